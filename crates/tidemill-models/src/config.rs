@@ -1,0 +1,110 @@
+//! Reading a diffusers or transformers `config.json`. Such files name many options of which a Stable
+//! Diffusion model uses few: a key outside that set is accepted only with the value that means "off",
+//! and any other key is refused by name, so that no option is ever ignored silently.
+
+use crate::Error;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// What a model's configuration may contain besides the keys that its struct reads.
+pub struct Accepted {
+    /// The value `_class_name` must have, where the file has one.
+    pub class_names: &'static [&'static str],
+    /// Keys that say nothing about the computation.
+    pub ignored: &'static [&'static str],
+    /// Keys accepted only with one of these values (as JSON).
+    pub fixed: &'static [(&'static str, &'static [&'static str])],
+}
+
+/// Reads `path` into `T`, which must deny unknown fields.
+pub fn read<T: DeserializeOwned>(path: &Path, accepted: &Accepted) -> Result<T, Error> {
+    parse(path, read_object(path)?, accepted)
+}
+
+/// The JSON object in `path`.
+pub fn read_object(path: &Path) -> Result<Map<String, Value>, Error> {
+    if !path.exists() {
+        let hint = "a model folder in the diffusers layout has it".to_string();
+        return Err(Error::Missing { path: path.into(), hint });
+    }
+    let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+    serde_json::from_str(&text).map_err(|e| Error::Json { path: path.into(), message: e.to_string() })
+}
+
+/// As [`read`], for an object already read.
+pub fn parse<T: DeserializeOwned>(
+    path: &Path,
+    mut object: Map<String, Value>,
+    accepted: &Accepted,
+) -> Result<T, Error> {
+    let unsupported = |key: &str, value: &Value, allowed: String| Error::Unsupported {
+        path: path.into(),
+        key: key.into(),
+        value: value.to_string(),
+        allowed,
+    };
+    if let Some(class) = object.remove("_class_name")
+        && !accepted.class_names.iter().any(|name| class == **name)
+    {
+        let allowed = format!("Tidemill reads {}", accepted.class_names.join(", "));
+        return Err(unsupported("_class_name", &class, allowed));
+    }
+    object.retain(|key, _| !key.starts_with('_') && !accepted.ignored.contains(&key.as_str()));
+    for (key, values) in accepted.fixed {
+        if let Some(value) = object.remove(*key)
+            && !values.iter().any(|v| same(&value, v))
+        {
+            return Err(unsupported(key, &value, format!("it must be {}", values.join(" or "))));
+        }
+    }
+    serde_json::from_value(Value::Object(object)).map_err(|e| explain(path, &e.to_string()))
+}
+
+/// Compares by value, so that `1` equals `1.0`.
+fn same(value: &Value, literal: &str) -> bool {
+    let Ok(expected) = serde_json::from_str::<Value>(literal) else { return false };
+    match (value.as_f64(), expected.as_f64()) {
+        (Some(a), Some(b)) => a == b,
+        _ => *value == expected,
+    }
+}
+
+fn explain(path: &Path, message: &str) -> Error {
+    match message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
+        Some((key, _)) => Error::UnknownKey { path: path.into(), key: key.into() },
+        None => Error::Json { path: path.into(), message: message.into() },
+    }
+}
+
+/// Writes `config` as pretty JSON with diffusers' `_class_name` in front.
+pub fn write(path: &Path, class_name: &str, config: &impl serde::Serialize) -> Result<(), Error> {
+    let json_error = |e: serde_json::Error| Error::Json { path: path.into(), message: e.to_string() };
+    let mut object = Map::new();
+    object.insert("_class_name".into(), class_name.into());
+    if let Value::Object(fields) = serde_json::to_value(config).map_err(json_error)? {
+        object.extend(fields);
+    }
+    let text = serde_json::to_string_pretty(&object).map_err(json_error)?;
+    std::fs::write(path, text + "\n").map_err(Error::io(path))
+}
+
+/// A value given once for all levels, or once per level.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+pub enum PerLevel {
+    /// The same for every level.
+    One(i64),
+    /// One for each level, outermost first.
+    Each(Vec<i64>),
+}
+
+impl PerLevel {
+    /// The values of `levels` levels; `None` if the list has another length.
+    pub fn expand(&self, levels: usize) -> Option<Vec<i64>> {
+        match self {
+            Self::One(value) => Some(vec![*value; levels]),
+            Self::Each(values) => (values.len() == levels).then(|| values.clone()),
+        }
+    }
+}

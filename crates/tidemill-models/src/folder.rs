@@ -1,0 +1,158 @@
+//! A model folder in the diffusers layout: where its parts are, the digest that identifies a part,
+//! and how a trained U-Net becomes a folder that diffusers opens.
+
+use crate::{Error, SchedulerConfig, UNetConfig, weights};
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+use tch::Tensor;
+
+/// A folder with `vae/`, `text_encoder/`, `tokenizer/`, `unet/config.json` and `scheduler/`.
+#[derive(Clone, Debug)]
+pub struct ModelFolder {
+    path: PathBuf,
+}
+
+impl ModelFolder {
+    /// Checks that the folder has every part that Tidemill needs; weights of the U-Net are optional.
+    ///
+    /// # Errors
+    /// If the folder or a part is missing: the message names it.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
+        let path = path.into();
+        let hint = |what: &str| format!("a model folder in the diffusers layout has {what}");
+        if !path.is_dir() {
+            let hint = "set [models] path to a model folder in the diffusers layout".to_string();
+            return Err(Error::Missing { path, hint });
+        }
+        for part in [
+            "vae/config.json",
+            "text_encoder/config.json",
+            "tokenizer/vocab.json",
+            "tokenizer/merges.txt",
+            "unet/config.json",
+            "scheduler/scheduler_config.json",
+        ] {
+            if !path.join(part).is_file() {
+                return Err(Error::Missing { path: path.join(part), hint: hint(part) });
+            }
+        }
+        Ok(Self { path })
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `vae/`.
+    pub fn vae(&self) -> PathBuf {
+        self.path.join("vae")
+    }
+
+    /// `text_encoder/`.
+    pub fn text_encoder(&self) -> PathBuf {
+        self.path.join("text_encoder")
+    }
+
+    /// `tokenizer/`.
+    pub fn tokenizer(&self) -> PathBuf {
+        self.path.join("tokenizer")
+    }
+
+    /// `unet/`.
+    pub fn unet(&self) -> PathBuf {
+        self.path.join("unet")
+    }
+
+    /// Whether the folder has weights for the U-Net, and not its configuration only.
+    pub fn has_unet_weights(&self) -> bool {
+        weights::weight_files(&self.unet()).is_ok()
+    }
+
+    /// The noise schedule's configuration.
+    pub fn scheduler(&self) -> Result<SchedulerConfig, Error> {
+        SchedulerConfig::read(&self.path.join("scheduler/scheduler_config.json"))
+    }
+
+    /// Writes `to` as a folder that diffusers' `StableDiffusionPipeline.from_pretrained` opens: the
+    /// frozen parts copied, the U-Net's configuration and `tensors` written, and the scheduler with
+    /// the prediction type it was trained for.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written.
+    pub fn export(
+        &self,
+        to: &Path,
+        unet: &UNetConfig,
+        tensors: &[(String, Tensor)],
+        scheduler: &SchedulerConfig,
+    ) -> Result<(), Error> {
+        for part in ["vae", "text_encoder", "tokenizer"] {
+            copy_files(&self.path.join(part), &to.join(part))?;
+        }
+        for part in ["unet", "scheduler"] {
+            std::fs::create_dir_all(to.join(part)).map_err(Error::io(to.join(part)))?;
+        }
+        unet.write(&to.join("unet/config.json"))?;
+        weights::save_weights(tensors, &to.join("unet/diffusion_pytorch_model.safetensors"))?;
+        scheduler.write(&to.join("scheduler/scheduler_config.json"))?;
+        write_index(&to.join("model_index.json"))
+    }
+}
+
+/// The digest (blake3, hex) of a model part: every file in its folder, names and contents.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn digest(dir: &Path) -> Result<String, Error> {
+    let mut hasher = blake3::Hasher::new();
+    for path in files(dir)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut content = blake3::Hasher::new();
+        let file = std::fs::File::open(&path).map_err(Error::io(&path))?;
+        content.update_reader(file).map_err(Error::io(&path))?;
+        hasher.update(name.as_bytes()).update(&[0]).update(content.finalize().as_bytes());
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(Error::io(dir))? {
+        let path = entry.map_err(Error::io(dir))?.path();
+        if path.is_file() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn copy_files(from: &Path, to: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(to).map_err(Error::io(to))?;
+    for file in files(from)? {
+        let name = file.file_name().unwrap_or_default();
+        std::fs::copy(&file, to.join(name)).map_err(Error::io(&file))?;
+    }
+    Ok(())
+}
+
+fn write_index(path: &Path) -> Result<(), Error> {
+    let pair = |library: &str, class: &str| Value::from(vec![library, class]);
+    let none = || Value::from(vec![Value::Null, Value::Null]);
+    let parts: [(&str, Value); 9] = [
+        ("_class_name", "StableDiffusionPipeline".into()),
+        ("feature_extractor", none()),
+        ("requires_safety_checker", false.into()),
+        ("safety_checker", none()),
+        ("scheduler", pair("diffusers", "DDIMScheduler")),
+        ("text_encoder", pair("transformers", "CLIPTextModel")),
+        ("tokenizer", pair("transformers", "CLIPTokenizer")),
+        ("unet", pair("diffusers", "UNet2DConditionModel")),
+        ("vae", pair("diffusers", "AutoencoderKL")),
+    ];
+    let index: Map<String, Value> = parts.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
+    let text = serde_json::to_string_pretty(&index)
+        .map_err(|e| Error::Json { path: path.into(), message: e.to_string() })?;
+    std::fs::write(path, text + "\n").map_err(Error::io(path))
+}

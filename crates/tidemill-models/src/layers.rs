@@ -1,0 +1,121 @@
+//! The layers all networks are made of: convolution, linear map, the two norms, and activations.
+
+use crate::params::{Init, Scope};
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+/// A 2-D convolution on [N, C, H, W].
+#[derive(Debug)]
+pub struct Conv2d {
+    weight: Tensor,
+    bias: Tensor,
+    stride: i64,
+    padding: i64,
+}
+
+impl Conv2d {
+    pub fn new(p: Scope, inputs: i64, outputs: i64, kernel: i64, stride: i64, padding: i64) -> Self {
+        let init = Init::FanIn(inputs * kernel * kernel);
+        let weight = p.param("weight", &[outputs, inputs, kernel, kernel], init);
+        let bias = p.param("bias", &[outputs], init);
+        Self { weight, bias, stride, padding }
+    }
+
+    /// A 3x3 convolution that keeps the size.
+    pub fn same(p: Scope, inputs: i64, outputs: i64) -> Self {
+        Self::new(p, inputs, outputs, 3, 1, 1)
+    }
+
+    /// A 1x1 convolution.
+    pub fn pointwise(p: Scope, inputs: i64, outputs: i64) -> Self {
+        Self::new(p, inputs, outputs, 1, 1, 0)
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
+        x.conv2d(&self.weight, Some(&self.bias), stride, padding, [1, 1], 1)
+    }
+}
+
+/// A linear map of the last dimension.
+#[derive(Debug)]
+pub struct Linear {
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+impl Linear {
+    pub fn new(p: Scope, inputs: i64, outputs: i64) -> Self {
+        let bias = p.param("bias", &[outputs], Init::FanIn(inputs));
+        Self { bias: Some(bias), ..Self::without_bias(p, inputs, outputs) }
+    }
+
+    pub fn without_bias(p: Scope, inputs: i64, outputs: i64) -> Self {
+        Self { weight: p.param("weight", &[outputs, inputs], Init::FanIn(inputs)), bias: None }
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        x.linear(&self.weight, self.bias.as_ref())
+    }
+}
+
+/// Group normalisation of [N, C, ...] over groups of channels.
+#[derive(Debug)]
+pub struct GroupNorm {
+    weight: Tensor,
+    bias: Tensor,
+    groups: i64,
+    eps: f64,
+}
+
+impl GroupNorm {
+    pub fn new(p: Scope, groups: i64, channels: i64, eps: f64) -> Self {
+        let weight = p.param("weight", &[channels], Init::Const(1.0));
+        let bias = p.param("bias", &[channels], Init::Const(0.0));
+        Self { weight, bias, groups, eps }
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        x.group_norm(self.groups, Some(&self.weight), Some(&self.bias), self.eps, true)
+    }
+}
+
+/// Layer normalisation of the last dimension.
+#[derive(Debug)]
+pub struct LayerNorm {
+    weight: Tensor,
+    bias: Tensor,
+    size: i64,
+    eps: f64,
+}
+
+impl LayerNorm {
+    pub fn new(p: Scope, size: i64, eps: f64) -> Self {
+        let weight = p.param("weight", &[size], Init::Const(1.0));
+        let bias = p.param("bias", &[size], Init::Const(0.0));
+        Self { weight, bias, size, eps }
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        x.layer_norm([self.size], Some(&self.weight), Some(&self.bias), self.eps, true)
+    }
+}
+
+/// The activations of CLIP's MLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// x * sigmoid(1.702 x), as OpenAI's CLIP (SD 1.x).
+    QuickGelu,
+    /// The exact GELU, as OpenCLIP (SD 2.x).
+    Gelu,
+}
+
+impl Activation {
+    pub fn forward(self, x: &Tensor) -> Tensor {
+        match self {
+            Self::QuickGelu => x * (x * 1.702).sigmoid(),
+            Self::Gelu => x.gelu("none"),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The parameters of a network: tensors under dotted names, in the order in which the network was
+//! built. Layers hold handles to the same tensors, so what is loaded or cast here is what they use.
+
+use std::cell::RefCell;
+use tch::{Device, Kind, Tensor};
+
+/// What a new network's parameters start as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// PyTorch's default initialisation, drawn from libtorch's generator (`tch::manual_seed`).
+    Random,
+    /// Not initialised: for networks whose weights are loaded next.
+    Empty,
+}
+
+/// The named parameters of one network.
+#[derive(Debug)]
+pub struct Params {
+    device: Device,
+    start: Start,
+    entries: RefCell<Vec<(String, Tensor)>>,
+}
+
+/// How one parameter is initialised.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Init {
+    /// Uniform in ±1/sqrt(fan-in): what PyTorch's Linear and Conv2d use for weight and bias
+    /// (`kaiming_uniform_(a=sqrt(5))`, torch/nn/modules/linear.py).
+    FanIn(i64),
+    /// A constant.
+    Const(f64),
+    /// Normal with this standard deviation.
+    Normal(f64),
+}
+
+impl Params {
+    pub(crate) fn new(device: Device, start: Start) -> Self {
+        Self { device, start, entries: RefCell::default() }
+    }
+
+    /// The root of the names.
+    pub(crate) fn root(&self) -> Scope<'_> {
+        Scope { params: self, path: String::new() }
+    }
+
+    /// Handles to all parameters with their names, in the order of construction.
+    pub fn named(&self) -> Vec<(String, Tensor)> {
+        self.entries.borrow().iter().map(|(name, t)| (name.clone(), t.shallow_clone())).collect()
+    }
+
+    /// The number of scalars in all parameters.
+    pub fn count(&self) -> usize {
+        self.entries.borrow().iter().map(|(_, t)| t.numel()).sum()
+    }
+
+    /// The device the parameters are on.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Casts every parameter to `kind`; the layers see it.
+    pub fn set_kind(&self, kind: Kind) {
+        tch::no_grad(|| {
+            for (_, tensor) in self.entries.borrow_mut().iter_mut() {
+                let cast = tensor.to_kind(kind);
+                tensor.set_data(&cast);
+            }
+        });
+    }
+
+    /// Says whether gradients are computed for the parameters.
+    pub fn set_trainable(&self, trainable: bool) {
+        for (_, tensor) in self.entries.borrow().iter() {
+            let _ = tensor.set_requires_grad(trainable);
+        }
+    }
+}
+
+/// A place in the tree of names, where a layer creates its parameters.
+#[derive(Clone)]
+pub(crate) struct Scope<'a> {
+    params: &'a Params,
+    path: String,
+}
+
+impl<'a> Scope<'a> {
+    /// The scope `name` below this one.
+    pub fn sub(&self, name: impl std::fmt::Display) -> Scope<'a> {
+        let path = if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) };
+        Scope { params: self.params, path }
+    }
+
+    /// Creates the parameter `name` (f32).
+    pub fn param(&self, name: &str, shape: &[i64], init: Init) -> Tensor {
+        let options = (Kind::Float, self.params.device);
+        let tensor = match (self.params.start, init) {
+            (Start::Empty, _) => Tensor::empty(shape, options),
+            (Start::Random, Init::Const(value)) => Tensor::full(shape, value, options),
+            (Start::Random, Init::Normal(std)) => Tensor::randn(shape, options) * std,
+            (Start::Random, Init::FanIn(fan_in)) => {
+                let bound = 1.0 / (fan_in as f64).sqrt();
+                Tensor::empty(shape, options).uniform_(-bound, bound)
+            }
+        };
+        let full_name = self.sub(name).path;
+        self.params.entries.borrow_mut().push((full_name, tensor.shallow_clone()));
+        tensor
+    }
+}

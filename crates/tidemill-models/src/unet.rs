@@ -1,0 +1,158 @@
+//! The denoiser of Stable Diffusion 1.x and 2.x (diffusers' UNet2DConditionModel).
+
+use crate::attention::TransformerShape;
+use crate::layers::{Conv2d, GroupNorm, Linear};
+use crate::params::{Params, Start};
+use crate::resnet::ResnetShape;
+use crate::unet_blocks::{BlockShape, DownBlock, MidBlock, UpBlock, UpChannels};
+use crate::unet_config::{Level, UNetConfig};
+use crate::{Denoiser, Error, weights};
+use std::path::Path;
+use tch::{Device, Kind, Tensor};
+
+/// The U-Net.
+#[derive(Debug)]
+pub struct UNet2DConditionModel {
+    config: UNetConfig,
+    params: Params,
+    conv_in: Conv2d,
+    time_linear_1: Linear,
+    time_linear_2: Linear,
+    down_blocks: Vec<DownBlock>,
+    mid_block: MidBlock,
+    up_blocks: Vec<UpBlock>,
+    conv_norm_out: GroupNorm,
+    conv_out: Conv2d,
+}
+
+impl UNet2DConditionModel {
+    /// A U-Net on `device` in f32.
+    ///
+    /// # Errors
+    /// If the configuration is inconsistent, or memory does not suffice.
+    pub fn new(config: UNetConfig, device: Device, start: Start) -> Result<Self, Error> {
+        let levels = config.levels(Path::new("unet/config.json"))?;
+        Ok(tidemill_torch::guard(|| Self::build(config, &levels, device, start))?)
+    }
+
+    /// Opens a `unet/` folder in f32.
+    ///
+    /// # Errors
+    /// If the configuration is not supported or the weights do not fit it.
+    pub fn load(dir: &Path, device: Device) -> Result<Self, Error> {
+        let config = UNetConfig::read(&dir.join("config.json"))?;
+        let model = Self::new(config, device, Start::Empty)?;
+        weights::load_weights(&model.params, dir)?;
+        Ok(model)
+    }
+
+    fn build(config: UNetConfig, levels: &[Level], device: Device, start: Start) -> Self {
+        let params = Params::new(device, start);
+        let p = params.root();
+        let first = levels[0].channels;
+        let innermost = levels[levels.len() - 1];
+        let time_width = first * 4;
+        let resnet = ResnetShape {
+            groups: config.norm_num_groups,
+            eps: config.norm_eps,
+            time_embedding: Some(time_width),
+        };
+        let transformer = |level: &Level| TransformerShape {
+            groups: config.norm_num_groups,
+            heads: level.heads,
+            context: config.cross_attention_dim,
+            layers: level.transformer_layers,
+            linear_projection: config.use_linear_projection,
+            upcast: config.upcast_attention,
+        };
+        let down = |i: usize| {
+            let (level, inputs) = (&levels[i], levels[i.saturating_sub(1)].channels);
+            let shape = BlockShape {
+                resnet,
+                transformer: level.attention_down.then(|| transformer(level)),
+                layers: config.layers_per_block,
+            };
+            let downsample = (i + 1 < levels.len()).then_some(config.downsample_padding);
+            DownBlock::new(p.sub("down_blocks").sub(i), inputs, level.channels, shape, downsample)
+        };
+        let up = |i: usize| {
+            let at = levels.len() - 1 - i;
+            let level = &levels[at];
+            let channels = UpChannels {
+                below: levels[(at + 1).min(levels.len() - 1)].channels,
+                outputs: level.channels,
+                last_skip: levels[at.saturating_sub(1)].channels,
+            };
+            let shape = BlockShape {
+                resnet,
+                transformer: level.attention_up.then(|| transformer(level)),
+                layers: config.layers_per_block + 1,
+            };
+            UpBlock::new(p.sub("up_blocks").sub(i), channels, shape, at > 0)
+        };
+        let time = p.sub("time_embedding");
+        Self {
+            conv_in: Conv2d::same(p.sub("conv_in"), config.in_channels, first),
+            time_linear_1: Linear::new(time.sub("linear_1"), first, time_width),
+            time_linear_2: Linear::new(time.sub("linear_2"), time_width, time_width),
+            down_blocks: (0..levels.len()).map(down).collect(),
+            mid_block: MidBlock::new(p.sub("mid_block"), innermost.channels, resnet, transformer(&innermost)),
+            up_blocks: (0..levels.len()).map(up).collect(),
+            conv_norm_out: GroupNorm::new(
+                p.sub("conv_norm_out"),
+                config.norm_num_groups,
+                first,
+                config.norm_eps,
+            ),
+            conv_out: Conv2d::same(p.sub("conv_out"), first, config.out_channels),
+            config,
+            params,
+        }
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &UNetConfig {
+        &self.config
+    }
+
+    /// Its parameters.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    fn embed_time(&self, timesteps: &Tensor, kind: Kind) -> Tensor {
+        let width = self.config.block_out_channels[0];
+        let embedding =
+            timestep_embedding(timesteps, width, self.config.flip_sin_to_cos, self.config.freq_shift);
+        self.time_linear_2.forward(&self.time_linear_1.forward(&embedding.to_kind(kind)).silu())
+    }
+}
+
+impl Denoiser for UNet2DConditionModel {
+    fn denoise(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Tensor {
+        // Every residual block opens its time projection with the same SiLU: once is enough.
+        let time = self.embed_time(timesteps, sample.kind()).silu();
+        let mut h = self.conv_in.forward(sample);
+        let mut skips = vec![h.shallow_clone()];
+        for block in &self.down_blocks {
+            h = block.forward(h, &time, text, &mut skips);
+        }
+        h = self.mid_block.forward(&h, &time, text);
+        for block in &self.up_blocks {
+            h = block.forward(h, &time, text, &mut skips);
+        }
+        self.conv_out.forward(&self.conv_norm_out.forward(&h).silu())
+    }
+}
+
+/// Sinusoidal embedding of timesteps [N] to [N, width] in f32 (Vaswani et al., 2017; as diffusers'
+/// `get_timestep_embedding` with its `max_period` of 10,000).
+fn timestep_embedding(timesteps: &Tensor, width: i64, flip_sin_to_cos: bool, freq_shift: i64) -> Tensor {
+    let half = width / 2;
+    let options = (Kind::Float, timesteps.device());
+    let exponent = Tensor::arange(half, options) * -(10_000f64.ln()) / (half - freq_shift) as f64;
+    let angles = timesteps.to_kind(Kind::Float).unsqueeze(-1) * exponent.exp().unsqueeze(0);
+    let parts = if flip_sin_to_cos { [angles.cos(), angles.sin()] } else { [angles.sin(), angles.cos()] };
+    let embedding = Tensor::cat(&parts, -1);
+    if width % 2 == 1 { embedding.constant_pad_nd([0, 1]) } else { embedding }
+}

@@ -1,0 +1,189 @@
+//! `unet/config.json`: what of diffusers' UNet2DConditionModel the Stable Diffusion 1.x and 2.x
+//! families use, and its checks.
+
+use crate::Error;
+use crate::config::{self, Accepted, PerLevel};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The keys of `unet/config.json` that shape the network.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UNetConfig {
+    /// Side of the latents it is meant for; samplers use it as the default size.
+    pub sample_size: Option<i64>,
+    /// Channels of the noisy latents.
+    pub in_channels: i64,
+    /// Channels of the prediction.
+    pub out_channels: i64,
+    /// Order of the two halves of the sinusoidal time embedding.
+    pub flip_sin_to_cos: bool,
+    /// Shift of its frequencies.
+    pub freq_shift: i64,
+    /// Levels on the way down: `CrossAttnDownBlock2D` or `DownBlock2D`, outermost first.
+    pub down_block_types: Vec<String>,
+    /// Levels on the way up: `UpBlock2D` or `CrossAttnUpBlock2D`, innermost first.
+    pub up_block_types: Vec<String>,
+    /// Channels per level, outermost first.
+    pub block_out_channels: Vec<i64>,
+    /// Residual blocks per level on the way down; one more on the way up.
+    pub layers_per_block: i64,
+    /// Padding of the strided convolutions.
+    pub downsample_padding: i64,
+    /// Groups of every GroupNorm.
+    pub norm_num_groups: i64,
+    /// Epsilon of the residual blocks' GroupNorms.
+    pub norm_eps: f64,
+    /// Width of the text embedding.
+    pub cross_attention_dim: i64,
+    /// Transformer blocks per attention, once or per level.
+    pub transformer_layers_per_block: PerLevel,
+    /// In spite of its name the number of heads, once or per level (a naming mistake diffusers keeps).
+    pub attention_head_dim: PerLevel,
+    /// Linear maps around the transformer blocks (SD 2.x) instead of 1x1 convolutions (SD 1.x).
+    pub use_linear_projection: bool,
+    /// Attention in f32 (SD 2.1).
+    pub upcast_attention: bool,
+}
+
+impl Default for UNetConfig {
+    /// diffusers' defaults, which are SD 1.x's but for the cross-attention width.
+    fn default() -> Self {
+        let names = |list: [&str; 4]| list.map(String::from).to_vec();
+        let (down, up) = ("CrossAttnDownBlock2D", "CrossAttnUpBlock2D");
+        Self {
+            sample_size: None,
+            in_channels: 4,
+            out_channels: 4,
+            flip_sin_to_cos: true,
+            freq_shift: 0,
+            down_block_types: names([down, down, down, "DownBlock2D"]),
+            up_block_types: names(["UpBlock2D", up, up, up]),
+            block_out_channels: vec![320, 640, 1280, 1280],
+            layers_per_block: 2,
+            downsample_padding: 1,
+            norm_num_groups: 32,
+            norm_eps: 1e-5,
+            cross_attention_dim: 1280,
+            transformer_layers_per_block: PerLevel::One(1),
+            attention_head_dim: PerLevel::One(8),
+            use_linear_projection: false,
+            upcast_attention: false,
+        }
+    }
+}
+
+const ACCEPTED: Accepted = Accepted {
+    class_names: &["UNet2DConditionModel"],
+    // Widths of embeddings that the fixed keys below switch off.
+    ignored: &["addition_embed_type_num_heads"],
+    fixed: &[
+        ("act_fn", &["\"silu\"", "\"swish\""]),
+        ("addition_embed_type", &["null"]),
+        ("addition_time_embed_dim", &["null"]),
+        ("attention_type", &["\"default\""]),
+        ("center_input_sample", &["false"]),
+        ("class_embed_type", &["null"]),
+        ("class_embeddings_concat", &["false"]),
+        ("conv_in_kernel", &["3"]),
+        ("conv_out_kernel", &["3"]),
+        ("cross_attention_norm", &["null"]),
+        ("dropout", &["0.0"]),
+        ("dual_cross_attention", &["false"]),
+        ("encoder_hid_dim", &["null"]),
+        ("encoder_hid_dim_type", &["null"]),
+        ("mid_block_only_cross_attention", &["null", "false"]),
+        ("mid_block_scale_factor", &["1"]),
+        ("mid_block_type", &["\"UNetMidBlock2DCrossAttn\""]),
+        ("num_attention_heads", &["null"]),
+        ("num_class_embeds", &["null"]),
+        ("only_cross_attention", &["false"]),
+        ("projection_class_embeddings_input_dim", &["null"]),
+        ("resnet_out_scale_factor", &["1.0"]),
+        ("resnet_skip_time_act", &["false"]),
+        ("resnet_time_scale_shift", &["\"default\""]),
+        ("reverse_transformer_layers_per_block", &["null"]),
+        ("time_cond_proj_dim", &["null"]),
+        ("time_embedding_act_fn", &["null"]),
+        ("time_embedding_dim", &["null"]),
+        ("time_embedding_type", &["\"positional\""]),
+        ("timestep_post_act", &["null"]),
+    ],
+};
+
+/// One level of the U-Net, resolved from the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Level {
+    pub channels: i64,
+    pub heads: i64,
+    pub transformer_layers: i64,
+    pub attention_down: bool,
+    pub attention_up: bool,
+}
+
+impl UNetConfig {
+    /// Reads and checks `config.json`.
+    ///
+    /// # Errors
+    /// If it is missing, malformed, inconsistent, or names an option that is not supported.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let read: Self = config::read(path, &ACCEPTED)?;
+        read.levels(path)?;
+        Ok(read)
+    }
+
+    /// Writes `config.json` as diffusers reads it.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        config::write(path, "UNet2DConditionModel", self)
+    }
+
+    /// The levels, outermost first. `path` is named in errors.
+    pub(crate) fn levels(&self, path: &Path) -> Result<Vec<Level>, Error> {
+        let n = self.block_out_channels.len();
+        let wrong = |key: &str, value: String, allowed: &str| Error::Unsupported {
+            path: path.into(),
+            key: key.into(),
+            value,
+            allowed: allowed.into(),
+        };
+        let per_level = |key: &str, value: &PerLevel| {
+            value.expand(n).ok_or_else(|| {
+                wrong(key, format!("{value:?}"), &format!("give one value, or {n} like block_out_channels"))
+            })
+        };
+        let attention = |key: &str, types: &[String], plain: &str, cross: &str| {
+            let flags: Option<Vec<bool>> = types
+                .iter()
+                .map(|t| if t == cross { Some(true) } else { (t == plain).then_some(false) })
+                .collect();
+            flags.filter(|f| f.len() == n && n > 0).ok_or_else(|| {
+                wrong(key, format!("{types:?}"), &format!("give {n} of \"{plain}\" and \"{cross}\""))
+            })
+        };
+        let heads = per_level("attention_head_dim", &self.attention_head_dim)?;
+        let layers = per_level("transformer_layers_per_block", &self.transformer_layers_per_block)?;
+        let down =
+            attention("down_block_types", &self.down_block_types, "DownBlock2D", "CrossAttnDownBlock2D")?;
+        let up = attention("up_block_types", &self.up_block_types, "UpBlock2D", "CrossAttnUpBlock2D")?;
+        let levels = (0..n).map(|i| Level {
+            channels: self.block_out_channels[i],
+            heads: heads[i],
+            transformer_layers: layers[i],
+            attention_down: down[i],
+            attention_up: up[n - 1 - i],
+        });
+        let levels: Vec<Level> = levels.collect();
+        for level in &levels {
+            let channels = level.channels.to_string();
+            if level.channels % self.norm_num_groups != 0 {
+                let allowed = format!("norm_num_groups = {} must divide it", self.norm_num_groups);
+                return Err(wrong("block_out_channels", channels, &allowed));
+            }
+            if level.heads < 1 || level.channels % level.heads != 0 {
+                let allowed = format!("attention_head_dim = {} heads must divide it", level.heads);
+                return Err(wrong("block_out_channels", channels, &allowed));
+            }
+        }
+        Ok(levels)
+    }
+}

@@ -1,0 +1,227 @@
+//! Weights in and out of safetensors files, single or sharded (`*.index.json`), under diffusers' and
+//! transformers' parameter names. Tensors are read one at a time, so that opening a model needs no
+//! second copy of it in memory.
+
+use crate::{Error, Params};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorView};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use tch::{Kind, Tensor};
+
+/// Stems under which the libraries store weights; `.fp16` variants serve when nothing else is there.
+const STEMS: [&str; 4] = ["diffusion_pytorch_model", "model", "diffusion_pytorch_model.fp16", "model.fp16"];
+
+/// Fills `params` from the weights in the folder `dir`. Tensors are cast to the parameters' dtype.
+///
+/// # Errors
+/// If no weights are there, a file is not valid, or names or shapes differ from the parameters':
+/// the message lists which.
+pub fn load_weights(params: &Params, dir: &Path) -> Result<(), Error> {
+    let named = params.named();
+    let expected: HashMap<&str, &Tensor> = named.iter().map(|(name, t)| (name.as_str(), t)).collect();
+    let mut found = std::collections::HashSet::new();
+    let mut wrong = Vec::new();
+    for path in weight_files(dir)? {
+        let mut file = SafetensorsFile::open(&path)?;
+        for stored in file.names() {
+            let Some(name) = parameter_name(&stored, &expected) else { continue };
+            let Some(target) = expected.get(name.as_str()) else {
+                wrong.push(format!("{stored} is not a parameter of this model"));
+                continue;
+            };
+            let tensor = file.read(&stored)?;
+            if !same_but_trailing_ones(&tensor.size(), &target.size()) {
+                wrong.push(format!("{stored} is {:?}, expected {:?}", tensor.size(), target.size()));
+                continue;
+            }
+            copy_into(target, &tensor)?;
+            found.insert(name);
+        }
+    }
+    let missing = named.iter().filter(|(name, _)| !found.contains(name));
+    wrong.extend(missing.map(|(name, _)| format!("{name} is missing")));
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Weights { path: dir.into(), message: summarise(&wrong) })
+}
+
+fn copy_into(target: &Tensor, tensor: &Tensor) -> Result<(), Error> {
+    Ok(tidemill_torch::guard(|| {
+        let mut handle = target.shallow_clone();
+        tch::no_grad(|| handle.copy_(&tensor.reshape(target.size())));
+    })?)
+}
+
+fn summarise(problems: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let mut text = problems.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
+    if problems.len() > SHOWN {
+        text += &format!("; and {} more", problems.len() - SHOWN);
+    }
+    text
+}
+
+/// Old VAEs store their attention as 1x1 convolutions.
+fn same_but_trailing_ones(stored: &[i64], expected: &[i64]) -> bool {
+    stored.starts_with(expected) && stored[expected.len()..].iter().all(|n| *n == 1)
+}
+
+/// The parameter that a stored name stands for; `None` for buffers that are not parameters.
+fn parameter_name(stored: &str, expected: &HashMap<&str, &Tensor>) -> Option<String> {
+    if stored.ends_with("embeddings.position_ids") {
+        return None;
+    }
+    if expected.contains_key(stored) {
+        return Some(stored.into());
+    }
+    // transformers 5 writes the text encoder without the `text_model.` of the published folders.
+    let prefixed = format!("text_model.{stored}");
+    if expected.contains_key(prefixed.as_str()) {
+        return Some(prefixed);
+    }
+    // VAEs published before diffusers 0.18, Stable Diffusion's own among them.
+    const RENAMED: [(&str, &str); 4] =
+        [(".query.", ".to_q."), (".key.", ".to_k."), (".value.", ".to_v."), (".proj_attn.", ".to_out.0.")];
+    let renamed = RENAMED.iter().find(|(old, _)| stored.contains(old));
+    Some(renamed.map_or_else(|| stored.to_string(), |(old, new)| stored.replacen(old, new, 1)))
+}
+
+/// Writes `tensors` to `path` in their own dtypes, with the metadata that transformers asks for.
+///
+/// # Errors
+/// If the file cannot be written, or a tensor has a dtype that safetensors lacks.
+pub fn save_weights(tensors: &[(String, Tensor)], path: &Path) -> Result<(), Error> {
+    let invalid = |message: String| Error::Safetensors { path: path.into(), message };
+    let mut data = Vec::with_capacity(tensors.len());
+    for (name, tensor) in tensors {
+        let dtype = dtype_of(tensor.kind())
+            .ok_or_else(|| invalid(format!("{name} has the dtype {:?}", tensor.kind())))?;
+        let shape: Vec<usize> = tensor.size().iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect();
+        data.push((name, dtype, shape, tensor_bytes(tensor)?));
+    }
+    let mut views = Vec::with_capacity(data.len());
+    for (name, dtype, shape, bytes) in &data {
+        let view = TensorView::new(*dtype, shape.clone(), bytes).map_err(|e| invalid(e.to_string()))?;
+        views.push((name.as_str(), view));
+    }
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    safetensors::serialize_to_file(views, Some(metadata), path).map_err(|e| invalid(e.to_string()))
+}
+
+/// The elements of `tensor`, row-major, little-endian, whatever its device and strides.
+fn tensor_bytes(tensor: &Tensor) -> Result<Vec<u8>, Error> {
+    Ok(tidemill_torch::guard(|| {
+        let flat = tensor.detach().to_device(tch::Device::Cpu).contiguous();
+        let mut bytes = vec![0u8; flat.numel() * flat.kind().elt_size_in_bytes()];
+        flat.copy_data_u8(&mut bytes, flat.numel());
+        bytes
+    })?)
+}
+
+fn dtype_of(kind: Kind) -> Option<Dtype> {
+    Some(match kind {
+        Kind::Float => Dtype::F32,
+        Kind::Half => Dtype::F16,
+        Kind::BFloat16 => Dtype::BF16,
+        Kind::Double => Dtype::F64,
+        Kind::Int64 => Dtype::I64,
+        _ => return None,
+    })
+}
+
+fn kind_of(dtype: Dtype) -> Option<Kind> {
+    Some(match dtype {
+        Dtype::F32 => Kind::Float,
+        Dtype::F16 => Kind::Half,
+        Dtype::BF16 => Kind::BFloat16,
+        Dtype::F64 => Kind::Double,
+        Dtype::I64 => Kind::Int64,
+        _ => return None,
+    })
+}
+
+/// The weight files of a model folder: one, or all shards that an index names.
+pub(crate) fn weight_files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    for stem in STEMS {
+        let single = dir.join(format!("{stem}.safetensors"));
+        if single.exists() {
+            return Ok(vec![single]);
+        }
+        let index = dir.join(format!("{stem}.safetensors.index.json"));
+        if index.exists() {
+            return shards(dir, &index);
+        }
+    }
+    let hint = "it must hold model.safetensors or diffusion_pytorch_model.safetensors (or a sharded \
+                index); convert .bin weights with diffusers' save_pretrained"
+        .to_string();
+    Err(Error::Missing { path: dir.join("*.safetensors"), hint })
+}
+
+fn shards(dir: &Path, index: &Path) -> Result<Vec<PathBuf>, Error> {
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let text = std::fs::read_to_string(index).map_err(Error::io(index))?;
+    let parsed: Index = serde_json::from_str(&text)
+        .map_err(|e| Error::Json { path: index.into(), message: e.to_string() })?;
+    let files: std::collections::BTreeSet<String> = parsed.weight_map.into_values().collect();
+    Ok(files.into_iter().map(|name| dir.join(name)).collect())
+}
+
+/// A safetensors file of which only the header is in memory.
+struct SafetensorsFile {
+    path: PathBuf,
+    file: File,
+    header: Metadata,
+    data_start: u64,
+}
+
+impl SafetensorsFile {
+    fn open(path: &Path) -> Result<Self, Error> {
+        let invalid = |message: String| Error::Safetensors { path: path.into(), message };
+        let mut file = File::open(path).map_err(Error::io(path))?;
+        let length = file.metadata().map_err(Error::io(path))?.len();
+        let mut size = [0u8; 8];
+        file.read_exact(&mut size).map_err(|e| invalid(e.to_string()))?;
+        let header_size = u64::from_le_bytes(size);
+        // The format's own bound, which also keeps a corrupt size from being allocated.
+        if header_size > 100_000_000.min(length) {
+            return Err(invalid(format!("it claims a header of {header_size} bytes")));
+        }
+        let mut head = size.to_vec();
+        head.resize(8 + usize::try_from(header_size).unwrap_or(0), 0);
+        file.read_exact(&mut head[8..]).map_err(|e| invalid(e.to_string()))?;
+        let (_, header) =
+            safetensors::SafeTensors::read_metadata(&head).map_err(|e| invalid(e.to_string()))?;
+        Ok(Self { path: path.into(), file, header, data_start: 8 + header_size })
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.header.tensors().into_keys().collect();
+        names.sort();
+        names
+    }
+
+    fn read(&mut self, name: &str) -> Result<Tensor, Error> {
+        let invalid = |message: String| Error::Safetensors { path: self.path.clone(), message };
+        let Some(info) = self.header.info(name) else {
+            return Err(invalid(format!("no tensor {name}")));
+        };
+        let kind =
+            kind_of(info.dtype).ok_or_else(|| invalid(format!("{name} has the dtype {:?}", info.dtype)))?;
+        let (start, end) = info.data_offsets;
+        let mut bytes = vec![0u8; end - start];
+        self.file
+            .seek(SeekFrom::Start(self.data_start + start as u64))
+            .and_then(|_| self.file.read_exact(&mut bytes))
+            .map_err(|e| invalid(format!("{name}: {e}")))?;
+        let shape: Vec<i64> = info.shape.iter().map(|n| i64::try_from(*n).unwrap_or(0)).collect();
+        Ok(tidemill_torch::guard(|| Tensor::from_data_size(&bytes, &shape, kind))?)
+    }
+}

@@ -1,0 +1,83 @@
+// The doors that tch does not have. Every function returns nullptr, or an error text that the
+// caller frees with tm_free: no C++ exception may cross into Rust.
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_fused_adamw.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace {
+
+template <typename F>
+char* guarded(F&& body) {
+  try {
+    body();
+    return nullptr;
+  } catch (const std::exception& e) {
+    return strdup(e.what());
+  } catch (...) {
+    return strdup("unknown C++ exception");
+  }
+}
+
+// Calls an operator through the dispatcher, boxed: the backends (Gloo, NCCL) register their kernels
+// there at run time, so none of their headers is needed.
+at::Tensor call(const char* name, torch::jit::Stack stack) {
+  auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  op.callBoxed(stack);
+  return stack.at(0).toTensor();
+}
+
+std::vector<at::Tensor> list(at::Tensor** tensors, size_t n) {
+  std::vector<at::Tensor> out;
+  out.reserve(n);
+  for (size_t i = 0; i < n; ++i) out.push_back(*tensors[i]);
+  return out;
+}
+
+}  // namespace
+
+extern "C" {
+
+void tm_free(char* text) { free(text); }
+
+char* tm_all_reduce(at::Tensor* input, const char* op, const char* group, at::Tensor** out) {
+  return guarded([&] {
+    *out = new at::Tensor(call("_c10d_functional::all_reduce", {*input, std::string(op), std::string(group)}));
+  });
+}
+
+char* tm_reduce_scatter(at::Tensor* input, const char* op, int64_t world, const char* group, at::Tensor** out) {
+  return guarded([&] {
+    *out = new at::Tensor(
+        call("_c10d_functional::reduce_scatter_tensor", {*input, std::string(op), world, std::string(group)}));
+  });
+}
+
+char* tm_all_gather(at::Tensor* input, int64_t world, const char* group, at::Tensor** out) {
+  return guarded([&] {
+    *out = new at::Tensor(
+        call("_c10d_functional::all_gather_into_tensor", {*input, world, std::string(group)}));
+  });
+}
+
+char* tm_wait(at::Tensor* pending, at::Tensor** out) {
+  return guarded([&] { *out = new at::Tensor(call("_c10d_functional::wait_tensor", {*pending})); });
+}
+
+char* tm_fused_adamw(at::Tensor** params, at::Tensor** grads, at::Tensor** exp_avgs, at::Tensor** exp_avg_sqs,
+                     at::Tensor** steps, size_t n, double lr, double beta1, double beta2, double weight_decay,
+                     double eps) {
+  return guarded([&] {
+    at::NoGradGuard no_grad;
+    at::_fused_adamw_(list(params, n), list(grads, n), list(exp_avgs, n), list(exp_avg_sqs, n), {}, list(steps, n),
+                      lr, beta1, beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false);
+  });
+}
+
+}  // extern "C"

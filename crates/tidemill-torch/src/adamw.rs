@@ -1,0 +1,67 @@
+//! PyTorch's fused AdamW: one kernel for all parameters of a list, on CPU and GPU, the same that
+//! `torch.optim.AdamW(fused=True)` calls.
+
+use crate::{Error, ffi};
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+/// AdamW's hyper-parameters (Loshchilov & Hutter, 2019, algorithm 2: decay is decoupled).
+#[derive(Clone, Copy, Debug)]
+pub struct AdamW {
+    /// Learning rate of this step.
+    pub lr: f64,
+    /// Decay rates of the first and second moment.
+    pub betas: (f64, f64),
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Multiplied with the learning rate and the parameter.
+    pub weight_decay: f64,
+}
+
+/// One step, in place, on `params` and their moments. All lists have the same length, all tensors
+/// are f32; `steps` are scalars (f32) holding the number of this step, counted from 1.
+///
+/// # Errors
+/// If the lists differ in length, or libtorch refuses the tensors.
+pub fn fused_adamw(
+    options: AdamW,
+    params: &[Tensor],
+    grads: &[Tensor],
+    exp_avgs: &[Tensor],
+    exp_avg_sqs: &[Tensor],
+    steps: &[Tensor],
+) -> Result<(), Error> {
+    const OPERATION: &str = "fused_adamw";
+    let expected = params.len();
+    for (what, list) in
+        [("grads", grads), ("exp_avgs", exp_avgs), ("exp_avg_sqs", exp_avg_sqs), ("steps", steps)]
+    {
+        if list.len() != expected {
+            return Err(Error::Length { operation: OPERATION, what, got: list.len(), expected });
+        }
+    }
+    let (mut p, mut g) = (pointers(params), pointers(grads));
+    let (mut m, mut v, mut s) = (pointers(exp_avgs), pointers(exp_avg_sqs), pointers(steps));
+    // SAFETY: five arrays of `expected` live tensors; the shim keeps no pointer past the call. The
+    // tensors are changed through libtorch's own shared storage, as every in-place operator does.
+    let answer = unsafe {
+        ffi::tm_fused_adamw(
+            p.as_mut_ptr(),
+            g.as_mut_ptr(),
+            m.as_mut_ptr(),
+            v.as_mut_ptr(),
+            s.as_mut_ptr(),
+            expected,
+            options.lr,
+            options.betas.0,
+            options.betas.1,
+            options.weight_decay,
+            options.eps,
+        )
+    };
+    ffi::check(OPERATION, answer)
+}
+
+fn pointers(tensors: &[Tensor]) -> Vec<*mut C_tensor> {
+    tensors.iter().map(|t| t.as_ptr().cast_mut()).collect()
+}

@@ -1,0 +1,66 @@
+//! The shim's C functions, and how their error texts become [`Error`].
+
+use crate::{Error, headline};
+use std::ffi::{CStr, c_char, c_double};
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+unsafe extern "C" {
+    fn tm_free(text: *mut c_char);
+    pub fn tm_all_reduce(
+        input: *mut C_tensor,
+        op: *const c_char,
+        group: *const c_char,
+        out: *mut *mut C_tensor,
+    ) -> *mut c_char;
+    pub fn tm_reduce_scatter(
+        input: *mut C_tensor,
+        op: *const c_char,
+        world: i64,
+        group: *const c_char,
+        out: *mut *mut C_tensor,
+    ) -> *mut c_char;
+    pub fn tm_all_gather(
+        input: *mut C_tensor,
+        world: i64,
+        group: *const c_char,
+        out: *mut *mut C_tensor,
+    ) -> *mut c_char;
+    pub fn tm_wait(pending: *mut C_tensor, out: *mut *mut C_tensor) -> *mut c_char;
+    pub fn tm_fused_adamw(
+        params: *mut *mut C_tensor,
+        grads: *mut *mut C_tensor,
+        exp_avgs: *mut *mut C_tensor,
+        exp_avg_sqs: *mut *mut C_tensor,
+        steps: *mut *mut C_tensor,
+        n: usize,
+        lr: c_double,
+        beta1: c_double,
+        beta2: c_double,
+        weight_decay: c_double,
+        eps: c_double,
+    ) -> *mut c_char;
+}
+
+/// Turns the shim's answer (null, or an error text that is ours to free) into a `Result`.
+pub fn check(operation: &'static str, text: *mut c_char) -> Result<(), Error> {
+    if text.is_null() {
+        return Ok(());
+    }
+    // SAFETY: a non-null answer of the shim is a NUL-terminated string from strdup, ours until freed.
+    let message = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+    // SAFETY: as above; freed once, by the library that allocated it.
+    unsafe { tm_free(text) };
+    Err(Error::Operation { operation, message: headline(&message) })
+}
+
+/// Runs one shim call that makes a tensor.
+pub fn make(
+    operation: &'static str,
+    call: impl FnOnce(*mut *mut C_tensor) -> *mut c_char,
+) -> Result<Tensor, Error> {
+    let mut out = std::ptr::null_mut();
+    check(operation, call(&mut out))?;
+    // SAFETY: on success the shim stored a heap-allocated at::Tensor, which `Tensor` now owns.
+    Ok(unsafe { Tensor::from_ptr(out) })
+}

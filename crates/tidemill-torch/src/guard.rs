@@ -1,0 +1,55 @@
+//! `tch`'s operators panic when libtorch refuses them (out of memory, a shape that does not fit).
+//! Model code reads best with those operators, so the boundary that runs a whole step or batch
+//! wraps it in [`guard`] and gets an error instead.
+
+use crate::{Error, headline};
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+static QUIET_HOOK: Once = Once::new();
+
+/// Runs `work`; a panic inside it (all that `tch` can raise) becomes [`Error::Torch`] with libtorch's
+/// message, and nothing is printed.
+///
+/// State that `work` was changing when it failed must be thrown away by the caller.
+pub fn guard<T>(work: impl FnOnce() -> T) -> Result<T, Error> {
+    QUIET_HOOK.call_once(|| {
+        let default = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !GUARDED.get() {
+                default(info);
+            }
+        }));
+    });
+    let outer = GUARDED.replace(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(work));
+    GUARDED.set(outer);
+    result.map_err(|payload| {
+        let text = payload
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_string()))
+            .unwrap_or_else(|| "a panic without a message".to_string());
+        Error::Torch(headline(&text))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tch::{Kind, Tensor};
+
+    #[test]
+    fn a_shape_error_becomes_one_line() {
+        let a = Tensor::zeros([2, 3], (Kind::Float, tch::Device::Cpu));
+        let error = guard(|| a.matmul(&a)).unwrap_err().to_string();
+        assert!(error.contains("shapes cannot be multiplied"), "{error}");
+        assert!(!error.contains("frame #"), "{error}");
+        assert_eq!(guard(|| 7).unwrap(), 7);
+    }
+}
