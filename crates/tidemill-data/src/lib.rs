@@ -1,1 +1,24 @@
-//! 
+//! Image-caption pairs in: where they come from, how they are read, and how they become what the encoders take.
+//!
+//! A [`source::Source`] lists files, cuts them into units and reads record batches; [`Prepare`] turns each batch
+//! into pixels and token ids, one output row per input row. Nothing here knows of torch or of the latent dataset.
+
+pub mod config;
+pub mod counts;
+pub mod decode;
+pub mod error;
+pub mod filter;
+pub mod prepare;
+pub mod resize;
+pub mod source;
+pub mod tokenizer;
+pub mod uri;
+
+mod columns;
+
+pub use config::{FilterConfig, PrepareConfig, SourceConfig};
+pub use counts::Counts;
+pub use error::{Error, Result, RowError};
+pub use prepare::{Digests, Prepare};
+pub use source::{InputFile, InputUnit, Source};
+pub use tokenizer::ClipTokenizer;

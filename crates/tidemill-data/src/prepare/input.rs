@@ -1,0 +1,125 @@
+//! The columns of an input batch in the parts they play.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
+use arrow::datatypes::{DataType, UInt64Type};
+
+use crate::columns::{Captions, Images, Numbers, Place};
+use crate::config::Columns;
+use crate::error::{Error, Result, RowError};
+use crate::source::sample_id;
+
+/// An input batch, every column checked.
+pub struct Input<'a> {
+    pub ids: UInt64Array,
+    pub rows: UInt64Array,
+    pub keys: StringArray,
+    pub captions: Captions,
+    pub carried: Vec<ArrayRef>,
+    images: Images<'a>,
+    declared: Vec<Numbers>,
+    scores: Vec<Numbers>,
+}
+
+/// One readable row.
+pub struct Pair<'a> {
+    pub image: &'a [u8],
+    pub caption: &'a str,
+    pub scores: Vec<Option<f64>>,
+}
+
+impl<'a> Input<'a> {
+    pub fn new(
+        batch: &'a RecordBatch,
+        columns: &Columns,
+        carry: &[String],
+        scores: &[String],
+    ) -> Result<Self> {
+        let numbers = |name: &String, wanted_by: &str| {
+            let place = place(name, wanted_by);
+            Numbers::new(find(batch, place)?, place)
+        };
+        let image = place(&columns.image, "source.columns.image");
+        let caption = place(&columns.caption, "source.columns.caption");
+        let width = columns.width.iter().map(|name| numbers(name, "source.columns.width"));
+        let height = columns.height.iter().map(|name| numbers(name, "source.columns.height"));
+        let rows = match batch.column_by_name("source_row") {
+            Some(column) => unsigned(column, "source_row")?,
+            None => UInt64Array::from_iter_values(0..batch.num_rows() as u64),
+        };
+        let keys = keys(batch, columns.key.as_deref(), &rows)?;
+        let ids = match batch.column_by_name("sample_id") {
+            Some(column) => unsigned(column, "sample_id")?,
+            None => keys.iter().flatten().zip(rows.values()).map(|(key, &row)| sample_id(key, row)).collect(),
+        };
+        Ok(Self {
+            images: Images::new(find(batch, image)?, image)?,
+            captions: Captions::new(find(batch, caption)?, caption)?,
+            declared: width.chain(height).collect::<Result<_>>()?,
+            scores: scores.iter().map(|name| numbers(name, "filter.score")).collect::<Result<_>>()?,
+            carried: carry
+                .iter()
+                .map(|name| find(batch, place(name, "source.carry")).cloned())
+                .collect::<Result<_>>()?,
+            ids,
+            rows,
+            keys,
+        })
+    }
+
+    /// A row's parts, or why it is unreadable.
+    pub fn pair(&self, row: usize) -> Result<Pair<'_>, RowError> {
+        for number in &self.declared {
+            number.get(row)?;
+        }
+        let scores = self.scores.iter().map(|score| score.get(row)).collect::<Result<_, _>>()?;
+        Ok(Pair { image: self.images.get(row)?, caption: self.captions.get(row)?, scores })
+    }
+}
+
+const BATCH: &str = "the batch";
+
+fn place<'a>(column: &'a str, wanted_by: &'a str) -> Place<'a> {
+    Place { file: BATCH, column, wanted_by }
+}
+
+fn find<'a>(batch: &'a RecordBatch, place: Place) -> Result<&'a ArrayRef> {
+    batch.column_by_name(place.column).ok_or_else(|| Error::MissingColumn {
+        file: place.file.into(),
+        column: place.column.into(),
+        wanted_by: place.wanted_by.into(),
+        available: batch.schema().fields().iter().map(|field| field.name().clone()).collect(),
+    })
+}
+
+/// The key column, or names made of the row index where there is none.
+fn keys(batch: &RecordBatch, configured: Option<&str>, rows: &UInt64Array) -> Result<StringArray> {
+    let place = place(configured.unwrap_or("key"), "source.columns.key");
+    if configured.is_none() && batch.column_by_name(place.column).is_none() {
+        return Ok(StringArray::from_iter_values(rows.values().iter().map(|row| format!("table#{row}"))));
+    }
+    let column = find(batch, place)?;
+    place.check(column.data_type())?;
+    let text = arrow::compute::cast(column, &DataType::Utf8)?;
+    let text = text.as_string::<i32>();
+    if text.null_count() == 0 {
+        return Ok(text.clone());
+    }
+    let named = text.iter().zip(rows.values());
+    Ok(StringArray::from_iter_values(
+        named.map(|(key, row)| key.map_or(format!("table#{row}"), str::to_owned)),
+    ))
+}
+
+/// One of the reader's own columns.
+fn unsigned(column: &Arc<dyn Array>, name: &str) -> Result<UInt64Array> {
+    let numbers = column.as_primitive_opt::<UInt64Type>().filter(|numbers| numbers.null_count() == 0);
+    numbers.cloned().ok_or_else(|| Error::ColumnType {
+        file: BATCH.into(),
+        column: name.into(),
+        wanted_by: "Prepare".into(),
+        found: format!("{} with {} nulls", column.data_type(), column.null_count()),
+        expected: "UInt64 without nulls, or no such column at all",
+    })
+}

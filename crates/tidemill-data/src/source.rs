@@ -1,0 +1,193 @@
+//! Where pairs come from. A [`Source`] knows its files, cuts them into units of work and reads a unit as record
+//! batches; every container format is one implementation behind [`open`].
+
+mod object;
+mod parquet;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+pub use self::parquet::ParquetSource;
+use crate::config::{FilterConfig, Format, SourceConfig};
+use crate::error::{Error, Result};
+
+/// An object of a source, as listed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct InputFile {
+    /// Absolute path of a local file, or URI.
+    pub uri: String,
+    /// Bytes.
+    pub size: u64,
+    /// Digest (hex) of URI, size and entity tag (local files: time of modification); changes when the content does.
+    pub identity: String,
+}
+
+/// A unit of work: some rows of one file. Whoever has the unit and the configuration can read it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct InputUnit {
+    /// The file.
+    pub file: InputFile,
+    /// Row indices in the file.
+    pub rows: Range<u64>,
+}
+
+/// The batches of one unit, in row order.
+pub type Batches = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
+
+/// A place that pairs come from.
+///
+/// Batches hold the columns that the configuration needs, each under its own name, with `sample_id` and `source_row`
+/// (UInt64) and the key column (Utf8, never null; named `key` if the source has none) in front.
+pub trait Source: Send + Sync {
+    /// The files, ordered as the configuration lists them and by URI within one glob.
+    fn files(&self) -> &[InputFile];
+
+    /// The schema of every batch.
+    fn schema(&self) -> SchemaRef;
+
+    /// Cuts all files into units, in order. Checks every file on the way, so that a broken one is refused before the
+    /// run starts.
+    ///
+    /// # Errors
+    /// If a file is unreadable or lacks a column, or if there are no rows at all.
+    fn units(&self) -> Result<Vec<InputUnit>>;
+
+    /// Reads one unit, fetching only the columns and rows that it needs.
+    ///
+    /// # Errors
+    /// If the file cannot be opened; each batch may fail on its own later.
+    fn read(&self, unit: &InputUnit) -> Result<Batches>;
+}
+
+/// Opens the source that a configuration describes, with the columns that the filters look at.
+///
+/// # Errors
+/// If the configuration is invalid, no file matches, or the first file lacks a column or has it in a wrong type.
+pub fn open(config: &SourceConfig, filter: &FilterConfig) -> Result<Box<dyn Source>> {
+    config.validate()?;
+    filter.validate()?;
+    match config.format {
+        Format::Parquet => Ok(Box::new(ParquetSource::open(config, filter)?)),
+    }
+}
+
+/// Every column that must be read, each once, with the configuration key that asks for it.
+pub(crate) fn needed_columns(config: &SourceConfig, filter: &FilterConfig) -> Vec<(String, String)> {
+    let columns = &config.columns;
+    let parts = [
+        (Some(&columns.image), "image"),
+        (Some(&columns.caption), "caption"),
+        (columns.key.as_ref(), "key"),
+        (columns.width.as_ref(), "width"),
+        (columns.height.as_ref(), "height"),
+    ];
+    let parts =
+        parts.into_iter().filter_map(|(name, part)| Some((name?.clone(), format!("source.columns.{part}"))));
+    let carried = config.carry.iter().map(|name| (name.clone(), "source.carry".to_owned()));
+    let scores = filter.score.keys().map(|name| (name.clone(), "filter.score".to_owned()));
+    let mut needed: Vec<(String, String)> = Vec::new();
+    for (name, wanted_by) in parts.chain(carried).chain(scores) {
+        if needed.iter().all(|(known, _)| *known != name) {
+            needed.push((name, wanted_by));
+        }
+    }
+    needed
+}
+
+/// The 64-bit id of a row: XXH3 of its file's identity (or its key) and its index there.
+pub fn sample_id(identity: &str, row: u64) -> u64 {
+    let mut bytes = Vec::with_capacity(identity.len() + 8);
+    bytes.extend_from_slice(identity.as_bytes());
+    bytes.extend_from_slice(&row.to_le_bytes());
+    xxh3_64(&bytes)
+}
+
+/// The name of the key column in batches.
+pub(crate) fn key_name(config: &SourceConfig) -> &str {
+    config.columns.key.as_deref().unwrap_or("key")
+}
+
+/// The schema of batches, given the fields of the columns read.
+fn identified_schema(columns: &Schema, key: &str) -> SchemaRef {
+    let own = [("sample_id", DataType::UInt64), ("source_row", DataType::UInt64), (key, DataType::Utf8)];
+    let own = own.into_iter().map(|(name, data_type)| Arc::new(Field::new(name, data_type, false)));
+    let rest = columns.fields().iter().filter(|field| field.name() != key).cloned();
+    Arc::new(Schema::new(own.chain(rest).collect::<Vec<_>>()))
+}
+
+/// Puts `sample_id`, `source_row` and a complete key column in front of a batch that starts at `first_row`.
+fn identify(
+    batch: &RecordBatch,
+    file: &InputFile,
+    first_row: u64,
+    schema: &SchemaRef,
+) -> Result<RecordBatch> {
+    let rows = first_row..first_row + batch.num_rows() as u64;
+    let key = schema.field(2).name();
+    let ids = UInt64Array::from_iter_values(rows.clone().map(|row| sample_id(&file.identity, row)));
+    let keys = match batch.column_by_name(key) {
+        Some(column) => complete_keys(column, file, key, first_row)?,
+        None => StringArray::from_iter_values(rows.clone().map(|row| format!("{}#{row}", file.uri))),
+    };
+    let mut columns: Vec<ArrayRef> =
+        vec![Arc::new(ids), Arc::new(UInt64Array::from_iter_values(rows)), Arc::new(keys)];
+    for field in schema.fields().iter().skip(3) {
+        let column = batch.column_by_name(field.name()).ok_or_else(|| Error::Read {
+            file: file.uri.clone(),
+            problem: format!("column `{}` has vanished; the file changed while it was read", field.name()),
+        })?;
+        columns.push(column.clone());
+    }
+    RecordBatch::try_new(schema.clone(), columns).map_err(|e| Error::Read {
+        file: file.uri.clone(),
+        problem: format!("its columns differ from those of the source's first file: {e}"),
+    })
+}
+
+/// Keys as strings, `<file>#<row>` where they are null.
+fn complete_keys(column: &ArrayRef, file: &InputFile, key: &str, first_row: u64) -> Result<StringArray> {
+    let text = arrow::compute::cast(column, &DataType::Utf8).map_err(|_| Error::ColumnType {
+        file: file.uri.clone(),
+        column: key.to_owned(),
+        wanted_by: "source.columns.key".into(),
+        found: column.data_type().to_string(),
+        expected: "strings or integers",
+    })?;
+    let text = text.as_string::<i32>();
+    if text.null_count() == 0 {
+        return Ok(text.clone());
+    }
+    let keys = (0..text.len()).zip(first_row..).map(|(i, row)| match text.is_valid(i) {
+        true => text.value(i).to_owned(),
+        false => format!("{}#{row}", file.uri),
+    });
+    Ok(StringArray::from_iter_values(keys))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ_by_row_and_by_file() {
+        let ids = [sample_id("a", 0), sample_id("a", 1), sample_id("b", 0)];
+        assert_eq!(ids, [sample_id("a", 0), sample_id("a", 1), sample_id("b", 0)]);
+        assert!(ids[0] != ids[1] && ids[0] != ids[2] && ids[1] != ids[2]);
+    }
+
+    #[test]
+    fn a_column_with_two_uses_is_read_once() {
+        let config = SourceConfig { carry: vec!["score".into()], ..SourceConfig::default() };
+        let filter = FilterConfig {
+            score: [("score".to_owned(), Default::default())].into(),
+            ..FilterConfig::default()
+        };
+        let names: Vec<_> = needed_columns(&config, &filter).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["image", "caption", "score"]);
+    }
+}

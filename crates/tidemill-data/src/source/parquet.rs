@@ -1,0 +1,277 @@
+//! Parquet files with the encoded image in a binary column, read through `object_store`: only the footer and the
+//! column chunks that are needed are fetched. Units end at row-group boundaries.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{Schema, SchemaRef};
+use futures::{Stream, StreamExt, TryStreamExt};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
+use parquet::errors::ParquetError;
+use tokio::runtime::Runtime;
+
+use super::object::ObjectReader;
+use super::{Batches, InputFile, InputUnit, Source, identified_schema, identify, key_name, needed_columns};
+use crate::columns::Place;
+use crate::config::{FilterConfig, SourceConfig};
+use crate::error::{Error, Result};
+use crate::uri;
+
+/// Footers read at the same time while cutting units.
+const CONCURRENT_FOOTERS: usize = 16;
+
+/// Parquet files at one or several URIs.
+pub struct ParquetSource {
+    files: Vec<InputFile>,
+    /// Name and asking configuration key of every column to read.
+    needed: Vec<(String, String)>,
+    schema: SchemaRef,
+    rows_per_unit: u64,
+    rows_per_batch: usize,
+    runtime: Arc<Runtime>,
+}
+
+impl ParquetSource {
+    /// Lists the files and checks the first one's columns.
+    ///
+    /// # Errors
+    /// As [`super::open`].
+    pub fn open(config: &SourceConfig, filter: &FilterConfig) -> Result<Self> {
+        // One thread moves bytes; decoding happens on the threads that call `read`.
+        let runtime = Arc::new(
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .thread_name("tidemill-source")
+                .enable_time()
+                .build()?,
+        );
+        let files = runtime.block_on(list(config.uri.as_slice()))?;
+        let needed = needed_columns(config, filter);
+        let footer = match files.first() {
+            Some(first) => runtime.block_on(Footer::open(first))?,
+            None => return Err(Error::Config { key: "source.uri".into(), problem: "names no file".into() }),
+        };
+        let schema = identified_schema(&footer.columns(&needed)?, key_name(config));
+        let (rows_per_unit, rows_per_batch) = (config.rows_per_unit, config.rows_per_batch);
+        Ok(Self { files, needed, schema, rows_per_unit, rows_per_batch, runtime })
+    }
+
+    async fn units_of(&self, file: &InputFile) -> Result<Vec<InputUnit>> {
+        let footer = Footer::open(file).await?;
+        footer.columns(&self.needed)?;
+        let unit = |rows| InputUnit { file: file.clone(), rows };
+        Ok(cut(&footer.row_groups(), self.rows_per_unit).into_iter().map(unit).collect())
+    }
+}
+
+impl Source for ParquetSource {
+    fn files(&self) -> &[InputFile] {
+        &self.files
+    }
+
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn units(&self) -> Result<Vec<InputUnit>> {
+        let units = futures::stream::iter(&self.files)
+            .map(|file| self.units_of(file))
+            .buffered(CONCURRENT_FOOTERS)
+            .try_concat();
+        let units = self.runtime.block_on(units)?;
+        if units.is_empty() {
+            let file = self.files.iter().map(|file| file.uri.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(Error::Read { file, problem: "there are no rows at all".into() });
+        }
+        Ok(units)
+    }
+
+    fn read(&self, unit: &InputUnit) -> Result<Batches> {
+        let stream = self.runtime.block_on(async {
+            Footer::open(&unit.file).await?.stream(&unit.rows, &self.needed, self.rows_per_batch)
+        })?;
+        Ok(Box::new(UnitReader {
+            runtime: self.runtime.clone(),
+            stream: Box::pin(stream),
+            file: unit.file.clone(),
+            schema: self.schema.clone(),
+            row: unit.rows.start,
+            end: unit.rows.end,
+        }))
+    }
+}
+
+/// Every file of every URI, once, with its identity.
+async fn list(uris: &[String]) -> Result<Vec<InputFile>> {
+    let mut files: Vec<InputFile> = Vec::new();
+    let mut seen = HashSet::new();
+    for uri in uris {
+        let location = uri::parse(uri)?;
+        for (uri, meta) in location.expand().await? {
+            if !seen.insert(uri.clone()) {
+                continue;
+            }
+            // An inode is part of local entity tags, so that they change when a file is merely copied.
+            let version = match meta.e_tag {
+                Some(tag) if location.root != "/" => tag,
+                _ => meta.last_modified.to_rfc3339(),
+            };
+            let identity = blake3::hash(format!("{uri}\n{}\n{version}", meta.size).as_bytes()).to_hex();
+            files.push(InputFile { uri, size: meta.size, identity: identity.to_string() });
+        }
+    }
+    Ok(files)
+}
+
+/// Joins neighbouring row groups until a unit has at least `target` rows.
+fn cut(row_groups: &[Range<u64>], target: u64) -> Vec<Range<u64>> {
+    let mut units: Vec<Range<u64>> = Vec::new();
+    for group in row_groups.iter().filter(|group| !group.is_empty()) {
+        match units.last_mut() {
+            Some(unit) if unit.end - unit.start + (group.end - group.start) <= target => unit.end = group.end,
+            _ => units.push(group.clone()),
+        }
+    }
+    units
+}
+
+/// An opened file whose metadata is known.
+struct Footer<'a> {
+    file: &'a InputFile,
+    reader: ObjectReader,
+    metadata: ArrowReaderMetadata,
+}
+
+impl<'a> Footer<'a> {
+    async fn open(file: &'a InputFile) -> Result<Self> {
+        if file.size == 0 {
+            let problem =
+                "the file is empty (0 bytes), no Parquet; write it again or take it out of source.uri";
+            return Err(Error::Read { file: file.uri.clone(), problem: problem.into() });
+        }
+        let location = uri::parse(&file.uri)?;
+        let mut reader = ObjectReader { path: location.key()?, store: location.store, size: file.size };
+        let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new())
+            .await
+            .map_err(|e| unreadable(file, &e))?;
+        Ok(Self { file, reader, metadata })
+    }
+
+    /// The row range of each row group.
+    fn row_groups(&self) -> Vec<Range<u64>> {
+        let mut start = 0;
+        let groups = self.metadata.metadata().row_groups().iter();
+        groups
+            .map(|group| {
+                let rows = start..start + u64::try_from(group.num_rows()).unwrap_or(0);
+                start = rows.end;
+                rows
+            })
+            .collect()
+    }
+
+    /// The needed columns, in the order needed.
+    fn columns(&self, needed: &[(String, String)]) -> Result<Schema> {
+        let schema = self.metadata.schema();
+        let fields = needed.iter().map(|(column, wanted_by)| {
+            let field = schema.field_with_name(column).map_err(|_| Error::MissingColumn {
+                file: self.file.uri.clone(),
+                column: column.clone(),
+                wanted_by: wanted_by.clone(),
+                available: schema.fields().iter().map(|field| field.name().clone()).collect(),
+            })?;
+            Place { file: &self.file.uri, column, wanted_by }.check(field.data_type())?;
+            // Files of one source may disagree on what is required.
+            Ok(field.clone().with_nullable(true))
+        });
+        Ok(Schema::new(fields.collect::<Result<Vec<_>>>()?))
+    }
+
+    /// Batches of the needed columns over a row range.
+    fn stream(
+        self,
+        rows: &Range<u64>,
+        needed: &[(String, String)],
+        batch_rows: usize,
+    ) -> Result<impl Stream<Item = Result<RecordBatch, ParquetError>> + Send + use<>> {
+        let groups = self.row_groups();
+        let touched: Vec<usize> =
+            (0..groups.len()).filter(|&g| groups[g].start < rows.end && groups[g].end > rows.start).collect();
+        let skipped = touched.first().map_or(0, |&g| rows.start.saturating_sub(groups[g].start));
+        let file = self.file;
+        let schema = self.metadata.schema().clone();
+        let roots = (0..schema.fields().len())
+            .filter(|&i| needed.iter().any(|(name, _)| name == schema.field(i).name()));
+        let mask = ProjectionMask::roots(self.metadata.metadata().file_metadata().schema_descr(), roots);
+        ParquetRecordBatchStreamBuilder::new_with_metadata(self.reader, self.metadata)
+            .with_projection(mask)
+            .with_row_groups(touched)
+            .with_offset(usize::try_from(skipped).unwrap_or(usize::MAX))
+            .with_limit(usize::try_from(rows.end - rows.start).unwrap_or(usize::MAX))
+            .with_batch_size(batch_rows)
+            .build()
+            .map_err(|e| unreadable(file, &e))
+    }
+}
+
+/// The batches of one unit, pulled from the asynchronous stream on the caller's thread.
+struct UnitReader<S> {
+    runtime: Arc<Runtime>,
+    stream: S,
+    file: InputFile,
+    schema: SchemaRef,
+    row: u64,
+    end: u64,
+}
+
+impl<S: Stream<Item = Result<RecordBatch, ParquetError>> + Unpin> Iterator for UnitReader<S> {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.row >= self.end {
+            return None;
+        }
+        let next = self.runtime.block_on(self.stream.next());
+        let batch = match next {
+            Some(batch) => batch.map_err(|e| unreadable(&self.file, &e)),
+            None => Err(Error::Read {
+                file: self.file.uri.clone(),
+                problem: format!(
+                    "it ends at row {} where {} were promised; did it change?",
+                    self.row, self.end
+                ),
+            }),
+        };
+        let first_row = self.row;
+        match &batch {
+            Ok(batch) => self.row += batch.num_rows() as u64,
+            Err(_) => self.row = self.end,
+        }
+        Some(batch.and_then(|batch| identify(&batch, &self.file, first_row, &self.schema)))
+    }
+}
+
+fn unreadable(file: &InputFile, error: &ParquetError) -> Error {
+    let problem =
+        format!("{error}; the file is no Parquet, only half written, or damaged ({} bytes)", file.size);
+    Error::Read { file: file.uri.clone(), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cut;
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "a unit is a range")]
+    fn units_end_where_row_groups_end() {
+        let groups = [0..100, 100..200, 200..200, 200..300, 300..1300, 1300..1310];
+        assert_eq!(cut(&groups, 250), [0..200, 200..300, 300..1300, 1300..1310]);
+        assert_eq!(cut(&groups, 1), [0..100, 100..200, 200..300, 300..1300, 1300..1310]);
+        assert_eq!(cut(&groups, 10_000), [0..1310]);
+        assert_eq!(cut(&[], 10), []);
+    }
+}
