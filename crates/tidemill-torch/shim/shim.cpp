@@ -80,4 +80,8 @@ char* tm_fused_adamw(at::Tensor** params, at::Tensor** grads, at::Tensor** exp_a
   });
 }
 
+char* tm_set_grad(at::Tensor* param, at::Tensor* grad) {
+  return guarded([&] { param->mutable_grad() = *grad; });
+}
+
 }  // extern "C"

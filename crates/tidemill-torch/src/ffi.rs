@@ -40,6 +40,7 @@ unsafe extern "C" {
         weight_decay: c_double,
         eps: c_double,
     ) -> *mut c_char;
+    pub fn tm_set_grad(param: *mut C_tensor, grad: *mut C_tensor) -> *mut c_char;
 }
 
 /// Turns the shim's answer (null, or an error text that is ours to free) into a `Result`.

@@ -1,14 +1,17 @@
 //! What `tch` lacks, for the trainer: collectives on the process group that Python (torchrun, Ray
-//! Train) made, addressed by its name, and PyTorch's fused AdamW step. Everything goes through a
+//! Train) made, addressed by its name, PyTorch's fused AdamW step, and gradients
+//! that live in memory of our choosing. Everything goes through a
 //! small C++ shim (`shim/shim.cpp`) that turns C++ exceptions into [`Error`].
 
 mod adamw;
 mod collectives;
 mod ffi;
+mod grad;
 mod guard;
 
 pub use adamw::{AdamW, fused_adamw};
 pub use collectives::{Group, Pending, ReduceOp};
+pub use grad::set_grad;
 pub use guard::guard;
 
 /// What libtorch said when an operation failed.

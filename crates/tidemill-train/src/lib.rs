@@ -1,1 +1,28 @@
-//! 
+//! The trainer: latents and embeddings from the stream, noise, U-Net, AdamW with f32 master weights
+//! and EMA, checkpoints with exact resume, metrics and pictures on the way.
+
+mod checkpoint;
+mod config;
+mod error;
+mod flat;
+pub mod grid;
+mod metrics;
+mod objective;
+mod optimizer;
+mod philox;
+mod preview;
+mod tensorboard;
+mod trainer;
+
+pub use checkpoint::{Checkpoints, Progress};
+pub use config::{
+    CheckpointConfig, EmaConfig, LrSchedule, PhaseConfig, Precision, PreviewConfig, TrainConfig,
+};
+pub use error::Error;
+pub use metrics::StepMetrics;
+pub use objective::{Inputs, Objective, Rows};
+pub use optimizer::Optimizer;
+pub use philox::{Draw, Purpose};
+pub use preview::{Preview, decode, initial_noise};
+pub use tensorboard::EventWriter;
+pub use trainer::{Job, Observer, Outcome, schedule_of, train};

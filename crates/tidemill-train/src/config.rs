@@ -1,0 +1,286 @@
+//! The sections of the run file that belong to the trainer: `[train]`, `[[train.phase]]`,
+//! `[train.preview]` and `[checkpoint]`, with the checks that need no dataset.
+
+use crate::Error;
+use serde::{Deserialize, Serialize};
+use tidemill_models::Prediction;
+use tidemill_models::sampler::Method;
+
+/// `[train]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainConfig {
+    /// Samples per optimizer step.
+    pub global_batch: usize,
+    /// Samples per forward and backward pass; gradients are accumulated over the rest.
+    pub micro_batch: usize,
+    /// Arithmetic of the forward and backward pass. Master weights are f32 in either case.
+    pub precision: Precision,
+    /// Learning rate after warm-up, unless a phase has its own.
+    pub learning_rate: f64,
+    /// Steps over which the learning rate rises from 0.
+    pub warmup_steps: u64,
+    /// What the learning rate does after warm-up.
+    pub schedule: LrSchedule,
+    /// Decay rates of AdamW's moments.
+    pub betas: (f64, f64),
+    /// AdamW's epsilon.
+    pub eps: f64,
+    /// AdamW's decoupled weight decay.
+    pub weight_decay: f64,
+    /// Largest global norm of the gradients; 0 switches clipping off.
+    pub max_grad_norm: f64,
+    /// Share of the samples whose caption is replaced by the empty one, drawn anew every epoch.
+    pub caption_dropout: f64,
+    /// What the U-Net predicts; unset: what the model's scheduler says.
+    pub prediction: Option<Prediction>,
+    /// Rescales the noise schedule so that its last step is pure noise; unset: as the scheduler says.
+    pub zero_terminal_snr: Option<bool>,
+    /// Exponential moving average of the weights.
+    pub ema: Option<EmaConfig>,
+    /// Blocks of the dataset that are shuffled together.
+    pub shuffle_window: usize,
+    /// Steps between two lines of metrics. Between them nothing waits for the device.
+    pub log_every: u64,
+    /// The phases, in order.
+    pub phase: Vec<PhaseConfig>,
+    /// Pictures drawn during training.
+    pub preview: Option<PreviewConfig>,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            global_batch: 256,
+            micro_batch: 32,
+            precision: Precision::Bf16,
+            learning_rate: 1e-4,
+            warmup_steps: 1000,
+            schedule: LrSchedule::Constant,
+            betas: (0.9, 0.999),
+            eps: 1e-8,
+            weight_decay: 0.01,
+            max_grad_norm: 1.0,
+            caption_dropout: 0.1,
+            prediction: None,
+            zero_terminal_snr: None,
+            ema: None,
+            shuffle_window: 16,
+            log_every: 10,
+            phase: Vec::new(),
+            preview: None,
+        }
+    }
+}
+
+/// Arithmetic of the forward and backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// bfloat16 working weights and activations.
+    Bf16,
+    /// Single precision throughout.
+    F32,
+}
+
+/// What the learning rate does after warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LrSchedule {
+    /// It stays.
+    Constant,
+    /// It falls to 0 over the phase along half a cosine.
+    Cosine,
+}
+
+/// `[train.ema]`
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EmaConfig {
+    /// Weight of the old average at each step.
+    pub decay: f64,
+    /// The step (counted over all phases) at which averaging begins, with a copy of the weights.
+    pub start_step: u64,
+}
+
+impl Default for EmaConfig {
+    fn default() -> Self {
+        Self { decay: 0.9999, start_step: 0 }
+    }
+}
+
+/// `[[train.phase]]`
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PhaseConfig {
+    /// Resolution in pixels; the dataset must have been prepared for it.
+    pub resolution: u32,
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Learning rate of this phase; unset: that of `[train]`.
+    #[serde(default)]
+    pub learning_rate: Option<f64>,
+}
+
+/// `[train.preview]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PreviewConfig {
+    /// Steps between two grids of pictures; 0 draws none.
+    pub every: u64,
+    /// The prompts, one picture each.
+    pub prompts: Vec<String>,
+    /// Sampler.
+    pub method: Method,
+    /// Sampler steps.
+    pub steps: usize,
+    /// Classifier-free guidance scale.
+    pub guidance: f64,
+}
+
+impl Default for PreviewConfig {
+    fn default() -> Self {
+        Self { every: 1000, prompts: Vec::new(), method: Method::Ddim, steps: 25, guidance: 5.0 }
+    }
+}
+
+/// `[checkpoint]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointConfig {
+    /// Steps between two checkpoints; the last step is always saved.
+    pub every: u64,
+    /// How many to keep.
+    pub keep: usize,
+    /// Where they go; unset: `checkpoints/` under the run's output.
+    pub uri: Option<String>,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self { every: 1000, keep: 3, uri: None }
+    }
+}
+
+impl TrainConfig {
+    /// Steps of all phases together.
+    pub fn total_steps(&self) -> u64 {
+        self.phase.iter().map(|p| p.steps).sum()
+    }
+
+    /// Checks what can be checked without a dataset or a model.
+    ///
+    /// # Errors
+    /// Names the key and what it may be.
+    pub fn validate(&self) -> Result<(), Error> {
+        let refuse = |key: &str, message: String| Err(Error::Config { key: key.into(), message });
+        if self.phase.is_empty() || self.total_steps() == 0 {
+            return refuse("train.phase", "give at least one [[train.phase]] with steps > 0".into());
+        }
+        if self.micro_batch == 0 || self.global_batch == 0 {
+            return refuse("train.micro_batch", "micro_batch and global_batch must be at least 1".into());
+        }
+        if self.micro_batch > self.global_batch {
+            let message = format!(
+                "micro_batch = {} is larger than global_batch = {}",
+                self.micro_batch, self.global_batch
+            );
+            return refuse("train.micro_batch", message);
+        }
+        let rates = self.phase.iter().filter_map(|p| p.learning_rate).chain([self.learning_rate]);
+        for rate in rates {
+            if !(rate > 0.0 && rate.is_finite()) {
+                return refuse("train.learning_rate", format!("{rate} must be a positive number"));
+            }
+        }
+        if !(0.0..=1.0).contains(&self.caption_dropout) {
+            let message = format!("{} must be between 0 and 1", self.caption_dropout);
+            return refuse("train.caption_dropout", message);
+        }
+        if !(self.max_grad_norm >= 0.0 && self.max_grad_norm.is_finite()) {
+            let message = format!("{} must be 0 (no clipping) or positive", self.max_grad_norm);
+            return refuse("train.max_grad_norm", message);
+        }
+        if let Some(ema) = self.ema
+            && !(0.0..1.0).contains(&ema.decay)
+        {
+            return refuse("train.ema.decay", format!("{} must be in [0, 1)", ema.decay));
+        }
+        if self.log_every == 0 || self.shuffle_window == 0 {
+            return refuse("train.log_every", "log_every and shuffle_window must be at least 1".into());
+        }
+        Ok(())
+    }
+
+    /// The phase that `step` (counted from 0 over all phases) belongs to, and its first step.
+    pub fn phase_at(&self, step: u64) -> Option<(usize, u64)> {
+        let mut first = 0;
+        for (index, phase) in self.phase.iter().enumerate() {
+            if step < first + phase.steps {
+                return Some((index, first));
+            }
+            first += phase.steps;
+        }
+        None
+    }
+
+    /// The learning rate of `step`, counted from 0 over all phases.
+    pub fn learning_rate_at(&self, step: u64) -> f64 {
+        let Some((index, first)) = self.phase_at(step) else { return 0.0 };
+        let phase = &self.phase[index];
+        let base = phase.learning_rate.unwrap_or(self.learning_rate);
+        let warmup = ((step + 1) as f64 / self.warmup_steps.max(1) as f64).min(1.0);
+        match self.schedule {
+            LrSchedule::Constant => base * warmup,
+            LrSchedule::Cosine => {
+                let done = (step - first) as f64 / phase.steps as f64;
+                base * warmup * 0.5 * (1.0 + (std::f64::consts::PI * done).cos())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_phases() -> TrainConfig {
+        let phase = |resolution, steps, learning_rate| PhaseConfig { resolution, steps, learning_rate };
+        TrainConfig {
+            warmup_steps: 4,
+            phase: vec![phase(256, 10, None), phase(512, 5, Some(1e-5))],
+            ..TrainConfig::default()
+        }
+    }
+
+    #[test]
+    fn learning_rates_follow_warm_up_and_phases() {
+        let config = two_phases();
+        let rates = [0, 3, 9, 10, 14].map(|step| config.learning_rate_at(step));
+        for (rate, expected) in rates.iter().zip([0.25e-4, 1e-4, 1e-4, 1e-5, 1e-5]) {
+            assert!((rate - expected).abs() < 1e-12, "{rates:?}");
+        }
+        let cosine = TrainConfig { schedule: LrSchedule::Cosine, ..config };
+        assert!((cosine.learning_rate_at(5) - 0.5e-4).abs() < 1e-12);
+        assert_eq!(cosine.phase_at(15), None);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_key() {
+        let phase = two_phases().phase;
+        let good = || TrainConfig { phase: phase.clone(), ..TrainConfig::default() };
+        assert!(good().validate().is_ok());
+        for (config, key) in [
+            (TrainConfig { phase: Vec::new(), ..good() }, "train.phase"),
+            (TrainConfig { micro_batch: 512, ..good() }, "train.micro_batch"),
+            (TrainConfig { micro_batch: 0, ..good() }, "train.micro_batch"),
+            (TrainConfig { learning_rate: f64::NAN, ..good() }, "train.learning_rate"),
+            (TrainConfig { caption_dropout: 1.5, ..good() }, "train.caption_dropout"),
+            (TrainConfig { max_grad_norm: -1.0, ..good() }, "train.max_grad_norm"),
+            (TrainConfig { ema: Some(EmaConfig { decay: 1.0, start_step: 0 }), ..good() }, "train.ema.decay"),
+        ] {
+            let message = config.validate().unwrap_err().to_string();
+            assert!(message.contains(key), "{message}");
+        }
+    }
+}

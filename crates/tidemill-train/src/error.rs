@@ -1,0 +1,64 @@
+//! The one error type of this crate.
+
+use std::path::PathBuf;
+
+/// Why training could not start, go on or be saved.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A key of the run file that cannot be.
+    #[error("[{key}] {message}")]
+    Config {
+        /// The key, with its section.
+        key: String,
+        /// What is wrong and what it may be.
+        message: String,
+    },
+    /// The dataset does not fit the model or the run file.
+    #[error("dataset: {0}")]
+    Dataset(String),
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A checkpoint that cannot be used.
+    #[error("checkpoint {}: {message}", path.display())]
+    Checkpoint {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        message: String,
+    },
+    /// The loss is not a number.
+    #[error(
+        "step {step}: the loss is {loss}; lower the learning rate or check the samples of this batch \
+         (sample ids {samples:?}). The last checkpoint is intact"
+    )]
+    Diverged {
+        /// The step, counted from 1.
+        step: u64,
+        /// The loss.
+        loss: f64,
+        /// Sample ids of the first few samples of the step.
+        samples: Vec<u64>,
+    },
+    /// The model failed.
+    #[error(transparent)]
+    Model(#[from] tidemill_models::Error),
+    /// The dataset could not be read.
+    #[error(transparent)]
+    Store(#[from] tidemill_store::Error),
+    /// libtorch failed.
+    #[error(transparent)]
+    Torch(#[from] tidemill_torch::Error),
+}
+
+impl Error {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+}

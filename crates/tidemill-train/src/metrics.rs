@@ -1,0 +1,142 @@
+//! What a run reports of itself: one line of JSON per step in `metrics.jsonl`, and the same numbers
+//! as TensorBoard events in `tensorboard/`.
+
+use crate::Error;
+use crate::tensorboard::EventWriter;
+use serde::Serialize;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+/// The numbers of one optimizer step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepMetrics {
+    /// The step, counted from 1 over all phases.
+    pub step: u64,
+    /// The phase, counted from 0.
+    pub phase: usize,
+    /// Its resolution in pixels.
+    pub resolution: u32,
+    /// Samples trained on so far.
+    pub samples: u64,
+    /// Mean loss of the global batch.
+    pub loss: f64,
+    /// Global norm of the gradients before clipping.
+    pub grad_norm: f64,
+    /// Learning rate.
+    pub learning_rate: f64,
+    /// Images per second since the last line.
+    pub images_per_second: f64,
+    /// Share of that time spent waiting for data.
+    pub data_wait: f64,
+}
+
+/// The files that metrics go to.
+#[derive(Debug)]
+pub struct MetricsLog {
+    path: PathBuf,
+    lines: File,
+    events: EventWriter,
+}
+
+impl MetricsLog {
+    /// Opens `metrics.jsonl` and a new event file under `output`. A resumed run goes on after
+    /// `resumed_at`: lines of later steps, which the crash left behind, are removed.
+    ///
+    /// # Errors
+    /// If the files cannot be read or written.
+    pub fn open(output: &Path, resumed_at: u64) -> Result<Self, Error> {
+        std::fs::create_dir_all(output).map_err(Error::io(output))?;
+        let path = output.join("metrics.jsonl");
+        drop_lines_after(&path, resumed_at)?;
+        let lines = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
+        let events = EventWriter::create(&output.join("tensorboard"))?;
+        Ok(Self { path, lines, events })
+    }
+
+    /// Adds one step.
+    ///
+    /// # Errors
+    /// If the files cannot be written.
+    pub fn step(&mut self, metrics: &StepMetrics) -> Result<(), Error> {
+        let mut line = serde_json::to_vec(metrics).unwrap_or_default();
+        line.push(b'\n');
+        self.lines.write_all(&line).map_err(Error::io(&self.path))?;
+        let scalars = [
+            ("train/loss", metrics.loss),
+            ("train/grad_norm", metrics.grad_norm),
+            ("train/learning_rate", metrics.learning_rate),
+            ("throughput/images_per_second", metrics.images_per_second),
+            ("throughput/data_wait", metrics.data_wait),
+        ];
+        self.events.scalars(metrics.step, &scalars)
+    }
+
+    /// Adds a picture (PNG of `width` x `height`).
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn picture(&mut self, step: u64, png: &[u8], (width, height): (u32, u32)) -> Result<(), Error> {
+        self.events.image(step, "preview", png, width, height)
+    }
+}
+
+fn drop_lines_after(path: &Path, step: u64) -> Result<(), Error> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let step_of = |line: &str| -> Option<u64> {
+        serde_json::from_str::<serde_json::Value>(line).ok()?.get("step")?.as_u64()
+    };
+    let reader = BufReader::new(File::open(path).map_err(Error::io(path))?);
+    let mut kept = String::new();
+    for line in reader.lines() {
+        let line = line.map_err(Error::io(path))?;
+        if step_of(&line).is_some_and(|s| s <= step) {
+            kept += &line;
+            kept.push('\n');
+        }
+    }
+    let temporary = path.with_extension("jsonl.tmp");
+    std::fs::write(&temporary, kept).map_err(Error::io(&temporary))?;
+    std::fs::rename(&temporary, path).map_err(Error::io(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(step: u64) -> StepMetrics {
+        StepMetrics {
+            step,
+            phase: 0,
+            resolution: 64,
+            samples: step * 4,
+            loss: 0.5,
+            grad_norm: 1.0,
+            learning_rate: 1e-4,
+            images_per_second: 10.0,
+            data_wait: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_resumed_run_continues_the_file_without_repeating_a_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = MetricsLog::open(dir.path(), 0).unwrap();
+        (1..=5).for_each(|step| log.step(&at(step)).unwrap());
+        std::fs::write(
+            dir.path().join("metrics.jsonl"),
+            std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap() + "{\"step\": 6, \"lo",
+        )
+        .unwrap();
+        let mut log = MetricsLog::open(dir.path(), 3).unwrap();
+        log.step(&at(4)).unwrap();
+        let text = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
+        let steps: Vec<u64> = text
+            .lines()
+            .map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["step"].as_u64().unwrap())
+            .collect();
+        assert_eq!(steps, [1, 2, 3, 4]);
+    }
+}

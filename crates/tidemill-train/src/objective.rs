@@ -1,0 +1,211 @@
+//! The training objective: from stored moments and embeddings to the loss of one micro-batch. This is
+//! the one place where latents are multiplied by the VAE's scaling factor.
+
+use crate::philox::{Draw, Purpose};
+use tch::{Device, Kind, Tensor};
+use tidemill_models::{Denoiser, NoiseSchedule};
+
+/// The rows of one micro-batch, as the stream gives them.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// 64-bit sample ids.
+    pub sample_ids: &'a [u64],
+    /// Epoch of each row.
+    pub epochs: &'a [u32],
+    /// VAE moments, unscaled: f16, row-major, [N, 2 C, h, w].
+    pub moments: &'a [u8],
+    /// Text embeddings: f16, row-major, [N, L, D].
+    pub text: &'a [u8],
+}
+
+/// What the network gets, and what it should answer.
+#[derive(Debug)]
+pub struct Inputs {
+    /// Noisy latents [N, C, h, w], in the network's dtype.
+    pub sample: Tensor,
+    /// Timesteps [N], i64.
+    pub timesteps: Tensor,
+    /// Text embeddings [N, L, D], in the network's dtype.
+    pub text: Tensor,
+    /// The target of the prediction [N, C, h, w], f32.
+    pub target: Tensor,
+}
+
+/// How rows become inputs. All randomness is drawn per (seed, epoch, sample, purpose).
+#[derive(Debug)]
+pub struct Objective {
+    /// The noise schedule, with its prediction type.
+    pub schedule: NoiseSchedule,
+    /// The VAE's scaling factor.
+    pub scaling_factor: f64,
+    /// The run's seed.
+    pub seed: u64,
+    /// Share of captions replaced by the empty one.
+    pub caption_dropout: f64,
+    /// Shape of one row's moments, [2 C, h, w].
+    pub moments_shape: [i64; 3],
+    /// Embedding of the empty caption [L, D], in the network's dtype.
+    pub empty_text: Tensor,
+    /// The network's dtype.
+    pub kind: Kind,
+    /// The network's device.
+    pub device: Device,
+}
+
+impl Objective {
+    /// Samples latents, noise and timesteps, and drops captions.
+    pub fn inputs(&self, rows: Rows) -> Inputs {
+        tch::no_grad(|| {
+            let latents = self.latents(rows);
+            let noise = self.normal(rows, &latents.size(), Purpose::Noise);
+            let timesteps = self.timesteps(rows);
+            Inputs {
+                sample: self.schedule.add_noise(&latents, &noise, &timesteps).to_kind(self.kind),
+                target: self.schedule.target(&latents, &noise, &timesteps),
+                timesteps,
+                text: self.text(rows),
+            }
+        })
+    }
+
+    /// Mean squared error over all elements, a scalar in f32.
+    pub fn loss(&self, denoiser: &dyn Denoiser, inputs: &Inputs) -> Tensor {
+        let prediction = denoiser.denoise(&inputs.sample, &inputs.timesteps, &inputs.text);
+        (prediction.to_kind(Kind::Float) - &inputs.target).square().mean(Kind::Float)
+    }
+
+    /// A sample of the VAE's posterior, scaled: (mean + exp(logvar / 2) n) f. The log-variance is
+    /// clamped as diffusers' DiagonalGaussianDistribution does.
+    fn latents(&self, rows: Rows) -> Tensor {
+        let [channels, height, width] = self.moments_shape;
+        let shape = [n(rows), channels, height, width];
+        let moments = self.tensor(rows.moments, &shape).to_kind(Kind::Float);
+        let (mean, log_variance) =
+            (moments.narrow(1, 0, channels / 2), moments.narrow(1, channels / 2, channels / 2));
+        let noise = self.normal(rows, &mean.size(), Purpose::Moments);
+        (mean + (log_variance.clamp(-30.0, 20.0) * 0.5).exp() * noise) * self.scaling_factor
+    }
+
+    fn text(&self, rows: Rows) -> Tensor {
+        let size = self.empty_text.size();
+        let text = self.tensor(rows.text, &[n(rows), size[0], size[1]]).to_kind(self.kind);
+        let dropped: Vec<bool> = draws(self.seed, rows, Purpose::CaptionDropout)
+            .map(|draw| f64::from(draw.uniform()) < self.caption_dropout)
+            .collect();
+        if !dropped.contains(&true) {
+            return text;
+        }
+        let dropped = Tensor::from_slice(&dropped).to_device(self.device).reshape([-1, 1, 1]);
+        self.empty_text.unsqueeze(0).where_self(&dropped, &text)
+    }
+
+    fn timesteps(&self, rows: Rows) -> Tensor {
+        let count = u32::try_from(self.schedule.config().num_train_timesteps).unwrap_or(1000);
+        let drawn: Vec<i64> =
+            draws(self.seed, rows, Purpose::Timestep).map(|draw| i64::from(draw.below(count))).collect();
+        Tensor::from_slice(&drawn).to_device(self.device)
+    }
+
+    fn normal(&self, rows: Rows, shape: &[i64], purpose: Purpose) -> Tensor {
+        let per_row = usize::try_from(shape[1..].iter().product::<i64>()).unwrap_or(0);
+        let mut numbers = vec![0f32; per_row * rows.sample_ids.len()];
+        for (row, draw) in numbers.chunks_mut(per_row).zip(draws(self.seed, rows, purpose)) {
+            draw.normal(row);
+        }
+        Tensor::from_slice(&numbers).reshape(shape).to_device(self.device)
+    }
+
+    fn tensor(&self, bytes: &[u8], shape: &[i64]) -> Tensor {
+        Tensor::from_data_size(bytes, shape, Kind::Half).to_device(self.device)
+    }
+}
+
+fn n(rows: Rows) -> i64 {
+    i64::try_from(rows.sample_ids.len()).unwrap_or(0)
+}
+
+fn draws(seed: u64, rows: Rows<'_>, purpose: Purpose) -> impl Iterator<Item = Draw> + use<'_> {
+    rows.sample_ids
+        .iter()
+        .zip(rows.epochs)
+        .map(move |(sample, epoch)| Draw::new(seed, *epoch, *sample, purpose))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::f16;
+    use tidemill_models::SchedulerConfig;
+
+    fn objective(caption_dropout: f64) -> Objective {
+        let device = Device::Cpu;
+        Objective {
+            schedule: NoiseSchedule::new(SchedulerConfig::default(), device),
+            scaling_factor: 0.5,
+            seed: 1,
+            caption_dropout,
+            moments_shape: [4, 2, 2],
+            empty_text: Tensor::zeros([3, 2], (Kind::Float, device)),
+            kind: Kind::Float,
+            device,
+        }
+    }
+
+    fn bytes(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect()
+    }
+
+    fn equal(a: &Tensor, b: &Tensor) -> bool {
+        a.equal(b)
+    }
+
+    #[test]
+    fn latents_are_scaled_once_and_differ_by_epoch() {
+        // Mean 3, log-variance clamped to -30: the latents are 3 x 0.5 whatever is drawn.
+        let moments = bytes(&[[3f32; 8], [-60f32; 8]].concat());
+        let text = bytes(&[1.0; 6]);
+        let at = |epoch| {
+            let (ids, epochs) = ([9u64], [epoch]);
+            let rows = Rows { sample_ids: &ids, epochs: &epochs, moments: &moments, text: &text };
+            let objective = objective(0.0);
+            (objective.latents(rows), objective.inputs(rows))
+        };
+        let (latents, first) = at(0);
+        assert!((latents - 1.5).abs().max().double_value(&[]) < 1e-5);
+        assert!(equal(&first.sample, &at(0).1.sample));
+        assert!(!equal(&first.sample, &at(1).1.sample));
+    }
+
+    #[test]
+    fn the_split_into_micro_batches_changes_no_draw() {
+        let moments = bytes(&(0..32).map(|i| i as f32 / 16.0).collect::<Vec<_>>());
+        let text = bytes(&[1.0; 12]);
+        let (ids, epochs) = ([5u64, 6], [2u32, 2]);
+        let whole =
+            objective(0.5).inputs(Rows { sample_ids: &ids, epochs: &epochs, moments: &moments, text: &text });
+        let second = objective(0.5).inputs(Rows {
+            sample_ids: &ids[1..],
+            epochs: &epochs[1..],
+            moments: &moments[32..],
+            text: &text[12..],
+        });
+        assert!(equal(&whole.sample.narrow(0, 1, 1), &second.sample));
+        assert!(equal(&whole.text.narrow(0, 1, 1), &second.text));
+        assert!(equal(&whole.timesteps.narrow(0, 1, 1), &second.timesteps));
+    }
+
+    #[test]
+    fn captions_are_dropped_at_the_asked_rate_and_anew_every_epoch() {
+        let count = 2000usize;
+        let ids: Vec<u64> = (0..count as u64).collect();
+        let (moments, text) = (vec![0u8; count * 32], bytes(&vec![1.0; count * 6]));
+        let dropped = |epoch| {
+            let epochs = vec![epoch; count];
+            let rows = Rows { sample_ids: &ids, epochs: &epochs, moments: &moments, text: &text };
+            objective(0.1).text(rows).select(1, 0).select(1, 0)
+        };
+        let rate = 1.0 - dropped(0).mean(Kind::Float).double_value(&[]);
+        assert!((rate - 0.1).abs() < 0.03, "{rate}");
+        assert!(!equal(&dropped(0), &dropped(1)));
+    }
+}

@@ -1,0 +1,132 @@
+//! Random draws that depend on nothing but (seed, epoch, sample, purpose): Philox 4x32-10 (Salmon et
+//! al., 2011), a counter-based generator. A run draws the same noise for a sample on any number of
+//! workers, in any order, and after any resume, with no generator state to save.
+
+/// What a draw is for. Each purpose has its own stream of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Purpose {
+    /// The VAE's posterior sample.
+    Moments = 1,
+    /// The noise added to the latents.
+    Noise = 2,
+    /// The timestep.
+    Timestep = 3,
+    /// Whether the caption is dropped.
+    CaptionDropout = 4,
+    /// The initial noise of a picture drawn from a prompt.
+    Picture = 5,
+}
+
+/// The numbers drawn for one sample, epoch and purpose.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    key: [u32; 2],
+    counter: [u32; 4],
+}
+
+impl Draw {
+    /// The stream of (`seed`, `epoch`, `sample`, `purpose`). Epochs count to 2^24.
+    pub fn new(seed: u64, epoch: u32, sample: u64, purpose: Purpose) -> Self {
+        Self {
+            key: halves(seed),
+            counter: [0, (epoch << 8) | purpose as u32, halves(sample)[0], halves(sample)[1]],
+        }
+    }
+
+    /// A number in [0, 1) with 24 random bits.
+    pub fn uniform(mut self) -> f32 {
+        unit(self.block()[0])
+    }
+
+    /// An integer in [0, `n`), without bias worth speaking of (`n` far below 2^32).
+    pub fn below(mut self, n: u32) -> u32 {
+        ((u64::from(self.block()[0]) * u64::from(n)) >> 32) as u32
+    }
+
+    /// Fills `out` with standard normal numbers (Box & Muller, 1958).
+    pub fn normal(mut self, out: &mut [f32]) {
+        for four in out.chunks_mut(4) {
+            let [a, b, c, d] = self.block();
+            let (pair, other) = (box_muller(a, b), box_muller(c, d));
+            for (value, drawn) in four.iter_mut().zip([pair.0, pair.1, other.0, other.1]) {
+                *value = drawn;
+            }
+        }
+    }
+
+    fn block(&mut self) -> [u32; 4] {
+        let block = philox4x32_10(self.counter, self.key);
+        self.counter[0] = self.counter[0].wrapping_add(1);
+        block
+    }
+}
+
+fn halves(x: u64) -> [u32; 2] {
+    [x as u32, (x >> 32) as u32]
+}
+
+fn unit(bits: u32) -> f32 {
+    (bits >> 8) as f32 / (1u32 << 24) as f32
+}
+
+fn box_muller(a: u32, b: u32) -> (f32, f32) {
+    // 1 - u is in (0, 1], so the logarithm is finite.
+    let radius = (-2.0 * (1.0 - unit(a)).ln()).sqrt();
+    let (sin, cos) = (std::f32::consts::TAU * unit(b)).sin_cos();
+    (radius * cos, radius * sin)
+}
+
+fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    const MULTIPLIERS: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
+    const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+    for _ in 0..10 {
+        let products = [MULTIPLIERS[0] * u64::from(counter[0]), MULTIPLIERS[1] * u64::from(counter[2])];
+        let (low, high) = (products.map(|p| p as u32), products.map(|p| (p >> 32) as u32));
+        counter = [high[1] ^ counter[1] ^ key[0], low[1], high[0] ^ counter[3] ^ key[1], low[0]];
+        key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+    }
+    counter
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Known-answer vectors of the authors' Random123 library (kat_vectors).
+    #[test]
+    fn philox_gives_the_published_answers() {
+        assert_eq!(philox4x32_10([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(
+            philox4x32_10([u32::MAX; 4], [u32::MAX; 2]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
+    }
+
+    #[test]
+    fn normals_have_mean_0_and_variance_1() {
+        let mut numbers = vec![0f32; 100_000];
+        Draw::new(7, 3, 11, Purpose::Noise).normal(&mut numbers);
+        let n = numbers.len() as f64;
+        let mean = numbers.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
+        let variance = numbers.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / n;
+        assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.03, "{mean} {variance}");
+    }
+
+    #[test]
+    fn every_part_of_the_key_matters() {
+        let draw = |seed, epoch, sample, purpose| Draw::new(seed, epoch, sample, purpose).uniform();
+        let base = draw(1, 2, 3, Purpose::Noise);
+        assert_eq!(base, draw(1, 2, 3, Purpose::Noise));
+        for other in [
+            draw(2, 2, 3, Purpose::Noise),
+            draw(1 << 40, 2, 3, Purpose::Noise),
+            draw(1, 3, 3, Purpose::Noise),
+            draw(1, 2, 4, Purpose::Noise),
+            draw(1, 2, 3 | (1 << 40), Purpose::Noise),
+            draw(1, 2, 3, Purpose::Timestep),
+        ] {
+            assert_ne!(base, other);
+        }
+    }
+}

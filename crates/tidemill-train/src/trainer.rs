@@ -1,0 +1,418 @@
+//! The trainer: set-up, one [`Trainer::train_step`], one loop. Each concern lives behind one small
+//! part: the stream gives batches, the objective the loss, the optimizer the weights, the checkpoints
+//! safety, the metrics sight.
+
+use crate::Error;
+use crate::checkpoint::{Checkpoints, Progress};
+use crate::config::{CheckpointConfig, Precision, TrainConfig};
+use crate::metrics::{MetricsLog, StepMetrics};
+use crate::objective::{Objective, Rows};
+use crate::optimizer::Optimizer;
+use crate::preview::Preview;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::Instant;
+use tch::{Kind, Tensor};
+use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
+use tidemill_store::Dataset;
+use tidemill_store::stream::{Batch, Split, Stream, StreamConfig};
+use tidemill_torch::AdamW;
+
+/// Everything a training run needs.
+pub struct Job {
+    /// `[train]`
+    pub train: TrainConfig,
+    /// `[checkpoint]`
+    pub checkpoint: CheckpointConfig,
+    /// The run's seed.
+    pub seed: u64,
+    /// The folder for metrics and pictures.
+    pub output: PathBuf,
+    /// The latent dataset.
+    pub dataset: Dataset,
+    /// The U-Net in f32, on the device to train on, with its first weights.
+    pub unet: UNet2DConditionModel,
+    /// The noise schedule of the model folder.
+    pub scheduler: SchedulerConfig,
+    /// What previews need; `None` draws none.
+    pub preview: Option<Preview>,
+}
+
+/// Who watches a run, and may stop it.
+pub trait Observer {
+    /// A step's metrics are there.
+    fn step(&mut self, metrics: &StepMetrics, total: u64);
+    /// Something else happened that a person wants to read.
+    fn event(&mut self, message: &str);
+    /// Whether to checkpoint and stop (SIGTERM, ctrl-c).
+    fn stop(&self) -> bool;
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Outcome {
+    /// Steps done, those before a resume included.
+    pub steps: u64,
+    /// Whether all phases are done.
+    pub finished: bool,
+    /// Mean loss of the last steps.
+    pub loss: Option<f64>,
+    /// Images per second over this process's steps.
+    pub images_per_second: f64,
+    /// Wall-clock seconds of this process's steps.
+    pub seconds: f64,
+    /// The step this process resumed at, 0 for a new run.
+    pub resumed_at: u64,
+}
+
+/// Runs `job` from its last checkpoint, or from the start.
+///
+/// # Errors
+/// If the configuration, dataset, model and checkpoint do not fit each other (before the first
+/// step), or a step, a checkpoint or a metrics file fails.
+pub fn train(job: Job, observer: &mut dyn Observer) -> Result<Outcome, Error> {
+    job.train.validate()?;
+    let mut trainer = Trainer::new(job, observer)?;
+    trainer.run(observer)
+}
+
+/// The noise schedule a run trains with: the model's, with the run file's changes.
+pub fn schedule_of(train: &TrainConfig, scheduler: &SchedulerConfig) -> SchedulerConfig {
+    let mut config = scheduler.clone();
+    config.prediction_type = train.prediction.unwrap_or(config.prediction_type);
+    config.rescale_betas_zero_snr = train.zero_terminal_snr.unwrap_or(config.rescale_betas_zero_snr);
+    config
+}
+
+struct Trainer {
+    job: Job,
+    schedule: SchedulerConfig,
+    optimizer: Optimizer,
+    checkpoints: Checkpoints,
+    log: MetricsLog,
+    progress: Progress,
+    /// Steps whose loss is still on the device.
+    pending: VecDeque<PendingStep>,
+    recent_losses: VecDeque<f64>,
+    resumed_at: u64,
+}
+
+struct PendingStep {
+    step: u64,
+    phase: usize,
+    samples: u64,
+    learning_rate: f64,
+    loss: Tensor,
+    grad_norm: Tensor,
+    first_ids: Vec<u64>,
+}
+
+impl Trainer {
+    fn new(mut job: Job, observer: &mut dyn Observer) -> Result<Self, Error> {
+        let schedule = schedule_of(&job.train, &job.scheduler);
+        check_dataset(&job)?;
+        let kind = working_kind(job.train.precision);
+        let mut optimizer = Optimizer::new(job.unet.params(), kind)?;
+        let checkpoints = Checkpoints::open(&job.checkpoint, &job.output)?;
+        let identity = identity(&job, &schedule);
+        let progress = match checkpoints.restore(&mut optimizer, &identity)? {
+            Some(progress) => {
+                observer.event(&format!("resuming after step {}", progress.step));
+                progress
+            }
+            None => Progress::start(identity),
+        };
+        let log = MetricsLog::open(&job.output, progress.step)?;
+        if let Some(preview) = &mut job.preview {
+            preview.open(&job.output)?;
+        }
+        let resumed_at = progress.step;
+        Ok(Self {
+            job,
+            schedule,
+            optimizer,
+            checkpoints,
+            log,
+            progress,
+            pending: VecDeque::new(),
+            recent_losses: VecDeque::new(),
+            resumed_at,
+        })
+    }
+
+    fn run(&mut self, observer: &mut dyn Observer) -> Result<Outcome, Error> {
+        let total = self.job.train.total_steps();
+        let started = Instant::now();
+        let samples_before = self.progress.samples;
+        while let Some((phase, first)) = self.job.train.phase_at(self.progress.step) {
+            if observer.stop() {
+                break;
+            }
+            let end = first + self.job.train.phase[phase].steps;
+            self.run_phase(phase, end, observer)?;
+            if self.progress.step < end {
+                break;
+            }
+        }
+        self.flush(observer, Window::empty())?;
+        if self.progress.step > self.resumed_at {
+            self.checkpoints.save(&self.optimizer, &self.progress)?;
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        let recent = &self.recent_losses;
+        Ok(Outcome {
+            steps: self.progress.step,
+            finished: self.progress.step >= total,
+            loss: (!recent.is_empty()).then(|| recent.iter().sum::<f64>() / recent.len() as f64),
+            images_per_second: (self.progress.samples - samples_before) as f64 / seconds.max(1e-9),
+            seconds,
+            resumed_at: self.resumed_at,
+        })
+    }
+
+    /// Trains until step `end` or until asked to stop.
+    fn run_phase(&mut self, phase: usize, end: u64, observer: &mut dyn Observer) -> Result<(), Error> {
+        let objective = self.objective(phase)?;
+        let mut stream = self.open_stream(phase)?;
+        let mut window = Window::new();
+        while self.progress.step < end && !observer.stop() {
+            let waiting = Instant::now();
+            let batch = stream.next_batch()?;
+            window.waited(waiting);
+            self.train_step(phase, &objective, &batch)?;
+            window.samples += batch.sample_ids.len();
+            self.progress.stream = Some(stream.state());
+            self.progress.phase = phase;
+            if self.progress.step.is_multiple_of(self.job.train.log_every) {
+                self.flush(observer, std::mem::replace(&mut window, Window::new()))?;
+            }
+            self.at_intervals(observer)?;
+        }
+        self.flush(observer, window)
+    }
+
+    /// Forward, backward, optimizer: one step on one global batch, nothing waits for the device.
+    fn train_step(&mut self, phase: usize, objective: &Objective, batch: &Batch) -> Result<(), Error> {
+        let train = &self.job.train;
+        let step = self.progress.step;
+        let count = batch.sample_ids.len();
+        let optimizer = &mut self.optimizer;
+        let unet: &dyn Denoiser = &self.job.unet;
+        let (loss, grad_norm) = tidemill_torch::guard(|| {
+            let mut total: Option<Tensor> = None;
+            for rows in micro_batches(batch, train.micro_batch) {
+                let share = rows.sample_ids.len() as f64 / count as f64;
+                let loss = objective.loss(unet, &objective.inputs(rows)) * share;
+                loss.backward();
+                optimizer.accumulate();
+                let loss = loss.detach();
+                total = Some(total.map_or_else(|| loss.shallow_clone(), |sum| sum + &loss));
+            }
+            let total = total.unwrap_or_else(|| Tensor::from(f32::NAN));
+            (total, optimizer.clip(train.max_grad_norm))
+        })?;
+        let learning_rate = train.learning_rate_at(step);
+        let adamw =
+            AdamW { lr: learning_rate, betas: train.betas, eps: train.eps, weight_decay: train.weight_decay };
+        self.optimizer.step(step + 1, adamw, train.ema)?;
+        self.progress.step += 1;
+        self.progress.samples += count as u64;
+        self.pending.push_back(PendingStep {
+            step: self.progress.step,
+            phase,
+            samples: self.progress.samples,
+            learning_rate,
+            loss,
+            grad_norm,
+            first_ids: batch.sample_ids.iter().take(8).copied().collect(),
+        });
+        Ok(())
+    }
+
+    fn at_intervals(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
+        let step = self.progress.step;
+        if step.is_multiple_of(self.job.checkpoint.every) {
+            // A checkpoint must not hold weights that a loss not yet looked at has spoilt.
+            self.flush(observer, Window::empty())?;
+            self.checkpoints.save(&self.optimizer, &self.progress)?;
+            observer.event(&format!("checkpoint of step {step} is committed"));
+        }
+        if let Some(preview) = self.job.preview.as_ref().filter(|p| p.due(step)) {
+            let schedule = &self.schedule;
+            let unet = &self.job.unet;
+            let kind = working_kind(self.job.train.precision);
+            let grid = self.optimizer.with_averaged(|| preview.draw(unet, schedule, kind))??;
+            let path = preview.save(&grid, step, &mut self.log)?;
+            observer.event(&format!("pictures of step {step}: {}", path.display()));
+        }
+        Ok(())
+    }
+
+    /// Fetches the losses of the steps since the last time and writes their metrics.
+    fn flush(&mut self, observer: &mut dyn Observer, window: Window) -> Result<(), Error> {
+        let (rate, data_wait) = window.rates();
+        let total = self.job.train.total_steps();
+        while let Some(pending) = self.pending.pop_front() {
+            let fetch = |t: &Tensor| tidemill_torch::guard(|| t.double_value(&[]));
+            let metrics = StepMetrics {
+                step: pending.step,
+                phase: pending.phase,
+                resolution: self.job.train.phase[pending.phase].resolution,
+                samples: pending.samples,
+                loss: fetch(&pending.loss)?,
+                grad_norm: fetch(&pending.grad_norm)?,
+                learning_rate: pending.learning_rate,
+                images_per_second: rate,
+                data_wait,
+            };
+            self.log.step(&metrics)?;
+            observer.step(&metrics, total);
+            if !metrics.loss.is_finite() {
+                let (step, loss, samples) = (pending.step, metrics.loss, pending.first_ids);
+                return Err(Error::Diverged { step, loss, samples });
+            }
+            self.recent_losses.push_back(metrics.loss);
+            if self.recent_losses.len() > 100 {
+                self.recent_losses.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    fn objective(&self, phase: usize) -> Result<Objective, Error> {
+        let spec = self.job.dataset.spec();
+        let resolution = self.job.train.phase[phase].resolution;
+        let device = self.job.unet.params().device();
+        let kind = working_kind(self.job.train.precision);
+        let moments_shape = moments_shape(&self.job.dataset, resolution)?;
+        let text_shape: Vec<i64> = spec.text.shape.iter().map(|n| *n as i64).collect();
+        Ok(Objective {
+            schedule: NoiseSchedule::new(self.schedule.clone(), device),
+            scaling_factor: spec.scaling_factor,
+            seed: self.job.seed,
+            caption_dropout: self.job.train.caption_dropout,
+            moments_shape,
+            empty_text: tidemill_torch::guard(|| {
+                Tensor::from_data_size(self.job.dataset.empty_caption(), &text_shape, Kind::Half)
+                    .to_device(device)
+                    .to_kind(kind)
+            })?,
+            kind,
+            device,
+        })
+    }
+
+    fn open_stream(&self, phase: usize) -> Result<Stream, Error> {
+        let train = &self.job.train;
+        let config = StreamConfig {
+            seed: self.job.seed,
+            resolution: train.phase[phase].resolution,
+            global_batch: train.global_batch,
+            window: train.shuffle_window,
+            split: Split::Train,
+        };
+        // A phase that has begun goes on where the state says; the next one begins its own order.
+        let state = self.progress.stream.clone().filter(|_| self.progress.phase == phase);
+        Ok(Stream::open(&self.job.dataset, config, state)?)
+    }
+}
+
+/// Time and samples since the last line of metrics.
+struct Window {
+    started: Instant,
+    waited: f64,
+    samples: usize,
+}
+
+impl Window {
+    fn new() -> Self {
+        Self { started: Instant::now(), waited: 0.0, samples: 0 }
+    }
+
+    /// For a flush between two windows, where nothing is pending.
+    fn empty() -> Self {
+        Self::new()
+    }
+
+    fn waited(&mut self, since: Instant) {
+        self.waited += since.elapsed().as_secs_f64();
+    }
+
+    /// Images per second, and the share of time spent waiting for data.
+    fn rates(&self) -> (f64, f64) {
+        let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
+        (self.samples as f64 / seconds, self.waited / seconds)
+    }
+}
+
+fn working_kind(precision: Precision) -> Kind {
+    match precision {
+        Precision::Bf16 => Kind::BFloat16,
+        Precision::F32 => Kind::Float,
+    }
+}
+
+fn micro_batches(batch: &Batch, size: usize) -> impl Iterator<Item = Rows<'_>> {
+    let count = batch.sample_ids.len();
+    let (latent, text) = (batch.latents.len() / count.max(1), batch.text.len() / count.max(1));
+    (0..count).step_by(size).map(move |first| {
+        let end = (first + size).min(count);
+        Rows {
+            sample_ids: &batch.sample_ids[first..end],
+            epochs: &batch.epochs[first..end],
+            moments: &batch.latents[first * latent..end * latent],
+            text: &batch.text[first * text..end * text],
+        }
+    })
+}
+
+fn moments_shape(dataset: &Dataset, resolution: u32) -> Result<[i64; 3], Error> {
+    let spec = dataset.spec();
+    let column = spec.latents.get(&resolution).ok_or_else(|| {
+        let there: Vec<String> = spec.latents.keys().map(u32::to_string).collect();
+        Error::Dataset(format!(
+            "a phase asks for resolution {resolution}, but the dataset was prepared for {}; add it to \
+             [prepare] resolutions and run `tidemill preprocess`",
+            there.join(", ")
+        ))
+    })?;
+    let shape: Vec<i64> = column.shape.iter().map(|n| *n as i64).collect();
+    <[i64; 3]>::try_from(shape).map_err(|s| Error::Dataset(format!("latents have the shape {s:?}")))
+}
+
+/// Refuses what could only fail at the first step.
+fn check_dataset(job: &Job) -> Result<(), Error> {
+    let unet = job.unet.config();
+    let text_width = job.dataset.spec().text.shape.last().copied().unwrap_or(0) as i64;
+    if text_width != unet.cross_attention_dim {
+        return Err(Error::Dataset(format!(
+            "text embeddings are {text_width} wide, but the U-Net's cross_attention_dim is {}: the \
+             dataset was made with another text encoder; run `tidemill preprocess` with this model",
+            unet.cross_attention_dim
+        )));
+    }
+    for phase in &job.train.phase {
+        let [channels, ..] = moments_shape(&job.dataset, phase.resolution)?;
+        if channels != 2 * unet.in_channels {
+            return Err(Error::Dataset(format!(
+                "moments have {channels} channels, but the U-Net takes {} latent channels",
+                unet.in_channels
+            )));
+        }
+        if job.dataset.rows(Split::Train, phase.resolution) == 0 {
+            return Err(Error::Dataset(format!("no training rows at resolution {}", phase.resolution)));
+        }
+    }
+    Ok(())
+}
+
+/// What a checkpoint must have been made with to be resumed.
+fn identity(job: &Job, schedule: &SchedulerConfig) -> serde_json::Value {
+    serde_json::json!({
+        "seed": job.seed,
+        "global_batch": job.train.global_batch,
+        "unet": job.unet.config(),
+        "scheduler": schedule,
+        "dataset": job.dataset.digest(),
+    })
+}

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Makes a checkout ready to build: system packages, .venv with the pinned Python packages, and
+# .venv/libtorch, where .cargo/config.toml looks for libtorch. Safe to run again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+
+# command:package pairs; libjpeg-turbo is built from source and wants cmake and nasm.
+need=()
+for pair in cc:gcc c++:g++ make:make cmake:cmake nasm:nasm; do
+  command -v "${pair%%:*}" >/dev/null || need+=("${pair##*:}")
+done
+python3 -c 'import ensurepip, venv' 2>/dev/null || need+=(python3-venv)
+
+if ((${#need[@]})); then
+  if ((EUID != 0)); then
+    say "These system packages are missing: ${need[*]}"
+    say "Install them with: sudo apt-get install ${need[*]}"
+    exit 1
+  fi
+  say "Installing ${need[*]}"
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null
+fi
+
+command -v cargo >/dev/null || { say "Rust is missing: install rustup, then Rust 1.95 or later"; exit 1; }
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { say "Python 3.10 or later is needed"; exit 1; }
+
+lock=$(sha256sum requirements.lock | cut -d' ' -f1)
+if [[ "$(cat .venv/.lock 2>/dev/null)" != "$lock" ]]; then
+  say "Installing the Python packages of requirements.lock into .venv (torch is large: minutes)"
+  python3 -m venv .venv
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+  echo "$lock" > .venv/.lock
+fi
+
+torch=$(.venv/bin/python -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])')
+ln -sfn "$torch" .venv/libtorch
+touch .venv/.ready
