@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from assets import layout, text, vae
+from assets import layout, report, text, vae
 
 ROOT = Path(__file__).resolve().parent.parent
 

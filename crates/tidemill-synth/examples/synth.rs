@@ -1,12 +1,12 @@
-//! Draws captioned scenes: `cargo run --release -p tidemill-synth --example synth -- <folder> [rows] [seed]`.
+//! Draws captioned scenes: `cargo run --release -p tidemill-synth --example synth -- <folder> [rows] [seed] [held_out]`.
 
 use std::path::Path;
 
-use tidemill_synth::{SynthConfig, synth};
+use tidemill_synth::{Combinations, SynthConfig, synth};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let out_dir = args.next().ok_or("usage: synth <folder> [rows] [seed]")?;
+    let out_dir = args.next().ok_or("usage: synth <folder> [rows] [seed] [held_out]")?;
     let mut config = SynthConfig::default();
     if let Some(rows) = args.next() {
         config.rows = rows.parse()?;
@@ -14,7 +14,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(seed) = args.next() {
         config.seed = seed.parse()?;
     }
+    if args.next().as_deref() == Some("held_out") {
+        config.combinations = Combinations::HeldOut;
+    }
     let report = synth(&config, Path::new(&out_dir))?;
-    println!("{} rows in {} files, {} bytes, broken: {:?}", report.rows, report.files.len(), report.bytes, report.broken);
+    println!("{}", serde_json::to_string_pretty(&report)?);
     Ok(())
 }

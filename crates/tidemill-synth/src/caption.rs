@@ -122,6 +122,7 @@ fn place_words(place: Place) -> &'static [&'static str] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Combinations;
     use crate::scene::random_scene;
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
@@ -131,7 +132,7 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(3);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..2000 {
-            let scene = random_scene(&mut rng);
+            let scene = random_scene(Combinations::Trained, &mut rng);
             let text = caption(&scene, &mut rng);
             let lower = text.to_lowercase();
             for words in [size_words(scene.size), colour_words(scene.colour), shape_words(scene.shape)] {

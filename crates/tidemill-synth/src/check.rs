@@ -2,6 +2,7 @@
 //! nearest reference in a perceptual space, and its shape the outline that overlaps it best at equal area. No model has a
 //! say in it, so it can judge one. Soft edges, small artefacts and noise are forgiven; doubt is answered with `None`.
 
+use serde::Serialize;
 use tiny_skia::{FillRule, Mask, Transform};
 
 use crate::geometry::{outline, unit_area};
@@ -10,7 +11,7 @@ use crate::segment::{Blob, distance, oklab, segment};
 use crate::vocabulary::{Colour, Place, Shape, Size};
 
 /// What an image shows.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// The object's colour.
     pub colour: Colour,
@@ -41,10 +42,8 @@ pub fn check(image: &RgbView<'_>) -> Option<Finding> {
     let side = image.width().min(image.height()) as f32;
     let radius = (blob.area / unit_area(shape)).sqrt() / side;
     let offset = |length: usize| (length as f32 - side) / 2.0;
-    let center = (
-        (blob.center.0 - offset(image.width())) / side,
-        (blob.center.1 - offset(image.height())) / side,
-    );
+    let center =
+        ((blob.center.0 - offset(image.width())) / side, (blob.center.1 - offset(image.height())) / side);
     Some(Finding { colour, shape, size: name_size(radius), place: name_place(center)?, fit })
 }
 
@@ -68,7 +67,8 @@ fn name_place(center: (f32, f32)) -> Option<Place> {
 
 /// The outline with the best overlap, if it is good and clearly the best.
 fn name_shape(blob: &Blob) -> Option<(Shape, f32)> {
-    let mut fits: Vec<(Shape, f32)> = Shape::ALL.iter().map(|&shape| (shape, best_fit(blob, shape))).collect();
+    let mut fits: Vec<(Shape, f32)> =
+        Shape::ALL.iter().map(|&shape| (shape, best_fit(blob, shape))).collect();
     fits.sort_by(|a, b| b.1.total_cmp(&a.1));
     let (best, second) = (fits[0], fits[1]);
     (best.1 >= MIN_FIT && best.1 - second.1 >= MIN_LEAD).then_some(best)

@@ -7,6 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
+/// Which pairs of colour and shape are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Combinations {
+    /// All but the held-out ones: data to train on.
+    #[default]
+    Trained,
+    /// The held-out ones only: data to measure what was learnt.
+    HeldOut,
+}
+
 /// How much to draw. Equal settings give equal bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -23,6 +34,8 @@ pub struct SynthConfig {
     pub min_side: u32,
     /// Longest side of a picture, in pixels.
     pub max_side: u32,
+    /// Which pairs of colour and shape to draw.
+    pub combinations: Combinations,
     /// Share of rows to break, in [0, 1]; the ways of breaking take turns.
     pub broken: f64,
 }
@@ -36,6 +49,7 @@ impl Default for SynthConfig {
             seed: 0,
             min_side: 64,
             max_side: 160,
+            combinations: Combinations::Trained,
             broken: 0.004,
         }
     }
@@ -49,7 +63,11 @@ impl SynthConfig {
             return refuse("rows", self.rows.to_string(), "must be at least 1");
         }
         if self.files == 0 || self.files > self.rows {
-            return refuse("files", self.files.to_string(), "must be at least 1 and at most the number of rows");
+            return refuse(
+                "files",
+                self.files.to_string(),
+                "must be at least 1 and at most the number of rows",
+            );
         }
         if self.row_group_rows == 0 {
             return refuse("row_group_rows", self.row_group_rows.to_string(), "must be at least 1");
@@ -58,7 +76,11 @@ impl SynthConfig {
             return refuse("min_side", self.min_side.to_string(), "must be at least 16 pixels");
         }
         if self.max_side < self.min_side || self.max_side > 4096 {
-            return refuse("max_side", self.max_side.to_string(), "must lie between min_side and 4096 pixels");
+            return refuse(
+                "max_side",
+                self.max_side.to_string(),
+                "must lie between min_side and 4096 pixels",
+            );
         }
         if !(0.0..=1.0).contains(&self.broken) {
             return refuse("broken", self.broken.to_string(), "must lie between 0 and 1");

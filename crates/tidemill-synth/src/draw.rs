@@ -23,8 +23,7 @@ pub fn draw(scene: &Scene, width: u32, height: u32) -> Result<Picture> {
     pixmap.fill_rect(everything, &background(scene, w, h), Transform::identity(), None);
 
     let side = w.min(h);
-    let center =
-        ((w - side) / 2.0 + scene.center.0 * side, (h - side) / 2.0 + scene.center.1 * side);
+    let center = ((w - side) / 2.0 + scene.center.0 * side, (h - side) / 2.0 + scene.center.1 * side);
     let path = outline(scene.shape, center, scene.radius * side, scene.angle).ok_or_else(bad_size)?;
     let mut paint = Paint::default();
     paint.set_color(color(scene.rgb));

@@ -24,9 +24,7 @@ fn corners(shape: Shape) -> Vec<(f32, f32)> {
         Shape::Cross => {
             let (l, w) = CROSS;
             let arm = [(-w, -l), (w, -l), (w, -w)];
-            (0..4)
-                .flat_map(|quarter| arm.map(|p| rotate(p, quarter as f32 * FRAC_PI_2)))
-                .collect()
+            (0..4).flat_map(|quarter| arm.map(|p| rotate(p, quarter as f32 * FRAC_PI_2))).collect()
         }
     }
 }

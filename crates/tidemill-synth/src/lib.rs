@@ -25,7 +25,7 @@ mod write;
 
 pub use caption::{Prompt, caption, heldout_prompts};
 pub use check::{Finding, check};
-pub use config::{Broken, SynthConfig, SynthReport};
+pub use config::{Broken, Combinations, SynthConfig, SynthReport};
 pub use draw::draw;
 pub use error::{Error, Result};
 pub use picture::{Picture, RgbView};

@@ -3,6 +3,7 @@
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
+use crate::config::Combinations;
 use crate::vocabulary::{Colour, Place, Shape, Size, is_held_out};
 
 /// Everything that shapes the picture. Lengths are shares of the side of the picture's centre square.
@@ -48,12 +49,12 @@ impl Scene {
     }
 }
 
-/// Draws a scene by lot. Every pair of colour and shape but the held-out ones is equally likely.
-pub fn random_scene(rng: &mut impl Rng) -> Scene {
+/// Draws a scene by lot; every pair of colour and shape among the `combinations` is equally likely.
+pub fn random_scene(combinations: Combinations, rng: &mut impl Rng) -> Scene {
     let (colour, shape) = loop {
-        let pair = (pick(rng, Colour::ALL), pick(rng, Shape::ALL));
-        if !is_held_out(pair.0, pair.1) {
-            break pair;
+        let (colour, shape) = (pick(rng, Colour::ALL), pick(rng, Shape::ALL));
+        if is_held_out(colour, shape) == (combinations == Combinations::HeldOut) {
+            break (colour, shape);
         }
     };
     let plain = Scene::plain(pick(rng, Size::ALL), colour, shape, pick(rng, Place::ALL));

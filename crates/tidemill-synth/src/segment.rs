@@ -45,7 +45,8 @@ pub(crate) fn segment(image: &RgbView<'_>) -> Option<Blob> {
     }
     let members = single_component(&stands_out, width)?;
     let core = core_of(&members, &lab, ground);
-    let (object_lab, object_rgb) = (median(core.iter().map(|&i| lab[i]))?, median(core.iter().map(|&i| rgb[i]))?);
+    let (object_lab, object_rgb) =
+        (median(core.iter().map(|&i| lab[i]))?, median(core.iter().map(|&i| rgb[i]))?);
     let ground_rgb = median(border.iter().map(|&i| rgb[i]))?;
 
     let mut cover = vec![0.0; width * height];

@@ -116,7 +116,7 @@ fn row(config: &SynthConfig, i: usize, broken: Option<Broken>) -> Result<Row> {
     let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
     // Stream 0 belongs to `plan_broken`.
     rng.set_stream(i as u64 + 1);
-    let scene = random_scene(&mut rng);
+    let scene = random_scene(config.combinations, &mut rng);
     let mut side = || rng.random_range(config.min_side..=config.max_side);
     let picture = draw(&scene, side(), side())?;
     let mut row = Row {
