@@ -1,1 +1,35 @@
-//! 
+//! The native half of the Python package `tidemill`: the command line and the verbs, and the two stages over Arrow's C
+//! data interface. Everything that is work runs without the GIL.
+
+mod batch;
+mod error;
+mod stages;
+
+use pyo3::prelude::*;
+
+/// The module `tidemill._native`.
+#[pymodule]
+mod _native {
+    use super::{PyResult, Python, pyfunction};
+    use tidemill::cli;
+
+    #[pymodule_export]
+    use super::batch::buffer_addresses;
+    #[pymodule_export]
+    use super::error::{InputError, TidemillError};
+    #[pymodule_export]
+    use super::stages::{Encode, Prepare};
+
+    /// Runs a command line, program name first, and returns the exit code.
+    #[pyfunction]
+    fn main(py: Python<'_>, argv: Vec<String>) -> u8 {
+        py.detach(|| cli::main(argv))
+    }
+
+    /// Runs one verb with its arguments and returns its result as JSON.
+    #[pyfunction]
+    fn call(py: Python<'_>, arguments: Vec<String>) -> PyResult<String> {
+        let result = py.detach(|| cli::call(arguments)).map_err(super::error::raise)?;
+        Ok(result.to_string())
+    }
+}

@@ -1,1 +1,15 @@
-//! 
+//! Tidemill, the application: run file, local engine, the `Encode` stage, progress, verbs and command line. The other
+//! crates know nothing of each other's business; here they become one program, as a binary and as a Python module.
+
+pub mod cli;
+pub mod encode;
+pub mod engine;
+pub mod error;
+pub mod reporter;
+pub mod run_file;
+pub mod verbs;
+
+pub use encode::Encode;
+pub use error::{Error, Result};
+pub use reporter::Reporter;
+pub use run_file::{Run, RunFile};

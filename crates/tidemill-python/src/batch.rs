@@ -1,0 +1,55 @@
+//! Arrow data in and out. Anything with `__arrow_c_array__` (a record batch) or `__arrow_c_stream__` (a table) comes
+//! in without a copy of its buffers; the same kind goes out as pyarrow's.
+
+use arrow::array::{Array, RecordBatch};
+use arrow::datatypes::SchemaRef;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use pyo3_arrow::input::AnyRecordBatch;
+use pyo3_arrow::{PyRecordBatch, PyTable};
+
+use crate::error::raise;
+
+/// Runs a stage over a record batch, or over each batch of a table.
+pub fn map<'py>(
+    py: Python<'py>,
+    input: AnyRecordBatch,
+    stage: impl Fn(&RecordBatch) -> tidemill::Result<RecordBatch> + Send,
+) -> PyResult<Bound<'py, PyAny>> {
+    match input {
+        AnyRecordBatch::RecordBatch(batch) => {
+            let batch = batch.into_inner();
+            let output = py.detach(|| stage(&batch)).map_err(raise)?;
+            PyRecordBatch::new(output).into_pyarrow(py)
+        }
+        AnyRecordBatch::Stream(stream) => {
+            let reader = stream.into_reader()?;
+            let input_schema = reader.schema();
+            let run = || -> tidemill::Result<(Vec<RecordBatch>, SchemaRef)> {
+                let mut batches = Vec::new();
+                for batch in reader {
+                    batches.push(stage(&batch?)?);
+                }
+                let schema = match batches.first() {
+                    Some(batch) => batch.schema(),
+                    None => stage(&RecordBatch::new_empty(input_schema))?.schema(),
+                };
+                Ok((batches, schema))
+            };
+            let (batches, schema) = py.detach(run).map_err(raise)?;
+            PyTable::try_new(batches, schema)?.into_pyarrow(py)
+        }
+    }
+}
+
+/// Addresses of a batch's buffers as the stages see them, by column: equal to the producer's where nothing was copied.
+#[pyfunction]
+pub fn buffer_addresses<'py>(py: Python<'py>, batch: PyRecordBatch) -> PyResult<Bound<'py, PyDict>> {
+    let batch = batch.into_inner();
+    let addresses = PyDict::new(py);
+    for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
+        let buffers: Vec<usize> = column.to_data().buffers().iter().map(|b| b.as_ptr() as usize).collect();
+        addresses.set_item(field.name(), buffers)?;
+    }
+    Ok(addresses)
+}

@@ -1,0 +1,17 @@
+//! Rust's errors as Python's: `InputError` (also a `ValueError`) for what the caller can mend, `TidemillError` for the
+//! rest.
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::{PyErr, create_exception};
+
+create_exception!(tidemill, TidemillError, PyRuntimeError, "The work failed.");
+create_exception!(tidemill, InputError, PyValueError, "The input was refused; the message says what to mend.");
+
+/// The exception for an error.
+pub fn raise(error: impl Into<tidemill::Error>) -> PyErr {
+    let error = error.into();
+    match error.exit_code() {
+        2 => InputError::new_err(error.to_string()),
+        _ => TidemillError::new_err(error.to_string()),
+    }
+}

@@ -1,0 +1,150 @@
+//! The command line, shared by the binary and the Python module: arguments in, exit code out. 0 is done, 1 failed,
+//! 2 refused input. With `--json` the last line of stdout is one JSON object, whatever happened.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use miette::{GraphicalReportHandler, GraphicalTheme};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::reporter::Reporter;
+use crate::verbs;
+
+/// Pre-trains Stable Diffusion from image-caption pairs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tidemill",
+    version,
+    about,
+    long_about = "Tidemill pre-trains Stable Diffusion from image-caption pairs: it decodes, filters and encodes the pairs \
+                  into a latent dataset, and trains a U-Net on that. One TOML file, the run file, describes a run.",
+    after_long_help = "Examples:\n  \
+        tidemill synth data/scenes --rows 20000            draw a captioned toy world\n  \
+        tidemill preprocess run.toml                       pairs -> latent dataset\n  \
+        tidemill preprocess run.toml --set engine.device=cpu --json\n  \
+        tidemill inspect runs/quickstart/dataset           what a dataset holds\n  \
+        tidemill doctor                                    what this machine offers\n\n\
+        Exit codes: 0 done, 1 failed, 2 refused input."
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+struct OutputArgs {
+    /// Print one JSON object as the last line of stdout, errors included.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Show no progress.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Draw captioned scenes as Parquet, the quickstart's world.
+    Synth(verbs::synth::Args),
+    /// Say what a dataset, a Parquet source or a run file holds.
+    Inspect(verbs::inspect::Args),
+    /// Say what this machine offers: libtorch, GPUs, cores, memory, disk.
+    Doctor(verbs::doctor::Args),
+}
+
+impl Verb {
+    fn run(&self, reporter: &Reporter) -> Result<Value> {
+        match self {
+            Self::Synth(args) => verbs::synth::run(args, reporter),
+            Self::Inspect(args) => verbs::inspect::run(args, reporter),
+            Self::Doctor(args) => verbs::doctor::run(args, reporter),
+        }
+    }
+}
+
+/// Runs one command line, program name first, and gives the process's exit code.
+pub fn main<I, T>(args: I) -> u8
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString> + Clone,
+{
+    let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    let json = args.iter().any(|arg| arg == "--json");
+    let cli = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli,
+        Err(error) => return refuse_arguments(&error, json),
+    };
+    let reporter = Reporter { json: cli.output.json, quiet: cli.output.quiet };
+    match cli.verb.run(&reporter) {
+        Ok(result) => {
+            if reporter.json {
+                print_last(&result);
+            }
+            0
+        }
+        Err(error) => {
+            eprintln!("{}", render(&error));
+            if reporter.json {
+                print_last(&error.to_json());
+            }
+            error.exit_code()
+        }
+    }
+}
+
+/// Runs one verb with its arguments (no program name) without printing anything but progress, and gives its result.
+///
+/// # Errors
+/// The verb's error, or [`Error::Arguments`] for arguments that clap refuses.
+pub fn call<I, T>(arguments: I) -> Result<Value>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString>,
+{
+    let args = std::iter::once("tidemill".into()).chain(arguments.into_iter().map(Into::into));
+    let cli = Cli::try_parse_from(args).map_err(|e| Error::Arguments(e.to_string()))?;
+    cli.verb.run(&Reporter { json: true, quiet: cli.output.quiet })
+}
+
+/// The whole command line, for documentation and tests.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// `--help` and `--version` are no errors; anything else is refused input.
+fn refuse_arguments(error: &clap::Error, json: bool) -> u8 {
+    // Nobody listening (a closed pipe) is no reason to fail differently.
+    let _ = error.print();
+    if !error.use_stderr() {
+        return 0;
+    }
+    if json {
+        let message = error.render().to_string();
+        let message = message.trim().trim_start_matches("error: ");
+        print_last(&serde_json::json!({ "error": { "message": message }, "exit_code": 2 }));
+    }
+    2
+}
+
+fn print_last(value: &Value) {
+    // As above.
+    let _ = writeln!(std::io::stdout(), "{value}");
+}
+
+/// An error for people; a mistake in a run file comes with the line in question.
+fn render(error: &Error) -> String {
+    let Error::RunFile(diagnostic) = error else { return format!("error: {error}") };
+    let theme = if std::env::var_os("NO_COLOR").is_some() || !std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+        GraphicalTheme::unicode_nocolor()
+    } else {
+        GraphicalTheme::unicode()
+    };
+    let mut text = String::new();
+    match GraphicalReportHandler::new_themed(theme).with_width(110).render_report(&mut text, &**diagnostic) {
+        Ok(()) => format!("error:\n{text}"),
+        Err(_) => format!("error: {error}"),
+    }
+}

@@ -1,0 +1,184 @@
+//! The stage `Encode`: prepared rows in, latent moments and text embeddings out, one output row per input row. It runs
+//! the frozen VAE and text encoder; the caller decides where batches are cut.
+
+mod columns;
+mod config;
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::{Field, Schema};
+use half::f16;
+use tch::{Device, Kind, Tensor, no_grad};
+use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder};
+use tidemill_torch::guard;
+
+pub use self::columns::tensor_field;
+pub use self::config::{Dtype, EncodeConfig, Latents};
+use self::columns::{Encoded, Pixels, TokenIds, mark_failed};
+use crate::error::{Error, Result};
+
+/// The frozen models on one device.
+#[derive(Debug)]
+pub struct Encode {
+    vae: AutoencoderKl,
+    text_encoder: ClipTextModel,
+    device: Device,
+    kind: Kind,
+    batch_size: usize,
+}
+
+impl Dtype {
+    fn kind(self) -> Kind {
+        match self {
+            Self::F32 => Kind::Float,
+            Self::Bf16 => Kind::BFloat16,
+            Self::F16 => Kind::Half,
+        }
+    }
+}
+
+impl Encode {
+    /// Loads VAE and text encoder onto `device`.
+    ///
+    /// # Errors
+    /// If a model is missing or not supported, or the device is out of memory.
+    pub fn load(models: &ModelFolder, config: &EncodeConfig, device: Device) -> Result<Self> {
+        let kind = config.dtype.kind();
+        Ok(Self {
+            vae: AutoencoderKl::load(&models.vae(), device, kind)?,
+            text_encoder: ClipTextModel::load(&models.text_encoder(), device, kind)?,
+            device,
+            kind,
+            batch_size: config.batch_size,
+        })
+    }
+
+    /// Encodes a batch of `Prepare`'s rows. `token_ids` becomes `text`, each `pixels_R` becomes `latents_R`, the
+    /// other columns stay. A row whose result is not finite in f16 is quarantined.
+    ///
+    /// # Errors
+    /// A column of another type than `Prepare` gives, or a failure of libtorch.
+    pub fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let mut fields = Vec::with_capacity(batch.num_columns());
+        let mut encoded: Vec<(usize, Encoded)> = Vec::new();
+        for (i, (field, column)) in batch.schema().fields().iter().zip(batch.columns()).enumerate() {
+            if let Some(output) = self.encode_column(field.name(), column)? {
+                fields.push(Arc::new(output.field()));
+                encoded.push((i, output));
+            } else {
+                fields.push(field.clone());
+            }
+        }
+        let mut failed = vec![false; batch.num_rows()];
+        for (_, column) in &encoded {
+            column.mark_not_finite(&mut failed);
+        }
+        let mut columns = batch.columns().to_vec();
+        for (i, column) in encoded {
+            columns[i] = Arc::new(column.scatter(&failed)?);
+        }
+        let schema = Schema::new_with_metadata(fields, batch.schema().metadata().clone());
+        let batch = RecordBatch::try_new(Arc::new(schema), columns)?;
+        if failed.contains(&true) { mark_failed(&batch, &failed) } else { Ok(batch) }
+    }
+
+    /// The last hidden state of one caption's token ids: shape [ids, D], row-major.
+    ///
+    /// # Errors
+    /// A failure of libtorch, such as an id outside the vocabulary.
+    pub fn embed(&self, ids: &[i32]) -> Result<Vec<f16>> {
+        self.embed_chunk(ids, 1)
+    }
+
+    /// Shape of one caption's embedding for `tokens` token ids.
+    pub fn text_shape(&self, tokens: i64) -> [i64; 2] {
+        [tokens, self.text_encoder.config().hidden_size]
+    }
+
+    /// Shape of one image's moments at `resolution` pixels a side.
+    ///
+    /// # Errors
+    /// If the resolution is no multiple of the VAE's factor.
+    pub fn latents_shape(&self, resolution: i64) -> Result<[i64; 3]> {
+        let config = self.vae.config();
+        let factor = config.downscale();
+        if resolution % factor != 0 {
+            let message = format!("{resolution} pixels are no multiple of the VAE's factor {factor}");
+            return Err(Error::Encode(message));
+        }
+        Ok([2 * config.latent_channels, resolution / factor, resolution / factor])
+    }
+
+    /// The factor between the stored latents and what the U-Net sees.
+    pub fn scaling_factor(&self) -> f64 {
+        self.vae.config().scaling_factor
+    }
+
+    fn encode_column(&self, name: &str, column: &ArrayRef) -> Result<Option<Encoded>> {
+        if name == "token_ids" {
+            return self.encode_text(&TokenIds::read(column)?).map(Some);
+        }
+        match name.strip_prefix("pixels_").and_then(|r| r.parse().ok()) {
+            Some(resolution) => self.encode_images(&Pixels::read(column, resolution)?).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn encode_images(&self, pixels: &Pixels) -> Result<Encoded> {
+        let r = pixels.resolution;
+        let shape = self.latents_shape(r)?.to_vec();
+        let mut encoded = Encoded::new(format!("latents_{r}"), shape, &pixels.valid);
+        for bytes in pixels.bytes().chunks(self.batch_size * pixels.width()) {
+            let n = (bytes.len() / pixels.width()) as i64;
+            encoded.values.extend(self.values(|| {
+                let images = Tensor::from_data_size(bytes, &[n, 3, r, r], Kind::Uint8).to(self.device);
+                self.vae.encode(&normalize(&images).to_kind(self.kind))
+            })?);
+        }
+        Ok(encoded)
+    }
+
+    fn encode_text(&self, ids: &TokenIds) -> Result<Encoded> {
+        let mut encoded = Encoded::new("text".into(), self.text_shape(ids.length as i64).to_vec(), &ids.valid);
+        for chunk in ids.ids().chunks(self.batch_size * ids.length) {
+            encoded.values.extend(self.embed_chunk(chunk, (chunk.len() / ids.length) as i64)?);
+        }
+        Ok(encoded)
+    }
+
+    fn embed_chunk(&self, ids: &[i32], rows: i64) -> Result<Vec<f16>> {
+        self.values(|| {
+            let ids = Tensor::from_slice(ids).view([rows, -1]).to(self.device).to_kind(Kind::Int64);
+            self.text_encoder.forward(&ids)
+        })
+    }
+
+    /// Runs a model without gradients and fetches its result.
+    fn values(&self, forward: impl FnOnce() -> Tensor) -> Result<Vec<f16>> {
+        let run = || {
+            let result = no_grad(forward).to_kind(Kind::Half).to(Device::Cpu).contiguous();
+            let mut values = vec![f16::ZERO; result.numel()];
+            let n = values.len();
+            result.copy_data(&mut values, n);
+            values
+        };
+        guard(run).map_err(|e| tidemill_models::Error::from(e).into())
+    }
+}
+
+/// u8 pixels to [-1, 1], in the order of operations of diffusers' `VaeImageProcessor`: x / 255, then 2 x - 1, in f32.
+fn normalize(images: &Tensor) -> Tensor {
+    images.to_kind(Kind::Float) / 255.0 * 2.0 - 1.0
+}
+
+/// The schema that [`Encode::run`] would give, without running it: what a reader of the dataset can expect.
+///
+/// # Errors
+/// As [`Encode::run`].
+pub fn output_schema(encode: &Encode, input: &Schema) -> Result<Schema> {
+    let empty = RecordBatch::new_empty(Arc::new(input.clone()));
+    let batch = encode.run(&empty)?;
+    let fields: Vec<Arc<Field>> = batch.schema().fields().iter().cloned().collect();
+    Ok(Schema::new_with_metadata(fields, input.metadata().clone()))
+}

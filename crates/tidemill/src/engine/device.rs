@@ -1,0 +1,56 @@
+//! Which devices a run uses, from `engine.device`.
+
+use tch::{Cuda, Device};
+
+use crate::error::Result;
+use crate::run_file::Run;
+
+/// The devices that `engine.device` names: all GPUs, one of them, or the CPU.
+///
+/// # Errors
+/// If a GPU is asked for that is not there.
+pub fn devices(run: &Run) -> Result<Vec<Device>> {
+    let name = run.file.engine.device.as_str();
+    if name == "cpu" {
+        return Ok(vec![Device::Cpu]);
+    }
+    let gpus = if Cuda::is_available() { Cuda::device_count().max(0) as usize } else { 0 };
+    choose(name, gpus).ok_or_else(|| {
+        let message = format!("\"{name}\" asks for a GPU, but libtorch sees {gpus} on this machine; `tidemill doctor` tells more");
+        run.refuse("engine.device", message)
+    })
+}
+
+/// The decision alone, for a machine with so many GPUs.
+fn choose(name: &str, gpus: usize) -> Option<Vec<Device>> {
+    let all = || (0..gpus).map(Device::Cuda).collect();
+    match name {
+        "auto" if gpus == 0 => Some(vec![Device::Cpu]),
+        "auto" => Some(all()),
+        "cuda" => (gpus > 0).then(all),
+        one => {
+            let index = one.strip_prefix("cuda:")?.parse().ok()?;
+            (index < gpus).then(|| vec![Device::Cuda(index)])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_by_name_and_number_of_gpus() {
+        let two = vec![Device::Cuda(0), Device::Cuda(1)];
+        for (name, gpus, expected) in [
+            ("auto", 0, Some(vec![Device::Cpu])),
+            ("auto", 2, Some(two.clone())),
+            ("cuda", 0, None),
+            ("cuda", 2, Some(two)),
+            ("cuda:1", 2, Some(vec![Device::Cuda(1)])),
+            ("cuda:2", 2, None),
+        ] {
+            assert_eq!(choose(name, gpus), expected, "{name} with {gpus} GPUs");
+        }
+    }
+}

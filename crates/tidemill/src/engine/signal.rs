@@ -1,0 +1,42 @@
+//! Ctrl-C and SIGTERM as a flag that the engine looks at between units. The second signal ends the process at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::SigId;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
+
+/// Watches for signals until dropped.
+#[derive(Debug)]
+pub struct StopSignal {
+    raised: Arc<AtomicBool>,
+    hooks: Vec<SigId>,
+}
+
+impl StopSignal {
+    /// Starts watching. Where the system refuses, signals keep their usual meaning.
+    pub fn watch() -> Self {
+        let raised = Arc::new(AtomicBool::new(false));
+        let mut hooks = Vec::new();
+        for signal in [SIGINT, SIGTERM] {
+            // In this order: the first signal finds the flag down and raises it, the second one finds it up.
+            hooks.extend(flag::register_conditional_shutdown(signal, 1, raised.clone()));
+            hooks.extend(flag::register(signal, raised.clone()));
+        }
+        Self { raised, hooks }
+    }
+
+    /// Whether a signal came.
+    pub fn raised(&self) -> bool {
+        self.raised.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for StopSignal {
+    fn drop(&mut self) {
+        for hook in self.hooks.drain(..) {
+            low_level::unregister(hook);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The one error of the application: whatever a stage says, sorted into what the user can mend (exit code 2) and
+//! what went wrong on the way (exit code 1).
+
+use crate::run_file::RunFileError;
+
+/// The crate's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a verb did not do its work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A mistake in the run file or an override.
+    #[error(transparent)]
+    RunFile(#[from] Box<RunFileError>),
+    /// Arguments that the command line does not take.
+    #[error("{0}")]
+    Arguments(String),
+    /// Something that must be there is not, or cannot be read.
+    #[error("{what}: {problem}; {hint}")]
+    Missing {
+        /// The file, folder or dataset.
+        what: String,
+        /// What the system said.
+        problem: String,
+        /// What to do.
+        hint: String,
+    },
+    /// A file or folder of the run could not be written.
+    #[error("cannot write {path}: {source}; check that the folder may be written to and has space")]
+    Write {
+        /// The file or folder.
+        path: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Too many rows are unreadable.
+    #[error(
+        "{quarantined} of {read} rows are unreadable, more than engine.max_bad_fraction = {allowed} allows \
+         (the last: {last}); look into the source, or raise the limit"
+    )]
+    TooManyBad {
+        /// Rows quarantined so far.
+        quarantined: u64,
+        /// Rows read so far.
+        read: u64,
+        /// The limit.
+        allowed: f64,
+        /// Position and error of the last of them.
+        last: String,
+    },
+    /// The user or the system asked to stop.
+    #[error("stopped by a signal after {done} of {total} units; run the same command again to go on")]
+    Interrupted {
+        /// Units done.
+        done: usize,
+        /// Units of the run.
+        total: usize,
+    },
+    /// The stage `Encode` was given something it cannot encode.
+    #[error("encode: {0}")]
+    Encode(String),
+    /// A thread of the engine died.
+    #[error("the {0} thread stopped unexpectedly; this is a bug, please report it with the lines above")]
+    Thread(&'static str),
+    /// The data crate.
+    #[error(transparent)]
+    Data(#[from] tidemill_data::Error),
+    /// The models crate.
+    #[error(transparent)]
+    Models(#[from] tidemill_models::Error),
+    /// Drawing scenes.
+    #[error(transparent)]
+    Synth(#[from] tidemill_synth::Error),
+    /// Arrow refused to build or convert a batch.
+    #[error("arrow: {0}")]
+    Arrow(#[from] arrow::error::ArrowError),
+}
+
+impl Error {
+    /// 2 if the input was refused, 1 if the work failed.
+    pub fn exit_code(&self) -> u8 {
+        use tidemill_data::Error as Data;
+        match self {
+            Self::RunFile(_) | Self::Arguments(_) | Self::Missing { .. } => 2,
+            Self::Data(Data::Arrow(_) | Data::Threads(_)) => 1,
+            Self::Data(_) => 2,
+            Self::Models(tidemill_models::Error::Torch(_) | tidemill_models::Error::Sampler(_)) => 1,
+            Self::Models(_) => 2,
+            Self::Synth(tidemill_synth::Error::Config { .. }) => 2,
+            _ => 1,
+        }
+    }
+
+    /// As one JSON object: message, place and help.
+    pub fn to_json(&self) -> serde_json::Value {
+        let mut error = serde_json::json!({ "message": self.to_string() });
+        if let Self::RunFile(e) = self {
+            if let Some(place) = e.place() {
+                error["file"] = place.file.clone().into();
+                error["line"] = place.line.into();
+                error["column"] = place.column.into();
+            }
+            error["help"] = e.help().into();
+        }
+        serde_json::json!({ "error": error, "exit_code": self.exit_code() })
+    }
+}

@@ -1,0 +1,105 @@
+//! What people see while a verb works: a bar with rate and ETA on a terminal, a plain line every few seconds
+//! elsewhere, nothing when asked to be quiet. Progress goes to stderr; results go to stdout.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Time between two plain lines.
+const PLAIN_EVERY: Duration = Duration::from_secs(5);
+
+/// Where a verb's output goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Reporter {
+    /// Print one JSON object last, and nothing else to stdout.
+    pub json: bool,
+    /// Show no progress.
+    pub quiet: bool,
+}
+
+impl Reporter {
+    /// Prints a line for people: to stdout, or to stderr if stdout is for a JSON object.
+    pub fn say(&self, line: impl AsRef<str>) {
+        // Nobody listening (a closed pipe) is no reason to stop the work.
+        let _ = match (self.json, self.quiet) {
+            (false, _) => writeln!(std::io::stdout(), "{}", line.as_ref()),
+            (true, false) => writeln!(std::io::stderr(), "{}", line.as_ref()),
+            (true, true) => Ok(()),
+        };
+    }
+
+    /// Starts showing progress over `total` things called `unit`, e.g. "rows".
+    pub fn progress(&self, what: &str, unit: &str, total: u64) -> Progress {
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+        let terminal = std::io::stderr().is_terminal();
+        if terminal && !self.quiet {
+            let style = format!(
+                "{{prefix}} {{wide_bar:.cyan}} {{human_pos}}/{{human_len}} {unit}  {{per_sec}}  ETA {{eta}}  {{msg}}"
+            );
+            if let Ok(style) = ProgressStyle::with_template(&style) {
+                bar.set_style(style);
+            }
+            bar.set_prefix(what.to_string());
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        let lines = (!terminal && !self.quiet).then(|| Mutex::new(Instant::now()));
+        Progress { bar, lines, what: what.into(), unit: unit.into() }
+    }
+}
+
+/// Progress of one stretch of work; any thread may add to it.
+#[derive(Debug)]
+pub struct Progress {
+    bar: ProgressBar,
+    /// When the last plain line was printed; none if there are no plain lines.
+    lines: Option<Mutex<Instant>>,
+    what: String,
+    unit: String,
+}
+
+impl Progress {
+    /// Counts `n` more things done.
+    pub fn add(&self, n: u64) {
+        self.bar.inc(n);
+        let Some(lines) = &self.lines else { return };
+        let Ok(mut last) = lines.try_lock() else { return };
+        if last.elapsed() >= PLAIN_EVERY {
+            *last = Instant::now();
+            self.print_line();
+        }
+    }
+
+    /// Shows a note behind the rate, such as each stage's utilisation.
+    pub fn note(&self, note: impl Into<String>) {
+        self.bar.set_message(note.into());
+    }
+
+    /// Things per second since the start.
+    pub fn rate(&self) -> f64 {
+        self.bar.position() as f64 / self.bar.elapsed().as_secs_f64().max(1e-9)
+    }
+
+    /// Ends the display.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+        if self.lines.is_some() {
+            self.print_line();
+        }
+    }
+
+    fn print_line(&self) {
+        let Self { bar, what, unit, .. } = self;
+        let (done, total) = (bar.position(), bar.length().unwrap_or(0));
+        let left = total.saturating_sub(done) as f64 / self.rate().max(1e-9);
+        let eta = if done == 0 || done >= total || !left.is_finite() || left > 1e9 {
+            String::new()
+        } else {
+            format!(", ETA {}", HumanDuration(Duration::from_secs_f64(left)))
+        };
+        let note = bar.message();
+        let note = if note.is_empty() { note } else { format!(", {note}") };
+        eprintln!("{what}: {done}/{total} {unit}, {:.1} {unit}/s{eta}{note}", self.rate());
+    }
+}

@@ -1,0 +1,209 @@
+//! The run file: one TOML document that describes a run. Each section's struct lives in the crate that uses it; here
+//! they come together, and whatever no single section can see is checked.
+
+mod document;
+mod error;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tidemill_data::{ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
+use tidemill_models::{ClipTextConfig, ModelFolder, VaeConfig};
+
+pub use self::document::{Document, Place};
+pub use self::error::RunFileError;
+use crate::encode::EncodeConfig;
+use crate::engine::EngineConfig;
+use crate::error::{Error, Result};
+
+/// Everything a run file can say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunFile {
+    /// Name of the run, for people.
+    pub name: String,
+    /// Seed of every random choice.
+    pub seed: u64,
+    /// Folder or URI under which the run writes; `runs/<name>` if empty.
+    pub output: String,
+    /// `[source]`: where the pairs are.
+    pub source: SourceConfig,
+    /// `[filter]`: which pairs are used.
+    pub filter: FilterConfig,
+    /// `[prepare]`: how images become pixels.
+    pub prepare: PrepareConfig,
+    /// `[models]`: the frozen models and the U-Net's shape.
+    pub models: ModelsConfig,
+    /// `[encode]`: how the frozen models are run.
+    pub encode: EncodeConfig,
+    /// `[validation]`: what is held out.
+    pub validation: ValidationConfig,
+    /// `[engine]`: who does the work.
+    pub engine: EngineConfig,
+}
+
+impl Default for RunFile {
+    fn default() -> Self {
+        Self {
+            name: "run".into(),
+            seed: 0,
+            output: String::new(),
+            source: SourceConfig::default(),
+            filter: FilterConfig::default(),
+            prepare: PrepareConfig::default(),
+            models: ModelsConfig::default(),
+            encode: EncodeConfig::default(),
+            validation: ValidationConfig::default(),
+            engine: EngineConfig::default(),
+        }
+    }
+}
+
+/// `[models]`: a folder in the diffusers layout.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelsConfig {
+    /// Folder with `vae/`, `text_encoder/`, `tokenizer/`, `scheduler/` and `unet/config.json`.
+    pub path: PathBuf,
+}
+
+/// `[validation]`: rows that are encoded but never trained on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ValidationConfig {
+    /// Share of the rows held out, in [0, 1), decided by sample id alone.
+    pub share: f64,
+}
+
+/// A run file that has been read and checked, with its text for later messages.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// What it says.
+    pub file: RunFile,
+    /// How it says it.
+    pub document: Document,
+}
+
+impl Run {
+    /// Reads a run file and puts the overrides (`section.key=value`) over it.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a mistake in it.
+    pub fn open(path: &Path, overrides: &[String]) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|e| Error::Missing {
+            what: format!("run file {}", path.display()),
+            problem: e.to_string(),
+            hint: "give the path of a TOML run file".into(),
+        })?;
+        Self::parse(&path.display().to_string(), &text, overrides)
+    }
+
+    /// As [`open`](Self::open), with the text of the file `name` given.
+    ///
+    /// # Errors
+    /// A mistake in the text.
+    pub fn parse(name: &str, text: &str, overrides: &[String]) -> Result<Self> {
+        let document = Document::parse(name, text, overrides).map_err(Box::new)?;
+        let file: RunFile = document.read().map_err(Box::new)?;
+        let run = Self { file, document };
+        run.validate()?;
+        Ok(run)
+    }
+
+    /// The run's output folder.
+    pub fn output(&self) -> String {
+        match self.file.output.trim_end_matches('/') {
+            "" => format!("runs/{}", self.file.name),
+            output => output.to_string(),
+        }
+    }
+
+    /// Where the latent dataset is.
+    pub fn dataset(&self) -> String {
+        self.output() + "/dataset"
+    }
+
+    /// The models' folder, checked to have every part.
+    ///
+    /// # Errors
+    /// If the folder or a part of it is missing.
+    pub fn models(&self) -> Result<ModelFolder> {
+        if self.file.models.path.as_os_str().is_empty() {
+            return Err(self.refuse("models.path", "name a model folder in the diffusers layout"));
+        }
+        ModelFolder::open(&self.file.models.path).map_err(|e| self.refuse("models.path", e.to_string()))
+    }
+
+    /// The CPU stage.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot be read or the sections contradict each other.
+    pub fn prepare(&self) -> Result<Prepare> {
+        let RunFile { source, filter, prepare, .. } = &self.file;
+        let tokenizer = Arc::new(ClipTokenizer::open(&self.models()?.tokenizer())?);
+        Prepare::new(prepare, filter, source, tokenizer).map_err(|e| self.locate(e))
+    }
+
+    /// Checks that the models can take what `Prepare` gives, from their configurations alone.
+    ///
+    /// # Errors
+    /// If a resolution does not suit the VAE.
+    pub fn check_models(&self) -> Result<()> {
+        let models = self.models()?;
+        let vae = VaeConfig::read(&models.vae().join("config.json"))?;
+        ClipTextConfig::read(&models.text_encoder().join("config.json"))?;
+        let factor = vae.downscale();
+        match self.file.prepare.resolutions.iter().find(|r| i64::from(**r) % factor != 0) {
+            Some(r) => {
+                let message = format!("{r} is no multiple of {factor}, the VAE's pixels per latent cell");
+                Err(self.refuse("prepare.resolutions", message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// An error about a key, with its place in the run file.
+    pub fn refuse(&self, key: &str, message: impl Into<String>) -> Error {
+        Box::new(self.document.error_at(key, message)).into()
+    }
+
+    /// Checks each section on its own. What depends on files is checked by the verb that opens them.
+    fn validate(&self) -> Result<()> {
+        let file = &self.file;
+        if file.name.is_empty() || file.name.contains(['/', '\\']) {
+            return Err(self.refuse("name", "must be a plain name, for folders are called after it"));
+        }
+        if file.output.contains("://") && !file.output.starts_with("file://") {
+            return Err(self.refuse("output", "this version writes to local folders only; give a path"));
+        }
+        if !(0.0..1.0).contains(&file.validation.share) {
+            return Err(self.refuse("validation.share", "must be at least 0 and less than 1"));
+        }
+        file.encode.validate().map_err(|(key, message)| self.refuse(key, message))?;
+        file.engine.validate().map_err(|(key, message)| self.refuse(key, message))?;
+        file.filter.validate().map_err(|e| self.locate(e))?;
+        file.prepare.validate().map_err(|e| self.locate(e))
+    }
+
+    /// What every verb that reads pairs needs.
+    ///
+    /// # Errors
+    /// A source without files, or columns that contradict each other.
+    pub fn validate_source(&self) -> Result<()> {
+        self.file.source.validate().map_err(|e| self.locate(e))
+    }
+
+    /// Gives an error of the data crate its place in the run file, where it is about a key.
+    pub fn locate(&self, error: tidemill_data::Error) -> Error {
+        match error {
+            tidemill_data::Error::Config { key, problem } => self.refuse(&key, problem),
+            error @ tidemill_data::Error::Uri { .. } => {
+                let message = error.to_string();
+                let message = message.strip_prefix("source.uri ").unwrap_or(&message);
+                self.refuse("source.uri", message)
+            }
+            error => error.into(),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `tidemill doctor`: what this machine offers, for bug reports and for choosing settings.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use sysinfo::{Disks, System};
+use tch::Cuda;
+
+use crate::error::Result;
+use crate::reporter::Reporter;
+
+/// Arguments of `tidemill doctor`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Folder whose disk is looked at.
+    #[arg(long, default_value = ".")]
+    pub disk: PathBuf,
+}
+
+/// Looks at libtorch, GPUs, cores, memory and disk.
+///
+/// # Errors
+/// None; what cannot be found out is null.
+pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
+    let libtorch = loaded_libtorch();
+    let version = libtorch.as_deref().and_then(torch_version);
+    let gpus = if Cuda::is_available() { Cuda::device_count() } else { 0 };
+    let cores = std::thread::available_parallelism().map(usize::from).ok();
+    let memory = memory();
+    let disk_free = disk_free(&args.disk);
+
+    let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
+    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
+    let path = libtorch.as_ref().map(|path| path.display().to_string());
+    reporter.say(format!("tidemill    {}", env!("CARGO_PKG_VERSION")));
+    reporter.say(format!("libtorch    {} in {}", or_unknown(version.clone()), or_unknown(path)));
+    reporter.say(format!("GPUs        {gpus}{}", if Cuda::cudnn_is_available() { ", cuDNN" } else { "" }));
+    reporter.say(format!("cores       {}", or_unknown(cores.map(|n| n.to_string()))));
+    reporter.say(format!("threads     {} per libtorch operation", tch::get_num_threads()));
+    let available = memory.map(|(available, total)| format!("{} available of {}", gib(available), gib(total)));
+    reporter.say(format!("memory      {}", or_unknown(available)));
+    reporter.say(format!("disk free   {} in {}", or_unknown(disk_free.map(gib)), args.disk.display()));
+    Ok(json!({
+        "verb": "doctor",
+        "tidemill": env!("CARGO_PKG_VERSION"),
+        "libtorch": { "version": version, "path": libtorch },
+        "gpus": gpus,
+        "cudnn": Cuda::cudnn_is_available(),
+        "cores": cores,
+        "torch_threads": tch::get_num_threads(),
+        "memory": memory.map(|(available, total)| json!({ "available": available, "total": total })),
+        "disk": { "path": args.disk, "free": disk_free },
+    }))
+}
+
+/// The folder of the libtorch this process has loaded: of several on a machine, only that one counts.
+fn loaded_libtorch() -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let library = maps.lines().filter_map(|line| line.split_whitespace().last()).find(|p| p.contains("libtorch_cpu"))?;
+    Some(Path::new(library).parent()?.parent()?.to_path_buf())
+}
+
+/// libtorch tells its version only in files beside it: `version.py` in the wheel, `build-version` in the archive.
+fn torch_version(libtorch: &Path) -> Option<String> {
+    if let Ok(text) = std::fs::read_to_string(libtorch.join("build-version")) {
+        return Some(text.trim().to_string());
+    }
+    let text = std::fs::read_to_string(libtorch.join("version.py")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("__version__ = "))?;
+    Some(line.trim_matches(['\'', '"']).to_string())
+}
+
+/// Memory available and in total, in bytes; in a container, what it is given.
+fn memory() -> Option<(u64, u64)> {
+    let mut system = System::new().ok()?;
+    system.refresh_memory();
+    match system.cgroup_limits() {
+        Some(limits) if limits.total_memory > 0 => Some((limits.free_memory, limits.total_memory)),
+        _ => Some((system.available_memory(), system.total_memory())),
+    }
+}
+
+/// Free bytes of the disk that holds the folder.
+fn disk_free(folder: &Path) -> Option<u64> {
+    let folder = folder.canonicalize().ok()?;
+    let disks = Disks::new_with_refreshed_list().ok()?;
+    let holding = disks.iter().filter(|disk| folder.starts_with(disk.mount_point()));
+    holding.max_by_key(|disk| disk.mount_point().as_os_str().len()).map(sysinfo::Disk::available_space)
+}

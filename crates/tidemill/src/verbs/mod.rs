@@ -1,0 +1,31 @@
+//! The verbs of the command line, one file each: an `Args` struct and a `run` that gives the verb's result as JSON.
+
+pub mod doctor;
+pub mod inspect;
+// pub mod preprocess;
+pub mod synth;
+
+use std::path::PathBuf;
+
+use crate::error::Result;
+use crate::run_file::Run;
+
+/// What every verb that works from a run file takes.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RunArgs {
+    /// The run file (TOML).
+    pub run_file: PathBuf,
+    /// Override one key of the run file; may be given several times.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub overrides: Vec<String>,
+}
+
+impl RunArgs {
+    /// Reads and checks the run file.
+    ///
+    /// # Errors
+    /// A mistake in it.
+    pub fn open(&self) -> Result<Run> {
+        Run::open(&self.run_file, &self.overrides)
+    }
+}

@@ -1,0 +1,84 @@
+"""Tidemill: Stable Diffusion pre-training in Rust.
+
+The verbs of the command line are functions that return their result as a dict; the two stages of the data
+pipeline are callables over Arrow record batches and tables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch  # noqa: F401  # loads the libtorch that the native module links against
+
+from tidemill import _native
+from tidemill._native import InputError, TidemillError
+
+__all__ = ["Encode", "InputError", "Prepare", "TidemillError", "inspect", "main", "preprocess"]
+
+RunFile: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
+"""A run file's path, or its content as nested mappings."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line (without the program's name) as the `tidemill` binary does; returns the exit code."""
+    return _native.main(["tidemill", *(sys.argv[1:] if argv is None else argv)])
+
+
+def preprocess(run: RunFile, **overrides: Any) -> dict[str, Any]:
+    """Turns image-caption pairs into a latent dataset."""
+    return _call("preprocess", run, overrides)
+
+
+def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Says what a dataset or a Parquet source holds."""
+    return json.loads(_native.call(["inspect", os.fspath(path)]))
+
+
+class Prepare:
+    """Decodes, filters, crops, resizes and tokenises: encoded images and captions in, pixels and token ids out."""
+
+    def __init__(self, run: RunFile, **overrides: Any) -> None:
+        self._stage = _native.Prepare(*_run_file(run, overrides))
+
+    def __call__(self, batch: Any) -> Any:
+        """Takes anything with `__arrow_c_array__` or `__arrow_c_stream__`; gives a pyarrow RecordBatch or Table."""
+        return self._stage(batch)
+
+
+class Encode:
+    """Runs the frozen VAE and text encoder on what `Prepare` gave: latent moments and text embeddings out."""
+
+    def __init__(self, run: RunFile, **overrides: Any) -> None:
+        self._stage = _native.Encode(*_run_file(run, overrides))
+
+    def __call__(self, batch: Any) -> Any:
+        """Takes anything with `__arrow_c_array__` or `__arrow_c_stream__`; gives a pyarrow RecordBatch or Table."""
+        return self._stage(batch)
+
+
+def _call(verb: str, run: RunFile, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    path, settings = _run_file(run, overrides)
+    arguments = [argument for setting in settings for argument in ("--set", setting)]
+    return json.loads(_native.call([verb, path, *arguments]))
+
+
+def _run_file(run: RunFile, overrides: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """A run file's path and `section.key=value` overrides; a mapping is an empty file with overrides."""
+    if isinstance(run, Mapping):
+        return os.devnull, [*_settings(run), *_settings(overrides)]
+    return os.fspath(run), list(_settings(overrides))
+
+
+def _settings(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        # `engine={"device": "cpu"}` and `**{"engine.device": "cpu"}` mean the same.
+        name = prefix + key
+        if isinstance(value, Mapping):
+            yield from _settings(value, name + ".")
+        else:
+            # Strings, numbers, booleans and lists of them are written alike in JSON and TOML.
+            yield f"{name}={json.dumps(os.fspath(value) if isinstance(value, os.PathLike) else value)}"

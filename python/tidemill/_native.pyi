@@ -1,0 +1,23 @@
+"""What the native module offers; `tidemill` wraps it."""
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+class TidemillError(RuntimeError):
+    """The work failed."""
+
+class InputError(ValueError):
+    """The input was refused; the message says what to mend."""
+
+def main(argv: Sequence[str]) -> int: ...
+def call(arguments: Sequence[str]) -> str: ...
+def buffer_addresses(batch: Any) -> dict[str, list[int]]: ...
+
+class Prepare:
+    def __init__(self, run_file: str | PathLike[str], overrides: Sequence[str]) -> None: ...
+    def __call__(self, batch: Any) -> Any: ...
+
+class Encode:
+    def __init__(self, run_file: str | PathLike[str], overrides: Sequence[str]) -> None: ...
+    def __call__(self, batch: Any) -> Any: ...
