@@ -31,7 +31,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="train nothing, measure and write the README")
     parser.add_argument("--vae-steps", type=int, default=3500)
     parser.add_argument("--text-steps", type=int, default=1000)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 

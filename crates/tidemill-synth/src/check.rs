@@ -74,7 +74,7 @@ fn name_shape(blob: &Blob) -> Option<(Shape, f32)> {
     (best.1 >= MIN_FIT && best.1 - second.1 >= MIN_LEAD).then_some(best)
 }
 
-/// Best overlap over small rotations, at the blob's own area and centre of area.
+/// Best overlap over small rotations and two degrees of blur, at the blob's own area and centre of area.
 fn best_fit(blob: &Blob, shape: Shape) -> f32 {
     let radius = (blob.area / unit_area(shape)).sqrt();
     (-3..=3)
@@ -82,16 +82,28 @@ fn best_fit(blob: &Blob, shape: Shape) -> f32 {
             let path = outline(shape, blob.center, radius, (4.0 * step as f32).to_radians())?;
             let mut mask = Mask::new(blob.width as u32, blob.height as u32)?;
             mask.fill_path(&path, FillRule::Winding, true, Transform::identity());
-            Some(overlap(&blob.cover, mask.data()))
+            let sharp: Vec<f32> = mask.data().iter().map(|&a| f32::from(a) / 255.0).collect();
+            let soft = blur(&blur(&sharp, blob.width), blob.width);
+            Some(overlap(&blob.cover, &sharp).max(overlap(&blob.cover, &soft)))
         })
         .fold(0.0, f32::max)
 }
 
+/// Weights (1, 2, 1) / 4 along both axes. What lies outside counts as nothing, as objects keep off the border.
+fn blur(mask: &[f32], width: usize) -> Vec<f32> {
+    let along = |mask: &[f32], step: usize| -> Vec<f32> {
+        let at = |i: Option<usize>| i.and_then(|i| mask.get(i)).copied().unwrap_or(0.0);
+        (0..mask.len())
+            .map(|i| (at(i.checked_sub(step)) + 2.0 * mask[i] + at(Some(i + step))) / 4.0)
+            .collect()
+    };
+    along(&along(mask, 1), width)
+}
+
 /// Intersection over union of two soft masks.
-fn overlap(cover: &[f32], mask: &[u8]) -> f32 {
+fn overlap(cover: &[f32], mask: &[f32]) -> f32 {
     let (mut both, mut either) = (0.0, 0.0);
     for (&a, &b) in cover.iter().zip(mask) {
-        let b = f32::from(b) / 255.0;
         both += a.min(b);
         either += a.max(b);
     }
