@@ -1,1 +1,31 @@
-//! 
+//! The latent dataset and the training stream. A [`Writer`] writes units of encoded rows as Parquet and commits each
+//! exactly once; a [`Dataset`] is what a manifest snapshot says was committed; a [`stream::Stream`] deals its rows out
+//! in an order that is a pure function of seed, epoch and snapshot. Nothing here knows of torch.
+
+pub mod commit;
+pub mod dataset;
+pub mod error;
+pub mod layout;
+pub mod location;
+pub mod manifest;
+pub mod spec;
+pub mod stream;
+pub mod verify;
+pub mod writer;
+
+mod block;
+mod checksum;
+mod rows;
+mod shard;
+
+pub use checksum::Checksum;
+pub use commit::{Commit, Counts, UnitId, UnitKey};
+pub use dataset::{Dataset, Tensors, Totals};
+pub use error::{Error, Result};
+pub use layout::{Group, Split};
+pub use location::Location;
+pub use manifest::Manifest;
+pub use rows::RowBatches;
+pub use spec::{DatasetSpec, ModelDigests, TensorSpec};
+pub use verify::Verification;
+pub use writer::{Outcome, UnitWriter, Writer};

@@ -1,0 +1,45 @@
+//! The checksum of files and blocks: XXH3, 64 bits, written as 16 hexadecimal digits so that no JSON reader rounds it.
+
+use std::fmt;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+/// XXH3-64 of some bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Checksum(u64);
+
+impl Checksum {
+    /// The checksum of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(xxh3_64(bytes))
+    }
+}
+
+impl From<&Xxh3> for Checksum {
+    fn from(hasher: &Xxh3) -> Self {
+        Self(hasher.digest())
+    }
+}
+
+impl fmt::Display for Checksum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl Serialize for Checksum {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Checksum {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        u64::from_str_radix(&text, 16)
+            .map(Self)
+            .map_err(|_| D::Error::custom(format!("`{text}` is no checksum")))
+    }
+}

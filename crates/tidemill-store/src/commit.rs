@@ -1,0 +1,185 @@
+//! A unit of work and the object that commits it. A commit is the only thing that makes a unit's files part of the
+//! dataset: it names the attempt that won, what became of every row, and where every block of every file lies.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::checksum::Checksum;
+use crate::layout::{COMMITS, Group, Split};
+
+/// What a unit is: some rows of one input file and everything that shapes what becomes of them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct UnitKey {
+    /// Path or URI of the input file.
+    pub file: String,
+    /// Digest of the input file's identity; changes when its content does.
+    pub identity: String,
+    /// Rows of the input file.
+    pub rows: Range<u64>,
+    /// Digest of everything else that shapes the output: settings, models, code.
+    pub digest: String,
+}
+
+/// The name of a unit: 32 hexadecimal digits of BLAKE3 over identity, rows and digest.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct UnitId(String);
+
+impl UnitKey {
+    /// The unit's name.
+    pub fn id(&self) -> UnitId {
+        let text = format!("{}\n{}\n{}\n{}", self.identity, self.rows.start, self.rows.end, self.digest);
+        UnitId(blake3::hash(text.as_bytes()).to_hex()[..32].to_owned())
+    }
+}
+
+impl UnitId {
+    /// The key of the unit's commit.
+    pub(crate) fn commit_key(&self) -> String {
+        format!("{COMMITS}/{self}.json")
+    }
+
+    /// The unit of a commit's key.
+    pub(crate) fn of_commit_key(key: &str) -> Option<Self> {
+        let name = key.strip_prefix(COMMITS)?.strip_prefix('/')?.strip_suffix(".json")?;
+        Some(Self(name.to_owned()))
+    }
+}
+
+impl fmt::Display for UnitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What became of rows; `kept`, `rejected` and `quarantined` add up to `read`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Rows read.
+    pub read: u64,
+    /// Rows with tensors in the dataset.
+    pub kept: u64,
+    /// Rows that a filter refused, by its name.
+    pub rejected: BTreeMap<String, u64>,
+    /// Unreadable rows, by kind of error.
+    pub quarantined: BTreeMap<String, u64>,
+}
+
+impl Counts {
+    /// Adds the counts of other rows.
+    pub fn add(&mut self, other: &Self) {
+        self.read += other.read;
+        self.kept += other.kept;
+        for (into, from) in
+            [(&mut self.rejected, &other.rejected), (&mut self.quarantined, &other.quarantined)]
+        {
+            for (reason, rows) in from {
+                *into.entry(reason.clone()).or_default() += rows;
+            }
+        }
+    }
+
+    /// Rows that filters refused.
+    pub fn total_rejected(&self) -> u64 {
+        self.rejected.values().sum()
+    }
+
+    /// Unreadable rows.
+    pub fn total_quarantined(&self) -> u64 {
+        self.quarantined.values().sum()
+    }
+
+    /// Whether every row read is accounted for.
+    pub fn add_up(&self) -> bool {
+        self.kept + self.total_rejected() + self.total_quarantined() == self.read
+    }
+}
+
+/// The commit object of a unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    /// The unit's name.
+    pub id: UnitId,
+    /// The unit.
+    pub unit: UnitKey,
+    /// The attempt whose files these are.
+    pub attempt: String,
+    /// What became of the unit's rows.
+    pub counts: Counts,
+    /// The unit's files; a group without rows has none.
+    pub files: Vec<FileEntry>,
+}
+
+/// A Parquet file of a unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// The column group.
+    pub group: Group,
+    /// The object's key in the dataset.
+    pub path: String,
+    /// Rows.
+    pub rows: u64,
+    /// Size of the object.
+    pub bytes: u64,
+    /// Checksum of the whole object.
+    pub xxh3: Checksum,
+    /// The row groups of a tensor file, in order. Empty for [`Group::Rows`].
+    pub blocks: Vec<BlockEntry>,
+}
+
+/// A row group of a tensor file. Its three columns are PLAIN, uncompressed, without nulls and one page each, so their
+/// values can be read from the object without any Parquet code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockEntry {
+    /// Blocks of the same number in the files of one split and unit hold rows of the same stretch of input.
+    pub number: u32,
+    /// Rows.
+    pub rows: u32,
+    /// Where the row group begins in the object, in bytes.
+    pub offset: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Where the values of `row` (u32) begin, counted from `offset`.
+    pub row_at: u32,
+    /// Where the values of `sample_id` (u64) begin.
+    pub sample_id_at: u32,
+    /// Where the tensors begin; they reach to the end of the row group.
+    pub values_at: u32,
+    /// Checksum of the row group's bytes.
+    pub xxh3: Checksum,
+}
+
+impl Commit {
+    /// The file of a group, if it has any rows.
+    pub fn file(&self, group: Group) -> Option<&FileEntry> {
+        self.files.iter().find(|file| file.group == group)
+    }
+
+    /// The rows of a group.
+    pub fn rows(&self, group: Group) -> u64 {
+        self.file(group).map_or(0, |file| file.rows)
+    }
+
+    /// What does not add up, if anything.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let counts = &self.counts;
+        let text: u64 = Split::ALL.iter().map(|split| self.rows(Group::Text(*split))).sum();
+        if !counts.add_up() {
+            return Some(format!(
+                "kept {} + rejected {} + quarantined {} is not read {}",
+                counts.kept,
+                counts.total_rejected(),
+                counts.total_quarantined(),
+                counts.read
+            ));
+        }
+        if text != counts.kept {
+            return Some(format!("{text} text embeddings for {} kept rows", counts.kept));
+        }
+        (self.rows(Group::Rows) != counts.read)
+            .then(|| format!("{} rows for {} rows read", self.rows(Group::Rows), counts.read))
+    }
+}

@@ -1,0 +1,124 @@
+//! What can go wrong with a dataset or its stream. Every message says what was wrong, where, and what to do.
+
+/// The crate's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failure of storage, a dataset that does not fit, or data that is not what was committed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A path or URI that cannot be understood or opened.
+    #[error("`{uri}`: {problem}")]
+    Uri {
+        /// As given.
+        uri: String,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// The object store refused or failed.
+    #[error("cannot {action} {uri}: {source}")]
+    Storage {
+        /// What was tried.
+        action: &'static str,
+        /// The object.
+        uri: String,
+        /// The store's reason.
+        source: object_store::Error,
+    },
+    /// The threads that do input and output could not be started.
+    #[error("cannot start the threads for input and output: {0}; raise the limit on processes")]
+    Threads(#[from] std::io::Error),
+    /// There is no dataset.
+    #[error("there is no dataset at {uri} (no dataset.json); run `tidemill preprocess`, or correct the path")]
+    NoDataset {
+        /// The dataset.
+        uri: String,
+    },
+    /// A dataset without a manifest: nothing of it may be read yet.
+    #[error(
+        "the dataset {uri} has no manifest: its preprocessing has not finished; run `tidemill preprocess` again, it does only what is missing"
+    )]
+    NoManifest {
+        /// The dataset.
+        uri: String,
+    },
+    /// An existing dataset was made with other settings.
+    #[error(
+        "the dataset {uri} was made with {field} = {existing}, this run has {wanted}; restore the setting, or give the run another output"
+    )]
+    Spec {
+        /// The dataset.
+        uri: String,
+        /// Dotted path of the first field that differs.
+        field: String,
+        /// Its value in the dataset.
+        existing: String,
+        /// Its value in the run.
+        wanted: String,
+    },
+    /// A setting that makes no sense.
+    #[error("{key}: {problem}")]
+    Config {
+        /// The setting.
+        key: &'static str,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// A batch to be written lacks a column or has it in a wrong form.
+    #[error("column `{column}` of the encoded batch: {problem}")]
+    Column {
+        /// The column.
+        column: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// An object of the dataset is not what was committed.
+    #[error(
+        "{path} is damaged: {problem}; remove its commit ({commit}) and run `tidemill preprocess` again to rewrite the unit"
+    )]
+    Corrupt {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        problem: String,
+        /// The commit that names the file.
+        commit: String,
+    },
+    /// `dataset.json`, a commit or a manifest that this version cannot read.
+    #[error("{path}: {problem}")]
+    Format {
+        /// The object.
+        path: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+    /// A stream's state that does not fit the dataset or the configuration.
+    #[error("the stream's state cannot be resumed: {0}")]
+    State(String),
+    /// A stream over nothing.
+    #[error("the dataset {uri} has no {split} rows at resolution {resolution}; {hint}")]
+    Empty {
+        /// The dataset.
+        uri: String,
+        /// `training` or `validation`.
+        split: &'static str,
+        /// In pixels.
+        resolution: u32,
+        /// What to do.
+        hint: String,
+    },
+    /// The stream's reader thread ended without a word.
+    #[error("the stream's reader thread has died; this is a bug, please report it")]
+    ReaderDied,
+    /// Parquet refused to write or read a file.
+    #[error("parquet: {path}: {source}")]
+    Parquet {
+        /// The file.
+        path: String,
+        /// Its reason.
+        source: parquet::errors::ParquetError,
+    },
+    /// Arrow refused to build or convert a batch.
+    #[error("arrow: {0}")]
+    Arrow(#[from] arrow::error::ArrowError),
+}

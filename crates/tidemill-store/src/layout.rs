@@ -1,0 +1,148 @@
+//! What is called what: the splits, the column groups, and the keys of a dataset's objects.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// The key of the object that says what all shards share.
+pub(crate) const DATASET: &str = "dataset.json";
+/// The folder of the commits.
+pub(crate) const COMMITS: &str = "commits";
+/// The folder of the manifest's snapshots.
+pub(crate) const MANIFEST: &str = "manifest";
+
+/// Keeps the draw of held-out rows apart from all other draws by sample id.
+const HOLD_OUT: u64 = 0x7469_6465_6d69_6c6c;
+
+/// Which part of the kept rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Split {
+    /// What the model is trained on.
+    #[default]
+    Train,
+    /// Held out: never trained on.
+    Validation,
+}
+
+impl Split {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Train, Self::Validation];
+
+    /// The split of a sample when `share` of all samples is held out: `Validation` if
+    /// XXH3-64(id as 8 little-endian bytes, seed "tidemill") / 2^64 < share.
+    pub fn of(sample_id: u64, share: f64) -> Self {
+        let draw = xxh3_64_with_seed(&sample_id.to_le_bytes(), HOLD_OUT) as f64 / 2f64.powi(64);
+        if draw < share { Self::Validation } else { Self::Train }
+    }
+
+    /// As people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "training",
+            Self::Validation => "validation",
+        }
+    }
+}
+
+/// A column group; each is a file of its own in every unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Group {
+    /// Every row read, without its tensors.
+    Rows,
+    /// Image latents at a resolution in pixels.
+    Latents(Split, u32),
+    /// Text embeddings.
+    Text(Split),
+}
+
+impl Group {
+    /// The split, unless the group holds all rows.
+    pub fn split(self) -> Option<Split> {
+        match self {
+            Self::Rows => None,
+            Self::Latents(split, _) | Self::Text(split) => Some(split),
+        }
+    }
+
+    /// The name of the tensor column.
+    pub fn column(self) -> Option<String> {
+        match self {
+            Self::Rows => None,
+            Self::Latents(_, resolution) => Some(format!("latents_{resolution}")),
+            Self::Text(_) => Some("text".into()),
+        }
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.split() == Some(Split::Validation) {
+            f.write_str("validation-")?;
+        }
+        match self {
+            Self::Rows => f.write_str("rows"),
+            Self::Latents(_, resolution) => write!(f, "latents-{resolution}"),
+            Self::Text(_) => f.write_str("text"),
+        }
+    }
+}
+
+impl FromStr for Group {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let (split, rest) = match name.strip_prefix("validation-") {
+            Some(rest) => (Split::Validation, rest),
+            None => (Split::Train, name),
+        };
+        match (rest, rest.strip_prefix("latents-").map(str::parse)) {
+            ("rows", _) if split == Split::Train => Ok(Self::Rows),
+            ("text", _) => Ok(Self::Text(split)),
+            (_, Some(Ok(resolution))) => Ok(Self::Latents(split, resolution)),
+            _ => Err(format!("`{name}` is no column group known to this version")),
+        }
+    }
+}
+
+impl TryFrom<String> for Group {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        name.parse()
+    }
+}
+
+impl From<Group> for String {
+    fn from(group: Group) -> Self {
+        group.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_names_read_back() {
+        for split in Split::ALL {
+            for group in [Group::Rows, Group::Latents(split, 256), Group::Text(split)] {
+                assert_eq!(group.to_string().parse(), Ok(group));
+            }
+        }
+        assert_eq!(Group::Latents(Split::Validation, 64).to_string(), "validation-latents-64");
+        assert!("validation-rows".parse::<Group>().is_err() && "latents-x".parse::<Group>().is_err());
+    }
+
+    #[test]
+    fn the_held_out_share_is_as_asked() {
+        for share in [0.0, 0.01, 0.3, 1.0] {
+            let held = (0..100_000).filter(|id| Split::of(*id, share) == Split::Validation).count() as f64;
+            let sigma = (100_000.0 * share * (1.0 - share)).sqrt();
+            assert!((held - 100_000.0 * share).abs() <= 5.0 * sigma, "{held} of 100000 at {share}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! A place where objects live, given by a path or URI, with blocking operations on keys below it. All locations share
+//! one small tokio runtime; nothing here may be called from inside another.
+
+use std::future::Future;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use object_store::buffered::BufWriter;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use tokio::io::AsyncWriteExt;
+use tokio::runtime::{Builder, Runtime};
+use url::Url;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::checksum::Checksum;
+use crate::error::{Error, Result};
+
+/// Small objects fetched at a time.
+const GETS_IN_FLIGHT: usize = 64;
+
+/// Bytes of one part of an upload; S3 wants at least 5 MiB.
+const PART_BYTES: usize = 8 << 20;
+
+/// A folder of an object store.
+#[derive(Debug, Clone)]
+pub struct Location {
+    store: Arc<dyn ObjectStore>,
+    prefix: Path,
+    uri: String,
+}
+
+impl Location {
+    /// Understands a local path, `file://`, or the URI of any store this build knows. Nothing is read or made.
+    ///
+    /// # Errors
+    /// [`Error::Uri`] if the scheme is not known or the path is none.
+    pub fn open(uri: &str) -> Result<Self> {
+        let fail = |problem: String| Error::Uri { uri: uri.into(), problem };
+        let Some((scheme, _)) = uri.split_once("://") else { return Self::local(uri) };
+        let url = Url::parse(uri).map_err(|e| fail(e.to_string()))?;
+        if scheme == "file" {
+            let path = url.to_file_path().map_err(|()| fail("is no absolute local path".into()))?;
+            return Self::local(&path.to_string_lossy());
+        }
+        let options = std::env::vars().map(|(name, value)| (name.to_lowercase(), value));
+        let (store, prefix) = object_store::parse_url_opts(&url, options).map_err(|e| {
+            fail(format!("cannot be opened ({e}); local paths and file:// work in every build"))
+        })?;
+        Ok(Self { store: store.into(), prefix, uri: uri.trim_end_matches('/').into() })
+    }
+
+    fn local(path: &str) -> Result<Self> {
+        let fail = |problem: String| Error::Uri { uri: path.into(), problem };
+        let absolute = std::path::absolute(path).map_err(|e| fail(e.to_string()))?;
+        let prefix = Path::from_absolute_path(&absolute).map_err(|e| fail(e.to_string()))?;
+        let uri = absolute.to_string_lossy().trim_end_matches('/').to_owned();
+        Ok(Self { store: Arc::new(LocalFileSystem::new()), prefix, uri })
+    }
+
+    /// Path or URI of the folder, for messages.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// Path or URI of the object under `key`, for messages.
+    pub fn uri_of(&self, key: &str) -> String {
+        format!("{}/{key}", self.uri)
+    }
+
+    /// Puts an object, replacing what was there.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub fn put(&self, key: &str, bytes: Bytes) -> Result<()> {
+        let path = self.path(key);
+        self.wait("write", key, async { self.store.put(&path, bytes.into()).await })?;
+        Ok(())
+    }
+
+    /// Puts an object unless there is one: `false` if there was. Of any number of callers exactly one gets `true`. After
+    /// an error the object may or may not be there.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub fn put_if_absent(&self, key: &str, bytes: Bytes) -> Result<bool> {
+        let path = self.path(key);
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        self.wait("write", key, async {
+            match self.store.put_opts(&path, bytes.into(), options).await {
+                Ok(_) => Ok(true),
+                Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// Gets a whole object.
+    ///
+    /// # Errors
+    /// [`Error::Storage`], also if it is not there.
+    pub fn get(&self, key: &str) -> Result<Bytes> {
+        let path = self.path(key);
+        self.wait("read", key, async { self.store.get(&path).await?.bytes().await })
+    }
+
+    /// Gets a whole object, or `None` if it is not there.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub fn get_if_present(&self, key: &str) -> Result<Option<Bytes>> {
+        match self.get(key) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Error::Storage { source: object_store::Error::NotFound { .. }, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gets many small objects, several at a time, in the order of the keys.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] of the first that fails.
+    pub fn get_all(&self, keys: &[String]) -> Result<Vec<Bytes>> {
+        let gets = futures::stream::iter(keys).map(|key| async move {
+            let get = async { self.store.get(&self.path(key)).await?.bytes().await };
+            get.await.map_err(|source| self.failure("read", key, source))
+        });
+        runtime()?.block_on(gets.buffered(GETS_IN_FLIGHT).try_collect())
+    }
+
+    /// Gets some bytes of an object.
+    ///
+    /// # Errors
+    /// [`Error::Storage`], also if the object is shorter.
+    pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+        let path = self.path(key);
+        self.wait("read", key, async { self.store.get_range(&path, range).await })
+    }
+
+    /// Keys of all objects below a folder (`""` for all), sorted.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub fn list(&self, folder: &str) -> Result<Vec<String>> {
+        let path = self.path(folder);
+        let found: Vec<Path> = self.wait("list", folder, async {
+            self.store.list(Some(&path)).map_ok(|meta| meta.location).try_collect().await
+        })?;
+        let key = |path: &Path| {
+            let parts = path.prefix_match(&self.prefix)?;
+            Some(parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/"))
+        };
+        let mut keys: Vec<String> = found.iter().filter_map(key).collect();
+        keys.sort_unstable();
+        Ok(keys)
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub fn delete(&self, key: &str) -> Result<()> {
+        let path = self.path(key);
+        self.wait("delete", key, async { self.store.delete(&path).await })
+    }
+
+    /// Starts an object that is written piece by piece and does not exist before [`Upload::finish`].
+    pub fn upload(&self, key: &str) -> Upload {
+        let writer = BufWriter::with_capacity(self.store.clone(), self.path(key), PART_BYTES);
+        Upload { writer, uri: self.uri_of(key), hasher: Xxh3::new(), bytes: 0 }
+    }
+
+    fn path(&self, key: &str) -> Path {
+        Path::from_iter(self.prefix.parts().chain(Path::from(key).parts()))
+    }
+
+    fn wait<T>(
+        &self,
+        action: &'static str,
+        key: &str,
+        operation: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T> {
+        runtime()?.block_on(operation).map_err(|source| self.failure(action, key, source))
+    }
+
+    fn failure(&self, action: &'static str, key: &str, source: object_store::Error) -> Error {
+        Error::Storage { action, uri: self.uri_of(key), source }
+    }
+}
+
+/// An object in the making.
+pub struct Upload {
+    writer: BufWriter,
+    uri: String,
+    hasher: Xxh3,
+    bytes: u64,
+}
+
+impl Upload {
+    /// Appends bytes; waits while too many parts are on their way.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub fn write(&mut self, bytes: Bytes) -> Result<()> {
+        self.hasher.update(&bytes);
+        self.bytes += bytes.len() as u64;
+        runtime()?.block_on(self.writer.put(bytes)).map_err(|source| self.failure(source))
+    }
+
+    /// Makes the object appear; gives its size in bytes and its checksum.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub fn finish(mut self) -> Result<(u64, Checksum)> {
+        let shutdown = runtime()?.block_on(self.writer.shutdown());
+        shutdown
+            .map_err(|e| self.failure(object_store::Error::Generic { store: "upload", source: e.into() }))?;
+        Ok((self.bytes, Checksum::from(&self.hasher)))
+    }
+
+    fn failure(&self, source: object_store::Error) -> Error {
+        Error::Storage { action: "write", uri: self.uri.clone(), source }
+    }
+}
+
+/// The runtime that all locations share.
+fn runtime() -> Result<&'static Runtime> {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    if let Some(runtime) = RUNTIME.get() {
+        return Ok(runtime);
+    }
+    let runtime =
+        Builder::new_multi_thread().worker_threads(2).thread_name("tidemill-io").enable_all().build()?;
+    Ok(RUNTIME.get_or_init(|| runtime))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_come_back_under_their_keys() {
+        let folder = tempfile::tempdir().unwrap();
+        let location = Location::open(folder.path().join("with space/ü").to_str().unwrap()).unwrap();
+        assert!(location.list("").unwrap().is_empty());
+        location.put("a/b.json", Bytes::from_static(b"hello")).unwrap();
+        location.put("c", Bytes::from_static(b"x")).unwrap();
+        assert_eq!(location.list("").unwrap(), ["a/b.json", "c"]);
+        assert_eq!(location.list("a").unwrap(), ["a/b.json"]);
+        assert_eq!(location.get_range("a/b.json", 1..3).unwrap(), "el");
+        assert_eq!(location.get_all(&["c".into(), "a/b.json".into()]).unwrap(), ["x", "hello"]);
+        assert!(std::path::Path::new(&location.uri_of("a/b.json")).is_file());
+        location.delete("c").unwrap();
+        assert!(location.get_if_present("c").unwrap().is_none());
+        let message = location.get("c").unwrap_err().to_string();
+        assert!(message.starts_with("cannot read /") && message.contains("/c: "), "{message}");
+    }
+
+    #[test]
+    fn only_the_first_put_if_absent_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let location = Location::open(&format!("file://{}", folder.path().display())).unwrap();
+        let won: Vec<bool> = std::thread::scope(|scope| {
+            let put = |i: u8| location.put_if_absent("one", Bytes::from(vec![i])).unwrap();
+            let threads: Vec<_> = (0..8).map(|i| scope.spawn(move || put(i))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(won.iter().filter(|won| **won).count(), 1);
+        let winner = won.iter().position(|won| *won).unwrap();
+        assert_eq!(location.get("one").unwrap()[0] as usize, winner);
+    }
+
+    #[test]
+    fn an_upload_appears_whole_with_its_checksum() {
+        let folder = tempfile::tempdir().unwrap();
+        let location = Location::open(folder.path().to_str().unwrap()).unwrap();
+        let bytes: Vec<u8> = (0..20_000_000_u32).map(|i| (i % 251) as u8).collect();
+        let mut upload = location.upload("big");
+        for piece in bytes.chunks(3_000_001) {
+            upload.write(Bytes::copy_from_slice(piece)).unwrap();
+        }
+        assert!(location.get_if_present("big").unwrap().is_none());
+        assert_eq!(upload.finish().unwrap(), (20_000_000, Checksum::of(&bytes)));
+        assert_eq!(location.get("big").unwrap(), bytes);
+    }
+
+    #[test]
+    fn unknown_schemes_are_refused_by_name() {
+        let message = Location::open("ftp://host/x").unwrap_err().to_string();
+        assert!(message.contains("ftp://host/x") && message.contains("local paths"), "{message}");
+    }
+}

@@ -1,0 +1,210 @@
+//! Manifest snapshots: all commits of a dataset in one immutable, numbered Parquet file, one row per unit. Readers look
+//! at nothing else, and a stream's state names the snapshot that it was made with.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+use bytes::Bytes;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+
+use crate::commit::Commit;
+use crate::error::{Error, Result};
+use crate::layout::MANIFEST;
+use crate::location::Location;
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    /// Its number; the first is 1.
+    pub number: u64,
+    /// The units, by input file and first row.
+    pub commits: Vec<Commit>,
+}
+
+impl Manifest {
+    /// A snapshot of these commits, in its one order.
+    pub(crate) fn new(number: u64, mut commits: Vec<Commit>) -> Self {
+        commits.sort_by(|a, b| {
+            let key = |c: &Commit| (c.unit.rows.start, c.unit.rows.end);
+            (&a.unit.file, key(a), &a.id).cmp(&(&b.unit.file, key(b), &b.id))
+        });
+        Self { number, commits }
+    }
+
+    /// BLAKE3 of what the units hold: equal for datasets with the same rows in the same order, whichever attempts won.
+    pub fn digest(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for commit in &self.commits {
+            hasher.update(commit.id.to_string().as_bytes());
+            for file in &commit.files {
+                hasher.update(format!(" {} {} {}", file.group, file.rows, file.xxh3).as_bytes());
+            }
+        }
+        hasher.finalize().to_hex()[..32].to_owned()
+    }
+
+    /// The numbers of all snapshots, ascending.
+    pub(crate) fn numbers(location: &Location) -> Result<Vec<u64>> {
+        let mut numbers: Vec<u64> =
+            location.list(MANIFEST)?.iter().filter_map(|key| number_of(key)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// Reads the newest snapshot, if there is any.
+    pub(crate) fn newest(location: &Location) -> Result<Option<Self>> {
+        Self::numbers(location)?.last().map(|number| Self::read(location, *number)).transpose()
+    }
+
+    /// Reads a snapshot.
+    pub(crate) fn read(location: &Location, number: u64) -> Result<Self> {
+        let key = key_of(number);
+        let commits = from_parquet(location.get(&key)?).map_err(|e| Error::Format {
+            path: location.uri_of(&key),
+            problem: format!("is no manifest that this version can read: {e}"),
+        })?;
+        Ok(Self { number, commits })
+    }
+
+    /// Puts the snapshot, unless there is one of its number already: then `false`.
+    pub(crate) fn put(&self, location: &Location) -> Result<bool> {
+        let key = key_of(self.number);
+        let bytes = to_parquet(&self.commits)
+            .map_err(|problem| Error::Format { path: location.uri_of(&key), problem: problem.to_string() })?;
+        location.put_if_absent(&key, bytes)
+    }
+}
+
+fn key_of(number: u64) -> String {
+    format!("{MANIFEST}/{number}.parquet")
+}
+
+fn number_of(key: &str) -> Option<u64> {
+    key.strip_prefix(MANIFEST)?.strip_prefix('/')?.strip_suffix(".parquet")?.parse().ok()
+}
+
+/// The columns are the fields of [`Commit`], by their names in its JSON.
+fn schema() -> SchemaRef {
+    let field = |name: &str, data_type: DataType| Field::new(name, data_type, false);
+    let record = |fields: Vec<Field>| DataType::Struct(Fields::from(fields));
+    let list = |item: DataType| DataType::List(Arc::new(field("element", item)));
+    let numbers = |names: &[&str], data_type: DataType| -> Vec<Field> {
+        names.iter().map(|name| field(name, data_type.clone())).collect()
+    };
+    let by_reason = || {
+        let entry = record(vec![field("key", DataType::Utf8), field("value", DataType::UInt64)]);
+        DataType::Map(Arc::new(field("key_value", entry)), false)
+    };
+    let range = record(numbers(&["start", "end"], DataType::UInt64));
+    let unit = record(vec![
+        field("file", DataType::Utf8),
+        field("identity", DataType::Utf8),
+        field("rows", range),
+        field("digest", DataType::Utf8),
+    ]);
+    let mut counts = numbers(&["read", "kept"], DataType::UInt64);
+    counts.extend([field("rejected", by_reason()), field("quarantined", by_reason())]);
+    let mut block = numbers(&["number", "rows"], DataType::UInt32);
+    block.extend(numbers(&["offset", "bytes"], DataType::UInt64));
+    block.extend(numbers(&["row_at", "sample_id_at", "values_at"], DataType::UInt32));
+    block.push(field("xxh3", DataType::Utf8));
+    let mut file = vec![field("group", DataType::Utf8), field("path", DataType::Utf8)];
+    file.extend(numbers(&["rows", "bytes"], DataType::UInt64));
+    file.extend([field("xxh3", DataType::Utf8), field("blocks", list(record(block)))]);
+    Arc::new(Schema::new(vec![
+        field("id", DataType::Utf8),
+        field("unit", unit),
+        field("attempt", DataType::Utf8),
+        field("counts", record(counts)),
+        field("files", list(record(file))),
+    ]))
+}
+
+/// What may go wrong between commits and bytes.
+type Problem = Box<dyn std::error::Error + Send + Sync>;
+
+fn to_parquet(commits: &[Commit]) -> Result<Bytes, Problem> {
+    let builder = arrow_json::ReaderBuilder::new(schema()).with_batch_size(commits.len().max(1));
+    let mut decoder = builder.build_decoder()?;
+    decoder.serialize(commits)?;
+    let properties =
+        WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default())).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), schema(), Some(properties))?;
+    if let Some(batch) = decoder.flush()? {
+        writer.write(&batch)?;
+    }
+    Ok(writer.into_inner()?.into())
+}
+
+fn from_parquet(bytes: Bytes) -> Result<Vec<Commit>, Problem> {
+    let mut commits = Vec::new();
+    for batch in ParquetRecordBatchReaderBuilder::try_new(bytes)?.build()? {
+        let mut writer = arrow_json::ArrayWriter::new(Vec::new());
+        writer.write(&batch?)?;
+        writer.finish()?;
+        commits.extend(serde_json::from_slice::<Vec<Commit>>(&writer.into_inner())?);
+    }
+    Ok(commits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checksum::Checksum;
+    use crate::commit::{BlockEntry, Counts, FileEntry, UnitKey};
+    use crate::layout::{Group, Split};
+
+    fn commit(file: &str, start: u64, attempt: &str) -> Commit {
+        let unit =
+            UnitKey { file: file.into(), identity: "i".into(), rows: start..start + 7, digest: "d".into() };
+        let block = BlockEntry {
+            number: 3,
+            rows: 5,
+            offset: u64::MAX / 2,
+            bytes: 9,
+            row_at: 1,
+            sample_id_at: 2,
+            values_at: u32::MAX,
+            xxh3: Checksum::of(b"b"),
+        };
+        let entry = |group, blocks| FileEntry {
+            group,
+            path: format!("data/{group}"),
+            rows: 5,
+            bytes: 17,
+            xxh3: Checksum::of(b"f"),
+            blocks,
+        };
+        let quarantined = [("damaged \"quotes\"\n".to_owned(), 2)].into();
+        let counts = Counts { read: 7, kept: 5, quarantined, ..Counts::default() };
+        let files =
+            vec![entry(Group::Rows, vec![]), entry(Group::Latents(Split::Validation, 64), vec![block])];
+        Commit { id: unit.id(), unit, attempt: attempt.into(), counts, files }
+    }
+
+    #[test]
+    fn snapshots_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let location = Location::open(folder.path().to_str().unwrap()).unwrap();
+        assert!(Manifest::newest(&location).unwrap().is_none());
+        let commits: Vec<Commit> = (0..3000).map(|i| commit("b", 7 * i, "x")).collect();
+        let first = Manifest::new(1, commits);
+        assert!(first.put(&location).unwrap());
+        assert!(!first.put(&location).unwrap(), "snapshots are immutable");
+        assert!(Manifest::new(10, vec![]).put(&location).unwrap());
+        assert_eq!(Manifest::newest(&location).unwrap().unwrap(), Manifest::new(10, vec![]));
+        assert_eq!(Manifest::read(&location, 1).unwrap(), first);
+    }
+
+    #[test]
+    fn order_and_digest_do_not_depend_on_who_won() {
+        let one = Manifest::new(1, vec![commit("b", 0, "x"), commit("a", 7, "y"), commit("a", 0, "z")]);
+        let two = Manifest::new(2, vec![commit("a", 0, "p"), commit("b", 0, "q"), commit("a", 7, "r")]);
+        assert_eq!(one.commits.iter().map(|c| c.attempt.as_str()).collect::<Vec<_>>(), ["z", "y", "x"]);
+        assert_eq!(one.digest(), two.digest());
+        assert_ne!(one.digest(), Manifest::new(1, one.commits[1..].to_vec()).digest());
+    }
+}

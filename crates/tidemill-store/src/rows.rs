@@ -1,0 +1,72 @@
+//! Reads `rows.parquet` of all units: every row that was read from the source, with its caption and what became of it.
+//! These files are small beside the tensors, so each is fetched whole.
+
+use arrow::array::RecordBatch;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::errors::ParquetError;
+
+use crate::commit::FileEntry;
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::layout::Group;
+
+/// An iterator over record batches; ends after its first error.
+pub struct RowBatches {
+    dataset: Dataset,
+    columns: Vec<String>,
+    /// The next unit.
+    next: usize,
+    current: Option<(String, ParquetRecordBatchReader)>,
+}
+
+impl RowBatches {
+    pub(crate) fn new(dataset: Dataset, columns: &[&str]) -> Self {
+        let columns = columns.iter().map(|name| (*name).to_owned()).collect();
+        Self { dataset, columns, next: 0, current: None }
+    }
+
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some((path, reader)) = &mut self.current {
+                if let Some(batch) = reader.next() {
+                    let failure = |e| Error::Parquet { path: path.clone(), source: ParquetError::from(e) };
+                    return batch.map(Some).map_err(failure);
+                }
+                self.current = None;
+            }
+            let Some(commit) = self.dataset.manifest().commits.get(self.next) else { return Ok(None) };
+            self.next += 1;
+            if let Some(file) = commit.file(Group::Rows) {
+                self.current = Some((self.dataset.location().uri_of(&file.path), self.open(file)?));
+            }
+        }
+    }
+
+    fn open(&self, file: &FileEntry) -> Result<ParquetRecordBatchReader> {
+        let bytes = self.dataset.location().get(&file.path)?;
+        let path = self.dataset.location().uri_of(&file.path);
+        let failure = |source| Error::Parquet { path, source };
+        let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).and_then(|builder| {
+            if self.columns.is_empty() {
+                return builder.build();
+            }
+            let mask =
+                ProjectionMask::columns(builder.parquet_schema(), self.columns.iter().map(String::as_str));
+            builder.with_projection(mask).build()
+        });
+        reader.map_err(failure)
+    }
+}
+
+impl Iterator for RowBatches {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.next_batch();
+        if batch.is_err() {
+            (self.current, self.next) = (None, usize::MAX);
+        }
+        batch.transpose()
+    }
+}

@@ -1,0 +1,181 @@
+//! Writes one Parquet file of a unit as it grows: finished row groups go to the object store at once, so memory holds
+//! no more than the row group in the making. Tensor files are laid out so that a reader needs no Parquet code:
+//! PLAIN, no compression, no nulls, one page per column and row group.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use bytes::Bytes;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, PageType, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
+
+use crate::checksum::Checksum;
+use crate::commit::{BlockEntry, FileEntry};
+use crate::error::{Error, Result};
+use crate::layout::Group;
+use crate::location::{Location, Upload};
+use crate::spec::TensorSpec;
+
+/// Rows of a row group of `rows.parquet`.
+const ROWS_PER_GROUP: usize = 16 << 10;
+
+/// A file in the making.
+pub struct ShardWriter {
+    group: Group,
+    path: String,
+    uri: String,
+    schema: SchemaRef,
+    writer: ArrowWriter<Vec<u8>>,
+    upload: Upload,
+    rows: u64,
+    /// Rows since the last row group ended.
+    open_rows: u32,
+    blocks: Vec<BlockEntry>,
+}
+
+impl ShardWriter {
+    /// Starts `rows.parquet`, which takes batches of `schema`.
+    pub fn rows(location: &Location, folder: &str, schema: SchemaRef) -> Result<Self> {
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_max_row_group_row_count(Some(ROWS_PER_GROUP))
+            .build();
+        Self::new(location, folder, Group::Rows, schema, properties)
+    }
+
+    /// Starts a tensor file, which takes batches of [`tensor_schema`].
+    pub fn tensors(location: &Location, folder: &str, group: Group, spec: &TensorSpec) -> Result<Self> {
+        let schema = tensor_schema(group, spec)?;
+        let tensor = ColumnPath::from(schema.field(2).name().as_str());
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::UNCOMPRESSED)
+            .set_dictionary_enabled(false)
+            .set_data_page_size_limit(usize::MAX)
+            .set_data_page_row_count_limit(usize::MAX)
+            .set_max_row_group_row_count(None)
+            .set_statistics_enabled(EnabledStatistics::Chunk)
+            .set_column_statistics_enabled(tensor, EnabledStatistics::None)
+            .build();
+        Self::new(location, folder, group, schema, properties)
+    }
+
+    fn new(
+        location: &Location,
+        folder: &str,
+        group: Group,
+        schema: SchemaRef,
+        properties: WriterProperties,
+    ) -> Result<Self> {
+        let path = format!("{folder}/{group}.parquet");
+        let uri = location.uri_of(&path);
+        let writer = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties));
+        let writer = writer.map_err(|source| Error::Parquet { path: uri.clone(), source })?;
+        let upload = location.upload(&path);
+        Ok(Self { group, path, uri, schema, writer, upload, rows: 0, open_rows: 0, blocks: Vec::new() })
+    }
+
+    /// Appends rows given as the columns of the file's schema.
+    pub fn write(&mut self, columns: Vec<ArrayRef>) -> Result<()> {
+        let batch = RecordBatch::try_new(self.schema.clone(), columns)?;
+        self.writer.write(&batch).map_err(|source| self.failure(source))?;
+        self.rows += batch.num_rows() as u64;
+        self.open_rows += batch.num_rows() as u32;
+        if self.group == Group::Rows {
+            self.send()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the row group of a tensor file as block `number`. Without rows since the last one there is no block.
+    pub fn end_block(&mut self, number: u32) -> Result<()> {
+        let rows = std::mem::take(&mut self.open_rows);
+        if rows == 0 {
+            return Ok(());
+        }
+        self.writer.flush().map_err(|source| self.failure(source))?;
+        let bytes = self.send()?;
+        let metadata = self.writer.flushed_row_groups().last();
+        let block = metadata.and_then(|metadata| block(metadata, number, rows, &bytes)).ok_or_else(|| {
+            self.failure(ParquetError::General("the writer did not keep to one plain page per column".into()))
+        })?;
+        self.blocks.push(block);
+        Ok(())
+    }
+
+    /// Ends the file.
+    pub fn finish(mut self) -> Result<FileEntry> {
+        self.writer.finish().map_err(|source| self.failure(source))?;
+        self.send()?;
+        let (bytes, xxh3) = self.upload.finish()?;
+        let Self { group, path, rows, blocks, .. } = self;
+        Ok(FileEntry { group, path, rows, bytes, xxh3, blocks })
+    }
+
+    /// Sends on what the Parquet writer has finished.
+    fn send(&mut self) -> Result<Bytes> {
+        self.writer.sync().map_err(|e| self.failure(e.into()))?;
+        let bytes = Bytes::from(std::mem::take(self.writer.inner_mut()));
+        if !bytes.is_empty() {
+            self.upload.write(bytes.clone())?;
+        }
+        Ok(bytes)
+    }
+
+    fn failure(&self, source: ParquetError) -> Error {
+        Error::Parquet { path: self.uri.clone(), source }
+    }
+}
+
+/// `row` (u32, index into `rows.parquet`), `sample_id` (u64) and the tensors, with dtype and shape in the metadata of
+/// their field.
+pub fn tensor_schema(group: Group, spec: &TensorSpec) -> Result<SchemaRef> {
+    let column = group.column().unwrap_or_default();
+    let bytes = i32::try_from(spec.bytes()).map_err(|_| Error::Config {
+        key: "shape",
+        problem: format!("a row of `{column}` has {} bytes, more than Arrow allows", spec.bytes()),
+    })?;
+    let shape = spec.shape.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let metadata =
+        HashMap::from([("dtype".into(), spec.dtype.clone()), ("shape".into(), format!("[{shape}]"))]);
+    Ok(Arc::new(Schema::new(vec![
+        Field::new("row", DataType::UInt32, false),
+        Field::new("sample_id", DataType::UInt64, false),
+        Field::new(column, DataType::FixedSizeBinary(bytes), false).with_metadata(metadata),
+    ])))
+}
+
+/// Finds the values in a row group just written, whose bytes are the end of `written`; `None` if it is not laid out
+/// as it should be.
+fn block(metadata: &RowGroupMetaData, number: u32, rows: u32, written: &[u8]) -> Option<BlockEntry> {
+    let [row, sample_id, tensors] = metadata.columns() else { return None };
+    let offset = u64::try_from(row.data_page_offset()).ok()?;
+    let end = u64::try_from(tensors.data_page_offset() + tensors.compressed_size()).ok()?;
+    let bytes = end.checked_sub(offset)?;
+    let written = &written[written.len().checked_sub(usize::try_from(bytes).ok()?)?..];
+    let width = u64::try_from(tensors.column_descr().type_length()).ok()?;
+    let at = |column: &ColumnChunkMetaData, width: u64| {
+        // A page is its header and then, PLAIN and without nulls, nothing but the values.
+        let end = u64::try_from(column.data_page_offset() + column.compressed_size()).ok()?;
+        let pages = column.page_encoding_stats()?.iter();
+        let pages: i32 =
+            pages.filter(|stats| stats.page_type == PageType::DATA_PAGE).map(|stats| stats.count).sum();
+        let at = end.checked_sub(offset + u64::from(rows) * width)?;
+        (pages == 1).then(|| u32::try_from(at).ok())?
+    };
+    Some(BlockEntry {
+        number,
+        rows,
+        offset,
+        bytes,
+        row_at: at(row, 4)?,
+        sample_id_at: at(sample_id, 8)?,
+        values_at: at(tensors, width)?,
+        xxh3: Checksum::of(written),
+    })
+}

@@ -1,0 +1,221 @@
+//! `dataset.json`: what all shards of a dataset share. It is put once, with create-if-absent; whoever comes later with
+//! other settings is refused, with the name of the first field that differs.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::checksum::Checksum;
+use crate::error::{Error, Result};
+use crate::layout::{DATASET, Split};
+use crate::location::Location;
+
+/// The version of the format that this code writes and reads.
+pub const FORMAT: u32 = 1;
+
+/// What all shards of a dataset share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DatasetSpec {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The column `latents_R` by resolution R in pixels.
+    pub latents: BTreeMap<u32, TensorSpec>,
+    /// What `latents_R` holds of the VAE's distribution, unscaled: `moments`, `mean` or `sample`.
+    pub latents_kind: String,
+    /// The column `text`.
+    pub text: TensorSpec,
+    /// The frozen models that made the tensors.
+    pub models: ModelDigests,
+    /// The VAE's factor between its latents and what the U-Net sees. Not applied to what is stored.
+    pub scaling_factor: f64,
+    /// Share of the kept rows that is held out for validation, by sample id ([`Split::of`]).
+    pub validation_share: f64,
+    /// Kept rows in a full row group.
+    pub row_group_rows: u32,
+    /// The settings that shaped the pixels and token ids.
+    pub prepare: Value,
+}
+
+/// A tensor column: FixedSizeBinary, row-major, little-endian.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorSpec {
+    /// `f16`.
+    pub dtype: String,
+    /// The shape of one row.
+    pub shape: Vec<u32>,
+}
+
+/// Digests of the frozen models' folders.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelDigests {
+    /// Of the VAE.
+    pub vae: String,
+    /// Of the text encoder.
+    pub text_encoder: String,
+    /// Of the tokenizer.
+    pub tokenizer: String,
+}
+
+impl TensorSpec {
+    /// f16 of some shape.
+    pub fn f16(shape: impl Into<Vec<u32>>) -> Self {
+        Self { dtype: "f16".into(), shape: shape.into() }
+    }
+
+    /// Bytes of one row.
+    pub fn bytes(&self) -> usize {
+        2 * self.shape.iter().map(|n| *n as usize).product::<usize>()
+    }
+}
+
+impl DatasetSpec {
+    /// Kept rows in a full row group, unless chosen otherwise.
+    pub const ROW_GROUP_ROWS: u32 = 256;
+
+    /// BLAKE3 of the specification: it changes when anything that shapes the tensors does.
+    pub fn digest(&self) -> String {
+        blake3::hash(as_json(self).to_string().as_bytes()).to_hex()[..32].to_owned()
+    }
+
+    /// The split of a sample.
+    pub fn split(&self, sample_id: u64) -> Split {
+        Split::of(sample_id, self.validation_share)
+    }
+
+    /// Refuses what cannot be written.
+    pub(crate) fn validate(&self) -> Result<()> {
+        let fail = |key, problem: String| Err(Error::Config { key, problem });
+        if self.latents.is_empty() {
+            return fail("latents", "there is no resolution; name at least one".into());
+        }
+        for column in self.latents.values().chain([&self.text]) {
+            if column.dtype != "f16" {
+                return fail(
+                    "dtype",
+                    format!("`{}` is not supported; tensors are stored as f16", column.dtype),
+                );
+            }
+            // One page holds a row group's tensors, and a page's length is an i32.
+            let bytes = column.bytes() * self.row_group_rows as usize;
+            if bytes == 0 || bytes > 1 << 30 {
+                let rows = (1 << 30) / column.bytes().max(1);
+                let problem = format!("rows of {} bytes allow 1 to {rows} rows", column.bytes());
+                return fail("row_group_rows", problem);
+            }
+        }
+        if !(0.0..1.0).contains(&self.validation_share) {
+            return fail("validation.share", "must be at least 0 and less than 1".into());
+        }
+        Ok(())
+    }
+}
+
+/// The object `dataset.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Header {
+    #[serde(flatten)]
+    pub spec: DatasetSpec,
+    pub empty_caption: EmptyCaption,
+}
+
+/// Where the embedding of the empty caption is: an object of raw values in the form of the column `text`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct EmptyCaption {
+    pub path: String,
+    pub xxh3: Checksum,
+}
+
+impl Header {
+    /// Puts `dataset.json`, or checks that the one there says the same.
+    pub fn create(location: &Location, spec: DatasetSpec, empty_caption: &[u8]) -> Result<Self> {
+        spec.validate()?;
+        if let Some(header) = Self::read(location)? {
+            header.check_same(location, &spec)?;
+            return Ok(header);
+        }
+        if empty_caption.len() != spec.text.bytes() {
+            let problem =
+                format!("{} bytes, but a row of `text` has {}", empty_caption.len(), spec.text.bytes());
+            return Err(Error::Config { key: "the empty caption's embedding", problem });
+        }
+        let xxh3 = Checksum::of(empty_caption);
+        let path = format!("empty-caption-{xxh3}.bin");
+        location.put(&path, Bytes::copy_from_slice(empty_caption))?;
+        let header = Self { spec, empty_caption: EmptyCaption { path, xxh3 } };
+        let text = serde_json::to_vec_pretty(&header).map_err(|e| format_error(location, &e))?;
+        if location.put_if_absent(DATASET, text.into())? {
+            return Ok(header);
+        }
+        // Somebody was faster.
+        let theirs = Self::open(location)?;
+        theirs.check_same(location, &header.spec)?;
+        Ok(theirs)
+    }
+
+    /// Reads `dataset.json`.
+    pub fn open(location: &Location) -> Result<Self> {
+        Self::read(location)?.ok_or_else(|| Error::NoDataset { uri: location.uri().into() })
+    }
+
+    fn read(location: &Location) -> Result<Option<Self>> {
+        let Some(bytes) = location.get_if_present(DATASET)? else { return Ok(None) };
+        let value: Value = serde_json::from_slice(&bytes).map_err(|e| format_error(location, &e))?;
+        if value["format"] != FORMAT {
+            let problem = format!(
+                "format {} is not known to this version, which reads {FORMAT}; update Tidemill",
+                value["format"]
+            );
+            return Err(Error::Format { path: location.uri_of(DATASET), problem });
+        }
+        serde_json::from_value(value).map(Some).map_err(|e| format_error(location, &e))
+    }
+
+    fn check_same(&self, location: &Location, wanted: &DatasetSpec) -> Result<()> {
+        match first_difference("", &as_json(&self.spec), &as_json(wanted)) {
+            None => Ok(()),
+            Some((field, existing, wanted)) => {
+                Err(Error::Spec { uri: location.uri().into(), field, existing, wanted })
+            }
+        }
+    }
+
+    /// The embedding of the empty caption, in the form of a row of `text`.
+    pub fn empty_caption(&self, location: &Location) -> Result<Bytes> {
+        let bytes = location.get(&self.empty_caption.path)?;
+        if Checksum::of(&bytes) != self.empty_caption.xxh3 || bytes.len() != self.spec.text.bytes() {
+            return Err(Error::Format {
+                path: location.uri_of(&self.empty_caption.path),
+                problem: "is damaged (wrong checksum or size); preprocess into another output".into(),
+            });
+        }
+        Ok(bytes)
+    }
+}
+
+fn format_error(location: &Location, error: &serde_json::Error) -> Error {
+    let problem = format!("is no dataset description ({error}); is this a dataset's folder?");
+    Error::Format { path: location.uri_of(DATASET), problem }
+}
+
+/// As it reads back from text, so that numbers compare as they were stored.
+fn as_json(spec: &DatasetSpec) -> Value {
+    serde_json::to_string(spec).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+}
+
+/// Dotted path and both values of the first field that differs.
+fn first_difference(path: &str, a: &Value, b: &Value) -> Option<(String, String, String)> {
+    if a == b {
+        return None;
+    }
+    let (Value::Object(left), Value::Object(right)) = (a, b) else {
+        return Some((path.to_owned(), a.to_string(), b.to_string()));
+    };
+    let keys = left.keys().chain(right.keys().filter(|key| !left.contains_key(*key)));
+    keys.into_iter().find_map(|key| {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let value = |map: &serde_json::Map<String, Value>| map.get(key).cloned().unwrap_or(Value::Null);
+        first_difference(&path, &value(left), &value(right))
+    })
+}

@@ -1,0 +1,94 @@
+//! Compares everything on storage with what was committed: sizes, checksums and row counts of every file.
+
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaDataReader;
+use serde::Serialize;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::checksum::Checksum;
+use crate::commit::FileEntry;
+use crate::dataset::Dataset;
+use crate::error::Result;
+use crate::location::Location;
+
+/// Bytes read at a time.
+const CHUNK: u64 = 16 << 20;
+
+/// Bytes at the end of a file that hold most footers.
+const FOOTER: u64 = 64 << 10;
+
+/// What a verification found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Verification {
+    /// Files looked at.
+    pub files: u64,
+    /// Their bytes, as committed.
+    pub bytes: u64,
+    /// The files that are not what was committed.
+    pub damaged: Vec<Damage>,
+}
+
+/// A file that is not what was committed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// Path or URI of the file.
+    pub path: String,
+    /// What is wrong with it.
+    pub problem: String,
+    /// The commit to remove, so that preprocessing writes the unit again.
+    pub commit: String,
+}
+
+impl Dataset {
+    /// Reads every file of the snapshot and compares it with its commit. `progress` is told the bytes done.
+    pub fn verify(&self, mut progress: impl FnMut(u64)) -> Verification {
+        let mut result = Verification::default();
+        for commit in &self.manifest().commits {
+            for file in &commit.files {
+                if let Err(problem) = check(self.location(), file) {
+                    let (path, commit) = (self.location().uri_of(&file.path), commit.id.commit_key());
+                    result.damaged.push(Damage { path, problem, commit });
+                }
+                result.files += 1;
+                result.bytes += file.bytes;
+                progress(result.bytes);
+            }
+        }
+        result
+    }
+}
+
+fn check(location: &Location, file: &FileEntry) -> Result<(), String> {
+    let mut hasher = Xxh3::new();
+    for start in (0..file.bytes).step_by(CHUNK as usize) {
+        let end = (start + CHUNK).min(file.bytes);
+        let bytes = location.get_range(&file.path, start..end).map_err(|e| e.to_string())?;
+        if bytes.len() as u64 != end - start {
+            return Err(format!("is shorter than the {} bytes committed", file.bytes));
+        }
+        hasher.update(&bytes);
+    }
+    let found = Checksum::from(&hasher);
+    if found != file.xxh3 {
+        return Err(format!("has the checksum {found}, {} was committed", file.xxh3));
+    }
+    let rows = rows_in_footer(location, file)?;
+    if u64::try_from(rows) != Ok(file.rows) {
+        return Err(format!("has {rows} rows, {} were committed", file.rows));
+    }
+    Ok(())
+}
+
+fn rows_in_footer(location: &Location, file: &FileEntry) -> Result<i64, String> {
+    let mut wanted = FOOTER;
+    loop {
+        let start = file.bytes.saturating_sub(wanted);
+        let end = location.get_range(&file.path, start..file.bytes).map_err(|e| e.to_string())?;
+        let mut reader = ParquetMetaDataReader::new();
+        match reader.try_parse_sized(&end, file.bytes).and_then(|()| reader.finish()) {
+            Ok(metadata) => return Ok(metadata.file_metadata().num_rows()),
+            Err(ParquetError::NeedMoreData(bytes)) if bytes as u64 > wanted => wanted = bytes as u64,
+            Err(error) => return Err(format!("has no readable footer: {error}")),
+        }
+    }
+}
