@@ -4,7 +4,8 @@
     cargo run --release -p tidemill-synth --example synth -- /tmp/scenes-test 2000 2
     cargo run --release -p tidemill-synth --example synth -- /tmp/scenes-heldout 2000 3 held_out
     cargo build --release -p tidemill-synth --example check
-    .venv/bin/python scripts/make_assets.py --train /tmp/scenes --test /tmp/scenes-test --heldout /tmp/scenes-heldout
+    .venv/bin/python scripts/make_assets.py \\
+        --train /tmp/scenes --test /tmp/scenes-test --heldout /tmp/scenes-heldout
 
 Each part can be made alone (`--only vae`), and `--report` measures what lies in assets/ without training.
 """
@@ -21,12 +22,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--train", type=Path, required=True, help="folder of scenes to train on")
     parser.add_argument("--test", type=Path, required=True, help="folder of scenes of another seed")
     parser.add_argument("--heldout", type=Path, required=True, help="folder of scenes of the held-out pairs")
     parser.add_argument("--out", type=Path, default=ROOT / "assets", help="folder to write")
-    parser.add_argument("--check", type=Path, default=ROOT / "target/release/examples/check", help="the checker")
+    parser.add_argument(
+        "--check", type=Path, default=ROOT / "target/release/examples/check", help="the checker"
+    )
     parser.add_argument("--only", choices=["layout", "text", "vae"], help="make this part only")
     parser.add_argument("--report", action="store_true", help="train nothing, measure and write the README")
     parser.add_argument("--vae-steps", type=int, default=3500)

@@ -1,4 +1,4 @@
-"""Reads scenes that `tidemill synth` wrote: pixels as the quickstart prepares them, and captions with their attributes."""
+"""Reads scenes that `tidemill synth` wrote: pixels as the quickstart prepares them, captions with attributes."""
 
 import io
 from pathlib import Path
@@ -10,7 +10,7 @@ from PIL import Image
 
 RESOLUTION = 64
 
-# The words of the scenes, in the order of their class numbers. The first two words of a place are its canonical name.
+# The scenes' canonical words, in the order of their class numbers.
 ATTRIBUTES = {
     "size": ["small", "large"],
     "colour": ["red", "orange", "yellow", "green", "cyan", "blue", "purple", "black"],

@@ -1,4 +1,4 @@
-"""Writes what needs no training: the tokenizer, the scheduler, the U-Net's config and model_index.json, in SD2's manner."""
+"""Writes what needs no training, in SD2's manner: tokenizer, scheduler, the U-Net's config, model_index.json."""
 
 import gzip
 import json
@@ -55,7 +55,7 @@ def write(out: Path) -> None:
 
 
 def tokenizer(out: Path) -> None:
-    """CLIP's vocabulary from open_clip's wheel; the other two files say what stable-diffusion-2-base's say."""
+    """CLIP's vocabulary from open_clip's wheel; the other files say what stable-diffusion-2-base's say."""
     out.mkdir(parents=True, exist_ok=True)
     wheel = Path(open_clip.__file__).parent / "bpe_simple_vocab_16e6.txt.gz"
     with gzip.open(wheel, "rt", encoding="utf-8") as lines:
@@ -64,12 +64,19 @@ def tokenizer(out: Path) -> None:
     words = [*bytes_, *(b + "</w>" for b in bytes_), *("".join(m.split()) for m in merges)]
     words += ["<|startoftext|>", "<|endoftext|>"]
     vocab = {word: i for i, word in enumerate(words)}
-    assert len(vocab) == 49408 and vocab["!"] == 0
+    assert len(vocab) == 49408
+    assert vocab["!"] == 0
     (out / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
     (out / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
 
     def special(content: str) -> dict:
-        return {"content": content, "lstrip": False, "normalized": True, "rstrip": False, "single_word": False}
+        return {
+            "content": content,
+            "lstrip": False,
+            "normalized": True,
+            "rstrip": False,
+            "single_word": False,
+        }
 
     start, end = special("<|startoftext|>"), special("<|endoftext|>")
     config = {
@@ -85,7 +92,10 @@ def tokenizer(out: Path) -> None:
     }
     save_json(out / "tokenizer_config.json", config)
     # This file decides: padding is "!", id 0.
-    save_json(out / "special_tokens_map.json", {"bos_token": start, "eos_token": end, "pad_token": "!", "unk_token": end})
+    save_json(
+        out / "special_tokens_map.json",
+        {"bos_token": start, "eos_token": end, "pad_token": "!", "unk_token": end},
+    )
 
 
 def save_json(path: Path, value: dict) -> None:

@@ -14,16 +14,17 @@ from . import data, text, vae
 
 README = """# The quickstart's tiny frozen models
 
-In the diffusers layout, f16, made by `scripts/make_assets.py` (its head says how) with seed {seed}: VAE {vae_steps} steps, text encoder {text_steps} steps,
-on 40,000 scenes of seed 1. torch {torch}, diffusers {diffusers}, transformers {transformers}. The vocabulary is open_clip's copy of
-CLIP's; `unet/config.json` has no weights beside it, for the U-Net is what a run trains.
+In the diffusers layout, f16, made by the commands at the head of `scripts/make_assets.py`: seed {seed},
+{vae_steps} steps of 16 images for the VAE, {text_steps} steps of 96 captions for the text encoder, on {threads} thread(s),
+from 40,000 scenes of seed 1; torch {torch}, diffusers {diffusers}, transformers {transformers}.
+The vocabulary is open_clip's copy of CLIP's. `unet/config.json` has no weights beside it: the U-Net is what a run trains.
 
 | measured on | figure | value |
 | --- | --- | --- |
 {table}
 
-"Test scenes" are of another seed; "held-out pairs" are scenes of the pairs of colour and shape that neither model ever saw.
-Probes are linear maps from the state at the end of the caption, fitted on training captions.
+"Test scenes" are of another seed; "held-out pairs" are scenes of the pairs of colour and shape that neither
+model ever saw. Probes are linear maps from the state at the end of the caption, fitted on training captions.
 """
 
 
@@ -33,6 +34,7 @@ def write(args: argparse.Namespace) -> None:
     print(table)
     readme = README.format(
         seed=args.seed,
+        threads=args.threads,
         vae_steps=args.vae_steps,
         text_steps=args.text_steps,
         torch=torch.__version__.split("+")[0],
@@ -47,17 +49,25 @@ def vae_rows(args: argparse.Namespace) -> list[tuple[str, str, str]]:
     model = vae.load(args.out)
     rows = []
     for where, folder in [("test scenes", args.test), ("held-out pairs", args.heldout)]:
-        kept = [row for row in data.rows(folder, ["jpg", "colour", "shape"]) if data.decode(row["jpg"]) is not None]
+        kept = [
+            row
+            for row in data.rows(folder, ["jpg", "colour", "shape"])
+            if data.decode(row["jpg"]) is not None
+        ]
         truth = [(row["colour"], row["shape"]) for row in kept]
         images = data.images(folder)
         rows.append((where, "VAE, PSNR", f"{vae.psnr(model, images):.2f} dB"))
         rows.append((where, "checker on the pixels", percent(checked(args.check, images, truth))))
         decoded = vae.reconstruct(model, images)
-        rows.append((where, "checker on the VAE's reconstruction", percent(checked(args.check, decoded, truth))))
+        rows.append(
+            (where, "checker on the VAE's reconstruction", percent(checked(args.check, decoded, truth)))
+        )
     with torch.no_grad():
         posterior = model.encode(vae.normalise(data.images(args.test))).latent_dist
         latents = posterior.sample() * model.config.scaling_factor
-    rows.append(("test scenes", "scaled latents, mean and deviation", f"{latents.mean():.3f}, {latents.std():.3f}"))
+    rows.append(
+        ("test scenes", "scaled latents, mean and deviation", f"{latents.mean():.3f}, {latents.std():.3f}")
+    )
     return rows
 
 

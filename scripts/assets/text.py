@@ -1,8 +1,8 @@
-"""Trains the text encoder: after the end of the caption every hidden state says size, colour, shape and place.
+"""Trains the text encoder: past the end of the caption every state says size, colour, shape and place.
 
-Each attribute has a quarter of the hidden state to itself, where each of its values is a row of a Hadamard matrix. So states have
-mean 0 and variance 1, as the final layer norm gives them, a linear map reads any attribute, and a pair of values never
-trained on has just the state that its parts add up to.
+Each attribute has a quarter of the hidden state to itself, where each of its values is a row of a Hadamard
+matrix. So states have mean 0 and variance 1, as the final layer norm gives them, a linear map reads any
+attribute, and a pair of values never trained on has just the state that its parts add up to.
 """
 
 from pathlib import Path
@@ -51,7 +51,9 @@ def codes() -> list[torch.Tensor]:
 
 def train(folder: Path, out: Path, steps: int, seed: int) -> None:
     tokenizer = CLIPTokenizer.from_pretrained(out / "tokenizer")
-    assert len(tokenizer) == CONFIG["vocab_size"] and tokenizer.pad_token_id == 0
+    # Some releases of transformers load a vocabulary of two tokens and say nothing.
+    assert len(tokenizer) == CONFIG["vocab_size"]
+    assert tokenizer.pad_token_id == 0
     texts, classes = data.captions(folder)
     generator = torch.Generator().manual_seed(seed)
     texts, classes = shorten(texts, classes, generator)
@@ -77,13 +79,17 @@ def train(folder: Path, out: Path, steps: int, seed: int) -> None:
 
 
 def save(model: CLIPTextModel, folder: Path) -> None:
-    """In f16, under the names that Stable Diffusion's own folders have, whatever this transformers would write."""
+    """In f16, under the names in Stable Diffusion's own folders, whatever this transformers would write."""
     model.half().save_pretrained(folder)
-    weights = {f"text_model.{name.removeprefix('text_model.')}": value for name, value in model.state_dict().items()}
+    weights = {
+        f"text_model.{name.removeprefix('text_model.')}": value for name, value in model.state_dict().items()
+    }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def shorten(texts: list[str], classes: torch.Tensor, generator: torch.Generator) -> tuple[list[str], torch.Tensor]:
+def shorten(
+    texts: list[str], classes: torch.Tensor, generator: torch.Generator
+) -> tuple[list[str], torch.Tensor]:
     """Replaces some captions by canonical ones that leave attributes out."""
     texts, classes = list(texts), classes.clone()
     for i in range(len(texts)):
@@ -103,7 +109,9 @@ def shorten(texts: list[str], classes: torch.Tensor, generator: torch.Generator)
 
 def tokenise(tokenizer: CLIPTokenizer, texts: list[str]) -> torch.Tensor:
     """i64 [N, 77], padded with id 0."""
-    return tokenizer(texts, padding="max_length", truncation=True, max_length=LENGTH, return_tensors="pt").input_ids
+    return tokenizer(
+        texts, padding="max_length", truncation=True, max_length=LENGTH, return_tensors="pt"
+    ).input_ids
 
 
 def after_end(ids: torch.Tensor) -> torch.Tensor:

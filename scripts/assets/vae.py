@@ -1,4 +1,4 @@
-"""Trains the VAE: 64 x 64 pixels to 8 x 8 x 4 latents and back, by mean squared error and a weak pull of the posterior to N(0, 1)."""
+"""Trains the VAE: 64 x 64 pixels to 8 x 8 x 4 latents and back, by squared error and a weak pull to N(0, 1)."""
 
 import math
 import time
@@ -84,9 +84,9 @@ def save(model: AutoencoderKL, images: torch.Tensor, out: Path) -> None:
 
 
 def even_out(model: AutoencoderKL, images: torch.Tensor) -> None:
-    """Gives every latent channel mean 0 and the same deviation, by folding it into the 1 x 1 convolutions around the latents.
+    """Gives every latent channel mean 0 and the same deviation.
 
-    What the VAE does to an image stays the same; noise then hits all channels alike.
+    It is folded into the 1 x 1 convolutions around the latents. What the VAE does to an image stays the same; noise then hits all channels alike.
     """
     posteriors = [model.encode(batch).latent_dist for batch in images.split(256)]
     latents = torch.cat([posterior.sample() for posterior in posteriors])
@@ -108,7 +108,9 @@ def load(folder: Path) -> AutoencoderKL:
 @torch.no_grad()
 def reconstruct(model: AutoencoderKL, images: torch.Tensor) -> torch.Tensor:
     """Through the mean of the moments and back: u8 to u8."""
-    decoded = [model.decode(model.encode(batch).latent_dist.mean).sample for batch in normalise(images).split(128)]
+    decoded = [
+        model.decode(model.encode(batch).latent_dist.mean).sample for batch in normalise(images).split(128)
+    ]
     return ((torch.cat(decoded) + 1.0) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
 
