@@ -6,6 +6,7 @@ use crate::layers::{Activation, LayerNorm, Linear};
 use crate::params::{Init, Params, Scope, Start};
 use crate::{Error, weights};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -77,6 +78,17 @@ impl ClipTextConfig {
     /// If it is missing, malformed, or names an option that is not supported.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let read: Self = config::read(path, &ACCEPTED)?;
+        config::require_positive(
+            path,
+            &[
+                ("vocab_size", read.vocab_size),
+                ("hidden_size", read.hidden_size),
+                ("intermediate_size", read.intermediate_size),
+                ("num_hidden_layers", read.num_hidden_layers),
+                ("num_attention_heads", read.num_attention_heads),
+                ("max_position_embeddings", read.max_position_embeddings),
+            ],
+        )?;
         if read.hidden_size % read.num_attention_heads != 0 {
             return Err(Error::Unsupported {
                 path: path.into(),
@@ -86,6 +98,12 @@ impl ClipTextConfig {
             });
         }
         Ok(read)
+    }
+
+    /// Writes `config.json` as transformers reads it.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        let about = json!({"architectures": ["CLIPTextModel"], "model_type": "clip_text_model"});
+        config::write(path, about, self)
     }
 }
 
@@ -138,6 +156,15 @@ impl ClipTextModel {
         weights::load_weights(&model.params, dir)?;
         model.params.set_kind(kind);
         Ok(model)
+    }
+
+    /// Writes a `text_encoder/` folder that transformers' `CLIPTextModel.from_pretrained` opens.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<(), Error> {
+        self.config.write(&dir.join("config.json"))?;
+        weights::save_weights(&self.params.named(), &dir.join(weights::TRANSFORMERS_FILE))
     }
 
     /// Token ids [N, L] (i64) to the last hidden state [N, L, D], final layer norm applied. Attention

@@ -29,7 +29,16 @@ pub fn read_object(path: &Path) -> Result<Map<String, Value>, Error> {
         return Err(Error::Missing { path: path.into(), hint });
     }
     let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
-    serde_json::from_str(&text).map_err(|e| Error::Json { path: path.into(), message: e.to_string() })
+    serde_json::from_str(&without_infinities(&text))
+        .map_err(|e| Error::Json { path: path.into(), message: e.to_string() })
+}
+
+/// Python writes infinities into JSON, which has none: `"lambda_min_clipped": -Infinity` stands in every
+/// file of diffusers' DPMSolverMultistepScheduler. They become null, which no number is.
+fn without_infinities(text: &str) -> String {
+    ["-Infinity", "Infinity", "NaN"]
+        .iter()
+        .fold(text.to_string(), |text, value| text.replace(&format!("\": {value}"), "\": null"))
 }
 
 /// As [`read`], for an object already read.
@@ -58,7 +67,20 @@ pub fn parse<T: DeserializeOwned>(
             return Err(unsupported(key, &value, format!("it must be {}", values.join(" or "))));
         }
     }
-    serde_json::from_value(Value::Object(object)).map_err(|e| explain(path, &e.to_string()))
+    serde_path_to_error::deserialize(Value::Object(object)).map_err(|e| explain(path, &e))
+}
+
+/// Refuses the first of `values` that is not at least 1: no size, count or divisor may be less.
+pub fn require_positive(path: &Path, values: &[(&str, i64)]) -> Result<(), Error> {
+    match values.iter().find(|(_, value)| *value < 1) {
+        None => Ok(()),
+        Some((key, value)) => Err(Error::Unsupported {
+            path: path.into(),
+            key: (*key).into(),
+            value: value.to_string(),
+            allowed: "it must be at least 1".into(),
+        }),
+    }
 }
 
 /// Compares by value, so that `1` equals `1.0`.
@@ -70,22 +92,33 @@ fn same(value: &Value, literal: &str) -> bool {
     }
 }
 
-fn explain(path: &Path, message: &str) -> Error {
+fn explain(path: &Path, error: &serde_path_to_error::Error<serde_json::Error>) -> Error {
+    let message = error.inner().to_string();
     match message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
         Some((key, _)) => Error::UnknownKey { path: path.into(), key: key.into() },
-        None => Error::Json { path: path.into(), message: message.into() },
+        None => Error::Json { path: path.into(), message: format!("`{}`: {message}", error.path()) },
     }
 }
 
-/// Writes `config` as pretty JSON with diffusers' `_class_name` in front.
-pub fn write(path: &Path, class_name: &str, config: &impl serde::Serialize) -> Result<(), Error> {
+/// Writes `config` as pretty JSON after what says whose configuration it is (e.g. `_class_name`).
+pub fn write(path: &Path, about: Value, config: &impl serde::Serialize) -> Result<(), Error> {
     let json_error = |e: serde_json::Error| Error::Json { path: path.into(), message: e.to_string() };
     let mut object = Map::new();
-    object.insert("_class_name".into(), class_name.into());
-    if let Value::Object(fields) = serde_json::to_value(config).map_err(json_error)? {
-        object.extend(fields);
+    for part in [about, serde_json::to_value(config).map_err(json_error)?] {
+        if let Value::Object(fields) = part {
+            object.extend(fields);
+        }
     }
-    let text = serde_json::to_string_pretty(&object).map_err(json_error)?;
+    write_object(path, &object)
+}
+
+/// Writes `object` as pretty JSON, and the folder it lies in.
+pub fn write_object(path: &Path, object: &Map<String, Value>) -> Result<(), Error> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+    }
+    let text = serde_json::to_string_pretty(object)
+        .map_err(|e| Error::Json { path: path.into(), message: e.to_string() })?;
     std::fs::write(path, text + "\n").map_err(Error::io(path))
 }
 

@@ -65,6 +65,12 @@ pub enum Error {
         /// The tensors that are missing, superfluous or of another shape.
         message: String,
     },
+    /// An export would overwrite the models it copies.
+    #[error("{}: the export cannot go into the model folder it is made from; give another folder", path.display())]
+    SameFolder {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A sampler was asked for something its schedule cannot do.
     #[error("sampler: {0}")]
     Sampler(String),

@@ -1,7 +1,7 @@
 //! A model folder in the diffusers layout: where its parts are, the digest that identifies a part,
 //! and how a trained U-Net becomes a folder that diffusers opens.
 
-use crate::{Error, SchedulerConfig, UNetConfig, weights};
+use crate::{Error, SchedulerConfig, UNetConfig, config, weights};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use tch::Tensor;
@@ -79,7 +79,7 @@ impl ModelFolder {
     /// the prediction type it was trained for.
     ///
     /// # Errors
-    /// If a file cannot be read or written.
+    /// If a file cannot be read or written, or `to` is this folder.
     pub fn export(
         &self,
         to: &Path,
@@ -87,14 +87,16 @@ impl ModelFolder {
         tensors: &[(String, Tensor)],
         scheduler: &SchedulerConfig,
     ) -> Result<(), Error> {
+        std::fs::create_dir_all(to).map_err(Error::io(to))?;
+        let real = |path: &Path| path.canonicalize().map_err(Error::io(path));
+        if real(to)? == real(&self.path)? {
+            return Err(Error::SameFolder { path: to.into() });
+        }
         for part in ["vae", "text_encoder", "tokenizer"] {
             copy_files(&self.path.join(part), &to.join(part))?;
         }
-        for part in ["unet", "scheduler"] {
-            std::fs::create_dir_all(to.join(part)).map_err(Error::io(to.join(part)))?;
-        }
         unet.write(&to.join("unet/config.json"))?;
-        weights::save_weights(tensors, &to.join("unet/diffusion_pytorch_model.safetensors"))?;
+        weights::save_weights(tensors, &to.join("unet").join(weights::DIFFUSERS_FILE))?;
         scheduler.write(&to.join("scheduler/scheduler_config.json"))?;
         write_index(&to.join("model_index.json"))
     }
@@ -152,7 +154,5 @@ fn write_index(path: &Path) -> Result<(), Error> {
         ("vae", pair("diffusers", "AutoencoderKL")),
     ];
     let index: Map<String, Value> = parts.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
-    let text = serde_json::to_string_pretty(&index)
-        .map_err(|e| Error::Json { path: path.into(), message: e.to_string() })?;
-    std::fs::write(path, text + "\n").map_err(Error::io(path))
+    config::write_object(path, &index)
 }

@@ -182,9 +182,12 @@ fn spaced(end: usize, i: usize, intervals: usize) -> i64 {
     (end as f64 / intervals as f64 * i as f64).round_ties_even() as i64
 }
 
+/// From the end by a stride that is rounded as numpy's `arange` does, which decides the ties. (For some
+/// numbers of steps `arange` gives diffusers one more timestep, -1: that one is not followed.)
 fn trailing(total: usize, steps: usize) -> Vec<i64> {
-    let stride = total as f64 / steps as f64;
-    (0..steps).map(|i| (total as f64 - stride * i as f64).round_ties_even() as i64 - 1).collect()
+    let end = total as f64;
+    let stride = end - (end - end / steps as f64);
+    (0..steps).map(|i| (end - stride * i as f64).round_ties_even() as i64 - 1).collect()
 }
 
 fn to_i64(n: usize) -> i64 {
@@ -248,5 +251,70 @@ fn expand(unconditional: &Tensor, n: i64) -> Tensor {
         unconditional.shallow_clone()
     } else {
         unconditional.expand([n, size[1], size[2]], false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SchedulerConfig;
+    use tch::Device;
+
+    fn schedule(config: SchedulerConfig) -> NoiseSchedule {
+        NoiseSchedule::new(config, Device::Cpu)
+    }
+
+    #[test]
+    fn impossible_runs_are_refused() {
+        let plain = schedule(SchedulerConfig::default());
+        for steps in [0, 1000, 2000] {
+            let refused = Sampler::new(Method::Ddim, &plain, steps).unwrap_err().to_string();
+            assert!(refused.contains(&format!("steps = {steps} must be between 1 and 999")), "{refused}");
+        }
+        let zero = schedule(SchedulerConfig {
+            rescale_betas_zero_snr: true,
+            timestep_spacing: TimestepSpacing::Trailing,
+            ..SchedulerConfig::default()
+        });
+        let refused = Sampler::new(Method::Ddim, &zero, 10).unwrap_err().to_string();
+        assert!(refused.contains("v_prediction"), "{refused}");
+        assert!(Sampler::new(Method::DpmPlusPlus2M, &zero, 10).is_ok());
+    }
+
+    #[test]
+    fn a_sampler_ends_after_its_last_step() {
+        let mut sampler =
+            Sampler::new(Method::DpmPlusPlus2M, &schedule(SchedulerConfig::default()), 1).unwrap();
+        let x = Tensor::ones([1, 1, 1, 1], (Kind::Float, Device::Cpu));
+        assert!(sampler.step(&x, &x).is_ok());
+        assert!(sampler.step(&x, &x).unwrap_err().to_string().contains("all 1 steps are taken"));
+    }
+
+    /// With a prediction a for the text and b for the empty prompt, a step sees b + g (a - b); with
+    /// g = 1 the empty prompt is not even run.
+    #[test]
+    fn guidance_extrapolates() {
+        struct MeanOfText(std::cell::RefCell<Vec<i64>>);
+        impl Denoiser for MeanOfText {
+            fn denoise(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Tensor {
+                self.0.borrow_mut().push(timesteps.size()[0]);
+                let mean = text.mean_dim([1i64, 2].as_slice(), false, Kind::Float).reshape([-1, 1, 1, 1]);
+                mean.expand_as(sample)
+            }
+        }
+        let options = (Kind::Float, Device::Cpu);
+        let (text, empty) = (Tensor::full([2, 3, 4], 2.0, options), Tensor::full([1, 3, 4], 0.5, options));
+        let noise = Tensor::randn([2, 1, 2, 2], options);
+        let plain = schedule(SchedulerConfig::default());
+        for (guidance, says, batch) in [(1.0, 2.0, 2), (3.0, 0.5 + 3.0 * 1.5, 4)] {
+            let network = MeanOfText(Default::default());
+            let sampler = Sampler::new(Method::Ddim, &plain, 1).unwrap();
+            let conditioning = Conditioning { text: &text, unconditional: &empty, guidance };
+            let found = sample(&network, sampler, &noise, &conditioning, |_| ()).unwrap();
+            let output = Tensor::full_like(&noise, says);
+            let expected = Sampler::new(Method::Ddim, &plain, 1).unwrap().step(&output, &noise).unwrap();
+            assert!(found.allclose(&expected, 1e-6, 1e-6, false));
+            assert_eq!(network.0.into_inner(), [batch]);
+        }
     }
 }

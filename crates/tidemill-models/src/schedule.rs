@@ -4,6 +4,7 @@
 use crate::Error;
 use crate::config::{self, Accepted};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -66,8 +67,7 @@ pub struct SchedulerConfig {
 }
 
 impl Default for SchedulerConfig {
-    /// Stable Diffusion's: what diffusers assumes where a file says nothing would be wrong for it
-    /// only in `clip_sample` and `set_alpha_to_one`, so those two must be in the file.
+    /// DDIMScheduler's, but for `clip_sample`, which StableDiffusionPipeline switches off as well.
     fn default() -> Self {
         Self {
             num_train_timesteps: 1000,
@@ -123,9 +123,9 @@ impl SchedulerConfig {
     /// If it is missing, malformed, or names an option that is not supported.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let mut object = config::read_object(path)?;
-        // DDPM and PNDM files need not have the key, and the pipeline never clips latents.
-        object.entry("clip_sample").or_insert(false.into());
+        fill_defaults(&mut object);
         let read: Self = config::parse(path, object, &ACCEPTED)?;
+        config::require_positive(path, &[("num_train_timesteps", read.num_train_timesteps)])?;
         if read.clip_sample {
             return Err(Error::Unsupported {
                 path: path.into(),
@@ -139,8 +139,18 @@ impl SchedulerConfig {
 
     /// Writes it as a DDIMScheduler's.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
-        config::write(path, "DDIMScheduler", self)
+        config::write(path, json!({"_class_name": "DDIMScheduler"}), self)
     }
+}
+
+/// A file may leave out what its own class has as default, which is not the same for every class.
+fn fill_defaults(object: &mut Map<String, Value>) {
+    let (key, value) = match object.get("_class_name").and_then(Value::as_str) {
+        Some("PNDMScheduler") => ("set_alpha_to_one", Value::from(false)),
+        Some("DPMSolverMultistepScheduler") => ("timestep_spacing", Value::from("linspace")),
+        _ => return,
+    };
+    object.entry(key).or_insert(value);
 }
 
 /// The noise schedule: cumulative products of the alphas, f32.

@@ -46,6 +46,15 @@ impl UNet2DConditionModel {
         Ok(model)
     }
 
+    /// Writes a `unet/` folder that diffusers' `UNet2DConditionModel.from_pretrained` opens.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<(), Error> {
+        self.config.write(&dir.join("config.json"))?;
+        weights::save_weights(&self.params.named(), &dir.join(weights::DIFFUSERS_FILE))
+    }
+
     fn build(config: UNetConfig, levels: &[Level], device: Device, start: Start) -> Self {
         let params = Params::new(device, start);
         let p = params.root();

@@ -4,6 +4,7 @@
 use crate::Error;
 use crate::config::{self, Accepted, PerLevel};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::path::Path;
 
 /// The keys of `unet/config.json` that shape the network.
@@ -134,11 +135,21 @@ impl UNetConfig {
 
     /// Writes `config.json` as diffusers reads it.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
-        config::write(path, "UNet2DConditionModel", self)
+        config::write(path, json!({"_class_name": "UNet2DConditionModel"}), self)
     }
 
     /// The levels, outermost first. `path` is named in errors.
     pub(crate) fn levels(&self, path: &Path) -> Result<Vec<Level>, Error> {
+        config::require_positive(
+            path,
+            &[
+                ("in_channels", self.in_channels),
+                ("out_channels", self.out_channels),
+                ("layers_per_block", self.layers_per_block),
+                ("norm_num_groups", self.norm_num_groups),
+                ("cross_attention_dim", self.cross_attention_dim),
+            ],
+        )?;
         let n = self.block_out_channels.len();
         let wrong = |key: &str, value: String, allowed: &str| Error::Unsupported {
             path: path.into(),
@@ -173,13 +184,15 @@ impl UNetConfig {
             attention_up: up[n - 1 - i],
         });
         let levels: Vec<Level> = levels.collect();
-        for level in &levels {
+        for (i, level) in levels.iter().enumerate() {
             let channels = level.channels.to_string();
-            if level.channels % self.norm_num_groups != 0 {
+            if level.channels < 1 || level.channels % self.norm_num_groups != 0 {
                 let allowed = format!("norm_num_groups = {} must divide it", self.norm_num_groups);
                 return Err(wrong("block_out_channels", channels, &allowed));
             }
-            if level.heads < 1 || level.channels % level.heads != 0 {
+            // The middle has attention whatever the levels have.
+            let attends = level.attention_down || level.attention_up || i + 1 == n;
+            if attends && (level.heads < 1 || level.channels % level.heads != 0) {
                 let allowed = format!("attention_head_dim = {} heads must divide it", level.heads);
                 return Err(wrong("block_out_channels", channels, &allowed));
             }

@@ -7,6 +7,7 @@ use crate::params::{Params, Scope, Start};
 use crate::resnet::{Downsample2D, ResnetBlock2D, ResnetShape, Upsample2D};
 use crate::{Error, weights};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -84,10 +85,23 @@ impl VaeConfig {
     /// If it is missing, malformed, or names an option that is not supported.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let read: Self = config::read(path, &ACCEPTED)?;
+        config::require_positive(
+            path,
+            &[
+                ("in_channels", read.in_channels),
+                ("out_channels", read.out_channels),
+                ("layers_per_block", read.layers_per_block),
+                ("latent_channels", read.latent_channels),
+                ("norm_num_groups", read.norm_num_groups),
+            ],
+        )?;
         let wrong = |key: &str, value: String, allowed: String| {
             Err(Error::Unsupported { path: path.into(), key: key.into(), value, allowed })
         };
         let levels = read.block_out_channels.len();
+        if levels == 0 {
+            return wrong("block_out_channels", "[]".into(), "give the channels of each level".into());
+        }
         for (key, types, known) in [
             ("down_block_types", &read.down_block_types, "DownEncoderBlock2D"),
             ("up_block_types", &read.up_block_types, "UpDecoderBlock2D"),
@@ -96,11 +110,16 @@ impl VaeConfig {
                 return wrong(key, format!("{types:?}"), format!("it must be {levels} times \"{known}\""));
             }
         }
-        if let Some(c) = read.block_out_channels.iter().find(|c| *c % read.norm_num_groups != 0) {
+        if let Some(c) = read.block_out_channels.iter().find(|c| **c < 1 || *c % read.norm_num_groups != 0) {
             let allowed = format!("{} groups must divide it", read.norm_num_groups);
             return wrong("block_out_channels", c.to_string(), allowed);
         }
         Ok(read)
+    }
+
+    /// Writes `config.json` as diffusers reads it.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        config::write(path, json!({"_class_name": "AutoencoderKL"}), self)
     }
 
     /// How many pixels one latent cell is wide.
@@ -154,6 +173,15 @@ impl AutoencoderKl {
         weights::load_weights(&model.params, dir)?;
         model.params.set_kind(kind);
         Ok(model)
+    }
+
+    /// Writes a `vae/` folder that diffusers' `AutoencoderKL.from_pretrained` opens.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<(), Error> {
+        self.config.write(&dir.join("config.json"))?;
+        weights::save_weights(&self.params.named(), &dir.join(weights::DIFFUSERS_FILE))
     }
 
     /// Images [N, 3, H, W] in [-1, 1] to moments [N, 2 C, H/d, W/d]: the mean, then the log-variance

@@ -11,8 +11,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use tch::{Kind, Tensor};
 
-/// Stems under which the libraries store weights; `.fp16` variants serve when nothing else is there.
-const STEMS: [&str; 4] = ["diffusion_pytorch_model", "model", "diffusion_pytorch_model.fp16", "model.fp16"];
+/// Where diffusers keeps the weights of a model.
+pub(crate) const DIFFUSERS_FILE: &str = "diffusion_pytorch_model.safetensors";
+/// Where transformers keeps the weights of a model.
+pub(crate) const TRANSFORMERS_FILE: &str = "model.safetensors";
 
 /// Fills `params` from the weights in the folder `dir`. Tensors are cast to the parameters' dtype.
 ///
@@ -146,14 +148,17 @@ fn kind_of(dtype: Dtype) -> Option<Kind> {
 
 /// The weight files of a model folder: one, or all shards that an index names.
 pub(crate) fn weight_files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
-    for stem in STEMS {
-        let single = dir.join(format!("{stem}.safetensors"));
-        if single.exists() {
-            return Ok(vec![single]);
-        }
-        let index = dir.join(format!("{stem}.safetensors.index.json"));
-        if index.exists() {
-            return shards(dir, &index);
+    // A `fp16` variant serves when nothing else is there.
+    for variant in ["", ".fp16"] {
+        for file in [DIFFUSERS_FILE, TRANSFORMERS_FILE] {
+            let single = dir.join(file.replace(".safetensors", &format!("{variant}.safetensors")));
+            if single.exists() {
+                return Ok(vec![single]);
+            }
+            let index = dir.join(format!("{file}.index{variant}.json"));
+            if index.exists() {
+                return shards(dir, &index);
+            }
         }
     }
     let hint = "it must hold model.safetensors or diffusion_pytorch_model.safetensors (or a sharded \
@@ -190,15 +195,20 @@ impl SafetensorsFile {
         let mut size = [0u8; 8];
         file.read_exact(&mut size).map_err(|e| invalid(e.to_string()))?;
         let header_size = u64::from_le_bytes(size);
+        if size == *b"version " {
+            return Err(invalid("it is a git-lfs pointer: run `git lfs pull`".into()));
+        }
         // The format's own bound, which also keeps a corrupt size from being allocated.
         if header_size > 100_000_000.min(length) {
             return Err(invalid(format!("it claims a header of {header_size} bytes")));
         }
-        let mut head = size.to_vec();
-        head.resize(8 + usize::try_from(header_size).unwrap_or(0), 0);
-        file.read_exact(&mut head[8..]).map_err(|e| invalid(e.to_string()))?;
-        let (_, header) =
-            safetensors::SafeTensors::read_metadata(&head).map_err(|e| invalid(e.to_string()))?;
+        let mut json = vec![0u8; usize::try_from(header_size).unwrap_or(0)];
+        file.read_exact(&mut json).map_err(|e| invalid(e.to_string()))?;
+        let header: Metadata = serde_json::from_slice(&json).map_err(|e| invalid(e.to_string()))?;
+        let claimed = (8 + header_size).saturating_add(header.data_len() as u64);
+        if claimed != length {
+            return Err(invalid(format!("it has {length} bytes where its header says {claimed}")));
+        }
         Ok(Self { path: path.into(), file, header, data_start: 8 + header_size })
     }
 

@@ -2,7 +2,7 @@
 //! `torch.optim.AdamW(fused=True)` calls.
 
 use crate::{Error, ffi};
-use tch::Tensor;
+use tch::{Kind, Tensor};
 use torch_sys::C_tensor;
 
 /// AdamW's hyper-parameters (Loshchilov & Hutter, 2019, algorithm 2: decay is decoupled).
@@ -18,11 +18,13 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
+const OPERATION: &str = "fused_adamw";
+
 /// One step, in place, on `params` and their moments. All lists have the same length, all tensors
-/// are f32; `steps` are scalars (f32) holding the number of this step, counted from 1.
+/// are f32 and contiguous; `steps` are scalars (f32) holding the number of this step, counted from 1.
 ///
 /// # Errors
-/// If the lists differ in length, or libtorch refuses the tensors.
+/// If the lists differ in length or their tensors in shape, dtype or device, or libtorch refuses them.
 pub fn fused_adamw(
     options: AdamW,
     params: &[Tensor],
@@ -31,13 +33,24 @@ pub fn fused_adamw(
     exp_avg_sqs: &[Tensor],
     steps: &[Tensor],
 ) -> Result<(), Error> {
-    const OPERATION: &str = "fused_adamw";
     let expected = params.len();
     for (what, list) in
         [("grads", grads), ("exp_avgs", exp_avgs), ("exp_avg_sqs", exp_avg_sqs), ("steps", steps)]
     {
         if list.len() != expected {
             return Err(Error::Length { operation: OPERATION, what, got: list.len(), expected });
+        }
+    }
+    for (i, param) in params.iter().enumerate() {
+        let size = param.size();
+        for (what, tensor, size) in [
+            ("param", param, size.as_slice()),
+            ("grad", &grads[i], &size),
+            ("exp_avg", &exp_avgs[i], &size),
+            ("exp_avg_sq", &exp_avg_sqs[i], &size),
+            ("step", &steps[i], &[]),
+        ] {
+            check_tensor(what, i, tensor, size, param)?;
         }
     }
     let (mut p, mut g) = (pointers(params), pointers(grads));
@@ -60,6 +73,27 @@ pub fn fused_adamw(
         )
     };
     ffi::check(OPERATION, answer)
+}
+
+/// libtorch's kernel walks raw memory and checks none of this.
+fn check_tensor(
+    what: &'static str,
+    index: usize,
+    tensor: &Tensor,
+    size: &[i64],
+    param: &Tensor,
+) -> Result<(), Error> {
+    let fits = tensor.size() == size
+        && tensor.kind() == Kind::Float
+        && tensor.device() == param.device()
+        && tensor.is_contiguous();
+    if fits {
+        return Ok(());
+    }
+    let layout = if tensor.is_contiguous() { "contiguous" } else { "strided" };
+    let got = format!("{layout} {:?} {:?} on {:?}", tensor.kind(), tensor.size(), tensor.device());
+    let expected = format!("contiguous {:?} {size:?} on {:?}", Kind::Float, param.device());
+    Err(Error::Tensor { operation: OPERATION, what, index, got, expected })
 }
 
 fn pointers(tensors: &[Tensor]) -> Vec<*mut C_tensor> {

@@ -48,8 +48,7 @@ mod tests {
     fn a_shape_error_becomes_one_line() {
         let a = Tensor::zeros([2, 3], (Kind::Float, tch::Device::Cpu));
         let error = guard(|| a.matmul(&a)).unwrap_err().to_string();
-        assert!(error.contains("shapes cannot be multiplied"), "{error}");
-        assert!(!error.contains("frame #"), "{error}");
+        assert_eq!(error, "mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)");
         assert_eq!(guard(|| 7).unwrap(), 7);
     }
 }

@@ -1,7 +1,7 @@
 //! What `tch` lacks, for the trainer: collectives on the process group that Python (torchrun, Ray
-//! Train) made, addressed by its name, PyTorch's fused AdamW step, and gradients
-//! that live in memory of our choosing. Everything goes through a
-//! small C++ shim (`shim/shim.cpp`) that turns C++ exceptions into [`Error`].
+//! Train) made, addressed by its name, PyTorch's fused AdamW step, and gradients that live in memory of
+//! our choosing. Everything goes through a small C++ shim (`shim/shim.cpp`) that turns C++ exceptions
+//! into [`Error`].
 
 mod adamw;
 mod collectives;
@@ -40,10 +40,30 @@ pub enum Error {
         /// The number of parameters.
         expected: usize,
     },
+    /// A tensor handed to an operation is not what its memory will be taken for.
+    #[error("{operation}: {what} {index} is {got}, expected {expected}")]
+    Tensor {
+        /// The operation that was called.
+        operation: &'static str,
+        /// What the tensor is to the operation, e.g. `grad`.
+        what: &'static str,
+        /// Its place in the list.
+        index: usize,
+        /// Layout, dtype, shape and device it has.
+        got: String,
+        /// Those it must have.
+        expected: String,
+    },
 }
 
-/// The first paragraph of a libtorch error: what follows is its C++ stack trace.
+/// The first paragraph of a libtorch error: what follows is its C++ stack trace. `tch` panics with the
+/// debug form of its error, in which line ends are escaped.
 pub(crate) fn headline(message: &str) -> String {
-    let end = message.find("\nException raised from").unwrap_or(message.len());
-    message[..end].trim().to_string()
+    let debug = message.strip_prefix("called `Result::unwrap()` on an `Err` value: Torch(\"");
+    let text = debug.map_or_else(
+        || message.to_string(),
+        |text| text.trim_end_matches("\")").replace("\\n", "\n").replace("\\\"", "\"").replace("\\'", "'"),
+    );
+    let end = text.find("\nException raised from").unwrap_or(text.len());
+    text[..end].trim().to_string()
 }

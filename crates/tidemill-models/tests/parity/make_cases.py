@@ -1,0 +1,35 @@
+"""Makes what the parity tests compare with: models, inputs and results of diffusers and transformers.
+
+Usage: make_cases.py FOLDER SEED. Every configuration, weight and input is drawn from the seed.
+"""
+
+import random
+import sys
+from pathlib import Path
+
+import folders
+import networks
+import schedules
+import torch
+
+
+def main():
+    out, seed = Path(sys.argv[1]), int(sys.argv[2])
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    for index in range(8):
+        networks.unet_case(rng, index, out / "unet" / f"{index:02}")
+    for index in range(6):
+        networks.vae_case(rng, index, out / "vae" / f"{index:02}")
+    for index in range(4):
+        networks.text_case(rng, index, out / "text" / f"{index:02}")
+    schedules.schedule_cases(rng, out / "schedule")
+    schedules.timestep_cases(out / "timesteps")
+    schedules.sampler_cases(rng, out / "sampler")
+    schedules.guided_cases(rng, out / "guided")
+    folders.variants(rng, out / "variants")
+    folders.pipeline(rng, out / "pipeline")
+
+
+main()

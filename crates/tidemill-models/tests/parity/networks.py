@@ -1,0 +1,175 @@
+"""Tiny networks of diffusers and transformers with random shapes and weights, and what they compute."""
+
+import json
+import math
+
+import torch
+from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
+from safetensors.torch import save_file
+from transformers import CLIPTextConfig, CLIPTextModel
+
+
+def save(tensors, path):
+    """Writes tensors that may share memory or lie there in any order."""
+    plain = torch.contiguous_format
+    save_file({name: t.detach().clone(memory_format=plain) for name, t in tensors.items()}, path)
+
+
+def perturb(model):
+    """Moves every norm weight and bias away from one and zero, where a mistake could not be seen."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.2 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def divisors(n):
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def draw_channels(rng, levels):
+    """Groups, and channels per level, often odd. Norms of very few values leave gradients that are
+    pure rounding, so there are at least six channels, and two in a group."""
+    groups = rng.choice([1, 3, 5])
+    return groups, [groups * rng.randint(max(2, 6 // groups), 25 // groups) for _ in range(levels)]
+
+
+def draw_size(rng, levels):
+    """Height and width, odd more often than not, that leave at least two cells innermost."""
+    step = 2 ** (levels - 1)
+    return [max(5, step * rng.randint(2, 3) + rng.randrange(step + 1)) for _ in range(2)]
+
+
+def draw_unet(rng, index):
+    """Indices 0 to 7 together cover every number of levels with both kinds of projection."""
+    levels = 1 + index % 4
+    groups, channels = draw_channels(rng, levels)
+    per_level = rng.random() < 0.5
+    heads, depths = rng.choice(divisors(math.gcd(*channels))), rng.randint(1, 2)
+    if per_level:
+        heads = tuple(rng.choice(divisors(c)) for c in channels)
+        depths = tuple(rng.randint(1, 3) for _ in channels)
+    cross = [rng.random() < 0.6 for _ in range(levels)]
+    up_cross = cross[::-1] if rng.random() < 0.7 else [rng.random() < 0.5 for _ in range(levels)]
+    return dict(
+        sample_size=rng.randint(5, 64),
+        in_channels=(latents := rng.randint(3, 5)),
+        out_channels=latents,
+        flip_sin_to_cos=rng.random() < 0.5,
+        freq_shift=rng.randrange(2) if channels[0] >= 4 else 0,
+        down_block_types=tuple("CrossAttnDownBlock2D" if c else "DownBlock2D" for c in cross),
+        up_block_types=tuple("CrossAttnUpBlock2D" if c else "UpBlock2D" for c in up_cross),
+        block_out_channels=tuple(channels),
+        layers_per_block=rng.randint(1, 3),
+        downsample_padding=int(rng.random() < 0.8),
+        norm_num_groups=groups,
+        norm_eps=rng.choice([1e-5, 1e-6]),
+        cross_attention_dim=rng.randint(3, 17),
+        transformer_layers_per_block=depths,
+        attention_head_dim=heads,
+        use_linear_projection=(index + index // 4) % 2 == 0,
+        upcast_attention=rng.random() < 0.3,
+    )
+
+
+def make_unet(rng, index, folder):
+    model = perturb(UNet2DConditionModel(**draw_unet(rng, index)))
+    model.save_pretrained(folder)
+    return model
+
+
+def draw_scheduler(rng):
+    return dict(
+        beta_start=0.00085,
+        beta_end=0.012,
+        beta_schedule=rng.choice(["linear", "scaled_linear"]),
+        prediction_type=rng.choice(["epsilon", "v_prediction"]),
+        rescale_betas_zero_snr=rng.random() < 0.3,
+        clip_sample=False,
+    )
+
+
+def unet_case(rng, index, out):
+    """A U-Net, and one training step with it: noisy latents, prediction, loss, every gradient."""
+    model = make_unet(rng, index, out)
+    scheduler = DDPMScheduler(**draw_scheduler(rng))
+    scheduler.save_pretrained(out)
+    n, config = rng.randint(1, 3), model.config
+    latents = torch.randn(n, config.in_channels, *draw_size(rng, len(config.block_out_channels)))
+    noise = torch.randn_like(latents)
+    timesteps = torch.randint(0, 1000, (n,))
+    text = torch.randn(n, rng.randint(2, 11), config.cross_attention_dim)
+    noisy = scheduler.add_noise(latents, noise, timesteps)
+    velocity = scheduler.config.prediction_type == "v_prediction"
+    target = scheduler.get_velocity(latents, noise, timesteps) if velocity else noise
+    output = model(noisy, timesteps, text).sample
+    loss = torch.nn.functional.mse_loss(output, target)
+    loss.backward()
+    tensors = dict(latents=latents, noise=noise, timesteps=timesteps, text=text, output=output)
+    tensors |= {f"grad.{name}": p.grad for name, p in model.named_parameters()}
+    save(tensors | {"loss": loss}, out / "case.safetensors")
+
+
+def make_vae(rng, index, folder):
+    levels = 1 + index % 4
+    groups, channels = draw_channels(rng, levels)
+    model = AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * levels,
+        up_block_types=("UpDecoderBlock2D",) * levels,
+        block_out_channels=tuple(channels),
+        layers_per_block=rng.randint(1, 3),
+        latent_channels=rng.randint(3, 5),
+        norm_num_groups=groups,
+        sample_size=rng.randint(8, 64),
+        scaling_factor=rng.uniform(0.1, 2.0),
+        mid_block_add_attention=index != 4,
+        use_quant_conv=index != 5,
+        use_post_quant_conv=index != 5,
+    )
+    perturb(model).save_pretrained(folder)
+    return model
+
+
+def vae_case(rng, index, out):
+    """A VAE, the moments of random images and the decoding of random latents."""
+    model = make_vae(rng, index, out)
+    size = draw_size(rng, len(model.config.block_out_channels))
+    with torch.no_grad():
+        images = torch.rand(2, 3, *size) * 2 - 1
+        moments = model.encode(images).latent_dist.parameters
+        latents = torch.randn(2, model.config.latent_channels, *rng.choice([(2, 3), (5, 4), (3, 7)]))
+        decoded = model.decode(latents).sample
+    tensors = dict(images=images, moments=moments, latents=latents, decoded=decoded)
+    save(tensors, out / "case.safetensors")
+    (out / "case.json").write_text(json.dumps({"scaling_factor": model.config.scaling_factor}))
+
+
+def make_text_encoder(rng, index, folder, width=None):
+    heads = rng.choice([1, 3, 5])
+    config = CLIPTextConfig(
+        vocab_size=rng.randint(60, 300),
+        hidden_size=width or heads * rng.randint(2, 9),
+        intermediate_size=rng.randint(7, 60),
+        num_hidden_layers=rng.randint(1, 4),
+        num_attention_heads=1 if width else heads,
+        max_position_embeddings=rng.randint(7, 77),
+        hidden_act=["quick_gelu", "gelu"][index % 2],
+        layer_norm_eps=rng.choice([1e-5, 1e-6]),
+        eos_token_id=59,
+        bos_token_id=58,
+        pad_token_id=0,
+    )
+    model = perturb(CLIPTextModel(config))
+    model.save_pretrained(folder)
+    return model
+
+
+def text_case(rng, index, out):
+    """A text encoder and the last hidden state of random ids."""
+    model = make_text_encoder(rng, index, out)
+    config = model.config
+    ids = torch.randint(0, config.vocab_size, (3, rng.randint(2, config.max_position_embeddings)))
+    with torch.no_grad():
+        hidden = model(ids).last_hidden_state
+    save(dict(ids=ids, hidden=hidden), out / "case.safetensors")

@@ -1,0 +1,131 @@
+"""Noise schedules and samplers of diffusers: tables, timesteps, and every step of many runs."""
+
+import itertools
+import json
+
+import networks
+import torch
+from diffusers import DDIMScheduler, DDPMScheduler, DPMSolverMultistepScheduler
+
+METHODS = ["ddim", "dpm++2m"]
+SPACINGS = ["leading", "trailing", "linspace"]
+BETAS = [("linear", 0.0001, 0.02), ("scaled_linear", 0.00085, 0.012)]
+PREDICTIONS = ["epsilon", "v_prediction"]
+
+
+def betas(schedule, start, end):
+    return dict(beta_schedule=schedule, beta_start=start, beta_end=end)
+
+
+def schedule_cases(rng, out):
+    """Every kind of DDPM schedule: its table, noisy latents, velocities."""
+    kinds = itertools.product(BETAS, PREDICTIONS, [False, True])
+    for index, (beta, prediction, zero_snr) in enumerate(kinds):
+        folder = out / f"{index:02}"
+        total = 1000 if index < 4 else rng.randint(50, 1500)
+        scheduler = DDPMScheduler(
+            num_train_timesteps=total,
+            prediction_type=prediction,
+            rescale_betas_zero_snr=zero_snr,
+            clip_sample=False,
+            **betas(*beta),
+        )
+        scheduler.save_pretrained(folder)
+        latents, noise = torch.randn(2, 5, 3, 4, 2)
+        timesteps = torch.cat([torch.tensor([0, total - 1]), torch.randint(0, total, (3,))])
+        velocity = scheduler.get_velocity(latents, noise, timesteps)
+        tensors = dict(
+            alphas_cumprod=scheduler.alphas_cumprod,
+            latents=latents,
+            noise=noise,
+            timesteps=timesteps,
+            noisy=scheduler.add_noise(latents, noise, timesteps),
+            target=velocity if prediction == "v_prediction" else noise,
+        )
+        networks.save(tensors, folder / "case.safetensors")
+
+
+def make_sampler(method, prediction, zero_snr, spacing, offset, to_one, beta):
+    shared = dict(
+        prediction_type=prediction,
+        rescale_betas_zero_snr=zero_snr,
+        timestep_spacing=spacing,
+        steps_offset=offset,
+        **betas(*beta),
+    )
+    if method == "ddim":
+        return DDIMScheduler(set_alpha_to_one=to_one, clip_sample=False, **shared)
+    return DPMSolverMultistepScheduler(**shared)
+
+
+def timestep_cases(out):
+    """The timesteps of every spacing for every number of steps."""
+    out.mkdir(parents=True)
+    table = []
+    for method, spacing, offset in itertools.product(METHODS, SPACINGS, [0, 1]):
+        scheduler = make_sampler(method, "epsilon", False, spacing, offset, True, BETAS[1])
+        visited = {}
+        for steps in [*range(1, 120), *range(120, 1000, 7)]:
+            scheduler.set_timesteps(steps)
+            timesteps = scheduler.timesteps.tolist()
+            # A rounding mistake of diffusers' trailing spacing: for some numbers of steps, 61 among
+            # them, it takes one more, at timestep -1. Ours takes as many as it is asked for.
+            assert timesteps[steps:] in ([], [-1])
+            visited[steps] = timesteps[:steps]
+        table.append(dict(method=method, spacing=spacing, offset=offset, timesteps=visited))
+    (out / "table.json").write_text(json.dumps(table))
+
+
+def sampler_cases(rng, out):
+    """Every kind of sampler with a number of steps of its own: random outputs in, samples out."""
+    flags = [False, True]
+    kinds = itertools.product(METHODS, PREDICTIONS, flags, SPACINGS, [0, 1], flags)
+    # DDIM divides by the signal, which noise prediction without signal does not have.
+    kinds = [k for k in kinds if not (k[0] == "ddim" and k[1] == "epsilon" and k[2])]
+    numbers = [1, 2, 3, 5, 10, 14, 15, 20, 25, 30, 50]
+    for index, kind in enumerate(kinds):
+        scheduler = make_sampler(*kind, beta=rng.choice(BETAS))
+        folder = out / f"{index:02}"
+        scheduler.save_pretrained(folder)
+        steps = numbers[index] if index < len(numbers) else rng.choice(numbers)
+        scheduler.set_timesteps(steps)
+        noise, outputs = torch.randn(1, 2, 3, 3), torch.randn(steps, 1, 2, 3, 3)
+        sample, samples = noise, []
+        for timestep, output in zip(scheduler.timesteps, outputs, strict=True):
+            sample = scheduler.step(output, timestep, sample).prev_sample
+            samples.append(sample)
+        tensors = dict(noise=noise, outputs=outputs, samples=torch.stack(samples))
+        networks.save(tensors | {"timesteps": scheduler.timesteps}, folder / "case.safetensors")
+        (folder / "case.json").write_text(json.dumps({"method": kind[0], "steps": steps}))
+
+
+def guided_cases(rng, out):
+    """The whole sampling loop with a U-Net, with and without guidance, as StableDiffusionPipeline has it."""
+    kinds = itertools.product(METHODS, [1.0, rng.uniform(1.5, 9)])
+    for index, (method, guidance) in enumerate(kinds):
+        folder = out / f"{index:02}"
+        unet = networks.make_unet(rng, rng.randrange(8), folder)
+        kind = (rng.choice(PREDICTIONS), False, rng.choice(SPACINGS), 1, False, BETAS[1])
+        scheduler = make_sampler(method, *kind)
+        scheduler.save_pretrained(folder)
+        steps, config = rng.randint(3, 9), unet.config
+        scheduler.set_timesteps(steps)
+        noise = torch.randn(2, config.in_channels, *networks.draw_size(rng, len(config.block_out_channels)))
+        text, empty = torch.randn(3, 5, config.cross_attention_dim).split([2, 1])
+        latents = guided(unet, scheduler, noise, text, empty, guidance)
+        networks.save(dict(noise=noise, text=text, empty=empty, latents=latents), folder / "case.safetensors")
+        about = {"method": method, "steps": steps, "guidance": guidance}
+        (folder / "case.json").write_text(json.dumps(about))
+
+
+@torch.no_grad()
+def guided(unet, scheduler, latents, text, empty, guidance):
+    both = torch.cat([empty.expand_as(text), text])
+    for timestep in scheduler.timesteps:
+        if guidance > 1:
+            without, conditioned = unet(torch.cat([latents] * 2), timestep, both).sample.chunk(2)
+            output = without + guidance * (conditioned - without)
+        else:
+            output = unet(latents, timestep, text).sample
+        latents = scheduler.step(output, timestep, latents).prev_sample
+    return latents

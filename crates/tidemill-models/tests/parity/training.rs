@@ -1,0 +1,43 @@
+//! One training step of every U-Net: loss, and the gradient of every parameter, by name.
+
+use crate::cases::{Case, cases};
+use crate::compare::Maximum;
+use std::collections::HashSet;
+use tch::{Device, Reduction, Tensor};
+use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
+
+#[test]
+fn loss_and_every_gradient_are_pytorchs() {
+    let mut losses = Maximum::new("loss", 1e-5);
+    let mut gradients = Maximum::new("gradients", 2e-4);
+    let mut count = 0;
+    for case in cases("unet") {
+        let unet = UNet2DConditionModel::load(&case.dir, Device::Cpu).unwrap();
+        unet.params().set_trainable(true);
+        let loss = training_step(&unet, &case);
+        losses.check(&loss, case.tensor("loss"), || case.label());
+        let named = unet.params().named();
+        let names: HashSet<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, case.names("grad.").into_iter().collect(), "{}", case.label());
+        for (name, parameter) in &named {
+            let expected = case.tensor(&format!("grad.{name}"));
+            gradients.check(&parameter.grad(), expected, || format!("{name} of {}", case.label()));
+        }
+        count += named.len();
+    }
+    losses.print();
+    gradients.print();
+    println!("{count} gradients compared");
+}
+
+fn training_step(unet: &UNet2DConditionModel, case: &Case) -> Tensor {
+    let config = SchedulerConfig::read(&case.dir.join("scheduler_config.json")).unwrap();
+    let schedule = NoiseSchedule::new(config, Device::Cpu);
+    let (latents, noise) = (case.tensor("latents"), case.tensor("noise"));
+    let timesteps = case.tensor("timesteps");
+    let noisy = schedule.add_noise(latents, noise, timesteps);
+    let target = schedule.target(latents, noise, timesteps);
+    let loss = unet.denoise(&noisy, timesteps, case.tensor("text")).mse_loss(&target, Reduction::Mean);
+    loss.backward();
+    loss.detach()
+}
