@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 use tch::{Kind, Tensor};
 use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
-use tidemill_store::Dataset;
-use tidemill_store::stream::{Batch, Split, Stream, StreamConfig};
+use tidemill_store::stream::{Batch, Stream, StreamConfig};
+use tidemill_store::{Dataset, Split};
 use tidemill_torch::AdamW;
 
 /// Everything a training run needs.
@@ -285,7 +285,7 @@ impl Trainer {
         let device = self.job.unet.params().device();
         let kind = working_kind(self.job.train.precision);
         let moments_shape = moments_shape(&self.job.dataset, resolution)?;
-        let text_shape: Vec<i64> = spec.text.shape.iter().map(|n| *n as i64).collect();
+        let text_shape: Vec<i64> = spec.text.shape.iter().map(|n| i64::from(*n)).collect();
         Ok(Objective {
             schedule: NoiseSchedule::new(self.schedule.clone(), device),
             scaling_factor: spec.scaling_factor,
@@ -376,14 +376,14 @@ fn moments_shape(dataset: &Dataset, resolution: u32) -> Result<[i64; 3], Error> 
             there.join(", ")
         ))
     })?;
-    let shape: Vec<i64> = column.shape.iter().map(|n| *n as i64).collect();
+    let shape: Vec<i64> = column.shape.iter().map(|n| i64::from(*n)).collect();
     <[i64; 3]>::try_from(shape).map_err(|s| Error::Dataset(format!("latents have the shape {s:?}")))
 }
 
 /// Refuses what could only fail at the first step.
 fn check_dataset(job: &Job) -> Result<(), Error> {
     let unet = job.unet.config();
-    let text_width = job.dataset.spec().text.shape.last().copied().unwrap_or(0) as i64;
+    let text_width = i64::from(job.dataset.spec().text.shape.last().copied().unwrap_or(0));
     if text_width != unet.cross_attention_dim {
         return Err(Error::Dataset(format!(
             "text embeddings are {text_width} wide, but the U-Net's cross_attention_dim is {}: the \

@@ -22,7 +22,11 @@ use crate::verbs;
                   into a latent dataset, and trains a U-Net on that. One TOML file, the run file, describes a run.",
     after_long_help = "Examples:\n  \
         tidemill synth data/scenes --rows 20000            draw a captioned toy world\n  \
+        tidemill run run.toml                              everything\n  \
         tidemill preprocess run.toml                       pairs -> latent dataset\n  \
+        tidemill train run.toml                            latent dataset -> U-Net\n  \
+        tidemill sample run.toml --prompt \"a red circle\"  pictures\n  \
+        tidemill export run.toml --to model                a folder for diffusers\n  \
         tidemill preprocess run.toml --set engine.device=cpu --json\n  \
         tidemill inspect runs/quickstart/dataset           what a dataset holds\n  \
         tidemill doctor                                    what this machine offers\n\n\
@@ -47,8 +51,18 @@ struct OutputArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Do all of it: preprocess, train, sample, export.
+    Run(verbs::run::Args),
     /// Draw captioned scenes as Parquet, the quickstart's world.
     Synth(verbs::synth::Args),
+    /// Turn image-caption pairs into a latent dataset.
+    Preprocess(verbs::preprocess::Args),
+    /// Train the U-Net on the latent dataset.
+    Train(verbs::train::Args),
+    /// Draw pictures from prompts.
+    Sample(verbs::sample::Args),
+    /// Write the trained model as a folder that diffusers opens.
+    Export(verbs::export::Args),
     /// Say what a dataset, a Parquet source or a run file holds.
     Inspect(verbs::inspect::Args),
     /// Say what this machine offers: libtorch, GPUs, cores, memory, disk.
@@ -58,7 +72,12 @@ enum Verb {
 impl Verb {
     fn run(&self, reporter: &Reporter) -> Result<Value> {
         match self {
+            Self::Run(args) => verbs::run::run(args, reporter),
             Self::Synth(args) => verbs::synth::run(args, reporter),
+            Self::Preprocess(args) => verbs::preprocess::run(args, reporter),
+            Self::Train(args) => verbs::train::run(args, reporter),
+            Self::Sample(args) => verbs::sample::run(args, reporter),
+            Self::Export(args) => verbs::export::run(args, reporter),
             Self::Inspect(args) => verbs::inspect::run(args, reporter),
             Self::Doctor(args) => verbs::doctor::run(args, reporter),
         }
@@ -78,6 +97,7 @@ where
         Err(error) => return refuse_arguments(&error, json),
     };
     let reporter = Reporter { json: cli.output.json, quiet: cli.output.quiet };
+    show_warnings();
     match cli.verb.run(&reporter) {
         Ok(result) => {
             if reporter.json {
@@ -112,6 +132,15 @@ where
 /// The whole command line, for documentation and tests.
 pub fn command() -> clap::Command {
     Cli::command()
+}
+
+/// Warnings of the libraries go to stderr; `TIDEMILL_LOG` chooses others. Whoever set up logging before keeps it.
+fn show_warnings() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TIDEMILL_LOG");
+    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // An error says that there is a subscriber already.
+    let _ = subscriber.without_time().with_target(false).try_init();
 }
 
 /// `--help` and `--version` are no errors; anything else is refused input.

@@ -50,12 +50,14 @@ pub enum Error {
         last: String,
     },
     /// The user or the system asked to stop.
-    #[error("stopped by a signal after {done} of {total} units; run the same command again to go on")]
+    #[error("stopped by a signal after {done} of {total} {unit}; run the same command again to go on")]
     Interrupted {
-        /// Units done.
-        done: usize,
-        /// Units of the run.
-        total: usize,
+        /// How much is done and kept.
+        done: u64,
+        /// How much there is to do.
+        total: u64,
+        /// Of what.
+        unit: &'static str,
     },
     /// The stage `Encode` was given something it cannot encode.
     #[error("encode: {0}")]
@@ -69,6 +71,12 @@ pub enum Error {
     /// The models crate.
     #[error(transparent)]
     Models(#[from] tidemill_models::Error),
+    /// The store crate.
+    #[error(transparent)]
+    Store(#[from] tidemill_store::Error),
+    /// The trainer.
+    #[error(transparent)]
+    Train(#[from] tidemill_train::Error),
     /// Drawing scenes.
     #[error(transparent)]
     Synth(#[from] tidemill_synth::Error),
@@ -85,8 +93,9 @@ impl Error {
             Self::RunFile(_) | Self::Arguments(_) | Self::Missing { .. } => 2,
             Self::Data(Data::Arrow(_) | Data::Threads(_)) => 1,
             Self::Data(_) => 2,
-            Self::Models(tidemill_models::Error::Torch(_) | tidemill_models::Error::Sampler(_)) => 1,
-            Self::Models(_) => 2,
+            Self::Models(error) => models_exit_code(error),
+            Self::Store(error) => store_exit_code(error),
+            Self::Train(error) => train_exit_code(error),
             Self::Synth(tidemill_synth::Error::Config { .. }) => 2,
             _ => 1,
         }
@@ -104,5 +113,35 @@ impl Error {
             error["help"] = e.help().into();
         }
         serde_json::json!({ "error": error, "exit_code": self.exit_code() })
+    }
+}
+
+fn store_exit_code(error: &tidemill_store::Error) -> u8 {
+    use tidemill_store::Error as Store;
+    match error {
+        Store::Uri { .. }
+        | Store::NoDataset { .. }
+        | Store::NoManifest { .. }
+        | Store::Spec { .. }
+        | Store::Config { .. }
+        | Store::Format { .. }
+        | Store::Empty { .. } => 2,
+        _ => 1,
+    }
+}
+
+fn models_exit_code(error: &tidemill_models::Error) -> u8 {
+    match error {
+        tidemill_models::Error::Torch(_) => 1,
+        _ => 2,
+    }
+}
+
+/// What does not fit is refused input; what fails on the way has failed.
+fn train_exit_code(error: &tidemill_train::Error) -> u8 {
+    use tidemill_train::Error as Train;
+    match error {
+        Train::Config { .. } | Train::Dataset(_) | Train::Checkpoint { .. } => 2,
+        _ => 1,
     }
 }

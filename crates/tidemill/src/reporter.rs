@@ -76,6 +76,11 @@ impl Progress {
         self.bar.set_message(note.into());
     }
 
+    /// Prints a line for people without disturbing the bar.
+    pub fn line(&self, line: &str, reporter: &Reporter) {
+        self.bar.suspend(|| reporter.say(line));
+    }
+
     /// Things per second since the start.
     pub fn rate(&self) -> f64 {
         self.bar.position() as f64 / self.bar.elapsed().as_secs_f64().max(1e-9)

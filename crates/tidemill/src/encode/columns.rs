@@ -37,8 +37,7 @@ impl Pixels {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        let start = self.array.offset() * self.width();
-        &self.array.value_data()[start..start + self.array.len() * self.width()]
+        self.array.value_data()
     }
 }
 
@@ -71,7 +70,7 @@ impl TokenIds {
 /// The rows that are not null, without copying where none is.
 fn only_valid(column: &ArrayRef) -> Result<(Vec<bool>, ArrayRef)> {
     let valid: Vec<bool> = (0..column.len()).map(|i| column.is_valid(i)).collect();
-    let array = if column.null_count() == 0 && column.offset() == 0 {
+    let array = if column.null_count() == 0 {
         column.clone()
     } else {
         filter(column, &BooleanArray::from(valid.clone()))?

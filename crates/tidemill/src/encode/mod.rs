@@ -7,7 +7,7 @@ mod config;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::{Field, Schema};
+use arrow::datatypes::Schema;
 use half::f16;
 use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder};
@@ -29,7 +29,8 @@ pub struct Encode {
 }
 
 impl Dtype {
-    fn kind(self) -> Kind {
+    /// As libtorch calls it.
+    pub fn kind(self) -> Kind {
         match self {
             Self::F32 => Kind::Float,
             Self::Bf16 => Kind::BFloat16,
@@ -170,15 +171,4 @@ impl Encode {
 /// u8 pixels to [-1, 1], in the order of operations of diffusers' `VaeImageProcessor`: x / 255, then 2 x - 1, in f32.
 fn normalize(images: &Tensor) -> Tensor {
     images.to_kind(Kind::Float) / 255.0 * 2.0 - 1.0
-}
-
-/// The schema that [`Encode::run`] would give, without running it: what a reader of the dataset can expect.
-///
-/// # Errors
-/// As [`Encode::run`].
-pub fn output_schema(encode: &Encode, input: &Schema) -> Result<Schema> {
-    let empty = RecordBatch::new_empty(Arc::new(input.clone()));
-    let batch = encode.run(&empty)?;
-    let fields: Vec<Arc<Field>> = batch.schema().fields().iter().cloned().collect();
-    Ok(Schema::new_with_metadata(fields, input.metadata().clone()))
 }

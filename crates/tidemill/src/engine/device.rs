@@ -21,6 +21,14 @@ pub fn devices(run: &Run) -> Result<Vec<Device>> {
     })
 }
 
+/// A number of threads from the run file, where 0 means one per core.
+pub fn cores(wanted: usize) -> usize {
+    match wanted {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n,
+    }
+}
+
 /// The decision alone, for a machine with so many GPUs.
 fn choose(name: &str, gpus: usize) -> Option<Vec<Device>> {
     let all = || (0..gpus).map(Device::Cuda).collect();

@@ -181,7 +181,7 @@ impl Written {
                 last: self.last_bad,
             });
         }
-        self.attempt.commit(&self.counts)?;
+        self.attempt.commit()?;
         let mut tally = shared.tally()?;
         tally.counts.add(&self.counts);
         tally.units += 1;

@@ -126,7 +126,7 @@ impl Shared<'_> {
         }
         let tally = self.tally.into_inner().unwrap_or_else(|e| e.into_inner());
         if tally.units < total {
-            return Err(Error::Interrupted { done: tally.units, total });
+            return Err(Error::Interrupted { done: tally.units as u64, total: total as u64, unit: "units" });
         }
         let seconds = self.start.elapsed().as_secs_f64();
         Ok(Summary { counts: tally.counts, units: tally.units, seconds, utilisation })

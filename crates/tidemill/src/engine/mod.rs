@@ -3,6 +3,7 @@
 
 mod config;
 mod cut;
+pub mod dataset;
 pub mod device;
 mod lane;
 pub mod local;
@@ -10,7 +11,7 @@ mod meter;
 pub mod signal;
 
 use arrow::array::RecordBatch;
-use tidemill_data::{Counts, InputUnit};
+use tidemill_data::InputUnit;
 
 pub use self::config::{EncodeWorkers, EngineConfig, Kind, PrepareWorkers};
 pub use self::local::{Local, Summary};
@@ -51,5 +52,5 @@ pub trait Attempt {
     ///
     /// # Errors
     /// If it cannot be committed.
-    fn commit(self: Box<Self>, counts: &Counts) -> Result<()>;
+    fn commit(self: Box<Self>) -> Result<()>;
 }

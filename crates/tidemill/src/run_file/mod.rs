@@ -10,12 +10,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tidemill_data::{ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
 use tidemill_models::{ClipTextConfig, ModelFolder, VaeConfig};
+use tidemill_train::{CheckpointConfig, TrainConfig};
 
 pub use self::document::{Document, Place};
 pub use self::error::RunFileError;
 use crate::encode::EncodeConfig;
 use crate::engine::EngineConfig;
 use crate::error::{Error, Result};
+use crate::generate::SampleConfig;
 
 /// Everything a run file can say.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -39,6 +41,12 @@ pub struct RunFile {
     pub encode: EncodeConfig,
     /// `[validation]`: what is held out.
     pub validation: ValidationConfig,
+    /// `[train]`: how the U-Net is trained.
+    pub train: TrainConfig,
+    /// `[checkpoint]`: when training is saved, and where.
+    pub checkpoint: CheckpointConfig,
+    /// `[sample]`: the pictures drawn at the end.
+    pub sample: SampleConfig,
     /// `[engine]`: who does the work.
     pub engine: EngineConfig,
 }
@@ -55,6 +63,9 @@ impl Default for RunFile {
             models: ModelsConfig::default(),
             encode: EncodeConfig::default(),
             validation: ValidationConfig::default(),
+            train: TrainConfig::default(),
+            checkpoint: CheckpointConfig::default(),
+            sample: SampleConfig::default(),
             engine: EngineConfig::default(),
         }
     }
@@ -182,8 +193,43 @@ impl Run {
         }
         file.encode.validate().map_err(|(key, message)| self.refuse(key, message))?;
         file.engine.validate().map_err(|(key, message)| self.refuse(key, message))?;
+        file.sample.validate().map_err(|(key, message)| self.refuse(key, message))?;
         file.filter.validate().map_err(|e| self.locate(e))?;
-        file.prepare.validate().map_err(|e| self.locate(e))
+        file.prepare.validate().map_err(|e| self.locate(e))?;
+        self.validate_resolutions()
+    }
+
+    /// Whatever is trained or drawn must have been prepared.
+    fn validate_resolutions(&self) -> Result<()> {
+        let prepared = &self.file.prepare.resolutions;
+        let phases = self.file.train.phase.iter().map(|phase| phase.resolution).enumerate();
+        let phases = phases.map(|(i, resolution)| (format!("train.phase.{i}.resolution"), resolution));
+        let sample = self.file.sample.resolution.map(|resolution| ("sample.resolution".to_string(), resolution));
+        for (key, resolution) in phases.chain(sample) {
+            if !prepared.contains(&resolution) {
+                let message = format!("{resolution} is not prepared: prepare.resolutions is {prepared:?}");
+                return Err(self.refuse(&key, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// What training needs.
+    ///
+    /// # Errors
+    /// A value in `[train]` that makes no sense, or no phase.
+    pub fn validate_train(&self) -> Result<()> {
+        self.file.train.validate().map_err(|error| match error {
+            tidemill_train::Error::Config { key, message } => self.refuse(&key, message),
+            error => error.into(),
+        })
+    }
+
+    /// The resolution that training ends at and pictures are drawn at.
+    pub fn resolution(&self) -> u32 {
+        let last = self.file.train.phase.last().map(|phase| phase.resolution);
+        let prepared = || self.file.prepare.resolutions.iter().copied().max().unwrap_or(0);
+        self.file.sample.resolution.or(last).unwrap_or_else(prepared)
     }
 
     /// What every verb that reads pairs needs.

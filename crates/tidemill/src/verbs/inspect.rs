@@ -6,15 +6,17 @@ use std::path::{Path, PathBuf};
 use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::{Value, json};
+use tidemill_store::Dataset;
 
 use crate::error::{Error, Result};
 use crate::reporter::Reporter;
+use crate::run_file::Run;
 
 /// Arguments of `tidemill inspect`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:\n  tidemill inspect runs/quickstart/dataset\n  tidemill inspect data/scenes")]
 pub struct Args {
-    /// A dataset's folder, or a Parquet file, or a folder of them.
+    /// A dataset's folder, a run file (its dataset is looked at), a Parquet file, or a folder of them.
     pub path: PathBuf,
 }
 
@@ -23,7 +25,53 @@ pub struct Args {
 /// # Errors
 /// If there is nothing there, or it is neither dataset nor Parquet.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
-    parquet(&args.path, reporter)
+    if args.path.extension().is_some_and(|extension| extension == "toml") {
+        return dataset(&Run::open(&args.path, &[])?.dataset(), reporter);
+    }
+    match args.path.join("dataset.json").is_file() {
+        true => dataset(&args.path.display().to_string(), reporter),
+        false => parquet(&args.path, reporter),
+    }
+}
+
+fn dataset(uri: &str, reporter: &Reporter) -> Result<Value> {
+    let dataset = Dataset::open(uri)?;
+    let (totals, spec) = (dataset.totals(), dataset.spec());
+    let rows = &totals.rows;
+    reporter.say(format!(
+        "{uri}: latent dataset, snapshot {}, {} units, {} files, {:.1} MB",
+        dataset.manifest().number,
+        totals.units,
+        totals.files,
+        totals.bytes as f64 / 1e6
+    ));
+    reporter.say(format!(
+        "  {} rows read = {} kept + {} rejected + {} quarantined",
+        rows.read,
+        rows.kept,
+        rows.total_rejected(),
+        rows.total_quarantined()
+    ));
+    for (what, reasons) in [("rejected", &rows.rejected), ("quarantined", &rows.quarantined)] {
+        for (reason, n) in reasons {
+            reporter.say(format!("    {what} {reason}: {n}"));
+        }
+    }
+    for (resolution, tensor) in &spec.latents {
+        reporter.say(format!(
+            "  latents_{resolution}: {} {:?}, {} training rows, {} held out",
+            tensor.dtype, tensor.shape, totals.training[resolution], totals.validation[resolution]
+        ));
+    }
+    reporter.say(format!("  text: {} {:?}", spec.text.dtype, spec.text.shape));
+    Ok(json!({
+        "verb": "inspect", "kind": "dataset", "path": uri, "snapshot": dataset.manifest().number,
+        "digest": dataset.manifest().digest(), "totals": totals, "spec": spec,
+        "rows": {
+            "read": rows.read, "kept": rows.kept, "rejected": rows.total_rejected(),
+            "quarantined": rows.total_quarantined(),
+        },
+    }))
 }
 
 fn parquet(path: &Path, reporter: &Reporter) -> Result<Value> {

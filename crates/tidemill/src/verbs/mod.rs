@@ -1,9 +1,13 @@
 //! The verbs of the command line, one file each: an `Args` struct and a `run` that gives the verb's result as JSON.
 
 pub mod doctor;
+pub mod export;
 pub mod inspect;
-// pub mod preprocess;
+pub mod preprocess;
+pub mod run;
+pub mod sample;
 pub mod synth;
+pub mod train;
 
 use std::path::PathBuf;
 

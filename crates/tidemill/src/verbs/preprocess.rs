@@ -1,1 +1,139 @@
-//! placeholder
+//! `tidemill preprocess`: image-caption pairs in, a latent dataset out. Units that are committed already are skipped,
+//! so the same command goes on where an earlier one stopped.
+
+use serde_json::{Value, json};
+use tidemill_data::{InputUnit, source};
+use tidemill_store::Dataset;
+
+use crate::encode::Encode;
+use crate::engine::dataset::DatasetSink;
+use crate::engine::device::{cores, devices};
+use crate::engine::{Local, Stage, Summary};
+use crate::error::Result;
+use crate::reporter::Reporter;
+use crate::run_file::Run;
+use crate::verbs::RunArgs;
+
+/// Arguments of `tidemill preprocess`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Examples:\n  tidemill preprocess run.toml\n  \
+    tidemill preprocess run.toml --set source.uri=data/*.parquet --set engine.prepare.workers=8")]
+pub struct Args {
+    /// Which run.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// Preprocesses what is missing and says what the dataset holds now.
+///
+/// # Errors
+/// Refused input; a stage that fails; too many unreadable rows; a signal.
+pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
+    preprocess(&args.run.open()?, reporter)
+}
+
+/// As [`run`], for a run file that is open.
+///
+/// # Errors
+/// As [`run`].
+pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
+    run.validate_source()?;
+    run.check_models()?;
+    let source = source::open(&run.file.source, &run.file.filter).map_err(|e| run.locate(e))?;
+    let units = source.units().map_err(|e| run.locate(e))?;
+    let prepare = run.prepare()?;
+    let (models, devices) = (run.models()?, devices(run)?);
+    let encode = Encode::load(&models, &run.file.encode, devices[0])?;
+    let sink = DatasetSink::open(run, &prepare, &encode)?;
+    let (missing, before) = sink.missing(&units)?;
+
+    let mut summary = None;
+    if !missing.is_empty() {
+        let mut stages = vec![stage(run, encode)];
+        for device in &devices[1..] {
+            stages.push(stage(run, Encode::load(&models, &run.file.encode, *device)?));
+        }
+        let engine = Local {
+            source: &*source,
+            prepare: &prepare,
+            encode: stages,
+            sink: &sink,
+            batch_size: run.file.encode.batch_size,
+            workers: cores(run.file.engine.prepare.workers),
+            max_bad_fraction: run.file.engine.max_bad_fraction,
+            before,
+        };
+        let progress = reporter.progress("preprocess", "rows", rows(&missing));
+        let result = engine.run(&missing, &progress);
+        progress.finish();
+        summary = Some(result?);
+    }
+    sink.snapshot(&units)?;
+    report(run, units.len(), summary.as_ref(), reporter)
+}
+
+/// An encoder with the threads it may use.
+struct Encoder {
+    encode: Encode,
+    threads: usize,
+}
+
+fn stage(run: &Run, encode: Encode) -> Box<dyn Stage> {
+    Box::new(Encoder { encode, threads: cores(run.file.engine.encode.threads) })
+}
+
+impl Stage for Encoder {
+    fn enter(&self) {
+        // libtorch counts threads for each calling thread.
+        tch::set_num_threads(self.threads as i32);
+    }
+
+    fn run(&self, batch: &arrow::array::RecordBatch) -> Result<arrow::array::RecordBatch> {
+        self.encode.run(batch)
+    }
+}
+
+fn rows(units: &[InputUnit]) -> u64 {
+    units.iter().map(|unit| unit.rows.end - unit.rows.start).sum()
+}
+
+fn report(run: &Run, units: usize, summary: Option<&Summary>, reporter: &Reporter) -> Result<Value> {
+    let totals = Dataset::open(&run.dataset())?.totals();
+    let counts = &totals.rows;
+    let (rejected, quarantined) = (counts.total_rejected(), counts.total_quarantined());
+    let now = summary.map(|s| {
+        let rate = s.counts.read as f64 / s.seconds.max(1e-9);
+        let stages = s.utilisation.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        reporter.say(format!("{} rows in {:.1} s: {rate:.1} rows/s; busy: {stages}", s.counts.read, s.seconds));
+        json!({
+            "units": s.units, "rows": s.counts.read, "seconds": s.seconds, "rows_per_second": rate,
+            "stages": s.utilisation,
+        })
+    });
+    if summary.is_none() {
+        reporter.say("nothing to do: every unit is committed");
+    }
+    reporter.say(format!(
+        "{}: {} rows read = {} kept + {rejected} rejected + {quarantined} quarantined, {} units, {:.1} MB",
+        run.dataset(),
+        counts.read,
+        counts.kept,
+        totals.units,
+        totals.bytes as f64 / 1e6
+    ));
+    for (what, reasons) in [("rejected", &counts.rejected), ("quarantined", &counts.quarantined)] {
+        for (reason, rows) in reasons {
+            reporter.say(format!("  {what} {reason}: {rows}"));
+        }
+    }
+    Ok(json!({
+        "verb": "preprocess",
+        "dataset": run.dataset(),
+        "units": { "total": units, "done": summary.map_or(0, |s| s.units) },
+        "rows": { "read": counts.read, "kept": counts.kept, "rejected": rejected, "quarantined": quarantined },
+        "rejected": counts.rejected,
+        "quarantined": counts.quarantined,
+        "bytes": totals.bytes,
+        "this_run": now,
+    }))
+}

@@ -1,0 +1,134 @@
+//! The latent dataset as the engine's [`Sink`]: which units there are, under which keys, and what of them is done.
+
+use std::collections::BTreeMap;
+
+use arrow::array::RecordBatch;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use serde_json::json;
+use tidemill_data::{ClipTokenizer, Counts, InputUnit, Prepare};
+use tidemill_models::{ModelFolder, digest};
+use tidemill_store::commit::UnitId;
+use tidemill_store::spec::FORMAT;
+use tidemill_store::{DatasetSpec, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter, Writer};
+
+use super::{Attempt, Sink};
+use crate::encode::Encode;
+use crate::error::Result;
+use crate::run_file::Run;
+
+/// A dataset open for writing, with the digest of all settings that shape its units.
+pub struct DatasetSink {
+    writer: Writer,
+    digest: String,
+}
+
+impl DatasetSink {
+    /// Opens the run's dataset, or makes it.
+    ///
+    /// # Errors
+    /// If the dataset there was made with other settings, or cannot be written.
+    pub fn open(run: &Run, prepare: &Prepare, encode: &Encode) -> Result<Self> {
+        let models = run.models()?;
+        let digests = ModelDigests {
+            vae: digest(&models.vae())?,
+            text_encoder: digest(&models.text_encoder())?,
+            tokenizer: digest(&models.tokenizer())?,
+        };
+        let (spec, empty) = (specification(run, encode, &digests)?, empty_caption(&models, encode)?);
+        let shaping = json!([
+            prepare.digests().rows,
+            prepare.digests().images,
+            prepare.digests().text,
+            digests,
+            run.file.encode.dtype,
+            run.file.encode.latents,
+            spec.validation_share,
+            spec.row_group_rows,
+        ]);
+        let digest = blake3::hash(shaping.to_string().as_bytes()).to_hex()[..32].to_string();
+        Ok(Self { writer: Writer::open(&run.dataset(), spec, &empty)?, digest })
+    }
+
+    /// A unit's key in the dataset.
+    fn key(&self, unit: &InputUnit) -> UnitKey {
+        UnitKey {
+            file: unit.file.uri.clone(),
+            identity: unit.file.identity.clone(),
+            rows: unit.rows.clone(),
+            digest: self.digest.clone(),
+        }
+    }
+
+    /// The units that are not committed yet, and what became of the rows of those that are.
+    ///
+    /// # Errors
+    /// If the dataset cannot be read.
+    pub fn missing(&self, units: &[InputUnit]) -> Result<(Vec<InputUnit>, Counts)> {
+        let committed = self.writer.committed()?;
+        let (done, missing): (Vec<_>, Vec<_>) =
+            units.iter().map(|unit| (self.key(unit).id(), unit)).partition(|(id, _)| committed.contains(id));
+        let mut before = Counts::default();
+        for commit in self.writer.commits(done.iter().map(|(id, _)| id))? {
+            let tidemill_store::Counts { read, kept, rejected, quarantined } = commit.counts;
+            before.add(&Counts { read, kept, rejected, quarantined });
+        }
+        Ok((missing.into_iter().map(|(_, unit)| unit.clone()).collect(), before))
+    }
+
+    /// Makes these units the dataset's newest snapshot.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn snapshot(&self, units: &[InputUnit]) -> Result<Manifest> {
+        let plan: Vec<UnitId> = units.iter().map(|unit| self.key(unit).id()).collect();
+        Ok(self.writer.snapshot(&plan)?)
+    }
+}
+
+impl Sink for DatasetSink {
+    fn begin(&self, unit: &InputUnit) -> Result<Box<dyn Attempt>> {
+        Ok(Box::new(self.writer.begin(&self.key(unit))))
+    }
+}
+
+impl Attempt for UnitWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        Ok(UnitWriter::write(self, batch)?)
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        // Whether this attempt or another one made it, the unit is in the dataset.
+        UnitWriter::commit(*self)?;
+        Ok(())
+    }
+}
+
+fn specification(run: &Run, encode: &Encode, digests: &ModelDigests) -> Result<DatasetSpec> {
+    let mut latents = BTreeMap::new();
+    for &resolution in &run.file.prepare.resolutions {
+        latents.insert(resolution, tensor(&encode.latents_shape(resolution.into())?));
+    }
+    Ok(DatasetSpec {
+        format: FORMAT,
+        latents,
+        latents_kind: "moments".into(),
+        text: tensor(&encode.text_shape(tidemill_data::tokenizer::CONTEXT as i64)),
+        models: digests.clone(),
+        scaling_factor: encode.scaling_factor(),
+        validation_share: run.file.validation.share,
+        row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
+        prepare: json!({ "crop": run.file.prepare.crop, "resample": run.file.prepare.resample }),
+    })
+}
+
+fn tensor(shape: &[i64]) -> TensorSpec {
+    TensorSpec::f16(shape.iter().map(|n| *n as u32).collect::<Vec<_>>())
+}
+
+/// The embedding of the empty caption, as bytes of f16.
+fn empty_caption(models: &ModelFolder, encode: &Encode) -> Result<Vec<u8>> {
+    let ids = ClipTokenizer::open(&models.tokenizer())?.encode("")?;
+    let values: Vec<f16> = encode.embed(&ids)?;
+    Ok(values.reinterpret_cast().iter().flat_map(|bits: &u16| bits.to_le_bytes()).collect())
+}

@@ -1,0 +1,54 @@
+//! `tidemill export`: the trained model as a folder that diffusers' `StableDiffusionPipeline.from_pretrained` opens.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tidemill_models::UNetConfig;
+use tidemill_train::{Checkpoints, schedule_of};
+
+use crate::error::Result;
+use crate::reporter::Reporter;
+use crate::run_file::Run;
+use crate::verbs::RunArgs;
+
+/// Arguments of `tidemill export`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example:\n  tidemill export run.toml --to runs/quickstart/export")]
+pub struct Args {
+    /// Which run.
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// The folder to write; `export` under the run's output if not given.
+    #[arg(long)]
+    pub to: Option<PathBuf>,
+    /// Export the last weights instead of their average.
+    #[arg(long)]
+    pub no_ema: bool,
+}
+
+/// Writes the folder and says which weights it has.
+///
+/// # Errors
+/// If there is no checkpoint, or the folder cannot be written.
+pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
+    let run = args.run.open()?;
+    export(&run, args.to.as_deref(), !args.no_ema, reporter)
+}
+
+/// As [`run`], for a run file that is open.
+///
+/// # Errors
+/// As [`run`].
+pub fn export(run: &Run, to: Option<&Path>, averaged: bool, reporter: &Reporter) -> Result<Value> {
+    let models = run.models()?;
+    let output = PathBuf::from(run.output());
+    let to = to.map_or_else(|| output.join("export"), Path::to_path_buf);
+    let (step, weights) = Checkpoints::open(&run.file.checkpoint, &output)?.weights(averaged)?;
+    let mut config = UNetConfig::read(&models.unet().join("config.json"))?;
+    // What diffusers takes as the picture's size unless told otherwise.
+    let factor = tidemill_models::VaeConfig::read(&models.vae().join("config.json"))?.downscale();
+    config.sample_size = Some(i64::from(run.resolution()) / factor);
+    models.export(&to, &config, &weights, &schedule_of(&run.file.train, &models.scheduler()?))?;
+    reporter.say(format!("exported the weights of step {step} to {}", to.display()));
+    Ok(json!({ "verb": "export", "path": to, "step": step }))
+}

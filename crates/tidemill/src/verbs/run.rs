@@ -1,0 +1,70 @@
+//! `tidemill run`: preprocess, train, sample and export, one after the other; each goes on where an earlier run
+//! stopped. Ends with `summary.json` in the run's output.
+
+use std::path::Path;
+use std::time::Instant;
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+use crate::reporter::Reporter;
+use crate::verbs::{RunArgs, export, preprocess, sample, train};
+
+/// Arguments of `tidemill run`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example:\n  tidemill run run.toml --set seed=7")]
+pub struct Args {
+    /// Which run.
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// How the encoders feed the trainer.
+    #[arg(long, value_enum, default_value_t = Mode::Offline)]
+    pub mode: Mode,
+}
+
+/// How the encoders feed the trainer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Through a latent dataset that is complete before training starts.
+    Offline,
+}
+
+/// Does everything and writes the summary.
+///
+/// # Errors
+/// The first verb's error.
+pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
+    let start = Instant::now();
+    let run = args.run.open()?;
+    run.validate_source()?;
+    run.validate_train()?;
+    let preprocessed = preprocess::preprocess(&run, reporter)?;
+    let trained = train::train_run(&run, reporter)?;
+    let draw = |untrained, folder: &str| {
+        let to = Some(Path::new(&run.output()).join(folder));
+        let args = sample::Args { run: args.run.clone(), prompts: Vec::new(), untrained, to, save_noise: true };
+        sample::sample(&run, &args, reporter)
+    };
+    let config = &run.file.sample;
+    let nothing = config.prompts.is_empty() && config.scenes == 0;
+    let sampled = if nothing { Value::Null } else { draw(false, "samples")? };
+    let untrained = if config.scenes == 0 { Value::Null } else { draw(true, "untrained")? };
+    let exported = export::export(&run, None, config.ema, reporter)?;
+    let summary = json!({
+        "score": sampled["score"],
+        "untrained_score": untrained["score"],
+        "seconds": start.elapsed().as_secs_f64(),
+        "rows": preprocessed["rows"],
+        "grid": sampled["grid"],
+        "export": exported["path"],
+    });
+    let path = Path::new(&run.output()).join("summary.json");
+    let write = serde_json::to_vec_pretty(&summary).map_err(Into::into).and_then(|text| std::fs::write(&path, text));
+    write.map_err(|source| Error::Write { path: path.display().to_string(), source })?;
+    reporter.say(format!("summary in {}", path.display()));
+    Ok(json!({
+        "verb": "run", "summary": summary, "preprocess": preprocessed, "train": trained, "sample": sampled,
+        "export": exported,
+    }))
+}

@@ -1,0 +1,150 @@
+//! `tidemill train`: trains the U-Net on the run's latent dataset, from the last checkpoint if there is one.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tch::{Device, Kind};
+use tidemill_models::{AutoencoderKl, ModelFolder, Start, UNet2DConditionModel, UNetConfig};
+use tidemill_store::Dataset;
+use tidemill_train::{Job, Observer, Outcome, Preview, StepMetrics, train};
+
+use crate::engine::device::{cores, devices};
+use crate::engine::signal::StopSignal;
+use crate::error::{Error, Result};
+use crate::generate::TextEmbedder;
+use crate::reporter::{Progress, Reporter};
+use crate::run_file::Run;
+use crate::verbs::RunArgs;
+
+/// Arguments of `tidemill train`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Examples:\n  tidemill train run.toml\n  tidemill train run.toml --set train.micro_batch=16")]
+pub struct Args {
+    /// Which run.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// Trains and says how it went.
+///
+/// # Errors
+/// Refused input; a loss that is no number; a signal, after a checkpoint.
+pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
+    train_run(&args.run.open()?, reporter)
+}
+
+/// As [`run`], for a run file that is open.
+///
+/// # Errors
+/// As [`run`].
+pub fn train_run(run: &Run, reporter: &Reporter) -> Result<Value> {
+    run.validate_train()?;
+    let dataset = Dataset::open(&run.dataset())?;
+    let models = run.models()?;
+    let device = devices(run)?[0];
+    tch::set_num_threads(cores(run.file.engine.encode.threads) as i32);
+    let job = Job {
+        train: run.file.train.clone(),
+        checkpoint: run.file.checkpoint.clone(),
+        seed: run.file.seed,
+        output: run.output().into(),
+        dataset,
+        unet: first_unet(run, &models, device)?,
+        scheduler: models.scheduler()?,
+        preview: preview(run, &models, device)?,
+    };
+    let mut watcher = Watcher {
+        progress: reporter.progress("train", "steps", run.file.train.total_steps()),
+        reporter,
+        signal: StopSignal::watch(),
+        seen: 0,
+    };
+    let outcome = train(job, &mut watcher);
+    watcher.progress.finish();
+    let outcome = outcome?;
+    if !outcome.finished {
+        let total = run.file.train.total_steps();
+        return Err(Error::Interrupted { done: outcome.steps, total, unit: "steps" });
+    }
+    report(run, &outcome, reporter)
+}
+
+/// The U-Net that training starts with: the folder's weights, or random ones from the run's seed.
+///
+/// # Errors
+/// If the configuration is not supported or the weights do not fit it.
+pub fn first_unet(run: &Run, models: &ModelFolder, device: Device) -> Result<UNet2DConditionModel> {
+    if models.has_unet_weights() {
+        return Ok(UNet2DConditionModel::load(&models.unet(), device)?);
+    }
+    tch::manual_seed(run.file.seed as i64);
+    let config = UNetConfig::read(&models.unet().join("config.json"))?;
+    Ok(UNet2DConditionModel::new(config, device, Start::Random)?)
+}
+
+fn preview(run: &Run, models: &ModelFolder, device: Device) -> Result<Option<Preview>> {
+    let Some(config) = run.file.train.preview.clone().filter(|c| c.every > 0 && !c.prompts.is_empty()) else {
+        return Ok(None);
+    };
+    let embedder = TextEmbedder::load(models, device)?;
+    let vae = AutoencoderKl::load(&models.vae(), device, Kind::Float)?;
+    Ok(Some(Preview {
+        seed: run.file.seed,
+        text: embedder.embed(&config.prompts)?,
+        empty: embedder.embed(&[String::new()])?,
+        size: i64::from(run.resolution()) / vae.config().downscale(),
+        vae,
+        config,
+        dir: None,
+    }))
+}
+
+/// Shows the trainer's steps and hands it signals.
+struct Watcher<'a> {
+    progress: Progress,
+    reporter: &'a Reporter,
+    signal: StopSignal,
+    /// Steps shown so far.
+    seen: u64,
+}
+
+impl Observer for Watcher<'_> {
+    fn step(&mut self, metrics: &StepMetrics, _total: u64) {
+        self.progress.note(format!(
+            "loss {:.4}, {:.1} img/s, waiting for data {:.0}%",
+            metrics.loss,
+            metrics.images_per_second,
+            100.0 * metrics.data_wait
+        ));
+        self.progress.add(metrics.step.saturating_sub(self.seen));
+        self.seen = self.seen.max(metrics.step);
+    }
+
+    fn event(&mut self, message: &str) {
+        self.progress.line(message, self.reporter);
+    }
+
+    fn stop(&self) -> bool {
+        self.signal.raised()
+    }
+}
+
+fn report(run: &Run, outcome: &Outcome, reporter: &Reporter) -> Result<Value> {
+    let output = run.output();
+    reporter.say(format!(
+        "trained {} steps, {:.1} img/s, mean loss of the last steps {}; metrics in {}",
+        outcome.steps,
+        outcome.images_per_second,
+        outcome.loss.map_or_else(|| "unknown".into(), |loss| format!("{loss:.4}")),
+        Path::new(&output).join("metrics.jsonl").display()
+    ));
+    Ok(json!({
+        "verb": "train",
+        "output": output,
+        "steps": outcome.steps,
+        "resumed_at": outcome.resumed_at,
+        "loss": outcome.loss,
+        "images_per_second": outcome.images_per_second,
+        "seconds": outcome.seconds,
+    }))
+}

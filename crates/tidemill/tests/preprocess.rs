@@ -1,0 +1,143 @@
+//! The data side end to end: pairs in, a latent dataset out, with the quickstart's models. Counts add up, a second run
+//! does nothing, a stopped run goes on, and the bytes do not depend on how the work was spread.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use common::{command, files, tidemill_json, world};
+use serde_json::Value;
+use tidemill_store::{Dataset, Split};
+
+const ROWS: usize = 192;
+
+fn preprocess(run: &str, more: &[&str]) -> (i32, Value) {
+    tidemill_json(&[&["preprocess", run], more].concat())
+}
+
+/// The data files by unit and group, whatever the attempt was called.
+fn data(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let without_attempt = |path: &str| {
+        let parts: Vec<&str> = path.split('/').collect();
+        format!("{}/{}", parts[0], parts[parts.len() - 1])
+    };
+    files(&folder.join("out/dataset/data")).into_iter().map(|(path, bytes)| (without_attempt(&path), bytes)).collect()
+}
+
+#[test]
+fn every_row_ends_in_one_place_and_a_second_run_does_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), ROWS);
+    let (code, first) = preprocess(&run, &[]);
+    assert_eq!(code, 0, "{first}");
+    let rows = |name: &str| first["rows"][name].as_u64().unwrap();
+    assert_eq!(rows("read"), ROWS as u64);
+    assert_eq!(rows("kept") + rows("rejected") + rows("quarantined"), rows("read"), "{first}");
+    let synth: Value =
+        serde_json::from_slice(&std::fs::read(folder.path().join("pairs/synth.json")).unwrap()).unwrap();
+    let broken: u64 = synth["broken"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+    // Filters come before decoding, so a damaged image with a low score is rejected and never looked at.
+    assert!((1..=broken).contains(&rows("quarantined")), "{first} {synth}");
+    assert!(rows("rejected") > 0 && rows("kept") > 0, "{first}");
+
+    let before = files(&folder.path().join("out"));
+    let (code, second) = preprocess(&run, &[]);
+    assert_eq!((code, &second["rows"]), (0, &first["rows"]));
+    assert_eq!(second["this_run"], Value::Null);
+    assert_eq!(files(&folder.path().join("out")), before, "a second run changed something");
+
+    let (code, inspected) = tidemill_json(&["inspect", folder.path().join("out/dataset").to_str().unwrap()]);
+    assert_eq!((code, &inspected["rows"]), (0, &first["rows"]));
+    let dataset = Dataset::open(folder.path().join("out/dataset").to_str().unwrap()).unwrap();
+    assert_eq!(dataset.rows(Split::Train, 32), rows("kept"));
+    let tensors = dataset.tensors(Split::Train, 32, usize::MAX).unwrap();
+    let values = |bytes: &[u8]| -> Vec<f32> {
+        bytes.chunks(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+    };
+    assert!(values(&tensors.latents).iter().all(|v| v.is_finite()));
+    assert!(values(&tensors.text).iter().any(|v| *v != 0.0));
+}
+
+#[test]
+fn bytes_do_not_depend_on_the_number_of_workers() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let run = world(one.path(), 96);
+    assert_eq!(preprocess(&run, &["--set", "engine.prepare.workers=1", "--set", "engine.encode.threads=1"]).0, 0);
+    let output = format!("output={}", two.path().join("out").display());
+    let more = ["--set", "engine.prepare.workers=5", "--set", "engine.encode.threads=1", "--set", &output];
+    assert_eq!(preprocess(&run, &more).0, 0);
+    let (one, two) = (data(one.path()), data(two.path()));
+    assert!(one.len() >= 6, "{:?}", one.keys());
+    assert_eq!(one, two);
+}
+
+#[test]
+fn a_killed_run_goes_on_where_it_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 1024);
+    let commits = folder.path().join("out/dataset/commits");
+    let committed = || files(&commits).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let mut child = command(&["preprocess", &run]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let start = Instant::now();
+    while committed().len() < 2 && child.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < Duration::from_secs(120), "no unit was committed");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let before = committed();
+    assert!(!before.is_empty());
+
+    let (code, result) = preprocess(&run, &[]);
+    assert_eq!(code, 0, "{result}");
+    let units = &result["units"];
+    assert_eq!(units["done"].as_u64().unwrap() + before.len() as u64, units["total"].as_u64().unwrap(), "{result}");
+    assert_eq!(result["rows"]["read"], 1024);
+    let after = committed();
+    assert!(before.iter().all(|name| after.contains(name)));
+}
+
+#[cfg(unix)]
+#[test]
+fn sigterm_stops_after_the_current_unit() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 2048);
+    let commits = folder.path().join("out/dataset/commits");
+    let child = command(&["preprocess", &run, "--json"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let start = Instant::now();
+    while files(&commits).is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(120), "no unit was committed");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let killed = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stdout}");
+    assert!(stdout.contains("run the same command again"), "{stdout}");
+    assert_eq!(preprocess(&run, &[]).1["rows"]["read"], 2048);
+}
+
+#[test]
+fn too_many_bad_rows_stop_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), ROWS);
+    let (code, result) = preprocess(&run, &["--set", "engine.max_bad_fraction=0.001"]);
+    let message = result["error"]["message"].as_str().unwrap();
+    assert_eq!(code, 1, "{result}");
+    assert!(message.contains("engine.max_bad_fraction = 0.001") && message.contains("rows are unreadable"), "{message}");
+}
+
+#[test]
+fn a_dataset_of_other_models_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 64);
+    assert_eq!(preprocess(&run, &[]).0, 0);
+    let (code, result) = preprocess(&run, &["--set", "prepare.resolutions=[32]"]);
+    let message = result["error"]["message"].as_str().unwrap();
+    assert_eq!(code, 2, "{result}");
+    assert!(message.contains("latents") && message.contains("another output"), "{message}");
+}
