@@ -113,7 +113,7 @@ impl DatasetSpec {
 }
 
 /// The object `dataset.json`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Header {
     #[serde(flatten)]
     pub spec: DatasetSpec,
@@ -161,7 +161,7 @@ impl Header {
 
     fn read(location: &Location) -> Result<Option<Self>> {
         let Some(bytes) = location.get_if_present(DATASET)? else { return Ok(None) };
-        let value: Value = serde_json::from_slice(&bytes).map_err(|e| format_error(location, &e))?;
+        let mut value: Value = serde_json::from_slice(&bytes).map_err(|e| format_error(location, &e))?;
         if value["format"] != FORMAT {
             let problem = format!(
                 "format {} is not known to this version, which reads {FORMAT}; update Tidemill",
@@ -169,7 +169,11 @@ impl Header {
             );
             return Err(Error::Format { path: location.uri_of(DATASET), problem });
         }
-        serde_json::from_value(value).map(Some).map_err(|e| format_error(location, &e))
+        // One after the other, for serde's `flatten` cannot read maps with numbers as keys.
+        let empty_caption = value.as_object_mut().and_then(|o| o.remove("empty_caption")).unwrap_or_default();
+        let header = serde_json::from_value(value)
+            .and_then(|spec| Ok(Self { spec, empty_caption: serde_json::from_value(empty_caption)? }));
+        header.map(Some).map_err(|e| format_error(location, &e))
     }
 
     fn check_same(&self, location: &Location, wanted: &DatasetSpec) -> Result<()> {

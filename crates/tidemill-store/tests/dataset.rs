@@ -1,0 +1,289 @@
+//! Datasets as they are written, raced for, repeated, damaged and read back.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::UInt64Type;
+use support::*;
+use tidemill_store::{Dataset, Error, Group, Outcome, Split, Writer};
+
+const UNITS: [u64; 4] = [300, 1, 77, 500];
+
+fn all_ids(units: &[u64]) -> Vec<u64> {
+    units.iter().zip(0..).flat_map(|(rows, unit)| sample_ids(unit, *rows)).collect()
+}
+
+#[test]
+fn every_row_is_where_it_belongs() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = spec(64, 0.2);
+    write_dataset(folder.path(), spec.clone(), &UNITS);
+    let dataset = open(folder.path());
+    assert_eq!(dataset.spec(), &spec);
+    assert_eq!(dataset.empty_caption(), tensor(0, "text", spec.text.bytes()));
+
+    let ids = all_ids(&UNITS);
+    let totals = dataset.totals();
+    let statuses = tally(ids.iter().map(|id| (fate(*id).0, fate(*id).1)));
+    let count = |status, reason| statuses.get(&(status, reason)).copied().unwrap_or(0) as u64;
+    assert_eq!(totals.rows.read, ids.len() as u64);
+    assert_eq!(totals.rows.kept, count("kept", None));
+    for filter in ["min_side", "caption_length"] {
+        assert_eq!(totals.rows.rejected[filter], count("rejected", Some(filter)));
+    }
+    assert_eq!(
+        totals.rows.quarantined["damaged"],
+        count("quarantined", Some("damaged: the file ends early"))
+    );
+    assert!(totals.rows.add_up());
+
+    for (split, by_resolution) in [(Split::Train, &totals.training), (Split::Validation, &totals.validation)]
+    {
+        for resolution in RESOLUTIONS {
+            let usable = |id: &&u64| fate(**id).2.contains(&resolution) && Split::of(**id, 0.2) == split;
+            let expected: Vec<u64> = ids.iter().filter(usable).copied().collect();
+            let tensors = dataset.tensors(split, resolution, usize::MAX).unwrap();
+            assert_eq!(tensors.sample_ids, expected);
+            assert_eq!(by_resolution[&resolution], expected.len() as u64);
+            check_tensors(&spec, resolution, &expected, &tensors.latents, &tensors.text);
+            assert_eq!(dataset.tensors(split, resolution, 5).unwrap().sample_ids, expected[..5]);
+        }
+    }
+}
+
+#[test]
+fn the_rows_tell_what_became_of_each() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), spec(64, 0.2), &UNITS);
+    let dataset = open(folder.path());
+    let batches: Vec<RecordBatch> = dataset.read_rows(&[]).collect::<Result<_, _>>().unwrap();
+    let names: Vec<_> = batches[0].schema().fields().iter().map(|f| f.name().clone()).collect();
+    assert_eq!(names, ["sample_id", "key", "caption", "score", "status", "reason"]);
+    let ids: Vec<u64> =
+        batches.iter().flat_map(|b| b["sample_id"].as_primitive::<UInt64Type>().values().to_vec()).collect();
+    assert_eq!(ids, all_ids(&UNITS));
+    let few: Vec<RecordBatch> = dataset.read_rows(&["caption", "status"]).collect::<Result<_, _>>().unwrap();
+    assert_eq!(few[0].num_columns(), 2);
+    let captions = few.iter().flat_map(|b| {
+        b["caption"].as_string::<i32>().iter().map(|c| c.map(str::to_owned)).collect::<Vec<_>>()
+    });
+    assert!(captions.eq(ids.iter().map(|id| (id % 10 != 0).then(|| format!("caption “{id}”")))));
+}
+
+#[test]
+fn blocks_of_one_number_hold_the_same_stretch_of_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, manifest) = write_dataset(folder.path(), spec(64, 0.0), &UNITS);
+    for commit in &manifest.commits {
+        let text = commit.file(Group::Text(Split::Train));
+        let Some(text) = text else { continue };
+        let full = text.blocks.iter().rev().skip(1).all(|block| block.rows == 64);
+        assert!(full && text.blocks.iter().map(|b| b.number).eq(0..text.blocks.len() as u32));
+        for resolution in RESOLUTIONS {
+            let latents = commit.file(Group::Latents(Split::Train, resolution));
+            for block in latents.map_or(&[][..], |file| &file.blocks) {
+                assert!(block.rows <= text.blocks[block.number as usize].rows);
+            }
+        }
+    }
+}
+
+/// Checksums of all files, by unit and group.
+fn checksums(writer: &Writer) -> Vec<(String, String, String)> {
+    let commits = writer.commits(&writer.committed().unwrap()).unwrap();
+    let files = commits.iter().flat_map(|c| c.files.iter().map(move |f| (c, f)));
+    files.map(|(c, f)| (c.id.to_string(), f.group.to_string(), f.xxh3.to_string())).collect()
+}
+
+#[test]
+fn the_same_rows_give_the_same_bytes_however_they_are_cut() {
+    let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let bytes = folders.iter().zip([1, 50, 1000]).map(|(folder, batch_rows)| {
+        let writer = writer(folder.path(), spec(64, 0.1));
+        write_unit(&writer, 0, 400, batch_rows);
+        (checksums(&writer), writer.snapshot(&plan(&[400])).unwrap().digest())
+    });
+    let bytes: Vec<_> = bytes.collect();
+    assert!(bytes[0].0.len() == 7 && bytes.iter().all(|other| *other == bytes[0]));
+}
+
+#[test]
+fn of_racing_writers_one_commits() {
+    let folder = tempfile::tempdir().unwrap();
+    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        let write = || write_unit(&writer(folder.path(), spec(64, 0.1)), 0, 200, 33);
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(write)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let winners: Vec<_> = outcomes.iter().filter(|o| matches!(o, Outcome::Committed(_))).collect();
+    assert_eq!(winners.len(), 1);
+    assert!(outcomes.iter().all(|outcome| outcome.commit() == winners[0].commit()));
+
+    let manifests: Vec<_> = std::thread::scope(|scope| {
+        let snapshot = || writer(folder.path(), spec(64, 0.1)).snapshot(&plan(&[200])).unwrap();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(snapshot)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(manifests.iter().all(|m| m.number == 1 && m.commits == [winners[0].commit().clone()]));
+    let dataset = open(folder.path());
+    assert_eq!(dataset.totals().rows.read, 200);
+    assert!(dataset.verify(|_| ()).damaged.is_empty());
+}
+
+#[test]
+fn a_rerun_does_only_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (writer, before) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
+    assert_eq!(
+        writer.snapshot(&plan(&UNITS)).unwrap().number,
+        1,
+        "nothing is new, so there is no new snapshot"
+    );
+    let lost = &plan(&UNITS)[2];
+    fs::remove_file(folder.path().join(format!("commits/{lost}.json"))).unwrap();
+
+    let committed = writer.committed().unwrap();
+    let missing: Vec<u64> = (0..4).filter(|i| !committed.contains(&plan(&UNITS)[*i as usize])).collect();
+    assert_eq!(missing, [2]);
+    write_unit(&writer, 2, UNITS[2], 20);
+    let after = writer.snapshot(&plan(&UNITS)).unwrap();
+    assert_eq!((after.number, after.digest()), (2, before.digest()));
+    let changed: BTreeSet<_> =
+        before.commits.iter().zip(&after.commits).filter(|(a, b)| a != b).map(|(a, _)| &a.id).collect();
+    assert_eq!(changed, BTreeSet::from([lost]));
+    assert_eq!(open(folder.path()).manifest().number, 2);
+}
+
+#[test]
+fn the_snapshot_holds_what_the_plan_asks_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (writer, _) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
+    let fewer = writer.snapshot(&plan(&UNITS)[1..3]).unwrap();
+    assert_eq!((fewer.number, fewer.commits.len()), (2, 2));
+    let dataset = open(folder.path());
+    assert_eq!(dataset.totals().rows.read, 78);
+    assert_eq!(dataset.at(1).unwrap().totals().rows.read, 878);
+}
+
+#[test]
+fn what_no_commit_names_is_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let (writer, manifest) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
+    let totals = open(folder.path()).totals();
+    let mut attempt = writer.begin(&unit_key(9, 100));
+    attempt.write(&batch(&sample_ids(9, 100), writer.spec())).unwrap();
+    drop(attempt);
+    let winner = folder.path().join(&manifest.commits[0].files[0].path);
+    let orphan = winner.parent().unwrap().with_file_name("another-attempt");
+    fs::create_dir(&orphan).unwrap();
+    fs::copy(&winner, orphan.join("rows.parquet")).unwrap();
+    assert_eq!(writer.snapshot(&plan(&UNITS)).unwrap().number, 1);
+    let dataset = open(folder.path());
+    assert_eq!((dataset.totals(), dataset.verify(|_| ()).files), (totals.clone(), totals.files));
+}
+
+fn flip(path: &Path, at: u64) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = (at % bytes.len() as u64) as usize;
+    bytes[at] ^= 0x10;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_flipped_byte_is_found_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, manifest) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
+    let dataset = open(folder.path());
+    assert!(dataset.verify(|_| ()).damaged.is_empty());
+    for (commit, file) in manifest.commits.iter().flat_map(|c| c.files.iter().map(move |f| (c, f))) {
+        let path = folder.path().join(&file.path);
+        let at = hash(seed(), file.bytes);
+        flip(&path, at);
+        let damaged = dataset.verify(|_| ()).damaged;
+        assert_eq!(damaged.iter().map(|d| PathBuf::from(&d.path)).collect::<Vec<_>>(), [path.clone()]);
+        assert_eq!(damaged[0].commit, format!("commits/{}.json", commit.id));
+        flip(&path, at);
+    }
+
+    let text = folder.path().join(&manifest.commits[0].file(Group::Text(Split::Train)).unwrap().path);
+    flip(&text, 500);
+    let error = dataset.tensors(Split::Train, 64, usize::MAX).unwrap_err();
+    assert!(matches!(&error, Error::Corrupt { path, .. } if *path == text.to_str().unwrap()), "{error}");
+    fs::remove_file(&text).unwrap();
+    assert!(dataset.verify(|_| ()).damaged[0].problem.contains("cannot read"));
+    fs::write(&text, b"PAR1").unwrap();
+    assert_eq!(dataset.verify(|_| ()).damaged.len(), 1);
+}
+
+#[test]
+fn other_settings_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = spec(64, 0.1);
+    writer(folder.path(), first.clone());
+    writer(folder.path(), first.clone());
+    let refuse = |change: &dyn Fn(&mut tidemill_store::DatasetSpec)| {
+        let mut other = first.clone();
+        change(&mut other);
+        let empty = vec![0; other.text.bytes()];
+        Writer::open(folder.path().to_str().unwrap(), other, &empty).unwrap_err().to_string()
+    };
+    for (message, parts) in [
+        (refuse(&|s| s.models.vae = "w".into()), ["models.vae = \"v\"", "\"w\""]),
+        (refuse(&|s| s.prepare["crop"] = "random".into()), ["prepare.crop = \"center\"", "\"random\""]),
+        (refuse(&|s| drop(s.latents.remove(&128))), ["latents.128 = {", "null"]),
+        (refuse(&|s| s.validation_share = 0.25), ["validation_share = 0.1", "0.25"]),
+        (refuse(&|s| s.text.dtype = "f32".into()), ["f32", "f16"]),
+    ] {
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    }
+}
+
+#[test]
+fn what_is_no_dataset_is_said_to_be_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let uri = folder.path().to_str().unwrap();
+    assert!(matches!(Dataset::open(uri), Err(Error::NoDataset { .. })));
+    let writer = writer(folder.path(), spec(64, 0.0));
+    assert!(matches!(Dataset::open(uri), Err(Error::NoManifest { .. })));
+    write_unit(&writer, 0, 40, 40);
+    let manifest = writer.snapshot(&plan(&[40])).unwrap();
+    let dataset = Dataset::open(uri).unwrap();
+    assert_eq!(dataset.manifest(), &manifest);
+    let message = dataset.tensors(Split::Validation, 64, 1).unwrap_err().to_string();
+    assert!(message.contains("no validation rows at resolution 64"), "{message}");
+    let message = dataset.tensors(Split::Train, 96, 1).unwrap_err().to_string();
+    assert!(message.contains("prepared for 64, 128"), "{message}");
+    fs::write(folder.path().join("dataset.json"), "{\"format\": 2}").unwrap();
+    let message = Dataset::open(uri).unwrap_err().to_string();
+    assert!(message.contains("dataset.json") && message.contains("format 2"), "{message}");
+    fs::write(folder.path().join("manifest/2.parquet"), "PAR1").unwrap();
+    fs::write(folder.path().join("dataset.json"), "[]").unwrap();
+    assert!(matches!(Dataset::open(uri), Err(Error::Format { .. })));
+}
+
+#[test]
+fn batches_of_another_form_are_refused_by_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = writer(folder.path(), spec(64, 0.0));
+    let good = batch(&sample_ids(0, 50), writer.spec());
+    let refuse = |batch: &RecordBatch| writer.begin(&unit_key(0, 50)).write(batch).unwrap_err().to_string();
+    for name in ["sample_id", "status", "reason", "latents_128", "text"] {
+        let mut without = good.clone();
+        without.remove_column(good.schema().index_of(name).unwrap());
+        let message = refuse(&without);
+        assert!(message.contains(&format!("`{name}`")) && message.contains("missing"), "{message}");
+    }
+    let mut other = spec(64, 0.0);
+    other.latents.insert(64, tidemill_store::TensorSpec::f16([4, 2, 4]));
+    let message = refuse(&batch(&sample_ids(0, 50), &other));
+    assert!(message.contains("latents_64") && message.contains("[4,2,4]"), "{message}");
+    let mut columns = good.columns().to_vec();
+    columns[4] = std::sync::Arc::new(arrow::array::StringArray::from(vec!["lost"; 50]));
+    let message = refuse(&RecordBatch::try_new(good.schema(), columns).unwrap());
+    assert!(message.contains("`status`") && message.contains("`lost`"), "{message}");
+    assert!(good["text"].null_count() > 0);
+}

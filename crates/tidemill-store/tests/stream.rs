@@ -1,0 +1,184 @@
+//! The stream over datasets on disk: the same sequence however it is read, each row once an epoch, the right bytes.
+
+mod support;
+
+use proptest::prelude::*;
+use support::*;
+use tidemill_store::stream::{Batch, Split, Stream, StreamConfig, StreamState};
+use tidemill_store::{Dataset, Error};
+
+fn config(seed: u64, global_batch: usize, window: usize) -> StreamConfig {
+    StreamConfig { seed, resolution: 64, global_batch, window, split: Split::Train }
+}
+
+fn take(
+    dataset: &Dataset,
+    config: &StreamConfig,
+    state: Option<StreamState>,
+    prefetch: usize,
+    n: usize,
+) -> Vec<Batch> {
+    let mut stream = Stream::open_with_prefetch(dataset, config.clone(), state, prefetch).unwrap();
+    (0..n).map(|_| stream.next_batch().unwrap()).collect()
+}
+
+fn usable(dataset: &Dataset, split: Split, resolution: u32) -> Vec<u64> {
+    let mut ids = dataset.tensors(split, resolution, usize::MAX).unwrap().sample_ids;
+    ids.sort_unstable();
+    ids
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// On random layouts: each row once an epoch with its own bytes, whatever is read ahead; a stream resumed after any
+    /// batch goes on as if it had not been interrupted.
+    #[test]
+    fn the_sequence_is_one(
+        units in prop::collection::vec(1u64..120, 1..6),
+        row_group_rows in 4u32..40,
+        global_batch in 1usize..50,
+        window in 1usize..8,
+        seed: u64,
+        resolution in prop::sample::select(RESOLUTIONS.to_vec()),
+        prefetch in 0usize..6,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        write_dataset(folder.path(), spec(row_group_rows, 0.1), &units);
+        let dataset = open(folder.path());
+        let rows = dataset.rows(Split::Train, resolution) as usize;
+        prop_assume!(rows > 0);
+        let config = StreamConfig { resolution, ..config(seed, global_batch, window) };
+        let n = (2 * rows).div_ceil(global_batch) + 1;
+
+        let mut stream = Stream::open(&dataset, config.clone(), None).unwrap();
+        prop_assert_eq!(stream.rows(), rows as u64);
+        let (mut states, mut batches) = (vec![stream.state()], Vec::new());
+        for _ in 0..n {
+            batches.push(stream.next_batch().unwrap());
+            states.push(stream.state());
+        }
+        for (i, batch) in batches.iter().enumerate() {
+            prop_assert_eq!(batch.position, (i * global_batch) as u64);
+            prop_assert_eq!((batch.sample_ids.len(), batch.epochs.len()), (global_batch, global_batch));
+            check_tensors(dataset.spec(), resolution, &batch.sample_ids, &batch.latents, &batch.text);
+        }
+        let sequence: Vec<(u32, u64)> =
+            batches.iter().flat_map(|b| b.epochs.iter().copied().zip(b.sample_ids.iter().copied())).collect();
+        for (epoch, rows) in sequence.chunks(rows).take(2).enumerate() {
+            prop_assert!(rows.iter().all(|(e, _)| *e as usize == epoch));
+            let mut ids: Vec<u64> = rows.iter().map(|(_, id)| *id).collect();
+            ids.sort_unstable();
+            prop_assert_eq!(ids, usable(&dataset, Split::Train, resolution));
+        }
+
+        prop_assert_eq!(&take(&dataset, &config, None, prefetch, n), &batches);
+        for (i, state) in states.iter().enumerate().step_by(1 + n / 12) {
+            let state: StreamState = serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap();
+            prop_assert_eq!(&take(&dataset, &config, Some(state), prefetch, n - i)[..], &batches[i..]);
+        }
+    }
+}
+
+#[test]
+fn rows_of_any_position_do_not_depend_on_the_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), spec(16, 0.0), &[150, 90]);
+    let dataset = open(folder.path());
+    let ids = |global_batch, n| -> Vec<u64> {
+        take(&dataset, &config(3, global_batch, 4), None, 2, n)
+            .into_iter()
+            .flat_map(|b| b.sample_ids)
+            .collect()
+    };
+    assert_eq!(ids(60, 8), ids(7, 69)[..480]);
+    let mut stream = Stream::open(&dataset, config(3, 1, 4), None).unwrap();
+    for (position, id) in ids(60, 8).into_iter().enumerate() {
+        let state = StreamState { position: position as u64, ..stream.state() };
+        assert_eq!(take(&dataset, &config(3, 1, 4), Some(state), 0, 1)[0].sample_ids, [id]);
+    }
+    assert_eq!(stream.next_batch().unwrap().sample_ids, ids(60, 1)[..1]);
+}
+
+#[test]
+fn held_out_rows_are_never_trained_on() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), spec(16, 0.3), &[200, 200]);
+    let dataset = open(folder.path());
+    let epoch = |split| {
+        let config = StreamConfig { split, ..config(1, dataset.rows(split, 64) as usize, 3) };
+        let mut ids = take(&dataset, &config, None, 1, 1).remove(0).sample_ids;
+        ids.sort_unstable();
+        ids
+    };
+    assert_eq!(epoch(Split::Train), usable(&dataset, Split::Train, 64));
+    assert_eq!(epoch(Split::Validation), usable(&dataset, Split::Validation, 64));
+    assert!(epoch(Split::Train).iter().all(|id| Split::of(*id, 0.3) == Split::Train));
+    assert!(epoch(Split::Validation).iter().all(|id| Split::of(*id, 0.3) == Split::Validation));
+}
+
+#[test]
+fn a_state_of_something_else_is_refused() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    write_dataset(folders[0].path(), spec(16, 0.0), &[100]);
+    write_dataset(folders[1].path(), spec(16, 0.0), &[101]);
+    let dataset = open(folders[0].path());
+    let state = Stream::open(&dataset, config(1, 8, 2), None).unwrap().state();
+    let refuse = |dataset: &Dataset, config, state: &StreamState| match Stream::open(
+        dataset,
+        config,
+        Some(state.clone()),
+    ) {
+        Err(Error::State(message)) => message,
+        other => panic!("{other:?}"),
+    };
+    assert!(refuse(&open(folders[1].path()), config(1, 8, 2), &state).contains("another dataset"));
+    assert!(refuse(&dataset, config(2, 8, 2), &state).contains("seed 1"));
+    assert!(refuse(&dataset, config(1, 8, 3), &state).contains("shuffle_window 2"));
+    assert!(
+        refuse(&dataset, StreamConfig { resolution: 128, ..config(1, 8, 2) }, &state)
+            .contains("resolution 64")
+    );
+    let later = StreamState { manifest: 7, ..state.clone() };
+    assert!(refuse(&dataset, config(1, 8, 2), &later).contains("snapshot 7"));
+    assert!(Stream::open(&dataset, config(1, 9, 2), Some(state)).is_ok(), "the batch may change");
+    assert!(Stream::open(&dataset, config(1, 0, 2), None).is_err());
+}
+
+#[test]
+fn a_stream_stays_with_its_snapshot() {
+    let folder = tempfile::tempdir().unwrap();
+    let (writer, _) = write_dataset(folder.path(), spec(16, 0.0), &[100]);
+    let before = open(folder.path());
+    let mut stream = Stream::open(&before, config(1, 8, 2), None).unwrap();
+    stream.next_batch().unwrap();
+    let state = stream.state();
+    write_unit(&writer, 1, 50, 50);
+    writer.snapshot(&plan(&[100, 50])).unwrap();
+    let after = open(folder.path());
+    assert!(after.rows(Split::Train, 64) > before.rows(Split::Train, 64));
+    let mut resumed = Stream::open(&after, config(1, 8, 2), Some(state)).unwrap();
+    for _ in 0..30 {
+        assert_eq!(resumed.next_batch().unwrap(), stream.next_batch().unwrap());
+    }
+    assert_eq!(Stream::open(&after, config(1, 8, 2), None).unwrap().rows(), after.rows(Split::Train, 64));
+}
+
+#[test]
+fn a_damaged_block_ends_the_stream_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, manifest) = write_dataset(folder.path(), spec(16, 0.0), &[100]);
+    let file = manifest.commits[0].files.iter().find(|file| file.group.to_string() == "latents-64").unwrap();
+    let path = folder.path().join(&file.path);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = file.blocks.last().unwrap();
+    bytes[(last.offset + last.bytes) as usize - 1] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let mut stream = Stream::open(&open(folder.path()), config(1, 8, 1), None).unwrap();
+    let error =
+        (0..100).find_map(|_| stream.next_batch().err()).expect("the damage is found within an epoch");
+    assert!(
+        matches!(&error, Error::Corrupt { path: named, .. } if *named == path.to_str().unwrap()),
+        "{error}"
+    );
+}
