@@ -1,4 +1,4 @@
-"""Reads scenes that `tidemill synth` wrote: pixels as the quickstart prepares them, captions with attributes."""
+"""Reads scenes that `tidemill synth` wrote: pixels as the quickstart prepares them, captions, attributes."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Writes what needs no training, in SD2's manner: tokenizer, scheduler, the U-Net's config, model_index.json."""
+"""Writes what needs no training, in SD2's manner: tokenizer, scheduler, U-Net config, model_index.json."""
 
 import gzip
 import json

@@ -15,9 +15,11 @@ from . import data, text, vae
 README = """# The quickstart's tiny frozen models
 
 In the diffusers layout, f16, made by the commands at the head of `scripts/make_assets.py`: seed {seed},
-{vae_steps} steps of 16 images for the VAE, {text_steps} steps of 96 captions for the text encoder, on {threads} thread(s),
-from 40,000 scenes of seed 1; torch {torch}, diffusers {diffusers}, transformers {transformers}.
-The vocabulary is open_clip's copy of CLIP's. `unet/config.json` has no weights beside it: the U-Net is what a run trains.
+{vae_steps} steps of 16 images for the VAE, {text_steps} steps of 96 captions for the text encoder,
+on {threads} thread(s), from 40,000 scenes of seed 1. torch {torch}, diffusers {diffusers},
+transformers {transformers}.
+The vocabulary is open_clip's copy of CLIP's. `unet/config.json` has no weights beside it: the U-Net is what
+a run trains.
 
 | measured on | figure | value |
 | --- | --- | --- |

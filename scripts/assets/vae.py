@@ -1,4 +1,4 @@
-"""Trains the VAE: 64 x 64 pixels to 8 x 8 x 4 latents and back, by squared error and a weak pull to N(0, 1)."""
+"""Trains the VAE: 64 x 64 pixels to 8 x 8 x 4 latents and back, with a weak pull to N(0, 1)."""
 
 import math
 import time
@@ -86,7 +86,8 @@ def save(model: AutoencoderKL, images: torch.Tensor, out: Path) -> None:
 def even_out(model: AutoencoderKL, images: torch.Tensor) -> None:
     """Gives every latent channel mean 0 and the same deviation.
 
-    It is folded into the 1 x 1 convolutions around the latents. What the VAE does to an image stays the same; noise then hits all channels alike.
+    It is folded into the 1 x 1 convolutions around the latents, so what the VAE does to an image
+    stays the same, and noise hits all channels alike.
     """
     posteriors = [model.encode(batch).latent_dist for batch in images.split(256)]
     latents = torch.cat([posterior.sample() for posterior in posteriors])
