@@ -17,7 +17,19 @@ import torch  # noqa: F401  # loads the libtorch that the native module links ag
 from tidemill import _native
 from tidemill._native import InputError, TidemillError
 
-__all__ = ["Encode", "InputError", "Prepare", "TidemillError", "inspect", "main", "preprocess"]
+__all__ = [
+    "Encode",
+    "InputError",
+    "Prepare",
+    "TidemillError",
+    "export",
+    "inspect",
+    "main",
+    "preprocess",
+    "run",
+    "sample",
+    "train",
+]
 
 RunFile: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 """A run file's path, or its content as nested mappings."""
@@ -31,6 +43,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 def preprocess(run: RunFile, **overrides: Any) -> dict[str, Any]:
     """Turns image-caption pairs into a latent dataset."""
     return _call("preprocess", run, overrides)
+
+
+def train(run: RunFile, **overrides: Any) -> dict[str, Any]:
+    """Trains the U-Net on the run's latent dataset, from its last checkpoint or from the start."""
+    return _call("train", run, overrides)
+
+
+def sample(run: RunFile, **overrides: Any) -> dict[str, Any]:
+    """Draws the pictures of the run's `[sample]` section."""
+    return _call("sample", run, overrides)
+
+
+def export(run: RunFile, **overrides: Any) -> dict[str, Any]:
+    """Writes the trained model as a folder that diffusers opens."""
+    return _call("export", run, overrides)
+
+
+def run(run: RunFile, **overrides: Any) -> dict[str, Any]:
+    """Does all of it: preprocess, train, sample, export."""
+    return _call("run", run, overrides)
 
 
 def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 //! data interface. Everything that is work runs without the GIL.
 
 mod batch;
+mod collectives;
 mod error;
 mod stages;
 
@@ -15,6 +16,8 @@ mod _native {
 
     #[pymodule_export]
     use super::batch::buffer_addresses;
+    #[pymodule_export]
+    use super::collectives::probe_group;
     #[pymodule_export]
     use super::error::{InputError, TidemillError};
     #[pymodule_export]
