@@ -1,8 +1,9 @@
 //! Which square of an image is used, and that square at a given resolution, as Pillow's
 //! `image.resize((R, R), Image.BICUBIC, box=crop)` gives it.
 
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::TypedImage;
+use fast_image_resize::pixels::U16x3;
+use fast_image_resize::{FilterType, ImageView, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::config::{Crop, Resample};
 use crate::decode::Rgb8;
@@ -33,35 +34,96 @@ pub fn crop(kind: Crop, width: u32, height: u32) -> Rect {
 
 /// Resizes the crop to `side` x `side`.
 ///
-/// Pillow runs the horizontal pass first and rounds to bytes between the passes; one call of fast_image_resize runs
-/// the vertical one first. Two calls, one axis each, agree with Pillow. As there, the filter at the crop's edge also
-/// sees the pixels just outside.
+/// Two passes, one per axis, with rounding to bytes in between, so that their order shows. As in Pillow, the filter
+/// at the crop's edge also sees the pixels just outside. The passes run on 16-bit channels that hold bytes: the
+/// filter's coefficients for 8-bit ones have too few bits to round as Pillow does.
 ///
 /// # Errors
-/// If the crop lies outside the image, or the image's buffer has the wrong size.
+/// If the crop does not lie inside the image, or the image's buffer has the wrong size.
 pub fn resize(image: &Rgb8, crop: Rect, side: u32, filter: Resample) -> Result<Rgb8, RowError> {
     let (filter, radius) = match filter {
         Resample::Bicubic => (FilterType::CatmullRom, 2.0),
     };
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter)).use_alpha(false);
-    let row_bytes = 3 * image.width as usize;
-
-    // Only the rows that the vertical pass will look at.
-    let reach = (radius * (f64::from(crop.height) / f64::from(side)).max(1.0)).ceil() as u32 + 1;
-    let top = crop.y.saturating_sub(reach);
-    let bottom = (crop.y + crop.height).saturating_add(reach).min(image.height);
-    let rows = image.pixels.get(top as usize * row_bytes..bottom as usize * row_bytes).unwrap_or_default();
-    let rows = ImageRef::new(image.width, bottom - top, rows, PixelType::U8x3).map_err(failure)?;
-
+    let axes = if horizontal_first(image, side) {
+        [Axis::Horizontal, Axis::Vertical]
+    } else {
+        [Axis::Vertical, Axis::Horizontal]
+    };
+    let scale = (f64::from(crop.width.max(crop.height)) / f64::from(side)).max(1.0);
+    let (mut pixels, mut rect) = excerpt(image, crop, (radius * scale).ceil() as u32 + 1)?;
     let mut resizer = Resizer::new();
-    let mut narrow = Image::new(side, bottom - top, PixelType::U8x3);
-    let columns = options.crop(crop.x.into(), 0.0, crop.width.into(), (bottom - top).into());
-    resizer.resize(&rows, &mut narrow, &columns).map_err(failure)?;
+    for axis in axes {
+        (pixels, rect) = pass(&mut resizer, &pixels, rect, axis, side, options)?;
+    }
+    let bytes = pixels.pixels().iter().flat_map(|pixel| pixel.0.map(|channel| channel as u8));
+    Ok(Rgb8 { width: side, height: side, pixels: bytes.collect() })
+}
 
-    let mut square = Image::new(side, side, PixelType::U8x3);
-    let rows = options.crop(0.0, (crop.y - top).into(), side.into(), crop.height.into());
-    resizer.resize(&narrow, &mut square, &rows).map_err(failure)?;
-    Ok(Rgb8 { width: side, height: side, pixels: square.into_vec() })
+/// Bytes in 16-bit channels.
+type Wide = TypedImage<'static, U16x3>;
+
+#[derive(Clone, Copy)]
+enum Axis {
+    Horizontal,
+    Vertical,
+}
+
+/// Pillow runs the horizontal pass first unless the image shrinks much more in height than in width
+/// (`src/libImaging/Resample.c`, since 13.0; before, it always did).
+fn horizontal_first(image: &Rgb8, side: u32) -> bool {
+    let shrinks_by = |length: u32| i64::from(length) - i64::from(side);
+    let (width, height) = (shrinks_by(image.width), shrinks_by(image.height));
+    height <= 0 || height <= 2 * width
+}
+
+/// The crop with a margin of what the filter reaches, as far as there is an image, and where the crop lies in it.
+fn excerpt(image: &Rgb8, crop: Rect, reach: u32) -> Result<(Wide, Rect), RowError> {
+    let margin = |start: u32, length: u32, end: u32| {
+        let from = start.saturating_sub(reach);
+        (from, start.saturating_add(length).saturating_add(reach).min(end).saturating_sub(from))
+    };
+    let (left, width) = margin(crop.x, crop.width, image.width);
+    let (top, height) = margin(crop.y, crop.height, image.height);
+    let rows = image.pixels.chunks_exact(3 * image.width.max(1) as usize);
+    let rows = rows.skip(top as usize).take(height as usize);
+    let columns = |row| as_pixels(row).iter().skip(left as usize).take(width as usize);
+    let pixels = rows.flat_map(columns).map(|&pixel| U16x3::new(pixel.map(u16::from))).collect();
+    let excerpt = Wide::from_pixels(width, height, pixels).map_err(failure)?;
+    Ok((excerpt, Rect { x: crop.x - left, y: crop.y - top, ..crop }))
+}
+
+fn as_pixels(bytes: &[u8]) -> &[[u8; 3]] {
+    bytes.as_chunks().0
+}
+
+/// Resizes one axis of the rectangle and keeps the other axis of the image whole.
+fn pass(
+    resizer: &mut Resizer,
+    from: &Wide,
+    rect: Rect,
+    axis: Axis,
+    side: u32,
+    options: ResizeOptions,
+) -> Result<(Wide, Rect), RowError> {
+    let (used, mut to, rect) = match axis {
+        Axis::Horizontal => (
+            Rect { y: 0, height: from.height(), ..rect },
+            Wide::new(side, from.height()),
+            Rect { x: 0, width: side, ..rect },
+        ),
+        Axis::Vertical => (
+            Rect { x: 0, width: from.width(), ..rect },
+            Wide::new(from.width(), side),
+            Rect { y: 0, height: side, ..rect },
+        ),
+    };
+    let options = options.crop(used.x.into(), used.y.into(), used.width.into(), used.height.into());
+    resizer.resize_typed(from, &mut to, &options).map_err(failure)?;
+    for pixel in to.pixels_mut() {
+        pixel.0 = pixel.0.map(|channel| channel.min(255));
+    }
+    Ok((to, rect))
 }
 
 fn failure(error: impl std::fmt::Display) -> RowError {
@@ -73,7 +135,7 @@ pub fn to_planes(image: &Rgb8, planes: &mut [u8]) {
     let (red, rest) = planes.split_at_mut(image.pixels.len() / 3);
     let (green, blue) = rest.split_at_mut(red.len());
     let targets = red.iter_mut().zip(green).zip(blue);
-    for (&[r, g, b], ((red, green), blue)) in image.pixels.as_chunks::<3>().0.iter().zip(targets) {
+    for (&[r, g, b], ((red, green), blue)) in as_pixels(&image.pixels).iter().zip(targets) {
         (*red, *green, *blue) = (r, g, b);
     }
 }
@@ -93,6 +155,16 @@ mod tests {
         ];
         for ((width, height), (x, y, side)) in cases {
             assert_eq!(crop(Crop::Center, width, height), Rect { x, y, width: side, height: side });
+        }
+    }
+
+    #[test]
+    fn a_crop_outside_the_image_is_an_error() {
+        let image = Rgb8 { width: 8, height: 8, pixels: vec![0; 192] };
+        for crop in [Rect { x: 0, y: 4, width: 8, height: 8 }, Rect { x: 4, y: 0, width: 8, height: 8 }] {
+            for side in [2, 16] {
+                assert!(resize(&image, crop, side, Resample::Bicubic).is_err());
+            }
         }
     }
 

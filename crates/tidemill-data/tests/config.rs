@@ -1,0 +1,67 @@
+//! The run file's sections: what is understood, and what is refused by name.
+
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tidemill_data::config::{FilterConfig, PrepareConfig, SourceConfig};
+
+fn parse<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, String> {
+    serde_json::from_value(value).map_err(|e| e.to_string())
+}
+
+#[test]
+fn a_section_may_be_partial() {
+    let source: SourceConfig = parse(json!({"uri": "data/*.parquet", "columns": {"image": "jpg"}})).unwrap();
+    assert_eq!(source.uri.as_slice(), ["data/*.parquet"]);
+    assert_eq!((source.columns.image.as_str(), source.columns.caption.as_str()), ("jpg", "caption"));
+    source.validate().unwrap();
+    let filter: FilterConfig = parse(json!({"score": {"aesthetic": {"min": 4.5}}})).unwrap();
+    filter.validate().unwrap();
+    assert_eq!(filter.score["aesthetic"].min, Some(4.5));
+    let prepare: PrepareConfig = parse(json!({"resolutions": [256, 512], "crop": "center"})).unwrap();
+    prepare.validate().unwrap();
+}
+
+#[test]
+fn unknown_keys_and_values_are_refused_by_name() {
+    let cases = [
+        (parse::<SourceConfig>(json!({"urls": "x"})).err(), "urls"),
+        (parse::<SourceConfig>(json!({"format": "webdataset"})).err(), "webdataset"),
+        (parse::<SourceConfig>(json!({"uri": 3})).err(), "path or URI"),
+        (parse::<SourceConfig>(json!({"columns": {"img": "x"}})).err(), "img"),
+        (parse::<FilterConfig>(json!({"score": {"a": {"least": 1}}})).err(), "least"),
+        (parse::<PrepareConfig>(json!({"crop": "random"})).err(), "random"),
+        (parse::<PrepareConfig>(json!({"resample": "lanczos"})).err(), "lanczos"),
+    ];
+    for (error, name) in cases {
+        let error = error.unwrap_or_else(|| panic!("{name} was accepted"));
+        assert!(error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused_by_key() {
+    let source = |value| parse::<SourceConfig>(value).unwrap().validate();
+    let filter = |value| parse::<FilterConfig>(value).unwrap().validate();
+    let prepare = |value| parse::<PrepareConfig>(value).unwrap().validate();
+    let cases = [
+        (source(json!({})), "source.uri"),
+        (source(json!({"uri": [""]})), "source.uri"),
+        (source(json!({"uri": "x", "columns": {"image": "caption"}})), "source.columns"),
+        (source(json!({"uri": "x", "carry": ["status"]})), "source.carry"),
+        (source(json!({"uri": "x", "carry": ["image"]})), "source.carry"),
+        (source(json!({"uri": "x", "carry": ["a", "a"]})), "source.carry"),
+        (source(json!({"uri": "x", "rows_per_batch": 0})), "source.rows_per_batch"),
+        (source(json!({"uri": "x", "rows_per_unit": 0})), "source.rows_per_unit"),
+        (filter(json!({"max_aspect": 0.5})), "filter.max_aspect"),
+        (filter(json!({"caption_length": {"min": 5, "max": 4}})), "filter.caption_length"),
+        (filter(json!({"score": {"a": {}}})), "filter.score.a"),
+        (filter(json!({"score": {"a": {"min": 2.0, "max": 1.0}}})), "filter.score.a"),
+        (prepare(json!({"resolutions": []})), "prepare.resolutions"),
+        (prepare(json!({"resolutions": [250]})), "prepare.resolutions"),
+        (prepare(json!({"resolutions": [256, 256]})), "prepare.resolutions"),
+    ];
+    for (result, key) in cases {
+        let error = result.unwrap_err().to_string();
+        assert!(error.starts_with(key), "{error}");
+    }
+}

@@ -1,0 +1,234 @@
+//! Parquet sources: which files, which units, which columns, and what is said about broken ones.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, AsArray, BinaryArray, BinaryViewArray, DictionaryArray, Float32Array, Int64Array,
+    LargeBinaryArray, RecordBatch, StringArray, StringViewArray,
+};
+use arrow::datatypes::{DataType, Int32Type, UInt64Type};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use tidemill_data::config::{Columns, OneOrMany};
+use tidemill_data::{Error, FilterConfig, InputUnit, Source, SourceConfig, source};
+
+fn write(path: &Path, batch: &RecordBatch, row_group: usize) {
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(row_group)).build();
+    let file = std::fs::File::create(path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+    writer.write(batch).unwrap();
+    writer.close().unwrap();
+}
+
+fn images(rows: usize) -> Vec<Vec<u8>> {
+    (0..rows).map(|row| vec![row as u8; 3]).collect()
+}
+
+/// Columns of the most usual types, and one that nobody needs.
+fn table(rows: usize) -> RecordBatch {
+    let keys = Int64Array::from_iter((0..rows as i64).map(|row| (row != 2).then_some(row + 100)));
+    let captions: StringArray =
+        (0..rows).map(|row| (row % 5 != 4).then(|| format!("caption {row}"))).collect();
+    RecordBatch::try_from_iter([
+        ("unused", Arc::new(StringArray::from(vec!["x"; rows])) as ArrayRef),
+        ("id", Arc::new(keys)),
+        ("image", Arc::new(BinaryArray::from_iter_values(images(rows)))),
+        ("caption", Arc::new(captions)),
+        ("score", Arc::new(Float32Array::from_iter_values((0..rows).map(|row| row as f32)))),
+    ])
+    .unwrap()
+}
+
+fn config(uri: &Path) -> SourceConfig {
+    SourceConfig {
+        uri: OneOrMany::One(uri.display().to_string()),
+        columns: Columns { key: Some("id".into()), ..Columns::default() },
+        rows_per_unit: 20,
+        rows_per_batch: 7,
+        ..SourceConfig::default()
+    }
+}
+
+fn read(source: &dyn Source, unit: &InputUnit) -> Vec<RecordBatch> {
+    source.read(unit).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+fn open_error(config: &SourceConfig) -> String {
+    let error = source::open(config, &FilterConfig::default()).and_then(|source| source.units()).unwrap_err();
+    println!("{error}");
+    error.to_string()
+}
+
+#[test]
+fn units_cover_every_row_once_and_batches_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("a.parquet"), &table(53), 10);
+    write(&folder.path().join("b.parquet"), &table(5), 10);
+    let source = source::open(&config(&folder.path().join("*.parquet")), &FilterConfig::default()).unwrap();
+    let units = source.units().unwrap();
+    let ranges: Vec<_> = units.iter().map(|unit| (unit.rows.start, unit.rows.end)).collect();
+    assert_eq!(ranges, [(0, 20), (20, 40), (40, 53), (0, 5)]);
+
+    let mut ids = Vec::new();
+    for unit in &units {
+        let mut rows = unit.rows.clone();
+        for batch in read(source.as_ref(), unit) {
+            assert!(batch.num_rows() <= 7);
+            assert_eq!(batch.schema(), source.schema());
+            ids.extend(batch["sample_id"].as_primitive::<UInt64Type>().values().to_vec());
+            for row in 0..batch.num_rows() {
+                let expected = rows.next().unwrap();
+                assert_eq!(batch["source_row"].as_primitive::<UInt64Type>().value(row), expected);
+                assert_eq!(batch["image"].as_binary::<i32>().value(row), [expected as u8; 3]);
+            }
+        }
+        assert_eq!(rows.next(), None);
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 58);
+}
+
+#[test]
+fn only_needed_columns_are_read_and_keys_are_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    write(&path, &table(4), 10);
+    let filter = FilterConfig {
+        score: [("score".to_owned(), tidemill_data::config::Bounds { min: Some(1.0), max: None })].into(),
+        ..FilterConfig::default()
+    };
+    let source = source::open(&config(folder.path()), &filter).unwrap();
+    let batch = read(source.as_ref(), &source.units().unwrap()[0]).remove(0);
+    let schema = batch.schema();
+    let names: Vec<_> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    assert_eq!(names, ["sample_id", "source_row", "id", "image", "caption", "score"]);
+    let keys: Vec<_> = batch["id"].as_string::<i32>().iter().flatten().map(str::to_owned).collect();
+    assert_eq!(keys, ["100", "101", &format!("{}#2", path.display()), "103"]);
+}
+
+#[test]
+fn a_unit_can_be_read_from_its_json_by_someone_else() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("odd name %41 #1.parquet"), &table(30), 10);
+    let config = config(folder.path());
+    let source = source::open(&config, &FilterConfig::default()).unwrap();
+    let unit = source.units().unwrap().remove(1);
+    let text = serde_json::to_string(&unit).unwrap();
+    let other = source::open(&config, &FilterConfig::default()).unwrap();
+    let copy: InputUnit = serde_json::from_str(&text).unwrap();
+    assert_eq!(read(source.as_ref(), &unit), read(other.as_ref(), &copy));
+}
+
+#[test]
+fn every_physical_type_of_the_parts_is_accepted() {
+    let image_types: [ArrayRef; 3] = [
+        Arc::new(BinaryArray::from_iter_values(images(2))),
+        Arc::new(LargeBinaryArray::from_iter_values(images(2))),
+        Arc::new(BinaryViewArray::from_iter_values(images(2))),
+    ];
+    let caption_types: [ArrayRef; 5] = [
+        Arc::new(StringArray::from(vec![Some("a"), None])),
+        Arc::new(arrow::array::LargeStringArray::from(vec![Some("a"), None])),
+        Arc::new(StringViewArray::from(vec![Some("a"), None])),
+        Arc::new(vec![Some("a"), None].into_iter().collect::<DictionaryArray<Int32Type>>()),
+        Arc::new(BinaryArray::from_opt_vec(vec![Some(b"a"), None])),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for image in &image_types {
+        for caption in &caption_types {
+            let batch =
+                RecordBatch::try_from_iter([("image", image.clone()), ("caption", caption.clone())]).unwrap();
+            write(&folder.path().join("a.parquet"), &batch, 10);
+            let config = SourceConfig { columns: Columns::default(), ..config(folder.path()) };
+            let source = source::open(&config, &FilterConfig::default()).unwrap();
+            let batches = read(source.as_ref(), &source.units().unwrap()[0]);
+            assert_eq!(batches[0]["caption"].data_type(), caption.data_type());
+            assert_eq!(batches[0]["image"].data_type(), image.data_type());
+            assert!(batches[0]["key"].as_string::<i32>().value(1).ends_with("a.parquet#1"));
+        }
+    }
+}
+
+#[test]
+fn mistakes_in_the_columns_name_file_column_and_alternatives() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("a.parquet"), &table(4), 10);
+    let with = |columns: Columns| SourceConfig { columns, ..config(folder.path()) };
+
+    let missing = open_error(&with(Columns { image: "jpg".into(), ..Columns::default() }));
+    for part in ["a.parquet", "`jpg`", "source.columns.image", "`id`, `image`, `caption`, `score`"] {
+        assert!(missing.contains(part), "{missing}");
+    }
+    let wrong =
+        open_error(&with(Columns { image: "caption".into(), caption: "image".into(), ..Columns::default() }));
+    for part in ["a.parquet", "`caption`", "Utf8", "Binary"] {
+        assert!(wrong.contains(part), "{wrong}");
+    }
+    let text = open_error(&with(Columns { width: Some("unused".into()), ..Columns::default() }));
+    assert!(text.contains("source.columns.width needs integers"), "{text}");
+}
+
+#[test]
+fn files_that_are_no_parquet_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    let error = open_error(&config(&folder.path().join("*.parquet")));
+    assert!(error.contains("*.parquet") && error.contains("nothing matches"), "{error}");
+
+    std::fs::write(&path, b"").unwrap();
+    assert!(open_error(&config(&path)).contains("a.parquet: the file is empty (0 bytes)"));
+    std::fs::write(&path, vec![7; 5000]).unwrap();
+    assert!(open_error(&config(&path)).contains("a.parquet: "));
+
+    write(&path, &table(100), 10);
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    assert!(open_error(&config(&path)).contains("half written"));
+
+    write(&path, &table(0), 10);
+    assert!(open_error(&config(&path)).contains("no rows"));
+    assert!(
+        open_error(&SourceConfig { uri: OneOrMany::One("s4://bucket/x".into()), ..config(&path) })
+            .contains("s4")
+    );
+}
+
+#[test]
+fn a_damaged_row_group_is_an_error_of_its_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    write(&path, &table(40), 20);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[4..400].fill(0xff);
+    std::fs::write(&path, bytes).unwrap();
+    let source = source::open(&config(&path), &FilterConfig::default()).unwrap();
+    let units = source.units().unwrap();
+    let results: Result<Vec<RecordBatch>, Error> = source.read(&units[0]).and_then(Iterator::collect);
+    let error = results.unwrap_err().to_string();
+    assert!(error.contains("a.parquet"), "{error}");
+    let rows: usize = read(source.as_ref(), &units[1]).iter().map(RecordBatch::num_rows).sum();
+    assert_eq!(rows, 20);
+}
+
+#[test]
+fn a_changed_file_has_another_identity() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    let identity =
+        || source::open(&config(&path), &FilterConfig::default()).unwrap().files()[0].identity.clone();
+    write(&path, &table(4), 10);
+    let before = identity();
+    assert_eq!(before, identity());
+    write(&path, &table(5), 10);
+    assert_ne!(before, identity());
+}
+
+#[test]
+fn the_schema_is_known_before_anything_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("a.parquet"), &table(4), 10);
+    let source = source::open(&config(folder.path()), &FilterConfig::default()).unwrap();
+    assert_eq!(source.schema().field_with_name("id").unwrap().data_type(), &DataType::Utf8);
+}
