@@ -1,5 +1,7 @@
 //! The checker names freshly drawn scenes, blurred and compressed, and names nothing in noise, blanks and jumbles.
 
+#![allow(clippy::unwrap_used)]
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rand::{Rng, SeedableRng};
@@ -52,7 +54,7 @@ fn accuracy(
     combinations: Combinations,
     spoil: impl Fn(Picture) -> Picture,
 ) -> (f64, f64) {
-    let total = 1000;
+    let total = 500;
     let (mut named, mut located) = (0, 0);
     for _ in 0..total {
         let scene = random_scene(combinations, rng);

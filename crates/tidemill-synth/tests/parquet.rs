@@ -1,5 +1,7 @@
 //! What `synth` writes: the rows asked for, broken exactly as reported, the same bytes for the same seed.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
