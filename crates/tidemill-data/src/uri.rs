@@ -1,7 +1,7 @@
 //! From what a user writes (a path, `file://`, `s3://`, with globs or without) to objects in a store.
 //! Local files keep their absolute path as their URI, because that is what people read in messages.
 
-use std::path::Path as FsPath;
+use std::path::{Component, Path as FsPath, PathBuf};
 use std::sync::Arc;
 
 use futures::TryStreamExt;
@@ -51,11 +51,23 @@ pub fn parse(uri: &str) -> Result<Location> {
 fn local(path: &str) -> Result<Location> {
     let absolute = std::path::absolute(FsPath::new(path))
         .map_err(|e| Error::Uri { uri: path.into(), problem: e.to_string() })?;
-    let path = absolute.to_string_lossy().trim_start_matches('/').to_owned();
+    let mut folded = PathBuf::new();
+    for component in absolute.components() {
+        match component {
+            Component::ParentDir => _ = folded.pop(),
+            other => folded.push(other),
+        }
+    }
+    let path = folded.to_string_lossy().trim_start_matches('/').to_owned();
     Ok(Location { store: Arc::new(LocalFileSystem::new()), root: "/".into(), path })
 }
 
 impl Location {
+    /// Whether this is a file of this machine.
+    pub fn is_local(&self) -> bool {
+        self.root == "/"
+    }
+
     /// The path as a key of the store.
     ///
     /// # Errors
@@ -65,21 +77,11 @@ impl Location {
     }
 
     fn key_of(&self, path: &str) -> Result<Path> {
-        // Local paths are percent-encoded by object_store, those of clouds are taken as they are.
-        let key = if self.root == "/" {
-            Path::from_absolute_path(format!("/{path}")).map_err(|e| e.to_string())
-        } else {
-            Path::parse(path).map_err(|e| e.to_string())
-        };
-        key.map_err(|problem| Error::Uri { uri: format!("{}{path}", self.root), problem })
+        Path::parse(path)
+            .map_err(|e| Error::Uri { uri: format!("{}{path}", self.root), problem: e.to_string() })
     }
 
-    /// The URI of an object of the same store.
     fn uri_of(&self, key: &Path) -> String {
-        if self.root == "/" {
-            let url = Url::parse(&format!("file:///{key}")).ok().and_then(|url| url.to_file_path().ok());
-            return url.map_or_else(|| format!("/{key}"), |path| path.to_string_lossy().into_owned());
-        }
         format!("{}{key}", self.root)
     }
 

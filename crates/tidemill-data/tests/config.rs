@@ -1,5 +1,7 @@
 //! The run file's sections: what is understood, and what is refused by name.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tidemill_data::config::{FilterConfig, PrepareConfig, SourceConfig};

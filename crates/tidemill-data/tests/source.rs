@@ -1,5 +1,7 @@
 //! Parquet sources: which files, which units, which columns, and what is said about broken ones.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -149,6 +151,30 @@ fn every_physical_type_of_the_parts_is_accepted() {
             assert!(batches[0]["key"].as_string::<i32>().value(1).ends_with("a.parquet#1"));
         }
     }
+}
+
+#[test]
+fn paths_are_understood_as_a_shell_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    std::fs::create_dir_all(root.join("a/deep")).unwrap();
+    for name in ["a/1.parquet", "a/2.parquet", "a/deep/3.parquet", "b[1].parquet"] {
+        write(&root.join(name), &table(1), 10);
+    }
+    let files = |uris: &[&str]| {
+        let uris = uris.iter().map(|uri| uri.replace('~', &root.display().to_string())).collect();
+        let config = SourceConfig { uri: OneOrMany::Many(uris), ..config(root) };
+        let source = source::open(&config, &FilterConfig::default()).unwrap();
+        let names = source.files().iter().map(|file| file.uri.rsplit('/').next().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(files(&["~/a/*.parquet"]), ["1.parquet", "2.parquet"]);
+    assert_eq!(files(&["~/a"]), ["1.parquet", "2.parquet", "3.parquet"]);
+    assert_eq!(files(&["~/**/[13].parquet"]), ["1.parquet", "3.parquet"]);
+    assert_eq!(files(&["~/a/?.parquet", "~/a/1.parquet"]), ["1.parquet", "2.parquet"]);
+    assert_eq!(files(&["~/a/deep/../2.parquet"]), ["2.parquet"]);
+    assert_eq!(files(&["file://~/a/1.parquet"]), ["1.parquet"]);
+    assert_eq!(files(&["~/b[[]1].parquet"]), ["b[1].parquet"]);
 }
 
 #[test]

@@ -117,7 +117,7 @@ async fn list(uris: &[String]) -> Result<Vec<InputFile>> {
             }
             // An inode is part of local entity tags, so that they change when a file is merely copied.
             let version = match meta.e_tag {
-                Some(tag) if location.root != "/" => tag,
+                Some(tag) if !location.is_local() => tag,
                 _ => meta.last_modified.to_rfc3339(),
             };
             let identity = blake3::hash(format!("{uri}\n{}\n{version}", meta.size).as_bytes()).to_hex();
