@@ -10,7 +10,12 @@ use crate::error::TidemillError;
 /// Every rank contributes 0, 1, ..., times its rank plus one. Returns the sum over ranks (all-reduce), this rank's part
 /// of it (reduce-scatter), and the parts gathered again (all-gather).
 #[pyfunction]
-pub fn probe_group(py: Python<'_>, name: &str, rank: i64, world: i64) -> PyResult<(Vec<f32>, Vec<f32>, Vec<f32>)> {
+pub fn probe_group(
+    py: Python<'_>,
+    name: &str,
+    rank: i64,
+    world: i64,
+) -> PyResult<(Vec<f32>, Vec<f32>, Vec<f32>)> {
     py.detach(|| probe(name, rank, world)).map_err(|e| TidemillError::new_err(e.to_string()))
 }
 

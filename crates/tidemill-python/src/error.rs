@@ -5,7 +5,12 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::{PyErr, create_exception};
 
 create_exception!(tidemill, TidemillError, PyRuntimeError, "The work failed.");
-create_exception!(tidemill, InputError, PyValueError, "The input was refused; the message says what to mend.");
+create_exception!(
+    tidemill,
+    InputError,
+    PyValueError,
+    "The input was refused; the message says what to mend."
+);
 
 /// The exception for an error.
 pub fn raise(error: impl Into<tidemill::Error>) -> PyErr {

@@ -166,11 +166,12 @@ fn print_last(value: &Value) {
 /// An error for people; a mistake in a run file comes with the line in question.
 fn render(error: &Error) -> String {
     let Error::RunFile(diagnostic) = error else { return format!("error: {error}") };
-    let theme = if std::env::var_os("NO_COLOR").is_some() || !std::io::IsTerminal::is_terminal(&std::io::stderr()) {
-        GraphicalTheme::unicode_nocolor()
-    } else {
-        GraphicalTheme::unicode()
-    };
+    let theme =
+        if std::env::var_os("NO_COLOR").is_some() || !std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+            GraphicalTheme::unicode_nocolor()
+        } else {
+            GraphicalTheme::unicode()
+        };
     let mut text = String::new();
     match GraphicalReportHandler::new_themed(theme).with_width(110).render_report(&mut text, &**diagnostic) {
         Ok(()) => format!("error:\n{text}"),

@@ -36,7 +36,12 @@ pub fn initial(run: &Run, folder: &ModelFolder, device: Device) -> Result<UNet2D
 ///
 /// # Errors
 /// If there is no checkpoint, or it is of another model.
-pub fn load(run: &Run, folder: &ModelFolder, weights: Weights, device: Device) -> Result<(UNet2DConditionModel, u64)> {
+pub fn load(
+    run: &Run,
+    folder: &ModelFolder,
+    weights: Weights,
+    device: Device,
+) -> Result<(UNet2DConditionModel, u64)> {
     if weights == Weights::Untrained {
         return Ok((initial(run, folder, device)?, 0));
     }
@@ -47,7 +52,10 @@ pub fn load(run: &Run, folder: &ModelFolder, weights: Weights, device: Device) -
     for (name, mut parameter) in unet.params().named() {
         let fitting = stored.remove(&name).filter(|tensor| tensor.size() == parameter.size());
         let Some(tensor) = fitting else {
-            let message = format!("the checkpoint is of another U-Net than {}: {name} differs", folder.unet().display());
+            let message = format!(
+                "the checkpoint is of another U-Net than {}: {name} differs",
+                folder.unet().display()
+            );
             return Err(run.refuse("models.path", message));
         };
         guard(|| tch::no_grad(|| parameter.copy_(&tensor))).map_err(tidemill_models::Error::from)?;

@@ -14,8 +14,8 @@ use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder};
 use tidemill_torch::guard;
 
 pub use self::columns::tensor_field;
-pub use self::config::{Dtype, EncodeConfig, Latents};
 use self::columns::{Encoded, Pixels, TokenIds, mark_failed};
+pub use self::config::{Dtype, EncodeConfig, Latents};
 use crate::error::{Error, Result};
 
 /// The frozen models on one device.
@@ -141,7 +141,8 @@ impl Encode {
     }
 
     fn encode_text(&self, ids: &TokenIds) -> Result<Encoded> {
-        let mut encoded = Encoded::new("text".into(), self.text_shape(ids.length as i64).to_vec(), &ids.valid);
+        let mut encoded =
+            Encoded::new("text".into(), self.text_shape(ids.length as i64).to_vec(), &ids.valid);
         for chunk in ids.ids().chunks(self.batch_size * ids.length) {
             encoded.values.extend(self.embed_chunk(chunk, (chunk.len() / ids.length) as i64)?);
         }

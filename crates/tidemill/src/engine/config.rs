@@ -65,7 +65,9 @@ impl EngineConfig {
         let device = self.device.as_str();
         let number = device.strip_prefix("cuda:").map(str::parse::<usize>);
         if !["auto", "cpu", "cuda"].contains(&device) && !matches!(number, Some(Ok(_))) {
-            let message = format!("\"{device}\" is no device; give \"auto\", \"cpu\", \"cuda\" or one GPU as \"cuda:0\"");
+            let message = format!(
+                "\"{device}\" is no device; give \"auto\", \"cpu\", \"cuda\" or one GPU as \"cuda:0\""
+            );
             return Err(("engine.device", message));
         }
         Ok(())

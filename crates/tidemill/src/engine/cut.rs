@@ -53,7 +53,8 @@ impl Cutter {
 
 fn kept_rows(batch: &RecordBatch) -> Result<Vec<usize>> {
     let status = batch.column_by_name("status").and_then(|column| column.as_string_opt::<i32>());
-    let status = status.ok_or_else(|| Error::Encode("the prepared batch has no Utf8 column `status`".into()))?;
+    let status =
+        status.ok_or_else(|| Error::Encode("the prepared batch has no Utf8 column `status`".into()))?;
     Ok((0..status.len()).filter(|&row| status.is_valid(row) && status.value(row) == KEPT).collect())
 }
 

@@ -193,5 +193,9 @@ fn last_bad(batch: &RecordBatch) -> Option<String> {
     let text = |name| batch.column_by_name(name)?.as_string_opt::<i32>();
     let (key, status, reason) = (text("key")?, text("status")?, text("reason")?);
     let row = (0..batch.num_rows()).rfind(|&row| status.value(row) == QUARANTINED)?;
-    Some(format!("{}: {}", key.value(row), if reason.is_valid(row) { reason.value(row) } else { "no reason given" }))
+    Some(format!(
+        "{}: {}",
+        key.value(row),
+        if reason.is_valid(row) { reason.value(row) } else { "no reason given" }
+    ))
 }

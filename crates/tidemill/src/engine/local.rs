@@ -3,8 +3,8 @@
 //! those before it.
 
 use std::ops::ControlFlow;
-use std::sync::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::Instant;
 

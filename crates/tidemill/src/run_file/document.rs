@@ -36,7 +36,7 @@ impl Document {
     /// # Errors
     /// Text that is no TOML, or an override without `=`.
     pub fn parse(name: &str, text: &str, overrides: &[String]) -> Result<Self, RunFileError> {
-        let text = text.trim_end().to_string() + "\n";
+        let text = if text.ends_with('\n') { text.into() } else { format!("{text}\n") };
         let mut document = Self { name: name.into(), file: text.len(), text, overrides: Vec::new() };
         document.tree()?;
         for text in overrides {
@@ -164,10 +164,9 @@ fn key_in_table(table: &DeTable<'_>, span: &Range<usize>, prefix: &str) -> Optio
 fn key_in_value(value: &Spanned<DeValue<'_>>, span: &Range<usize>, key: String) -> Option<String> {
     let deeper = match value.get_ref() {
         DeValue::Table(table) => key_in_table(table, span, &format!("{key}.")),
-        DeValue::Array(items) => items
-            .iter()
-            .enumerate()
-            .find_map(|(i, item)| key_in_value(item, span, format!("{key}.{i}"))),
+        DeValue::Array(items) => {
+            items.iter().enumerate().find_map(|(i, item)| key_in_value(item, span, format!("{key}.{i}")))
+        }
         _ => None,
     };
     deeper.or_else(|| (value.span() == *span).then_some(key))

@@ -22,7 +22,9 @@ pub struct RunFileError {
 }
 
 fn at(place: &Option<Place>) -> String {
-    place.as_ref().map_or_else(String::new, |Place { file, line, column }| format!("{file}:{line}:{column}: "))
+    place
+        .as_ref()
+        .map_or_else(String::new, |Place { file, line, column }| format!("{file}:{line}:{column}: "))
 }
 
 impl RunFileError {
@@ -65,8 +67,19 @@ impl RunFileError {
 }
 
 /// Names of keys and values that the design has and a later version brings, so that the refusal can say so.
-const LATER: &[&str] =
-    &["ray", "bucket", "random", "sample", "mean", "mix", "flip", "language", "blocklists", "sharding", "webdataset"];
+const LATER: &[&str] = &[
+    "ray",
+    "bucket",
+    "random",
+    "sample",
+    "mean",
+    "mix",
+    "flip",
+    "language",
+    "blocklists",
+    "sharding",
+    "webdataset",
+];
 
 /// Rewrites serde's message about `key` (empty if unknown); the second part is help.
 pub(super) fn explain(key: &str, message: &str) -> (String, Option<String>) {

@@ -204,7 +204,8 @@ impl Run {
         let prepared = &self.file.prepare.resolutions;
         let phases = self.file.train.phase.iter().map(|phase| phase.resolution).enumerate();
         let phases = phases.map(|(i, resolution)| (format!("train.phase.{i}.resolution"), resolution));
-        let sample = self.file.sample.resolution.map(|resolution| ("sample.resolution".to_string(), resolution));
+        let sample =
+            self.file.sample.resolution.map(|resolution| ("sample.resolution".to_string(), resolution));
         for (key, resolution) in phases.chain(sample) {
             if !prepared.contains(&resolution) {
                 let message = format!("{resolution} is not prepared: prepare.resolutions is {prepared:?}");

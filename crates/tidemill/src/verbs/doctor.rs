@@ -37,7 +37,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     reporter.say(format!("GPUs        {gpus}{}", if Cuda::cudnn_is_available() { ", cuDNN" } else { "" }));
     reporter.say(format!("cores       {}", or_unknown(cores.map(|n| n.to_string()))));
     reporter.say(format!("threads     {} per libtorch operation", tch::get_num_threads()));
-    let available = memory.map(|(available, total)| format!("{} available of {}", gib(available), gib(total)));
+    let available =
+        memory.map(|(available, total)| format!("{} available of {}", gib(available), gib(total)));
     reporter.say(format!("memory      {}", or_unknown(available)));
     reporter.say(format!("disk free   {} in {}", or_unknown(disk_free.map(gib)), args.disk.display()));
     Ok(json!({
@@ -56,7 +57,10 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
 /// The folder of the libtorch this process has loaded: of several on a machine, only that one counts.
 fn loaded_libtorch() -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let library = maps.lines().filter_map(|line| line.split_whitespace().last()).find(|p| p.contains("libtorch_cpu"))?;
+    let library = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .find(|p| p.contains("libtorch_cpu"))?;
     Some(Path::new(library).parent()?.parent()?.to_path_buf())
 }
 

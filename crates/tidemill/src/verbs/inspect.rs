@@ -14,7 +14,9 @@ use crate::run_file::Run;
 
 /// Arguments of `tidemill inspect`.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "Examples:\n  tidemill inspect runs/quickstart/dataset\n  tidemill inspect data/scenes")]
+#[command(
+    after_help = "Examples:\n  tidemill inspect runs/quickstart/dataset\n  tidemill inspect data/scenes"
+)]
 pub struct Args {
     /// A dataset's folder, a run file (its dataset is looked at), a Parquet file, or a folder of them.
     pub path: PathBuf,
@@ -130,5 +132,9 @@ fn parquet_files(path: &Path) -> Result<Vec<PathBuf>> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "parquet"))
         .collect();
     files.sort();
-    if files.is_empty() { Err(unreadable(path, "it has no Parquet files and no dataset.json")) } else { Ok(files) }
+    if files.is_empty() {
+        Err(unreadable(path, "it has no Parquet files and no dataset.json"))
+    } else {
+        Ok(files)
+    }
 }

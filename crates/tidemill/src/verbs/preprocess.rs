@@ -104,7 +104,8 @@ fn report(run: &Run, units: usize, summary: Option<&Summary>, reporter: &Reporte
     let now = summary.map(|s| {
         let rate = s.counts.read as f64 / s.seconds.max(1e-9);
         let stages = s.utilisation.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        reporter.say(format!("{} rows in {:.1} s: {rate:.1} rows/s; busy: {stages}", s.counts.read, s.seconds));
+        reporter
+            .say(format!("{} rows in {:.1} s: {rate:.1} rows/s; busy: {stages}", s.counts.read, s.seconds));
         json!({
             "units": s.units, "rows": s.counts.read, "seconds": s.seconds, "rows_per_second": rate,
             "stages": s.utilisation,

@@ -43,7 +43,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let trained = train::train_run(&run, reporter)?;
     let draw = |untrained, folder: &str| {
         let to = Some(Path::new(&run.output()).join(folder));
-        let args = sample::Args { run: args.run.clone(), prompts: Vec::new(), untrained, to, save_noise: true };
+        let args =
+            sample::Args { run: args.run.clone(), prompts: Vec::new(), untrained, to, save_noise: true };
         sample::sample(&run, &args, reporter)
     };
     let config = &run.file.sample;
@@ -60,7 +61,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "export": exported["path"],
     });
     let path = Path::new(&run.output()).join("summary.json");
-    let write = serde_json::to_vec_pretty(&summary).map_err(Into::into).and_then(|text| std::fs::write(&path, text));
+    let write =
+        serde_json::to_vec_pretty(&summary).map_err(Into::into).and_then(|text| std::fs::write(&path, text));
     write.map_err(|source| Error::Write { path: path.display().to_string(), source })?;
     reporter.say(format!("summary in {}", path.display()));
     Ok(json!({

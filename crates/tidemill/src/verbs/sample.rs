@@ -23,8 +23,10 @@ const GRID_PICTURES: usize = 36;
 
 /// Arguments of `tidemill sample`.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "Examples:\n  tidemill sample run.toml --prompt \"a small red circle in the upper left\"\n  \
-    tidemill sample run.toml --set sample.scenes=64 --json")]
+#[command(
+    after_help = "Examples:\n  tidemill sample run.toml --prompt \"a small red circle in the upper left\"\n  \
+    tidemill sample run.toml --set sample.scenes=64 --json"
+)]
 pub struct Args {
     /// Which run.
     #[command(flatten)]
@@ -63,7 +65,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
 pub fn sample(run: &Run, args: &Args, reporter: &Reporter) -> Result<Value> {
     let config = &run.file.sample;
     let scenes = scenes(config.scenes);
-    let prompts: Vec<String> = config.prompts.iter().cloned().chain(scenes.iter().map(|s| s.text.clone())).collect();
+    let prompts: Vec<String> =
+        config.prompts.iter().cloned().chain(scenes.iter().map(|s| s.text.clone())).collect();
     if prompts.is_empty() {
         return Err(run.refuse("sample.prompts", "there is nothing to draw; give prompts, or --prompt"));
     }
@@ -111,7 +114,12 @@ fn load(run: &Run, untrained: bool) -> Result<Generator> {
     generator(run, &models, unet, device)
 }
 
-fn generator(run: &Run, models: &ModelFolder, unet: UNet2DConditionModel, device: Device) -> Result<Generator> {
+fn generator(
+    run: &Run,
+    models: &ModelFolder,
+    unet: UNet2DConditionModel,
+    device: Device,
+) -> Result<Generator> {
     Ok(Generator {
         text: TextEmbedder::load(models, device)?,
         vae: AutoencoderKl::load(&models.vae(), device, Kind::Float)?,

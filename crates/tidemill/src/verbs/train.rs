@@ -18,7 +18,9 @@ use crate::verbs::RunArgs;
 
 /// Arguments of `tidemill train`.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "Examples:\n  tidemill train run.toml\n  tidemill train run.toml --set train.micro_batch=16")]
+#[command(
+    after_help = "Examples:\n  tidemill train run.toml\n  tidemill train run.toml --set train.micro_batch=16"
+)]
 pub struct Args {
     /// Which run.
     #[command(flatten)]

@@ -1,14 +1,12 @@
 //! The data side end to end: pairs in, a latent dataset out, with the quickstart's models. Counts add up, a second run
 //! does nothing, a stopped run goes on, and the bytes do not depend on how the work was spread.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{command, files, tidemill_json, world};
+use crate::common::{command, files, tidemill_json, world};
 use serde_json::Value;
 use tidemill_store::{Dataset, Split};
 
@@ -24,7 +22,10 @@ fn data(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         let parts: Vec<&str> = path.split('/').collect();
         format!("{}/{}", parts[0], parts[parts.len() - 1])
     };
-    files(&folder.join("out/dataset/data")).into_iter().map(|(path, bytes)| (without_attempt(&path), bytes)).collect()
+    files(&folder.join("out/dataset/data"))
+        .into_iter()
+        .map(|(path, bytes)| (without_attempt(&path), bytes))
+        .collect()
 }
 
 #[test]
@@ -65,7 +66,10 @@ fn every_row_ends_in_one_place_and_a_second_run_does_nothing() {
 fn bytes_do_not_depend_on_the_number_of_workers() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let run = world(one.path(), 96);
-    assert_eq!(preprocess(&run, &["--set", "engine.prepare.workers=1", "--set", "engine.encode.threads=1"]).0, 0);
+    assert_eq!(
+        preprocess(&run, &["--set", "engine.prepare.workers=1", "--set", "engine.encode.threads=1"]).0,
+        0
+    );
     let output = format!("output={}", two.path().join("out").display());
     let more = ["--set", "engine.prepare.workers=5", "--set", "engine.encode.threads=1", "--set", &output];
     assert_eq!(preprocess(&run, &more).0, 0);
@@ -80,7 +84,8 @@ fn a_killed_run_goes_on_where_it_stopped() {
     let run = world(folder.path(), 1024);
     let commits = folder.path().join("out/dataset/commits");
     let committed = || files(&commits).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-    let mut child = command(&["preprocess", &run]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child =
+        command(&["preprocess", &run]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let start = Instant::now();
     while committed().len() < 2 && child.try_wait().unwrap().is_none() {
         assert!(start.elapsed() < Duration::from_secs(120), "no unit was committed");
@@ -94,7 +99,11 @@ fn a_killed_run_goes_on_where_it_stopped() {
     let (code, result) = preprocess(&run, &[]);
     assert_eq!(code, 0, "{result}");
     let units = &result["units"];
-    assert_eq!(units["done"].as_u64().unwrap() + before.len() as u64, units["total"].as_u64().unwrap(), "{result}");
+    assert_eq!(
+        units["done"].as_u64().unwrap() + before.len() as u64,
+        units["total"].as_u64().unwrap(),
+        "{result}"
+    );
     assert_eq!(result["rows"]["read"], 1024);
     let after = committed();
     assert!(before.iter().all(|name| after.contains(name)));
@@ -106,13 +115,18 @@ fn sigterm_stops_after_the_current_unit() {
     let folder = tempfile::tempdir().unwrap();
     let run = world(folder.path(), 2048);
     let commits = folder.path().join("out/dataset/commits");
-    let child = command(&["preprocess", &run, "--json"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let child = command(&["preprocess", &run, "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let start = Instant::now();
     while files(&commits).is_empty() {
         assert!(start.elapsed() < Duration::from_secs(120), "no unit was committed");
         std::thread::sleep(Duration::from_millis(2));
     }
-    let killed = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    let killed =
+        std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let output = child.wait_with_output().unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
@@ -128,7 +142,10 @@ fn too_many_bad_rows_stop_the_run() {
     let (code, result) = preprocess(&run, &["--set", "engine.max_bad_fraction=0.001"]);
     let message = result["error"]["message"].as_str().unwrap();
     assert_eq!(code, 1, "{result}");
-    assert!(message.contains("engine.max_bad_fraction = 0.001") && message.contains("rows are unreadable"), "{message}");
+    assert!(
+        message.contains("engine.max_bad_fraction = 0.001") && message.contains("rows are unreadable"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -1,0 +1,56 @@
+"""What the tests of the Python module share: pairs, the quickstart's models, a run."""
+
+import io
+import os
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def rng():
+    """A generator whose seed is printed, and can be set by TIDEMILL_SEED."""
+    seed = int(os.environ.get("TIDEMILL_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"TIDEMILL_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture(scope="session")
+def run():
+    """A run file's content as mappings."""
+    return {
+        "source": {"columns": {"image": "jpg", "caption": "caption", "key": "key"}, "carry": ["score"]},
+        "prepare": {"resolutions": [64, 32]},
+        "models": {"path": str(ROOT / "assets")},
+        "encode": {"batch_size": 8},
+        "engine": {"device": "cpu"},
+    }
+
+
+@pytest.fixture(scope="session")
+def batch(rng):
+    """Twenty pairs: noise images of random sizes of which one is no image, one has no caption, one is too small."""
+
+    def image(width, height):
+        file = io.BytesIO()
+        Image.frombytes("RGB", (width, height), rng.randbytes(3 * width * height)).save(file, "JPEG")
+        return file.getvalue()
+
+    images = [image(rng.randrange(64, 200), rng.randrange(64, 200)) for _ in range(20)]
+    captions = [f"picture {i}" for i in range(20)]
+    images[3] = b"no image"
+    captions[5] = None
+    images[7] = image(31, 90)
+    return pa.record_batch(
+        {
+            "key": pa.array([f"k{i}" for i in range(20)]),
+            "caption": pa.array(captions),
+            "jpg": pa.array(images, pa.binary()),
+            "score": pa.array([rng.random() for _ in range(20)], pa.float64()),
+        }
+    )

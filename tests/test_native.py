@@ -1,0 +1,172 @@
+"""The native module: stages over Arrow without copies, verbs, errors, and the command line."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import tidemill
+from tidemill import _native
+
+
+def addresses(column):
+    return [buffer.address for buffer in column.buffers()[1:] if buffer is not None]
+
+
+def moments(batch, resolution):
+    field = batch.schema.field(f"latents_{resolution}")
+    shape = json.loads(field.metadata[b"shape"])
+    assert field.metadata[b"dtype"] == b"f16"
+    rows = [np.frombuffer(v, "<f2").reshape(shape) for v in batch.column(field.name).to_pylist() if v]
+    return np.stack(rows).astype(np.float32)
+
+
+def test_every_row_has_its_status(run, batch):
+    prepared = tidemill.Prepare(run)(batch)
+    assert isinstance(prepared, pa.RecordBatch)
+    status = prepared.column("status").to_pylist()
+    expected = ["kept"] * 20
+    expected[3] = expected[5] = "quarantined"
+    expected[7] = "rejected"
+    assert status == expected
+    assert prepared.column("key").to_pylist() == batch.column("key").to_pylist()
+    assert prepared.schema.field("pixels_64").type == pa.binary(3 * 64 * 64)
+
+
+def test_image_bytes_come_in_without_a_copy(batch):
+    seen = _native.buffer_addresses(batch)
+    for name in batch.schema.names:
+        assert seen[name] == addresses(batch.column(name)), name
+
+
+def test_carried_columns_go_through_without_a_copy(run, batch):
+    prepared = tidemill.Prepare(run)(batch)
+    assert addresses(prepared.column("score")) == addresses(batch.column("score"))
+
+
+def test_a_slice_of_a_batch_is_that_slice(run, batch):
+    prepare = tidemill.Prepare(run)
+    whole, part = prepare(batch), prepare(batch.slice(10, 6))
+    for name in ("key", "caption", "status", "pixels_64", "token_ids", "score"):
+        assert part.column(name).to_pylist() == whole.column(name).to_pylist()[10:16], name
+
+
+def test_tables_give_tables(run, batch):
+    prepare = tidemill.Prepare(run)
+    table = pa.Table.from_batches([batch.slice(0, 8), batch.slice(8)])
+    prepared = prepare(table)
+    assert isinstance(prepared, pa.Table)
+    assert prepared.column("pixels_32").to_pylist() == prepare(batch).column("pixels_32").to_pylist()
+    empty = prepare(table.slice(0, 0))
+    assert empty.num_rows == 0
+    assert empty.schema == prepared.schema
+
+
+def test_encode_gives_moments_and_text(run, batch):
+    prepared = tidemill.Prepare(run)(batch)
+    encoded = tidemill.Encode(run)(prepared)
+    assert encoded.num_rows == 20
+    assert "token_ids" not in encoded.schema.names
+    assert "pixels_64" not in encoded.schema.names
+    assert encoded.column("status").to_pylist() == prepared.column("status").to_pylist()
+    kept = prepared.column("status").to_pylist().count("kept")
+    assert len(moments(encoded, 64)) == kept
+    assert encoded.column("text").null_count == 20 - kept
+    with pytest.raises(tidemill.TidemillError, match="pixels_64"):
+        tidemill.Encode(run)(prepared.set_column(0, "pixels_64", pa.array([b"x"] * 20)).select(["pixels_64"]))
+
+
+def test_encode_agrees_with_diffusers_and_transformers(run, batch):
+    import torch
+    from diffusers import AutoencoderKL
+    from diffusers.image_processor import VaeImageProcessor
+    from PIL import Image
+    from transformers import CLIPTextModel
+
+    prepared = tidemill.Prepare(run)(batch)
+    encoded = tidemill.Encode(run)(prepared)
+    models = run["models"]["path"]
+    vae = AutoencoderKL.from_pretrained(f"{models}/vae", torch_dtype=torch.float32)
+    text_encoder = CLIPTextModel.from_pretrained(f"{models}/text_encoder", torch_dtype=torch.float32)
+    kept = [i for i, status in enumerate(prepared.column("status").to_pylist()) if status == "kept"]
+    with torch.no_grad():
+        for resolution in (64, 32):
+            pixels = [prepared.column(f"pixels_{resolution}")[i].as_py() for i in kept]
+            chw = [np.frombuffer(p, np.uint8).reshape(3, resolution, resolution) for p in pixels]
+            images = [Image.fromarray(np.ascontiguousarray(p.transpose(1, 2, 0))) for p in chw]
+            inputs = VaeImageProcessor(do_resize=False).preprocess(images)
+            expected = vae.encode(inputs).latent_dist.parameters.numpy()
+            ours = moments(encoded, resolution)
+            distance = np.abs(ours - expected).max() / np.abs(expected).max()
+            print(f"moments at {resolution}: max |d| relative to the scale {distance:.2e}")
+            # f16 has 11 significant bits.
+            assert distance <= 1e-3
+        ids = torch.tensor([prepared.column("token_ids")[i].as_py() for i in kept])
+        expected = text_encoder(ids).last_hidden_state.numpy()
+        values = [np.frombuffer(encoded.column("text")[i].as_py(), "<f2") for i in kept]
+        ours = np.stack(values).astype(np.float32).reshape(expected.shape)
+        distance = np.abs(ours - expected).max() / np.abs(expected).max()
+        print(f"text: max |d| relative to the scale {distance:.2e}")
+        assert distance <= 1e-3
+
+
+def test_the_interpreter_goes_on_while_a_stage_works(run, batch):
+    prepare = tidemill.Prepare(run)
+    big = pa.Table.from_batches([batch] * 40)
+    ticks = []
+    done = threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    start = time.perf_counter()
+    prepare(big)
+    end = time.perf_counter()
+    done.set()
+    thread.join()
+    # With the GIL held there would be no tick between the first and the last moment.
+    assert sum(start < t < end for t in ticks) >= 3
+
+
+def test_refused_input_is_a_value_error(run, tmp_path):
+    with pytest.raises(tidemill.InputError, match=r"did you mean `resolutions`\?|prepare.reslutions"):
+        tidemill.Prepare(run, prepare={"reslutions": [64]})
+    with pytest.raises(ValueError, match="none.toml"):
+        tidemill.preprocess(tmp_path / "none.toml")
+
+
+def test_verbs_are_functions(run, tmp_path):
+    pairs = tmp_path / "pairs"
+    assert tidemill.main(["synth", str(pairs), "--rows", "48", "--files", "1", "--quiet"]) == 0
+    columns = {"image": "jpg", "caption": "caption", "key": "key"}
+    source = {"uri": str(pairs / "*.parquet"), "columns": columns}
+    result = tidemill.preprocess(run, source=source, output=tmp_path / "out", engine={"device": "cpu"})
+    rows = result["rows"]
+    assert rows["read"] == 48 == rows["kept"] + rows["rejected"] + rows["quarantined"]
+    assert tidemill.inspect(tmp_path / "out/dataset")["rows"] == rows
+    # Any tool reads the files.
+    files = list((tmp_path / "out/dataset/data").glob("*/*/text.parquet"))
+    assert sum(pa.parquet.read_table(file).num_rows for file in files) == rows["kept"]
+
+
+def test_python_m_tidemill_is_the_command_line(tmp_path):
+    def run(*args):
+        return subprocess.run([sys.executable, "-m", "tidemill", *args], capture_output=True, text=True)
+
+    assert "Usage: tidemill" in run("--help").stdout
+    refused = run("preprocess", str(tmp_path / "none.toml"), "--json")
+    assert refused.returncode == 2
+    assert "none.toml" in json.loads(refused.stdout.splitlines()[-1])["error"]["message"]
+    doctor = json.loads(run("doctor", "--json").stdout.splitlines()[-1])
+    import torch
+
+    assert doctor["libtorch"]["version"] == torch.__version__
