@@ -16,10 +16,10 @@ UNET = {
     "out_channels": 4,
     "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
     "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
-    "block_out_channels": [96, 192],
+    "block_out_channels": [64, 128],
     "layers_per_block": 1,
     # As in SD2's config, this is the number of heads.
-    "attention_head_dim": [3, 6],
+    "attention_head_dim": [1, 2],
     "cross_attention_dim": text.HIDDEN,
     "use_linear_projection": True,
 }
