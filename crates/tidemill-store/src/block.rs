@@ -1,5 +1,5 @@
-//! Reads blocks: row groups of tensor files, each with one request, verified against its checksum. The values lie in
-//! the block as they are handed on.
+//! Reads blocks: row groups of tensor files, each with one request, verified against its checksum. The values
+//! lie in the block as they are handed on.
 
 use bytes::Bytes;
 

@@ -1,4 +1,5 @@
-//! The checksum of files and blocks: XXH3, 64 bits, written as 16 hexadecimal digits so that no JSON reader rounds it.
+//! The checksum of files and blocks: XXH3, 64 bits, written as 16 hexadecimal digits so that no JSON reader
+//! rounds it.
 
 use std::fmt;
 

@@ -1,5 +1,6 @@
-//! A unit of work and the object that commits it. A commit is the only thing that makes a unit's files part of the
-//! dataset: it names the attempt that won, what became of every row, and where every block of every file lies.
+//! A unit of work and the object that commits it. A commit is the only thing that makes a unit's files part
+//! of the dataset: it names the attempt that won, what became of every row, and where every block of every
+//! file lies.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -130,8 +131,8 @@ pub struct FileEntry {
     pub blocks: Vec<BlockEntry>,
 }
 
-/// A row group of a tensor file. Its three columns are PLAIN, uncompressed, without nulls and one page each, so their
-/// values can be read from the object without any Parquet code.
+/// A row group of a tensor file. Its three columns are PLAIN, uncompressed, without nulls and one page each,
+/// so their values can be read from the object without any Parquet code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockEntry {
     /// Blocks of the same number in the files of one split and unit hold rows of the same stretch of input.

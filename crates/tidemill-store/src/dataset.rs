@@ -1,5 +1,5 @@
-//! A dataset open for reading: what `dataset.json` and one manifest snapshot say, and nothing else that may lie in its
-//! folder.
+//! A dataset open for reading: what `dataset.json` and one manifest snapshot say, and nothing else that may
+//! lie in its folder.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -145,8 +145,8 @@ impl Dataset {
         }
     }
 
-    /// The rows read, with what became of each, unit by unit in the order of the manifest. Of the columns only those named are
-    /// read, or all if none is named.
+    /// The rows read, with what became of each, unit by unit in the order of the manifest. Of the columns
+    /// only those named are read, or all if none is named.
     pub fn read_rows(&self, columns: &[&str]) -> RowBatches {
         RowBatches::new(self.clone(), columns)
     }

@@ -1,6 +1,7 @@
-//! The latent dataset and the training stream. A [`Writer`] writes units of encoded rows as Parquet and commits each
-//! exactly once; a [`Dataset`] is what a manifest snapshot says was committed; a [`stream::Stream`] deals its rows out
-//! in an order that is a pure function of seed, epoch and snapshot. Nothing here knows of torch.
+//! The latent dataset and the training stream. A [`Writer`] writes units of encoded rows as Parquet and
+//! commits each exactly once; a [`Dataset`] is what a manifest snapshot says was committed; a
+//! [`stream::Stream`] deals its rows out in an order that is a pure function of seed, epoch and snapshot.
+//! Nothing here knows of torch.
 
 pub mod commit;
 pub mod dataset;

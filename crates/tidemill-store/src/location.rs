@@ -1,5 +1,5 @@
-//! A place where objects live, given by a path or URI, with blocking operations on keys below it. All locations share
-//! one small tokio runtime; nothing here may be called from inside another.
+//! A place where objects live, given by a path or URI, with blocking operations on keys below it. All
+//! locations share one small tokio runtime; nothing here may be called from inside another.
 
 use std::future::Future;
 use std::ops::Range;
@@ -81,8 +81,8 @@ impl Location {
         Ok(())
     }
 
-    /// Puts an object unless there is one: `false` if there was. Of any number of callers exactly one gets `true`. After
-    /// an error the object may or may not be there.
+    /// Puts an object unless there is one: `false` if there was. Of any number of callers exactly one gets
+    /// `true`. After an error the object may or may not be there.
     ///
     /// # Errors
     /// [`Error::Storage`].

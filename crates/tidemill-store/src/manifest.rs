@@ -1,5 +1,5 @@
-//! Manifest snapshots: all commits of a dataset in one immutable, numbered Parquet file, one row per unit. Readers look
-//! at nothing else, and a stream's state names the snapshot that it was made with.
+//! Manifest snapshots: all commits of a dataset in one immutable, numbered Parquet file, one row per unit.
+//! Readers look at nothing else, and a stream's state names the snapshot that it was made with.
 
 use std::sync::Arc;
 
@@ -34,7 +34,8 @@ impl Manifest {
         Self { number, commits }
     }
 
-    /// BLAKE3 of what the units hold: equal for datasets with the same rows in the same order, whichever attempts won.
+    /// BLAKE3 of what the units hold: equal for datasets with the same rows in the same order, whichever
+    /// attempts won.
     pub fn digest(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for commit in &self.commits {

@@ -1,5 +1,5 @@
-//! Reads `rows.parquet` of all units: every row that was read from the source, with its caption and what became of it.
-//! These files are small beside the tensors, so each is fetched whole.
+//! Reads `rows.parquet` of all units: every row that was read from the source, with its caption and what
+//! became of it. These files are small beside the tensors, so each is fetched whole.
 
 use arrow::array::RecordBatch;
 use parquet::arrow::ProjectionMask;

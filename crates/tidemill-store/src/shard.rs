@@ -1,6 +1,6 @@
-//! Writes one Parquet file of a unit as it grows: finished row groups go to the object store at once, so memory holds
-//! no more than the row group in the making. Tensor files are laid out so that a reader needs no Parquet code:
-//! PLAIN, no compression, no nulls, one page per column and row group.
+//! Writes one Parquet file of a unit as it grows: finished row groups go to the object store at once, so
+//! memory holds no more than the row group in the making. Tensor files are laid out so that a reader needs no
+//! Parquet code: PLAIN, no compression, no nulls, one page per column and row group.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -92,7 +92,8 @@ impl ShardWriter {
         Ok(())
     }
 
-    /// Ends the row group of a tensor file as block `number`. Without rows since the last one there is no block.
+    /// Ends the row group of a tensor file as block `number`. Without rows since the last one there is no
+    /// block.
     pub fn end_block(&mut self, number: u32) -> Result<()> {
         let rows = std::mem::take(&mut self.open_rows);
         if rows == 0 {
@@ -132,8 +133,8 @@ impl ShardWriter {
     }
 }
 
-/// `row` (u32, index into `rows.parquet`), `sample_id` (u64) and the tensors, with dtype and shape in the metadata of
-/// their field.
+/// `row` (u32, index into `rows.parquet`), `sample_id` (u64) and the tensors, with dtype and shape in the
+/// metadata of their field.
 pub fn tensor_schema(group: Group, spec: &TensorSpec) -> Result<SchemaRef> {
     let column = group.column().unwrap_or_default();
     let bytes = i32::try_from(spec.bytes()).map_err(|_| Error::Config {
@@ -150,8 +151,8 @@ pub fn tensor_schema(group: Group, spec: &TensorSpec) -> Result<SchemaRef> {
     ])))
 }
 
-/// Finds the values in a row group just written, whose bytes are the end of `written`; `None` if it is not laid out
-/// as it should be.
+/// Finds the values in a row group just written, whose bytes are the end of `written`; `None` if it is not
+/// laid out as it should be.
 fn block(metadata: &RowGroupMetaData, number: u32, rows: u32, written: &[u8]) -> Option<BlockEntry> {
     let [row, sample_id, tensors] = metadata.columns() else { return None };
     let offset = u64::try_from(row.data_page_offset()).ok()?;

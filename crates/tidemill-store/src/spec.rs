@@ -1,5 +1,5 @@
-//! `dataset.json`: what all shards of a dataset share. It is put once, with create-if-absent; whoever comes later with
-//! other settings is refused, with the name of the first field that differs.
+//! `dataset.json`: what all shards of a dataset share. It is put once, with create-if-absent; whoever comes
+//! later with other settings is refused, with the name of the first field that differs.
 
 use std::collections::BTreeMap;
 

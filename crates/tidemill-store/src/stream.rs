@@ -1,6 +1,6 @@
-//! The training stream: global batches of a dataset's rows in an order that is a pure function of (seed, epoch,
-//! snapshot). Blocks are permuted, and rows are shuffled within windows of blocks. Every row comes exactly once an
-//! epoch, and batches straddle epochs. Where a stream stands is one small JSON object.
+//! The training stream: global batches of a dataset's rows in an order that is a pure function of (seed,
+//! epoch, snapshot). Blocks are permuted, and rows are shuffled within windows of blocks. Every row comes
+//! exactly once an epoch, and batches straddle epochs. Where a stream stands is one small JSON object.
 
 use crossbeam_channel::Receiver;
 use serde::{Deserialize, Serialize};
@@ -78,12 +78,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Starts at the beginning, or goes on where `state` says. A state continues with the snapshot that it was made with, even if
-    /// the dataset has a newer one.
+    /// Starts at the beginning, or goes on where `state` says. A state continues with the snapshot that it
+    /// was made with, even if the dataset has a newer one.
     ///
     /// # Errors
-    /// [`Error::State`] if the state is of another dataset, seed or configuration; [`Error::Empty`] if there are no
-    /// rows.
+    /// [`Error::State`] if the state is of another dataset, seed or configuration; [`Error::Empty`] if there
+    /// are no rows.
     pub fn open(dataset: &Dataset, config: StreamConfig, state: Option<StreamState>) -> Result<Self> {
         Self::open_with_prefetch(dataset, config, state, PREFETCH)
     }

@@ -1,5 +1,5 @@
-//! Writes a dataset, unit by unit. Any number of writers may work on the same units, die or repeat: files lie under
-//! names of their attempt, and the first commit of a unit is the one that counts.
+//! Writes a dataset, unit by unit. Any number of writers may work on the same units, die or repeat: files lie
+//! under names of their attempt, and the first commit of a unit is the one that counts.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -43,11 +43,12 @@ impl Outcome {
 }
 
 impl Writer {
-    /// Opens the dataset at `uri`; makes it if there is none. `empty_caption` is the embedding of the empty caption, in
-    /// the form of a row of `text`.
+    /// Opens the dataset at `uri`; makes it if there is none. `empty_caption` is the embedding of the empty
+    /// caption, in the form of a row of `text`.
     ///
     /// # Errors
-    /// [`Error::Spec`] if there is a dataset made with other settings; [`Error::Config`] if the settings make no sense.
+    /// [`Error::Spec`] if there is a dataset made with other settings; [`Error::Config`] if the settings make
+    /// no sense.
     pub fn open(uri: &str, spec: DatasetSpec, empty_caption: &[u8]) -> Result<Self> {
         let location = Location::open(uri)?;
         let header = Header::create(&location, spec, empty_caption)?;
@@ -77,8 +78,8 @@ impl Writer {
         keys.iter().zip(objects).map(|(key, bytes)| parse(&self.location, key, &bytes)).collect()
     }
 
-    /// Starts an attempt at a unit. What it writes is invisible until [`UnitWriter::commit`]; an attempt that is dropped
-    /// leaves at most files that no commit names.
+    /// Starts an attempt at a unit. What it writes is invisible until [`UnitWriter::commit`]; an attempt that
+    /// is dropped leaves at most files that no commit names.
     pub fn begin(&self, unit: &UnitKey) -> UnitWriter {
         let id = unit.id();
         let attempt = attempt_name();
@@ -86,9 +87,9 @@ impl Writer {
         UnitWriter { location: self.location.clone(), id, unit: unit.clone(), attempt, rows }
     }
 
-    /// Makes the next snapshot: the dataset is from now on what is committed of `plan`, the units that the current
-    /// settings and sources ask for. Other units stay on storage, but readers do not see them. Gives the newest snapshot if
-    /// it says the same already.
+    /// Makes the next snapshot: the dataset is from now on what is committed of `plan`, the units that the
+    /// current settings and sources ask for. Other units stay on storage, but readers do not see them. Gives
+    /// the newest snapshot if it says the same already.
     ///
     /// # Errors
     /// If commits cannot be read or the snapshot cannot be written.
@@ -120,7 +121,8 @@ pub struct UnitWriter {
 }
 
 impl UnitWriter {
-    /// Appends rows in the unit's order: a batch of the columns that ARCHITECTURE.md lists under "What `Encode` gives".
+    /// Appends rows in the unit's order: a batch of the columns that ARCHITECTURE.md lists under "What
+    /// `Encode` gives".
     ///
     /// # Errors
     /// [`Error::Column`] if a column is missing or has another form; a failure of the store.
@@ -143,7 +145,8 @@ impl UnitWriter {
         if let Ok(true) = put {
             return Ok(Outcome::Committed(commit));
         }
-        // Whether somebody else won, or our own put arrived although it seemed to fail, the attempt's name tells.
+        // Whether somebody else won, or our own put arrived although it seemed to fail, the attempt's name
+        // tells.
         match (location.get_if_present(&key)?, put) {
             (Some(bytes), _) => {
                 let theirs = parse(&location, &key, &bytes)?;
@@ -169,7 +172,8 @@ fn parse(location: &Location, key: &str, bytes: &[u8]) -> Result<Commit> {
     }
 }
 
-/// A name that no other attempt has: the keys of `RandomState` are random in each process and differ at each call.
+/// A name that no other attempt has: the keys of `RandomState` are random in each process and differ at each
+/// call.
 fn attempt_name() -> String {
     let now = std::time::SystemTime::now();
     format!("{:016x}", RandomState::new().hash_one((now, std::process::id())))

@@ -1,5 +1,5 @@
-//! Other tools read a dataset without us: the recipe of docs/dataset-format.md, run by pyarrow and DuckDB, gives the bytes
-//! that were written.
+//! Other tools read a dataset without us: the recipe of docs/dataset-format.md, run by pyarrow and DuckDB,
+//! gives the bytes that were written.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! The stream over datasets on disk: the same sequence however it is read, each row once an epoch, the right bytes.
+//! The stream over datasets on disk: the same sequence however it is read, each row once an epoch, the right
+//! bytes.
 
 mod support;
 
@@ -29,10 +30,10 @@ fn usable(dataset: &Dataset, split: Split, resolution: u32) -> Vec<u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// On random layouts: each row once an epoch with its own bytes, whatever is read ahead; a stream resumed after any
-    /// batch goes on as if it had not been interrupted.
+    /// On random layouts: each row once an epoch with its own bytes, whatever is read ahead; a stream resumed
+    /// after any batch goes on as if it had not been interrupted.
     #[test]
     fn the_sequence_is_one(
         units in prop::collection::vec(1u64..120, 1..6),

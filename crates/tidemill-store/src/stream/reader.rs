@@ -1,7 +1,9 @@
-//! The threads behind a stream. One loads the blocks of a window while the rows of the window before are dealt out by
-//! the other, so that reading never waits for training and memory holds two windows and a few batches.
+//! The threads behind a stream. One loads the blocks of a window while the rows of the window before are
+//! dealt out by the other, so that reading never waits for training and memory holds two windows and a few
+//! batches.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::thread::Builder;
 
@@ -55,10 +57,11 @@ impl Reader {
         held.retain(|index, _| indices.contains(index));
         let mut blocks = Vec::with_capacity(indices.len());
         for index in indices {
-            if !held.contains_key(&index) {
-                held.insert(index, Arc::new(self.blocks.read(index)?));
-            }
-            blocks.extend(held.get(&index).cloned());
+            let block = match held.entry(index) {
+                Entry::Occupied(held) => held.get().clone(),
+                Entry::Vacant(place) => place.insert(Arc::new(self.blocks.read(index)?)).clone(),
+            };
+            blocks.push(block);
         }
         Ok((window, blocks))
     }

@@ -1,5 +1,5 @@
-//! The rows of one attempt at a unit: checks each batch, counts what became of its rows, and splits it into column
-//! groups and splits.
+//! The rows of one attempt at a unit: checks each batch, counts what became of its rows, and splits it into
+//! column groups and splits.
 
 use std::sync::Arc;
 

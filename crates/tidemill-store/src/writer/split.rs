@@ -1,5 +1,5 @@
-//! The tensor files of one split of a unit. All of them end their row groups at the same rows, so that block `n` of the
-//! latents joins with block `n` of the text and with no other.
+//! The tensor files of one split of a unit. All of them end their row groups at the same rows, so that block
+//! `n` of the latents joins with block `n` of the text and with no other.
 
 use arrow::array::{Array, ArrayRef, BooleanArray, UInt32Array};
 use arrow::compute::{filter, is_not_null};

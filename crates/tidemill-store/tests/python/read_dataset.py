@@ -34,7 +34,8 @@ for group, ids in expected["tensors"].items():
     assert list(latents) == ids, group
     stacked = np.stack([latents[i] for i in ids])
     joined = np.stack([text[i] for i in ids])
-    assert list(stacked.shape[1:]) == spec["latents"][resolution]["shape"] and stacked.dtype == np.float16
+    assert list(stacked.shape[1:]) == spec["latents"][resolution]["shape"]
+    assert stacked.dtype == np.float16
     assert list(joined.shape[1:]) == spec["text"]["shape"]
     assert stacked.tobytes() == (folder / f"{group}.latents").read_bytes(), group
     assert joined.tobytes() == (folder / f"{group}.text").read_bytes(), group
@@ -64,12 +65,12 @@ for unit in units:
         join (select *, file_row_number from read_parquet('{paths["rows"]}', file_row_number = true)) rows
           on rows.file_row_number = latents.row
     """
-    count, right, least, most = duckdb.sql(query).fetchone()
+    count, right, least, most = duckdb.sql(query).fetchall()[0]
     assert count == right == next(f["rows"] for f in unit["files"] if f["group"] == "latents-64")
     assert least == most == 2 * np.prod(spec["latents"]["64"]["shape"])
 
 # And the manifest, which is Parquet like everything else.
 manifest = str(max((root / "manifest").iterdir(), key=lambda path: int(path.stem)))
-(read,) = duckdb.sql(f"select sum(counts.read) from read_parquet('{manifest}')").fetchone()
+((read,),) = duckdb.sql(f"select sum(counts.read) from read_parquet('{manifest}')").fetchall()
 assert read == expected["rows"]["read"]
 print(f"{compared} latents and embeddings of {len(units)} units are the bytes that were written")

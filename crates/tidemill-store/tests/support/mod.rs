@@ -1,5 +1,5 @@
-//! What the tests share: a seed that is printed, and a little world of encoded rows whose every value follows from the
-//! sample id, so that any reader can tell whether it got the right bytes.
+//! What the tests share: a seed that is printed, and a little world of encoded rows whose every value follows
+//! from the sample id, so that any reader can tell whether it got the right bytes.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
