@@ -9,13 +9,16 @@ TEST_LIMIT := 30m
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test lint fmt quickstart lock clean
+.PHONY: help setup test lint fmt quickstart wheel lock clean
+# Tests and the module are looked for here.
+unexport CARGO_TARGET_DIR
 
 help:
 	@echo "make quickstart   synth -> preprocess -> train -> sample -> score -> export, in minutes on two cores"
 	@echo "make test         every test (Rust, and the Python module)"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
 	@echo "make setup        what the others need: .venv, the CLI, the Python module"
+	@echo "make wheel        the Python module as a wheel"
 	@echo "make fmt          format the code"
 	@echo "make lock         pin requirements.in anew into requirements.lock"
 
@@ -25,17 +28,22 @@ setup: target/.native
 .venv/.ready: requirements.lock scripts/setup.sh
 	bash scripts/setup.sh
 
-# The CLI (target/release/tidemill) and the Python module (python/tidemill/_native).
+# The CLI (target/release/tidemill), the tests, and the Python module. One cargo command for all of them: cargo unifies
+# the features of what it builds together, and arrow, parquet and torch-sys take minutes for every other set.
 target/.native: .venv/.ready $(SOURCES)
-	cargo build --release --locked
-	maturin develop --release --locked --quiet
+	cargo build --release --locked --workspace --all-targets
+	install -m 755 target/release/libtidemill_native.so python/tidemill/_native.abi3.so
 	@touch $@
+
+# The Python module as a wheel, for other machines: target/wheels/.
+wheel: .venv/.ready
+	maturin build --release --locked
 
 quickstart: setup
 	bash scripts/quickstart.sh
 
 test: setup
-	timeout $(TEST_LIMIT) cargo test --release --locked
+	timeout $(TEST_LIMIT) cargo test --release --locked --workspace
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests
 
 lint: .venv/.ready

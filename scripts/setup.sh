@@ -37,4 +37,7 @@ fi
 
 torch=$(.venv/bin/python -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])')
 ln -sfn "$torch" .venv/libtorch
+# `import tidemill` finds the package in the checkout.
+site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+echo "$PWD/python" > "$site/tidemill.pth"
 touch .venv/.ready

@@ -1,5 +1,7 @@
 //! A model folder: which parts it must have, its digests, and an export's protection of its source.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::path::Path;
 use tidemill_models::{ModelFolder, SchedulerConfig, UNetConfig, digest};
 

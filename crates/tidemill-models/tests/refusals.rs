@@ -1,6 +1,8 @@
 //! Every way in which a model folder can be wrong ends in one message that names the file and the key
 //! or tensor. Tables of cases: what is done to a good folder, and what the message must say.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use serde_json::{Value, json};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};

@@ -6,10 +6,8 @@ pub mod encode;
 pub mod engine;
 pub mod error;
 pub mod generate;
-pub mod model;
 pub mod reporter;
 pub mod run_file;
-pub mod score;
 pub mod verbs;
 
 pub use encode::Encode;

@@ -16,11 +16,14 @@ def save(tensors, path):
 
 
 def perturb(model):
-    """Moves every norm weight and bias away from one and zero, where a mistake could not be seen."""
+    """Moves every norm weight and bias away from one and zero, where a mistake could not be seen, and
+    makes some weights small, so that the norms' epsilons count."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter += 0.2 * torch.randn_like(parameter)
+            else:
+                parameter *= torch.empty(()).uniform_(0.5, 1.2)
     return model.eval()
 
 

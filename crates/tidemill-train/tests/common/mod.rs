@@ -1,0 +1,159 @@
+//! What the trainer's tests share: a small dataset of random latents, a tiny U-Net, and observers.
+
+use arrow::array::{ArrayRef, FixedSizeBinaryArray, RecordBatch, StringArray, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema};
+use half::f16;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tch::Device;
+use tidemill_models::{SchedulerConfig, Start, UNet2DConditionModel, UNetConfig};
+use tidemill_store::{Dataset, DatasetSpec, ModelDigests, TensorSpec, UnitKey, Writer};
+use tidemill_train::{
+    CheckpointConfig, Draw, EmaConfig, Job, Observer, PhaseConfig, Precision, Purpose, StepMetrics,
+    TrainConfig,
+};
+
+const ROWS: u64 = 50;
+const TEXT: [u32; 2] = [5, 6];
+
+/// Writes a dataset of 50 rows at two resolutions: latents of 4 x 4 and 6 x 6 cells.
+pub fn dataset(folder: &Path) {
+    let latents = BTreeMap::from([(64, TensorSpec::f16([4, 4, 4])), (128, TensorSpec::f16([4, 6, 6]))]);
+    let spec = DatasetSpec {
+        format: tidemill_store::spec::FORMAT,
+        latents,
+        latents_kind: "moments".into(),
+        text: TensorSpec::f16(TEXT),
+        models: ModelDigests { vae: "v".into(), text_encoder: "t".into(), tokenizer: "k".into() },
+        scaling_factor: 0.5,
+        validation_share: 0.0,
+        row_group_rows: 8,
+        prepare: serde_json::json!({}),
+    };
+    let empty = values(u64::MAX, spec.text.bytes());
+    let writer = Writer::open(folder.to_str().unwrap(), spec.clone(), &empty).unwrap();
+    let unit = UnitKey { file: "f".into(), identity: "i".into(), rows: 0..ROWS, digest: "d".into() };
+    let mut attempt = writer.begin(&unit);
+    attempt.write(&batch(&spec)).unwrap();
+    attempt.commit().unwrap();
+    writer.snapshot(&[unit.id()]).unwrap();
+}
+
+fn batch(spec: &DatasetSpec) -> RecordBatch {
+    let mut fields = vec![
+        Field::new("sample_id", DataType::UInt64, false),
+        Field::new("status", DataType::Utf8, false),
+        Field::new("reason", DataType::Utf8, true),
+    ];
+    let mut columns: Vec<ArrayRef> = vec![
+        Arc::new(UInt64Array::from_iter_values(0..ROWS)),
+        Arc::new((0..ROWS).map(|_| Some("kept")).collect::<StringArray>()),
+        Arc::new((0..ROWS).map(|_| None::<&str>).collect::<StringArray>()),
+    ];
+    let latents = spec.latents.iter().map(|(r, form)| (format!("latents_{r}"), form));
+    for (name, form) in latents.chain([("text".to_string(), &spec.text)]) {
+        let rows = (0..ROWS).map(|row| Some(values(row, form.bytes())));
+        let array = FixedSizeBinaryArray::try_from_sparse_iter_with_size(rows, form.bytes() as i32).unwrap();
+        let shape = serde_json::to_string(&form.shape).unwrap();
+        let metadata = [("dtype".to_string(), "f16".to_string()), ("shape".to_string(), shape)];
+        let field = Field::new(name, DataType::FixedSizeBinary(form.bytes() as i32), true);
+        fields.push(field.with_metadata(metadata.into()));
+        columns.push(Arc::new(array));
+    }
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
+}
+
+fn values(row: u64, bytes: usize) -> Vec<u8> {
+    let mut numbers = vec![0f32; bytes / 2];
+    Draw::new(1, 0, row, Purpose::Picture).normal(&mut numbers);
+    numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect()
+}
+
+pub fn checkpoints() -> CheckpointConfig {
+    CheckpointConfig { every: 10, keep: 3, uri: None }
+}
+
+/// A run of 40 steps over two phases, in f32, on the dataset in `data`.
+pub fn job(data: &Path, output: &Path) -> Job {
+    // One thread: these networks are too small to share, and machines that test are busy.
+    tch::set_num_threads(1);
+    tch::manual_seed(3);
+    let unet = UNetConfig {
+        in_channels: 2,
+        out_channels: 2,
+        block_out_channels: vec![8, 12],
+        down_block_types: vec!["CrossAttnDownBlock2D".into(), "DownBlock2D".into()],
+        up_block_types: vec!["UpBlock2D".into(), "CrossAttnUpBlock2D".into()],
+        layers_per_block: 1,
+        norm_num_groups: 4,
+        cross_attention_dim: i64::from(TEXT[1]),
+        attention_head_dim: serde_json::from_str("2").unwrap(),
+        ..UNetConfig::default()
+    };
+    let phase = |resolution, steps| PhaseConfig { resolution, steps, learning_rate: None };
+    Job {
+        train: TrainConfig {
+            global_batch: 8,
+            micro_batch: 8,
+            precision: Precision::F32,
+            learning_rate: 1e-3,
+            warmup_steps: 5,
+            ema: Some(EmaConfig { decay: 0.9, start_step: 15 }),
+            shuffle_window: 2,
+            log_every: 1,
+            phase: vec![phase(64, 12), phase(128, 28)],
+            ..TrainConfig::default()
+        },
+        checkpoint: checkpoints(),
+        seed: 11,
+        output: output.into(),
+        dataset: Dataset::open(data.to_str().unwrap()).unwrap(),
+        unet: UNet2DConditionModel::new(unet, Device::Cpu, Start::Random).unwrap(),
+        scheduler: SchedulerConfig::default(),
+        preview: None,
+    }
+}
+
+/// The losses in `metrics.jsonl`, which must have each step once and in order.
+pub fn losses(output: &Path) -> Vec<f64> {
+    let text = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert!(lines.iter().zip(1u64..).all(|(line, step)| line["step"] == step), "{text}");
+    lines.iter().map(|line| line["loss"].as_f64().unwrap()).collect()
+}
+
+/// Says nothing; stops, or dies, after a step if asked to.
+#[derive(Default)]
+pub struct Quiet {
+    stop_after: Option<u64>,
+    die_after: Option<u64>,
+    stop: AtomicBool,
+}
+
+impl Quiet {
+    pub fn stopping_after(step: u64) -> Self {
+        Self { stop_after: Some(step), ..Self::default() }
+    }
+
+    /// As a process that is killed: no checkpoint of the last steps is written.
+    pub fn dying_after(step: u64) -> Self {
+        Self { die_after: Some(step), ..Self::default() }
+    }
+}
+
+impl Observer for Quiet {
+    fn step(&mut self, metrics: &StepMetrics, _total: u64) {
+        if self.stop_after == Some(metrics.step) {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        assert_ne!(self.die_after, Some(metrics.step), "killed, as the test asks");
+    }
+
+    fn event(&mut self, _message: &str) {}
+
+    fn stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
