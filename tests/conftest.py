@@ -34,7 +34,7 @@ def run():
 
 @pytest.fixture(scope="session")
 def batch(rng):
-    """Twenty pairs: noise images of random sizes of which one is no image, one has no caption, one is too small."""
+    """Twenty pairs of noise images: one is no image, one has no caption, one is too small."""
 
     def image(width, height):
         file = io.BytesIO()

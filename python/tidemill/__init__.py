@@ -36,7 +36,7 @@ RunFile: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line (without the program's name) as the `tidemill` binary does; returns the exit code."""
+    """Runs a command line (without the program's name) as the binary does; returns the exit code."""
     return _native.main(["tidemill", *(sys.argv[1:] if argv is None else argv)])
 
 
@@ -71,13 +71,13 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 class Prepare:
-    """Decodes, filters, crops, resizes and tokenises: encoded images and captions in, pixels and token ids out."""
+    """Decodes, filters, crops, resizes, tokenises: image files and captions in, pixels and token ids out."""
 
     def __init__(self, run: RunFile, **overrides: Any) -> None:
         self._stage = _native.Prepare(*_run_file(run, overrides))
 
     def __call__(self, batch: Any) -> Any:
-        """Takes anything with `__arrow_c_array__` or `__arrow_c_stream__`; gives a pyarrow RecordBatch or Table."""
+        """Takes anything with `__arrow_c_array__` or `__arrow_c_stream__`; gives a RecordBatch or Table."""
         return self._stage(batch)
 
 
@@ -88,7 +88,7 @@ class Encode:
         self._stage = _native.Encode(*_run_file(run, overrides))
 
     def __call__(self, batch: Any) -> Any:
-        """Takes anything with `__arrow_c_array__` or `__arrow_c_stream__`; gives a pyarrow RecordBatch or Table."""
+        """Takes anything with `__arrow_c_array__` or `__arrow_c_stream__`; gives a RecordBatch or Table."""
         return self._stage(batch)
 
 
