@@ -19,13 +19,13 @@ pub fn map<'py>(
     match input {
         AnyRecordBatch::RecordBatch(batch) => {
             let batch = batch.into_inner();
-            let output = py.detach(|| stage(&batch)).map_err(raise)?;
+            let output = py.detach(move || stage(&batch)).map_err(raise)?;
             PyRecordBatch::new(output).into_pyarrow(py)
         }
         AnyRecordBatch::Stream(stream) => {
             let reader = stream.into_reader()?;
             let input_schema = reader.schema();
-            let run = || -> tidemill::Result<(Vec<RecordBatch>, SchemaRef)> {
+            let run = move || -> tidemill::Result<(Vec<RecordBatch>, SchemaRef)> {
                 let mut batches = Vec::new();
                 for batch in reader {
                     batches.push(stage(&batch?)?);

@@ -7,19 +7,17 @@ use tidemill_torch::{Error, Group, ReduceOp};
 
 use crate::error::TidemillError;
 
+/// What `probe_group` returns.
+type Probed = (Vec<f32>, Vec<f32>, Vec<f32>);
+
 /// Every rank contributes 0, 1, ..., times its rank plus one. Returns the sum over ranks (all-reduce), this rank's part
 /// of it (reduce-scatter), and the parts gathered again (all-gather).
 #[pyfunction]
-pub fn probe_group(
-    py: Python<'_>,
-    name: &str,
-    rank: i64,
-    world: i64,
-) -> PyResult<(Vec<f32>, Vec<f32>, Vec<f32>)> {
+pub fn probe_group(py: Python<'_>, name: &str, rank: i64, world: i64) -> PyResult<Probed> {
     py.detach(|| probe(name, rank, world)).map_err(|e| TidemillError::new_err(e.to_string()))
 }
 
-fn probe(name: &str, rank: i64, world: i64) -> Result<(Vec<f32>, Vec<f32>, Vec<f32>), Error> {
+fn probe(name: &str, rank: i64, world: i64) -> Result<Probed, Error> {
     const PER_RANK: i64 = 4;
     let group = Group::new(name, world)?;
     let mine = Tensor::arange(PER_RANK * world, (Kind::Float, Device::Cpu)) * (rank + 1);
@@ -30,5 +28,5 @@ fn probe(name: &str, rank: i64, world: i64) -> Result<(Vec<f32>, Vec<f32>, Vec<f
 }
 
 fn values(tensor: &Tensor) -> Result<Vec<f32>, Error> {
-    Vec::try_from(tensor).map_err(|e| Error::Torch(e.to_string()))
+    Vec::try_from(tensor).map_err(|e: tch::TchError| Error::Torch(e.to_string()))
 }

@@ -1,5 +1,7 @@
 //! Datasets as they are written, raced for, repeated, damaged and read back.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
+
 mod support;
 
 use std::collections::BTreeSet;

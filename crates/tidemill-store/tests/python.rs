@@ -1,6 +1,8 @@
 //! Other tools read a dataset without us: the recipe of docs/dataset-format.md, run by pyarrow and DuckDB,
 //! gives the bytes that were written.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
+
 mod support;
 
 use std::path::PathBuf;

@@ -1,6 +1,8 @@
 //! The stream over datasets on disk: the same sequence however it is read, each row once an epoch, the right
 //! bytes.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
+
 mod support;
 
 use proptest::prelude::*;

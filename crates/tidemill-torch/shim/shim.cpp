@@ -5,6 +5,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_fused_adamw.h>
 
+#include <dlfcn.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -45,6 +47,15 @@ std::vector<at::Tensor> list(at::Tensor** tensors, size_t n) {
 extern "C" {
 
 void tm_free(char* text) { free(text); }
+
+char* tm_load_cuda(bool* loaded) {
+  *loaded = false;
+  // Without a driver there is no GPU, and libtorch's CUDA half takes long to load.
+  if (!dlopen("libcuda.so.1", RTLD_LAZY)) return nullptr;
+  if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return strdup(dlerror());
+  *loaded = true;
+  return nullptr;
+}
 
 char* tm_all_reduce(at::Tensor* input, const char* op, const char* group, at::Tensor** out) {
   return guarded([&] {

@@ -7,6 +7,7 @@ use torch_sys::C_tensor;
 
 unsafe extern "C" {
     fn tm_free(text: *mut c_char);
+    pub fn tm_load_cuda(loaded: *mut bool) -> *mut c_char;
     pub fn tm_all_reduce(
         input: *mut C_tensor,
         op: *const c_char,

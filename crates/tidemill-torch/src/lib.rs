@@ -5,12 +5,14 @@
 
 mod adamw;
 mod collectives;
+mod cuda;
 mod ffi;
 mod grad;
 mod guard;
 
 pub use adamw::{AdamW, fused_adamw};
 pub use collectives::{Group, Pending, ReduceOp};
+pub use cuda::load_cuda;
 pub use grad::set_grad;
 pub use guard::guard;
 

@@ -1,6 +1,8 @@
 //! Training as a user sees it: a run that is stopped, killed or damaged goes on exactly where it was, and a run that
 //! does not fit its checkpoint is refused.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
+
 mod common;
 
 use common::{Quiet, dataset, job, losses};

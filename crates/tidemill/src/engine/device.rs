@@ -14,11 +14,20 @@ pub fn devices(run: &Run) -> Result<Vec<Device>> {
     if name == "cpu" {
         return Ok(vec![Device::Cpu]);
     }
-    let gpus = if Cuda::is_available() { Cuda::device_count().max(0) as usize } else { 0 };
+    let gpus = gpus()?;
     choose(name, gpus).ok_or_else(|| {
         let message = format!("\"{name}\" asks for a GPU, but libtorch sees {gpus} on this machine; `tidemill doctor` tells more");
         run.refuse("engine.device", message)
     })
+}
+
+/// How many GPUs libtorch sees.
+///
+/// # Errors
+/// If there is a driver, but libtorch's CUDA half cannot be loaded.
+pub fn gpus() -> Result<usize> {
+    tidemill_torch::load_cuda().map_err(tidemill_models::Error::from)?;
+    Ok(if Cuda::is_available() { Cuda::device_count().max(0) as usize } else { 0 })
 }
 
 /// A number of threads from the run file, where 0 means one per core.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use sysinfo::{Disks, System};
 use tch::Cuda;
 
+use crate::engine::device::gpus;
 use crate::error::Result;
 use crate::reporter::Reporter;
 
@@ -20,11 +21,11 @@ pub struct Args {
 /// Looks at libtorch, GPUs, cores, memory and disk.
 ///
 /// # Errors
-/// None; what cannot be found out is null.
+/// If there is a driver, but libtorch's CUDA half cannot be loaded. What cannot be found out is null.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let libtorch = loaded_libtorch();
     let version = libtorch.as_deref().and_then(torch_version);
-    let gpus = if Cuda::is_available() { Cuda::device_count() } else { 0 };
+    let gpus = gpus()?;
     let cores = std::thread::available_parallelism().map(usize::from).ok();
     let memory = memory();
     let disk_free = disk_free(&args.disk);

@@ -1,6 +1,8 @@
 //! The application from outside: the binary, and the library as the binary uses it. One test program, for linking
 //! libtorch takes longer than the tests.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
+
 mod common;
 mod preprocess;
 mod run_file;
