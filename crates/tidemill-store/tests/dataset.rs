@@ -206,7 +206,10 @@ fn a_flipped_byte_is_found_and_named() {
         let at = hash(seed(), file.bytes);
         flip(&path, at);
         let damaged = dataset.verify(|_| ()).damaged;
-        assert_eq!(damaged.iter().map(|d| PathBuf::from(&d.path)).collect::<Vec<_>>(), [path.clone()]);
+        assert_eq!(
+            damaged.iter().map(|d| PathBuf::from(&d.path)).collect::<Vec<_>>(),
+            std::slice::from_ref(&path)
+        );
         assert_eq!(damaged[0].commit, format!("commits/{}.json", commit.id));
         flip(&path, at);
     }
