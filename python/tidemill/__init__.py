@@ -112,5 +112,13 @@ def _settings(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _settings(value, name + ".")
         else:
-            # Strings, numbers, booleans and lists of them are written alike in JSON and TOML.
-            yield f"{name}={json.dumps(os.fspath(value) if isinstance(value, os.PathLike) else value)}"
+            yield f"{name}={_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML, which writes strings, numbers and booleans as JSON does, but not tables."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(os.fspath(value) if isinstance(value, os.PathLike) else value)
