@@ -75,8 +75,9 @@ impl ModelFolder {
     }
 
     /// Writes `to` as a folder that diffusers' `StableDiffusionPipeline.from_pretrained` opens: the
-    /// frozen parts copied, the U-Net's configuration and `tensors` written, and the scheduler with
-    /// the prediction type it was trained for.
+    /// frozen parts, the U-Net's configuration and `tensors`, and the scheduler with the prediction
+    /// type it was trained for. All weights are f32, whatever the frozen parts came in, because the
+    /// pipeline does not convert between its parts.
     ///
     /// # Errors
     /// If a file cannot be read or written, or `to` is this folder.
@@ -92,8 +93,10 @@ impl ModelFolder {
         if real(to)? == real(&self.path)? {
             return Err(Error::SameFolder { path: to.into() });
         }
-        for part in ["vae", "text_encoder", "tokenizer"] {
-            copy_files(&self.path.join(part), &to.join(part))?;
+        copy_files(&self.tokenizer(), &to.join("tokenizer"))?;
+        for part in ["vae", "text_encoder"] {
+            copy_config(&self.path.join(part), &to.join(part))?;
+            weights::copy_in_f32(&self.path.join(part), &to.join(part))?;
         }
         unet.write(&to.join("unet/config.json"))?;
         weights::save_weights(tensors, &to.join("unet").join(weights::DIFFUSERS_FILE))?;
@@ -137,6 +140,15 @@ fn copy_files(from: &Path, to: &Path) -> Result<(), Error> {
         std::fs::copy(&file, to.join(name)).map_err(Error::io(&file))?;
     }
     Ok(())
+}
+
+/// Copies `config.json`, which is to say what dtype the weights beside it have.
+fn copy_config(from: &Path, to: &Path) -> Result<(), Error> {
+    let mut object = config::read_object(&from.join("config.json"))?;
+    for key in ["dtype", "torch_dtype"] {
+        object.entry(key).and_modify(|dtype| *dtype = "float32".into());
+    }
+    config::write_object(&to.join("config.json"), &object)
 }
 
 fn write_index(path: &Path) -> Result<(), Error> {

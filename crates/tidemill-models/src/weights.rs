@@ -114,6 +114,32 @@ pub fn save_weights(tensors: &[(String, Tensor)], path: &Path) -> Result<(), Err
     safetensors::serialize_to_file(views, Some(metadata), path).map_err(|e| invalid(e.to_string()))
 }
 
+/// Copies the weights of the folder `from` into one file in the folder `to`, floats as f32.
+///
+/// # Errors
+/// If there are none, a file is not valid, or nothing can be written.
+pub fn copy_in_f32(from: &Path, to: &Path) -> Result<(), Error> {
+    let paths = weight_files(from)?;
+    let is_transformers = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("model"))
+    };
+    let name = if paths.iter().any(is_transformers) { TRANSFORMERS_FILE } else { DIFFUSERS_FILE };
+    let mut tensors = Vec::new();
+    for path in paths {
+        let mut file = SafetensorsFile::open(&path)?;
+        for stored in file.names() {
+            let tensor = file.read(&stored)?;
+            let tensor = if tensor.is_floating_point() {
+                tidemill_torch::guard(|| tensor.to_kind(Kind::Float))?
+            } else {
+                tensor
+            };
+            tensors.push((stored, tensor));
+        }
+    }
+    save_weights(&tensors, &to.join(name))
+}
+
 /// The elements of `tensor`, row-major, little-endian, whatever its device and strides.
 fn tensor_bytes(tensor: &Tensor) -> Result<Vec<u8>, Error> {
     Ok(tidemill_torch::guard(|| {
