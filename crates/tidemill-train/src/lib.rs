@@ -13,6 +13,7 @@ mod philox;
 mod preview;
 mod tensorboard;
 mod trainer;
+mod window;
 
 pub use checkpoint::{Checkpoints, Progress};
 pub use config::{

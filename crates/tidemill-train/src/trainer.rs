@@ -9,6 +9,7 @@ use crate::metrics::{MetricsLog, StepMetrics};
 use crate::objective::{Objective, Rows};
 use crate::optimizer::Optimizer;
 use crate::preview::Preview;
+use crate::window::Window;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -93,6 +94,8 @@ struct Trainer {
     progress: Progress,
     /// Steps whose loss is still on the device.
     pending: VecDeque<PendingStep>,
+    /// Since the last line of metrics.
+    window: Window,
     recent_losses: VecDeque<f64>,
     resumed_at: u64,
 }
@@ -135,6 +138,7 @@ impl Trainer {
             log,
             progress,
             pending: VecDeque::new(),
+            window: Window::new(),
             recent_losses: VecDeque::new(),
             resumed_at,
         })
@@ -154,7 +158,6 @@ impl Trainer {
                 break;
             }
         }
-        self.flush(observer, Window::empty())?;
         if self.progress.step > self.resumed_at {
             self.checkpoints.save(&self.optimizer, &self.progress)?;
         }
@@ -174,21 +177,19 @@ impl Trainer {
     fn run_phase(&mut self, phase: usize, end: u64, observer: &mut dyn Observer) -> Result<(), Error> {
         let objective = self.objective(phase)?;
         let mut stream = self.open_stream(phase)?;
-        let mut window = Window::new();
+        self.window = Window::new();
         while self.progress.step < end && !observer.stop() {
-            let waiting = Instant::now();
-            let batch = stream.next_batch()?;
-            window.waited(waiting);
+            let batch = self.window.waiting(|| stream.next_batch())?;
             self.train_step(phase, &objective, &batch)?;
-            window.samples += batch.sample_ids.len();
+            self.window.add(batch.sample_ids.len());
             self.progress.stream = Some(stream.state());
             self.progress.phase = phase;
             if self.progress.step.is_multiple_of(self.job.train.log_every) {
-                self.flush(observer, std::mem::replace(&mut window, Window::new()))?;
+                self.flush(observer)?;
             }
             self.at_intervals(observer)?;
         }
-        self.flush(observer, window)
+        self.flush(observer)
     }
 
     /// Forward, backward, optimizer: one step on one global batch, nothing waits for the device.
@@ -233,7 +234,7 @@ impl Trainer {
         let step = self.progress.step;
         if step.is_multiple_of(self.job.checkpoint.every) {
             // A checkpoint must not hold weights that a loss not yet looked at has spoilt.
-            self.flush(observer, Window::empty())?;
+            self.flush(observer)?;
             self.checkpoints.save(&self.optimizer, &self.progress)?;
             observer.event(&format!("checkpoint of step {step} is committed"));
         }
@@ -249,8 +250,11 @@ impl Trainer {
     }
 
     /// Fetches the losses of the steps since the last time and writes their metrics.
-    fn flush(&mut self, observer: &mut dyn Observer, window: Window) -> Result<(), Error> {
-        let (rate, data_wait) = window.rates();
+    fn flush(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let (rate, data_wait) = self.window.rates();
         let total = self.job.train.total_steps();
         while let Some(pending) = self.pending.pop_front() {
             let fetch = |t: &Tensor| tidemill_torch::guard(|| t.double_value(&[]));
@@ -276,6 +280,7 @@ impl Trainer {
                 self.recent_losses.pop_front();
             }
         }
+        self.window = Window::new();
         Ok(())
     }
 
@@ -314,34 +319,6 @@ impl Trainer {
         // A phase that has begun goes on where the state says; the next one begins its own order.
         let state = self.progress.stream.clone().filter(|_| self.progress.phase == phase);
         Ok(Stream::open(&self.job.dataset, config, state)?)
-    }
-}
-
-/// Time and samples since the last line of metrics.
-struct Window {
-    started: Instant,
-    waited: f64,
-    samples: usize,
-}
-
-impl Window {
-    fn new() -> Self {
-        Self { started: Instant::now(), waited: 0.0, samples: 0 }
-    }
-
-    /// For a flush between two windows, where nothing is pending.
-    fn empty() -> Self {
-        Self::new()
-    }
-
-    fn waited(&mut self, since: Instant) {
-        self.waited += since.elapsed().as_secs_f64();
-    }
-
-    /// Images per second, and the share of time spent waiting for data.
-    fn rates(&self) -> (f64, f64) {
-        let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
-        (self.samples as f64 / seconds, self.waited / seconds)
     }
 }
 

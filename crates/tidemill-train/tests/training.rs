@@ -56,6 +56,19 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before() {
 }
 
 #[test]
+fn every_line_of_metrics_has_its_rate() {
+    let (data, run) = (dir(), dir());
+    dataset(data.path());
+    let mut job = job(data.path(), run.path());
+    // Steps 9 and 10, 25 to 28 and others end up in lines of a checkpoint or of a phase's end.
+    job.train.log_every = 4;
+    train(job, &mut Quiet::default()).unwrap();
+    let rates = common::metric(run.path(), "images_per_second");
+    assert_eq!(rates.len() as u64, STEPS);
+    assert!(rates.iter().all(|rate| *rate > 0.0), "{rates:?}");
+}
+
+#[test]
 fn checkpoints_of_another_run_are_refused_by_name() {
     let (data, run) = (dir(), dir());
     dataset(data.path());

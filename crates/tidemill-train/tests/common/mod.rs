@@ -116,12 +116,17 @@ pub fn job(data: &Path, output: &Path) -> Job {
     }
 }
 
-/// The losses in `metrics.jsonl`, which must have each step once and in order.
+/// The losses in `metrics.jsonl`.
 pub fn losses(output: &Path) -> Vec<f64> {
+    metric(output, "loss")
+}
+
+/// One number of each line of `metrics.jsonl`, which must have each step once and in order.
+pub fn metric(output: &Path, name: &str) -> Vec<f64> {
     let text = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
     let lines: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert!(lines.iter().zip(1u64..).all(|(line, step)| line["step"] == step), "{text}");
-    lines.iter().map(|line| line["loss"].as_f64().unwrap()).collect()
+    lines.iter().map(|line| line[name].as_f64().unwrap()).collect()
 }
 
 /// Says nothing; stops, or dies, after a step if asked to.
