@@ -88,9 +88,11 @@ pub fn sample(run: &Run, args: &Args, reporter: &Reporter) -> Result<Value> {
         save(&to.join(format!("{i:04}.png")), picture)?;
     }
     let path = to.join("grid.png");
-    let shown = prompts.len().min(GRID_PICTURES);
-    let columns = (shown as f64).sqrt().ceil() as u32;
-    save(&path, &grid::draw(&pictures[..shown], &prompts[..shown], columns))?;
+    let shown = spread(prompts.len(), GRID_PICTURES);
+    let columns = (shown.len() as f64).sqrt().ceil() as u32;
+    let (shown_pictures, shown_prompts): (Vec<_>, Vec<_>) =
+        shown.into_iter().map(|i| (pictures[i].clone(), prompts[i].clone())).unzip();
+    save(&path, &grid::draw(&shown_pictures, &shown_prompts, columns))?;
     let score = score(&scenes, &pictures[config.prompts.len()..])?;
     reporter.say(format!("{} pictures in {}, together in {}", pictures.len(), to.display(), path.display()));
     if let Some(score) = score {
@@ -148,8 +150,13 @@ fn load_checkpoint(run: &Run, unet: &UNet2DConditionModel) -> Result<()> {
 /// `count` prompts spread evenly over all held-out ones.
 fn scenes(count: usize) -> Vec<Prompt> {
     let all = heldout_prompts();
-    let count = count.min(all.len());
-    (0..count).map(|i| all[i * all.len() / count].clone()).collect()
+    spread(all.len(), count).into_iter().map(|i| all[i].clone()).collect()
+}
+
+/// At most `count` indices below `total`, spread evenly.
+fn spread(total: usize, count: usize) -> Vec<usize> {
+    let count = count.min(total);
+    (0..count).map(|i| i * total / count).collect()
 }
 
 /// The share of pictures that show the colour and the shape of their scene; none without scenes.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use tidemill_synth::{Combinations, SynthConfig, heldout_prompts};
+use tidemill_synth::{Combinations, SynthConfig};
 
 use crate::error::{Error, Result};
 use crate::reporter::Reporter;
@@ -56,7 +56,6 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         broken: args.broken,
     };
     let report = tidemill_synth::synth(&config, &args.output)?;
-    let prompts = write_prompts(&args.output.join("heldout.jsonl"))?;
     reporter.say(format!(
         "drew {} captioned scenes ({} with a broken image) into {}: {} files, {:.1} MB",
         report.rows,
@@ -66,20 +65,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         report.bytes as f64 / 1e6
     ));
     let report = serde_json::to_value(&report);
-    report.map(|report| json!({ "verb": "synth", "output": args.output, "report": report, "heldout_prompts": prompts })).map_err(|e| {
-        Error::Write { path: "the report".into(), source: e.into() }
-    })
-}
-
-/// Writes the prompts whose combinations of colour and shape are never drawn, for scoring; gives their number.
-fn write_prompts(path: &std::path::Path) -> Result<usize> {
-    let failed = |source| Error::Write { path: path.display().to_string(), source };
-    let prompts = heldout_prompts();
-    let mut text = String::new();
-    for prompt in &prompts {
-        text += &serde_json::to_string(prompt).map_err(|e| failed(e.into()))?;
-        text.push('\n');
-    }
-    std::fs::write(path, text).map_err(failed)?;
-    Ok(prompts.len())
+    report
+        .map(|report| json!({ "verb": "synth", "output": args.output, "report": report }))
+        .map_err(|e| Error::Write { path: "the report".into(), source: e.into() })
 }
