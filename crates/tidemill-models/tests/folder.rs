@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use tidemill_models::{ModelFolder, SchedulerConfig, UNetConfig, digest};
 
@@ -38,18 +39,34 @@ fn a_missing_part_is_named() {
 }
 
 #[test]
-fn an_export_leaves_its_source_alone() {
+fn an_export_is_in_f32_throughout_and_leaves_its_source_alone() {
     let dir = tempfile::tempdir().unwrap();
-    write_parts(dir.path());
-    let folder = ModelFolder::open(dir.path()).unwrap();
-    let before = digest(&folder.vae()).unwrap();
-    let by_another_name = dir.path().join("vae").join("..");
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets");
+    let folder = ModelFolder::open(&assets).unwrap();
+    let digests = || [folder.vae(), folder.text_encoder()].map(|part| digest(&part).unwrap());
+    let before = digests();
     let export = |to: &Path| folder.export(to, &UNetConfig::default(), &[], &SchedulerConfig::default());
-    let message = export(&by_another_name).unwrap_err().to_string();
+    let message = export(&assets.join("vae/..")).unwrap_err().to_string();
     assert!(message.contains("give another folder"), "{message}");
-    assert_eq!(digest(&folder.vae()).unwrap(), before);
-    export(&dir.path().join("exported")).unwrap();
-    assert_eq!(digest(&dir.path().join("exported/vae")).unwrap(), before);
+
+    export(dir.path()).unwrap();
+    assert_eq!(digests(), before);
+    let file = |part: &str| std::fs::read(dir.path().join(part)).unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&file("text_encoder/config.json")).unwrap();
+    assert_eq!(config["dtype"], "float32");
+    assert_eq!(file("tokenizer/vocab.json"), std::fs::read(assets.join("tokenizer/vocab.json")).unwrap());
+    for (from, name) in [("vae", "diffusion_pytorch_model"), ("text_encoder", "model")] {
+        let weights = |folder: &Path| {
+            let file = folder.join(from).join(format!("{name}.safetensors"));
+            BTreeMap::from_iter(tch::Tensor::read_safetensors(file).unwrap())
+        };
+        let (theirs, ours) = (weights(&assets), weights(dir.path()));
+        assert!(theirs.keys().eq(ours.keys()));
+        for (name, theirs) in theirs {
+            assert_eq!(ours[&name].kind(), tch::Kind::Float);
+            assert_eq!(ours[&name], theirs.to_kind(tch::Kind::Float), "{name}");
+        }
+    }
 }
 
 #[test]
