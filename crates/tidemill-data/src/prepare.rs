@@ -4,6 +4,7 @@
 mod input;
 mod output;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -28,8 +29,8 @@ const IMAGE_VERSION: u32 = 1;
 pub struct Digests {
     /// Which rows are kept and what is carried along: columns and filters.
     pub rows: String,
-    /// `pixels_R` and `crop_R`: image column, resolutions, crop, resampling, version of the code.
-    pub images: String,
+    /// `pixels_R` and `crop_R`, by resolution R: image column, crop, resampling, version of the code.
+    pub images: BTreeMap<u32, String>,
     /// `token_ids`: caption column and tokenizer.
     pub text: String,
 }
@@ -76,7 +77,11 @@ impl Prepare {
         let columns = source.columns.clone();
         let digests = Digests {
             rows: digest(&(&columns, &source.carry, filter, &config.resolutions)),
-            images: digest(&(&columns.image, config, IMAGE_VERSION)),
+            images: config
+                .resolutions
+                .iter()
+                .map(|r| (*r, image_digest(&columns.image, config, *r)))
+                .collect(),
             text: digest(&(&columns.caption, tokenizer.digest())),
         };
         Ok(Self {
@@ -148,6 +153,12 @@ impl Prepare {
         }
         Ok(Row { verdict: Verdict::Kept, size })
     }
+}
+
+/// Of what shapes the pixels at one resolution; the other resolutions do not.
+fn image_digest(column: &str, config: &PrepareConfig, resolution: u32) -> String {
+    let alone = PrepareConfig { resolutions: vec![resolution], ..config.clone() };
+    digest(&(column, alone, IMAGE_VERSION))
 }
 
 /// Configurations hold only ordered maps, so that their JSON is canonical.

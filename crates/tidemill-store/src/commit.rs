@@ -20,11 +20,21 @@ pub struct UnitKey {
     pub identity: String,
     /// Rows of the input file.
     pub rows: Range<u64>,
-    /// Digest of everything else that shapes the output: settings, models, code.
-    pub digest: String,
+    /// Digests of everything else that shapes the output.
+    pub digests: Digests,
 }
 
-/// The name of a unit: 32 hexadecimal digits of BLAKE3 over identity, rows and digest.
+/// Digests of settings, models and code, by what they shape. A unit is done anew when any of them changes;
+/// tensors of columns whose digest is still the same are then copied from the unit's last commit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Digests {
+    /// What shapes the rows: which are kept, and all columns that are no tensors.
+    pub rows: String,
+    /// What shapes each tensor column, by its name (`latents_256`, `text`).
+    pub tensors: BTreeMap<String, String>,
+}
+
+/// The name of a unit: 32 hexadecimal digits of BLAKE3 over identity, rows and digests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UnitId(String);
@@ -32,7 +42,11 @@ pub struct UnitId(String);
 impl UnitKey {
     /// The unit's name.
     pub fn id(&self) -> UnitId {
-        let text = format!("{}\n{}\n{}\n{}", self.identity, self.rows.start, self.rows.end, self.digest);
+        let mut text =
+            format!("{}\n{}\n{}\n{}", self.identity, self.rows.start, self.rows.end, self.digests.rows);
+        for (column, digest) in &self.digests.tensors {
+            text += &format!("\n{column} {digest}");
+        }
         UnitId(blake3::hash(text.as_bytes()).to_hex()[..32].to_owned())
     }
 }

@@ -1,5 +1,4 @@
-//! A dataset open for reading: what `dataset.json` and one manifest snapshot say, and nothing else that may
-//! lie in its folder.
+//! A dataset open for reading: what one manifest snapshot says, and nothing else that may lie in its folder.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use crate::layout::{Group, MANIFEST, Split};
 use crate::location::Location;
 use crate::manifest::Manifest;
 use crate::rows::RowBatches;
-use crate::spec::{DatasetSpec, Header, TensorSpec};
+use crate::spec::{DatasetSpec, TensorSpec, is_dataset};
 
 /// A dataset at one snapshot. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -25,7 +24,6 @@ pub struct Dataset {
 #[derive(Debug)]
 struct Inner {
     location: Location,
-    header: Header,
     empty_caption: Bytes,
     manifest: Manifest,
 }
@@ -65,13 +63,15 @@ impl Dataset {
     /// [`Error::NoDataset`], [`Error::NoManifest`], or [`Error::Format`] if what is there cannot be read.
     pub fn open(uri: &str) -> Result<Self> {
         let location = Location::open(uri)?;
-        let header = Header::open(&location)?;
+        if !is_dataset(&location)? {
+            return Err(Error::NoDataset { uri: location.uri().into() });
+        }
         let manifest = Manifest::newest(&location)?;
         let manifest = manifest.ok_or_else(|| Error::NoManifest { uri: location.uri().into() })?;
-        Self::new(location, header, manifest)
+        Self::new(location, manifest)
     }
 
-    fn new(location: Location, header: Header, manifest: Manifest) -> Result<Self> {
+    fn new(location: Location, manifest: Manifest) -> Result<Self> {
         if let Some((commit, problem)) = manifest.commits.iter().find_map(|c| Some((c, c.problem()?))) {
             let path = location.uri_of(&format!("{MANIFEST}/{}.parquet", manifest.number));
             return Err(Error::Format {
@@ -79,8 +79,8 @@ impl Dataset {
                 problem: format!("unit {} does not add up: {problem}", commit.id),
             });
         }
-        let empty_caption = header.empty_caption(&location)?;
-        Ok(Self { inner: Arc::new(Inner { location, header, empty_caption, manifest }) })
+        let empty_caption = manifest.header.empty_caption(&location)?;
+        Ok(Self { inner: Arc::new(Inner { location, empty_caption, manifest }) })
     }
 
     /// The same dataset at another snapshot.
@@ -93,12 +93,12 @@ impl Dataset {
         }
         let location = self.location().clone();
         let manifest = Manifest::read(&location, number)?;
-        Self::new(location, self.inner.header.clone(), manifest)
+        Self::new(location, manifest)
     }
 
     /// What all shards share.
     pub fn spec(&self) -> &DatasetSpec {
-        &self.inner.header.spec
+        &self.inner.manifest.header.spec
     }
 
     /// Digest of what shaped the tensors: models and settings, not the rows there are.

@@ -42,20 +42,6 @@ pub enum Error {
         /// The dataset.
         uri: String,
     },
-    /// An existing dataset was made with other settings.
-    #[error(
-        "the dataset {uri} was made with {field} = {existing}, this run has {wanted}; restore the setting, or give the run another output"
-    )]
-    Spec {
-        /// The dataset.
-        uri: String,
-        /// Dotted path of the first field that differs.
-        field: String,
-        /// Its value in the dataset.
-        existing: String,
-        /// Its value in the run.
-        wanted: String,
-    },
     /// A setting that makes no sense.
     #[error("{key}: {problem}")]
     Config {

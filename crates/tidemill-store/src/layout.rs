@@ -6,8 +6,12 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The key of the object that says what all shards share.
+/// The key of the object that marks a dataset.
 pub(crate) const DATASET: &str = "dataset.json";
+/// The folder of the files.
+pub(crate) const DATA: &str = "data";
+/// How the objects with empty captions' embeddings begin.
+pub(crate) const EMPTY_CAPTION: &str = "empty-caption-";
 /// The folder of the commits.
 pub(crate) const COMMITS: &str = "commits";
 /// The folder of the manifest's snapshots.
@@ -65,6 +69,15 @@ impl Group {
         match self {
             Self::Rows => None,
             Self::Latents(split, _) | Self::Text(split) => Some(split),
+        }
+    }
+
+    /// The same column group of another split.
+    pub fn in_split(self, split: Split) -> Self {
+        match self {
+            Self::Rows => Self::Rows,
+            Self::Latents(_, resolution) => Self::Latents(split, resolution),
+            Self::Text(_) => Self::Text(split),
         }
     }
 

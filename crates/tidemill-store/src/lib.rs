@@ -6,6 +6,7 @@
 pub mod commit;
 pub mod dataset;
 pub mod error;
+pub mod gc;
 pub mod layout;
 pub mod location;
 pub mod manifest;
@@ -20,13 +21,14 @@ mod rows;
 mod shard;
 
 pub use checksum::Checksum;
-pub use commit::{Commit, Counts, UnitId, UnitKey};
+pub use commit::{Commit, Counts, Digests, UnitId, UnitKey};
 pub use dataset::{Dataset, Tensors, Totals};
 pub use error::{Error, Result};
+pub use gc::{Garbage, Gc};
 pub use layout::{Group, Split};
 pub use location::Location;
 pub use manifest::Manifest;
 pub use rows::RowBatches;
 pub use spec::{DatasetSpec, ModelDigests, TensorSpec};
 pub use verify::Verification;
-pub use writer::{Outcome, UnitWriter, Writer};
+pub use writer::{Known, Outcome, UnitWriter, Writer};

@@ -4,13 +4,14 @@
 use std::future::Future;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::{Builder, Runtime};
 use url::Url;
@@ -145,17 +146,25 @@ impl Location {
     /// # Errors
     /// [`Error::Storage`].
     pub fn list(&self, folder: &str) -> Result<Vec<String>> {
+        Ok(self.entries(folder)?.into_iter().map(|entry| entry.key).collect())
+    }
+
+    /// All objects below a folder (`""` for all), by key.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub fn entries(&self, folder: &str) -> Result<Vec<Entry>> {
         let path = self.path(folder);
-        let found: Vec<Path> = self.wait("list", folder, async {
-            self.store.list(Some(&path)).map_ok(|meta| meta.location).try_collect().await
-        })?;
-        let key = |path: &Path| {
-            let parts = path.prefix_match(&self.prefix)?;
-            Some(parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/"))
+        let found: Vec<ObjectMeta> =
+            self.wait("list", folder, async { self.store.list(Some(&path)).try_collect().await })?;
+        let entry = |meta: &ObjectMeta| {
+            let parts = meta.location.prefix_match(&self.prefix)?;
+            let key = parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/");
+            Some(Entry { key, bytes: meta.size, modified: meta.last_modified.into() })
         };
-        let mut keys: Vec<String> = found.iter().filter_map(key).collect();
-        keys.sort_unstable();
-        Ok(keys)
+        let mut entries: Vec<Entry> = found.iter().filter_map(entry).collect();
+        entries.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(entries)
     }
 
     /// Deletes an object.
@@ -188,6 +197,24 @@ impl Location {
 
     fn failure(&self, action: &'static str, key: &str, source: object_store::Error) -> Error {
         Error::Storage { action, uri: self.uri_of(key), source }
+    }
+}
+
+/// An object as listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its key.
+    pub key: String,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was put, by the store's clock.
+    pub modified: SystemTime,
+}
+
+impl Entry {
+    /// Time since it was put; none if the store's clock is ahead.
+    pub fn age(&self) -> Duration {
+        self.modified.elapsed().unwrap_or_default()
     }
 }
 

@@ -1,5 +1,6 @@
-//! Manifest snapshots: all commits of a dataset in one immutable, numbered Parquet file, one row per unit.
-//! Readers look at nothing else, and a stream's state names the snapshot that it was made with.
+//! Manifest snapshots: all commits of a dataset in one immutable, numbered Parquet file, one row per unit, with
+//! what all shards share in the file's metadata. Readers look at nothing else, and a stream's state names the
+//! snapshot that it was made with.
 
 use std::sync::Arc;
 
@@ -8,30 +9,37 @@ use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
 use crate::commit::Commit;
 use crate::error::{Error, Result};
 use crate::layout::MANIFEST;
 use crate::location::Location;
+use crate::spec::Header;
+
+/// The key of the Parquet file's metadata under which the snapshot's header lies, as JSON.
+const HEADER: &str = "dataset";
 
 /// A snapshot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
     /// Its number; the first is 1.
     pub number: u64,
+    /// What all shards share.
+    pub(crate) header: Header,
     /// The units, by input file and first row.
     pub commits: Vec<Commit>,
 }
 
 impl Manifest {
     /// A snapshot of these commits, in its one order.
-    pub(crate) fn new(number: u64, mut commits: Vec<Commit>) -> Self {
+    pub(crate) fn new(number: u64, header: Header, mut commits: Vec<Commit>) -> Self {
         commits.sort_by(|a, b| {
             let key = |c: &Commit| (c.unit.rows.start, c.unit.rows.end);
             (&a.unit.file, key(a), &a.id).cmp(&(&b.unit.file, key(b), &b.id))
         });
-        Self { number, commits }
+        Self { number, header, commits }
     }
 
     /// BLAKE3 of what the units hold: equal for datasets with the same rows in the same order, whichever
@@ -63,23 +71,23 @@ impl Manifest {
     /// Reads a snapshot.
     pub(crate) fn read(location: &Location, number: u64) -> Result<Self> {
         let key = key_of(number);
-        let commits = from_parquet(location.get(&key)?).map_err(|e| Error::Format {
+        let (header, commits) = from_parquet(location.get(&key)?).map_err(|e| Error::Format {
             path: location.uri_of(&key),
             problem: format!("is no manifest that this version can read: {e}"),
         })?;
-        Ok(Self { number, commits })
+        Ok(Self { number, header, commits })
     }
 
     /// Puts the snapshot, unless there is one of its number already: then `false`.
     pub(crate) fn put(&self, location: &Location) -> Result<bool> {
         let key = key_of(self.number);
-        let bytes = to_parquet(&self.commits)
+        let bytes = to_parquet(&self.header, &self.commits)
             .map_err(|problem| Error::Format { path: location.uri_of(&key), problem: problem.to_string() })?;
         location.put_if_absent(&key, bytes)
     }
 }
 
-fn key_of(number: u64) -> String {
+pub(crate) fn key_of(number: u64) -> String {
     format!("{MANIFEST}/{number}.parquet")
 }
 
@@ -95,16 +103,17 @@ fn schema() -> SchemaRef {
     let numbers = |names: &[&str], data_type: DataType| -> Vec<Field> {
         names.iter().map(|name| field(name, data_type.clone())).collect()
     };
-    let by_reason = || {
-        let entry = record(vec![field("key", DataType::Utf8), field("value", DataType::UInt64)]);
+    let map = |value: DataType| {
+        let entry = record(vec![field("key", DataType::Utf8), field("value", value)]);
         DataType::Map(Arc::new(field("key_value", entry)), false)
     };
+    let by_reason = || map(DataType::UInt64);
     let range = record(numbers(&["start", "end"], DataType::UInt64));
     let unit = record(vec![
         field("file", DataType::Utf8),
         field("identity", DataType::Utf8),
         field("rows", range),
-        field("digest", DataType::Utf8),
+        field("digests", record(vec![field("rows", DataType::Utf8), field("tensors", map(DataType::Utf8))])),
     ]);
     let mut counts = numbers(&["read", "kept"], DataType::UInt64);
     counts.extend([field("rejected", by_reason()), field("quarantined", by_reason())]);
@@ -127,12 +136,14 @@ fn schema() -> SchemaRef {
 /// What may go wrong between commits and bytes.
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
-fn to_parquet(commits: &[Commit]) -> Result<Bytes, Problem> {
+fn to_parquet(header: &Header, commits: &[Commit]) -> Result<Bytes, Problem> {
     let builder = arrow_json::ReaderBuilder::new(schema()).with_batch_size(commits.len().max(1));
     let mut decoder = builder.build_decoder()?;
     decoder.serialize(commits)?;
-    let properties =
-        WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default())).build();
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_key_value_metadata(Some(vec![KeyValue::new(HEADER.into(), header.to_json()?)]))
+        .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), schema(), Some(properties))?;
     if let Some(batch) = decoder.flush()? {
         writer.write(&batch)?;
@@ -140,27 +151,49 @@ fn to_parquet(commits: &[Commit]) -> Result<Bytes, Problem> {
     Ok(writer.into_inner()?.into())
 }
 
-fn from_parquet(bytes: Bytes) -> Result<Vec<Commit>, Problem> {
+fn from_parquet(bytes: Bytes) -> Result<(Header, Vec<Commit>), Problem> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)?;
+    let pairs = reader.metadata().file_metadata().key_value_metadata();
+    let header = pairs.into_iter().flatten().find(|pair| pair.key == HEADER);
+    let header = header.and_then(|pair| pair.value.as_deref()).ok_or("its metadata has no `dataset`")?;
+    let header = Header::from_json(header)?;
     let mut commits = Vec::new();
-    for batch in ParquetRecordBatchReaderBuilder::try_new(bytes)?.build()? {
+    for batch in reader.build()? {
         let mut writer = arrow_json::ArrayWriter::new(Vec::new());
         writer.write(&batch?)?;
         writer.finish()?;
         commits.extend(serde_json::from_slice::<Vec<Commit>>(&writer.into_inner())?);
     }
-    Ok(commits)
+    Ok((header, commits))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::checksum::Checksum;
-    use crate::commit::{BlockEntry, Counts, FileEntry, UnitKey};
+    use crate::commit::{BlockEntry, Counts, Digests, FileEntry, UnitKey};
     use crate::layout::{Group, Split};
+    use crate::spec::{DatasetSpec, EmptyCaption, FORMAT, ModelDigests, TensorSpec};
+
+    fn header() -> Header {
+        let spec = DatasetSpec {
+            format: FORMAT,
+            latents: [(64, TensorSpec::f16([8, 8, 8]))].into(),
+            latents_kind: "moments".into(),
+            text: TensorSpec::f16([77, 64]),
+            models: ModelDigests { vae: "v".into(), text_encoder: "t".into(), tokenizer: "k".into() },
+            scaling_factor: 0.182_15,
+            validation_share: 0.1,
+            row_group_rows: 64,
+            prepare: serde_json::json!({"crop": "center"}),
+        };
+        let xxh3 = Checksum::of(b"e");
+        Header { spec, empty_caption: EmptyCaption { path: format!("empty-caption-{xxh3}.bin"), xxh3 } }
+    }
 
     fn commit(file: &str, start: u64, attempt: &str) -> Commit {
-        let unit =
-            UnitKey { file: file.into(), identity: "i".into(), rows: start..start + 7, digest: "d".into() };
+        let digests = Digests { rows: "d".into(), tensors: [("text".into(), "t".into())].into() };
+        let unit = UnitKey { file: file.into(), identity: "i".into(), rows: start..start + 7, digests };
         let block = BlockEntry {
             number: 3,
             rows: 5,
@@ -192,20 +225,22 @@ mod tests {
         let location = Location::open(folder.path().to_str().unwrap()).unwrap();
         assert!(Manifest::newest(&location).unwrap().is_none());
         let commits: Vec<Commit> = (0..3000).map(|i| commit("b", 7 * i, "x")).collect();
-        let first = Manifest::new(1, commits);
+        let first = Manifest::new(1, header(), commits);
         assert!(first.put(&location).unwrap());
         assert!(!first.put(&location).unwrap(), "snapshots are immutable");
-        assert!(Manifest::new(10, vec![]).put(&location).unwrap());
-        assert_eq!(Manifest::newest(&location).unwrap().unwrap(), Manifest::new(10, vec![]));
+        assert!(Manifest::new(10, header(), vec![]).put(&location).unwrap());
+        assert_eq!(Manifest::newest(&location).unwrap().unwrap(), Manifest::new(10, header(), vec![]));
         assert_eq!(Manifest::read(&location, 1).unwrap(), first);
     }
 
     #[test]
     fn order_and_digest_do_not_depend_on_who_won() {
-        let one = Manifest::new(1, vec![commit("b", 0, "x"), commit("a", 7, "y"), commit("a", 0, "z")]);
-        let two = Manifest::new(2, vec![commit("a", 0, "p"), commit("b", 0, "q"), commit("a", 7, "r")]);
+        let one =
+            Manifest::new(1, header(), vec![commit("b", 0, "x"), commit("a", 7, "y"), commit("a", 0, "z")]);
+        let two =
+            Manifest::new(2, header(), vec![commit("a", 0, "p"), commit("b", 0, "q"), commit("a", 7, "r")]);
         assert_eq!(one.commits.iter().map(|c| c.attempt.as_str()).collect::<Vec<_>>(), ["z", "y", "x"]);
         assert_eq!(one.digest(), two.digest());
-        assert_ne!(one.digest(), Manifest::new(1, one.commits[1..].to_vec()).digest());
+        assert_ne!(one.digest(), Manifest::new(1, header(), one.commits[1..].to_vec()).digest());
     }
 }

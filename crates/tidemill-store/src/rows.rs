@@ -2,6 +2,8 @@
 //! became of it. These files are small beside the tensors, so each is fetched whole.
 
 use arrow::array::RecordBatch;
+use arrow::array::RecordBatchReader;
+use arrow::compute::concat_batches;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::errors::ParquetError;
@@ -10,6 +12,7 @@ use crate::commit::FileEntry;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::layout::Group;
+use crate::location::Location;
 
 /// An iterator over record batches; ends after its first error.
 pub struct RowBatches {
@@ -44,19 +47,29 @@ impl RowBatches {
     }
 
     fn open(&self, file: &FileEntry) -> Result<ParquetRecordBatchReader> {
-        let bytes = self.dataset.location().get(&file.path)?;
-        let path = self.dataset.location().uri_of(&file.path);
-        let failure = |source| Error::Parquet { path, source };
-        let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).and_then(|builder| {
-            if self.columns.is_empty() {
-                return builder.build();
-            }
-            let mask =
-                ProjectionMask::columns(builder.parquet_schema(), self.columns.iter().map(String::as_str));
-            builder.with_projection(mask).build()
-        });
-        reader.map_err(failure)
+        open(self.dataset.location(), file, &self.columns)
     }
+}
+
+/// All columns and rows of one unit.
+pub(crate) fn read_rows_file(location: &Location, file: &FileEntry) -> Result<RecordBatch> {
+    let failure = |e| Error::Parquet { path: location.uri_of(&file.path), source: ParquetError::from(e) };
+    let reader = open(location, file, &[])?;
+    let schema = reader.schema();
+    let batches = reader.collect::<Result<Vec<_>, _>>().map_err(failure)?;
+    Ok(concat_batches(&schema, &batches)?)
+}
+
+fn open(location: &Location, file: &FileEntry, columns: &[String]) -> Result<ParquetRecordBatchReader> {
+    let bytes = location.get(&file.path)?;
+    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).and_then(|builder| {
+        if columns.is_empty() {
+            return builder.build();
+        }
+        let mask = ProjectionMask::columns(builder.parquet_schema(), columns.iter().map(String::as_str));
+        builder.with_projection(mask).build()
+    });
+    reader.map_err(|source| Error::Parquet { path: location.uri_of(&file.path), source })
 }
 
 impl Iterator for RowBatches {

@@ -1,5 +1,6 @@
-//! `dataset.json`: what all shards of a dataset share. It is put once, with create-if-absent; whoever comes
-//! later with other settings is refused, with the name of the first field that differs.
+//! What all shards of a snapshot share. It lies in the snapshot's own file, so that a dataset can be made anew
+//! with other settings while readers of an older snapshot go on; `dataset.json` only says which version of the
+//! format a folder has.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use crate::checksum::Checksum;
 use crate::error::{Error, Result};
-use crate::layout::{DATASET, Split};
+use crate::layout::{DATASET, EMPTY_CAPTION, Split};
 use crate::location::Location;
 
 /// The version of the format that this code writes and reads.
@@ -112,8 +113,8 @@ impl DatasetSpec {
     }
 }
 
-/// The object `dataset.json`.
-#[derive(Debug, Clone, Serialize)]
+/// What a snapshot says of all its shards.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Header {
     #[serde(flatten)]
     pub spec: DatasetSpec,
@@ -121,68 +122,46 @@ pub(crate) struct Header {
 }
 
 /// Where the embedding of the empty caption is: an object of raw values in the form of the column `text`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EmptyCaption {
     pub path: String,
     pub xxh3: Checksum,
 }
 
 impl Header {
-    /// Puts `dataset.json`, or checks that the one there says the same.
+    /// Prepares a folder for shards of this kind: marks it as a dataset and puts the embedding of the empty
+    /// caption, under a name that follows from its content.
     pub fn create(location: &Location, spec: DatasetSpec, empty_caption: &[u8]) -> Result<Self> {
         spec.validate()?;
-        if let Some(header) = Self::read(location)? {
-            header.check_same(location, &spec)?;
-            return Ok(header);
-        }
         if empty_caption.len() != spec.text.bytes() {
             let problem =
                 format!("{} bytes, but a row of `text` has {}", empty_caption.len(), spec.text.bytes());
             return Err(Error::Config { key: "the empty caption's embedding", problem });
         }
+        if !is_dataset(location)? {
+            let text = format!("{{\"format\": {FORMAT}}}\n");
+            location.put_if_absent(DATASET, text.into())?;
+        }
         let xxh3 = Checksum::of(empty_caption);
-        let path = format!("empty-caption-{xxh3}.bin");
-        location.put(&path, Bytes::copy_from_slice(empty_caption))?;
-        let header = Self { spec, empty_caption: EmptyCaption { path, xxh3 } };
-        let text = serde_json::to_vec_pretty(&header).map_err(|e| format_error(location, &e))?;
-        if location.put_if_absent(DATASET, text.into())? {
-            return Ok(header);
-        }
-        // Somebody was faster.
-        let theirs = Self::open(location)?;
-        theirs.check_same(location, &header.spec)?;
-        Ok(theirs)
+        let path = format!("{EMPTY_CAPTION}{xxh3}.bin");
+        location.put_if_absent(&path, Bytes::copy_from_slice(empty_caption))?;
+        Ok(Self { spec, empty_caption: EmptyCaption { path, xxh3 } })
     }
 
-    /// Reads `dataset.json`.
-    pub fn open(location: &Location) -> Result<Self> {
-        Self::read(location)?.ok_or_else(|| Error::NoDataset { uri: location.uri().into() })
+    /// As text for a snapshot's file.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
     }
 
-    fn read(location: &Location) -> Result<Option<Self>> {
-        let Some(bytes) = location.get_if_present(DATASET)? else { return Ok(None) };
-        let mut value: Value = serde_json::from_slice(&bytes).map_err(|e| format_error(location, &e))?;
-        if value["format"] != FORMAT {
-            let problem = format!(
-                "format {} is not known to this version, which reads {FORMAT}; update Tidemill",
-                value["format"]
-            );
-            return Err(Error::Format { path: location.uri_of(DATASET), problem });
-        }
+    /// Reads [`to_json`](Self::to_json)'s text.
+    pub fn from_json(text: &str) -> serde_json::Result<Self> {
         // One after the other, for serde's `flatten` cannot read maps with numbers as keys.
+        let mut value: Value = serde_json::from_str(text)?;
         let empty_caption = value.as_object_mut().and_then(|o| o.remove("empty_caption")).unwrap_or_default();
-        let header = serde_json::from_value(value)
-            .and_then(|spec| Ok(Self { spec, empty_caption: serde_json::from_value(empty_caption)? }));
-        header.map(Some).map_err(|e| format_error(location, &e))
-    }
-
-    fn check_same(&self, location: &Location, wanted: &DatasetSpec) -> Result<()> {
-        match first_difference("", &as_json(&self.spec), &as_json(wanted)) {
-            None => Ok(()),
-            Some((field, existing, wanted)) => {
-                Err(Error::Spec { uri: location.uri().into(), field, existing, wanted })
-            }
-        }
+        Ok(Self {
+            spec: serde_json::from_value(value)?,
+            empty_caption: serde_json::from_value(empty_caption)?,
+        })
     }
 
     /// The embedding of the empty caption, in the form of a row of `text`.
@@ -191,35 +170,34 @@ impl Header {
         if Checksum::of(&bytes) != self.empty_caption.xxh3 || bytes.len() != self.spec.text.bytes() {
             return Err(Error::Format {
                 path: location.uri_of(&self.empty_caption.path),
-                problem: "is damaged (wrong checksum or size); preprocess into another output".into(),
+                problem: "is damaged (wrong checksum or size); remove it and run `tidemill preprocess` again"
+                    .into(),
             });
         }
         Ok(bytes)
     }
 }
 
-fn format_error(location: &Location, error: &serde_json::Error) -> Error {
-    let problem = format!("is no dataset description ({error}); is this a dataset's folder?");
-    Error::Format { path: location.uri_of(DATASET), problem }
+/// Whether there is a dataset at all.
+///
+/// # Errors
+/// [`Error::Format`] if it has a format that this version does not know.
+pub(crate) fn is_dataset(location: &Location) -> Result<bool> {
+    let Some(bytes) = location.get_if_present(DATASET)? else { return Ok(false) };
+    let fail = |problem: String| Err(Error::Format { path: location.uri_of(DATASET), problem });
+    let Ok(value) = serde_json::from_slice::<Value>(&bytes) else {
+        return fail("is no dataset description; is this a dataset's folder?".into());
+    };
+    if value["format"] != FORMAT {
+        return fail(format!(
+            "format {} is not known to this version, which reads {FORMAT}; update Tidemill",
+            value["format"]
+        ));
+    }
+    Ok(true)
 }
 
 /// As it reads back from text, so that numbers compare as they were stored.
 fn as_json(spec: &DatasetSpec) -> Value {
     serde_json::to_string(spec).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
-}
-
-/// Dotted path and both values of the first field that differs.
-fn first_difference(path: &str, a: &Value, b: &Value) -> Option<(String, String, String)> {
-    if a == b {
-        return None;
-    }
-    let (Value::Object(left), Value::Object(right)) = (a, b) else {
-        return Some((path.to_owned(), a.to_string(), b.to_string()));
-    };
-    let keys = left.keys().chain(right.keys().filter(|key| !left.contains_key(*key)));
-    keys.into_iter().find_map(|key| {
-        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        let value = |map: &serde_json::Map<String, Value>| map.get(key).cloned().unwrap_or(Value::Null);
-        first_difference(&path, &value(left), &value(right))
-    })
 }

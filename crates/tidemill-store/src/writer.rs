@@ -1,27 +1,33 @@
 //! Writes a dataset, unit by unit. Any number of writers may work on the same units, die or repeat: files lie
-//! under names of their attempt, and the first commit of a unit is the one that counts.
+//! under names of their attempt, and the first commit of a unit is the one that counts. What an earlier run
+//! with other settings computed and the present settings would compute again is copied.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 
+use self::earlier::Earlier;
+pub use self::earlier::Known;
 use self::rows::UnitRows;
 use crate::commit::{Commit, UnitId, UnitKey};
 use crate::error::{Error, Result};
-use crate::layout::COMMITS;
+use crate::layout::{COMMITS, DATA};
 use crate::location::Location;
 use crate::manifest::Manifest;
 use crate::spec::{DatasetSpec, Header};
 
+mod earlier;
 mod rows;
 mod split;
 
-/// A dataset open for writing.
+/// A dataset open for writing. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Writer {
     location: Location,
-    spec: DatasetSpec,
+    header: Header,
+    earlier: Arc<Earlier>,
 }
 
 /// How the race for a unit ended.
@@ -44,20 +50,21 @@ impl Outcome {
 
 impl Writer {
     /// Opens the dataset at `uri`; makes it if there is none. `empty_caption` is the embedding of the empty
-    /// caption, in the form of a row of `text`.
+    /// caption, in the form of a row of `text`. Shards that were made with other settings stay where they are
+    /// until [`snapshot`](Self::snapshot) leaves them behind.
     ///
     /// # Errors
-    /// [`Error::Spec`] if there is a dataset made with other settings; [`Error::Config`] if the settings make
-    /// no sense.
+    /// [`Error::Config`] if the settings make no sense; [`Error::Format`] if what is there cannot be read.
     pub fn open(uri: &str, spec: DatasetSpec, empty_caption: &[u8]) -> Result<Self> {
         let location = Location::open(uri)?;
         let header = Header::create(&location, spec, empty_caption)?;
-        Ok(Self { location, spec: header.spec })
+        let earlier = Earlier::new(Manifest::newest(&location)?, &committed(&location)?);
+        Ok(Self { location, header, earlier: Arc::new(earlier) })
     }
 
     /// What all shards share.
     pub fn spec(&self) -> &DatasetSpec {
-        &self.spec
+        &self.header.spec
     }
 
     /// The units that are committed and need no work.
@@ -65,7 +72,16 @@ impl Writer {
     /// # Errors
     /// If the store cannot be listed.
     pub fn committed(&self) -> Result<BTreeSet<UnitId>> {
-        Ok(self.location.list(COMMITS)?.iter().filter_map(|key| UnitId::of_commit_key(key)).collect())
+        committed(&self.location)
+    }
+
+    /// What the newest snapshot knows of a unit's rows under other settings, if any of its tensors is still
+    /// good. [`UnitWriter::write`] fills in these tensors by itself where the batch has nulls.
+    ///
+    /// # Errors
+    /// If the file of the rows cannot be read.
+    pub fn known(&self, unit: &UnitKey) -> Result<Option<Known>> {
+        self.earlier.known(&self.location, unit)
     }
 
     /// Reads the commits of units.
@@ -73,9 +89,7 @@ impl Writer {
     /// # Errors
     /// If one is missing or is no commit.
     pub fn commits<'a>(&self, units: impl IntoIterator<Item = &'a UnitId>) -> Result<Vec<Commit>> {
-        let keys: Vec<String> = units.into_iter().map(UnitId::commit_key).collect();
-        let objects = self.location.get_all(&keys)?;
-        keys.iter().zip(objects).map(|(key, bytes)| parse(&self.location, key, &bytes)).collect()
+        read_commits(&self.location, units)
     }
 
     /// Starts an attempt at a unit. What it writes is invisible until [`UnitWriter::commit`]; an attempt that
@@ -83,7 +97,8 @@ impl Writer {
     pub fn begin(&self, unit: &UnitKey) -> UnitWriter {
         let id = unit.id();
         let attempt = attempt_name();
-        let rows = UnitRows::new(&self.location, format!("data/{id}/{attempt}"), &self.spec);
+        let folder = format!("{DATA}/{id}/{attempt}");
+        let rows = UnitRows::new(&self.location, folder, self.spec(), self.earlier.find(unit));
         UnitWriter { location: self.location.clone(), id, unit: unit.clone(), attempt, rows }
     }
 
@@ -99,8 +114,9 @@ impl Writer {
             let units: BTreeSet<&UnitId> = plan.iter().filter(|unit| committed.contains(*unit)).collect();
             let newest = Manifest::newest(&self.location)?;
             let number = newest.as_ref().map_or(1, |newest| newest.number + 1);
-            let next = Manifest::new(number, self.commits(units)?);
-            if let Some(newest) = newest.filter(|newest| newest.commits == next.commits) {
+            let next = Manifest::new(number, self.header.clone(), self.commits(units)?);
+            let same = |newest: &Manifest| newest.commits == next.commits && newest.header == next.header;
+            if let Some(newest) = newest.filter(same) {
                 return Ok(newest);
             }
             // If somebody else took the number, look again at what there is.
@@ -122,7 +138,8 @@ pub struct UnitWriter {
 
 impl UnitWriter {
     /// Appends rows in the unit's order: a batch of the columns that ARCHITECTURE.md lists under "What
-    /// `Encode` gives".
+    /// `Encode` gives". A kept row's tensor that is null is taken from the unit's earlier commit, if that has
+    /// it and it is still good.
     ///
     /// # Errors
     /// [`Error::Column`] if a column is missing or has another form; a failure of the store.
@@ -160,6 +177,19 @@ impl UnitWriter {
             }),
         }
     }
+}
+
+pub(crate) fn committed(location: &Location) -> Result<BTreeSet<UnitId>> {
+    Ok(location.list(COMMITS)?.iter().filter_map(|key| UnitId::of_commit_key(key)).collect())
+}
+
+pub(crate) fn read_commits<'a>(
+    location: &Location,
+    units: impl IntoIterator<Item = &'a UnitId>,
+) -> Result<Vec<Commit>> {
+    let keys: Vec<String> = units.into_iter().map(UnitId::commit_key).collect();
+    let objects = location.get_all(&keys)?;
+    keys.iter().zip(objects).map(|(key, bytes)| parse(location, key, &bytes)).collect()
 }
 
 fn parse(location: &Location, key: &str, bytes: &[u8]) -> Result<Commit> {

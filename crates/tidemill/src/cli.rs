@@ -65,6 +65,8 @@ enum Verb {
     Export(verbs::export::Args),
     /// Say what a dataset, a Parquet source or a run file holds.
     Inspect(verbs::inspect::Args),
+    /// Remove from a dataset what nobody can read any more.
+    Gc(verbs::gc::Args),
     /// Say what this machine offers: libtorch, GPUs, cores, memory, disk.
     Doctor(verbs::doctor::Args),
 }
@@ -79,6 +81,7 @@ impl Verb {
             Self::Sample(args) => verbs::sample::run(args, reporter),
             Self::Export(args) => verbs::export::run(args, reporter),
             Self::Inspect(args) => verbs::inspect::run(args, reporter),
+            Self::Gc(args) => verbs::gc::run(args, reporter),
             Self::Doctor(args) => verbs::doctor::run(args, reporter),
         }
     }

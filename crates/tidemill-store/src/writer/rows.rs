@@ -1,14 +1,16 @@
 //! The rows of one attempt at a unit: checks each batch, counts what became of its rows, and splits it into
 //! column groups and splits.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow::compute::take;
 use arrow::datatypes::{DataType, Schema, UInt64Type};
 
+use super::earlier::EarlierColumn;
 use super::split::SplitWriter;
-use crate::commit::{Counts, FileEntry};
+use crate::commit::{Commit, Counts, FileEntry};
 use crate::error::{Error, Result};
 use crate::layout::{Group, Split};
 use crate::location::Location;
@@ -23,11 +25,18 @@ pub struct UnitRows {
     counts: Counts,
     rows: Option<ShardWriter>,
     splits: Vec<SplitWriter>,
+    /// Tensors of an earlier commit, by the index of their column in [`tensor_columns`].
+    earlier: BTreeMap<usize, EarlierColumn>,
 }
 
 impl UnitRows {
-    /// Files will lie in `folder`.
-    pub fn new(location: &Location, folder: String, spec: &DatasetSpec) -> Self {
+    /// Files will lie in `folder`. Of an earlier commit the columns named are still good.
+    pub fn new(
+        location: &Location,
+        folder: String,
+        spec: &DatasetSpec,
+        earlier: Option<(&Commit, BTreeSet<String>)>,
+    ) -> Self {
         let splits =
             Split::ALL.iter().map(|split| SplitWriter::new(location, &folder, *split, spec)).collect();
         Self {
@@ -37,6 +46,9 @@ impl UnitRows {
             counts: Counts::default(),
             rows: None,
             splits,
+            earlier: earlier
+                .map(|(commit, good)| earlier_columns(location, spec, commit, &good))
+                .unwrap_or_default(),
         }
     }
 
@@ -45,9 +57,15 @@ impl UnitRows {
             key: "unit",
             problem: "a unit has more than 2^32 rows; make units smaller".into(),
         })? - batch.num_rows() as u32;
-        let tensors = self.tensors(batch)?;
+        let mut tensors = self.tensors(batch)?;
         let sample_ids = sample_ids(batch)?;
         let kept = self.count(batch)?;
+        for (column, earlier) in &mut self.earlier {
+            tensors[*column] = earlier.fill(&tensors[*column], &kept, first)?;
+        }
+        if kept.iter().any(|row| tensors[0].is_null(*row as usize)) {
+            return Err(column("text", "is null in a kept row".into()));
+        }
         self.write_rows(batch)?;
         for writer in &mut self.splits {
             let part =
@@ -81,15 +99,11 @@ impl UnitRows {
     /// Counts the batch; gives the indices of the kept rows.
     fn count(&mut self, batch: &RecordBatch) -> Result<Vec<u32>> {
         let (status, reason) = (text(batch, "status")?, text(batch, "reason")?);
-        let embeddings = &batch["text"];
         let mut counts = Counts { read: batch.num_rows() as u64, ..Counts::default() };
         let mut kept = Vec::with_capacity(batch.num_rows());
         for row in 0..batch.num_rows() {
             let reason = if reason.is_valid(row) { reason.value(row) } else { "unknown" };
             match status.value(row) {
-                "kept" if embeddings.is_null(row) => {
-                    return Err(column("text", "is null in a kept row".into()));
-                }
                 "kept" => kept.push(row as u32),
                 "rejected" => *counts.rejected.entry(reason.to_owned()).or_default() += 1,
                 "quarantined" => {
@@ -127,12 +141,27 @@ impl UnitRows {
     }
 }
 
+fn earlier_columns(
+    location: &Location,
+    spec: &DatasetSpec,
+    commit: &Commit,
+    good: &BTreeSet<String>,
+) -> BTreeMap<usize, EarlierColumn> {
+    let columns = tensor_groups(spec).enumerate();
+    let good = columns.filter(|(_, (group, _))| group.column().is_some_and(|column| good.contains(&column)));
+    good.map(|(i, (group, spec))| (i, EarlierColumn::new(location, commit, group, spec))).collect()
+}
+
 /// Names and forms of the tensor columns: `text`, then the latents by resolution.
 fn tensor_columns(spec: &DatasetSpec) -> Vec<(String, &TensorSpec)> {
+    tensor_groups(spec).filter_map(|(group, spec)| Some((group.column()?, spec))).collect()
+}
+
+/// The groups of the training split in the same order.
+fn tensor_groups(spec: &DatasetSpec) -> impl Iterator<Item = (Group, &TensorSpec)> {
     let latents =
         spec.latents.iter().map(|(resolution, spec)| (Group::Latents(Split::Train, *resolution), spec));
-    let groups = [(Group::Text(Split::Train), &spec.text)].into_iter().chain(latents);
-    groups.filter_map(|(group, spec)| Some((group.column()?, spec))).collect()
+    [(Group::Text(Split::Train), &spec.text)].into_iter().chain(latents)
 }
 
 fn tensor_column<'a>(batch: &'a RecordBatch, name: &str, spec: &TensorSpec) -> Result<&'a ArrayRef> {

@@ -25,7 +25,7 @@ assert len(status) == expected["rows"]["read"]
 assert status.count("kept") == expected["rows"]["kept"] == sum(unit["counts"]["kept"] for unit in units)
 assert status.count("rejected") == sum(expected["rows"]["rejected"].values())
 
-spec = json.loads((root / "dataset.json").read_text())
+spec = recipe["spec"](root)
 compared = 0
 for group, ids in expected["tensors"].items():
     split, resolution = ("validation-" if "validation" in group else ""), group.rsplit("-", 1)[1]
@@ -50,7 +50,7 @@ for unit in units:
             assert direct.keys() == parquet.keys()
             assert all((direct[i] == parquet[i]).all() for i in direct)
 
-empty = recipe["empty_caption"](root)
+empty = recipe["empty_caption"](root, spec)
 assert list(empty.shape) == spec["text"]["shape"]
 
 # DuckDB joins a group with its rows.

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arrow::array::{ArrayRef, FixedSizeBinaryArray, Float32Array, RecordBatch, StringArray, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema};
 use tidemill_store::{
-    Dataset, DatasetSpec, Manifest, ModelDigests, Outcome, TensorSpec, UnitId, UnitKey, Writer,
+    Dataset, DatasetSpec, Digests, Manifest, ModelDigests, Outcome, TensorSpec, UnitId, UnitKey, Writer,
 };
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -75,12 +75,18 @@ pub fn sample_ids(unit: u64, rows: u64) -> Vec<u64> {
     (0..rows).map(|row| hash(row, hash(unit, 99))).collect()
 }
 
+/// Digests of the settings that [`batch`] stands for.
+pub fn digests() -> Digests {
+    let tensors = ["latents_64", "latents_128", "text"].map(|name| (name.into(), "t".into()));
+    Digests { rows: "d".into(), tensors: tensors.into() }
+}
+
 pub fn unit_key(unit: u64, rows: u64) -> UnitKey {
     UnitKey {
         file: "in.parquet".into(),
         identity: "x".into(),
         rows: unit * 10_000..unit * 10_000 + rows,
-        digest: "d".into(),
+        digests: digests(),
     }
 }
 

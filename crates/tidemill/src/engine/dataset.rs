@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use arrow::array::RecordBatch;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use serde_json::json;
+use serde_json::{Value, json};
 use tidemill_data::{ClipTokenizer, Counts, InputUnit, Prepare};
 use tidemill_models::{ModelFolder, digest};
 use tidemill_store::commit::UnitId;
 use tidemill_store::spec::FORMAT;
-use tidemill_store::{DatasetSpec, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter, Writer};
+use tidemill_store::{DatasetSpec, Digests, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter, Writer};
 
 use super::{Attempt, Sink};
 use crate::encode::Encode;
 use crate::error::Result;
 use crate::run_file::Run;
 
-/// A dataset open for writing, with the digest of all settings that shape its units.
+/// A dataset open for writing, with the digests of all settings that shape its units.
 pub struct DatasetSink {
     writer: Writer,
-    digest: String,
+    digests: Digests,
 }
 
 impl DatasetSink {
@@ -30,24 +30,14 @@ impl DatasetSink {
     /// If the dataset there was made with other settings, or cannot be written.
     pub fn open(run: &Run, prepare: &Prepare, encode: &Encode) -> Result<Self> {
         let models = run.models()?;
-        let digests = ModelDigests {
+        let model_digests = ModelDigests {
             vae: digest(&models.vae())?,
             text_encoder: digest(&models.text_encoder())?,
             tokenizer: digest(&models.tokenizer())?,
         };
-        let (spec, empty) = (specification(run, encode, &digests)?, empty_caption(&models, encode)?);
-        let shaping = json!([
-            prepare.digests().rows,
-            prepare.digests().images,
-            prepare.digests().text,
-            digests,
-            run.file.encode.dtype,
-            run.file.encode.latents,
-            spec.validation_share,
-            spec.row_group_rows,
-        ]);
-        let digest = blake3::hash(shaping.to_string().as_bytes()).to_hex()[..32].to_string();
-        Ok(Self { writer: Writer::open(&run.dataset(), spec, &empty)?, digest })
+        let (spec, empty) = (specification(run, encode, &model_digests)?, empty_caption(&models, encode)?);
+        let digests = unit_digests(run, prepare, &spec);
+        Ok(Self { writer: Writer::open(&run.dataset(), spec, &empty)?, digests })
     }
 
     /// A unit's key in the dataset.
@@ -56,7 +46,7 @@ impl DatasetSink {
             file: unit.file.uri.clone(),
             identity: unit.file.identity.clone(),
             rows: unit.rows.clone(),
-            digest: self.digest.clone(),
+            digests: self.digests.clone(),
         }
     }
 
@@ -102,6 +92,27 @@ impl Attempt for UnitWriter {
         UnitWriter::commit(*self)?;
         Ok(())
     }
+}
+
+/// What shapes the rows, and each tensor column.
+fn unit_digests(run: &Run, prepare: &Prepare, spec: &DatasetSpec) -> Digests {
+    let (encode, models, prepared) = (&run.file.encode, &spec.models, prepare.digests());
+    let latents = prepared.images.iter().map(|(resolution, image)| {
+        (
+            format!("latents_{resolution}"),
+            short_digest(&json!([image, models.vae, encode.dtype, encode.latents])),
+        )
+    });
+    let text = short_digest(&json!([prepared.text, models.text_encoder, encode.dtype]));
+    Digests {
+        // The last two do not change rows, but where their tensors lie.
+        rows: short_digest(&json!([prepared.rows, spec.validation_share, spec.row_group_rows])),
+        tensors: latents.chain([("text".into(), text)]).collect(),
+    }
+}
+
+fn short_digest(shaping: &Value) -> String {
+    blake3::hash(shaping.to_string().as_bytes()).to_hex()[..32].to_string()
 }
 
 fn specification(run: &Run, encode: &Encode, digests: &ModelDigests) -> Result<DatasetSpec> {

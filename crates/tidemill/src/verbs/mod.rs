@@ -2,6 +2,7 @@
 
 pub mod doctor;
 pub mod export;
+pub mod gc;
 pub mod inspect;
 pub mod preprocess;
 pub mod run;

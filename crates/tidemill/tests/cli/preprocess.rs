@@ -149,12 +149,20 @@ fn too_many_bad_rows_stop_the_run() {
 }
 
 #[test]
-fn a_dataset_of_other_models_is_refused() {
+fn other_settings_make_a_new_snapshot_and_gc_takes_the_old_one() {
     let folder = tempfile::tempdir().unwrap();
     let run = world(folder.path(), 64);
-    assert_eq!(preprocess(&run, &[]).0, 0);
-    let (code, result) = preprocess(&run, &["--set", "prepare.resolutions=[32]"]);
-    let message = result["error"]["message"].as_str().unwrap();
-    assert_eq!(code, 2, "{result}");
-    assert!(message.contains("latents") && message.contains("another output"), "{message}");
+    let first = preprocess(&run, &[]).1;
+    let second = preprocess(&run, &["--set", "prepare.resolutions=[32]"]).1;
+    assert_eq!(second["units"]["done"], first["units"]["total"]);
+    assert_eq!(second["rows"]["read"], first["rows"]["read"]);
+    let gc = |more: &[&str]| {
+        let (code, result) =
+            tidemill_json(&[&["gc", &run, "--keep", "1", "--older-than-hours", "0"], more].concat());
+        assert_eq!(code, 0, "{result}");
+        result["removed"]["objects"].as_u64().unwrap()
+    };
+    let garbage = gc(&["--dry-run"]);
+    assert!(garbage > 0 && gc(&[]) == garbage && gc(&[]) == 0);
+    assert_eq!(preprocess(&run, &["--set", "prepare.resolutions=[32]"]).1["units"]["done"], 0);
 }

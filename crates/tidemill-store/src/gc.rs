@@ -1,0 +1,114 @@
+//! Removes what nobody can read any more: files of attempts that lost or died, units that no kept snapshot names,
+//! old snapshots. What is young stays, for somebody may be at work on it.
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::commit::{Commit, Digests, UnitId};
+use crate::error::{Error, Result};
+use crate::layout::{COMMITS, DATA, EMPTY_CAPTION, MANIFEST};
+use crate::location::{Entry, Location};
+use crate::manifest::{self, Manifest};
+use crate::writer;
+
+/// What may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gc {
+    /// Newest snapshots to keep, at least 1. A training run goes on with the snapshot that it began with.
+    pub keep: usize,
+    /// Objects younger than this stay, whatever they are.
+    pub older_than: Duration,
+    /// Only say what would go.
+    pub dry_run: bool,
+}
+
+/// What went, or would go.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Garbage {
+    /// Objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Their keys in the dataset.
+    pub keys: Vec<String>,
+}
+
+impl Gc {
+    /// Removes the garbage of the dataset at `uri`: snapshots first and files last, so that a death in between
+    /// leaves nothing that names what is gone.
+    ///
+    /// # Errors
+    /// [`Error::NoManifest`] if there is no snapshot, for then nothing can be told apart; a failure of the store.
+    pub fn run(&self, uri: &str) -> Result<Garbage> {
+        let location = Location::open(uri)?;
+        let numbers = Manifest::numbers(&location)?;
+        let kept = &numbers[numbers.len().saturating_sub(self.keep.max(1))..];
+        let snapshots = kept.iter().map(|number| Manifest::read(&location, *number));
+        let snapshots = snapshots.collect::<Result<Vec<_>>>()?;
+        let Some(newest) = snapshots.last() else {
+            return Err(Error::NoManifest { uri: location.uri().into() });
+        };
+        let in_use = InUse::new(&location, &snapshots, newest)?;
+
+        let mut garbage = Garbage::default();
+        let mut entries = location.entries("")?;
+        entries.retain(|entry| entry.age() >= self.older_than && !in_use.names(&entry.key));
+        let is_in = |entry: &Entry, folder: &str| entry.key.starts_with(&format!("{folder}/"));
+        entries.sort_by_key(|entry| (!is_in(entry, MANIFEST), !is_in(entry, COMMITS)));
+        for entry in entries {
+            self.remove(&location, entry, &mut garbage)?;
+        }
+        Ok(garbage)
+    }
+
+    fn remove(&self, location: &Location, entry: Entry, garbage: &mut Garbage) -> Result<()> {
+        if !self.dry_run {
+            location.delete(&entry.key)?;
+        }
+        garbage.objects += 1;
+        garbage.bytes += entry.bytes;
+        garbage.keys.push(entry.key);
+        Ok(())
+    }
+}
+
+/// The keys that are in use.
+struct InUse {
+    keys: HashSet<String>,
+}
+
+impl InUse {
+    /// What the kept snapshots name, and the units that were committed under the newest one's settings since it was
+    /// made: a run that stopped before its snapshot goes on from these.
+    fn new(location: &Location, snapshots: &[Manifest], newest: &Manifest) -> Result<Self> {
+        let named: BTreeSet<&UnitId> =
+            snapshots.iter().flat_map(|s| &s.commits).map(|commit| &commit.id).collect();
+        let settings: HashSet<&Digests> = newest.commits.iter().map(|commit| &commit.unit.digests).collect();
+        let others = writer::committed(location)?.into_iter().filter(|id| !named.contains(id));
+        let others: Vec<UnitId> = others.collect();
+        let later = writer::read_commits(location, &others)?;
+        let later = later.iter().filter(|commit| settings.contains(&commit.unit.digests));
+
+        let mut keys = HashSet::from([crate::layout::DATASET.to_owned()]);
+        for snapshot in snapshots {
+            keys.insert(manifest::key_of(snapshot.number));
+            keys.insert(snapshot.header.empty_caption.path.clone());
+        }
+        for commit in snapshots.iter().flat_map(|snapshot| &snapshot.commits).chain(later) {
+            keys.extend(keys_of(commit));
+        }
+        Ok(Self { keys })
+    }
+
+    /// Whether a key is in use; keys that are none of ours always are.
+    fn names(&self, key: &str) -> bool {
+        let ours = [MANIFEST, COMMITS, DATA].iter().any(|folder| key.starts_with(&format!("{folder}/")));
+        self.keys.contains(key) || !(ours || key.starts_with(EMPTY_CAPTION))
+    }
+}
+
+fn keys_of(commit: &Commit) -> impl Iterator<Item = String> {
+    commit.files.iter().map(|file| file.path.clone()).chain([commit.id.commit_key()])
+}

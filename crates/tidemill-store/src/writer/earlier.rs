@@ -1,0 +1,141 @@
+//! What earlier runs left that is still good. When settings change, a unit is done anew under another name; the
+//! tensors of columns whose digest has not changed are copied from the unit's last commit instead of being
+//! computed again.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, FixedSizeBinaryArray, RecordBatch};
+use arrow::datatypes::DataType;
+
+use crate::block::Block;
+use crate::commit::{Commit, FileEntry, UnitId, UnitKey};
+use crate::error::Result;
+use crate::layout::{Group, Split};
+use crate::location::Location;
+use crate::manifest::Manifest;
+use crate::rows::read_rows_file;
+use crate::spec::TensorSpec;
+
+/// The commits of the newest snapshot, by the rows that they are about.
+#[derive(Debug, Default)]
+pub struct Earlier {
+    commits: HashMap<(String, u64, u64), Commit>,
+}
+
+/// What an earlier commit knows of a unit's rows.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// `rows.parquet` of the earlier commit: one row per row of the unit.
+    pub rows: RecordBatch,
+    /// The tensor columns that its kept rows need not be encoded for.
+    pub tensors: BTreeSet<String>,
+}
+
+impl Earlier {
+    /// Those commits of a snapshot that nobody has removed since.
+    pub fn new(snapshot: Option<Manifest>, committed: &BTreeSet<UnitId>) -> Self {
+        let commits = snapshot.into_iter().flat_map(|snapshot| snapshot.commits);
+        let commits = commits.filter(|commit| committed.contains(&commit.id));
+        Self { commits: commits.map(|commit| (rows_of(&commit.unit), commit)).collect() }
+    }
+
+    /// The commit about the same rows under other settings, if any of its tensors is still good, and the columns
+    /// that are.
+    pub fn find(&self, unit: &UnitKey) -> Option<(&Commit, BTreeSet<String>)> {
+        let commit = self.commits.get(&rows_of(unit))?;
+        let same =
+            |(column, digest): &(&String, &String)| commit.unit.digests.tensors.get(*column) == Some(digest);
+        let tensors: BTreeSet<String> =
+            unit.digests.tensors.iter().filter(same).map(|(column, _)| column.clone()).collect();
+        // A unit of the very same name is done again because its files are damaged.
+        (commit.id != unit.id() && !tensors.is_empty()).then_some((commit, tensors))
+    }
+
+    /// What is known of a unit's rows.
+    pub fn known(&self, location: &Location, unit: &UnitKey) -> Result<Option<Known>> {
+        let Some((commit, tensors)) = self.find(unit) else { return Ok(None) };
+        let Some(file) = commit.file(Group::Rows) else { return Ok(None) };
+        Ok(Some(Known { rows: read_rows_file(location, file)?, tensors }))
+    }
+}
+
+/// File and rows, whatever becomes of them.
+fn rows_of(unit: &UnitKey) -> (String, u64, u64) {
+    (unit.identity.clone(), unit.rows.start, unit.rows.end)
+}
+
+/// The tensors of one column of an earlier commit, asked for in ascending order of rows.
+pub struct EarlierColumn {
+    splits: Vec<Cursor>,
+}
+
+/// Goes through the blocks of one file.
+struct Cursor {
+    location: Location,
+    commit: Commit,
+    file: FileEntry,
+    width: usize,
+    next: usize,
+    block: Option<Block>,
+}
+
+impl EarlierColumn {
+    /// A group of `commit` in both splits: the share held out may have changed.
+    pub fn new(location: &Location, commit: &Commit, group: Group, spec: &TensorSpec) -> Self {
+        let files = Split::ALL.iter().filter_map(|split| commit.file(group.in_split(*split)));
+        let cursor = |file: &FileEntry| Cursor {
+            location: location.clone(),
+            commit: commit.clone(),
+            file: file.clone(),
+            width: spec.bytes(),
+            next: 0,
+            block: None,
+        };
+        Self { splits: files.map(cursor).collect() }
+    }
+
+    /// Fills the nulls of `column` in those of its rows that are `kept` and that the earlier commit has tensors
+    /// for. `first` is the index of the column's first row in the unit.
+    pub fn fill(&mut self, column: &ArrayRef, kept: &[u32], first: u32) -> Result<ArrayRef> {
+        if column.null_count() == 0 {
+            return Ok(column.clone());
+        }
+        let (DataType::FixedSizeBinary(width), values) = (column.data_type(), column.as_fixed_size_binary())
+        else {
+            return Ok(column.clone());
+        };
+        let mut earlier: HashMap<u32, Vec<u8>> = HashMap::new();
+        for row in kept.iter().copied().filter(|row| values.is_null(*row as usize)) {
+            if let Some(tensor) = self.get(first + row)? {
+                earlier.insert(row, tensor);
+            }
+        }
+        let rows = (0..values.len()).map(|i| match values.is_valid(i) {
+            true => Some(values.value(i)),
+            false => earlier.get(&(i as u32)).map(Vec::as_slice),
+        });
+        Ok(Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(rows, *width)?))
+    }
+
+    fn get(&mut self, row: u32) -> Result<Option<Vec<u8>>> {
+        for cursor in &mut self.splits {
+            if let Some(tensor) = cursor.get(row)? {
+                return Ok(Some(tensor.to_vec()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Cursor {
+    fn get(&mut self, row: u32) -> Result<Option<&[u8]>> {
+        while self.block.as_ref().is_none_or(|block| block.rows.last().is_none_or(|last| *last < row)) {
+            let Some(entry) = self.file.blocks.get(self.next) else { return Ok(None) };
+            self.block = Some(Block::read(&self.location, &self.commit, &self.file, entry, self.width)?);
+            self.next += 1;
+        }
+        let block = self.block.as_ref();
+        Ok(block.and_then(|block| Some(block.tensor(block.rows.binary_search(&row).ok()?))))
+    }
+}
