@@ -122,7 +122,6 @@ fn store_exit_code(error: &tidemill_store::Error) -> u8 {
         Store::Uri { .. }
         | Store::NoDataset { .. }
         | Store::NoManifest { .. }
-        | Store::Spec { .. }
         | Store::Config { .. }
         | Store::Format { .. }
         | Store::Empty { .. } => 2,

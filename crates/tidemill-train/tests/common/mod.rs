@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tch::Device;
 use tidemill_models::{SchedulerConfig, Start, UNet2DConditionModel, UNetConfig};
-use tidemill_store::{Dataset, DatasetSpec, ModelDigests, TensorSpec, UnitKey, Writer};
+use tidemill_store::{Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
 use tidemill_train::{
     CheckpointConfig, Draw, EmaConfig, Job, Observer, PhaseConfig, Precision, Purpose, StepMetrics,
     TrainConfig,
@@ -34,7 +34,7 @@ pub fn dataset(folder: &Path) {
     };
     let empty = values(u64::MAX, spec.text.bytes());
     let writer = Writer::open(folder.to_str().unwrap(), spec.clone(), &empty).unwrap();
-    let unit = UnitKey { file: "f".into(), identity: "i".into(), rows: 0..ROWS, digest: "d".into() };
+    let unit = UnitKey { file: "f".into(), identity: "i".into(), rows: 0..ROWS, digests: Digests::default() };
     let mut attempt = writer.begin(&unit);
     attempt.write(&batch(&spec)).unwrap();
     attempt.commit().unwrap();
