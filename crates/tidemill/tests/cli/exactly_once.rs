@@ -1,0 +1,98 @@
+//! Exactly-once: however often processes are killed and however many work at the same time, the dataset is the one
+//! that a single undisturbed process makes, file by file.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::common::{command, tidemill_json, world};
+use tidemill_store::Dataset;
+
+const ROWS: usize = 512;
+const KILLS: usize = 30;
+
+/// Arguments of a run into `output`; the bytes of tensors depend on the number of threads.
+fn arguments<'a>(run: &'a str, output: &'a str) -> [&'a str; 6] {
+    ["preprocess", run, "--set", "engine.encode.threads=1", "--set", output]
+}
+
+fn output(folder: &Path, name: &str) -> String {
+    format!("output={}", folder.join(name).display())
+}
+
+/// Digest of every file's content, with the counts checked and every checksum verified.
+fn digest(folder: &Path, name: &str) -> String {
+    let dataset = Dataset::open(folder.join(name).join("dataset").to_str().unwrap()).unwrap();
+    let rows = dataset.totals().rows;
+    assert_eq!(rows.read, ROWS as u64);
+    assert!(rows.add_up() && dataset.verify(|_| ()).damaged.is_empty());
+    dataset.manifest().digest()
+}
+
+/// Numbers that look random, from a seed that is printed.
+fn moments() -> impl Iterator<Item = f64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let seed = std::env::var("TIDEMILL_SEED").map_or(now, |seed| seed.parse().unwrap());
+    println!("seed {seed} (TIDEMILL_SEED={seed} repeats this run)");
+    (0u64..).map(move |i| {
+        let hash = blake3::hash(format!("{seed} {i}").as_bytes());
+        f64::from(u32::from_le_bytes(*hash.as_bytes().first_chunk().unwrap())) / f64::from(u32::MAX)
+    })
+}
+
+#[test]
+fn a_dataset_is_the_same_after_thirty_kills() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), ROWS);
+    let start = Instant::now();
+    assert_eq!(tidemill_json(&arguments(&run, &output(folder.path(), "whole"))).0, 0);
+    let (whole, lifetime) = (digest(folder.path(), "whole"), start.elapsed());
+
+    let (mut killed, mut finished) = (0, 0);
+    let mut moments = moments();
+    while killed < KILLS {
+        let name = format!("killed-{finished}");
+        let into = output(folder.path(), &name);
+        let mut child =
+            command(&arguments(&run, &into)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let end = Instant::now() + lifetime.mul_f64(0.6 * moments.next().unwrap());
+        while Instant::now() < end && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        match child.try_wait().unwrap() {
+            Some(status) => {
+                assert!(status.success(), "{status}");
+                assert_eq!(digest(folder.path(), &name), whole);
+                finished += 1;
+            }
+            None => {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                killed += 1;
+            }
+        }
+    }
+    let name = format!("killed-{finished}");
+    assert_eq!(tidemill_json(&arguments(&run, &output(folder.path(), &name))).0, 0);
+    assert_eq!(digest(folder.path(), &name), whole);
+    println!("{killed} kills over {} datasets", finished + 1);
+}
+
+#[test]
+fn two_processes_make_one_dataset() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), ROWS);
+    let (alone, together) = (output(folder.path(), "alone"), output(folder.path(), "together"));
+    assert_eq!(tidemill_json(&arguments(&run, &alone)).0, 0);
+    let children: Vec<_> = (0..2)
+        .map(|_| {
+            let mut command = command(&arguments(&run, &together));
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert_eq!(digest(folder.path(), "together"), digest(folder.path(), "alone"));
+}
