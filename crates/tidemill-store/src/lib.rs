@@ -15,10 +15,12 @@ pub mod verify;
 pub mod writer;
 
 mod block;
+mod bucket;
 mod checksum;
 mod rows;
 mod shard;
 
+pub use bucket::Bucket;
 pub use checksum::Checksum;
 pub use commit::{Commit, Counts, UnitId, UnitKey};
 pub use dataset::{Dataset, Tensors, Totals};

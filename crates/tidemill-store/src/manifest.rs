@@ -181,8 +181,10 @@ mod tests {
         };
         let quarantined = [("damaged \"quotes\"\n".to_owned(), 2)].into();
         let counts = Counts { read: 7, kept: 5, quarantined, ..Counts::default() };
-        let files =
-            vec![entry(Group::Rows, vec![]), entry(Group::Latents(Split::Validation, 64), vec![block])];
+        let files = vec![
+            entry(Group::Rows, vec![]),
+            entry(Group::Latents(Split::Validation, crate::Bucket::square(64)), vec![block]),
+        ];
         Commit { id: unit.id(), unit, attempt: attempt.into(), counts, files }
     }
 

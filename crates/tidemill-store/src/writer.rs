@@ -16,6 +16,7 @@ use crate::spec::{DatasetSpec, Header};
 
 mod rows;
 mod split;
+mod tensors;
 
 /// A dataset open for writing.
 #[derive(Debug, Clone)]
