@@ -1,4 +1,4 @@
-"""What Pillow makes of images whose crop, size and mirroring another program chose: planes of red, green and blue.
+"""What Pillow makes of images whose crop, size and mirroring somebody else chose: planes of red, green and blue.
 
 Usage: crops.py <seed> <folder with index.json and *.png>
 """
@@ -18,4 +18,4 @@ for case in json.loads((folder / "index.json").read_text()):
     )
     if case["flipped"]:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    (folder / case["pixels"]).write_bytes(np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1)).tobytes())
+    (folder / case["pixels"]).write_bytes(np.asarray(image).transpose(2, 0, 1).tobytes())

@@ -27,7 +27,7 @@ assert status.count("rejected") == sum(expected["rows"]["rejected"].values())
 
 spec = json.loads((root / "dataset.json").read_text())
 assert {"latents-64", "latents-64-128x32", "validation-latents-64-32x128"} < expected["tensors"].keys()
-sizes = dict(zip(rows["sample_id"].to_pylist(), rows["size_64"].to_pylist()))
+sizes = dict(zip(rows["sample_id"].to_pylist(), rows["size_64"].to_pylist(), strict=True))
 compared = 0
 for group, ids in expected["tensors"].items():
     split, _, bucket = group.rpartition("latents-")

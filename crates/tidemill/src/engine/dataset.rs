@@ -10,7 +10,7 @@ use tidemill_data::{ClipTokenizer, Counts, InputUnit, Prepare};
 use tidemill_models::{ModelFolder, digest};
 use tidemill_store::commit::UnitId;
 use tidemill_store::spec::FORMAT;
-use tidemill_store::{DatasetSpec, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter, Writer};
+use tidemill_store::{Bucket, DatasetSpec, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter, Writer};
 
 use super::{Attempt, Sink};
 use crate::encode::Encode;
@@ -106,8 +106,12 @@ impl Attempt for UnitWriter {
 
 fn specification(run: &Run, encode: &Encode, digests: &ModelDigests) -> Result<DatasetSpec> {
     let mut latents = BTreeMap::new();
-    for &resolution in &run.file.prepare.resolutions {
-        latents.insert(resolution, tensor(&encode.latents_shape(resolution.into())?));
+    let prepare = &run.file.prepare;
+    for &resolution in &prepare.resolutions {
+        for (width, height) in prepare.sizes(resolution) {
+            let bucket = Bucket { resolution, width, height };
+            latents.insert(bucket, tensor(&encode.latents_shape((width, height))?));
+        }
     }
     Ok(DatasetSpec {
         format: FORMAT,
@@ -118,7 +122,7 @@ fn specification(run: &Run, encode: &Encode, digests: &ModelDigests) -> Result<D
         scaling_factor: encode.scaling_factor(),
         validation_share: run.file.validation.share,
         row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
-        prepare: json!({ "crop": run.file.prepare.crop, "resample": run.file.prepare.resample }),
+        prepare: json!({ "crop": prepare.crop, "flip": prepare.flip, "resample": prepare.resample }),
     })
 }
 
