@@ -35,7 +35,9 @@ def test_every_row_has_its_status(run, batch):
     expected[7] = "rejected"
     assert status == expected
     assert prepared.column("key").to_pylist() == batch.column("key").to_pylist()
-    assert prepared.schema.field("pixels_64").type == pa.binary(3 * 64 * 64)
+    pixels, size = prepared.schema.field("pixels_64"), prepared.schema.field("size_64")
+    assert (pixels.type, size.type) == (pa.large_binary(), pa.list_(pa.uint32(), 2))
+    assert json.loads(pixels.metadata[b"shape"]) == [3, 64, 64]
 
 
 def test_image_bytes_come_in_without_a_copy(batch):
@@ -75,10 +77,33 @@ def test_encode_gives_moments_and_text(run, batch):
     assert "pixels_64" not in encoded.schema.names
     assert encoded.column("status").to_pylist() == prepared.column("status").to_pylist()
     kept = prepared.column("status").to_pylist().count("kept")
+    assert encoded.schema.field("latents_64").type == pa.large_binary()
+    assert encoded.column("size_64").to_pylist() == prepared.column("size_64").to_pylist()
     assert len(moments(encoded, 64)) == kept
     assert encoded.column("text").null_count == 20 - kept
     with pytest.raises(tidemill.TidemillError, match="pixels_64"):
         tidemill.Encode(run)(pa.record_batch({"pixels_64": pa.array([b"x"] * 20)}))
+
+
+def test_buckets_are_encoded_image_by_image(run, batch):
+    run = run | {
+        "prepare": {"resolutions": [64], "crop": "bucket", "flip": True},
+        "encode": {"batch_size": 3},
+    }
+    prepared = tidemill.Prepare(run)(batch)
+    encoded = tidemill.Encode(run)(prepared)
+    assert b"shape" not in encoded.schema.field("latents_64").metadata
+    sizes = encoded.column("size_64").to_pylist()
+    assert len({tuple(size) for size in sizes if size}) > 1
+    alone = tidemill.Encode(run | {"encode": {"batch_size": 1}})(prepared)
+    for size, together, single in zip(
+        sizes, encoded.column("latents_64").to_pylist(), alone.column("latents_64").to_pylist(), strict=True
+    ):
+        assert (size is None) == (together is None) == (single is None)
+        if size:
+            ours, expected = (np.frombuffer(v, "<f2").astype(np.float32) for v in (together, single))
+            assert ours.shape == expected.shape
+            assert np.abs(ours - expected).max() <= 1e-2 * np.abs(expected).max()
 
 
 def test_encode_agrees_with_diffusers_and_transformers(run, batch):

@@ -1,19 +1,28 @@
-//! The run file's sections `[source]`, `[filter]` and `[prepare]`, with their defaults and checks.
-//! Each `validate` refuses what makes no sense before anything is read.
+//! The run file's sections `[source]` and `[filter]`, with their defaults and checks. Each `validate` refuses what
+//! makes no sense before anything is read.
 
 use std::collections::{BTreeMap, HashSet};
-use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
 /// Columns that `Prepare` writes; a carried column may not bear one of these names.
-pub(crate) const OUTPUT_COLUMNS: [&str; 9] =
-    ["sample_id", "key", "caption", "width", "height", "status", "reason", "source_row", "token_ids"];
+pub(crate) const OUTPUT_COLUMNS: [&str; 10] = [
+    "sample_id",
+    "key",
+    "caption",
+    "width",
+    "height",
+    "status",
+    "reason",
+    "source_row",
+    "token_ids",
+    "flipped",
+];
 
-/// Pixel sides a U-Net with a factor-8 VAE and three downsamplings can take, within reason.
-const RESOLUTIONS: RangeInclusive<u32> = 8..=4096;
+/// How the columns that `Prepare` writes for each resolution begin; the resolution follows.
+const OUTPUT_PREFIXES: [&str; 3] = ["pixels_", "size_", "crop_"];
 
 /// `[source]`: where the pairs are and what their columns are called.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -145,10 +154,7 @@ impl SourceConfig {
                     format!("`{name}` is the image column; images are not carried"),
                 );
             }
-            if OUTPUT_COLUMNS.contains(&name.as_str())
-                || name.starts_with("pixels_")
-                || name.starts_with("crop_")
-            {
+            if is_output(name) {
                 return refuse(
                     "source.carry",
                     format!(
@@ -246,66 +252,13 @@ impl FilterConfig {
     }
 }
 
-/// `[prepare]`: how a kept image becomes pixels.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct PrepareConfig {
-    /// Sides in pixels of the square outputs; a row serves every resolution that its short side reaches.
-    pub resolutions: Vec<u32>,
-    /// Which square of the image is used.
-    pub crop: Crop,
-    /// Resampling filter.
-    pub resample: Resample,
+/// Whether `Prepare` writes a column of this name.
+fn is_output(name: &str) -> bool {
+    let resolution = OUTPUT_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
+    OUTPUT_COLUMNS.contains(&name) || resolution.is_some_and(|resolution| resolution.parse::<u32>().is_ok())
 }
 
-/// Which square of the image is used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Crop {
-    /// The largest square in the middle.
-    #[default]
-    Center,
-}
-
-/// Resampling filters.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Resample {
-    /// Pillow's antialiased bicubic (a = -0.5).
-    #[default]
-    Bicubic,
-}
-
-impl Default for PrepareConfig {
-    fn default() -> Self {
-        Self { resolutions: vec![256], crop: Crop::default(), resample: Resample::default() }
-    }
-}
-
-impl PrepareConfig {
-    /// Refuses resolutions that cannot be used.
-    ///
-    /// # Errors
-    /// Names the key and says what would be right.
-    pub fn validate(&self) -> Result<()> {
-        let key = "prepare.resolutions";
-        if self.resolutions.is_empty() {
-            return refuse(key, "give at least one, such as [256]");
-        }
-        let mut seen = HashSet::new();
-        for &resolution in &self.resolutions {
-            if !RESOLUTIONS.contains(&resolution) || resolution % 8 != 0 {
-                let (low, high) = RESOLUTIONS.into_inner();
-                return refuse(key, format!("{resolution} is no multiple of 8 between {low} and {high}"));
-            }
-            if !seen.insert(resolution) {
-                return refuse(key, format!("{resolution} is listed twice"));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn refuse(key: impl Into<String>, problem: impl Into<String>) -> Result<()> {
+/// Refuses a value of the run file.
+pub(crate) fn refuse(key: impl Into<String>, problem: impl Into<String>) -> Result<()> {
     Err(Error::Config { key: key.into(), problem: problem.into() })
 }

@@ -30,7 +30,6 @@ enum Rule {
     MaxAspect(f64),
     CaptionLength(Bounds<u32>),
     Score { index: usize, bounds: Bounds<f64> },
-    Resolution { smallest: u32 },
 }
 
 impl Filter {
@@ -38,7 +37,7 @@ impl Filter {
     pub fn passes(&self, facts: &Facts) -> bool {
         let (short, long) = (facts.width.min(facts.height), facts.width.max(facts.height));
         match &self.rule {
-            Rule::MinSide(side) | Rule::Resolution { smallest: side } => short >= *side,
+            Rule::MinSide(side) => short >= *side,
             Rule::MaxAspect(aspect) => f64::from(long) <= aspect * f64::from(short),
             Rule::CaptionLength(bounds) => {
                 let length = facts.caption.trim().chars().count();
@@ -51,9 +50,8 @@ impl Filter {
     }
 }
 
-/// The filters of a configuration, cheapest first, and last the one that no configuration can switch off: a row must
-/// reach the smallest resolution.
-pub fn filters(config: &FilterConfig, resolutions: &[u32]) -> Vec<Filter> {
+/// The filters of a configuration, cheapest first.
+pub fn filters(config: &FilterConfig) -> Vec<Filter> {
     let mut filters = Vec::new();
     let mut add = |name: &str, rule| filters.push(Filter { name: name.to_owned(), rule });
     if let Some(side) = config.min_side {
@@ -68,9 +66,6 @@ pub fn filters(config: &FilterConfig, resolutions: &[u32]) -> Vec<Filter> {
     for (index, (column, bounds)) in config.score.iter().enumerate() {
         add(&format!("score.{column}"), Rule::Score { index, bounds: *bounds });
     }
-    if let Some(&smallest) = resolutions.iter().min() {
-        add("resolution", Rule::Resolution { smallest });
-    }
     filters
 }
 
@@ -84,7 +79,7 @@ mod tests {
     use super::*;
 
     fn refusal(config: &FilterConfig, facts: Facts) -> Option<String> {
-        first_refusal(&filters(config, &[64]), &facts).map(|filter| filter.name.clone())
+        first_refusal(&filters(config), &facts).map(|filter| filter.name.clone())
     }
 
     #[test]
@@ -118,12 +113,5 @@ mod tests {
         for (facts, expected) in cases {
             assert_eq!(refusal(&config, facts).as_deref(), expected, "{facts:?}");
         }
-    }
-
-    #[test]
-    fn without_filters_only_the_smallest_resolution_refuses() {
-        let facts = |width, height| Facts { width, height, caption: "", scores: &[] };
-        assert_eq!(refusal(&FilterConfig::default(), facts(64, 6400)), None);
-        assert_eq!(refusal(&FilterConfig::default(), facts(63, 6400)).as_deref(), Some("resolution"));
     }
 }

@@ -6,6 +6,7 @@
 pub mod config;
 pub mod counts;
 pub mod decode;
+pub mod draw;
 pub mod error;
 pub mod filter;
 pub mod prepare;
@@ -16,9 +17,9 @@ pub mod uri;
 
 mod columns;
 
-pub use config::{FilterConfig, PrepareConfig, SourceConfig};
+pub use config::{FilterConfig, SourceConfig};
 pub use counts::Counts;
 pub use error::{Error, Result, RowError};
-pub use prepare::{Digests, Prepare};
+pub use prepare::{Digests, Prepare, PrepareConfig};
 pub use source::{InputFile, InputUnit, Source};
 pub use tokenizer::ClipTokenizer;

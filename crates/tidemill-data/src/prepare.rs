@@ -1,6 +1,9 @@
 //! The CPU stage: record batches of encoded images and captions in, pixels and token ids out, one output row per
 //! input row whatever became of it. ARCHITECTURE.md lists the output's columns.
 
+mod bucket;
+mod config;
+mod crop;
 mod input;
 mod output;
 
@@ -12,10 +15,13 @@ use arrow::datatypes::{Schema, SchemaRef};
 use rayon::prelude::*;
 use serde::Serialize;
 
+pub use self::config::{Crop, PrepareConfig, Resample};
+use self::crop::{Cut, mirror};
 use self::input::Input;
 use self::output::{Output, output_schema};
-use crate::config::{Columns, FilterConfig, PrepareConfig, SourceConfig};
+use crate::config::{Columns, FilterConfig, SourceConfig};
 use crate::decode;
+use crate::draw::{Purpose, draw};
 use crate::error::{Result, RowError};
 use crate::filter::{Facts, Filter, filters, first_refusal};
 use crate::resize;
@@ -29,7 +35,8 @@ const IMAGE_VERSION: u32 = 1;
 pub struct Digests {
     /// Which rows are kept and what is carried along: columns and filters.
     pub rows: String,
-    /// `pixels_R` and `crop_R`, by resolution R: image column, crop, resampling, version of the code.
+    /// `pixels_R`, `size_R` and `crop_R`, by resolution R, and `flipped`: image column, the section `[prepare]`, the
+    /// seed if anything is drawn, version of the code.
     pub images: BTreeMap<u32, String>,
     /// `token_ids`: caption column and tokenizer.
     pub text: String,
@@ -38,6 +45,9 @@ pub struct Digests {
 /// Decode, filter, crop, resize, tokenise. One value serves any number of threads.
 pub struct Prepare {
     config: PrepareConfig,
+    seed: u64,
+    /// For each resolution the sizes that images can have.
+    sizes: Vec<Vec<(u32, u32)>>,
     columns: Columns,
     carry: Vec<String>,
     scores: Vec<String>,
@@ -47,21 +57,33 @@ pub struct Prepare {
 }
 
 /// What became of a row.
-enum Verdict {
-    Kept,
+enum Verdict<'a> {
+    Kept(Plan<'a>),
     /// By the filter of this name.
     Rejected(String),
     Quarantined(RowError),
 }
 
+/// What is to become of a kept row's image.
+struct Plan<'a> {
+    image: &'a [u8],
+    /// For each resolution the cut, unless the image is too small for it.
+    cuts: Vec<Option<Cut>>,
+    flipped: bool,
+}
+
 /// A row's verdict, and the image's width and height unless it is quarantined.
-struct Row {
-    verdict: Verdict,
+struct Row<'a> {
+    verdict: Verdict<'a>,
     size: Option<(u32, u32)>,
 }
 
+/// The name of the rejection of images that are too small for every resolution.
+const TOO_SMALL: &str = "resolution";
+
 impl Prepare {
-    /// Checks the configuration and makes the stage.
+    /// Checks the configuration and makes the stage. Whatever is drawn at random follows from `seed` and the sample's
+    /// id.
     ///
     /// # Errors
     /// [`crate::Error::Config`] naming the key.
@@ -70,26 +92,30 @@ impl Prepare {
         filter: &FilterConfig,
         source: &SourceConfig,
         tokenizer: Arc<ClipTokenizer>,
+        seed: u64,
     ) -> Result<Self> {
         config.validate()?;
         filter.validate()?;
         source.validate_columns()?;
         let columns = source.columns.clone();
+        let sizes: Vec<_> = config.resolutions.iter().map(|&resolution| config.sizes(resolution)).collect();
         let digests = Digests {
-            rows: digest(&(&columns, &source.carry, filter, &config.resolutions)),
+            rows: digest(&(&columns, &source.carry, filter, &config.resolutions, &sizes)),
             images: config
                 .resolutions
                 .iter()
-                .map(|r| (*r, image_digest(&columns.image, config, *r)))
+                .map(|r| (*r, image_digest(&columns.image, config, *r, seed)))
                 .collect(),
             text: digest(&(&columns.caption, tokenizer.digest())),
         };
         Ok(Self {
             config: config.clone(),
+            seed,
+            sizes,
             columns,
             carry: source.carry.clone(),
             scores: filter.score.keys().cloned().collect(),
-            filters: filters(filter, &config.resolutions),
+            filters: filters(filter),
             tokenizer,
             digests,
         })
@@ -101,7 +127,7 @@ impl Prepare {
     /// # Errors
     /// If a carried column is missing.
     pub fn schema(&self, input: &Schema) -> Result<SchemaRef> {
-        output_schema(input, &self.carry, &self.config.resolutions)
+        output_schema(input, &self.carry, &self.config)
     }
 
     /// Digests of everything that shapes the output.
@@ -117,25 +143,20 @@ impl Prepare {
     /// If a column is missing or has a wrong type. What is wrong with one row never fails the batch.
     pub fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let input = Input::new(batch, &self.columns, &self.carry, &self.scores)?;
-        let mut output = Output::new(&self.config, batch.num_rows());
-        let rows = output
-            .slots()
-            .into_par_iter()
-            .enumerate()
-            .map(|(row, mut slots)| self.prepare_row(&input, row, &mut slots))
-            .collect();
-        output.finish(rows, input, &self.tokenizer, self.schema(batch.schema_ref())?)
+        let mut rows: Vec<Row> =
+            (0..batch.num_rows()).into_par_iter().map(|row| self.judge(&input, row)).collect();
+        // What is kept is known, and so is the size of its pixels: they are decoded straight to their places.
+        let mut output = Output::new(&self.config, &rows);
+        rows.par_iter_mut().zip(output.slots()).for_each(|(row, slots)| self.decode(row, slots));
+        output.finish(&rows, &input, &self.tokenizer, self.schema(batch.schema_ref())?)
     }
 
-    fn prepare_row(&self, input: &Input, row: usize, slots: &mut [&mut [u8]]) -> Row {
-        match self.judge(input, row, slots) {
-            Ok(row) => row,
-            Err(error) => Row { verdict: Verdict::Quarantined(error), size: None },
-        }
+    fn judge<'a>(&self, input: &'a Input, row: usize) -> Row<'a> {
+        self.plan(input, row).unwrap_or_else(Row::quarantined)
     }
 
     /// Filters see the size in the header, so that only rows that pass are decoded.
-    fn judge(&self, input: &Input, row: usize, slots: &mut [&mut [u8]]) -> Result<Row, RowError> {
+    fn plan<'a>(&self, input: &'a Input, row: usize) -> Result<Row<'a>, RowError> {
         let pair = input.pair(row)?;
         let (width, height) = decode::probe(pair.image)?;
         let size = Some((width, height));
@@ -143,22 +164,65 @@ impl Prepare {
         if let Some(filter) = first_refusal(&self.filters, &facts) {
             return Ok(Row { verdict: Verdict::Rejected(filter.name.clone()), size });
         }
-        let image = decode::decode(pair.image)?;
-        let crop = resize::crop(self.config.crop, width, height);
-        for (&side, planes) in self.config.resolutions.iter().zip(slots) {
-            if side <= width.min(height) {
-                let square = resize::resize(&image, crop, side, self.config.resample)?;
-                resize::to_planes(&square, planes);
+        let sample_id = input.ids.value(row);
+        let cuts: Vec<_> = self.cuts(sample_id, (width, height)).collect();
+        if cuts.iter().all(Option::is_none) {
+            return Ok(Row { verdict: Verdict::Rejected(TOO_SMALL.to_owned()), size });
+        }
+        let flipped = self.config.flip && draw(self.seed, sample_id, Purpose::Flip, 0) >> 63 == 1;
+        Ok(Row { verdict: Verdict::Kept(Plan { image: pair.image, cuts, flipped }), size })
+    }
+
+    /// The image's cut at each resolution.
+    fn cuts(&self, sample_id: u64, image: (u32, u32)) -> impl Iterator<Item = Option<Cut>> {
+        self.config.resolutions.iter().zip(&self.sizes).map(move |(&resolution, sizes)| {
+            let random = self.config.crop == Crop::Random;
+            let place = random.then(|| draw(self.seed, sample_id, Purpose::Crop, resolution));
+            Cut::new(image, sizes, place)
+        })
+    }
+
+    /// Writes a kept row's pixels to its places, or quarantines it if they are damaged.
+    fn decode(&self, row: &mut Row, slots: Vec<&mut [u8]>) {
+        if let Verdict::Kept(plan) = &row.verdict
+            && let Err(error) = self.write_pixels(plan, slots)
+        {
+            *row = Row::quarantined(error);
+        }
+    }
+
+    fn write_pixels(&self, plan: &Plan, slots: Vec<&mut [u8]>) -> Result<(), RowError> {
+        let image = decode::decode(plan.image)?;
+        for (cut, planes) in plan.cuts.iter().zip(slots) {
+            if let Some(cut) = cut {
+                let mut resized = resize::resize(&image, cut.crop, cut.size, self.config.resample)?;
+                if plan.flipped {
+                    mirror(&mut resized);
+                }
+                resize::to_planes(&resized, planes);
             }
         }
-        Ok(Row { verdict: Verdict::Kept, size })
+        Ok(())
+    }
+}
+
+impl Row<'_> {
+    fn quarantined(error: RowError) -> Self {
+        Self { verdict: Verdict::Quarantined(error), size: None }
+    }
+
+    fn plan(&self) -> Option<&Plan<'_>> {
+        match &self.verdict {
+            Verdict::Kept(plan) => Some(plan),
+            _ => None,
+        }
     }
 }
 
 /// Of what shapes the pixels at one resolution; the other resolutions do not.
-fn image_digest(column: &str, config: &PrepareConfig, resolution: u32) -> String {
+fn image_digest(column: &str, config: &PrepareConfig, resolution: u32, seed: u64) -> String {
     let alone = PrepareConfig { resolutions: vec![resolution], ..config.clone() };
-    digest(&(column, alone, IMAGE_VERSION))
+    digest(&(column, alone, config.draws().then_some(seed), IMAGE_VERSION))
 }
 
 /// Configurations hold only ordered maps, so that their JSON is canonical.

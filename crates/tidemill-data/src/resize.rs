@@ -1,13 +1,12 @@
-//! Which square of an image is used, and that square at a given resolution, as Pillow's
-//! `image.resize((R, R), Image.BICUBIC, box=crop)` gives it.
+//! A part of an image at a given size, as Pillow's `image.resize(size, Image.BICUBIC, box=crop)` gives it.
 
 use fast_image_resize::images::TypedImage;
 use fast_image_resize::pixels::U16x3;
 use fast_image_resize::{FilterType, ImageView, ResizeAlg, ResizeOptions, Resizer};
 
-use crate::config::{Crop, Resample};
 use crate::decode::Rgb8;
 use crate::error::RowError;
+use crate::prepare::Resample;
 
 /// A rectangle in the original's pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,17 +21,7 @@ pub struct Rect {
     pub height: u32,
 }
 
-/// The part of an image of this size that is used. Odd margins leave the extra pixel right or below.
-pub fn crop(kind: Crop, width: u32, height: u32) -> Rect {
-    match kind {
-        Crop::Center => {
-            let side = width.min(height);
-            Rect { x: (width - side) / 2, y: (height - side) / 2, width: side, height: side }
-        }
-    }
-}
-
-/// Resizes the crop to `side` x `side`.
+/// Resizes the crop to `size`, width and height.
 ///
 /// Two passes, one per axis, with rounding to bytes in between, so that their order shows. As in Pillow, the filter
 /// at the crop's edge also sees the pixels just outside. The passes run on 16-bit channels that hold bytes: the
@@ -40,24 +29,25 @@ pub fn crop(kind: Crop, width: u32, height: u32) -> Rect {
 ///
 /// # Errors
 /// If the crop does not lie inside the image, or the image's buffer has the wrong size.
-pub fn resize(image: &Rgb8, crop: Rect, side: u32, filter: Resample) -> Result<Rgb8, RowError> {
+pub fn resize(image: &Rgb8, crop: Rect, size: (u32, u32), filter: Resample) -> Result<Rgb8, RowError> {
     let (filter, radius) = match filter {
         Resample::Bicubic => (FilterType::CatmullRom, 2.0),
     };
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter)).use_alpha(false);
-    let axes = if horizontal_first(image, side) {
+    let axes = if horizontal_first(image, size) {
         [Axis::Horizontal, Axis::Vertical]
     } else {
         [Axis::Vertical, Axis::Horizontal]
     };
-    let scale = (f64::from(crop.width.max(crop.height)) / f64::from(side)).max(1.0);
-    let (mut pixels, mut rect) = excerpt(image, crop, (radius * scale).ceil() as u32 + 1)?;
+    let reach = |from: u32, to: u32| (radius * (f64::from(from) / f64::from(to)).max(1.0)).ceil() as u32 + 1;
+    let reach = (reach(crop.width, size.0), reach(crop.height, size.1));
+    let (mut pixels, mut rect) = excerpt(image, crop, reach)?;
     let mut resizer = Resizer::new();
     for axis in axes {
-        (pixels, rect) = pass(&mut resizer, &pixels, rect, axis, side, options)?;
+        (pixels, rect) = pass(&mut resizer, &pixels, rect, axis, size, options)?;
     }
     let bytes = pixels.pixels().iter().flat_map(|pixel| pixel.0.map(|channel| channel as u8));
-    Ok(Rgb8 { width: side, height: side, pixels: bytes.collect() })
+    Ok(Rgb8 { width: size.0, height: size.1, pixels: bytes.collect() })
 }
 
 /// Bytes in 16-bit channels.
@@ -71,20 +61,20 @@ enum Axis {
 
 /// Pillow runs the horizontal pass first unless the image shrinks much more in height than in width
 /// (`src/libImaging/Resample.c`, since 13.0; before, it always did).
-fn horizontal_first(image: &Rgb8, side: u32) -> bool {
-    let shrinks_by = |length: u32| i64::from(length) - i64::from(side);
-    let (width, height) = (shrinks_by(image.width), shrinks_by(image.height));
+fn horizontal_first(image: &Rgb8, size: (u32, u32)) -> bool {
+    let width = i64::from(image.width) - i64::from(size.0);
+    let height = i64::from(image.height) - i64::from(size.1);
     height <= 0 || height <= 2 * width
 }
 
 /// The crop with a margin of what the filter reaches, as far as there is an image, and where the crop lies in it.
-fn excerpt(image: &Rgb8, crop: Rect, reach: u32) -> Result<(Wide, Rect), RowError> {
-    let margin = |start: u32, length: u32, end: u32| {
+fn excerpt(image: &Rgb8, crop: Rect, reach: (u32, u32)) -> Result<(Wide, Rect), RowError> {
+    let margin = |start: u32, length: u32, end: u32, reach: u32| {
         let from = start.saturating_sub(reach);
         (from, start.saturating_add(length).saturating_add(reach).min(end).saturating_sub(from))
     };
-    let (left, width) = margin(crop.x, crop.width, image.width);
-    let (top, height) = margin(crop.y, crop.height, image.height);
+    let (left, width) = margin(crop.x, crop.width, image.width, reach.0);
+    let (top, height) = margin(crop.y, crop.height, image.height, reach.1);
     let rows = image.pixels.chunks_exact(3 * image.width.max(1) as usize);
     let rows = rows.skip(top as usize).take(height as usize);
     let columns = |row| as_pixels(row).iter().skip(left as usize).take(width as usize);
@@ -103,19 +93,19 @@ fn pass(
     from: &Wide,
     rect: Rect,
     axis: Axis,
-    side: u32,
+    size: (u32, u32),
     options: ResizeOptions,
 ) -> Result<(Wide, Rect), RowError> {
     let (used, mut to, rect) = match axis {
         Axis::Horizontal => (
             Rect { y: 0, height: from.height(), ..rect },
-            Wide::new(side, from.height()),
-            Rect { x: 0, width: side, ..rect },
+            Wide::new(size.0, from.height()),
+            Rect { x: 0, width: size.0, ..rect },
         ),
         Axis::Vertical => (
             Rect { x: 0, width: from.width(), ..rect },
-            Wide::new(from.width(), side),
-            Rect { y: 0, height: side, ..rect },
+            Wide::new(from.width(), size.1),
+            Rect { y: 0, height: size.1, ..rect },
         ),
     };
     let options = options.crop(used.x.into(), used.y.into(), used.width.into(), used.height.into());
@@ -145,25 +135,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_crop_is_the_middle_square() {
-        let cases = [
-            ((500, 375), (62, 0, 375)),
-            ((375, 500), (0, 62, 375)),
-            ((64, 64), (0, 0, 64)),
-            ((5, 2), (1, 0, 2)),
-            ((1, 9), (0, 4, 1)),
-        ];
-        for ((width, height), (x, y, side)) in cases {
-            assert_eq!(crop(Crop::Center, width, height), Rect { x, y, width: side, height: side });
-        }
-    }
-
-    #[test]
     fn a_crop_outside_the_image_is_an_error() {
         let image = Rgb8 { width: 8, height: 8, pixels: vec![0; 192] };
         for crop in [Rect { x: 0, y: 4, width: 8, height: 8 }, Rect { x: 4, y: 0, width: 8, height: 8 }] {
-            for side in [2, 16] {
-                assert!(resize(&image, crop, side, Resample::Bicubic).is_err());
+            for size in [(2, 2), (2, 16), (16, 16)] {
+                assert!(resize(&image, crop, size, Resample::Bicubic).is_err());
             }
         }
     }

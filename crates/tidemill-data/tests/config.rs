@@ -4,7 +4,7 @@
 
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tidemill_data::config::{FilterConfig, PrepareConfig, SourceConfig};
+use tidemill_data::{FilterConfig, PrepareConfig, SourceConfig};
 
 fn parse<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, String> {
     serde_json::from_value(value).map_err(|e| e.to_string())
@@ -21,6 +21,12 @@ fn a_section_may_be_partial() {
     assert_eq!(filter.score["aesthetic"].min, Some(4.5));
     let prepare: PrepareConfig = parse(json!({"resolutions": [256, 512], "crop": "center"})).unwrap();
     prepare.validate().unwrap();
+    let buckets =
+        json!({"resolutions": [64, 128], "crop": "bucket", "buckets": {"64": [[96, 48], [64, 64]]}});
+    let prepare: PrepareConfig = parse(buckets).unwrap();
+    prepare.validate().unwrap();
+    assert_eq!(prepare.sizes(64), [(96, 48), (64, 64)]);
+    assert!(prepare.sizes(128).len() > 2);
 }
 
 #[test]
@@ -31,7 +37,7 @@ fn unknown_keys_and_values_are_refused_by_name() {
         (parse::<SourceConfig>(json!({"uri": 3})).err(), "path or URI"),
         (parse::<SourceConfig>(json!({"columns": {"img": "x"}})).err(), "img"),
         (parse::<FilterConfig>(json!({"score": {"a": {"least": 1}}})).err(), "least"),
-        (parse::<PrepareConfig>(json!({"crop": "random"})).err(), "random"),
+        (parse::<PrepareConfig>(json!({"crop": "middle"})).err(), "middle"),
         (parse::<PrepareConfig>(json!({"resample": "lanczos"})).err(), "lanczos"),
     ];
     for (error, name) in cases {
@@ -51,6 +57,7 @@ fn values_that_make_no_sense_are_refused_by_key() {
         (source(json!({"uri": "x", "columns": {"image": "caption"}})), "source.columns"),
         (source(json!({"uri": "x", "carry": ["status"]})), "source.carry"),
         (source(json!({"uri": "x", "carry": ["image"]})), "source.carry"),
+        (source(json!({"uri": "x", "carry": ["size_64"]})), "source.carry"),
         (source(json!({"uri": "x", "carry": ["a", "a"]})), "source.carry"),
         (source(json!({"uri": "x", "rows_per_batch": 0})), "source.rows_per_batch"),
         (source(json!({"uri": "x", "rows_per_unit": 0})), "source.rows_per_unit"),
@@ -61,6 +68,13 @@ fn values_that_make_no_sense_are_refused_by_key() {
         (prepare(json!({"resolutions": []})), "prepare.resolutions"),
         (prepare(json!({"resolutions": [250]})), "prepare.resolutions"),
         (prepare(json!({"resolutions": [256, 256]})), "prepare.resolutions"),
+        (prepare(json!({"bucket_step": 64})), "prepare.bucket_step"),
+        (prepare(json!({"crop": "bucket", "bucket_step": 12})), "prepare.bucket_step"),
+        (prepare(json!({"crop": "bucket", "max_bucket_aspect": 0.5})), "prepare.max_bucket_aspect"),
+        (prepare(json!({"crop": "random", "buckets": {"256": [[256, 256]]}})), "prepare.buckets"),
+        (prepare(json!({"crop": "bucket", "buckets": {"512": [[512, 512]]}})), "prepare.buckets.512"),
+        (prepare(json!({"crop": "bucket", "buckets": {"256": []}})), "prepare.buckets.256"),
+        (prepare(json!({"crop": "bucket", "buckets": {"256": [[250, 256]]}})), "prepare.buckets.256"),
     ];
     for (result, key) in cases {
         let error = result.unwrap_err().to_string();

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::Deserialize;
-use tidemill_data::config::{Crop, Resample};
+use tidemill_data::prepare::Resample;
+use tidemill_data::resize::Rect;
 use tidemill_data::tokenizer::{CONTEXT, ClipTokenizer};
 use tidemill_data::{decode, resize};
 
@@ -18,7 +19,9 @@ struct Case {
     kind: String,
     width: u32,
     height: u32,
-    side: u32,
+    /// Left, top, width, height.
+    crop: [u32; 4],
+    size: [u32; 2],
 }
 
 /// How far two buffers are apart: the greatest difference and the number of values that differ.
@@ -40,20 +43,22 @@ fn pixels_equal_pillows() {
     let mut kinds: BTreeMap<&str, (usize, u8)> = BTreeMap::new();
     let (mut worst, mut different, mut values) = (0, 0, 0);
     for (number, case) in cases.iter().enumerate() {
-        let name = format!("{number}: {} {}x{} -> {}", case.kind, case.width, case.height, case.side);
+        let (kind, crop, size) = (&case.kind, case.crop, case.size);
+        let name = format!("{number}: {kind} {}x{}, {crop:?} -> {size:?}", case.width, case.height);
         let bytes = read(number, "bin");
         assert_eq!(decode::probe(&bytes).unwrap(), (case.width, case.height), "{name}");
         let image = decode::decode(&bytes).unwrap();
         let (d, _) = compare(&image.pixels, &read(number, "rgb"));
         assert_eq!(d, 0, "decoding {name}");
-        let kind = kinds.entry(&case.kind).or_default();
+        let kind = kinds.entry(kind).or_default();
         *kind = (kind.0 + 1, kind.1.max(d));
 
-        let crop = resize::crop(Crop::Center, image.width, image.height);
-        let square = resize::resize(&image, crop, case.side, Resample::Bicubic).unwrap();
-        let (d, n) = compare(&square.pixels, &read(number, "square"));
+        let [x, y, width, height] = crop;
+        let crop = Rect { x, y, width, height };
+        let resized = resize::resize(&image, crop, size.into(), Resample::Bicubic).unwrap();
+        let (d, n) = compare(&resized.pixels, &read(number, "resized"));
         assert!(d <= 1, "resizing {name}: a value differs by {d}");
-        (worst, different, values) = (worst.max(d), different + n, values + square.pixels.len());
+        (worst, different, values) = (worst.max(d), different + n, values + resized.pixels.len());
     }
     println!("decoding, kind: (images, max |d|): {kinds:?}");
     let share = different as f64 / values as f64;

@@ -82,7 +82,7 @@ fn filter_config() -> FilterConfig {
 
 fn stage(resolutions: &[u32]) -> Prepare {
     let config = PrepareConfig { resolutions: resolutions.to_vec(), ..PrepareConfig::default() };
-    Prepare::new(&config, &filter_config(), &source_config(), TOKENIZER.clone()).unwrap()
+    Prepare::new(&config, &filter_config(), &source_config(), TOKENIZER.clone(), 0).unwrap()
 }
 
 /// Rows with what must become of them: status, and how the reason begins.
@@ -151,15 +151,19 @@ fn a_kept_row_has_its_pixels_crop_and_tokens() {
 
     let crop = output["crop_24"].as_fixed_size_list().value(0);
     assert_eq!(crop.as_primitive::<UInt32Type>().values(), &[4, 0, 32, 32]);
+    let size = output["size_24"].as_fixed_size_list().value(0);
+    assert_eq!(size.as_primitive::<UInt32Type>().values(), &[24, 24]);
     // Planes: the means of the three colours lie apart as they do in the cropped original.
-    let pixels = output["pixels_24"].as_fixed_size_binary().value(0).to_vec();
+    let pixels = output["pixels_24"].as_binary::<i64>().value(0).to_vec();
     let mean = |values: Vec<u8>| values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64;
     for (colour, plane) in pixels.chunks(24 * 24).enumerate() {
         let cropped = (0..32 * 32).map(|i| image.pixels[3 * (40 * (i / 32) + 4 + i % 32) + colour]).collect();
         assert!((mean(plane.to_vec()) - mean(cropped)).abs() < 0.5, "colour {colour}");
     }
     // The short side is 32: resolution 40 is not for this row.
-    assert!(output["pixels_40"].is_null(0) && output["crop_40"].is_null(0));
+    for column in ["pixels_40", "size_40", "crop_40"] {
+        assert!(output[column].is_null(0));
+    }
 
     let ids = output["token_ids"].as_fixed_size_list().value(0);
     assert_eq!(ids.as_primitive::<Int32Type>().values()[..], TOKENIZER.encode("a cat!").unwrap());
@@ -191,11 +195,12 @@ fn a_missing_column_fails_the_batch_by_name() {
 
 #[test]
 fn each_digest_follows_what_it_stands_for() {
-    let digests = |prepare: &PrepareConfig, filter: &FilterConfig, caption: &str| {
+    let seeded = |prepare: &PrepareConfig, filter: &FilterConfig, caption: &str, seed| {
         let mut source = source_config();
         source.columns.caption = caption.into();
-        Prepare::new(prepare, filter, &source, TOKENIZER.clone()).unwrap().digests().clone()
+        Prepare::new(prepare, filter, &source, TOKENIZER.clone(), seed).unwrap().digests().clone()
     };
+    let digests = |prepare: &_, filter: &_, caption: &str| seeded(prepare, filter, caption, 0);
     let (prepare, filter) = (PrepareConfig::default(), filter_config());
     let base = digests(&prepare, &filter, "caption");
     assert_eq!(base, digests(&prepare, &filter, "caption"));
@@ -207,6 +212,13 @@ fn each_digest_follows_what_it_stands_for() {
     assert!(larger.images != base.images && larger.text == base.text);
     let retold = digests(&prepare, &filter, "alt");
     assert!(retold.images == base.images && retold.text != base.text);
+
+    // The seed redoes images only where something is drawn.
+    assert_eq!(seeded(&prepare, &filter, "caption", 1), base);
+    let flipping = PrepareConfig { flip: true, ..prepare };
+    let flipped = digests(&flipping, &filter, "caption");
+    assert!(flipped.images != base.images && flipped.rows == base.rows && flipped.text == base.text);
+    assert_ne!(seeded(&flipping, &filter, "caption", 1).images, flipped.images);
 }
 
 proptest! {
@@ -234,7 +246,7 @@ proptest! {
             prop_assert_eq!(output["status"].as_string::<i32>().value(row), cases[pick].1);
             prop_assert_eq!(output["source_row"].as_primitive::<UInt64Type>().value(row), 50 + row as u64);
             prop_assert_eq!(output["width"].is_valid(row), cases[pick].1 != "quarantined");
-            for column in ["pixels_16", "crop_16", "token_ids"] {
+            for column in ["pixels_16", "size_16", "crop_16", "token_ids"] {
                 prop_assert_eq!(output[column].is_valid(row), kept);
             }
         }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::block::{Block, Joined};
+use crate::bucket::Bucket;
 use crate::commit::{Commit, Counts};
 use crate::error::{Error, Result};
 use crate::layout::{Group, MANIFEST, Split};
@@ -39,13 +40,13 @@ pub struct Totals {
     pub bytes: u64,
     /// What became of the rows read.
     pub rows: Counts,
-    /// Training rows by resolution.
-    pub training: BTreeMap<u32, u64>,
-    /// Held-out rows by resolution.
-    pub validation: BTreeMap<u32, u64>,
+    /// Training rows by bucket.
+    pub training: BTreeMap<Bucket, u64>,
+    /// Held-out rows by bucket.
+    pub validation: BTreeMap<Bucket, u64>,
 }
 
-/// Some rows of a split at a resolution; the tensors lie one after the other, f16 little-endian, row-major.
+/// Some rows of a split and bucket; the tensors lie one after the other, f16 little-endian, row-major.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tensors {
     /// The samples.
@@ -121,9 +122,35 @@ impl Dataset {
         &self.inner.location
     }
 
-    /// Rows of a split with latents at a resolution.
-    pub fn rows(&self, split: Split, resolution: u32) -> u64 {
-        self.manifest().commits.iter().map(|commit| commit.rows(Group::Latents(split, resolution))).sum()
+    /// The buckets of a resolution, whether they have rows or not; none if the dataset was not prepared for it.
+    pub fn buckets(&self, resolution: u32) -> Vec<Bucket> {
+        let buckets = self.spec().latents.keys();
+        buckets.copied().filter(|bucket| bucket.resolution == resolution).collect()
+    }
+
+    /// The bucket of a resolution that has just one.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if there are several, whose rows cannot share a batch; [`Error::Empty`] if there is none.
+    pub fn only_bucket(&self, resolution: u32) -> Result<Bucket> {
+        match self.buckets(resolution)[..] {
+            [bucket] => Ok(bucket),
+            [] => Err(self.empty(Split::Train, Bucket::square(resolution))),
+            ref several => Err(Error::Config {
+                key: "resolution",
+                problem: format!(
+                    "the dataset {} has {} buckets at {resolution}, and a training stream cannot mix buckets yet; \
+                     prepare it with crop = \"center\" or \"random\" into another output",
+                    self.location().uri(),
+                    several.len()
+                ),
+            }),
+        }
+    }
+
+    /// Rows of a split and bucket.
+    pub fn rows(&self, split: Split, bucket: Bucket) -> u64 {
+        self.manifest().commits.iter().map(|commit| commit.rows(Group::Latents(split, bucket))).sum()
     }
 
     /// What the dataset holds.
@@ -131,8 +158,9 @@ impl Dataset {
         let commits = &self.manifest().commits;
         let mut rows = Counts::default();
         commits.iter().for_each(|commit| rows.add(&commit.counts));
-        let by_resolution = |split| {
-            self.spec().latents.keys().map(|r| (*r, self.rows(split, *r))).collect::<BTreeMap<_, _>>()
+        let by_bucket = |split| {
+            let buckets = self.spec().latents.keys();
+            buckets.map(|bucket| (*bucket, self.rows(split, *bucket))).collect::<BTreeMap<_, _>>()
         };
         let files = commits.iter().flat_map(|commit| &commit.files);
         Totals {
@@ -140,8 +168,8 @@ impl Dataset {
             files: files.clone().count() as u64,
             bytes: files.map(|file| file.bytes).sum(),
             rows,
-            training: by_resolution(Split::Train),
-            validation: by_resolution(Split::Validation),
+            training: by_bucket(Split::Train),
+            validation: by_bucket(Split::Validation),
         }
     }
 
@@ -151,12 +179,12 @@ impl Dataset {
         RowBatches::new(self.clone(), columns)
     }
 
-    /// The first `limit` rows of a split at a resolution, in the order of the manifest: always the same.
+    /// The first `limit` rows of a split and bucket, in the order of the manifest: always the same.
     ///
     /// # Errors
     /// If there are none, or a file cannot be read or is damaged.
-    pub fn tensors(&self, split: Split, resolution: u32, limit: usize) -> Result<Tensors> {
-        let blocks = Blocks::new(self, split, resolution)?;
+    pub fn tensors(&self, split: Split, bucket: Bucket, limit: usize) -> Result<Tensors> {
+        let blocks = Blocks::new(self, split, bucket)?;
         let mut tensors = Tensors::default();
         for block in 0..blocks.len() {
             let block = blocks.read(block)?;
@@ -167,6 +195,22 @@ impl Dataset {
             }
         }
         Ok(tensors)
+    }
+
+    /// Why there are no rows of a split and bucket.
+    fn empty(&self, split: Split, bucket: Bucket) -> Error {
+        let hint = if self.spec().latents.contains_key(&bucket) {
+            match split {
+                Split::Train => "see `tidemill inspect` for why rows were rejected",
+                Split::Validation => "set [validation] share and preprocess into another output",
+            }
+            .to_owned()
+        } else {
+            let there: Vec<String> = self.spec().latents.keys().map(Bucket::to_string).collect();
+            let there = there.join(", ");
+            format!("it was prepared for {there}; add the resolution and preprocess into another output")
+        };
+        Error::Empty { uri: self.location().uri().to_owned(), split: split.name(), bucket, hint }
     }
 }
 
@@ -187,27 +231,27 @@ impl Tensors {
     }
 }
 
-/// The blocks of a split at a resolution, in the order of the manifest.
+/// The blocks of a split and bucket, in the order of the manifest.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     dataset: Dataset,
     split: Split,
-    resolution: u32,
+    bucket: Bucket,
     /// Index of the commit, and of the block in its file of latents.
     places: Vec<(u32, u32)>,
     rows: Vec<u32>,
 }
 
 impl Blocks {
-    pub fn new(dataset: &Dataset, split: Split, resolution: u32) -> Result<Self> {
+    pub fn new(dataset: &Dataset, split: Split, bucket: Bucket) -> Result<Self> {
         let (mut places, mut rows) = (Vec::new(), Vec::new());
         for (commit, i) in dataset.manifest().commits.iter().zip(0..) {
-            let blocks = commit.file(Group::Latents(split, resolution)).map_or(&[][..], |file| &file.blocks);
+            let blocks = commit.file(Group::Latents(split, bucket)).map_or(&[][..], |file| &file.blocks);
             places.extend((0..blocks.len() as u32).map(|block| (i, block)));
             rows.extend(blocks.iter().map(|block| block.rows));
         }
-        let blocks = Self { dataset: dataset.clone(), split, resolution, places, rows };
-        if blocks.places.is_empty() { Err(blocks.empty()) } else { Ok(blocks) }
+        let blocks = Self { dataset: dataset.clone(), split, bucket, places, rows };
+        if blocks.places.is_empty() { Err(dataset.empty(split, bucket)) } else { Ok(blocks) }
     }
 
     /// Rows of each block.
@@ -222,14 +266,14 @@ impl Blocks {
     /// Bytes of a row's latents and text.
     pub fn row_bytes(&self) -> (usize, usize) {
         let spec = self.dataset.spec();
-        (spec.latents.get(&self.resolution).map_or(0, TensorSpec::bytes), spec.text.bytes())
+        (spec.latents.get(&self.bucket).map_or(0, TensorSpec::bytes), spec.text.bytes())
     }
 
     /// Reads block `i` and the text that belongs to it.
     pub fn read(&self, i: usize) -> Result<Joined> {
         let (commit, block) = self.places[i];
         let commit = &self.dataset.manifest().commits[commit as usize];
-        let group = Group::Latents(self.split, self.resolution);
+        let group = Group::Latents(self.split, self.bucket);
         let latents = commit.file(group).and_then(|file| Some((file, file.blocks.get(block as usize)?)));
         let text = commit.file(Group::Text(self.split)).and_then(|file| {
             let number = latents?.1.number;
@@ -245,29 +289,11 @@ impl Blocks {
     }
 
     fn unjoined(&self, commit: &Commit) -> Error {
-        let group = Group::Latents(self.split, self.resolution);
+        let group = Group::Latents(self.split, self.bucket);
         Error::Corrupt {
             path: self.dataset.location().uri_of(commit.file(group).map_or("data", |file| &file.path)),
             problem: "some of its rows have no text".into(),
             commit: commit.id.commit_key(),
         }
-    }
-
-    fn empty(&self) -> Error {
-        let there: Vec<String> = self.dataset.spec().latents.keys().map(u32::to_string).collect();
-        let hint = if self.dataset.spec().latents.contains_key(&self.resolution) {
-            match self.split {
-                Split::Train => "see `tidemill inspect` for why rows were rejected",
-                Split::Validation => "set [validation] share and preprocess into another output",
-            }
-            .to_owned()
-        } else {
-            format!(
-                "it was prepared for {}; add the resolution and preprocess into another output",
-                there.join(", ")
-            )
-        };
-        let uri = self.dataset.location().uri().to_owned();
-        Error::Empty { uri, split: self.split.name(), resolution: self.resolution, hint }
     }
 }

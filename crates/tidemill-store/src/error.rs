@@ -1,5 +1,7 @@
 //! What can go wrong with a dataset or its stream. Every message says what was wrong, where, and what to do.
 
+use crate::bucket::Bucket;
+
 /// The crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -82,14 +84,14 @@ pub enum Error {
     #[error("the stream's state cannot be resumed: {0}")]
     State(String),
     /// A stream over nothing.
-    #[error("the dataset {uri} has no {split} rows at resolution {resolution}; {hint}")]
+    #[error("the dataset {uri} has no {split} rows at resolution {bucket}; {hint}")]
     Empty {
         /// The dataset.
         uri: String,
         /// `training` or `validation`.
         split: &'static str,
-        /// In pixels.
-        resolution: u32,
+        /// The bucket, as it is written: `256` is the square of that resolution.
+        bucket: Bucket,
         /// What to do.
         hint: String,
     },

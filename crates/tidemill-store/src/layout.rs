@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::bucket::Bucket;
+
 /// The key of the object that marks a dataset.
 pub(crate) const DATASET: &str = "dataset.json";
 /// The folder of the files.
@@ -57,8 +59,8 @@ impl Split {
 pub enum Group {
     /// Every row read, without its tensors.
     Rows,
-    /// Image latents at a resolution in pixels.
-    Latents(Split, u32),
+    /// Image latents of a bucket.
+    Latents(Split, Bucket),
     /// Text embeddings.
     Text(Split),
 }
@@ -85,7 +87,7 @@ impl Group {
     pub fn column(self) -> Option<String> {
         match self {
             Self::Rows => None,
-            Self::Latents(_, resolution) => Some(format!("latents_{resolution}")),
+            Self::Latents(_, bucket) => Some(format!("latents_{}", bucket.resolution)),
             Self::Text(_) => Some("text".into()),
         }
     }
@@ -98,7 +100,7 @@ impl fmt::Display for Group {
         }
         match self {
             Self::Rows => f.write_str("rows"),
-            Self::Latents(_, resolution) => write!(f, "latents-{resolution}"),
+            Self::Latents(_, bucket) => write!(f, "latents-{bucket}"),
             Self::Text(_) => f.write_str("text"),
         }
     }
@@ -115,7 +117,7 @@ impl FromStr for Group {
         match (rest, rest.strip_prefix("latents-").map(str::parse)) {
             ("rows", _) if split == Split::Train => Ok(Self::Rows),
             ("text", _) => Ok(Self::Text(split)),
-            (_, Some(Ok(resolution))) => Ok(Self::Latents(split, resolution)),
+            (_, Some(Ok(bucket))) => Ok(Self::Latents(split, bucket)),
             _ => Err(format!("`{name}` is no column group known to this version")),
         }
     }
@@ -141,12 +143,15 @@ mod tests {
 
     #[test]
     fn group_names_read_back() {
+        let (square, wide) = (Bucket::square(256), Bucket { resolution: 256, width: 320, height: 192 });
         for split in Split::ALL {
-            for group in [Group::Rows, Group::Latents(split, 256), Group::Text(split)] {
+            let latents = [square, wide].map(|bucket| Group::Latents(split, bucket));
+            for group in [Group::Rows, Group::Text(split)].into_iter().chain(latents) {
                 assert_eq!(group.to_string().parse(), Ok(group));
             }
         }
-        assert_eq!(Group::Latents(Split::Validation, 64).to_string(), "validation-latents-64");
+        assert_eq!(Group::Latents(Split::Validation, square).to_string(), "validation-latents-256");
+        assert_eq!(Group::Latents(Split::Train, wide).to_string(), "latents-256-320x192");
         assert!("validation-rows".parse::<Group>().is_err() && "latents-x".parse::<Group>().is_err());
     }
 

@@ -16,10 +16,12 @@ pub mod verify;
 pub mod writer;
 
 mod block;
+mod bucket;
 mod checksum;
 mod rows;
 mod shard;
 
+pub use bucket::Bucket;
 pub use checksum::Checksum;
 pub use commit::{Commit, Counts, Digests, UnitId, UnitKey};
 pub use dataset::{Dataset, Tensors, Totals};

@@ -170,6 +170,7 @@ fn from_parquet(bytes: Bytes) -> Result<(Header, Vec<Commit>), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bucket::Bucket;
     use crate::checksum::Checksum;
     use crate::commit::{BlockEntry, Counts, Digests, FileEntry, UnitKey};
     use crate::layout::{Group, Split};
@@ -178,7 +179,7 @@ mod tests {
     fn header() -> Header {
         let spec = DatasetSpec {
             format: FORMAT,
-            latents: [(64, TensorSpec::f16([8, 8, 8]))].into(),
+            latents: [(Bucket::square(64), TensorSpec::f16([8, 8, 8]))].into(),
             latents_kind: "moments".into(),
             text: TensorSpec::f16([77, 64]),
             models: ModelDigests { vae: "v".into(), text_encoder: "t".into(), tokenizer: "k".into() },
@@ -214,8 +215,10 @@ mod tests {
         };
         let quarantined = [("damaged \"quotes\"\n".to_owned(), 2)].into();
         let counts = Counts { read: 7, kept: 5, quarantined, ..Counts::default() };
-        let files =
-            vec![entry(Group::Rows, vec![]), entry(Group::Latents(Split::Validation, 64), vec![block])];
+        let files = vec![
+            entry(Group::Rows, vec![]),
+            entry(Group::Latents(Split::Validation, crate::Bucket::square(64)), vec![block]),
+        ];
         Commit { id: unit.id(), unit, attempt: attempt.into(), counts, files }
     }
 

@@ -2,12 +2,13 @@
 //! with other settings while readers of an older snapshot go on; `dataset.json` only says which version of the
 //! format a folder has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::bucket::Bucket;
 use crate::checksum::Checksum;
 use crate::error::{Error, Result};
 use crate::layout::{DATASET, EMPTY_CAPTION, Split};
@@ -21,8 +22,8 @@ pub const FORMAT: u32 = 1;
 pub struct DatasetSpec {
     /// [`FORMAT`].
     pub format: u32,
-    /// The column `latents_R` by resolution R in pixels.
-    pub latents: BTreeMap<u32, TensorSpec>,
+    /// The column `latents_R` of each bucket.
+    pub latents: BTreeMap<Bucket, TensorSpec>,
     /// What `latents_R` holds of the VAE's distribution, unscaled: `moments`, `mean` or `sample`.
     pub latents_kind: String,
     /// The column `text`.
@@ -78,6 +79,11 @@ impl DatasetSpec {
     /// BLAKE3 of the specification: it changes when anything that shapes the tensors does.
     pub fn digest(&self) -> String {
         blake3::hash(as_json(self).to_string().as_bytes()).to_hex()[..32].to_owned()
+    }
+
+    /// The resolutions in pixels.
+    pub fn resolutions(&self) -> BTreeSet<u32> {
+        self.latents.keys().map(|bucket| bucket.resolution).collect()
     }
 
     /// The split of a sample.

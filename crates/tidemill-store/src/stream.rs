@@ -24,7 +24,7 @@ const PREFETCH: usize = 4;
 pub struct StreamConfig {
     /// Another seed, another order.
     pub seed: u64,
-    /// The latents' resolution in pixels.
+    /// The latents' resolution in pixels, which must have just one bucket in the dataset.
     pub resolution: u32,
     /// Rows of a batch.
     pub global_batch: usize,
@@ -83,7 +83,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::State`] if the state is of another dataset, seed or configuration; [`Error::Empty`] if there
-    /// are no rows.
+    /// are no rows; [`Error::Config`] if the resolution has several buckets.
     pub fn open(dataset: &Dataset, config: StreamConfig, state: Option<StreamState>) -> Result<Self> {
         Self::open_with_prefetch(dataset, config, state, PREFETCH)
     }
@@ -106,7 +106,8 @@ impl Stream {
         if let Some(state) = state {
             state.check_continues(&start)?;
         }
-        let blocks = Blocks::new(&dataset, config.split, config.resolution)?;
+        let bucket = dataset.only_bucket(config.resolution)?;
+        let blocks = Blocks::new(&dataset, config.split, bucket)?;
         let order = Order::new(config.seed, blocks.rows().to_vec(), config.window);
         let rows = order.rows();
         let batches =

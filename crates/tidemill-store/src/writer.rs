@@ -21,6 +21,7 @@ use crate::spec::{DatasetSpec, Header};
 mod earlier;
 mod rows;
 mod split;
+mod tensors;
 
 /// A dataset open for writing. Cheap to clone.
 #[derive(Debug, Clone)]

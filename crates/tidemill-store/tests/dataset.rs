@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::UInt64Type;
+use proptest::prelude::*;
 use support::*;
-use tidemill_store::{Dataset, Error, Gc, Group, Manifest, Outcome, Split, UnitKey, Writer};
+use tidemill_store::stream::{Stream, StreamConfig};
+use tidemill_store::{Bucket, Dataset, Error, Gc, Group, Manifest, Outcome, Split, UnitKey, Writer};
 
 const UNITS: [u64; 4] = [300, 1, 77, 500];
 
@@ -43,18 +45,66 @@ fn every_row_is_where_it_belongs() {
     );
     assert!(totals.rows.add_up());
 
-    for (split, by_resolution) in [(Split::Train, &totals.training), (Split::Validation, &totals.validation)]
-    {
+    for (split, by_bucket) in [(Split::Train, &totals.training), (Split::Validation, &totals.validation)] {
         for resolution in RESOLUTIONS {
+            let bucket = Bucket::square(resolution);
             let usable = |id: &&u64| fate(**id).2.contains(&resolution) && Split::of(**id, 0.2) == split;
             let expected: Vec<u64> = ids.iter().filter(usable).copied().collect();
-            let tensors = dataset.tensors(split, resolution, usize::MAX).unwrap();
+            let tensors = dataset.tensors(split, bucket, usize::MAX).unwrap();
             assert_eq!(tensors.sample_ids, expected);
-            assert_eq!(by_resolution[&resolution], expected.len() as u64);
-            check_tensors(&spec, resolution, &expected, &tensors.latents, &tensors.text);
-            assert_eq!(dataset.tensors(split, resolution, 5).unwrap().sample_ids, expected[..5]);
+            assert_eq!(by_bucket[&bucket], expected.len() as u64);
+            check_tensors(&spec, bucket, &expected, &tensors.latents, &tensors.text);
+            assert_eq!(dataset.tensors(split, bucket, 5).unwrap().sample_ids, expected[..5]);
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// With several buckets, whatever the units, batches and blocks: each kept row is in its own bucket and split
+    /// with its own text, and nowhere else.
+    #[test]
+    fn every_row_is_in_its_bucket(
+        units in prop::collection::vec(1u64..200, 1..4), row_group_rows in 4u32..60, share in 0.0..0.5f64,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = bucketed(spec(row_group_rows, share));
+        write_dataset(folder.path(), spec.clone(), &units);
+        let dataset = open(folder.path());
+        prop_assert_eq!(dataset.spec(), &spec);
+        prop_assert_eq!(dataset.buckets(64).len(), 5);
+        prop_assert!(dataset.verify(|_| ()).damaged.is_empty());
+        for resolution in RESOLUTIONS {
+            for (own, split) in dataset.buckets(resolution).into_iter().flat_map(|b| Split::ALL.map(|s| (b, s))) {
+                let belongs = |id: &u64| bucket(&spec, *id, resolution) == Some(own) && spec.split(*id) == split;
+                let expected: Vec<u64> = all_ids(&units).into_iter().filter(belongs).collect();
+                prop_assert_eq!(dataset.rows(split, own), expected.len() as u64);
+                if !expected.is_empty() {
+                    let tensors = dataset.tensors(split, own, usize::MAX).unwrap();
+                    prop_assert_eq!(&tensors.sample_ids, &expected);
+                    check_tensors(&spec, own, &expected, &tensors.latents, &tensors.text);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stream_refuses_to_leave_buckets_out() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), bucketed(spec(64, 0.2)), &UNITS);
+    let dataset = open(folder.path());
+    let config = |resolution| {
+        let split = Split::Train;
+        StreamConfig { seed: 0, resolution, global_batch: 4, window: 2, split }
+    };
+    let error = Stream::open(&dataset, config(64), None).unwrap_err();
+    assert!(matches!(error, Error::Config { key: "resolution", .. }), "{error}");
+    assert!(error.to_string().contains("5 buckets at 64"), "{error}");
+    assert!(Stream::open(&dataset, config(128), None).is_ok(), "one bucket is one stream");
+    let error = Stream::open(&dataset, config(96), None).unwrap_err().to_string();
+    assert!(error.contains("prepared for 64") && error.contains("64-128x32"), "{error}");
 }
 
 #[test]
@@ -64,7 +114,7 @@ fn the_rows_tell_what_became_of_each() {
     let dataset = open(folder.path());
     let batches: Vec<RecordBatch> = dataset.read_rows(&[]).collect::<Result<_, _>>().unwrap();
     let names: Vec<_> = batches[0].schema().fields().iter().map(|f| f.name().clone()).collect();
-    assert_eq!(names, ["sample_id", "key", "caption", "score", "status", "reason"]);
+    assert_eq!(names, ["sample_id", "key", "caption", "score", "status", "reason", "size_64", "size_128"]);
     let ids: Vec<u64> =
         batches.iter().flat_map(|b| b["sample_id"].as_primitive::<UInt64Type>().values().to_vec()).collect();
     assert_eq!(ids, all_ids(&UNITS));
@@ -86,7 +136,7 @@ fn blocks_of_one_number_hold_the_same_stretch_of_rows() {
         let full = text.blocks.iter().rev().skip(1).all(|block| block.rows == 64);
         assert!(full && text.blocks.iter().map(|b| b.number).eq(0..text.blocks.len() as u32));
         for resolution in RESOLUTIONS {
-            let latents = commit.file(Group::Latents(Split::Train, resolution));
+            let latents = commit.file(Group::Latents(Split::Train, Bucket::square(resolution)));
             for block in latents.map_or(&[][..], |file| &file.blocks) {
                 assert!(block.rows <= text.blocks[block.number as usize].rows);
             }
@@ -216,7 +266,7 @@ fn a_flipped_byte_is_found_and_named() {
 
     let text = folder.path().join(&manifest.commits[0].file(Group::Text(Split::Train)).unwrap().path);
     flip(&text, 500);
-    let error = dataset.tensors(Split::Train, 64, usize::MAX).unwrap_err();
+    let error = dataset.tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap_err();
     assert!(matches!(&error, Error::Corrupt { path, .. } if *path == text.to_str().unwrap()), "{error}");
     fs::remove_file(&text).unwrap();
     assert!(dataset.verify(|_| ()).damaged[0].problem.contains("cannot read"));
@@ -245,9 +295,9 @@ fn what_is_no_dataset_is_said_to_be_none() {
     let manifest = writer.snapshot(&plan(&[40])).unwrap();
     let dataset = Dataset::open(uri).unwrap();
     assert_eq!(dataset.manifest(), &manifest);
-    let message = dataset.tensors(Split::Validation, 64, 1).unwrap_err().to_string();
+    let message = dataset.tensors(Split::Validation, Bucket::square(64), 1).unwrap_err().to_string();
     assert!(message.contains("no validation rows at resolution 64"), "{message}");
-    let message = dataset.tensors(Split::Train, 96, 1).unwrap_err().to_string();
+    let message = dataset.tensors(Split::Train, Bucket::square(96), 1).unwrap_err().to_string();
     assert!(message.contains("prepared for 64, 128"), "{message}");
     fs::write(folder.path().join("dataset.json"), "{\"format\": 2}").unwrap();
     let message = Dataset::open(uri).unwrap_err().to_string();
@@ -263,16 +313,18 @@ fn batches_of_another_form_are_refused_by_column() {
     let writer = writer(folder.path(), spec(64, 0.0));
     let good = batch(&sample_ids(0, 50), writer.spec());
     let refuse = |batch: &RecordBatch| writer.begin(&unit_key(0, 50)).write(batch).unwrap_err().to_string();
-    for name in ["sample_id", "status", "reason", "latents_128", "text"] {
+    for name in ["sample_id", "status", "reason", "latents_128", "size_64", "text"] {
         let mut without = good.clone();
         without.remove_column(good.schema().index_of(name).unwrap());
         let message = refuse(&without);
         assert!(message.contains(&format!("`{name}`")) && message.contains("missing"), "{message}");
     }
     let mut other = spec(64, 0.0);
-    other.latents.insert(64, tidemill_store::TensorSpec::f16([4, 2, 4]));
+    other.latents.insert(Bucket::square(64), tidemill_store::TensorSpec::f16([4, 2, 4]));
     let message = refuse(&batch(&sample_ids(0, 50), &other));
-    assert!(message.contains("latents_64") && message.contains("[4,2,4]"), "{message}");
+    assert!(message.contains("latents_64") && message.contains("[4, 2, 4]"), "{message}");
+    let message = refuse(&batch(&sample_ids(0, 50), &bucketed(spec(64, 0.0))));
+    assert!(message.contains("`size_64`") && message.contains("none of the dataset's buckets"), "{message}");
     let mut columns = good.columns().to_vec();
     columns[4] = std::sync::Arc::new(arrow::array::StringArray::from(vec!["lost"; 50]));
     let message = refuse(&RecordBatch::try_new(good.schema(), columns).unwrap());

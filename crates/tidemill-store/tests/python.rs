@@ -9,21 +9,20 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use support::*;
-use tidemill_store::Split;
+use tidemill_store::{Group, Split};
 
 #[test]
 fn pyarrow_and_duckdb_read_what_was_written() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("dataset");
-    write_dataset(&root, spec(32, 0.2), &[150, 3, 220 + seed() % 50]);
+    write_dataset(&root, bucketed(spec(32, 0.2)), &[150, 3, 220 + seed() % 50]);
     let dataset = open(&root);
     let totals = dataset.totals();
     let mut expected = serde_json::json!({ "rows": totals.rows, "tensors": {} });
     for split in Split::ALL {
-        for resolution in RESOLUTIONS {
-            let tensors = dataset.tensors(split, resolution, usize::MAX).unwrap();
-            let name =
-                format!("{}latents-{resolution}", if split == Split::Train { "" } else { "validation-" });
+        for bucket in dataset.spec().latents.keys().filter(|bucket| dataset.rows(split, **bucket) > 0) {
+            let tensors = dataset.tensors(split, *bucket, usize::MAX).unwrap();
+            let name = Group::Latents(split, *bucket).to_string();
             std::fs::write(folder.path().join(format!("{name}.latents")), &tensors.latents).unwrap();
             std::fs::write(folder.path().join(format!("{name}.text")), &tensors.text).unwrap();
             expected["tensors"][name] = tensors.sample_ids.into();

@@ -8,7 +8,7 @@ mod support;
 use proptest::prelude::*;
 use support::*;
 use tidemill_store::stream::{Batch, Split, Stream, StreamConfig, StreamState};
-use tidemill_store::{Dataset, Error};
+use tidemill_store::{Bucket, Dataset, Error};
 
 fn config(seed: u64, global_batch: usize, window: usize) -> StreamConfig {
     StreamConfig { seed, resolution: 64, global_batch, window, split: Split::Train }
@@ -26,7 +26,7 @@ fn take(
 }
 
 fn usable(dataset: &Dataset, split: Split, resolution: u32) -> Vec<u64> {
-    let mut ids = dataset.tensors(split, resolution, usize::MAX).unwrap().sample_ids;
+    let mut ids = dataset.tensors(split, Bucket::square(resolution), usize::MAX).unwrap().sample_ids;
     ids.sort_unstable();
     ids
 }
@@ -49,7 +49,7 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         write_dataset(folder.path(), spec(row_group_rows, 0.1), &units);
         let dataset = open(folder.path());
-        let rows = dataset.rows(Split::Train, resolution) as usize;
+        let rows = dataset.rows(Split::Train, Bucket::square(resolution)) as usize;
         prop_assume!(rows > 0);
         let config = StreamConfig { resolution, ..config(seed, global_batch, window) };
         let n = (2 * rows).div_ceil(global_batch) + 1;
@@ -64,7 +64,7 @@ proptest! {
         for (i, batch) in batches.iter().enumerate() {
             prop_assert_eq!(batch.position, (i * global_batch) as u64);
             prop_assert_eq!((batch.sample_ids.len(), batch.epochs.len()), (global_batch, global_batch));
-            check_tensors(dataset.spec(), resolution, &batch.sample_ids, &batch.latents, &batch.text);
+            check_tensors(dataset.spec(), Bucket::square(resolution), &batch.sample_ids, &batch.latents, &batch.text);
         }
         let sequence: Vec<(u32, u64)> =
             batches.iter().flat_map(|b| b.epochs.iter().copied().zip(b.sample_ids.iter().copied())).collect();
@@ -109,7 +109,7 @@ fn held_out_rows_are_never_trained_on() {
     write_dataset(folder.path(), spec(16, 0.3), &[200, 200]);
     let dataset = open(folder.path());
     let epoch = |split| {
-        let config = StreamConfig { split, ..config(1, dataset.rows(split, 64) as usize, 3) };
+        let config = StreamConfig { split, ..config(1, dataset.rows(split, Bucket::square(64)) as usize, 3) };
         let mut ids = take(&dataset, &config, None, 1, 1).remove(0).sample_ids;
         ids.sort_unstable();
         ids
@@ -159,12 +159,15 @@ fn a_stream_stays_with_its_snapshot() {
     write_unit(&writer, 1, 50, 50);
     writer.snapshot(&plan(&[100, 50])).unwrap();
     let after = open(folder.path());
-    assert!(after.rows(Split::Train, 64) > before.rows(Split::Train, 64));
+    assert!(after.rows(Split::Train, Bucket::square(64)) > before.rows(Split::Train, Bucket::square(64)));
     let mut resumed = Stream::open(&after, config(1, 8, 2), Some(state)).unwrap();
     for _ in 0..30 {
         assert_eq!(resumed.next_batch().unwrap(), stream.next_batch().unwrap());
     }
-    assert_eq!(Stream::open(&after, config(1, 8, 2), None).unwrap().rows(), after.rows(Split::Train, 64));
+    assert_eq!(
+        Stream::open(&after, config(1, 8, 2), None).unwrap().rows(),
+        after.rows(Split::Train, Bucket::square(64))
+    );
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::time::Instant;
 use tch::{Kind, Tensor};
 use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
 use tidemill_store::stream::{Batch, Stream, StreamConfig};
-use tidemill_store::{Dataset, Split};
+use tidemill_store::{Bucket, Dataset, Split};
 use tidemill_torch::AdamW;
 
 /// Everything a training run needs.
@@ -289,14 +289,14 @@ impl Trainer {
         let resolution = self.job.train.phase[phase].resolution;
         let device = self.job.unet.params().device();
         let kind = working_kind(self.job.train.precision);
-        let moments_shape = moments_shape(&self.job.dataset, resolution)?;
+        let bucket = self.job.dataset.only_bucket(resolution)?;
         let text_shape: Vec<i64> = spec.text.shape.iter().map(|n| i64::from(*n)).collect();
         Ok(Objective {
             schedule: NoiseSchedule::new(self.schedule.clone(), device),
             scaling_factor: spec.scaling_factor,
             seed: self.job.seed,
             caption_dropout: self.job.train.caption_dropout,
-            moments_shape,
+            moments_shape: moments_shape(&self.job.dataset, bucket)?,
             empty_text: tidemill_torch::guard(|| {
                 Tensor::from_data_size(self.job.dataset.empty_caption(), &text_shape, Kind::Half)
                     .to_device(device)
@@ -343,17 +343,9 @@ fn micro_batches(batch: &Batch, size: usize) -> impl Iterator<Item = Rows<'_>> {
     })
 }
 
-fn moments_shape(dataset: &Dataset, resolution: u32) -> Result<[i64; 3], Error> {
-    let spec = dataset.spec();
-    let column = spec.latents.get(&resolution).ok_or_else(|| {
-        let there: Vec<String> = spec.latents.keys().map(u32::to_string).collect();
-        Error::Dataset(format!(
-            "a phase asks for resolution {resolution}, but the dataset was prepared for {}; add it to \
-             [prepare] resolutions and run `tidemill preprocess`",
-            there.join(", ")
-        ))
-    })?;
-    let shape: Vec<i64> = column.shape.iter().map(|n| i64::from(*n)).collect();
+fn moments_shape(dataset: &Dataset, bucket: Bucket) -> Result<[i64; 3], Error> {
+    let shape = dataset.spec().latents.get(&bucket).map_or(&[][..], |column| &column.shape);
+    let shape: Vec<i64> = shape.iter().map(|n| i64::from(*n)).collect();
     <[i64; 3]>::try_from(shape).map_err(|s| Error::Dataset(format!("latents have the shape {s:?}")))
 }
 
@@ -369,14 +361,15 @@ fn check_dataset(job: &Job) -> Result<(), Error> {
         )));
     }
     for phase in &job.train.phase {
-        let [channels, ..] = moments_shape(&job.dataset, phase.resolution)?;
+        let bucket = job.dataset.only_bucket(phase.resolution)?;
+        let [channels, ..] = moments_shape(&job.dataset, bucket)?;
         if channels != 2 * unet.in_channels {
             return Err(Error::Dataset(format!(
                 "moments have {channels} channels, but the U-Net takes {} latent channels",
                 unet.in_channels
             )));
         }
-        if job.dataset.rows(Split::Train, phase.resolution) == 0 {
+        if job.dataset.rows(Split::Train, bucket) == 0 {
             return Err(Error::Dataset(format!("no training rows at resolution {}", phase.resolution)));
         }
     }

@@ -1,41 +1,57 @@
 //! The output batch: pixels are written straight into its buffers by the threads that decode, the other columns are
 //! built once all verdicts are known.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, FixedSizeBinaryArray, FixedSizeListArray, Int32Array, RecordBatch, StringArray, UInt32Array,
+    ArrayRef, BooleanArray, FixedSizeListArray, Int32Array, LargeBinaryArray, RecordBatch, StringArray,
+    UInt32Array,
 };
-use arrow::buffer::{MutableBuffer, NullBuffer};
+use arrow::buffer::{MutableBuffer, NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
+use super::crop::Cut;
 use super::input::Input;
-use super::{Row, Verdict};
-use crate::config::{Crop, PrepareConfig};
+use super::{PrepareConfig, Row, Verdict};
 use crate::counts::{KEPT, QUARANTINED, REJECTED};
 use crate::error::{Error, Result};
-use crate::resize::{Rect, crop};
+use crate::resize::Rect;
 use crate::tokenizer::{CONTEXT, ClipTokenizer};
 
-/// The pixels of every row at every resolution; rows that are not kept stay zero.
+/// The pixels of every row at every resolution.
 pub struct Output {
-    crop: Crop,
-    rows: usize,
-    pixels: Vec<(u32, MutableBuffer)>,
+    flip: bool,
+    pixels: Vec<Pixels>,
+}
+
+/// The pixels of all rows at one resolution, one after the other.
+struct Pixels {
+    lengths: Vec<usize>,
+    bytes: MutableBuffer,
 }
 
 impl Output {
-    pub fn new(config: &PrepareConfig, rows: usize) -> Self {
-        let pixels = |&side: &u32| (side, MutableBuffer::from_len_zeroed(rows * row_bytes(side)));
-        Self { crop: config.crop, rows, pixels: config.resolutions.iter().map(pixels).collect() }
+    /// Makes room for what the rows' plans ask for.
+    pub fn new(config: &PrepareConfig, rows: &[Row]) -> Self {
+        let pixels = |resolution| {
+            let lengths: Vec<usize> =
+                rows.iter().map(|row| cut(row, resolution).map_or(0, Cut::bytes)).collect();
+            Pixels { bytes: MutableBuffer::from_len_zeroed(lengths.iter().sum()), lengths }
+        };
+        Self { flip: config.flip, pixels: (0..config.resolutions.len()).map(pixels).collect() }
     }
 
-    /// For each row the places of its pixels, in the order of the resolutions.
+    /// For each row the places of its pixels, in the order of the resolutions; without pixels they are empty.
     pub fn slots(&mut self) -> Vec<Vec<&mut [u8]>> {
-        let mut slots: Vec<Vec<&mut [u8]>> = (0..self.rows).map(|_| Vec::new()).collect();
-        for (side, buffer) in &mut self.pixels {
-            for (slot, planes) in slots.iter_mut().zip(buffer.chunks_exact_mut(row_bytes(*side))) {
+        let rows = self.pixels.first().map_or(0, |pixels| pixels.lengths.len());
+        let mut slots: Vec<Vec<&mut [u8]>> = (0..rows).map(|_| Vec::new()).collect();
+        for Pixels { lengths, bytes } in &mut self.pixels {
+            let mut rest = bytes.as_slice_mut();
+            for (slot, &length) in slots.iter_mut().zip(lengths.iter()) {
+                let (planes, after) = rest.split_at_mut(length);
                 slot.push(planes);
+                rest = after;
             }
         }
         slots
@@ -44,8 +60,8 @@ impl Output {
     /// Adds the verdicts and the tokens of the kept rows.
     pub fn finish(
         self,
-        rows: Vec<Row>,
-        input: Input,
+        rows: &[Row],
+        input: &Input,
         tokenizer: &ClipTokenizer,
         schema: SchemaRef,
     ) -> Result<RecordBatch> {
@@ -63,20 +79,27 @@ impl Output {
         columns.push(Arc::new(StringArray::from_iter_values(rows.iter().map(status))));
         columns.push(Arc::new(rows.iter().map(reason).collect::<StringArray>()));
         columns.push(Arc::new(input.rows.clone()));
-        columns.push(tokens(&rows, &input, tokenizer)?);
-        for (side, buffer) in self.pixels {
-            let usable: Vec<Option<(u32, u32)>> = rows.iter().map(|row| usable(row, side)).collect();
-            let nulls = NullBuffer::from_iter(usable.iter().map(Option::is_some));
-            let pixels = FixedSizeBinaryArray::try_new(width_of(side)?, buffer.into(), Some(nulls.clone()))?;
-            columns.push(Arc::new(pixels));
-            columns.push(crops(self.crop, &usable, nulls)?);
+        columns.push(tokens(rows, input, tokenizer)?);
+        if self.flip {
+            let flipped = rows.iter().map(|row| row.plan().map(|plan| plan.flipped));
+            columns.push(Arc::new(flipped.collect::<BooleanArray>()));
+        }
+        for (resolution, Pixels { lengths, bytes }) in self.pixels.into_iter().enumerate() {
+            let cuts: Vec<Option<&Cut>> = rows.iter().map(|row| cut(row, resolution)).collect();
+            // The place of a row whose pixels turned out to be damaged stays, behind a null.
+            let nulls = NullBuffer::from_iter(cuts.iter().map(Option::is_some));
+            let offsets = OffsetBuffer::from_lengths(lengths);
+            columns.push(Arc::new(LargeBinaryArray::try_new(offsets, bytes.into(), Some(nulls))?));
+            columns.push(lists(&cuts, |cut| [cut.size.0, cut.size.1])?);
+            columns
+                .push(lists(&cuts, |&Cut { crop: Rect { x, y, width, height }, .. }| [x, y, width, height])?);
         }
         Ok(RecordBatch::try_new(schema, columns)?)
     }
 }
 
 /// The output's schema for an input's.
-pub fn output_schema(input: &Schema, carry: &[String], resolutions: &[u32]) -> Result<SchemaRef> {
+pub fn output_schema(input: &Schema, carry: &[String], config: &PrepareConfig) -> Result<SchemaRef> {
     let mut fields = vec![
         Field::new("sample_id", DataType::UInt64, false),
         Field::new("key", DataType::Utf8, false),
@@ -99,11 +122,24 @@ pub fn output_schema(input: &Schema, carry: &[String], resolutions: &[u32]) -> R
         Field::new("source_row", DataType::UInt64, false),
         Field::new("token_ids", list_of(DataType::Int32, CONTEXT_I32), true),
     ]);
-    for &side in resolutions {
-        fields.push(Field::new(format!("pixels_{side}"), DataType::FixedSizeBinary(width_of(side)?), true));
-        fields.push(Field::new(format!("crop_{side}"), list_of(DataType::UInt32, 4), true));
+    if config.flip {
+        fields.push(Field::new("flipped", DataType::Boolean, true));
+    }
+    for &resolution in &config.resolutions {
+        fields.push(pixels_field(resolution, &config.sizes(resolution)));
+        fields.push(Field::new(format!("size_{resolution}"), list_of(DataType::UInt32, 2), true));
+        fields.push(Field::new(format!("crop_{resolution}"), list_of(DataType::UInt32, 4), true));
     }
     Ok(Arc::new(Schema::new(fields)))
+}
+
+/// `pixels_R`, with its shape where all its values have the same.
+fn pixels_field(resolution: u32, sizes: &[(u32, u32)]) -> Field {
+    let mut metadata = HashMap::from([("dtype".to_owned(), "u8".to_owned())]);
+    if let [(width, height)] = sizes {
+        metadata.insert("shape".to_owned(), format!("[3,{height},{width}]"));
+    }
+    Field::new(format!("pixels_{resolution}"), DataType::LargeBinary, true).with_metadata(metadata)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "77 fits")]
@@ -113,26 +149,14 @@ fn list_of(item: DataType, length: i32) -> DataType {
     DataType::FixedSizeList(Arc::new(Field::new_list_field(item, true)), length)
 }
 
-fn row_bytes(side: u32) -> usize {
-    3 * side as usize * side as usize
-}
-
-fn width_of(side: u32) -> Result<i32> {
-    i32::try_from(row_bytes(side)).map_err(|_| Error::Config {
-        key: "prepare.resolutions".into(),
-        problem: format!("{side} is too large for one row"),
-    })
-}
-
-/// The image's size if the row is kept and reaches the resolution.
-fn usable(row: &Row, side: u32) -> Option<(u32, u32)> {
-    let (width, height) = row.size?;
-    (matches!(row.verdict, Verdict::Kept) && width.min(height) >= side).then_some((width, height))
+/// The row's cut at a resolution, given by its index, if it is kept and large enough.
+fn cut<'a>(row: &'a Row, resolution: usize) -> Option<&'a Cut> {
+    row.plan()?.cuts.get(resolution)?.as_ref()
 }
 
 fn status(row: &Row) -> &'static str {
     match row.verdict {
-        Verdict::Kept => KEPT,
+        Verdict::Kept(_) => KEPT,
         Verdict::Rejected(_) => REJECTED,
         Verdict::Quarantined(_) => QUARANTINED,
     }
@@ -140,14 +164,14 @@ fn status(row: &Row) -> &'static str {
 
 fn reason(row: &Row) -> Option<String> {
     match &row.verdict {
-        Verdict::Kept => None,
+        Verdict::Kept(_) => None,
         Verdict::Rejected(filter) => Some(filter.clone()),
         Verdict::Quarantined(error) => Some(error.to_string()),
     }
 }
 
 fn tokens(rows: &[Row], input: &Input, tokenizer: &ClipTokenizer) -> Result<ArrayRef> {
-    let kept: Vec<bool> = rows.iter().map(|row| matches!(row.verdict, Verdict::Kept)).collect();
+    let kept: Vec<bool> = rows.iter().map(|row| row.plan().is_some()).collect();
     let captions: Vec<&str> =
         (0..rows.len()).filter(|&row| kept[row]).filter_map(|row| input.captions.get(row).ok()).collect();
     let mut encoded = tokenizer.encode_batch(&captions)?.into_iter();
@@ -157,15 +181,11 @@ fn tokens(rows: &[Row], input: &Input, tokenizer: &ClipTokenizer) -> Result<Arra
     Ok(Arc::new(FixedSizeListArray::try_new(field, CONTEXT_I32, Arc::new(ids), Some(kept.into()))?))
 }
 
-fn crops(kind: Crop, usable: &[Option<(u32, u32)>], nulls: NullBuffer) -> Result<ArrayRef> {
-    let rect = |size: &Option<(u32, u32)>| match size {
-        Some((width, height)) => {
-            let Rect { x, y, width, height } = crop(kind, *width, *height);
-            [x, y, width, height]
-        }
-        None => [0; 4],
-    };
-    let corners = UInt32Array::from_iter_values(usable.iter().flat_map(rect));
+/// A column of lists of N numbers, null where there is no cut.
+fn lists<const N: usize>(cuts: &[Option<&Cut>], numbers: impl Fn(&Cut) -> [u32; N]) -> Result<ArrayRef> {
+    let nulls = NullBuffer::from_iter(cuts.iter().map(Option::is_some));
+    let values = cuts.iter().flat_map(|cut| cut.map_or([0; N], &numbers));
+    let values = Arc::new(UInt32Array::from_iter_values(values));
     let field = Arc::new(Field::new_list_field(DataType::UInt32, true));
-    Ok(Arc::new(FixedSizeListArray::try_new(field, 4, Arc::new(corners), Some(nulls))?))
+    Ok(Arc::new(FixedSizeListArray::try_new(field, N as i32, values, Some(nulls))?))
 }

@@ -76,14 +76,19 @@ def main(seed: int, folder: Path) -> None:
         kind, data = encode(rng, draw(rng))
         image = decode(data)
         width, height = image.size
+        # A square in the middle, or any rectangle brought to any size.
         short = min(width, height)
-        x, y = (width - short) // 2, (height - short) // 2
-        side = int(rng.choice(SIDES))
-        square = image.resize((side, side), Image.Resampling.BICUBIC, box=(x, y, x + short, y + short))
+        x, y, w, h = (width - short) // 2, (height - short) // 2, short, short
+        size = [int(rng.choice(SIDES))] * 2
+        if rng.integers(2):
+            w, h = int(rng.integers(1, width + 1)), int(rng.integers(1, height + 1))
+            x, y = int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
+            size = [int(side) for side in rng.choice(SIDES, 2)]
+        resized = image.resize(size, Image.Resampling.BICUBIC, box=(x, y, x + w, y + h))
         (folder / f"{number}.bin").write_bytes(data)
         (folder / f"{number}.rgb").write_bytes(image.tobytes())
-        (folder / f"{number}.square").write_bytes(square.tobytes())
-        index.append({"kind": kind, "width": width, "height": height, "side": side})
+        (folder / f"{number}.resized").write_bytes(resized.tobytes())
+        index.append({"kind": kind, "width": width, "height": height, "crop": [x, y, w, h], "size": size})
     (folder / "index.json").write_text(json.dumps(index))
 
 

@@ -3,10 +3,8 @@
 //! computed again.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, FixedSizeBinaryArray, RecordBatch};
-use arrow::datatypes::DataType;
+use arrow::array::RecordBatch;
 
 use crate::block::Block;
 use crate::commit::{Commit, FileEntry, UnitId, UnitKey};
@@ -83,7 +81,9 @@ struct Cursor {
 impl EarlierColumn {
     /// A group of `commit` in both splits: the share held out may have changed.
     pub fn new(location: &Location, commit: &Commit, group: Group, spec: &TensorSpec) -> Self {
-        let files = Split::ALL.iter().filter_map(|split| commit.file(group.in_split(*split)));
+        let own = group.split();
+        let others = Split::ALL.into_iter().filter(|split| Some(*split) != own);
+        let files = own.into_iter().chain(others).filter_map(|split| commit.file(group.in_split(split)));
         let cursor = |file: &FileEntry| Cursor {
             location: location.clone(),
             commit: commit.clone(),
@@ -95,33 +95,11 @@ impl EarlierColumn {
         Self { splits: files.map(cursor).collect() }
     }
 
-    /// Fills the nulls of `column` in those of its rows that are `kept` and that the earlier commit has tensors
-    /// for. `first` is the index of the column's first row in the unit.
-    pub fn fill(&mut self, column: &ArrayRef, kept: &[u32], first: u32) -> Result<ArrayRef> {
-        if column.null_count() == 0 {
-            return Ok(column.clone());
-        }
-        let (DataType::FixedSizeBinary(width), values) = (column.data_type(), column.as_fixed_size_binary())
-        else {
-            return Ok(column.clone());
-        };
-        let mut earlier: HashMap<u32, Vec<u8>> = HashMap::new();
-        for row in kept.iter().copied().filter(|row| values.is_null(*row as usize)) {
-            if let Some(tensor) = self.get(first + row)? {
-                earlier.insert(row, tensor);
-            }
-        }
-        let rows = (0..values.len()).map(|i| match values.is_valid(i) {
-            true => Some(values.value(i)),
-            false => earlier.get(&(i as u32)).map(Vec::as_slice),
-        });
-        Ok(Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(rows, *width)?))
-    }
-
-    fn get(&mut self, row: u32) -> Result<Option<Vec<u8>>> {
+    /// The tensor of the unit's row, if there is one.
+    pub fn get(&mut self, row: u32) -> Result<Option<&[u8]>> {
         for cursor in &mut self.splits {
-            if let Some(tensor) = cursor.get(row)? {
-                return Ok(Some(tensor.to_vec()));
+            if let Some(i) = cursor.find(row)? {
+                return Ok(cursor.block.as_ref().map(|block| block.tensor(i)));
             }
         }
         Ok(None)
@@ -129,13 +107,13 @@ impl EarlierColumn {
 }
 
 impl Cursor {
-    fn get(&mut self, row: u32) -> Result<Option<&[u8]>> {
+    /// Goes on to the block that may have the row; gives its place there.
+    fn find(&mut self, row: u32) -> Result<Option<usize>> {
         while self.block.as_ref().is_none_or(|block| block.rows.last().is_none_or(|last| *last < row)) {
             let Some(entry) = self.file.blocks.get(self.next) else { return Ok(None) };
             self.block = Some(Block::read(&self.location, &self.commit, &self.file, entry, self.width)?);
             self.next += 1;
         }
-        let block = self.block.as_ref();
-        Ok(block.and_then(|block| Some(block.tensor(block.rows.binary_search(&row).ok()?))))
+        Ok(self.block.as_ref().and_then(|block| block.rows.binary_search(&row).ok()))
     }
 }

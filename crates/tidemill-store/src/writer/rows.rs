@@ -1,21 +1,20 @@
 //! The rows of one attempt at a unit: checks each batch, counts what became of its rows, and splits it into
 //! column groups and splits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
-use arrow::compute::take;
-use arrow::datatypes::{DataType, Schema, UInt64Type};
+use arrow::array::{Array, AsArray, RecordBatch, StringArray};
+use arrow::datatypes::Schema;
 
-use super::earlier::EarlierColumn;
 use super::split::SplitWriter;
+use super::tensors::{BatchTensors, column, find};
 use crate::commit::{Commit, Counts, FileEntry};
 use crate::error::{Error, Result};
-use crate::layout::{Group, Split};
+use crate::layout::Split;
 use crate::location::Location;
 use crate::shard::ShardWriter;
-use crate::spec::{DatasetSpec, TensorSpec};
+use crate::spec::DatasetSpec;
 
 /// The files of an attempt.
 pub struct UnitRows {
@@ -25,8 +24,6 @@ pub struct UnitRows {
     counts: Counts,
     rows: Option<ShardWriter>,
     splits: Vec<SplitWriter>,
-    /// Tensors of an earlier commit, by the index of their column in [`tensor_columns`].
-    earlier: BTreeMap<usize, EarlierColumn>,
 }
 
 impl UnitRows {
@@ -38,17 +35,14 @@ impl UnitRows {
         earlier: Option<(&Commit, BTreeSet<String>)>,
     ) -> Self {
         let splits =
-            Split::ALL.iter().map(|split| SplitWriter::new(location, &folder, *split, spec)).collect();
+            Split::ALL.map(|split| SplitWriter::new(location, &folder, split, spec, earlier.as_ref()));
         Self {
             location: location.clone(),
             folder,
             spec: spec.clone(),
             counts: Counts::default(),
             rows: None,
-            splits,
-            earlier: earlier
-                .map(|(commit, good)| earlier_columns(location, spec, commit, &good))
-                .unwrap_or_default(),
+            splits: splits.into(),
         }
     }
 
@@ -57,27 +51,13 @@ impl UnitRows {
             key: "unit",
             problem: "a unit has more than 2^32 rows; make units smaller".into(),
         })? - batch.num_rows() as u32;
-        let mut tensors = self.tensors(batch)?;
-        let sample_ids = sample_ids(batch)?;
+        let tensors = BatchTensors::read(batch, first, &self.spec)?;
         let kept = self.count(batch)?;
-        for (column, earlier) in &mut self.earlier {
-            tensors[*column] = earlier.fill(&tensors[*column], &kept, first)?;
-        }
-        if kept.iter().any(|row| tensors[0].is_null(*row as usize)) {
-            return Err(column("text", "is null in a kept row".into()));
-        }
         self.write_rows(batch)?;
         for writer in &mut self.splits {
-            let part =
-                kept.iter().filter(|row| self.spec.split(sample_ids.value(**row as usize)) == writer.split());
-            let part = UInt32Array::from_iter_values(part.copied());
-            if part.is_empty() {
-                continue;
-            }
-            let rows = UInt32Array::from_iter_values(part.values().iter().map(|row| first + row));
-            let ids = take(sample_ids, &part, None)?;
-            let tensors = tensors.iter().map(|column| take(column, &part, None));
-            writer.write(&rows, &ids, &tensors.collect::<Result<Vec<_>, _>>()?)?;
+            let split = |row: &u32| self.spec.split(tensors.sample_ids.value(*row as usize));
+            let part: Vec<u32> = kept.iter().copied().filter(|row| split(row) == writer.split()).collect();
+            writer.write(&part, &tensors)?;
         }
         Ok(())
     }
@@ -88,12 +68,6 @@ impl UnitRows {
             files.extend(split.finish()?);
         }
         Ok((self.counts, files))
-    }
-
-    /// `text` and then the latents by resolution, in the forms that the specification says.
-    fn tensors(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
-        let columns = tensor_columns(&self.spec);
-        columns.iter().map(|(name, spec)| tensor_column(batch, name, spec).cloned()).collect()
     }
 
     /// Counts the batch; gives the indices of the kept rows.
@@ -125,10 +99,10 @@ impl UnitRows {
 
     /// Writes all columns that are no tensors.
     fn write_rows(&mut self, batch: &RecordBatch) -> Result<()> {
-        let tensors = tensor_columns(&self.spec);
+        let latents = self.spec.resolutions().into_iter().map(|resolution| format!("latents_{resolution}"));
+        let tensors: Vec<String> = latents.chain(["text".to_owned()]).collect();
         let schema = batch.schema();
-        let plain = (0..batch.num_columns())
-            .filter(|i| tensors.iter().all(|(name, _)| name != schema.field(*i).name()));
+        let plain = (0..batch.num_columns()).filter(|i| !tensors.contains(schema.field(*i).name()));
         let batch = batch.project(&plain.collect::<Vec<_>>())?;
         let rows = match &mut self.rows {
             Some(rows) => rows,
@@ -141,59 +115,6 @@ impl UnitRows {
     }
 }
 
-fn earlier_columns(
-    location: &Location,
-    spec: &DatasetSpec,
-    commit: &Commit,
-    good: &BTreeSet<String>,
-) -> BTreeMap<usize, EarlierColumn> {
-    let columns = tensor_groups(spec).enumerate();
-    let good = columns.filter(|(_, (group, _))| group.column().is_some_and(|column| good.contains(&column)));
-    good.map(|(i, (group, spec))| (i, EarlierColumn::new(location, commit, group, spec))).collect()
-}
-
-/// Names and forms of the tensor columns: `text`, then the latents by resolution.
-fn tensor_columns(spec: &DatasetSpec) -> Vec<(String, &TensorSpec)> {
-    tensor_groups(spec).filter_map(|(group, spec)| Some((group.column()?, spec))).collect()
-}
-
-/// The groups of the training split in the same order.
-fn tensor_groups(spec: &DatasetSpec) -> impl Iterator<Item = (Group, &TensorSpec)> {
-    let latents =
-        spec.latents.iter().map(|(resolution, spec)| (Group::Latents(Split::Train, *resolution), spec));
-    [(Group::Text(Split::Train), &spec.text)].into_iter().chain(latents)
-}
-
-fn tensor_column<'a>(batch: &'a RecordBatch, name: &str, spec: &TensorSpec) -> Result<&'a ArrayRef> {
-    let array = find(batch, name)?;
-    let schema = batch.schema();
-    let metadata = schema.field_with_name(name)?.metadata();
-    let shape = metadata.get("shape").and_then(|text| serde_json::from_str::<Vec<u32>>(text).ok());
-    let width = i32::try_from(spec.bytes()).unwrap_or(i32::MAX);
-    if *array.data_type() != DataType::FixedSizeBinary(width)
-        || shape.is_some_and(|shape| shape != spec.shape)
-    {
-        let found = format!("{} {}", array.data_type(), metadata.get("shape").map_or("", String::as_str));
-        return Err(column(name, format!("is {found}, but the dataset holds f16 of shape {:?}", spec.shape)));
-    }
-    Ok(array)
-}
-
-fn sample_ids(batch: &RecordBatch) -> Result<&UInt64Array> {
-    let array = find(batch, "sample_id")?.as_primitive_opt::<UInt64Type>();
-    array
-        .filter(|ids| ids.null_count() == 0)
-        .ok_or_else(|| column("sample_id", "is no UInt64 without nulls".into()))
-}
-
 fn text<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a StringArray> {
     find(batch, name)?.as_string_opt().ok_or_else(|| column(name, "is not Utf8".into()))
-}
-
-fn find<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
-    batch.column_by_name(name).ok_or_else(|| column(name, "is missing".into()))
-}
-
-fn column(name: &str, problem: String) -> Error {
-    Error::Column { column: name.to_owned(), problem }
 }

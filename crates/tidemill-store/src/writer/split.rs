@@ -1,10 +1,11 @@
 //! The tensor files of one split of a unit. All of them end their row groups at the same rows, so that block
 //! `n` of the latents joins with block `n` of the text and with no other.
 
-use arrow::array::{Array, ArrayRef, BooleanArray, UInt32Array};
-use arrow::compute::{filter, is_not_null};
+use std::collections::BTreeSet;
 
-use crate::commit::FileEntry;
+use super::earlier::EarlierColumn;
+use super::tensors::BatchTensors;
+use crate::commit::{Commit, FileEntry};
 use crate::error::Result;
 use crate::layout::{Group, Split};
 use crate::location::Location;
@@ -28,15 +29,28 @@ struct TensorColumn {
     group: Group,
     spec: TensorSpec,
     file: Option<ShardWriter>,
+    /// Where tensors come from that the batch leaves out.
+    earlier: Option<EarlierColumn>,
 }
 
 impl SplitWriter {
-    pub fn new(location: &Location, folder: &str, split: Split, spec: &DatasetSpec) -> Self {
-        let column = |group, spec: &TensorSpec| TensorColumn { group, spec: spec.clone(), file: None };
+    /// Of an earlier commit the columns named are still good.
+    pub fn new(
+        location: &Location,
+        folder: &str,
+        split: Split,
+        spec: &DatasetSpec,
+        earlier: Option<&(&Commit, BTreeSet<String>)>,
+    ) -> Self {
+        let column = |group: Group, spec: &TensorSpec| {
+            let good =
+                earlier.filter(|(_, good)| group.column().is_some_and(|column| good.contains(&column)));
+            let earlier = good.map(|(commit, _)| EarlierColumn::new(location, commit, group, spec));
+            TensorColumn { group, spec: spec.clone(), file: None, earlier }
+        };
         let mut columns = vec![column(Group::Text(split), &spec.text)];
-        columns.extend(
-            spec.latents.iter().map(|(resolution, spec)| column(Group::Latents(split, *resolution), spec)),
-        );
+        columns
+            .extend(spec.latents.iter().map(|(bucket, spec)| column(Group::Latents(split, *bucket), spec)));
         Self {
             location: location.clone(),
             folder: folder.to_owned(),
@@ -52,20 +66,15 @@ impl SplitWriter {
         self.split
     }
 
-    /// Appends kept rows of this split: their indices, ids, and `text` and latents by resolution.
-    pub fn write(&mut self, rows: &UInt32Array, sample_ids: &ArrayRef, tensors: &[ArrayRef]) -> Result<()> {
-        let mut start = 0;
-        while start < rows.len() {
-            let length = (self.rows_per_block - self.filled).min(rows.len() - start);
-            for (column, tensors) in self.columns.iter_mut().zip(tensors) {
-                let tensors = tensors.slice(start, length);
-                let file =
-                    [&rows.slice(start, length) as &dyn Array, &sample_ids.slice(start, length), &tensors];
-                let present = is_not_null(&tensors)?;
-                column.write(&self.location, &self.folder, file, &present)?;
+    /// Appends kept rows of this split, given by their indices in the batch.
+    pub fn write(&mut self, mut rows: &[u32], tensors: &BatchTensors) -> Result<()> {
+        while !rows.is_empty() {
+            let (stretch, rest) = rows.split_at((self.rows_per_block - self.filled).min(rows.len()));
+            for column in &mut self.columns {
+                column.write(&self.location, &self.folder, stretch, tensors)?;
             }
-            start += length;
-            self.filled += length;
+            rows = rest;
+            self.filled += stretch.len();
             if self.filled == self.rows_per_block {
                 self.end_block()?;
             }
@@ -89,22 +98,22 @@ impl SplitWriter {
 }
 
 impl TensorColumn {
-    /// Appends the rows that have a tensor here.
+    /// Appends those of the rows that have a tensor here.
     fn write(
         &mut self,
         location: &Location,
         folder: &str,
-        columns: [&dyn Array; 3],
-        present: &BooleanArray,
+        rows: &[u32],
+        tensors: &BatchTensors,
     ) -> Result<()> {
-        if present.true_count() == 0 {
+        let rows = tensors.select(rows, self.group);
+        if rows.is_empty() {
             return Ok(());
         }
         let file = match &mut self.file {
             Some(file) => file,
             None => self.file.insert(ShardWriter::tensors(location, folder, self.group, &self.spec)?),
         };
-        let columns = columns.iter().map(|column| filter(*column, present));
-        file.write(columns.collect::<Result<_, _>>()?)
+        file.write(tensors.columns(&rows, self.group, &self.spec, self.earlier.as_mut())?)
     }
 }

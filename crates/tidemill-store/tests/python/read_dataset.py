@@ -26,19 +26,24 @@ assert status.count("kept") == expected["rows"]["kept"] == sum(unit["counts"]["k
 assert status.count("rejected") == sum(expected["rows"]["rejected"].values())
 
 spec = recipe["spec"](root)
+assert {"latents-64", "latents-64-128x32", "validation-latents-64-32x128"} < expected["tensors"].keys()
+sizes = dict(zip(rows["sample_id"].to_pylist(), rows["size_64"].to_pylist(), strict=True))
 compared = 0
 for group, ids in expected["tensors"].items():
-    split, resolution = ("validation-" if "validation" in group else ""), group.rsplit("-", 1)[1]
+    split, _, bucket = group.rpartition("latents-")
     latents = recipe["tensors"](root, units, group)
     text = recipe["tensors"](root, units, f"{split}text")
     assert list(latents) == ids, group
     stacked = np.stack([latents[i] for i in ids])
     joined = np.stack([text[i] for i in ids])
-    assert list(stacked.shape[1:]) == spec["latents"][resolution]["shape"]
+    assert list(stacked.shape[1:]) == spec["latents"][bucket]["shape"]
     assert stacked.dtype == np.float16
     assert list(joined.shape[1:]) == spec["text"]["shape"]
     assert stacked.tobytes() == (folder / f"{group}.latents").read_bytes(), group
     assert joined.tobytes() == (folder / f"{group}.text").read_bytes(), group
+    if bucket.startswith("64"):
+        size = [64, 64] if bucket == "64" else [int(side) for side in bucket[3:].split("x")]
+        assert all(sizes[i] == size for i in ids), group
     compared += len(ids)
 
 # The places named in the manifest hold the same values as Parquet's own reader finds.
@@ -56,18 +61,20 @@ assert list(empty.shape) == spec["text"]["shape"]
 # DuckDB joins a group with its rows.
 for unit in units:
     paths = {file["group"]: str(root / file["path"]) for file in unit["files"]}
-    if "latents-64" not in paths:
-        continue
-    query = f"""
-        select count(*), count(*) filter (rows.sample_id = latents.sample_id and status = 'kept'),
-               min(octet_length(latents_64)), max(octet_length(latents_64))
-        from read_parquet('{paths["latents-64"]}') latents
-        join (select *, file_row_number from read_parquet('{paths["rows"]}', file_row_number = true)) rows
-          on rows.file_row_number = latents.row
-    """
-    count, right, least, most = duckdb.sql(query).fetchall()[0]
-    assert count == right == next(f["rows"] for f in unit["files"] if f["group"] == "latents-64")
-    assert least == most == 2 * np.prod(spec["latents"]["64"]["shape"])
+    for bucket, form in spec["latents"].items():
+        group, column = f"latents-{bucket}", f"latents_{bucket.split('-')[0]}"
+        if group not in paths:
+            continue
+        query = f"""
+            select count(*), count(*) filter (rows.sample_id = latents.sample_id and status = 'kept'),
+                   min(octet_length({column})), max(octet_length({column}))
+            from read_parquet('{paths[group]}') latents
+            join (select *, file_row_number from read_parquet('{paths["rows"]}', file_row_number = true)) rows
+              on rows.file_row_number = latents.row
+        """
+        count, right, least, most = duckdb.sql(query).fetchall()[0]
+        assert count == right == next(f["rows"] for f in unit["files"] if f["group"] == group)
+        assert least == most == 2 * np.prod(form["shape"])
 
 # And the manifest, which is Parquet like everything else.
 manifest = str(max((root / "manifest").iterdir(), key=lambda path: int(path.stem)))

@@ -3,15 +3,20 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use arrow::array::{ArrayRef, FixedSizeBinaryArray, Float32Array, RecordBatch, StringArray, UInt64Array};
+use arrow::array::{
+    Array, ArrayRef, FixedSizeBinaryArray, FixedSizeListArray, Float32Array, LargeBinaryArray, RecordBatch,
+    StringArray, UInt32Array, UInt64Array,
+};
+use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Schema};
 use tidemill_store::{
-    Dataset, DatasetSpec, Digests, Manifest, ModelDigests, Outcome, TensorSpec, UnitId, UnitKey, Writer,
+    Bucket, Dataset, DatasetSpec, Digests, Manifest, ModelDigests, Outcome, TensorSpec, UnitId, UnitKey,
+    Writer,
 };
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -36,7 +41,7 @@ pub fn hash(a: u64, b: u64) -> u64 {
 pub fn spec(row_group_rows: u32, validation_share: f64) -> DatasetSpec {
     DatasetSpec {
         format: tidemill_store::spec::FORMAT,
-        latents: RESOLUTIONS.iter().map(|r| (*r, TensorSpec::f16([8, r / 32, r / 32]))).collect(),
+        latents: RESOLUTIONS.iter().map(|r| (Bucket::square(*r), form(Bucket::square(*r)))).collect(),
         latents_kind: "moments".into(),
         text: TensorSpec::f16([7, 5]),
         models: ModelDigests { vae: "v".into(), text_encoder: "t".into(), tokenizer: "k".into() },
@@ -45,6 +50,27 @@ pub fn spec(row_group_rows: u32, validation_share: f64) -> DatasetSpec {
         row_group_rows,
         prepare: serde_json::json!({"crop": "center"}),
     }
+}
+
+/// The form of a bucket's latents.
+fn form(bucket: Bucket) -> TensorSpec {
+    TensorSpec::f16([8, bucket.height / 32, bucket.width / 32])
+}
+
+/// The same with several buckets at resolution 64, of which some have as many bytes.
+pub fn bucketed(mut spec: DatasetSpec) -> DatasetSpec {
+    for (width, height) in [(128, 32), (32, 128), (64, 32), (96, 32)] {
+        let bucket = Bucket { resolution: 64, width, height };
+        spec.latents.insert(bucket, form(bucket));
+    }
+    spec
+}
+
+/// The bucket of a sample's image at a resolution, if it can be used there.
+pub fn bucket(spec: &DatasetSpec, sample_id: u64, resolution: u32) -> Option<Bucket> {
+    let buckets: Vec<Bucket> = spec.latents.keys().copied().filter(|b| b.resolution == resolution).collect();
+    let drawn = buckets.get((hash(sample_id, 3) % buckets.len().max(1) as u64) as usize).copied();
+    drawn.filter(|_| fate(sample_id).2.contains(&resolution))
 }
 
 pub fn writer(folder: &Path, spec: DatasetSpec) -> Writer {
@@ -111,18 +137,43 @@ pub fn batch(ids: &[u64], spec: &DatasetSpec) -> RecordBatch {
         texts(&|id| Some(fate(id).0.into())),
         texts(&|id| fate(id).1.map(str::to_owned)),
     ];
-    let latents = spec.latents.iter().map(|(r, tensor)| (format!("latents_{r}"), Some(*r), tensor));
-    for (name, resolution, form) in latents.chain([("text".into(), None, &spec.text)]) {
-        let there = |id: u64| resolution.map_or(fate(id).0 == "kept", |r| fate(id).2.contains(&r));
-        let values = ids.iter().map(|id| there(*id).then(|| tensor(*id, &name, form.bytes())));
-        let width = form.bytes() as i32;
-        let array = FixedSizeBinaryArray::try_from_sparse_iter_with_size(values, width).unwrap();
-        let shape = serde_json::to_string(&form.shape).unwrap();
-        let metadata = [("dtype".to_owned(), "f16".to_owned()), ("shape".to_owned(), shape)];
-        fields.push(Field::new(name, DataType::FixedSizeBinary(width), true).with_metadata(metadata.into()));
-        columns.push(Arc::new(array));
+    for resolution in spec.resolutions() {
+        let buckets: Vec<Option<Bucket>> = ids.iter().map(|id| bucket(spec, *id, resolution)).collect();
+        let values = ids.iter().zip(&buckets).map(|(id, bucket)| bucket.map(|b| latents(spec, *id, b)));
+        let values = values.collect::<LargeBinaryArray>();
+        let shapes: Vec<_> =
+            spec.latents.iter().filter(|(b, _)| b.resolution == resolution).map(|(_, f)| f).collect();
+        let metadata = metadata(if let [only] = shapes[..] { Some(only) } else { None });
+        let name = format!("latents_{resolution}");
+        fields.push(Field::new(name, DataType::LargeBinary, true).with_metadata(metadata));
+        columns.push(Arc::new(values));
+        let sizes = sizes(&buckets);
+        fields.push(Field::new(format!("size_{resolution}"), sizes.data_type().clone(), true));
+        columns.push(Arc::new(sizes));
     }
+    let width = spec.text.bytes() as i32;
+    let text = ids.iter().map(|id| (fate(*id).0 == "kept").then(|| tensor(*id, "text", width as usize)));
+    columns.push(Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(text, width).unwrap()));
+    let metadata = metadata(Some(&spec.text));
+    fields.push(Field::new("text", DataType::FixedSizeBinary(width), true).with_metadata(metadata));
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
+}
+
+/// The latents of a sample's image in a bucket.
+fn latents(spec: &DatasetSpec, sample_id: u64, bucket: Bucket) -> Vec<u8> {
+    tensor(sample_id, &format!("latents_{bucket}"), spec.latents[&bucket].bytes())
+}
+
+fn metadata(form: Option<&TensorSpec>) -> HashMap<String, String> {
+    let shape = form.map(|form| ("shape".to_owned(), serde_json::to_string(&form.shape).unwrap()));
+    [("dtype".to_owned(), "f16".to_owned())].into_iter().chain(shape).collect()
+}
+
+fn sizes(buckets: &[Option<Bucket>]) -> FixedSizeListArray {
+    let sizes = buckets.iter().flat_map(|bucket| bucket.map_or([0; 2], |b| [b.width, b.height]));
+    let nulls = NullBuffer::from_iter(buckets.iter().map(Option::is_some));
+    let item = Arc::new(Field::new_list_field(DataType::UInt32, true));
+    FixedSizeListArray::new(item, 2, Arc::new(UInt32Array::from_iter_values(sizes)), Some(nulls))
 }
 
 /// Writes a unit in batches of `batch_rows`.
@@ -154,13 +205,12 @@ pub fn open(folder: &Path) -> Dataset {
 }
 
 /// Checks the bytes of rows against what the sample ids say.
-pub fn check_tensors(spec: &DatasetSpec, resolution: u32, ids: &[u64], latents: &[u8], text: &[u8]) {
-    let form = &spec.latents[&resolution];
-    assert_eq!((latents.len(), text.len()), (ids.len() * form.bytes(), ids.len() * spec.text.bytes()));
+pub fn check_tensors(spec: &DatasetSpec, bucket: Bucket, ids: &[u64], found: &[u8], text: &[u8]) {
+    let (row, text_row) = (spec.latents[&bucket].bytes(), spec.text.bytes());
+    assert_eq!((found.len(), text.len()), (ids.len() * row, ids.len() * text_row));
     for (i, id) in ids.iter().enumerate() {
-        let part = |bytes: &[u8], n: usize| bytes[i * n..(i + 1) * n].to_vec();
-        assert_eq!(part(latents, form.bytes()), tensor(*id, &format!("latents_{resolution}"), form.bytes()));
-        assert_eq!(part(text, spec.text.bytes()), tensor(*id, "text", spec.text.bytes()));
+        assert_eq!(found[i * row..][..row], latents(spec, *id, bucket));
+        assert_eq!(text[i * text_row..][..text_row], tensor(*id, "text", text_row));
     }
 }
 

@@ -1,7 +1,10 @@
 //! What the trainer's tests share: a small dataset of random latents, a tiny U-Net, and observers.
 
-use arrow::array::{ArrayRef, FixedSizeBinaryArray, RecordBatch, StringArray, UInt64Array};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::array::{
+    Array, ArrayRef, FixedSizeBinaryArray, FixedSizeListArray, LargeBinaryArray, RecordBatch, StringArray,
+    UInt64Array,
+};
+use arrow::datatypes::{DataType, Field, Schema, UInt32Type};
 use half::f16;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tch::Device;
 use tidemill_models::{SchedulerConfig, Start, UNet2DConditionModel, UNetConfig};
-use tidemill_store::{Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
+use tidemill_store::{Bucket, Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
 use tidemill_train::{
     CheckpointConfig, Draw, EmaConfig, Job, Observer, PhaseConfig, Precision, Purpose, StepMetrics,
     TrainConfig,
@@ -20,7 +23,8 @@ const TEXT: [u32; 2] = [5, 6];
 
 /// Writes a dataset of 50 rows at two resolutions: latents of 4 x 4 and 6 x 6 cells.
 pub fn dataset(folder: &Path) {
-    let latents = BTreeMap::from([(64, TensorSpec::f16([4, 4, 4])), (128, TensorSpec::f16([4, 6, 6]))]);
+    let form = |resolution, cells| (Bucket::square(resolution), TensorSpec::f16([4, cells, cells]));
+    let latents = BTreeMap::from([form(64, 4), form(128, 6)]);
     let spec = DatasetSpec {
         format: tidemill_store::spec::FORMAT,
         latents,
@@ -52,16 +56,21 @@ fn batch(spec: &DatasetSpec) -> RecordBatch {
         Arc::new((0..ROWS).map(|_| Some("kept")).collect::<StringArray>()),
         Arc::new((0..ROWS).map(|_| None::<&str>).collect::<StringArray>()),
     ];
-    let latents = spec.latents.iter().map(|(r, form)| (format!("latents_{r}"), form));
-    for (name, form) in latents.chain([("text".to_string(), &spec.text)]) {
+    let mut add = |name: String, column: ArrayRef| {
+        fields.push(Field::new(name, column.data_type().clone(), true));
+        columns.push(column);
+    };
+    for (bucket, form) in &spec.latents {
         let rows = (0..ROWS).map(|row| Some(values(row, form.bytes())));
-        let array = FixedSizeBinaryArray::try_from_sparse_iter_with_size(rows, form.bytes() as i32).unwrap();
-        let shape = serde_json::to_string(&form.shape).unwrap();
-        let metadata = [("dtype".to_string(), "f16".to_string()), ("shape".to_string(), shape)];
-        let field = Field::new(name, DataType::FixedSizeBinary(form.bytes() as i32), true);
-        fields.push(field.with_metadata(metadata.into()));
-        columns.push(Arc::new(array));
+        let sizes = (0..ROWS).map(|_| Some([Some(bucket.width), Some(bucket.height)]));
+        let sizes = FixedSizeListArray::from_iter_primitive::<UInt32Type, _, _>(sizes, 2);
+        add(format!("latents_{bucket}"), Arc::new(rows.collect::<LargeBinaryArray>()));
+        add(format!("size_{bucket}"), Arc::new(sizes));
     }
+    let width = spec.text.bytes();
+    let rows = (0..ROWS).map(|row| Some(values(row, width)));
+    let text = FixedSizeBinaryArray::try_from_sparse_iter_with_size(rows, width as i32).unwrap();
+    add("text".into(), Arc::new(text));
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
 }
 

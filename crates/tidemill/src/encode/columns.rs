@@ -1,44 +1,86 @@
 //! Between Arrow columns and the flat buffers that tensors are made of. Null rows are left out on the way in and
 //! come back as nulls on the way out.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, RecordBatch, StringArray};
-use arrow::buffer::{Buffer, NullBuffer};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, LargeBinaryArray, RecordBatch, StringArray,
+};
+use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow::compute::filter;
-use arrow::datatypes::{DataType, Field, Int32Type};
+use arrow::datatypes::{DataType, Field, Int32Type, UInt32Type};
 use half::f16;
 
 use crate::error::{Error, Result};
 
-/// The u8 CHW pixels of the rows that have any.
-pub struct Pixels {
-    /// Side in pixels.
-    pub resolution: i64,
-    /// Which rows of the batch have pixels.
-    pub valid: Vec<bool>,
-    array: FixedSizeBinaryArray,
+/// The u8 CHW pixels of a batch at one resolution.
+pub struct Pixels<'a> {
+    /// In pixels.
+    pub resolution: u32,
+    /// Width and height of each row's image, if it has one.
+    pub sizes: Vec<Option<(u32, u32)>>,
+    /// The size that all images have, if `Prepare` says that there is only one.
+    pub only_size: Option<(u32, u32)>,
+    array: &'a LargeBinaryArray,
 }
 
-impl Pixels {
-    pub fn read(column: &ArrayRef, resolution: i64) -> Result<Self> {
-        let expected = DataType::FixedSizeBinary(3 * (resolution * resolution) as i32);
-        if *column.data_type() != expected {
-            return Err(wrong_type(&format!("pixels_{resolution}"), column, &expected.to_string()));
+impl<'a> Pixels<'a> {
+    /// Reads `pixels_R` and `size_R`.
+    pub fn read(batch: &'a RecordBatch, resolution: u32) -> Result<Self> {
+        let (name, schema) = (format!("pixels_{resolution}"), batch.schema());
+        let column = find(batch, &name)?;
+        let array = column.as_binary_opt().ok_or_else(|| wrong_type(&name, column, "LargeBinary"))?;
+        let sizes = sizes(batch, resolution, array)?;
+        let shape = schema.field_with_name(&name)?.metadata().get("shape");
+        let only_size = match shape.and_then(|text| serde_json::from_str::<[u32; 3]>(text).ok()) {
+            Some([3, height, width]) => Some((width, height)),
+            _ => None,
+        };
+        Ok(Self { resolution, sizes, only_size, array })
+    }
+
+    /// The rows that have pixels, by width and height: only images of one size fit into one tensor.
+    pub fn groups(&self) -> BTreeMap<(u32, u32), Vec<usize>> {
+        let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for (row, size) in self.sizes.iter().enumerate() {
+            if let Some(size) = size {
+                groups.entry(*size).or_default().push(row);
+            }
         }
-        let (valid, array) = only_valid(column)?;
-        Ok(Self { resolution, valid, array: array.as_fixed_size_binary().clone() })
+        groups
     }
 
-    /// Bytes of one image.
-    pub fn width(&self) -> usize {
-        self.array.value_length() as usize
+    /// The pixels of some rows, one after the other.
+    pub fn bytes(&self, rows: &[usize]) -> Vec<u8> {
+        let images: Vec<&[u8]> = rows.iter().map(|row| self.array.value(*row)).collect();
+        images.concat()
     }
+}
 
-    pub fn bytes(&self) -> &[u8] {
-        self.array.value_data()
-    }
+/// `size_R` of the rows that have pixels, checked against their number.
+fn sizes(batch: &RecordBatch, resolution: u32, pixels: &LargeBinaryArray) -> Result<Vec<Option<(u32, u32)>>> {
+    let name = format!("size_{resolution}");
+    let column = find(batch, &name)?;
+    let lists = column.as_fixed_size_list_opt().filter(|lists| lists.value_length() == 2);
+    let numbers = lists.and_then(|lists| lists.values().as_primitive_opt::<UInt32Type>());
+    let numbers = numbers.ok_or_else(|| wrong_type(&name, column, "FixedSizeList<UInt32, 2>"))?.values();
+    let size = |row: usize| {
+        if pixels.is_null(row) {
+            return Ok(None);
+        }
+        let (width, height, bytes) = (numbers[2 * row], numbers[2 * row + 1], pixels.value(row).len());
+        if column.is_valid(row) && 3 * u64::from(width) * u64::from(height) == bytes as u64 {
+            return Ok(Some((width, height)));
+        }
+        let found = format!("row {row} of `pixels_{resolution}` has {bytes} bytes");
+        Err(Error::Encode(format!("{found}, but `{name}` says that it is {width}x{height} RGB pixels")))
+    };
+    (0..batch.num_rows()).map(size).collect()
+}
+
+fn find<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
+    batch.column_by_name(name).ok_or_else(|| Error::Encode(format!("the batch has no column `{name}`")))
 }
 
 /// The token ids of the rows that have any.
@@ -82,58 +124,86 @@ fn wrong_type(name: &str, column: &ArrayRef, expected: &str) -> Error {
     Error::Encode(format!("column `{name}` is {}, but Prepare gives {expected}", column.data_type()))
 }
 
-/// One output column while it is filled: the values of the valid rows, in order.
+/// One output column while it is filled.
 pub struct Encoded {
-    name: String,
-    shape: Vec<i64>,
-    rows: Vec<usize>,
-    total: usize,
-    /// Row-major values of the valid rows, one after the other.
-    pub values: Vec<f16>,
+    field: Field,
+    /// Values of each row; of a null one as many as the column's type asks for.
+    widths: Vec<usize>,
+    valid: Vec<bool>,
+    /// Row-major values of all rows, one after the other.
+    values: Vec<f16>,
 }
 
 impl Encoded {
-    pub fn new(name: String, shape: Vec<i64>, valid: &[bool]) -> Self {
-        let rows: Vec<usize> = valid.iter().enumerate().filter(|(_, v)| **v).map(|(i, _)| i).collect();
-        let values = Vec::with_capacity(rows.len() * shape.iter().product::<i64>() as usize);
-        Self { name, shape, rows, total: valid.len(), values }
+    /// The column `text`, in which every row has one shape.
+    pub fn text(shape: &[i64], valid: Vec<bool>) -> Self {
+        let bytes = 2 * count(shape) as i32;
+        let field = tensor_field("text", DataType::FixedSizeBinary(bytes), Some(shape));
+        Self::new(field, vec![count(shape); valid.len()], valid)
     }
 
-    pub fn field(&self) -> Field {
-        tensor_field(&self.name, &self.shape)
+    /// The column `latents_R`: the shape of each row that has one, and the only shape there can be, if it is.
+    pub fn latents(resolution: u32, shapes: &[Option<[i64; 3]>], only: Option<[i64; 3]>) -> Self {
+        let only = only.as_ref().map(|shape| &shape[..]);
+        let field = tensor_field(&format!("latents_{resolution}"), DataType::LargeBinary, only);
+        let widths = shapes.iter().map(|shape| shape.map_or(0, |shape| count(&shape)));
+        Self::new(field, widths.collect(), shapes.iter().map(Option::is_some).collect())
     }
 
-    /// Values of one row.
-    fn width(&self) -> usize {
-        self.shape.iter().product::<i64>() as usize
+    fn new(field: Field, widths: Vec<usize>, valid: Vec<bool>) -> Self {
+        let values = vec![f16::ZERO; widths.iter().sum()];
+        Self { field, widths, valid, values }
+    }
+
+    pub fn field(&self) -> &Field {
+        &self.field
+    }
+
+    /// Sets the values of some rows, given one after the other.
+    pub fn put(&mut self, rows: &[usize], mut values: &[f16]) {
+        let starts: Vec<usize> = starts(&self.widths).collect();
+        for &row in rows {
+            let (own, rest) = values.split_at(self.widths[row]);
+            self.values[starts[row]..][..own.len()].copy_from_slice(own);
+            values = rest;
+        }
     }
 
     /// Sets `failed` for every row with an infinity or NaN.
     pub fn mark_not_finite(&self, failed: &mut [bool]) {
-        for (&row, values) in self.rows.iter().zip(self.values.chunks(self.width())) {
-            failed[row] |= values.iter().any(|v| !v.is_finite());
+        for ((start, width), failed) in starts(&self.widths).zip(&self.widths).zip(failed) {
+            *failed |= self.values[start..start + width].iter().any(|value| !value.is_finite());
         }
     }
 
     /// The column: rows without values and failed rows are null.
-    pub fn scatter(self, failed: &[bool]) -> Result<FixedSizeBinaryArray> {
-        let width = self.width();
-        let mut valid = vec![false; self.total];
-        for &row in &self.rows {
-            valid[row] = !failed[row];
-        }
-        let values = if self.rows.len() == self.total {
-            self.values
-        } else {
-            let mut all = vec![f16::ZERO; self.total * width];
-            for (&row, values) in self.rows.iter().zip(self.values.chunks(width)) {
-                all[row * width..(row + 1) * width].copy_from_slice(values);
+    pub fn into_array(self, failed: &[bool]) -> Result<ArrayRef> {
+        let nulls: NullBuffer =
+            self.valid.iter().zip(failed).map(|(valid, failed)| *valid && !failed).collect();
+        let bytes = little_endian(self.values);
+        Ok(match self.field.data_type() {
+            DataType::FixedSizeBinary(width) => {
+                Arc::new(FixedSizeBinaryArray::try_new(*width, bytes, Some(nulls))?)
             }
-            all
-        };
-        let bytes = (2 * width) as i32;
-        Ok(FixedSizeBinaryArray::try_new(bytes, little_endian(values), Some(NullBuffer::from(valid)))?)
+            _ => {
+                let offsets = OffsetBuffer::from_lengths(self.widths.iter().map(|width| 2 * width));
+                Arc::new(LargeBinaryArray::try_new(offsets, bytes, Some(nulls))?)
+            }
+        })
     }
+}
+
+fn count(shape: &[i64]) -> usize {
+    shape.iter().product::<i64>() as usize
+}
+
+/// Where each row's values begin.
+fn starts(widths: &[usize]) -> impl Iterator<Item = usize> {
+    widths.iter().scan(0, |next, width| {
+        let start = *next;
+        *next += width;
+        Some(start)
+    })
 }
 
 /// The values' bytes; on little-endian machines without a copy.
@@ -146,12 +216,14 @@ fn little_endian(mut values: Vec<f16>) -> Buffer {
     Buffer::from_vec(values)
 }
 
-/// A nullable tensor column: FixedSizeBinary of f16, with `dtype` and `shape` in its metadata.
-pub fn tensor_field(name: &str, shape: &[i64]) -> Field {
-    let bytes = 2 * shape.iter().product::<i64>();
-    let shape = shape.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
-    let metadata = [("dtype".to_string(), "f16".to_string()), ("shape".to_string(), format!("[{shape}]"))];
-    Field::new(name, DataType::FixedSizeBinary(bytes as i32), true).with_metadata(HashMap::from(metadata))
+/// A nullable tensor column of f16, with `dtype` in its metadata, and `shape` where all rows have the same.
+fn tensor_field(name: &str, data_type: DataType, shape: Option<&[i64]>) -> Field {
+    let mut metadata = HashMap::from([("dtype".to_string(), "f16".to_string())]);
+    if let Some(shape) = shape {
+        let shape = shape.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+        metadata.insert("shape".to_string(), format!("[{shape}]"));
+    }
+    Field::new(name, data_type, true).with_metadata(metadata)
 }
 
 /// Moves failed rows to quarantine.
@@ -166,4 +238,50 @@ pub fn mark_failed(batch: &RecordBatch, failed: &[bool]) -> Result<RecordBatch> 
         columns[i] = Arc::new(new);
     }
     Ok(RecordBatch::try_new(schema, columns)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::FixedSizeListArray;
+
+    use super::*;
+
+    fn batch(bytes: [Option<&[u8]>; 4]) -> RecordBatch {
+        let sizes = [Some([2, 1]), None, Some([1, 1]), Some([2, 1])].map(|size| size.map(|s| s.map(Some)));
+        let sizes = FixedSizeListArray::from_iter_primitive::<UInt32Type, _, _>(sizes, 2);
+        let pixels: LargeBinaryArray = bytes.into_iter().collect();
+        RecordBatch::try_from_iter([("pixels_8", Arc::new(pixels) as ArrayRef), ("size_8", Arc::new(sizes))])
+            .unwrap()
+    }
+
+    #[test]
+    fn rows_are_grouped_by_size_and_come_back_in_order() {
+        let batch = batch([Some(b"abcdef"), None, Some(b"ghi"), Some(b"jklmno")]);
+        let pixels = Pixels::read(&batch, 8).unwrap();
+        let groups: Vec<_> = pixels.groups().into_iter().collect();
+        assert_eq!(groups, [((1, 1), vec![2]), ((2, 1), vec![0, 3])]);
+        assert_eq!(pixels.bytes(&[0, 3]), b"abcdefjklmno");
+        assert_eq!(pixels.only_size, None);
+
+        let shapes: Vec<_> =
+            pixels.sizes.iter().map(|size| size.map(|(w, h)| [1, i64::from(h), i64::from(w)])).collect();
+        let mut encoded = Encoded::latents(8, &shapes, None);
+        let values = [1.0, 2.0, 3.0, 4.0, f32::INFINITY].map(f16::from_f32);
+        encoded.put(&[0, 3], &values[..4]);
+        encoded.put(&[2], &values[4..]);
+        let mut failed = vec![false; 4];
+        encoded.mark_not_finite(&mut failed);
+        assert_eq!(failed, [false, false, true, false]);
+        let array = encoded.into_array(&failed).unwrap();
+        let bytes = |values: &[f16]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+        let rows: Vec<_> = array.as_binary::<i64>().iter().map(|row| row.map(<[u8]>::to_vec)).collect();
+        assert_eq!(rows, [Some(bytes(&values[..2])), None, None, Some(bytes(&values[2..4]))]);
+    }
+
+    #[test]
+    fn pixels_of_another_size_than_they_say_are_refused() {
+        let batch = batch([Some(b"abc"), None, Some(b"ghi"), Some(b"jklmno")]);
+        let error = Pixels::read(&batch, 8).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("row 0 of `pixels_8` has 3 bytes"), "{error}");
+    }
 }

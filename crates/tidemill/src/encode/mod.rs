@@ -13,7 +13,6 @@ use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder};
 use tidemill_torch::guard;
 
-pub use self::columns::tensor_field;
 use self::columns::{Encoded, Pixels, TokenIds, mark_failed};
 pub use self::config::{Dtype, EncodeConfig, Latents};
 use crate::error::{Error, Result};
@@ -56,7 +55,8 @@ impl Encode {
     }
 
     /// Encodes a batch of `Prepare`'s rows. `token_ids` becomes `text`, each `pixels_R` becomes `latents_R`, the
-    /// other columns stay. A row whose result is not finite in f16 is quarantined.
+    /// other columns stay. Images of one size are encoded together. A row whose result is not finite in f16 is
+    /// quarantined.
     ///
     /// # Errors
     /// A column of another type than `Prepare` gives, or a failure of libtorch.
@@ -64,8 +64,8 @@ impl Encode {
         let mut fields = Vec::with_capacity(batch.num_columns());
         let mut encoded: Vec<(usize, Encoded)> = Vec::new();
         for (i, (field, column)) in batch.schema().fields().iter().zip(batch.columns()).enumerate() {
-            if let Some(output) = self.encode_column(field.name(), column)? {
-                fields.push(Arc::new(output.field()));
+            if let Some(output) = self.encode_column(field.name(), column, batch)? {
+                fields.push(Arc::new(output.field().clone()));
                 encoded.push((i, output));
             } else {
                 fields.push(field.clone());
@@ -77,7 +77,7 @@ impl Encode {
         }
         let mut columns = batch.columns().to_vec();
         for (i, column) in encoded {
-            columns[i] = Arc::new(column.scatter(&failed)?);
+            columns[i] = column.into_array(&failed)?;
         }
         let schema = Schema::new_with_metadata(fields, batch.schema().metadata().clone());
         let batch = RecordBatch::try_new(Arc::new(schema), columns)?;
@@ -97,18 +97,19 @@ impl Encode {
         [tokens, self.text_encoder.config().hidden_size]
     }
 
-    /// Shape of one image's moments at `resolution` pixels a side.
+    /// Shape of one image's moments for its width and height in pixels.
     ///
     /// # Errors
-    /// If the resolution is no multiple of the VAE's factor.
-    pub fn latents_shape(&self, resolution: i64) -> Result<[i64; 3]> {
+    /// If a side is no multiple of the VAE's factor.
+    pub fn latents_shape(&self, (width, height): (u32, u32)) -> Result<[i64; 3]> {
         let config = self.vae.config();
         let factor = config.downscale();
-        if resolution % factor != 0 {
-            let message = format!("{resolution} pixels are no multiple of the VAE's factor {factor}");
+        let (width, height) = (i64::from(width), i64::from(height));
+        if width % factor != 0 || height % factor != 0 {
+            let message = format!("{width}x{height} pixels are no multiples of the VAE's factor {factor}");
             return Err(Error::Encode(message));
         }
-        Ok([2 * config.latent_channels, resolution / factor, resolution / factor])
+        Ok([2 * config.latent_channels, height / factor, width / factor])
     }
 
     /// The factor between the stored latents and what the U-Net sees.
@@ -116,35 +117,40 @@ impl Encode {
         self.vae.config().scaling_factor
     }
 
-    fn encode_column(&self, name: &str, column: &ArrayRef) -> Result<Option<Encoded>> {
+    fn encode_column(&self, name: &str, column: &ArrayRef, batch: &RecordBatch) -> Result<Option<Encoded>> {
         if name == "token_ids" {
             return self.encode_text(&TokenIds::read(column)?).map(Some);
         }
         match name.strip_prefix("pixels_").and_then(|r| r.parse().ok()) {
-            Some(resolution) => self.encode_images(&Pixels::read(column, resolution)?).map(Some),
+            Some(resolution) => self.encode_images(&Pixels::read(batch, resolution)?).map(Some),
             None => Ok(None),
         }
     }
 
     fn encode_images(&self, pixels: &Pixels) -> Result<Encoded> {
-        let r = pixels.resolution;
-        let shape = self.latents_shape(r)?.to_vec();
-        let mut encoded = Encoded::new(format!("latents_{r}"), shape, &pixels.valid);
-        for bytes in pixels.bytes().chunks(self.batch_size * pixels.width()) {
-            let n = (bytes.len() / pixels.width()) as i64;
-            encoded.values.extend(self.values(|| {
-                let images = Tensor::from_data_size(bytes, &[n, 3, r, r], Kind::Uint8).to(self.device);
-                self.vae.encode(&normalize(&images).to_kind(self.kind))
-            })?);
+        let shape = |size: &Option<(u32, u32)>| size.map(|size| self.latents_shape(size)).transpose();
+        let shapes = pixels.sizes.iter().map(shape).collect::<Result<Vec<_>>>()?;
+        let mut encoded = Encoded::latents(pixels.resolution, &shapes, shape(&pixels.only_size)?);
+        for ((width, height), rows) in pixels.groups() {
+            for rows in rows.chunks(self.batch_size) {
+                let (bytes, n) = (pixels.bytes(rows), rows.len() as i64);
+                let values = self.values(|| {
+                    let shape = [n, 3, height.into(), width.into()];
+                    let images = Tensor::from_data_size(&bytes, &shape, Kind::Uint8).to(self.device);
+                    self.vae.encode(&normalize(&images).to_kind(self.kind))
+                })?;
+                encoded.put(rows, &values);
+            }
         }
         Ok(encoded)
     }
 
     fn encode_text(&self, ids: &TokenIds) -> Result<Encoded> {
-        let mut encoded =
-            Encoded::new("text".into(), self.text_shape(ids.length as i64).to_vec(), &ids.valid);
-        for chunk in ids.ids().chunks(self.batch_size * ids.length) {
-            encoded.values.extend(self.embed_chunk(chunk, (chunk.len() / ids.length) as i64)?);
+        let mut encoded = Encoded::text(&self.text_shape(ids.length as i64), ids.valid.clone());
+        let rows: Vec<usize> = (0..ids.valid.len()).filter(|row| ids.valid[*row]).collect();
+        let chunks = ids.ids().chunks(self.batch_size * ids.length).zip(rows.chunks(self.batch_size));
+        for (chunk, rows) in chunks {
+            encoded.put(rows, &self.embed_chunk(chunk, rows.len() as i64)?);
         }
         Ok(encoded)
     }

@@ -10,7 +10,9 @@ use tidemill_data::{ClipTokenizer, Counts, InputUnit, Prepare};
 use tidemill_models::{ModelFolder, digest};
 use tidemill_store::commit::UnitId;
 use tidemill_store::spec::FORMAT;
-use tidemill_store::{DatasetSpec, Digests, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter, Writer};
+use tidemill_store::{
+    Bucket, DatasetSpec, Digests, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter, Writer,
+};
 
 use super::{Attempt, Sink};
 use crate::encode::Encode;
@@ -117,8 +119,12 @@ fn short_digest(shaping: &Value) -> String {
 
 fn specification(run: &Run, encode: &Encode, digests: &ModelDigests) -> Result<DatasetSpec> {
     let mut latents = BTreeMap::new();
-    for &resolution in &run.file.prepare.resolutions {
-        latents.insert(resolution, tensor(&encode.latents_shape(resolution.into())?));
+    let prepare = &run.file.prepare;
+    for &resolution in &prepare.resolutions {
+        for (width, height) in prepare.sizes(resolution) {
+            let bucket = Bucket { resolution, width, height };
+            latents.insert(bucket, tensor(&encode.latents_shape((width, height))?));
+        }
     }
     Ok(DatasetSpec {
         format: FORMAT,
@@ -129,7 +135,7 @@ fn specification(run: &Run, encode: &Encode, digests: &ModelDigests) -> Result<D
         scaling_factor: encode.scaling_factor(),
         validation_share: run.file.validation.share,
         row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
-        prepare: json!({ "crop": run.file.prepare.crop, "resample": run.file.prepare.resample }),
+        prepare: json!({ "crop": prepare.crop, "flip": prepare.flip, "resample": prepare.resample }),
     })
 }
 

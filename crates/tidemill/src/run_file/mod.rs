@@ -153,7 +153,7 @@ impl Run {
     pub fn prepare(&self) -> Result<Prepare> {
         let RunFile { source, filter, prepare, .. } = &self.file;
         let tokenizer = Arc::new(ClipTokenizer::open(&self.models()?.tokenizer())?);
-        Prepare::new(prepare, filter, source, tokenizer).map_err(|e| self.locate(e))
+        Prepare::new(prepare, filter, source, tokenizer, self.file.seed).map_err(|e| self.locate(e))
     }
 
     /// Checks that the models can take what `Prepare` gives, from their configurations alone.
@@ -165,10 +165,14 @@ impl Run {
         let vae = VaeConfig::read(&models.vae().join("config.json"))?;
         ClipTextConfig::read(&models.text_encoder().join("config.json"))?;
         let factor = vae.downscale();
-        match self.file.prepare.resolutions.iter().find(|r| i64::from(**r) % factor != 0) {
-            Some(r) => {
-                let message = format!("{r} is no multiple of {factor}, the VAE's pixels per latent cell");
-                Err(self.refuse("prepare.resolutions", message))
+        let prepare = &self.file.prepare;
+        let sizes = prepare.resolutions.iter().flat_map(|&resolution| prepare.sizes(resolution));
+        let mut sides = sizes.flat_map(|(width, height)| [width, height]);
+        match sides.find(|side| i64::from(*side) % factor != 0) {
+            Some(side) => {
+                let message = format!("{side} is no multiple of {factor}, the VAE's pixels per latent cell");
+                let listed = if prepare.resolutions.contains(&side) { "resolutions" } else { "buckets" };
+                Err(self.refuse(&format!("prepare.{listed}"), message))
             }
             None => Ok(()),
         }
@@ -218,12 +222,23 @@ impl Run {
     /// What training needs.
     ///
     /// # Errors
-    /// A value in `[train]` that makes no sense, or no phase.
+    /// A value in `[train]` that makes no sense, no phase, or a phase whose images would be of several sizes.
     pub fn validate_train(&self) -> Result<()> {
         self.file.train.validate().map_err(|error| match error {
             tidemill_train::Error::Config { key, message } => self.refuse(&key, message),
             error => error.into(),
-        })
+        })?;
+        // Better now than after days of preprocessing.
+        let phases = self.file.train.phase.iter().enumerate();
+        let sizes = |resolution| self.file.prepare.sizes(resolution).len();
+        match phases.map(|(i, phase)| (i, sizes(phase.resolution))).find(|(_, sizes)| *sizes > 1) {
+            Some((i, sizes)) => {
+                let message =
+                    format!("prepare.crop = \"bucket\" makes {sizes} buckets here; training takes one");
+                Err(self.refuse(&format!("train.phase.{i}.resolution"), message))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The resolution that training ends at and pictures are drawn at.

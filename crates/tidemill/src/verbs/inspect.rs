@@ -59,10 +59,10 @@ fn dataset(uri: &str, reporter: &Reporter) -> Result<Value> {
             reporter.say(format!("    {what} {reason}: {n}"));
         }
     }
-    for (resolution, tensor) in &spec.latents {
+    for (bucket, tensor) in &spec.latents {
         reporter.say(format!(
-            "  latents_{resolution}: {} {:?}, {} training rows, {} held out",
-            tensor.dtype, tensor.shape, totals.training[resolution], totals.validation[resolution]
+            "  latents-{bucket}: {} {:?}, {} training rows, {} held out",
+            tensor.dtype, tensor.shape, totals.training[bucket], totals.validation[bucket]
         ));
     }
     reporter.say(format!("  text: {} {:?}", spec.text.dtype, spec.text.shape));

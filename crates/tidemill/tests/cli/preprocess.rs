@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{command, files, tidemill_json, world};
 use serde_json::Value;
-use tidemill_store::{Dataset, Split};
+use tidemill_store::{Bucket, Dataset, Split};
 
 const ROWS: usize = 192;
 
@@ -53,13 +53,27 @@ fn every_row_ends_in_one_place_and_a_second_run_does_nothing() {
     let (code, inspected) = tidemill_json(&["inspect", folder.path().join("out/dataset").to_str().unwrap()]);
     assert_eq!((code, &inspected["rows"]), (0, &first["rows"]));
     let dataset = Dataset::open(folder.path().join("out/dataset").to_str().unwrap()).unwrap();
-    assert_eq!(dataset.rows(Split::Train, 32), rows("kept"));
-    let tensors = dataset.tensors(Split::Train, 32, usize::MAX).unwrap();
+    assert_eq!(dataset.rows(Split::Train, Bucket::square(32)), rows("kept"));
+    let tensors = dataset.tensors(Split::Train, Bucket::square(32), usize::MAX).unwrap();
     let values = |bytes: &[u8]| -> Vec<f32> {
         bytes.chunks(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
     };
     assert!(values(&tensors.latents).iter().all(|v| v.is_finite()));
     assert!(values(&tensors.text).iter().any(|v| *v != 0.0));
+}
+
+#[test]
+fn every_kept_row_is_in_one_bucket_of_a_resolution() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 96);
+    let (code, result) = preprocess(&run, &["--set", "prepare.crop=bucket", "--set", "prepare.flip=true"]);
+    assert_eq!(code, 0, "{result}");
+    let dataset = Dataset::open(folder.path().join("out/dataset").to_str().unwrap()).unwrap();
+    let buckets = dataset.buckets(32);
+    let rows: Vec<u64> = buckets.iter().map(|bucket| dataset.rows(Split::Train, *bucket)).collect();
+    assert_eq!(rows.iter().sum::<u64>(), result["rows"]["kept"].as_u64().unwrap(), "{buckets:?} {rows:?}");
+    assert!(rows.iter().filter(|rows| **rows > 0).count() > 1, "{buckets:?} {rows:?}");
+    assert!(dataset.verify(|_| ()).damaged.is_empty());
 }
 
 #[test]

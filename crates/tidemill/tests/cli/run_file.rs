@@ -46,7 +46,6 @@ const CASES: &[Case] = &[
         &[],
         &["run.toml:2:8", "prepare.crop: \"centre\"", "did you mean `center`?"],
     ),
-    ("[prepare]\ncrop = \"bucket\"", &[], &["run.toml:2:8", "a later version brings `bucket`"]),
     (
         "[engine]\nkind = \"ray\"",
         &[],
@@ -58,6 +57,12 @@ const CASES: &[Case] = &[
     ("[prepare]\nresolutions = []", &[], &["run.toml:2:15", "prepare.resolutions: give at least one"]),
     ("[prepare]\nresolutions = [100]", &[], &["run.toml:2:15", "100 is no multiple of 8"]),
     ("[prepare]\nresolutions = [64, 64]", &[], &["run.toml:2:15", "64 is listed twice"]),
+    ("[prepare]\nbucket_step = 64", &[], &["run.toml:2:15", "only with crop = \"bucket\""]),
+    (
+        "[prepare]\ncrop = \"bucket\"\nbuckets.512 = [[512, 512]]",
+        &[],
+        &["run.toml:3:15", "prepare.buckets.512", "none of prepare.resolutions"],
+    ),
     ("[validation]\nshare = 1.0", &[], &["run.toml:2:9", "validation.share: must be"]),
     ("[encode]\nbatch_size = 0", &[], &["run.toml:2:14", "encode.batch_size: 0 is not between"]),
     ("[engine]\ndevice = \"gpu\"", &[], &["run.toml:2:10", "\"gpu\" is no device"]),

@@ -1,0 +1,163 @@
+//! The run file's section `[prepare]`: which part of a kept image becomes pixels, at which sizes.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+use super::bucket;
+use crate::config::refuse;
+use crate::error::Result;
+
+/// Pixel sides a U-Net with a factor-8 VAE and three downsamplings can take, within reason.
+const RESOLUTIONS: RangeInclusive<u32> = 8..=4096;
+
+/// Sides of a bucket: up to four times a resolution.
+const SIDES: RangeInclusive<u32> = 8..=16384;
+
+/// What a bucket's long side may be of its short one, unless `max_bucket_aspect` says otherwise: as in SDXL.
+const MAX_BUCKET_ASPECT: f64 = 4.0;
+
+/// `[prepare]`: how a kept image becomes pixels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PrepareConfig {
+    /// Resolutions R in pixels: squares of R x R, or buckets of about as many pixels. A row serves every resolution
+    /// for which its crop needs no enlarging.
+    pub resolutions: Vec<u32>,
+    /// Which part of the image is used.
+    pub crop: Crop,
+    /// Whether every second image, drawn by its sample id, is mirrored left to right.
+    pub flip: bool,
+    /// Resampling filter.
+    pub resample: Resample,
+    /// With `crop = "bucket"`: the sides of the buckets are multiples of this. By default 64 from R = 256 on, below
+    /// R / 4 rounded to a multiple of 8.
+    pub bucket_step: Option<u32>,
+    /// With `crop = "bucket"`: greatest ratio of a bucket's long side to its short one; 4 by default.
+    pub max_bucket_aspect: Option<f64>,
+    /// With `crop = "bucket"`: the buckets of a resolution as `[width, height]`, instead of the list made of step and
+    /// aspect.
+    pub buckets: BTreeMap<String, Vec<[u32; 2]>>,
+}
+
+/// Which part of an image is used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Crop {
+    /// The largest square in the middle.
+    #[default]
+    Center,
+    /// The largest square, at a place drawn by sample id and resolution.
+    Random,
+    /// The largest rectangle in the middle that has the aspect of the nearest bucket.
+    Bucket,
+}
+
+/// Resampling filters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resample {
+    /// Pillow's antialiased bicubic (a = -0.5).
+    #[default]
+    Bicubic,
+}
+
+impl Default for PrepareConfig {
+    fn default() -> Self {
+        Self {
+            resolutions: vec![256],
+            crop: Crop::default(),
+            flip: false,
+            resample: Resample::default(),
+            bucket_step: None,
+            max_bucket_aspect: None,
+            buckets: BTreeMap::new(),
+        }
+    }
+}
+
+impl PrepareConfig {
+    /// The sizes, width and height, that images can have at a resolution: one square, or the buckets.
+    pub fn sizes(&self, resolution: u32) -> Vec<(u32, u32)> {
+        if self.crop != Crop::Bucket {
+            return vec![(resolution, resolution)];
+        }
+        if let Some(listed) = self.buckets.get(&resolution.to_string()) {
+            return listed.iter().map(|&[width, height]| (width, height)).collect();
+        }
+        let step = self.bucket_step.unwrap_or_else(|| bucket::default_step(resolution));
+        bucket::list(resolution, step, self.max_bucket_aspect.unwrap_or(MAX_BUCKET_ASPECT))
+    }
+
+    /// Whether the run's seed has a part in the pixels.
+    pub(super) fn draws(&self) -> bool {
+        self.flip || self.crop == Crop::Random
+    }
+
+    /// Refuses resolutions and buckets that cannot be used.
+    ///
+    /// # Errors
+    /// Names the key and says what would be right.
+    pub fn validate(&self) -> Result<()> {
+        let key = "prepare.resolutions";
+        if self.resolutions.is_empty() {
+            return refuse(key, "give at least one, such as [256]");
+        }
+        let mut seen = HashSet::new();
+        for &resolution in &self.resolutions {
+            check_side(key, resolution, RESOLUTIONS)?;
+            if !seen.insert(resolution) {
+                return refuse(key, format!("{resolution} is listed twice"));
+            }
+        }
+        self.validate_buckets()
+    }
+
+    fn validate_buckets(&self) -> Result<()> {
+        let given = [
+            ("prepare.bucket_step", self.bucket_step.is_some()),
+            ("prepare.max_bucket_aspect", self.max_bucket_aspect.is_some()),
+            ("prepare.buckets", !self.buckets.is_empty()),
+        ];
+        if let Some((key, _)) = given.into_iter().find(|(_, given)| *given && self.crop != Crop::Bucket) {
+            return refuse(key, "has a meaning only with crop = \"bucket\"; set that, or leave it out");
+        }
+        if let Some(step) = self.bucket_step {
+            check_side("prepare.bucket_step", step, RESOLUTIONS)?;
+        }
+        if self.max_bucket_aspect.is_some_and(|aspect| !(1.0..=16.0).contains(&aspect)) {
+            return refuse("prepare.max_bucket_aspect", "is long side / short side, between 1 and 16");
+        }
+        self.buckets.iter().try_for_each(|(resolution, sizes)| self.validate_list(resolution, sizes))
+    }
+
+    fn validate_list(&self, resolution: &str, sizes: &[[u32; 2]]) -> Result<()> {
+        let key = format!("prepare.buckets.{resolution}");
+        if !self.resolutions.iter().any(|known| known.to_string() == resolution) {
+            return refuse(
+                key,
+                format!("{resolution} is none of prepare.resolutions, {:?}", self.resolutions),
+            );
+        }
+        if sizes.is_empty() {
+            return refuse(key, "give at least one [width, height], or leave the list out");
+        }
+        let mut seen = HashSet::new();
+        for size in sizes {
+            size.iter().try_for_each(|&side| check_side(&key, side, SIDES))?;
+            if !seen.insert(size) {
+                return refuse(key, format!("{size:?} is listed twice"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_side(key: &str, side: u32, range: RangeInclusive<u32>) -> Result<()> {
+    if range.contains(&side) && side.is_multiple_of(8) {
+        return Ok(());
+    }
+    let (low, high) = range.into_inner();
+    refuse(key, format!("{side} is no multiple of 8 between {low} and {high}"))
+}
