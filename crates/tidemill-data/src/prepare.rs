@@ -13,6 +13,8 @@ use serde::Serialize;
 
 use self::input::Input;
 use self::output::{Output, output_schema};
+use crate::caption::config::CaptionConfig;
+use crate::caption::{self, CaptionStage};
 use crate::config::{Columns, FilterConfig, PrepareConfig, SourceConfig};
 use crate::decode;
 use crate::error::{Result, RowError};
@@ -26,11 +28,11 @@ const IMAGE_VERSION: u32 = 1;
 /// Digests (BLAKE3, hex) of what shapes each group of output columns, so that a change redoes only that group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digests {
-    /// Which rows are kept and what is carried along: columns and filters.
+    /// Which rows are kept and what is carried along: columns, captions and filters.
     pub rows: String,
     /// `pixels_R` and `crop_R`: image column, resolutions, crop, resampling, version of the code.
     pub images: String,
-    /// `token_ids`: caption column and tokenizer.
+    /// `token_ids`: caption columns, `[caption]`, the seed if it decides anything, and the tokenizer.
     pub text: String,
 }
 
@@ -41,6 +43,7 @@ pub struct Prepare {
     carry: Vec<String>,
     scores: Vec<String>,
     filters: Vec<Filter>,
+    captions: CaptionStage,
     tokenizer: Arc<ClipTokenizer>,
     digests: Digests,
 }
@@ -60,7 +63,7 @@ struct Row {
 }
 
 impl Prepare {
-    /// Checks the configuration and makes the stage.
+    /// Checks the configuration and makes the stage. `seed` is the run's.
     ///
     /// # Errors
     /// [`crate::Error::Config`] naming the key.
@@ -68,16 +71,20 @@ impl Prepare {
         config: &PrepareConfig,
         filter: &FilterConfig,
         source: &SourceConfig,
+        caption: &CaptionConfig,
+        seed: u64,
         tokenizer: Arc<ClipTokenizer>,
     ) -> Result<Self> {
         config.validate()?;
         filter.validate()?;
         source.validate_columns()?;
         let columns = source.columns.clone();
+        let captions = CaptionStage::new(caption, &columns, seed)?;
+        let text = caption::identity(caption, &columns.caption, seed);
         let digests = Digests {
-            rows: digest(&(&columns, &source.carry, filter, &config.resolutions)),
+            rows: digest(&(&columns, &source.carry, &text, filter, &config.resolutions)),
             images: digest(&(&columns.image, config, IMAGE_VERSION)),
-            text: digest(&(&columns.caption, tokenizer.digest())),
+            text: digest(&(&text, tokenizer.digest())),
         };
         Ok(Self {
             config: config.clone(),
@@ -85,6 +92,7 @@ impl Prepare {
             carry: source.carry.clone(),
             scores: filter.score.keys().cloned().collect(),
             filters: filters(filter, &config.resolutions),
+            captions,
             tokenizer,
             digests,
         })
@@ -96,7 +104,7 @@ impl Prepare {
     /// # Errors
     /// If a carried column is missing.
     pub fn schema(&self, input: &Schema) -> Result<SchemaRef> {
-        output_schema(input, &self.carry, &self.config.resolutions)
+        output_schema(input, &self.carry, &self.config.resolutions, self.captions.has_choice(input))
     }
 
     /// Digests of everything that shapes the output.
@@ -111,7 +119,7 @@ impl Prepare {
     /// # Errors
     /// If a column is missing or has a wrong type. What is wrong with one row never fails the batch.
     pub fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
-        let input = Input::new(batch, &self.columns, &self.carry, &self.scores)?;
+        let input = Input::new(batch, &self.columns, &self.carry, &self.scores, &self.captions)?;
         let mut output = Output::new(&self.config, batch.num_rows());
         let rows = output
             .slots()
