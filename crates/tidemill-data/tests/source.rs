@@ -194,8 +194,11 @@ fn mistakes_in_the_columns_name_file_column_and_alternatives() {
     for part in ["a.parquet", "`jpg`", "source.columns.image", "`id`, `image`, `caption`, `score`"] {
         assert!(missing.contains(part), "{missing}");
     }
-    let wrong =
-        open_error(&with(Columns { image: "caption".into(), caption: "image".into(), ..Columns::default() }));
+    let wrong = open_error(&with(Columns {
+        image: "caption".into(),
+        caption: OneOrMany::One("image".into()),
+        ..Columns::default()
+    }));
     for part in ["a.parquet", "`caption`", "Utf8", "Binary"] {
         assert!(wrong.contains(part), "{wrong}");
     }
