@@ -1,16 +1,19 @@
-//! Captions per second on one core, ours and the Hugging Face `tokenizers` crate's (`encode_batch_fast`), the two taking
-//! turns within each sample so that whatever else the machine does hits both. `cargo bench --bench tokenizer`
-//! prints medians of five turns and their ratio; criterion's own report has each alone. The cache is warm for both, as it
-//! is after the first seconds of any run.
+//! Captions per second on one core: ours, the Hugging Face `tokenizers` crate, and transformers and the `tokenizers`
+//! wheel (`encode_batch_fast`) in Python. All take turns, so that whatever else the machine does hits each.
+//! `cargo bench --bench tokenizer` prints medians of five turns after one to warm up the caches, which is
+//! how they are after the first seconds of any run; criterion's own report has the two crates alone.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails by panicking")]
 
 #[path = "../tests/support/hugging_face.rs"]
 mod hugging_face;
 
+use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 use criterion::{Criterion, Throughput, criterion_group};
 use tidemill_data::ClipTokenizer;
@@ -44,7 +47,7 @@ impl Numbers {
 /// Captions of 5 to 20 words: nine in ten from a vocabulary of 20,000 by Zipf's law, one in ten a rare word of random
 /// letters; with capitals, commas, numbers and now and then a word that is not ASCII.
 fn captions(folder: &Path) -> Vec<String> {
-    let vocab: std::collections::HashMap<String, u32> =
+    let vocab: HashMap<String, u32> =
         serde_json::from_str(&std::fs::read_to_string(folder.join("vocab.json")).unwrap()).unwrap();
     let mut words: Vec<(u32, String)> = vocab
         .into_iter()
@@ -83,6 +86,11 @@ fn captions(folder: &Path) -> Vec<String> {
     (0..CAPTIONS).map(|_| caption(&mut numbers)).collect()
 }
 
+/// The vocabulary of the repository's tiny models, which is CLIP's.
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tokenizer")
+}
+
 struct Sides {
     ours: ClipTokenizer,
     theirs: Tokenizer,
@@ -91,7 +99,7 @@ struct Sides {
 
 impl Sides {
     fn new() -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tokenizer");
+        let folder = folder();
         let captions = captions(&folder);
         let ours = ClipTokenizer::open(&folder).unwrap();
         let theirs = hugging_face::tokenizer(&folder, true);
@@ -112,22 +120,66 @@ impl Sides {
     }
 }
 
-fn time(work: impl FnOnce()) -> Duration {
-    let start = Instant::now();
-    work();
-    start.elapsed()
+/// The peers in Python, in a process that waits for its turns.
+struct Python(Child);
+
+impl Python {
+    fn new(captions: &[String]) -> Self {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        serde_json::to_writer(&file, captions).unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/tokenizer.py");
+        let mut command = Command::new(std::env::var("TIDEMILL_PYTHON").unwrap());
+        command.arg(script).arg(folder()).arg(file.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut python = Self(command.spawn().unwrap());
+        // The answer means that the captions are read.
+        python.turn();
+        python
+    }
+
+    /// Seconds by name.
+    fn turn(&mut self) -> BTreeMap<String, f64> {
+        self.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
 }
 
-fn median(mut times: Vec<Duration>) -> f64 {
-    times.sort();
-    CAPTIONS as f64 / times[times.len() / 2].as_secs_f64()
+impl Drop for Python {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn time(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64()
+}
+
+/// Prints the median rates of all sides.
+fn take_turns(sides: &Sides) {
+    let mut python = Python::new(&sides.captions);
+    let mut seconds: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for turn in 0..=TURNS {
+        let mut times = python.turn();
+        times = times.into_iter().map(|(name, time)| (format!("{name} (Python)"), time)).collect();
+        times.insert("tidemill".into(), time(|| sides.ours()));
+        times.insert("tokenizers (crate)".into(), time(|| sides.theirs()));
+        for (name, time) in times.into_iter().filter(|_| turn > 0) {
+            seconds.entry(name).or_default().push(time);
+        }
+    }
+    for (name, mut seconds) in seconds {
+        seconds.sort_by(f64::total_cmp);
+        println!("{name:24} {:8.0} captions/s", CAPTIONS as f64 / seconds[TURNS / 2]);
+    }
 }
 
 fn bench(criterion: &mut Criterion) {
     let sides = Sides::new();
-    let (ours, theirs) = (0..TURNS).map(|_| (time(|| sides.ours()), time(|| sides.theirs()))).unzip();
-    let (ours, theirs) = (median(ours), median(theirs));
-    println!("captions/s on one core: ours {ours:.0}, tokenizers {theirs:.0}, ratio {:.1}", ours / theirs);
+    take_turns(&sides);
 
     let mut group = criterion.benchmark_group("clip tokenizer");
     group.throughput(Throughput::Elements(CAPTIONS as u64)).sample_size(10);
