@@ -1,4 +1,4 @@
-"""The peers of the tokenizer benchmark, in Python: for each line on standard input, the seconds each takes, as JSON."""
+"""The tokenizer benchmark's peers in Python: for each line of standard input each one's seconds, as JSON."""
 
 import json
 import os

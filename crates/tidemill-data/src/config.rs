@@ -54,7 +54,7 @@ pub enum Format {
 
 /// One string or a list of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected one string (a path or URI, a name, a text), or a list of them")]
+#[serde(untagged, expecting = "expected a string, or a list of them")]
 pub enum OneOrMany {
     /// `uri = "a"`
     One(String),

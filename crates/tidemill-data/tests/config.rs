@@ -35,7 +35,7 @@ fn unknown_keys_and_values_are_refused_by_name() {
     let cases = [
         (parse::<SourceConfig>(json!({"urls": "x"})).err(), "urls"),
         (parse::<SourceConfig>(json!({"format": "webdataset"})).err(), "webdataset"),
-        (parse::<SourceConfig>(json!({"uri": 3})).err(), "path or URI"),
+        (parse::<SourceConfig>(json!({"uri": 3})).err(), "a string, or a list"),
         (parse::<SourceConfig>(json!({"columns": {"img": "x"}})).err(), "img"),
         (parse::<FilterConfig>(json!({"score": {"a": {"least": 1}}})).err(), "least"),
         (parse::<CaptionConfig>(json!({"clean": "clip"})).err(), "clip"),
