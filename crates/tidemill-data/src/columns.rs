@@ -1,9 +1,12 @@
-//! Typed views of Arrow columns: image bytes without a copy, captions and numbers whatever their physical type.
+//! Typed views of Arrow columns: image bytes without a copy, texts and numbers whatever their physical type.
+
+use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, Float64Array, LargeBinaryArray, StringArray,
+    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, Float64Array, LargeBinaryArray, ListArray,
+    RecordBatch, StringArray,
 };
-use arrow::datatypes::{DataType, Float64Type};
+use arrow::datatypes::{DataType, Field, Float64Type};
 
 use crate::error::{Error, Result, RowError};
 
@@ -29,11 +32,26 @@ impl Place<'_> {
         }
     }
 
+    /// The column of a batch.
+    pub fn find<'b>(&self, batch: &'b RecordBatch) -> Result<&'b ArrayRef> {
+        batch.column_by_name(self.column).ok_or_else(|| Error::MissingColumn {
+            file: self.file.into(),
+            column: self.column.into(),
+            wanted_by: self.wanted_by.into(),
+            available: batch.schema().fields().iter().map(|field| field.name().clone()).collect(),
+        })
+    }
+
     /// Checks a column's type against the part it plays; carried columns may be anything.
     pub fn check(&self, data_type: &DataType) -> Result<()> {
         let (fits, expected) = match self.wanted_by {
             "source.columns.image" => (is_binary(data_type), IMAGE),
-            "source.columns.caption" => (is_text(data_type) || is_binary(data_type), TEXT),
+            "source.columns.caption" => {
+                (is_text(data_type) || is_binary(data_type) || is_text_list(data_type), TEXT)
+            }
+            "caption.template" => {
+                (arrow::compute::can_cast_types(data_type, &DataType::Utf8) && !data_type.is_nested(), FIELD)
+            }
             "source.columns.key" => (is_text(data_type) || data_type.is_integer(), "strings or integers"),
             "source.columns.width" | "source.columns.height" | "filter.score" => {
                 (is_number(data_type), NUMBER)
@@ -45,7 +63,9 @@ impl Place<'_> {
 }
 
 const IMAGE: &str = "Binary, LargeBinary or BinaryView";
-const TEXT: &str = "strings (Utf8, LargeUtf8, Utf8View, a dictionary of these) or UTF-8 in binary";
+const TEXT: &str =
+    "strings (Utf8, LargeUtf8, Utf8View, a dictionary of these), lists of strings, or UTF-8 in binary";
+const FIELD: &str = "strings, numbers, dates or whatever else has a text";
 const NUMBER: &str = "integers, floats or decimals";
 
 fn is_binary(data_type: &DataType) -> bool {
@@ -57,6 +77,12 @@ fn is_text(data_type: &DataType) -> bool {
         DataType::Dictionary(_, value) => is_text(value),
         other => matches!(other, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View),
     }
+}
+
+/// Whether the type is a list of strings.
+pub fn is_text_list(data_type: &DataType) -> bool {
+    use DataType::{FixedSizeList, LargeList, List};
+    matches!(data_type, List(item) | LargeList(item) | FixedSizeList(item, _) if is_text(item.data_type()))
 }
 
 fn is_number(data_type: &DataType) -> bool {
@@ -95,46 +121,48 @@ impl<'a> Images<'a> {
     }
 }
 
-/// Captions: strings, or bytes that have to be checked row by row.
-pub enum Captions {
+/// Texts: strings, bytes that have to be checked row by row, or several strings per row.
+pub enum Texts {
     /// Valid UTF-8 throughout.
     Text(StringArray),
     /// Perhaps UTF-8.
     Bytes(LargeBinaryArray),
+    /// Any number of strings.
+    Lists(ListArray),
 }
 
-impl Captions {
-    /// Reads a column as captions.
+impl Texts {
+    /// Reads a column as texts.
     pub fn new(column: &ArrayRef, place: Place) -> Result<Self> {
         let data_type = column.data_type();
-        let refuse = |_| place.refuse(data_type, TEXT);
-        if is_binary(data_type) {
-            let bytes = arrow::compute::cast(column, &DataType::LargeBinary).map_err(refuse)?;
-            return Ok(Self::Bytes(bytes.as_binary().clone()));
-        }
-        if !is_text(data_type) {
-            return Err(place.refuse(data_type, TEXT));
-        }
-        let text = arrow::compute::cast(column, &DataType::Utf8).map_err(refuse)?;
-        Ok(Self::Text(text.as_string().clone()))
+        place.check(data_type)?;
+        let cast = |to| arrow::compute::cast(column, &to).map_err(|_| place.refuse(data_type, TEXT));
+        Ok(if is_binary(data_type) {
+            Self::Bytes(cast(DataType::LargeBinary)?.as_binary().clone())
+        } else if is_text_list(data_type) {
+            let item = Field::new_list_field(DataType::Utf8, true);
+            Self::Lists(cast(DataType::List(Arc::new(item)))?.as_list().clone())
+        } else {
+            Self::Text(cast(DataType::Utf8)?.as_string().clone())
+        })
     }
 
-    /// The caption of one row.
-    pub fn get(&self, row: usize) -> Result<&str, RowError> {
+    /// The texts of one row, with their places if it is a list. Nulls are left out.
+    pub fn row(&self, row: usize) -> Vec<(Option<usize>, Result<&str, RowError>)> {
         match self {
-            Self::Text(array) if array.is_valid(row) => Ok(array.value(row)),
+            Self::Text(array) if array.is_valid(row) => vec![(None, Ok(array.value(row)))],
             Self::Bytes(array) if array.is_valid(row) => {
-                std::str::from_utf8(array.value(row)).map_err(|_| RowError::Encoding("caption"))
+                let text = std::str::from_utf8(array.value(row));
+                vec![(None, text.map_err(|_| RowError::Encoding("caption")))]
             }
-            _ => Err(RowError::Missing("caption")),
-        }
-    }
-
-    /// All captions as a Utf8 column, null where there is none or it is no UTF-8.
-    pub fn to_array(&self) -> StringArray {
-        match self {
-            Self::Text(array) => array.clone(),
-            Self::Bytes(array) => (0..array.len()).map(|row| self.get(row).ok()).collect(),
+            Self::Lists(array) if array.is_valid(row) => {
+                let start = usize::try_from(array.value_offsets()[row]).unwrap_or(0);
+                let length = usize::try_from(array.value_length(row)).unwrap_or(0);
+                let items = array.values().as_string::<i32>();
+                let valid = (0..length).filter(|item| items.is_valid(start + item));
+                valid.map(|item| (Some(item), Ok(items.value(start + item)))).collect()
+            }
+            _ => Vec::new(),
         }
     }
 }

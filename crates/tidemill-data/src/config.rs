@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 
 /// Columns that `Prepare` writes; a carried column may not bear one of these names.
-pub(crate) const OUTPUT_COLUMNS: [&str; 10] = [
+pub(crate) const OUTPUT_COLUMNS: [&str; 11] = [
     "sample_id",
     "key",
     "caption",
+    "caption_source",
     "width",
     "height",
     "status",
@@ -53,7 +54,7 @@ pub enum Format {
 
 /// One string or a list of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected a path or URI, or a list of them")]
+#[serde(untagged, expecting = "expected a string, or a list of them")]
 pub enum OneOrMany {
     /// `uri = "a"`
     One(String),
@@ -83,8 +84,9 @@ impl Default for OneOrMany {
 pub struct Columns {
     /// Encoded image: Binary, LargeBinary or BinaryView.
     pub image: String,
-    /// Caption: any string type, dictionaries of strings, or UTF-8 in a binary column.
-    pub caption: String,
+    /// Captions, one column or several: any string type, dictionaries of strings, lists of strings, or UTF-8 in a
+    /// binary column.
+    pub caption: OneOrMany,
     /// The source's own name of a row: strings or integers. Without it a row is `<file>#<row>`.
     pub key: Option<String>,
     /// Declared width. A row whose declared width is no finite number is quarantined; otherwise the decoded one counts.
@@ -95,7 +97,13 @@ pub struct Columns {
 
 impl Default for Columns {
     fn default() -> Self {
-        Self { image: "image".into(), caption: "caption".into(), key: None, width: None, height: None }
+        Self {
+            image: "image".into(),
+            caption: OneOrMany::One("caption".into()),
+            key: None,
+            width: None,
+            height: None,
+        }
     }
 }
 
@@ -135,10 +143,12 @@ impl SourceConfig {
     /// The part of [`validate`](Self::validate) that a stage without files needs as well.
     pub(crate) fn validate_columns(&self) -> Result<()> {
         let Columns { image, caption, key, width, height } = &self.columns;
+        if caption.as_slice().is_empty() {
+            return refuse("source.columns.caption", "name at least one column");
+        }
         let mut parts = HashSet::new();
-        for name in
-            [Some(image), Some(caption), key.as_ref(), width.as_ref(), height.as_ref()].into_iter().flatten()
-        {
+        let others = [Some(image), key.as_ref(), width.as_ref(), height.as_ref()];
+        for name in others.into_iter().flatten().chain(caption.as_slice()) {
             if name.is_empty() {
                 return refuse("source.columns", "a column's name is empty");
             }

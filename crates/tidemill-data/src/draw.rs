@@ -32,6 +32,11 @@ pub fn below(draw: u64, below: u32) -> u32 {
     ((u128::from(draw) * u128::from(below)) >> 64) as u32
 }
 
+/// Makes a draw a number in [0, 1): its upper 53 bits.
+pub fn fraction(draw: u64) -> f64 {
+    (draw >> 11) as f64 / (1_u64 << 53) as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

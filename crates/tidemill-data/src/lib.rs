@@ -3,6 +3,7 @@
 //! A [`source::Source`] lists files, cuts them into units and reads record batches; [`Prepare`] turns each batch
 //! into pixels and token ids, one output row per input row. Nothing here knows of torch or of the latent dataset.
 
+pub mod caption;
 pub mod config;
 pub mod counts;
 pub mod decode;
@@ -17,6 +18,7 @@ pub mod uri;
 
 mod columns;
 
+pub use caption::config::CaptionConfig;
 pub use config::{FilterConfig, SourceConfig};
 pub use counts::Counts;
 pub use error::{Error, Result, RowError};

@@ -19,6 +19,8 @@ pub use self::config::{Crop, PrepareConfig, Resample};
 use self::crop::{Cut, mirror};
 use self::input::Input;
 use self::output::{Output, output_schema};
+use crate::caption::config::CaptionConfig;
+use crate::caption::{self, CaptionStage};
 use crate::config::{Columns, FilterConfig, SourceConfig};
 use crate::decode;
 use crate::draw::{Purpose, draw};
@@ -33,12 +35,12 @@ const IMAGE_VERSION: u32 = 1;
 /// Digests (BLAKE3, hex) of what shapes each group of output columns, so that a change redoes only that group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digests {
-    /// Which rows are kept and what is carried along: columns and filters.
+    /// Which rows are kept and what is carried along: columns, captions and filters.
     pub rows: String,
     /// `pixels_R`, `size_R` and `crop_R`, by resolution R, and `flipped`: image column, the section `[prepare]`, the
     /// seed if anything is drawn, version of the code.
     pub images: BTreeMap<u32, String>,
-    /// `token_ids`: caption column and tokenizer.
+    /// `token_ids`: caption columns, `[caption]`, the seed if it decides anything, and the tokenizer.
     pub text: String,
 }
 
@@ -52,6 +54,7 @@ pub struct Prepare {
     carry: Vec<String>,
     scores: Vec<String>,
     filters: Vec<Filter>,
+    captions: CaptionStage,
     tokenizer: Arc<ClipTokenizer>,
     digests: Digests,
 }
@@ -91,22 +94,25 @@ impl Prepare {
         config: &PrepareConfig,
         filter: &FilterConfig,
         source: &SourceConfig,
-        tokenizer: Arc<ClipTokenizer>,
+        caption: &CaptionConfig,
         seed: u64,
+        tokenizer: Arc<ClipTokenizer>,
     ) -> Result<Self> {
         config.validate()?;
         filter.validate()?;
         source.validate_columns()?;
         let columns = source.columns.clone();
+        let captions = CaptionStage::new(caption, &columns, seed)?;
+        let text = caption::identity(caption, &columns.caption, seed);
         let sizes: Vec<_> = config.resolutions.iter().map(|&resolution| config.sizes(resolution)).collect();
         let digests = Digests {
-            rows: digest(&(&columns, &source.carry, filter, &config.resolutions, &sizes)),
+            rows: digest(&(&columns, &source.carry, &text, filter, &config.resolutions, &sizes)),
             images: config
                 .resolutions
                 .iter()
                 .map(|r| (*r, image_digest(&columns.image, config, *r, seed)))
                 .collect(),
-            text: digest(&(&columns.caption, tokenizer.digest())),
+            text: digest(&(&text, tokenizer.digest())),
         };
         Ok(Self {
             config: config.clone(),
@@ -116,6 +122,7 @@ impl Prepare {
             carry: source.carry.clone(),
             scores: filter.score.keys().cloned().collect(),
             filters: filters(filter),
+            captions,
             tokenizer,
             digests,
         })
@@ -127,7 +134,7 @@ impl Prepare {
     /// # Errors
     /// If a carried column is missing.
     pub fn schema(&self, input: &Schema) -> Result<SchemaRef> {
-        output_schema(input, &self.carry, &self.config)
+        output_schema(input, &self.carry, &self.config, self.captions.has_choice(input))
     }
 
     /// Digests of everything that shapes the output.
@@ -142,7 +149,7 @@ impl Prepare {
     /// # Errors
     /// If a column is missing or has a wrong type. What is wrong with one row never fails the batch.
     pub fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
-        let input = Input::new(batch, &self.columns, &self.carry, &self.scores)?;
+        let input = Input::new(batch, &self.columns, &self.carry, &self.scores, &self.captions)?;
         let mut rows: Vec<Row> =
             (0..batch.num_rows()).into_par_iter().map(|row| self.judge(&input, row)).collect();
         // What is kept is known, and so is the size of its pixels: they are decoded straight to their places.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::parquet::ParquetSource;
+use crate::caption::config::CaptionConfig;
 use crate::config::{FilterConfig, Format, SourceConfig};
 use crate::error::{Error, Result};
 
@@ -64,39 +65,48 @@ pub trait Source: Send + Sync {
     fn read(&self, unit: &InputUnit) -> Result<Batches>;
 }
 
-/// Opens the source that a configuration describes, with the columns that the filters look at.
+/// Opens the source that a configuration describes, with the columns that filters and templates look at.
 ///
 /// # Errors
 /// If the configuration is invalid, no file matches, or the first file lacks a column or has it in a wrong type.
-pub fn open(config: &SourceConfig, filter: &FilterConfig) -> Result<Box<dyn Source>> {
+pub fn open(
+    config: &SourceConfig,
+    filter: &FilterConfig,
+    caption: &CaptionConfig,
+) -> Result<Box<dyn Source>> {
     config.validate()?;
     filter.validate()?;
+    caption.validate(&config.columns)?;
     match config.format {
-        Format::Parquet => Ok(Box::new(ParquetSource::open(config, filter)?)),
+        Format::Parquet => Ok(Box::new(ParquetSource::open(config, filter, caption)?)),
     }
 }
 
 /// Every column that must be read, each once, with the configuration key that asks for it.
-pub(crate) fn needed_columns(config: &SourceConfig, filter: &FilterConfig) -> Vec<(String, String)> {
+pub(crate) fn needed_columns(
+    config: &SourceConfig,
+    filter: &FilterConfig,
+    caption: &CaptionConfig,
+) -> Result<Vec<(String, String)>> {
     let columns = &config.columns;
-    let parts = [
-        (Some(&columns.image), "image"),
-        (Some(&columns.caption), "caption"),
-        (columns.key.as_ref(), "key"),
-        (columns.width.as_ref(), "width"),
-        (columns.height.as_ref(), "height"),
-    ];
-    let parts =
-        parts.into_iter().filter_map(|(name, part)| Some((name?.clone(), format!("source.columns.{part}"))));
+    let one = |name: &Option<String>, part| name.clone().map(|name| (name, part));
+    let parts = [(columns.image.clone(), "image")]
+        .into_iter()
+        .chain(columns.caption.as_slice().iter().map(|name| (name.clone(), "caption")))
+        .chain(one(&columns.key, "key"))
+        .chain(one(&columns.width, "width"))
+        .chain(one(&columns.height, "height"))
+        .map(|(name, part)| (name, format!("source.columns.{part}")));
     let carried = config.carry.iter().map(|name| (name.clone(), "source.carry".to_owned()));
     let scores = filter.score.keys().map(|name| (name.clone(), "filter.score".to_owned()));
     let mut needed: Vec<(String, String)> = Vec::new();
-    for (name, wanted_by) in parts.chain(carried).chain(scores) {
+    let fields = caption.columns()?.into_iter().map(|name| (name, "caption.template".to_owned()));
+    for (name, wanted_by) in parts.chain(carried).chain(scores).chain(fields) {
         if needed.iter().all(|(known, _)| *known != name) {
             needed.push((name, wanted_by));
         }
     }
-    needed
+    Ok(needed)
 }
 
 /// The 64-bit id of a row: XXH3 of its file's identity (or its key) and its index there.
@@ -172,6 +182,7 @@ fn complete_keys(column: &ArrayRef, file: &InputFile, key: &str, first_row: u64)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::OneOrMany;
 
     #[test]
     fn ids_differ_by_row_and_by_file() {
@@ -187,7 +198,10 @@ mod tests {
             score: [("score".to_owned(), Default::default())].into(),
             ..FilterConfig::default()
         };
-        let names: Vec<_> = needed_columns(&config, &filter).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["image", "caption", "score"]);
+        let template = OneOrMany::One("{caption} by {artist}, {score}".into());
+        let caption = CaptionConfig { template, ..CaptionConfig::default() };
+        let needed = needed_columns(&config, &filter, &caption).unwrap();
+        let names: Vec<_> = needed.into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["image", "caption", "score", "artist"]);
     }
 }

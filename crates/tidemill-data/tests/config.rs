@@ -4,7 +4,8 @@
 
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tidemill_data::{FilterConfig, PrepareConfig, SourceConfig};
+use tidemill_data::config::Columns;
+use tidemill_data::{CaptionConfig, FilterConfig, PrepareConfig, SourceConfig};
 
 fn parse<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, String> {
     serde_json::from_value(value).map_err(|e| e.to_string())
@@ -14,7 +15,10 @@ fn parse<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, String> {
 fn a_section_may_be_partial() {
     let source: SourceConfig = parse(json!({"uri": "data/*.parquet", "columns": {"image": "jpg"}})).unwrap();
     assert_eq!(source.uri.as_slice(), ["data/*.parquet"]);
-    assert_eq!((source.columns.image.as_str(), source.columns.caption.as_str()), ("jpg", "caption"));
+    assert_eq!(
+        (source.columns.image.as_str(), source.columns.caption.as_slice()),
+        ("jpg", &["caption".to_owned()][..])
+    );
     source.validate().unwrap();
     let filter: FilterConfig = parse(json!({"score": {"aesthetic": {"min": 4.5}}})).unwrap();
     filter.validate().unwrap();
@@ -27,6 +31,9 @@ fn a_section_may_be_partial() {
     prepare.validate().unwrap();
     assert_eq!(prepare.sizes(64), [(96, 48), (64, 64)]);
     assert!(prepare.sizes(128).len() > 2);
+    let caption: CaptionConfig =
+        parse(json!({"clean": "open_clip", "template": ["{caption}", "{a}"]})).unwrap();
+    caption.validate(&source.columns).unwrap();
 }
 
 #[test]
@@ -34,10 +41,12 @@ fn unknown_keys_and_values_are_refused_by_name() {
     let cases = [
         (parse::<SourceConfig>(json!({"urls": "x"})).err(), "urls"),
         (parse::<SourceConfig>(json!({"format": "webdataset"})).err(), "webdataset"),
-        (parse::<SourceConfig>(json!({"uri": 3})).err(), "path or URI"),
+        (parse::<SourceConfig>(json!({"uri": 3})).err(), "a string, or a list"),
         (parse::<SourceConfig>(json!({"columns": {"img": "x"}})).err(), "img"),
         (parse::<FilterConfig>(json!({"score": {"a": {"least": 1}}})).err(), "least"),
         (parse::<PrepareConfig>(json!({"crop": "middle"})).err(), "middle"),
+        (parse::<CaptionConfig>(json!({"clean": "clip"})).err(), "clip"),
+        (parse::<CaptionConfig>(json!({"choices": "first"})).err(), "choices"),
         (parse::<PrepareConfig>(json!({"resample": "lanczos"})).err(), "lanczos"),
     ];
     for (error, name) in cases {
@@ -50,11 +59,14 @@ fn unknown_keys_and_values_are_refused_by_name() {
 fn values_that_make_no_sense_are_refused_by_key() {
     let source = |value| parse::<SourceConfig>(value).unwrap().validate();
     let filter = |value| parse::<FilterConfig>(value).unwrap().validate();
+    let caption = |value| parse::<CaptionConfig>(value).unwrap().validate(&Columns::default());
     let prepare = |value| parse::<PrepareConfig>(value).unwrap().validate();
     let cases = [
         (source(json!({})), "source.uri"),
         (source(json!({"uri": [""]})), "source.uri"),
         (source(json!({"uri": "x", "columns": {"image": "caption"}})), "source.columns"),
+        (source(json!({"uri": "x", "columns": {"caption": []}})), "source.columns.caption"),
+        (source(json!({"uri": "x", "columns": {"caption": ["a", "a"]}})), "source.columns"),
         (source(json!({"uri": "x", "carry": ["status"]})), "source.carry"),
         (source(json!({"uri": "x", "carry": ["image"]})), "source.carry"),
         (source(json!({"uri": "x", "carry": ["size_64"]})), "source.carry"),
@@ -65,6 +77,13 @@ fn values_that_make_no_sense_are_refused_by_key() {
         (filter(json!({"caption_length": {"min": 5, "max": 4}})), "filter.caption_length"),
         (filter(json!({"score": {"a": {}}})), "filter.score.a"),
         (filter(json!({"score": {"a": {"min": 2.0, "max": 1.0}}})), "filter.score.a"),
+        (caption(json!({"choice": "random", "weights": [0.5, 0.5]})), "caption.weights"),
+        (caption(json!({"choice": "random", "weights": [-1.0]})), "caption.weights"),
+        (caption(json!({"choice": "random", "weights": [0.0]})), "caption.weights"),
+        (caption(json!({"weights": [1.0]})), "caption.weights"),
+        (caption(json!({"template": []})), "caption.template"),
+        (caption(json!({"template": ["{caption}", "{image}"]})), "caption.template"),
+        (caption(json!({"template": "a {caption"})), "caption.template"),
         (prepare(json!({"resolutions": []})), "prepare.resolutions"),
         (prepare(json!({"resolutions": [250]})), "prepare.resolutions"),
         (prepare(json!({"resolutions": [256, 256]})), "prepare.resolutions"),

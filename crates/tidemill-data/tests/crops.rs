@@ -16,7 +16,7 @@ use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::UInt32Type;
 use serde_json::{Value, json};
 use tidemill_data::draw::{Purpose, draw};
-use tidemill_data::{ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
+use tidemill_data::{CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
 
 static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
     LazyLock::new(|| Arc::new(support::byte_tokenizer(tempfile::tempdir().unwrap().path())));
@@ -24,7 +24,8 @@ static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
 fn stage(config: Value) -> Prepare {
     let config: PrepareConfig = serde_json::from_value(config).unwrap();
     let (filter, source) = (FilterConfig::default(), SourceConfig::default());
-    Prepare::new(&config, &filter, &source, TOKENIZER.clone(), support::seed()).unwrap()
+    let caption = CaptionConfig::default();
+    Prepare::new(&config, &filter, &source, &caption, support::seed(), TOKENIZER.clone()).unwrap()
 }
 
 /// Blocks of random colours, with random detail on top.

@@ -12,8 +12,10 @@ use arrow::array::{
 };
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use proptest::prelude::*;
-use tidemill_data::config::{Bounds, Columns};
-use tidemill_data::{ClipTokenizer, Counts, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode};
+use tidemill_data::config::{Bounds, Columns, OneOrMany};
+use tidemill_data::{
+    CaptionConfig, ClipTokenizer, Counts, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode,
+};
 
 static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
     LazyLock::new(|| Arc::new(support::byte_tokenizer(tempfile::tempdir().unwrap().path())));
@@ -82,7 +84,8 @@ fn filter_config() -> FilterConfig {
 
 fn stage(resolutions: &[u32]) -> Prepare {
     let config = PrepareConfig { resolutions: resolutions.to_vec(), ..PrepareConfig::default() };
-    Prepare::new(&config, &filter_config(), &source_config(), TOKENIZER.clone(), 0).unwrap()
+    let caption = CaptionConfig::default();
+    Prepare::new(&config, &filter_config(), &source_config(), &caption, 0, TOKENIZER.clone()).unwrap()
 }
 
 /// Rows with what must become of them: status, and how the reason begins.
@@ -166,7 +169,7 @@ fn a_kept_row_has_its_pixels_crop_and_tokens() {
     }
 
     let ids = output["token_ids"].as_fixed_size_list().value(0);
-    assert_eq!(ids.as_primitive::<Int32Type>().values()[..], TOKENIZER.encode("a cat!").unwrap());
+    assert_eq!(ids.as_primitive::<Int32Type>().values()[..], TOKENIZER.encode("a cat!"));
 }
 
 #[test]
@@ -197,8 +200,9 @@ fn a_missing_column_fails_the_batch_by_name() {
 fn each_digest_follows_what_it_stands_for() {
     let seeded = |prepare: &PrepareConfig, filter: &FilterConfig, caption: &str, seed| {
         let mut source = source_config();
-        source.columns.caption = caption.into();
-        Prepare::new(prepare, filter, &source, TOKENIZER.clone(), seed).unwrap().digests().clone()
+        source.columns.caption = OneOrMany::One(caption.into());
+        let caption = CaptionConfig::default();
+        Prepare::new(prepare, filter, &source, &caption, seed, TOKENIZER.clone()).unwrap().digests().clone()
     };
     let digests = |prepare: &_, filter: &_, caption: &str| seeded(prepare, filter, caption, 0);
     let (prepare, filter) = (PrepareConfig::default(), filter_config());

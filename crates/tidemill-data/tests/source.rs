@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Int32Type, UInt64Type};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use tidemill_data::config::{Columns, OneOrMany};
-use tidemill_data::{Error, FilterConfig, InputUnit, Source, SourceConfig, source};
+use tidemill_data::{CaptionConfig, Error, FilterConfig, InputUnit, Source, SourceConfig, source};
 
 fn write(path: &Path, batch: &RecordBatch, row_group: usize) {
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(row_group)).build();
@@ -57,7 +57,9 @@ fn read(source: &dyn Source, unit: &InputUnit) -> Vec<RecordBatch> {
 }
 
 fn open_error(config: &SourceConfig) -> String {
-    let error = source::open(config, &FilterConfig::default()).and_then(|source| source.units()).unwrap_err();
+    let error = source::open(config, &FilterConfig::default(), &CaptionConfig::default())
+        .and_then(|source| source.units())
+        .unwrap_err();
     println!("{error}");
     error.to_string()
 }
@@ -67,7 +69,12 @@ fn units_cover_every_row_once_and_batches_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("a.parquet"), &table(53), 10);
     write(&folder.path().join("b.parquet"), &table(5), 10);
-    let source = source::open(&config(&folder.path().join("*.parquet")), &FilterConfig::default()).unwrap();
+    let source = source::open(
+        &config(&folder.path().join("*.parquet")),
+        &FilterConfig::default(),
+        &CaptionConfig::default(),
+    )
+    .unwrap();
     let units = source.units().unwrap();
     let ranges: Vec<_> = units.iter().map(|unit| (unit.rows.start, unit.rows.end)).collect();
     assert_eq!(ranges, [(0, 20), (20, 40), (40, 53), (0, 5)]);
@@ -101,7 +108,7 @@ fn only_needed_columns_are_read_and_keys_are_complete() {
         score: [("score".to_owned(), tidemill_data::config::Bounds { min: Some(1.0), max: None })].into(),
         ..FilterConfig::default()
     };
-    let source = source::open(&config(folder.path()), &filter).unwrap();
+    let source = source::open(&config(folder.path()), &filter, &CaptionConfig::default()).unwrap();
     let batch = read(source.as_ref(), &source.units().unwrap()[0]).remove(0);
     let schema = batch.schema();
     let names: Vec<_> = schema.fields().iter().map(|field| field.name().as_str()).collect();
@@ -115,10 +122,10 @@ fn a_unit_can_be_read_from_its_json_by_someone_else() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("odd name %41 #1.parquet"), &table(30), 10);
     let config = config(folder.path());
-    let source = source::open(&config, &FilterConfig::default()).unwrap();
+    let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
     let unit = source.units().unwrap().remove(1);
     let text = serde_json::to_string(&unit).unwrap();
-    let other = source::open(&config, &FilterConfig::default()).unwrap();
+    let other = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
     let copy: InputUnit = serde_json::from_str(&text).unwrap();
     assert_eq!(read(source.as_ref(), &unit), read(other.as_ref(), &copy));
 }
@@ -144,7 +151,7 @@ fn every_physical_type_of_the_parts_is_accepted() {
                 RecordBatch::try_from_iter([("image", image.clone()), ("caption", caption.clone())]).unwrap();
             write(&folder.path().join("a.parquet"), &batch, 10);
             let config = SourceConfig { columns: Columns::default(), ..config(folder.path()) };
-            let source = source::open(&config, &FilterConfig::default()).unwrap();
+            let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
             let batches = read(source.as_ref(), &source.units().unwrap()[0]);
             assert_eq!(batches[0]["caption"].data_type(), caption.data_type());
             assert_eq!(batches[0]["image"].data_type(), image.data_type());
@@ -164,7 +171,7 @@ fn paths_are_understood_as_a_shell_would() {
     let files = |uris: &[&str]| {
         let uris = uris.iter().map(|uri| uri.replace('~', &root.display().to_string())).collect();
         let config = SourceConfig { uri: OneOrMany::Many(uris), ..config(root) };
-        let source = source::open(&config, &FilterConfig::default()).unwrap();
+        let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
         let names = source.files().iter().map(|file| file.uri.rsplit('/').next().unwrap().to_owned());
         names.collect::<Vec<_>>()
     };
@@ -187,8 +194,11 @@ fn mistakes_in_the_columns_name_file_column_and_alternatives() {
     for part in ["a.parquet", "`jpg`", "source.columns.image", "`id`, `image`, `caption`, `score`"] {
         assert!(missing.contains(part), "{missing}");
     }
-    let wrong =
-        open_error(&with(Columns { image: "caption".into(), caption: "image".into(), ..Columns::default() }));
+    let wrong = open_error(&with(Columns {
+        image: "caption".into(),
+        caption: OneOrMany::One("image".into()),
+        ..Columns::default()
+    }));
     for part in ["a.parquet", "`caption`", "Utf8", "Binary"] {
         assert!(wrong.contains(part), "{wrong}");
     }
@@ -229,7 +239,7 @@ fn a_damaged_row_group_is_an_error_of_its_batch() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[4..400].fill(0xff);
     std::fs::write(&path, bytes).unwrap();
-    let source = source::open(&config(&path), &FilterConfig::default()).unwrap();
+    let source = source::open(&config(&path), &FilterConfig::default(), &CaptionConfig::default()).unwrap();
     let units = source.units().unwrap();
     let results: Result<Vec<RecordBatch>, Error> = source.read(&units[0]).and_then(Iterator::collect);
     let error = results.unwrap_err().to_string();
@@ -242,8 +252,11 @@ fn a_damaged_row_group_is_an_error_of_its_batch() {
 fn a_changed_file_has_another_identity() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
-    let identity =
-        || source::open(&config(&path), &FilterConfig::default()).unwrap().files()[0].identity.clone();
+    let identity = || {
+        source::open(&config(&path), &FilterConfig::default(), &CaptionConfig::default()).unwrap().files()[0]
+            .identity
+            .clone()
+    };
     write(&path, &table(4), 10);
     let before = identity();
     assert_eq!(before, identity());
@@ -255,6 +268,7 @@ fn a_changed_file_has_another_identity() {
 fn the_schema_is_known_before_anything_is_read() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("a.parquet"), &table(4), 10);
-    let source = source::open(&config(folder.path()), &FilterConfig::default()).unwrap();
+    let source =
+        source::open(&config(folder.path()), &FilterConfig::default(), &CaptionConfig::default()).unwrap();
     assert_eq!(source.schema().field_with_name("id").unwrap().data_type(), &DataType::Utf8);
 }

@@ -97,7 +97,7 @@ impl TextEmbedder {
     pub fn embed(&self, prompts: &[String]) -> Result<Tensor> {
         let mut ids = Vec::new();
         for prompt in prompts {
-            ids.extend(self.tokenizer.encode(prompt)?.map(i64::from));
+            ids.extend(self.tokenizer.encode(prompt).map(i64::from));
         }
         let rows = prompts.len() as i64;
         let forward = || {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
 use arrow::datatypes::{DataType, UInt64Type};
 
-use crate::columns::{Captions, Images, Numbers, Place};
+use crate::caption::{CaptionStage, Captions};
+use crate::columns::{Images, Numbers, Place};
 use crate::config::Columns;
 use crate::error::{Error, Result, RowError};
 use crate::source::sample_id;
@@ -35,13 +36,13 @@ impl<'a> Input<'a> {
         columns: &Columns,
         carry: &[String],
         scores: &[String],
+        captions: &CaptionStage,
     ) -> Result<Self> {
         let numbers = |name: &String, wanted_by: &str| {
             let place = place(name, wanted_by);
-            Numbers::new(find(batch, place)?, place)
+            Numbers::new(place.find(batch)?, place)
         };
         let image = place(&columns.image, "source.columns.image");
-        let caption = place(&columns.caption, "source.columns.caption");
         let width = columns.width.iter().map(|name| numbers(name, "source.columns.width"));
         let height = columns.height.iter().map(|name| numbers(name, "source.columns.height"));
         let rows = match batch.column_by_name("source_row") {
@@ -54,13 +55,13 @@ impl<'a> Input<'a> {
             None => keys.iter().flatten().zip(rows.values()).map(|(key, &row)| sample_id(key, row)).collect(),
         };
         Ok(Self {
-            images: Images::new(find(batch, image)?, image)?,
-            captions: Captions::new(find(batch, caption)?, caption)?,
+            images: Images::new(image.find(batch)?, image)?,
+            captions: captions.read(batch, &ids)?,
             declared: width.chain(height).collect::<Result<_>>()?,
             scores: scores.iter().map(|name| numbers(name, "filter.score")).collect::<Result<_>>()?,
             carried: carry
                 .iter()
-                .map(|name| find(batch, place(name, "source.carry")).cloned())
+                .map(|name| place(name, "source.carry").find(batch).cloned())
                 .collect::<Result<_>>()?,
             ids,
             rows,
@@ -84,22 +85,13 @@ fn place<'a>(column: &'a str, wanted_by: &'a str) -> Place<'a> {
     Place { file: BATCH, column, wanted_by }
 }
 
-fn find<'a>(batch: &'a RecordBatch, place: Place) -> Result<&'a ArrayRef> {
-    batch.column_by_name(place.column).ok_or_else(|| Error::MissingColumn {
-        file: place.file.into(),
-        column: place.column.into(),
-        wanted_by: place.wanted_by.into(),
-        available: batch.schema().fields().iter().map(|field| field.name().clone()).collect(),
-    })
-}
-
 /// The key column, or names made of the row index where there is none.
 fn keys(batch: &RecordBatch, configured: Option<&str>, rows: &UInt64Array) -> Result<StringArray> {
     let place = place(configured.unwrap_or("key"), "source.columns.key");
     if configured.is_none() && batch.column_by_name(place.column).is_none() {
         return Ok(StringArray::from_iter_values(rows.values().iter().map(|row| format!("table#{row}"))));
     }
-    let column = find(batch, place)?;
+    let column = place.find(batch)?;
     place.check(column.data_type())?;
     let text = arrow::compute::cast(column, &DataType::Utf8)?;
     let text = text.as_string::<i32>();

@@ -72,9 +72,9 @@ impl Output {
             Arc::new(input.ids.clone()),
             Arc::new(input.keys.clone()),
             Arc::new(input.captions.to_array()),
-            size(|(width, _)| width),
-            size(|(_, height)| height),
         ];
+        columns.extend(input.captions.sources().map(|sources| Arc::new(sources) as ArrayRef));
+        columns.extend([size(|(width, _)| width), size(|(_, height)| height)]);
         columns.extend(input.carried.iter().cloned());
         columns.push(Arc::new(StringArray::from_iter_values(rows.iter().map(status))));
         columns.push(Arc::new(rows.iter().map(reason).collect::<StringArray>()));
@@ -98,15 +98,20 @@ impl Output {
     }
 }
 
-/// The output's schema for an input's.
-pub fn output_schema(input: &Schema, carry: &[String], config: &PrepareConfig) -> Result<SchemaRef> {
+/// The output's schema for an input's; `caption_source` tells whether there is such a column.
+pub fn output_schema(
+    input: &Schema,
+    carry: &[String],
+    config: &PrepareConfig,
+    caption_source: bool,
+) -> Result<SchemaRef> {
     let mut fields = vec![
         Field::new("sample_id", DataType::UInt64, false),
         Field::new("key", DataType::Utf8, false),
         Field::new("caption", DataType::Utf8, true),
-        Field::new("width", DataType::UInt32, true),
-        Field::new("height", DataType::UInt32, true),
     ];
+    fields.extend(caption_source.then(|| Field::new("caption_source", DataType::Utf8, true)));
+    fields.extend(["width", "height"].map(|name| Field::new(name, DataType::UInt32, true)));
     for name in carry {
         let field = input.field_with_name(name).map_err(|_| Error::MissingColumn {
             file: "the batch".into(),
@@ -174,7 +179,7 @@ fn tokens(rows: &[Row], input: &Input, tokenizer: &ClipTokenizer) -> Result<Arra
     let kept: Vec<bool> = rows.iter().map(|row| row.plan().is_some()).collect();
     let captions: Vec<&str> =
         (0..rows.len()).filter(|&row| kept[row]).filter_map(|row| input.captions.get(row).ok()).collect();
-    let mut encoded = tokenizer.encode_batch(&captions)?.into_iter();
+    let mut encoded = tokenizer.encode_batch(&captions).into_iter();
     let ids = kept.iter().flat_map(|&kept| kept.then(|| encoded.next()).flatten().unwrap_or([0; CONTEXT]));
     let ids = Int32Array::from_iter_values(ids);
     let field = Arc::new(Field::new_list_field(DataType::Int32, true));

@@ -16,6 +16,7 @@ use tokio::runtime::Runtime;
 
 use super::object::ObjectReader;
 use super::{Batches, InputFile, InputUnit, Source, identified_schema, identify, key_name, needed_columns};
+use crate::caption::config::CaptionConfig;
 use crate::columns::Place;
 use crate::config::{FilterConfig, SourceConfig};
 use crate::error::{Error, Result};
@@ -40,7 +41,7 @@ impl ParquetSource {
     ///
     /// # Errors
     /// As [`super::open`].
-    pub fn open(config: &SourceConfig, filter: &FilterConfig) -> Result<Self> {
+    pub fn open(config: &SourceConfig, filter: &FilterConfig, caption: &CaptionConfig) -> Result<Self> {
         // One thread moves bytes; decoding happens on the threads that call `read`.
         let runtime = Arc::new(
             tokio::runtime::Builder::new_multi_thread()
@@ -50,7 +51,7 @@ impl ParquetSource {
                 .build()?,
         );
         let files = runtime.block_on(list(config.uri.as_slice()))?;
-        let needed = needed_columns(config, filter);
+        let needed = needed_columns(config, filter, caption)?;
         let footer = match files.first() {
             Some(first) => runtime.block_on(Footer::open(first))?,
             None => return Err(Error::Config { key: "source.uri".into(), problem: "names no file".into() }),

@@ -145,7 +145,7 @@ fn tensor(shape: &[i64]) -> TensorSpec {
 
 /// The embedding of the empty caption, as bytes of f16.
 fn empty_caption(models: &ModelFolder, encode: &Encode) -> Result<Vec<u8>> {
-    let ids = ClipTokenizer::open(&models.tokenizer())?.encode("")?;
+    let ids = ClipTokenizer::open(&models.tokenizer())?.encode("");
     let values: Vec<f16> = encode.embed(&ids)?;
     Ok(values.reinterpret_cast().iter().flat_map(|bits: &u16| bits.to_le_bytes()).collect())
 }

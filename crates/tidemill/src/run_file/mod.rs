@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tidemill_data::{ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
+use tidemill_data::{CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
 use tidemill_models::{ClipTextConfig, ModelFolder, VaeConfig};
 use tidemill_train::{CheckpointConfig, TrainConfig};
 
@@ -33,6 +33,8 @@ pub struct RunFile {
     pub source: SourceConfig,
     /// `[filter]`: which pairs are used.
     pub filter: FilterConfig,
+    /// `[caption]`: how caption columns become text.
+    pub caption: CaptionConfig,
     /// `[prepare]`: how images become pixels.
     pub prepare: PrepareConfig,
     /// `[models]`: the frozen models and the U-Net's shape.
@@ -59,6 +61,7 @@ impl Default for RunFile {
             output: String::new(),
             source: SourceConfig::default(),
             filter: FilterConfig::default(),
+            caption: CaptionConfig::default(),
             prepare: PrepareConfig::default(),
             models: ModelsConfig::default(),
             encode: EncodeConfig::default(),
@@ -151,9 +154,9 @@ impl Run {
     /// # Errors
     /// If the tokenizer cannot be read or the sections contradict each other.
     pub fn prepare(&self) -> Result<Prepare> {
-        let RunFile { source, filter, prepare, .. } = &self.file;
+        let RunFile { source, filter, caption, prepare, seed, .. } = &self.file;
         let tokenizer = Arc::new(ClipTokenizer::open(&self.models()?.tokenizer())?);
-        Prepare::new(prepare, filter, source, tokenizer, self.file.seed).map_err(|e| self.locate(e))
+        Prepare::new(prepare, filter, source, caption, *seed, tokenizer).map_err(|e| self.locate(e))
     }
 
     /// Checks that the models can take what `Prepare` gives, from their configurations alone.
@@ -199,6 +202,7 @@ impl Run {
         file.engine.validate().map_err(|(key, message)| self.refuse(key, message))?;
         file.sample.validate().map_err(|(key, message)| self.refuse(key, message))?;
         file.filter.validate().map_err(|e| self.locate(e))?;
+        file.caption.validate(&file.source.columns).map_err(|e| self.locate(e))?;
         file.prepare.validate().map_err(|e| self.locate(e))?;
         self.validate_resolutions()
     }

@@ -39,7 +39,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
 pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     run.validate_source()?;
     run.check_models()?;
-    let source = source::open(&run.file.source, &run.file.filter).map_err(|e| run.locate(e))?;
+    let source =
+        source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
     let units = source.units().map_err(|e| run.locate(e))?;
     let prepare = run.prepare()?;
     let (models, devices) = (run.models()?, devices(run)?);

@@ -39,7 +39,7 @@ const CASES: &[Case] = &[
     ("seed = \"one\"", &[], &["run.toml:1:8", "seed: invalid type", "u64"]),
     ("seed = -1", &[], &["run.toml:1:8", "seed:"]),
     ("[prepare]\nresolutions = 64", &[], &["run.toml:2:15", "prepare.resolutions: invalid type"]),
-    ("[source]\nuri = 7", &[], &["run.toml:2:7", "source.uri: expected a path or URI"]),
+    ("[source]\nuri = 7", &[], &["run.toml:2:7", "source.uri: expected a string"]),
     // Values out of a list; those that the design has and this version has not.
     (
         "[prepare]\ncrop = \"centre\"",

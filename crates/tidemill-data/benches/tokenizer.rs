@@ -1,0 +1,199 @@
+//! Captions per second on one core: ours, the Hugging Face `tokenizers` crate, and transformers and the `tokenizers`
+//! wheel (`encode_batch_fast`) in Python. All take turns, so that whatever else the machine does hits each.
+//! `cargo bench --bench tokenizer` prints medians of five turns after one to warm up the caches, which is
+//! how they are after the first seconds of any run; criterion's own report has the two crates alone.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails by panicking")]
+
+#[path = "../tests/support/hugging_face.rs"]
+mod hugging_face;
+
+use std::collections::{BTreeMap, HashMap};
+use std::hint::black_box;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use criterion::{Criterion, Throughput, criterion_group};
+use tidemill_data::ClipTokenizer;
+use tokenizers::Tokenizer;
+
+/// Captions in a turn.
+const CAPTIONS: usize = 20_000;
+const TURNS: usize = 5;
+
+/// A generator of numbers (splitmix64), seeded: the captions are the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Captions of 5 to 20 words: nine in ten from a vocabulary of 20,000 by Zipf's law, one in ten a rare word of random
+/// letters; with capitals, commas, numbers and now and then a word that is not ASCII.
+fn captions(folder: &Path) -> Vec<String> {
+    let vocab: HashMap<String, u32> =
+        serde_json::from_str(&std::fs::read_to_string(folder.join("vocab.json")).unwrap()).unwrap();
+    let mut words: Vec<(u32, String)> = vocab
+        .into_iter()
+        .filter_map(|(word, id)| Some((id, word.strip_suffix("</w>")?.to_owned())))
+        .filter(|(_, word)| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_lowercase()))
+        .collect();
+    words.sort();
+    words.truncate(20_000);
+    let mut numbers = Numbers(7);
+    let foreign = ["café", "Straße", "señorita", "東京", "Москва", "–", "“old”", "😀"];
+    let mut word = |numbers: &mut Numbers| match numbers.below(1000) {
+        0..100 => {
+            let length = 4 + numbers.below(8);
+            (0..length).map(|_| char::from(b'a' + numbers.below(26) as u8)).collect()
+        }
+        100..120 => foreign[numbers.below(foreign.len())].to_owned(),
+        120..140 => numbers.below(2025).to_string(),
+        _ => {
+            // Rank r with a probability like 1/r.
+            let rank = (words.len() as f64).powf(numbers.unit()) as usize;
+            words[rank.min(words.len()) - 1].1.clone()
+        }
+    };
+    let mut caption = |numbers: &mut Numbers| {
+        let mut text = String::new();
+        for i in 0..5 + numbers.below(16) {
+            let mut word = word(numbers);
+            if numbers.below(6) == 0 && word.is_ascii() {
+                word[..1].make_ascii_uppercase();
+            }
+            text += if i == 0 { "" } else { [" ", " ", " ", " ", ", "][numbers.below(5)] };
+            text += &word;
+        }
+        text
+    };
+    (0..CAPTIONS).map(|_| caption(&mut numbers)).collect()
+}
+
+/// The vocabulary of the repository's tiny models, which is CLIP's.
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tokenizer")
+}
+
+struct Sides {
+    ours: ClipTokenizer,
+    theirs: Tokenizer,
+    captions: Vec<String>,
+}
+
+impl Sides {
+    fn new() -> Self {
+        let folder = folder();
+        let captions = captions(&folder);
+        let ours = ClipTokenizer::open(&folder).unwrap();
+        let theirs = hugging_face::tokenizer(&folder, true);
+        for caption in &captions {
+            assert_eq!(ours.encode(caption).to_vec(), hugging_face::ids(&theirs, caption, 0), "{caption}");
+        }
+        Self { ours, theirs, captions }
+    }
+
+    fn ours(&self) {
+        let captions: Vec<&str> = self.captions.iter().map(String::as_str).collect();
+        black_box(self.ours.encode_batch(&captions));
+    }
+
+    fn theirs(&self) {
+        let captions: Vec<&str> = self.captions.iter().map(String::as_str).collect();
+        black_box(self.theirs.encode_batch_fast(captions, true).unwrap());
+    }
+}
+
+/// The peers in Python, in a process that waits for its turns.
+struct Python(Child);
+
+impl Python {
+    fn new(captions: &[String]) -> Self {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        serde_json::to_writer(&file, captions).unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/tokenizer.py");
+        let mut command = Command::new(std::env::var("TIDEMILL_PYTHON").unwrap());
+        command.arg(script).arg(folder()).arg(file.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut python = Self(command.spawn().unwrap());
+        // The answer means that the captions are read.
+        python.turn();
+        python
+    }
+
+    /// Seconds by name.
+    fn turn(&mut self) -> BTreeMap<String, f64> {
+        self.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn time(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64()
+}
+
+/// Prints the median rates of all sides.
+fn take_turns(sides: &Sides) {
+    let mut python = Python::new(&sides.captions);
+    let mut seconds: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for turn in 0..=TURNS {
+        let mut times = python.turn();
+        times = times.into_iter().map(|(name, time)| (format!("{name} (Python)"), time)).collect();
+        times.insert("tidemill".into(), time(|| sides.ours()));
+        times.insert("tokenizers (crate)".into(), time(|| sides.theirs()));
+        for (name, time) in times.into_iter().filter(|_| turn > 0) {
+            seconds.entry(name).or_default().push(time);
+        }
+    }
+    for (name, mut seconds) in seconds {
+        seconds.sort_by(f64::total_cmp);
+        println!("{name:24} {:8.0} captions/s", CAPTIONS as f64 / seconds[TURNS / 2]);
+    }
+}
+
+fn bench(criterion: &mut Criterion) {
+    let sides = Sides::new();
+    take_turns(&sides);
+
+    let mut group = criterion.benchmark_group("clip tokenizer");
+    group.throughput(Throughput::Elements(CAPTIONS as u64)).sample_size(10);
+    group.bench_function("tidemill", |bencher| bencher.iter(|| sides.ours()));
+    group.bench_function("tokenizers", |bencher| bencher.iter(|| sides.theirs()));
+    group.finish();
+}
+
+criterion_group!(benches, bench);
+
+fn main() {
+    // One thread for both: ours runs on rayon's pool, and theirs is told to leave it.
+    tokenizers::utils::parallelism::set_parallelism(false);
+    rayon::ThreadPoolBuilder::new().num_threads(1).build_global().unwrap();
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+}
