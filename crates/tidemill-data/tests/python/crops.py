@@ -1,4 +1,4 @@
-"""What Pillow makes of images whose crop, size and mirroring somebody else chose: planes of red, green and blue.
+"""Planes that Pillow makes of images whose crop, size and mirroring somebody else chose.
 
 Usage: crops.py <seed> <folder with index.json and *.png>
 """
