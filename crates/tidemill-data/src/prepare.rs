@@ -14,10 +14,10 @@ use serde::Serialize;
 use self::input::Input;
 use self::output::{Output, output_schema};
 use crate::config::{Columns, FilterConfig, PrepareConfig, SourceConfig};
-use crate::decode;
+use crate::decode::{self, Info, Rgb8, Scale};
 use crate::error::{Result, RowError};
 use crate::filter::{Facts, Filter, filters, first_refusal};
-use crate::resize;
+use crate::resize::{self, Rect};
 use crate::tokenizer::ClipTokenizer;
 
 /// Raised whenever the same configuration would give other pixels than before.
@@ -53,10 +53,10 @@ enum Verdict {
     Quarantined(RowError),
 }
 
-/// A row's verdict, and the image's width and height unless it is quarantined.
+/// A row's verdict, and what the image's header says unless the row is quarantined.
 struct Row {
     verdict: Verdict,
-    size: Option<(u32, u32)>,
+    info: Option<Info>,
 }
 
 impl Prepare {
@@ -125,28 +125,39 @@ impl Prepare {
     fn prepare_row(&self, input: &Input, row: usize, slots: &mut [&mut [u8]]) -> Row {
         match self.judge(input, row, slots) {
             Ok(row) => row,
-            Err(error) => Row { verdict: Verdict::Quarantined(error), size: None },
+            Err(error) => Row { verdict: Verdict::Quarantined(error), info: None },
         }
     }
 
     /// Filters see the size in the header, so that only rows that pass are decoded.
     fn judge(&self, input: &Input, row: usize, slots: &mut [&mut [u8]]) -> Result<Row, RowError> {
         let pair = input.pair(row)?;
-        let (width, height) = decode::probe(pair.image)?;
-        let size = Some((width, height));
+        let info = decode::probe(pair.image)?;
+        let Info { width, height, .. } = info;
         let facts = Facts { width, height, caption: pair.caption, scores: &pair.scores };
         if let Some(filter) = first_refusal(&self.filters, &facts) {
-            return Ok(Row { verdict: Verdict::Rejected(filter.name.clone()), size });
+            return Ok(Row { verdict: Verdict::Rejected(filter.name.clone()), info: Some(info) });
         }
-        let image = decode::decode(pair.image)?;
         let crop = resize::crop(self.config.crop, width, height);
+        let image = self.decode(pair.image, crop)?;
+        let area = crop.scaled((width, height), (image.width, image.height));
         for (&side, planes) in self.config.resolutions.iter().zip(slots) {
             if side <= width.min(height) {
-                let square = resize::resize(&image, crop, side, self.config.resample)?;
+                let square = resize::resize(&image, area, (side, side), self.config.resample)?;
                 resize::to_planes(&square, planes);
             }
         }
-        Ok(Row { verdict: Verdict::Kept, size })
+        Ok(Row { verdict: Verdict::Kept, info: Some(info) })
+    }
+
+    /// Decodes the image, at a smaller size if that is wanted and enough for what the crop becomes.
+    fn decode(&self, image: &[u8], crop: Rect) -> Result<Rgb8, RowError> {
+        if !self.config.scaled_decode {
+            return decode::decode(image);
+        }
+        let sides = self.config.resolutions.iter().filter(|&&side| side <= crop.width.min(crop.height));
+        let lengths = sides.flat_map(|&side| [(crop.width, side), (crop.height, side)]);
+        decode::decode_scaled(image, Scale::reaching(lengths))
     }
 }
 

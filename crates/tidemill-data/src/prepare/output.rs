@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, FixedSizeBinaryArray, FixedSizeListArray, Int32Array, RecordBatch, StringArray, UInt32Array,
+    ArrayRef, BooleanArray, FixedSizeBinaryArray, FixedSizeListArray, Int32Array, RecordBatch, StringArray,
+    UInt32Array,
 };
 use arrow::buffer::{MutableBuffer, NullBuffer};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -13,6 +14,7 @@ use super::input::Input;
 use super::{Row, Verdict};
 use crate::config::{Crop, PrepareConfig};
 use crate::counts::{KEPT, QUARANTINED, REJECTED};
+use crate::decode::Info;
 use crate::error::{Error, Result};
 use crate::resize::{Rect, crop};
 use crate::tokenizer::{CONTEXT, ClipTokenizer};
@@ -49,15 +51,15 @@ impl Output {
         tokenizer: &ClipTokenizer,
         schema: SchemaRef,
     ) -> Result<RecordBatch> {
-        let size = |pick: fn((u32, u32)) -> u32| -> ArrayRef {
-            Arc::new(rows.iter().map(|row| row.size.map(pick)).collect::<UInt32Array>())
-        };
+        let info = || rows.iter().map(|row| row.info);
         let mut columns: Vec<ArrayRef> = vec![
             Arc::new(input.ids.clone()),
             Arc::new(input.keys.clone()),
             Arc::new(input.captions.to_array()),
-            size(|(width, _)| width),
-            size(|(_, height)| height),
+            Arc::new(info().map(|info| Some(info?.width)).collect::<UInt32Array>()),
+            Arc::new(info().map(|info| Some(info?.height)).collect::<UInt32Array>()),
+            Arc::new(info().map(|info| Some(info?.format.name())).collect::<StringArray>()),
+            Arc::new(info().map(|info| Some(info?.icc)).collect::<BooleanArray>()),
         ];
         columns.extend(input.carried.iter().cloned());
         columns.push(Arc::new(StringArray::from_iter_values(rows.iter().map(status))));
@@ -83,6 +85,8 @@ pub fn output_schema(input: &Schema, carry: &[String], resolutions: &[u32]) -> R
         Field::new("caption", DataType::Utf8, true),
         Field::new("width", DataType::UInt32, true),
         Field::new("height", DataType::UInt32, true),
+        Field::new("format", DataType::Utf8, true),
+        Field::new("icc", DataType::Boolean, true),
     ];
     for name in carry {
         let field = input.field_with_name(name).map_err(|_| Error::MissingColumn {
@@ -126,7 +130,7 @@ fn width_of(side: u32) -> Result<i32> {
 
 /// The image's size if the row is kept and reaches the resolution.
 fn usable(row: &Row, side: u32) -> Option<(u32, u32)> {
-    let (width, height) = row.size?;
+    let Info { width, height, .. } = row.info?;
     (matches!(row.verdict, Verdict::Kept) && width.min(height) >= side).then_some((width, height))
 }
 

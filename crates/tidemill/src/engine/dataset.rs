@@ -118,7 +118,11 @@ fn specification(run: &Run, encode: &Encode, digests: &ModelDigests) -> Result<D
         scaling_factor: encode.scaling_factor(),
         validation_share: run.file.validation.share,
         row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
-        prepare: json!({ "crop": run.file.prepare.crop, "resample": run.file.prepare.resample }),
+        prepare: json!({
+            "crop": run.file.prepare.crop,
+            "resample": run.file.prepare.resample,
+            "scaled_decode": run.file.prepare.scaled_decode,
+        }),
     })
 }
 
