@@ -267,7 +267,7 @@ pub struct PrepareConfig {
     pub crop: Crop,
     /// Resampling filter.
     pub resample: Resample,
-    /// Whether a JPEG may be decoded at n/8 of its size where the crop stays at least as large as what it becomes.
+    /// Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size where the crop stays as large as what it becomes.
     /// Faster on large images, at the price of pixels that differ from Pillow's.
     pub scaled_decode: bool,
 }
