@@ -21,7 +21,7 @@ use crate::resize::{self, Rect};
 use crate::tokenizer::ClipTokenizer;
 
 /// Raised whenever the same configuration would give other pixels than before.
-const IMAGE_VERSION: u32 = 1;
+const IMAGE_VERSION: u32 = 2;
 
 /// Digests (BLAKE3, hex) of what shapes each group of output columns, so that a change redoes only that group.
 #[derive(Debug, Clone, PartialEq, Eq)]
