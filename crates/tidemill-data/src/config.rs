@@ -8,13 +8,15 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 
 /// Columns that `Prepare` writes; a carried column may not bear one of these names.
-pub(crate) const OUTPUT_COLUMNS: [&str; 11] = [
+pub(crate) const OUTPUT_COLUMNS: [&str; 13] = [
     "sample_id",
     "key",
     "caption",
     "caption_source",
     "width",
     "height",
+    "format",
+    "icc",
     "status",
     "reason",
     "source_row",

@@ -1,11 +1,12 @@
-//! Encoded image bytes to RGB pixels: JPEG through libjpeg-turbo with the accurate DCT and smooth chroma upsampling,
-//! which is bit for bit what Pillow gives; PNG and WebP through the `image` crate. Sizes are checked against bounds
-//! before anything is allocated, and whatever is wrong with the bytes becomes a [`RowError`].
+//! Encoded image bytes to RGB pixels, as Pillow's `ImageOps.exif_transpose` and `convert("RGB")` give them: upright,
+//! with transparency laid over white. JPEG goes through libjpeg-turbo, the other formats through the `image` crate.
+//! Sizes are checked against bounds before pixels are allocated; whatever is wrong with the bytes becomes a [`RowError`].
 
-use std::io::Cursor;
+mod jpeg;
+mod orientation;
+mod other;
 
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader};
-use turbojpeg::{Colorspace, DecompressHeader, Decompressor, PixelFormat};
+pub use image::metadata::Orientation;
 
 use crate::error::RowError;
 
@@ -14,16 +15,6 @@ pub const MAX_BYTES: usize = 256 << 20;
 
 /// Most pixels of one image: 300 MB decoded, above any camera and below any decompression bomb.
 pub const MAX_PIXELS: u64 = 100_000_000;
-
-/// Most scans of a progressive JPEG: each costs a pass over the whole image, and encoders write about ten.
-const MAX_SCANS: u32 = 500;
-
-/// libjpeg's warnings after which the picture is still whole; after all others parts of it are missing or invented.
-const HARMLESS: [&str; 3] = [
-    "extraneous bytes before marker",
-    "Invalid SOS parameters for sequential JPEG",
-    "Unknown Adobe color transform",
-];
 
 /// An image of 8-bit RGB pixels.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,21 +27,106 @@ pub struct Rgb8 {
     pub pixels: Vec<u8>,
 }
 
-/// Width and height, from the header alone.
+/// What the header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Info {
+    /// Width in pixels of the upright image.
+    pub width: u32,
+    /// Height in pixels of the upright image.
+    pub height: u32,
+    /// How the bytes are encoded.
+    pub format: Format,
+    /// What makes the stored image upright.
+    pub orientation: Orientation,
+    /// Whether there is a colour profile. Pixels are left as they are.
+    pub icc: bool,
+}
+
+/// The formats that are decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Baseline and progressive; grey, YCbCr, RGB, CMYK and YCCK.
+    Jpeg,
+    /// All colour types and depths, interlaced or not.
+    Png,
+    /// Lossy and lossless; the first frame of an animation.
+    WebP,
+    /// The first frame.
+    Gif,
+    /// Windows bitmaps.
+    Bmp,
+    /// The first page.
+    Tiff,
+}
+
+impl Format {
+    /// The name in the dataset's `format` column.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Jpeg => "jpeg",
+            Self::Png => "png",
+            Self::WebP => "webp",
+            Self::Gif => "gif",
+            Self::Bmp => "bmp",
+            Self::Tiff => "tiff",
+        }
+    }
+
+    /// Tells the format by the first bytes, whatever the file was called.
+    fn of(bytes: &[u8]) -> Result<Self, RowError> {
+        if bytes.is_empty() {
+            return Err(RowError::Format("the image has no bytes".into()));
+        }
+        if bytes.len() > MAX_BYTES {
+            return Err(RowError::Size(format!("{} encoded bytes are more than {MAX_BYTES}", bytes.len())));
+        }
+        match bytes {
+            [0xff, 0xd8, 0xff, ..] => Ok(Self::Jpeg),
+            [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, ..] => Ok(Self::Png),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok(Self::WebP),
+            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok(Self::Gif),
+            [b'B', b'M', ..] => Ok(Self::Bmp),
+            [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Ok(Self::Tiff),
+            [_, _, _, _, b'f', b't', b'y', b'p', ..] => Err(RowError::Format(
+                "AVIF and HEIF are not decoded; convert such images to one of the other formats".into(),
+            )),
+            _ => {
+                let start = &bytes[..bytes.len().min(8)];
+                Err(RowError::Format(format!(
+                    "the first bytes {start:02x?} are those of no JPEG, PNG, WebP, GIF, BMP or TIFF"
+                )))
+            }
+        }
+    }
+}
+
+/// At how many eighths of its size, in both directions, a JPEG is decoded: 1, 2, 4 or 8, the ones for which
+/// libjpeg-turbo has vector code; the others take longer than all eight. Other formats are always whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scale(u8);
+
+impl Scale {
+    /// Every pixel.
+    pub const FULL: Self = Self(8);
+
+    /// The smallest at which no length has to grow: for every pair (pixels in the original, pixels wanted) the decoded
+    /// length is at least the one wanted, or the original's where that is smaller.
+    pub fn reaching(lengths: impl IntoIterator<Item = (u32, u32)>) -> Self {
+        let eighths = |(original, wanted): (u32, u32)| {
+            (8 * u64::from(wanted)).div_ceil(u64::from(original.max(1))).clamp(1, 8) as u8
+        };
+        Self(lengths.into_iter().map(eighths).max().unwrap_or(8).next_power_of_two())
+    }
+}
+
+/// What the header says; no pixel is decoded.
 ///
 /// # Errors
 /// If the bytes are no image, their header is damaged, or the size is out of bounds.
-pub fn probe(bytes: &[u8]) -> Result<(u32, u32), RowError> {
-    match container(bytes)? {
-        ImageFormat::Jpeg => {
-            let header = jpeg_decoder().and_then(|mut d| d.read_header(bytes)).map_err(damaged_jpeg)?;
-            jpeg_size(&header)
-        }
-        format => {
-            let decoder = reader(bytes, format).into_decoder().map_err(damaged)?;
-            let (width, height) = decoder.dimensions();
-            check_size(width, height)
-        }
+pub fn probe(bytes: &[u8]) -> Result<Info, RowError> {
+    match Format::of(bytes)? {
+        Format::Jpeg => jpeg::probe(bytes),
+        format => other::probe(bytes, format),
     }
 }
 
@@ -59,83 +135,28 @@ pub fn probe(bytes: &[u8]) -> Result<(u32, u32), RowError> {
 /// # Errors
 /// As [`probe`], and if the pixel data is truncated or damaged.
 pub fn decode(bytes: &[u8]) -> Result<Rgb8, RowError> {
-    match container(bytes)? {
-        ImageFormat::Jpeg => decode_jpeg(bytes),
-        format => decode_other(bytes, format),
+    decode_scaled(bytes, Scale::FULL)
+}
+
+/// As [`decode`], but a JPEG at `scale`: sides are rounded up.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_scaled(bytes: &[u8], scale: Scale) -> Result<Rgb8, RowError> {
+    match Format::of(bytes)? {
+        Format::Jpeg => jpeg::decode(bytes, scale),
+        format => other::decode(bytes, format),
     }
 }
 
-/// Tells the format by the first bytes, whatever the file was called.
-fn container(bytes: &[u8]) -> Result<ImageFormat, RowError> {
-    if bytes.is_empty() {
-        return Err(RowError::Format("the image has no bytes".into()));
-    }
-    if bytes.len() > MAX_BYTES {
-        return Err(RowError::Size(format!("{} encoded bytes are more than {MAX_BYTES}", bytes.len())));
-    }
-    match bytes {
-        [0xff, 0xd8, 0xff, ..] => Ok(ImageFormat::Jpeg),
-        [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, ..] => Ok(ImageFormat::Png),
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok(ImageFormat::WebP),
-        _ => {
-            let start = &bytes[..bytes.len().min(8)];
-            Err(RowError::Format(format!("the first bytes {start:02x?} are those of no JPEG, PNG or WebP")))
-        }
-    }
-}
-
-fn check_size(width: u32, height: u32) -> Result<(u32, u32), RowError> {
+fn check_size(width: u32, height: u32) -> Result<(), RowError> {
     if width == 0 || height == 0 {
         return Err(RowError::Size(format!("{width}x{height} has no pixels")));
     }
     if u64::from(width) * u64::from(height) > MAX_PIXELS {
         return Err(RowError::Size(format!("{width}x{height} is more than {MAX_PIXELS} pixels")));
     }
-    Ok((width, height))
-}
-
-fn jpeg_decoder() -> turbojpeg::Result<Decompressor> {
-    let mut decoder = Decompressor::new()?;
-    decoder.set_scan_limit(MAX_SCANS)?;
-    Ok(decoder)
-}
-
-fn jpeg_size(header: &DecompressHeader) -> Result<(u32, u32), RowError> {
-    let side = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    check_size(side(header.width), side(header.height))
-}
-
-fn decode_jpeg(bytes: &[u8]) -> Result<Rgb8, RowError> {
-    let mut decoder = jpeg_decoder().map_err(damaged_jpeg)?;
-    let header = decoder.read_header(bytes).map_err(damaged_jpeg)?;
-    let (width, height) = jpeg_size(&header)?;
-    let format = match header.colorspace {
-        Colorspace::CMYK | Colorspace::YCCK => PixelFormat::CMYK,
-        _ => PixelFormat::RGB,
-    };
-    let pitch = header.width * format.size();
-    let mut pixels = vec![0; pitch * header.height];
-    let output = turbojpeg::Image {
-        pixels: pixels.as_mut_slice(),
-        width: header.width,
-        pitch,
-        height: header.height,
-        format,
-    };
-    match decoder.decompress(bytes, output) {
-        Err(turbojpeg::Error::TurboJpegError(warning))
-            if HARMLESS.iter().any(|text| warning.contains(text)) => {}
-        other => other.map_err(damaged_jpeg)?,
-    }
-    if format == PixelFormat::CMYK {
-        pixels = pixels.as_chunks::<4>().0.iter().flat_map(cmyk_to_rgb).collect();
-    }
-    Ok(Rgb8 { width, height, pixels })
-}
-
-/// Ink as Adobe stores it, inverted (255 is none), to RGB, by Pillow's `cmyk2rgb` (`src/libImaging/Convert.c`).
-fn cmyk_to_rgb(&[c, m, y, k]: &[u8; 4]) -> [u8; 3] {
-    [c, m, y].map(|ink| k - div_255(u32::from(255 - ink) * u32::from(k)))
+    Ok(())
 }
 
 /// `value / 255` rounded to nearest, for products of two bytes and their sums.
@@ -144,68 +165,9 @@ fn div_255(value: u32) -> u8 {
     ((rounded + (rounded >> 8)) >> 8) as u8
 }
 
-fn reader(bytes: &[u8], format: ImageFormat) -> ImageReader<Cursor<&[u8]>> {
-    // The reader's own default limits bound what the decoder may allocate (512 MiB).
-    ImageReader::with_format(Cursor::new(bytes), format)
-}
-
-fn decode_other(bytes: &[u8], format: ImageFormat) -> Result<Rgb8, RowError> {
-    let decoder = reader(bytes, format).into_decoder().map_err(damaged)?;
-    let (width, height) = decoder.dimensions();
-    check_size(width, height)?;
-    let image = DynamicImage::from_decoder(decoder).map_err(damaged)?;
-    let pixels = if image.color().has_alpha() {
-        image.into_rgba8().as_raw().as_chunks::<4>().0.iter().flat_map(over_white).collect()
-    } else {
-        image.into_rgb8().into_raw()
-    };
-    Ok(Rgb8 { width, height, pixels })
-}
-
-fn over_white(&[r, g, b, a]: &[u8; 4]) -> [u8; 3] {
-    let alpha = u32::from(a);
-    [r, g, b].map(|c| div_255(u32::from(c) * alpha + 255 * (255 - alpha)))
-}
-
-fn damaged(error: image::ImageError) -> RowError {
-    match error {
-        image::ImageError::Limits(limits) => RowError::Size(limits.to_string()),
-        other => RowError::Damaged(other.to_string()),
-    }
-}
-
-fn damaged_jpeg(error: turbojpeg::Error) -> RowError {
-    RowError::Damaged(error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn png(image: &DynamicImage) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        image.write_to(&mut Cursor::new(&mut bytes), ImageFormat::Png).unwrap();
-        bytes
-    }
-
-    #[test]
-    fn transparency_is_laid_over_white() {
-        let pixel = |alpha| {
-            let image =
-                DynamicImage::from(image::RgbaImage::from_pixel(1, 1, image::Rgba([10, 20, 200, alpha])));
-            decode(&png(&image)).unwrap().pixels
-        };
-        assert_eq!(pixel(255), [10, 20, 200]);
-        assert_eq!(pixel(0), [255, 255, 255]);
-        assert_eq!(pixel(128), [132, 137, 227]);
-    }
-
-    #[test]
-    fn grey_becomes_rgb() {
-        let image = DynamicImage::from(image::GrayImage::from_pixel(2, 1, image::Luma([7])));
-        let decoded = decode(&png(&image)).unwrap();
-        assert_eq!((decoded.width, decoded.height, decoded.pixels), (2, 1, vec![7; 6]));
-    }
 
     #[test]
     fn division_rounds_to_nearest() {
@@ -215,31 +177,38 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_refused_by_its_header() {
-        let mut bytes = png(&DynamicImage::new_rgb8(1, 1));
-        bytes[16..24].copy_from_slice(&[0, 0, 0x75, 0x30, 0, 0, 0x75, 0x30]); // 30,000 x 30,000
-        let crc = {
-            // CRC-32 of the IHDR chunk, bit by bit.
-            let mut crc = u32::MAX;
-            for &byte in &bytes[12..29] {
-                crc ^= u32::from(byte);
-                for _ in 0..8 {
-                    crc = (crc >> 1) ^ (0xedb8_8320 & 0_u32.wrapping_sub(crc & 1));
-                }
-            }
-            !crc
-        };
-        bytes[29..33].copy_from_slice(&crc.to_be_bytes());
-        let error = decode(&bytes).unwrap_err();
-        assert!(matches!(&error, RowError::Size(text) if text.contains("30000x30000")), "{error}");
-        assert_eq!(probe(&bytes).unwrap_err(), error);
+    fn the_scale_is_the_smallest_that_reaches() {
+        let cases: [(&[(u32, u32)], u8); 8] = [
+            (&[(768, 256)], 4),
+            (&[(2048, 256)], 1),
+            (&[(2047, 256)], 2),
+            (&[(512, 256)], 4),
+            (&[(256, 256)], 8),
+            (&[(100, 256)], 8),
+            (&[(4000, 256), (4000, 1024)], 4),
+            (&[], 8),
+        ];
+        for (lengths, eighths) in cases {
+            assert_eq!(Scale::reaching(lengths.iter().copied()), Scale(eighths), "{lengths:?}");
+        }
     }
 
     #[test]
     fn nonsense_is_named() {
-        assert!(decode(b"").unwrap_err().to_string().contains("no bytes"));
-        assert!(decode(b"<html>").unwrap_err().to_string().starts_with("format: the first bytes [3c, 68"));
-        assert!(matches!(decode(&[0xff, 0xd8, 0xff, 0xe0]), Err(RowError::Damaged(_))));
-        assert!(matches!(decode(b"RIFF\0\0\0\0WEBPVP8 "), Err(RowError::Damaged(_))));
+        let cases: [(&[u8], &str); 8] = [
+            (b"", "format: the image has no bytes"),
+            (b"<html>", "format: the first bytes [3c, 68, 74, 6d, 6c, 3e]"),
+            (b"\0\0\0\x1cftypavif\0\0\0\0", "format: AVIF"),
+            (&[0xff, 0xd8, 0xff, 0xe0], "damaged: "),
+            (b"RIFF\0\0\0\0WEBPVP8 ", "damaged: "),
+            (b"GIF89a", "damaged: "),
+            (b"BM", "damaged: "),
+            (b"II*\0", "damaged: "),
+        ];
+        for (bytes, message) in cases {
+            let error = decode(bytes).unwrap_err();
+            assert!(error.to_string().starts_with(message), "{error}");
+            assert_eq!(probe(bytes).unwrap_err(), error);
+        }
     }
 }

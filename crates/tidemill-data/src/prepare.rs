@@ -22,7 +22,7 @@ use self::output::{Output, output_schema};
 use crate::caption::config::CaptionConfig;
 use crate::caption::{self, CaptionStage};
 use crate::config::{Columns, FilterConfig, SourceConfig};
-use crate::decode;
+use crate::decode::{self, Info, Rgb8, Scale};
 use crate::draw::{Purpose, draw};
 use crate::error::{Result, RowError};
 use crate::filter::{Facts, Filter, filters, first_refusal};
@@ -30,7 +30,7 @@ use crate::resize;
 use crate::tokenizer::ClipTokenizer;
 
 /// Raised whenever the same configuration would give other pixels than before.
-const IMAGE_VERSION: u32 = 1;
+const IMAGE_VERSION: u32 = 2;
 
 /// Digests (BLAKE3, hex) of what shapes each group of output columns, so that a change redoes only that group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,15 +70,17 @@ enum Verdict<'a> {
 /// What is to become of a kept row's image.
 struct Plan<'a> {
     image: &'a [u8],
+    /// The image's width and height.
+    size: (u32, u32),
     /// For each resolution the cut, unless the image is too small for it.
     cuts: Vec<Option<Cut>>,
     flipped: bool,
 }
 
-/// A row's verdict, and the image's width and height unless it is quarantined.
+/// A row's verdict, and what the image's header says unless the row is quarantined.
 struct Row<'a> {
     verdict: Verdict<'a>,
-    size: Option<(u32, u32)>,
+    info: Option<Info>,
 }
 
 /// The name of the rejection of images that are too small for every resolution.
@@ -165,19 +167,22 @@ impl Prepare {
     /// Filters see the size in the header, so that only rows that pass are decoded.
     fn plan<'a>(&self, input: &'a Input, row: usize) -> Result<Row<'a>, RowError> {
         let pair = input.pair(row)?;
-        let (width, height) = decode::probe(pair.image)?;
-        let size = Some((width, height));
+        let info = decode::probe(pair.image)?;
+        let Info { width, height, .. } = info;
         let facts = Facts { width, height, caption: pair.caption, scores: &pair.scores };
         if let Some(filter) = first_refusal(&self.filters, &facts) {
-            return Ok(Row { verdict: Verdict::Rejected(filter.name.clone()), size });
+            return Ok(Row { verdict: Verdict::Rejected(filter.name.clone()), info: Some(info) });
         }
         let sample_id = input.ids.value(row);
         let cuts: Vec<_> = self.cuts(sample_id, (width, height)).collect();
         if cuts.iter().all(Option::is_none) {
-            return Ok(Row { verdict: Verdict::Rejected(TOO_SMALL.to_owned()), size });
+            return Ok(Row { verdict: Verdict::Rejected(TOO_SMALL.to_owned()), info: Some(info) });
         }
         let flipped = self.config.flip && draw(self.seed, sample_id, Purpose::Flip, 0) >> 63 == 1;
-        Ok(Row { verdict: Verdict::Kept(Plan { image: pair.image, cuts, flipped }), size })
+        Ok(Row {
+            verdict: Verdict::Kept(Plan { image: pair.image, size: (width, height), cuts, flipped }),
+            info: Some(info),
+        })
     }
 
     /// The image's cut at each resolution.
@@ -199,10 +204,12 @@ impl Prepare {
     }
 
     fn write_pixels(&self, plan: &Plan, slots: Vec<&mut [u8]>) -> Result<(), RowError> {
-        let image = decode::decode(plan.image)?;
+        let image = self.decode_image(plan)?;
+        let size = (image.width, image.height);
         for (cut, planes) in plan.cuts.iter().zip(slots) {
             if let Some(cut) = cut {
-                let mut resized = resize::resize(&image, cut.crop, cut.size, self.config.resample)?;
+                let area = cut.crop.scaled(plan.size, size);
+                let mut resized = resize::resize(&image, area, cut.size, self.config.resample)?;
                 if plan.flipped {
                     mirror(&mut resized);
                 }
@@ -211,11 +218,21 @@ impl Prepare {
         }
         Ok(())
     }
+
+    /// Decodes the image, at a smaller size if that is wanted and enough for what the cuts become.
+    fn decode_image(&self, plan: &Plan) -> Result<Rgb8, RowError> {
+        if !self.config.scaled_decode {
+            return decode::decode(plan.image);
+        }
+        let cuts = plan.cuts.iter().flatten();
+        let lengths = cuts.flat_map(|cut| [(cut.crop.width, cut.size.0), (cut.crop.height, cut.size.1)]);
+        decode::decode_scaled(plan.image, Scale::reaching(lengths))
+    }
 }
 
 impl Row<'_> {
     fn quarantined(error: RowError) -> Self {
-        Self { verdict: Verdict::Quarantined(error), size: None }
+        Self { verdict: Verdict::Quarantined(error), info: None }
     }
 
     fn plan(&self) -> Option<&Plan<'_>> {

@@ -17,11 +17,13 @@ use tidemill_data::{decode, resize};
 #[derive(Deserialize)]
 struct Case {
     kind: String,
+    format: String,
+    icc: bool,
     width: u32,
     height: u32,
-    /// Left, top, width, height.
     crop: [u32; 4],
-    size: [u32; 2],
+    size: (u32, u32),
+    resample: Resample,
 }
 
 /// How far two buffers are apart: the greatest difference and the number of values that differ.
@@ -41,29 +43,37 @@ fn pixels_equal_pillows() {
         |number: usize, part: &str| std::fs::read(folder.path().join(format!("{number}.{part}"))).unwrap();
 
     let mut kinds: BTreeMap<&str, (usize, u8)> = BTreeMap::new();
-    let (mut worst, mut different, mut values) = (0, 0, 0);
+    let mut filters: BTreeMap<String, (usize, usize, u8)> = BTreeMap::new();
     for (number, case) in cases.iter().enumerate() {
-        let (kind, crop, size) = (&case.kind, case.crop, case.size);
-        let name = format!("{number}: {kind} {}x{}, {crop:?} -> {size:?}", case.width, case.height);
+        let Case { kind, width, height, crop: [x, y, w, h], size, .. } = case;
+        let filter = format!("{:?}", case.resample);
+        let name = format!("{number}: {kind} {width}x{height}, {w}x{h} at {x},{y} -> {size:?} by {filter}");
         let bytes = read(number, "bin");
-        assert_eq!(decode::probe(&bytes).unwrap(), (case.width, case.height), "{name}");
-        let image = decode::decode(&bytes).unwrap();
+        let info = decode::probe(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!((info.width, info.height), (*width, *height), "{name}");
+        assert_eq!((info.format.name(), info.icc), (case.format.as_str(), case.icc), "{name}");
+        let image = decode::decode(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
         let (d, _) = compare(&image.pixels, &read(number, "rgb"));
-        assert_eq!(d, 0, "decoding {name}");
-        let kind = kinds.entry(kind).or_default();
-        *kind = (kind.0 + 1, kind.1.max(d));
+        let seen = kinds.entry(kind).or_default();
+        *seen = (seen.0 + 1, seen.1.max(d));
 
-        let [x, y, width, height] = crop;
-        let crop = Rect { x, y, width, height };
-        let resized = resize::resize(&image, crop, size.into(), Resample::Bicubic).unwrap();
+        let theirs = read(number, "rgb");
+        let image = decode::Rgb8 { pixels: theirs, ..image };
+        let crop = Rect { x: *x, y: *y, width: *w, height: *h };
+        let resized = resize::resize(&image, crop, *size, case.resample).unwrap();
         let (d, n) = compare(&resized.pixels, &read(number, "resized"));
         assert!(d <= 1, "resizing {name}: a value differs by {d}");
-        (worst, different, values) = (worst.max(d), different + n, values + resized.pixels.len());
+        let seen = filters.entry(filter).or_default();
+        *seen = (seen.0 + n, seen.1 + resized.pixels.len(), seen.2.max(d));
     }
-    println!("decoding, kind: (images, max |d|): {kinds:?}");
-    let share = different as f64 / values as f64;
-    println!("resizing: max |d| {worst} on {:.4} % of {values} values", 100.0 * share);
-    assert!(share <= 0.002);
+    println!("decoding, kind: (images, max |d|): {kinds:#?}");
+    println!("resizing, filter: (values that differ, values, max |d|): {filters:#?}");
+    for (kind, (_, d)) in kinds {
+        assert_eq!(d, 0, "{kind}: a value differs by {d}");
+    }
+    for (filter, (different, values, _)) in filters {
+        assert!(different as f64 <= 0.002 * values as f64, "{filter}: {different} of {values} values differ");
+    }
 }
 
 fn assert_same_ids(folder: &Path, captions: &[String]) {

@@ -148,6 +148,8 @@ fn a_kept_row_has_its_pixels_crop_and_tokens() {
     let image = decode::decode(&jpeg(40, 32)).unwrap();
     assert_eq!(output["width"].as_primitive::<UInt32Type>().value(0), 40);
     assert_eq!(output["height"].as_primitive::<UInt32Type>().value(0), 32);
+    assert_eq!(output["format"].as_string::<i32>().value(0), "jpeg");
+    assert!(!output["icc"].as_boolean().value(0));
     assert_eq!(output["sample_id"].as_primitive::<UInt64Type>().value(0), 1000);
     assert_eq!(output["source_row"].as_primitive::<UInt64Type>().value(0), 50);
     assert_eq!(output["score"].as_primitive::<arrow::datatypes::Float64Type>().value(0), 5.0);
@@ -170,6 +172,25 @@ fn a_kept_row_has_its_pixels_crop_and_tokens() {
 
     let ids = output["token_ids"].as_fixed_size_list().value(0);
     assert_eq!(ids.as_primitive::<Int32Type>().values()[..], TOKENIZER.encode("a cat!"));
+}
+
+#[test]
+fn scaled_decoding_keeps_crops_and_changes_the_digest() {
+    let rows = batch(&[Pair { image: Some(jpeg(200, 120)), ..good() }]);
+    let stage = |scaled_decode| {
+        let config = PrepareConfig { resolutions: vec![24, 32], scaled_decode, ..PrepareConfig::default() };
+        let caption = CaptionConfig::default();
+        Prepare::new(&config, &filter_config(), &source_config(), &caption, 0, TOKENIZER.clone()).unwrap()
+    };
+    let (whole, scaled) = (stage(false), stage(true));
+    assert_ne!(whole.digests().images, scaled.digests().images);
+    let (whole, scaled) = (whole.run(&rows).unwrap(), scaled.run(&rows).unwrap());
+    for column in ["crop_24", "crop_32", "width", "height"] {
+        assert_eq!(&whole[column], &scaled[column]);
+    }
+    let pixels = |output: &RecordBatch| output["pixels_32"].as_binary::<i64>().value(0).to_vec();
+    let distances = pixels(&whole).into_iter().zip(pixels(&scaled)).map(|(a, b)| a.abs_diff(b));
+    assert!((1..=16).contains(&distances.max().unwrap()));
 }
 
 #[test]

@@ -31,6 +31,9 @@ pub struct PrepareConfig {
     pub flip: bool,
     /// Resampling filter.
     pub resample: Resample,
+    /// Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size where the crop stays as large as what it becomes.
+    /// Faster on large images, at the price of pixels that differ from Pillow's.
+    pub scaled_decode: bool,
     /// With `crop = "bucket"`: the sides of the buckets are multiples of this. By default 64 from R = 256 on, below
     /// R / 4 rounded to a multiple of 8.
     pub bucket_step: Option<u32>,
@@ -58,9 +61,15 @@ pub enum Crop {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resample {
+    /// The mean of the pixels covered, as Pillow's `BOX`.
+    Area,
+    /// A triangle, antialiased.
+    Bilinear,
     /// Pillow's antialiased bicubic (a = -0.5).
     #[default]
     Bicubic,
+    /// Sinc windowed by a sinc of three lobes.
+    Lanczos,
 }
 
 impl Default for PrepareConfig {
@@ -70,6 +79,7 @@ impl Default for PrepareConfig {
             crop: Crop::default(),
             flip: false,
             resample: Resample::default(),
+            scaled_decode: false,
             bucket_step: None,
             max_bucket_aspect: None,
             buckets: BTreeMap::new(),

@@ -65,16 +65,19 @@ impl Output {
         tokenizer: &ClipTokenizer,
         schema: SchemaRef,
     ) -> Result<RecordBatch> {
-        let size = |pick: fn((u32, u32)) -> u32| -> ArrayRef {
-            Arc::new(rows.iter().map(|row| row.size.map(pick)).collect::<UInt32Array>())
-        };
+        let info = || rows.iter().map(|row| row.info);
         let mut columns: Vec<ArrayRef> = vec![
             Arc::new(input.ids.clone()),
             Arc::new(input.keys.clone()),
             Arc::new(input.captions.to_array()),
         ];
         columns.extend(input.captions.sources().map(|sources| Arc::new(sources) as ArrayRef));
-        columns.extend([size(|(width, _)| width), size(|(_, height)| height)]);
+        columns.extend([
+            Arc::new(info().map(|info| Some(info?.width)).collect::<UInt32Array>()) as ArrayRef,
+            Arc::new(info().map(|info| Some(info?.height)).collect::<UInt32Array>()),
+            Arc::new(info().map(|info| Some(info?.format.name())).collect::<StringArray>()),
+            Arc::new(info().map(|info| Some(info?.icc)).collect::<BooleanArray>()),
+        ]);
         columns.extend(input.carried.iter().cloned());
         columns.push(Arc::new(StringArray::from_iter_values(rows.iter().map(status))));
         columns.push(Arc::new(rows.iter().map(reason).collect::<StringArray>()));
@@ -112,6 +115,7 @@ pub fn output_schema(
     ];
     fields.extend(caption_source.then(|| Field::new("caption_source", DataType::Utf8, true)));
     fields.extend(["width", "height"].map(|name| Field::new(name, DataType::UInt32, true)));
+    fields.extend([Field::new("format", DataType::Utf8, true), Field::new("icc", DataType::Boolean, true)]);
     for name in carry {
         let field = input.field_with_name(name).map_err(|_| Error::MissingColumn {
             file: "the batch".into(),

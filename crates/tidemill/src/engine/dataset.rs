@@ -135,7 +135,12 @@ fn specification(run: &Run, encode: &Encode, digests: &ModelDigests) -> Result<D
         scaling_factor: encode.scaling_factor(),
         validation_share: run.file.validation.share,
         row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
-        prepare: json!({ "crop": prepare.crop, "flip": prepare.flip, "resample": prepare.resample }),
+        prepare: json!({
+            "crop": prepare.crop,
+            "flip": prepare.flip,
+            "resample": prepare.resample,
+            "scaled_decode": prepare.scaled_decode,
+        }),
     })
 }
 

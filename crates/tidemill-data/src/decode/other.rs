@@ -1,0 +1,146 @@
+//! PNG, WebP, GIF, BMP and TIFF through the `image` crate. Its own limits bound what a decoder allocates beside the
+//! pixels, so that a small file with a large profile, text or frame is refused.
+
+use std::io::Cursor;
+
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+
+use super::orientation::{find, upright, upright_size};
+use super::{Format, Info, MAX_PIXELS, Orientation, Rgb8, check_size, div_255};
+use crate::error::RowError;
+
+/// Most bytes of the pixels as they are stored: four for each, so that 16-bit images may have fewer.
+const MAX_STORED: u64 = 4 * MAX_PIXELS;
+
+/// Most bytes that a decoder may allocate beside them.
+const MAX_BESIDE: u64 = 64 << 20;
+
+pub fn probe(bytes: &[u8], format: Format) -> Result<Info, RowError> {
+    let mut decoder = open(bytes, format)?;
+    let (orientation, icc) = metadata(&mut decoder, bytes, format)?;
+    let (width, height) = decoder.dimensions();
+    let (width, height) = upright_size(orientation, width, height);
+    Ok(Info { width, height, format, orientation, icc })
+}
+
+pub fn decode(bytes: &[u8], format: Format) -> Result<Rgb8, RowError> {
+    let mut decoder = open(bytes, format)?;
+    let (orientation, _) = metadata(&mut decoder, bytes, format)?;
+    let image = eight_bit(DynamicImage::from_decoder(decoder).map_err(damaged)?)?;
+    let (width, height) = (image.width(), image.height());
+    let pixels = if image.color().has_alpha() {
+        image.into_rgba8().as_raw().as_chunks::<4>().0.iter().flat_map(over_white).collect()
+    } else {
+        image.into_rgb8().into_raw()
+    };
+    upright(Rgb8 { width, height, pixels }, orientation)
+}
+
+/// A decoder that has read the header, with bounds on what it may still allocate.
+fn open(bytes: &[u8], format: Format) -> Result<impl ImageDecoder + '_, RowError> {
+    let format = match format {
+        Format::Jpeg => ImageFormat::Jpeg,
+        Format::Png => ImageFormat::Png,
+        Format::WebP => ImageFormat::WebP,
+        Format::Gif => ImageFormat::Gif,
+        Format::Bmp => ImageFormat::Bmp,
+        Format::Tiff => ImageFormat::Tiff,
+    };
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    reader.limits(at_most(MAX_BESIDE));
+    let mut decoder = reader.into_decoder().map_err(damaged)?;
+    let (width, height) = decoder.dimensions();
+    check_size(width, height)?;
+    let stored = decoder.total_bytes();
+    if stored > MAX_STORED {
+        return Err(RowError::Size(format!("{width}x{height} of {stored} bytes is more than {MAX_STORED}")));
+    }
+    decoder.set_limits(at_most(stored + MAX_BESIDE)).map_err(damaged)?;
+    Ok(decoder)
+}
+
+fn at_most(bytes: u64) -> Limits {
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(bytes);
+    limits
+}
+
+/// The orientation, and whether there is a colour profile.
+fn metadata(
+    decoder: &mut impl ImageDecoder,
+    bytes: &[u8],
+    format: Format,
+) -> Result<(Orientation, bool), RowError> {
+    let found = match format {
+        // Read where it lies: the crate would allocate whatever length a chunk claims.
+        Format::WebP => {
+            let chunk = |name| webp_chunk(bytes, name);
+            (find(chunk(b"EXIF"), chunk(b"XMP ")), chunk(b"ICCP").is_some())
+        }
+        Format::Tiff => {
+            let stored = decoder.orientation().map_err(damaged)?;
+            let xmp =
+                decoder.xmp_metadata().unwrap_or_default().filter(|_| stored == Orientation::NoTransforms);
+            let orientation = if xmp.is_some() { find(None, xmp.as_deref()) } else { stored };
+            (orientation, decoder.icc_profile().map_err(damaged)?.is_some())
+        }
+        _ => {
+            // Unreadable metadata is as good as none, as it is for Pillow.
+            let exif = decoder.exif_metadata().unwrap_or_default();
+            let xmp = decoder.xmp_metadata().unwrap_or_default();
+            let icc = decoder.icc_profile().unwrap_or_default();
+            (find(exif.as_deref(), xmp.as_deref()), icc.is_some())
+        }
+    };
+    Ok(found)
+}
+
+/// The first chunk of that name in a WebP file.
+fn webp_chunk<'a>(bytes: &'a [u8], name: &[u8; 4]) -> Option<&'a [u8]> {
+    let mut rest = bytes.get(12..)?;
+    loop {
+        let (&[a, b, c, d, size @ ..], after) = rest.split_first_chunk::<8>()?;
+        let size = u32::from_le_bytes(size) as usize;
+        if [a, b, c, d] == *name {
+            return after.get(..size);
+        }
+        rest = after.get(size + size % 2..)?;
+    }
+}
+
+/// Samples of 16 bits become their upper bytes.
+fn eight_bit(image: DynamicImage) -> Result<DynamicImage, RowError> {
+    let (width, height) = (image.width(), image.height());
+    let upper = |samples: Vec<u16>| samples.into_iter().map(|sample| (sample >> 8) as u8).collect();
+    let converted = match image {
+        DynamicImage::ImageLuma16(grey) => {
+            image::GrayImage::from_raw(width, height, upper(grey.into_raw())).map(DynamicImage::from)
+        }
+        DynamicImage::ImageLumaA16(grey) => {
+            image::GrayAlphaImage::from_raw(width, height, upper(grey.into_raw())).map(DynamicImage::from)
+        }
+        DynamicImage::ImageRgb16(rgb) => {
+            image::RgbImage::from_raw(width, height, upper(rgb.into_raw())).map(DynamicImage::from)
+        }
+        DynamicImage::ImageRgba16(rgba) => {
+            image::RgbaImage::from_raw(width, height, upper(rgba.into_raw())).map(DynamicImage::from)
+        }
+        DynamicImage::ImageRgb32F(_) | DynamicImage::ImageRgba32F(_) => None,
+        other => Some(other),
+    };
+    converted.ok_or_else(|| RowError::Format("pixels of floating-point numbers are not decoded".into()))
+}
+
+/// By Pillow's `paste` with a mask (`src/libImaging/Paste.c`).
+fn over_white(&[r, g, b, a]: &[u8; 4]) -> [u8; 3] {
+    let alpha = u32::from(a);
+    [r, g, b].map(|c| div_255(u32::from(c) * alpha + 255 * (255 - alpha)))
+}
+
+fn damaged(error: image::ImageError) -> RowError {
+    match error {
+        image::ImageError::Limits(limits) => RowError::Size(limits.to_string()),
+        image::ImageError::Unsupported(what) => RowError::Format(what.to_string()),
+        other => RowError::Damaged(other.to_string()),
+    }
+}

@@ -1,0 +1,146 @@
+//! The filters and their fixed-point weights, as Pillow's `precompute_coeffs` and `normalize_coeffs_8bpc` make them
+//! (`src/libImaging/Resample.c`), so that the passes can be exact.
+
+use std::f64::consts::PI;
+use std::ops::Range;
+
+use crate::prepare::Resample;
+
+/// Fractional bits of a weight: 32 less 8 for the pixel and 2 for sums outside 0..=255.
+pub const PRECISION: u32 = 32 - 8 - 2;
+
+impl Resample {
+    /// Half the filter's width, in pixels of the smaller scale.
+    fn support(self) -> f64 {
+        match self {
+            Self::Area => 0.5,
+            Self::Bilinear => 1.0,
+            Self::Bicubic => 2.0,
+            Self::Lanczos => 3.0,
+        }
+    }
+
+    fn at(self, x: f64) -> f64 {
+        match self {
+            Self::Area if x > -0.5 && x <= 0.5 => 1.0,
+            Self::Bilinear if x.abs() < 1.0 => 1.0 - x.abs(),
+            Self::Bicubic => bicubic(x.abs()),
+            Self::Lanczos if (-3.0..3.0).contains(&x) => sinc(x) * sinc(x / 3.0),
+            _ => 0.0,
+        }
+    }
+}
+
+/// Keys' cubic convolution with a = -0.5.
+fn bicubic(x: f64) -> f64 {
+    const A: f64 = -0.5;
+    if x < 1.0 {
+        ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        (((x - 5.0) * x + 8.0) * x - 4.0) * A
+    } else {
+        0.0
+    }
+}
+
+fn sinc(x: f64) -> f64 {
+    if x == 0.0 { 1.0 } else { (x * PI).sin() / (x * PI) }
+}
+
+/// For one axis, what each output pixel takes from which input pixels.
+pub struct Kernel {
+    windows: Vec<Range<usize>>,
+    /// `longest` weights for every window; those beyond its length are 0.
+    weights: Vec<i32>,
+    longest: usize,
+}
+
+impl Kernel {
+    /// `output` pixels from the part `from..to` of an axis of `input` pixels. Where it shrinks, the filter is stretched.
+    pub fn new(input: u32, from: f64, to: f64, output: u32, filter: Resample) -> Self {
+        let scale = (to - from) / f64::from(output);
+        let stretch = scale.max(1.0);
+        let support = filter.support() * stretch;
+        let longest = support.ceil() as usize * 2 + 1;
+        let mut kernel = Self {
+            windows: Vec::with_capacity(output as usize),
+            weights: vec![0; output as usize * longest],
+            longest,
+        };
+        let mut exact = Vec::with_capacity(longest);
+        for (pixel, weights) in (0..output).zip(kernel.weights.chunks_exact_mut(longest)) {
+            let center = from + (f64::from(pixel) + 0.5) * scale;
+            let first = (center - support + 0.5).max(0.0) as u32;
+            let end = ((center + support + 0.5) as u32).min(input);
+            exact.clear();
+            exact.extend((first..end).map(|x| filter.at((f64::from(x) - center + 0.5) * stretch.recip())));
+            let sum: f64 = exact.iter().sum();
+            for (weight, &exact) in weights.iter_mut().zip(&exact) {
+                let scaled = if sum == 0.0 { exact } else { exact / sum } * f64::from(1 << PRECISION);
+                *weight = (scaled + 0.5_f64.copysign(scaled)) as i32;
+            }
+            kernel.windows.push(first as usize..end as usize);
+        }
+        kernel
+    }
+
+    /// The number of output pixels.
+    pub fn len(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// The input pixels that any output pixel takes from.
+    pub fn reach(&self) -> Range<usize> {
+        let first = self.windows.first().map_or(0, |window| window.start);
+        first..self.windows.last().map_or(first, |window| window.end)
+    }
+
+    /// The same kernel for an input whose first `start` pixels were cut off.
+    pub fn from(mut self, start: usize) -> Self {
+        for window in &mut self.windows {
+            *window = window.start - start..window.end - start;
+        }
+        self
+    }
+
+    /// For each output pixel its input pixels and their weights.
+    pub fn taps(&self) -> impl Iterator<Item = (Range<usize>, &[i32])> {
+        let weights = self.weights.chunks_exact(self.longest);
+        self.windows.iter().zip(weights).map(|(window, weights)| (window.clone(), &weights[..window.len()]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILTERS: [Resample; 4] = [Resample::Area, Resample::Bilinear, Resample::Bicubic, Resample::Lanczos];
+
+    #[test]
+    fn weights_add_up_to_one_and_windows_lie_inside() {
+        for filter in FILTERS {
+            for (input, from, to, output) in
+                [(9, 0.0, 9.0, 4), (9, 2.0, 5.0, 64), (1, 0.0, 1.0, 7), (1000, 0.5, 999.25, 3)]
+            {
+                let kernel = Kernel::new(input, from, to, output, filter);
+                assert_eq!(kernel.len(), output as usize);
+                for (window, weights) in kernel.taps() {
+                    assert!(!window.is_empty() && window.end <= input as usize);
+                    let sum: i32 = weights.iter().sum();
+                    assert!((sum - (1 << PRECISION)).abs() <= weights.len() as i32, "{filter:?}: {sum}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_size_changes_nothing() {
+        for filter in FILTERS {
+            for (pixel, (window, weights)) in Kernel::new(20, 3.0, 11.0, 8, filter).taps().enumerate() {
+                for (x, &weight) in window.zip(weights) {
+                    assert_eq!(weight, if x == pixel + 3 { 1 << PRECISION } else { 0 });
+                }
+            }
+        }
+    }
+}
