@@ -23,6 +23,9 @@ use crate::tokenizer::ClipTokenizer;
 /// Raised whenever the same configuration would give other pixels than before.
 const IMAGE_VERSION: u32 = 1;
 
+/// Bytes of a row's output without its pixels: 77 token ids, key, caption and what is carried along.
+const TEXT_BYTES: u64 = 2048;
+
 /// Digests (BLAKE3, hex) of what shapes each group of output columns, so that a change redoes only that group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digests {
@@ -120,6 +123,25 @@ impl Prepare {
             .map(|(row, mut slots)| self.prepare_row(&input, row, &mut slots))
             .collect();
         output.finish(rows, input, &self.tokenizer, self.schema(batch.schema_ref())?)
+    }
+
+    /// What [`run`](Self::run) gives for rows that are all unreadable for a reason, `kind: detail`, that only the caller
+    /// knows.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn quarantine(&self, batch: &RecordBatch, reason: &str) -> Result<RecordBatch> {
+        let input = Input::new(batch, &self.columns, &self.carry, &self.scores)?;
+        let bad = |_| Row { verdict: Verdict::Quarantined(RowError::Other(reason.to_owned())), size: None };
+        let rows = (0..batch.num_rows()).map(bad).collect();
+        let output = Output::new(&self.config, batch.num_rows());
+        output.finish(rows, input, &self.tokenizer, self.schema(batch.schema_ref())?)
+    }
+
+    /// Bytes of a row of the output, at most for all but the longest texts.
+    pub fn row_bytes(&self) -> u64 {
+        let pixels = |&side: &u32| 3 * u64::from(side).pow(2);
+        TEXT_BYTES + self.config.resolutions.iter().map(pixels).sum::<u64>()
     }
 
     fn prepare_row(&self, input: &Input, row: usize, slots: &mut [&mut [u8]]) -> Row {
