@@ -23,7 +23,7 @@ use tidemill_data::{Counts, InputUnit};
 
 use self::fake::{FakeEncode, FakePrepare, Memory, Rows, Work, units};
 
-/// Runs of each case; the medians count.
+/// Runs of each case, if not given as `-- --runs n`; the medians count.
 const RUNS: usize = 5;
 /// Rows of one run, in units and read batches of these lengths.
 const ROWS: u64 = 12_288;
@@ -75,17 +75,18 @@ fn main() {
             encoders: 1,
         },
     ];
+    let runs = std::env::args().skip_while(|arg| arg != "--runs").nth(1).map_or(RUNS, |n| n.parse().unwrap());
     println!("{:24}{:>12}{:>12}{:>8}", "case", "rows/s", "limit", "ratio");
-    let results: Vec<Value> = cases.iter().map(|case| measure(case, cores)).collect();
+    let results: Vec<Value> = cases.iter().map(|case| measure(case, cores, runs)).collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("engine.json"), serde_json::to_string_pretty(&results).unwrap()).unwrap();
 }
 
 /// Runs a case and its limit in turn.
-fn measure(case: &Case, cores: usize) -> Value {
-    let runs = (0..RUNS).map(|_| (limit(case, cores), end_to_end(case, cores)));
-    let (limits, ours): (Vec<f64>, Vec<f64>) = runs.unzip();
+fn measure(case: &Case, cores: usize, runs: usize) -> Value {
+    let pairs = (0..runs).map(|_| (limit(case, cores), end_to_end(case, cores)));
+    let (limits, ours): (Vec<f64>, Vec<f64>) = pairs.unzip();
     let ratios = ours.iter().zip(&limits).map(|(ours, limit)| ours / limit).collect();
     let (limit, ours, ratio) = (median(limits), median(ours), median(ratios));
     println!("{:24}{ours:>12.1}{limit:>12.1}{ratio:>8.3}", case.name);
@@ -95,7 +96,7 @@ fn measure(case: &Case, cores: usize) -> Value {
         "unit": "rows/s",
         "peers": { "limit": limit },
         "ratios": { "limit": ratio },
-        "runs": RUNS,
+        "runs": runs,
         "versions": { "tidemill": env!("CARGO_PKG_VERSION"), "cores": cores },
     })
 }

@@ -4,6 +4,7 @@
 // The benchmark uses it as well.
 #[allow(dead_code)]
 mod fake;
+mod stages;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
