@@ -26,8 +26,8 @@ use self::fake::{FakeEncode, FakePrepare, Memory, Rows, Work, units};
 /// Runs of each case, if not given as `-- --runs n`; the medians count.
 const RUNS: usize = 5;
 /// Rows of one run, in units and read batches of these lengths.
-const ROWS: u64 = 12_288;
-const UNIT: u64 = 256;
+const ROWS: u64 = 16_384;
+const UNIT: u64 = 128;
 const BATCH: u64 = 64;
 /// Rows of one encode batch.
 const ENCODE: usize = 64;
