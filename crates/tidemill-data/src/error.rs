@@ -100,6 +100,9 @@ pub enum RowError {
     /// The image is truncated or damaged.
     #[error("damaged: {0}")]
     Damaged(String),
+    /// What the stage's caller says, as `kind: detail`.
+    #[error("{0}")]
+    Other(String),
 }
 
 fn list(names: &[String]) -> String {

@@ -32,6 +32,9 @@ use crate::tokenizer::ClipTokenizer;
 /// Raised whenever the same configuration would give other pixels than before.
 const IMAGE_VERSION: u32 = 2;
 
+/// Bytes of a row's output without its pixels: 77 token ids, key, caption and what is carried along.
+const TEXT_BYTES: u64 = 2048;
+
 /// Digests (BLAKE3, hex) of what shapes each group of output columns, so that a change redoes only that group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digests {
@@ -158,6 +161,27 @@ impl Prepare {
         let mut output = Output::new(&self.config, &rows);
         rows.par_iter_mut().zip(output.slots()).for_each(|(row, slots)| self.decode(row, slots));
         output.finish(&rows, &input, &self.tokenizer, self.schema(batch.schema_ref())?)
+    }
+
+    /// What [`run`](Self::run) gives for rows that are all unreadable for a reason, `kind: detail`, that only the caller
+    /// knows.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn quarantine(&self, batch: &RecordBatch, reason: &str) -> Result<RecordBatch> {
+        let input = Input::new(batch, &self.columns, &self.carry, &self.scores, &self.captions)?;
+        let bad = |_| Row::quarantined(RowError::Other(reason.to_owned()));
+        let rows: Vec<Row> = (0..batch.num_rows()).map(bad).collect();
+        let output = Output::new(&self.config, &rows);
+        output.finish(&rows, &input, &self.tokenizer, self.schema(batch.schema_ref())?)
+    }
+
+    /// Bytes of a row of the output, at most for all but the longest texts.
+    pub fn row_bytes(&self) -> u64 {
+        let pixels = |sizes: &Vec<(u32, u32)>| {
+            sizes.iter().map(|&(width, height)| 3 * u64::from(width) * u64::from(height)).max().unwrap_or(0)
+        };
+        TEXT_BYTES + self.sizes.iter().map(pixels).sum::<u64>()
     }
 
     fn judge<'a>(&self, input: &'a Input, row: usize) -> Row<'a> {

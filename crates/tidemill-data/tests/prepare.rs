@@ -297,3 +297,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_row_can_be_quarantined_for_the_callers_reason() {
+    let stage = stage(&[16]);
+    let batch = batch(&[good(), good()]);
+    let bad = stage.quarantine(&batch, "panic: prepare: oh").unwrap();
+    assert_eq!(bad.schema(), stage.run(&batch).unwrap().schema());
+    assert_eq!(Counts::of(&bad).unwrap().quarantined, [("panic".to_owned(), 2)].into());
+    assert_eq!(bad["reason"].as_string::<i32>().value(1), "panic: prepare: oh");
+    assert_eq!(bad["token_ids"].null_count(), 2);
+}

@@ -59,6 +59,19 @@ pub enum Error {
         /// Of what.
         unit: &'static str,
     },
+    /// The batches of all encoders do not fit into the memory allowed.
+    #[error(
+        "engine.memory = {given} is too little: {lanes} encoder(s) need {least} for the batches in flight; raise it, \
+         or lower encode.batch_size or engine.encode.workers"
+    )]
+    Memory {
+        /// What the run may take.
+        given: bytesize::ByteSize,
+        /// What it would need.
+        least: bytesize::ByteSize,
+        /// How many encoders there are.
+        lanes: usize,
+    },
     /// The stage `Encode` was given something it cannot encode.
     #[error("encode: {0}")]
     Encode(String),
@@ -90,7 +103,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         use tidemill_data::Error as Data;
         match self {
-            Self::RunFile(_) | Self::Arguments(_) | Self::Missing { .. } => 2,
+            Self::RunFile(_) | Self::Arguments(_) | Self::Missing { .. } | Self::Memory { .. } => 2,
             Self::Data(Data::Arrow(_) | Data::Threads(_)) => 1,
             Self::Data(_) => 2,
             Self::Models(error) => models_exit_code(error),

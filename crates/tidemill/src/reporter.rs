@@ -36,7 +36,7 @@ impl Reporter {
         let terminal = std::io::stderr().is_terminal();
         if terminal && !self.quiet {
             let style = format!(
-                "{{prefix}} {{wide_bar:.cyan}} {{human_pos}}/{{human_len}} {unit}  {{per_sec}}  ETA {{eta}}  {{msg}}"
+                "{{prefix}} {{wide_bar:.cyan}} {{human_pos}}/{{human_len}} {unit}  {{per_sec}}  ETA {{eta}}\n{{wide_msg}}"
             );
             if let Ok(style) = ProgressStyle::with_template(&style) {
                 bar.set_style(style);
@@ -71,7 +71,7 @@ impl Progress {
         }
     }
 
-    /// Shows a note behind the rate, such as each stage's utilisation.
+    /// Shows a note below the bar or behind the rate, such as each stage's utilisation.
     pub fn note(&self, note: impl Into<String>) {
         self.bar.set_message(note.into());
     }

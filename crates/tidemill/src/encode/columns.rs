@@ -11,6 +11,7 @@ use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow::compute::filter;
 use arrow::datatypes::{DataType, Field, Int32Type, UInt32Type};
 use half::f16;
+use tidemill_data::counts::QUARANTINED;
 
 use crate::error::{Error, Result};
 
@@ -227,10 +228,10 @@ fn tensor_field(name: &str, data_type: DataType, shape: Option<&[i64]>) -> Field
 }
 
 /// Moves failed rows to quarantine.
-pub fn mark_failed(batch: &RecordBatch, failed: &[bool]) -> Result<RecordBatch> {
+pub fn mark_failed(batch: &RecordBatch, failed: &[bool], reason: &str) -> Result<RecordBatch> {
     let schema = batch.schema();
     let mut columns = batch.columns().to_vec();
-    for (name, text) in [("status", "quarantined"), ("reason", "encode: the result is not finite in f16")] {
+    for (name, text) in [("status", QUARANTINED), ("reason", reason)] {
         let i = schema.index_of(name)?;
         let old = columns[i].as_string_opt::<i32>().ok_or_else(|| wrong_type(name, &columns[i], "Utf8"))?;
         let new: StringArray =

@@ -6,7 +6,7 @@ mod config;
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
+use arrow::array::{ArrayRef, RecordBatch, new_null_array};
 use arrow::datatypes::Schema;
 use half::f16;
 use tch::{Device, Kind, Tensor, no_grad};
@@ -16,6 +16,9 @@ use tidemill_torch::guard;
 use self::columns::{Encoded, Pixels, TokenIds, mark_failed};
 pub use self::config::{Dtype, EncodeConfig, Latents};
 use crate::error::{Error, Result};
+
+/// The reason of a row whose result cannot be stored.
+const NOT_FINITE: &str = "encode: the result is not finite in f16";
 
 /// The frozen models on one device.
 #[derive(Debug)]
@@ -81,7 +84,35 @@ impl Encode {
         }
         let schema = Schema::new_with_metadata(fields, batch.schema().metadata().clone());
         let batch = RecordBatch::try_new(Arc::new(schema), columns)?;
-        if failed.contains(&true) { mark_failed(&batch, &failed) } else { Ok(batch) }
+        if failed.contains(&true) { mark_failed(&batch, &failed, NOT_FINITE) } else { Ok(batch) }
+    }
+
+    /// What [`run`](Self::run) gives for rows of which none can be encoded.
+    ///
+    /// # Errors
+    /// A column of another type than `Prepare` gives.
+    pub fn quarantine(&self, batch: &RecordBatch, reason: &str) -> Result<RecordBatch> {
+        let schema = batch.schema();
+        let columns = schema.fields().iter().zip(batch.columns()).map(|(field, column)| {
+            match field.name() == "token_ids" || field.name().starts_with("pixels_") {
+                true => new_null_array(column.data_type(), column.len()),
+                false => column.clone(),
+            }
+        });
+        let nothing = RecordBatch::try_new(schema.clone(), columns.collect())?;
+        mark_failed(&self.run(&nothing)?, &vec![true; batch.num_rows()], reason)
+    }
+
+    /// Bytes that the encoded columns of a row take.
+    ///
+    /// # Errors
+    /// If a resolution is no multiple of the VAE's factor.
+    pub fn row_bytes(&self, resolutions: &[u32]) -> Result<u64> {
+        let mut values = self.text_shape(tidemill_data::tokenizer::CONTEXT as i64).iter().product::<i64>();
+        for &resolution in resolutions {
+            values += self.latents_shape(resolution.into())?.iter().product::<i64>();
+        }
+        Ok(2 * values as u64)
     }
 
     /// The last hidden state of one caption's token ids: shape [ids, D], row-major.

@@ -7,55 +7,80 @@ use tidemill_data::counts::KEPT;
 
 use crate::error::{Error, Result};
 
+/// A batch also ends after this many times its size in rows of any kind, so that where a filter refuses nearly all of
+/// them, what waits stays small.
+const ROWS_PER_KEPT: usize = 4;
+
 /// Collects small batches and gives out large ones.
 #[derive(Debug)]
-pub struct Cutter {
+pub struct Cutter<T> {
     size: usize,
     waiting: Vec<RecordBatch>,
+    held: Vec<T>,
     kept: usize,
+    rows: usize,
 }
 
-impl Cutter {
+/// Rows, and what is held for them until they are done.
+#[derive(Debug)]
+pub struct Cut<T> {
+    pub batch: RecordBatch,
+    pub held: Vec<T>,
+}
+
+/// The most rows in a batch of `size` kept rows.
+pub fn most_rows(size: usize) -> usize {
+    ROWS_PER_KEPT * size
+}
+
+impl<T> Cutter<T> {
     /// Batches of `size` kept rows, with the rows between them that are not kept.
     pub fn new(size: usize) -> Self {
-        Self { size, waiting: Vec::new(), kept: 0 }
+        Self { size, waiting: Vec::new(), held: Vec::new(), kept: 0, rows: 0 }
     }
 
-    /// Adds rows; gives the batches that are full now.
-    pub fn push(&mut self, batch: RecordBatch) -> Result<Vec<RecordBatch>> {
+    /// Adds rows; gives the batches that are full now. What is held for the rows goes with the last of them.
+    pub fn push(&mut self, batch: RecordBatch, held: T) -> Result<Vec<Cut<T>>> {
+        let mut held = Some(held);
         let mut full = Vec::new();
         let mut start = 0;
-        for row in kept_rows(&batch)? {
-            self.kept += 1;
-            if self.kept == self.size {
-                self.waiting.push(batch.slice(start, row + 1 - start));
-                start = row + 1;
+        for (row, kept) in kept(&batch)?.into_iter().enumerate() {
+            self.kept += usize::from(kept);
+            self.rows += 1;
+            if self.kept == self.size || self.rows == most_rows(self.size) {
+                let end = row + 1;
+                self.waiting.push(batch.slice(start, end - start));
+                self.held.extend(held.take_if(|_| end == batch.num_rows()));
                 full.extend(self.flush()?);
+                start = end;
             }
         }
         if start < batch.num_rows() {
             self.waiting.push(batch.slice(start, batch.num_rows() - start));
         }
+        self.held.extend(held);
         Ok(full)
     }
 
     /// The rows that are left, at the end of a unit.
-    pub fn flush(&mut self) -> Result<Option<RecordBatch>> {
-        self.kept = 0;
-        let waiting = std::mem::take(&mut self.waiting);
-        match waiting.as_slice() {
-            [] => Ok(None),
-            [one] => Ok(Some(one.clone())),
-            [first, ..] => Ok(Some(concat_batches(&first.schema(), &waiting)?)),
-        }
+    pub fn flush(&mut self) -> Result<Option<Cut<T>>> {
+        (self.kept, self.rows) = (0, 0);
+        let (waiting, held) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.held));
+        let batch = match waiting.as_slice() {
+            [] => return Ok(None),
+            [one] => one.clone(),
+            [first, ..] => concat_batches(&first.schema(), &waiting)?,
+        };
+        Ok(Some(Cut { batch, held }))
     }
 }
 
-fn kept_rows(batch: &RecordBatch) -> Result<Vec<usize>> {
+/// Whether each row is kept.
+fn kept(batch: &RecordBatch) -> Result<Vec<bool>> {
     let status = batch.column_by_name("status").and_then(|column| column.as_string_opt::<i32>());
     let status =
         status.ok_or_else(|| Error::Encode("the prepared batch has no Utf8 column `status`".into()))?;
-    Ok((0..status.len()).filter(|&row| status.is_valid(row) && status.value(row) == KEPT).collect())
+    Ok((0..status.len()).map(|row| status.is_valid(row) && status.value(row) == KEPT).collect())
 }
 
 #[cfg(test)]
@@ -78,34 +103,52 @@ mod tests {
         batch["row"].as_primitive::<arrow::datatypes::UInt64Type>().values().to_vec()
     }
 
+    /// Each cut's rows and the number of the last piece that it holds, for rows that arrive in pieces.
+    fn cuts(kept: &[bool], piece: usize) -> Vec<(Vec<u64>, Option<usize>)> {
+        let mut cutter = Cutter::new(8);
+        let mut cuts = Vec::new();
+        for (number, rows) in kept.chunks(piece).enumerate() {
+            cuts.extend(cutter.push(batch((number * piece) as u64, rows), number).unwrap());
+        }
+        cuts.extend(cutter.flush().unwrap());
+        cuts.iter().map(|cut| (rows(&cut.batch), cut.held.last().copied())).collect()
+    }
+
     /// The cuts depend on the rows, not on how they arrive.
     #[test]
     fn cuts_are_the_same_for_any_arrival() {
         let kept: Vec<bool> = (0..100).map(|i| i % 3 != 0 && i % 7 != 0).collect();
-        let cuts = |piece: usize| {
-            let mut cutter = Cutter::new(8);
-            let mut cuts = Vec::new();
-            for (i, piece) in kept.chunks(piece).enumerate() {
-                let first = cuts.iter().map(|c: &Vec<u64>| c.len() as u64).sum::<u64>();
-                let first = first + cutter.waiting.iter().map(|b| b.num_rows() as u64).sum::<u64>();
-                cuts.extend(cutter.push(batch(first, piece)).unwrap().iter().map(rows));
-                assert!(i < 100);
-            }
-            cuts.extend(cutter.flush().unwrap().iter().map(rows));
-            cuts
-        };
-        let whole = cuts(100);
+        let whole: Vec<Vec<u64>> = cuts(&kept, 100).into_iter().map(|(rows, _)| rows).collect();
         assert_eq!(whole.concat(), (0..100).collect::<Vec<u64>>());
         for cut in &whole[..whole.len() - 1] {
             assert_eq!(cut.iter().filter(|&&row| kept[row as usize]).count(), 8);
         }
         for piece in [1, 7, 8, 9, 64] {
-            assert_eq!(cuts(piece), whole, "pieces of {piece}");
+            let pieces = cuts(&kept, piece);
+            assert_eq!(
+                pieces.iter().map(|(rows, _)| rows.clone()).collect::<Vec<_>>(),
+                whole,
+                "pieces of {piece}"
+            );
+            // A piece is held until its last row has gone.
+            for (rows, held) in pieces {
+                let complete = (rows[rows.len() - 1] as usize + 1).checked_div(piece).unwrap();
+                let last = kept.chunks(piece).count() - 1;
+                let ended = rows.last() == Some(&99);
+                assert!(held.is_none_or(|held| held < complete || (ended && held == last)));
+            }
         }
     }
 
     #[test]
+    fn rows_that_are_refused_do_not_pile_up() {
+        let kept: Vec<bool> = (0..100).map(|i| i > 90).collect();
+        let lengths: Vec<usize> = cuts(&kept, 16).iter().map(|(rows, _)| rows.len()).collect();
+        assert_eq!(lengths, [32, 32, 32, 4]);
+    }
+
+    #[test]
     fn an_empty_unit_gives_nothing() {
-        assert!(Cutter::new(4).flush().unwrap().is_none());
+        assert!(Cutter::<()>::new(4).flush().unwrap().is_none());
     }
 }

@@ -1,201 +1,174 @@
-//! A lane takes one unit at a time through one device: a thread that reads, one that encodes, one that writes and
-//! commits. While a unit is encoded the next one is already read and prepared, so the device does not wait.
+//! A lane takes one unit at a time through one encoder. One thread feeds the pool of workers, one takes their results
+//! in order and cuts encode batches, one encodes, one writes and commits. While a batch is encoded the next ones are
+//! prepared and cut, so the device does not wait.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::Scope;
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use tidemill_data::counts::QUARANTINED;
-use tidemill_data::{Counts, InputUnit};
+use tidemill_data::InputUnit;
 
-use super::cut::Cutter;
-use super::local::{self, Job, Shared, Thread, pass};
-use super::{Attempt, Stage};
+use super::Stage;
+use super::budget::Permit;
+use super::cut::{Cut, Cutter, most_rows};
+use super::local::{self, Shared, Thread, pass};
+use super::pool::Job;
+use super::read::Read;
+use super::retry::Guarded;
+use super::write::write;
 use crate::error::{Error, Result};
 
 /// Rows that a worker prepares at a time: few, so that all workers have some soon and order is soon restored.
-const ROWS_PER_JOB: usize = 16;
+pub(super) const ROWS_PER_JOB: usize = 16;
+
+/// Encode batches that may wait for the encoder.
+pub(super) const CUTS_AHEAD: usize = 2;
 
 /// Encoded batches that may wait to be written.
 const WRITES_AHEAD: usize = 2;
 
+/// A unit and what is read of it.
+pub(super) struct Line {
+    pub unit: InputUnit,
+    pub batches: Receiver<Read>,
+}
+
 /// What flows through a lane: each unit's batches between its beginning and its end.
-enum Step<T> {
+pub(super) enum Step<T> {
     Begin(InputUnit),
     Batch(T),
     End,
 }
 
-/// Starts the lane's three threads.
+/// Some rows at the pool. They are waited for in the order in which they were read, whichever worker is done first.
+struct Pending {
+    result: Receiver<Result<RecordBatch>>,
+    permit: Permit,
+}
+
+/// The most rows of work that lie still in a lane because its next encode batch is not full, and some that can
+/// complete it.
+pub(super) fn least_rows(batch_size: usize) -> usize {
+    most_rows(batch_size) + 2 * ROWS_PER_JOB
+}
+
+/// Starts the lane's four threads.
 pub(super) fn spawn<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     shared: &'scope Shared<'_>,
     stage: Box<dyn Stage>,
-    units: Receiver<InputUnit>,
+    lines: Receiver<Line>,
     jobs: Sender<Job>,
-    ahead: usize,
-) -> [Thread<'scope>; 3] {
-    let (prepared, to_encode) = bounded(ahead);
+    workers: usize,
+) -> [Thread<'scope>; 4] {
+    // Enough to keep every worker busy while the oldest rows are waited for, and while a batch is encoded.
+    let ahead = 2 * workers + 2 * most_rows(shared.batch_size).div_ceil(ROWS_PER_JOB);
+    let (fed, to_cut) = bounded(ahead);
+    let (full, to_encode) = bounded(CUTS_AHEAD);
     let (encoded, to_write) = bounded(WRITES_AHEAD);
     [
-        local::spawn(scope, "read", shared, move || read(shared, &units, &jobs, &prepared)),
+        local::spawn(scope, "feed", shared, move || feed(shared, &lines, &jobs, &fed)),
+        local::spawn(scope, "cut", shared, move || cut(shared, &to_cut, &full)),
         local::spawn(scope, "encode", shared, move || encode(shared, &*stage, &to_encode, &encoded)),
         local::spawn(scope, "write", shared, move || write(shared, &to_write)),
     ]
 }
 
-/// Results in the order in which their rows were read, whichever worker is done first.
-type Pending = Receiver<Result<RecordBatch>>;
-
-fn read(
+fn feed(
     shared: &Shared<'_>,
-    units: &Receiver<InputUnit>,
+    lines: &Receiver<Line>,
     jobs: &Sender<Job>,
     to: &Sender<Step<Pending>>,
 ) -> Result<()> {
-    for unit in units {
-        if shared.signal.raised() || shared.failed() || read_unit(shared, unit, jobs, to)?.is_break() {
+    for line in lines {
+        if shared.stopping() || feed_unit(shared, line, jobs, to).is_break() {
             break;
         }
     }
     Ok(())
 }
 
-fn read_unit(
+fn feed_unit(
     shared: &Shared<'_>,
-    unit: InputUnit,
+    line: Line,
     jobs: &Sender<Job>,
     to: &Sender<Step<Pending>>,
-) -> Result<ControlFlow<()>> {
-    let mut batches = shared.read.time(|| shared.source.read(&unit))?;
-    if pass(to, Step::Begin(unit)).is_break() {
-        return Ok(ControlFlow::Break(()));
+) -> ControlFlow<()> {
+    pass(to, Step::Begin(line.unit))?;
+    for read in line.batches {
+        match read {
+            Read::Batch(batch, permit) => feed_batch(shared, &batch, permit, jobs, to)?,
+            Read::End => return pass(to, Step::End),
+        }
     }
-    while let Some(batch) = shared.read.time(|| batches.next()) {
-        let batch = batch?;
-        for start in (0..batch.num_rows()).step_by(ROWS_PER_JOB) {
-            let batch = batch.slice(start, ROWS_PER_JOB.min(batch.num_rows() - start));
-            let (result, pending) = bounded(1);
-            if shared.failed()
-                || pass(jobs, Job { batch, result }).is_break()
-                || pass(to, Step::Batch(pending)).is_break()
-            {
-                return Ok(ControlFlow::Break(()));
+    // The reader has failed; the unit is not complete.
+    ControlFlow::Break(())
+}
+
+fn feed_batch(
+    shared: &Shared<'_>,
+    batch: &RecordBatch,
+    read: Permit,
+    jobs: &Sender<Job>,
+    to: &Sender<Step<Pending>>,
+) -> ControlFlow<()> {
+    let read = Arc::new(read);
+    for start in (0..batch.num_rows()).step_by(ROWS_PER_JOB) {
+        let rows = batch.slice(start, ROWS_PER_JOB.min(batch.num_rows() - start));
+        let permit = shared.budget.working().take(rows.num_rows() as u64 * shared.row_bytes);
+        let (Some(permit), false) = (permit, shared.failed()) else { return ControlFlow::Break(()) };
+        let (done, result) = bounded(1);
+        pass(jobs, Job { rows, read: read.clone(), result: done })?;
+        pass(to, Step::Batch(Pending { result, permit }))?;
+    }
+    ControlFlow::Continue(())
+}
+
+fn cut(shared: &Shared<'_>, from: &Receiver<Step<Pending>>, to: &Sender<Step<Cut<Permit>>>) -> Result<()> {
+    let mut cutter = Cutter::new(shared.batch_size);
+    for step in from {
+        let (cuts, last) = match step {
+            Step::Begin(unit) => (Vec::new(), Some(Step::Begin(unit))),
+            Step::Batch(Pending { result, permit }) => {
+                let prepared = result.recv().map_err(|_| Error::Thread("prepare"))??;
+                (cutter.push(prepared, permit)?, None)
+            }
+            Step::End => (cutter.flush()?.into_iter().collect(), Some(Step::End)),
+        };
+        for step in cuts.into_iter().map(Step::Batch).chain(last) {
+            shared.queued.fetch_add(usize::from(matches!(step, Step::Batch(_))), Ordering::Relaxed);
+            if pass(to, step).is_break() {
+                return Ok(());
             }
         }
     }
-    Ok(pass(to, Step::End))
+    Ok(())
 }
 
 fn encode(
     shared: &Shared<'_>,
     stage: &dyn Stage,
-    from: &Receiver<Step<Pending>>,
-    to: &Sender<Step<RecordBatch>>,
+    from: &Receiver<Step<Cut<Permit>>>,
+    to: &Sender<Step<Cut<Permit>>>,
 ) -> Result<()> {
     stage.enter();
-    let mut cutter = Cutter::new(shared.batch_size);
+    let stage = Guarded::encode(stage, &shared.encode);
     for step in from {
-        let (batches, end) = match step {
-            Step::Begin(unit) => {
-                if pass(to, Step::Begin(unit)).is_break() {
-                    return Ok(());
-                }
-                continue;
+        let step = match step {
+            Step::Batch(Cut { batch, held }) => {
+                shared.queued.fetch_sub(1, Ordering::Relaxed);
+                let encoded = shared.encode.time(|| stage.run(&batch))?;
+                shared.encode.count(batch.num_rows());
+                Step::Batch(Cut { batch: encoded, held })
             }
-            Step::Batch(pending) => {
-                let prepared = pending.recv().map_err(|_| Error::Thread("prepare"))??;
-                (cutter.push(prepared)?, false)
-            }
-            Step::End => (cutter.flush()?.into_iter().collect(), true),
+            step => step,
         };
-        for batch in batches {
-            let encoded = shared.encode.time(|| stage.run(&batch))?;
-            if pass(to, Step::Batch(encoded)).is_break() {
-                return Ok(());
-            }
-        }
-        if end && pass(to, Step::End).is_break() {
-            return Ok(());
+        if pass(to, step).is_break() {
+            break;
         }
     }
     Ok(())
-}
-
-fn write(shared: &Shared<'_>, from: &Receiver<Step<RecordBatch>>) -> Result<()> {
-    let mut current: Option<Written> = None;
-    for step in from {
-        match step {
-            Step::Begin(unit) => current = Some(Written::begin(shared, &unit)?),
-            Step::Batch(batch) => {
-                let unit = current.as_mut().ok_or(Error::Thread("write"))?;
-                shared.write.time(|| unit.add(&batch))?;
-                note(shared, batch.num_rows() as u64);
-            }
-            Step::End => {
-                let unit = current.take().ok_or(Error::Thread("write"))?;
-                shared.write.time(|| unit.commit(shared))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn note(shared: &Shared<'_>, rows: u64) {
-    let stages = shared.utilisation();
-    shared.progress.note(stages.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
-    shared.progress.add(rows);
-}
-
-/// A unit while it is written.
-struct Written {
-    attempt: Box<dyn Attempt>,
-    counts: Counts,
-    /// Key and reason of the last quarantined row.
-    last_bad: String,
-}
-
-impl Written {
-    fn begin(shared: &Shared<'_>, unit: &InputUnit) -> Result<Self> {
-        Ok(Self { attempt: shared.sink.begin(unit)?, counts: Counts::default(), last_bad: String::new() })
-    }
-
-    fn add(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.counts.add(&Counts::of(batch)?);
-        if let Some(last) = last_bad(batch) {
-            self.last_bad = last;
-        }
-        self.attempt.write(batch)
-    }
-
-    /// Commits the unit, unless the source turns out to be too bad to go on with.
-    fn commit(self, shared: &Shared<'_>) -> Result<()> {
-        let total = shared.tally()?.with(&self.counts);
-        let (quarantined, read) = (total.total_quarantined(), total.read);
-        if quarantined as f64 > shared.max_bad_fraction * read as f64 {
-            return Err(Error::TooManyBad {
-                quarantined,
-                read,
-                allowed: shared.max_bad_fraction,
-                last: self.last_bad,
-            });
-        }
-        self.attempt.commit()?;
-        let mut tally = shared.tally()?;
-        tally.counts.add(&self.counts);
-        tally.units += 1;
-        Ok(())
-    }
-}
-
-fn last_bad(batch: &RecordBatch) -> Option<String> {
-    let text = |name| batch.column_by_name(name)?.as_string_opt::<i32>();
-    let (key, status, reason) = (text("key")?, text("status")?, text("reason")?);
-    let row = (0..batch.num_rows()).rfind(|&row| status.value(row) == QUARANTINED)?;
-    Some(format!(
-        "{}: {}",
-        key.value(row),
-        if reason.is_valid(row) { reason.value(row) } else { "no reason given" }
-    ))
 }

@@ -1,23 +1,26 @@
-//! The engine for one machine. A pool of workers prepares small batches on all cores; each device has a lane of its
-//! own (read, encode, write). All queues are bounded, so memory does not grow with the dataset, and a slow stage slows
-//! those before it.
+//! The engine for one machine: starts the threads that [`super`] draws, hands out the units, and gathers what became
+//! of them.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::Instant;
 
-use arrow::array::RecordBatch;
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use rayon::ThreadPoolBuilder;
+use bytesize::ByteSize;
+use crossbeam_channel::{Sender, bounded, unbounded};
 use tidemill_data::source::Source;
-use tidemill_data::{Counts, InputUnit, Prepare};
+use tidemill_data::{Counts, InputUnit};
 
-use super::lane;
-use super::meter::{Meter, Utilisation};
+use super::budget::{self, Budget, Memory};
+use super::lane::{self, Line};
+use super::meter::{Meter, Reading, Utilisation};
+use super::pool::{self, Gate};
+use super::read::{self, Opened};
 use super::signal::StopSignal;
-use super::{Sink, Stage};
+use super::write::Tally;
+use super::{Sink, Stage, monitor};
 use crate::error::{Error, Result};
 use crate::reporter::Progress;
 
@@ -25,20 +28,26 @@ use crate::reporter::Progress;
 pub struct Local<'a> {
     /// Reads the units.
     pub source: &'a dyn Source,
-    /// The CPU stage.
-    pub prepare: &'a Prepare,
-    /// The second stage, once per device.
+    /// The CPU stage, for all workers.
+    pub prepare: &'a (dyn Stage + Sync),
+    /// The second stage, once per encoder.
     pub encode: Vec<Box<dyn Stage>>,
     /// Takes the rows.
     pub sink: &'a dyn Sink,
     /// Kept rows in one encode batch.
     pub batch_size: usize,
-    /// Threads that prepare.
-    pub workers: usize,
+    /// Threads that read ahead; at least one per encoder.
+    pub readers: usize,
+    /// The least and the most threads that prepare.
+    pub workers: (usize, usize),
+    /// Bytes that the batches in flight may take.
+    pub memory: u64,
     /// Greatest share of unreadable rows.
     pub max_bad_fraction: f64,
     /// Rows of units committed before this run; they count towards `max_bad_fraction`.
     pub before: Counts,
+    /// Ends the run after the units that are being worked on.
+    pub stop: &'a StopSignal,
 }
 
 /// What a run did.
@@ -50,55 +59,41 @@ pub struct Summary {
     pub units: usize,
     /// Wall time.
     pub seconds: f64,
-    /// How busy each stage was.
-    pub utilisation: Vec<Utilisation>,
-}
-
-/// One small batch on its way through the pool, and where its result is waited for.
-pub(super) struct Job {
-    pub batch: RecordBatch,
-    pub result: Sender<Result<RecordBatch>>,
+    /// What each stage did: read, prepare, encode, write.
+    pub utilisation: [Utilisation; 4],
+    /// What the batches in flight took.
+    pub memory: Memory,
 }
 
 /// What all threads of a run share.
 pub(super) struct Shared<'a> {
     pub source: &'a dyn Source,
+    pub prepare_stage: &'a (dyn Stage + Sync),
     pub sink: &'a dyn Sink,
     pub progress: &'a Progress,
     pub batch_size: usize,
+    /// Bytes of a row prepared and encoded, at most.
+    pub row_bytes: u64,
+    pub budget: Budget,
+    pub gate: Gate,
+    /// Batches that wait for an encoder, and how many may.
+    pub queued: AtomicUsize,
+    pub room: usize,
     pub read: Meter,
     pub prepare: Meter,
     pub encode: Meter,
     pub write: Meter,
-    tally: Mutex<Tally>,
     pub max_bad_fraction: f64,
-    pub signal: StopSignal,
+    tally: Mutex<Tally>,
+    stop: &'a StopSignal,
     start: Instant,
     failed: AtomicBool,
     first_error: Mutex<Option<Error>>,
 }
 
-/// Rows and units so far.
-#[derive(Default)]
-pub(super) struct Tally {
-    pub before: Counts,
-    pub counts: Counts,
-    pub units: usize,
-}
-
-impl Tally {
-    /// All rows of the dataset so far and some more.
-    pub fn with(&self, more: &Counts) -> Counts {
-        let mut total = self.before.clone();
-        total.add(&self.counts);
-        total.add(more);
-        total
-    }
-}
-
 impl Shared<'_> {
-    pub fn tally(&self) -> Result<MutexGuard<'_, Tally>> {
-        self.tally.lock().map_err(|_| Error::Thread("write"))
+    pub fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether another thread has failed.
@@ -106,83 +101,144 @@ impl Shared<'_> {
         self.failed.load(Ordering::Relaxed)
     }
 
+    /// Whether no more units shall be begun.
+    pub fn stopping(&self) -> bool {
+        self.failed() || self.stop.raised()
+    }
+
     /// Keeps the first error; the threads up and down the line end as their channels close.
     fn fail(&self, error: Error) {
+        self.first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.failed.store(true, Ordering::Relaxed);
-        if let Ok(mut first) = self.first_error.lock() {
-            first.get_or_insert(error);
-        }
+        self.budget.close();
     }
 
-    pub fn utilisation(&self) -> Vec<Utilisation> {
-        let seconds = self.start.elapsed().as_secs_f64();
-        [&self.read, &self.prepare, &self.encode, &self.write].map(|meter| meter.read(seconds)).to_vec()
+    /// The stages, in the order of the flow.
+    pub fn meters(&self) -> [&Meter; 4] {
+        [&self.read, &self.prepare, &self.encode, &self.write]
     }
 
-    fn finish(self, total: usize) -> Result<Summary> {
-        let utilisation = self.utilisation();
-        if let Some(error) = self.first_error.into_inner().unwrap_or_else(|e| e.into_inner()) {
+    /// What the stages did since these readings.
+    pub fn utilisation(&self, before: &[Reading; 4], since: Instant) -> [Utilisation; 4] {
+        let (meters, seconds) = (self.meters(), since.elapsed().as_secs_f64());
+        std::array::from_fn(|i| meters[i].since(&before[i], seconds))
+    }
+
+    fn finish(self) -> Result<Summary> {
+        let utilisation = self.utilisation(&Default::default(), self.start);
+        if let Some(error) = self.first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
-        let tally = self.tally.into_inner().unwrap_or_else(|e| e.into_inner());
-        if tally.units < total {
-            return Err(Error::Interrupted { done: tally.units as u64, total: total as u64, unit: "units" });
+        let Tally { total, counts, committed, .. } =
+            self.tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if committed < total {
+            return Err(Error::Interrupted { done: committed as u64, total: total as u64, unit: "units" });
         }
         let seconds = self.start.elapsed().as_secs_f64();
-        Ok(Summary { counts: tally.counts, units: tally.units, seconds, utilisation })
+        Ok(Summary { counts, units: committed, seconds, utilisation, memory: self.budget.memory() })
     }
 }
 
-impl Local<'_> {
+impl<'a> Local<'a> {
     /// Runs the stages over the units and commits each.
     ///
     /// # Errors
-    /// The first error of any stage; too many unreadable rows; a signal. Units committed by then stay committed.
-    pub fn run(self, units: &[InputUnit], progress: &Progress) -> Result<Summary> {
-        let lanes = self.encode.len();
-        let shared = Shared {
+    /// Too little memory for the batches of all encoders; the first error of any stage; too many unreadable rows; a
+    /// signal. Units committed by then stay committed.
+    pub fn run(mut self, units: &[InputUnit], progress: &'a Progress) -> Result<Summary> {
+        let encoders = std::mem::take(&mut self.encode);
+        let readers = self.readers.max(encoders.len());
+        let shared = self.share(units.len(), readers, &encoders, progress)?;
+        std::thread::scope(|scope| {
+            let (jobs, inbox) = bounded(self.workers.1);
+            let (opened, to_read) = unbounded();
+            let (lines, to_feed) = unbounded();
+            let mut threads = Vec::new();
+            for worker in 0..self.workers.1 {
+                let (shared, inbox) = (&shared, inbox.clone());
+                threads.push(spawn(scope, "prepare", shared, move || pool::work(shared, worker, &inbox)));
+            }
+            for _ in 0..readers {
+                let (shared, to_read) = (&shared, to_read.clone());
+                threads.push(spawn(scope, "read", shared, move || read::read(shared, &to_read)));
+            }
+            for stage in encoders {
+                let (lines, jobs) = (to_feed.clone(), jobs.clone());
+                threads.extend(lane::spawn(scope, &shared, stage, lines, jobs, self.workers.1));
+            }
+            // Only the threads keep the channels open.
+            drop((inbox, to_read, to_feed, jobs));
+            let (running, over) = bounded(0);
+            let monitor = {
+                let (shared, range) = (&shared, self.workers);
+                spawn(scope, "monitor", shared, move || monitor::watch(shared, range, &over))
+            };
+            hand_out(units, &shared, &opened, &lines);
+            drop((opened, lines));
+            join(threads);
+            drop::<Sender<()>>(running);
+            join(vec![monitor]);
+        });
+        shared.finish()
+    }
+
+    fn share(
+        &self,
+        units: usize,
+        readers: usize,
+        encoders: &[Box<dyn Stage>],
+        progress: &'a Progress,
+    ) -> Result<Shared<'a>> {
+        let lanes = encoders.len();
+        let encoded = encoders.iter().map(|stage| stage.row_bytes()).max().unwrap_or(0);
+        let row_bytes = self.prepare.row_bytes() + encoded;
+        let least = budget::least((lanes * lane::least_rows(self.batch_size)) as u64 * row_bytes);
+        if self.memory < least {
+            return Err(Error::Memory { given: ByteSize(self.memory), least: ByteSize(least), lanes });
+        }
+        // A unit that was read early may wait for its turn while its reader reads another.
+        let budget = Budget::new(self.memory, 2 * readers);
+        Ok(Shared {
             source: self.source,
+            prepare_stage: self.prepare,
             sink: self.sink,
             progress,
             batch_size: self.batch_size,
-            read: Meter::new("read", lanes),
-            prepare: Meter::new("prepare", self.workers),
+            row_bytes,
+            budget,
+            gate: Gate::new(self.workers.0),
+            queued: AtomicUsize::new(0),
+            room: lanes * lane::CUTS_AHEAD,
+            read: Meter::new("read", readers),
+            prepare: Meter::new("prepare", self.workers.0),
             encode: Meter::new("encode", lanes),
             write: Meter::new("write", lanes),
-            tally: Mutex::new(Tally { before: self.before, ..Tally::default() }),
             max_bad_fraction: self.max_bad_fraction,
-            signal: StopSignal::watch(),
+            tally: Mutex::new(Tally { total: units, before: self.before.clone(), ..Tally::default() }),
+            stop: self.stop,
             start: Instant::now(),
             failed: AtomicBool::new(false),
             first_error: Mutex::new(None),
-        };
-        let (todo, queue) = unbounded();
-        for unit in units {
-            // The receiver is alive.
-            let _ = todo.send(unit.clone());
-        }
-        drop(todo);
-        std::thread::scope(|scope| {
-            let (jobs, inbox) = bounded::<Job>(self.workers);
-            let mut threads = Vec::new();
-            for _ in 0..self.workers {
-                let (inbox, shared, prepare) = (inbox.clone(), &shared, self.prepare);
-                threads.push(spawn(scope, "prepare", shared, move || work(prepare, &inbox, &shared.prepare)));
-            }
-            drop(inbox);
-            // Enough batches in flight to keep every worker busy while the oldest one is waited for.
-            let ahead = (2 * self.workers).max(4);
-            for stage in self.encode {
-                threads.extend(lane::spawn(scope, &shared, stage, queue.clone(), jobs.clone(), ahead));
-            }
-            drop(jobs);
-            join(threads, &shared);
-        });
-        shared.finish(units.len())
+        })
     }
 }
 
-pub(super) type Thread<'scope> = (&'static str, Option<ScopedJoinHandle<'scope, ()>>);
+/// Opens one unit after the other, for any reader and any lane; both take them in order.
+fn hand_out(units: &[InputUnit], shared: &Shared<'_>, opened: &Sender<Opened>, lines: &Sender<Line>) {
+    for unit in units {
+        let share = shared.budget.open();
+        if shared.stopping() {
+            break;
+        }
+        let (to, batches) = unbounded();
+        let reading = pass(opened, Opened { unit: unit.clone(), share, to });
+        if reading.is_break() || pass(lines, Line { unit: unit.clone(), batches }).is_break() {
+            break;
+        }
+    }
+}
+
+pub(super) type Thread<'scope> = Option<ScopedJoinHandle<'scope, ()>>;
 
 /// Starts a thread of the run; its error stops the run.
 pub(super) fn spawn<'scope, 'env>(
@@ -192,35 +248,22 @@ pub(super) fn spawn<'scope, 'env>(
     body: impl FnOnce() -> Result<()> + Send + 'scope,
 ) -> Thread<'scope> {
     let thread = Builder::new().name(name.into()).spawn_scoped(scope, move || {
-        if let Err(error) = body() {
+        let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Error::Thread(name)));
+        if let Err(error) = result {
             shared.fail(error);
         }
     });
     if thread.is_err() {
         shared.fail(Error::Thread(name));
     }
-    (name, thread.ok())
+    thread.ok()
 }
 
-fn join(threads: Vec<Thread<'_>>, shared: &Shared<'_>) {
-    for (name, thread) in threads {
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            shared.fail(Error::Thread(name));
-        }
+fn join(threads: Vec<Thread<'_>>) {
+    for thread in threads.into_iter().flatten() {
+        // The thread has told how it ended.
+        let _ = thread.join();
     }
-}
-
-/// A worker: one thread, one batch at a time. The pool of one makes `Prepare` stay on this thread, so that the
-/// number of workers is the number of busy cores.
-fn work(prepare: &Prepare, inbox: &Receiver<Job>, meter: &Meter) -> Result<()> {
-    let pool = ThreadPoolBuilder::new().num_threads(1).use_current_thread().build();
-    let _pool = pool.map_err(|_| Error::Thread("prepare"))?;
-    for job in inbox {
-        let result = meter.time(|| prepare.run(&job.batch)).map_err(Error::from);
-        // Nobody waits any more if the run has failed elsewhere.
-        let _ = job.result.send(result);
-    }
-    Ok(())
 }
 
 /// Sends, or says that the receiving thread has ended.

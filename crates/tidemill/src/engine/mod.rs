@@ -1,6 +1,20 @@
 //! Engines run the stages over the units of work. A [`Stage`] is one function from record batch to record batch; a
 //! [`Sink`] takes a unit's rows and commits them. There is one engine so far: [`local`], the threads of one process.
+//!
+//! ```text
+//!  units ─► readers ─► feed ─► pool of workers ─► cut ─► encode ─► write ─► commit
+//!           read.rs    lane.rs       pool.rs      lane.rs  lane.rs  write.rs
+//!           n          1 a lane      min..max     1 a lane 1 a lane 1 a lane
+//!             └─ memory ─┘  └──────────── memory ─────────────────────┘  budget.rs
+//! ```
+//!
+//! Readers take units in order and read them ahead; each lane, one per encoder, takes the next unit and sees it
+//! through. It feeds small pieces to the pool that all lanes share, takes the results in the order in which the rows
+//! were read, and cuts encode batches from them (cut.rs). The bytes of a unit therefore depend on its rows alone.
+//! All queues are bounded, in number or in bytes, so memory does not grow with the dataset and a slow stage slows those
+//! before it. A batch that fails is tried again in parts (retry.rs). monitor.rs sizes the pool and tells what goes on.
 
+mod budget;
 mod config;
 mod cut;
 pub mod dataset;
@@ -8,26 +22,63 @@ pub mod device;
 mod lane;
 pub mod local;
 mod meter;
+mod monitor;
+mod pool;
+mod read;
+mod retry;
 pub mod signal;
+mod write;
 
 use arrow::array::RecordBatch;
-use tidemill_data::InputUnit;
+use tidemill_data::{InputUnit, Prepare};
 
-pub use self::config::{EncodeWorkers, EngineConfig, Kind, PrepareWorkers};
+pub use self::budget::Memory;
+pub use self::config::{EncodeWorkers, EngineConfig, Kind, PrepareWorkers, ReadWorkers, Workers};
 pub use self::local::{Local, Summary};
 pub use self::meter::Utilisation;
 use crate::error::Result;
 
-/// A function over record batches that keeps one thread busy, such as [`Encode`](crate::Encode) on one device.
+/// A function over record batches that keeps one thread busy: [`Prepare`], or [`Encode`](crate::Encode) on one device.
 pub trait Stage: Send {
-    /// Called once, on the thread that will run the stage.
+    /// Called once on each thread that will run the stage.
     fn enter(&self) {}
 
     /// Turns a batch into another with as many rows in the same order. The result depends on the batch alone.
     ///
     /// # Errors
-    /// What stops the run. A single bad row does not: it is quarantined.
+    /// What concerns more than one row. A single bad row does not: it is quarantined.
     fn run(&self, batch: &RecordBatch) -> Result<RecordBatch>;
+
+    /// What [`run`](Self::run) gives for rows that are all quarantined for this reason.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    fn quarantine(&self, batch: &RecordBatch, reason: &str) -> Result<RecordBatch>;
+
+    /// Called after a panic in [`run`](Self::run), before it runs again: rebuilds what the panic may have damaged.
+    ///
+    /// # Errors
+    /// If the stage cannot go on.
+    fn restart(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Bytes that the stage adds to a row, at most.
+    fn row_bytes(&self) -> u64;
+}
+
+impl Stage for Prepare {
+    fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        Ok(Prepare::run(self, batch)?)
+    }
+
+    fn quarantine(&self, batch: &RecordBatch, reason: &str) -> Result<RecordBatch> {
+        Ok(Prepare::quarantine(self, batch, reason)?)
+    }
+
+    fn row_bytes(&self) -> u64 {
+        Prepare::row_bytes(self)
+    }
 }
 
 /// Where finished rows go.

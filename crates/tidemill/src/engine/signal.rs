@@ -7,8 +7,8 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-/// Watches for signals until dropped.
-#[derive(Debug)]
+/// A wish to stop, raised by a signal if one is watched for, until dropped.
+#[derive(Debug, Default)]
 pub struct StopSignal {
     raised: Arc<AtomicBool>,
     hooks: Vec<SigId>,
@@ -27,7 +27,12 @@ impl StopSignal {
         Self { raised, hooks }
     }
 
-    /// Whether a signal came.
+    /// Asks to stop, as a signal does.
+    pub fn raise(&self) {
+        self.raised.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody asked to stop.
     pub fn raised(&self) -> bool {
         self.raised.load(Ordering::Relaxed)
     }

@@ -1,13 +1,17 @@
 //! `tidemill preprocess`: image-caption pairs in, a latent dataset out. Units that are committed already are skipped,
 //! so the same command goes on where an earlier one stopped.
 
+use arrow::array::RecordBatch;
+use bytesize::ByteSize;
 use serde_json::{Value, json};
+use tch::Device;
 use tidemill_data::{InputUnit, source};
 use tidemill_store::Dataset;
 
 use crate::encode::Encode;
 use crate::engine::dataset::DatasetSink;
 use crate::engine::device::{cores, devices};
+use crate::engine::signal::StopSignal;
 use crate::engine::{Local, Stage, Summary};
 use crate::error::Result;
 use crate::reporter::Reporter;
@@ -43,26 +47,30 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
         source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
     let units = source.units().map_err(|e| run.locate(e))?;
     let prepare = run.prepare()?;
-    let (models, devices) = (run.models()?, devices(run)?);
+    let (models, devices) = (run.models()?, encoders(run, &devices(run)?));
     let encode = Encode::load(&models, &run.file.encode, devices[0])?;
     let sink = DatasetSink::open(run, &prepare, &encode)?;
     let (missing, before) = sink.missing(&units)?;
 
     let mut summary = None;
     if !missing.is_empty() {
-        let mut stages = vec![stage(run, encode)];
+        let mut stages = vec![stage(run, encode)?];
         for device in &devices[1..] {
-            stages.push(stage(run, Encode::load(&models, &run.file.encode, *device)?));
+            stages.push(stage(run, Encode::load(&models, &run.file.encode, *device)?)?);
         }
+        let (config, stop) = (&run.file.engine, StopSignal::watch());
         let engine = Local {
             source: &*source,
             prepare: &prepare,
             encode: stages,
             sink: &sink,
             batch_size: run.file.encode.batch_size,
-            workers: cores(run.file.engine.prepare.workers),
-            max_bad_fraction: run.file.engine.max_bad_fraction,
+            readers: config.readers(devices.len()),
+            workers: config.prepare.workers.range(),
+            memory: config.memory(),
+            max_bad_fraction: config.max_bad_fraction,
             before,
+            stop: &stop,
         };
         let progress = reporter.progress("preprocess", "rows", rows(&missing));
         let result = engine.run(&missing, &progress);
@@ -73,14 +81,21 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     report(run, units.len(), summary.as_ref(), reporter)
 }
 
+/// The device of each encoder, `engine.encode.workers` for every device.
+fn encoders(run: &Run, devices: &[Device]) -> Vec<Device> {
+    devices.iter().flat_map(|device| std::iter::repeat_n(*device, run.file.engine.encode.workers)).collect()
+}
+
 /// An encoder with the threads it may use.
 struct Encoder {
     encode: Encode,
     threads: usize,
+    row_bytes: u64,
 }
 
-fn stage(run: &Run, encode: Encode) -> Box<dyn Stage> {
-    Box::new(Encoder { encode, threads: cores(run.file.engine.encode.threads) })
+fn stage(run: &Run, encode: Encode) -> Result<Box<dyn Stage>> {
+    let row_bytes = encode.row_bytes(&run.file.prepare.resolutions)?;
+    Ok(Box::new(Encoder { encode, threads: cores(run.file.engine.encode.threads), row_bytes }))
 }
 
 impl Stage for Encoder {
@@ -89,8 +104,16 @@ impl Stage for Encoder {
         tch::set_num_threads(self.threads as i32);
     }
 
-    fn run(&self, batch: &arrow::array::RecordBatch) -> Result<arrow::array::RecordBatch> {
+    fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         self.encode.run(batch)
+    }
+
+    fn quarantine(&self, batch: &RecordBatch, reason: &str) -> Result<RecordBatch> {
+        self.encode.quarantine(batch, reason)
+    }
+
+    fn row_bytes(&self) -> u64 {
+        self.row_bytes
     }
 }
 
@@ -105,11 +128,12 @@ fn report(run: &Run, units: usize, summary: Option<&Summary>, reporter: &Reporte
     let now = summary.map(|s| {
         let rate = s.counts.read as f64 / s.seconds.max(1e-9);
         let stages = s.utilisation.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        reporter
-            .say(format!("{} rows in {:.1} s: {rate:.1} rows/s; busy: {stages}", s.counts.read, s.seconds));
+        let (peak, limit) = (ByteSize(s.memory.peak), ByteSize(s.memory.limit));
+        reporter.say(format!("{} rows in {:.1} s: {rate:.1} rows/s", s.counts.read, s.seconds));
+        reporter.say(format!("  {stages}; at most {peak} of {limit} in flight"));
         json!({
             "units": s.units, "rows": s.counts.read, "seconds": s.seconds, "rows_per_second": rate,
-            "stages": s.utilisation,
+            "stages": s.utilisation, "memory": s.memory,
         })
     });
     if summary.is_none() {

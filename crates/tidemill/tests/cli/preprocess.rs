@@ -77,7 +77,7 @@ fn every_kept_row_is_in_one_bucket_of_a_resolution() {
 }
 
 #[test]
-fn bytes_do_not_depend_on_the_number_of_workers() {
+fn bytes_do_not_depend_on_workers_and_memory() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let run = world(one.path(), 96);
     assert_eq!(
@@ -85,8 +85,25 @@ fn bytes_do_not_depend_on_the_number_of_workers() {
         0
     );
     let output = format!("output={}", two.path().join("out").display());
-    let more = ["--set", "engine.prepare.workers=5", "--set", "engine.encode.threads=1", "--set", &output];
-    assert_eq!(preprocess(&run, &more).0, 0);
+    let more = [
+        "--set",
+        "engine.prepare.workers=1..5",
+        "--set",
+        "engine.encode.threads=1",
+        "--set",
+        "engine.encode.workers=2",
+        "--set",
+        "engine.read.workers=3",
+        "--set",
+        "engine.memory=16 MiB",
+        "--set",
+        &output,
+    ];
+    let (code, result) = preprocess(&run, &more);
+    assert_eq!(code, 0, "{result}");
+    let memory = &result["this_run"]["memory"];
+    assert_eq!(memory["limit"], 16 << 20);
+    assert!((1..=16 << 20).contains(&memory["peak"].as_u64().unwrap()), "{memory}");
     let (one, two) = (data(one.path()), data(two.path()));
     assert!(one.len() >= 6, "{:?}", one.keys());
     assert_eq!(one, two);

@@ -66,6 +66,13 @@ const CASES: &[Case] = &[
     ("[validation]\nshare = 1.0", &[], &["run.toml:2:9", "validation.share: must be"]),
     ("[encode]\nbatch_size = 0", &[], &["run.toml:2:14", "encode.batch_size: 0 is not between"]),
     ("[engine]\ndevice = \"gpu\"", &[], &["run.toml:2:10", "\"gpu\" is no device"]),
+    (
+        "[engine]\nmemory = \"much\"",
+        &[],
+        &["run.toml:2:10", "engine.memory: must be bytes, such as \"4 GiB\""],
+    ),
+    ("[engine.prepare]\nworkers = \"8..2\"", &[], &["run.toml:2:11", "engine.prepare.workers", "no range"]),
+    ("[engine.encode]\nworkers = 0", &[], &["run.toml:2:11", "engine.encode.workers: must be at least 1"]),
     ("[engine]\nmax_bad_fraction = 2", &[], &["run.toml:2:20", "between 0 and 1"]),
     ("[filter]\nmax_aspect = 0.5", &[], &["run.toml:2:14", "at least 1"]),
     ("name = \"a/b\"", &[], &["run.toml:1:8", "plain name"]),

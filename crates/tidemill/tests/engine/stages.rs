@@ -1,0 +1,44 @@
+//! What the engine asks of the real `Encode`, with the quickstart's models: rows set aside look like rows encoded.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeBinaryArray, FixedSizeListArray, Int32Array, RecordBatch, StringArray,
+};
+use arrow::datatypes::{DataType, Field};
+use tch::Device;
+use tidemill::Encode;
+use tidemill::encode::EncodeConfig;
+use tidemill_models::ModelFolder;
+
+/// Two kept rows as `Prepare` gives them, at 32 pixels.
+fn prepared() -> RecordBatch {
+    let ids = Int32Array::from(vec![0; 2 * 77]);
+    let item = Arc::new(Field::new_list_field(DataType::Int32, true));
+    let pixels = vec![128_u8; 2 * 3 * 32 * 32];
+    let columns: [(&str, ArrayRef); 4] = [
+        ("status", Arc::new(StringArray::from(vec!["kept", "kept"]))),
+        ("reason", Arc::new(StringArray::from(vec![None::<&str>, None]))),
+        ("token_ids", Arc::new(FixedSizeListArray::new(item, 77, Arc::new(ids), None))),
+        ("pixels_32", Arc::new(FixedSizeBinaryArray::new(3 * 32 * 32, pixels.into(), None))),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap()
+}
+
+#[test]
+fn rows_set_aside_have_no_tensors_and_the_same_columns() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets");
+    let models = ModelFolder::open(&folder).unwrap();
+    let encode = Encode::load(&models, &EncodeConfig::default(), Device::Cpu).unwrap();
+    let (encoded, bad) =
+        (encode.run(&prepared()).unwrap(), encode.quarantine(&prepared(), "panic: encode: oh").unwrap());
+    assert_eq!(encoded.schema(), bad.schema());
+    let tensors = ["text", "latents_32"];
+    assert_eq!(tensors.map(|name| encoded[name].null_count()), [0, 0]);
+    assert_eq!(tensors.map(|name| bad[name].null_count()), [2, 2]);
+    assert_eq!(bad["status"].as_string::<i32>().value(1), "quarantined");
+    assert_eq!(bad["reason"].as_string::<i32>().value(0), "panic: encode: oh");
+    let bytes = tensors.map(|name| encoded[name].as_fixed_size_binary().value_length() as u64);
+    assert_eq!(encode.row_bytes(&[32]).unwrap(), bytes.iter().sum::<u64>());
+}
