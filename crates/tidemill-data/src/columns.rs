@@ -34,6 +34,7 @@ impl Place<'_> {
         let (fits, expected) = match self.wanted_by {
             "source.columns.image" => (is_binary(data_type), IMAGE),
             "source.columns.caption" => (is_text(data_type) || is_binary(data_type), TEXT),
+            "source.columns.url" => (is_text(data_type), "strings"),
             "source.columns.key" => (is_text(data_type) || data_type.is_integer(), "strings or integers"),
             "source.columns.width" | "source.columns.height" | "filter.score" => {
                 (is_number(data_type), NUMBER)
@@ -52,14 +53,14 @@ fn is_binary(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
 }
 
-fn is_text(data_type: &DataType) -> bool {
+pub(crate) fn is_text(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, value) => is_text(value),
         other => matches!(other, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View),
     }
 }
 
-fn is_number(data_type: &DataType) -> bool {
+pub(crate) fn is_number(data_type: &DataType) -> bool {
     data_type.is_numeric() || matches!(data_type, DataType::Dictionary(_, value) if value.is_numeric())
 }
 

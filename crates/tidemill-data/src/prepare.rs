@@ -1,6 +1,7 @@
 //! The CPU stage: record batches of encoded images and captions in, pixels and token ids out, one output row per
 //! input row whatever became of it. ARCHITECTURE.md lists the output's columns.
 
+mod hashes;
 mod input;
 mod output;
 
@@ -11,12 +12,14 @@ use arrow::datatypes::{Schema, SchemaRef};
 use rayon::prelude::*;
 use serde::Serialize;
 
+use self::hashes::{Hashes, Wanted, sha256};
 use self::input::Input;
 use self::output::{Output, output_schema};
-use crate::config::{Columns, FilterConfig, PrepareConfig, SourceConfig};
+use crate::config::{BlocklistConfig, Columns, FilterConfig, PrepareConfig, SourceConfig};
 use crate::decode;
 use crate::error::{Result, RowError};
-use crate::filter::{Facts, Filter, filters, first_refusal};
+use crate::filter::{Facts, Filters, Selection, Stage};
+use crate::phash::phash;
 use crate::resize;
 use crate::tokenizer::ClipTokenizer;
 
@@ -26,7 +29,7 @@ const IMAGE_VERSION: u32 = 1;
 /// Digests (BLAKE3, hex) of what shapes each group of output columns, so that a change redoes only that group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digests {
-    /// Which rows are kept and what is carried along: columns and filters.
+    /// Which rows are kept and what is carried along: columns, filters, what their lists hold, hashes.
     pub rows: String,
     /// `pixels_R` and `crop_R`: image column, resolutions, crop, resampling, version of the code.
     pub images: String,
@@ -40,7 +43,8 @@ pub struct Prepare {
     columns: Columns,
     carry: Vec<String>,
     scores: Vec<String>,
-    filters: Vec<Filter>,
+    filters: Filters,
+    hashes: Wanted,
     tokenizer: Arc<ClipTokenizer>,
     digests: Digests,
 }
@@ -53,10 +57,11 @@ enum Verdict {
     Quarantined(RowError),
 }
 
-/// A row's verdict, and the image's width and height unless it is quarantined.
+/// A row's verdict, and the image's width, height and hashes unless it is quarantined.
 struct Row {
     verdict: Verdict,
     size: Option<(u32, u32)>,
+    hashes: Hashes,
 }
 
 impl Prepare {
@@ -73,10 +78,20 @@ impl Prepare {
         config.validate()?;
         filter.validate()?;
         source.validate_columns()?;
+        filter.validate_source(source)?;
         let columns = source.columns.clone();
+        let filters = Filters::new(filter, &config.resolutions)?;
+        let hashes = Wanted {
+            sha256: config.hashes || filters.need(Stage::Bytes),
+            phash: config.hashes || filters.need(Stage::Pixels),
+        };
+        // What the lists hold counts, not where they lie; and hashes change no pixels.
+        let lists = BlocklistConfig::default;
+        let rules = FilterConfig { blocklist: lists(), opt_out: lists(), ..filter.clone() };
+        let pixels = PrepareConfig { hashes: false, ..config.clone() };
         let digests = Digests {
-            rows: digest(&(&columns, &source.carry, filter, &config.resolutions)),
-            images: digest(&(&columns.image, config, IMAGE_VERSION)),
+            rows: digest(&(&columns, &source.carry, rules, filters.lists(), hashes, &config.resolutions)),
+            images: digest(&(&columns.image, pixels, IMAGE_VERSION)),
             text: digest(&(&columns.caption, tokenizer.digest())),
         };
         Ok(Self {
@@ -84,7 +99,8 @@ impl Prepare {
             columns,
             carry: source.carry.clone(),
             scores: filter.score.keys().cloned().collect(),
-            filters: filters(filter, &config.resolutions),
+            filters,
+            hashes,
             tokenizer,
             digests,
         })
@@ -96,7 +112,7 @@ impl Prepare {
     /// # Errors
     /// If a carried column is missing.
     pub fn schema(&self, input: &Schema) -> Result<SchemaRef> {
-        output_schema(input, &self.carry, &self.config.resolutions)
+        output_schema(input, &self.carry, self.hashes, &self.config.resolutions)
     }
 
     /// Digests of everything that shapes the output.
@@ -112,33 +128,64 @@ impl Prepare {
     /// If a column is missing or has a wrong type. What is wrong with one row never fails the batch.
     pub fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let input = Input::new(batch, &self.columns, &self.carry, &self.scores)?;
-        let mut output = Output::new(&self.config, batch.num_rows());
+        let selection = self.filters.select(batch)?;
+        let mut output = Output::new(&self.config, self.hashes, batch.num_rows());
         let rows = output
             .slots()
             .into_par_iter()
             .enumerate()
-            .map(|(row, mut slots)| self.prepare_row(&input, row, &mut slots))
+            .map(|(row, mut slots)| self.prepare_row(&input, &selection, row, &mut slots))
             .collect();
         output.finish(rows, input, &self.tokenizer, self.schema(batch.schema_ref())?)
     }
 
-    fn prepare_row(&self, input: &Input, row: usize, slots: &mut [&mut [u8]]) -> Row {
-        match self.judge(input, row, slots) {
+    fn prepare_row(&self, input: &Input, selection: &Selection, row: usize, slots: &mut [&mut [u8]]) -> Row {
+        match self.judge(input, selection, row, slots) {
             Ok(row) => row,
-            Err(error) => Row { verdict: Verdict::Quarantined(error), size: None },
+            Err(error) => Row { verdict: Verdict::Quarantined(error), size: None, hashes: Hashes::default() },
         }
     }
 
-    /// Filters see the size in the header, so that only rows that pass are decoded.
-    fn judge(&self, input: &Input, row: usize, slots: &mut [&mut [u8]]) -> Result<Row, RowError> {
+    /// Each stage's filters see what is known by then, so that only rows that pass are hashed and decoded.
+    fn judge(
+        &self,
+        input: &Input,
+        selection: &Selection,
+        row: usize,
+        slots: &mut [&mut [u8]],
+    ) -> Result<Row, RowError> {
         let pair = input.pair(row)?;
         let (width, height) = decode::probe(pair.image)?;
-        let size = Some((width, height));
-        let facts = Facts { width, height, caption: pair.caption, scores: &pair.scores };
-        if let Some(filter) = first_refusal(&self.filters, &facts) {
-            return Ok(Row { verdict: Verdict::Rejected(filter.name.clone()), size });
+        let mut facts = Facts {
+            key: pair.key,
+            url: pair.url,
+            width,
+            height,
+            caption: pair.caption,
+            scores: &pair.scores,
+            condition: selection.has(row),
+            sha256: None,
+            phash: None,
+        };
+        let end = |verdict, facts: &Facts| {
+            let hashes = Hashes { sha256: facts.sha256, phash: facts.phash };
+            Ok(Row { verdict, size: Some((width, height)), hashes })
+        };
+        let refused = |stage, facts: &Facts| {
+            self.filters.refusal(stage, facts).map(|name| Verdict::Rejected(name.to_owned()))
+        };
+        if let Some(verdict) = refused(Stage::Header, &facts) {
+            return end(verdict, &facts);
+        }
+        facts.sha256 = self.hashes.sha256.then(|| sha256(pair.image));
+        if let Some(verdict) = refused(Stage::Bytes, &facts) {
+            return end(verdict, &facts);
         }
         let image = decode::decode(pair.image)?;
+        facts.phash = self.hashes.phash.then(|| phash(&image)).transpose()?;
+        if let Some(verdict) = refused(Stage::Pixels, &facts) {
+            return end(verdict, &facts);
+        }
         let crop = resize::crop(self.config.crop, width, height);
         for (&side, planes) in self.config.resolutions.iter().zip(slots) {
             if side <= width.min(height) {
@@ -146,7 +193,7 @@ impl Prepare {
                 resize::to_planes(&square, planes);
             }
         }
-        Ok(Row { verdict: Verdict::Kept, size })
+        end(Verdict::Kept, &facts)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where pairs come from. A [`Source`] knows its files, cuts them into units of work and reads a unit as record
 //! batches; every container format is one implementation behind [`open`].
 
-mod object;
+pub(crate) mod object;
 mod parquet;
 
 use std::ops::Range;
@@ -71,12 +71,17 @@ pub trait Source: Send + Sync {
 pub fn open(config: &SourceConfig, filter: &FilterConfig) -> Result<Box<dyn Source>> {
     config.validate()?;
     filter.validate()?;
-    match config.format {
-        Format::Parquet => Ok(Box::new(ParquetSource::open(config, filter)?)),
+    filter.validate_source(config)?;
+    let source: Box<dyn Source> = match config.format {
+        Format::Parquet => Box::new(ParquetSource::open(config, filter)?),
+    };
+    if let Some(condition) = filter.expression()? {
+        condition.check(&source.schema())?;
     }
+    Ok(source)
 }
 
-/// Every column that must be read, each once, with the configuration key that asks for it.
+/// Every column that must be read, each once, with the configuration key that asks for it. The configuration is valid.
 pub(crate) fn needed_columns(config: &SourceConfig, filter: &FilterConfig) -> Vec<(String, String)> {
     let columns = &config.columns;
     let parts = [
@@ -85,13 +90,18 @@ pub(crate) fn needed_columns(config: &SourceConfig, filter: &FilterConfig) -> Ve
         (columns.key.as_ref(), "key"),
         (columns.width.as_ref(), "width"),
         (columns.height.as_ref(), "height"),
+        (columns.url.as_ref(), "url"),
     ];
     let parts =
         parts.into_iter().filter_map(|(name, part)| Some((name?.clone(), format!("source.columns.{part}"))));
     let carried = config.carry.iter().map(|name| (name.clone(), "source.carry".to_owned()));
     let scores = filter.score.keys().map(|name| (name.clone(), "filter.score".to_owned()));
+    let condition = filter.expression().ok().flatten();
+    let compared = condition.iter().flat_map(|condition| {
+        condition.columns().into_iter().map(|name| (name.clone(), condition.place_of(&name)))
+    });
     let mut needed: Vec<(String, String)> = Vec::new();
-    for (name, wanted_by) in parts.chain(carried).chain(scores) {
+    for (name, wanted_by) in parts.chain(carried).chain(scores).chain(compared) {
         if needed.iter().all(|(known, _)| *known != name) {
             needed.push((name, wanted_by));
         }
@@ -185,9 +195,10 @@ mod tests {
         let config = SourceConfig { carry: vec!["score".into()], ..SourceConfig::default() };
         let filter = FilterConfig {
             score: [("score".to_owned(), Default::default())].into(),
+            condition: Some("nsfw = 'no' and score > 1 or nsfw is null".into()),
             ..FilterConfig::default()
         };
         let names: Vec<_> = needed_columns(&config, &filter).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["image", "caption", "score"]);
+        assert_eq!(names, ["image", "caption", "score", "nsfw"]);
     }
 }

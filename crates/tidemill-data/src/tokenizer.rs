@@ -79,6 +79,15 @@ impl ClipTokenizer {
         Ok(ids)
     }
 
+    /// How many ids a caption has, begin and end of text included; [`CONTEXT`] at most.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn length(&self, caption: &str) -> Result<usize> {
+        let encoding = self.tokenizer.encode_fast(caption, true).map_err(|e| fail(Path::new("encode"), e))?;
+        Ok(encoding.get_ids().len())
+    }
+
     /// The ids of many captions, in order, computed on the threads of the current rayon pool.
     ///
     /// # Errors

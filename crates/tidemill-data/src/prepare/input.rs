@@ -18,6 +18,7 @@ pub struct Input<'a> {
     pub captions: Captions,
     pub carried: Vec<ArrayRef>,
     images: Images<'a>,
+    urls: Option<StringArray>,
     declared: Vec<Numbers>,
     scores: Vec<Numbers>,
 }
@@ -27,6 +28,8 @@ pub struct Pair<'a> {
     pub image: &'a [u8],
     pub caption: &'a str,
     pub scores: Vec<Option<f64>>,
+    pub key: &'a str,
+    pub url: Option<&'a str>,
 }
 
 impl<'a> Input<'a> {
@@ -55,6 +58,7 @@ impl<'a> Input<'a> {
         };
         Ok(Self {
             images: Images::new(find(batch, image)?, image)?,
+            urls: columns.url.as_deref().map(|name| urls(batch, name)).transpose()?,
             captions: Captions::new(find(batch, caption)?, caption)?,
             declared: width.chain(height).collect::<Result<_>>()?,
             scores: scores.iter().map(|name| numbers(name, "filter.score")).collect::<Result<_>>()?,
@@ -74,7 +78,9 @@ impl<'a> Input<'a> {
             number.get(row)?;
         }
         let scores = self.scores.iter().map(|score| score.get(row)).collect::<Result<_, _>>()?;
-        Ok(Pair { image: self.images.get(row)?, caption: self.captions.get(row)?, scores })
+        let url = self.urls.as_ref().filter(|urls| urls.is_valid(row)).map(|urls| urls.value(row));
+        let (image, caption) = (self.images.get(row)?, self.captions.get(row)?);
+        Ok(Pair { image, caption, scores, key: self.keys.value(row), url })
     }
 }
 
@@ -110,6 +116,13 @@ fn keys(batch: &RecordBatch, configured: Option<&str>, rows: &UInt64Array) -> Re
     Ok(StringArray::from_iter_values(
         named.map(|(key, row)| key.map_or(format!("table#{row}"), str::to_owned)),
     ))
+}
+
+fn urls(batch: &RecordBatch, column: &str) -> Result<StringArray> {
+    let place = place(column, "source.columns.url");
+    let column = find(batch, place)?;
+    place.check(column.data_type())?;
+    Ok(arrow::compute::cast(column, &DataType::Utf8)?.as_string().clone())
 }
 
 /// One of the reader's own columns.

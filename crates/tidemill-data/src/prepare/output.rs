@@ -9,6 +9,7 @@ use arrow::array::{
 use arrow::buffer::{MutableBuffer, NullBuffer};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
+use super::hashes::Wanted;
 use super::input::Input;
 use super::{Row, Verdict};
 use crate::config::{Crop, PrepareConfig};
@@ -20,14 +21,16 @@ use crate::tokenizer::{CONTEXT, ClipTokenizer};
 /// The pixels of every row at every resolution; rows that are not kept stay zero.
 pub struct Output {
     crop: Crop,
+    hashes: Wanted,
     rows: usize,
     pixels: Vec<(u32, MutableBuffer)>,
 }
 
 impl Output {
-    pub fn new(config: &PrepareConfig, rows: usize) -> Self {
+    pub fn new(config: &PrepareConfig, hashes: Wanted, rows: usize) -> Self {
         let pixels = |&side: &u32| (side, MutableBuffer::from_len_zeroed(rows * row_bytes(side)));
-        Self { crop: config.crop, rows, pixels: config.resolutions.iter().map(pixels).collect() }
+        let pixels = config.resolutions.iter().map(pixels).collect();
+        Self { crop: config.crop, hashes, rows, pixels }
     }
 
     /// For each row the places of its pixels, in the order of the resolutions.
@@ -63,6 +66,7 @@ impl Output {
         columns.push(Arc::new(StringArray::from_iter_values(rows.iter().map(status))));
         columns.push(Arc::new(rows.iter().map(reason).collect::<StringArray>()));
         columns.push(Arc::new(input.rows.clone()));
+        columns.extend(self.hashes.columns(rows.iter().map(|row| row.hashes))?);
         columns.push(tokens(&rows, &input, tokenizer)?);
         for (side, buffer) in self.pixels {
             let usable: Vec<Option<(u32, u32)>> = rows.iter().map(|row| usable(row, side)).collect();
@@ -76,7 +80,12 @@ impl Output {
 }
 
 /// The output's schema for an input's.
-pub fn output_schema(input: &Schema, carry: &[String], resolutions: &[u32]) -> Result<SchemaRef> {
+pub fn output_schema(
+    input: &Schema,
+    carry: &[String],
+    hashes: Wanted,
+    resolutions: &[u32],
+) -> Result<SchemaRef> {
     let mut fields = vec![
         Field::new("sample_id", DataType::UInt64, false),
         Field::new("key", DataType::Utf8, false),
@@ -97,8 +106,9 @@ pub fn output_schema(input: &Schema, carry: &[String], resolutions: &[u32]) -> R
         Field::new("status", DataType::Utf8, false),
         Field::new("reason", DataType::Utf8, true),
         Field::new("source_row", DataType::UInt64, false),
-        Field::new("token_ids", list_of(DataType::Int32, CONTEXT_I32), true),
     ]);
+    fields.extend(hashes.fields());
+    fields.push(Field::new("token_ids", list_of(DataType::Int32, CONTEXT_I32), true));
     for &side in resolutions {
         fields.push(Field::new(format!("pixels_{side}"), DataType::FixedSizeBinary(width_of(side)?), true));
         fields.push(Field::new(format!("crop_{side}"), list_of(DataType::UInt32, 4), true));
