@@ -38,7 +38,7 @@ mod tests {
         let cases = [
             ("a photograph of a small dog that is running along the beach", Some("en")),
             ("ein kleiner Hund, der auf einer grünen Wiese hinter dem Haus spielt", Some("de")),
-            ("маленькая собака бежит по берегу моря", Some("ru")),
+            ("Старый рыбак чинит сети на берегу, а за его спиной садится солнце", Some("ru")),
             ("海辺を走っている小さな犬の写真です", Some("ja")),
             ("12345 !!", None),
         ];

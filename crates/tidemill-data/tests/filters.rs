@@ -146,16 +146,19 @@ fn every_reason_is_counted_and_the_counts_add_up() {
         (Pair { caption: "маленькая собака бежит по берегу", ..good() }, "rejected", "languages"),
         (image(png(1, 80, 64)), "rejected", "blocklist.sha256"),
         (image(png(2, 80, 64)), "rejected", "opt_out.sha256"),
-        (image(png(3, 160, 128)), "rejected", "blocklist.phash"),
+        (image(png(3, 80, 64)), "rejected", "blocklist.phash"),
         (image(b"no image".to_vec()), "quarantined", "format: "),
     ];
     let rows: Vec<Pair> = cases.iter().map(|(row, ..)| row.clone()).collect();
     let output = prepare(&everything(folder.path()), false).run(&batch(&rows)).unwrap();
     let (status, reason) = (output["status"].as_string::<i32>(), output["reason"].as_string::<i32>());
-    for (row, (pair, expected, because)) in cases.iter().enumerate() {
-        let because = if because.is_empty() { "" } else { because };
-        assert_eq!(status.value(row), *expected, "{pair:?}: {}", reason.value(row));
-        assert!(reason.value(row).starts_with(because), "{pair:?}: {}", reason.value(row));
+    for (row, (_, expected, because)) in cases.iter().enumerate() {
+        let reason = reason.value(row);
+        assert_eq!(
+            (status.value(row), reason.starts_with(because)),
+            (*expected, true),
+            "row {row}: {reason}"
+        );
     }
     let counts = Counts::of(&output).unwrap();
     assert_eq!((counts.read, counts.kept, counts.total_quarantined()), (rows.len() as u64, 2, 1));

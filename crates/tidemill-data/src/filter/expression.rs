@@ -8,8 +8,9 @@ use sqlparser::ast::{
     Value,
 };
 use sqlparser::dialect::GenericDialect;
+use sqlparser::keywords::Keyword;
 use sqlparser::parser::Parser;
-use sqlparser::tokenizer::{Location, Token};
+use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 
 use crate::error::{Error, Result};
 
@@ -18,6 +19,10 @@ pub(super) const KEY: &str = "filter.where";
 
 /// Most bytes of an expression; what is longer is a list, and lists belong in a file.
 const MAX_BYTES: usize = 16 * 1024;
+
+/// Most operators, and most brackets or `not` within each other: bounds on how deep the tree can be.
+const MAX_OPERATORS: usize = 200;
+const MAX_NESTING: usize = 20;
 
 /// A parsed expression.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,8 +87,15 @@ impl Expression {
                 "is longer than {MAX_BYTES} bytes; put long lists into filter.blocklist"
             )));
         }
-        let mut parser =
-            Parser::new(&GenericDialect {}).try_with_sql(text).map_err(|e| config(e.to_string()))?;
+        let tokens = Tokenizer::new(&GenericDialect {}, text).tokenize_with_location();
+        let tokens = tokens.map_err(|e| config(e.to_string()))?;
+        if tokens.iter().filter(|token| is_operator(token)).count() > MAX_OPERATORS {
+            return Err(config(format!(
+                "has more than {MAX_OPERATORS} operators; use `in`, or filter.blocklist"
+            )));
+        }
+        let parser = Parser::new(&GenericDialect {}).with_recursion_limit(MAX_NESTING);
+        let mut parser = parser.with_tokens_with_locations(tokens);
         let expression = parser.parse_expr().map_err(|e| config(e.to_string()))?;
         let rest = parser.peek_token();
         if rest.token != Token::EOF {
@@ -176,6 +188,16 @@ fn term(expression: &Expr) -> Result<Term> {
         _ => return Err(unknown(at, expression)),
     };
     Ok(Term { at, node })
+}
+
+/// Whether a token makes the tree deeper: all but names, constants, brackets and commas.
+fn is_operator(token: &TokenWithSpan) -> bool {
+    match &token.token {
+        Token::Word(word) => matches!(word.keyword, Keyword::AND | Keyword::OR | Keyword::NOT),
+        Token::Number(..) | Token::SingleQuotedString(_) | Token::Whitespace(_) => false,
+        Token::Comma | Token::LParen | Token::RParen => false,
+        _ => true,
+    }
 }
 
 fn literal(value: &Value) -> Option<Node> {
@@ -305,7 +327,12 @@ mod tests {
         }
         let long = vec!["a = 1"; 4000].join(" or ");
         assert!(Expression::parse(&long).unwrap_err().to_string().contains("filter.blocklist"));
-        assert!(Expression::parse(&"not ".repeat(2000)).is_err());
-        assert_eq!(Expression::parse("a == 1").unwrap(), Expression::parse("a = 1").unwrap());
+        for deep in ["not ".repeat(100) + "a", "(".repeat(100) + "a", ["a"; 202].join("+")] {
+            assert!(Expression::parse(&deep).is_err(), "{deep}");
+        }
+        assert!(Expression::parse(&["a = 1"; 100].join(" or ")).is_ok());
+        assert!(Expression::parse(&format!("{}a{}", "(".repeat(10), ")".repeat(10))).is_ok());
+        assert!(Expression::parse(&format!("a in ({})", ["'word'"; 1000].join(", "))).is_ok());
+        assert_eq!(Expression::parse("a == 1").unwrap(), Expression::parse("a =  1").unwrap());
     }
 }

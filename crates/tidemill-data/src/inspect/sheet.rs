@@ -15,7 +15,7 @@ use crate::error::{Error, Result, RowError};
 use crate::prepare::Prepare;
 use crate::source::{InputUnit, Source};
 
-/// Side of a rejected row's tile in pixels, and its frame.
+/// Greatest side of a tile in pixels, and a rejected row's frame.
 const TILE: u32 = 128;
 const FRAME: u32 = 4;
 const RED: Rgb<u8> = Rgb([200, 30, 30]);
@@ -128,7 +128,7 @@ fn add(
     Ok(())
 }
 
-/// The pixels of the largest resolution that the row reaches.
+/// The pixels of the largest resolution that the row reaches, made smaller if that is more than a tile.
 fn kept(prepared: &RecordBatch, row: usize) -> Option<RgbImage> {
     let columns = prepared.schema().fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>();
     let sides = columns.iter().filter_map(|name| name.strip_prefix("pixels_")?.parse::<u32>().ok());
@@ -138,7 +138,8 @@ fn kept(prepared: &RecordBatch, row: usize) -> Option<RgbImage> {
     let planes = prepared.column_by_name(&format!("pixels_{side}"))?.as_fixed_size_binary_opt()?.value(row);
     let plane = planes.len() / 3;
     let pixels = (0..plane).flat_map(|i| [planes[i], planes[plane + i], planes[2 * plane + i]]).collect();
-    RgbImage::from_raw(side, side, pixels)
+    let picture = RgbImage::from_raw(side, side, pixels)?;
+    Some(if side > TILE { resize(&picture, TILE, TILE, FilterType::Triangle) } else { picture })
 }
 
 /// The whole picture within a red frame.

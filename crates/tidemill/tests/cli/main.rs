@@ -4,5 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
 
 mod common;
+mod inspect;
 mod preprocess;
 mod run_file;
