@@ -16,7 +16,7 @@ use self::hashes::{Hashes, Wanted, sha256};
 use self::input::Input;
 use self::output::{Output, output_schema};
 use crate::config::{BlocklistConfig, Columns, FilterConfig, PrepareConfig, SourceConfig};
-use crate::decode;
+use crate::decode::{self, Rgb8};
 use crate::error::{Result, RowError};
 use crate::filter::{Facts, Filters, Selection, Stage};
 use crate::phash::phash;
@@ -140,13 +140,13 @@ impl Prepare {
     }
 
     fn prepare_row(&self, input: &Input, selection: &Selection, row: usize, slots: &mut [&mut [u8]]) -> Row {
-        match self.judge(input, selection, row, slots) {
-            Ok(row) => row,
-            Err(error) => Row { verdict: Verdict::Quarantined(error), size: None, hashes: Hashes::default() },
-        }
+        self.judge(input, selection, row, slots).unwrap_or_else(|error| Row {
+            verdict: Verdict::Quarantined(error),
+            size: None,
+            hashes: Hashes::default(),
+        })
     }
 
-    /// Each stage's filters see what is known by then, so that only rows that pass are hashed and decoded.
     fn judge(
         &self,
         input: &Input,
@@ -167,33 +167,53 @@ impl Prepare {
             sha256: None,
             phash: None,
         };
-        let end = |verdict, facts: &Facts| {
-            let hashes = Hashes { sha256: facts.sha256, phash: facts.phash };
-            Ok(Row { verdict, size: Some((width, height)), hashes })
+        let verdict = match self.admit(pair.image, &mut facts) {
+            Ok(image) => {
+                self.fill(&image, slots)?;
+                Verdict::Kept
+            }
+            Err(Verdict::Quarantined(error)) => return Err(error),
+            Err(refused) => refused,
         };
-        let refused = |stage, facts: &Facts| {
-            self.filters.refusal(stage, facts).map(|name| Verdict::Rejected(name.to_owned()))
-        };
-        if let Some(verdict) = refused(Stage::Header, &facts) {
-            return end(verdict, &facts);
-        }
-        facts.sha256 = self.hashes.sha256.then(|| sha256(pair.image));
-        if let Some(verdict) = refused(Stage::Bytes, &facts) {
-            return end(verdict, &facts);
-        }
-        let image = decode::decode(pair.image)?;
+        let hashes = Hashes { sha256: facts.sha256, phash: facts.phash };
+        Ok(Row { verdict, size: Some((width, height)), hashes })
+    }
+
+    /// Decodes an image that all filters let pass. Each stage's filters see what is known by then, so that only rows that
+    /// pass the ones before are hashed and decoded.
+    fn admit(&self, bytes: &[u8], facts: &mut Facts) -> Result<Rgb8, Verdict> {
+        self.filter(Stage::Header, facts)?;
+        facts.sha256 = self.hashes.sha256.then(|| sha256(bytes));
+        self.filter(Stage::Bytes, facts)?;
+        let image = decode::decode(bytes)?;
         facts.phash = self.hashes.phash.then(|| phash(&image)).transpose()?;
-        if let Some(verdict) = refused(Stage::Pixels, &facts) {
-            return end(verdict, &facts);
+        self.filter(Stage::Pixels, facts)?;
+        Ok(image)
+    }
+
+    fn filter(&self, stage: Stage, facts: &Facts) -> Result<(), Verdict> {
+        match self.filters.refusal(stage, facts) {
+            Some(name) => Err(Verdict::Rejected(name.to_owned())),
+            None => Ok(()),
         }
-        let crop = resize::crop(self.config.crop, width, height);
+    }
+
+    /// Writes the image's pixels at every resolution that it reaches.
+    fn fill(&self, image: &Rgb8, slots: &mut [&mut [u8]]) -> Result<(), RowError> {
+        let crop = resize::crop(self.config.crop, image.width, image.height);
         for (&side, planes) in self.config.resolutions.iter().zip(slots) {
-            if side <= width.min(height) {
-                let square = resize::resize(&image, crop, side, self.config.resample)?;
+            if side <= image.width.min(image.height) {
+                let square = resize::resize(image, crop, side, self.config.resample)?;
                 resize::to_planes(&square, planes);
             }
         }
-        end(Verdict::Kept, &facts)
+        Ok(())
+    }
+}
+
+impl From<RowError> for Verdict {
+    fn from(error: RowError) -> Self {
+        Self::Quarantined(error)
     }
 }
 

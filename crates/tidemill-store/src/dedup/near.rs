@@ -9,11 +9,13 @@ use super::Row;
 /// rows are in order of preference, and their hashes differ.
 pub fn duplicates(rows: &[Row], distance: u32) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
-    for mask in masks(distance, rows.len()) {
-        agreeing(rows, mask, distance, &mut pairs);
+    let masks = masks(distance, rows.len());
+    for (i, mask) in masks.iter().enumerate() {
+        // A pair was found before if an earlier mask is whole in it too.
+        let new = |bits: u64| masks[..i].iter().all(|earlier| bits & earlier != 0);
+        agreeing(rows, *mask, |bits| bits.count_ones() <= distance && new(bits), &mut pairs);
     }
     pairs.sort_unstable();
-    pairs.dedup();
     let mut left_out: Vec<(usize, usize)> = Vec::new();
     // Pairs come by their later row, and then by the earlier one, about which all is known by then.
     for (later, earlier) in pairs {
@@ -25,14 +27,14 @@ pub fn duplicates(rows: &[Row], distance: u32) -> Vec<(usize, usize)> {
     left_out
 }
 
-/// Adds the pairs (later row, earlier row) within the distance whose hashes agree in all bits of the mask.
-fn agreeing(rows: &[Row], mask: u64, distance: u32, pairs: &mut Vec<(usize, usize)>) {
+/// Adds the pairs (later row, earlier row) whose hashes agree in all bits of the mask and differ in bits that count.
+fn agreeing(rows: &[Row], mask: u64, counts: impl Fn(u64) -> bool, pairs: &mut Vec<(usize, usize)>) {
     let mut keyed: Vec<(u64, usize)> = rows.iter().map(|row| row.phash & mask).zip(0..).collect();
     keyed.sort_unstable();
     for group in keyed.chunk_by(|a, b| a.0 == b.0) {
         for (i, (_, earlier)) in group.iter().enumerate() {
             for (_, later) in &group[i + 1..] {
-                if (rows[*earlier].phash ^ rows[*later].phash).count_ones() <= distance {
+                if counts(rows[*earlier].phash ^ rows[*later].phash) {
                     pairs.push((*later, *earlier));
                 }
             }
