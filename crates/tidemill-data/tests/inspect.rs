@@ -24,7 +24,7 @@ fn write(path: &Path) {
         if i % 10 == 9 {
             return b"no image".to_vec();
         }
-        let picture = RgbImage::from_pixel(if i % 4 == 0 { 20 } else { 64 }, 48, Rgb([i as u8; 3]));
+        let picture = RgbImage::from_pixel(if i.is_multiple_of(4) { 20 } else { 64 }, 48, Rgb([i as u8; 3]));
         let mut bytes = Cursor::new(Vec::new());
         picture.write_to(&mut bytes, image::ImageFormat::Png).unwrap();
         bytes.into_inner()
@@ -86,5 +86,7 @@ fn a_seed_gives_its_pictures_with_their_captions() {
     let rejected: Vec<&Tile> =
         both.iter().filter(|tile| tile.caption.starts_with("[min_side] grey")).collect();
     assert!(!rejected.is_empty() && rejected.len() < both.len());
-    assert!(rejected.iter().all(|tile| tile.picture.get_pixel(0, 0)[0] > 150 && grey(tile) % 4 == 0));
+    assert!(
+        rejected.iter().all(|tile| tile.picture.get_pixel(0, 0)[0] > 150 && grey(tile).is_multiple_of(4))
+    );
 }
