@@ -22,6 +22,7 @@ __all__ = [
     "InputError",
     "Prepare",
     "TidemillError",
+    "dedup",
     "export",
     "inspect",
     "main",
@@ -43,6 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def preprocess(run: RunFile, **overrides: Any) -> dict[str, Any]:
     """Turns image-caption pairs into a latent dataset."""
     return _call("preprocess", run, overrides)
+
+
+def dedup(run: RunFile, **overrides: Any) -> dict[str, Any]:
+    """Finds the duplicates among the rows of the run's latent dataset, and writes them as a mask."""
+    return _call("dedup", run, overrides)
 
 
 def train(run: RunFile, **overrides: Any) -> dict[str, Any]:

@@ -52,6 +52,7 @@ impl Place<'_> {
             "caption.template" => {
                 (arrow::compute::can_cast_types(data_type, &DataType::Utf8) && !data_type.is_nested(), FIELD)
             }
+            "source.columns.url" => (is_text(data_type), "strings"),
             "source.columns.key" => (is_text(data_type) || data_type.is_integer(), "strings or integers"),
             "source.columns.width" | "source.columns.height" | "filter.score" => {
                 (is_number(data_type), NUMBER)
@@ -72,7 +73,7 @@ fn is_binary(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
 }
 
-fn is_text(data_type: &DataType) -> bool {
+pub(crate) fn is_text(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, value) => is_text(value),
         other => matches!(other, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View),
@@ -85,7 +86,7 @@ pub fn is_text_list(data_type: &DataType) -> bool {
     matches!(data_type, List(item) | LargeList(item) | FixedSizeList(item, _) if is_text(item.data_type()))
 }
 
-fn is_number(data_type: &DataType) -> bool {
+pub(crate) fn is_number(data_type: &DataType) -> bool {
     data_type.is_numeric() || matches!(data_type, DataType::Dictionary(_, value) if value.is_numeric())
 }
 

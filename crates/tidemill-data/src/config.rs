@@ -1,14 +1,15 @@
-//! The run file's sections `[source]` and `[filter]`, with their defaults and checks. Each `validate` refuses what
-//! makes no sense before anything is read.
+//! The run file's section `[source]`, with its defaults and checks; the other sections lie by what they shape. `validate`
+//! refuses what makes no sense before anything is read.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+pub use crate::filter::{BlocklistConfig, Bounds, FilterConfig};
 
 /// Columns that `Prepare` writes; a carried column may not bear one of these names.
-pub(crate) const OUTPUT_COLUMNS: [&str; 13] = [
+pub(crate) const OUTPUT_COLUMNS: [&str; 15] = [
     "sample_id",
     "key",
     "caption",
@@ -22,6 +23,8 @@ pub(crate) const OUTPUT_COLUMNS: [&str; 13] = [
     "source_row",
     "token_ids",
     "flipped",
+    "sha256",
+    "phash",
 ];
 
 /// How the columns that `Prepare` writes for each resolution begin; the resolution follows.
@@ -95,6 +98,8 @@ pub struct Columns {
     pub width: Option<String>,
     /// Declared height, as `width`.
     pub height: Option<String>,
+    /// The image's URL, for blocklists of URLs and domains: strings.
+    pub url: Option<String>,
 }
 
 impl Default for Columns {
@@ -105,6 +110,7 @@ impl Default for Columns {
             key: None,
             width: None,
             height: None,
+            url: None,
         }
     }
 }
@@ -144,12 +150,12 @@ impl SourceConfig {
 
     /// The part of [`validate`](Self::validate) that a stage without files needs as well.
     pub(crate) fn validate_columns(&self) -> Result<()> {
-        let Columns { image, caption, key, width, height } = &self.columns;
+        let Columns { image, caption, key, width, height, url } = &self.columns;
         if caption.as_slice().is_empty() {
             return refuse("source.columns.caption", "name at least one column");
         }
         let mut parts = HashSet::new();
-        let others = [Some(image), key.as_ref(), width.as_ref(), height.as_ref()];
+        let others = [Some(image), key.as_ref(), width.as_ref(), height.as_ref(), url.as_ref()];
         for name in others.into_iter().flatten().chain(caption.as_slice()) {
             if name.is_empty() {
                 return refuse("source.columns", "a column's name is empty");
@@ -176,88 +182,6 @@ impl SourceConfig {
             }
             if !carried.insert(name) {
                 return refuse("source.carry", format!("`{name}` is listed twice"));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// `[filter]`: which readable pairs are worth training on. Every row that a filter refuses is counted under its name.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct FilterConfig {
-    /// Least length of the image's short side in pixels.
-    pub min_side: Option<u32>,
-    /// Greatest ratio of the long side to the short one, at least 1.
-    pub max_aspect: Option<f64>,
-    /// Bounds on the caption's length in characters (Unicode scalar values), white space at both ends not counted.
-    pub caption_length: Bounds<u32>,
-    /// Bounds on numeric columns of the source, by column name. A null is refused, NaN and infinity are quarantined.
-    pub score: BTreeMap<String, Bounds<f64>>,
-}
-
-/// Inclusive bounds, each of which may be left out.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Bounds<T> {
-    /// Least value that passes.
-    pub min: Option<T>,
-    /// Greatest value that passes.
-    pub max: Option<T>,
-}
-
-impl<T> Default for Bounds<T> {
-    fn default() -> Self {
-        Self { min: None, max: None }
-    }
-}
-
-impl<T: PartialOrd> Bounds<T> {
-    /// Whether there is any bound.
-    pub fn is_set(&self) -> bool {
-        self.min.is_some() || self.max.is_some()
-    }
-
-    /// Whether the value lies within the bounds.
-    pub fn contains(&self, value: &T) -> bool {
-        self.min.as_ref().is_none_or(|min| value >= min) && self.max.as_ref().is_none_or(|max| value <= max)
-    }
-
-    /// False if no value can pass.
-    fn is_possible(&self) -> bool {
-        match (&self.min, &self.max) {
-            (Some(min), Some(max)) => min <= max,
-            (Some(only), None) | (None, Some(only)) => only.partial_cmp(only).is_some(),
-            (None, None) => true,
-        }
-    }
-}
-
-impl FilterConfig {
-    /// Refuses bounds that no value can meet.
-    ///
-    /// # Errors
-    /// Names the key and says what would be right.
-    pub fn validate(&self) -> Result<()> {
-        if self.max_aspect.is_some_and(|aspect| !(aspect >= 1.0 && aspect.is_finite())) {
-            return refuse(
-                "filter.max_aspect",
-                "is long side / short side, so it must be a number of at least 1",
-            );
-        }
-        if !self.caption_length.is_possible() {
-            return refuse("filter.caption_length", "min is greater than max; no caption could pass");
-        }
-        for (column, bounds) in &self.score {
-            let key = format!("filter.score.{column}");
-            if !bounds.is_set() {
-                return refuse(key, "give min, max or both");
-            }
-            if !bounds.is_possible() {
-                return refuse(
-                    key,
-                    "no value could pass: min is greater than max, or a bound is not a number",
-                );
             }
         }
         Ok(())

@@ -60,6 +60,12 @@ pub enum Format {
 }
 
 impl Format {
+    /// The format of a name in the dataset's `format` column.
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
+        let all = [Self::Jpeg, Self::Png, Self::WebP, Self::Gif, Self::Bmp, Self::Tiff];
+        all.into_iter().find(|format| format.name() == name)
+    }
+
     /// The name in the dataset's `format` column.
     pub fn name(self) -> &'static str {
         match self {

@@ -10,6 +10,8 @@ pub mod decode;
 pub mod draw;
 pub mod error;
 pub mod filter;
+pub mod inspect;
+pub mod phash;
 pub mod prepare;
 pub mod resize;
 pub mod source;

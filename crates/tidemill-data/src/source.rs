@@ -1,7 +1,7 @@
 //! Where pairs come from. A [`Source`] knows its files, cuts them into units of work and reads a unit as record
 //! batches; every container format is one implementation behind [`open`].
 
-mod object;
+pub(crate) mod object;
 mod parquet;
 
 use std::ops::Range;
@@ -76,10 +76,15 @@ pub fn open(
 ) -> Result<Box<dyn Source>> {
     config.validate()?;
     filter.validate()?;
+    filter.validate_source(config)?;
     caption.validate(&config.columns)?;
-    match config.format {
-        Format::Parquet => Ok(Box::new(ParquetSource::open(config, filter, caption)?)),
+    let source: Box<dyn Source> = match config.format {
+        Format::Parquet => Box::new(ParquetSource::open(config, filter, caption)?),
+    };
+    if let Some(condition) = filter.expression()? {
+        condition.check(&source.schema())?;
     }
+    Ok(source)
 }
 
 /// Every column that must be read, each once, with the configuration key that asks for it.
@@ -96,12 +101,17 @@ pub(crate) fn needed_columns(
         .chain(one(&columns.key, "key"))
         .chain(one(&columns.width, "width"))
         .chain(one(&columns.height, "height"))
+        .chain(one(&columns.url, "url"))
         .map(|(name, part)| (name, format!("source.columns.{part}")));
     let carried = config.carry.iter().map(|name| (name.clone(), "source.carry".to_owned()));
     let scores = filter.score.keys().map(|name| (name.clone(), "filter.score".to_owned()));
+    let condition = filter.expression().ok().flatten();
+    let compared = condition.iter().flat_map(|condition| {
+        condition.columns().into_iter().map(|name| (name.clone(), condition.place_of(&name)))
+    });
     let mut needed: Vec<(String, String)> = Vec::new();
     let fields = caption.columns()?.into_iter().map(|name| (name, "caption.template".to_owned()));
-    for (name, wanted_by) in parts.chain(carried).chain(scores).chain(fields) {
+    for (name, wanted_by) in parts.chain(carried).chain(scores).chain(fields).chain(compared) {
         if needed.iter().all(|(known, _)| *known != name) {
             needed.push((name, wanted_by));
         }
@@ -196,12 +206,13 @@ mod tests {
         let config = SourceConfig { carry: vec!["score".into()], ..SourceConfig::default() };
         let filter = FilterConfig {
             score: [("score".to_owned(), Default::default())].into(),
+            condition: Some("nsfw = 'no' and score > 1 or nsfw is null".into()),
             ..FilterConfig::default()
         };
         let template = OneOrMany::One("{caption} by {artist}, {score}".into());
         let caption = CaptionConfig { template, ..CaptionConfig::default() };
         let needed = needed_columns(&config, &filter, &caption).unwrap();
         let names: Vec<_> = needed.into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["image", "caption", "score", "artist"]);
+        assert_eq!(names, ["image", "caption", "score", "artist", "nsfw"]);
     }
 }

@@ -102,6 +102,13 @@ impl ClipTokenizer {
         ids
     }
 
+    /// How many ids a caption has, begin and end of text included; [`CONTEXT`] at most.
+    pub fn length(&self, caption: &str) -> usize {
+        let ids = self.encode(caption);
+        let is_end = |id: &i32| i64::from(*id) == i64::from(self.eos);
+        ids.iter().skip(1).position(is_end).map_or(CONTEXT, |end| end + 2)
+    }
+
     /// The ids of many captions, in order, computed on the threads of the current rayon pool.
     pub fn encode_batch(&self, captions: &[&str]) -> Vec<[i32; CONTEXT]> {
         let mut ids = vec![[0; CONTEXT]; captions.len()];

@@ -79,6 +79,7 @@ fn filter_config() -> FilterConfig {
         max_aspect: Some(3.0),
         caption_length: Bounds { min: Some(2), max: None },
         score: [("score".to_owned(), Bounds { min: Some(4.0), max: None })].into(),
+        ..FilterConfig::default()
     }
 }
 

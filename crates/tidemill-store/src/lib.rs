@@ -5,9 +5,11 @@
 
 pub mod commit;
 pub mod dataset;
+pub mod dedup;
 pub mod error;
 pub mod gc;
 pub mod layout;
+pub mod listing;
 pub mod location;
 pub mod manifest;
 pub mod spec;

@@ -29,6 +29,12 @@ impl RowBatches {
         Self { dataset, columns, next: 0, current: None }
     }
 
+    /// The source file of the last batch's rows.
+    pub fn source_file(&self) -> Option<&str> {
+        let current = self.next.checked_sub(1)?;
+        Some(&self.dataset.manifest().commits.get(current)?.unit.file)
+    }
+
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             if let Some((path, reader)) = &mut self.current {

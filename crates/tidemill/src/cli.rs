@@ -24,6 +24,7 @@ use crate::verbs;
         tidemill synth data/scenes --rows 20000            draw a captioned toy world\n  \
         tidemill run run.toml                              everything\n  \
         tidemill preprocess run.toml                       pairs -> latent dataset\n  \
+        tidemill dedup run.toml                            duplicates -> a mask of rows to leave out\n  \
         tidemill train run.toml                            latent dataset -> U-Net\n  \
         tidemill sample run.toml --prompt \"a red circle\"  pictures\n  \
         tidemill export run.toml --to model                a folder for diffusers\n  \
@@ -57,6 +58,8 @@ enum Verb {
     Synth(verbs::synth::Args),
     /// Turn image-caption pairs into a latent dataset.
     Preprocess(verbs::preprocess::Args),
+    /// Find duplicates among the rows of the latent dataset.
+    Dedup(verbs::dedup::Args),
     /// Train the U-Net on the latent dataset.
     Train(verbs::train::Args),
     /// Draw pictures from prompts.
@@ -77,6 +80,7 @@ impl Verb {
             Self::Run(args) => verbs::run::run(args, reporter),
             Self::Synth(args) => verbs::synth::run(args, reporter),
             Self::Preprocess(args) => verbs::preprocess::run(args, reporter),
+            Self::Dedup(args) => verbs::dedup::run(args, reporter),
             Self::Train(args) => verbs::train::run(args, reporter),
             Self::Sample(args) => verbs::sample::run(args, reporter),
             Self::Export(args) => verbs::export::run(args, reporter),

@@ -34,6 +34,9 @@ pub struct PrepareConfig {
     /// Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size where the crop stays as large as what it becomes.
     /// Faster on large images, at the price of pixels that differ from Pillow's.
     pub scaled_decode: bool,
+    /// Whether rows get the columns `sha256` and `phash`, which removing duplicates needs. Blocklists of hashes add
+    /// theirs by themselves.
+    pub hashes: bool,
     /// With `crop = "bucket"`: the sides of the buckets are multiples of this. By default 64 from R = 256 on, below
     /// R / 4 rounded to a multiple of 8.
     pub bucket_step: Option<u32>,
@@ -80,6 +83,7 @@ impl Default for PrepareConfig {
             flip: false,
             resample: Resample::default(),
             scaled_decode: false,
+            hashes: false,
             bucket_step: None,
             max_bucket_aspect: None,
             buckets: BTreeMap::new(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
 use arrow::datatypes::{DataType, UInt64Type};
 
+use super::known::Known;
 use crate::caption::{CaptionStage, Captions};
 use crate::columns::{Images, Numbers, Place};
 use crate::config::Columns;
@@ -18,16 +19,21 @@ pub struct Input<'a> {
     pub keys: StringArray,
     pub captions: Captions,
     pub carried: Vec<ArrayRef>,
+    pub known: Option<Known<'a>>,
     images: Images<'a>,
+    urls: Option<StringArray>,
     declared: Vec<Numbers>,
     scores: Vec<Numbers>,
 }
 
 /// One readable row.
 pub struct Pair<'a> {
-    pub image: &'a [u8],
+    /// An image that is not there may be none that is needed.
+    pub image: Result<&'a [u8], RowError>,
     pub caption: &'a str,
     pub scores: Vec<Option<f64>>,
+    pub key: &'a str,
+    pub url: Option<&'a str>,
 }
 
 impl<'a> Input<'a> {
@@ -55,8 +61,10 @@ impl<'a> Input<'a> {
             None => keys.iter().flatten().zip(rows.values()).map(|(key, &row)| sample_id(key, row)).collect(),
         };
         Ok(Self {
+            known: Known::of(batch),
             images: Images::new(image.find(batch)?, image)?,
             captions: captions.read(batch, &ids)?,
+            urls: columns.url.as_deref().map(|name| urls(batch, name)).transpose()?,
             declared: width.chain(height).collect::<Result<_>>()?,
             scores: scores.iter().map(|name| numbers(name, "filter.score")).collect::<Result<_>>()?,
             carried: carry
@@ -75,7 +83,9 @@ impl<'a> Input<'a> {
             number.get(row)?;
         }
         let scores = self.scores.iter().map(|score| score.get(row)).collect::<Result<_, _>>()?;
-        Ok(Pair { image: self.images.get(row)?, caption: self.captions.get(row)?, scores })
+        let url = self.urls.as_ref().filter(|urls| urls.is_valid(row)).map(|urls| urls.value(row));
+        let (image, caption) = (self.images.get(row), self.captions.get(row)?);
+        Ok(Pair { image, caption, scores, key: self.keys.value(row), url })
     }
 }
 
@@ -102,6 +112,13 @@ fn keys(batch: &RecordBatch, configured: Option<&str>, rows: &UInt64Array) -> Re
     Ok(StringArray::from_iter_values(
         named.map(|(key, row)| key.map_or(format!("table#{row}"), str::to_owned)),
     ))
+}
+
+fn urls(batch: &RecordBatch, column: &str) -> Result<StringArray> {
+    let place = place(column, "source.columns.url");
+    let column = place.find(batch)?;
+    place.check(column.data_type())?;
+    Ok(arrow::compute::cast(column, &DataType::Utf8)?.as_string().clone())
 }
 
 /// One of the reader's own columns.

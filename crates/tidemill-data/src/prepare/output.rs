@@ -11,9 +11,11 @@ use arrow::array::{
 use arrow::buffer::{MutableBuffer, NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
+use super::PrepareConfig;
 use super::crop::Cut;
+use super::hashes::Wanted;
 use super::input::Input;
-use super::{PrepareConfig, Row, Verdict};
+use super::row::{Row, Verdict};
 use crate::counts::{KEPT, QUARANTINED, REJECTED};
 use crate::error::{Error, Result};
 use crate::resize::Rect;
@@ -22,6 +24,7 @@ use crate::tokenizer::{CONTEXT, ClipTokenizer};
 /// The pixels of every row at every resolution.
 pub struct Output {
     flip: bool,
+    hashes: Wanted,
     pixels: Vec<Pixels>,
 }
 
@@ -33,13 +36,13 @@ struct Pixels {
 
 impl Output {
     /// Makes room for what the rows' plans ask for.
-    pub fn new(config: &PrepareConfig, rows: &[Row]) -> Self {
+    pub fn new(config: &PrepareConfig, hashes: Wanted, rows: &[Row]) -> Self {
         let pixels = |resolution| {
             let lengths: Vec<usize> =
-                rows.iter().map(|row| cut(row, resolution).map_or(0, Cut::bytes)).collect();
+                rows.iter().map(|row| new_cut(row, resolution).map_or(0, Cut::bytes)).collect();
             Pixels { bytes: MutableBuffer::from_len_zeroed(lengths.iter().sum()), lengths }
         };
-        Self { flip: config.flip, pixels: (0..config.resolutions.len()).map(pixels).collect() }
+        Self { flip: config.flip, hashes, pixels: (0..config.resolutions.len()).map(pixels).collect() }
     }
 
     /// For each row the places of its pixels, in the order of the resolutions; without pixels they are empty.
@@ -82,6 +85,7 @@ impl Output {
         columns.push(Arc::new(StringArray::from_iter_values(rows.iter().map(status))));
         columns.push(Arc::new(rows.iter().map(reason).collect::<StringArray>()));
         columns.push(Arc::new(input.rows.clone()));
+        columns.extend(self.hashes.columns(rows.iter().map(|row| row.hashes))?);
         columns.push(tokens(rows, input, tokenizer)?);
         if self.flip {
             let flipped = rows.iter().map(|row| row.plan().map(|plan| plan.flipped));
@@ -90,7 +94,8 @@ impl Output {
         for (resolution, Pixels { lengths, bytes }) in self.pixels.into_iter().enumerate() {
             let cuts: Vec<Option<&Cut>> = rows.iter().map(|row| cut(row, resolution)).collect();
             // The place of a row whose pixels turned out to be damaged stays, behind a null.
-            let nulls = NullBuffer::from_iter(cuts.iter().map(Option::is_some));
+            let new = rows.iter().map(|row| new_cut(row, resolution).is_some());
+            let nulls = NullBuffer::from_iter(new);
             let offsets = OffsetBuffer::from_lengths(lengths);
             columns.push(Arc::new(LargeBinaryArray::try_new(offsets, bytes.into(), Some(nulls))?));
             columns.push(lists(&cuts, |cut| [cut.size.0, cut.size.1])?);
@@ -106,6 +111,7 @@ pub fn output_schema(
     input: &Schema,
     carry: &[String],
     config: &PrepareConfig,
+    hashes: Wanted,
     caption_source: bool,
 ) -> Result<SchemaRef> {
     let mut fields = vec![
@@ -129,8 +135,9 @@ pub fn output_schema(
         Field::new("status", DataType::Utf8, false),
         Field::new("reason", DataType::Utf8, true),
         Field::new("source_row", DataType::UInt64, false),
-        Field::new("token_ids", list_of(DataType::Int32, CONTEXT_I32), true),
     ]);
+    fields.extend(hashes.fields());
+    fields.push(Field::new("token_ids", list_of(DataType::Int32, CONTEXT_I32), true));
     if config.flip {
         fields.push(Field::new("flipped", DataType::Boolean, true));
     }
@@ -158,6 +165,11 @@ fn list_of(item: DataType, length: i32) -> DataType {
     DataType::FixedSizeList(Arc::new(Field::new_list_field(item, true)), length)
 }
 
+/// The row's cut at a resolution if its pixels are needed.
+fn new_cut<'a>(row: &'a Row, resolution: usize) -> Option<&'a Cut> {
+    row.plan()?.new_cut(resolution)
+}
+
 /// The row's cut at a resolution, given by its index, if it is kept and large enough.
 fn cut<'a>(row: &'a Row, resolution: usize) -> Option<&'a Cut> {
     row.plan()?.cuts.get(resolution)?.as_ref()
@@ -180,14 +192,15 @@ fn reason(row: &Row) -> Option<String> {
 }
 
 fn tokens(rows: &[Row], input: &Input, tokenizer: &ClipTokenizer) -> Result<ArrayRef> {
-    let kept: Vec<bool> = rows.iter().map(|row| row.plan().is_some()).collect();
+    let wanted: Vec<bool> = rows.iter().map(|row| row.plan().is_some_and(|plan| !plan.embedded)).collect();
     let captions: Vec<&str> =
-        (0..rows.len()).filter(|&row| kept[row]).filter_map(|row| input.captions.get(row).ok()).collect();
+        (0..rows.len()).filter(|&row| wanted[row]).filter_map(|row| input.captions.get(row).ok()).collect();
     let mut encoded = tokenizer.encode_batch(&captions).into_iter();
-    let ids = kept.iter().flat_map(|&kept| kept.then(|| encoded.next()).flatten().unwrap_or([0; CONTEXT]));
+    let ids =
+        wanted.iter().flat_map(|&wanted| wanted.then(|| encoded.next()).flatten().unwrap_or([0; CONTEXT]));
     let ids = Int32Array::from_iter_values(ids);
     let field = Arc::new(Field::new_list_field(DataType::Int32, true));
-    Ok(Arc::new(FixedSizeListArray::try_new(field, CONTEXT_I32, Arc::new(ids), Some(kept.into()))?))
+    Ok(Arc::new(FixedSizeListArray::try_new(field, CONTEXT_I32, Arc::new(ids), Some(wanted.into()))?))
 }
 
 /// A column of lists of N numbers, null where there is no cut.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tidemill_data::{CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
 use tidemill_models::{ClipTextConfig, ModelFolder, VaeConfig};
+use tidemill_store::dedup::DedupConfig;
 use tidemill_train::{CheckpointConfig, TrainConfig};
 
 pub use self::document::{Document, Place};
@@ -37,6 +38,8 @@ pub struct RunFile {
     pub caption: CaptionConfig,
     /// `[prepare]`: how images become pixels.
     pub prepare: PrepareConfig,
+    /// `[dedup]`: which rows are duplicates of others.
+    pub dedup: DedupConfig,
     /// `[models]`: the frozen models and the U-Net's shape.
     pub models: ModelsConfig,
     /// `[encode]`: how the frozen models are run.
@@ -63,6 +66,7 @@ impl Default for RunFile {
             filter: FilterConfig::default(),
             caption: CaptionConfig::default(),
             prepare: PrepareConfig::default(),
+            dedup: DedupConfig::default(),
             models: ModelsConfig::default(),
             encode: EncodeConfig::default(),
             validation: ValidationConfig::default(),
@@ -154,7 +158,8 @@ impl Run {
     /// # Errors
     /// If the tokenizer cannot be read or the sections contradict each other.
     pub fn prepare(&self) -> Result<Prepare> {
-        let RunFile { source, filter, caption, prepare, seed, .. } = &self.file;
+        let RunFile { source, filter, caption, prepare, dedup, seed, .. } = &self.file;
+        let prepare = &PrepareConfig { hashes: prepare.hashes || dedup.is_set(), ..prepare.clone() };
         let tokenizer = Arc::new(ClipTokenizer::open(&self.models()?.tokenizer())?);
         Prepare::new(prepare, filter, source, caption, *seed, tokenizer).map_err(|e| self.locate(e))
     }
@@ -203,6 +208,10 @@ impl Run {
         file.sample.validate().map_err(|(key, message)| self.refuse(key, message))?;
         file.filter.validate().map_err(|e| self.locate(e))?;
         file.caption.validate(&file.source.columns).map_err(|e| self.locate(e))?;
+        file.dedup.validate().map_err(|error| match error {
+            tidemill_store::Error::Config { key, problem } => self.refuse(key, problem),
+            error => error.into(),
+        })?;
         file.prepare.validate().map_err(|e| self.locate(e))?;
         self.validate_resolutions()
     }

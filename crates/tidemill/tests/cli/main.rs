@@ -5,5 +5,6 @@
 
 mod common;
 mod exactly_once;
+mod inspect;
 mod preprocess;
 mod run_file;

@@ -75,6 +75,13 @@ const CASES: &[Case] = &[
     ("[engine.encode]\nworkers = 0", &[], &["run.toml:2:11", "engine.encode.workers: must be at least 1"]),
     ("[engine]\nmax_bad_fraction = 2", &[], &["run.toml:2:20", "between 0 and 1"]),
     ("[filter]\nmax_aspect = 0.5", &[], &["run.toml:2:14", "at least 1"]),
+    ("[filter]\nwhere = \"score >\"", &[], &["run.toml:2:9", "filter.where: "]),
+    ("[filter]\nlanguages = [\"english\"]", &[], &["run.toml:2:13", "no ISO 639-1 code"]),
+    (
+        "[dedup]\nnear = { phash_distance = 20 }",
+        &[],
+        &["run.toml:2:27", "dedup.near.phash_distance: 20 is more than 8"],
+    ),
     ("name = \"a/b\"", &[], &["run.toml:1:8", "plain name"]),
     ("output = \"s3://bucket/x\"", &[], &["run.toml:1:10", "local folders only"]),
     ("[sample]\nsteps = 0", &[], &["run.toml:2:9", "sample.steps: 0"]),
@@ -196,6 +203,11 @@ fn other_refusals_have_code_2_and_say_what_to_do() {
         (vec!["train".into(), at("empty.toml")], "train.phase"),
         (vec!["inspect".into(), at("nothing")], "nothing"),
         (vec!["inspect".into(), at("broken.parquet")], "broken.parquet"),
+        (vec!["dedup".into(), at("empty.toml")], "dedup: nothing counts as a duplicate"),
+        (
+            vec!["inspect".into(), at("nothing"), "--sheet".into(), at("x.png")],
+            "--sheet draws from the source",
+        ),
         (vec!["synth".into(), at("scenes"), "--rows".into(), "0".into()], "rows"),
         (vec!["no-such-verb".into()], "no-such-verb"),
     ];
@@ -216,7 +228,7 @@ fn help_is_complete() {
         String::from_utf8(output.stdout).unwrap()
     };
     let all = help(&["--help"]);
-    for verb in ["run", "preprocess", "train", "sample", "export", "inspect", "synth", "doctor"] {
+    for verb in ["run", "preprocess", "dedup", "train", "sample", "export", "inspect", "synth", "doctor"] {
         assert!(all.contains(&format!("\n  {verb} ")), "{verb} is not in\n{all}");
         let one = help(&[verb, "--help"]);
         assert!(one.contains("Usage: tidemill") && one.contains("--json"), "{one}");

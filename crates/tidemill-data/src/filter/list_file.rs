@@ -1,0 +1,234 @@
+//! Reads list files, piece by piece: plain text with one entry per line (`#` begins a comment line), the same in gzip,
+//! or Parquet with one string column.
+
+use std::io::{self, Write};
+
+use arrow::array::AsArray;
+use arrow::datatypes::DataType;
+use flate2::write::MultiGzDecoder;
+use futures::TryStreamExt;
+use object_store::{ObjectMeta, ObjectStoreExt};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
+
+use crate::columns::is_text;
+use crate::error::{Error, Result};
+use crate::source::object::ObjectReader;
+use crate::uri::{self, Location};
+
+/// Takes an entry, or says what is wrong with it.
+type Take<'a> = dyn FnMut(&str) -> Result<(), String> + 'a;
+
+/// Gives every entry of the files at these URIs to `take`, white space at its ends removed. `key` is the configuration
+/// key, for messages.
+///
+/// # Errors
+/// If nothing is there, a file cannot be read, or `take` refuses an entry; the message names file and line or row.
+pub fn for_each_entry(key: &str, uris: &[String], take: &mut Take) -> Result<()> {
+    let fail = |problem: String| Error::Config { key: key.to_owned(), problem };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        for uri in uris {
+            let unreachable = |error| match error {
+                Error::Uri { uri, problem } => fail(format!("`{uri}`: {problem}")),
+                other => other,
+            };
+            let location = uri::parse(uri).map_err(unreachable)?;
+            for (uri, meta) in location.expand().await.map_err(unreachable)? {
+                read(&location, &uri, meta, take).await.map_err(|problem| fail(format!("{uri}{problem}")))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// One file; the error is what follows its name.
+async fn read(location: &Location, uri: &str, meta: ObjectMeta, take: &mut Take<'_>) -> Result<(), String> {
+    let lines = Lines { take, number: 0, rest: Vec::new() };
+    if uri.ends_with(".parquet") {
+        read_parquet(location, meta, lines.take).await
+    } else if uri.ends_with(".gz") {
+        let mut decoder = MultiGzDecoder::new(lines);
+        copy(location, &meta, &mut decoder).await?;
+        decoder.finish().map_err(|e| text(&e))?.finish().map_err(|e| text(&e))
+    } else {
+        let mut lines = lines;
+        copy(location, &meta, &mut lines).await?;
+        lines.finish().map_err(|e| text(&e))
+    }
+}
+
+async fn copy(location: &Location, meta: &ObjectMeta, to: &mut impl Write) -> Result<(), String> {
+    let object = location.store.get(&meta.location).await;
+    let mut pieces = object.map_err(|e| format!(": cannot be read: {e}"))?.into_stream();
+    while let Some(piece) = pieces.try_next().await.map_err(|e| format!(": cannot be read: {e}"))? {
+        to.write_all(&piece).map_err(|e| text(&e))?;
+    }
+    Ok(())
+}
+
+/// A refused line says where it is; all else is the decoder's.
+fn text(error: &io::Error) -> String {
+    let text = error.to_string();
+    if text.starts_with(':') { text } else { format!(": is no gzip of text lines: {text}") }
+}
+
+/// Cuts what is written into lines.
+struct Lines<'a, 'b> {
+    take: &'a mut Take<'b>,
+    /// Of the last complete line, from 1.
+    number: u64,
+    /// The beginning of a line whose end has not been written yet.
+    rest: Vec<u8>,
+}
+
+impl Lines<'_, '_> {
+    fn line(&mut self, line: &[u8]) -> io::Result<()> {
+        self.number += 1;
+        let fail = |problem: String| io::Error::other(format!(":{}: {problem}", self.number));
+        let line = std::str::from_utf8(line).map_err(|_| fail("the line is not UTF-8".into()))?;
+        let line = line.trim_start_matches('\u{feff}').trim();
+        if line.is_empty() || line.starts_with('#') {
+            return Ok(());
+        }
+        (self.take)(line).map_err(|problem| fail(format!("{line:?} {problem}")))
+    }
+
+    /// The last line may lack its end.
+    fn finish(mut self) -> io::Result<()> {
+        let rest = std::mem::take(&mut self.rest);
+        self.line(&rest)
+    }
+}
+
+impl Write for Lines<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut lines = bytes.split(|byte| *byte == b'\n');
+        let last = lines.next_back().unwrap_or_default();
+        for line in lines {
+            if self.rest.is_empty() {
+                self.line(line)?;
+            } else {
+                let mut whole = std::mem::take(&mut self.rest);
+                whole.extend_from_slice(line);
+                self.line(&whole)?;
+            }
+        }
+        self.rest.extend_from_slice(last);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn read_parquet(location: &Location, meta: ObjectMeta, take: &mut Take<'_>) -> Result<(), String> {
+    let fail = |e: parquet::errors::ParquetError| format!(": cannot be read as Parquet: {e}");
+    let reader = ObjectReader { store: location.store.clone(), path: meta.location, size: meta.size };
+    let builder = ParquetRecordBatchStreamBuilder::new(reader).await.map_err(fail)?;
+    let fields = builder.schema().fields().clone();
+    let texts: Vec<usize> = (0..fields.len()).filter(|&i| is_text(fields[i].data_type())).collect();
+    let &[column] = texts.as_slice() else {
+        return Err(format!(": has {} string columns; a list has one", texts.len()));
+    };
+    let mask = ProjectionMask::roots(builder.parquet_schema(), [column]);
+    let mut batches = builder.with_projection(mask).build().map_err(fail)?;
+    let mut row = 0;
+    while let Some(batch) = batches.try_next().await.map_err(fail)? {
+        let entries = arrow::compute::cast(batch.column(0), &DataType::Utf8).map_err(|e| format!(": {e}"))?;
+        for entry in entries.as_string::<i32>() {
+            let entry = entry.map(str::trim).filter(|entry| !entry.is_empty());
+            if let Some(entry) = entry {
+                take(entry).map_err(|problem| format!(": row {row}: {entry:?} {problem}"))?;
+            }
+            row += 1;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+
+    fn entries(path: &Path) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        let uris = [path.display().to_string()];
+        for_each_entry("filter.blocklist.keys", &uris, &mut |entry| {
+            found.push(entry.to_owned());
+            if entry == "bad" { Err("is bad".into()) } else { Ok(()) }
+        })?;
+        Ok(found)
+    }
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn parquet(path: &Path, columns: Vec<(&str, ArrayRef)>) {
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let mut writer =
+            ArrowWriter::try_new(std::fs::File::create(path).unwrap(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    }
+
+    #[test]
+    fn every_format_gives_the_same_entries() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        // Long enough to come in several pieces, from two gzip members.
+        let keys: Vec<String> = (0..60_000).map(|i| format!("key {i}")).collect();
+        let (first, second) = (keys[..9].join("\n") + "\n", keys[9..].join("\r\n"));
+        std::fs::write(at("keys.txt"), format!("# keys\n\n{first}{second}")).unwrap();
+        std::fs::write(at("keys.txt.gz"), [gzip(first.as_bytes()), gzip(second.as_bytes())].concat())
+            .unwrap();
+        let texts = StringArray::from_iter(keys.iter().map(Some).chain([None]));
+        let numbers = Int64Array::from_iter_values(0..60_001);
+        parquet(&at("keys.parquet"), vec![("n", Arc::new(numbers)), ("key", Arc::new(texts))]);
+        for name in ["keys.txt", "keys.txt.gz", "keys.parquet"] {
+            assert_eq!(entries(&at(name)).unwrap(), keys, "{name}");
+        }
+        assert_eq!(entries(folder.path()).unwrap().len(), 3 * keys.len(), "a folder is every file below it");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("bad.txt"), "good\n#\nbad\n").unwrap();
+        std::fs::write(at("latin.txt"), b"good\n\xe4\n").unwrap();
+        std::fs::write(at("plain.gz"), "good\n").unwrap();
+        let cut = gzip(&b"entry\n".repeat(1000));
+        std::fs::write(at("cut.gz"), &cut[..cut.len() - 12]).unwrap();
+        std::fs::write(at("half.parquet"), "PAR1").unwrap();
+        let text: ArrayRef = Arc::new(StringArray::from(vec!["x", "bad"]));
+        parquet(&at("two.parquet"), vec![("a", text.clone()), ("b", text.clone())]);
+        parquet(&at("row.parquet"), vec![("a", text)]);
+        let cases = [
+            ("none.txt", "nothing matches it"),
+            ("bad.txt", "bad.txt:3: \"bad\" is bad"),
+            ("latin.txt", "latin.txt:2: the line is not UTF-8"),
+            ("plain.gz", "plain.gz: is no gzip"),
+            ("cut.gz", "cut.gz: is no gzip"),
+            ("half.parquet", "half.parquet: cannot be read as Parquet"),
+            ("two.parquet", "two.parquet: has 2 string columns"),
+            ("row.parquet", "row.parquet: row 1: \"bad\" is bad"),
+        ];
+        for (name, expected) in cases {
+            let error = entries(&at(name)).unwrap_err().to_string();
+            assert!(error.starts_with("filter.blocklist.keys: ") && error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Random rows of a source as they go into training: the pixels that `Prepare` gives, with their captions. On request the
+//! rejected rows too, whole and framed.
+
+use arrow::array::{Array, AsArray, RecordBatch, UInt64Array};
+use arrow::compute::take_record_batch;
+use arrow::datatypes::UInt64Type;
+use image::imageops::{FilterType, overlay, resize};
+use image::{Rgb, RgbImage};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::columns::{Images, Place};
+use crate::counts::{KEPT, REJECTED};
+use crate::decode;
+use crate::error::{Error, Result, RowError};
+use crate::prepare::Prepare;
+use crate::source::{InputUnit, Source};
+
+/// Greatest side of a tile in pixels, and a rejected row's frame.
+const TILE: u32 = 128;
+const FRAME: u32 = 4;
+const RED: Rgb<u8> = Rgb([200, 30, 30]);
+const PAPER: Rgb<u8> = Rgb([255, 255, 255]);
+
+/// Rows of one batch that are tried; the others of it are not decoded.
+const TRIED: usize = 16;
+
+/// Units that a sheet is spread over, if there are as many.
+const UNITS: usize = 8;
+
+/// What to show.
+#[derive(Debug, Clone, Copy)]
+pub struct SheetOptions {
+    /// Tiles.
+    pub tiles: usize,
+    /// Seed of the choice.
+    pub seed: u64,
+    /// Show rejected rows too.
+    pub rejected: bool,
+}
+
+/// A picture for the sheet.
+#[derive(Debug, Clone)]
+pub struct Tile {
+    /// A square.
+    pub picture: RgbImage,
+    /// The caption; of a rejected row the reason comes first, in brackets.
+    pub caption: String,
+}
+
+/// Tiles of random rows: of a few random units the rows of each batch that a hash of seed and sample id puts first. Few
+/// rows are read, and fewer decoded, however large the source is. The image column is `image`.
+///
+/// # Errors
+/// If the source cannot be read or has no kept rows where it was looked at.
+pub fn tiles(
+    source: &dyn Source,
+    prepare: &Prepare,
+    image: &str,
+    options: SheetOptions,
+) -> Result<Vec<Tile>> {
+    let mut units = source.units()?;
+    units.sort_by_key(|unit| draw(options.seed, unit_hash(unit)));
+    let quota = options.tiles.div_ceil(units.len().clamp(1, UNITS));
+    let mut found = Vec::new();
+    for unit in units {
+        let enough = (found.len() + quota).min(options.tiles);
+        for batch in source.read(&unit)? {
+            let chosen = first_by_draw(&batch?, options.seed)?;
+            add(&chosen, &prepare.run(&chosen)?, image, options, &mut found)?;
+            if found.len() >= enough {
+                break;
+            }
+        }
+        found.truncate(enough);
+        if found.len() == options.tiles {
+            break;
+        }
+    }
+    if found.is_empty() {
+        let files = source.files().iter().map(|file| file.uri.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(Error::Read { file: files, problem: "no row of it passes the filters".into() });
+    }
+    Ok(found)
+}
+
+fn unit_hash(unit: &InputUnit) -> u64 {
+    crate::source::sample_id(&unit.file.identity, unit.rows.start)
+}
+
+fn draw(seed: u64, id: u64) -> u64 {
+    xxh3_64_with_seed(&id.to_le_bytes(), seed)
+}
+
+/// The rows of a batch that come first by their draw, in the order of the draws.
+fn first_by_draw(batch: &RecordBatch, seed: u64) -> Result<RecordBatch> {
+    let ids = batch.column_by_name("sample_id").and_then(|ids| ids.as_primitive_opt::<UInt64Type>());
+    let mut rows: Vec<u64> = (0..batch.num_rows() as u64).collect();
+    rows.sort_by_key(|row| draw(seed, ids.map_or(*row, |ids| ids.value(*row as usize))));
+    rows.truncate(TRIED);
+    Ok(take_record_batch(batch, &UInt64Array::from(rows))?)
+}
+
+/// Adds the tiles of prepared rows.
+fn add(
+    batch: &RecordBatch,
+    prepared: &RecordBatch,
+    image: &str,
+    options: SheetOptions,
+    tiles: &mut Vec<Tile>,
+) -> Result<()> {
+    let (status, reason) = (prepared["status"].as_string::<i32>(), prepared["reason"].as_string::<i32>());
+    let captions = prepared["caption"].as_string::<i32>();
+    for row in 0..prepared.num_rows() {
+        let caption = if captions.is_valid(row) { captions.value(row) } else { "" };
+        match status.value(row) {
+            KEPT => {
+                tiles.extend(kept(prepared, row).map(|picture| Tile { picture, caption: caption.into() }))
+            }
+            REJECTED if options.rejected => {
+                // A refused row may be damaged as well; then there is nothing to show.
+                let picture = rejected(batch, image, row)?;
+                let caption = format!("[{}] {caption}", reason.value(row));
+                tiles.extend(picture.ok().map(|picture| Tile { picture, caption }));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The pixels of the largest resolution that the row reaches, made smaller if that is more than a tile.
+fn kept(prepared: &RecordBatch, row: usize) -> Option<RgbImage> {
+    let columns = prepared.schema().fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>();
+    let sides = columns.iter().filter_map(|name| name.strip_prefix("pixels_")?.parse::<u32>().ok());
+    let there =
+        |side: &u32| prepared.column_by_name(&format!("pixels_{side}")).is_some_and(|c| c.is_valid(row));
+    let side = sides.filter(there).max()?;
+    let planes = prepared.column_by_name(&format!("pixels_{side}"))?.as_fixed_size_binary_opt()?.value(row);
+    let plane = planes.len() / 3;
+    let pixels = (0..plane).flat_map(|i| [planes[i], planes[plane + i], planes[2 * plane + i]]).collect();
+    let picture = RgbImage::from_raw(side, side, pixels)?;
+    Some(if side > TILE { resize(&picture, TILE, TILE, FilterType::Triangle) } else { picture })
+}
+
+/// The whole picture within a red frame.
+fn rejected(batch: &RecordBatch, image: &str, row: usize) -> Result<Result<RgbImage, RowError>> {
+    let place = Place { file: "the batch", column: image, wanted_by: "source.columns.image" };
+    let Some(column) = batch.column_by_name(image) else {
+        return Ok(Err(RowError::Missing("image")));
+    };
+    let images = Images::new(column, place)?;
+    Ok(images.get(row).and_then(decode::decode).map(|picture| {
+        let inside = TILE - 2 * FRAME;
+        let scale = f64::from(inside) / f64::from(picture.width.max(picture.height));
+        let side = |length: u32| ((f64::from(length) * scale).round() as u32).clamp(1, inside);
+        let (width, height) = (side(picture.width), side(picture.height));
+        let mut tile = RgbImage::from_pixel(TILE, TILE, RED);
+        overlay(&mut tile, &RgbImage::from_pixel(inside, inside, PAPER), FRAME.into(), FRAME.into());
+        let whole = RgbImage::from_raw(picture.width, picture.height, picture.pixels).unwrap_or_default();
+        let small = resize(&whole, width, height, FilterType::Triangle);
+        let at = |length: u32| i64::from(FRAME + (inside - length) / 2);
+        overlay(&mut tile, &small, at(width), at(height));
+        tile
+    }))
+}

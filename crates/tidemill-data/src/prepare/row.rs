@@ -1,0 +1,206 @@
+//! What becomes of one row: the filters decide as soon as what they look at is there, so that only rows that pass the
+//! ones before are hashed and decoded.
+
+use super::crop::{Cut, mirror};
+use super::hashes::{Hashes, sha256};
+use super::input::Input;
+use super::{Crop, Prepare};
+use crate::decode::{self, Info, Rgb8, Scale};
+use crate::draw::{Purpose, draw};
+use crate::error::RowError;
+use crate::filter::{Facts, Selection, Stage};
+use crate::phash::phash;
+use crate::resize;
+
+/// The name of the rejection of images that are too small for every resolution.
+const TOO_SMALL: &str = "resolution";
+
+/// A row's verdict, and what is known of its image unless the row is quarantined.
+pub struct Row<'a> {
+    pub verdict: Verdict<'a>,
+    pub info: Option<Info>,
+    pub hashes: Hashes,
+}
+
+/// What became of a row.
+pub enum Verdict<'a> {
+    Kept(Plan<'a>),
+    /// By the filter of this name.
+    Rejected(String),
+    Quarantined(RowError),
+}
+
+/// What is to become of a kept row's image and caption.
+pub struct Plan<'a> {
+    image: Result<&'a [u8], RowError>,
+    /// The image's width and height.
+    size: (u32, u32),
+    /// For each resolution the cut, unless the image is too small for it.
+    pub cuts: Vec<Option<Cut>>,
+    /// For each resolution whether its latents are there already.
+    pub encoded: Vec<bool>,
+    pub flipped: bool,
+    /// Whether the caption's embedding is there already.
+    pub embedded: bool,
+    /// Whether the perceptual hash has to be computed.
+    hash: bool,
+}
+
+impl Plan<'_> {
+    /// Whether anything is left to do with the image.
+    pub fn needs_image(&self) -> bool {
+        self.hash || (0..self.cuts.len()).any(|resolution| self.new_cut(resolution).is_some())
+    }
+
+    /// The cut at a resolution, given by its index, if there is one whose pixels are needed.
+    pub fn new_cut(&self, resolution: usize) -> Option<&Cut> {
+        self.cuts.get(resolution)?.as_ref().filter(|_| !self.encoded[resolution])
+    }
+}
+
+impl Row<'_> {
+    pub fn quarantined(error: RowError) -> Self {
+        Self { verdict: Verdict::Quarantined(error), info: None, hashes: Hashes::default() }
+    }
+
+    pub fn plan(&self) -> Option<&Plan<'_>> {
+        match &self.verdict {
+            Verdict::Kept(plan) => Some(plan),
+            _ => None,
+        }
+    }
+}
+
+impl Prepare {
+    /// Decides on a row by everything that its pixels are not needed for.
+    pub(super) fn judge<'a>(
+        &self,
+        input: &'a Input,
+        selection: &Selection,
+        row: usize,
+    ) -> Result<Row<'a>, RowError> {
+        let pair = input.pair(row)?;
+        let known = input.known.as_ref().map(|known| known.row(row)).unwrap_or_default();
+        if let Some(error) = known.unreadable {
+            return Err(RowError::Other(error.to_owned()));
+        }
+        let info = match known.info {
+            Some(info) => info,
+            None => decode::probe(pair.image.clone()?)?,
+        };
+        let size = (info.width, info.height);
+        let mut facts = Facts {
+            key: pair.key,
+            url: pair.url,
+            width: info.width,
+            height: info.height,
+            caption: pair.caption,
+            scores: &pair.scores,
+            condition: selection.has(row),
+            sha256: known.hashes.sha256,
+            phash: known.hashes.phash,
+        };
+        let verdict = |verdict, facts: &Facts| {
+            let hashes = Hashes { sha256: facts.sha256, phash: facts.phash };
+            Ok(Row { verdict, info: Some(info), hashes })
+        };
+        if let Some(refused) = self.refusal(Stage::Header, &facts) {
+            return verdict(refused, &facts);
+        }
+        let sample_id = input.ids.value(row);
+        let cuts: Vec<_> = self.cuts(sample_id, size).collect();
+        if cuts.iter().all(Option::is_none) {
+            return verdict(Verdict::Rejected(TOO_SMALL.to_owned()), &facts);
+        }
+        if self.hashes.sha256 && facts.sha256.is_none() {
+            facts.sha256 = Some(sha256(pair.image.clone()?));
+        }
+        if let Some(refused) = self.refusal(Stage::Bytes, &facts) {
+            return verdict(refused, &facts);
+        }
+        if facts.phash.is_some()
+            && let Some(refused) = self.refusal(Stage::Pixels, &facts)
+        {
+            return verdict(refused, &facts);
+        }
+        let encoded = self.config.resolutions.iter().map(|r| known.has(&format!("latents_{r}"))).collect();
+        let plan = Plan {
+            image: pair.image,
+            size,
+            cuts,
+            encoded,
+            flipped: self.config.flip && draw(self.seed, sample_id, Purpose::Flip, 0) >> 63 == 1,
+            embedded: known.has("text"),
+            hash: self.hashes.phash && facts.phash.is_none(),
+        };
+        verdict(Verdict::Kept(plan), &facts)
+    }
+
+    fn refusal(&self, stage: Stage, facts: &Facts) -> Option<Verdict<'static>> {
+        self.filters.refusal(stage, facts).map(|name| Verdict::Rejected(name.to_owned()))
+    }
+
+    /// The image's cut at each resolution.
+    fn cuts(&self, sample_id: u64, image: (u32, u32)) -> impl Iterator<Item = Option<Cut>> {
+        self.config.resolutions.iter().zip(&self.sizes).map(move |(&resolution, sizes)| {
+            let random = self.config.crop == Crop::Random;
+            let place = random.then(|| draw(self.seed, sample_id, Purpose::Crop, resolution));
+            Cut::new(image, sizes, place)
+        })
+    }
+
+    /// Writes a kept row's pixels to its places, unless they are damaged or a filter refuses them.
+    pub(super) fn decode(&self, row: &mut Row, slots: Vec<&mut [u8]>) {
+        let Some(plan) = row.plan().filter(|plan| plan.needs_image()) else { return };
+        let mut hashes = row.hashes;
+        match self.write_pixels(plan, &mut hashes, slots) {
+            Err(error) => *row = Row::quarantined(error),
+            Ok(refused) => {
+                row.hashes = hashes;
+                if let Some(name) = refused {
+                    row.verdict = Verdict::Rejected(name);
+                }
+            }
+        }
+    }
+
+    /// Gives the name of the filter that refuses the pixels, if one does.
+    fn write_pixels(
+        &self,
+        plan: &Plan,
+        hashes: &mut Hashes,
+        slots: Vec<&mut [u8]>,
+    ) -> Result<Option<String>, RowError> {
+        let image = self.decode_image(plan)?;
+        if plan.hash {
+            let hash = phash(&image)?;
+            hashes.phash = Some(hash);
+            if let Some(name) = self.filters.refusal_of_pixels(hash) {
+                return Ok(Some(name.to_owned()));
+            }
+        }
+        for (resolution, planes) in slots.into_iter().enumerate() {
+            if let Some(cut) = plan.new_cut(resolution) {
+                let area = cut.crop.scaled(plan.size, (image.width, image.height));
+                let mut resized = resize::resize(&image, area, cut.size, self.config.resample)?;
+                if plan.flipped {
+                    mirror(&mut resized);
+                }
+                resize::to_planes(&resized, planes);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Decodes the image, at a smaller size if that is wanted and enough for what the cuts become.
+    fn decode_image(&self, plan: &Plan) -> Result<Rgb8, RowError> {
+        let bytes = plan.image.clone()?;
+        // A perceptual hash is one of the whole picture.
+        if !self.config.scaled_decode || plan.hash {
+            return decode::decode(bytes);
+        }
+        let cuts = plan.cuts.iter().flatten();
+        let lengths = cuts.flat_map(|cut| [(cut.crop.width, cut.size.0), (cut.crop.height, cut.size.1)]);
+        decode::decode_scaled(bytes, Scale::reaching(lengths))
+    }
+}

@@ -1,0 +1,94 @@
+//! The pictures of a source: always the same for a seed, kept rows only unless asked otherwise.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::io::Cursor;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BinaryArray, RecordBatch, StringArray};
+use image::{Rgb, RgbImage};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use tidemill_data::config::OneOrMany;
+use tidemill_data::inspect::sheet::{SheetOptions, Tile, tiles};
+use tidemill_data::{CaptionConfig, FilterConfig, Prepare, PrepareConfig, Source, SourceConfig, source};
+
+const ROWS: usize = 200;
+
+/// Row i is grey i; every fourth is too narrow, and every tenth no image at all.
+fn write(path: &Path) {
+    let image = |i: usize| {
+        if i % 10 == 9 {
+            return b"no image".to_vec();
+        }
+        let picture = RgbImage::from_pixel(if i.is_multiple_of(4) { 20 } else { 64 }, 48, Rgb([i as u8; 3]));
+        let mut bytes = Cursor::new(Vec::new());
+        picture.write_to(&mut bytes, image::ImageFormat::Png).unwrap();
+        bytes.into_inner()
+    };
+    let captions = StringArray::from_iter_values((0..ROWS).map(|i| format!("grey {i}")));
+    let batch = RecordBatch::try_from_iter([
+        ("image", Arc::new(BinaryArray::from_iter_values((0..ROWS).map(image))) as ArrayRef),
+        ("caption", Arc::new(captions)),
+    ])
+    .unwrap();
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(25)).build();
+    let file = std::fs::File::create(path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+fn grey(tile: &Tile) -> usize {
+    let middle = tile.picture.width() / 2;
+    tile.picture.get_pixel(middle, middle)[0].into()
+}
+
+#[test]
+fn a_seed_gives_its_pictures_with_their_captions() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("pairs.parquet"));
+    let config = SourceConfig {
+        uri: OneOrMany::One(folder.path().display().to_string()),
+        rows_per_unit: 50,
+        ..SourceConfig::default()
+    };
+    let source: Box<dyn Source> = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let pixels = PrepareConfig { resolutions: vec![16, 32], ..PrepareConfig::default() };
+    let tokenizer = Arc::new(support::byte_tokenizer(folder.path()));
+    let prepare = Prepare::new(
+        &pixels,
+        &FilterConfig { min_side: Some(32), ..FilterConfig::default() },
+        &config,
+        &CaptionConfig::default(),
+        0,
+        tokenizer,
+    );
+    let prepare = prepare.unwrap();
+    let draw = |seed, rejected| {
+        tiles(&*source, &prepare, "image", SheetOptions { tiles: 24, seed, rejected }).unwrap()
+    };
+
+    let drawn = draw(0, false);
+    let greys: Vec<usize> = drawn.iter().map(grey).collect();
+    assert_eq!(greys.len(), 24);
+    for (tile, grey) in drawn.iter().zip(&greys) {
+        assert_eq!((tile.picture.width(), tile.picture.height()), (32, 32), "the largest resolution");
+        assert_eq!(tile.caption, format!("grey {grey}"));
+        assert!(grey % 4 != 0 && grey % 10 != 9);
+    }
+    assert!((0..4).all(|unit| greys.iter().any(|grey| grey / 50 == unit)), "{greys:?}");
+    assert_eq!(draw(0, false).iter().map(grey).collect::<Vec<_>>(), greys);
+    assert_ne!(draw(1, false).iter().map(grey).collect::<Vec<_>>(), greys);
+
+    let both = draw(0, true);
+    let rejected: Vec<&Tile> =
+        both.iter().filter(|tile| tile.caption.starts_with("[min_side] grey")).collect();
+    assert!(!rejected.is_empty() && rejected.len() < both.len());
+    assert!(
+        rejected.iter().all(|tile| tile.picture.get_pixel(0, 0)[0] > 150 && grey(tile).is_multiple_of(4))
+    );
+}

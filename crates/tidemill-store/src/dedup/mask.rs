@@ -1,0 +1,175 @@
+//! The mask as an object of the dataset, and the rows that it is made from.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use bytes::Bytes;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+
+use super::{DedupConfig, Duplicate, Reason, Row};
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::location::Location;
+
+/// The folder of the masks.
+const MASKS: &str = "masks";
+
+/// The columns of the rows that the pass looks at.
+const COLUMNS: [&str; 6] = ["sample_id", "width", "height", "status", "sha256", "phash"];
+
+/// Rows to leave out of a dataset. The object's name is a digest of its content, so that it never changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mask {
+    /// The object's key in the dataset: `masks/<digest>.parquet`.
+    pub path: String,
+    /// The rows, by sample id.
+    pub duplicates: Vec<Duplicate>,
+}
+
+/// The kept rows of a dataset, with their hashes.
+///
+/// # Errors
+/// [`Error::Config`] if the rows have no hashes; a file that cannot be read.
+pub fn read_rows(dataset: &Dataset) -> Result<Vec<Row>> {
+    let mut rows = Vec::with_capacity(usize::try_from(dataset.totals().rows.kept).unwrap_or(0));
+    for batch in dataset.read_rows(&COLUMNS) {
+        let batch = batch?;
+        let columns = Columns::of(&batch).ok_or_else(|| Error::Config {
+            key: "dedup",
+            problem: "the dataset's rows have no hashes; set prepare.hashes = true and preprocess again"
+                .into(),
+        })?;
+        for row in 0..batch.num_rows() {
+            rows.extend(columns.row(row)?);
+        }
+    }
+    Ok(rows)
+}
+
+struct Columns<'a> {
+    batch: &'a RecordBatch,
+}
+
+impl<'a> Columns<'a> {
+    fn of(batch: &'a RecordBatch) -> Option<Self> {
+        let fits = batch.column_by_name("sha256")?.as_fixed_size_binary_opt()?.value_length() == 32;
+        batch.column_by_name("phash")?.as_primitive_opt::<UInt64Type>()?;
+        fits.then_some(Self { batch })
+    }
+
+    /// The row if it is kept.
+    fn row(&self, row: usize) -> Result<Option<Row>> {
+        let malformed =
+            |column: &str| Error::Column { column: column.into(), problem: "is missing or malformed".into() };
+        let column = |name: &str| self.batch.column_by_name(name).ok_or_else(|| malformed(name));
+        let number = |name: &str| {
+            let values = column(name)?.as_primitive_opt::<UInt64Type>().filter(|values| values.is_valid(row));
+            values.map(|values| values.value(row)).ok_or_else(|| malformed(name))
+        };
+        let side = |name: &str| {
+            let values = column(name)?.as_primitive_opt::<UInt32Type>().filter(|values| values.is_valid(row));
+            values.map(|values| values.value(row)).ok_or_else(|| malformed(name))
+        };
+        if column("status")?.as_string_opt::<i32>().is_none_or(|status| status.value(row) != "kept") {
+            return Ok(None);
+        }
+        let digest = column("sha256")?.as_fixed_size_binary_opt().filter(|digests| digests.is_valid(row));
+        let sha256 = digest.and_then(|digests| digests.value(row).first_chunk().copied());
+        Ok(Some(Row {
+            sample_id: number("sample_id")?,
+            sha256: u64::from_be_bytes(sha256.ok_or_else(|| malformed("sha256"))?),
+            phash: number("phash")?,
+            area: side("width")?.saturating_mul(side("height")?),
+        }))
+    }
+}
+
+impl Mask {
+    /// Writes what a plan found; if it is there already, nothing happens.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub fn write(dataset: &Dataset, config: &DedupConfig, duplicates: Vec<Duplicate>) -> Result<Self> {
+        let path = format!("{MASKS}/{}.parquet", digest(config, &duplicates));
+        let location = dataset.location();
+        let bytes = to_parquet(&duplicates)
+            .map_err(|source| Error::Parquet { path: location.uri_of(&path), source })?;
+        location.put_if_absent(&path, bytes)?;
+        Ok(Self { path, duplicates })
+    }
+
+    /// Reads a mask.
+    ///
+    /// # Errors
+    /// If it is not there or no mask.
+    pub fn read(location: &Location, path: &str) -> Result<Self> {
+        let bytes = location.get(path)?;
+        let duplicates =
+            from_parquet(bytes).map_err(|source| Error::Parquet { path: location.uri_of(path), source })?;
+        Ok(Self { path: path.to_owned(), duplicates })
+    }
+}
+
+/// BLAKE3 of the settings and the rows.
+fn digest(config: &DedupConfig, duplicates: &[Duplicate]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let distance = config.near.map(|near| near.phash_distance);
+    hasher.update(format!("{} {distance:?}\n", config.exact).as_bytes());
+    for Duplicate { sample_id, reason, duplicate_of } in duplicates {
+        hasher.update(&sample_id.to_le_bytes());
+        hasher.update(reason.name().as_bytes());
+        hasher.update(&duplicate_of.to_le_bytes());
+    }
+    hasher.finalize().to_hex()[..32].to_owned()
+}
+
+impl Reason {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Near => "near",
+        }
+    }
+}
+
+fn to_parquet(duplicates: &[Duplicate]) -> Result<Bytes, ParquetError> {
+    let numbers = |pick: fn(&Duplicate) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(duplicates.iter().map(pick)))
+    };
+    let reasons = StringArray::from_iter_values(duplicates.iter().map(|duplicate| duplicate.reason.name()));
+    let batch = RecordBatch::try_from_iter([
+        ("sample_id", numbers(|duplicate| duplicate.sample_id)),
+        ("reason", Arc::new(reasons)),
+        ("duplicate_of", numbers(|duplicate| duplicate.duplicate_of)),
+    ])?;
+    let properties =
+        WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default())).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties))?;
+    writer.write(&batch)?;
+    Ok(writer.into_inner()?.into())
+}
+
+fn from_parquet(bytes: Bytes) -> Result<Vec<Duplicate>, ParquetError> {
+    let mut duplicates = Vec::new();
+    for batch in ParquetRecordBatchReaderBuilder::try_new(bytes)?.build()? {
+        let batch = batch?;
+        let malformed = || ParquetError::General("is no mask: sample_id, reason, duplicate_of".into());
+        let column = |name: &str| batch.column_by_name(name).ok_or_else(malformed);
+        let (ids, reasons) = (column("sample_id")?, column("reason")?);
+        let ids = ids.as_primitive_opt::<UInt64Type>().ok_or_else(malformed)?;
+        let reasons = reasons.as_string_opt::<i32>().ok_or_else(malformed)?;
+        let of = column("duplicate_of")?.as_primitive_opt::<UInt64Type>().ok_or_else(malformed)?;
+        for row in 0..batch.num_rows() {
+            let reasons = [Reason::Exact, Reason::Near].into_iter().find(|r| r.name() == reasons.value(row));
+            let reason = reasons.ok_or_else(malformed)?;
+            duplicates.push(Duplicate { sample_id: ids.value(row), reason, duplicate_of: of.value(row) });
+        }
+    }
+    Ok(duplicates)
+}

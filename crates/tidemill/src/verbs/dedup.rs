@@ -1,0 +1,45 @@
+//! `tidemill dedup`: finds the duplicates among the rows of a run's dataset and writes them as a mask beside its data.
+
+use serde_json::{Value, json};
+use tidemill_store::Dataset;
+use tidemill_store::dedup::{Mask, Reason, read_rows};
+
+use crate::error::Result;
+use crate::reporter::Reporter;
+use crate::verbs::RunArgs;
+
+/// Arguments of `tidemill dedup`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Examples:\n  tidemill dedup run.toml\n  \
+    tidemill dedup run.toml --set dedup.near.phash_distance=3")]
+pub struct Args {
+    /// Which run.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// Writes the mask and says what it leaves out.
+///
+/// # Errors
+/// If `[dedup]` asks for nothing, the dataset has no hashes, or the mask cannot be written.
+pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
+    let run = args.run.open()?;
+    let config = run.file.dedup;
+    if !config.is_set() {
+        let message = "nothing counts as a duplicate; set exact = true, or near = { phash_distance = 3 }";
+        return Err(run.refuse("dedup", message));
+    }
+    let dataset = Dataset::open(&run.dataset())?;
+    let rows = read_rows(&dataset)?;
+    let kept = rows.len();
+    let mask = Mask::write(&dataset, &config, config.plan(rows))?;
+    let found = |reason| mask.duplicates.iter().filter(|duplicate| duplicate.reason == reason).count();
+    let (exact, near) = (found(Reason::Exact), found(Reason::Near));
+    reporter
+        .say(format!("{kept} rows: {exact} exact and {near} near duplicates, {} stay", kept - exact - near));
+    reporter.say(format!("mask in {}", dataset.location().uri_of(&mask.path)));
+    Ok(json!({
+        "verb": "dedup", "dataset": run.dataset(), "snapshot": dataset.manifest().number, "mask": mask.path,
+        "rows": kept, "exact": exact, "near": near,
+    }))
+}

@@ -1,0 +1,94 @@
+//! What a latent dataset holds: its counts and forms from the manifest, histograms and lists from its rows.
+
+use serde_json::{Value, json};
+use tidemill_data::ClipTokenizer;
+use tidemill_data::config::Columns;
+use tidemill_data::counts::{QUARANTINED, REJECTED};
+use tidemill_data::inspect::Statistics;
+use tidemill_store::{Dataset, listing};
+
+use super::{Args, MOST_ROWS, Refused};
+use crate::error::Result;
+use crate::reporter::Reporter;
+
+pub fn inspect(
+    uri: &str,
+    tokenizer: Option<&ClipTokenizer>,
+    args: &Args,
+    reporter: &Reporter,
+) -> Result<Value> {
+    let dataset = Dataset::open(uri)?;
+    report(uri, &dataset, reporter);
+    let statistics = statistics(&dataset, tokenizer)?;
+    if statistics.rows >= MOST_ROWS {
+        reporter.say(format!("of the first {} kept rows:", statistics.rows));
+    }
+    statistics.bars().iter().for_each(|line| reporter.say(line));
+    let totals = dataset.totals();
+    let rows = &totals.rows;
+    let mut result = json!({
+        "verb": "inspect", "kind": "dataset", "path": uri, "snapshot": dataset.manifest().number,
+        "digest": dataset.manifest().digest(), "totals": totals, "spec": dataset.spec(),
+        "rows": {
+            "read": rows.read, "kept": rows.kept, "rejected": rows.total_rejected(),
+            "quarantined": rows.total_quarantined(),
+        },
+        "histograms": statistics,
+    });
+    if let Some(refused) = args.list {
+        let status = match refused {
+            Refused::Rejected => REJECTED,
+            Refused::Quarantined => QUARANTINED,
+        };
+        let listed = listing::list(&dataset, status, args.reason.as_deref(), args.limit)?;
+        reporter.say(format!("{status}, the first {} at most:", args.limit));
+        listing::table(&listed).iter().for_each(|line| reporter.say(format!("  {line}")));
+        result["list"] = json!(listed);
+    }
+    Ok(result)
+}
+
+fn report(uri: &str, dataset: &Dataset, reporter: &Reporter) {
+    let (totals, spec) = (dataset.totals(), dataset.spec());
+    let rows = &totals.rows;
+    reporter.say(format!(
+        "{uri}: latent dataset, snapshot {}, {} units, {} files, {:.1} MB",
+        dataset.manifest().number,
+        totals.units,
+        totals.files,
+        totals.bytes as f64 / 1e6
+    ));
+    reporter.say(format!(
+        "  {} rows read = {} kept + {} rejected + {} quarantined",
+        rows.read,
+        rows.kept,
+        rows.total_rejected(),
+        rows.total_quarantined()
+    ));
+    for (what, reasons) in [("rejected", &rows.rejected), ("quarantined", &rows.quarantined)] {
+        for (reason, n) in reasons {
+            reporter.say(format!("    {what} {reason}: {n}"));
+        }
+    }
+    for (bucket, tensor) in &spec.latents {
+        reporter.say(format!(
+            "  latents-{bucket}: {} {:?}, {} training rows, {} held out",
+            tensor.dtype, tensor.shape, totals.training[bucket], totals.validation[bucket]
+        ));
+    }
+    reporter.say(format!("  text: {} {:?}", spec.text.dtype, spec.text.shape));
+}
+
+/// Of the kept rows, from the first on.
+fn statistics(dataset: &Dataset, tokenizer: Option<&ClipTokenizer>) -> Result<Statistics> {
+    let columns =
+        Columns { width: Some("width".into()), height: Some("height".into()), ..Columns::default() };
+    let mut statistics = Statistics::default();
+    for batch in dataset.read_rows(&["width", "height", "caption", "status"]) {
+        statistics.add(&batch?, &columns, tokenizer)?;
+        if statistics.rows >= MOST_ROWS {
+            break;
+        }
+    }
+    Ok(statistics)
+}

@@ -1,0 +1,33 @@
+//! The contact sheet of a run's source: random rows as `Prepare` gives them, with their captions.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tidemill_data::inspect::sheet::{SheetOptions, tiles};
+use tidemill_data::source;
+use tidemill_train::grid;
+
+use super::Args;
+use crate::error::{Error, Result};
+use crate::reporter::Reporter;
+use crate::run_file::Run;
+
+const COLUMNS: u32 = 8;
+const ROWS: u32 = 6;
+
+/// Draws the sheet into the file and gives its path.
+pub fn draw(run: &Run, path: &Path, args: &Args, reporter: &Reporter) -> Result<Value> {
+    run.validate_source()?;
+    let source = source::open(&run.file.source, &run.file.filter).map_err(|e| run.locate(e))?;
+    let prepare = run.prepare()?;
+    let options = SheetOptions { tiles: (COLUMNS * ROWS) as usize, seed: args.seed, rejected: args.rejected };
+    let tiles = tiles(&*source, &prepare, &run.file.source.columns.image, options)?;
+    let (pictures, captions): (Vec<_>, Vec<_>) =
+        tiles.into_iter().map(|tile| (tile.picture, tile.caption)).unzip();
+    let unwritable = |source| Error::Write { path: path.display().to_string(), source };
+    let sheet = grid::png(&grid::draw(&pictures, &captions, COLUMNS));
+    let sheet = sheet.map_err(|e| unwritable(std::io::Error::other(e)))?;
+    std::fs::write(path, sheet).map_err(unwritable)?;
+    reporter.say(format!("{} rows of the source in {}", pictures.len(), path.display()));
+    Ok(json!(path))
+}

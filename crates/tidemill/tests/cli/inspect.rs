@@ -1,0 +1,37 @@
+//! What `inspect` and `dedup` say of a dataset and its source.
+
+use crate::common::{tidemill, tidemill_json, world};
+
+#[test]
+fn a_dataset_and_its_source_can_be_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 192);
+    let at = |name: &str| folder.path().join(name).display().to_string();
+
+    // The sheet needs no dataset.
+    let (code, source) = tidemill_json(&["inspect", &run, "--sheet", &at("sheet.png"), "--rejected"]);
+    assert_eq!((code, &source["kind"]), (0, &"source".into()), "{source}");
+    let sheet = image::open(at("sheet.png")).unwrap();
+    assert!(sheet.width() > 8 * 128 && sheet.height() > 4 * 128);
+
+    let (code, result) = tidemill_json(&["preprocess", &run, "--set", "dedup.exact=true"]);
+    assert_eq!(code, 0, "{result}");
+    let (code, inspected) = tidemill_json(&["inspect", &run, "--list", "rejected", "--limit", "1000"]);
+    assert_eq!(code, 0, "{inspected}");
+    let listed = inspected["list"].as_array().unwrap();
+    assert_eq!(listed.len() as u64, result["rows"]["rejected"].as_u64().unwrap());
+    assert!(listed.iter().all(|row| row["reason"] == "score.score"
+        && row["key"].as_str().is_some_and(|key| !key.is_empty())
+        && row["file"].as_str().is_some_and(|file| file.ends_with(".parquet"))));
+    let kept = result["rows"]["kept"].as_u64();
+    for histogram in ["short_side", "aspect", "characters", "tokens"] {
+        let counts = inspected["histograms"][histogram]["counts"].as_array().unwrap();
+        assert_eq!(counts.iter().map(|n| n.as_u64()).sum::<Option<u64>>(), kept, "{histogram}");
+    }
+    let shown = String::from_utf8(tidemill(&["inspect", &at("pairs")]).stdout).unwrap();
+    assert!(shown.contains("short side, pixels: ") && shown.contains('█'), "{shown}");
+
+    let (code, mask) = tidemill_json(&["dedup", &run, "--set", "dedup.near.phash_distance=8"]);
+    assert_eq!((code, mask["rows"].as_u64()), (0, kept), "{mask}");
+    assert!(folder.path().join("out/dataset").join(mask["mask"].as_str().unwrap()).is_file());
+}
