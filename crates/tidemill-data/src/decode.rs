@@ -107,7 +107,7 @@ impl Format {
 }
 
 /// At how many eighths of its size, in both directions, a JPEG is decoded: 1, 2, 4 or 8, the ones for which
-/// libjpeg-turbo has vector code; the others take longer than all eight. Other formats are always whole.
+/// libjpeg-turbo has vector code; the others gain little or nothing. Other formats are always whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scale(u8);
 

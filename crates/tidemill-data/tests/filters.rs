@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use tidemill_data::config::{Columns, OneOrMany};
 use tidemill_data::filter::Expression;
 use tidemill_data::phash::phash;
-use tidemill_data::{
+use tidemill_data::{CaptionConfig, 
     ClipTokenizer, Counts, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode, source,
 };
 
@@ -88,7 +88,7 @@ fn source_config() -> SourceConfig {
 
 fn prepare(filter: &FilterConfig, hashes: bool) -> Prepare {
     let config = PrepareConfig { resolutions: vec![32], hashes, ..PrepareConfig::default() };
-    Prepare::new(&config, filter, &source_config(), TOKENIZER.clone()).unwrap()
+    Prepare::new(&config, filter, &source_config(), &CaptionConfig::default(), 0, TOKENIZER.clone()).unwrap()
 }
 
 /// Writes a list and gives its path.
@@ -240,7 +240,7 @@ fn a_filter_that_does_not_fit_the_source_is_refused_before_anything_runs() {
     let config = parquet(&folder.path().join("pairs.parquet"), &batch(&[good()]));
     let open = |config: &SourceConfig, filter: serde_json::Value| {
         let filter: FilterConfig = serde_json::from_value(filter).unwrap();
-        source::open(config, &filter).map(|source| source.schema())
+        source::open(config, &filter, &CaptionConfig::default()).map(|source| source.schema())
     };
     let schema = open(&config, json!({ "where": "tag is null or score > 1" })).unwrap();
     assert!(schema.field_with_name("tag").is_ok(), "columns that only the filter needs are read");
@@ -277,7 +277,7 @@ fn a_filter_that_does_not_fit_the_source_is_refused_before_anything_runs() {
     }
     let missing = json!({ "opt_out": { "keys": folder.path().join("none.txt") } });
     let missing: FilterConfig = serde_json::from_value(missing).unwrap();
-    let error = Prepare::new(&PrepareConfig::default(), &missing, &config, TOKENIZER.clone()).err().unwrap();
+    let error = Prepare::new(&PrepareConfig::default(), &missing, &config, &CaptionConfig::default(), 0, TOKENIZER.clone()).err().unwrap();
     assert!(error.to_string().starts_with("filter.opt_out.keys: `"), "{error}");
 }
 
