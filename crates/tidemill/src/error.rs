@@ -154,6 +154,7 @@ fn train_exit_code(error: &tidemill_train::Error) -> u8 {
     use tidemill_train::Error as Train;
     match error {
         Train::Config { .. } | Train::Dataset(_) | Train::Checkpoint { .. } => 2,
+        Train::Store(error) => store_exit_code(error),
         _ => 1,
     }
 }
