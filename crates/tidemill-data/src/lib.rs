@@ -12,7 +12,6 @@ pub mod prepare;
 pub mod resize;
 pub mod source;
 pub mod tokenizer;
-pub mod uri;
 
 mod columns;
 

@@ -7,7 +7,6 @@ pub mod commit;
 pub mod dataset;
 pub mod error;
 pub mod layout;
-pub mod location;
 pub mod manifest;
 pub mod spec;
 pub mod stream;
@@ -15,18 +14,16 @@ pub mod verify;
 pub mod writer;
 
 mod block;
-mod checksum;
 mod rows;
 mod shard;
 
-pub use checksum::Checksum;
 pub use commit::{Commit, Counts, UnitId, UnitKey};
 pub use dataset::{Dataset, Tensors, Totals};
 pub use error::{Error, Result};
 pub use layout::{Group, Split};
-pub use location::Location;
 pub use manifest::Manifest;
 pub use rows::RowBatches;
 pub use spec::{DatasetSpec, ModelDigests, TensorSpec};
+pub use tidemill_io::{Checksum, Location};
 pub use verify::Verification;
 pub use writer::{Outcome, UnitWriter, Writer};

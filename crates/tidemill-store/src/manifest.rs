@@ -9,11 +9,11 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
+use tidemill_io::Location;
 
 use crate::commit::Commit;
 use crate::error::{Error, Result};
 use crate::layout::MANIFEST;
-use crate::location::Location;
 
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Manifest {
         let key = key_of(self.number);
         let bytes = to_parquet(&self.commits)
             .map_err(|problem| Error::Format { path: location.uri_of(&key), problem: problem.to_string() })?;
-        location.put_if_absent(&key, bytes)
+        Ok(location.put_if_absent(&key, bytes)?)
     }
 }
 
@@ -154,9 +154,9 @@ fn from_parquet(bytes: Bytes) -> Result<Vec<Commit>, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checksum::Checksum;
     use crate::commit::{BlockEntry, Counts, FileEntry, UnitKey};
     use crate::layout::{Group, Split};
+    use tidemill_io::Checksum;
 
     fn commit(file: &str, start: u64, attempt: &str) -> Commit {
         let unit =

@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tidemill_io::{Checksum, Location};
 
-use crate::checksum::Checksum;
 use crate::error::{Error, Result};
 use crate::layout::{DATASET, Split};
-use crate::location::Location;
 
 /// The version of the format that this code writes and reads.
 pub const FORMAT: u32 = 1;

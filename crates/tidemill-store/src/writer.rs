@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
 use arrow::array::RecordBatch;
+use tidemill_io::Location;
 
 use self::rows::UnitRows;
 use crate::commit::{Commit, UnitId, UnitKey};
 use crate::error::{Error, Result};
 use crate::layout::COMMITS;
-use crate::location::Location;
 use crate::manifest::Manifest;
 use crate::spec::{DatasetSpec, Header};
 
@@ -153,7 +153,7 @@ impl UnitWriter {
                 let ours = theirs.attempt == commit.attempt;
                 Ok(if ours { Outcome::Committed(commit) } else { Outcome::Superseded(theirs) })
             }
-            (None, Err(error)) => Err(error),
+            (None, Err(error)) => Err(error.into()),
             (None, Ok(_)) => Err(Error::Format {
                 path: location.uri_of(&key),
                 problem: "the commit was there and is gone; run `tidemill preprocess` again".into(),

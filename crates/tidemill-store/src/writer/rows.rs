@@ -6,12 +6,12 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow::compute::take;
 use arrow::datatypes::{DataType, Schema, UInt64Type};
+use tidemill_io::Location;
 
 use super::split::SplitWriter;
 use crate::commit::{Counts, FileEntry};
 use crate::error::{Error, Result};
 use crate::layout::{Group, Split};
-use crate::location::Location;
 use crate::shard::ShardWriter;
 use crate::spec::{DatasetSpec, TensorSpec};
 

@@ -3,11 +3,11 @@
 
 use arrow::array::{Array, ArrayRef, BooleanArray, UInt32Array};
 use arrow::compute::{filter, is_not_null};
+use tidemill_io::Location;
 
 use crate::commit::FileEntry;
 use crate::error::Result;
 use crate::layout::{Group, Split};
-use crate::location::Location;
 use crate::shard::ShardWriter;
 use crate::spec::{DatasetSpec, TensorSpec};
 

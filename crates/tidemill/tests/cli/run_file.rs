@@ -64,7 +64,7 @@ const CASES: &[Case] = &[
     ("[engine]\nmax_bad_fraction = 2", &[], &["run.toml:2:20", "between 0 and 1"]),
     ("[filter]\nmax_aspect = 0.5", &[], &["run.toml:2:14", "at least 1"]),
     ("name = \"a/b\"", &[], &["run.toml:1:8", "plain name"]),
-    ("output = \"s3://bucket/x\"", &[], &["run.toml:1:10", "local folders only"]),
+    ("output = \"https://host/x\"", &[], &["run.toml:1:10", "http can only be read"]),
     ("[sample]\nsteps = 0", &[], &["run.toml:2:9", "sample.steps: 0"]),
     (
         "[prepare]\nresolutions = [64]\n[[train.phase]]\nresolution = 128\nsteps = 10",
