@@ -159,6 +159,18 @@ fn the_next_row_group_comes_while_one_is_decoded() {
 }
 
 #[test]
+fn a_file_is_read_over_http() {
+    let server = S3Server::start(&["public"]);
+    server.put("public", "a b.parquet", file());
+    let [(_, endpoint), ..] = server.settings();
+    let source =
+        source::open(&config(&format!("{endpoint}/public/a%20b.parquet")), &FilterConfig::default()).unwrap();
+    let units = source.units().unwrap();
+    let rows = |unit| source.read(unit).unwrap().map(|batch| batch.unwrap().num_rows()).sum::<usize>();
+    assert_eq!(units.iter().map(rows).sum::<usize>(), GROUPS * GROUP_ROWS);
+}
+
+#[test]
 fn a_store_that_fails_is_no_damaged_file() {
     let server = S3Server::start(&["failing"]);
     server.put("failing", "a.parquet", file());

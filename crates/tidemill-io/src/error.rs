@@ -91,7 +91,7 @@ fn advice(error: &object_store::Error, said: &str, uri: &str) -> Option<String> 
         return Some(format!("no credentials were found: set {credentials}"));
     }
     match error {
-        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+        _ if is_refused(error, said) => {
             Some(format!("check the credentials ({credentials}) and whether they may do this"))
         }
         object_store::Error::Generic { .. } if uri.contains("://") => {
@@ -99,6 +99,13 @@ fn advice(error: &object_store::Error, said: &str, uri: &str) -> Option<String> 
         }
         _ => None,
     }
+}
+
+/// object_store has variants for refusals, but not where it lists.
+fn is_refused(error: &object_store::Error, said: &str) -> bool {
+    use object_store::Error::{PermissionDenied, Unauthenticated};
+    matches!(error, PermissionDenied { .. } | Unauthenticated { .. })
+        || ["401 Unauthorized", "403 Forbidden"].iter().any(|status| said.contains(status))
 }
 
 /// In the words of S3, Azure and Google.

@@ -8,16 +8,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use object_store::buffered::BufWriter;
-use object_store::client::{HttpError, HttpErrorKind};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::io::AsyncWriteExt;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::checksum::Checksum;
-use crate::error::{Error, Result, cause};
+use crate::error::{Error, Result};
 use crate::runtime::{block_on, runtime};
-use crate::store::Limits;
+use crate::store::{self, Limits};
 use crate::uri;
 
 /// Small objects fetched at a time.
@@ -89,21 +88,13 @@ impl Location {
     pub fn put_if_absent(&self, key: &str, bytes: Bytes) -> Result<bool> {
         let path = self.path(key);
         self.wait("write", key, async {
-            let mut pause = self.limits.first_pause;
-            let mut retries = 0;
+            let mut retries = self.limits.retries();
             loop {
                 let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
                 match self.store.put_opts(&path, bytes.clone().into(), options).await {
                     Ok(_) => return Ok(true),
                     Err(object_store::Error::AlreadyExists { .. }) => return Ok(false),
-                    // object_store repeats such a put after an answer 5xx, but not after none.
-                    Err(error) if is_answer_lost(&error) && retries < self.limits.retries => {
-                        tracing::info!("{}: {error}; trying again", self.uri_of(key));
-                        tokio::time::sleep(pause).await;
-                        pause = (2 * pause).min(self.limits.longest_pause);
-                        retries += 1;
-                    }
-                    Err(error) => return Err(error),
+                    Err(error) => retries.after(error).await?,
                 }
             }
         })
@@ -157,14 +148,12 @@ impl Location {
     /// [`Error::Storage`].
     pub fn list(&self, folder: &str) -> Result<Vec<String>> {
         let path = self.path(folder);
-        let found: Vec<Path> = self.wait("list", folder, async {
-            self.store.list(Some(&path)).map_ok(|meta| meta.location).try_collect().await
-        })?;
+        let found = self.wait("list", folder, store::list(self.store.as_ref(), &path, &self.limits))?;
         let key = |path: &Path| {
             let parts = path.prefix_match(&self.prefix)?;
             Some(parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/"))
         };
-        let mut keys: Vec<String> = found.iter().filter_map(key).collect();
+        let mut keys: Vec<String> = found.iter().filter_map(|meta| key(&meta.location)).collect();
         keys.sort_unstable();
         Ok(keys)
     }
@@ -235,12 +224,6 @@ impl Upload {
     fn failure(&self, source: object_store::Error) -> Error {
         Error::Storage { action: "write", uri: self.uri.clone(), source }
     }
-}
-
-/// Whether a request may have been served although no answer came.
-fn is_answer_lost(error: &object_store::Error) -> bool {
-    cause::<HttpError>(error)
-        .is_some_and(|error| matches!(error.kind(), HttpErrorKind::Timeout | HttpErrorKind::Interrupted))
 }
 
 #[cfg(test)]

@@ -6,14 +6,17 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::TryStreamExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
+use object_store::client::{HttpError, HttpErrorKind};
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig};
+use object_store::path::Path;
+use object_store::{BackoffConfig, ClientOptions, ObjectMeta, ObjectStore, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, cause};
 
 /// How long a request may take and how often it is tried again: after an answer 5xx or 429, a time-out, a refused or
 /// reset connection. A body that breaks off is asked for again from where it broke, as long as the object's entity
@@ -55,11 +58,55 @@ impl Limits {
         RetryConfig { backoff, max_retries: self.retries, retry_timeout: self.retry_for }
     }
 
+    /// A count of retries that starts anew.
+    pub(crate) fn retries(&self) -> Retries {
+        Retries { left: self.retries, pause: self.first_pause, longest_pause: self.longest_pause }
+    }
+
     fn client(&self, plain_http: bool) -> ClientOptions {
         ClientOptions::new()
             .with_connect_timeout(self.connect)
             .with_timeout(self.request)
             .with_allow_http(plain_http)
+    }
+}
+
+/// Retries of what object_store does not try again by itself: requests that may have been served although the answer
+/// was lost, and answers that are no object and break off.
+pub(crate) struct Retries {
+    left: usize,
+    pause: Duration,
+    longest_pause: Duration,
+}
+
+impl Retries {
+    /// Waits for the next try after an error, or gives the error back if there is none to come.
+    pub async fn after(&mut self, error: object_store::Error) -> object_store::Result<()> {
+        let lost = cause::<HttpError>(&error)
+            .is_some_and(|error| matches!(error.kind(), HttpErrorKind::Timeout | HttpErrorKind::Interrupted));
+        if !lost || self.left == 0 {
+            return Err(error);
+        }
+        tracing::info!("{error}; trying again");
+        tokio::time::sleep(self.pause).await;
+        self.left -= 1;
+        self.pause = (2 * self.pause).min(self.longest_pause);
+        Ok(())
+    }
+}
+
+/// All objects below a folder.
+pub(crate) async fn list(
+    store: &dyn ObjectStore,
+    folder: &Path,
+    limits: &Limits,
+) -> object_store::Result<Vec<ObjectMeta>> {
+    let mut retries = limits.retries();
+    loop {
+        match store.list(Some(folder)).try_collect().await {
+            Ok(found) => return Ok(found),
+            Err(error) => retries.after(error).await?,
+        }
     }
 }
 

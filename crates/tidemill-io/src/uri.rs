@@ -6,7 +6,6 @@ use std::path::{Component, Path as FsPath, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::TryStreamExt;
 use glob::{MatchOptions, Pattern};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -14,7 +13,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use url::Url;
 
 use crate::error::{Error, Result};
-use crate::store::{Connection, Limits, connection, root_of};
+use crate::store::{self, Connection, Limits, connection, root_of};
 
 /// `*` and `?` stay within one path segment, as in a shell; `**` crosses them.
 const GLOB: MatchOptions =
@@ -168,11 +167,14 @@ impl Address {
     /// The metadata of the one object that the path names, if there is such an object.
     async fn head(&self) -> Result<Option<ObjectMeta>> {
         let key = self.key()?;
+        if key.as_ref().is_empty() {
+            return Ok(None);
+        }
         match self.store.head(&key).await {
             Ok(meta) => Ok(Some(meta)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
-            // A directory is no file; a bucket's root is no object.
-            Err(_) if self.is_local() || self.path.is_empty() => Ok(None),
+            // A directory is no object.
+            Err(_) if self.is_local() => Ok(None),
             Err(source) => Err(self.failure("read", source)),
         }
     }
@@ -181,9 +183,8 @@ impl Address {
         if self.is_http() {
             return Ok(Vec::new());
         }
-        let metas: Result<Vec<ObjectMeta>, _> =
-            self.store.list(Some(&self.key_of(directory)?)).try_collect().await;
-        let metas = metas.map_err(|source| {
+        let key = self.key_of(directory)?;
+        let metas = store::list(self.store.as_ref(), &key, &self.limits).await.map_err(|source| {
             let uri = format!("{}{directory}", self.root);
             Error::Storage { action: "list", uri, source }
         })?;

@@ -32,8 +32,8 @@ fn racing_writers_in_a_bucket_make_the_dataset_of_one_writer() {
     let server = S3Server::start(&["race"]);
     connect(&server, "s3://race");
     let uri = Path::new("s3://race/some/dataset");
-    let all = [Fault::Status(500), Fault::Refuse, Fault::LoseAnswer, Fault::Status(503)];
-    let faults = (0..40).map(|i| all[hash(i, seed()) as usize % all.len()]);
+    let all = [Fault::Status(500), Fault::Refuse, Fault::LoseAnswer, Fault::Status(503), Fault::None];
+    let faults = (0..400).map(|i| all[(hash(i, seed()) % 20).min(4) as usize]);
 
     let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
         let work = |i: u64| {

@@ -15,9 +15,10 @@ use hyper::header::RANGE;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s::{Body, HttpError, HttpRequest, HttpResponse};
+use s3s::{Body, HttpError, HttpRequest, HttpResponse, S3Result, s3_error};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
@@ -29,6 +30,8 @@ const SECRET_KEY: &str = "tidemill-secret-key";
 /// What becomes of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
+    /// It is served as usual.
+    None,
     /// This status instead of an answer; nothing is done.
     Status(u16),
     /// The connection is closed before the request is looked at.
@@ -70,13 +73,30 @@ struct Shared {
     requests: Mutex<Vec<Request>>,
 }
 
+/// Who may do what.
+struct Access;
+
+#[async_trait::async_trait]
+impl S3Access for Access {
+    async fn check(&self, request: &mut S3AccessContext<'_>) -> S3Result<()> {
+        let reads = matches!(request.method().as_str(), "GET" | "HEAD");
+        match request.credentials() {
+            None if !reads || !request.uri().path().starts_with("/public/") => {
+                Err(s3_error!(AccessDenied, "Signature is required"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl S3Server {
-    /// Starts a server with these buckets.
+    /// Starts a server with these buckets. One called `public` may be read without credentials.
     pub fn start(buckets: &[&str]) -> Self {
         let objects = Objects::default();
         buckets.iter().for_each(|bucket| objects.create_bucket(bucket));
         let mut builder = S3ServiceBuilder::new(objects.clone());
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
+        builder.set_access(Access);
         let (service, shared) = (builder.build(), Arc::<Shared>::default());
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).unwrap();
@@ -179,7 +199,7 @@ async fn answer(
             });
         }
         Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
-        Some(Fault::LoseAnswer | Fault::BreakBody(_)) | None => {}
+        Some(Fault::None | Fault::LoseAnswer | Fault::BreakBody(_)) | None => {}
     }
     let (head, body) = service.call(request).await?.into_parts();
     let body = BodyExt::collect(body).await.map_err(HttpError::new)?.to_bytes();
