@@ -179,7 +179,7 @@ impl<'a> Footer<'a> {
         };
         let sizes = touched.iter().map(size).collect();
         let stream = ParquetRecordBatchStreamBuilder::new_with_metadata(self.reader, self.metadata)
-            .with_projection(mask.clone())
+            .with_projection(mask)
             .with_row_groups(touched)
             .with_offset(usize::try_from(skipped).unwrap_or(usize::MAX))
             .with_limit(usize::try_from(rows.end - rows.start).unwrap_or(usize::MAX))
