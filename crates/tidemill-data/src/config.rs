@@ -37,6 +37,9 @@ pub struct SourceConfig {
     /// Container of the pairs.
     pub format: Format,
     /// One or several paths or URIs; `*`, `?`, `[..]` and `**` are globs, a directory means every file below it.
+    /// `s3://`, `gs://`, `az://` and `abfss://` take credentials and endpoints from their usual environment variables
+    /// (`AWS_*`, `GOOGLE_*`, `AZURE_*`); `http(s)://` is the URL of one file. A file's identity, and with it its rows'
+    /// sample ids, come from its content and its name below the part before the first glob, not from its place.
     pub uri: OneOrMany,
     /// What the columns are called.
     pub columns: Columns,

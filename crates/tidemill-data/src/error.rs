@@ -66,12 +66,21 @@ pub enum Error {
         /// What is wrong and what to do.
         problem: String,
     },
-    /// The operating system refused to start the reader's threads.
-    #[error("cannot start the reader's threads: {0}")]
-    Threads(#[from] std::io::Error),
+    /// A store that refused or failed.
+    #[error(transparent)]
+    Storage(tidemill_io::Error),
     /// Arrow refused to build or convert a batch.
     #[error("arrow: {0}")]
     Arrow(#[from] arrow::error::ArrowError),
+}
+
+impl From<tidemill_io::Error> for Error {
+    fn from(error: tidemill_io::Error) -> Self {
+        match error {
+            tidemill_io::Error::Uri { uri, problem } => Self::Uri { uri, problem },
+            error => Self::Storage(error),
+        }
+    }
 }
 
 /// Why one row is unreadable. The text is `kind: detail`, so that quarantined rows can be counted by kind.

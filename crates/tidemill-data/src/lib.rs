@@ -16,7 +16,6 @@ pub mod prepare;
 pub mod resize;
 pub mod source;
 pub mod tokenizer;
-pub mod uri;
 
 mod columns;
 

@@ -1,8 +1,10 @@
 //! Where pairs come from. A [`Source`] knows its files, cuts them into units of work and reads a unit as record
 //! batches; every container format is one implementation behind [`open`].
 
+mod list;
 pub(crate) mod object;
 mod parquet;
+mod row_groups;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+pub use self::list::list;
 pub use self::parquet::ParquetSource;
 use crate::caption::config::CaptionConfig;
 use crate::config::{FilterConfig, Format, SourceConfig};
@@ -24,7 +27,8 @@ pub struct InputFile {
     pub uri: String,
     /// Bytes.
     pub size: u64,
-    /// Digest (hex) of URI, size and entity tag (local files: time of modification); changes when the content does.
+    /// Digest (hex) of the size, the entity tag (local files: head and tail) and the name below the fixed part of the
+    /// source's URI: the same wherever the file lies, another when its content changes.
     pub identity: String,
 }
 

@@ -21,8 +21,8 @@ use sha2::{Digest, Sha256};
 use tidemill_data::config::{Columns, OneOrMany};
 use tidemill_data::filter::Expression;
 use tidemill_data::phash::phash;
-use tidemill_data::{CaptionConfig, 
-    ClipTokenizer, Counts, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode, source,
+use tidemill_data::{
+    CaptionConfig, ClipTokenizer, Counts, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode, source,
 };
 
 static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
@@ -277,7 +277,16 @@ fn a_filter_that_does_not_fit_the_source_is_refused_before_anything_runs() {
     }
     let missing = json!({ "opt_out": { "keys": folder.path().join("none.txt") } });
     let missing: FilterConfig = serde_json::from_value(missing).unwrap();
-    let error = Prepare::new(&PrepareConfig::default(), &missing, &config, &CaptionConfig::default(), 0, TOKENIZER.clone()).err().unwrap();
+    let error = Prepare::new(
+        &PrepareConfig::default(),
+        &missing,
+        &config,
+        &CaptionConfig::default(),
+        0,
+        TOKENIZER.clone(),
+    )
+    .err()
+    .unwrap();
     assert!(error.to_string().starts_with("filter.opt_out.keys: `"), "{error}");
 }
 

@@ -56,7 +56,8 @@ fn a_seed_gives_its_pictures_with_their_captions() {
         rows_per_unit: 50,
         ..SourceConfig::default()
     };
-    let source: Box<dyn Source> = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let source: Box<dyn Source> =
+        source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
     let pixels = PrepareConfig { resolutions: vec![16, 32], ..PrepareConfig::default() };
     let tokenizer = Arc::new(support::byte_tokenizer(folder.path()));
     let prepare = Prepare::new(

@@ -248,20 +248,76 @@ fn a_damaged_row_group_is_an_error_of_its_batch() {
     assert_eq!(rows, 20);
 }
 
-#[test]
-fn a_changed_file_has_another_identity() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a.parquet");
-    let identity = || {
-        source::open(&config(&path), &FilterConfig::default(), &CaptionConfig::default()).unwrap().files()[0]
-            .identity
-            .clone()
+/// Identity and sample ids of every file that `uris` name.
+fn identities(uris: &[&Path]) -> Vec<(String, Vec<u64>)> {
+    let uris = uris.iter().map(|uri| uri.display().to_string()).collect();
+    let config = SourceConfig { uri: OneOrMany::Many(uris), ..config(Path::new("")) };
+    let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let ids = |unit: &InputUnit| {
+        let batches = read(source.as_ref(), unit);
+        batches.iter().flat_map(|b| b["sample_id"].as_primitive::<UInt64Type>().values().to_vec()).collect()
     };
-    write(&path, &table(4), 10);
-    let before = identity();
-    assert_eq!(before, identity());
-    write(&path, &table(5), 10);
-    assert_ne!(before, identity());
+    source.units().unwrap().iter().map(|unit| (unit.file.identity.clone(), ids(unit))).collect()
+}
+
+#[test]
+fn a_copied_folder_keeps_its_identities_and_sample_ids() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for folder in [here.path().to_owned(), there.path().join("deeper/pairs")] {
+        std::fs::create_dir_all(folder.join("part-1")).unwrap();
+        write(&folder.join("a.parquet"), &table(4), 10);
+        write(&folder.join("part-1/b.parquet"), &table(7), 10);
+    }
+    let globs = |folder: &Path| identities(&[&folder.join("**/*.parquet")]);
+    let before = globs(here.path());
+    assert_eq!(before.len(), 2);
+    assert_eq!(before, globs(&there.path().join("deeper/pairs")));
+    assert_eq!(before, identities(&[here.path()]), "a directory names the same files");
+    assert_eq!(before[0], identities(&[&here.path().join("a.parquet")])[0]);
+
+    std::fs::rename(here.path().join("a.parquet"), here.path().join("c.parquet")).unwrap();
+    let renamed = globs(here.path());
+    assert!(renamed.contains(&before[1]) && !renamed.contains(&before[0]));
+}
+
+#[test]
+fn a_byte_near_either_end_and_the_size_count_for_the_identity() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.bin");
+    let whole: Vec<u8> = (0..1_000_000_u32).map(|i| (i % 251) as u8).collect();
+    let identity = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let files = source::list(&[path.display().to_string()]).unwrap();
+        files[0].identity.clone()
+    };
+    let mut seen = std::collections::HashSet::from([identity(&whole)]);
+    for changed in [0, 65_535, 1_000_000 - 65_536, 999_999] {
+        let mut bytes = whole.clone();
+        bytes[changed] ^= 1;
+        assert!(seen.insert(identity(&bytes)), "byte {changed}");
+    }
+    for size in [0, 1, 100_000, 999_999] {
+        assert!(seen.insert(identity(&whole[..size])), "{size} bytes");
+    }
+    assert!(!seen.insert(identity(&whole)));
+}
+
+#[test]
+fn identical_files_are_kept_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
+    for folder in [&one, &two] {
+        std::fs::create_dir(folder).unwrap();
+        write(&folder.join("a.parquet"), &table(4), 10);
+    }
+    let both = identities(&[&one, &two]);
+    assert_ne!(both[0].0, both[1].0);
+    let mut ids: Vec<u64> = both.iter().flat_map(|(_, ids)| ids.clone()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 8);
+    assert_eq!(both, identities(&[&one, &two]), "the same every time");
+    assert_eq!(both[0], identities(&[&one])[0], "a twin changes nothing for the first");
 }
 
 #[test]

@@ -120,9 +120,8 @@ pub fn save_weights(tensors: &[(String, Tensor)], path: &Path) -> Result<(), Err
 /// If there are none, a file is not valid, or nothing can be written.
 pub fn copy_in_f32(from: &Path, to: &Path) -> Result<(), Error> {
     let paths = weight_files(from)?;
-    let is_transformers = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("model"))
-    };
+    let is_transformers =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("model"));
     let name = if paths.iter().any(is_transformers) { TRANSFORMERS_FILE } else { DIFFUSERS_FILE };
     let mut tensors = Vec::new();
     for path in paths {

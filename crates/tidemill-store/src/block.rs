@@ -2,11 +2,10 @@
 //! lie in the block as they are handed on.
 
 use bytes::Bytes;
+use tidemill_io::{Checksum, Location};
 
-use crate::checksum::Checksum;
 use crate::commit::{BlockEntry, Commit, FileEntry};
 use crate::error::{Error, Result};
-use crate::location::Location;
 
 /// A row group of a tensor file in memory.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use tidemill_io::Checksum;
 
-use crate::checksum::Checksum;
 use crate::layout::{COMMITS, Group, Split};
 
 /// What a unit is: some rows of one input file and everything that shapes what becomes of them.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
+use tidemill_io::Location;
 
 use crate::block::{Block, Joined};
 use crate::bucket::Bucket;
 use crate::commit::{Commit, Counts};
 use crate::error::{Error, Result};
 use crate::layout::{Group, MANIFEST, Split};
-use crate::location::Location;
 use crate::manifest::Manifest;
 use crate::rows::RowBatches;
 use crate::spec::{DatasetSpec, TensorSpec, is_dataset};

@@ -9,26 +9,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A path or URI that cannot be understood or opened.
-    #[error("`{uri}`: {problem}")]
-    Uri {
-        /// As given.
-        uri: String,
-        /// What is wrong and what would be right.
-        problem: String,
-    },
-    /// The object store refused or failed.
-    #[error("cannot {action} {uri}: {source}")]
-    Storage {
-        /// What was tried.
-        action: &'static str,
-        /// The object.
-        uri: String,
-        /// The store's reason.
-        source: object_store::Error,
-    },
-    /// The threads that do input and output could not be started.
-    #[error("cannot start the threads for input and output: {0}; raise the limit on processes")]
+    /// A place that cannot be understood or opened, or a store that refused or failed.
+    #[error(transparent)]
+    Storage(#[from] tidemill_io::Error),
+    /// The stream's threads could not be started.
+    #[error("cannot start the stream's threads: {0}; raise the limit on processes")]
     Threads(#[from] std::io::Error),
     /// There is no dataset.
     #[error("there is no dataset at {uri} (no dataset.json); run `tidemill preprocess`, or correct the path")]

@@ -9,9 +9,9 @@ use serde::Serialize;
 use crate::commit::{Commit, Digests, UnitId};
 use crate::error::{Error, Result};
 use crate::layout::{COMMITS, DATA, EMPTY_CAPTION, MANIFEST};
-use crate::location::{Entry, Location};
 use crate::manifest::{self, Manifest};
 use crate::writer;
+use tidemill_io::{Entry, Location};
 
 /// What may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,11 +11,11 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
+use tidemill_io::Location;
 
 use crate::commit::Commit;
 use crate::error::{Error, Result};
 use crate::layout::MANIFEST;
-use crate::location::Location;
 use crate::spec::Header;
 
 /// The key of the Parquet file's metadata under which the snapshot's header lies, as JSON.
@@ -83,7 +83,7 @@ impl Manifest {
         let key = key_of(self.number);
         let bytes = to_parquet(&self.header, &self.commits)
             .map_err(|problem| Error::Format { path: location.uri_of(&key), problem: problem.to_string() })?;
-        location.put_if_absent(&key, bytes)
+        Ok(location.put_if_absent(&key, bytes)?)
     }
 }
 
@@ -169,9 +169,10 @@ fn from_parquet(bytes: Bytes) -> Result<(Header, Vec<Commit>), Problem> {
 
 #[cfg(test)]
 mod tests {
+    use tidemill_io::Checksum;
+
     use super::*;
     use crate::bucket::Bucket;
-    use crate::checksum::Checksum;
     use crate::commit::{BlockEntry, Counts, Digests, FileEntry, UnitKey};
     use crate::layout::{Group, Split};
     use crate::spec::{DatasetSpec, EmptyCaption, FORMAT, ModelDigests, TensorSpec};

@@ -12,7 +12,7 @@ use crate::commit::FileEntry;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::layout::Group;
-use crate::location::Location;
+use tidemill_io::Location;
 
 /// An iterator over record batches; ends after its first error.
 pub struct RowBatches {

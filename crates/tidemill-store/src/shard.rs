@@ -14,12 +14,11 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
+use tidemill_io::{Checksum, Location, Upload};
 
-use crate::checksum::Checksum;
 use crate::commit::{BlockEntry, FileEntry};
 use crate::error::{Error, Result};
 use crate::layout::Group;
-use crate::location::{Location, Upload};
 use crate::spec::TensorSpec;
 
 /// Rows of a row group of `rows.parquet`.

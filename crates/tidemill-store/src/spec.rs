@@ -7,12 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tidemill_io::{Checksum, Location};
 
 use crate::bucket::Bucket;
-use crate::checksum::Checksum;
 use crate::error::{Error, Result};
 use crate::layout::{DATASET, EMPTY_CAPTION, Split};
-use crate::location::Location;
 
 /// The version of the format that this code writes and reads.
 pub const FORMAT: u32 = 1;

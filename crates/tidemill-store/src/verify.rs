@@ -3,13 +3,12 @@
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaDataReader;
 use serde::Serialize;
+use tidemill_io::{Checksum, Location};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::checksum::Checksum;
 use crate::commit::FileEntry;
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::location::Location;
 
 /// Bytes read at a time.
 const CHUNK: u64 = 16 << 20;

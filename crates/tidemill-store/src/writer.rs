@@ -7,6 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use tidemill_io::Location;
 
 use self::earlier::Earlier;
 pub use self::earlier::Known;
@@ -14,7 +15,6 @@ use self::rows::UnitRows;
 use crate::commit::{Commit, UnitId, UnitKey};
 use crate::error::{Error, Result};
 use crate::layout::{COMMITS, DATA};
-use crate::location::Location;
 use crate::manifest::Manifest;
 use crate::spec::{DatasetSpec, Header};
 
@@ -171,7 +171,7 @@ impl UnitWriter {
                 let ours = theirs.attempt == commit.attempt;
                 Ok(if ours { Outcome::Committed(commit) } else { Outcome::Superseded(theirs) })
             }
-            (None, Err(error)) => Err(error),
+            (None, Err(error)) => Err(error.into()),
             (None, Ok(_)) => Err(Error::Format {
                 path: location.uri_of(&key),
                 problem: "the commit was there and is gone; run `tidemill preprocess` again".into(),

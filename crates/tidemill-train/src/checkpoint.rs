@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tch::{Kind, Tensor};
-use tidemill_store::Location;
+use tidemill_io::Location;
 use tidemill_store::stream::StreamState;
 
 /// Where a run stands.

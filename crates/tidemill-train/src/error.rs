@@ -48,6 +48,9 @@ pub enum Error {
     /// The model failed.
     #[error(transparent)]
     Model(#[from] tidemill_models::Error),
+    /// Checkpoints could not be read or written.
+    #[error(transparent)]
+    Storage(#[from] tidemill_io::Error),
     /// The dataset could not be read.
     #[error(transparent)]
     Store(#[from] tidemill_store::Error),

@@ -104,7 +104,7 @@ impl Error {
         use tidemill_data::Error as Data;
         match self {
             Self::RunFile(_) | Self::Arguments(_) | Self::Missing { .. } | Self::Memory { .. } => 2,
-            Self::Data(Data::Arrow(_) | Data::Threads(_)) => 1,
+            Self::Data(Data::Arrow(_) | Data::Storage(_)) => 1,
             Self::Data(_) => 2,
             Self::Models(error) => models_exit_code(error),
             Self::Store(error) => store_exit_code(error),
@@ -132,7 +132,7 @@ impl Error {
 fn store_exit_code(error: &tidemill_store::Error) -> u8 {
     use tidemill_store::Error as Store;
     match error {
-        Store::Uri { .. }
+        Store::Storage(tidemill_io::Error::Uri { .. })
         | Store::NoDataset { .. }
         | Store::NoManifest { .. }
         | Store::Config { .. }

@@ -10,11 +10,12 @@ use futures::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStoreExt};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
+use tidemill_io::block_on;
+use tidemill_io::uri::{self, Address};
 
 use crate::columns::is_text;
 use crate::error::{Error, Result};
 use crate::source::object::ObjectReader;
-use crate::uri::{self, Location};
 
 /// Takes an entry, or says what is wrong with it.
 type Take<'a> = dyn FnMut(&str) -> Result<(), String> + 'a;
@@ -26,16 +27,12 @@ type Take<'a> = dyn FnMut(&str) -> Result<(), String> + 'a;
 /// If nothing is there, a file cannot be read, or `take` refuses an entry; the message names file and line or row.
 pub fn for_each_entry(key: &str, uris: &[String], take: &mut Take) -> Result<()> {
     let fail = |problem: String| Error::Config { key: key.to_owned(), problem };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    block_on(async {
         for uri in uris {
-            let unreachable = |error| match error {
-                Error::Uri { uri, problem } => fail(format!("`{uri}`: {problem}")),
-                other => other,
-            };
-            let location = uri::parse(uri).map_err(unreachable)?;
-            for (uri, meta) in location.expand().await.map_err(unreachable)? {
-                read(&location, &uri, meta, take).await.map_err(|problem| fail(format!("{uri}{problem}")))?;
+            let unreachable = |error: tidemill_io::Error| fail(error.to_string());
+            for (uri, meta) in uri::parse(uri).map_err(unreachable)?.expand().await.map_err(unreachable)? {
+                let file = uri::parse(&uri).map_err(unreachable)?;
+                read(file, &uri, meta, take).await.map_err(|problem| fail(format!("{uri}{problem}")))?;
             }
         }
         Ok(())
@@ -43,23 +40,23 @@ pub fn for_each_entry(key: &str, uris: &[String], take: &mut Take) -> Result<()>
 }
 
 /// One file; the error is what follows its name.
-async fn read(location: &Location, uri: &str, meta: ObjectMeta, take: &mut Take<'_>) -> Result<(), String> {
+async fn read(file: Address, uri: &str, meta: ObjectMeta, take: &mut Take<'_>) -> Result<(), String> {
     let lines = Lines { take, number: 0, rest: Vec::new() };
     if uri.ends_with(".parquet") {
-        read_parquet(location, meta, lines.take).await
+        read_parquet(file, &meta, lines.take).await
     } else if uri.ends_with(".gz") {
         let mut decoder = MultiGzDecoder::new(lines);
-        copy(location, &meta, &mut decoder).await?;
+        copy(&file, &meta, &mut decoder).await?;
         decoder.finish().map_err(|e| text(&e))?.finish().map_err(|e| text(&e))
     } else {
         let mut lines = lines;
-        copy(location, &meta, &mut lines).await?;
+        copy(&file, &meta, &mut lines).await?;
         lines.finish().map_err(|e| text(&e))
     }
 }
 
-async fn copy(location: &Location, meta: &ObjectMeta, to: &mut impl Write) -> Result<(), String> {
-    let object = location.store.get(&meta.location).await;
+async fn copy(file: &Address, meta: &ObjectMeta, to: &mut impl Write) -> Result<(), String> {
+    let object = file.store.get(&meta.location).await;
     let mut pieces = object.map_err(|e| format!(": cannot be read: {e}"))?.into_stream();
     while let Some(piece) = pieces.try_next().await.map_err(|e| format!(": cannot be read: {e}"))? {
         to.write_all(&piece).map_err(|e| text(&e))?;
@@ -123,9 +120,9 @@ impl Write for Lines<'_, '_> {
     }
 }
 
-async fn read_parquet(location: &Location, meta: ObjectMeta, take: &mut Take<'_>) -> Result<(), String> {
+async fn read_parquet(address: Address, meta: &ObjectMeta, take: &mut Take<'_>) -> Result<(), String> {
     let fail = |e: parquet::errors::ParquetError| format!(": cannot be read as Parquet: {e}");
-    let reader = ObjectReader { store: location.store.clone(), path: meta.location, size: meta.size };
+    let reader = ObjectReader { address, size: meta.size };
     let builder = ParquetRecordBatchStreamBuilder::new(reader).await.map_err(fail)?;
     let fields = builder.schema().fields().clone();
     let texts: Vec<usize> = (0..fields.len()).filter(|&i| is_text(fields[i].data_type())).collect();

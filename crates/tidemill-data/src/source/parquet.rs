@@ -1,26 +1,25 @@
-//! Parquet files with the encoded image in a binary column, read through `object_store`: only the footer and the
+//! Parquet files with the encoded image in a binary column, read through `tidemill_io`: only the footer and the
 //! column chunks that are needed are fetched. Units end at row-group boundaries.
 
-use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Schema, SchemaRef};
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt};
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader};
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use parquet::errors::ParquetError;
-use tokio::runtime::Runtime;
+use tidemill_io::{block_on, uri};
 
+use super::list::list;
 use super::object::ObjectReader;
+use super::row_groups::RowGroups;
 use super::{Batches, InputFile, InputUnit, Source, identified_schema, identify, key_name, needed_columns};
 use crate::caption::config::CaptionConfig;
 use crate::columns::Place;
 use crate::config::{FilterConfig, SourceConfig};
 use crate::error::{Error, Result};
-use crate::uri;
 
 /// Footers read at the same time while cutting units.
 const CONCURRENT_FOOTERS: usize = 16;
@@ -33,7 +32,6 @@ pub struct ParquetSource {
     schema: SchemaRef,
     rows_per_unit: u64,
     rows_per_batch: usize,
-    runtime: Arc<Runtime>,
 }
 
 impl ParquetSource {
@@ -42,23 +40,15 @@ impl ParquetSource {
     /// # Errors
     /// As [`super::open`].
     pub fn open(config: &SourceConfig, filter: &FilterConfig, caption: &CaptionConfig) -> Result<Self> {
-        // One thread moves bytes; decoding happens on the threads that call `read`.
-        let runtime = Arc::new(
-            tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(1)
-                .thread_name("tidemill-source")
-                .enable_time()
-                .build()?,
-        );
-        let files = runtime.block_on(list(config.uri.as_slice()))?;
+        let files = list(config.uri.as_slice())?;
         let needed = needed_columns(config, filter, caption)?;
         let footer = match files.first() {
-            Some(first) => runtime.block_on(Footer::open(first))?,
+            Some(first) => block_on(Footer::open(first))?,
             None => return Err(Error::Config { key: "source.uri".into(), problem: "names no file".into() }),
         };
         let schema = identified_schema(&footer.columns(&needed)?, key_name(config));
         let (rows_per_unit, rows_per_batch) = (config.rows_per_unit, config.rows_per_batch);
-        Ok(Self { files, needed, schema, rows_per_unit, rows_per_batch, runtime })
+        Ok(Self { files, needed, schema, rows_per_unit, rows_per_batch })
     }
 
     async fn units_of(&self, file: &InputFile) -> Result<Vec<InputUnit>> {
@@ -83,7 +73,7 @@ impl Source for ParquetSource {
             .map(|file| self.units_of(file))
             .buffered(CONCURRENT_FOOTERS)
             .try_concat();
-        let units = self.runtime.block_on(units)?;
+        let units = block_on(units)?;
         if units.is_empty() {
             let file = self.files.iter().map(|file| file.uri.as_str()).collect::<Vec<_>>().join(", ");
             return Err(Error::Read { file, problem: "there are no rows at all".into() });
@@ -92,40 +82,16 @@ impl Source for ParquetSource {
     }
 
     fn read(&self, unit: &InputUnit) -> Result<Batches> {
-        let stream = self.runtime.block_on(async {
-            Footer::open(&unit.file).await?.stream(&unit.rows, &self.needed, self.rows_per_batch)
-        })?;
+        let footer = block_on(Footer::open(&unit.file))?;
         Ok(Box::new(UnitReader {
-            runtime: self.runtime.clone(),
-            stream: Box::pin(stream),
+            groups: footer.row_groups_of(&unit.rows, &self.needed, self.rows_per_batch)?,
+            batches: None,
             file: unit.file.clone(),
             schema: self.schema.clone(),
             row: unit.rows.start,
             end: unit.rows.end,
         }))
     }
-}
-
-/// Every file of every URI, once, with its identity.
-async fn list(uris: &[String]) -> Result<Vec<InputFile>> {
-    let mut files: Vec<InputFile> = Vec::new();
-    let mut seen = HashSet::new();
-    for uri in uris {
-        let location = uri::parse(uri)?;
-        for (uri, meta) in location.expand().await? {
-            if !seen.insert(uri.clone()) {
-                continue;
-            }
-            // An inode is part of local entity tags, so that they change when a file is merely copied.
-            let version = match meta.e_tag {
-                Some(tag) if !location.is_local() => tag,
-                _ => meta.last_modified.to_rfc3339(),
-            };
-            let identity = blake3::hash(format!("{uri}\n{}\n{version}", meta.size).as_bytes()).to_hex();
-            files.push(InputFile { uri, size: meta.size, identity: identity.to_string() });
-        }
-    }
-    Ok(files)
 }
 
 /// Joins neighbouring row groups until a unit has at least `target` rows.
@@ -154,11 +120,10 @@ impl<'a> Footer<'a> {
                 "the file is empty (0 bytes), no Parquet; write it again or take it out of source.uri";
             return Err(Error::Read { file: file.uri.clone(), problem: problem.into() });
         }
-        let location = uri::parse(&file.uri)?;
-        let mut reader = ObjectReader { path: location.key()?, store: location.store, size: file.size };
+        let mut reader = ObjectReader { address: uri::parse(&file.uri)?, size: file.size };
         let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new())
             .await
-            .map_err(|e| unreadable(file, &e))?;
+            .map_err(|e| unreadable(file, e))?;
         Ok(Self { file, reader, metadata })
     }
 
@@ -192,61 +157,73 @@ impl<'a> Footer<'a> {
         Ok(Schema::new(fields.collect::<Result<Vec<_>>>()?))
     }
 
-    /// Batches of the needed columns over a row range.
-    fn stream(
+    /// The row groups of a row range, with the needed columns only.
+    fn row_groups_of(
         self,
         rows: &Range<u64>,
         needed: &[(String, String)],
         batch_rows: usize,
-    ) -> Result<impl Stream<Item = Result<RecordBatch, ParquetError>> + Send + use<>> {
+    ) -> Result<RowGroups> {
         let groups = self.row_groups();
         let touched: Vec<usize> =
             (0..groups.len()).filter(|&g| groups[g].start < rows.end && groups[g].end > rows.start).collect();
         let skipped = touched.first().map_or(0, |&g| rows.start.saturating_sub(groups[g].start));
-        let file = self.file;
         let schema = self.metadata.schema().clone();
         let roots = (0..schema.fields().len())
             .filter(|&i| needed.iter().any(|(name, _)| name == schema.field(i).name()));
-        let mask = ProjectionMask::roots(self.metadata.metadata().file_metadata().schema_descr(), roots);
-        ParquetRecordBatchStreamBuilder::new_with_metadata(self.reader, self.metadata)
+        let metadata = self.metadata.metadata().clone();
+        let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), roots);
+        let size = |group: &usize| {
+            let columns = metadata.row_group(*group).columns().iter().enumerate();
+            let needed = columns.filter(|(leaf, _)| mask.leaf_included(*leaf));
+            needed.map(|(_, column)| u64::try_from(column.compressed_size()).unwrap_or(0)).sum()
+        };
+        let sizes = touched.iter().map(size).collect();
+        let stream = ParquetRecordBatchStreamBuilder::new_with_metadata(self.reader, self.metadata)
             .with_projection(mask)
             .with_row_groups(touched)
             .with_offset(usize::try_from(skipped).unwrap_or(usize::MAX))
             .with_limit(usize::try_from(rows.end - rows.start).unwrap_or(usize::MAX))
             .with_batch_size(batch_rows)
             .build()
-            .map_err(|e| unreadable(file, &e))
+            .map_err(|e| unreadable(self.file, e))?;
+        RowGroups::new(stream, sizes)
     }
 }
 
-/// The batches of one unit, pulled from the asynchronous stream on the caller's thread.
-struct UnitReader<S> {
-    runtime: Arc<Runtime>,
-    stream: S,
+/// The batches of one unit, decoded on the caller's thread.
+struct UnitReader {
+    groups: RowGroups,
+    /// What is left of the row group in hand.
+    batches: Option<ParquetRecordBatchReader>,
     file: InputFile,
     schema: SchemaRef,
     row: u64,
     end: u64,
 }
 
-impl<S: Stream<Item = Result<RecordBatch, ParquetError>> + Unpin> Iterator for UnitReader<S> {
+impl UnitReader {
+    fn next_batch(&mut self) -> Result<RecordBatch, ParquetError> {
+        loop {
+            if let Some(batch) = self.batches.as_mut().and_then(Iterator::next) {
+                return Ok(batch?);
+            }
+            let (row, end) = (self.row, self.end);
+            self.batches = Some(self.groups.next_group()?.ok_or_else(|| {
+                ParquetError::EOF(format!("it ends at row {row} where {end} were promised; did it change?"))
+            })?);
+        }
+    }
+}
+
+impl Iterator for UnitReader {
     type Item = Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.row >= self.end {
             return None;
         }
-        let next = self.runtime.block_on(self.stream.next());
-        let batch = match next {
-            Some(batch) => batch.map_err(|e| unreadable(&self.file, &e)),
-            None => Err(Error::Read {
-                file: self.file.uri.clone(),
-                problem: format!(
-                    "it ends at row {} where {} were promised; did it change?",
-                    self.row, self.end
-                ),
-            }),
-        };
+        let batch = self.next_batch().map_err(|e| unreadable(&self.file, e));
         let first_row = self.row;
         match &batch {
             Ok(batch) => self.row += batch.num_rows() as u64,
@@ -256,7 +233,15 @@ impl<S: Stream<Item = Result<RecordBatch, ParquetError>> + Unpin> Iterator for U
     }
 }
 
-fn unreadable(file: &InputFile, error: &ParquetError) -> Error {
+/// Says whether the store failed or the file is damaged.
+fn unreadable(file: &InputFile, error: ParquetError) -> Error {
+    let error = match error {
+        ParquetError::External(error) => match error.downcast::<tidemill_io::Error>() {
+            Ok(error) => return (*error).into(),
+            Err(error) => ParquetError::External(error),
+        },
+        error => error,
+    };
     let problem =
         format!("{error}; the file is no Parquet, only half written, or damaged ({} bytes)", file.size);
     Error::Read { file: file.uri.clone(), problem }

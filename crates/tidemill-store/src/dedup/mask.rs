@@ -14,7 +14,7 @@ use parquet::file::properties::WriterProperties;
 use super::{DedupConfig, Duplicate, Reason, Row};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::location::Location;
+use tidemill_io::Location;
 
 /// The folder of the masks.
 const MASKS: &str = "masks";

@@ -10,10 +10,10 @@ use crate::block::Block;
 use crate::commit::{Commit, FileEntry, UnitId, UnitKey};
 use crate::error::Result;
 use crate::layout::{Group, Split};
-use crate::location::Location;
 use crate::manifest::Manifest;
 use crate::rows::read_rows_file;
 use crate::spec::TensorSpec;
+use tidemill_io::Location;
 
 /// The commits of the newest snapshot, by the rows that they are about.
 #[derive(Debug, Default)]

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, RecordBatch, StringArray};
 use arrow::datatypes::Schema;
+use tidemill_io::Location;
 
 use super::split::SplitWriter;
 use super::tensors::{BatchTensors, column, find};
 use crate::commit::{Commit, Counts, FileEntry};
 use crate::error::{Error, Result};
 use crate::layout::Split;
-use crate::location::Location;
 use crate::shard::ShardWriter;
 use crate::spec::DatasetSpec;
 

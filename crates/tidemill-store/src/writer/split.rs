@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 
+use tidemill_io::Location;
+
 use super::earlier::EarlierColumn;
 use super::tensors::BatchTensors;
 use crate::commit::{Commit, FileEntry};
 use crate::error::Result;
 use crate::layout::{Group, Split};
-use crate::location::Location;
 use crate::shard::ShardWriter;
 use crate::spec::{DatasetSpec, TensorSpec};
 

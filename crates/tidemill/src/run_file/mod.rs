@@ -197,8 +197,8 @@ impl Run {
         if file.name.is_empty() || file.name.contains(['/', '\\']) {
             return Err(self.refuse("name", "must be a plain name, for folders are called after it"));
         }
-        if file.output.contains("://") && !file.output.starts_with("file://") {
-            return Err(self.refuse("output", "this version writes to local folders only; give a path"));
+        if file.output.starts_with("http://") || file.output.starts_with("https://") {
+            return Err(self.refuse("output", "http can only be read; give a path, s3://, gs:// or az://"));
         }
         if !(0.0..1.0).contains(&file.validation.share) {
             return Err(self.refuse("validation.share", "must be at least 0 and less than 1"));
@@ -237,6 +237,11 @@ impl Run {
     /// # Errors
     /// A value in `[train]` that makes no sense, no phase, or a phase whose images would be of several sizes.
     pub fn validate_train(&self) -> Result<()> {
+        if self.file.output.contains("://") {
+            let message = "training writes metrics and pictures into a local folder: give a path here, and put \
+                           checkpoints into a bucket with checkpoint.uri";
+            return Err(self.refuse("output", message));
+        }
         self.file.train.validate().map_err(|error| match error {
             tidemill_train::Error::Config { key, message } => self.refuse(&key, message),
             error => error.into(),

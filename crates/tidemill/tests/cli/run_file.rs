@@ -83,7 +83,7 @@ const CASES: &[Case] = &[
         &["run.toml:2:27", "dedup.near.phash_distance: 20 is more than 8"],
     ),
     ("name = \"a/b\"", &[], &["run.toml:1:8", "plain name"]),
-    ("output = \"s3://bucket/x\"", &[], &["run.toml:1:10", "local folders only"]),
+    ("output = \"https://host/x\"", &[], &["run.toml:1:10", "http can only be read"]),
     ("[sample]\nsteps = 0", &[], &["run.toml:2:9", "sample.steps: 0"]),
     (
         "[prepare]\nresolutions = [64]\n[[train.phase]]\nresolution = 128\nsteps = 10",

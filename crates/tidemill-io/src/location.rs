@@ -1,65 +1,55 @@
-//! A place where objects live, given by a path or URI, with blocking operations on keys below it. All
-//! locations share one small tokio runtime; nothing here may be called from inside another.
+//! A folder, local or in a bucket, with blocking operations on the keys below it. All locations share one small
+//! tokio runtime; nothing here may be called from inside another.
 
 use std::future::Future;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use object_store::buffered::BufWriter;
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::io::AsyncWriteExt;
-use tokio::runtime::{Builder, Runtime};
-use url::Url;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::checksum::Checksum;
 use crate::error::{Error, Result};
+use crate::runtime::{block_on, runtime};
+use crate::store::{self, Limits};
+use crate::uri;
 
 /// Small objects fetched at a time.
 const GETS_IN_FLIGHT: usize = 64;
 
-/// Bytes of one part of an upload; S3 wants at least 5 MiB.
+/// Bytes of one part of an upload; S3 wants at least 5 MiB. Smaller objects are put by one request.
 const PART_BYTES: usize = 8 << 20;
 
-/// A folder of an object store.
+/// A folder of files or objects.
 #[derive(Debug, Clone)]
 pub struct Location {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
     uri: String,
+    limits: Limits,
 }
 
 impl Location {
-    /// Understands a local path, `file://`, or the URI of any store this build knows. Nothing is read or made.
+    /// Understands a local path or a URI, as [`uri::parse`] does. Nothing is read or made.
     ///
     /// # Errors
     /// [`Error::Uri`] if the scheme is not known or the path is none.
     pub fn open(uri: &str) -> Result<Self> {
-        let fail = |problem: String| Error::Uri { uri: uri.into(), problem };
-        let Some((scheme, _)) = uri.split_once("://") else { return Self::local(uri) };
-        let url = Url::parse(uri).map_err(|e| fail(e.to_string()))?;
-        if scheme == "file" {
-            let path = url.to_file_path().map_err(|()| fail("is no absolute local path".into()))?;
-            return Self::local(&path.to_string_lossy());
+        let address = uri::parse(uri)?;
+        if address.is_http() {
+            let problem =
+                "http can only be read, file by file; give a local path, s3://, gs:// or az://".into();
+            return Err(Error::Uri { uri: uri.into(), problem });
         }
-        let options = std::env::vars().map(|(name, value)| (name.to_lowercase(), value));
-        let (store, prefix) = object_store::parse_url_opts(&url, options).map_err(|e| {
-            fail(format!("cannot be opened ({e}); local paths and file:// work in every build"))
-        })?;
-        Ok(Self { store: store.into(), prefix, uri: uri.trim_end_matches('/').into() })
-    }
-
-    fn local(path: &str) -> Result<Self> {
-        let fail = |problem: String| Error::Uri { uri: path.into(), problem };
-        let absolute = std::path::absolute(path).map_err(|e| fail(e.to_string()))?;
-        let prefix = Path::from_absolute_path(&absolute).map_err(|e| fail(e.to_string()))?;
-        let uri = absolute.to_string_lossy().trim_end_matches('/').to_owned();
-        Ok(Self { store: Arc::new(LocalFileSystem::new()), prefix, uri })
+        let prefix = address.key()?;
+        let uri = address.uri().trim_end_matches('/').to_owned();
+        Ok(Self { prefix, uri, store: address.store, limits: address.limits })
     }
 
     /// Path or URI of the folder, for messages.
@@ -72,29 +62,41 @@ impl Location {
         format!("{}/{key}", self.uri)
     }
 
-    /// Puts an object, replacing what was there.
+    /// Puts an object of any size, replacing what was there.
     ///
     /// # Errors
     /// [`Error::Storage`].
     pub fn put(&self, key: &str, bytes: Bytes) -> Result<()> {
+        if bytes.len() > PART_BYTES {
+            let mut upload = self.upload(key);
+            for start in (0..bytes.len()).step_by(PART_BYTES) {
+                upload.write(bytes.slice(start..bytes.len().min(start + PART_BYTES)))?;
+            }
+            return upload.finish().map(|_| ());
+        }
         let path = self.path(key);
         self.wait("write", key, async { self.store.put(&path, bytes.into()).await })?;
         Ok(())
     }
 
-    /// Puts an object unless there is one: `false` if there was. Of any number of callers exactly one gets
-    /// `true`. After an error the object may or may not be there.
+    /// Puts an object unless there is one: `false` if there was. Of any number of callers at most one gets `true`,
+    /// and exactly one if no answer is lost: when a put arrives but its answer does not, the next try finds the
+    /// object there and gives `false`. Whoever needs to know looks whose object it is. After an error the object may
+    /// or may not be there.
     ///
     /// # Errors
     /// [`Error::Storage`].
     pub fn put_if_absent(&self, key: &str, bytes: Bytes) -> Result<bool> {
         let path = self.path(key);
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         self.wait("write", key, async {
-            match self.store.put_opts(&path, bytes.into(), options).await {
-                Ok(_) => Ok(true),
-                Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
-                Err(error) => Err(error),
+            let mut retries = self.limits.retries();
+            loop {
+                let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+                match self.store.put_opts(&path, bytes.clone().into(), options).await {
+                    Ok(_) => return Ok(true),
+                    Err(object_store::Error::AlreadyExists { .. }) => return Ok(false),
+                    Err(error) => retries.after(error).await?,
+                }
             }
         })
     }
@@ -115,7 +117,7 @@ impl Location {
     pub fn get_if_present(&self, key: &str) -> Result<Option<Bytes>> {
         match self.get(key) {
             Ok(bytes) => Ok(Some(bytes)),
-            Err(Error::Storage { source: object_store::Error::NotFound { .. }, .. }) => Ok(None),
+            Err(error) if error.is_not_found() && !error.is_bucket_missing() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -129,7 +131,7 @@ impl Location {
             let get = async { self.store.get(&self.path(key)).await?.bytes().await };
             get.await.map_err(|source| self.failure("read", key, source))
         });
-        runtime()?.block_on(gets.buffered(GETS_IN_FLIGHT).try_collect())
+        block_on(gets.buffered(GETS_IN_FLIGHT).try_collect())
     }
 
     /// Gets some bytes of an object.
@@ -155,8 +157,7 @@ impl Location {
     /// [`Error::Storage`].
     pub fn entries(&self, folder: &str) -> Result<Vec<Entry>> {
         let path = self.path(folder);
-        let found: Vec<ObjectMeta> =
-            self.wait("list", folder, async { self.store.list(Some(&path)).try_collect().await })?;
+        let found = self.wait("list", folder, store::list(self.store.as_ref(), &path, &self.limits))?;
         let entry = |meta: &ObjectMeta| {
             let parts = meta.location.prefix_match(&self.prefix)?;
             let key = parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/");
@@ -253,17 +254,6 @@ impl Upload {
     }
 }
 
-/// The runtime that all locations share.
-fn runtime() -> Result<&'static Runtime> {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    if let Some(runtime) = RUNTIME.get() {
-        return Ok(runtime);
-    }
-    let runtime =
-        Builder::new_multi_thread().worker_threads(2).thread_name("tidemill-io").enable_all().build()?;
-    Ok(RUNTIME.get_or_init(|| runtime))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,6 +307,6 @@ mod tests {
     #[test]
     fn unknown_schemes_are_refused_by_name() {
         let message = Location::open("ftp://host/x").unwrap_err().to_string();
-        assert!(message.contains("ftp://host/x") && message.contains("local paths"), "{message}");
+        assert!(message.contains("ftp://host/x") && message.contains("local path"), "{message}");
     }
 }

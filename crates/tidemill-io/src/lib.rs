@@ -1,0 +1,18 @@
+//! Files and object stores behind one path or URI. [`uri`] understands what a user writes (a local path, `file://`,
+//! `s3://`, `gs://`, `az://`, `http(s)://`, with globs or without), [`Location`] is a folder to read and write, and
+//! [`store`] is the one place that knows credentials, time-outs and retries. Nothing here knows of Arrow or torch.
+
+pub mod error;
+pub mod location;
+pub mod store;
+pub mod uri;
+
+mod checksum;
+mod runtime;
+
+pub use checksum::Checksum;
+pub use error::{Error, Result};
+pub use location::{Entry, Location, Upload};
+pub use runtime::{block_on, runtime};
+pub use store::Limits;
+pub use uri::Address;

@@ -1,0 +1,75 @@
+//! A dataset in a bucket: several writers race for every unit while the store has its bad moments, and what is read
+//! afterwards is what one undisturbed writer would have written into a folder.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::path::Path;
+use std::time::Duration;
+
+use support::{check_tensors, hash, open, plan, seed, spec, tally, write_dataset, write_unit, writer};
+use tidemill_io::{Limits, store};
+use tidemill_store::{Bucket, Outcome, Split};
+use tidemill_testing::{Fault, S3Server};
+
+const UNITS: [u64; 5] = [150, 70, 1, 220, 90];
+
+fn connect(server: &S3Server, uri: &str) {
+    let settings = server.settings();
+    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let limits = Limits {
+        first_pause: Duration::from_millis(1),
+        longest_pause: Duration::from_millis(5),
+        ..Limits::default()
+    };
+    store::connect(uri, &settings, limits).unwrap();
+}
+
+#[test]
+fn racing_writers_in_a_bucket_make_the_dataset_of_one_writer() {
+    let server = S3Server::start(&["race"]);
+    connect(&server, "s3://race");
+    let uri = Path::new("s3://race/some/dataset");
+    let all = [Fault::Status(500), Fault::Refuse, Fault::LoseAnswer, Fault::Status(503), Fault::None];
+    let faults = (0..400).map(|i| all[(hash(i, seed()) % 20).min(4) as usize]);
+
+    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        let work = |i: u64| {
+            let writer = writer(uri, spec(64, 0.1));
+            let units = (0..UNITS.len()).map(|unit| (unit + i as usize) % UNITS.len());
+            units.map(|u| write_unit(&writer, u as u64, UNITS[u], 40)).collect::<Vec<_>>()
+        };
+        let threads: Vec<_> = (0..4).map(|i| scope.spawn(move || work(i))).collect();
+        server.fail_next(faults);
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    server.stop_failing();
+
+    let won = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Committed(_)));
+    assert!(tally(won.map(|o| o.commit().id.to_string())).values().eq(&[1; UNITS.len()]));
+    let manifest = writer(uri, spec(64, 0.1)).snapshot(&plan(&UNITS)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (_, alone) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
+    assert_eq!(manifest.digest(), alone.digest());
+
+    let (remote, local) = (open(uri), open(folder.path()));
+    assert_eq!(remote.totals(), local.totals());
+    assert_eq!(remote.verify(|_| {}).damaged, []);
+    let tensors = remote.tensors(Split::Train, Bucket::square(64), 1000).unwrap();
+    assert_eq!(tensors, local.tensors(Split::Train, Bucket::square(64), 1000).unwrap());
+    check_tensors(remote.spec(), Bucket::square(64), &tensors.sample_ids, &tensors.latents, &tensors.text);
+}
+
+#[test]
+fn a_bucket_without_a_dataset_and_one_that_is_missing_are_told_apart() {
+    let server = S3Server::start(&["empty"]);
+    for (uri, message) in
+        [("s3://empty/x", "there is no dataset at s3://empty/x"), ("s3://gone/x", "no such bucket")]
+    {
+        connect(&server, uri);
+        let error = tidemill_store::Dataset::open(uri).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
