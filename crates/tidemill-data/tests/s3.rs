@@ -13,7 +13,7 @@ use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use tidemill_data::config::{Columns, OneOrMany};
-use tidemill_data::{FilterConfig, SourceConfig, source};
+use tidemill_data::{CaptionConfig, FilterConfig, SourceConfig, source};
 use tidemill_io::{Limits, store};
 use tidemill_testing::{Fault, Request, S3Server};
 
@@ -92,7 +92,7 @@ fn only_the_footer_and_the_needed_column_chunks_are_fetched() {
         server.put("pairs", name, file.clone());
     }
     connect(&server, "s3://pairs");
-    let source = source::open(&config("s3://pairs/train/*.parquet"), &FilterConfig::default()).unwrap();
+    let source = source::open(&config("s3://pairs/train/*.parquet"), &FilterConfig::default(), &CaptionConfig::default()).unwrap();
     let uris: Vec<_> = source.files().iter().map(|file| file.uri.as_str()).collect();
     assert_eq!(uris, ["s3://pairs/train/a.parquet", "s3://pairs/train/b.parquet"]);
 
@@ -137,7 +137,7 @@ fn the_next_row_group_comes_while_one_is_decoded() {
     server.put("ahead", "a.parquet", file());
     connect(&server, "s3://ahead");
     let config = SourceConfig { rows_per_unit: 1000, ..config("s3://ahead/a.parquet") };
-    let source = source::open(&config, &FilterConfig::default()).unwrap();
+    let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
     let unit = source.units().unwrap().remove(0);
     let mut batches = source.read(&unit).unwrap();
     server.take_requests();
@@ -164,7 +164,7 @@ fn a_file_is_read_over_http() {
     server.put("public", "a b.parquet", file());
     let [(_, endpoint), ..] = server.settings();
     let source =
-        source::open(&config(&format!("{endpoint}/public/a%20b.parquet")), &FilterConfig::default()).unwrap();
+        source::open(&config(&format!("{endpoint}/public/a%20b.parquet")), &FilterConfig::default(), &CaptionConfig::default()).unwrap();
     let units = source.units().unwrap();
     let rows = |unit| source.read(unit).unwrap().map(|batch| batch.unwrap().num_rows()).sum::<usize>();
     assert_eq!(units.iter().map(rows).sum::<usize>(), GROUPS * GROUP_ROWS);
@@ -175,7 +175,7 @@ fn a_store_that_fails_is_no_damaged_file() {
     let server = S3Server::start(&["failing"]);
     server.put("failing", "a.parquet", file());
     connect(&server, "s3://failing");
-    let source = source::open(&config("s3://failing/a.parquet"), &FilterConfig::default()).unwrap();
+    let source = source::open(&config("s3://failing/a.parquet"), &FilterConfig::default(), &CaptionConfig::default()).unwrap();
     let units = source.units().unwrap();
     server.fail_next([Fault::Status(503), Fault::BreakBody(1000), Fault::Refuse]);
     assert_eq!(source.read(&units[0]).unwrap().map(|batch| batch.unwrap().num_rows()).sum::<usize>(), 20);
@@ -194,7 +194,7 @@ fn an_overwritten_object_has_another_identity_and_a_copied_one_the_same() {
     connect(&server, "s3://one");
     connect(&server, "s3://other");
     let identity =
-        |uri: &str| source::open(&config(uri), &FilterConfig::default()).unwrap().files()[0].identity.clone();
+        |uri: &str| source::open(&config(uri), &FilterConfig::default(), &CaptionConfig::default()).unwrap().files()[0].identity.clone();
     server.put("one", "x/a.parquet", file());
     server.put("other", "y/z/a.parquet", file());
     let before = identity("s3://one/x/*.parquet");
