@@ -32,7 +32,10 @@ impl Place<'_> {
     /// Checks a column's type against the part it plays; carried columns may be anything.
     pub fn check(&self, data_type: &DataType) -> Result<()> {
         let (fits, expected) = match self.wanted_by {
-            "source.columns.image" => (is_binary(data_type), IMAGE),
+            "source.columns.image" => (
+                is_image(data_type),
+                "Binary, LargeBinary, BinaryView, a struct {bytes, path}, or strings that are paths or URIs",
+            ),
             "source.columns.caption" => (is_text(data_type) || is_binary(data_type), TEXT),
             "source.columns.key" => (is_text(data_type) || data_type.is_integer(), "strings or integers"),
             "source.columns.width" | "source.columns.height" | "filter.score" => {
@@ -48,7 +51,20 @@ const IMAGE: &str = "Binary, LargeBinary or BinaryView";
 const TEXT: &str = "strings (Utf8, LargeUtf8, Utf8View, a dictionary of these) or UTF-8 in binary";
 const NUMBER: &str = "integers, floats or decimals";
 
-fn is_binary(data_type: &DataType) -> bool {
+/// Bytes, or what the Parquet source can turn into them.
+fn is_image(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Struct(fields) => fields.iter().any(|field| match field.name().as_str() {
+            "bytes" => is_binary(field.data_type()),
+            "path" => is_text(field.data_type()),
+            _ => false,
+        }),
+        other => is_binary(other) || is_text(other),
+    }
+}
+
+/// Whether the type is of encoded images as they are.
+pub fn is_binary(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
 }
 

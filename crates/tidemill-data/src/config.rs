@@ -21,25 +21,40 @@ const RESOLUTIONS: RangeInclusive<u32> = 8..=4096;
 pub struct SourceConfig {
     /// Container of the pairs.
     pub format: Format,
-    /// One or several paths or URIs; `*`, `?`, `[..]` and `**` are globs, a directory means every file below it.
+    /// One or several paths or URIs; `*`, `?`, `[..]` and `**` are globs, a directory means every file below it, of
+    /// whatever kind.
     pub uri: OneOrMany,
     /// What the columns are called.
     pub columns: Columns,
     /// Further columns to carry into the dataset as they are.
     pub carry: Vec<String>,
-    /// Rows a unit of work aims at; units end where row groups end, so a larger row group makes a larger unit.
+    /// Rows a unit of work aims at. Parquet: units end where row groups end, so a larger row group makes a larger unit.
+    /// JSON lines: rows of 512 bytes are assumed. All other files are a unit each.
     pub rows_per_unit: u64,
     /// Most rows in one record batch.
     pub rows_per_batch: usize,
 }
 
 /// Container formats.
+///
+/// The fields of all but Parquet have no types of their own. A field becomes a column when `columns`, `carry` or a
+/// filter names it: text as it is, for `width`, `height` and scores a number, otherwise its JSON text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// Parquet with the encoded image in a binary column.
+    /// Parquet with the encoded image in a binary column, in a struct `{bytes, path}`, or named by a path or URI.
     #[default]
     Parquet,
+    /// WebDataset: tar files, plain or gzipped, of members `<key>.jpg`, `<key>.txt`, `<key>.json`. The fields are those
+    /// of the JSON object, and `caption` and `txt` with the text of `<key>.txt` if there is one.
+    WebDataset,
+    /// JSON lines: one object per line, the image as a path (relative to the file) or URI.
+    Jsonl,
+    /// CSV (RFC 4180) with a header line, the image as in JSON lines. An empty field is a null.
+    Csv,
+    /// Folders of images, each described by a line of a `metadata.jsonl` in the same folder or above, whose
+    /// `file_name` is the image's path from there.
+    Images,
 }
 
 /// One string or a list of them.
@@ -72,10 +87,10 @@ impl Default for OneOrMany {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Columns {
-    /// Encoded image: Binary, LargeBinary or BinaryView.
+    /// Encoded image: Binary, LargeBinary, BinaryView, a struct of `bytes` and `path`, or strings that are paths or URIs.
     pub image: String,
-    /// Caption: any string type, dictionaries of strings, or UTF-8 in a binary column.
-    pub caption: String,
+    /// Captions, one column or several: any string type, dictionaries of strings, or UTF-8 in a binary column.
+    pub caption: OneOrMany,
     /// The source's own name of a row: strings or integers. Without it a row is `<file>#<row>`.
     pub key: Option<String>,
     /// Declared width. A row whose declared width is no finite number is quarantined; otherwise the decoded one counts.
@@ -86,7 +101,13 @@ pub struct Columns {
 
 impl Default for Columns {
     fn default() -> Self {
-        Self { image: "image".into(), caption: "caption".into(), key: None, width: None, height: None }
+        Self {
+            image: "image".into(),
+            caption: OneOrMany::One("caption".into()),
+            key: None,
+            width: None,
+            height: None,
+        }
     }
 }
 
@@ -126,10 +147,12 @@ impl SourceConfig {
     /// The part of [`validate`](Self::validate) that a stage without files needs as well.
     pub(crate) fn validate_columns(&self) -> Result<()> {
         let Columns { image, caption, key, width, height } = &self.columns;
+        if caption.as_slice().is_empty() {
+            return refuse("source.columns.caption", "name at least one column");
+        }
         let mut parts = HashSet::new();
-        for name in
-            [Some(image), Some(caption), key.as_ref(), width.as_ref(), height.as_ref()].into_iter().flatten()
-        {
+        let others = [Some(image), key.as_ref(), width.as_ref(), height.as_ref()];
+        for name in others.into_iter().flatten().chain(caption.as_slice()) {
             if name.is_empty() {
                 return refuse("source.columns", "a column's name is empty");
             }

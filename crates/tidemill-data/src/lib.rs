@@ -20,5 +20,5 @@ pub use config::{FilterConfig, PrepareConfig, SourceConfig};
 pub use counts::Counts;
 pub use error::{Error, Result, RowError};
 pub use prepare::{Digests, Prepare};
-pub use source::{InputFile, InputUnit, Source};
+pub use source::{InputFile, InputUnit, Source, Span};
 pub use tokenizer::ClipTokenizer;

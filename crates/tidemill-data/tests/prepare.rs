@@ -12,7 +12,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use proptest::prelude::*;
-use tidemill_data::config::{Bounds, Columns};
+use tidemill_data::config::{Bounds, Columns, OneOrMany};
 use tidemill_data::{ClipTokenizer, Counts, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode};
 
 static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
@@ -193,7 +193,7 @@ fn a_missing_column_fails_the_batch_by_name() {
 fn each_digest_follows_what_it_stands_for() {
     let digests = |prepare: &PrepareConfig, filter: &FilterConfig, caption: &str| {
         let mut source = source_config();
-        source.columns.caption = caption.into();
+        source.columns.caption = OneOrMany::One(caption.into());
         Prepare::new(prepare, filter, &source, TOKENIZER.clone()).unwrap().digests().clone()
     };
     let (prepare, filter) = (PrepareConfig::default(), filter_config());

@@ -69,12 +69,12 @@ fn units_cover_every_row_once_and_batches_are_bounded() {
     write(&folder.path().join("b.parquet"), &table(5), 10);
     let source = source::open(&config(&folder.path().join("*.parquet")), &FilterConfig::default()).unwrap();
     let units = source.units().unwrap();
-    let ranges: Vec<_> = units.iter().map(|unit| (unit.rows.start, unit.rows.end)).collect();
+    let ranges: Vec<_> = units.iter().map(|unit| (unit.span.range().start, unit.span.range().end)).collect();
     assert_eq!(ranges, [(0, 20), (20, 40), (40, 53), (0, 5)]);
 
     let mut ids = Vec::new();
     for unit in &units {
-        let mut rows = unit.rows.clone();
+        let mut rows = unit.span.range().clone();
         for batch in read(source.as_ref(), unit) {
             assert!(batch.num_rows() <= 7);
             assert_eq!(batch.schema(), source.schema());
@@ -187,9 +187,8 @@ fn mistakes_in_the_columns_name_file_column_and_alternatives() {
     for part in ["a.parquet", "`jpg`", "source.columns.image", "`id`, `image`, `caption`, `score`"] {
         assert!(missing.contains(part), "{missing}");
     }
-    let wrong =
-        open_error(&with(Columns { image: "caption".into(), caption: "image".into(), ..Columns::default() }));
-    for part in ["a.parquet", "`caption`", "Utf8", "Binary"] {
+    let wrong = open_error(&with(Columns { image: "id".into(), ..Columns::default() }));
+    for part in ["a.parquet", "`id`", "Int64", "Binary"] {
         assert!(wrong.contains(part), "{wrong}");
     }
     let text = open_error(&with(Columns { width: Some("unused".into()), ..Columns::default() }));

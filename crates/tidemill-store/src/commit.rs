@@ -11,20 +11,20 @@ use serde::{Deserialize, Serialize};
 use crate::checksum::Checksum;
 use crate::layout::{COMMITS, Group, Split};
 
-/// What a unit is: some rows of one input file and everything that shapes what becomes of them.
+/// What a unit is: a stretch of one input file and everything that shapes what becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct UnitKey {
     /// Path or URI of the input file.
     pub file: String,
     /// Digest of the input file's identity; changes when its content does.
     pub identity: String,
-    /// Rows of the input file.
-    pub rows: Range<u64>,
+    /// Stretch of the input file, in what its format is cut by: rows (Parquet) or bytes.
+    pub span: Range<u64>,
     /// Digest of everything else that shapes the output: settings, models, code.
     pub digest: String,
 }
 
-/// The name of a unit: 32 hexadecimal digits of BLAKE3 over identity, rows and digest.
+/// The name of a unit: 32 hexadecimal digits of BLAKE3 over identity, span and digest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UnitId(String);
@@ -32,7 +32,7 @@ pub struct UnitId(String);
 impl UnitKey {
     /// The unit's name.
     pub fn id(&self) -> UnitId {
-        let text = format!("{}\n{}\n{}\n{}", self.identity, self.rows.start, self.rows.end, self.digest);
+        let text = format!("{}\n{}\n{}\n{}", self.identity, self.span.start, self.span.end, self.digest);
         UnitId(blake3::hash(text.as_bytes()).to_hex()[..32].to_owned())
     }
 }

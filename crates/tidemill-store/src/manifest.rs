@@ -20,7 +20,7 @@ use crate::location::Location;
 pub struct Manifest {
     /// Its number; the first is 1.
     pub number: u64,
-    /// The units, by input file and first row.
+    /// The units, by input file and start.
     pub commits: Vec<Commit>,
 }
 
@@ -28,7 +28,7 @@ impl Manifest {
     /// A snapshot of these commits, in its one order.
     pub(crate) fn new(number: u64, mut commits: Vec<Commit>) -> Self {
         commits.sort_by(|a, b| {
-            let key = |c: &Commit| (c.unit.rows.start, c.unit.rows.end);
+            let key = |c: &Commit| (c.unit.span.start, c.unit.span.end);
             (&a.unit.file, key(a), &a.id).cmp(&(&b.unit.file, key(b), &b.id))
         });
         Self { number, commits }
@@ -103,7 +103,7 @@ fn schema() -> SchemaRef {
     let unit = record(vec![
         field("file", DataType::Utf8),
         field("identity", DataType::Utf8),
-        field("rows", range),
+        field("span", range),
         field("digest", DataType::Utf8),
     ]);
     let mut counts = numbers(&["read", "kept"], DataType::UInt64);
@@ -160,7 +160,7 @@ mod tests {
 
     fn commit(file: &str, start: u64, attempt: &str) -> Commit {
         let unit =
-            UnitKey { file: file.into(), identity: "i".into(), rows: start..start + 7, digest: "d".into() };
+            UnitKey { file: file.into(), identity: "i".into(), span: start..start + 7, digest: "d".into() };
         let block = BlockEntry {
             number: 3,
             rows: 5,

@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, UInt64Type};
 use crate::columns::{Captions, Images, Numbers, Place};
 use crate::config::Columns;
 use crate::error::{Error, Result, RowError};
-use crate::source::sample_id;
+use crate::source::{SOURCE_ERROR, sample_id};
 
 /// An input batch, every column checked.
 pub struct Input<'a> {
@@ -20,6 +20,7 @@ pub struct Input<'a> {
     images: Images<'a>,
     declared: Vec<Numbers>,
     scores: Vec<Numbers>,
+    source_errors: Option<StringArray>,
 }
 
 /// One readable row.
@@ -41,7 +42,8 @@ impl<'a> Input<'a> {
             Numbers::new(find(batch, place)?, place)
         };
         let image = place(&columns.image, "source.columns.image");
-        let caption = place(&columns.caption, "source.columns.caption");
+        let caption = columns.caption.as_slice().first().map_or("", String::as_str);
+        let caption = place(caption, "source.columns.caption");
         let width = columns.width.iter().map(|name| numbers(name, "source.columns.width"));
         let height = columns.height.iter().map(|name| numbers(name, "source.columns.height"));
         let rows = match batch.column_by_name("source_row") {
@@ -62,6 +64,7 @@ impl<'a> Input<'a> {
                 .iter()
                 .map(|name| find(batch, place(name, "source.carry")).cloned())
                 .collect::<Result<_>>()?,
+            source_errors: source_errors(batch)?,
             ids,
             rows,
             keys,
@@ -70,6 +73,9 @@ impl<'a> Input<'a> {
 
     /// A row's parts, or why it is unreadable.
     pub fn pair(&self, row: usize) -> Result<Pair<'_>, RowError> {
+        if let Some(errors) = self.source_errors.as_ref().filter(|errors| errors.is_valid(row)) {
+            return Err(RowError::Source(errors.value(row).to_owned()));
+        }
         for number in &self.declared {
             number.get(row)?;
         }
@@ -110,6 +116,19 @@ fn keys(batch: &RecordBatch, configured: Option<&str>, rows: &UInt64Array) -> Re
     Ok(StringArray::from_iter_values(
         named.map(|(key, row)| key.map_or(format!("table#{row}"), str::to_owned)),
     ))
+}
+
+/// What the source has to say against each row, if it says anything.
+fn source_errors(batch: &RecordBatch) -> Result<Option<StringArray>> {
+    let Some(column) = batch.column_by_name(SOURCE_ERROR) else { return Ok(None) };
+    let texts = column.as_string_opt::<i32>().cloned().ok_or_else(|| Error::ColumnType {
+        file: BATCH.into(),
+        column: SOURCE_ERROR.into(),
+        wanted_by: "Prepare".into(),
+        found: column.data_type().to_string(),
+        expected: "Utf8, or no such column at all",
+    })?;
+    Ok(Some(texts))
 }
 
 /// One of the reader's own columns.

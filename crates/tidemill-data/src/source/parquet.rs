@@ -1,12 +1,11 @@
-//! Parquet files with the encoded image in a binary column, read through `object_store`: only the footer and the
-//! column chunks that are needed are fetched. Units end at row-group boundaries.
+//! Parquet files with the encoded image in a column, or where to find it, read through `object_store`: only the footer
+//! and the column chunks that are needed are fetched. Units end at row-group boundaries.
 
-use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use futures::{Stream, StreamExt, TryStreamExt};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
@@ -14,8 +13,13 @@ use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use parquet::errors::ParquetError;
 use tokio::runtime::Runtime;
 
+use super::image_column::{resolve_images, resolved};
+use super::list::list;
 use super::object::ObjectReader;
-use super::{Batches, InputFile, InputUnit, Source, identified_schema, identify, key_name, needed_columns};
+use super::{
+    Batches, InputFile, InputUnit, Source, Span, identified_schema, identify, key_name, needed_columns,
+    runtime, some_units,
+};
 use crate::columns::Place;
 use crate::config::{FilterConfig, SourceConfig};
 use crate::error::{Error, Result};
@@ -29,6 +33,7 @@ pub struct ParquetSource {
     files: Vec<InputFile>,
     /// Name and asking configuration key of every column to read.
     needed: Vec<(String, String)>,
+    image: String,
     schema: SchemaRef,
     rows_per_unit: u64,
     rows_per_batch: usize,
@@ -41,29 +46,24 @@ impl ParquetSource {
     /// # Errors
     /// As [`super::open`].
     pub fn open(config: &SourceConfig, filter: &FilterConfig) -> Result<Self> {
-        // One thread moves bytes; decoding happens on the threads that call `read`.
-        let runtime = Arc::new(
-            tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(1)
-                .thread_name("tidemill-source")
-                .enable_time()
-                .build()?,
-        );
+        let runtime = runtime()?;
         let files = runtime.block_on(list(config.uri.as_slice()))?;
         let needed = needed_columns(config, filter);
         let footer = match files.first() {
             Some(first) => runtime.block_on(Footer::open(first))?,
             None => return Err(Error::Config { key: "source.uri".into(), problem: "names no file".into() }),
         };
-        let schema = identified_schema(&footer.columns(&needed)?, key_name(config));
+        let image = config.columns.image.clone();
+        let fields = resolved(footer.columns(&needed)?, &image);
+        let schema = identified_schema(&Schema::new(fields), key_name(config));
         let (rows_per_unit, rows_per_batch) = (config.rows_per_unit, config.rows_per_batch);
-        Ok(Self { files, needed, schema, rows_per_unit, rows_per_batch, runtime })
+        Ok(Self { files, needed, image, schema, rows_per_unit, rows_per_batch, runtime })
     }
 
     async fn units_of(&self, file: &InputFile) -> Result<Vec<InputUnit>> {
         let footer = Footer::open(file).await?;
         footer.columns(&self.needed)?;
-        let unit = |rows| InputUnit { file: file.clone(), rows };
+        let unit = |rows| InputUnit { file: file.clone(), span: Span::Rows(rows) };
         Ok(cut(&footer.row_groups(), self.rows_per_unit).into_iter().map(unit).collect())
     }
 }
@@ -83,48 +83,26 @@ impl Source for ParquetSource {
             .buffered(CONCURRENT_FOOTERS)
             .try_concat();
         let units = self.runtime.block_on(units)?;
-        if units.is_empty() {
-            let file = self.files.iter().map(|file| file.uri.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(Error::Read { file, problem: "there are no rows at all".into() });
-        }
-        Ok(units)
+        some_units(units, &self.files)
     }
 
     fn read(&self, unit: &InputUnit) -> Result<Batches> {
+        let rows = unit.span.range();
         let stream = self.runtime.block_on(async {
-            Footer::open(&unit.file).await?.stream(&unit.rows, &self.needed, self.rows_per_batch)
+            Footer::open(&unit.file).await?.stream(rows, &self.needed, self.rows_per_batch)
         })?;
         Ok(Box::new(UnitReader {
             runtime: self.runtime.clone(),
             stream: Box::pin(stream),
             file: unit.file.clone(),
+            image: self.image.clone(),
             schema: self.schema.clone(),
-            row: unit.rows.start,
-            end: unit.rows.end,
+            row: rows.start,
+            end: rows.end,
+            pieces: Box::new(std::iter::empty()),
+            given: rows.start,
         }))
     }
-}
-
-/// Every file of every URI, once, with its identity.
-async fn list(uris: &[String]) -> Result<Vec<InputFile>> {
-    let mut files: Vec<InputFile> = Vec::new();
-    let mut seen = HashSet::new();
-    for uri in uris {
-        let location = uri::parse(uri)?;
-        for (uri, meta) in location.expand().await? {
-            if !seen.insert(uri.clone()) {
-                continue;
-            }
-            // An inode is part of local entity tags, so that they change when a file is merely copied.
-            let version = match meta.e_tag {
-                Some(tag) if !location.is_local() => tag,
-                _ => meta.last_modified.to_rfc3339(),
-            };
-            let identity = blake3::hash(format!("{uri}\n{}\n{version}", meta.size).as_bytes()).to_hex();
-            files.push(InputFile { uri, size: meta.size, identity: identity.to_string() });
-        }
-    }
-    Ok(files)
 }
 
 /// Joins neighbouring row groups until a unit has at least `target` rows.
@@ -175,7 +153,7 @@ impl<'a> Footer<'a> {
     }
 
     /// The needed columns, in the order needed.
-    fn columns(&self, needed: &[(String, String)]) -> Result<Schema> {
+    fn columns(&self, needed: &[(String, String)]) -> Result<Vec<Field>> {
         let schema = self.metadata.schema();
         let fields = needed.iter().map(|(column, wanted_by)| {
             let field = schema.field_with_name(column).map_err(|_| Error::MissingColumn {
@@ -188,7 +166,7 @@ impl<'a> Footer<'a> {
             // Files of one source may disagree on what is required.
             Ok(field.clone().with_nullable(true))
         });
-        Ok(Schema::new(fields.collect::<Result<Vec<_>>>()?))
+        fields.collect()
     }
 
     /// Batches of the needed columns over a row range.
@@ -223,20 +201,21 @@ struct UnitReader<S> {
     runtime: Arc<Runtime>,
     stream: S,
     file: InputFile,
+    image: String,
     schema: SchemaRef,
+    /// The next row to read.
     row: u64,
     end: u64,
+    /// The latest batch, its images in place.
+    pieces: Batches,
+    /// The first row of the next piece.
+    given: u64,
 }
 
-impl<S: Stream<Item = Result<RecordBatch, ParquetError>> + Unpin> Iterator for UnitReader<S> {
-    type Item = Result<RecordBatch>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.row >= self.end {
-            return None;
-        }
-        let next = self.runtime.block_on(self.stream.next());
-        let batch = match next {
+impl<S: Stream<Item = Result<RecordBatch, ParquetError>> + Unpin> UnitReader<S> {
+    /// The next batch as it is in the file.
+    fn read(&mut self) -> Result<RecordBatch> {
+        match self.runtime.block_on(self.stream.next()) {
             Some(batch) => batch.map_err(|e| unreadable(&self.file, &e)),
             None => Err(Error::Read {
                 file: self.file.uri.clone(),
@@ -245,13 +224,36 @@ impl<S: Stream<Item = Result<RecordBatch, ParquetError>> + Unpin> Iterator for U
                     self.row, self.end
                 ),
             }),
-        };
-        let first_row = self.row;
-        match &batch {
-            Ok(batch) => self.row += batch.num_rows() as u64,
-            Err(_) => self.row = self.end,
         }
-        Some(batch.and_then(|batch| identify(&batch, &self.file, first_row, &self.schema)))
+    }
+
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(piece) = self.pieces.next().transpose()? {
+                let first_row = self.given;
+                self.given += piece.num_rows() as u64;
+                return identify(&piece, &self.file, first_row, &self.schema).map(Some);
+            }
+            if self.row >= self.end {
+                return Ok(None);
+            }
+            let batch = self.read()?;
+            self.row += batch.num_rows() as u64;
+            self.pieces = resolve_images(self.runtime.clone(), &self.file, batch, &self.image)?;
+        }
+    }
+}
+
+impl<S: Stream<Item = Result<RecordBatch, ParquetError>> + Unpin> Iterator for UnitReader<S> {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.next_batch();
+        if batch.is_err() {
+            self.row = self.end;
+            self.pieces = Box::new(std::iter::empty());
+        }
+        batch.transpose()
     }
 }
 

@@ -55,7 +55,7 @@ impl DatasetSink {
         UnitKey {
             file: unit.file.uri.clone(),
             identity: unit.file.identity.clone(),
-            rows: unit.rows.clone(),
+            span: unit.span.range().clone(),
             digest: self.digest.clone(),
         }
     }
