@@ -6,14 +6,14 @@ use super::InputFile;
 use crate::error::Result;
 use crate::uri;
 
-/// Every file of every URI, once, with its identity.
-pub async fn list(uris: &[String]) -> Result<Vec<InputFile>> {
+/// Every file of every URI that is to be kept, once, with its identity.
+pub async fn list(uris: &[String], keep: impl Fn(&str) -> bool) -> Result<Vec<InputFile>> {
     let mut files: Vec<InputFile> = Vec::new();
     let mut seen = HashSet::new();
     for uri in uris {
         let location = uri::parse(uri)?;
         for (uri, meta) in location.expand().await? {
-            if !seen.insert(uri.clone()) {
+            if !keep(&uri) || !seen.insert(uri.clone()) {
                 continue;
             }
             // An inode is part of local entity tags, so that they change when a file is merely copied.

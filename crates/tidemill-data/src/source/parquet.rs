@@ -47,7 +47,7 @@ impl ParquetSource {
     /// As [`super::open`].
     pub fn open(config: &SourceConfig, filter: &FilterConfig) -> Result<Self> {
         let runtime = runtime()?;
-        let files = runtime.block_on(list(config.uri.as_slice()))?;
+        let files = runtime.block_on(list(config.uri.as_slice(), |_| true))?;
         let needed = needed_columns(config, filter);
         let footer = match files.first() {
             Some(first) => runtime.block_on(Footer::open(first))?,

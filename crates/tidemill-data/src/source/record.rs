@@ -139,10 +139,8 @@ impl Table {
     fn keys(&self, file: &InputFile, records: &mut [Record]) -> ArrayRef {
         let mut keys = StringBuilder::new();
         for record in records {
-            let given = match &self.key {
-                Some(name) => or_fail(record, name, text),
-                None => record.key.clone(),
-            };
+            let given = self.key.as_ref().and_then(|name| or_fail(record, name, text));
+            let given = given.or_else(|| record.key.clone());
             keys.append_value(given.unwrap_or_else(|| format!("{}#{}", file.uri, record.row)));
         }
         Arc::new(keys.finish())

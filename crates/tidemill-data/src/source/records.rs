@@ -17,6 +17,9 @@ use super::{Batches, InputFile, InputUnit, Source, Span, fetch, needed_columns, 
 use crate::config::{FilterConfig, Format, SourceConfig};
 use crate::error::{Error, Result};
 
+/// The rows of one unit, as its parser gives them.
+type Records = Box<dyn Iterator<Item = Record> + Send>;
+
 /// WebDataset, JSON lines, CSV and image folders at one or several URIs.
 pub struct RecordSource {
     format: Format,
@@ -37,16 +40,15 @@ impl RecordSource {
     /// If none matches, a URI cannot be listed, or the first file is a CSV that lacks a column.
     pub fn open(config: &SourceConfig, filter: &FilterConfig) -> Result<Self> {
         let runtime = runtime()?;
-        let mut files = runtime.block_on(list(config.uri.as_slice()))?;
-        if config.format == Format::Images {
-            files.retain(|file| file.uri.rsplit('/').next() == Some(METADATA));
-            if files.is_empty() {
-                let problem = format!(
-                    "there is no {METADATA} in or below {}; it names each image (`{FILE_NAME}`) with its caption",
-                    config.uri.as_slice().join(", ")
-                );
-                return Err(Error::Config { key: "source.uri".into(), problem });
-            }
+        let folders = config.format == Format::Images;
+        let keep = |uri: &str| !folders || uri.rsplit('/').next() == Some(METADATA);
+        let files = runtime.block_on(list(config.uri.as_slice(), keep))?;
+        if files.is_empty() {
+            let problem = format!(
+                "there is no {METADATA} in or below {}; it names each image (`{FILE_NAME}`) with its caption",
+                config.uri.as_slice().join(", ")
+            );
+            return Err(Error::Config { key: "source.uri".into(), problem });
         }
         let image = match config.format {
             Format::Images => FILE_NAME.to_owned(),
@@ -88,11 +90,11 @@ impl RecordSource {
     }
 
     /// The records, their images named if the container does not hold them.
-    fn records(&self, unit: &InputUnit) -> Result<(Box<dyn Iterator<Item = Record> + Send>, Failure)> {
+    fn records(&self, unit: &InputUnit) -> Result<(Records, Failure)> {
         let (file, span) = (&unit.file, unit.span.range().clone());
         let stream = self.stream(file, jsonl::first_byte(&span), span.end)?;
         let failure = stream.failure();
-        let records: Box<dyn Iterator<Item = Record> + Send> = match self.format {
+        let records: Records = match self.format {
             Format::Csv => Box::new(self.csv(file, stream)?),
             Format::Jsonl => Box::new(JsonLines::new(stream, span)),
             Format::Images => {
