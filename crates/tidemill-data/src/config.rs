@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::source::SOURCE_ERROR;
 
 /// Columns that `Prepare` writes; a carried column may not bear one of these names.
 pub(crate) const OUTPUT_COLUMNS: [&str; 9] =
@@ -169,6 +170,7 @@ impl SourceConfig {
                 );
             }
             if OUTPUT_COLUMNS.contains(&name.as_str())
+                || name == SOURCE_ERROR
                 || name.starts_with("pixels_")
                 || name.starts_with("crop_")
             {

@@ -12,6 +12,7 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Int32Type, UInt64Type};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
+use proptest::prelude::*;
 use tidemill_data::config::{Columns, OneOrMany};
 use tidemill_data::{Error, FilterConfig, InputUnit, Source, SourceConfig, source};
 
@@ -235,6 +236,31 @@ fn a_damaged_row_group_is_an_error_of_its_batch() {
     assert!(error.contains("a.parquet"), "{error}");
     let rows: usize = read(source.as_ref(), &units[1]).iter().map(RecordBatch::num_rows).sum();
     assert_eq!(rows, 20);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// A damaged file is an error that names it, never a panic.
+    #[test]
+    fn damage_anywhere_is_an_error(flips in prop::collection::vec((0.0..1.0_f64, any::<u8>()), 1..6)) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        write(&path, &table(40), 20);
+        let mut bytes = std::fs::read(&path).unwrap();
+        for (place, value) in flips {
+            // The footer, at the end, is what most depends on.
+            let at = ((1.0 - place * place) * (bytes.len() - 1) as f64) as usize;
+            bytes[at] = value;
+        }
+        std::fs::write(&path, bytes).unwrap();
+        let read = source::open(&config(&path), &FilterConfig::default()).and_then(|source| {
+            source.units()?.iter().try_for_each(|unit| source.read(unit)?.try_for_each(|batch| batch.map(drop)))
+        });
+        if let Err(error) = read {
+            prop_assert!(error.to_string().contains("a.parquet"), "{}", error);
+        }
+    }
 }
 
 #[test]
