@@ -323,7 +323,7 @@ fn csv_is_read_as_rfc_4180_has_it() {
     let found: Vec<_> =
         rows.iter().map(|(_, caption, _, error)| (caption.as_deref(), error.as_deref())).collect();
     assert_eq!(found[0], (Some("two\r\nlines, \"quoted\""), None));
-    assert_eq!(found[1], (None, Some("csv: line 4 has 2 fields, the header 3")));
+    assert_eq!(found[1], (None, Some("csv: record 2 has 2 fields, the header 3")));
     assert_eq!(found[2], (None, Some("encoding: the field `caption` is not valid UTF-8")));
     assert_eq!(found[3], (None, None));
     assert_eq!((found.len(), found[4].1), (5, None));

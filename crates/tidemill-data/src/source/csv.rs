@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::record::{MAX_TEXT, Record};
 
-/// The rows of a file.
+/// The rows of a file. Behind a line that ends with CR LF, a row's offset is that of the LF.
 pub struct CsvRecords<R> {
     reader: Reader<Guard<R>>,
     columns: Vec<String>,
@@ -48,8 +48,8 @@ impl<R: Read> CsvRecords<R> {
         let row = self.record.position().map_or(0, csv::Position::byte);
         let (found, expected) = (self.record.len(), self.columns.len());
         if found != expected {
-            let line = self.record.position().map_or(0, csv::Position::line);
-            let problem = format!("csv: line {line} has {found} fields, the header {expected}");
+            let number = self.record.position().map_or(0, csv::Position::record);
+            let problem = format!("csv: record {number} has {found} fields, the header {expected}");
             return Record::broken(row, problem);
         }
         let text_bytes = self.record.as_slice().len();

@@ -101,7 +101,8 @@ impl RecordSource {
                 let images = self.runtime.block_on(image_folder::images(file))?;
                 Box::new(image_folder::rows(file.clone(), JsonLines::new(stream, span), images))
             }
-            Format::Parquet | Format::WebDataset => Box::new(Samples::new(stream)),
+            // Parquet has a source of its own.
+            Format::WebDataset | Format::Parquet => Box::new(Samples::new(stream)),
         };
         Ok((records, failure))
     }
