@@ -239,7 +239,7 @@ fn a_damaged_row_group_is_an_error_of_its_batch() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     /// A damaged file is an error that names it, never a panic.
     #[test]

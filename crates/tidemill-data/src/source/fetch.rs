@@ -37,14 +37,13 @@ pub fn resolve(file: &str, reference: &str) -> String {
 }
 
 /// Fetches the image of each item that names one. Items come out in order, with what became of their image.
-pub fn fetch<T>(
-    runtime: Arc<Runtime>,
-    items: impl Iterator<Item = (T, Option<String>)>,
-) -> impl Iterator<Item = (T, Option<Fetched>)> {
-    Fetch { runtime, items, opening: VecDeque::new(), held: None, bodies: VecDeque::new(), in_flight: 0 }
+pub fn fetch<T, I: Iterator<Item = (T, Option<String>)>>(runtime: Arc<Runtime>, items: I) -> Fetch<I, T> {
+    let (opening, bodies) = (VecDeque::new(), VecDeque::new());
+    Fetch { runtime, items, opening, held: None, bodies, in_flight: 0 }
 }
 
-struct Fetch<I, T> {
+/// The iterator of [`fetch`].
+pub struct Fetch<I, T> {
     runtime: Arc<Runtime>,
     items: I,
     /// Waiting for the response's header, which tells the size. None: nothing to fetch.
@@ -148,7 +147,37 @@ fn join<V>(runtime: &Runtime, task: Task<V>) -> Result<V, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::resolve;
+    use std::sync::Arc;
+
+    use super::{BYTES_IN_FLIGHT, fetch, resolve};
+
+    #[test]
+    fn images_come_in_order_and_within_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        // Two of them are larger than the limit; the fourth is not there.
+        let sizes: Vec<u64> =
+            (0..60).map(|i| if i % 40 == 5 { BYTES_IN_FLIGHT + 1 } else { (i % 7) << 20 }).collect();
+        let path = |i: usize| folder.path().join(i.to_string()).display().to_string();
+        for (i, size) in sizes.iter().enumerate().filter(|(i, _)| *i != 3) {
+            std::fs::File::create(path(i)).unwrap().set_len(*size).unwrap();
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let items = (0..sizes.len()).map(|i| (i, (i % 10 != 9).then(|| path(i))));
+        let mut images = fetch(Arc::new(runtime), items);
+        for (i, size) in sizes.iter().enumerate() {
+            images.ask();
+            images.start();
+            assert!(images.in_flight <= BYTES_IN_FLIGHT || images.bodies.len() == 1);
+            let (item, image) = images.next().unwrap();
+            assert_eq!(item, i);
+            match image {
+                None => assert_eq!(i % 10, 9),
+                Some(Err(problem)) => assert!(i == 3 && problem.contains("no such image"), "{problem}"),
+                Some(Ok(bytes)) => assert_eq!(bytes.len() as u64, *size),
+            }
+        }
+        assert!(images.next().is_none() && images.in_flight == 0);
+    }
 
     #[test]
     fn images_are_looked_for_beside_the_file_that_names_them() {

@@ -2,11 +2,12 @@
 //! and the column chunks that are needed are fetched. Units end at row-group boundaries.
 
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
@@ -89,7 +90,8 @@ impl Source for ParquetSource {
     fn read(&self, unit: &InputUnit) -> Result<Batches> {
         let rows = unit.span.range();
         let stream = self.runtime.block_on(async {
-            Footer::open(&unit.file).await?.stream(rows, &self.needed, self.rows_per_batch)
+            let footer = Footer::open(&unit.file).await?;
+            guarded(&unit.file, async { footer.stream(rows, &self.needed, self.rows_per_batch) }).await
         })?;
         Ok(Box::new(UnitReader {
             runtime: self.runtime.clone(),
@@ -133,9 +135,8 @@ impl<'a> Footer<'a> {
         }
         let location = uri::parse(&file.uri)?;
         let mut reader = ObjectReader { path: location.key()?, store: location.store, size: file.size };
-        let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new())
-            .await
-            .map_err(|e| unreadable(file, &e))?;
+        let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new());
+        let metadata = guarded(file, metadata).await?;
         Ok(Self { file, reader, metadata })
     }
 
@@ -145,7 +146,8 @@ impl<'a> Footer<'a> {
         let groups = self.metadata.metadata().row_groups().iter();
         groups
             .map(|group| {
-                let rows = start..start + u64::try_from(group.num_rows()).unwrap_or(0);
+                // A damaged footer may claim any number.
+                let rows = start..start.saturating_add(u64::try_from(group.num_rows()).unwrap_or(0));
                 start = rows.end;
                 rows
             })
@@ -175,12 +177,11 @@ impl<'a> Footer<'a> {
         rows: &Range<u64>,
         needed: &[(String, String)],
         batch_rows: usize,
-    ) -> Result<impl Stream<Item = Result<RecordBatch, ParquetError>> + Send + use<>> {
+    ) -> Result<impl Stream<Item = Result<RecordBatch, ParquetError>> + Send + use<>, ParquetError> {
         let groups = self.row_groups();
         let touched: Vec<usize> =
             (0..groups.len()).filter(|&g| groups[g].start < rows.end && groups[g].end > rows.start).collect();
         let skipped = touched.first().map_or(0, |&g| rows.start.saturating_sub(groups[g].start));
-        let file = self.file;
         let schema = self.metadata.schema().clone();
         let roots = (0..schema.fields().len())
             .filter(|&i| needed.iter().any(|(name, _)| name == schema.field(i).name()));
@@ -192,7 +193,6 @@ impl<'a> Footer<'a> {
             .with_limit(usize::try_from(rows.end - rows.start).unwrap_or(usize::MAX))
             .with_batch_size(batch_rows)
             .build()
-            .map_err(|e| unreadable(file, &e))
     }
 }
 
@@ -215,16 +215,11 @@ struct UnitReader<S> {
 impl<S: Stream<Item = Result<RecordBatch, ParquetError>> + Unpin> UnitReader<S> {
     /// The next batch as it is in the file.
     fn read(&mut self) -> Result<RecordBatch> {
-        match self.runtime.block_on(self.stream.next()) {
-            Some(batch) => batch.map_err(|e| unreadable(&self.file, &e)),
-            None => Err(Error::Read {
-                file: self.file.uri.clone(),
-                problem: format!(
-                    "it ends at row {} where {} were promised; did it change?",
-                    self.row, self.end
-                ),
-            }),
-        }
+        let batch = guarded(&self.file, self.stream.try_next());
+        self.runtime.block_on(batch)?.ok_or_else(|| Error::Read {
+            file: self.file.uri.clone(),
+            problem: format!("it ends at row {} where {} were promised; did it change?", self.row, self.end),
+        })
     }
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
@@ -255,6 +250,13 @@ impl<S: Stream<Item = Result<RecordBatch, ParquetError>> + Unpin> Iterator for U
         }
         batch.transpose()
     }
+}
+
+/// The reader panics over some damaged files instead of returning an error; both are the file's.
+async fn guarded<T>(file: &InputFile, read: impl Future<Output = Result<T, ParquetError>>) -> Result<T> {
+    let panicked = |_| Err(ParquetError::General("the Parquet reader gave up".into()));
+    let result = AssertUnwindSafe(read).catch_unwind().await.unwrap_or_else(panicked);
+    result.map_err(|e| unreadable(file, &e))
 }
 
 fn unreadable(file: &InputFile, error: &ParquetError) -> Error {
