@@ -142,7 +142,7 @@ impl<'a> Footer<'a> {
 
     /// The row range of each row group.
     fn row_groups(&self) -> Vec<Range<u64>> {
-        let mut start = 0;
+        let mut start = 0_u64;
         let groups = self.metadata.metadata().row_groups().iter();
         groups
             .map(|group| {
