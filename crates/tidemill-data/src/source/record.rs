@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::{BATCH_BYTES, Batches, InputFile, SOURCE_ERROR, identified_schema, key_name, needed_columns};
+use super::{BATCH_BYTES, Batches, InputFile, SOURCE_ERROR, identified_schema, key_name};
 use super::{InputUnit, sample_id};
 use crate::config::{FilterConfig, SourceConfig};
 use crate::error::Result;
@@ -70,7 +70,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub fn new(config: &SourceConfig, filter: &FilterConfig) -> Self {
+    /// The columns that the configuration needs, each with the key that asks for it.
+    pub fn new(config: &SourceConfig, filter: &FilterConfig, needed: &[(String, String)]) -> Self {
         let columns = &config.columns;
         let is = |column: &Option<String>, name: &str| column.as_deref() == Some(name);
         let part = |name: &str| match name {
@@ -81,7 +82,6 @@ impl Table {
             _ => Part::Json,
         };
         let key = key_name(config);
-        let needed = needed_columns(config, filter);
         let names = || needed.iter().map(|(name, _)| name.as_str()).filter(|name| *name != key);
         let mut fields: Vec<Field> =
             names().map(|name| Field::new(name, part(name).data_type(), true)).collect();

@@ -54,12 +54,13 @@ impl RecordSource {
             Format::Images => FILE_NAME.to_owned(),
             _ => config.columns.image.clone(),
         };
+        let needed = needed_columns(config, filter);
         let source = Self {
             format: config.format,
             files,
-            needed: needed_columns(config, filter),
             image,
-            table: Arc::new(Table::new(config, filter)),
+            table: Arc::new(Table::new(config, filter, &needed)),
+            needed,
             rows_per_unit: config.rows_per_unit,
             runtime,
         };
