@@ -45,7 +45,10 @@ impl Place<'_> {
     /// Checks a column's type against the part it plays; carried columns may be anything.
     pub fn check(&self, data_type: &DataType) -> Result<()> {
         let (fits, expected) = match self.wanted_by {
-            "source.columns.image" => (is_binary(data_type), IMAGE),
+            "source.columns.image" => (
+                is_image(data_type),
+                "Binary, LargeBinary, BinaryView, a struct {bytes, path}, or strings that are paths or URIs",
+            ),
             "source.columns.caption" => {
                 (is_text(data_type) || is_binary(data_type) || is_text_list(data_type), TEXT)
             }
@@ -69,7 +72,20 @@ const TEXT: &str =
 const FIELD: &str = "strings, numbers, dates or whatever else has a text";
 const NUMBER: &str = "integers, floats or decimals";
 
-fn is_binary(data_type: &DataType) -> bool {
+/// Bytes, or what the Parquet source can turn into them.
+fn is_image(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Struct(fields) => fields.iter().any(|field| match field.name().as_str() {
+            "bytes" => is_binary(field.data_type()),
+            "path" => is_text(field.data_type()),
+            _ => false,
+        }),
+        other => is_binary(other) || is_text(other),
+    }
+}
+
+/// Whether the type is of encoded images as they are.
+pub fn is_binary(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
 }
 

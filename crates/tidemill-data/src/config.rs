@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 pub use crate::filter::{BlocklistConfig, Bounds, FilterConfig};
+use crate::source::SOURCE_ERROR;
 
 /// Columns that `Prepare` writes; a carried column may not bear one of these names.
 pub(crate) const OUTPUT_COLUMNS: [&str; 15] = [
@@ -36,7 +37,8 @@ const OUTPUT_PREFIXES: [&str; 3] = ["pixels_", "size_", "crop_"];
 pub struct SourceConfig {
     /// Container of the pairs.
     pub format: Format,
-    /// One or several paths or URIs; `*`, `?`, `[..]` and `**` are globs, a directory means every file below it.
+    /// One or several paths or URIs; `*`, `?`, `[..]` and `**` are globs, a directory means every file below it,
+    /// of whatever kind.
     /// `s3://`, `gs://`, `az://` and `abfss://` take credentials and endpoints from their usual environment variables
     /// (`AWS_*`, `GOOGLE_*`, `AZURE_*`); `http(s)://` is the URL of one file. A file's identity, and with it its rows'
     /// sample ids, come from its content and its name below the part before the first glob, not from its place.
@@ -45,19 +47,33 @@ pub struct SourceConfig {
     pub columns: Columns,
     /// Further columns to carry into the dataset as they are.
     pub carry: Vec<String>,
-    /// Rows a unit of work aims at; units end where row groups end, so a larger row group makes a larger unit.
+    /// Rows a unit of work aims at. Parquet: units end where row groups end, so a larger row group makes a larger unit.
+    /// JSON lines: rows of 512 bytes are assumed. All other files are a unit each.
     pub rows_per_unit: u64,
     /// Most rows in one record batch.
     pub rows_per_batch: usize,
 }
 
 /// Container formats.
+///
+/// The fields of all but Parquet have no types of their own. A field becomes a column when `columns`, `carry` or a
+/// filter names it: text as it is, for `width`, `height` and scores a number, otherwise its JSON text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// Parquet with the encoded image in a binary column.
+    /// Parquet with the encoded image in a binary column, in a struct `{bytes, path}`, or named by a path or URI.
     #[default]
     Parquet,
+    /// WebDataset: tar files, plain or gzipped, of members `<key>.jpg`, `<key>.txt`, `<key>.json`. The fields are those
+    /// of the JSON object, and `caption` and `txt` with the text of `<key>.txt` if there is one.
+    WebDataset,
+    /// JSON lines: one object per line, the image as a path (relative to the file) or URI.
+    Jsonl,
+    /// CSV (RFC 4180) with a header line, the image as in JSON lines. An empty field is a null.
+    Csv,
+    /// Folders of images, each described by a line of a `metadata.jsonl` in the same folder or above, whose
+    /// `file_name` is the image's path from there.
+    Images,
 }
 
 /// One string or a list of them.
@@ -90,7 +106,7 @@ impl Default for OneOrMany {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Columns {
-    /// Encoded image: Binary, LargeBinary or BinaryView.
+    /// Encoded image: Binary, LargeBinary, BinaryView, a struct of `bytes` and `path`, or strings that are paths or URIs.
     pub image: String,
     /// Captions, one column or several: any string type, dictionaries of strings, lists of strings, or UTF-8 in a
     /// binary column.
@@ -175,7 +191,7 @@ impl SourceConfig {
                     format!("`{name}` is the image column; images are not carried"),
                 );
             }
-            if is_output(name) {
+            if is_output(name) || name == SOURCE_ERROR {
                 return refuse(
                     "source.carry",
                     format!(

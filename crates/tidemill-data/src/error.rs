@@ -86,6 +86,9 @@ impl From<tidemill_io::Error> for Error {
 /// Why one row is unreadable. The text is `kind: detail`, so that quarantined rows can be counted by kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
+    /// The source could not make a whole row of what it found; the text is `kind: detail` already.
+    #[error("{0}")]
+    Source(String),
     /// A column that every row needs is null or empty here.
     #[error("missing: the {0} is null")]
     Missing(&'static str),

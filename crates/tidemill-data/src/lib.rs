@@ -24,5 +24,5 @@ pub use config::{FilterConfig, SourceConfig};
 pub use counts::Counts;
 pub use error::{Error, Result, RowError};
 pub use prepare::{Digests, Prepare, PrepareConfig};
-pub use source::{InputFile, InputUnit, Source};
+pub use source::{InputFile, InputUnit, Source, Span};
 pub use tokenizer::ClipTokenizer;

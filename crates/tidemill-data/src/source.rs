@@ -1,10 +1,22 @@
 //! Where pairs come from. A [`Source`] knows its files, cuts them into units of work and reads a unit as record
-//! batches; every container format is one implementation behind [`open`].
+//! batches. Parquet is one implementation behind [`open`]; the containers whose rows are [`Record`]s share another,
+//! and each has its parser, which needs nothing but bytes, in a module of its own.
 
+pub mod csv;
+pub mod jsonl;
+pub mod webdataset;
+
+mod fetch;
+mod image_column;
+mod image_folder;
 mod list;
 pub(crate) mod object;
 mod parquet;
+mod record;
+mod records;
 mod row_groups;
+mod stream;
+mod tar;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,6 +28,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::list::list;
 pub use self::parquet::ParquetSource;
+pub use self::record::Record;
+pub use self::records::RecordSource;
 use crate::caption::config::CaptionConfig;
 use crate::config::{FilterConfig, Format, SourceConfig};
 use crate::error::{Error, Result};
@@ -32,22 +46,59 @@ pub struct InputFile {
     pub identity: String,
 }
 
-/// A unit of work: some rows of one file. Whoever has the unit and the configuration can read it.
+/// A unit of work: a stretch of one file. Whoever has the unit and the configuration can read it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct InputUnit {
     /// The file.
     pub file: InputFile,
-    /// Row indices in the file.
-    pub rows: Range<u64>,
+    /// Which part of it.
+    pub span: Span,
+}
+
+/// A stretch of a file, in what its format can be cut by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Span {
+    /// Row indices: Parquet, whose footer knows them.
+    Rows(Range<u64>),
+    /// Byte offsets: everything else. A line belongs to the unit in which its first byte lies; how many rows there
+    /// are is known only after reading.
+    Bytes(Range<u64>),
+}
+
+impl Span {
+    /// Start and end, whatever they count.
+    pub fn range(&self) -> &Range<u64> {
+        match self {
+            Self::Rows(range) | Self::Bytes(range) => range,
+        }
+    }
+
+    /// The number of rows, where it is known without reading.
+    pub fn rows(&self) -> Option<u64> {
+        match self {
+            Self::Rows(range) => Some(range.end - range.start),
+            Self::Bytes(_) => None,
+        }
+    }
 }
 
 /// The batches of one unit, in row order.
 pub type Batches = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
 
+/// An optional column (Utf8) of batches: why the source could not make a whole row, as `kind: detail`, null where it
+/// could. `Prepare` quarantines a row with such a text before it looks at anything else of it.
+pub const SOURCE_ERROR: &str = "source_error";
+
+/// Encoded bytes after which a batch of images ends, however few its rows are; one image may exceed them.
+const BATCH_BYTES: usize = 64 << 20;
+
 /// A place that pairs come from.
 ///
 /// Batches hold the columns that the configuration needs, each under its own name, with `sample_id` and `source_row`
-/// (UInt64) and the key column (Utf8, never null; named `key` if the source has none) in front.
+/// (UInt64) and the key column (Utf8, never null; named `key` if the source has none) in front, and perhaps
+/// [`SOURCE_ERROR`] at the end. `source_row` is the row's index in a Parquet file, the sample's in a tar, and the
+/// offset of a line's first byte in a text file: unique in its file, ascending, and the same however it is cut.
 pub trait Source: Send + Sync {
     /// The files, ordered as the configuration lists them and by URI within one glob.
     fn files(&self) -> &[InputFile];
@@ -67,6 +118,14 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// If the file cannot be opened; each batch may fail on its own later.
     fn read(&self, unit: &InputUnit) -> Result<Batches>;
+
+    /// As [`read`](Self::read), with nulls for the images, if the container can be read without fetching them.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn read_without_images(&self, _unit: &InputUnit) -> Result<Option<Batches>> {
+        Ok(None)
+    }
 }
 
 /// Opens the source that a configuration describes, with the columns that filters and templates look at.
@@ -84,6 +143,9 @@ pub fn open(
     caption.validate(&config.columns)?;
     let source: Box<dyn Source> = match config.format {
         Format::Parquet => Box::new(ParquetSource::open(config, filter, caption)?),
+        Format::WebDataset | Format::Jsonl | Format::Csv | Format::Images => {
+            Box::new(RecordSource::open(config, filter, caption)?)
+        }
     };
     if let Some(condition) = filter.expression()? {
         condition.check(&source.schema())?;
@@ -142,6 +204,15 @@ fn identified_schema(columns: &Schema, key: &str) -> SchemaRef {
     let own = own.into_iter().map(|(name, data_type)| Arc::new(Field::new(name, data_type, false)));
     let rest = columns.fields().iter().filter(|field| field.name() != key).cloned();
     Arc::new(Schema::new(own.chain(rest).collect::<Vec<_>>()))
+}
+
+/// Refuses a source without a single unit.
+fn some_units(units: Vec<InputUnit>, files: &[InputFile]) -> Result<Vec<InputUnit>> {
+    if units.is_empty() {
+        let file = files.iter().map(|file| file.uri.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(Error::Read { file, problem: "there are no rows at all".into() });
+    }
+    Ok(units)
 }
 
 /// Puts `sample_id`, `source_row` and a complete key column in front of a batch that starts at `first_row`.

@@ -40,7 +40,7 @@ fn a_section_may_be_partial() {
 fn unknown_keys_and_values_are_refused_by_name() {
     let cases = [
         (parse::<SourceConfig>(json!({"urls": "x"})).err(), "urls"),
-        (parse::<SourceConfig>(json!({"format": "webdataset"})).err(), "webdataset"),
+        (parse::<SourceConfig>(json!({"format": "zip"})).err(), "zip"),
         (parse::<SourceConfig>(json!({"uri": 3})).err(), "a string, or a list"),
         (parse::<SourceConfig>(json!({"columns": {"img": "x"}})).err(), "img"),
         (parse::<FilterConfig>(json!({"score": {"a": {"least": 1}}})).err(), "least"),

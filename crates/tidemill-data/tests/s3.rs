@@ -92,7 +92,12 @@ fn only_the_footer_and_the_needed_column_chunks_are_fetched() {
         server.put("pairs", name, file.clone());
     }
     connect(&server, "s3://pairs");
-    let source = source::open(&config("s3://pairs/train/*.parquet"), &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let source = source::open(
+        &config("s3://pairs/train/*.parquet"),
+        &FilterConfig::default(),
+        &CaptionConfig::default(),
+    )
+    .unwrap();
     let uris: Vec<_> = source.files().iter().map(|file| file.uri.as_str()).collect();
     assert_eq!(uris, ["s3://pairs/train/a.parquet", "s3://pairs/train/b.parquet"]);
 
@@ -163,8 +168,12 @@ fn a_file_is_read_over_http() {
     let server = S3Server::start(&["public"]);
     server.put("public", "a b.parquet", file());
     let [(_, endpoint), ..] = server.settings();
-    let source =
-        source::open(&config(&format!("{endpoint}/public/a%20b.parquet")), &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let source = source::open(
+        &config(&format!("{endpoint}/public/a%20b.parquet")),
+        &FilterConfig::default(),
+        &CaptionConfig::default(),
+    )
+    .unwrap();
     let units = source.units().unwrap();
     let rows = |unit| source.read(unit).unwrap().map(|batch| batch.unwrap().num_rows()).sum::<usize>();
     assert_eq!(units.iter().map(rows).sum::<usize>(), GROUPS * GROUP_ROWS);
@@ -175,7 +184,9 @@ fn a_store_that_fails_is_no_damaged_file() {
     let server = S3Server::start(&["failing"]);
     server.put("failing", "a.parquet", file());
     connect(&server, "s3://failing");
-    let source = source::open(&config("s3://failing/a.parquet"), &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let source =
+        source::open(&config("s3://failing/a.parquet"), &FilterConfig::default(), &CaptionConfig::default())
+            .unwrap();
     let units = source.units().unwrap();
     server.fail_next([Fault::Status(503), Fault::BreakBody(1000), Fault::Refuse]);
     assert_eq!(source.read(&units[0]).unwrap().map(|batch| batch.unwrap().num_rows()).sum::<usize>(), 20);
@@ -193,8 +204,11 @@ fn an_overwritten_object_has_another_identity_and_a_copied_one_the_same() {
     let server = S3Server::start(&["one", "other"]);
     connect(&server, "s3://one");
     connect(&server, "s3://other");
-    let identity =
-        |uri: &str| source::open(&config(uri), &FilterConfig::default(), &CaptionConfig::default()).unwrap().files()[0].identity.clone();
+    let identity = |uri: &str| {
+        source::open(&config(uri), &FilterConfig::default(), &CaptionConfig::default()).unwrap().files()[0]
+            .identity
+            .clone()
+    };
     server.put("one", "x/a.parquet", file());
     server.put("other", "y/z/a.parquet", file());
     let before = identity("s3://one/x/*.parquet");

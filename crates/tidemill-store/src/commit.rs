@@ -11,15 +11,15 @@ use tidemill_io::Checksum;
 
 use crate::layout::{COMMITS, Group, Split};
 
-/// What a unit is: some rows of one input file and everything that shapes what becomes of them.
+/// What a unit is: a stretch of one input file and everything that shapes what becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct UnitKey {
     /// Path or URI of the input file.
     pub file: String,
     /// Digest of the input file's identity; changes when its content does.
     pub identity: String,
-    /// Rows of the input file.
-    pub rows: Range<u64>,
+    /// Stretch of the input file, in what its format is cut by: rows (Parquet) or bytes.
+    pub span: Range<u64>,
     /// Digests of everything else that shapes the output.
     pub digests: Digests,
 }
@@ -34,7 +34,7 @@ pub struct Digests {
     pub tensors: BTreeMap<String, String>,
 }
 
-/// The name of a unit: 32 hexadecimal digits of BLAKE3 over identity, rows and digests.
+/// The name of a unit: 32 hexadecimal digits of BLAKE3 over identity, span and digests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UnitId(String);
@@ -43,7 +43,7 @@ impl UnitKey {
     /// The unit's name.
     pub fn id(&self) -> UnitId {
         let mut text =
-            format!("{}\n{}\n{}\n{}", self.identity, self.rows.start, self.rows.end, self.digests.rows);
+            format!("{}\n{}\n{}\n{}", self.identity, self.span.start, self.span.end, self.digests.rows);
         for (column, digest) in &self.digests.tensors {
             text += &format!("\n{column} {digest}");
         }

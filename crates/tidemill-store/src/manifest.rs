@@ -28,7 +28,7 @@ pub struct Manifest {
     pub number: u64,
     /// What all shards share.
     pub(crate) header: Header,
-    /// The units, by input file and first row.
+    /// The units, by input file and start.
     pub commits: Vec<Commit>,
 }
 
@@ -36,7 +36,7 @@ impl Manifest {
     /// A snapshot of these commits, in its one order.
     pub(crate) fn new(number: u64, header: Header, mut commits: Vec<Commit>) -> Self {
         commits.sort_by(|a, b| {
-            let key = |c: &Commit| (c.unit.rows.start, c.unit.rows.end);
+            let key = |c: &Commit| (c.unit.span.start, c.unit.span.end);
             (&a.unit.file, key(a), &a.id).cmp(&(&b.unit.file, key(b), &b.id))
         });
         Self { number, header, commits }
@@ -112,7 +112,7 @@ fn schema() -> SchemaRef {
     let unit = record(vec![
         field("file", DataType::Utf8),
         field("identity", DataType::Utf8),
-        field("rows", range),
+        field("span", range),
         field("digests", record(vec![field("rows", DataType::Utf8), field("tensors", map(DataType::Utf8))])),
     ]);
     let mut counts = numbers(&["read", "kept"], DataType::UInt64);
@@ -195,7 +195,7 @@ mod tests {
 
     fn commit(file: &str, start: u64, attempt: &str) -> Commit {
         let digests = Digests { rows: "d".into(), tensors: [("text".into(), "t".into())].into() };
-        let unit = UnitKey { file: file.into(), identity: "i".into(), rows: start..start + 7, digests };
+        let unit = UnitKey { file: file.into(), identity: "i".into(), span: start..start + 7, digests };
         let block = BlockEntry {
             number: 3,
             rows: 5,

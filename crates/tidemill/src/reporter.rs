@@ -30,14 +30,18 @@ impl Reporter {
         };
     }
 
-    /// Starts showing progress over `total` things called `unit`, e.g. "rows".
-    pub fn progress(&self, what: &str, unit: &str, total: u64) -> Progress {
-        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+    /// Starts showing progress over `total` things called `unit`, e.g. "rows"; without a total there is no ETA.
+    pub fn progress(&self, what: &str, unit: &str, total: impl Into<Option<u64>>) -> Progress {
+        let total = total.into();
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
         let terminal = std::io::stderr().is_terminal();
         if terminal && !self.quiet {
-            let style = format!(
-                "{{prefix}} {{wide_bar:.cyan}} {{human_pos}}/{{human_len}} {unit}  {{per_sec}}  ETA {{eta}}\n{{wide_msg}}"
-            );
+            let style = match total {
+                Some(_) => format!(
+                    "{{prefix}} {{wide_bar:.cyan}} {{human_pos}}/{{human_len}} {unit}  {{per_sec}}  ETA {{eta}}\n{{wide_msg}}"
+                ),
+                None => format!("{{prefix}} {{spinner}} {{human_pos}} {unit}  {{per_sec}}\n{{wide_msg}}"),
+            };
             if let Ok(style) = ProgressStyle::with_template(&style) {
                 bar.set_style(style);
             }
@@ -96,15 +100,16 @@ impl Progress {
 
     fn print_line(&self) {
         let Self { bar, what, unit, .. } = self;
-        let (done, total) = (bar.position(), bar.length().unwrap_or(0));
-        let left = total.saturating_sub(done) as f64 / self.rate().max(1e-9);
-        let eta = if done == 0 || done >= total || !left.is_finite() || left > 1e9 {
+        let done = bar.position();
+        let total = bar.length().map(|total| format!("/{total}")).unwrap_or_default();
+        let left = bar.length().unwrap_or(0).saturating_sub(done) as f64 / self.rate().max(1e-9);
+        let eta = if done == 0 || left == 0.0 || !left.is_finite() || left > 1e9 {
             String::new()
         } else {
             format!(", ETA {}", HumanDuration(Duration::from_secs_f64(left)))
         };
         let note = bar.message();
         let note = if note.is_empty() { note } else { format!(", {note}") };
-        eprintln!("{what}: {done}/{total} {unit}, {:.1} {unit}/s{eta}{note}", self.rate());
+        eprintln!("{what}: {done}{total} {unit}, {:.1} {unit}/s{eta}{note}", self.rate());
     }
 }

@@ -84,7 +84,7 @@ pub fn tiles(
 }
 
 fn unit_hash(unit: &InputUnit) -> u64 {
-    crate::source::sample_id(&unit.file.identity, unit.rows.start)
+    crate::source::sample_id(&unit.file.identity, unit.span.range().start)
 }
 
 fn draw(seed: u64, id: u64) -> u64 {

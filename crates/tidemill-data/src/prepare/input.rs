@@ -10,7 +10,7 @@ use crate::caption::{CaptionStage, Captions};
 use crate::columns::{Images, Numbers, Place};
 use crate::config::Columns;
 use crate::error::{Error, Result, RowError};
-use crate::source::sample_id;
+use crate::source::{SOURCE_ERROR, sample_id};
 
 /// An input batch, every column checked.
 pub struct Input<'a> {
@@ -24,6 +24,7 @@ pub struct Input<'a> {
     urls: Option<StringArray>,
     declared: Vec<Numbers>,
     scores: Vec<Numbers>,
+    source_errors: Option<StringArray>,
 }
 
 /// One readable row.
@@ -71,6 +72,7 @@ impl<'a> Input<'a> {
                 .iter()
                 .map(|name| place(name, "source.carry").find(batch).cloned())
                 .collect::<Result<_>>()?,
+            source_errors: source_errors(batch)?,
             ids,
             rows,
             keys,
@@ -79,6 +81,9 @@ impl<'a> Input<'a> {
 
     /// A row's parts, or why it is unreadable.
     pub fn pair(&self, row: usize) -> Result<Pair<'_>, RowError> {
+        if let Some(errors) = self.source_errors.as_ref().filter(|errors| errors.is_valid(row)) {
+            return Err(RowError::Source(errors.value(row).to_owned()));
+        }
         for number in &self.declared {
             number.get(row)?;
         }
@@ -119,6 +124,19 @@ fn urls(batch: &RecordBatch, column: &str) -> Result<StringArray> {
     let column = place.find(batch)?;
     place.check(column.data_type())?;
     Ok(arrow::compute::cast(column, &DataType::Utf8)?.as_string().clone())
+}
+
+/// What the source has to say against each row, if it says anything.
+fn source_errors(batch: &RecordBatch) -> Result<Option<StringArray>> {
+    let Some(column) = batch.column_by_name(SOURCE_ERROR) else { return Ok(None) };
+    let texts = column.as_string_opt::<i32>().cloned().ok_or_else(|| Error::ColumnType {
+        file: BATCH.into(),
+        column: SOURCE_ERROR.into(),
+        wanted_by: "Prepare".into(),
+        found: column.data_type().to_string(),
+        expected: "Utf8, or no such column at all",
+    })?;
+    Ok(Some(texts))
 }
 
 /// One of the reader's own columns.

@@ -18,21 +18,23 @@ const ENDS: u64 = 64 << 10;
 /// Files looked into at the same time.
 const IN_FLIGHT: usize = 16;
 
-/// Every file of every URI, once, with its identity: in the order of the URIs, and by path within one of them.
+/// Every file of every URI that is to be kept, once, with its identity: in the order of the URIs, and by path within
+/// one of them.
 ///
 /// # Errors
 /// If a URI cannot be understood, names nothing, or cannot be read.
-pub fn list(uris: &[String]) -> Result<Vec<InputFile>> {
-    block_on(list_all(uris))
+pub fn list(uris: &[String], keep: impl Fn(&str) -> bool) -> Result<Vec<InputFile>> {
+    block_on(list_all(uris, keep))
 }
 
-async fn list_all(uris: &[String]) -> Result<Vec<InputFile>> {
+async fn list_all(uris: &[String], keep: impl Fn(&str) -> bool) -> Result<Vec<InputFile>> {
     let mut files: Vec<InputFile> = Vec::new();
     let mut seen = HashSet::new();
     let mut twins: HashMap<String, u64> = HashMap::new();
     for uri in uris {
         let address = uri::parse(uri)?;
-        let new = address.expand().await?.into_iter().filter(|(uri, _)| seen.insert(uri.clone()));
+        let new =
+            address.expand().await?.into_iter().filter(|(uri, _)| keep(uri) && seen.insert(uri.clone()));
         let new: Vec<_> = new.collect();
         let identified = futures::stream::iter(new).map(|(uri, meta)| identified(&address, uri, meta));
         let mut identified: Vec<InputFile> = identified.buffered(IN_FLIGHT).try_collect().await?;

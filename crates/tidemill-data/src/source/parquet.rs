@@ -1,21 +1,27 @@
-//! Parquet files with the encoded image in a binary column, read through `tidemill_io`: only the footer and the
-//! column chunks that are needed are fetched. Units end at row-group boundaries.
+//! Parquet files with the encoded image in a column, or where to find it, read through `tidemill_io`: only the footer
+//! and the column chunks that are needed are fetched. Units end at row-group boundaries.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::{Schema, SchemaRef};
-use futures::{StreamExt, TryStreamExt};
+use arrow::array::{RecordBatch, new_null_array};
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader};
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use parquet::errors::ParquetError;
 use tidemill_io::{block_on, uri};
 
+use super::image_column::{resolve_images, resolved};
 use super::list::list;
 use super::object::ObjectReader;
 use super::row_groups::RowGroups;
-use super::{Batches, InputFile, InputUnit, Source, identified_schema, identify, key_name, needed_columns};
+use super::{
+    Batches, InputFile, InputUnit, SOURCE_ERROR, Source, Span, identified_schema, identify, key_name,
+    needed_columns, some_units,
+};
 use crate::caption::config::CaptionConfig;
 use crate::columns::Place;
 use crate::config::{FilterConfig, SourceConfig};
@@ -29,6 +35,7 @@ pub struct ParquetSource {
     files: Vec<InputFile>,
     /// Name and asking configuration key of every column to read.
     needed: Vec<(String, String)>,
+    image: String,
     schema: SchemaRef,
     rows_per_unit: u64,
     rows_per_batch: usize,
@@ -40,21 +47,23 @@ impl ParquetSource {
     /// # Errors
     /// As [`super::open`].
     pub fn open(config: &SourceConfig, filter: &FilterConfig, caption: &CaptionConfig) -> Result<Self> {
-        let files = list(config.uri.as_slice())?;
+        let files = list(config.uri.as_slice(), |_| true)?;
         let needed = needed_columns(config, filter, caption)?;
         let footer = match files.first() {
             Some(first) => block_on(Footer::open(first))?,
             None => return Err(Error::Config { key: "source.uri".into(), problem: "names no file".into() }),
         };
-        let schema = identified_schema(&footer.columns(&needed)?, key_name(config));
+        let image = config.columns.image.clone();
+        let fields = resolved(footer.columns(&needed)?, &image);
+        let schema = identified_schema(&Schema::new(fields), key_name(config));
         let (rows_per_unit, rows_per_batch) = (config.rows_per_unit, config.rows_per_batch);
-        Ok(Self { files, needed, schema, rows_per_unit, rows_per_batch })
+        Ok(Self { files, needed, image, schema, rows_per_unit, rows_per_batch })
     }
 
     async fn units_of(&self, file: &InputFile) -> Result<Vec<InputUnit>> {
         let footer = Footer::open(file).await?;
         footer.columns(&self.needed)?;
-        let unit = |rows| InputUnit { file: file.clone(), rows };
+        let unit = |rows| InputUnit { file: file.clone(), span: Span::Rows(rows) };
         Ok(cut(&footer.row_groups(), self.rows_per_unit).into_iter().map(unit).collect())
     }
 }
@@ -73,24 +82,35 @@ impl Source for ParquetSource {
             .map(|file| self.units_of(file))
             .buffered(CONCURRENT_FOOTERS)
             .try_concat();
-        let units = block_on(units)?;
-        if units.is_empty() {
-            let file = self.files.iter().map(|file| file.uri.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(Error::Read { file, problem: "there are no rows at all".into() });
-        }
-        Ok(units)
+        some_units(block_on(units)?, &self.files)
     }
 
     fn read(&self, unit: &InputUnit) -> Result<Batches> {
+        Ok(Box::new(self.reader(unit, &self.needed)?))
+    }
+
+    fn read_without_images(&self, unit: &InputUnit) -> Result<Option<Batches>> {
+        let others = self.needed.iter().filter(|(name, _)| *name != self.image);
+        let reader = self.reader(unit, &others.cloned().collect::<Vec<_>>())?;
+        Ok(Some(Box::new(reader)))
+    }
+}
+
+impl ParquetSource {
+    fn reader(&self, unit: &InputUnit, needed: &[(String, String)]) -> Result<UnitReader> {
         let footer = block_on(Footer::open(&unit.file))?;
-        Ok(Box::new(UnitReader {
-            groups: footer.row_groups_of(&unit.rows, &self.needed, self.rows_per_batch)?,
+        let rows = unit.span.range();
+        Ok(UnitReader {
+            groups: footer.row_groups_of(rows, needed, self.rows_per_batch)?,
             batches: None,
             file: unit.file.clone(),
+            image: self.image.clone(),
             schema: self.schema.clone(),
-            row: unit.rows.start,
-            end: unit.rows.end,
-        }))
+            row: rows.start,
+            end: rows.end,
+            pieces: Box::new(std::iter::empty()),
+            given: rows.start,
+        })
     }
 }
 
@@ -121,19 +141,20 @@ impl<'a> Footer<'a> {
             return Err(Error::Read { file: file.uri.clone(), problem: problem.into() });
         }
         let mut reader = ObjectReader { address: uri::parse(&file.uri)?, size: file.size };
-        let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new())
-            .await
-            .map_err(|e| unreadable(file, e))?;
+        let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new());
+        let metadata = AssertUnwindSafe(metadata).catch_unwind().await.unwrap_or_else(|_| Err(gave_up()));
+        let metadata = metadata.map_err(|e| unreadable(file, e))?;
         Ok(Self { file, reader, metadata })
     }
 
     /// The row range of each row group.
     fn row_groups(&self) -> Vec<Range<u64>> {
-        let mut start = 0;
+        let mut start = 0_u64;
         let groups = self.metadata.metadata().row_groups().iter();
         groups
             .map(|group| {
-                let rows = start..start + u64::try_from(group.num_rows()).unwrap_or(0);
+                // A damaged footer may claim any number.
+                let rows = start..start.saturating_add(u64::try_from(group.num_rows()).unwrap_or(0));
                 start = rows.end;
                 rows
             })
@@ -141,7 +162,7 @@ impl<'a> Footer<'a> {
     }
 
     /// The needed columns, in the order needed.
-    fn columns(&self, needed: &[(String, String)]) -> Result<Schema> {
+    fn columns(&self, needed: &[(String, String)]) -> Result<Vec<Field>> {
         let schema = self.metadata.schema();
         let fields = needed.iter().map(|(column, wanted_by)| {
             let field = schema.field_with_name(column).map_err(|_| Error::MissingColumn {
@@ -154,7 +175,7 @@ impl<'a> Footer<'a> {
             // Files of one source may disagree on what is required.
             Ok(field.clone().with_nullable(true))
         });
-        Ok(Schema::new(fields.collect::<Result<Vec<_>>>()?))
+        fields.collect()
     }
 
     /// The row groups of a row range, with the needed columns only.
@@ -197,13 +218,38 @@ struct UnitReader {
     /// What is left of the row group in hand.
     batches: Option<ParquetRecordBatchReader>,
     file: InputFile,
+    image: String,
     schema: SchemaRef,
+    /// The next row to read.
     row: u64,
     end: u64,
+    /// The latest batch, its images in place.
+    pieces: Batches,
+    /// The first row of the next piece.
+    given: u64,
 }
 
 impl UnitReader {
-    fn next_batch(&mut self) -> Result<RecordBatch, ParquetError> {
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(piece) = self.pieces.next().transpose()? {
+                let first_row = self.given;
+                self.given += piece.num_rows() as u64;
+                let piece = self.with_all_columns(piece)?;
+                return identify(&piece, &self.file, first_row, &self.schema).map(Some);
+            }
+            if self.row >= self.end {
+                return Ok(None);
+            }
+            let batch = catch_unwind(AssertUnwindSafe(|| self.read())).unwrap_or_else(|_| Err(gave_up()));
+            let batch = batch.map_err(|e| unreadable(&self.file, e))?;
+            self.row += batch.num_rows() as u64;
+            self.pieces = resolve_images(tidemill_io::runtime()?, &self.file, batch, &self.image)?;
+        }
+    }
+
+    /// The next batch as it is in the file.
+    fn read(&mut self) -> Result<RecordBatch, ParquetError> {
         loop {
             if let Some(batch) = self.batches.as_mut().and_then(Iterator::next) {
                 return Ok(batch?);
@@ -214,23 +260,39 @@ impl UnitReader {
             })?);
         }
     }
+
+    /// Puts nulls for images that were not asked for.
+    fn with_all_columns(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        if batch.column_by_name(&self.image).is_some() {
+            return Ok(batch);
+        }
+        let schema = batch.schema();
+        let missing =
+            |field: &&Arc<Field>| [self.image.as_str(), SOURCE_ERROR].contains(&field.name().as_str());
+        let missing: Vec<_> = self.schema.fields().iter().filter(missing).cloned().collect();
+        let nulls = missing.iter().map(|field| new_null_array(field.data_type(), batch.num_rows()));
+        let columns = batch.columns().iter().cloned().chain(nulls).collect();
+        let fields: Vec<_> = schema.fields().iter().cloned().chain(missing.clone()).collect();
+        Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
+    }
 }
 
 impl Iterator for UnitReader {
     type Item = Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.row >= self.end {
-            return None;
+        let batch = self.next_batch();
+        if batch.is_err() {
+            self.row = self.end;
+            self.pieces = Box::new(std::iter::empty());
         }
-        let batch = self.next_batch().map_err(|e| unreadable(&self.file, e));
-        let first_row = self.row;
-        match &batch {
-            Ok(batch) => self.row += batch.num_rows() as u64,
-            Err(_) => self.row = self.end,
-        }
-        Some(batch.and_then(|batch| identify(&batch, &self.file, first_row, &self.schema)))
+        batch.transpose()
     }
+}
+
+/// The reader panics over some damaged files instead of returning an error; both are the file's.
+fn gave_up() -> ParquetError {
+    ParquetError::General("the Parquet reader gave up".into())
 }
 
 /// Says whether the store failed or the file is damaged.

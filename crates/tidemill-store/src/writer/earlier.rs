@@ -60,7 +60,7 @@ impl Earlier {
 
 /// File and rows, whatever becomes of them.
 fn rows_of(unit: &UnitKey) -> (String, u64, u64) {
-    (unit.identity.clone(), unit.rows.start, unit.rows.end)
+    (unit.identity.clone(), unit.span.start, unit.span.end)
 }
 
 /// The tensors of one column of an earlier commit, asked for in ascending order of rows.

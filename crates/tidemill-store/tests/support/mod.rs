@@ -111,7 +111,7 @@ pub fn unit_key(unit: u64, rows: u64) -> UnitKey {
     UnitKey {
         file: "in.parquet".into(),
         identity: "x".into(),
-        rows: unit * 10_000..unit * 10_000 + rows,
+        span: unit * 10_000..unit * 10_000 + rows,
         digests: digests(),
     }
 }

@@ -38,7 +38,7 @@ pub fn dataset(folder: &Path) {
     };
     let empty = values(u64::MAX, spec.text.bytes());
     let writer = Writer::open(folder.to_str().unwrap(), spec.clone(), &empty).unwrap();
-    let unit = UnitKey { file: "f".into(), identity: "i".into(), rows: 0..ROWS, digests: Digests::default() };
+    let unit = UnitKey { file: "f".into(), identity: "i".into(), span: 0..ROWS, digests: Digests::default() };
     let mut attempt = writer.begin(&unit);
     attempt.write(&batch(&spec)).unwrap();
     attempt.commit().unwrap();

@@ -47,7 +47,7 @@ impl DatasetSink {
         UnitKey {
             file: unit.file.uri.clone(),
             identity: unit.file.identity.clone(),
-            rows: unit.rows.clone(),
+            span: unit.span.range().clone(),
             digests: self.digests.clone(),
         }
     }

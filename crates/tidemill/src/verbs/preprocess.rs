@@ -117,8 +117,9 @@ impl Stage for Encoder {
     }
 }
 
-fn rows(units: &[InputUnit]) -> u64 {
-    units.iter().map(|unit| unit.rows.end - unit.rows.start).sum()
+/// The rows to come, if the source's format knows them before reading.
+fn rows(units: &[InputUnit]) -> Option<u64> {
+    units.iter().map(|unit| unit.span.rows()).sum()
 }
 
 fn report(run: &Run, units: usize, summary: Option<&Summary>, reporter: &Reporter) -> Result<Value> {

@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 use tidemill::engine::{Attempt, Sink, Stage};
 use tidemill::{Error, Result};
 use tidemill_data::source::{Batches, Source};
-use tidemill_data::{InputFile, InputUnit};
+use tidemill_data::{InputFile, InputUnit, Span};
 
 /// Bytes that each fake stage adds to a row, as far as the engine knows.
 pub const ROW_BYTES: u64 = 1000;
@@ -44,11 +44,11 @@ impl Work {
 /// The unit of the file `file` with these rows.
 pub fn unit(file: usize, rows: Range<u64>) -> InputUnit {
     let (uri, identity) = (format!("{file:03}"), file.to_string());
-    InputUnit { file: InputFile { uri, size: 0, identity }, rows }
+    InputUnit { file: InputFile { uri, size: 0, identity }, span: Span::Rows(rows) }
 }
 
 fn rows_of(unit: &InputUnit) -> Range<u64> {
-    unit.rows.clone()
+    unit.span.range().clone()
 }
 
 /// Units of consecutive rows, of these lengths.

@@ -1,0 +1,175 @@
+//! Every source but Parquet: a container's parser gives [`Record`]s, images that they only name are fetched, and the
+//! records become batches.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use tokio::runtime::Runtime;
+
+use super::csv::CsvRecords;
+use super::image_folder::{self, FILE_NAME, METADATA};
+use super::jsonl::{self, JsonLines};
+use super::list::list;
+use super::record::{Record, Table, text};
+use super::stream::{Failure, ObjectStream};
+use super::webdataset::Samples;
+use super::{Batches, InputFile, InputUnit, Source, Span, fetch, needed_columns, some_units};
+use crate::caption::config::CaptionConfig;
+use crate::config::{FilterConfig, Format, SourceConfig};
+use crate::error::{Error, Result};
+
+/// The rows of one unit, as its parser gives them.
+type Records = Box<dyn Iterator<Item = Record> + Send>;
+
+/// WebDataset, JSON lines, CSV and image folders at one or several URIs.
+pub struct RecordSource {
+    format: Format,
+    files: Vec<InputFile>,
+    /// Name and asking configuration key of every column.
+    needed: Vec<(String, String)>,
+    /// The field that names the image.
+    image: String,
+    table: Arc<Table>,
+    rows_per_unit: u64,
+    runtime: &'static Runtime,
+}
+
+impl RecordSource {
+    /// Lists the files.
+    ///
+    /// # Errors
+    /// If none matches, a URI cannot be listed, or the first file is a CSV that lacks a column.
+    pub fn open(config: &SourceConfig, filter: &FilterConfig, caption: &CaptionConfig) -> Result<Self> {
+        let runtime = tidemill_io::runtime()?;
+        let folders = config.format == Format::Images;
+        let keep = |uri: &str| !folders || uri.rsplit('/').next() == Some(METADATA);
+        let files = list(config.uri.as_slice(), keep)?;
+        if files.is_empty() {
+            let problem = format!(
+                "there is no {METADATA} in or below {}; it names each image (`{FILE_NAME}`) with its caption",
+                config.uri.as_slice().join(", ")
+            );
+            return Err(Error::Config { key: "source.uri".into(), problem });
+        }
+        let image = match config.format {
+            Format::Images => FILE_NAME.to_owned(),
+            _ => config.columns.image.clone(),
+        };
+        let needed = needed_columns(config, filter, caption)?;
+        let source = Self {
+            format: config.format,
+            files,
+            image,
+            table: Arc::new(Table::new(config, filter, &needed)),
+            needed,
+            rows_per_unit: config.rows_per_unit,
+            runtime,
+        };
+        if let (Format::Csv, Some(first)) = (config.format, source.files.first()) {
+            source.csv(first, source.stream(first, 0, 0)?)?;
+        }
+        Ok(source)
+    }
+
+    fn stream(&self, file: &InputFile, start: u64, wanted: u64) -> Result<ObjectStream> {
+        ObjectStream::open(self.runtime, file, start, wanted)
+    }
+
+    fn csv(&self, file: &InputFile, stream: ObjectStream) -> Result<CsvRecords<ObjectStream>> {
+        let failure = stream.failure();
+        let records = CsvRecords::new(stream).map_err(|problem| {
+            failure.error(file).unwrap_or_else(|| Error::Read { file: file.uri.clone(), problem })
+        })?;
+        match self.needed.iter().find(|(name, _)| !records.columns().contains(name)) {
+            None => Ok(records),
+            Some((column, wanted_by)) => Err(Error::MissingColumn {
+                file: file.uri.clone(),
+                column: column.clone(),
+                wanted_by: wanted_by.clone(),
+                available: records.columns().to_vec(),
+            }),
+        }
+    }
+
+    /// The records, their images named if the container does not hold them.
+    fn records(&self, unit: &InputUnit) -> Result<(Records, Failure)> {
+        let (file, span) = (&unit.file, unit.span.range().clone());
+        let stream = self.stream(file, jsonl::first_byte(&span), span.end)?;
+        let failure = stream.failure();
+        let records: Records = match self.format {
+            Format::Csv => Box::new(self.csv(file, stream)?),
+            Format::Jsonl => Box::new(JsonLines::new(stream, span)),
+            Format::Images => {
+                let images = self.runtime.block_on(image_folder::images(file))?;
+                Box::new(image_folder::rows(file.clone(), JsonLines::new(stream, span), images))
+            }
+            // Parquet has a source of its own.
+            Format::WebDataset | Format::Parquet => Box::new(Samples::new(stream)),
+        };
+        Ok((records, failure))
+    }
+}
+
+impl Source for RecordSource {
+    fn files(&self) -> &[InputFile] {
+        &self.files
+    }
+
+    fn schema(&self) -> SchemaRef {
+        self.table.schema()
+    }
+
+    fn units(&self) -> Result<Vec<InputUnit>> {
+        let mut units = Vec::new();
+        for file in &self.files {
+            let unit = |range| InputUnit { file: file.clone(), span: Span::Bytes(range) };
+            match self.format {
+                Format::Jsonl => units.extend(jsonl::cut(file.size, self.rows_per_unit).map(unit)),
+                _ => units.push(unit(0..file.size)),
+            }
+        }
+        some_units(units, &self.files)
+    }
+
+    fn read(&self, unit: &InputUnit) -> Result<Batches> {
+        let (records, failure) = self.records(unit)?;
+        let file = unit.file.clone();
+        // What a parser takes for the end of a file may be the end of the network.
+        let records = records.map(move |record| failure.error(&file).map_or(Ok(record), Err));
+        if self.format == Format::WebDataset {
+            return Ok(self.table.clone().batches(unit, records));
+        }
+        let (field, file) = (self.image.clone(), unit.file.uri.clone());
+        let named = records.map(move |record| match record {
+            Ok(mut record) => {
+                let uri = reference(&mut record, &field).map(|name| fetch::resolve(&file, &name));
+                (Ok(record), uri)
+            }
+            error => (error, None),
+        });
+        let fetched = fetch::fetch(self.runtime, named);
+        let records = fetched.map(|(record, image)| record.map(|record| with_image(record, image)));
+        Ok(self.table.clone().batches(unit, records))
+    }
+}
+
+/// What a record calls its image; nothing is fetched for a row that is broken already.
+fn reference(record: &mut Record, field: &str) -> Option<String> {
+    let value = record.fields.get(field).filter(|value| !value.is_null() && record.error.is_none())?;
+    match text(value) {
+        Ok(name) => Some(name).filter(|name| !name.is_empty()),
+        Err(problem) => {
+            record.fail(format!("{problem} in field `{field}`"));
+            None
+        }
+    }
+}
+
+fn with_image(mut record: Record, image: Option<fetch::Fetched>) -> Record {
+    match image {
+        Some(Ok(bytes)) => record.image = Some(bytes),
+        Some(Err(problem)) => record.fail(problem),
+        None => {}
+    }
+    record
+}

@@ -1,0 +1,61 @@
+//! Replays what fuzzing started from and what it found (`fuzz/corpus`), so that none of it comes back.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+
+use tidemill_data::config::OneOrMany;
+use tidemill_data::source::csv::CsvRecords;
+use tidemill_data::source::jsonl::JsonLines;
+use tidemill_data::source::webdataset::Samples;
+use tidemill_data::{CaptionConfig, FilterConfig, SourceConfig, source};
+
+/// The inputs of a target, each with its bytes.
+fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let inputs: Vec<_> = entries.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+    assert!(!inputs.is_empty(), "{} is empty", folder.display());
+    inputs
+}
+
+#[test]
+fn tars() {
+    for (path, bytes) in corpus("tar") {
+        let samples: Vec<_> = Samples::new(bytes.as_slice()).collect();
+        let rows = samples.iter().map(|sample| sample.row);
+        assert!(rows.eq(0..samples.len() as u64), "{}", path.display());
+    }
+}
+
+#[test]
+fn json_lines() {
+    for (path, bytes) in corpus("jsonl") {
+        let rows: Vec<_> =
+            JsonLines::new(bytes.as_slice(), 0..bytes.len() as u64).map(|line| line.row).collect();
+        assert!(rows.is_sorted_by(|a, b| a < b), "{}", path.display());
+    }
+}
+
+#[test]
+fn csv() {
+    for (path, bytes) in corpus("csv") {
+        let rows: Vec<_> =
+            CsvRecords::new(bytes.as_slice()).into_iter().flatten().map(|row| row.row).collect();
+        assert!(rows.is_sorted_by(|a, b| a < b), "{}", path.display());
+    }
+}
+
+#[test]
+fn parquet() {
+    for (path, _) in corpus("parquet") {
+        let uri = OneOrMany::One(path.display().to_string());
+        let config = SourceConfig { uri, ..SourceConfig::default() };
+        let Ok(source) = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()) else {
+            continue;
+        };
+        for unit in source.units().unwrap_or_default() {
+            let _ = source.read(&unit).map(|batches| batches.take_while(Result::is_ok).count());
+        }
+    }
+}

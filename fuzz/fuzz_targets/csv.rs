@@ -1,0 +1,10 @@
+//! CSV: any bytes give a header's error, or rows in ascending order.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tidemill_data::source::csv::CsvRecords;
+
+fuzz_target!(|bytes: &[u8]| {
+    let rows: Vec<u64> = CsvRecords::new(bytes).into_iter().flatten().map(|record| record.row).collect();
+    assert!(rows.is_sorted_by(|a, b| a < b), "{rows:?}");
+});

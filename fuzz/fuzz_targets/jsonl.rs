@@ -1,0 +1,18 @@
+//! JSON lines, whole and in two stretches, which must give the same rows.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tidemill_data::source::Record;
+use tidemill_data::source::jsonl::{JsonLines, first_byte};
+
+fuzz_target!(|bytes: &[u8]| {
+    let size = bytes.len() as u64;
+    let read = |start: u64, end: u64| -> Vec<Record> {
+        let span = start..end;
+        JsonLines::new(&bytes[first_byte(&span) as usize..], span).collect()
+    };
+    let middle = size / 2;
+    let mut pieces = read(0, middle);
+    pieces.extend(read(middle, size));
+    assert_eq!(pieces, read(0, size));
+});
