@@ -3,6 +3,7 @@
 
 mod input;
 mod output;
+mod parts;
 
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use self::input::Input;
 use self::output::{Output, output_schema};
+pub use self::parts::Parts;
 use crate::config::{Columns, FilterConfig, PrepareConfig, SourceConfig};
 use crate::decode;
 use crate::error::{Result, RowError};

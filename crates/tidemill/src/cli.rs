@@ -29,6 +29,7 @@ use crate::verbs;
         tidemill export run.toml --to model                a folder for diffusers\n  \
         tidemill preprocess run.toml --set engine.device=cpu --json\n  \
         tidemill inspect runs/quickstart/dataset           what a dataset holds\n  \
+        tidemill bench prepare run.toml                    rows/s of this machine\n  \
         tidemill doctor                                    what this machine offers\n\n\
         Exit codes: 0 done, 1 failed, 2 refused input."
 )]
@@ -65,6 +66,8 @@ enum Verb {
     Export(verbs::export::Args),
     /// Say what a dataset, a Parquet source or a run file holds.
     Inspect(verbs::inspect::Args),
+    /// Measure how fast this machine does one part of the work.
+    Bench(verbs::bench::Args),
     /// Say what this machine offers: libtorch, GPUs, cores, memory, disk.
     Doctor(verbs::doctor::Args),
 }
@@ -79,6 +82,7 @@ impl Verb {
             Self::Sample(args) => verbs::sample::run(args, reporter),
             Self::Export(args) => verbs::export::run(args, reporter),
             Self::Inspect(args) => verbs::inspect::run(args, reporter),
+            Self::Bench(args) => verbs::bench::run(args, reporter),
             Self::Doctor(args) => verbs::doctor::run(args, reporter),
         }
     }
