@@ -2,6 +2,7 @@
 
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
+BENCH_PYTHON := .venv-bench/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 # A test that hangs ends with its suite.
@@ -9,18 +10,19 @@ TEST_LIMIT := 30m
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test lint fmt quickstart wheel lock clean
+.PHONY: help setup test lint fmt quickstart bench-data wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
 help:
 	@echo "make quickstart   synth -> preprocess -> train -> sample -> score -> export, in minutes on two cores"
 	@echo "make test         every test (Rust, and the Python module)"
+	@echo "make bench-data   measure the data side against other libraries; redraws docs/benchmarks.md"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
 	@echo "make setup        what the others need: .venv, the CLI, the Python module"
 	@echo "make wheel        the Python module as a wheel"
 	@echo "make fmt          format the code"
-	@echo "make lock         pin requirements.in anew into requirements.lock"
+	@echo "make lock         pin the requirements*.in anew into the .lock beside each"
 
 setup: target/.native
 
@@ -42,6 +44,14 @@ wheel: .venv/.ready
 quickstart: setup
 	bash scripts/quickstart.sh
 
+# The other libraries, in an environment of their own over .venv.
+.venv-bench/.ready: requirements-bench.lock scripts/setup_bench.sh .venv/.ready
+	bash scripts/setup_bench.sh
+
+# Options of benches/data.py go into ARGS: make bench-data ARGS="--rounds 3 --seed 7"
+bench-data: setup .venv-bench/.ready
+	$(BENCH_PYTHON) -m benches.data $(ARGS)
+
 test: setup
 	timeout $(TEST_LIMIT) cargo test --release --locked --workspace
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests
@@ -60,4 +70,4 @@ lock: .venv/.ready
 	bash scripts/lock.sh
 
 clean:
-	rm -rf target .venv runs
+	rm -rf target .venv .venv-bench runs

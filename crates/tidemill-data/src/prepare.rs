@@ -8,6 +8,7 @@ mod hashes;
 mod input;
 pub mod known;
 mod output;
+mod parts;
 mod row;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ pub use self::config::{Crop, PrepareConfig, Resample};
 use self::hashes::Wanted;
 use self::input::Input;
 use self::output::{Output, output_schema};
+pub use self::parts::Parts;
 use self::row::{Row, Verdict};
 use crate::caption::config::CaptionConfig;
 use crate::caption::{self, CaptionStage};

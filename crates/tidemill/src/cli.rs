@@ -30,6 +30,7 @@ use crate::verbs;
         tidemill export run.toml --to model                a folder for diffusers\n  \
         tidemill preprocess run.toml --set engine.device=cpu --json\n  \
         tidemill inspect runs/quickstart/dataset           what a dataset holds\n  \
+        tidemill bench prepare run.toml                    rows/s of this machine\n  \
         tidemill doctor                                    what this machine offers\n\n\
         Exit codes: 0 done, 1 failed, 2 refused input."
 )]
@@ -70,6 +71,8 @@ enum Verb {
     Inspect(verbs::inspect::Args),
     /// Remove from a dataset what nobody can read any more.
     Gc(verbs::gc::Args),
+    /// Measure how fast this machine does one part of the work.
+    Bench(verbs::bench::Args),
     /// Say what this machine offers: libtorch, GPUs, cores, memory, disk.
     Doctor(verbs::doctor::Args),
 }
@@ -86,6 +89,7 @@ impl Verb {
             Self::Export(args) => verbs::export::run(args, reporter),
             Self::Inspect(args) => verbs::inspect::run(args, reporter),
             Self::Gc(args) => verbs::gc::run(args, reporter),
+            Self::Bench(args) => verbs::bench::run(args, reporter),
             Self::Doctor(args) => verbs::doctor::run(args, reporter),
         }
     }

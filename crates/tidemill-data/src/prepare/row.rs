@@ -34,7 +34,7 @@ pub enum Verdict<'a> {
 pub struct Plan<'a> {
     image: Result<&'a [u8], RowError>,
     /// The image's width and height.
-    size: (u32, u32),
+    pub size: (u32, u32),
     /// For each resolution the cut, unless the image is too small for it.
     pub cuts: Vec<Option<Cut>>,
     /// For each resolution whether its latents are there already.
@@ -193,7 +193,7 @@ impl Prepare {
     }
 
     /// Decodes the image, at a smaller size if that is wanted and enough for what the cuts become.
-    fn decode_image(&self, plan: &Plan) -> Result<Rgb8, RowError> {
+    pub(super) fn decode_image(&self, plan: &Plan) -> Result<Rgb8, RowError> {
         let bytes = plan.image.clone()?;
         // A perceptual hash is one of the whole picture.
         if !self.config.scaled_decode || plan.hash {

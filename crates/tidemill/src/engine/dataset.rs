@@ -11,7 +11,7 @@ use tidemill_models::{ModelFolder, digest};
 use tidemill_store::commit::UnitId;
 use tidemill_store::spec::FORMAT;
 use tidemill_store::{
-    Bucket, DatasetSpec, Digests, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter, Writer,
+    Bucket, DatasetSpec, Digests, Known, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter, Writer,
 };
 
 use super::{Attempt, Sink};
@@ -50,6 +50,14 @@ impl DatasetSink {
             span: unit.span.range().clone(),
             digests: self.digests.clone(),
         }
+    }
+
+    /// What the newest snapshot knows of a unit's rows under other settings.
+    ///
+    /// # Errors
+    /// If the dataset cannot be read.
+    pub fn known(&self, unit: &InputUnit) -> Result<Option<Known>> {
+        Ok(self.writer.known(&self.key(unit))?)
     }
 
     /// The units that are not committed yet, and what became of the rows of those that are.

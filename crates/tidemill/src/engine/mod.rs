@@ -19,6 +19,7 @@ mod config;
 mod cut;
 pub mod dataset;
 pub mod device;
+pub mod incremental;
 mod lane;
 pub mod local;
 mod meter;

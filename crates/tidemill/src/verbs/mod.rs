@@ -1,5 +1,6 @@
 //! The verbs of the command line, one file each: an `Args` struct and a `run` that gives the verb's result as JSON.
 
+pub mod bench;
 pub mod dedup;
 pub mod doctor;
 pub mod export;

@@ -1,8 +1,12 @@
 //! `tidemill preprocess`: image-caption pairs in, a latent dataset out. Units that are committed already are skipped,
 //! so the same command goes on where an earlier one stopped.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use arrow::array::RecordBatch;
 use bytesize::ByteSize;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tch::Device;
 use tidemill_data::{InputUnit, source};
@@ -11,6 +15,7 @@ use tidemill_store::Dataset;
 use crate::encode::Encode;
 use crate::engine::dataset::DatasetSink;
 use crate::engine::device::{cores, devices};
+use crate::engine::incremental::Incremental;
 use crate::engine::signal::StopSignal;
 use crate::engine::{Local, Stage, Summary};
 use crate::error::Result;
@@ -53,14 +58,16 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     let (missing, before) = sink.missing(&units)?;
 
     let mut summary = None;
+    let encoded = Arc::new(Encoded::default());
     if !missing.is_empty() {
-        let mut stages = vec![stage(run, encode)?];
+        let mut stages = vec![stage(run, encode, &encoded)?];
         for device in &devices[1..] {
-            stages.push(stage(run, Encode::load(&models, &run.file.encode, *device)?)?);
+            stages.push(stage(run, Encode::load(&models, &run.file.encode, *device)?, &encoded)?);
         }
+        let source = Incremental { source: &*source, prepare: &prepare, sink: &sink };
         let (config, stop) = (&run.file.engine, StopSignal::watch());
         let engine = Local {
-            source: &*source,
+            source: &source,
             prepare: &prepare,
             encode: stages,
             sink: &sink,
@@ -78,7 +85,7 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
         summary = Some(result?);
     }
     sink.snapshot(&units)?;
-    report(run, units.len(), summary.as_ref(), reporter)
+    report(run, units.len(), summary.as_ref().map(|summary| (summary, &*encoded)), reporter)
 }
 
 /// The device of each encoder, `engine.encode.workers` for every device.
@@ -86,16 +93,38 @@ fn encoders(run: &Run, devices: &[Device]) -> Vec<Device> {
     devices.iter().flat_map(|device| std::iter::repeat_n(*device, run.file.engine.encode.workers)).collect()
 }
 
+/// What all encoders together have encoded; rows whose tensors were there already are not among it.
+#[derive(Debug, Default, Serialize)]
+struct Encoded {
+    images: AtomicU64,
+    captions: AtomicU64,
+}
+
+impl Encoded {
+    fn add(&self, prepared: &RecordBatch) {
+        for (field, column) in prepared.schema().fields().iter().zip(prepared.columns()) {
+            let count = match field.name().as_str() {
+                "token_ids" => &self.captions,
+                name if name.starts_with("pixels_") => &self.images,
+                _ => continue,
+            };
+            count.fetch_add((column.len() - column.null_count()) as u64, Ordering::Relaxed);
+        }
+    }
+}
+
 /// An encoder with the threads it may use.
 struct Encoder {
     encode: Encode,
     threads: usize,
     row_bytes: u64,
+    encoded: Arc<Encoded>,
 }
 
-fn stage(run: &Run, encode: Encode) -> Result<Box<dyn Stage>> {
+fn stage(run: &Run, encode: Encode, encoded: &Arc<Encoded>) -> Result<Box<dyn Stage>> {
     let row_bytes = encode.row_bytes(&run.file.prepare.resolutions)?;
-    Ok(Box::new(Encoder { encode, threads: cores(run.file.engine.encode.threads), row_bytes }))
+    let (threads, encoded) = (cores(run.file.engine.encode.threads), encoded.clone());
+    Ok(Box::new(Encoder { encode, threads, row_bytes, encoded }))
 }
 
 impl Stage for Encoder {
@@ -105,7 +134,9 @@ impl Stage for Encoder {
     }
 
     fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
-        self.encode.run(batch)
+        let result = self.encode.run(batch)?;
+        self.encoded.add(batch);
+        Ok(result)
     }
 
     fn quarantine(&self, batch: &RecordBatch, reason: &str) -> Result<RecordBatch> {
@@ -122,11 +153,11 @@ fn rows(units: &[InputUnit]) -> Option<u64> {
     units.iter().map(|unit| unit.span.rows()).sum()
 }
 
-fn report(run: &Run, units: usize, summary: Option<&Summary>, reporter: &Reporter) -> Result<Value> {
+fn report(run: &Run, units: usize, done: Option<(&Summary, &Encoded)>, reporter: &Reporter) -> Result<Value> {
     let totals = Dataset::open(&run.dataset())?.totals();
     let counts = &totals.rows;
     let (rejected, quarantined) = (counts.total_rejected(), counts.total_quarantined());
-    let now = summary.map(|s| {
+    let now = done.map(|(s, encoded)| {
         let rate = s.counts.read as f64 / s.seconds.max(1e-9);
         let stages = s.utilisation.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let (peak, limit) = (ByteSize(s.memory.peak), ByteSize(s.memory.limit));
@@ -134,10 +165,10 @@ fn report(run: &Run, units: usize, summary: Option<&Summary>, reporter: &Reporte
         reporter.say(format!("  {stages}; at most {peak} of {limit} in flight"));
         json!({
             "units": s.units, "rows": s.counts.read, "seconds": s.seconds, "rows_per_second": rate,
-            "stages": s.utilisation, "memory": s.memory,
+            "stages": s.utilisation, "memory": s.memory, "encoded": encoded,
         })
     });
-    if summary.is_none() {
+    if done.is_none() {
         reporter.say("nothing to do: every unit is committed");
     }
     reporter.say(format!(
@@ -156,7 +187,7 @@ fn report(run: &Run, units: usize, summary: Option<&Summary>, reporter: &Reporte
     Ok(json!({
         "verb": "preprocess",
         "dataset": run.dataset(),
-        "units": { "total": units, "done": summary.map_or(0, |s| s.units) },
+        "units": { "total": units, "done": done.map_or(0, |(s, _)| s.units) },
         "rows": { "read": counts.read, "kept": counts.kept, "rejected": rejected, "quarantined": quarantined },
         "rejected": counts.rejected,
         "quarantined": counts.quarantined,

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
 
+mod bench;
 mod common;
 mod exactly_once;
 mod inspect;

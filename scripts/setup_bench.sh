@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Makes .venv-bench: the packages of requirements-bench.lock over those of .venv, so that torch is there only once and
+# .venv stays what the tests need. Safe to run again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=.venv-bench/bin/python
+lock=$(cat requirements-bench.lock requirements.lock | sha256sum | cut -d' ' -f1)
+if [[ "$(cat .venv-bench/.lock 2>/dev/null)" != "$lock" ]]; then
+  echo "Installing the Python packages of requirements-bench.lock into .venv-bench" >&2
+  python3 -m venv --clear .venv-bench
+  site=$($python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  ls -d "$PWD"/.venv/lib/python*/site-packages > "$site/venv.pth"
+  $python -m pip install --quiet --disable-pip-version-check -r requirements-bench.lock
+  echo "$lock" > .venv-bench/.lock
+fi
+touch .venv-bench/.ready

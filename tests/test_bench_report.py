@@ -1,0 +1,72 @@
+"""What benches/ makes of its figures: ratios, goals, the page's part, the chart. Nothing is measured here."""
+
+import json
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from benches import report, runner
+
+CASE = report.Case(
+    name="A: pairs & pixels",
+    unit="rows/s",
+    ours=[1000.0, 3000.0, 1200.0],
+    peers={"fast": [1000.0, 800.0, 1500.0], "slow": [100.0, 120.0, 90.0]},
+    goals={"fast": 1.25, "slow": 2.4},
+)
+
+
+def test_ratios_are_those_of_the_medians():
+    assert CASE.ratios == {"fast": pytest.approx(1.2), "slow": pytest.approx(12.0)}
+    assert CASE.missed() == ["fast"]
+    entry = json.loads(json.dumps(CASE.to_json()))
+    assert (entry["ours"], entry["peers"]["slow"]) == (1200.0, 100.0)
+    assert entry["runs"]["ours"] == [1000.0, 3000.0, 1200.0]
+
+
+def test_every_peer_has_a_row_that_says_whether_its_goal_is_reached():
+    rows = report.comparison([CASE]).splitlines()
+    assert rows[1] == "| --- | --- | ---: | ---: | ---: | ---: |"
+    assert rows[2] == "| A: pairs & pixels, rows/s | fast | 1,200 | 1,000 | 1.20x | 1.25x, missed |"
+    assert rows[3] == "| A: pairs & pixels, rows/s | slow | 1,200 | 100 | 12.00x | 2.4x |"
+
+
+def test_only_the_marked_part_of_the_page_changes():
+    page = "before\n<!-- x -->\nold\n<!-- /x -->\nafter\n<!-- y -->\n<!-- /y -->\n"
+    once = report.replaced(page, "x", "new")
+    assert once == "before\n<!-- x -->\n\nnew\n\n<!-- /x -->\nafter\n<!-- y -->\n<!-- /y -->\n"
+    assert report.replaced(once, "x", "new") == once
+    for broken in ["no marks", "<!-- x -->", "<!-- /x --><!-- x -->", page + page]:
+        with pytest.raises(ValueError, match="x"):
+            report.replaced(broken, "x", "new")
+
+
+def test_bars_are_to_scale():
+    chart = ET.fromstring(report.bar_chart("Rates <all>", [CASE]))
+    bars = chart.findall("{*}rect[@rx]")
+    ours, fast, slow = (float(bar.get("width")) for bar in bars)
+    assert ours == pytest.approx(1.2 * fast, abs=0.1)
+    assert fast == pytest.approx(10 * slow, abs=0.5)
+    words = [element.text for element in chart.findall("{*}text")]
+    assert "A: pairs & pixels, rows/s" in words
+    assert max(float(bar.get("y")) + float(bar.get("height")) for bar in bars) < float(chart.get("height"))
+
+
+def test_a_side_is_its_last_line_and_its_peak_memory():
+    code = "x = bytearray(200 << 20); import time; time.sleep(0.2); print('noise'); print('{\"rate\": 7}')"
+    outcome = runner.run(runner.Command([sys.executable, "-c", code], "rate"))
+    assert outcome.result == {"rate": 7}
+    assert 200 < outcome.peak_mib < 400
+
+
+@pytest.mark.parametrize(
+    ("code", "limit_s", "message"),
+    [
+        ("raise SystemExit('no such file')", 60, "no such file"),
+        ("import time; time.sleep(60)", 1, "longer than 1 s"),
+    ],
+)
+def test_a_side_that_fails_or_hangs_ends_the_benchmark(code, limit_s, message):
+    with pytest.raises(runner.BenchError, match=message):
+        runner.run(runner.Command([sys.executable, "-c", code], "rate"), limit_s)
