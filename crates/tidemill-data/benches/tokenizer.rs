@@ -58,7 +58,7 @@ fn captions(folder: &Path) -> Vec<String> {
     words.truncate(20_000);
     let mut numbers = Numbers(7);
     let foreign = ["café", "Straße", "señorita", "東京", "Москва", "–", "“old”", "😀"];
-    let mut word = |numbers: &mut Numbers| match numbers.below(1000) {
+    let word = |numbers: &mut Numbers| match numbers.below(1000) {
         0..100 => {
             let length = 4 + numbers.below(8);
             (0..length).map(|_| char::from(b'a' + numbers.below(26) as u8)).collect()
@@ -71,7 +71,7 @@ fn captions(folder: &Path) -> Vec<String> {
             words[rank.min(words.len()) - 1].1.clone()
         }
     };
-    let mut caption = |numbers: &mut Numbers| {
+    let caption = |numbers: &mut Numbers| {
         let mut text = String::new();
         for i in 0..5 + numbers.below(16) {
             let mut word = word(numbers);

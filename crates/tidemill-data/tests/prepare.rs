@@ -271,7 +271,8 @@ proptest! {
             let kept = cases[pick].1 == "kept";
             prop_assert_eq!(output["status"].as_string::<i32>().value(row), cases[pick].1);
             prop_assert_eq!(output["source_row"].as_primitive::<UInt64Type>().value(row), 50 + row as u64);
-            prop_assert_eq!(output["width"].is_valid(row), cases[pick].1 != "quarantined");
+            // A readable header tells the size even where the pixels are damaged.
+            prop_assert!(output["width"].is_valid(row) || cases[pick].1 == "quarantined");
             for column in ["pixels_16", "size_16", "crop_16", "token_ids"] {
                 prop_assert_eq!(output[column].is_valid(row), kept);
             }

@@ -3,7 +3,7 @@
 
 use arrow::array::{Array, AsArray, RecordBatch, UInt64Array};
 use arrow::compute::take_record_batch;
-use arrow::datatypes::UInt64Type;
+use arrow::datatypes::{UInt32Type, UInt64Type};
 use image::imageops::{FilterType, overlay, resize};
 use image::{Rgb, RgbImage};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -128,18 +128,24 @@ fn add(
     Ok(())
 }
 
-/// The pixels of the largest resolution that the row reaches, made smaller if that is more than a tile.
+/// The pixels of the largest resolution that the row reaches, on a square of their longer side, made smaller if that is
+/// more than a tile.
 fn kept(prepared: &RecordBatch, row: usize) -> Option<RgbImage> {
-    let columns = prepared.schema().fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>();
-    let sides = columns.iter().filter_map(|name| name.strip_prefix("pixels_")?.parse::<u32>().ok());
-    let there =
-        |side: &u32| prepared.column_by_name(&format!("pixels_{side}")).is_some_and(|c| c.is_valid(row));
-    let side = sides.filter(there).max()?;
-    let planes = prepared.column_by_name(&format!("pixels_{side}"))?.as_fixed_size_binary_opt()?.value(row);
+    let schema = prepared.schema();
+    let names = schema.fields().iter().map(|field| field.name().as_str());
+    let resolutions = names.filter_map(|name| name.strip_prefix("pixels_")?.parse::<u32>().ok());
+    let there = |r: &u32| prepared.column_by_name(&format!("pixels_{r}")).is_some_and(|c| c.is_valid(row));
+    let resolution = resolutions.filter(there).max()?;
+    let planes = prepared.column_by_name(&format!("pixels_{resolution}"))?.as_binary_opt::<i64>()?.value(row);
+    let size = prepared.column_by_name(&format!("size_{resolution}"))?.as_fixed_size_list_opt()?.value(row);
+    let &[width, height] = size.as_primitive_opt::<UInt32Type>()?.values().as_ref() else { return None };
     let plane = planes.len() / 3;
     let pixels = (0..plane).flat_map(|i| [planes[i], planes[plane + i], planes[2 * plane + i]]).collect();
-    let picture = RgbImage::from_raw(side, side, pixels)?;
-    Some(if side > TILE { resize(&picture, TILE, TILE, FilterType::Triangle) } else { picture })
+    let picture = RgbImage::from_raw(width, height, pixels)?;
+    let side = width.max(height);
+    let mut square = RgbImage::from_pixel(side, side, PAPER);
+    overlay(&mut square, &picture, i64::from((side - width) / 2), i64::from((side - height) / 2));
+    Some(if side > TILE { resize(&square, TILE, TILE, FilterType::Triangle) } else { square })
 }
 
 /// The whole picture within a red frame.

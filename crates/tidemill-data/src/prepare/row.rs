@@ -15,7 +15,7 @@ use crate::resize;
 /// The name of the rejection of images that are too small for every resolution.
 const TOO_SMALL: &str = "resolution";
 
-/// A row's verdict, and what is known of its image unless the row is quarantined.
+/// A row's verdict, and what is known of its image.
 pub struct Row<'a> {
     pub verdict: Verdict<'a>,
     pub info: Option<Info>,
@@ -81,12 +81,11 @@ impl Prepare {
     ) -> Result<Row<'a>, RowError> {
         let pair = input.pair(row)?;
         let known = input.known.as_ref().map(|known| known.row(row)).unwrap_or_default();
-        if let Some(error) = known.unreadable {
-            return Err(RowError::Other(error.to_owned()));
-        }
-        let info = match known.info {
-            Some(info) => info,
-            None => decode::probe(pair.image.clone()?)?,
+        let unreadable = known.unreadable.map(|error| RowError::Other(error.to_owned()));
+        let info = match (known.info, &unreadable) {
+            (Some(info), _) => info,
+            (None, Some(error)) => return Err(error.clone()),
+            (None, None) => decode::probe(pair.image.clone()?)?,
         };
         let size = (info.width, info.height);
         let mut facts = Facts {
@@ -123,6 +122,10 @@ impl Prepare {
         {
             return verdict(refused, &facts);
         }
+        // The header was readable, the pixels behind it were not.
+        if let Some(error) = unreadable {
+            return verdict(Verdict::Quarantined(error), &facts);
+        }
         let encoded = self.config.resolutions.iter().map(|r| known.has(&format!("latents_{r}"))).collect();
         let plan = Plan {
             image: pair.image,
@@ -154,7 +157,7 @@ impl Prepare {
         let Some(plan) = row.plan().filter(|plan| plan.needs_image()) else { return };
         let mut hashes = row.hashes;
         match self.write_pixels(plan, &mut hashes, slots) {
-            Err(error) => *row = Row::quarantined(error),
+            Err(error) => row.verdict = Verdict::Quarantined(error),
             Ok(refused) => {
                 row.hashes = hashes;
                 if let Some(name) = refused {

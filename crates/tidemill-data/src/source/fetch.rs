@@ -146,8 +146,6 @@ fn join<V>(runtime: &Runtime, task: Task<V>) -> Result<V, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::{BYTES_IN_FLIGHT, fetch, resolve};
 
     #[test]
@@ -160,9 +158,8 @@ mod tests {
         for (i, size) in sizes.iter().enumerate().filter(|(i, _)| *i != 3) {
             std::fs::File::create(path(i)).unwrap().set_len(*size).unwrap();
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
         let items = (0..sizes.len()).map(|i| (i, (i % 10 != 9).then(|| path(i))));
-        let mut images = fetch(Arc::new(runtime), items);
+        let mut images = fetch(tidemill_io::runtime().unwrap(), items);
         for (i, size) in sizes.iter().enumerate() {
             images.ask();
             images.start();

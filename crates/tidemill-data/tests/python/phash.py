@@ -17,14 +17,14 @@ def main(seed: int, folder: Path) -> None:
     rng = np.random.default_rng(seed)
     hashes = []
     for number in range(IMAGES):
-        image = Image.fromarray(draw(rng)[..., :3], "RGB")
+        image = draw(rng).convert("RGB")
         out = io.BytesIO()
         if rng.integers(3):
             image.save(out, "JPEG", quality=int(rng.integers(20, 100)), progressive=bool(rng.integers(2)))
         else:
             image.save(out, "PNG")
         (folder / f"{number}.bin").write_bytes(out.getvalue())
-        hashes.append(str(imagehash.phash(Image.open(out))))
+        hashes.append(str(imagehash.phash(Image.open(out).convert("RGB"))))
     (folder / "hashes.json").write_text(json.dumps(hashes))
 
 

@@ -44,8 +44,6 @@ def grey16(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
 
 
-
-
 def plain(name: str, mode: str, **options) -> Callable[[Image.Image, np.random.Generator], Encoded]:
     def encode(image: Image.Image, rng: np.random.Generator) -> Encoded:
         return name, image.convert("RGB").convert(mode) if "A" not in mode else image.convert(mode), options

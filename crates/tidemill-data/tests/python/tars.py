@@ -33,21 +33,30 @@ def group(members):
 
 
 def text(length):
-    return "".join(random.choice("abc äöü日本 😀\"\\") for _ in range(length))
+    return "".join(random.choice('abc äöü日本 😀"\\') for _ in range(length))
 
 
 def members(count, long_names):
     for i in range(count):
-        folders = "/".join("d" * random.randint(1, 60) for _ in range(random.randint(0, 6 if long_names else 2)))
+        folders = "/".join(
+            "d" * random.randint(1, 60) for _ in range(random.randint(0, 6 if long_names else 2))
+        )
         name = f"{folders}/{i:05}" if folders else f"{i:05}"
         if long_names and random.random() < 0.3:
             name += "é" * random.randint(1, 150)
         jpg = random.choice(["jpg", "JPG", "png", "webp"])
-        parts = [(f"{name}.{jpg}", random.randbytes(random.choice([1, 511, 512, 513, random.randint(1, 5000)])))]
+        parts = [
+            (f"{name}.{jpg}", random.randbytes(random.choice([1, 511, 512, 513, random.randint(1, 5000)])))
+        ]
         if random.random() < 0.9:
             parts.append((f"{name}.txt", text(random.randint(0, 300)).encode()))
         if random.random() < 0.9:
-            fields = {"key": f"{i:05}", "width": random.randint(1, 999), "note": text(9), "tags": [1, {"a": None}]}
+            fields = {
+                "key": f"{i:05}",
+                "width": random.randint(1, 999),
+                "note": text(9),
+                "tags": [1, {"a": None}],
+            }
             parts.append((f"{name}.json", json.dumps(fields, ensure_ascii=random.random() < 0.5).encode()))
         if random.random() < 0.2:
             parts.append((f"{name}.npy", random.randbytes(700)))
@@ -58,7 +67,11 @@ def members(count, long_names):
 
 
 expected = {}
-for name, format in [("ustar", tarfile.USTAR_FORMAT), ("gnu", tarfile.GNU_FORMAT), ("pax", tarfile.PAX_FORMAT)]:
+for name, format in [
+    ("ustar", tarfile.USTAR_FORMAT),
+    ("gnu", tarfile.GNU_FORMAT),
+    ("pax", tarfile.PAX_FORMAT),
+]:
     plain = list(members(40, format != tarfile.USTAR_FORMAT))
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=format) as tar:
@@ -74,7 +87,9 @@ for name, format in [("ustar", tarfile.USTAR_FORMAT), ("gnu", tarfile.GNU_FORMAT
     (folder / f"{name}.tar.gz").write_bytes(gzip.compress(buffer.getvalue()))
     expected[name] = []
     for sample in group(plain):
-        image = next((data for extension, data in sample.items() if extension in ("jpg", "png", "webp")), None)
+        image = next(
+            (data for extension, data in sample.items() if extension in ("jpg", "png", "webp")), None
+        )
         expected[name].append(
             {
                 "key": sample["key"],

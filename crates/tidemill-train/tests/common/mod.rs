@@ -8,8 +8,8 @@ use arrow::datatypes::{DataType, Field, Schema, UInt32Type};
 use half::f16;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use tch::Device;
 use tidemill_models::{SchedulerConfig, Start, UNet2DConditionModel, UNetConfig};
 use tidemill_store::{Bucket, Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
@@ -88,6 +88,9 @@ pub fn checkpoints() -> CheckpointConfig {
 pub fn job(data: &Path, output: &Path) -> Job {
     // One thread: these networks are too small to share, and machines that test are busy.
     tch::set_num_threads(1);
+    // The generator is the process's: another test's weights must not come in between.
+    static GENERATOR: Mutex<()> = Mutex::new(());
+    let generator = GENERATOR.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     tch::manual_seed(3);
     let unet = UNetConfig {
         in_channels: 2,
@@ -101,6 +104,8 @@ pub fn job(data: &Path, output: &Path) -> Job {
         attention_head_dim: serde_json::from_str("2").unwrap(),
         ..UNetConfig::default()
     };
+    let unet = UNet2DConditionModel::new(unet, Device::Cpu, Start::Random).unwrap();
+    drop(generator);
     let phase = |resolution, steps| PhaseConfig { resolution, steps, learning_rate: None };
     Job {
         train: TrainConfig {
@@ -119,7 +124,7 @@ pub fn job(data: &Path, output: &Path) -> Job {
         seed: 11,
         output: output.into(),
         dataset: Dataset::open(data.to_str().unwrap()).unwrap(),
-        unet: UNet2DConditionModel::new(unet, Device::Cpu, Start::Random).unwrap(),
+        unet,
         scheduler: SchedulerConfig::default(),
         preview: None,
     }

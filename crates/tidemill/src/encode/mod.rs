@@ -103,14 +103,16 @@ impl Encode {
         mark_failed(&self.run(&nothing)?, &vec![true; batch.num_rows()], reason)
     }
 
-    /// Bytes that the encoded columns of a row take.
+    /// Bytes that the encoded columns of a row take at most; `sizes` are those that its pixels can have, for each
+    /// resolution.
     ///
     /// # Errors
-    /// If a resolution is no multiple of the VAE's factor.
-    pub fn row_bytes(&self, resolutions: &[u32]) -> Result<u64> {
+    /// If a size is no multiple of the VAE's factor.
+    pub fn row_bytes(&self, sizes: &[Vec<(u32, u32)>]) -> Result<u64> {
         let mut values = self.text_shape(tidemill_data::tokenizer::CONTEXT as i64).iter().product::<i64>();
-        for &resolution in resolutions {
-            values += self.latents_shape(resolution.into())?.iter().product::<i64>();
+        for sizes in sizes {
+            let latents = sizes.iter().map(|size| Ok(self.latents_shape(*size)?.iter().product::<i64>()));
+            values += latents.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
         }
         Ok(2 * values as u64)
     }

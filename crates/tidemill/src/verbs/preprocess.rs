@@ -122,7 +122,9 @@ struct Encoder {
 }
 
 fn stage(run: &Run, encode: Encode, encoded: &Arc<Encoded>) -> Result<Box<dyn Stage>> {
-    let row_bytes = encode.row_bytes(&run.file.prepare.resolutions)?;
+    let prepare = &run.file.prepare;
+    let sizes: Vec<_> = prepare.resolutions.iter().map(|&resolution| prepare.sizes(resolution)).collect();
+    let row_bytes = encode.row_bytes(&sizes)?;
     let (threads, encoded) = (cores(run.file.engine.encode.threads), encoded.clone());
     Ok(Box::new(Encoder { encode, threads, row_bytes, encoded }))
 }

@@ -34,7 +34,7 @@ fn prepared_rows_are_written_once_and_every_part_is_measured() {
         let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap()).unwrap();
         for batch in reader.build().unwrap() {
             let batch = batch.unwrap();
-            assert_eq!(batch["pixels_64"].data_type(), &DataType::FixedSizeBinary(3 * 64 * 64));
+            assert_eq!(batch["pixels_64"].data_type(), &DataType::LargeBinary);
             written += batch.num_rows() as u64;
             kept += batch["status"].as_string::<i32>().iter().filter(|s| *s == Some("kept")).count() as u64;
         }
@@ -62,7 +62,7 @@ fn token_ids_are_those_of_the_tokenizer() {
     let bytes = std::fs::read(path("ids")).unwrap();
     let ids: Vec<i32> = bytes.as_chunks().0.iter().map(|id| i32::from_le_bytes(*id)).collect();
     let tokenizer = ClipTokenizer::open(&models.join("tokenizer")).unwrap();
-    let expected: Vec<i32> = captions.iter().flat_map(|caption| tokenizer.encode(caption).unwrap()).collect();
+    let expected: Vec<i32> = captions.iter().flat_map(|caption| tokenizer.encode(caption)).collect();
     assert_eq!(ids, expected);
 
     let (code, result) = tidemill_json(&["bench", "tokenize", &path("none.txt"), "--models", &path("")]);

@@ -6,6 +6,7 @@
 mod bench;
 mod common;
 mod exactly_once;
+mod incremental;
 mod inspect;
 mod preprocess;
 mod run_file;

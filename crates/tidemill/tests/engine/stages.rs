@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeBinaryArray, FixedSizeListArray, Int32Array, RecordBatch, StringArray,
+    Array, ArrayRef, AsArray, FixedSizeListArray, Int32Array, LargeBinaryArray, RecordBatch, StringArray,
+    UInt32Array,
 };
 use arrow::datatypes::{DataType, Field};
 use tch::Device;
@@ -17,11 +18,14 @@ fn prepared() -> RecordBatch {
     let ids = Int32Array::from(vec![0; 2 * 77]);
     let item = Arc::new(Field::new_list_field(DataType::Int32, true));
     let pixels = vec![128_u8; 2 * 3 * 32 * 32];
-    let columns: [(&str, ArrayRef); 4] = [
+    let item_of_size = Arc::new(Field::new_list_field(DataType::UInt32, true));
+    let sizes = FixedSizeListArray::new(item_of_size, 2, Arc::new(UInt32Array::from(vec![32; 4])), None);
+    let columns: [(&str, ArrayRef); 5] = [
         ("status", Arc::new(StringArray::from(vec!["kept", "kept"]))),
         ("reason", Arc::new(StringArray::from(vec![None::<&str>, None]))),
         ("token_ids", Arc::new(FixedSizeListArray::new(item, 77, Arc::new(ids), None))),
-        ("pixels_32", Arc::new(FixedSizeBinaryArray::new(3 * 32 * 32, pixels.into(), None))),
+        ("pixels_32", Arc::new(LargeBinaryArray::from_iter_values(pixels.chunks(3 * 32 * 32)))),
+        ("size_32", Arc::new(sizes)),
     ];
     RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap()
 }
@@ -39,6 +43,7 @@ fn rows_set_aside_have_no_tensors_and_the_same_columns() {
     assert_eq!(tensors.map(|name| bad[name].null_count()), [2, 2]);
     assert_eq!(bad["status"].as_string::<i32>().value(1), "quarantined");
     assert_eq!(bad["reason"].as_string::<i32>().value(0), "panic: encode: oh");
-    let bytes = tensors.map(|name| encoded[name].as_fixed_size_binary().value_length() as u64);
-    assert_eq!(encode.row_bytes(&[32]).unwrap(), bytes.iter().sum::<u64>());
+    let text = encoded["text"].as_fixed_size_binary().value(0).len();
+    let latents = encoded["latents_32"].as_binary::<i64>().value(0).len();
+    assert_eq!(encode.row_bytes(&[vec![(32, 32)]]).unwrap(), (text + latents) as u64);
 }

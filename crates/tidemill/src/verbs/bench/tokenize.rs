@@ -44,7 +44,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let mut encoded = Vec::new();
     for _ in 0..args.repeat {
         let batches = captions.chunks(BATCH).map(|batch| pool.install(|| tokenizer.encode_batch(batch)));
-        let (ids, time) = timed(|| Ok(batches.collect::<tidemill_data::Result<Vec<_>>>()?))?;
+        let (ids, time) = timed(|| Ok(batches.collect::<Vec<_>>()))?;
         seconds.push(time.as_secs_f64());
         encoded = ids;
     }

@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Schema};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json};
-use tidemill_data::config::Columns;
+use tidemill_data::config::{Columns, OneOrMany};
 use tidemill_data::inspect::Statistics;
 
 use super::MOST_ROWS;
@@ -63,9 +63,9 @@ fn add(
 ) -> Result<()> {
     let schema = reader.schema().clone();
     let columns = usual_columns(&schema);
-    let wanted = [columns.width.as_ref(), columns.height.as_ref(), Some(&columns.caption)];
-    let roots: Vec<usize> =
-        wanted.into_iter().flatten().filter_map(|name| schema.index_of(name).ok()).collect();
+    let sizes = [columns.width.as_ref(), columns.height.as_ref()].into_iter().flatten();
+    let wanted = sizes.chain(columns.caption.as_slice());
+    let roots: Vec<usize> = wanted.filter_map(|name| schema.index_of(name).ok()).collect();
     let room = MOST_ROWS.saturating_sub(statistics.rows);
     if roots.is_empty() || room == 0 {
         return Ok(());
@@ -92,7 +92,7 @@ fn usual_columns(schema: &Schema) -> Columns {
     Columns {
         width: find(&["width"], DataType::is_numeric),
         height: find(&["height"], DataType::is_numeric),
-        caption: find(&["caption", "text"], text).unwrap_or_default(),
+        caption: OneOrMany::Many(find(&["caption", "text"], text).into_iter().collect()),
         ..Columns::default()
     }
 }

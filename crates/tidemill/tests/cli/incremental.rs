@@ -1,0 +1,143 @@
+//! What a change of settings costs: only what it shapes is done again, and the result is the dataset that a run from
+//! nothing makes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::UInt64Type;
+use serde_json::Value;
+use tidemill_store::{Dataset, Split};
+
+use crate::common::{tidemill_json, world};
+
+const ROWS: usize = 192;
+
+fn preprocess(run: &str, settings: &[&str]) -> Value {
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    let arguments: Vec<&str> = ["preprocess", run].into_iter().chain(settings).collect();
+    let (code, result) = tidemill_json(&arguments);
+    assert_eq!(code, 0, "{result}");
+    result
+}
+
+/// Images and captions encoded.
+fn encoded(result: &Value) -> (u64, u64) {
+    let encoded = &result["this_run"]["encoded"];
+    (encoded["images"].as_u64().unwrap(), encoded["captions"].as_u64().unwrap())
+}
+
+/// Status and reason of every row by sample id, and the tensors of all training rows as f32.
+type Content = (BTreeMap<u64, (String, Option<String>, Option<String>)>, BTreeMap<(u32, u64), Vec<f32>>);
+
+fn content(folder: &Path, output: &str) -> Content {
+    let dataset = Dataset::open(folder.join(output).join("dataset").to_str().unwrap()).unwrap();
+    assert!(dataset.verify(|_| ()).damaged.is_empty());
+    let mut rows = BTreeMap::new();
+    for batch in dataset.read_rows(&["sample_id", "status", "reason", "caption"]) {
+        let batch = batch.unwrap();
+        let ids = batch["sample_id"].as_primitive::<UInt64Type>();
+        let text = |name: &str, row: usize| {
+            let texts = batch[name].as_string::<i32>();
+            texts.is_valid(row).then(|| texts.value(row).to_owned())
+        };
+        for row in 0..batch.num_rows() {
+            let fate = (text("status", row).unwrap(), text("reason", row), text("caption", row));
+            assert!(rows.insert(ids.value(row), fate).is_none(), "a sample twice");
+        }
+    }
+    let mut tensors = BTreeMap::new();
+    for bucket in dataset.spec().latents.keys() {
+        let found = dataset.tensors(Split::Train, *bucket, usize::MAX).unwrap();
+        let values = |bytes: &[u8]| -> Vec<f32> {
+            bytes.as_chunks().0.iter().map(|bytes| half::f16::from_le_bytes(*bytes).to_f32()).collect()
+        };
+        let (latents, text) = (values(&found.latents), values(&found.text));
+        let n = found.sample_ids.len();
+        for (i, id) in found.sample_ids.iter().enumerate() {
+            let part = |all: &[f32]| all[i * all.len() / n..(i + 1) * all.len() / n].to_vec();
+            tensors.insert((bucket.resolution, *id), [part(&latents), part(&text)].concat());
+        }
+    }
+    (rows, tensors)
+}
+
+/// The same rows, and tensors that differ only as encode batches of another composition make them differ.
+fn assert_same(one: &Content, other: &Content) {
+    assert!(one.0.keys().eq(other.0.keys()));
+    for (id, fate) in &one.0 {
+        assert_eq!(fate, &other.0[id]);
+    }
+    assert!(one.1.keys().eq(other.1.keys()) && !one.1.is_empty());
+    for (key, tensor) in &one.1 {
+        let scale = tensor.iter().fold(1.0_f32, |scale, x| scale.max(x.abs()));
+        let worst = tensor.iter().zip(&other.1[key]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst <= 2e-3 * scale, "{key:?}: {worst} of {scale}");
+    }
+}
+
+#[test]
+fn a_change_redoes_only_what_it_shapes() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), ROWS);
+    let first = preprocess(&run, &[]);
+    let kept = first["rows"]["kept"].as_u64().unwrap();
+    let (images, captions) = encoded(&first);
+    assert!(captions == kept && images > kept && kept < ROWS as u64);
+
+    // Each step is compared with a run from nothing under the same settings.
+    let fresh = format!("output={}", folder.path().join("fresh").display());
+    let step = |settings: &[&str]| {
+        let result = preprocess(&run, settings);
+        std::fs::remove_dir_all(folder.path().join("fresh")).ok();
+        let from_nothing = preprocess(&run, &[settings, &[&fresh]].concat());
+        assert_same(&content(folder.path(), "out"), &content(folder.path(), "fresh"));
+        assert_eq!(result["rows"], from_nothing["rows"]);
+        (result, encoded(&from_nothing))
+    };
+
+    // The captions: no image is looked at.
+    let captioned = "caption.template=a picture of {caption}";
+    let (result, _) = step(&[captioned]);
+    assert_eq!(encoded(&result), (0, kept));
+
+    // A filter that lets fewer rows through: nothing is encoded at all.
+    let (result, _) = step(&[captioned, "filter.score.score.min=5.5"]);
+    assert_eq!(encoded(&result), (0, 0));
+    let fewer = result["rows"]["kept"].as_u64().unwrap();
+    assert!(fewer < kept);
+
+    // One that lets more rows through: just the new ones.
+    let (result, (all_images, all_captions)) = step(&[captioned, "filter.score.score.min=4.0"]);
+    let more = result["rows"]["kept"].as_u64().unwrap();
+    assert!(more > kept && all_captions == more);
+    let (new_images, new_captions) = encoded(&result);
+    assert!(new_captions == more - fewer && new_images < all_images, "{new_images} of {all_images}");
+
+    // Another resolution: the images at that resolution, and no caption.
+    let (result, (all_images, _)) =
+        step(&[captioned, "filter.score.score.min=4.0", "prepare.resolutions=[64, 32, 48]"]);
+    let (new_images, new_captions) = encoded(&result);
+    assert!(new_captions == 0 && 0 < new_images && new_images < all_images);
+
+    // Another crop: every image, and no caption.
+    let (result, (all_images, _)) = step(&[captioned, "filter.score.score.min=4.0", "prepare.crop=random"]);
+    let (new_images, new_captions) = encoded(&result);
+    assert_eq!((new_images, new_captions), (all_images, 0));
+}
+
+#[test]
+fn an_added_file_is_all_there_is_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), ROWS);
+    let first = preprocess(&run, &[]);
+    let pairs = folder.path().join("pairs");
+    let file = std::fs::read_dir(&pairs).unwrap().map(|entry| entry.unwrap().path());
+    let file = file.filter(|path| path.extension().is_some_and(|e| e == "parquet")).min().unwrap();
+    std::fs::copy(&file, pairs.join("added.parquet")).unwrap();
+    let second = preprocess(&run, &[]);
+    let number = |result: &Value, part: &str, name: &str| result[part][name].as_u64().unwrap();
+    let added = number(&second, "units", "total") - number(&first, "units", "total");
+    assert!(added > 0 && number(&second, "units", "done") == added);
+    assert_eq!(number(&second, "this_run", "rows"), number(&second, "rows", "read") - ROWS as u64);
+}
