@@ -11,7 +11,7 @@ mod output;
 mod parts;
 mod row;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -64,6 +64,8 @@ pub struct Prepare {
     captions: CaptionStage,
     tokenizer: Arc<ClipTokenizer>,
     digests: Digests,
+    /// Why rows are left out that all filters let pass, by sample id.
+    left_out: HashMap<u64, &'static str>,
 }
 
 impl Prepare {
@@ -115,7 +117,14 @@ impl Prepare {
             captions,
             tokenizer,
             digests,
+            left_out: HashMap::new(),
         })
+    }
+
+    /// The same stage, which refuses these samples for the reasons given even if all filters let them pass. What they are
+    /// is not part of [`digests`](Self::digests).
+    pub fn leaving_out(self, samples: HashMap<u64, &'static str>) -> Self {
+        Self { left_out: samples, ..self }
     }
 
     /// The schema that [`run`](Self::run) gives for batches of the input schema: the types of the carried columns are

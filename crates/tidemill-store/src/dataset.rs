@@ -72,7 +72,7 @@ impl Dataset {
         Self::new(location, manifest)
     }
 
-    fn new(location: Location, manifest: Manifest) -> Result<Self> {
+    pub(crate) fn new(location: Location, manifest: Manifest) -> Result<Self> {
         if let Some((commit, problem)) = manifest.commits.iter().find_map(|c| Some((c, c.problem()?))) {
             let path = location.uri_of(&format!("{MANIFEST}/{}.parquet", manifest.number));
             return Err(Error::Format {

@@ -57,6 +57,16 @@ pub enum Reason {
     Near,
 }
 
+impl Reason {
+    /// The name that rows left out for this reason are counted under.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "duplicate.exact",
+            Self::Near => "duplicate.near",
+        }
+    }
+}
+
 /// A row to leave out, and the one that stays in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Duplicate {

@@ -8,7 +8,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::errors::ParquetError;
 
-use crate::commit::FileEntry;
+use crate::commit::{Commit, FileEntry};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::layout::Group;
@@ -29,10 +29,14 @@ impl RowBatches {
         Self { dataset, columns, next: 0, current: None }
     }
 
+    /// The unit of the last batch's rows.
+    pub fn unit(&self) -> Option<&Commit> {
+        self.dataset.manifest().commits.get(self.next.checked_sub(1)?)
+    }
+
     /// The source file of the last batch's rows.
     pub fn source_file(&self) -> Option<&str> {
-        let current = self.next.checked_sub(1)?;
-        Some(&self.dataset.manifest().commits.get(current)?.unit.file)
+        Some(&self.unit()?.unit.file)
     }
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {

@@ -13,6 +13,7 @@ use self::earlier::Earlier;
 pub use self::earlier::Known;
 use self::rows::UnitRows;
 use crate::commit::{Commit, UnitId, UnitKey};
+use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::layout::{COMMITS, DATA};
 use crate::manifest::Manifest;
@@ -83,6 +84,26 @@ impl Writer {
     /// If the file of the rows cannot be read.
     pub fn known(&self, unit: &UnitKey) -> Result<Option<Known>> {
         self.earlier.known(&self.location, unit)
+    }
+
+    /// What is committed of `plan`, as a dataset that no snapshot says yet.
+    ///
+    /// # Errors
+    /// If commits cannot be read.
+    pub fn preview(&self, plan: &[UnitId]) -> Result<Dataset> {
+        let committed = self.committed()?;
+        let units: BTreeSet<&UnitId> = plan.iter().filter(|unit| committed.contains(*unit)).collect();
+        let manifest = Manifest::new(0, self.header.clone(), self.commits(units)?);
+        Dataset::new(self.location.clone(), manifest)
+    }
+
+    /// The same writer, which takes good tensors from these units instead of those of the newest snapshot.
+    ///
+    /// # Errors
+    /// If the commits cannot be listed.
+    pub fn with_earlier(&self, dataset: &Dataset) -> Result<Self> {
+        let earlier = Earlier::new(Some(dataset.manifest().clone()), &self.committed()?);
+        Ok(Self { earlier: Arc::new(earlier), ..self.clone() })
     }
 
     /// Reads the commits of units.

@@ -126,6 +126,9 @@ impl Prepare {
         if let Some(error) = unreadable {
             return verdict(Verdict::Quarantined(error), &facts);
         }
+        if let Some(reason) = self.left_out.get(&sample_id) {
+            return verdict(Verdict::Rejected((*reason).to_owned()), &facts);
+        }
         let encoded = self.config.resolutions.iter().map(|r| known.has(&format!("latents_{r}"))).collect();
         let plan = Plan {
             image: pair.image,

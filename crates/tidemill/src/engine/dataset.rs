@@ -1,14 +1,16 @@
 //! The latent dataset as the engine's [`Sink`]: which units there are, under which keys, and what of them is done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use arrow::array::RecordBatch;
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::UInt64Type;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use serde_json::{Value, json};
 use tidemill_data::{ClipTokenizer, Counts, InputUnit, Prepare};
 use tidemill_models::{ModelFolder, digest};
 use tidemill_store::commit::UnitId;
+use tidemill_store::dedup::{DedupConfig, Mask, read_rows};
 use tidemill_store::spec::FORMAT;
 use tidemill_store::{
     Bucket, DatasetSpec, Digests, Known, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter, Writer,
@@ -23,6 +25,8 @@ use crate::run_file::Run;
 pub struct DatasetSink {
     writer: Writer,
     digests: Digests,
+    /// The samples to leave out, in ascending order, by the unit that has them.
+    left_out: HashMap<UnitId, Vec<u64>>,
 }
 
 impl DatasetSink {
@@ -39,17 +43,55 @@ impl DatasetSink {
         };
         let (spec, empty) = (specification(run, encode, &model_digests)?, empty_caption(&models, encode)?);
         let digests = unit_digests(run, prepare, &spec);
-        Ok(Self { writer: Writer::open(&run.dataset(), spec, &empty)?, digests })
+        Ok(Self { writer: Writer::open(&run.dataset(), spec, &empty)?, digests, left_out: HashMap::new() })
     }
 
     /// A unit's key in the dataset.
     fn key(&self, unit: &InputUnit) -> UnitKey {
-        UnitKey {
+        let mut key = UnitKey {
             file: unit.file.uri.clone(),
             identity: unit.file.identity.clone(),
             span: unit.span.range().clone(),
             digests: self.digests.clone(),
+        };
+        if let Some(samples) = self.left_out.get(&key.id()) {
+            key.digests.rows = short_digest(&json!([key.digests.rows, samples]));
         }
+        key
+    }
+
+    /// The duplicates among what is committed of these units, and the sink that leaves them out: units that have none
+    /// stay as they are, the others take the rest of their rows from what is committed.
+    ///
+    /// # Errors
+    /// If the rows cannot be read, or the mask cannot be written.
+    pub fn without_duplicates(
+        &self,
+        units: &[InputUnit],
+        config: &DedupConfig,
+    ) -> Result<(Self, HashMap<u64, &'static str>)> {
+        let plan: Vec<UnitId> = units.iter().map(|unit| self.key(unit).id()).collect();
+        let dataset = self.writer.preview(&plan)?;
+        let mask = Mask::write(&dataset, config, config.plan(read_rows(&dataset)?))?;
+        let reasons: HashMap<u64, &'static str> =
+            mask.duplicates.iter().map(|duplicate| (duplicate.sample_id, duplicate.reason.name())).collect();
+        let mut left_out: HashMap<UnitId, Vec<u64>> = HashMap::new();
+        let mut batches = dataset.read_rows(&["sample_id"]);
+        while let Some(batch) = batches.next().transpose()? {
+            let (Some(unit), Some(ids)) =
+                (batches.unit(), batch["sample_id"].as_primitive_opt::<UInt64Type>())
+            else {
+                continue;
+            };
+            let samples: Vec<u64> =
+                ids.values().iter().copied().filter(|id| reasons.contains_key(id)).collect();
+            if !samples.is_empty() {
+                left_out.entry(unit.id.clone()).or_default().extend(samples);
+            }
+        }
+        left_out.values_mut().for_each(|samples| samples.sort_unstable());
+        let writer = self.writer.with_earlier(&dataset)?;
+        Ok((Self { writer, digests: self.digests.clone(), left_out }, reasons))
     }
 
     /// What the newest snapshot knows of a unit's rows under other settings.

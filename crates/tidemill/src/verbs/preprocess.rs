@@ -9,7 +9,8 @@ use bytesize::ByteSize;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tch::Device;
-use tidemill_data::{InputUnit, source};
+use tidemill_data::source::{self, Source};
+use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::Dataset;
 
 use crate::encode::Encode;
@@ -52,25 +53,60 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
         source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
     let units = source.units().map_err(|e| run.locate(e))?;
     let prepare = run.prepare()?;
-    let (models, devices) = (run.models()?, encoders(run, &devices(run)?));
-    let encode = Encode::load(&models, &run.file.encode, devices[0])?;
+    let encode = Encode::load(&run.models()?, &run.file.encode, devices(run)?[0])?;
     let sink = DatasetSink::open(run, &prepare, &encode)?;
-    let (missing, before) = sink.missing(&units)?;
+    let mut done = Done::default();
+    let mut pass = |prepare: &Prepare, sink: &DatasetSink, encode| {
+        Pass { run, source: &*source, prepare, sink, reporter }.over(&units, encode, &mut done)
+    };
+    pass(&prepare, &sink, Some(encode))?;
+    let mut last = None;
+    if run.file.dedup.is_set() {
+        let (sink, duplicates) = sink.without_duplicates(&units, &run.file.dedup)?;
+        pass(&prepare.leaving_out(duplicates), &sink, None)?;
+        last = Some(sink);
+    }
+    last.as_ref().unwrap_or(&sink).snapshot(&units)?;
+    report(run, units.len(), &done, reporter)
+}
 
-    let mut summary = None;
-    let encoded = Arc::new(Encoded::default());
-    if !missing.is_empty() {
-        let mut stages = vec![stage(run, encode, &encoded)?];
-        for device in &devices[1..] {
-            stages.push(stage(run, Encode::load(&models, &run.file.encode, *device)?, &encoded)?);
+/// What was done, by all passes together.
+#[derive(Default)]
+struct Done {
+    summaries: Vec<Summary>,
+    encoded: Arc<Encoded>,
+}
+
+/// One way through the units.
+struct Pass<'a> {
+    run: &'a Run,
+    source: &'a dyn Source,
+    prepare: &'a Prepare,
+    sink: &'a DatasetSink,
+    reporter: &'a Reporter,
+}
+
+impl Pass<'_> {
+    /// Does the units that are not committed yet. `encode` is an encoder that is loaded already, for the first device.
+    fn over(&self, units: &[InputUnit], encode: Option<Encode>, done: &mut Done) -> Result<()> {
+        let (missing, before) = self.sink.missing(units)?;
+        if missing.is_empty() {
+            return Ok(());
         }
-        let source = Incremental { source: &*source, prepare: &prepare, sink: &sink };
+        let (run, models) = (self.run, self.run.models()?);
+        let devices = encoders(run, &devices(run)?);
+        let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+        stages.extend(encode.map(|encode| stage(run, encode, &done.encoded)).transpose()?);
+        for device in &devices[stages.len()..] {
+            stages.push(stage(run, Encode::load(&models, &run.file.encode, *device)?, &done.encoded)?);
+        }
+        let source = Incremental { source: self.source, prepare: self.prepare, sink: self.sink };
         let (config, stop) = (&run.file.engine, StopSignal::watch());
         let engine = Local {
             source: &source,
-            prepare: &prepare,
+            prepare: self.prepare,
             encode: stages,
-            sink: &sink,
+            sink: self.sink,
             batch_size: run.file.encode.batch_size,
             readers: config.readers(devices.len()),
             workers: config.prepare.workers.range(),
@@ -79,13 +115,12 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
             before,
             stop: &stop,
         };
-        let progress = reporter.progress("preprocess", "rows", rows(&missing));
+        let progress = self.reporter.progress("preprocess", "rows", rows(&missing));
         let result = engine.run(&missing, &progress);
         progress.finish();
-        summary = Some(result?);
+        done.summaries.push(result?);
+        Ok(())
     }
-    sink.snapshot(&units)?;
-    report(run, units.len(), summary.as_ref().map(|summary| (summary, &*encoded)), reporter)
 }
 
 /// The device of each encoder, `engine.encode.workers` for every device.
@@ -159,7 +194,8 @@ fn report(run: &Run, units: usize, done: Option<(&Summary, &Encoded)>, reporter:
     let totals = Dataset::open(&run.dataset())?.totals();
     let counts = &totals.rows;
     let (rejected, quarantined) = (counts.total_rejected(), counts.total_quarantined());
-    let now = done.map(|(s, encoded)| {
+    // The pass that leaves out duplicates only copies what the first one has done.
+    let now = done.summaries.first().map(|s| {
         let rate = s.counts.read as f64 / s.seconds.max(1e-9);
         let stages = s.utilisation.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let (peak, limit) = (ByteSize(s.memory.peak), ByteSize(s.memory.limit));
@@ -167,10 +203,10 @@ fn report(run: &Run, units: usize, done: Option<(&Summary, &Encoded)>, reporter:
         reporter.say(format!("  {stages}; at most {peak} of {limit} in flight"));
         json!({
             "units": s.units, "rows": s.counts.read, "seconds": s.seconds, "rows_per_second": rate,
-            "stages": s.utilisation, "memory": s.memory, "encoded": encoded,
+            "stages": s.utilisation, "memory": s.memory, "encoded": *done.encoded,
         })
     });
-    if done.is_none() {
+    if done.summaries.is_empty() {
         reporter.say("nothing to do: every unit is committed");
     }
     reporter.say(format!(
@@ -189,7 +225,7 @@ fn report(run: &Run, units: usize, done: Option<(&Summary, &Encoded)>, reporter:
     Ok(json!({
         "verb": "preprocess",
         "dataset": run.dataset(),
-        "units": { "total": units, "done": done.map_or(0, |(s, _)| s.units) },
+        "units": { "total": units, "done": done.summaries.iter().map(|s| s.units).sum::<usize>() },
         "rows": { "read": counts.read, "kept": counts.kept, "rejected": rejected, "quarantined": quarantined },
         "rejected": counts.rejected,
         "quarantined": counts.quarantined,

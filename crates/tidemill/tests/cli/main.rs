@@ -5,6 +5,7 @@
 
 mod bench;
 mod common;
+mod dedup;
 mod exactly_once;
 mod incremental;
 mod inspect;

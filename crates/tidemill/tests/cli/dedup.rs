@@ -1,0 +1,62 @@
+//! Duplicates are left out of the dataset, each counted under its reason, and nothing is encoded twice for it.
+
+use std::collections::HashSet;
+
+use arrow::array::AsArray;
+use arrow::datatypes::UInt64Type;
+use serde_json::Value;
+use tidemill_store::Dataset;
+
+use crate::common::{tidemill_json, world};
+
+fn run(verb: &str, run: &str, settings: &[&str]) -> Value {
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    let (code, result) = tidemill_json(&[verb, run].into_iter().chain(settings).collect::<Vec<_>>());
+    assert_eq!(code, 0, "{result}");
+    result
+}
+
+#[test]
+fn duplicates_are_left_out_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = world(folder.path(), 96);
+    let alone = run("preprocess", &file, &[]);
+    let count = |result: &Value, path: [&str; 2]| result[path[0]][path[1]].as_u64().unwrap_or(0);
+    let (read, kept) = (count(&alone, ["rows", "read"]), count(&alone, ["rows", "kept"]));
+
+    // Every picture once more, in files of other names.
+    let pairs = folder.path().join("pairs");
+    let files: Vec<_> = std::fs::read_dir(&pairs).unwrap().map(|entry| entry.unwrap().path()).collect();
+    for file in files.iter().filter(|file| file.extension().is_some_and(|e| e == "parquet")) {
+        std::fs::copy(file, file.with_extension("again.parquet")).unwrap();
+    }
+    let output = format!("output={}", folder.path().join("deduplicated").display());
+    let settings = ["dedup.exact=true", output.as_str()];
+    let twice = run("preprocess", &file, &settings);
+    assert_eq!(count(&twice, ["rows", "read"]), 2 * read);
+    assert_eq!(
+        (count(&twice, ["rows", "kept"]), count(&twice, ["rejected", "duplicate.exact"])),
+        (kept, kept)
+    );
+    assert_eq!(
+        twice["this_run"]["encoded"]["captions"],
+        2 * kept,
+        "the first pass encodes, the second copies"
+    );
+
+    let dataset = Dataset::open(folder.path().join("deduplicated/dataset").to_str().unwrap()).unwrap();
+    assert!(dataset.verify(|_| ()).damaged.is_empty());
+    let mut seen = HashSet::new();
+    for batch in dataset.read_rows(&["sha256", "status", "sample_id"]) {
+        let batch = batch.unwrap();
+        let (digests, status) = (batch["sha256"].as_fixed_size_binary(), batch["status"].as_string::<i32>());
+        let rows = (0..batch.num_rows()).filter(|row| status.value(*row) == "kept");
+        rows.for_each(|row| assert!(seen.insert(digests.value(row).to_vec()), "a picture twice"));
+        assert_eq!(batch["sample_id"].as_primitive::<UInt64Type>().len(), batch.num_rows());
+    }
+    assert_eq!(seen.len() as u64, kept);
+
+    let again = run("preprocess", &file, &settings);
+    assert_eq!((again["units"]["done"].as_u64(), &again["rows"]), (Some(0), &twice["rows"]));
+    assert_eq!(run("dedup", &file, &settings)["exact"], 0);
+}
