@@ -59,7 +59,7 @@ pub enum Reason {
 
 impl Reason {
     /// The name that rows left out for this reason are counted under.
-    pub fn name(self) -> &'static str {
+    pub fn filter(self) -> &'static str {
         match self {
             Self::Exact => "duplicate.exact",
             Self::Near => "duplicate.near",

@@ -73,8 +73,11 @@ impl DatasetSink {
         let plan: Vec<UnitId> = units.iter().map(|unit| self.key(unit).id()).collect();
         let dataset = self.writer.preview(&plan)?;
         let mask = Mask::write(&dataset, config, config.plan(read_rows(&dataset)?))?;
-        let reasons: HashMap<u64, &'static str> =
-            mask.duplicates.iter().map(|duplicate| (duplicate.sample_id, duplicate.reason.name())).collect();
+        let reasons: HashMap<u64, &'static str> = mask
+            .duplicates
+            .iter()
+            .map(|duplicate| (duplicate.sample_id, duplicate.reason.filter()))
+            .collect();
         let mut left_out: HashMap<UnitId, Vec<u64>> = HashMap::new();
         let mut batches = dataset.read_rows(&["sample_id"]);
         while let Some(batch) = batches.next().transpose()? {

@@ -190,7 +190,7 @@ fn rows(units: &[InputUnit]) -> Option<u64> {
     units.iter().map(|unit| unit.span.rows()).sum()
 }
 
-fn report(run: &Run, units: usize, done: Option<(&Summary, &Encoded)>, reporter: &Reporter) -> Result<Value> {
+fn report(run: &Run, units: usize, done: &Done, reporter: &Reporter) -> Result<Value> {
     let totals = Dataset::open(&run.dataset())?.totals();
     let counts = &totals.rows;
     let (rejected, quarantined) = (counts.total_rejected(), counts.total_quarantined());
