@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidemill_data::decode::{self, Scale};
+use tidemill_data::decode::{self, Rgb8, Scale};
 
 /// Larger images are only probed: they would cost time, not find more.
 const PIXELS: u64 = 1 << 20;
@@ -22,7 +22,16 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(image.pixels.len(), 3 * image.width as usize * image.height as usize);
     }
     let half = Scale::reaching([(2, 1)]);
-    if let Ok(image) = decode::decode_scaled(bytes, half) {
-        assert_eq!(image.pixels.len(), 3 * image.width as usize * image.height as usize);
-    }
+    let Ok(image) = decode::decode_strip(bytes, half, None).map(|strip| strip.image) else { return };
+    assert_eq!(image.pixels.len(), 3 * image.width as usize * image.height as usize);
+    // Some columns have the pixels that they have in the whole.
+    let wanted = image.width / 3..image.width.div_ceil(2);
+    let Ok(strip) = decode::decode_strip(bytes, half, Some(wanted.clone())) else { panic!("{wanted:?}") };
+    assert!(strip.left <= wanted.start && wanted.end <= strip.left + strip.image.width);
+    let columns = |image: &Rgb8, left: u32| -> Vec<u8> {
+        let rows = image.pixels.chunks(3 * image.width as usize);
+        let columns = 3 * (wanted.start - left) as usize..3 * (wanted.end - left) as usize;
+        rows.flat_map(|row| &row[columns.clone()]).copied().collect()
+    };
+    assert_eq!(columns(&strip.image, strip.left), columns(&image, 0));
 });

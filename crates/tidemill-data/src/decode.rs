@@ -5,6 +5,9 @@
 mod jpeg;
 mod orientation;
 mod other;
+mod turbo;
+
+use std::ops::Range;
 
 pub use image::metadata::Orientation;
 
@@ -25,6 +28,24 @@ pub struct Rgb8 {
     pub height: u32,
     /// Row-major, interleaved: `[height, width, 3]`.
     pub pixels: Vec<u8>,
+}
+
+/// Neighbouring columns of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Strip {
+    /// The columns' pixels.
+    pub image: Rgb8,
+    /// Columns of the whole image that lie left of them.
+    pub left: u32,
+    /// Columns of the whole image.
+    pub whole: u32,
+}
+
+impl Strip {
+    /// All columns of an image.
+    pub fn whole(image: Rgb8) -> Self {
+        Self { left: 0, whole: image.width, image }
+    }
 }
 
 /// What the header says.
@@ -123,6 +144,16 @@ impl Scale {
         };
         Self(lengths.into_iter().map(eighths).max().unwrap_or(8).next_power_of_two())
     }
+
+    /// A side at this scale.
+    fn of(self, side: usize) -> usize {
+        (side * usize::from(self.0)).div_ceil(8)
+    }
+
+    /// Width and height at this scale.
+    pub fn of_size(self, (width, height): (u32, u32)) -> (u32, u32) {
+        (self.of(width as usize) as u32, self.of(height as usize) as u32)
+    }
 }
 
 /// What the header says; no pixel is decoded.
@@ -141,17 +172,18 @@ pub fn probe(bytes: &[u8]) -> Result<Info, RowError> {
 /// # Errors
 /// As [`probe`], and if the pixel data is truncated or damaged.
 pub fn decode(bytes: &[u8]) -> Result<Rgb8, RowError> {
-    decode_scaled(bytes, Scale::FULL)
+    Ok(decode_strip(bytes, Scale::FULL, None)?.image)
 }
 
-/// As [`decode`], but a JPEG at `scale`: sides are rounded up.
+/// As [`decode`], but a JPEG at `scale` (sides are rounded up) and, if only some `columns` of the image at that scale
+/// are wanted, not many more than those; pixels are what they are in the whole image. Other formats are decoded whole.
 ///
 /// # Errors
 /// As [`decode`].
-pub fn decode_scaled(bytes: &[u8], scale: Scale) -> Result<Rgb8, RowError> {
+pub fn decode_strip(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result<Strip, RowError> {
     match Format::of(bytes)? {
-        Format::Jpeg => jpeg::decode(bytes, scale),
-        format => other::decode(bytes, format),
+        Format::Jpeg => jpeg::decode(bytes, scale, columns),
+        format => Ok(Strip::whole(other::decode(bytes, format)?)),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::f64::consts::PI;
 use std::sync::LazyLock;
 
-use crate::decode::Rgb8;
+use crate::decode::{Rgb8, Strip};
 use crate::error::RowError;
 use crate::prepare::Resample;
 use crate::resize::{Rect, resize};
@@ -28,7 +28,7 @@ pub fn phash(image: &Rgb8) -> Result<u64, RowError> {
     let grey = image.pixels.as_chunks::<3>().0.iter().flat_map(|pixel| [luma(*pixel); 3]);
     let grey = Rgb8 { pixels: grey.collect(), ..*image };
     let whole = Rect { x: 0, y: 0, width: image.width, height: image.height };
-    let small = resize(&grey, whole, (SIDE as u32, SIDE as u32), Resample::Lanczos)?;
+    let small = resize(&Strip::whole(grey), whole, (SIDE as u32, SIDE as u32), Resample::Lanczos)?;
     let low = lowest(small.pixels.as_chunks::<3>().0);
     let mut sorted = low;
     sorted.sort_unstable_by(f64::total_cmp);

@@ -1,12 +1,16 @@
 //! A part of an image at a given size, as Pillow's `image.resize(size, filter, box=crop)`
 //! gives it: value for value, for the arithmetic is the same.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod kernel;
 mod pass;
 
+use std::ops::Range;
+
 use self::kernel::Kernel;
 pub use self::pass::to_planes;
-use crate::decode::Rgb8;
+use crate::decode::{Rgb8, Strip};
 use crate::error::RowError;
 use crate::prepare::Resample;
 
@@ -50,24 +54,25 @@ impl Rect {
     }
 }
 
-/// Resizes the crop to `size`, width and height.
+/// Resizes the crop to `size`, width and height. Of the image the columns that [`columns`] gives are enough.
 ///
 /// Two passes, one per axis, with rounding to bytes in between, so that their order shows. As in Pillow, the filter
 /// at the crop's edge also sees the pixels just outside.
 ///
 /// # Errors
-/// If the crop is empty or does not lie inside the image, or the image's buffer has the wrong size.
+/// If the crop is empty or does not lie inside the image, or columns are missing.
 pub fn resize(
-    image: &Rgb8,
+    strip: &Strip,
     crop: impl Into<Area>,
     size: (u32, u32),
     filter: Resample,
 ) -> Result<Rgb8, RowError> {
     let crop = crop.into();
-    check(image, crop, size)?;
-    let columns = Kernel::new(image.width, crop.left, crop.right, size.0, filter);
+    check(strip, crop, size, filter)?;
+    let Strip { image, left, whole } = strip;
+    let columns = Kernel::new(*whole, crop.left, crop.right, size.0, filter).from(*left as usize);
     let rows = Kernel::new(image.height, crop.top, crop.bottom, size.1, filter);
-    if horizontal_first(image, size) {
+    if horizontal_first((*whole, image.height), size) {
         let reach = rows.reach();
         let strip = pass::horizontal(image, reach.clone(), &columns);
         Ok(pass::vertical(&strip, 0..columns.len(), &rows.from(reach.start)))
@@ -78,29 +83,38 @@ pub fn resize(
     }
 }
 
-fn check(image: &Rgb8, crop: Area, size: (u32, u32)) -> Result<(), RowError> {
+/// The columns that [`resize`] reads of an image that is `whole` pixels wide.
+pub fn columns(whole: u32, crop: Area, size: (u32, u32), filter: Resample) -> Range<u32> {
+    kernel::reach(whole, crop.left, crop.right, size.0, filter)
+}
+
+fn check(strip: &Strip, crop: Area, size: (u32, u32), filter: Resample) -> Result<(), RowError> {
+    let Strip { image: Rgb8 { width, height, pixels }, left, whole } = strip;
     let inside = |from: f64, to: f64, end: u32| 0.0 <= from && from < to && to <= f64::from(end);
-    let pixels = image.width as usize * image.height as usize;
-    let possible = inside(crop.left, crop.right, image.width)
-        && inside(crop.top, crop.bottom, image.height)
-        && image.pixels.len() == 3 * pixels
+    let possible = inside(crop.left, crop.right, *whole)
+        && inside(crop.top, crop.bottom, *height)
+        && pixels.len() == 3 * *width as usize * *height as usize
         && size.0 > 0
         && size.1 > 0;
-    if !possible {
-        let Rgb8 { width, height, pixels } = image;
-        let bytes = pixels.len();
-        return Err(RowError::Size(format!(
-            "{crop:?} of a {width}x{height} image of {bytes} bytes cannot be resized to {size:?}"
-        )));
+    let there = || {
+        let read = columns(*whole, crop, size, filter);
+        *left <= read.start && read.end <= left.saturating_add(*width)
+    };
+    if possible && there() {
+        return Ok(());
     }
-    Ok(())
+    let bytes = pixels.len();
+    Err(RowError::Size(format!(
+        "{crop:?} of columns {left} to {} of a {whole}x{height} image, {bytes} bytes, cannot be resized to {size:?}",
+        left.saturating_add(*width)
+    )))
 }
 
 /// Pillow runs the horizontal pass first unless the image shrinks much more in height than in width
 /// (`src/libImaging/Resample.c`, since 13.0; before, it always did).
-fn horizontal_first(image: &Rgb8, size: (u32, u32)) -> bool {
-    let width = i64::from(image.width) - i64::from(size.0);
-    let height = i64::from(image.height) - i64::from(size.1);
+fn horizontal_first(image: (u32, u32), size: (u32, u32)) -> bool {
+    let width = i64::from(image.0) - i64::from(size.0);
+    let height = i64::from(image.1) - i64::from(size.1);
     height <= 0 || height <= 2 * width
 }
 
@@ -110,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_crop_outside_the_image_is_an_error() {
-        let image = Rgb8 { width: 8, height: 8, pixels: vec![0; 192] };
+        let image = Strip::whole(Rgb8 { width: 8, height: 8, pixels: vec![0; 192] });
         let rect = |x, y, width, height| Rect { x, y, width, height };
         for crop in [rect(0, 4, 8, 8), rect(4, 0, 8, 8), rect(9, 0, 1, 1), rect(2, 2, 0, 3)] {
             for side in [2, 16] {
@@ -118,8 +132,26 @@ mod tests {
             }
         }
         assert!(resize(&image, rect(0, 0, 8, 8), (0, 4), Resample::Bicubic).is_err());
-        let short = Rgb8 { pixels: vec![0; 191], ..image };
+        let short = Strip::whole(Rgb8 { width: 8, height: 8, pixels: vec![0; 191] });
         assert!(resize(&short, rect(0, 0, 8, 8), (4, 4), Resample::Bicubic).is_err());
+    }
+
+    #[test]
+    fn the_columns_that_are_read_are_enough() {
+        let pixels: Vec<u8> = (0..40 * 9 * 3_u32).map(|i| (i * i >> 3) as u8).collect();
+        let whole = Strip::whole(Rgb8 { width: 40, height: 9, pixels });
+        let crop = Area { left: 9.25, top: 1.0, right: 27.5, bottom: 8.0 };
+        for filter in [Resample::Area, Resample::Bilinear, Resample::Bicubic, Resample::Lanczos] {
+            let read = columns(40, crop, (5, 4), filter);
+            let some = |read: &Range<u32>| {
+                let columns = 3 * read.start as usize..3 * read.end as usize;
+                let rows = whole.image.pixels.chunks(3 * 40).flat_map(|row| row[columns.clone()].to_vec());
+                let image = Rgb8 { width: read.len() as u32, height: 9, pixels: rows.collect() };
+                resize(&Strip { image, left: read.start, whole: 40 }, crop, (5, 4), filter)
+            };
+            assert_eq!(some(&read).unwrap(), resize(&whole, crop, (5, 4), filter).unwrap());
+            assert!(some(&(read.start + 1..read.end)).is_err() && some(&(read.start..read.end - 1)).is_err());
+        }
     }
 
     #[test]

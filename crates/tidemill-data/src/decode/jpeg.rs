@@ -3,15 +3,15 @@
 
 use std::cell::RefCell;
 use std::iter;
-
-use turbojpeg::{Colorspace, DecompressHeader, Decompressor, PixelFormat, ScalingFactor};
+use std::ops::Range;
 
 use super::orientation::{find, upright, upright_size};
-use super::{Format, Info, Orientation, Rgb8, Scale, check_size, div_255};
+use super::turbo::{Decoder, Header, View};
+use super::{Format, Info, Orientation, Rgb8, Scale, Strip, check_size, div_255};
 use crate::error::RowError;
 
 /// Most scans of a progressive JPEG: each costs a pass over the whole image, and encoders write about ten.
-const MAX_SCANS: u32 = 500;
+const MAX_SCANS: u16 = 500;
 
 /// libjpeg's warnings after which the picture is still whole; after all others parts of it are missing or invented.
 const HARMLESS: [&str; 3] = [
@@ -26,84 +26,85 @@ const CUT_OFF: &str = "Premature end of JPEG file";
 const END_OF_IMAGE: [u8; 2] = [0xff, 0xd9];
 
 pub fn probe(bytes: &[u8]) -> Result<Info, RowError> {
-    let header = with_decoder(|decoder| decoder.read_header(bytes))?;
-    let (width, height) = size(&header)?;
+    let header = with_decoder(|decoder| decoder.header(bytes))?;
+    let (width, height) = size(header.width, header.height)?;
     let (orientation, icc) = metadata(bytes);
     let (width, height) = upright_size(orientation, width, height);
     Ok(Info { width, height, format: Format::Jpeg, orientation, icc })
 }
 
-pub fn decode(bytes: &[u8], scale: Scale) -> Result<Rgb8, RowError> {
-    let image = match decode_stored(bytes, scale) {
+/// Decodes at least the `columns` of the upright image at a scale.
+pub fn decode(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result<Strip, RowError> {
+    let orientation = metadata(bytes).0;
+    // Stored another way, columns may be rows.
+    let columns = columns.filter(|_| orientation == Orientation::NoTransforms);
+    let strip = match decode_stored(bytes, scale, columns.clone()) {
         // Where only the end marker is missing the picture is whole; where more is, libjpeg warns again.
         Err(RowError::Damaged(warning)) if warning.contains(CUT_OFF) && !bytes.ends_with(&END_OF_IMAGE) => {
-            decode_stored(&[bytes, &END_OF_IMAGE].concat(), scale)?
+            decode_stored(&[bytes, &END_OF_IMAGE].concat(), scale, columns)?
         }
         other => other?,
     };
-    upright(image, metadata(bytes).0)
+    if orientation == Orientation::NoTransforms {
+        return Ok(strip);
+    }
+    Ok(Strip::whole(upright(strip.image, orientation)?))
 }
 
 /// The pixels in the order in which they are stored.
-fn decode_stored(bytes: &[u8], scale: Scale) -> Result<Rgb8, RowError> {
-    let header = with_decoder(|decoder| decoder.read_header(bytes))?;
-    size(&header)?;
-    let scale = if header.is_lossless { Scale::FULL } else { scale };
-    let factor = ScalingFactor::new(scale.0.into(), 8);
-    let scaled = header.scaled(factor);
-    let (width, height) = size(&scaled)?;
-    let format = match header.colorspace {
-        Colorspace::CMYK | Colorspace::YCCK => PixelFormat::CMYK,
-        _ => PixelFormat::RGB,
-    };
-    let pitch = scaled.width * format.size();
-    let mut pixels = vec![0; pitch * scaled.height];
-    let output = turbojpeg::Image {
-        pixels: pixels.as_mut_slice(),
-        width: scaled.width,
-        pitch,
-        height: scaled.height,
-        format,
-    };
-    with_decoder(|decoder| {
-        decoder.set_scaling_factor(factor)?;
-        match decoder.decompress(bytes, output) {
-            Err(turbojpeg::Error::TurboJpegError(warning))
-                if HARMLESS.iter().any(|text| warning.contains(text)) =>
-            {
-                Ok(())
-            }
-            other => other,
-        }
+fn decode_stored(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result<Strip, RowError> {
+    let (mut first, mut whole, mut cmyk) = (0, 0, false);
+    let pixels = with_decoder(|decoder| {
+        decoder.decode(bytes, |header| {
+            size(header.width, header.height)?;
+            let scale = if header.lossless { Scale::FULL } else { scale };
+            whole = scale.of(header.width);
+            cmyk = header.cmyk;
+            let columns = columns.map_or(0..whole, |columns| coded(header, scale, columns));
+            first = columns.start;
+            Ok(View { scale, columns })
+        })
     })?;
-    if format == PixelFormat::CMYK {
+    if let Some(warning) = pixels.warning.filter(|warning| !is_harmless(warning)) {
+        return Err(warning);
+    }
+    let (width, height) = size(pixels.width, pixels.height)?;
+    let mut pixels = pixels.bytes;
+    if cmyk {
         pixels = pixels.as_chunks::<4>().0.iter().flat_map(cmyk_to_rgb).collect();
     }
-    Ok(Rgb8 { width, height, pixels })
+    Ok(Strip { image: Rgb8 { width, height, pixels }, left: first as u32, whole: whole as u32 })
+}
+
+fn is_harmless(warning: &RowError) -> bool {
+    let text = warning.to_string();
+    HARMLESS.iter().any(|harmless| text.contains(harmless))
+}
+
+/// The columns to decode, for those wanted to be the same as in the whole image. Decoding starts at the edge of a
+/// unit, and where it starts and ends, chroma is smoothed without the neighbour that is left out.
+fn coded(header: &Header, scale: Scale, wanted: Range<u32>) -> Range<usize> {
+    let whole = scale.of(header.width);
+    let Some(unit) = header.unit.filter(|_| !header.lossless).map(|unit| scale.of(unit)) else {
+        return 0..whole;
+    };
+    let start = (wanted.start as usize).saturating_sub(unit) / unit * unit;
+    start..(wanted.end as usize + unit).min(whole)
 }
 
 /// Runs one of libjpeg's calls on this thread's decoder, which is made once.
-fn with_decoder<T>(
-    call: impl FnOnce(&mut Decompressor) -> Result<T, turbojpeg::Error>,
-) -> Result<T, RowError> {
+fn with_decoder<T>(call: impl FnOnce(&mut Decoder) -> Result<T, RowError>) -> Result<T, RowError> {
     thread_local! {
-        static DECODER: RefCell<Option<Decompressor>> = const { RefCell::new(None) };
+        static DECODER: RefCell<Option<Decoder>> = const { RefCell::new(None) };
     }
-    DECODER
-        .with_borrow_mut(|slot| match slot {
-            Some(decoder) => call(decoder),
-            None => {
-                let mut decoder = Decompressor::new()?;
-                decoder.set_scan_limit(MAX_SCANS)?;
-                call(slot.insert(decoder))
-            }
-        })
-        .map_err(|error| RowError::Damaged(error.to_string()))
+    DECODER.with_borrow_mut(|slot| match slot {
+        Some(decoder) => call(decoder),
+        None => call(slot.insert(Decoder::new(MAX_SCANS)?)),
+    })
 }
 
-fn size(header: &DecompressHeader) -> Result<(u32, u32), RowError> {
-    let side = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let (width, height) = (side(header.width), side(header.height));
+fn size(width: usize, height: usize) -> Result<(u32, u32), RowError> {
+    let [width, height] = [width, height].map(|side| u32::try_from(side).unwrap_or(u32::MAX));
     check_size(width, height)?;
     Ok((width, height))
 }

@@ -48,11 +48,9 @@ impl Prepare {
     }
 
     fn time_image(&self, plan: &Plan, parts: &mut Parts) -> Result<(), RowError> {
-        let image = timed(&mut parts.decode, || self.decode_image(plan))?;
+        let strip = timed(&mut parts.decode, || self.decode_image(plan))?;
         for cut in plan.cuts.iter().flatten() {
-            let area = cut.crop.scaled(plan.size, (image.width, image.height));
-            let resample = self.config.resample;
-            let resized = timed(&mut parts.resize, || resize::resize(&image, area, cut.size, resample))?;
+            let resized = timed(&mut parts.resize, || self.resize(plan, &strip, cut))?;
             let mut planes = vec![0; resized.pixels.len()];
             timed(&mut parts.planes, || resize::to_planes(&resized, &mut planes));
         }

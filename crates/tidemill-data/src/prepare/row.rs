@@ -5,7 +5,7 @@ use super::crop::{Cut, mirror};
 use super::hashes::{Hashes, sha256};
 use super::input::Input;
 use super::{Crop, Prepare};
-use crate::decode::{self, Info, Rgb8, Scale};
+use crate::decode::{self, Info, Rgb8, Scale, Strip};
 use crate::draw::{Purpose, draw};
 use crate::error::RowError;
 use crate::filter::{Facts, Selection, Stage};
@@ -177,9 +177,9 @@ impl Prepare {
         hashes: &mut Hashes,
         slots: Vec<&mut [u8]>,
     ) -> Result<Option<String>, RowError> {
-        let image = self.decode_image(plan)?;
+        let strip = self.decode_image(plan)?;
         if plan.hash {
-            let hash = phash(&image)?;
+            let hash = phash(&strip.image)?;
             hashes.phash = Some(hash);
             if let Some(name) = self.filters.refusal_of_pixels(hash) {
                 return Ok(Some(name.to_owned()));
@@ -187,8 +187,7 @@ impl Prepare {
         }
         for (resolution, planes) in slots.into_iter().enumerate() {
             if let Some(cut) = plan.new_cut(resolution) {
-                let area = cut.crop.scaled(plan.size, (image.width, image.height));
-                let mut resized = resize::resize(&image, area, cut.size, self.config.resample)?;
+                let mut resized = self.resize(plan, &strip, cut)?;
                 if plan.flipped {
                     mirror(&mut resized);
                 }
@@ -198,15 +197,27 @@ impl Prepare {
         Ok(None)
     }
 
-    /// Decodes the image, at a smaller size if that is wanted and enough for what the cuts become.
-    pub(super) fn decode_image(&self, plan: &Plan) -> Result<Rgb8, RowError> {
+    /// Decodes what the cuts need of the image, at a smaller size if that is wanted and enough for what they become.
+    pub(super) fn decode_image(&self, plan: &Plan) -> Result<Strip, RowError> {
         let bytes = plan.image.clone()?;
         // A perceptual hash is one of the whole picture.
-        if !self.config.scaled_decode || plan.hash {
-            return decode::decode(bytes);
+        if plan.hash {
+            return Ok(Strip::whole(decode::decode(bytes)?));
         }
-        let cuts = plan.cuts.iter().flatten();
-        let lengths = cuts.flat_map(|cut| [(cut.crop.width, cut.size.0), (cut.crop.height, cut.size.1)]);
-        decode::decode_scaled(bytes, Scale::reaching(lengths))
+        let cuts = || plan.cuts.iter().flatten();
+        let lengths = cuts().flat_map(|cut| [(cut.crop.width, cut.size.0), (cut.crop.height, cut.size.1)]);
+        let scale = if self.config.scaled_decode { Scale::reaching(lengths) } else { Scale::FULL };
+        let size = scale.of_size(plan.size);
+        let columns = cuts().map(|cut| {
+            resize::columns(size.0, cut.crop.scaled(plan.size, size), cut.size, self.config.resample)
+        });
+        let columns = columns.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
+        decode::decode_strip(bytes, scale, columns)
+    }
+
+    /// The pixels of a cut.
+    pub(super) fn resize(&self, plan: &Plan, strip: &Strip, cut: &Cut) -> Result<Rgb8, RowError> {
+        let area = cut.crop.scaled(plan.size, (strip.whole, strip.image.height));
+        resize::resize(strip, area, cut.size, self.config.resample)
     }
 }

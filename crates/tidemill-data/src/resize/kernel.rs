@@ -47,6 +47,41 @@ fn sinc(x: f64) -> f64 {
     if x == 0.0 { 1.0 } else { (x * PI).sin() / (x * PI) }
 }
 
+/// For one axis, where output pixels lie among the input pixels.
+struct Scaling {
+    input: u32,
+    from: f64,
+    scale: f64,
+    /// How much the filter is stretched: it is where the axis shrinks.
+    stretch: f64,
+    support: f64,
+}
+
+impl Scaling {
+    fn new(input: u32, from: f64, to: f64, output: u32, filter: Resample) -> Self {
+        let scale = (to - from) / f64::from(output);
+        let stretch = scale.max(1.0);
+        Self { input, from, scale, stretch, support: filter.support() * stretch }
+    }
+
+    fn center(&self, pixel: u32) -> f64 {
+        self.from + (f64::from(pixel) + 0.5) * self.scale
+    }
+
+    /// The input pixels that an output pixel takes from.
+    fn window(&self, pixel: u32) -> Range<u32> {
+        let center = self.center(pixel);
+        let first = (center - self.support + 0.5).max(0.0) as u32;
+        first..((center + self.support + 0.5) as u32).min(self.input)
+    }
+}
+
+/// The input pixels that a [`Kernel`] of the same arguments takes from.
+pub fn reach(input: u32, from: f64, to: f64, output: u32, filter: Resample) -> Range<u32> {
+    let scaling = Scaling::new(input, from, to, output, filter);
+    scaling.window(0).start..scaling.window(output.saturating_sub(1)).end
+}
+
 /// For one axis, what each output pixel takes from which input pixels.
 pub struct Kernel {
     windows: Vec<Range<usize>>,
@@ -56,12 +91,10 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// `output` pixels from the part `from..to` of an axis of `input` pixels. Where it shrinks, the filter is stretched.
+    /// `output` pixels from the part `from..to` of an axis of `input` pixels.
     pub fn new(input: u32, from: f64, to: f64, output: u32, filter: Resample) -> Self {
-        let scale = (to - from) / f64::from(output);
-        let stretch = scale.max(1.0);
-        let support = filter.support() * stretch;
-        let longest = support.ceil() as usize * 2 + 1;
+        let scaling = Scaling::new(input, from, to, output, filter);
+        let longest = scaling.support.ceil() as usize * 2 + 1;
         let mut kernel = Self {
             windows: Vec::with_capacity(output as usize),
             weights: vec![0; output as usize * longest],
@@ -69,17 +102,17 @@ impl Kernel {
         };
         let mut exact = Vec::with_capacity(longest);
         for (pixel, weights) in (0..output).zip(kernel.weights.chunks_exact_mut(longest)) {
-            let center = from + (f64::from(pixel) + 0.5) * scale;
-            let first = (center - support + 0.5).max(0.0) as u32;
-            let end = ((center + support + 0.5) as u32).min(input);
+            let (center, window) = (scaling.center(pixel), scaling.window(pixel));
             exact.clear();
-            exact.extend((first..end).map(|x| filter.at((f64::from(x) - center + 0.5) * stretch.recip())));
+            exact.extend(
+                window.clone().map(|x| filter.at((f64::from(x) - center + 0.5) * scaling.stretch.recip())),
+            );
             let sum: f64 = exact.iter().sum();
             for (weight, &exact) in weights.iter_mut().zip(&exact) {
                 let scaled = if sum == 0.0 { exact } else { exact / sum } * f64::from(1 << PRECISION);
                 *weight = (scaled + 0.5_f64.copysign(scaled)) as i32;
             }
-            kernel.windows.push(first as usize..end as usize);
+            kernel.windows.push(window.start as usize..window.end as usize);
         }
         kernel
     }

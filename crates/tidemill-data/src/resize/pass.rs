@@ -1,96 +1,44 @@
-//! The two passes of a resize, each along one axis, from bytes to bytes. They use the vector instructions that the
-//! machine turns out to have; the arithmetic is in whole numbers, so that every machine gives the same pixels.
+//! The two passes of a resize, each along one axis, from bytes to bytes. The arithmetic is in whole numbers, so that
+//! every machine gives the same pixels, by the loops here or, where it has the instructions, by those of `avx2.rs`.
 
 use std::ops::Range;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::Arch;
 
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::kernel::{Kernel, PRECISION};
 use crate::decode::Rgb8;
 
 /// Half of the last bit that stays, so that the shift rounds.
-const HALF: i32 = 1 << (PRECISION - 1);
-
-/// Rows that the horizontal pass takes at once, so that vector registers are full and weights are loaded once for all.
-const ROWS: usize = 4;
-
-const LANES: usize = 4 * ROWS;
-
-/// `ROWS` pixels below each other: red, green, blue and one value of no meaning, each.
-type Column = [i32; LANES];
+pub const HALF: i32 = 1 << (PRECISION - 1);
 
 /// Resizes the rows `rows` of the image along the horizontal axis.
 pub fn horizontal(image: &Rgb8, rows: Range<usize>, kernel: &Kernel) -> Rgb8 {
-    let (stride, reach) = (3 * image.width as usize, kernel.reach());
+    let stride = 3 * image.width as usize;
+    let input = &image.pixels[rows.start * stride..rows.end * stride];
     let mut output = blank(kernel.len(), rows.len());
-    let mut columns = vec![[0; LANES]; image.width as usize];
-    let mut sums = vec![[0; LANES]; kernel.len()];
-    let mut bytes = vec![0; LANES * kernel.len()];
-    let from = image.pixels[rows.start * stride..rows.end * stride].chunks(ROWS * stride);
-    for (from, output) in from.zip(output.pixels.chunks_mut(ROWS * 3 * kernel.len())) {
-        // Below the last row it is repeated; what comes of that is not read.
-        let lines = std::array::from_fn(|row| {
-            let start = stride * row.min(from.len() / stride - 1);
-            &from[start + 3 * reach.start..start + 3 * reach.end]
-        });
-        let used = &mut columns[reach.clone()];
-        Arch::new().dispatch(move || widen(lines, used));
-        Arch::new().dispatch(Convolution { columns: &columns, kernel, sums: &mut sums });
-        let (values, to) = (sums.as_flattened(), bytes.as_mut_slice());
-        Arch::new().dispatch(move || to_bytes(values, to));
-        for (row, line) in output.chunks_exact_mut(3 * kernel.len()).enumerate() {
-            for (pixel, column) in line.as_chunks_mut::<3>().0.iter_mut().zip(bytes.chunks_exact(LANES)) {
-                pixel.copy_from_slice(&column[4 * row..4 * row + 3]);
-            }
-        }
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = pulp::x86::V3::try_new() {
+        avx2::horizontal(simd, input, stride, kernel, &mut output.pixels);
+        return output;
     }
+    plain_horizontal(input, stride, kernel, &mut output.pixels);
     output
 }
 
-/// Puts the pixels of several rows into columns.
-#[inline(always)]
-fn widen(lines: [&[u8]; ROWS], columns: &mut [Column]) {
-    let Some((last, columns)) = columns.split_last_mut() else { return };
-    for (x, column) in columns.iter_mut().enumerate() {
-        for (lanes, line) in column.as_chunks_mut::<4>().0.iter_mut().zip(lines) {
-            // Four bytes at once are one instruction; the last belongs to the next pixel.
-            for (lane, &byte) in lanes.iter_mut().zip(&line[3 * x..3 * x + 4]) {
-                *lane = byte.into();
-            }
-        }
-    }
-    for (lanes, line) in last.as_chunks_mut::<4>().0.iter_mut().zip(lines) {
-        for (lane, &byte) in lanes.iter_mut().zip(&line[line.len() - 3..]) {
-            *lane = byte.into();
-        }
-    }
-}
-
-/// For each output pixel the weighted sum of columns.
-struct Convolution<'a> {
-    columns: &'a [Column],
-    kernel: &'a Kernel,
-    sums: &'a mut [Column],
-}
-
-impl WithSimd for Convolution<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let (columns, _) = S::as_simd_i32s(self.columns.as_flattened());
-        let (outputs, _) = S::as_mut_simd_i32s(self.sums.as_flattened_mut());
-        let per_column = LANES / S::I32_LANES;
-        for ((window, weights), output) in self.kernel.taps().zip(outputs.chunks_exact_mut(per_column)) {
-            let mut sums = [simd.splat_i32s(HALF); LANES];
-            let columns = &columns[per_column * window.start..per_column * window.end];
-            for (column, &weight) in columns.chunks_exact(per_column).zip(weights) {
-                let weight = simd.splat_i32s(weight);
-                for (sum, &values) in sums.iter_mut().zip(column) {
-                    *sum = simd.add_i32s(*sum, simd.mul_i32s(values, weight));
+fn plain_horizontal(input: &[u8], stride: usize, kernel: &Kernel, output: &mut [u8]) {
+    let lines = input.chunks_exact(stride).zip(output.chunks_exact_mut(3 * kernel.len()));
+    for (line, output) in lines {
+        let pixels = line.as_chunks::<3>().0;
+        for (output, (window, weights)) in output.as_chunks_mut::<3>().0.iter_mut().zip(kernel.taps()) {
+            let mut sums = [HALF; 3];
+            for (pixel, weight) in pixels[window].iter().zip(weights) {
+                for (sum, &byte) in sums.iter_mut().zip(pixel) {
+                    *sum += i32::from(byte) * weight;
                 }
             }
-            output.copy_from_slice(&sums[..per_column]);
+            to_bytes(&sums, output);
         }
     }
 }
@@ -98,28 +46,32 @@ impl WithSimd for Convolution<'_> {
 /// Resizes the columns `columns` of the image along the vertical axis.
 pub fn vertical(image: &Rgb8, columns: Range<usize>, kernel: &Kernel) -> Rgb8 {
     let stride = 3 * image.width as usize;
-    let mut output = blank(columns.len(), kernel.len());
-    let mut sums = vec![0; 3 * columns.len()];
-    let rows = output.pixels.chunks_exact_mut(sums.len());
-    for ((window, weights), output) in kernel.taps().zip(rows) {
-        let inputs = image.pixels[window.start * stride..window.end * stride].chunks_exact(stride);
-        let inputs = inputs.map(|row| &row[3 * columns.start..3 * columns.end]);
-        let sums = sums.as_mut_slice();
-        Arch::new().dispatch(move || {
-            sums.fill(HALF);
-            for (row, &weight) in inputs.zip(weights) {
-                add_row(sums, row, weight);
-            }
-            to_bytes(sums, output);
-        });
+    let columns = 3 * columns.start..3 * columns.end;
+    let mut output = blank(columns.len() / 3, kernel.len());
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = pulp::x86::V3::try_new().filter(|_| columns.len() >= avx2::STRIPE) {
+        avx2::vertical(simd, &image.pixels, stride, columns, kernel, &mut output.pixels);
+        return output;
     }
+    plain_vertical(&image.pixels, stride, columns, kernel, &mut output.pixels);
     output
 }
 
-#[inline(always)]
-fn add_row(sums: &mut [i32], row: &[u8], weight: i32) {
-    for (sum, &byte) in sums.iter_mut().zip(row) {
-        *sum += i32::from(byte) * weight;
+fn plain_vertical(input: &[u8], stride: usize, columns: Range<usize>, kernel: &Kernel, output: &mut [u8]) {
+    let mut sums = vec![0; columns.len()];
+    for ((window, weights), output) in kernel.taps().zip(output.chunks_exact_mut(sums.len())) {
+        let rows = input[window.start * stride..window.end * stride].chunks_exact(stride);
+        let rows = rows.map(|row| &row[columns.clone()]);
+        let sums = sums.as_mut_slice();
+        Arch::new().dispatch(move || {
+            sums.fill(HALF);
+            for (row, &weight) in rows.zip(weights) {
+                for (sum, &byte) in sums.iter_mut().zip(row) {
+                    *sum += i32::from(byte) * weight;
+                }
+            }
+            to_bytes(sums, output);
+        });
     }
 }
 
@@ -144,4 +96,56 @@ pub fn to_planes(image: &Rgb8, planes: &mut [u8]) {
             (*red, *green, *blue) = (r, g, b);
         }
     });
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::prepare::Resample;
+
+    proptest! {
+        /// Whatever the sizes, the filter and the part of the image.
+        #[test]
+        fn vector_loops_give_what_the_plain_ones_give(
+            (width, height) in (1u32..200, 1u32..40),
+            (from, to) in (0.0..1.0, 0.0..1.0),
+            output in 1u32..150,
+            filter in prop::sample::select(vec![
+                Resample::Area, Resample::Bilinear, Resample::Bicubic, Resample::Lanczos,
+            ]),
+            seed: u64,
+        ) {
+            let Some(simd) = pulp::x86::V3::try_new() else { return Ok(()) };
+            let stride = 3 * width as usize;
+            // The extremes come often.
+            let input: Vec<u8> = (0..u64::from(height) * stride as u64)
+                .map(|i| [0, 255, (seed.wrapping_mul(i | 1) >> 56) as u8][(seed.rotate_left(i as u32) % 3) as usize])
+                .collect();
+            let part = |length: u32| {
+                let (from, to) = (f64::min(from, to) * f64::from(length), f64::max(from, to) * f64::from(length));
+                (from, to.max(from + 0.01).min(f64::from(length)))
+            };
+
+            let (left, right) = part(width);
+            let kernel = Kernel::new(width, left, right, output, filter);
+            let mut plain = vec![0; height as usize * 3 * output as usize];
+            let mut vector = plain.clone();
+            plain_horizontal(&input, stride, &kernel, &mut plain);
+            avx2::horizontal(simd, &input, stride, &kernel, &mut vector);
+            prop_assert_eq!(&plain, &vector);
+
+            let (top, bottom) = part(height);
+            let kernel = Kernel::new(height, top, bottom, output, filter);
+            let columns = stride / 5..stride;
+            if columns.len() >= avx2::STRIPE {
+                let mut plain = vec![0; columns.len() * output as usize];
+                let mut vector = plain.clone();
+                plain_vertical(&input, stride, columns.clone(), &kernel, &mut plain);
+                avx2::vertical(simd, &input, stride, columns, &kernel, &mut vector);
+                prop_assert_eq!(plain, vector);
+            }
+        }
+    }
 }
