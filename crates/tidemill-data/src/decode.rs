@@ -7,6 +7,7 @@ mod orientation;
 mod other;
 mod turbo;
 
+use std::cell::Cell;
 use std::ops::Range;
 
 pub use image::metadata::Orientation;
@@ -185,6 +186,28 @@ pub fn decode_strip(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> 
         Format::Jpeg => jpeg::decode(bytes, scale, columns),
         format => Ok(Strip::whole(other::decode(bytes, format)?)),
     }
+}
+
+/// Most bytes of a buffer that a thread keeps for its next image.
+const MAX_SPARE: usize = 16 << 20;
+
+thread_local! {
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Gives the buffer of an image that nobody needs any more to the next JPEG that this thread decodes: fresh memory comes
+/// from the system page by page, which takes time that shows.
+pub fn recycle(image: Rgb8) {
+    if image.pixels.capacity() <= MAX_SPARE {
+        SPARE.set(image.pixels);
+    }
+}
+
+/// A buffer whose bytes are of no meaning.
+fn buffer(bytes: usize) -> Vec<u8> {
+    let mut buffer = SPARE.take();
+    buffer.resize(bytes, 0);
+    buffer
 }
 
 fn check_size(width: u32, height: u32) -> Result<(), RowError> {

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use turbojpeg::raw;
 
-use super::Scale;
+use super::{Scale, buffer};
 use crate::error::RowError;
 
 /// What a JPEG's header says.
@@ -114,7 +114,7 @@ impl Decoder {
             self.set_region(raw::tjregion { x, y: 0, w, h })?;
         }
         let (channels, format) = if header.cmyk { (4, raw::TJPF_TJPF_CMYK) } else { (3, raw::TJPF_TJPF_RGB) };
-        let mut pixels = vec![0; width * height * channels];
+        let mut pixels = buffer(width * height * channels);
         // SAFETY: the bytes are those that the header was read from. At this scale the region has `height` rows of
         // `width` pixels, and so many are written.
         let decoded = unsafe {

@@ -194,6 +194,7 @@ impl Prepare {
                 resize::to_planes(&resized, planes);
             }
         }
+        decode::recycle(strip.image);
         Ok(None)
     }
 
