@@ -283,7 +283,8 @@ impl Blocks {
             return Err(self.unjoined(commit));
         };
         let (latents_bytes, text_bytes) = self.row_bytes();
-        let read = |(file, entry), width| Block::read(self.dataset.location(), commit, file, entry, width);
+        let read =
+            |(file, entry), width| Block::read(self.dataset.location(), &commit.id, file, entry, width);
         let joined = Joined::new(read(latents, latents_bytes)?, read(text, text_bytes)?);
         joined.ok_or_else(|| self.unjoined(commit))
     }

@@ -129,14 +129,14 @@ impl Prepare {
         if let Some(reason) = self.left_out.get(&sample_id) {
             return verdict(Verdict::Rejected((*reason).to_owned()), &facts);
         }
-        let encoded = self.config.resolutions.iter().map(|r| known.has(&format!("latents_{r}"))).collect();
+        let encoded = self.config.resolutions.iter().map(|&r| known.has_latents(r)).collect();
         let plan = Plan {
             image: pair.image,
             size,
             cuts,
             encoded,
             flipped: self.config.flip && draw(self.seed, sample_id, Purpose::Flip, 0) >> 63 == 1,
-            embedded: known.has("text"),
+            embedded: known.has_text(),
             hash: self.hashes.phash && facts.phash.is_none(),
         };
         verdict(Verdict::Kept(plan), &facts)
