@@ -23,7 +23,8 @@ const UNREADABLE: [&str; 4] = ["format:", "size:", "damaged:", "missing: the ima
 
 /// Puts the column `known` at the end of a batch of source columns. `earlier` has as many rows, of what `Prepare` and
 /// `Encode` made of them; `tensors` are the tensor columns (`latents_R`, `text`) that its kept rows have and that are
-/// still good.
+/// still good. What `earlier` says of the images themselves counts only if one of these holds latents: otherwise it may
+/// come from another image column or other code.
 ///
 /// # Errors
 /// If the batches differ in length.
@@ -92,12 +93,17 @@ impl<'a> Known<'a> {
     /// What is known of a row.
     pub fn row(&self, row: usize) -> KnownRow<'_> {
         let status = self.text("status", row);
+        let tensors = (status == Some(KEPT)).then_some(self);
+        // Latents of whatever resolution are still good only if image column and code are the same.
+        if self.latents.is_empty() {
+            return KnownRow { tensors, ..KnownRow::default() };
+        }
         let reason = self.text("reason", row).filter(|_| status == Some(QUARANTINED));
         KnownRow {
             info: self.info(row),
             unreadable: reason.filter(|reason| UNREADABLE.iter().any(|kind| reason.starts_with(kind))),
             hashes: Hashes { sha256: self.sha256(row), phash: self.phash(row) },
-            tensors: (status == Some(KEPT)).then_some(self),
+            tensors,
         }
     }
 
