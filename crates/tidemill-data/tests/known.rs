@@ -94,3 +94,15 @@ fn facts_about_other_images_are_not_believed() {
     assert!((0..4).all(|row| tokens.is_null(row) == embedded[row]));
     assert!(prepare.needs_images(&attach(&[const { None }; 4], &earlier, &["text"])).unwrap());
 }
+
+#[test]
+fn pixels_do_not_depend_on_what_is_known() {
+    let images = [picture(image::ImageFormat::Jpeg, 400, 300)];
+    for (hashes, good) in [(true, 32), (false, 64)] {
+        let prepare = stage(json!({"resolutions": [16, 32, 64], "scaled_decode": true, "hashes": hashes}));
+        let fresh = prepare.run(&batch(&images)).unwrap();
+        let output = prepare.run(&attach(&images, &fresh, &[&format!("latents_{good}")])).unwrap();
+        assert_eq!(output[&*format!("pixels_{good}")].null_count(), 1);
+        assert_eq!(output["pixels_16"], fresh["pixels_16"]);
+    }
+}

@@ -247,6 +247,27 @@ fn each_digest_follows_what_it_stands_for() {
     assert_ne!(seeded(&flipping, &filter, "caption", 1).images, flipped.images);
 }
 
+#[test]
+fn a_scale_makes_pixels_depend_on_all_resolutions() {
+    let images = |resolutions: &[u32], scaled_decode, hashes| {
+        let resolutions = resolutions.to_vec();
+        let config = PrepareConfig { resolutions, scaled_decode, hashes, ..PrepareConfig::default() };
+        let (filter, caption) = (filter_config(), CaptionConfig::default());
+        let stage = Prepare::new(&config, &filter, &source_config(), &caption, 0, TOKENIZER.clone()).unwrap();
+        stage.digests().images.clone()
+    };
+    let whole = images(&[64], false, false);
+    assert_eq!(whole[&64], images(&[64, 128], false, false)[&64]);
+    let scaled = images(&[64, 128], true, false);
+    assert_ne!(scaled[&64], images(&[64], true, false)[&64]);
+    assert_eq!(scaled, images(&[128, 64], true, false));
+
+    // A perceptual hash needs the whole picture.
+    assert_eq!(images(&[64], false, true), whole);
+    assert_ne!(images(&[64], true, false), whole);
+    assert_eq!(images(&[64], true, true), whole);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 

@@ -198,11 +198,11 @@ impl Prepare {
         Ok(None)
     }
 
-    /// Decodes the image, at a smaller size if that is wanted and enough for what the cuts become.
+    /// Decodes the image, at a smaller size if that is allowed and enough for what the cuts become. Cuts whose pixels are
+    /// not needed count too, so that pixels do not depend on what is known already.
     pub(super) fn decode_image(&self, plan: &Plan) -> Result<Rgb8, RowError> {
         let bytes = plan.image.clone()?;
-        // A perceptual hash is one of the whole picture.
-        if !self.config.scaled_decode || plan.hash {
+        if !self.scaled {
             return decode::decode(bytes);
         }
         let cuts = plan.cuts.iter().flatten();
