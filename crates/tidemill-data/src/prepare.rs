@@ -220,7 +220,9 @@ fn rules(filter: &FilterConfig) -> FilterConfig {
 fn image_digest(column: &str, config: &PrepareConfig, resolution: u32, scaled: bool, seed: u64) -> String {
     let mut resolutions = if scaled { config.resolutions.clone() } else { vec![resolution] };
     resolutions.sort_unstable();
-    let alone = PrepareConfig { resolutions, scaled_decode: scaled, hashes: false, ..config.clone() };
+    let mut buckets = config.buckets.clone();
+    buckets.retain(|listed, _| resolutions.iter().any(|resolution| resolution.to_string() == *listed));
+    let alone = PrepareConfig { resolutions, buckets, scaled_decode: scaled, hashes: false, ..config.clone() };
     digest(&(column, alone, config.draws().then_some(seed), IMAGE_VERSION))
 }
 

@@ -13,6 +13,7 @@ use arrow::array::{
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use proptest::prelude::*;
 use tidemill_data::config::{Bounds, Columns, OneOrMany};
+use tidemill_data::prepare::Crop;
 use tidemill_data::{
     CaptionConfig, ClipTokenizer, Counts, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode,
 };
@@ -241,10 +242,19 @@ fn each_digest_follows_what_it_stands_for() {
 
     // The seed redoes images only where something is drawn.
     assert_eq!(seeded(&prepare, &filter, "caption", 1), base);
-    let flipping = PrepareConfig { flip: true, ..prepare };
+    let flipping = PrepareConfig { flip: true, ..prepare.clone() };
     let flipped = digests(&flipping, &filter, "caption");
     assert!(flipped.images != base.images && flipped.rows == base.rows && flipped.text == base.text);
     assert_ne!(seeded(&flipping, &filter, "caption", 1).images, flipped.images);
+
+    // A resolution's list of buckets is its own affair.
+    let bucketed = PrepareConfig { resolutions: vec![64, 128], crop: Crop::Bucket, ..prepare };
+    let listed = |resolution: &str, size| {
+        let buckets = [(resolution.to_owned(), vec![size])].into();
+        digests(&PrepareConfig { buckets, ..bucketed.clone() }, &filter, "caption").images
+    };
+    let (one, other) = (listed("128", [128, 128]), listed("128", [192, 96]));
+    assert!(one[&64] == other[&64] && one[&128] != other[&128]);
 }
 
 #[test]
