@@ -30,10 +30,12 @@ pub struct DatasetSink {
 }
 
 impl DatasetSink {
-    /// Opens the run's dataset, or makes it.
+    /// Opens the run's dataset, or makes it. Units made with other settings stay in older snapshots; of what they hold,
+    /// the columns that the run's settings leave as they are need not be computed again ([`known`](Self::known)).
     ///
     /// # Errors
-    /// If the dataset there was made with other settings, or cannot be written.
+    /// If models cannot be read, settings make no sense, what is there is no dataset that this version can read, or it
+    /// cannot be written.
     pub fn open(run: &Run, prepare: &Prepare, encode: &Encode) -> Result<Self> {
         let models = run.models()?;
         let model_digests = ModelDigests {
