@@ -119,7 +119,7 @@ impl DatasetSpec {
 }
 
 /// What a snapshot says of all its shards.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Header {
     #[serde(flatten)]
     pub spec: DatasetSpec,
@@ -151,22 +151,6 @@ impl Header {
         let path = format!("{EMPTY_CAPTION}{xxh3}.bin");
         location.put_if_absent(&path, Bytes::copy_from_slice(empty_caption))?;
         Ok(Self { spec, empty_caption: EmptyCaption { path, xxh3 } })
-    }
-
-    /// As text for a snapshot's file.
-    pub fn to_json(&self) -> serde_json::Result<String> {
-        serde_json::to_string(self)
-    }
-
-    /// Reads [`to_json`](Self::to_json)'s text.
-    pub fn from_json(text: &str) -> serde_json::Result<Self> {
-        // One after the other, for serde's `flatten` cannot read maps with numbers as keys.
-        let mut value: Value = serde_json::from_str(text)?;
-        let empty_caption = value.as_object_mut().and_then(|o| o.remove("empty_caption")).unwrap_or_default();
-        Ok(Self {
-            spec: serde_json::from_value(value)?,
-            empty_caption: serde_json::from_value(empty_caption)?,
-        })
     }
 
     /// The embedding of the empty caption, in the form of a row of `text`.
