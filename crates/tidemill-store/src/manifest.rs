@@ -73,7 +73,10 @@ impl Manifest {
         let key = key_of(number);
         let (header, commits) = from_parquet(location.get(&key)?).map_err(|e| Error::Format {
             path: location.uri_of(&key),
-            problem: format!("is no manifest that this version can read: {e}"),
+            problem: format!(
+                "is no manifest that this version can read ({e}); it is damaged, or another version of Tidemill wrote \
+                 it: preprocess into another output"
+            ),
         })?;
         Ok(Self { number, header, commits })
     }

@@ -179,7 +179,8 @@ pub(crate) fn is_dataset(location: &Location) -> Result<bool> {
     };
     if value["format"] != FORMAT {
         return fail(format!(
-            "format {} is not known to this version, which reads {FORMAT}; update Tidemill",
+            "format {} is not known to this version, which reads {FORMAT}; update Tidemill, or preprocess into another \
+             output",
             value["format"]
         ));
     }
