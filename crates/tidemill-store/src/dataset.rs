@@ -9,7 +9,8 @@ use tidemill_io::Location;
 
 use crate::block::{Block, Joined};
 use crate::bucket::Bucket;
-use crate::commit::{Commit, Counts};
+use crate::commit::Commit;
+use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::layout::{Group, MANIFEST, Split};
 use crate::manifest::Manifest;

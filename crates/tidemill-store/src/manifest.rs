@@ -176,7 +176,8 @@ mod tests {
 
     use super::*;
     use crate::bucket::Bucket;
-    use crate::commit::{BlockEntry, Counts, Digests, FileEntry, UnitKey};
+    use crate::commit::{BlockEntry, Digests, FileEntry, UnitKey};
+    use crate::counts::Counts;
     use crate::layout::{Group, Split};
     use crate::spec::{DatasetSpec, EmptyCaption, FORMAT, ModelDigests, TensorSpec};
 

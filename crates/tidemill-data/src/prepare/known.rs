@@ -8,9 +8,9 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, StructArr
 use arrow::datatypes::{Field, Schema, UInt32Type, UInt64Type};
 
 use super::hashes::Hashes;
-use crate::counts::{KEPT, QUARANTINED};
 use crate::decode::{Format, Info, Orientation};
 use crate::error::Result;
+use crate::status::{KEPT, QUARANTINED};
 
 /// The column's name.
 pub const COLUMN: &str = "known";

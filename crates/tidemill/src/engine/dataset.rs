@@ -7,13 +7,14 @@ use arrow::datatypes::UInt64Type;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use serde_json::{Value, json};
-use tidemill_data::{ClipTokenizer, Counts, InputUnit, Prepare};
+use tidemill_data::{ClipTokenizer, InputUnit, Prepare};
 use tidemill_models::{ModelFolder, digest};
 use tidemill_store::commit::UnitId;
 use tidemill_store::dedup::{DedupConfig, Mask, read_rows};
 use tidemill_store::spec::FORMAT;
 use tidemill_store::{
-    Bucket, DatasetSpec, Digests, Known, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter, Writer,
+    Bucket, Counts, DatasetSpec, Digests, Known, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter,
+    Writer,
 };
 
 use super::{Attempt, Sink};
@@ -117,8 +118,7 @@ impl DatasetSink {
             units.iter().map(|unit| (self.key(unit).id(), unit)).partition(|(id, _)| committed.contains(id));
         let mut before = Counts::default();
         for commit in self.writer.commits(done.iter().map(|(id, _)| id))? {
-            let tidemill_store::Counts { read, kept, rejected, quarantined } = commit.counts;
-            before.add(&Counts { read, kept, rejected, quarantined });
+            before.add(&commit.counts);
         }
         Ok((missing.into_iter().map(|(_, unit)| unit.clone()).collect(), before))
     }
