@@ -9,8 +9,8 @@ use serde::Serialize;
 use self::histogram::Histogram;
 use crate::columns::{Numbers, Place, Texts};
 use crate::config::Columns;
-use crate::counts::KEPT;
 use crate::error::Result;
+use crate::status::KEPT;
 use crate::tokenizer::{CONTEXT, ClipTokenizer};
 
 /// Sides in pixels at which a bar ends.

@@ -5,7 +5,6 @@
 
 pub mod caption;
 pub mod config;
-pub mod counts;
 pub mod decode;
 pub mod draw;
 pub mod error;
@@ -15,13 +14,13 @@ pub mod phash;
 pub mod prepare;
 pub mod resize;
 pub mod source;
+pub mod status;
 pub mod tokenizer;
 
 mod columns;
 
 pub use caption::config::CaptionConfig;
 pub use config::{FilterConfig, SourceConfig};
-pub use counts::Counts;
 pub use error::{Error, Result, RowError};
 pub use prepare::{Digests, Prepare, PrepareConfig};
 pub use source::{InputFile, InputUnit, Source, Span};

@@ -43,8 +43,8 @@ const TEXT_BYTES: u64 = 2048;
 pub struct Digests {
     /// Which rows are kept and what is carried along: columns, captions, filters, what their lists hold, hashes.
     pub rows: String,
-    /// `pixels_R`, `size_R` and `crop_R`, by resolution R, and `flipped`: image column, the section `[prepare]`, the
-    /// seed if anything is drawn, version of the code.
+    /// `pixels_R`, `size_R` and `crop_R`, by resolution R, and `flipped`: image column, the section `[prepare]` (the
+    /// other resolutions only if images are decoded at a scale), the seed if anything is drawn, version of the code.
     pub images: BTreeMap<u32, String>,
     /// `token_ids`: caption columns, `[caption]`, the seed if it decides anything, and the tokenizer.
     pub text: String,
@@ -61,6 +61,8 @@ pub struct Prepare {
     scores: Vec<String>,
     filters: Filters,
     hashes: Wanted,
+    /// Whether JPEGs may be decoded at less than their size. A perceptual hash is one of the whole picture.
+    scaled: bool,
     captions: CaptionStage,
     tokenizer: Arc<ClipTokenizer>,
     digests: Digests,
@@ -93,6 +95,7 @@ impl Prepare {
             sha256: config.hashes || filters.need(Stage::Bytes),
             phash: config.hashes || filters.need(Stage::Pixels),
         };
+        let scaled = config.scaled_decode && !hashes.phash;
         let sizes: Vec<_> = config.resolutions.iter().map(|&resolution| config.sizes(resolution)).collect();
         let text = caption::identity(caption, &columns.caption, seed);
         let rules = (rules(filter), filters.lists(), hashes);
@@ -101,7 +104,7 @@ impl Prepare {
             images: config
                 .resolutions
                 .iter()
-                .map(|r| (*r, image_digest(&columns.image, config, *r, seed)))
+                .map(|r| (*r, image_digest(&columns.image, config, *r, scaled, seed)))
                 .collect(),
             text: digest(&(&text, tokenizer.digest())),
         };
@@ -114,6 +117,7 @@ impl Prepare {
             scores: filter.score.keys().cloned().collect(),
             filters,
             hashes,
+            scaled,
             captions,
             tokenizer,
             digests,
@@ -211,9 +215,14 @@ fn rules(filter: &FilterConfig) -> FilterConfig {
     FilterConfig { blocklist: lists(), opt_out: lists(), ..filter.clone() }
 }
 
-/// Of what shapes the pixels at one resolution; the other resolutions do not, nor do hashes.
-fn image_digest(column: &str, config: &PrepareConfig, resolution: u32, seed: u64) -> String {
-    let alone = PrepareConfig { resolutions: vec![resolution], hashes: false, ..config.clone() };
+/// Of what shapes the pixels at one resolution. The other resolutions do only if images are decoded at a scale, which
+/// has to suffice for all of them; hashes do not.
+fn image_digest(column: &str, config: &PrepareConfig, resolution: u32, scaled: bool, seed: u64) -> String {
+    let mut resolutions = if scaled { config.resolutions.clone() } else { vec![resolution] };
+    resolutions.sort_unstable();
+    let mut buckets = config.buckets.clone();
+    buckets.retain(|listed, _| resolutions.iter().any(|resolution| resolution.to_string() == *listed));
+    let alone = PrepareConfig { resolutions, buckets, scaled_decode: scaled, hashes: false, ..config.clone() };
     digest(&(column, alone, config.draws().then_some(seed), IMAGE_VERSION))
 }
 

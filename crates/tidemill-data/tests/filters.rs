@@ -1,4 +1,4 @@
-//! Filters and blocklists through the whole stage: every reason is counted, and the counts add up; and expressions and
+//! Filters and blocklists through the whole stage: every row is refused by the filter that should; and expressions and
 //! perceptual hashes against DuckDB and imagehash.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -22,7 +22,7 @@ use tidemill_data::config::{Columns, OneOrMany};
 use tidemill_data::filter::Expression;
 use tidemill_data::phash::phash;
 use tidemill_data::{
-    CaptionConfig, ClipTokenizer, Counts, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode, source,
+    CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode, source,
 };
 
 static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
@@ -122,7 +122,7 @@ fn everything(folder: &Path) -> FilterConfig {
 }
 
 #[test]
-fn every_reason_is_counted_and_the_counts_add_up() {
+fn every_filter_refuses_under_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let keyed = |key: &str| Pair { key: key.into(), ..good() };
     let image = |image| Pair { image, ..good() };
@@ -154,20 +154,9 @@ fn every_reason_is_counted_and_the_counts_add_up() {
     let (status, reason) = (output["status"].as_string::<i32>(), output["reason"].as_string::<i32>());
     for (row, (_, expected, because)) in cases.iter().enumerate() {
         let reason = reason.value(row);
-        assert_eq!(
-            (status.value(row), reason.starts_with(because)),
-            (*expected, true),
-            "row {row}: {reason}"
-        );
+        let so = if *expected == "quarantined" { reason.starts_with(because) } else { reason == *because };
+        assert_eq!((status.value(row), so), (*expected, true), "row {row}: {reason}");
     }
-    let counts = Counts::of(&output).unwrap();
-    assert_eq!((counts.read, counts.kept, counts.total_quarantined()), (rows.len() as u64, 2, 1));
-    assert_eq!(counts.total_rejected(), counts.read - 3);
-    let reasons: Vec<&str> = counts.rejected.keys().map(String::as_str).collect();
-    let mut expected: Vec<&str> = cases.iter().filter(|c| c.1 == "rejected").map(|c| c.2).collect();
-    expected.sort_unstable();
-    expected.dedup();
-    assert_eq!((reasons, counts.rejected["where"]), (expected, 3));
 }
 
 #[test]

@@ -13,8 +13,9 @@ use arrow::array::{
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use proptest::prelude::*;
 use tidemill_data::config::{Bounds, Columns, OneOrMany};
+use tidemill_data::prepare::Crop;
 use tidemill_data::{
-    CaptionConfig, ClipTokenizer, Counts, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode,
+    CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode,
 };
 
 static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
@@ -208,7 +209,6 @@ fn a_plain_table_gets_rows_keys_and_ids() {
 fn a_batch_without_rows_is_no_special_case() {
     let output = stage(&[16]).run(&batch(&[])).unwrap();
     assert_eq!(output.num_rows(), 0);
-    assert_eq!(Counts::of(&output).unwrap(), Counts::default());
 }
 
 #[test]
@@ -241,31 +241,55 @@ fn each_digest_follows_what_it_stands_for() {
 
     // The seed redoes images only where something is drawn.
     assert_eq!(seeded(&prepare, &filter, "caption", 1), base);
-    let flipping = PrepareConfig { flip: true, ..prepare };
+    let flipping = PrepareConfig { flip: true, ..prepare.clone() };
     let flipped = digests(&flipping, &filter, "caption");
     assert!(flipped.images != base.images && flipped.rows == base.rows && flipped.text == base.text);
     assert_ne!(seeded(&flipping, &filter, "caption", 1).images, flipped.images);
+
+    // A resolution's list of buckets is its own affair.
+    let bucketed = PrepareConfig { resolutions: vec![64, 128], crop: Crop::Bucket, ..prepare };
+    let listed = |resolution: &str, size| {
+        let buckets = [(resolution.to_owned(), vec![size])].into();
+        digests(&PrepareConfig { buckets, ..bucketed.clone() }, &filter, "caption").images
+    };
+    let (one, other) = (listed("128", [128, 128]), listed("128", [192, 96]));
+    assert!(one[&64] == other[&64] && one[&128] != other[&128]);
+}
+
+#[test]
+fn a_scale_makes_pixels_depend_on_all_resolutions() {
+    let images = |resolutions: &[u32], scaled_decode, hashes| {
+        let resolutions = resolutions.to_vec();
+        let config = PrepareConfig { resolutions, scaled_decode, hashes, ..PrepareConfig::default() };
+        let (filter, caption) = (filter_config(), CaptionConfig::default());
+        let stage = Prepare::new(&config, &filter, &source_config(), &caption, 0, TOKENIZER.clone()).unwrap();
+        stage.digests().images.clone()
+    };
+    let whole = images(&[64], false, false);
+    assert_eq!(whole[&64], images(&[64, 128], false, false)[&64]);
+    let scaled = images(&[64, 128], true, false);
+    assert_ne!(scaled[&64], images(&[64], true, false)[&64]);
+    assert_eq!(scaled, images(&[128, 64], true, false));
+
+    // A perceptual hash needs the whole picture.
+    assert_eq!(images(&[64], false, true), whole);
+    assert_ne!(images(&[64], true, false), whole);
+    assert_eq!(images(&[64], true, true), whole);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Any mixture of rows: counts add up, order is kept, and tensors are there exactly where they should be.
+    /// Any mixture of rows: each comes out once, order is kept, and tensors are there exactly where they should be.
     #[test]
-    fn the_counts_add_up(picks in prop::collection::vec(0..cases().len(), 0..40)) {
+    fn every_row_comes_out_once(picks in prop::collection::vec(0..cases().len(), 0..40)) {
         let cases = cases();
         let rows: Vec<Pair> = picks.iter().map(|&pick| cases[pick].0.clone()).collect();
         let prepare = stage(&[16]);
         let input = batch(&rows);
         let output = prepare.run(&input).unwrap();
         prop_assert_eq!(output.schema(), prepare.schema(&input.schema()).unwrap());
-
-        let counts = Counts::of(&output).unwrap();
-        prop_assert_eq!(counts.read, rows.len() as u64);
-        prop_assert_eq!(counts.kept + counts.total_rejected() + counts.total_quarantined(), counts.read);
-        let mut twice = counts.clone();
-        twice.add(&counts);
-        prop_assert_eq!(twice.total_quarantined(), 2 * counts.total_quarantined());
+        prop_assert_eq!(output.num_rows(), rows.len());
 
         for (row, &pick) in picks.iter().enumerate() {
             let kept = cases[pick].1 == "kept";
@@ -306,7 +330,8 @@ fn a_row_can_be_quarantined_for_the_callers_reason() {
     let batch = batch(&[good(), good()]);
     let bad = stage.quarantine(&batch, "panic: prepare: oh").unwrap();
     assert_eq!(bad.schema(), stage.run(&batch).unwrap().schema());
-    assert_eq!(Counts::of(&bad).unwrap().quarantined, [("panic".to_owned(), 2)].into());
-    assert_eq!(bad["reason"].as_string::<i32>().value(1), "panic: prepare: oh");
+    for (column, value) in [("status", "quarantined"), ("reason", "panic: prepare: oh")] {
+        assert!(bad[column].as_string::<i32>().iter().eq([Some(value); 2]));
+    }
     assert_eq!(bad["token_ids"].null_count(), 2);
 }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use tidemill_io::{Checksum, Location};
 
-use crate::commit::{BlockEntry, Commit, FileEntry};
+use crate::commit::{BlockEntry, FileEntry, UnitId};
 use crate::error::{Error, Result};
 
 /// A row group of a tensor file in memory.
@@ -19,10 +19,10 @@ pub struct Block {
 }
 
 impl Block {
-    /// Reads and verifies a block whose tensors have `width` bytes each.
+    /// Reads and verifies a block of a file that `unit`'s commit names, whose tensors have `width` bytes each.
     pub fn read(
         location: &Location,
-        commit: &Commit,
+        unit: &UnitId,
         file: &FileEntry,
         entry: &BlockEntry,
         width: usize,
@@ -30,7 +30,7 @@ impl Block {
         let corrupt = |problem: &str| Error::Corrupt {
             path: location.uri_of(&file.path),
             problem: format!("row group at byte {}: {problem}", entry.offset),
-            commit: commit.id.commit_key(),
+            commit: unit.commit_key(),
         };
         let bytes = location.get_range(&file.path, entry.offset..entry.offset + entry.bytes)?;
         if bytes.len() as u64 != entry.bytes || Checksum::of(&bytes) != entry.xxh3 {

@@ -9,6 +9,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use tidemill_io::Checksum;
 
+use crate::counts::Counts;
 use crate::layout::{COMMITS, Group, Split};
 
 /// What a unit is: a stretch of one input file and everything that shapes what becomes of it.
@@ -67,49 +68,6 @@ impl UnitId {
 impl fmt::Display for UnitId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-/// What became of rows; `kept`, `rejected` and `quarantined` add up to `read`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    /// Rows read.
-    pub read: u64,
-    /// Rows with tensors in the dataset.
-    pub kept: u64,
-    /// Rows that a filter refused, by its name.
-    pub rejected: BTreeMap<String, u64>,
-    /// Unreadable rows, by kind of error.
-    pub quarantined: BTreeMap<String, u64>,
-}
-
-impl Counts {
-    /// Adds the counts of other rows.
-    pub fn add(&mut self, other: &Self) {
-        self.read += other.read;
-        self.kept += other.kept;
-        for (into, from) in
-            [(&mut self.rejected, &other.rejected), (&mut self.quarantined, &other.quarantined)]
-        {
-            for (reason, rows) in from {
-                *into.entry(reason.clone()).or_default() += rows;
-            }
-        }
-    }
-
-    /// Rows that filters refused.
-    pub fn total_rejected(&self) -> u64 {
-        self.rejected.values().sum()
-    }
-
-    /// Unreadable rows.
-    pub fn total_quarantined(&self) -> u64 {
-        self.quarantined.values().sum()
-    }
-
-    /// Whether every row read is accounted for.
-    pub fn add_up(&self) -> bool {
-        self.kept + self.total_rejected() + self.total_quarantined() == self.read
     }
 }
 

@@ -9,7 +9,8 @@ use tidemill_io::Location;
 
 use crate::block::{Block, Joined};
 use crate::bucket::Bucket;
-use crate::commit::{Commit, Counts};
+use crate::commit::Commit;
+use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::layout::{Group, MANIFEST, Split};
 use crate::manifest::Manifest;
@@ -283,7 +284,8 @@ impl Blocks {
             return Err(self.unjoined(commit));
         };
         let (latents_bytes, text_bytes) = self.row_bytes();
-        let read = |(file, entry), width| Block::read(self.dataset.location(), commit, file, entry, width);
+        let read =
+            |(file, entry), width| Block::read(self.dataset.location(), &commit.id, file, entry, width);
         let joined = Joined::new(read(latents, latents_bytes)?, read(text, text_bytes)?);
         joined.ok_or_else(|| self.unjoined(commit))
     }

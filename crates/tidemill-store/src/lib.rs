@@ -4,6 +4,7 @@
 //! Nothing here knows of torch.
 
 pub mod commit;
+pub mod counts;
 pub mod dataset;
 pub mod dedup;
 pub mod error;
@@ -22,7 +23,8 @@ mod rows;
 mod shard;
 
 pub use bucket::Bucket;
-pub use commit::{Commit, Counts, Digests, UnitId, UnitKey};
+pub use commit::{Commit, Digests, UnitId, UnitKey};
+pub use counts::Counts;
 pub use dataset::{Dataset, Tensors, Totals};
 pub use error::{Error, Result};
 pub use gc::{Garbage, Gc};

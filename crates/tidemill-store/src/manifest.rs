@@ -73,7 +73,10 @@ impl Manifest {
         let key = key_of(number);
         let (header, commits) = from_parquet(location.get(&key)?).map_err(|e| Error::Format {
             path: location.uri_of(&key),
-            problem: format!("is no manifest that this version can read: {e}"),
+            problem: format!(
+                "is no manifest that this version can read ({e}); it is damaged, or another version of Tidemill wrote \
+                 it: preprocess into another output"
+            ),
         })?;
         Ok(Self { number, header, commits })
     }
@@ -142,7 +145,7 @@ fn to_parquet(header: &Header, commits: &[Commit]) -> Result<Bytes, Problem> {
     decoder.serialize(commits)?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_key_value_metadata(Some(vec![KeyValue::new(HEADER.into(), header.to_json()?)]))
+        .set_key_value_metadata(Some(vec![KeyValue::new(HEADER.into(), serde_json::to_string(header)?)]))
         .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), schema(), Some(properties))?;
     if let Some(batch) = decoder.flush()? {
@@ -156,7 +159,7 @@ fn from_parquet(bytes: Bytes) -> Result<(Header, Vec<Commit>), Problem> {
     let pairs = reader.metadata().file_metadata().key_value_metadata();
     let header = pairs.into_iter().flatten().find(|pair| pair.key == HEADER);
     let header = header.and_then(|pair| pair.value.as_deref()).ok_or("its metadata has no `dataset`")?;
-    let header = Header::from_json(header)?;
+    let header = serde_json::from_str(header)?;
     let mut commits = Vec::new();
     for batch in reader.build()? {
         let mut writer = arrow_json::ArrayWriter::new(Vec::new());
@@ -173,14 +176,17 @@ mod tests {
 
     use super::*;
     use crate::bucket::Bucket;
-    use crate::commit::{BlockEntry, Counts, Digests, FileEntry, UnitKey};
+    use crate::commit::{BlockEntry, Digests, FileEntry, UnitKey};
+    use crate::counts::Counts;
     use crate::layout::{Group, Split};
     use crate::spec::{DatasetSpec, EmptyCaption, FORMAT, ModelDigests, TensorSpec};
 
     fn header() -> Header {
+        let wide = Bucket { resolution: 64, width: 80, height: 48 };
         let spec = DatasetSpec {
             format: FORMAT,
-            latents: [(Bucket::square(64), TensorSpec::f16([8, 8, 8]))].into(),
+            latents: [(Bucket::square(64), TensorSpec::f16([8, 8, 8])), (wide, TensorSpec::f16([8, 6, 10]))]
+                .into(),
             latents_kind: "moments".into(),
             text: TensorSpec::f16([77, 64]),
             models: ModelDigests { vae: "v".into(), text_encoder: "t".into(), tokenizer: "k".into() },

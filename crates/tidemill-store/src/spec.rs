@@ -119,7 +119,7 @@ impl DatasetSpec {
 }
 
 /// What a snapshot says of all its shards.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Header {
     #[serde(flatten)]
     pub spec: DatasetSpec,
@@ -153,22 +153,6 @@ impl Header {
         Ok(Self { spec, empty_caption: EmptyCaption { path, xxh3 } })
     }
 
-    /// As text for a snapshot's file.
-    pub fn to_json(&self) -> serde_json::Result<String> {
-        serde_json::to_string(self)
-    }
-
-    /// Reads [`to_json`](Self::to_json)'s text.
-    pub fn from_json(text: &str) -> serde_json::Result<Self> {
-        // One after the other, for serde's `flatten` cannot read maps with numbers as keys.
-        let mut value: Value = serde_json::from_str(text)?;
-        let empty_caption = value.as_object_mut().and_then(|o| o.remove("empty_caption")).unwrap_or_default();
-        Ok(Self {
-            spec: serde_json::from_value(value)?,
-            empty_caption: serde_json::from_value(empty_caption)?,
-        })
-    }
-
     /// The embedding of the empty caption, in the form of a row of `text`.
     pub fn empty_caption(&self, location: &Location) -> Result<Bytes> {
         let bytes = location.get(&self.empty_caption.path)?;
@@ -195,7 +179,8 @@ pub(crate) fn is_dataset(location: &Location) -> Result<bool> {
     };
     if value["format"] != FORMAT {
         return fail(format!(
-            "format {} is not known to this version, which reads {FORMAT}; update Tidemill",
+            "format {} is not known to this version, which reads {FORMAT}; update Tidemill, or preprocess into another \
+             output",
             value["format"]
         ));
     }

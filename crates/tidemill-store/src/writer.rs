@@ -216,8 +216,12 @@ pub(crate) fn read_commits<'a>(
 
 fn parse(location: &Location, key: &str, bytes: &[u8]) -> Result<Commit> {
     let fail = |problem: String| Error::Format { path: location.uri_of(key), problem };
-    let commit: Commit = serde_json::from_slice(bytes)
-        .map_err(|e| fail(format!("is no commit ({e}); remove it and run `tidemill preprocess` again")))?;
+    let commit: Commit = serde_json::from_slice(bytes).map_err(|e| {
+        fail(format!(
+            "is no commit that this version can read ({e}); if it is damaged, remove it and run `tidemill preprocess` \
+             again; if another version of Tidemill wrote it, preprocess into another output"
+        ))
+    })?;
     match commit.problem() {
         None => Ok(commit),
         Some(problem) => Err(fail(format!("does not add up: {problem}; remove it and preprocess again"))),

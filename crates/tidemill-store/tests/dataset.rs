@@ -308,6 +308,27 @@ fn what_is_no_dataset_is_said_to_be_none() {
 }
 
 #[test]
+fn what_another_version_wrote_is_refused_with_advice() {
+    let folder = tempfile::tempdir().unwrap();
+    let (writer, manifest) = write_dataset(folder.path(), spec(64, 0.0), &[40]);
+    // Names of fields as another version might have them; as long, so that Parquet's offsets stay right.
+    let rename = |path: &str, from: &str, to: &str| {
+        let path = folder.path().join(path);
+        let mut bytes = fs::read(&path).unwrap();
+        let at = bytes.windows(from.len()).position(|part| part == from.as_bytes()).unwrap();
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+        fs::write(&path, bytes).unwrap();
+    };
+    let id = &manifest.commits[0].id;
+    rename(&format!("commits/{id}.json"), "\"span\"", "\"rows\"");
+    let message = writer.commits([id]).unwrap_err().to_string();
+    assert!(message.contains("`span`") && message.contains("into another output"), "{message}");
+    rename("manifest/1.parquet", "\"row_group_rows\"", "\"row_group_size\"");
+    let message = Dataset::open(folder.path().to_str().unwrap()).unwrap_err().to_string();
+    assert!(message.contains("`row_group_rows`") && message.contains("into another output"), "{message}");
+}
+
+#[test]
 fn batches_of_another_form_are_refused_by_column() {
     let folder = tempfile::tempdir().unwrap();
     let writer = writer(folder.path(), spec(64, 0.0));

@@ -18,8 +18,9 @@ use serde_json::{Value, json};
 use tidemill::Reporter;
 use tidemill::engine::signal::StopSignal;
 use tidemill::engine::{Local, Stage};
+use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
-use tidemill_data::{Counts, InputUnit};
+use tidemill_store::Counts;
 
 use self::fake::{FakeEncode, FakePrepare, Memory, Rows, Work, units};
 

@@ -9,11 +9,11 @@ use image::{Rgb, RgbImage};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::columns::{Images, Place};
-use crate::counts::{KEPT, REJECTED};
 use crate::decode;
 use crate::error::{Error, Result, RowError};
 use crate::prepare::Prepare;
 use crate::source::{InputUnit, Source};
+use crate::status::{KEPT, REJECTED};
 
 /// Greatest side of a tile in pixels, and a rejected row's frame.
 const TILE: u32 = 128;

@@ -32,7 +32,8 @@ pub struct PrepareConfig {
     /// Resampling filter.
     pub resample: Resample,
     /// Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size where the crop stays as large as what it becomes.
-    /// Faster on large images, at the price of pixels that differ from Pillow's.
+    /// Faster on large images, at the price of pixels that differ from Pillow's and depend on all resolutions. Without
+    /// effect where perceptual hashes are wanted, which are those of the whole picture.
     pub scaled_decode: bool,
     /// Whether rows get the columns `sha256` and `phash`, which removing duplicates needs. Blocklists of hashes add
     /// theirs by themselves.

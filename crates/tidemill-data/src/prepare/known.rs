@@ -8,9 +8,9 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, StructArr
 use arrow::datatypes::{Field, Schema, UInt32Type, UInt64Type};
 
 use super::hashes::Hashes;
-use crate::counts::{KEPT, QUARANTINED};
 use crate::decode::{Format, Info, Orientation};
 use crate::error::Result;
+use crate::status::{KEPT, QUARANTINED};
 
 /// The column's name.
 pub const COLUMN: &str = "known";
@@ -23,7 +23,8 @@ const UNREADABLE: [&str; 4] = ["format:", "size:", "damaged:", "missing: the ima
 
 /// Puts the column `known` at the end of a batch of source columns. `earlier` has as many rows, of what `Prepare` and
 /// `Encode` made of them; `tensors` are the tensor columns (`latents_R`, `text`) that its kept rows have and that are
-/// still good.
+/// still good. What `earlier` says of the images themselves counts only if one of these holds latents: otherwise it may
+/// come from another image column or other code.
 ///
 /// # Errors
 /// If the batches differ in length.
@@ -47,7 +48,10 @@ pub fn attach(batch: &RecordBatch, earlier: &RecordBatch, tensors: &BTreeSet<Str
 /// The column of a batch.
 pub struct Known<'a> {
     column: &'a StructArray,
-    tensors: BTreeSet<String>,
+    /// The resolutions whose latents the kept rows have.
+    latents: BTreeSet<u32>,
+    /// Whether the kept rows have their captions' embeddings.
+    text: bool,
 }
 
 /// What is known of a row.
@@ -59,14 +63,19 @@ pub struct KnownRow<'a> {
     pub unreadable: Option<&'a str>,
     /// The image's hashes.
     pub hashes: Hashes,
-    /// The tensor columns that the row has.
-    tensors: Option<&'a BTreeSet<String>>,
+    /// What tensors there are, if the row was kept.
+    tensors: Option<&'a Known<'a>>,
 }
 
 impl KnownRow<'_> {
-    /// Whether the row has a tensor in a column.
-    pub fn has(&self, column: &str) -> bool {
-        self.tensors.is_some_and(|tensors| tensors.contains(column))
+    /// Whether the image's latents at a resolution are there.
+    pub fn has_latents(&self, resolution: u32) -> bool {
+        self.tensors.is_some_and(|tensors| tensors.latents.contains(&resolution))
+    }
+
+    /// Whether the caption's embedding is there.
+    pub fn has_text(&self) -> bool {
+        self.tensors.is_some_and(|tensors| tensors.text)
     }
 }
 
@@ -76,18 +85,25 @@ impl<'a> Known<'a> {
         let column = batch.column_by_name(COLUMN)?.as_struct_opt()?;
         let schema = batch.schema();
         let names = schema.field_with_name(COLUMN).ok()?.metadata().get("tensors")?;
-        Some(Self { column, tensors: names.split_whitespace().map(str::to_owned).collect() })
+        let mut names = names.split_whitespace();
+        let latents = names.clone().filter_map(|name| name.strip_prefix("latents_")?.parse().ok()).collect();
+        Some(Self { column, latents, text: names.any(|name| name == "text") })
     }
 
     /// What is known of a row.
     pub fn row(&self, row: usize) -> KnownRow<'_> {
         let status = self.text("status", row);
+        let tensors = (status == Some(KEPT)).then_some(self);
+        // Latents of whatever resolution are still good only if image column and code are the same.
+        if self.latents.is_empty() {
+            return KnownRow { tensors, ..KnownRow::default() };
+        }
         let reason = self.text("reason", row).filter(|_| status == Some(QUARANTINED));
         KnownRow {
             info: self.info(row),
             unreadable: reason.filter(|reason| UNREADABLE.iter().any(|kind| reason.starts_with(kind))),
             hashes: Hashes { sha256: self.sha256(row), phash: self.phash(row) },
-            tensors: (status == Some(KEPT)).then_some(&self.tensors),
+            tensors,
         }
     }
 

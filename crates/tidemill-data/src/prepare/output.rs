@@ -16,9 +16,9 @@ use super::crop::Cut;
 use super::hashes::Wanted;
 use super::input::Input;
 use super::row::{Row, Verdict};
-use crate::counts::{KEPT, QUARANTINED, REJECTED};
 use crate::error::{Error, Result};
 use crate::resize::Rect;
+use crate::status::{KEPT, QUARANTINED, REJECTED};
 use crate::tokenizer::{CONTEXT, ClipTokenizer};
 
 /// The pixels of every row at every resolution.

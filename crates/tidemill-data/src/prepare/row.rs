@@ -129,14 +129,14 @@ impl Prepare {
         if let Some(reason) = self.left_out.get(&sample_id) {
             return verdict(Verdict::Rejected((*reason).to_owned()), &facts);
         }
-        let encoded = self.config.resolutions.iter().map(|r| known.has(&format!("latents_{r}"))).collect();
+        let encoded = self.config.resolutions.iter().map(|&r| known.has_latents(r)).collect();
         let plan = Plan {
             image: pair.image,
             size,
             cuts,
             encoded,
             flipped: self.config.flip && draw(self.seed, sample_id, Purpose::Flip, 0) >> 63 == 1,
-            embedded: known.has("text"),
+            embedded: known.has_text(),
             hash: self.hashes.phash && facts.phash.is_none(),
         };
         verdict(Verdict::Kept(plan), &facts)
@@ -198,22 +198,20 @@ impl Prepare {
         Ok(None)
     }
 
-    /// Decodes what the cuts need of the image, at a smaller size if that is wanted and enough for what they become.
+    /// Decodes what the cuts need of the image, at a smaller size if that is allowed and enough for what they become. Cuts
+    /// whose pixels are not needed count too, so that pixels do not depend on what is known already.
     pub(super) fn decode_image(&self, plan: &Plan) -> Result<Strip, RowError> {
         let bytes = plan.image.clone()?;
-        // A perceptual hash is one of the whole picture.
-        if plan.hash {
-            return Ok(Strip::whole(decode::decode(bytes)?));
-        }
         let cuts = || plan.cuts.iter().flatten();
         let lengths = cuts().flat_map(|cut| [(cut.crop.width, cut.size.0), (cut.crop.height, cut.size.1)]);
-        let scale = if self.config.scaled_decode { Scale::reaching(lengths) } else { Scale::FULL };
+        let scale = if self.scaled { Scale::reaching(lengths) } else { Scale::FULL };
         let size = scale.of_size(plan.size);
         let columns = cuts().map(|cut| {
             resize::columns(size.0, cut.crop.scaled(plan.size, size), cut.size, self.config.resample)
         });
         let columns = columns.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
-        decode::decode_strip(bytes, scale, columns)
+        // A perceptual hash is one of the whole picture.
+        decode::decode_strip(bytes, scale, columns.filter(|_| !plan.hash))
     }
 
     /// The pixels of a cut.

@@ -71,7 +71,7 @@ pub struct EarlierColumn {
 /// Goes through the blocks of one file.
 struct Cursor {
     location: Location,
-    commit: Commit,
+    unit: UnitId,
     file: FileEntry,
     width: usize,
     next: usize,
@@ -86,7 +86,7 @@ impl EarlierColumn {
         let files = own.into_iter().chain(others).filter_map(|split| commit.file(group.in_split(split)));
         let cursor = |file: &FileEntry| Cursor {
             location: location.clone(),
-            commit: commit.clone(),
+            unit: commit.id.clone(),
             file: file.clone(),
             width: spec.bytes(),
             next: 0,
@@ -111,7 +111,7 @@ impl Cursor {
     fn find(&mut self, row: u32) -> Result<Option<usize>> {
         while self.block.as_ref().is_none_or(|block| block.rows.last().is_none_or(|last| *last < row)) {
             let Some(entry) = self.file.blocks.get(self.next) else { return Ok(None) };
-            self.block = Some(Block::read(&self.location, &self.commit, &self.file, entry, self.width)?);
+            self.block = Some(Block::read(&self.location, &self.unit, &self.file, entry, self.width)?);
             self.next += 1;
         }
         Ok(self.block.as_ref().and_then(|block| block.rows.binary_search(&row).ok()))

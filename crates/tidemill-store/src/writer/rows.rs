@@ -4,13 +4,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, RecordBatch, StringArray};
+use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Schema;
 use tidemill_io::Location;
 
 use super::split::SplitWriter;
 use super::tensors::{BatchTensors, column, find};
-use crate::commit::{Commit, Counts, FileEntry};
+use crate::commit::{Commit, FileEntry};
+use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::layout::Split;
 use crate::shard::ShardWriter;
@@ -52,7 +53,8 @@ impl UnitRows {
             problem: "a unit has more than 2^32 rows; make units smaller".into(),
         })? - batch.num_rows() as u32;
         let tensors = BatchTensors::read(batch, first, &self.spec)?;
-        let kept = self.count(batch)?;
+        self.counts.add(&Counts::of(batch)?);
+        let kept = kept(batch)?;
         self.write_rows(batch)?;
         for writer in &mut self.splits {
             let split = |row: &u32| self.spec.split(tensors.sample_ids.value(*row as usize));
@@ -68,33 +70,6 @@ impl UnitRows {
             files.extend(split.finish()?);
         }
         Ok((self.counts, files))
-    }
-
-    /// Counts the batch; gives the indices of the kept rows.
-    fn count(&mut self, batch: &RecordBatch) -> Result<Vec<u32>> {
-        let (status, reason) = (text(batch, "status")?, text(batch, "reason")?);
-        let mut counts = Counts { read: batch.num_rows() as u64, ..Counts::default() };
-        let mut kept = Vec::with_capacity(batch.num_rows());
-        for row in 0..batch.num_rows() {
-            let reason = if reason.is_valid(row) { reason.value(row) } else { "unknown" };
-            match status.value(row) {
-                "kept" => kept.push(row as u32),
-                "rejected" => *counts.rejected.entry(reason.to_owned()).or_default() += 1,
-                "quarantined" => {
-                    let kind = reason.split(':').next().unwrap_or(reason);
-                    *counts.quarantined.entry(kind.to_owned()).or_default() += 1;
-                }
-                other => {
-                    return Err(column(
-                        "status",
-                        format!("`{other}` is none of kept, rejected, quarantined"),
-                    ));
-                }
-            }
-        }
-        counts.kept = kept.len() as u64;
-        self.counts.add(&counts);
-        Ok(kept)
     }
 
     /// Writes all columns that are no tensors.
@@ -115,6 +90,10 @@ impl UnitRows {
     }
 }
 
-fn text<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a StringArray> {
-    find(batch, name)?.as_string_opt().ok_or_else(|| column(name, "is not Utf8".into()))
+/// The indices of the kept rows.
+fn kept(batch: &RecordBatch) -> Result<Vec<u32>> {
+    let status = find(batch, "status")?.as_string_opt::<i32>();
+    let status = status.ok_or_else(|| column("status", "is not Utf8".into()))?;
+    let rows = status.iter().zip(0..);
+    Ok(rows.filter_map(|(status, row)| (status == Some("kept")).then_some(row)).collect())
 }

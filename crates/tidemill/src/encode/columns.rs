@@ -11,7 +11,7 @@ use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow::compute::filter;
 use arrow::datatypes::{DataType, Field, Int32Type, UInt32Type};
 use half::f16;
-use tidemill_data::counts::QUARANTINED;
+use tidemill_data::status::QUARANTINED;
 
 use crate::error::{Error, Result};
 

@@ -3,7 +3,7 @@
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
-use tidemill_data::counts::KEPT;
+use tidemill_data::status::KEPT;
 
 use crate::error::{Error, Result};
 

@@ -7,13 +7,14 @@ use arrow::datatypes::UInt64Type;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use serde_json::{Value, json};
-use tidemill_data::{ClipTokenizer, Counts, InputUnit, Prepare};
+use tidemill_data::{ClipTokenizer, InputUnit, Prepare};
 use tidemill_models::{ModelFolder, digest};
 use tidemill_store::commit::UnitId;
 use tidemill_store::dedup::{DedupConfig, Mask, read_rows};
 use tidemill_store::spec::FORMAT;
 use tidemill_store::{
-    Bucket, DatasetSpec, Digests, Known, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter, Writer,
+    Bucket, Counts, DatasetSpec, Digests, Known, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter,
+    Writer,
 };
 
 use super::{Attempt, Sink};
@@ -30,10 +31,12 @@ pub struct DatasetSink {
 }
 
 impl DatasetSink {
-    /// Opens the run's dataset, or makes it.
+    /// Opens the run's dataset, or makes it. Units made with other settings stay in older snapshots; of what they hold,
+    /// the columns that the run's settings leave as they are need not be computed again ([`known`](Self::known)).
     ///
     /// # Errors
-    /// If the dataset there was made with other settings, or cannot be written.
+    /// If models cannot be read, settings make no sense, what is there is no dataset that this version can read, or it
+    /// cannot be written.
     pub fn open(run: &Run, prepare: &Prepare, encode: &Encode) -> Result<Self> {
         let models = run.models()?;
         let model_digests = ModelDigests {
@@ -115,8 +118,7 @@ impl DatasetSink {
             units.iter().map(|unit| (self.key(unit).id(), unit)).partition(|(id, _)| committed.contains(id));
         let mut before = Counts::default();
         for commit in self.writer.commits(done.iter().map(|(id, _)| id))? {
-            let tidemill_store::Counts { read, kept, rejected, quarantined } = commit.counts;
-            before.add(&Counts { read, kept, rejected, quarantined });
+            before.add(&commit.counts);
         }
         Ok((missing.into_iter().map(|(_, unit)| unit.clone()).collect(), before))
     }

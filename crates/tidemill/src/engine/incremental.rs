@@ -60,21 +60,73 @@ impl Incremental<'_> {
     }
 }
 
-/// The unit's rows in order, each with what is known of it.
+/// The unit's rows in order, each with what is known of it. A batch of other rows than the earlier run read in its place
+/// comes as it is.
 fn with_known(
     batches: Batches,
     known: Known,
 ) -> impl Iterator<Item = tidemill_data::Result<RecordBatch>> + Send {
-    let mut row = 0;
+    let mut next = 0;
     batches.map(move |batch| {
         let batch = batch?;
-        let rows = batch.num_rows().min(known.rows.num_rows().saturating_sub(row));
-        if rows < batch.num_rows() {
-            // Whatever the earlier run read, it was not this.
-            return Ok(batch);
+        let first = next;
+        next += batch.num_rows();
+        let earlier = (next <= known.rows.num_rows()).then(|| known.rows.slice(first, batch.num_rows()));
+        match earlier.filter(|earlier| same_samples(&batch, earlier)) {
+            Some(earlier) => known::attach(&batch, &earlier, &known.tensors),
+            None => Ok(batch),
         }
-        let earlier = known.rows.slice(row, rows);
-        row += rows;
-        known::attach(&batch, &earlier, &known.tensors)
     })
+}
+
+fn same_samples(one: &RecordBatch, other: &RecordBatch) -> bool {
+    let (one, other) = (one.column_by_name("sample_id"), other.column_by_name("sample_id"));
+    one.is_some() && one == other
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::sync::Arc;
+
+    use arrow::array::{Array, ArrayRef, AsArray, StringArray, UInt32Array, UInt64Array};
+    use arrow::datatypes::UInt32Type;
+
+    use super::*;
+
+    fn samples(ids: Range<u64>) -> (&'static str, ArrayRef) {
+        ("sample_id", Arc::new(UInt64Array::from_iter_values(ids)))
+    }
+
+    /// The widths known of the rows of each batch, whose earlier run gave sample `i` the width `i`.
+    fn known_widths(earlier: Range<u64>, batches: &[Range<u64>]) -> Vec<Option<Vec<u32>>> {
+        let widths = UInt32Array::from_iter_values(earlier.clone().map(|id| id as u32));
+        let status = StringArray::from_iter_values(earlier.clone().map(|_| "kept"));
+        let columns = [samples(earlier), ("status", Arc::new(status)), ("width", Arc::new(widths))];
+        let rows = RecordBatch::try_from_iter(columns).unwrap();
+        let known = Known { rows, tensors: ["latents_64".to_owned()].into() };
+        let read = batches.iter().map(|ids| Ok(RecordBatch::try_from_iter([samples(ids.clone())]).unwrap()));
+        let width = |batch: &RecordBatch| {
+            let known = batch.column_by_name(known::COLUMN)?.as_struct();
+            Some(known.column_by_name("width")?.as_primitive::<UInt32Type>().values().to_vec())
+        };
+        let read: Batches = Box::new(read.collect::<Vec<_>>().into_iter());
+        with_known(read, known).map(|batch| width(&batch.unwrap())).collect()
+    }
+
+    #[test]
+    fn rows_get_what_is_known_of_them_and_of_no_others() {
+        let known = |ids: Range<u32>| Some(ids.collect::<Vec<_>>());
+        for (earlier, batches, expected) in [
+            (0..10, vec![0..4, 4..8, 8..10], vec![known(0..4), known(4..8), known(8..10)]),
+            // The earlier run read fewer rows, and the second batch would have fitted into their beginning.
+            (0..6, vec![0..4, 4..8, 8..10], vec![known(0..4), None, None]),
+            (0..6, vec![0..8, 8..12], vec![None, None]),
+            // Other rows in between, and a row that was not there before.
+            (0..12, vec![20..24, 4..8, 8..12], vec![None, known(4..8), known(8..12)]),
+            (0..12, vec![0..5, 4..8, 8..11], vec![known(0..5), None, None]),
+        ] {
+            assert_eq!(known_widths(earlier, &batches), expected, "{batches:?}");
+        }
+    }
 }

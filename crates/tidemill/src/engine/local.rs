@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use bytesize::ByteSize;
 use crossbeam_channel::{Sender, bounded, unbounded};
+use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
-use tidemill_data::{Counts, InputUnit};
+use tidemill_store::Counts;
 
 use super::budget::{self, Budget, Memory};
 use super::lane::{self, Line};

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::compute::concat_batches;
-use tidemill_data::counts::KEPT;
+use tidemill_data::status::KEPT;
 use tidemill_torch::guard;
 
 use super::Stage;

@@ -3,8 +3,9 @@
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use crossbeam_channel::Receiver;
-use tidemill_data::counts::QUARANTINED;
-use tidemill_data::{Counts, InputUnit};
+use tidemill_data::InputUnit;
+use tidemill_data::status::QUARANTINED;
+use tidemill_store::Counts;
 
 use super::Attempt;
 use super::budget::Permit;

@@ -1,5 +1,6 @@
 //! What the integration tests share: running the binary, the quickstart's models, a small world to preprocess.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -30,16 +31,21 @@ pub fn tidemill_json(args: &[&str]) -> (i32, Value) {
     (output.status.code().unwrap(), serde_json::from_str(last).unwrap())
 }
 
-/// Draws `rows` scenes into `folder/pairs` and writes `folder/run.toml` for them.
+/// Draws `rows` small scenes into `folder/pairs` and writes `folder/run.toml` for them.
 pub fn world(folder: &Path, rows: usize) -> String {
+    world_of(folder, rows, 48..=96)
+}
+
+/// The same with images of these sides.
+pub fn world_of(folder: &Path, rows: usize, sides: RangeInclusive<u32>) -> String {
     let pairs = folder.join("pairs");
     let config = tidemill_synth::SynthConfig {
         rows,
         files: 2,
         row_group_rows: 32,
         broken: 0.05,
-        min_side: 48,
-        max_side: 96,
+        min_side: *sides.start(),
+        max_side: *sides.end(),
         ..Default::default()
     };
     tidemill_synth::synth(&config, &pairs).unwrap();

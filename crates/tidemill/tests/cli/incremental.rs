@@ -2,14 +2,16 @@
 //! nothing makes.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::UInt64Type;
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 use tidemill_store::{Dataset, Split};
 
-use crate::common::{tidemill_json, world};
+use crate::common::{tidemill_json, world, world_of};
 
 const ROWS: usize = 192;
 
@@ -60,6 +62,33 @@ fn content(folder: &Path, output: &str) -> Content {
         }
     }
     (rows, tensors)
+}
+
+/// The source's files in their order.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(folder.join("pairs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == "parquet")).collect();
+    files.sort();
+    files
+}
+
+/// Overwrites the images of a file with zeros, page headers and all, but for the 64 KiB at either end, which make the
+/// file what it is. Gives the number of row groups that have lost all images.
+fn damage_images(path: &Path) -> usize {
+    const ENDS: usize = 64 << 10;
+    let metadata = SerializedFileReader::new(File::open(path).unwrap()).unwrap().metadata().clone();
+    let mut bytes = std::fs::read(path).unwrap();
+    let end = bytes.len() - ENDS;
+    let mut whole = 0;
+    for group in metadata.row_groups() {
+        let images = group.columns().iter().find(|column| column.column_path().string() == "jpg").unwrap();
+        let (start, length) = images.byte_range();
+        let (start, stop) = (start as usize, (start + length) as usize);
+        bytes[start.clamp(ENDS, end)..stop.clamp(ENDS, end)].fill(0);
+        whole += usize::from(start >= ENDS && stop <= end);
+    }
+    std::fs::write(path, bytes).unwrap();
+    whole
 }
 
 /// The same rows, and tensors that differ only as encode batches of another composition make them differ.
@@ -127,14 +156,32 @@ fn a_change_redoes_only_what_it_shapes() {
 }
 
 #[test]
+fn a_new_caption_reads_no_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world_of(folder.path(), ROWS, 200..=256);
+    let first = preprocess(&run, &[]);
+    let damaged: usize = sources(folder.path()).iter().map(|path| damage_images(path)).sum();
+    assert!(damaged > 0, "the files are too small for the test");
+
+    let captioned = "caption.template=a picture of {caption}";
+    let second = preprocess(&run, &[captioned]);
+    assert_eq!(second["rows"], first["rows"]);
+    let kept = first["rows"]["kept"].as_u64().unwrap();
+    assert_eq!(encoded(&second), (0, kept));
+
+    // Whoever reads the images notices.
+    let fresh = format!("output={}", folder.path().join("fresh").display());
+    let (code, result) = tidemill_json(&["preprocess", &run, "--set", captioned, "--set", &fresh]);
+    let message = result["error"]["message"].as_str().unwrap_or_default();
+    assert!(code == 1 && message.contains("damaged"), "{result}");
+}
+
+#[test]
 fn an_added_file_is_all_there_is_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let run = world(folder.path(), ROWS);
     let first = preprocess(&run, &[]);
-    let pairs = folder.path().join("pairs");
-    let file = std::fs::read_dir(&pairs).unwrap().map(|entry| entry.unwrap().path());
-    let file = file.filter(|path| path.extension().is_some_and(|e| e == "parquet")).min().unwrap();
-    std::fs::copy(&file, pairs.join("added.parquet")).unwrap();
+    std::fs::copy(&sources(folder.path())[0], folder.path().join("pairs/added.parquet")).unwrap();
     let second = preprocess(&run, &[]);
     let number = |result: &Value, part: &str, name: &str| result[part][name].as_u64().unwrap();
     let added = number(&second, "units", "total") - number(&first, "units", "total");

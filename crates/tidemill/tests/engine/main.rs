@@ -14,7 +14,8 @@ use proptest::prelude::*;
 use tidemill::engine::signal::StopSignal;
 use tidemill::engine::{Local, Stage, Summary};
 use tidemill::{Error, Reporter, Result};
-use tidemill_data::{Counts, InputUnit};
+use tidemill_data::InputUnit;
+use tidemill_store::Counts;
 
 use self::fake::{Committed, FakeEncode, FakePrepare, Memory, ROW_BYTES, Row, Rows, Work, units};
 

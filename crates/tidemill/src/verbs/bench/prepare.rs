@@ -10,7 +10,8 @@ use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use serde_json::{Value, json};
 use tidemill_data::source::{self, Source};
-use tidemill_data::{Counts, InputUnit, Prepare};
+use tidemill_data::{InputUnit, Prepare};
+use tidemill_store::Counts;
 
 use super::prepared_file::PreparedFile;
 use super::{median, one_thread, timed};

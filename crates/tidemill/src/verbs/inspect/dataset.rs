@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 use tidemill_data::ClipTokenizer;
 use tidemill_data::config::Columns;
-use tidemill_data::counts::{QUARANTINED, REJECTED};
 use tidemill_data::inspect::Statistics;
+use tidemill_data::status::{QUARANTINED, REJECTED};
 use tidemill_store::{Dataset, listing};
 
 use super::{Args, MOST_ROWS, Refused};

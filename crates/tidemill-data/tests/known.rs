@@ -1,0 +1,115 @@
+//! What an earlier run found out about rows spares `Prepare` their images, but only while it is about these images.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::io::Cursor;
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch, StringArray, UInt64Array};
+use serde_json::{Value, json};
+use tidemill_data::prepare::known;
+use tidemill_data::{CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
+
+static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
+    LazyLock::new(|| Arc::new(support::byte_tokenizer(tempfile::tempdir().unwrap().path())));
+
+fn stage(config: Value) -> Prepare {
+    let config: PrepareConfig = serde_json::from_value(config).unwrap();
+    let (filter, source) = (FilterConfig::default(), SourceConfig::default());
+    Prepare::new(&config, &filter, &source, &CaptionConfig::default(), 0, TOKENIZER.clone()).unwrap()
+}
+
+/// An image without large even areas.
+fn picture(width: u32, height: u32) -> image::RgbImage {
+    let pixel = |x: u32, y: u32| image::Rgb([(x * y) as u8, (37 * x) as u8, (x + 91 * y) as u8]);
+    image::RgbImage::from_fn(width, height, pixel)
+}
+
+fn png(width: u32, height: u32) -> Option<Vec<u8>> {
+    let mut bytes = Cursor::new(Vec::new());
+    picture(width, height).write_to(&mut bytes, image::ImageFormat::Png).unwrap();
+    Some(bytes.into_inner())
+}
+
+fn jpeg(width: usize, height: usize) -> Option<Vec<u8>> {
+    let picture = picture(width as u32, height as u32);
+    let (pixels, format) = (picture.as_raw().as_slice(), turbojpeg::PixelFormat::RGB);
+    let image = turbojpeg::Image { pixels, width, pitch: 3 * width, height, format };
+    Some(turbojpeg::compress(image, 90, turbojpeg::Subsamp::Sub2x2).unwrap().to_vec())
+}
+
+/// Its header is readable, its pixels are not.
+fn damaged() -> Option<Vec<u8>> {
+    let mut bytes = png(90, 80)?;
+    bytes.truncate(bytes.len() / 2);
+    Some(bytes)
+}
+
+fn batch(images: &[Option<Vec<u8>>]) -> RecordBatch {
+    let rows = images.len() as u64;
+    RecordBatch::try_from_iter([
+        ("image", Arc::new(images.iter().map(Option::as_deref).collect::<BinaryArray>()) as ArrayRef),
+        ("caption", Arc::new(StringArray::from_iter_values(images.iter().map(|_| "a")))),
+        ("sample_id", Arc::new(UInt64Array::from_iter_values(0..rows))),
+        ("source_row", Arc::new(UInt64Array::from_iter_values(0..rows))),
+    ])
+    .unwrap()
+}
+
+fn attach(images: &[Option<Vec<u8>>], earlier: &RecordBatch, tensors: &[&str]) -> RecordBatch {
+    let tensors = tensors.iter().map(|&name| name.to_owned()).collect();
+    known::attach(&batch(images), earlier, &tensors).unwrap()
+}
+
+/// Rows that are kept, damaged, nothing, too small.
+fn images() -> [Option<Vec<u8>>; 4] {
+    [png(40, 32), damaged(), Some(b"<html>".to_vec()), png(9, 9)]
+}
+
+fn assert_same(one: &RecordBatch, other: &RecordBatch, except: &[&str]) {
+    for field in one.schema().fields().iter().filter(|field| !except.contains(&field.name().as_str())) {
+        assert_eq!(&one[field.name()], &other[field.name()], "{}", field.name());
+    }
+}
+
+#[test]
+fn facts_about_the_same_images_spare_reading_them() {
+    let prepare = stage(json!({"resolutions": [16], "hashes": true}));
+    let earlier = prepare.run(&batch(&images())).unwrap();
+    assert_eq!(earlier["sha256"].null_count(), 2, "hashed unless too small or no image");
+    let (not_read, good) = ([const { None }; 4], ["latents_16", "text"]);
+    let input = attach(&not_read, &earlier, &good);
+    assert!(!prepare.needs_images(&input).unwrap());
+    let output = prepare.run(&input).unwrap();
+    assert_same(&output, &earlier, &["pixels_16", "token_ids"]);
+    assert_eq!((output["pixels_16"].null_count(), output["token_ids"].null_count()), (4, 4));
+}
+
+#[test]
+fn facts_about_other_images_are_not_believed() {
+    let prepare = stage(json!({"resolutions": [16], "hashes": true}));
+    let earlier = prepare.run(&batch(&images())).unwrap();
+    // Another image column: all latents have another digest, the captions' embeddings are still good.
+    let others = [png(50, 60), png(33, 20), png(17, 16), damaged()];
+    let fresh = prepare.run(&batch(&others)).unwrap();
+    let output = prepare.run(&attach(&others, &earlier, &["text"])).unwrap();
+    assert_same(&output, &fresh, &["token_ids"]);
+    let embedded = [true, false, false, true];
+    let tokens = output["token_ids"].as_fixed_size_list();
+    assert!((0..4).all(|row| tokens.is_null(row) == embedded[row]));
+    assert!(prepare.needs_images(&attach(&[const { None }; 4], &earlier, &["text"])).unwrap());
+}
+
+#[test]
+fn pixels_do_not_depend_on_what_is_known() {
+    let images = [jpeg(400, 300)];
+    for (hashes, good) in [(true, 32), (false, 64)] {
+        let prepare = stage(json!({"resolutions": [16, 32, 64], "scaled_decode": true, "hashes": hashes}));
+        let fresh = prepare.run(&batch(&images)).unwrap();
+        let output = prepare.run(&attach(&images, &fresh, &[&format!("latents_{good}")])).unwrap();
+        assert_eq!(output[&*format!("pixels_{good}")].null_count(), 1);
+        assert_eq!(&output["pixels_16"], &fresh["pixels_16"]);
+    }
+}
