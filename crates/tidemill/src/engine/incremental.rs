@@ -89,7 +89,7 @@ mod tests {
     use std::ops::Range;
     use std::sync::Arc;
 
-    use arrow::array::{Array, ArrayRef, AsArray, StringArray, UInt32Array, UInt64Array};
+    use arrow::array::{ArrayRef, AsArray, StringArray, UInt32Array, UInt64Array};
     use arrow::datatypes::UInt32Type;
 
     use super::*;
