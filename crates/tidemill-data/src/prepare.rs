@@ -222,7 +222,8 @@ fn image_digest(column: &str, config: &PrepareConfig, resolution: u32, scaled: b
     resolutions.sort_unstable();
     let mut buckets = config.buckets.clone();
     buckets.retain(|listed, _| resolutions.iter().any(|resolution| resolution.to_string() == *listed));
-    let alone = PrepareConfig { resolutions, buckets, scaled_decode: scaled, hashes: false, ..config.clone() };
+    let alone =
+        PrepareConfig { resolutions, buckets, scaled_decode: scaled, hashes: false, ..config.clone() };
     digest(&(column, alone, config.draws().then_some(seed), IMAGE_VERSION))
 }
 

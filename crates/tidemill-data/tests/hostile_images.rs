@@ -133,6 +133,30 @@ fn a_header_that_lies_is_refused_before_pixels_are_allocated() {
     }
 }
 
+/// However an image is damaged, the next one on the same thread is what it always is.
+#[test]
+fn a_damaged_image_leaves_no_traces() {
+    let (bytes, next) = (file("progressive.jpg"), file("baseline.jpg"));
+    let (info, pixels) = (decode::probe(&next).unwrap(), decode::decode(&next).unwrap());
+    let tables = [&[0xff, 0xd8][..], &bytes[2..bytes.len().min(90)], &[0xff, 0xd9]].concat();
+    let cuts = (0..bytes.len()).map(|end| bytes[..end].to_vec());
+    for damaged in cuts.chain([tables]) {
+        let length = damaged.len();
+        let _ = decode::probe(&damaged);
+        assert_eq!(decode::decode(&next).unwrap(), pixels, "after {length} bytes");
+        let _ = decode::decode(&damaged);
+        assert_eq!(decode::probe(&next).unwrap(), info, "after {length} bytes");
+    }
+}
+
+/// A JPEG may hold nothing but tables; its size is nobody's.
+#[test]
+fn tables_without_an_image_have_no_size() {
+    let tables = [&[0xff, 0xd8, 0xff, 0xdb, 0, 67, 0][..], &[1; 64], &[0xff, 0xd9]].concat();
+    assert!(decode::probe(&file("baseline.jpg")).is_ok());
+    assert!(decode::probe(&tables).is_err());
+}
+
 #[test]
 fn a_scaled_jpeg_is_a_smaller_picture_of_the_same() {
     let bytes = file("turned.jpg");

@@ -26,7 +26,7 @@ const CUT_OFF: &str = "Premature end of JPEG file";
 const END_OF_IMAGE: [u8; 2] = [0xff, 0xd9];
 
 pub fn probe(bytes: &[u8]) -> Result<Info, RowError> {
-    let header = with_decoder(|decoder| decoder.header(bytes))?;
+    let header = with_decoder(bytes, |decoder| decoder.header(bytes))?;
     let (width, height) = size(header.width, header.height)?;
     let (orientation, icc) = metadata(bytes);
     let (width, height) = upright_size(orientation, width, height);
@@ -54,7 +54,7 @@ pub fn decode(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result
 /// The pixels in the order in which they are stored.
 fn decode_stored(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result<Strip, RowError> {
     let (mut first, mut whole, mut cmyk) = (0, 0, false);
-    let pixels = with_decoder(|decoder| {
+    let pixels = with_decoder(bytes, |decoder| {
         decoder.decode(bytes, |header| {
             size(header.width, header.height)?;
             let scale = if header.lossless { Scale::FULL } else { scale };
@@ -92,15 +92,30 @@ fn coded(header: &Header, scale: Scale, wanted: Range<u32>) -> Range<usize> {
     start..(wanted.end as usize + unit).min(whole)
 }
 
-/// Runs one of libjpeg's calls on this thread's decoder, which is made once.
-fn with_decoder<T>(call: impl FnOnce(&mut Decoder) -> Result<T, RowError>) -> Result<T, RowError> {
+/// Runs one of libjpeg's calls on this thread's decoder, which is made once. It is made anew after an error, for one in a
+/// header leaves it in the middle of that header; and for data without a frame, for which it would go on to tell the
+/// size of the image before.
+fn with_decoder<T>(
+    bytes: &[u8],
+    call: impl FnOnce(&mut Decoder) -> Result<T, RowError>,
+) -> Result<T, RowError> {
     thread_local! {
         static DECODER: RefCell<Option<Decoder>> = const { RefCell::new(None) };
     }
-    DECODER.with_borrow_mut(|slot| match slot {
-        Some(decoder) => call(decoder),
-        None => call(slot.insert(Decoder::new(MAX_SCANS)?)),
+    DECODER.with_borrow_mut(|slot| {
+        let mut decoder = match slot.take().filter(|_| has_frame(bytes)) {
+            Some(decoder) => decoder,
+            None => Decoder::new(MAX_SCANS)?,
+        };
+        let result = call(&mut decoder)?;
+        *slot = Some(decoder);
+        Ok(result)
     })
+}
+
+/// Whether a frame's header (SOF) is found where it should be.
+fn has_frame(bytes: &[u8]) -> bool {
+    segments(bytes).any(|(marker, _)| matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc))
 }
 
 fn size(width: usize, height: usize) -> Result<(u32, u32), RowError> {
