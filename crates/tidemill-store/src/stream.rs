@@ -11,6 +11,9 @@ use crate::dataset::{Blocks, Dataset};
 use crate::error::{Error, Result};
 pub use crate::layout::Split;
 
+pub mod buckets;
+pub mod interleave;
+pub mod mix;
 pub mod order;
 pub mod permutation;
 
