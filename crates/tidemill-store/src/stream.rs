@@ -3,8 +3,8 @@
 //! exactly once an epoch, and batches straddle epochs. Where a stream stands is one small JSON object.
 //!
 //! What comes when, and who reads it, is worked out by modules that neither read nor wait: [`blocks`] cuts shards into blocks,
-//! [`order`] shuffles them, [`mix`] and [`buckets`] say whose turn it is, [`plan`] puts these together to batches,
-//! and [`state`] is where all of it stands.
+//! [`order`] shuffles them, [`mix`] and [`buckets`] say whose turn it is, [`plan`] puts these together to batches, [`share`]
+//! deals those out to nodes and ranks, and [`state`] is where all of it stands.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ pub mod mix;
 pub mod order;
 pub mod permutation;
 pub mod plan;
+pub mod share;
 pub mod state;
 
 mod reader;
