@@ -95,12 +95,12 @@ impl Export<'_> {
         };
         let rows = Rows::new(&read_rows_file(location, rows)?)?;
         for entry in &file.blocks {
-            let text = Block::read(location, commit, file, entry, spec.text.bytes())?;
+            let text = Block::read(location, &commit.id, file, entry, spec.text.bytes())?;
             let latents = spec.latents.iter().map(|(bucket, form)| {
                 let file = commit.file(Group::Latents(self.split, *bucket));
                 let block = file.and_then(|f| Some((f, f.blocks.iter().find(|b| b.number == entry.number)?)));
                 let block =
-                    block.map(|(file, entry)| Block::read(location, commit, file, entry, form.bytes()));
+                    block.map(|(file, entry)| Block::read(location, &commit.id, file, entry, form.bytes()));
                 Ok((latents_column(bucket.resolution), block.transpose()?))
             });
             let latents = latents.collect::<Result<Vec<(String, Option<Block>)>>>()?;
