@@ -27,7 +27,7 @@ help:
 setup: target/.native
 
 # System packages and the Python environment with torch.
-.venv/.ready: requirements.lock scripts/setup.sh
+.venv/.ready: requirements.lock requirements-nodeps.lock scripts/setup.sh
 	bash scripts/setup.sh
 
 # The CLI (target/release/tidemill), the tests, and the Python module. One cargo command for all of them: cargo unifies

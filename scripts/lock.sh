@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Pins requirements.in and requirements-bench.in, with everything they pull in, into the .lock beside each (Linux,
-# x86-64). What both need has the same version, for .venv-bench is laid over .venv.
+# Pins requirements.in and requirements-bench.in, with everything they pull in, and requirements-nodeps.in without, into
+# the .lock beside each (Linux, x86-64). What both need has the same version, for .venv-bench is laid over .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tmp=$(mktemp -d)
@@ -17,4 +17,5 @@ lock() { # name, and further arguments of pip install
 }
 
 lock requirements
+lock requirements-nodeps --no-deps
 lock requirements-bench -c requirements.lock

@@ -27,11 +27,12 @@ fi
 command -v cargo >/dev/null || { say "Rust is missing: install rustup, then Rust 1.95 or later"; exit 1; }
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { say "Python 3.10 or later is needed"; exit 1; }
 
-lock=$(sha256sum requirements.lock | cut -d' ' -f1)
+lock=$(cat requirements.lock requirements-nodeps.lock | sha256sum | cut -d' ' -f1)
 if [[ "$(cat .venv/.lock 2>/dev/null)" != "$lock" ]]; then
   say "Installing the Python packages of requirements.lock into .venv (torch is large: minutes)"
   python3 -m venv .venv
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-nodeps.lock
   echo "$lock" > .venv/.lock
 fi
 

@@ -1,6 +1,7 @@
 //! A dataset open for reading: what one manifest snapshot says, and nothing else that may lie in its folder.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use crate::layout::{Group, MANIFEST, Split};
 use crate::manifest::Manifest;
 use crate::rows::RowBatches;
 use crate::spec::{DatasetSpec, TensorSpec, is_dataset};
+use crate::stream::blocks::Piece;
 
 /// A dataset at one snapshot. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -199,7 +201,7 @@ impl Dataset {
     }
 
     /// Why there are no rows of a split and bucket.
-    fn empty(&self, split: Split, bucket: Bucket) -> Error {
+    pub(crate) fn empty(&self, split: Split, bucket: Bucket) -> Error {
         let hint = if self.spec().latents.contains_key(&bucket) {
             match split {
                 Split::Train => "see `tidemill inspect` for why rows were rejected",
@@ -240,24 +242,44 @@ pub(crate) struct Blocks {
     bucket: Bucket,
     /// Index of the commit, and of the block in its file of latents.
     places: Vec<(u32, u32)>,
-    rows: Vec<u32>,
+    /// Rows before each block, and of all.
+    rows_before: Vec<u64>,
+    /// Blocks before each commit's, and all.
+    blocks_before: Vec<usize>,
 }
 
 impl Blocks {
     pub fn new(dataset: &Dataset, split: Split, bucket: Bucket) -> Result<Self> {
-        let (mut places, mut rows) = (Vec::new(), Vec::new());
+        let (mut places, mut rows_before, mut blocks_before) = (Vec::new(), vec![0], vec![0]);
+        let mut rows = 0;
         for (commit, i) in dataset.manifest().commits.iter().zip(0..) {
             let blocks = commit.file(Group::Latents(split, bucket)).map_or(&[][..], |file| &file.blocks);
             places.extend((0..blocks.len() as u32).map(|block| (i, block)));
-            rows.extend(blocks.iter().map(|block| block.rows));
+            rows_before.extend(blocks.iter().map(|block| {
+                rows += u64::from(block.rows);
+                rows
+            }));
+            blocks_before.push(places.len());
         }
-        let blocks = Self { dataset: dataset.clone(), split, bucket, places, rows };
-        if blocks.places.is_empty() { Err(dataset.empty(split, bucket)) } else { Ok(blocks) }
+        let blocks = Self { dataset: dataset.clone(), split, bucket, places, rows_before, blocks_before };
+        if rows == 0 { Err(dataset.empty(split, bucket)) } else { Ok(blocks) }
     }
 
-    /// Rows of each block.
-    pub fn rows(&self) -> &[u32] {
-        &self.rows
+    /// Rows of each commit, the shards of the bucket.
+    pub fn shard_rows(&self) -> impl Iterator<Item = u64> {
+        self.blocks_before.windows(2).map(|blocks| self.rows_before[blocks[1]] - self.rows_before[blocks[0]])
+    }
+
+    /// The blocks that have rows of a shard's piece, with the rows that each has of it.
+    pub fn holding(&self, piece: &Piece) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let start = self.rows_before[self.blocks_before[piece.shard]];
+        let rows = start + piece.rows.start..start + piece.rows.end;
+        let first = self.rows_before.partition_point(|before| *before <= rows.start) - 1;
+        let blocks = first..self.rows_before.partition_point(|before| *before < rows.end);
+        blocks.map(move |block| {
+            let (before, end) = (self.rows_before[block], self.rows_before[block + 1].min(rows.end));
+            (block, (rows.start.max(before) - before) as usize..(end - before) as usize)
+        })
     }
 
     pub fn len(&self) -> usize {

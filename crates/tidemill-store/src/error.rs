@@ -65,6 +65,14 @@ pub enum Error {
         /// What is wrong and what to do.
         problem: String,
     },
+    /// A folder of MDS shards, its index or a shard that is not what it should be.
+    #[error("{path}: {problem}")]
+    Mds {
+        /// The file or folder.
+        path: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
     /// A stream's state that does not fit the dataset or the configuration.
     #[error("the stream's state cannot be resumed: {0}")]
     State(String),

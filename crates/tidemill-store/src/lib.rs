@@ -12,6 +12,7 @@ pub mod gc;
 pub mod layout;
 pub mod listing;
 pub mod manifest;
+pub mod mds;
 pub mod spec;
 pub mod stream;
 pub mod verify;

@@ -1,23 +1,43 @@
 //! The training stream: global batches of a dataset's rows in an order that is a pure function of (seed,
 //! epoch, snapshot). Blocks are permuted, and rows are shuffled within windows of blocks. Every row comes
 //! exactly once an epoch, and batches straddle epochs. Where a stream stands is one small JSON object.
+//!
+//! What comes when, and who reads it, is worked out by modules that neither read nor wait: [`blocks`] cuts shards into blocks,
+//! [`order`] shuffles them, [`mix`] and [`buckets`] say whose turn it is, [`plan`] puts these together to batches, [`share`]
+//! deals those out to nodes and ranks, and [`state`] is where all of it stands.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
-use serde::{Deserialize, Serialize};
 
-use self::order::Order;
+use self::blocks::BlockIndex;
+use self::mix::Amount;
+use self::plan::{Indices, Plan, Standing};
 use self::reader::Reader;
+pub use self::state::StreamState;
+use self::state::{Phase, Snapshot, Version};
 use crate::dataset::{Blocks, Dataset};
 use crate::error::{Error, Result};
 pub use crate::layout::Split;
 
+pub mod blocks;
+pub mod buckets;
+pub mod interleave;
+pub mod mix;
 pub mod order;
 pub mod permutation;
+pub mod plan;
+pub mod share;
+pub mod state;
 
 mod reader;
 
 /// Batches read ahead, unless chosen otherwise.
 const PREFETCH: usize = 4;
+
+/// The name of a stream's only dataset.
+const ONLY: &str = "dataset";
 
 /// What a stream gives, and in which order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,30 +48,10 @@ pub struct StreamConfig {
     pub resolution: u32,
     /// Rows of a batch.
     pub global_batch: usize,
-    /// Blocks (row groups) whose rows are shuffled together. Twice as many are in memory.
+    /// Blocks whose rows are shuffled together. Twice as many are in memory.
     pub window: usize,
     /// Training rows or held-out ones.
     pub split: Split,
-}
-
-/// Where a stream stands: enough to go on with the very next row.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StreamState {
-    /// The manifest's number.
-    pub manifest: u64,
-    /// The manifest's digest.
-    pub digest: String,
-    /// As in [`StreamConfig`].
-    pub seed: u64,
-    /// As in [`StreamConfig`].
-    pub resolution: u32,
-    /// As in [`StreamConfig`].
-    pub window: usize,
-    /// As in [`StreamConfig`].
-    pub split: Split,
-    /// Rows given so far, over all epochs.
-    pub position: u64,
 }
 
 /// A global batch of n rows.
@@ -102,17 +102,20 @@ impl Stream {
         let dataset =
             state.as_ref().map_or_else(|| Ok(dataset.clone()), |state| snapshot_of(dataset, state))?;
         let start = config.start(&dataset);
-        let position = state.as_ref().map_or(0, |state| state.position);
-        if let Some(state) = state {
-            state.check_continues(&start)?;
-        }
+        let state = match state {
+            Some(state) => state.check_continues(&start).map(|()| state)?,
+            None => start,
+        };
         let bucket = dataset.only_bucket(config.resolution)?;
         let blocks = Blocks::new(&dataset, config.split, bucket)?;
-        let order = Order::new(config.seed, blocks.rows().to_vec(), config.window);
-        let rows = order.rows();
-        let batches =
-            Reader { blocks, order, global_batch: config.global_batch }.start(position, prefetch)?;
-        Ok(Self { batches, state: StreamState { position, ..start }, rows })
+        let index = Arc::new(BlockIndex::new(blocks.shard_rows(), dataset.spec().row_group_rows));
+        let rows = index.rows();
+        let plan = Plan::new(&Indices::from([(ONLY.into(), [(bucket, index)].into())]), &state)?;
+        let Some(Standing { order, position, .. }) = plan.standings(state.batches).next() else {
+            return Err(dataset.empty(config.split, bucket));
+        };
+        let reader = Reader { blocks, order: order.clone(), global_batch: config.global_batch };
+        Ok(Self { batches: reader.start(position, prefetch)?, state, rows })
     }
 
     /// The next batch; waits until it is read.
@@ -121,7 +124,7 @@ impl Stream {
     /// If a file cannot be read or is damaged; then the stream has ended.
     pub fn next_batch(&mut self) -> Result<Batch> {
         let batch = self.batches.recv().map_err(|_| Error::ReaderDied)??;
-        self.state.position = batch.position + batch.sample_ids.len() as u64;
+        self.state.batches += 1;
         Ok(batch)
     }
 
@@ -147,50 +150,31 @@ impl StreamConfig {
     }
 
     fn start(&self, dataset: &Dataset) -> StreamState {
+        let manifest = dataset.manifest();
+        let snapshot = Snapshot { manifest: manifest.number, digest: manifest.digest() };
         StreamState {
-            manifest: dataset.manifest().number,
-            digest: dataset.manifest().digest(),
+            version: Version,
             seed: self.seed,
-            resolution: self.resolution,
             window: self.window,
             split: self.split,
-            position: 0,
+            datasets: [(ONLY.into(), snapshot)].into(),
+            phase: Phase {
+                resolution: self.resolution,
+                global_batch: self.global_batch as u64,
+                mix: [(ONLY.into(), Amount::Repeat(1.0))].into(),
+            },
+            before: BTreeMap::new(),
+            batches: 0,
         }
     }
 }
 
 /// The dataset at the snapshot that a state names.
 fn snapshot_of(dataset: &Dataset, state: &StreamState) -> Result<Dataset> {
+    // A state of other datasets is refused later, by their names.
+    let Some(Snapshot { manifest, .. }) = state.datasets.get(ONLY) else { return Ok(dataset.clone()) };
     let uri = dataset.location().uri();
-    dataset.at(state.manifest).map_err(|e| {
-        Error::State(format!(
-            "it needs snapshot {} of the dataset, which {uri} does not have ({e})",
-            state.manifest
-        ))
+    dataset.at(*manifest).map_err(|e| {
+        Error::State(format!("it needs snapshot {manifest} of the dataset, which {uri} does not have ({e})"))
     })
-}
-
-impl StreamState {
-    fn check_continues(&self, start: &Self) -> Result<()> {
-        let differs = |what: &str, state: &dyn std::fmt::Display, now: &dyn std::fmt::Display| {
-            let advice = "restore the setting, or start anew";
-            Err(Error::State(format!("it was made with {what} {state}, this run has {now}; {advice}")))
-        };
-        if self.digest != start.digest {
-            return differs("another dataset, of digest", &self.digest, &start.digest);
-        }
-        if self.seed != start.seed {
-            return differs("seed", &self.seed, &start.seed);
-        }
-        if self.resolution != start.resolution {
-            return differs("resolution", &self.resolution, &start.resolution);
-        }
-        if self.window != start.window {
-            return differs("shuffle_window", &self.window, &start.window);
-        }
-        if self.split != start.split {
-            return differs("split", &self.split.name(), &start.split.name());
-        }
-        Ok(())
-    }
 }

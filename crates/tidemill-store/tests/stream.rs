@@ -25,6 +25,12 @@ fn take(
     (0..n).map(|_| stream.next_batch().unwrap()).collect()
 }
 
+/// A phase that begins after so many rows.
+fn standing_at(state: StreamState, rows: u64) -> StreamState {
+    let before = state.datasets.keys().map(|name| (name.clone(), [(Bucket::square(64), rows)].into()));
+    StreamState { before: before.collect(), batches: 0, ..state }
+}
+
 fn usable(dataset: &Dataset, split: Split, resolution: u32) -> Vec<u64> {
     let mut ids = dataset.tensors(split, Bucket::square(resolution), usize::MAX).unwrap().sample_ids;
     ids.sort_unstable();
@@ -97,7 +103,7 @@ fn rows_of_any_position_do_not_depend_on_the_batch() {
     assert_eq!(ids(60, 8), ids(7, 69)[..480]);
     let mut stream = Stream::open(&dataset, config(3, 1, 4), None).unwrap();
     for (position, id) in ids(60, 8).into_iter().enumerate() {
-        let state = StreamState { position: position as u64, ..stream.state() };
+        let state = standing_at(stream.state(), position as u64);
         assert_eq!(take(&dataset, &config(3, 1, 4), Some(state), 0, 1)[0].sample_ids, [id]);
     }
     assert_eq!(stream.next_batch().unwrap().sample_ids, ids(60, 1)[..1]);
@@ -142,9 +148,12 @@ fn a_state_of_something_else_is_refused() {
         refuse(&dataset, StreamConfig { resolution: 128, ..config(1, 8, 2) }, &state)
             .contains("resolution 64")
     );
-    let later = StreamState { manifest: 7, ..state.clone() };
+    let mut later = state.clone();
+    later.datasets.values_mut().for_each(|snapshot| snapshot.manifest = 7);
     assert!(refuse(&dataset, config(1, 8, 2), &later).contains("snapshot 7"));
-    assert!(Stream::open(&dataset, config(1, 9, 2), Some(state)).is_ok(), "the batch may change");
+    assert!(refuse(&dataset, config(1, 9, 2), &state).contains("global_batch 8"));
+    let renamed = StreamState { datasets: [("x".into(), state.datasets["dataset"].clone())].into(), ..state };
+    assert!(refuse(&dataset, config(1, 8, 2), &renamed).contains("another dataset `dataset`"));
     assert!(Stream::open(&dataset, config(1, 0, 2), None).is_err());
 }
 

@@ -1,4 +1,4 @@
-//! The training objective: from stored moments and embeddings to the loss of one micro-batch. This is
+//! The training objective: from stored latents and embeddings to the loss of one micro-batch. This is
 //! the one place where latents are multiplied by the VAE's scaling factor.
 
 use crate::philox::{Draw, Purpose};
@@ -12,8 +12,8 @@ pub struct Rows<'a> {
     pub sample_ids: &'a [u64],
     /// Epoch of each row.
     pub epochs: &'a [u32],
-    /// VAE moments, unscaled: f16, row-major, [N, 2 C, h, w].
-    pub moments: &'a [u8],
+    /// VAE latents, unscaled: f16, row-major, of [`Objective::latents_shape`] each.
+    pub latents: &'a [u8],
     /// Text embeddings: f16, row-major, [N, L, D].
     pub text: &'a [u8],
 }
@@ -42,8 +42,10 @@ pub struct Objective {
     pub seed: u64,
     /// Share of captions replaced by the empty one.
     pub caption_dropout: f64,
-    /// Shape of one row's moments, [2 C, h, w].
-    pub moments_shape: [i64; 3],
+    /// Whether rows hold moments to draw latents from, and not latents that were drawn once and for all.
+    pub moments: bool,
+    /// Shape of one row's latents: [2 C, h, w] if they are moments, [C, h, w] if not.
+    pub latents_shape: [i64; 3],
     /// Embedding of the empty caption [L, D], in the network's dtype.
     pub empty_text: Tensor,
     /// The network's dtype.
@@ -75,13 +77,16 @@ impl Objective {
     }
 
     /// A sample of the VAE's posterior, scaled: (mean + exp(logvar / 2) n) f. The log-variance is
-    /// clamped as diffusers' DiagonalGaussianDistribution does.
+    /// clamped as diffusers' DiagonalGaussianDistribution does. Without moments what is stored, scaled.
     fn latents(&self, rows: Rows) -> Tensor {
-        let [channels, height, width] = self.moments_shape;
+        let [channels, height, width] = self.latents_shape;
         let shape = [n(rows), channels, height, width];
-        let moments = self.tensor(rows.moments, &shape).to_kind(Kind::Float);
+        let stored = self.tensor(rows.latents, &shape).to_kind(Kind::Float);
+        if !self.moments {
+            return stored * self.scaling_factor;
+        }
         let (mean, log_variance) =
-            (moments.narrow(1, 0, channels / 2), moments.narrow(1, channels / 2, channels / 2));
+            (stored.narrow(1, 0, channels / 2), stored.narrow(1, channels / 2, channels / 2));
         let noise = self.normal(rows, &mean.size(), Purpose::Moments);
         (mean + (log_variance.clamp(-30.0, 20.0) * 0.5).exp() * noise) * self.scaling_factor
     }
@@ -144,7 +149,8 @@ mod tests {
             scaling_factor: 0.5,
             seed: 1,
             caption_dropout,
-            moments_shape: [4, 2, 2],
+            moments: true,
+            latents_shape: [4, 2, 2],
             empty_text: Tensor::zeros([3, 2], (Kind::Float, device)),
             kind: Kind::Float,
             device,
@@ -166,7 +172,7 @@ mod tests {
         let text = bytes(&[1.0; 6]);
         let at = |epoch| {
             let (ids, epochs) = ([9u64], [epoch]);
-            let rows = Rows { sample_ids: &ids, epochs: &epochs, moments: &moments, text: &text };
+            let rows = Rows { sample_ids: &ids, epochs: &epochs, latents: &moments, text: &text };
             let objective = objective(0.0);
             (objective.latents(rows), objective.inputs(rows))
         };
@@ -177,16 +183,25 @@ mod tests {
     }
 
     #[test]
+    fn latents_that_are_no_moments_are_scaled_and_nothing_else() {
+        let (stored, text) = (bytes(&(0..16).map(|i| i as f32).collect::<Vec<_>>()), bytes(&[1.0; 6]));
+        let rows = Rows { sample_ids: &[9], epochs: &[3], latents: &stored, text: &text };
+        let latents = Objective { moments: false, ..objective(0.0) }.latents(rows);
+        let expected = Tensor::arange(16, (Kind::Float, Device::Cpu)).reshape([1, 4, 2, 2]) * 0.5;
+        assert!(equal(&latents, &expected));
+    }
+
+    #[test]
     fn the_split_into_micro_batches_changes_no_draw() {
         let moments = bytes(&(0..32).map(|i| i as f32 / 16.0).collect::<Vec<_>>());
         let text = bytes(&[1.0; 12]);
         let (ids, epochs) = ([5u64, 6], [2u32, 2]);
         let whole =
-            objective(0.5).inputs(Rows { sample_ids: &ids, epochs: &epochs, moments: &moments, text: &text });
+            objective(0.5).inputs(Rows { sample_ids: &ids, epochs: &epochs, latents: &moments, text: &text });
         let second = objective(0.5).inputs(Rows {
             sample_ids: &ids[1..],
             epochs: &epochs[1..],
-            moments: &moments[32..],
+            latents: &moments[32..],
             text: &text[12..],
         });
         assert!(equal(&whole.sample.narrow(0, 1, 1), &second.sample));
@@ -201,7 +216,7 @@ mod tests {
         let (moments, text) = (vec![0u8; count * 32], bytes(&vec![1.0; count * 6]));
         let dropped = |epoch| {
             let epochs = vec![epoch; count];
-            let rows = Rows { sample_ids: &ids, epochs: &epochs, moments: &moments, text: &text };
+            let rows = Rows { sample_ids: &ids, epochs: &epochs, latents: &moments, text: &text };
             objective(0.1).text(rows).select(1, 0).select(1, 0)
         };
         let rate = 1.0 - dropped(0).mean(Kind::Float).double_value(&[]);

@@ -296,7 +296,8 @@ impl Trainer {
             scaling_factor: spec.scaling_factor,
             seed: self.job.seed,
             caption_dropout: self.job.train.caption_dropout,
-            moments_shape: moments_shape(&self.job.dataset, bucket)?,
+            moments: has_moments(&self.job.dataset),
+            latents_shape: latents_shape(&self.job.dataset, bucket)?,
             empty_text: tidemill_torch::guard(|| {
                 Tensor::from_data_size(self.job.dataset.empty_caption(), &text_shape, Kind::Half)
                     .to_device(device)
@@ -337,13 +338,18 @@ fn micro_batches(batch: &Batch, size: usize) -> impl Iterator<Item = Rows<'_>> {
         Rows {
             sample_ids: &batch.sample_ids[first..end],
             epochs: &batch.epochs[first..end],
-            moments: &batch.latents[first * latent..end * latent],
+            latents: &batch.latents[first * latent..end * latent],
             text: &batch.text[first * text..end * text],
         }
     })
 }
 
-fn moments_shape(dataset: &Dataset, bucket: Bucket) -> Result<[i64; 3], Error> {
+/// Whether latents are moments; else they are means or samples, to be used as they are.
+fn has_moments(dataset: &Dataset) -> bool {
+    dataset.spec().latents_kind == "moments"
+}
+
+fn latents_shape(dataset: &Dataset, bucket: Bucket) -> Result<[i64; 3], Error> {
     let shape = dataset.spec().latents.get(&bucket).map_or(&[][..], |column| &column.shape);
     let shape: Vec<i64> = shape.iter().map(|n| i64::from(*n)).collect();
     <[i64; 3]>::try_from(shape).map_err(|s| Error::Dataset(format!("latents have the shape {s:?}")))
@@ -362,10 +368,12 @@ fn check_dataset(job: &Job) -> Result<(), Error> {
     }
     for phase in &job.train.phase {
         let bucket = job.dataset.only_bucket(phase.resolution)?;
-        let [channels, ..] = moments_shape(&job.dataset, bucket)?;
-        if channels != 2 * unet.in_channels {
+        let [channels, ..] = latents_shape(&job.dataset, bucket)?;
+        let halves = if has_moments(&job.dataset) { 2 } else { 1 };
+        if channels != halves * unet.in_channels {
             return Err(Error::Dataset(format!(
-                "moments have {channels} channels, but the U-Net takes {} latent channels",
+                "{} have {channels} channels, but the U-Net takes {} latent channels",
+                job.dataset.spec().latents_kind,
                 unet.in_channels
             )));
         }

@@ -67,6 +67,8 @@ enum Verb {
     Sample(verbs::sample::Args),
     /// Write the trained model as a folder that diffusers opens.
     Export(verbs::export::Args),
+    /// Carry latents from and to MDS, the shards of MosaicML's streaming.
+    Mds(verbs::mds::Args),
     /// Say what a dataset, a Parquet source or a run file holds.
     Inspect(verbs::inspect::Args),
     /// Remove from a dataset what nobody can read any more.
@@ -87,6 +89,7 @@ impl Verb {
             Self::Train(args) => verbs::train::run(args, reporter),
             Self::Sample(args) => verbs::sample::run(args, reporter),
             Self::Export(args) => verbs::export::run(args, reporter),
+            Self::Mds(args) => verbs::mds::run(args, reporter),
             Self::Inspect(args) => verbs::inspect::run(args, reporter),
             Self::Gc(args) => verbs::gc::run(args, reporter),
             Self::Bench(args) => verbs::bench::run(args, reporter),

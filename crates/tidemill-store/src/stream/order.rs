@@ -1,97 +1,154 @@
-//! The order of a stream's rows. An epoch's blocks are permuted; each window of so many consecutive blocks of
-//! that order is shuffled by row. Nothing is kept but the number of rows of each block and one window's
-//! permutation.
+//! The order of a dataset's rows. An epoch's blocks are permuted; each window of consecutive blocks of that order is
+//! shuffled by row. Nothing is kept but the index of the blocks: since all of them but one have the same number of
+//! rows, arithmetic finds the window of any position, and only the rows of that window are ever laid out.
 
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::blocks::BlockIndex;
 use super::permutation::{Permutation, key, shuffle};
 
 /// Domains of the keys drawn from a seed.
 const BLOCKS: u64 = 0;
 const ROWS: u64 = 1;
+const OWNERS: u64 = 2;
 
-/// The order of the rows of some blocks under a seed.
+/// The endless order of the rows of some blocks under a seed. A *position* counts rows over all epochs.
 #[derive(Debug, Clone)]
 pub struct Order {
     seed: u64,
-    block_rows: Vec<u32>,
-    window: usize,
-    rows: u64,
+    index: Arc<BlockIndex>,
+    /// Windows of an epoch.
+    windows: u64,
 }
 
 /// A stretch of an epoch whose rows come from a few blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     /// The epoch, from 0.
     pub epoch: u64,
     /// Its number in the epoch.
-    pub number: usize,
-    /// Its first rows that are not wanted, because an earlier run has had them.
-    pub skip: u64,
+    pub number: u64,
+    /// Its blocks, as places of the epoch's permutation.
+    pub places: Range<u64>,
+    /// Positions of its rows.
+    pub rows: Range<u64>,
 }
 
-/// A row of a window: which of the window's blocks, and which row of that.
-pub type Place = (u32, u32);
+/// A row of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Which of the window's blocks.
+    pub slot: u32,
+    /// Which row of the block.
+    pub row: u32,
+}
+
+/// A window with its blocks and the order of its rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenWindow {
+    /// The window.
+    pub window: Window,
+    /// The block in each slot.
+    pub blocks: Vec<u64>,
+    /// A number drawn for the epoch, that tells whose turn it is to own a block.
+    pub turn: u64,
+    /// The rows in their order, numbered from slot to slot.
+    rows: Vec<u32>,
+    block_rows: u32,
+}
 
 impl Order {
-    /// The order of blocks with so many rows each, shuffled in windows of `window` blocks. Blocks without
-    /// rows are allowed as long as one has some.
-    pub fn new(seed: u64, block_rows: Vec<u32>, window: usize) -> Self {
-        let rows = block_rows.iter().map(|rows| u64::from(*rows)).sum();
-        Self { seed, block_rows, window: window.max(1), rows }
+    /// The order of some blocks, shuffled in windows of at most `window` blocks and 2^32 rows; `None` if there are no
+    /// rows.
+    pub fn new(seed: u64, index: Arc<BlockIndex>, window: usize) -> Option<Self> {
+        let most = u64::from(u32::MAX / index.block_rows());
+        let windows = index.blocks().div_ceil((window as u64).clamp(1, most));
+        (windows > 0).then_some(Self { seed, index, windows })
+    }
+
+    /// Its blocks.
+    pub fn index(&self) -> &Arc<BlockIndex> {
+        &self.index
     }
 
     /// Rows of an epoch.
     pub fn rows(&self) -> u64 {
-        self.rows
+        self.index.rows()
     }
 
-    /// The windows from a position on, for ever.
-    pub fn windows_from(&self, position: u64) -> impl Iterator<Item = Window> {
-        let epoch = position / self.rows.max(1);
-        let mut skip = position % self.rows.max(1);
-        let count = self.block_rows.len().div_ceil(self.window).max(1);
-        let mut number = 0;
-        while number + 1 < count {
-            let rows = self.window_rows(epoch, number);
-            if skip < rows {
-                break;
-            }
-            skip -= rows;
-            number += 1;
+    /// The window that a position lies in.
+    pub fn window_at(&self, position: u64) -> Window {
+        let (epoch, row) = (position / self.rows(), position % self.rows());
+        // Where each row would be if the last block were as long as the others.
+        let short = self.window_of(self.permutation(epoch).place_of(self.index.blocks() - 1));
+        let b = u64::from(self.index.block_rows());
+        let first_row =
+            |number| self.first_place(number) * b - if number > short { self.index.gap() } else { 0 };
+        let full_row = if row < first_row(short + 1) { row } else { row + self.index.gap() };
+        let number = self.window_of(full_row / b);
+        let start = epoch * self.rows();
+        Window {
+            epoch,
+            number,
+            places: self.first_place(number)..self.first_place(number + 1),
+            rows: start + first_row(number)..start + first_row(number + 1),
         }
-        let first = Window { epoch, number, skip };
-        std::iter::successors(Some(first), move |last| {
-            let number = last.number + 1;
-            let last_of_epoch = number == count;
-            let epoch = last.epoch + u64::from(last_of_epoch);
-            Some(Window { epoch, number: if last_of_epoch { 0 } else { number }, skip: 0 })
-        })
     }
 
-    /// The blocks of a window, by their index.
-    pub fn blocks(&self, window: Window) -> Vec<usize> {
-        self.window_blocks(window.epoch, window.number).collect()
+    /// Lays out a window.
+    pub fn open(&self, window: Window) -> OpenWindow {
+        let permutation = self.permutation(window.epoch);
+        let mut blocks: Vec<u64> = window.places.clone().map(|place| permutation.at(place)).collect();
+        // The block that may be short comes last in its window, so that rows can be numbered from slot to slot.
+        if let Some(short) = blocks.iter().position(|block| *block + 1 == self.index.blocks()) {
+            let last = blocks.len() - 1;
+            blocks.swap(short, last);
+        }
+        let mut rows: Vec<u32> = (0..(window.rows.end - window.rows.start) as u32).collect();
+        shuffle(&mut rows, key(key(self.seed, window.epoch, ROWS), window.number, 0));
+        // Half of the bits, so that it can be added to.
+        let turn = key(self.seed, window.epoch, OWNERS) >> 32;
+        OpenWindow { window, blocks, turn, rows, block_rows: self.index.block_rows() }
     }
 
-    /// The rows of a window in their order, without those skipped.
-    pub fn places(&self, window: Window) -> Vec<Place> {
-        let rows = self.window_blocks(window.epoch, window.number).map(|block| self.block_rows[block]);
-        let mut places: Vec<Place> =
-            rows.zip(0..).flat_map(|(rows, block)| (0..rows).map(move |row| (block, row))).collect();
-        shuffle(&mut places, key(key(self.seed, window.epoch, ROWS), window.number as u64, 0));
-        places.drain(..(window.skip as usize).min(places.len()));
-        places
+    fn permutation(&self, epoch: u64) -> Permutation {
+        Permutation::new(self.index.blocks(), key(self.seed, epoch, BLOCKS))
     }
 
-    fn window_blocks(&self, epoch: u64, number: usize) -> impl Iterator<Item = usize> {
-        let n = self.block_rows.len();
-        let permutation = Permutation::new(n as u64, key(self.seed, epoch, BLOCKS));
-        let places = (number * self.window).min(n)..((number + 1) * self.window).min(n);
-        places.map(move |place| permutation.at(place as u64) as usize)
+    /// Windows of an epoch differ by at most one block, so that none is much too small to shuffle.
+    fn first_place(&self, window: u64) -> u64 {
+        scale(window, self.index.blocks(), self.windows)
     }
 
-    fn window_rows(&self, epoch: u64, number: usize) -> u64 {
-        self.window_blocks(epoch, number).map(|block| u64::from(self.block_rows[block])).sum()
+    /// The last window that does not begin after a place.
+    fn window_of(&self, place: u64) -> u64 {
+        scale_up(place + 1, self.windows, self.index.blocks()) - 1
     }
+}
+
+impl OpenWindow {
+    /// The row at a position, which must be in this window.
+    pub fn row(&self, position: u64) -> Place {
+        let number = self.rows[(position - self.window.rows.start) as usize];
+        Place { slot: number / self.block_rows, row: number % self.block_rows }
+    }
+
+    /// Rows of the block in a slot.
+    pub fn block_rows(&self, slot: u32) -> u32 {
+        let rows = self.window.rows.end - self.window.rows.start;
+        self.block_rows.min(rows as u32 - slot * self.block_rows)
+    }
+}
+
+/// `a * b / c`, rounded down.
+fn scale(a: u64, b: u64, c: u64) -> u64 {
+    (u128::from(a) * u128::from(b) / u128::from(c)) as u64
+}
+
+/// `a * b / c`, rounded up.
+fn scale_up(a: u64, b: u64, c: u64) -> u64 {
+    (u128::from(a) * u128::from(b)).div_ceil(u128::from(c)) as u64
 }
 
 #[cfg(test)]
@@ -99,59 +156,83 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The rows at some positions, as (block, row).
-    fn sequence(order: &Order, from: u64, count: usize) -> Vec<(usize, u32)> {
-        let rows = order.windows_from(from).flat_map(|window| {
-            let blocks = order.blocks(window);
-            order.places(window).into_iter().map(move |(block, row)| (blocks[block as usize], row))
-        });
-        rows.take(count).collect()
+    /// The (block, row) at some positions.
+    fn sequence(order: &Order, from: u64, count: u64) -> Vec<(u64, u32)> {
+        let mut rows = Vec::new();
+        while (rows.len() as u64) < count {
+            let position = from + rows.len() as u64;
+            let open = order.open(order.window_at(position));
+            let end = open.window.rows.end.min(from + count);
+            rows.extend((position..end).map(|position| {
+                let Place { slot, row } = open.row(position);
+                assert!(row < open.block_rows(slot));
+                (open.blocks[slot as usize], row)
+            }));
+        }
+        rows
     }
 
-    fn layouts() -> impl Strategy<Value = (u64, Vec<u32>, usize)> {
-        let blocks =
-            prop::collection::vec(0u32..40, 1..30).prop_filter("no rows", |b| b.iter().sum::<u32>() > 0);
-        (any::<u64>(), blocks, 1usize..40)
+    fn order(seed: u64, shards: &[u64], block_rows: u32, window: usize) -> Option<Order> {
+        Order::new(seed, Arc::new(BlockIndex::new(shards.iter().copied(), block_rows)), window)
+    }
+
+    fn orders() -> impl Strategy<Value = Order> {
+        let shards = prop::collection::vec(0u64..60, 1..30);
+        let orders = (any::<u64>(), shards, 1u32..20, 1usize..40);
+        orders.prop_filter_map("no rows", |(seed, shards, b, window)| order(seed, &shards, b, window))
     }
 
     proptest! {
         #[test]
-        fn every_row_comes_once_an_epoch((seed, blocks, window) in layouts()) {
-            let order = Order::new(seed, blocks.clone(), window);
-            let n = order.rows() as usize;
-            let mut all: Vec<(usize, u32)> =
-                blocks.iter().enumerate().flat_map(|(b, rows)| (0..*rows).map(move |row| (b, row))).collect();
-            all.sort_unstable();
+        fn every_row_comes_once_an_epoch(order in orders()) {
+            let n = order.rows();
+            let mut all: Vec<(u64, u32)> = Vec::new();
+            for block in 0..order.index().blocks() {
+                let rows = order.index().pieces(block).iter().map(|p| p.rows.end - p.rows.start).sum::<u64>();
+                all.extend((0..rows as u32).map(|row| (block, row)));
+            }
             let two = sequence(&order, 0, 2 * n);
-            for epoch in two.chunks(n) {
+            for epoch in two.chunks(n as usize) {
                 let mut epoch = epoch.to_vec();
                 epoch.sort_unstable();
                 prop_assert_eq!(&epoch, &all);
             }
             if n >= 20 {
-                prop_assert_ne!(&two[..n], &two[n..], "epochs differ");
-                let other = Order::new(seed ^ 1, blocks, window);
-                prop_assert_ne!(&two[..n], &sequence(&other, 0, n)[..], "seeds differ");
+                prop_assert_ne!(&two[..n as usize], &two[n as usize..], "epochs differ");
+                let other = Order { seed: order.seed ^ 1, ..order };
+                prop_assert_ne!(&two[..n as usize], &sequence(&other, 0, n)[..], "seeds differ");
             }
         }
 
         #[test]
-        fn any_position_goes_on_as_the_whole((seed, blocks, window) in layouts(), at in 0.0f64..3.0) {
-            let order = Order::new(seed, blocks, window);
+        fn any_position_goes_on_as_the_whole(order in orders(), at in 0.0f64..3.0) {
             let position = (order.rows() as f64 * at) as u64;
-            let whole = sequence(&order, 0, position as usize + 50);
+            let whole = sequence(&order, 0, position + 50);
             prop_assert_eq!(&sequence(&order, position, 50)[..], &whole[position as usize..]);
+        }
+
+        #[test]
+        fn windows_follow_on_each_other(order in orders(), window in 1u64..40) {
+            let blocks = order.index().blocks();
+            let order = Order { windows: blocks.div_ceil(window), ..order };
+            let mut position = 0;
+            for number in (0..order.windows).chain([0]) {
+                let open = order.open(order.window_at(position));
+                prop_assert_eq!((open.window.number, open.window.rows.start), (number, position));
+                let places = open.blocks.len() as u64;
+                prop_assert!(places <= window && places >= blocks / order.windows, "none much smaller");
+                let rows: u32 = (0..places as u32).map(|slot| open.block_rows(slot)).sum();
+                prop_assert_eq!(u64::from(rows), open.window.rows.end - position);
+                for inside in position..open.window.rows.end {
+                    prop_assert_eq!(&order.window_at(inside), &open.window);
+                }
+                position = open.window.rows.end;
+            }
         }
     }
 
     #[test]
-    fn a_window_holds_no_other_blocks_than_its_own() {
-        let order = Order::new(7, vec![10; 12], 4);
-        for (i, rows) in sequence(&order, 0, 240).chunks(40).enumerate() {
-            let mut blocks: Vec<usize> = rows.iter().map(|(block, _)| *block).collect();
-            blocks.sort_unstable();
-            blocks.dedup();
-            assert_eq!(blocks.len(), 4, "window {i}");
-        }
+    fn there_is_no_order_without_rows() {
+        assert!(order(1, &[], 4, 4).is_none() && order(1, &[0, 0], 4, 4).is_none());
     }
 }

@@ -40,13 +40,33 @@ impl Permutation {
         x
     }
 
+    /// The place of an element, which must be less than `n`: the inverse of [`at`](Self::at).
+    pub fn place_of(&self, element: u64) -> u64 {
+        let mut x = self.inverse(element);
+        while x >= self.n {
+            x = self.inverse(x);
+        }
+        x
+    }
+
     fn network(&self, x: u64) -> u64 {
         let (mut left, mut right) = (x / self.side, x % self.side);
         for round in 0..ROUNDS {
-            let f = key(self.key, round, right) % self.side;
-            (left, right) = (right, (left + f) % self.side);
+            (left, right) = (right, (left + self.draw(round, right)) % self.side);
         }
         left * self.side + right
+    }
+
+    fn inverse(&self, x: u64) -> u64 {
+        let (mut left, mut right) = (x / self.side, x % self.side);
+        for round in (0..ROUNDS).rev() {
+            (left, right) = ((right + self.side - self.draw(round, left)) % self.side, left);
+        }
+        left * self.side + right
+    }
+
+    fn draw(&self, round: u64, half: u64) -> u64 {
+        key(self.key, round, half) % self.side
     }
 }
 
@@ -71,6 +91,7 @@ mod tests {
             let mut seen = vec![false; n as usize];
             for i in 0..n {
                 seen[permutation.at(i) as usize] = true;
+                prop_assert_eq!(permutation.place_of(permutation.at(i)), i);
             }
             prop_assert!(seen.into_iter().all(|seen| seen));
         }

@@ -3,14 +3,13 @@
 //! batches.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::thread::Builder;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::Batch;
-use super::order::{Order, Window};
+use super::order::{OpenWindow, Order};
 use crate::block::Joined;
 use crate::dataset::{Blocks, Tensors};
 use crate::error::Result;
@@ -23,7 +22,30 @@ pub struct Reader {
 }
 
 /// A window and its blocks in memory.
-type Loaded = (Window, Vec<Arc<Joined>>);
+type Loaded = (OpenWindow, Vec<LoadedBlock>);
+
+/// Row groups in memory, by their place among the dataset's.
+type Held = HashMap<usize, Arc<Joined>>;
+
+/// A block of the order.
+struct LoadedBlock(Vec<Stretch>);
+
+/// Rows of a block that lie in one row group.
+struct Stretch {
+    /// The first of them in the block.
+    first: usize,
+    /// And in the row group.
+    at: usize,
+    group: Arc<Joined>,
+}
+
+impl LoadedBlock {
+    fn row(&self, row: u32) -> (u64, &[u8], &[u8]) {
+        let row = row as usize;
+        let stretch = &self.0[self.0.partition_point(|stretch| stretch.first <= row) - 1];
+        stretch.group.row(stretch.at + row - stretch.first)
+    }
+}
 
 impl Reader {
     /// Starts the threads; they end when the receiver of the batches is dropped, or after an error.
@@ -40,9 +62,11 @@ impl Reader {
         Ok(batches)
     }
 
-    fn load(&self, position: u64, to: &Sender<Result<Loaded>>) {
-        let mut held = HashMap::new();
-        for window in self.order.windows_from(position) {
+    fn load(&self, mut position: u64, to: &Sender<Result<Loaded>>) {
+        let mut held = Held::new();
+        loop {
+            let window = self.order.open(self.order.window_at(position));
+            position = window.window.rows.end;
             let loaded = self.load_window(window, &mut held);
             let failed = loaded.is_err();
             if to.send(loaded).is_err() || failed {
@@ -51,18 +75,26 @@ impl Reader {
         }
     }
 
-    /// Loads a window's blocks, unless the window before had them: a dataset of one window is read once.
-    fn load_window(&self, window: Window, held: &mut HashMap<usize, Arc<Joined>>) -> Result<Loaded> {
-        let indices = self.order.blocks(window);
-        held.retain(|index, _| indices.contains(index));
-        let mut blocks = Vec::with_capacity(indices.len());
-        for index in indices {
-            let block = match held.entry(index) {
-                Entry::Occupied(held) => held.get().clone(),
-                Entry::Vacant(place) => place.insert(Arc::new(self.blocks.read(index)?)).clone(),
+    /// Loads a window's blocks, but for row groups that the window before had: a dataset of one window is read once.
+    fn load_window(&self, window: OpenWindow, held: &mut Held) -> Result<Loaded> {
+        let mut before = std::mem::take(held);
+        let mut group = |i: usize| -> Result<Arc<Joined>> {
+            let group = match held.get(&i).cloned().or_else(|| before.remove(&i)) {
+                Some(group) => group,
+                None => Arc::new(self.blocks.read(i)?),
             };
-            blocks.push(block);
-        }
+            Ok(held.entry(i).or_insert(group).clone())
+        };
+        let mut block = |block: &u64| -> Result<LoadedBlock> {
+            let (mut stretches, mut first) = (Vec::new(), 0);
+            let pieces = self.order.index().pieces(*block);
+            for (i, rows) in pieces.iter().flat_map(|piece| self.blocks.holding(piece)) {
+                stretches.push(Stretch { first, at: rows.start, group: group(i)? });
+                first += rows.len();
+            }
+            Ok(LoadedBlock(stretches))
+        };
+        let blocks = window.blocks.iter().map(&mut block).collect::<Result<_>>()?;
         Ok((window, blocks))
     }
 
@@ -77,9 +109,10 @@ impl Reader {
                     return;
                 }
             };
-            let epoch = u32::try_from(window.epoch).unwrap_or(u32::MAX);
-            for (block, row) in self.order.places(window) {
-                if let Some(batch) = hand.add(epoch, blocks[block as usize].row(row as usize))
+            let epoch = u32::try_from(window.window.epoch).unwrap_or(u32::MAX);
+            let rows = window.window.rows.clone();
+            for place in (rows.start.max(position)..rows.end).map(|position| window.row(position)) {
+                if let Some(batch) = hand.add(epoch, blocks[place.slot as usize].row(place.row))
                     && to.send(Ok(batch)).is_err()
                 {
                     return;

@@ -39,12 +39,8 @@ impl DatasetSink {
     /// cannot be written.
     pub fn open(run: &Run, prepare: &Prepare, encode: &Encode) -> Result<Self> {
         let models = run.models()?;
-        let model_digests = ModelDigests {
-            vae: digest(&models.vae())?,
-            text_encoder: digest(&models.text_encoder())?,
-            tokenizer: digest(&models.tokenizer())?,
-        };
-        let (spec, empty) = (specification(run, encode, &model_digests)?, empty_caption(&models, encode)?);
+        let spec = specification(run, encode, &model_digests(&models)?)?;
+        let empty = embed_caption(&ClipTokenizer::open(&models.tokenizer())?, encode, "")?;
         let digests = unit_digests(run, prepare, &spec);
         Ok(Self { writer: Writer::open(&run.dataset(), spec, &empty)?, digests, left_out: HashMap::new() })
     }
@@ -168,7 +164,8 @@ fn unit_digests(run: &Run, prepare: &Prepare, spec: &DatasetSpec) -> Digests {
     }
 }
 
-fn short_digest(shaping: &Value) -> String {
+/// Names settings and everything else that shapes a part of the output.
+pub(crate) fn short_digest(shaping: &Value) -> String {
     blake3::hash(shaping.to_string().as_bytes()).to_hex()[..32].to_string()
 }
 
@@ -199,13 +196,22 @@ fn specification(run: &Run, encode: &Encode, digests: &ModelDigests) -> Result<D
     })
 }
 
-fn tensor(shape: &[i64]) -> TensorSpec {
+/// f16 of a shape, as a dataset states it.
+pub(crate) fn tensor(shape: &[i64]) -> TensorSpec {
     TensorSpec::f16(shape.iter().map(|n| *n as u32).collect::<Vec<_>>())
 }
 
-/// The embedding of the empty caption, as bytes of f16.
-fn empty_caption(models: &ModelFolder, encode: &Encode) -> Result<Vec<u8>> {
-    let ids = ClipTokenizer::open(&models.tokenizer())?.encode("");
-    let values: Vec<f16> = encode.embed(&ids)?;
+/// The digests of the frozen models of a folder.
+pub(crate) fn model_digests(models: &ModelFolder) -> Result<ModelDigests> {
+    Ok(ModelDigests {
+        vae: digest(&models.vae())?,
+        text_encoder: digest(&models.text_encoder())?,
+        tokenizer: digest(&models.tokenizer())?,
+    })
+}
+
+/// A caption's embedding, as bytes of f16.
+pub(crate) fn embed_caption(tokenizer: &ClipTokenizer, encode: &Encode, caption: &str) -> Result<Vec<u8>> {
+    let values: Vec<f16> = encode.embed(&tokenizer.encode(caption))?;
     Ok(values.reinterpret_cast().iter().flat_map(|bits: &u16| bits.to_le_bytes()).collect())
 }

@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod export;
 pub mod gc;
 pub mod inspect;
+pub mod mds;
 pub mod preprocess;
 pub mod run;
 pub mod sample;

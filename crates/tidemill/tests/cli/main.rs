@@ -9,5 +9,6 @@ mod dedup;
 mod exactly_once;
 mod incremental;
 mod inspect;
+mod mds;
 mod preprocess;
 mod run_file;

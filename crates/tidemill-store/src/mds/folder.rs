@@ -1,0 +1,98 @@
+//! The MDS shards of a folder: those of its `index.json`, or if it has none those of all indices below it, since
+//! writers on several machines leave a folder each.
+
+use tidemill_io::Location;
+
+use super::index::{INDEX, Index, ShardInfo};
+use super::shard::Shard;
+use crate::error::{Error, Result};
+
+/// The shards of a folder.
+#[derive(Debug, Clone)]
+pub struct Folder {
+    location: Location,
+    /// The shards, by index and in its order.
+    pub shards: Vec<Found>,
+}
+
+/// A shard and where it lies.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The folder of its index, empty or with a slash at its end.
+    prefix: String,
+    /// What the index says.
+    pub info: ShardInfo,
+}
+
+impl Folder {
+    /// Reads the index or indices of a folder. Shards without samples are left out.
+    ///
+    /// # Errors
+    /// [`Error::Mds`] if there is no index, no sample, or an index that cannot be read; a failure of the store.
+    pub fn open(uri: &str) -> Result<Self> {
+        let location = Location::open(uri)?;
+        let mut shards = Vec::new();
+        for (key, bytes) in indices(&location)? {
+            let fail = |problem| Error::Mds { path: location.uri_of(&key), problem };
+            let prefix = key.strip_suffix(INDEX).unwrap_or_default().to_owned();
+            let index = Index::parse(&bytes).map_err(fail)?;
+            let filled = index.shards.into_iter().filter(|info| info.samples > 0);
+            shards.extend(filled.map(|info| Found { prefix: prefix.clone(), info }));
+        }
+        if shards.is_empty() {
+            let problem = format!(
+                "there is no {INDEX} in or below it that names a sample; give the folder that an MDSWriter wrote"
+            );
+            return Err(Error::Mds { path: location.uri().into(), problem });
+        }
+        Ok(Self { location, shards })
+    }
+
+    /// Path or URI of the folder.
+    pub fn uri(&self) -> &str {
+        self.location.uri()
+    }
+
+    /// Paths or URIs of the files that a shard may lie in, the compressed one first.
+    pub fn files(&self, shard: &Found) -> Vec<String> {
+        shard.info.files().map(|file| self.location.uri_of(&shard.key(&file.basename))).collect()
+    }
+
+    /// Reads and checks a shard. Also tells whether any hash was compared.
+    ///
+    /// # Errors
+    /// [`Error::Mds`], with its name, if the shard is missing or not what its index says; a failure of the store.
+    pub fn read(&self, shard: &Found) -> Result<(Shard, bool)> {
+        for file in shard.info.files() {
+            let key = shard.key(&file.basename);
+            let Some(content) = self.location.get_if_present(&key)? else { continue };
+            let fail = |problem| Error::Mds { path: self.location.uri_of(&key), problem };
+            return Shard::read(&shard.info, file, content).map_err(fail);
+        }
+        Err(self.missing(shard))
+    }
+
+    /// What to say of a shard that is not there.
+    pub fn missing(&self, shard: &Found) -> Error {
+        let problem =
+            format!("is not there, though its {INDEX} names it; fetch it, or take it out of the index");
+        Error::Mds { path: self.files(shard).swap_remove(0), problem }
+    }
+}
+
+impl Found {
+    fn key(&self, basename: &str) -> String {
+        format!("{}{basename}", self.prefix)
+    }
+}
+
+/// The indices that count, by key.
+fn indices(location: &Location) -> Result<Vec<(String, bytes::Bytes)>> {
+    if let Some(bytes) = location.get_if_present(INDEX)? {
+        return Ok(vec![(INDEX.into(), bytes)]);
+    }
+    let below = format!("/{INDEX}");
+    let keys: Vec<String> = location.list("")?.into_iter().filter(|key| key.ends_with(&below)).collect();
+    let objects = location.get_all(&keys)?;
+    Ok(keys.into_iter().zip(objects).collect())
+}

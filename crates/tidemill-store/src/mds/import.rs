@@ -1,0 +1,267 @@
+//! From the samples of an MDS shard to the rows of a unit. Latents are divided by whatever they were scaled by, for a
+//! dataset holds them unscaled; nothing else changes a value.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, FixedSizeListArray, LargeBinaryArray,
+    RecordBatch, StringArray, UInt32Array, UInt64Array, new_null_array,
+};
+use arrow::buffer::NullBuffer;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Schema};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use super::index::Column;
+use super::samples::Samples;
+use super::shard::Shard;
+use super::{TEXT, latents_column};
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::spec::{DatasetSpec, TensorSpec};
+use crate::writer::UnitWriter;
+
+/// The column of rows that says whether a kept row's embedding is that of the empty caption, whatever its caption.
+const DROPPED: &str = "caption_dropped";
+
+/// Columns of a dataset's rows that an MDS column of the same name does not fill.
+const OWN: [&str; 7] = ["sample_id", "source_row", "status", "reason", DROPPED, "text", "flipped"];
+
+/// As `Prepare` calls the rejection of images that are too small for every resolution.
+const TOO_SMALL: &str = "resolution";
+
+/// Two embeddings are of the same caption if they are no further apart than this, relative to their length. Computing
+/// them in f16 instead of f32 moves them by some thousandths; those of two captions are tenths apart.
+const SAME_TEXT: f32 = 0.05;
+
+/// How MDS samples become rows.
+#[derive(Debug, Clone)]
+pub struct Import {
+    spec: DatasetSpec,
+    scaled_by: f32,
+    empty_caption: Vec<u8>,
+}
+
+/// The resolutions that have a column of latents.
+pub fn latent_resolutions(columns: &[Column]) -> Vec<u32> {
+    let of = |column: &Column| column.name.strip_prefix("latents_")?.parse::<u32>().ok();
+    let found = columns.iter().filter_map(|column| of(column).filter(|r| latents_column(*r) == column.name));
+    found.collect()
+}
+
+impl Import {
+    /// For a dataset of `sample` latents in square buckets. MDS latents are the VAE's samples times `scaled_by`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if `scaled_by` is no factor.
+    pub fn new(spec: DatasetSpec, scaled_by: f32, empty_caption: &[u8]) -> Result<Self> {
+        if !(scaled_by.is_finite() && scaled_by > 0.0) {
+            return Err(Error::Config { key: "scaled-by", problem: format!("{scaled_by} is no factor") });
+        }
+        Ok(Self { spec, scaled_by, empty_caption: empty_caption.to_vec() })
+    }
+
+    /// Writes all rows of a shard, called `name`, into its unit. `sample_id` gives a row's. Gives the number of rows kept
+    /// whose embedding is that of the empty caption.
+    ///
+    /// # Errors
+    /// [`Error::Mds`] if the shard is damaged or has tensors of other shapes than the dataset; a failure to write.
+    pub fn write(
+        &self,
+        shard: &Shard,
+        name: &str,
+        sample_id: impl Fn(u64) -> u64,
+        unit: &mut UnitWriter,
+    ) -> Result<u64> {
+        let (step, mut dropped) = (self.spec.row_group_rows, 0);
+        for first in (0..shard.len()).step_by(step as usize) {
+            let rows = first..shard.len().min(first + step);
+            let fail = |problem| Error::Mds { path: name.to_owned(), problem };
+            let samples = Samples::of(shard, rows.clone()).map_err(fail)?;
+            let columns = self.columns(&samples, shard.columns(), rows, name, &sample_id).map_err(fail)?;
+            let batch = batch(columns)?;
+            dropped += batch[DROPPED].as_boolean().true_count() as u64;
+            unit.write(&batch)?;
+        }
+        Ok(dropped)
+    }
+
+    /// The columns of rows, as the dataset's writer takes them.
+    fn columns(
+        &self,
+        samples: &Samples,
+        columns: &[Column],
+        rows: Range<u32>,
+        name: &str,
+        sample_id: impl Fn(u64) -> u64,
+    ) -> Result<Vec<(String, ArrayRef)>, String> {
+        let n = rows.len();
+        let tensors = Tensors::read(self, samples, rows.start)?;
+        let rows = u64::from(rows.start)..u64::from(rows.end);
+        let or_null = |name: &str, data_type: DataType| -> Result<ArrayRef, String> {
+            match samples.array(name)? {
+                // What does not fit, such as a negative width, becomes null.
+                Some(array) => cast(&array, &data_type).map_err(|e| format!("column `{name}`: {e}")),
+                None => Ok(new_null_array(&data_type, n)),
+            }
+        };
+        let key: ArrayRef = match or_null("key", DataType::Utf8)? {
+            keys if keys.null_count() == 0 => keys,
+            _ => Arc::new(StringArray::from_iter_values(rows.clone().map(|row| format!("{name}#{row}")))),
+        };
+        let mut all: Vec<(String, ArrayRef)> = vec![
+            ("sample_id".into(), Arc::new(UInt64Array::from_iter_values(rows.clone().map(sample_id)))),
+            ("source_row".into(), Arc::new(UInt64Array::from_iter_values(rows))),
+            ("key".into(), key),
+            ("caption".into(), or_null("caption", DataType::Utf8)?),
+            ("width".into(), or_null("width", DataType::UInt32)?),
+            ("height".into(), or_null("height", DataType::UInt32)?),
+        ];
+        for Column { name, .. } in columns {
+            let known = all.iter().any(|(known, _)| known == name) || OWN.contains(&name.as_str());
+            let known = known || ["latents_", "size_", "crop_"].iter().any(|ours| name.starts_with(ours));
+            if !known && let Some(array) = samples.array(name)? {
+                all.push((name.clone(), array));
+            }
+        }
+        all.extend(tensors.columns(self));
+        Ok(all)
+    }
+
+    fn unscaled(&self, latents: &[u8]) -> Vec<u8> {
+        if self.scaled_by == 1.0 {
+            return latents.to_vec();
+        }
+        bytes_of(floats(latents).into_iter().map(|x| x / self.scaled_by))
+    }
+}
+
+/// Whether two embeddings are of the same caption, computed in f16 or f32.
+pub fn same_text(a: &[u8], b: &[u8]) -> bool {
+    let (a, b) = (floats(a), floats(b));
+    let apart: f32 = a.iter().zip(&b).map(|(a, b)| (a - b) * (a - b)).sum();
+    a.len() == b.len() && apart <= SAME_TEXT * SAME_TEXT * b.iter().map(|b| b * b).sum::<f32>()
+}
+
+/// The tensors of some rows, and what becomes of the rows.
+struct Tensors<'a> {
+    status: Vec<&'static str>,
+    reason: Vec<Option<String>>,
+    /// Of the rows that are kept.
+    text: Vec<Option<&'a [u8]>>,
+    /// By resolution: of the rows that are kept and usable there.
+    latents: Vec<(u32, Vec<Option<Vec<u8>>>)>,
+}
+
+impl<'a> Tensors<'a> {
+    fn read(import: &Import, samples: &Samples<'a>, first: u32) -> Result<Self, String> {
+        let texts = present(samples.bytes(TEXT)?, &import.spec.text, TEXT, first)?;
+        let mut latents = Vec::new();
+        for (bucket, form) in &import.spec.latents {
+            let name = latents_column(bucket.resolution);
+            let values = present(samples.bytes(&name)?, form, &name, first)?;
+            let unscaled = values.into_iter().map(|value| value.map(|value| import.unscaled(value)));
+            latents.push((bucket.resolution, unscaled.collect::<Vec<_>>()));
+        }
+        let mut tensors = Self { status: Vec::new(), reason: Vec::new(), text: Vec::new(), latents };
+        for (row, text) in texts.into_iter().enumerate() {
+            tensors.decide(row, text);
+        }
+        Ok(tensors)
+    }
+
+    /// Says what becomes of the next row, and forgets its tensors unless it is kept.
+    fn decide(&mut self, row: usize, text: Option<&'a [u8]>) {
+        let there = || self.latents.iter().filter_map(|(_, values)| values[row].as_deref());
+        let (status, reason) = match text {
+            _ if there().next().is_none() => ("rejected", Some(TOO_SMALL.to_owned())),
+            None => ("quarantined", Some(format!("mds: `{TEXT}` is empty"))),
+            Some(text) if there().chain([text]).all(finite) => ("kept", None),
+            Some(_) => ("quarantined", Some("mds: a value is not finite in f16".to_owned())),
+        };
+        if status != "kept" {
+            self.latents.iter_mut().for_each(|(_, values)| values[row] = None);
+        }
+        self.text.push(text.filter(|_| status == "kept"));
+        self.status.push(status);
+        self.reason.push(reason);
+    }
+
+    fn columns(self, import: &Import) -> Vec<(String, ArrayRef)> {
+        let dropped = self.text.iter().map(|text| text.map(|text| same_text(text, &import.empty_caption)));
+        let dropped = dropped.collect::<BooleanArray>();
+        let mut columns: Vec<(String, ArrayRef)> = vec![
+            (DROPPED.into(), Arc::new(dropped)),
+            ("status".into(), Arc::new(StringArray::from_iter_values(self.status))),
+            ("reason".into(), Arc::new(StringArray::from(self.reason))),
+        ];
+        for (resolution, values) in self.latents {
+            let usable = NullBuffer::from_iter(values.iter().map(Option::is_some));
+            columns.push((format!("size_{resolution}"), Arc::new(sizes(resolution, usable))));
+            let latents = values.iter().map(Option::as_deref).collect::<LargeBinaryArray>();
+            columns.push((latents_column(resolution), Arc::new(latents)));
+        }
+        columns.push(("text".into(), Arc::new(text_array(&self.text, &import.spec.text))));
+        columns
+    }
+}
+
+/// The values that are there, each of the form that the dataset has.
+fn present<'a>(
+    values: Vec<&'a [u8]>,
+    form: &TensorSpec,
+    column: &str,
+    first: u32,
+) -> Result<Vec<Option<&'a [u8]>>, String> {
+    let value = |(value, row): (&'a [u8], u32)| match value.len() {
+        0 => Ok(None),
+        n if n == form.bytes() => Ok(Some(value)),
+        n => Err(format!(
+            "sample {row}: `{column}` has {n} bytes, but with the models given it would have {} (f16 of shape {:?}); \
+             give the models that made it",
+            form.bytes(),
+            form.shape
+        )),
+    };
+    values.into_iter().zip(first..).map(value).collect()
+}
+
+fn sizes(resolution: u32, usable: NullBuffer) -> FixedSizeListArray {
+    let Bucket { width, height, .. } = Bucket::square(resolution);
+    let sides = UInt32Array::from_iter_values((0..usable.len()).flat_map(|_| [width, height]));
+    let item = Arc::new(Field::new_list_field(DataType::UInt32, true));
+    FixedSizeListArray::new(item, 2, Arc::new(sides), Some(usable))
+}
+
+fn text_array(values: &[Option<&[u8]>], form: &TensorSpec) -> FixedSizeBinaryArray {
+    let valid = NullBuffer::from_iter(values.iter().map(Option::is_some));
+    let nothing = vec![0; form.bytes()];
+    let mut bytes = Vec::with_capacity(values.len() * form.bytes());
+    values.iter().for_each(|value| bytes.extend_from_slice(value.unwrap_or(&nothing)));
+    FixedSizeBinaryArray::new(form.bytes() as i32, bytes.into(), Some(valid))
+}
+
+fn batch(columns: Vec<(String, ArrayRef)>) -> Result<RecordBatch> {
+    let field = |(name, array): &(String, ArrayRef)| Field::new(name, array.data_type().clone(), true);
+    let schema = Schema::new(columns.iter().map(field).collect::<Vec<_>>());
+    let arrays = columns.into_iter().map(|(_, array)| array).collect();
+    Ok(RecordBatch::try_new(Arc::new(schema), arrays)?)
+}
+
+fn finite(values: &[u8]) -> bool {
+    // An exponent of ones alone.
+    values.as_chunks().0.iter().all(|value| u16::from_le_bytes(*value) & 0x7c00 != 0x7c00)
+}
+
+/// Values as little-endian f16.
+pub(super) fn bytes_of(values: impl Iterator<Item = f32>) -> Vec<u8> {
+    values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect()
+}
+
+/// Little-endian f16 as f32.
+pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
+    let halves: Vec<f16> = bytes.as_chunks().0.iter().map(|value| f16::from_le_bytes(*value)).collect();
+    halves.to_f32_vec()
+}

@@ -1,0 +1,101 @@
+//! Whose rows are in which batch. A batch has one bucket, for its images must have one size; buckets take turns by the rows
+//! that they have. Each bucket has an endless sequence of rows, which goes on from one of its batches to the next over the ends of
+//! epochs, and in which the datasets take turns.
+
+use std::collections::BTreeMap;
+
+use super::interleave::{Interleave, apportion};
+use crate::bucket::Bucket;
+
+/// The rows of a dataset in each bucket.
+pub type BucketRows = BTreeMap<Bucket, u64>;
+
+/// How buckets take turns.
+#[derive(Debug, Clone)]
+pub struct Buckets {
+    global_batch: u64,
+    members: Vec<Member>,
+    turns: Interleave,
+}
+
+/// A bucket that batches come of.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// The bucket.
+    pub bucket: Bucket,
+    /// The datasets that have rows in it, by their place in the list.
+    pub datasets: Vec<usize>,
+    /// How those datasets take turns.
+    pub mix: Interleave,
+}
+
+impl Buckets {
+    /// The turns of datasets, each with its weight and its rows. A bucket gets of a dataset's weight what it has of its rows.
+    /// `None` if there are no rows, or if the weights add up to more than 2^62.
+    pub fn new(global_batch: u64, datasets: &[(u64, BucketRows)]) -> Option<Self> {
+        let mut weights: BTreeMap<Bucket, Vec<(usize, u64)>> = BTreeMap::new();
+        for (dataset, (weight, rows)) in datasets.iter().enumerate() {
+            let parts = rows.keys().zip(apportion(*weight, rows.values().copied()));
+            for (bucket, part) in parts.filter(|(_, part)| *part > 0) {
+                weights.entry(*bucket).or_default().push((dataset, part));
+            }
+        }
+        let member = |(bucket, parts): (Bucket, Vec<(usize, u64)>)| {
+            let (datasets, weights): (Vec<usize>, Vec<u64>) = parts.into_iter().unzip();
+            Some(Member { bucket, datasets, mix: Interleave::new(&weights)? })
+        };
+        let members: Vec<Member> = weights.into_iter().map(member).collect::<Option<_>>()?;
+        let turns: Vec<u64> = members.iter().map(|member| member.mix.period()).collect();
+        Some(Self { global_batch, turns: Interleave::new(&turns)?, members })
+    }
+
+    /// The buckets, in their order.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Rows of a batch.
+    pub fn global_batch(&self) -> u64 {
+        self.global_batch
+    }
+
+    /// Which of the buckets batch `number` is of, and how many rows that has given before.
+    pub fn batch(&self, number: u64) -> (usize, u64) {
+        let (bucket, turn) = self.turns.at(number);
+        (bucket, turn * self.global_batch)
+    }
+
+    /// How many rows of each bucket and of each of its datasets are in the first so many batches.
+    pub fn counts(&self, batches: u64) -> Vec<Vec<u64>> {
+        let turns = self.turns.counts(batches).into_iter().zip(&self.members);
+        turns.map(|(turns, member)| member.mix.counts(turns * self.global_batch)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_take_turns_by_their_rows() {
+        let names = ["64", "64-128x32", "64-32x128"].map(|name| name.parse::<Bucket>().unwrap());
+        let rows = |rows: [u64; 3]| -> BucketRows { names.into_iter().zip(rows).collect() };
+        // The first dataset comes twice an epoch: 20 + 40 + 0 rows. Of the second come 40 + 0 + 0.
+        let buckets = Buckets::new(4, &[(60, rows([10, 20, 0])), (40, rows([40, 0, 0]))]).unwrap();
+        let members: Vec<_> = buckets.members().iter().map(|m| (m.bucket, m.datasets.clone())).collect();
+        assert_eq!(members, [(names[0], vec![0, 1]), (names[1], vec![0])], "one has no rows");
+        let mut seen = vec![vec![0; 2], vec![0; 1]];
+        for number in 0..100 {
+            let (bucket, first) = buckets.batch(number);
+            assert_eq!(first, seen[bucket].iter().sum::<u64>(), "no row of a bucket is left out");
+            for row in first..first + 4 {
+                let (dataset, before) = buckets.members()[bucket].mix.at(row);
+                assert_eq!(before, seen[bucket][dataset], "nor one of a dataset");
+                seen[bucket][dataset] += 1;
+            }
+            assert_eq!(buckets.counts(number + 1), seen);
+        }
+        assert_eq!(seen, [vec![80, 160], vec![160]]);
+        assert!(Buckets::new(4, &[(5, rows([0; 3]))]).is_none());
+    }
+}

@@ -1,0 +1,139 @@
+//! Who gets which rows of a batch, on clusters of any form, and how much more is read than given.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tidemill_store::Bucket;
+use tidemill_store::stream::mix::Amount;
+use tidemill_store::stream::plan::{Dealer, Plan, PlannedBatch};
+use tidemill_store::stream::share::Cluster;
+
+use crate::world::{World, mixes, phase, worlds};
+
+/// 1 to 64 nodes of 1 to 8 ranks, mostly as many on each.
+fn clusters() -> impl Strategy<Value = Cluster> {
+    let even = (1usize..=64, 1u32..=8).prop_map(|(nodes, ranks)| vec![ranks; nodes]);
+    let uneven = prop::collection::vec(1u32..=8, 1..=64);
+    prop_oneof![3 => even, 1 => uneven].prop_map(|ranks| Cluster::new(&ranks).unwrap())
+}
+
+/// Each row goes to one rank; ranks get equally many; what a node gets lies in its own blocks or is read by range, and
+/// that only where it must.
+fn check(cluster: &Cluster, batch: &PlannedBatch) -> Result<u64, TestCaseError> {
+    let shares = cluster.share(batch);
+    prop_assert_eq!(shares.len(), cluster.nodes());
+    let owner = |i: &u32| {
+        let row = batch.rows[*i as usize];
+        cluster.owner(&batch.windows[row.window as usize].open, row.place.slot)
+    };
+    let mut own = vec![0; cluster.nodes()];
+    (0..batch.rows.len() as u32).for_each(|i| own[owner(&i)] += 1);
+    let sizes = shares.iter().flat_map(|share| &share.ranks).map(Vec::len);
+    prop_assert_eq!(sizes.clone().count() as u64, cluster.ranks());
+    prop_assert!(sizes.clone().max().unwrap() - sizes.min().unwrap() <= 1);
+    let mut given: Vec<u32> = Vec::new();
+    for (node, share) in shares.iter().enumerate() {
+        let rows: Vec<u32> = share.ranks.iter().flatten().copied().collect();
+        prop_assert!(rows.is_sorted());
+        let foreign: Vec<u32> = rows.iter().copied().filter(|i| owner(i) != node).collect();
+        prop_assert_eq!(&foreign, &share.by_range);
+        prop_assert!(foreign.is_empty() || rows.len() - foreign.len() == own[node], "first its own rows");
+        given.extend(rows);
+    }
+    given.sort_unstable();
+    prop_assert!(given.into_iter().eq(0..batch.rows.len() as u32), "each row to one rank");
+    Ok(shares.iter().map(|share| share.by_range.len() as u64).sum())
+}
+
+/// Rows that the nodes read per row given. Windows in use at the end count as far as they have been used.
+fn amplification(dealer: &mut Dealer, cluster: &Cluster, batches: u64) -> Result<f64, TestCaseError> {
+    let (mut read, mut given) = (0, 0);
+    // Rows not yet given, by bucket, dataset and window.
+    let mut waiting: HashMap<(Bucket, usize, u64, u64), u64> = HashMap::new();
+    for number in 0..batches {
+        let batch = dealer.batch(number);
+        read += check(cluster, &batch)?;
+        given += batch.rows.len() as u64;
+        for (window, i) in batch.windows.iter().zip(0..) {
+            let open = &window.open;
+            let key = (batch.bucket, window.dataset, open.window.epoch, open.window.number);
+            let waiting = waiting.entry(key).or_insert_with(|| {
+                let slots = (0..cluster.nodes()).flat_map(|node| cluster.owned(open, node));
+                let rows = slots.map(|slot| u64::from(open.block_rows(slot))).sum();
+                read += rows;
+                rows
+            });
+            *waiting -= batch.rows.iter().filter(|row| row.window == i).count() as u64;
+        }
+    }
+    Ok((read - waiting.values().sum::<u64>()) as f64 / given as f64)
+}
+
+/// A number, often the least that is allowed.
+fn at_least(least: u64) -> impl Strategy<Value = u64> {
+    prop_oneof![Just(least), Just(least + least / 8), least..3 * least]
+}
+
+/// Datasets of at least so many blocks each.
+fn large(blocks: u64) -> impl Strategy<Value = World> {
+    let dataset = (at_least(blocks), prop::collection::vec(0u64..100, 1..30));
+    (prop::collection::vec(dataset, 1..=3), 1u32..40, any::<bool>()).prop_map(
+        |(datasets, block_rows, two_buckets)| {
+            let dataset = |(blocks, mut shards): (u64, Vec<u64>)| {
+                let rows: u64 = shards.iter().sum();
+                shards.push((blocks * u64::from(block_rows)).saturating_sub(rows));
+                let second = two_buckets.then(|| ("64-32x128".parse().unwrap(), shards.clone()));
+                [(Bucket::square(64), shards)].into_iter().chain(second).collect::<BTreeMap<_, _>>()
+            };
+            let datasets = datasets.into_iter().map(dataset);
+            World { shards: (0..).map(|i| format!("d{i}")).zip(datasets).collect(), block_rows }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_row_goes_to_one_rank(
+        (world, mix) in worlds().prop_flat_map(|world| (Just(world.clone()), mixes(&world))),
+        clusters in prop::collection::vec(clusters(), 4),
+        seed: u64, window in 1usize..100, global_batch in 1u64..600, from in 0u64..1 << 40,
+    ) {
+        let state = world.state(seed, window, phase(64, global_batch, mix));
+        let mut dealer = Dealer::new(Arc::new(Plan::new(&world.indices(), &state).unwrap()));
+        for number in from..from + 3 {
+            let batch = dealer.batch(number);
+            for cluster in &clusters {
+                check(cluster, &batch)?;
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// With 8 blocks and 32 rows of a batch per node, and any more than that.
+    #[test]
+    fn little_is_read_twice(
+        (cluster, world, window, global_batch) in clusters().prop_flat_map(|cluster| {
+            let nodes = cluster.nodes() as u64;
+            (Just(cluster), large(8 * nodes), at_least(8 * nodes), at_least(32 * nodes))
+        }),
+        seed: u64,
+    ) {
+        let mix = world.shards.keys().map(|name| (name.clone(), Amount::Repeat(1.0))).collect();
+        let state = world.state(seed, window as usize, phase(64, global_batch, mix));
+        let mut dealer = Dealer::new(Arc::new(Plan::new(&world.indices(), &state).unwrap()));
+        let batches = 400_000 / global_batch;
+        let amplification = amplification(&mut dealer, &cluster, batches)?;
+        println!(
+            "{} nodes, {} ranks, batch {global_batch}, window {window}, {} rows per block, {} datasets: {amplification:.4}",
+            cluster.nodes(), cluster.ranks(), world.block_rows, world.shards.len()
+        );
+        prop_assert!(amplification <= 1.1);
+        prop_assert!(amplification > 1.0 || cluster.nodes() == 1);
+    }
+}
