@@ -173,7 +173,7 @@ fn a_new_caption_reads_no_image() {
     let fresh = format!("output={}", folder.path().join("fresh").display());
     let (code, result) = tidemill_json(&["preprocess", &run, "--set", captioned, "--set", &fresh]);
     let message = result["error"]["message"].as_str().unwrap_or_default();
-    assert!(code == 1 && message.contains("damaged"), "{result}");
+    assert!(code == 2 && message.contains("damaged"), "{result}");
 }
 
 #[test]
