@@ -5,6 +5,7 @@
 mod jpeg;
 mod orientation;
 mod other;
+mod tags;
 
 pub use image::metadata::Orientation;
 
