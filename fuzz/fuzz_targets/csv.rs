@@ -3,6 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tidemill_data::source::csv::CsvRecords;
+use tidemill_fuzz as _;
 
 fuzz_target!(|bytes: &[u8]| {
     let rows: Vec<u64> = CsvRecords::new(bytes).into_iter().flatten().map(|record| record.row).collect();

@@ -9,7 +9,7 @@ use tidemill_data::decode::{self, Rgb8, Scale};
 /// Larger images are only probed: they would cost time, not find more.
 const PIXELS: u64 = 1 << 20;
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz_target!(init: tidemill_fuzz::let_panics_be_caught(), |bytes: &[u8]| {
     let Ok(info) = decode::probe(bytes) else {
         assert!(decode::decode(bytes).is_err());
         return;

@@ -6,16 +6,16 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use tempfile::TempDir;
 use tidemill_data::config::OneOrMany;
-use tidemill_data::{FilterConfig, SourceConfig, source};
+use tidemill_data::{CaptionConfig, FilterConfig, SourceConfig, source};
 
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| TempDir::new().expect("a temporary folder"));
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz_target!(init: tidemill_fuzz::let_panics_be_caught(), |bytes: &[u8]| {
     let path = FOLDER.path().join("a.parquet");
     std::fs::write(&path, bytes).expect("room for a file");
     let uri = OneOrMany::One(path.display().to_string());
     let config = SourceConfig { uri, ..SourceConfig::default() };
-    let Ok(source) = source::open(&config, &FilterConfig::default()) else { return };
+    let Ok(source) = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()) else { return };
     for unit in source.units().unwrap_or_default() {
         // One error ends a unit.
         let _ = source.read(&unit).map(|batches| batches.take_while(Result::is_ok).count());

@@ -5,6 +5,7 @@
 mod jpeg;
 mod orientation;
 mod other;
+mod tags;
 mod turbo;
 
 use std::cell::Cell;

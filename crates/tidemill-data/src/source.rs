@@ -6,6 +6,7 @@ pub mod csv;
 pub mod jsonl;
 pub mod webdataset;
 
+mod claims;
 mod fetch;
 mod image_column;
 mod image_folder;

@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use tidemill_data::config::OneOrMany;
 use tidemill_data::source::csv::CsvRecords;
-use tidemill_data::source::jsonl::JsonLines;
+use tidemill_data::source::jsonl::{JsonLines, first_byte};
 use tidemill_data::source::webdataset::Samples;
 use tidemill_data::{CaptionConfig, FilterConfig, SourceConfig, source};
 
@@ -31,9 +32,13 @@ fn tars() {
 #[test]
 fn json_lines() {
     for (path, bytes) in corpus("jsonl") {
-        let rows: Vec<_> =
-            JsonLines::new(bytes.as_slice(), 0..bytes.len() as u64).map(|line| line.row).collect();
-        assert!(rows.is_sorted_by(|a, b| a < b), "{}", path.display());
+        let read = |span: Range<u64>| -> Vec<_> {
+            JsonLines::new(&bytes[first_byte(&span) as usize..], span).collect()
+        };
+        let size = bytes.len() as u64;
+        let halves = [read(0..size / 2), read(size / 2..size)].concat();
+        assert_eq!(halves, read(0..size), "{}", path.display());
+        assert!(halves.is_sorted_by(|a, b| a.row < b.row), "{}", path.display());
     }
 }
 

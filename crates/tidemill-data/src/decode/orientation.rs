@@ -3,24 +3,26 @@
 use image::metadata::Orientation;
 use image::{DynamicImage, RgbImage};
 
-use super::Rgb8;
+use super::{Rgb8, tags};
 use crate::error::RowError;
 
-/// The orientation in EXIF or, if it says nothing, in XMP.
+/// The tag in EXIF.
+const ORIENTATION: u16 = 0x0112;
+
+/// The orientation in EXIF or, if it has no such entry, in XMP. What is no orientation leaves the image as it is.
 pub fn find(exif: Option<&[u8]>, xmp: Option<&[u8]>) -> Orientation {
     let exif = exif.map(|exif| exif.strip_prefix(b"Exif\0\0").unwrap_or(exif));
-    exif.and_then(Orientation::from_exif_chunk)
-        .or_else(|| xmp.and_then(from_xmp))
+    let number = exif.and_then(|exif| tags::number(exif, ORIENTATION)).or_else(|| xmp.and_then(from_xmp));
+    number
+        .and_then(|number| Orientation::from_exif(number.try_into().ok()?))
         .unwrap_or(Orientation::NoTransforms)
 }
 
-/// `tiff:Orientation` as an attribute or as an element.
-fn from_xmp(xmp: &[u8]) -> Option<Orientation> {
+/// The first `tiff:Orientation`, as an attribute or as an element.
+fn from_xmp(xmp: &[u8]) -> Option<u64> {
     const NAME: &[u8] = b"tiff:Orientation";
     xmp.windows(NAME.len() + 3).filter_map(|window| window.strip_prefix(NAME)).find_map(|rest| match rest {
-        [b'>', digit, _] | [b'=', b'"', digit] if digit.is_ascii_digit() => {
-            Orientation::from_exif(digit - b'0')
-        }
+        [b'>', digit, _] | [b'=', b'"', digit] if digit.is_ascii_digit() => Some(u64::from(digit - b'0')),
         _ => None,
     })
 }
@@ -63,7 +65,8 @@ mod tests {
             (Some([b"Exif\0\0", exif(3).as_slice()].concat()), Some(xmp("tiff:Orientation=\"8\"")), 3),
             (None, Some(xmp("<x tiff:Orientation=\"8\">")), 8),
             (None, Some(xmp("<tiff:Orientation>5</tiff:Orientation>")), 5),
-            (Some(exif(0)), None, 1),
+            (Some(exif(0)), Some(xmp("tiff:Orientation=\"8\"")), 1),
+            (None, Some(xmp("tiff:Orientation=\"9\" tiff:Orientation=\"8\"")), 1),
             (Some(b"nonsense".to_vec()), Some(xmp("tiff:Orientation=\"x\"")), 1),
             (None, None, 1),
         ];

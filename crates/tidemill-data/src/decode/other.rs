@@ -2,11 +2,12 @@
 //! pixels, so that a small file with a large profile, text or frame is refused.
 
 use std::io::Cursor;
+use std::panic::{self, AssertUnwindSafe};
 
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
 use super::orientation::{find, upright, upright_size};
-use super::{Format, Info, MAX_PIXELS, Orientation, Rgb8, check_size, div_255};
+use super::{Format, Info, MAX_PIXELS, Orientation, Rgb8, check_size, div_255, tags};
 use crate::error::RowError;
 
 /// Most bytes of the pixels as they are stored: four for each, so that 16-bit images may have fewer.
@@ -16,16 +17,31 @@ const MAX_STORED: u64 = 4 * MAX_PIXELS;
 const MAX_BESIDE: u64 = 64 << 20;
 
 pub fn probe(bytes: &[u8], format: Format) -> Result<Info, RowError> {
+    guarded(|| header(bytes, format))
+}
+
+pub fn decode(bytes: &[u8], format: Format) -> Result<Rgb8, RowError> {
+    guarded(|| pixels(bytes, format))
+}
+
+/// The decoders panic over some damaged images instead of returning an error; both are the row's.
+fn guarded<T>(work: impl FnOnce() -> Result<T, RowError>) -> Result<T, RowError> {
+    // What the work had in hand is dropped with it.
+    panic::catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(RowError::Damaged("the decoder gave up".into())))
+}
+
+fn header(bytes: &[u8], format: Format) -> Result<Info, RowError> {
     let mut decoder = open(bytes, format)?;
-    let (orientation, icc) = metadata(&mut decoder, bytes, format)?;
+    let (orientation, icc) = metadata(&mut decoder, bytes, format);
     let (width, height) = decoder.dimensions();
     let (width, height) = upright_size(orientation, width, height);
     Ok(Info { width, height, format, orientation, icc })
 }
 
-pub fn decode(bytes: &[u8], format: Format) -> Result<Rgb8, RowError> {
+fn pixels(bytes: &[u8], format: Format) -> Result<Rgb8, RowError> {
     let mut decoder = open(bytes, format)?;
-    let (orientation, _) = metadata(&mut decoder, bytes, format)?;
+    let (orientation, _) = metadata(&mut decoder, bytes, format);
     let image = eight_bit(DynamicImage::from_decoder(decoder).map_err(damaged)?)?;
     let (width, height) = (image.width(), image.height());
     let pixels = if image.color().has_alpha() {
@@ -65,34 +81,46 @@ fn at_most(bytes: u64) -> Limits {
     limits
 }
 
-/// The orientation, and whether there is a colour profile.
-fn metadata(
-    decoder: &mut impl ImageDecoder,
-    bytes: &[u8],
-    format: Format,
-) -> Result<(Orientation, bool), RowError> {
-    let found = match format {
-        // Read where it lies: the crate would allocate whatever length a chunk claims.
+/// The orientation, and whether there is a colour profile. What the crate would overlook, or make room for whatever its
+/// length is said to be, is read where it lies. Unreadable metadata is as good as none, as it is for Pillow.
+fn metadata(decoder: &mut impl ImageDecoder, bytes: &[u8], format: Format) -> (Orientation, bool) {
+    const XMP: u16 = 700;
+    const ICC: u16 = 34675;
+    match format {
         Format::WebP => {
             let chunk = |name| webp_chunk(bytes, name);
             (find(chunk(b"EXIF"), chunk(b"XMP ")), chunk(b"ICCP").is_some())
         }
-        Format::Tiff => {
-            let stored = decoder.orientation().map_err(damaged)?;
-            let xmp =
-                decoder.xmp_metadata().unwrap_or_default().filter(|_| stored == Orientation::NoTransforms);
-            let orientation = if xmp.is_some() { find(None, xmp.as_deref()) } else { stored };
-            (orientation, decoder.icc_profile().map_err(damaged)?.is_some())
-        }
-        _ => {
-            // Unreadable metadata is as good as none, as it is for Pillow.
-            let exif = decoder.exif_metadata().unwrap_or_default();
+        // The file's own directory is its EXIF.
+        Format::Tiff => (find(Some(bytes), tags::bytes(bytes, XMP)), tags::bytes(bytes, ICC).is_some()),
+        Format::Png => {
             let xmp = decoder.xmp_metadata().unwrap_or_default();
-            let icc = decoder.icc_profile().unwrap_or_default();
-            (find(exif.as_deref(), xmp.as_deref()), icc.is_some())
+            (find(png_chunk(bytes, b"eXIf"), xmp.as_deref()), has_icc(decoder))
         }
-    };
-    Ok(found)
+        _ => (Orientation::NoTransforms, has_icc(decoder)),
+    }
+}
+
+fn has_icc(decoder: &mut impl ImageDecoder) -> bool {
+    decoder.icc_profile().unwrap_or_default().is_some()
+}
+
+/// The first chunk of that name in a PNG file.
+fn png_chunk<'a>(bytes: &'a [u8], name: &[u8; 4]) -> Option<&'a [u8]> {
+    const SIGNATURE: usize = 8;
+    const CHECKSUM: usize = 4;
+    let mut rest = bytes.get(SIGNATURE..)?;
+    loop {
+        let (size, after) = rest.split_first_chunk()?;
+        let (found, after) = after.split_first_chunk()?;
+        let size = u32::from_be_bytes(*size) as usize;
+        match found {
+            b"IEND" => return None,
+            _ if found == name => return after.get(..size),
+            _ => {}
+        }
+        rest = after.get(size + CHECKSUM..)?;
+    }
 }
 
 /// The first chunk of that name in a WebP file.

@@ -115,8 +115,7 @@ def metadata(name: str, rng: np.random.Generator) -> dict:
         if (orientation := int(rng.integers(0, 9))) > 0:
             options["exif"] = Image.Exif()
             options["exif"][0x0112] = orientation
-        # The `image` crate does not see the profile of a small TIFF: docs/decoding.md.
-        if name != "TIFF" and rng.integers(2):
+        if rng.integers(2):
             options["icc_profile"] = rng.bytes(200)
     return options
 
