@@ -32,6 +32,17 @@ pub enum Error {
         /// What is wrong and what to do.
         problem: String,
     },
+    /// An input file that is no longer what the run listed.
+    #[error(
+        "{file} {problem}; put back what was there, or leave it as it is and run the same command again: what is \
+         committed stays"
+    )]
+    Changed {
+        /// Path or URI of the file.
+        file: String,
+        /// What has changed.
+        problem: String,
+    },
     /// A configured column is not there.
     #[error("{file} has no column `{column}`, which {wanted_by} names; its columns are {}", list(available))]
     MissingColumn {

@@ -6,6 +6,7 @@ pub mod csv;
 pub mod jsonl;
 pub mod webdataset;
 
+mod changed;
 mod claims;
 mod fetch;
 mod image_column;
@@ -54,6 +55,9 @@ pub struct InputUnit {
     pub file: InputFile,
     /// Which part of it.
     pub span: Span,
+    /// Bytes that reading it holds at a time because the container leaves no choice: of a Parquet file the heaviest
+    /// row group, as it is stored and, where it must be unpacked, unpacked once.
+    pub held: u64,
 }
 
 /// A stretch of a file, in what its format can be cut by.
@@ -91,8 +95,9 @@ pub type Batches = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
 /// could. `Prepare` quarantines a row with such a text before it looks at anything else of it.
 pub const SOURCE_ERROR: &str = "source_error";
 
-/// Encoded bytes after which a batch of images ends, however few its rows are; one image may exceed them.
-const BATCH_BYTES: usize = 64 << 20;
+/// Encoded bytes after which a batch ends, however few its rows are, and most of what is read ahead, unless less is
+/// allowed. One image may exceed them.
+const BATCH_BYTES: u64 = 64 << 20;
 
 /// A place that pairs come from.
 ///
@@ -114,11 +119,20 @@ pub trait Source: Send + Sync {
     /// If a file is unreadable or lacks a column, or if there are no rows at all.
     fn units(&self) -> Result<Vec<InputUnit>>;
 
-    /// Reads one unit, fetching only the columns and rows that it needs.
+    /// Reads one unit, fetching only the columns and rows that it needs. A batch has about `room` bytes at most, and as
+    /// many may be read ahead of it, beside [`InputUnit::held`]. More than this only one image may have.
     ///
     /// # Errors
     /// If the file cannot be opened; each batch may fail on its own later.
-    fn read(&self, unit: &InputUnit) -> Result<Batches>;
+    fn read_within(&self, unit: &InputUnit, room: u64) -> Result<Batches>;
+
+    /// As [`read_within`](Self::read_within), with room for large batches.
+    ///
+    /// # Errors
+    /// As [`read_within`](Self::read_within).
+    fn read(&self, unit: &InputUnit) -> Result<Batches> {
+        self.read_within(unit, BATCH_BYTES)
+    }
 
     /// As [`read`](Self::read), with nulls for the images, if the container can be read without fetching them.
     ///

@@ -46,9 +46,11 @@ impl Error {
     }
 }
 
-/// The first error of some type among an error and its causes.
-pub(crate) fn cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
-    std::iter::successors(Some(error), |&error| error.source()).find_map(|error| error.downcast_ref())
+/// The errors of some type among an error and its causes.
+pub(crate) fn causes<'a, T: StdError + 'static>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a T> {
+    std::iter::successors(Some(error), |&error| error.source()).filter_map(|error| error.downcast_ref())
 }
 
 /// What the store said, and what to do about it.
@@ -69,15 +71,15 @@ fn said(text: &str) -> String {
         let (_, rest) = text.split_once(&format!("<{name}>"))?;
         Some(rest.split_once(&format!("</{name}>"))?.0.trim().to_owned())
     };
-    let parts =
-        [Some(text[..start].trim_end_matches([' ', ':']).to_owned()), element("Code"), element("Message")];
+    // Azure adds lines with the request's id and time.
+    let message = element("Message").and_then(|message| Some(message.lines().next()?.to_owned()));
+    let parts = [Some(text[..start].trim_end_matches([' ', ':']).to_owned()), element("Code"), message];
     parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
 }
 
 fn advice(error: &object_store::Error, said: &str, uri: &str) -> Option<String> {
-    if let Some(error) = cause::<std::io::Error>(error)
-        && let Some(advice) = local_advice(error.kind())
-    {
+    // An error of the system may come wrapped in another one, which says nothing of its kind.
+    if let Some(advice) = causes::<std::io::Error>(error).find_map(|error| local_advice(error.kind())) {
         return Some(advice.into());
     }
     let (credentials, place) = variables(uri);
@@ -169,8 +171,7 @@ mod tests {
 
     #[test]
     fn the_xml_of_stores_is_reduced_to_what_it_says() {
-        let xml =
-            "<?xml version=\"1.0\"?><Error><Code>NoSuchBucket</Code><Message>Not there</Message></Error>";
+        let xml = "<?xml version=\"1.0\"?><Error><Code>NoSuchBucket</Code><Message>Not there\nTime:0</Message></Error>";
         let source = format!("Server returned non-2xx status code: 404 Not Found: {xml}").into();
         let message = message("s3://b/x", object_store::Error::NotFound { path: "x".into(), source });
         assert!(

@@ -243,9 +243,16 @@ impl Upload {
     /// # Errors
     /// [`Error::Storage`].
     pub fn finish(mut self) -> Result<(u64, Checksum)> {
+        // The writer wraps the store's error for tokio.
+        let source = |error: std::io::Error| {
+            let other = |error: std::io::Error| object_store::Error::Generic {
+                store: "upload",
+                source: error.into(),
+            };
+            error.downcast().unwrap_or_else(other)
+        };
         let shutdown = runtime()?.block_on(self.writer.shutdown());
-        shutdown
-            .map_err(|e| self.failure(object_store::Error::Generic { store: "upload", source: e.into() }))?;
+        shutdown.map_err(|error| self.failure(source(error)))?;
         Ok((self.bytes, Checksum::from(&self.hasher)))
     }
 

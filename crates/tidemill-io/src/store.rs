@@ -16,7 +16,7 @@ use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectMeta, ObjectStore, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
-use crate::error::{Error, Result, cause};
+use crate::error::{Error, Result, causes};
 
 /// How long a request may take and how often it is tried again: after an answer 5xx or 429, a time-out, a refused or
 /// reset connection. A body that breaks off is asked for again from where it broke, as long as the object's entity
@@ -82,7 +82,8 @@ pub(crate) struct Retries {
 impl Retries {
     /// Waits for the next try after an error, or gives the error back if there is none to come.
     pub async fn after(&mut self, error: object_store::Error) -> object_store::Result<()> {
-        let lost = cause::<HttpError>(&error)
+        let lost = causes::<HttpError>(&error)
+            .next()
             .is_some_and(|error| matches!(error.kind(), HttpErrorKind::Timeout | HttpErrorKind::Interrupted));
         if !lost || self.left == 0 {
             return Err(error);

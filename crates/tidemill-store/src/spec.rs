@@ -143,10 +143,7 @@ impl Header {
                 format!("{} bytes, but a row of `text` has {}", empty_caption.len(), spec.text.bytes());
             return Err(Error::Config { key: "the empty caption's embedding", problem });
         }
-        if !is_dataset(location)? {
-            let text = format!("{{\"format\": {FORMAT}}}\n");
-            location.put_if_absent(DATASET, text.into())?;
-        }
+        mark(location)?;
         let xxh3 = Checksum::of(empty_caption);
         let path = format!("{EMPTY_CAPTION}{xxh3}.bin");
         location.put_if_absent(&path, Bytes::copy_from_slice(empty_caption))?;
@@ -165,6 +162,18 @@ impl Header {
         }
         Ok(bytes)
     }
+}
+
+/// Marks a folder as a dataset's. The mark is put even where it is there already and stays as it is: so a folder that
+/// cannot be written to shows at once.
+///
+/// # Errors
+/// As [`is_dataset`], and if the folder cannot be written to.
+pub(crate) fn mark(location: &Location) -> Result<()> {
+    is_dataset(location)?;
+    let text = format!("{{\"format\": {FORMAT}}}\n");
+    location.put_if_absent(DATASET, text.into())?;
+    Ok(())
 }
 
 /// Whether there is a dataset at all.

@@ -17,7 +17,7 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::layout::{COMMITS, DATA};
 use crate::manifest::Manifest;
-use crate::spec::{DatasetSpec, Header};
+use crate::spec::{DatasetSpec, Header, mark};
 
 mod earlier;
 mod rows;
@@ -51,6 +51,15 @@ impl Outcome {
 }
 
 impl Writer {
+    /// Makes sure that a dataset can be written at `uri`, at the cost of one small object: before models are loaded,
+    /// say.
+    ///
+    /// # Errors
+    /// If the folder cannot be written to; [`Error::Format`] if it belongs to another version.
+    pub fn check(uri: &str) -> Result<()> {
+        mark(&Location::open(uri)?)
+    }
+
     /// Opens the dataset at `uri`; makes it if there is none. `empty_caption` is the embedding of the empty
     /// caption, in the form of a row of `text`. Shards that were made with other settings stay where they are
     /// until [`snapshot`](Self::snapshot) leaves them behind.

@@ -72,6 +72,21 @@ pub enum Error {
         /// How many encoders there are.
         lanes: usize,
     },
+    /// A row group of the source does not fit into the memory allowed.
+    #[error(
+        "engine.memory = {given} is too little for {file}: a row group of it takes {held} while it is read; raise it \
+         to {least} or more, or write the file with smaller row groups"
+    )]
+    RowGroup {
+        /// What the run may take.
+        given: bytesize::ByteSize,
+        /// What it would need.
+        least: bytesize::ByteSize,
+        /// What reading the row group takes.
+        held: bytesize::ByteSize,
+        /// The file with the heaviest row group.
+        file: String,
+    },
     /// The stage `Encode` was given something it cannot encode.
     #[error("encode: {0}")]
     Encode(String),
@@ -103,8 +118,9 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         use tidemill_data::Error as Data;
         match self {
-            Self::RunFile(_) | Self::Arguments(_) | Self::Missing { .. } | Self::Memory { .. } => 2,
-            Self::Data(Data::Arrow(_) | Data::Storage(_)) => 1,
+            Self::RunFile(_) | Self::Arguments(_) | Self::Missing { .. } => 2,
+            Self::Memory { .. } | Self::RowGroup { .. } => 2,
+            Self::Data(Data::Arrow(_) | Data::Storage(_) | Data::Changed { .. }) => 1,
             Self::Data(_) => 2,
             Self::Models(error) => models_exit_code(error),
             Self::Store(error) => store_exit_code(error),

@@ -14,11 +14,6 @@ use crate::decode::MAX_BYTES;
 /// Images asked for at the same time by one reader, and images waiting to be handed on.
 const CONCURRENT: usize = 32;
 
-/// Bytes that one reader may hold in images under way or waiting for their turn: some hundred photographs, enough
-/// to hide the latency of object storage. Only an image that is larger than this alone goes beyond it, by itself.
-/// An image counts from its response's header on, before its body is read.
-const BYTES_IN_FLIGHT: u64 = 64 << 20;
-
 /// An image's bytes, or why there are none, as `kind: detail`.
 pub type Fetched = Result<Bytes, String>;
 
@@ -35,16 +30,23 @@ pub fn resolve(file: &str, reference: &str) -> String {
     }
 }
 
-/// Fetches the image of each item that names one. Items come out in order, with what became of their image.
-pub fn fetch<T, I: Iterator<Item = (T, Option<String>)>>(runtime: &'static Runtime, items: I) -> Fetch<I, T> {
+/// Fetches the image of each item that names one. Items come out in order, with what became of their image. Images
+/// under way or waiting for their turn have `room` bytes at most, but for one that is larger by itself; an image counts
+/// from its response's header on, before its body is read.
+pub fn fetch<T, I: Iterator<Item = (T, Option<String>)>>(
+    runtime: &'static Runtime,
+    items: I,
+    room: u64,
+) -> Fetch<I, T> {
     let (opening, bodies) = (VecDeque::new(), VecDeque::new());
-    Fetch { runtime, items, opening, held: None, bodies, in_flight: 0 }
+    Fetch { runtime, items, room, opening, held: None, bodies, in_flight: 0 }
 }
 
 /// The iterator of [`fetch`].
 pub struct Fetch<I, T> {
     runtime: &'static Runtime,
     items: I,
+    room: u64,
     /// Waiting for the response's header, which tells the size. None: nothing to fetch.
     opening: VecDeque<(T, Option<Task<GetResult>>)>,
     /// The first one whose header is there but for whose body there is no room yet.
@@ -90,7 +92,7 @@ impl<T, I: Iterator<Item = (T, Option<String>)>> Fetch<I, T> {
                 Some(Err(problem)) => (item, 0, Body::Here(Some(Err(problem)))),
                 Some(Ok(response)) => {
                     let size = response.meta.size;
-                    if !self.bodies.is_empty() && self.in_flight + size > BYTES_IN_FLIGHT {
+                    if !self.bodies.is_empty() && self.in_flight + size > self.room {
                         self.held = Some((item, response));
                         break;
                     }
@@ -146,24 +148,25 @@ fn join<V>(runtime: &Runtime, task: Task<V>) -> Result<V, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BYTES_IN_FLIGHT, fetch, resolve};
+    use super::{fetch, resolve};
+
+    const ROOM: u64 = 64 << 20;
 
     #[test]
     fn images_come_in_order_and_within_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         // Two of them are larger than the limit; the fourth is not there.
-        let sizes: Vec<u64> =
-            (0..60).map(|i| if i % 40 == 5 { BYTES_IN_FLIGHT + 1 } else { (i % 7) << 20 }).collect();
+        let sizes: Vec<u64> = (0..60).map(|i| if i % 40 == 5 { ROOM + 1 } else { (i % 7) << 20 }).collect();
         let path = |i: usize| folder.path().join(i.to_string()).display().to_string();
         for (i, size) in sizes.iter().enumerate().filter(|(i, _)| *i != 3) {
             std::fs::File::create(path(i)).unwrap().set_len(*size).unwrap();
         }
         let items = (0..sizes.len()).map(|i| (i, (i % 10 != 9).then(|| path(i))));
-        let mut images = fetch(tidemill_io::runtime().unwrap(), items);
+        let mut images = fetch(tidemill_io::runtime().unwrap(), items, ROOM);
         for (i, size) in sizes.iter().enumerate() {
             images.ask();
             images.start();
-            assert!(images.in_flight <= BYTES_IN_FLIGHT || images.bodies.len() == 1);
+            assert!(images.in_flight <= ROOM || images.bodies.len() == 1);
             let (item, image) = images.next().unwrap();
             assert_eq!(item, i);
             match image {

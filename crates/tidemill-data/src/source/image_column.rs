@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use tokio::runtime::Runtime;
 
 use super::fetch::{Fetched, fetch, resolve};
-use super::{BATCH_BYTES, InputFile, SOURCE_ERROR};
+use super::{InputFile, SOURCE_ERROR};
 use crate::columns::is_binary;
 use crate::error::Result;
 
@@ -27,12 +27,14 @@ pub fn resolved(mut fields: Vec<Field>, image: &str) -> Vec<Field> {
     fields
 }
 
-/// Gives a batch as it was read with its images in place: in one piece, or in several if their images are large.
+/// Gives a batch as it was read with its images in place: in one piece, or in several of about `room` bytes if their
+/// images are large.
 pub fn resolve_images(
     runtime: &'static Runtime,
     file: &InputFile,
     batch: RecordBatch,
     image: &str,
+    room: u64,
 ) -> Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>> {
     let at = match batch.schema().index_of(image) {
         Ok(at) if !is_binary(batch.column(at).data_type()) => at,
@@ -48,10 +50,10 @@ pub fn resolve_images(
         let name = names.is_valid(row).then(|| names.value(row)).filter(|name| !name.is_empty());
         (row, name.map(|name| resolve(&uri, name)))
     });
-    let mut images = fetch(runtime, items);
+    let mut images = fetch(runtime, items, room);
     let mut start = 0;
     Ok(Box::new(std::iter::from_fn(move || {
-        let piece = Piece::fill(&mut images, &column.bytes)?;
+        let piece = Piece::fill(&mut images, &column.bytes, room)?;
         let rows = piece.rows;
         start += rows;
         let (images, errors) = piece.finish();
@@ -94,7 +96,7 @@ impl Inline {
 #[derive(Default)]
 struct Piece {
     rows: usize,
-    bytes: usize,
+    bytes: u64,
     images: LargeBinaryBuilder,
     errors: StringBuilder,
 }
@@ -104,9 +106,10 @@ impl Piece {
     fn fill(
         from: &mut impl Iterator<Item = (usize, Option<Fetched>)>,
         inline: &LargeBinaryArray,
+        enough: u64,
     ) -> Option<Self> {
         let mut piece = Self::default();
-        while piece.bytes < BATCH_BYTES {
+        while piece.bytes < enough {
             let Some((row, fetched)) = from.next() else { break };
             match fetched {
                 None => piece.push(inline.is_valid(row).then(|| inline.value(row)), None),
@@ -119,7 +122,7 @@ impl Piece {
 
     fn push(&mut self, image: Option<&[u8]>, error: Option<String>) {
         self.rows += 1;
-        self.bytes += image.map_or(0, <[u8]>::len);
+        self.bytes += image.map_or(0, <[u8]>::len) as u64;
         self.images.append_option(image);
         self.errors.append_option(error);
     }

@@ -11,16 +11,18 @@ use futures::{FutureExt, StreamExt, TryStreamExt};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader};
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
+use parquet::basic::Compression;
 use parquet::errors::ParquetError;
 use tidemill_io::{block_on, uri};
 
+use super::changed::explained;
 use super::image_column::{resolve_images, resolved};
 use super::list::list;
 use super::object::ObjectReader;
 use super::row_groups::RowGroups;
 use super::{
-    Batches, InputFile, InputUnit, SOURCE_ERROR, Source, Span, identified_schema, identify, key_name,
-    needed_columns, some_units,
+    BATCH_BYTES, Batches, InputFile, InputUnit, SOURCE_ERROR, Source, Span, identified_schema, identify,
+    key_name, needed_columns, some_units,
 };
 use crate::caption::config::CaptionConfig;
 use crate::columns::Place;
@@ -63,8 +65,13 @@ impl ParquetSource {
     async fn units_of(&self, file: &InputFile) -> Result<Vec<InputUnit>> {
         let footer = Footer::open(file).await?;
         footer.columns(&self.needed)?;
-        let unit = |rows| InputUnit { file: file.clone(), span: Span::Rows(rows) };
-        Ok(cut(&footer.row_groups(), self.rows_per_unit).into_iter().map(unit).collect())
+        let groups = footer.row_groups();
+        let unit = |rows: Range<u64>| {
+            let weights = footer.weights(&touched(&groups, &rows), &footer.mask(&self.needed));
+            let held = weights.into_iter().map(Weight::held).max().unwrap_or(0);
+            InputUnit { file: file.clone(), span: Span::Rows(rows), held }
+        };
+        Ok(cut(&groups, self.rows_per_unit).into_iter().map(unit).collect())
     }
 }
 
@@ -85,23 +92,29 @@ impl Source for ParquetSource {
         some_units(block_on(units)?, &self.files)
     }
 
-    fn read(&self, unit: &InputUnit) -> Result<Batches> {
-        Ok(Box::new(self.reader(unit, &self.needed)?))
+    fn read_within(&self, unit: &InputUnit, room: u64) -> Result<Batches> {
+        self.batches(unit, &self.needed, room)
     }
 
     fn read_without_images(&self, unit: &InputUnit) -> Result<Option<Batches>> {
         let others = self.needed.iter().filter(|(name, _)| *name != self.image);
-        let reader = self.reader(unit, &others.cloned().collect::<Vec<_>>())?;
-        Ok(Some(Box::new(reader)))
+        self.batches(unit, &others.cloned().collect::<Vec<_>>(), BATCH_BYTES).map(Some)
     }
 }
 
 impl ParquetSource {
-    fn reader(&self, unit: &InputUnit, needed: &[(String, String)]) -> Result<UnitReader> {
+    fn batches(&self, unit: &InputUnit, needed: &[(String, String)], room: u64) -> Result<Batches> {
+        let room = room.min(BATCH_BYTES);
+        let reader = self.reader(unit, needed, room).map(|reader| Box::new(reader) as Batches);
+        explained(&unit.file, reader)
+    }
+
+    fn reader(&self, unit: &InputUnit, needed: &[(String, String)], room: u64) -> Result<UnitReader> {
         let footer = block_on(Footer::open(&unit.file))?;
         let rows = unit.span.range();
         Ok(UnitReader {
-            groups: footer.row_groups_of(rows, needed, self.rows_per_batch)?,
+            groups: footer.row_groups_of(rows, needed, self.rows_per_batch, room)?,
+            room,
             batches: None,
             file: unit.file.clone(),
             image: self.image.clone(),
@@ -111,6 +124,35 @@ impl ParquetSource {
             pieces: Box::new(std::iter::empty()),
             given: rows.start,
         })
+    }
+}
+
+/// The row groups that a range of rows touches.
+fn touched(groups: &[Range<u64>], rows: &Range<u64>) -> Vec<usize> {
+    let touches = |group: &Range<u64>| group.start < rows.end && group.end > rows.start;
+    (0..groups.len()).filter(|&group| touches(&groups[group])).collect()
+}
+
+/// What the needed columns of a row group take.
+#[derive(Clone, Copy)]
+struct Weight {
+    rows: u64,
+    /// As they are stored.
+    stored: u64,
+    /// Without compression.
+    plain: u64,
+    /// Of these what cannot be read where it lies: a column with a dictionary, or compressed.
+    unpacked: u64,
+}
+
+impl Weight {
+    fn held(self) -> u64 {
+        self.stored.saturating_add(self.unpacked)
+    }
+
+    /// The rows of about `room` bytes.
+    fn rows_in(self, room: u64) -> u64 {
+        room.saturating_mul(self.rows).checked_div(self.plain).unwrap_or(u64::MAX)
     }
 }
 
@@ -178,28 +220,52 @@ impl<'a> Footer<'a> {
         fields.collect()
     }
 
-    /// The row groups of a row range, with the needed columns only.
+    /// The needed columns.
+    fn mask(&self, needed: &[(String, String)]) -> ProjectionMask {
+        let schema = self.metadata.schema();
+        let roots = (0..schema.fields().len())
+            .filter(|&i| needed.iter().any(|(name, _)| name == schema.field(i).name()));
+        ProjectionMask::roots(self.metadata.metadata().file_metadata().schema_descr(), roots)
+    }
+
+    /// What the columns of some row groups take.
+    fn weights(&self, groups: &[usize], columns: &ProjectionMask) -> Vec<Weight> {
+        // A damaged footer may claim any number.
+        let bytes = |claimed: i64| u64::try_from(claimed).unwrap_or(0);
+        let weight = |&group: &usize| {
+            let group = self.metadata.metadata().row_group(group);
+            let mut weight = Weight { rows: bytes(group.num_rows()), stored: 0, plain: 0, unpacked: 0 };
+            let needed = group.columns().iter().enumerate().filter(|(leaf, _)| columns.leaf_included(*leaf));
+            for (_, column) in needed {
+                let (stored, plain) = (bytes(column.compressed_size()), bytes(column.uncompressed_size()));
+                let as_it_lies = column.compression() == Compression::UNCOMPRESSED
+                    && column.dictionary_page_offset().is_none();
+                weight.stored = weight.stored.saturating_add(stored);
+                weight.plain = weight.plain.saturating_add(plain);
+                weight.unpacked = weight.unpacked.saturating_add(if as_it_lies { 0 } else { plain });
+            }
+            weight
+        };
+        groups.iter().map(weight).collect()
+    }
+
+    /// The row groups of a row range, with the needed columns only, to be read as batches of so many rows, or of
+    /// about `room` bytes.
     fn row_groups_of(
         self,
         rows: &Range<u64>,
         needed: &[(String, String)],
         batch_rows: usize,
+        room: u64,
     ) -> Result<RowGroups> {
         let groups = self.row_groups();
-        let touched: Vec<usize> =
-            (0..groups.len()).filter(|&g| groups[g].start < rows.end && groups[g].end > rows.start).collect();
+        let touched = touched(&groups, rows);
         let skipped = touched.first().map_or(0, |&g| rows.start.saturating_sub(groups[g].start));
-        let schema = self.metadata.schema().clone();
-        let roots = (0..schema.fields().len())
-            .filter(|&i| needed.iter().any(|(name, _)| name == schema.field(i).name()));
-        let metadata = self.metadata.metadata().clone();
-        let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), roots);
-        let size = |group: &usize| {
-            let columns = metadata.row_group(*group).columns().iter().enumerate();
-            let needed = columns.filter(|(leaf, _)| mask.leaf_included(*leaf));
-            needed.map(|(_, column)| u64::try_from(column.compressed_size()).unwrap_or(0)).sum()
-        };
-        let sizes = touched.iter().map(size).collect();
+        let mask = self.mask(needed);
+        let weights = self.weights(&touched, &mask);
+        let sizes = weights.iter().map(|weight| weight.stored).collect();
+        let fit = weights.iter().map(|weight| weight.rows_in(room)).min().unwrap_or(1);
+        let batch_rows = usize::try_from(fit).unwrap_or(usize::MAX).clamp(1, batch_rows);
         let stream = ParquetRecordBatchStreamBuilder::new_with_metadata(self.reader, self.metadata)
             .with_projection(mask)
             .with_row_groups(touched)
@@ -208,7 +274,7 @@ impl<'a> Footer<'a> {
             .with_batch_size(batch_rows)
             .build()
             .map_err(|e| unreadable(self.file, e))?;
-        RowGroups::new(stream, sizes)
+        RowGroups::new(stream, sizes, room)
     }
 }
 
@@ -218,6 +284,8 @@ struct UnitReader {
     /// What is left of the row group in hand.
     batches: Option<ParquetRecordBatchReader>,
     file: InputFile,
+    /// Bytes of a batch with its images.
+    room: u64,
     image: String,
     schema: SchemaRef,
     /// The next row to read.
@@ -244,7 +312,7 @@ impl UnitReader {
             let batch = catch_unwind(AssertUnwindSafe(|| self.read())).unwrap_or_else(|_| Err(gave_up()));
             let batch = batch.map_err(|e| unreadable(&self.file, e))?;
             self.row += batch.num_rows() as u64;
-            self.pieces = resolve_images(tidemill_io::runtime()?, &self.file, batch, &self.image)?;
+            self.pieces = resolve_images(tidemill_io::runtime()?, &self.file, batch, &self.image, self.room)?;
         }
     }
 

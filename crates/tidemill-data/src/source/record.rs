@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::{BATCH_BYTES, Batches, InputFile, SOURCE_ERROR, identified_schema, key_name};
+use super::{Batches, InputFile, SOURCE_ERROR, identified_schema, key_name};
 use super::{InputUnit, sample_id};
 use crate::config::{FilterConfig, SourceConfig};
 use crate::error::Result;
@@ -98,19 +98,20 @@ impl Table {
         self.schema.clone()
     }
 
-    /// The records of a unit as batches of at most the configured rows, and not much more than [`BATCH_BYTES`].
+    /// The records of a unit as batches of at most the configured rows, and not much more than `room` bytes.
     pub fn batches(
         self: Arc<Self>,
         unit: &InputUnit,
+        room: u64,
         mut records: impl Iterator<Item = Result<Record>> + Send + 'static,
     ) -> Batches {
         let file = unit.file.clone();
         Box::new(std::iter::from_fn(move || {
             let (mut rows, mut bytes) = (Vec::new(), 0);
-            while rows.len() < self.rows_per_batch && bytes < BATCH_BYTES {
+            while rows.len() < self.rows_per_batch && bytes < room {
                 match records.next() {
                     Some(Ok(record)) => {
-                        bytes += record.bytes();
+                        bytes += record.bytes() as u64;
                         rows.push(record);
                     }
                     Some(Err(error)) => return Some(Err(error)),

@@ -1,11 +1,13 @@
 //! Every source but Parquet: a container's parser gives [`Record`]s, images that they only name are fetched, and the
 //! records become batches.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use tokio::runtime::Runtime;
 
+use super::changed::explained;
 use super::csv::CsvRecords;
 use super::image_folder::{self, FILE_NAME, METADATA};
 use super::jsonl::{self, JsonLines};
@@ -13,7 +15,7 @@ use super::list::list;
 use super::record::{Record, Table, text};
 use super::stream::{Failure, ObjectStream};
 use super::webdataset::Samples;
-use super::{Batches, InputFile, InputUnit, Source, Span, fetch, needed_columns, some_units};
+use super::{BATCH_BYTES, Batches, InputFile, InputUnit, Source, Span, fetch, needed_columns, some_units};
 use crate::caption::config::CaptionConfig;
 use crate::config::{FilterConfig, Format, SourceConfig};
 use crate::error::{Error, Result};
@@ -66,13 +68,13 @@ impl RecordSource {
             runtime,
         };
         if let (Format::Csv, Some(first)) = (config.format, source.files.first()) {
-            source.csv(first, source.stream(first, 0, 0)?)?;
+            source.csv(first, source.stream(first, 0..0, BATCH_BYTES)?)?;
         }
         Ok(source)
     }
 
-    fn stream(&self, file: &InputFile, start: u64, wanted: u64) -> Result<ObjectStream> {
-        ObjectStream::open(self.runtime, file, start, wanted)
+    fn stream(&self, file: &InputFile, wanted: Range<u64>, room: u64) -> Result<ObjectStream> {
+        ObjectStream::open(self.runtime, file, wanted, room)
     }
 
     fn csv(&self, file: &InputFile, stream: ObjectStream) -> Result<CsvRecords<ObjectStream>> {
@@ -92,9 +94,9 @@ impl RecordSource {
     }
 
     /// The records, their images named if the container does not hold them.
-    fn records(&self, unit: &InputUnit) -> Result<(Records, Failure)> {
+    fn records(&self, unit: &InputUnit, room: u64) -> Result<(Records, Failure)> {
         let (file, span) = (&unit.file, unit.span.range().clone());
-        let stream = self.stream(file, jsonl::first_byte(&span), span.end)?;
+        let stream = self.stream(file, jsonl::first_byte(&span)..span.end, room)?;
         let failure = stream.failure();
         let records: Records = match self.format {
             Format::Csv => Box::new(self.csv(file, stream)?),
@@ -122,7 +124,7 @@ impl Source for RecordSource {
     fn units(&self) -> Result<Vec<InputUnit>> {
         let mut units = Vec::new();
         for file in &self.files {
-            let unit = |range| InputUnit { file: file.clone(), span: Span::Bytes(range) };
+            let unit = |range| InputUnit { file: file.clone(), span: Span::Bytes(range), held: 0 };
             match self.format {
                 Format::Jsonl => units.extend(jsonl::cut(file.size, self.rows_per_unit).map(unit)),
                 _ => units.push(unit(0..file.size)),
@@ -131,13 +133,22 @@ impl Source for RecordSource {
         some_units(units, &self.files)
     }
 
-    fn read(&self, unit: &InputUnit) -> Result<Batches> {
-        let (records, failure) = self.records(unit)?;
+    fn read_within(&self, unit: &InputUnit, room: u64) -> Result<Batches> {
+        explained(&unit.file, self.batches(unit, room.min(BATCH_BYTES)))
+    }
+}
+
+impl RecordSource {
+    fn batches(&self, unit: &InputUnit, room: u64) -> Result<Batches> {
+        // What is read ahead are the container's bytes, and the images where it only names them.
+        let inside = self.format == Format::WebDataset;
+        let container = if inside { room } else { room / 8 };
+        let (records, failure) = self.records(unit, container)?;
         let file = unit.file.clone();
         // What a parser takes for the end of a file may be the end of the network.
         let records = records.map(move |record| failure.error(&file).map_or(Ok(record), Err));
-        if self.format == Format::WebDataset {
-            return Ok(self.table.clone().batches(unit, records));
+        if inside {
+            return Ok(self.table.clone().batches(unit, room, records));
         }
         let (field, file) = (self.image.clone(), unit.file.uri.clone());
         let named = records.map(move |record| match record {
@@ -147,9 +158,9 @@ impl Source for RecordSource {
             }
             error => (error, None),
         });
-        let fetched = fetch::fetch(self.runtime, named);
+        let fetched = fetch::fetch(self.runtime, named, room - container);
         let records = fetched.map(|(record, image)| record.map(|record| with_image(record, image)));
-        Ok(self.table.clone().batches(unit, records))
+        Ok(self.table.clone().batches(unit, room, records))
     }
 }
 

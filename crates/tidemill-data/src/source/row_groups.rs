@@ -11,11 +11,6 @@ use tokio::runtime::Runtime;
 
 use super::object::ObjectReader;
 
-/// Most bytes fetched ahead for one unit being read: the needed column chunks of the next row group, compressed. A
-/// larger row group is fetched when it is its turn, for holding two of that size costs more than waiting gains. So a
-/// unit being read holds one row group, whatever its size, and at most so many bytes more.
-const AHEAD: u64 = 64 << 20;
-
 type Stream = ParquetRecordBatchStream<ObjectReader>;
 
 /// What a fetch comes back with; the stream goes on to the row group after.
@@ -27,6 +22,10 @@ pub struct RowGroups {
     next: Next,
     /// Compressed bytes of the needed columns of each row group that is not `next` yet.
     sizes: IntoIter<u64>,
+    /// Most bytes fetched ahead: the needed column chunks of the next row group, compressed. A larger row group is
+    /// fetched when it is its turn, for holding two of that size costs more than waiting gains. So a unit being read
+    /// holds one row group, whatever its size, and at most so many bytes more.
+    ahead: u64,
 }
 
 enum Next {
@@ -39,10 +38,11 @@ enum Next {
 }
 
 impl RowGroups {
-    /// The row groups of a stream, whose needed columns have these sizes.
-    pub fn new(stream: Stream, sizes: Vec<u64>) -> crate::Result<Self> {
+    /// The row groups of a stream, whose needed columns have these sizes; the next one is fetched ahead if it has no
+    /// more than `ahead` bytes.
+    pub fn new(stream: Stream, sizes: Vec<u64>, ahead: u64) -> crate::Result<Self> {
         let runtime = tidemill_io::runtime()?;
-        let mut groups = Self { runtime, next: Next::Over, sizes: sizes.into_iter() };
+        let mut groups = Self { runtime, next: Next::Over, sizes: sizes.into_iter(), ahead };
         groups.prepare(stream);
         Ok(groups)
     }
@@ -63,7 +63,7 @@ impl RowGroups {
     /// Starts to fetch the stream's next row group, if it is small enough.
     fn prepare(&mut self, stream: Stream) {
         self.next = match self.sizes.next() {
-            Some(size) if size <= AHEAD => {
+            Some(size) if size <= self.ahead => {
                 let (fetch, fetched) = fetch(stream).remote_handle();
                 self.runtime.spawn(fetch);
                 Next::Coming(fetched)

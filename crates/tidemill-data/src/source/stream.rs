@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Buf, Bytes};
@@ -15,13 +16,13 @@ use tokio::task::JoinHandle;
 use super::InputFile;
 use crate::error::{Error, Result};
 
-/// Bytes fetched at once.
+/// Most bytes fetched at once.
 const CHUNK: u64 = 4 << 20;
 
-/// Bytes fetched at once where reading may end any moment.
+/// Bytes fetched at once where reading may end any moment, and the least otherwise.
 const LAST_CHUNK: u64 = 64 << 10;
 
-/// Chunks asked for ahead of the reader. With the one being read, an open object holds (1 + `AHEAD`) x `CHUNK` bytes.
+/// Chunks asked for ahead of the reader. With the one being read, an open object holds 1 + `AHEAD` chunks.
 const AHEAD: usize = 2;
 
 /// Set once the object could not be fetched any further, in contrast to what is wrong with its content: parsers see
@@ -47,24 +48,28 @@ pub struct ObjectStream {
     /// Chunks below this offset are asked for ahead of time.
     wanted: u64,
     size: u64,
+    /// Bytes fetched at once.
+    chunk: u64,
     coming: VecDeque<JoinHandle<object_store::Result<Bytes>>>,
     current: Bytes,
     failure: Failure,
 }
 
 impl ObjectStream {
-    /// Starts reading at `start`. Everything up to `wanted` will certainly be read, what is behind it perhaps.
+    /// Starts reading where `wanted` starts. All of it will certainly be read, what is behind it perhaps. Holds no more
+    /// than `room` bytes at a time, but for very little room.
     ///
     /// # Errors
     /// If the URI cannot be understood.
-    pub fn open(runtime: &'static Runtime, file: &InputFile, start: u64, wanted: u64) -> Result<Self> {
+    pub fn open(runtime: &'static Runtime, file: &InputFile, wanted: Range<u64>, room: u64) -> Result<Self> {
         let location = uri::parse(&file.uri)?;
         Ok(Self {
             path: location.key()?,
             store: location.store,
             runtime,
-            next: start,
-            wanted,
+            next: wanted.start,
+            wanted: wanted.end,
+            chunk: (room / (1 + AHEAD as u64)).clamp(LAST_CHUNK, CHUNK),
             size: file.size,
             coming: VecDeque::new(),
             current: Bytes::new(),
@@ -83,7 +88,7 @@ impl ObjectStream {
             && (self.next < self.wanted || self.coming.is_empty())
         {
             let end = match self.next < self.wanted {
-                true => (self.next + CHUNK).min(self.wanted),
+                true => (self.next + self.chunk).min(self.wanted),
                 false => self.next + LAST_CHUNK,
             };
             let range = self.next..end.min(self.size);

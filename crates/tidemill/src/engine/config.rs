@@ -22,7 +22,8 @@ pub struct EngineConfig {
     /// Where the models run: `auto` (every GPU, else the CPU), `cpu`, `cuda` (every GPU) or `cuda:1`.
     pub device: String,
     /// What the batches in flight may take together, as `"4 GiB"` or in bytes: as read, prepared, encoded and waiting.
-    /// Models and libraries come on top. Half of the machine's memory, and at least 1 GiB, if not given.
+    /// Models, libraries and one unpacked image per worker come on top. Half of the machine's memory, and at least 1 GiB,
+    /// if not given.
     #[serde(deserialize_with = "memory")]
     pub memory: Option<ByteSize>,
     /// The run stops when more than this share of the rows read is unreadable. Judged from 1,000 rows on, or when all

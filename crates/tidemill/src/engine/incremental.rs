@@ -33,19 +33,19 @@ impl Source for Incremental<'_> {
         self.source.units()
     }
 
-    fn read(&self, unit: &InputUnit) -> tidemill_data::Result<Batches> {
+    fn read_within(&self, unit: &InputUnit, room: u64) -> tidemill_data::Result<Batches> {
         let known = self.sink.known(unit).map_err(|e| Error::Read {
             file: unit.file.uri.clone(),
             problem: format!("what the dataset knows of it cannot be read: {e}"),
         })?;
-        let Some(known) = known else { return self.source.read(unit) };
+        let Some(known) = known else { return self.source.read_within(unit, room) };
         if let Some(batches) = self.source.read_without_images(unit)? {
             let batches = with_known(batches, known.clone()).collect::<Result<Vec<_>, _>>()?;
             if !self.need_images(&batches)? {
                 return Ok(Box::new(batches.into_iter().map(Ok)));
             }
         }
-        Ok(Box::new(with_known(self.source.read(unit)?, known)))
+        Ok(Box::new(with_known(self.source.read_within(unit, room)?, known)))
     }
 }
 

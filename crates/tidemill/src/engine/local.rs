@@ -14,7 +14,7 @@ use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
 use tidemill_store::Counts;
 
-use super::budget::{self, Budget, Memory};
+use super::budget::{self, Budget, Memory, Plan};
 use super::lane::{self, Line};
 use super::meter::{Meter, Reading, Utilisation};
 use super::pool::{self, Gate};
@@ -37,7 +37,8 @@ pub struct Local<'a> {
     pub sink: &'a dyn Sink,
     /// Kept rows in one encode batch.
     pub batch_size: usize,
-    /// Threads that read ahead; at least one per encoder.
+    /// Threads that read ahead; at least one per encoder, and fewer where units hold so much that the memory would not
+    /// suffice.
     pub readers: usize,
     /// The least and the most threads that prepare.
     pub workers: (usize, usize),
@@ -144,12 +145,11 @@ impl<'a> Local<'a> {
     /// Runs the stages over the units and commits each.
     ///
     /// # Errors
-    /// Too little memory for the batches of all encoders; the first error of any stage; too many unreadable rows; a
+    /// Too little memory for the batches of all encoders or for a row group; the first error of any stage; too many unreadable rows; a
     /// signal. Units committed by then stay committed.
     pub fn run(mut self, units: &[InputUnit], progress: &'a Progress) -> Result<Summary> {
         let encoders = std::mem::take(&mut self.encode);
-        let readers = self.readers.max(encoders.len());
-        let shared = self.share(units.len(), readers, &encoders, progress)?;
+        let shared = self.share(units, &encoders, progress)?;
         std::thread::scope(|scope| {
             let (jobs, inbox) = bounded(self.workers.1);
             let (opened, to_read) = unbounded();
@@ -159,7 +159,7 @@ impl<'a> Local<'a> {
                 let (shared, inbox) = (&shared, inbox.clone());
                 threads.push(spawn(scope, "prepare", shared, move || pool::work(shared, worker, &inbox)));
             }
-            for _ in 0..readers {
+            for _ in 0..shared.budget.plan().readers {
                 let (shared, to_read) = (&shared, to_read.clone());
                 threads.push(spawn(scope, "read", shared, move || read::read(shared, &to_read)));
             }
@@ -185,20 +185,29 @@ impl<'a> Local<'a> {
 
     fn share(
         &self,
-        units: usize,
-        readers: usize,
+        units: &[InputUnit],
         encoders: &[Box<dyn Stage>],
         progress: &'a Progress,
     ) -> Result<Shared<'a>> {
         let lanes = encoders.len();
         let encoded = encoders.iter().map(|stage| stage.row_bytes()).max().unwrap_or(0);
         let row_bytes = self.prepare.row_bytes() + encoded;
-        let least = budget::least((lanes * lane::least_rows(self.batch_size)) as u64 * row_bytes);
-        if self.memory < least {
-            return Err(Error::Memory { given: ByteSize(self.memory), least: ByteSize(least), lanes });
-        }
-        // A unit that was read early may wait for its turn while its reader reads another.
-        let budget = Budget::new(self.memory, 2 * readers);
+        let working = (lanes * lane::least_rows(self.batch_size)) as u64 * row_bytes;
+        let heaviest = units.iter().max_by_key(|unit| unit.held);
+        let held = heaviest.map_or(0, |unit| unit.held);
+        let Some(plan) = Plan::new(self.memory, working, held, self.readers.max(lanes)) else {
+            let (given, least) = (ByteSize(self.memory), budget::least(working, 0));
+            return Err(match heaviest {
+                Some(unit) if self.memory >= least => Error::RowGroup {
+                    given,
+                    least: ByteSize::mib(budget::least(working, held).div_ceil(1 << 20)),
+                    held: ByteSize(held),
+                    file: unit.file.uri.clone(),
+                },
+                _ => Error::Memory { given, least: ByteSize(least), lanes },
+            });
+        };
+        let (budget, readers) = (Budget::new(self.memory, plan), plan.readers);
         Ok(Shared {
             source: self.source,
             prepare_stage: self.prepare,
@@ -215,7 +224,7 @@ impl<'a> Local<'a> {
             encode: Meter::new("encode", lanes),
             write: Meter::new("write", lanes),
             max_bad_fraction: self.max_bad_fraction,
-            tally: Mutex::new(Tally { total: units, before: self.before.clone(), ..Tally::default() }),
+            tally: Mutex::new(Tally { total: units.len(), before: self.before.clone(), ..Tally::default() }),
             stop: self.stop,
             start: Instant::now(),
             failed: AtomicBool::new(false),

@@ -37,7 +37,9 @@ pub(super) fn read(shared: &Shared<'_>, units: &Receiver<Opened>) -> Result<()> 
 
 fn read_unit(shared: &Shared<'_>, opened: &Opened) -> Result<ControlFlow<()>> {
     let Opened { unit, share, to } = opened;
-    let mut batches = shared.read.time(|| shared.source.read(unit))?;
+    let Some(_held) = shared.budget.reader(unit.held) else { return Ok(ControlFlow::Break(())) };
+    let room = shared.budget.plan().room;
+    let mut batches = shared.read.time(|| shared.source.read_within(unit, room))?;
     let mut largest = 0;
     // The next batch will hardly be larger than those before.
     while let Some(permit) = share.take(largest) {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tch::Device;
 use tidemill_data::source::{self, Source};
 use tidemill_data::{InputUnit, Prepare};
-use tidemill_store::Dataset;
+use tidemill_store::{Dataset, Writer};
 
 use crate::encode::Encode;
 use crate::engine::dataset::DatasetSink;
@@ -51,6 +51,7 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     run.check_models()?;
     let source =
         source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
+    Writer::check(&run.dataset())?;
     let units = source.units().map_err(|e| run.locate(e))?;
     let prepare = run.prepare()?;
     let encode = Encode::load(&run.models()?, &run.file.encode, devices(run)?[0])?;

@@ -3,8 +3,10 @@
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tidemill_store::Dataset;
 
 /// The quickstart's tiny models.
 pub fn assets() -> PathBuf {
@@ -25,8 +27,12 @@ pub fn tidemill(args: &[&str]) -> Output {
 
 /// Runs the binary with `--json` and gives the exit code and the last line of stdout.
 pub fn tidemill_json(args: &[&str]) -> (i32, Value) {
-    let output = tidemill(&[args, &["--json"]].concat());
-    let stdout = String::from_utf8(output.stdout).unwrap();
+    json(&tidemill(&[args, &["--json"]].concat()))
+}
+
+/// The exit code and the last line of stdout of a command that was given `--json`.
+pub fn json(output: &Output) -> (i32, Value) {
+    let stdout = String::from_utf8_lossy(&output.stdout);
     let last = stdout.lines().last().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)));
     (output.status.code().unwrap(), serde_json::from_str(last).unwrap())
 }
@@ -76,6 +82,32 @@ device = "cpu"
     );
     std::fs::write(&run, text).unwrap();
     run.display().to_string()
+}
+
+/// Digest of what the dataset of a run's output holds, with the counts checked and every checksum verified.
+pub fn digest(output: &str, rows: usize) -> String {
+    let dataset = Dataset::open(&format!("{output}/dataset")).unwrap();
+    let counts = dataset.totals().rows;
+    assert_eq!(counts.read, rows as u64);
+    assert!(counts.add_up() && dataset.verify(|_| ()).damaged.is_empty());
+    dataset.manifest().digest()
+}
+
+/// The unit's name of each commit in a dataset's folder.
+pub fn commits(output: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(output.join("dataset/commits")).into_iter().flatten();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    // A put in the making has a name of its own.
+    names.filter(|name| name.ends_with(".json")).collect()
+}
+
+/// Waits until something is so, for two minutes at most.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(120), "{what}: not within two minutes");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Every file below a folder, by its path there, with its content.

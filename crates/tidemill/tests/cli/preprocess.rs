@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use crate::common::{command, files, tidemill_json, world};
+use crate::common::{command, commits, files, tidemill_json, wait_until, world};
 use serde_json::Value;
 use tidemill_store::{Bucket, Dataset, Split};
 
@@ -113,17 +112,10 @@ fn bytes_do_not_depend_on_workers_and_memory() {
 fn a_killed_run_goes_on_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let run = world(folder.path(), 1024);
-    let commits = folder.path().join("out/dataset/commits");
-    // A put in the making has a name of its own.
-    let names = || files(&commits).into_iter().map(|(name, _)| name);
-    let committed = || names().filter(|name| name.ends_with(".json")).collect::<Vec<_>>();
+    let committed = || commits(&folder.path().join("out"));
     let mut child =
         command(&["preprocess", &run]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let start = Instant::now();
-    while committed().len() < 2 && child.try_wait().unwrap().is_none() {
-        assert!(start.elapsed() < Duration::from_secs(120), "no unit was committed");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    wait_until("two commits", || committed().len() >= 2 || child.try_wait().unwrap().is_some());
     child.kill().unwrap();
     child.wait().unwrap();
     let before = committed();
@@ -147,17 +139,12 @@ fn a_killed_run_goes_on_where_it_stopped() {
 fn sigterm_stops_after_the_current_unit() {
     let folder = tempfile::tempdir().unwrap();
     let run = world(folder.path(), 2048);
-    let commits = folder.path().join("out/dataset/commits");
     let child = command(&["preprocess", &run, "--json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let start = Instant::now();
-    while files(&commits).is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(120), "no unit was committed");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    wait_until("a commit", || !commits(&folder.path().join("out")).is_empty());
     let killed =
         std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());

@@ -44,7 +44,7 @@ impl Work {
 /// The unit of the file `file` with these rows.
 pub fn unit(file: usize, rows: Range<u64>) -> InputUnit {
     let (uri, identity) = (format!("{file:03}"), file.to_string());
-    InputUnit { file: InputFile { uri, size: 0, identity }, span: Span::Rows(rows) }
+    InputUnit { file: InputFile { uri, size: 0, identity }, span: Span::Rows(rows), held: 0 }
 }
 
 fn rows_of(unit: &InputUnit) -> Range<u64> {
@@ -91,7 +91,7 @@ impl Source for Rows {
         Ok(Vec::new())
     }
 
-    fn read(&self, unit: &InputUnit) -> tidemill_data::Result<Batches> {
+    fn read_within(&self, unit: &InputUnit, _room: u64) -> tidemill_data::Result<Batches> {
         let (rows, schema) = (rows_of(unit), self.schema());
         let Self { rows_per_batch, bytes_per_row, work, fails_at, .. } = *self;
         let read = self.read.clone();

@@ -21,11 +21,11 @@ const MOST_ROWS: u64 = 1_000_000;
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Examples:\n  tidemill inspect runs/quickstart/dataset\n  tidemill inspect data/scenes\n  \
-    tidemill inspect runs/quickstart/dataset --list rejected --reason min_side\n  \
+    tidemill inspect s3://bucket/run/dataset\n  tidemill inspect runs/quickstart/dataset --list rejected --reason min_side\n  \
     tidemill inspect run.toml --sheet rows.png --seed 7"
 )]
 pub struct Args {
-    /// A dataset's folder, a run file (its dataset is looked at), a Parquet file, or a folder of them.
+    /// A dataset's folder or URI, a run file (its dataset is looked at), a Parquet file, or a folder of them.
     pub path: PathBuf,
     /// List the rows of a dataset that are not used: key, source file and row, reason.
     #[arg(long, value_enum, value_name = "STATUS")]
@@ -69,8 +69,9 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
             "--sheet draws from the source; give the run file that names it".into(),
         ));
     }
-    match args.path.join("dataset.json").is_file() {
-        true => dataset::inspect(&args.path.display().to_string(), None, args, reporter),
+    let path = args.path.to_string_lossy();
+    match path.contains("://") || args.path.join("dataset.json").is_file() {
+        true => dataset::inspect(&path, None, args, reporter),
         false if args.list.is_some() => Err(Error::Arguments(
             "--list is about a dataset's rows; give a dataset's folder or a run file".into(),
         )),

@@ -1,0 +1,277 @@
+//! Bad surroundings, for real: a disk that is full, folders and files without permission, source files that vanish or
+//! shrink while they are read. Each is told in one message that says what to do, and when that is done, the same
+//! command ends with the dataset of an undisturbed run.
+#![cfg(target_os = "linux")]
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::common::{assets, command, commits, digest, files, json, wait_until, world};
+use crate::pairs::{draw, run_file, tar};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_tidemill");
+
+/// Arguments of a run into `output`; the bytes of tensors depend on the number of threads.
+fn arguments(run: &str, output: &Path) -> Vec<String> {
+    let output = format!("output={}", output.display());
+    let arguments = ["preprocess", run, "--json", "--set", "engine.encode.threads=1", "--set", &output];
+    arguments.map(str::to_owned).into()
+}
+
+/// Starts a run into `output`.
+fn start(run: &str, output: &Path) -> Child {
+    let arguments = arguments(run, output);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Runs into `output` to the end, which must be good.
+fn finish(run: &str, output: &Path) -> Value {
+    let (code, result) = json(&start(run, output).wait_with_output().unwrap());
+    assert_eq!(code, 0, "{result}");
+    result
+}
+
+/// The exit code and the one message of a run that failed.
+fn failure(output: &Output) -> (i32, String) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error")).collect();
+    let (code, result) = json(output);
+    let message = result["error"]["message"].as_str().unwrap_or_else(|| panic!("{result}")).to_owned();
+    assert_eq!(errors.len(), 1, "{stderr}");
+    (code, message)
+}
+
+fn assert_says(message: &str, parts: &[&str]) {
+    println!("{message}");
+    assert!(parts.iter().all(|part| message.contains(part)), "{parts:?}: {message}");
+}
+
+/// Units that this run has done, and all there are.
+fn units(result: &Value) -> (usize, usize) {
+    let units = |name: &str| result["units"][name].as_u64().unwrap() as usize;
+    (units("done"), units("total"))
+}
+
+/// A command that gives another one mounts of its own; none where the system allows no one to do so.
+fn unshare() -> Option<Command> {
+    let ways: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
+    let works = |way: &&&[&str]| {
+        let mount =
+            Command::new("unshare").args(**way).args(["mount", "-t", "tmpfs", "tmpfs", "/tmp"]).output();
+        mount.is_ok_and(|output| output.status.success())
+    };
+    let way = ways.iter().find(works)?;
+    let mut command = Command::new("unshare");
+    command.args(*way);
+    Some(command)
+}
+
+/// Runs a command ($4 and on) on a disk ($1) of so many bytes ($2), looks at what is committed, makes room and runs it
+/// again. What came of it lies in $3.
+const ON_A_SMALL_DISK: &str = r#"
+disk=$1 bytes=$2 results=$3
+shift 3
+mount -t tmpfs -o "size=$bytes" tmpfs "$disk" || exit 1
+"$@" >"$results/full.out" 2>"$results/full.err"
+echo $? >"$results/full.code"
+cp -r "$disk/out" "$results/full"
+mount -o remount,size=1g "$disk" || exit 1
+"$@" >"$results/again.out" 2>"$results/again.err"
+echo $? >"$results/again.code"
+cp -r "$disk/out" "$results/again"
+"#;
+
+#[test]
+fn a_full_disk_is_told_and_with_room_the_run_goes_on() {
+    let Some(mut unshare) = unshare() else {
+        eprintln!("skipped: neither root nor a user may mount a tmpfs here (unshare --mount)");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let run = world(folder.path(), 512);
+    finish(&run, &at("whole"));
+
+    // Half of what the dataset needs, in whole pages.
+    let pages: u64 = files(&at("whole")).iter().map(|(_, bytes)| bytes.len().div_ceil(4096) as u64).sum();
+    let disk = at("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let status = unshare
+        .args(["sh", "-c", ON_A_SMALL_DISK, "sh"])
+        .args([&disk, &PathBuf::from((pages * 4096 / 2).to_string()), folder.path()])
+        .arg(BINARY)
+        .args(arguments(&run, &disk.join("out")))
+        .env("NO_COLOR", "1")
+        .status();
+    assert!(status.unwrap().success());
+    let output = |name: &str| {
+        let read = |what: &str| std::fs::read(at(&format!("{name}.{what}"))).unwrap();
+        let code: i32 = String::from_utf8(read("code")).unwrap().trim().parse().unwrap();
+        // As a process's status has it.
+        let status = std::os::unix::process::ExitStatusExt::from_raw(code << 8);
+        Output { status, stdout: read("out"), stderr: read("err") }
+    };
+
+    let (code, message) = failure(&output("full"));
+    assert_eq!(code, 1, "{message}");
+    assert_says(
+        &message,
+        &["cannot write", disk.to_str().unwrap(), "free some space", "run the same command again"],
+    );
+    let committed = commits(&at("full"));
+    let (code, again) = json(&output("again"));
+    assert_eq!(code, 0, "{again}");
+    let (done, total) = units(&again);
+    assert!(!committed.is_empty() && done < total, "nothing was committed before the disk was full");
+    assert_eq!(done + committed.len(), total, "what was committed counts");
+    assert_eq!(
+        digest(&at("again").display().to_string(), 512),
+        digest(&at("whole").display().to_string(), 512)
+    );
+}
+
+/// A command that permissions hold for; as root it goes without the right to pass over them. None where it cannot.
+fn without_privileges(arguments: &[&str]) -> Option<Command> {
+    let plain = |program: &str| Command::new(program);
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        let mut command = plain(arguments[0]);
+        command.args(&arguments[1..]);
+        return Some(command);
+    }
+    let capabilities = "-dac_override,-dac_read_search";
+    let without = |arguments: &[&str]| {
+        let mut command = plain("setpriv");
+        command.args(["--bounding-set", capabilities, "--inh-caps", capabilities]).args(arguments);
+        command
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (secret, open) = (folder.path().join("secret"), folder.path().join("open"));
+    for path in [&secret, &open] {
+        std::fs::write(path, "x").unwrap();
+    }
+    std::fs::set_permissions(&secret, Permissions::from_mode(0)).unwrap();
+    let reads =
+        |path: &Path| without(&["cat", path.to_str().unwrap()]).output().is_ok_and(|o| o.status.success());
+    (reads(&open) && !reads(&secret)).then(|| without(arguments))
+}
+
+/// Runs a command while a file or folder has another mode.
+fn with_mode(path: &Path, mode: u32, mut command: Command) -> Output {
+    let before = std::fs::metadata(path).unwrap().permissions();
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let output = command.env("NO_COLOR", "1").output();
+    std::fs::set_permissions(path, before).unwrap();
+    output.unwrap()
+}
+
+/// Copies the models and spoils the weights of the VAE, so that a run fails as soon as it loads them.
+fn spoilt_models(to: &Path) {
+    let weights = "vae/diffusion_pytorch_model.safetensors";
+    for (name, bytes) in files(&assets()) {
+        let path = to.join(&name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, if name == weights { b"spoilt" } else { &bytes[..] }).unwrap();
+    }
+    assert!(to.join(weights).is_file());
+}
+
+#[test]
+fn missing_permissions_are_told_before_models_are_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let run = world(folder.path(), 64);
+    spoilt_models(&at("models"));
+    let models = format!("models.path={}", at("models").display());
+    let arguments = [vec![BINARY.to_owned()], arguments(&run, &at("there/out"))].concat();
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    arguments.extend(["--set", &models]);
+    let command = || without_privileges(&arguments);
+    if command().is_none() {
+        eprintln!("skipped: this is root, and setpriv cannot take its capabilities away");
+        return;
+    }
+    let (there, pairs) = (at("there"), at("pairs"));
+    std::fs::create_dir(&there).unwrap();
+    let file = pairs.join("scenes-00001.parquet");
+    let cases = [
+        (&there, 0o555, ["cannot write", there.to_str().unwrap(), "this user may not do that"]),
+        (&file, 0o000, ["cannot read", file.to_str().unwrap(), "this user may not do that"]),
+        (&pairs, 0o000, ["cannot list", pairs.to_str().unwrap(), "this user may not do that"]),
+    ];
+    for (path, mode, expected) in cases {
+        let (code, message) = failure(&with_mode(path, mode, command().unwrap()));
+        assert_eq!(code, 1, "{message}");
+        assert_says(&message, &expected);
+    }
+    // With all permissions it is the models' turn.
+    let (_, message) = failure(&command().unwrap().output().unwrap());
+    assert!(message.contains("vae"), "{message}");
+
+    // A dataset that may only be read: there is something to do, and nowhere to put it.
+    finish(&run, &there.join("out"));
+    let dataset = there.join("out/dataset");
+    let (code, message) = failure(&with_mode(&dataset, 0o555, command().unwrap()));
+    assert_eq!(code, 1, "{message}");
+    assert_says(&message, &["cannot write", dataset.to_str().unwrap(), "this user may not do that"]);
+}
+
+/// Starts a run, spoils a file whose turn is late as soon as there is a commit, and mends it when the run has failed;
+/// then the run goes on and is compared with one that was not disturbed.
+fn spoil(folder: &Path, run: &str, file: &Path, rows: usize, spoil: fn(&Path), expected: &str) {
+    let (whole, out) = (folder.join("whole"), folder.join("spoilt"));
+    finish(run, &whole);
+    let bytes = std::fs::read(file).unwrap();
+    let mut child = start(run, &out);
+    wait_until("a commit", || !commits(&out).is_empty() || child.try_wait().unwrap().is_some());
+    spoil(file);
+    let (code, message) = failure(&child.wait_with_output().unwrap());
+    std::fs::write(file, bytes).unwrap();
+    assert_eq!(code, 1, "{message}");
+    assert_says(&message, &[file.to_str().unwrap(), expected, "put back what was there"]);
+
+    let committed = commits(&out);
+    let (done, total) = units(&finish(run, &out));
+    assert!(!committed.is_empty());
+    assert_eq!(done + committed.len(), total, "what was committed counts");
+    let [whole, out] = [whole, out].map(|output| digest(&output.display().to_string(), rows));
+    assert_eq!(whole, out);
+}
+
+fn remove(path: &Path) {
+    std::fs::remove_file(path).unwrap();
+}
+
+fn halve(path: &Path) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(File::open(path).unwrap().metadata().unwrap().len() / 2).unwrap();
+}
+
+#[test]
+fn parquet_that_vanishes_or_shrinks_is_named() {
+    for (how, expected) in [(remove as fn(&Path), "is gone now"), (halve, "bytes when the run began and has")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let run = world(folder.path(), 1024);
+        spoil(folder.path(), &run, &folder.path().join("pairs/scenes-00001.parquet"), 1024, how, expected);
+    }
+}
+
+#[test]
+fn tars_that_vanish_or_shrink_are_named() {
+    for (how, expected) in [(remove as fn(&Path), "is gone now"), (halve, "bytes when the run began and has")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("webdataset")).unwrap();
+        let file = |number: usize| folder.path().join(format!("webdataset/{number:02}.tar"));
+        let pairs = draw(std::iter::repeat_n((160, 120), 480));
+        pairs.chunks(24).enumerate().for_each(|(number, pairs)| tar(&file(number), pairs));
+        let run = run_file(folder.path(), "webdataset");
+        spoil(folder.path(), &run, &file(19), 480, how, expected);
+    }
+}

@@ -1,0 +1,219 @@
+//! Source, dataset and checkpoints in a bucket, as the binary works with them: the result is that of a run on local
+//! files.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tidemill_io::{Limits, store};
+use tidemill_store::{Bucket, Dataset, Split};
+use tidemill_testing::{Request, S3Server};
+
+use crate::common::{command, digest, json, tidemill_json, world};
+
+/// A world whose pairs are in a bucket, for this process and its children.
+pub struct Remote {
+    pub server: S3Server,
+    pub bucket: &'static str,
+    pub folder: tempfile::TempDir,
+    /// A run from `pairs/` into `out/` of the bucket.
+    pub run: String,
+    pub rows: usize,
+}
+
+impl Remote {
+    /// Each test needs a bucket of its own: a process connects to a bucket once.
+    pub fn new(bucket: &'static str, rows: usize) -> Self {
+        let server = S3Server::start(&[bucket]);
+        let folder = tempfile::tempdir().unwrap();
+        let local = world(folder.path(), rows);
+        for entry in std::fs::read_dir(folder.path().join("pairs")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            server.put(bucket, &format!("pairs/{name}"), std::fs::read(path).unwrap());
+        }
+        let here = folder.path().display();
+        let text = std::fs::read_to_string(&local).unwrap();
+        let text = text
+            .replace(&format!("{here}/pairs/"), &format!("s3://{bucket}/pairs/"))
+            .replace(&format!("{here}/out"), &format!("s3://{bucket}/out"));
+        let run = folder.path().join("remote.toml").display().to_string();
+        std::fs::write(&run, text).unwrap();
+        let settings = server.settings();
+        let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        store::connect(&format!("s3://{bucket}"), &settings, Limits::default()).unwrap();
+        Self { server, bucket, folder, run, rows }
+    }
+
+    pub fn uri(&self, key: &str) -> String {
+        format!("s3://{}/{key}", self.bucket)
+    }
+
+    pub fn local(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// The binary with what leads to the server in its environment.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = command(arguments);
+        command.envs(self.server.settings()).arg("--json");
+        command
+    }
+
+    pub fn json(&self, arguments: &[&str]) -> (i32, Value) {
+        json(&self.command(arguments).output().unwrap())
+    }
+
+    /// Arguments of `preprocess` with settings; the bytes of tensors depend on the number of threads.
+    pub fn preprocess<'a>(&'a self, settings: &[&'a str]) -> Vec<&'a str> {
+        let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+        ["preprocess", &self.run, "--set", "engine.encode.threads=1"].into_iter().chain(settings).collect()
+    }
+
+    /// Preprocesses and gives the dataset's digest.
+    pub fn digest_of(&self, output: &str, settings: &[&str]) -> String {
+        let output_is = format!("output={output}");
+        let (code, result) = self.json(&self.preprocess(&[&[output_is.as_str()], settings].concat()));
+        assert_eq!(code, 0, "{result}");
+        digest(output, self.rows)
+    }
+
+    /// Starts a run whose output nobody reads.
+    pub fn start(&self) -> std::process::Child {
+        self.command(&self.preprocess(&[])).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    /// The units that are committed in `out/`.
+    pub fn commits(&self) -> usize {
+        let keys = self.server.keys(self.bucket);
+        keys.iter().filter(|key| key.starts_with("out/dataset/commits/")).count()
+    }
+}
+
+/// All latents and text embeddings at a resolution, whatever the samples' ids are.
+fn tensors(output: &str) -> (Vec<u8>, Vec<u8>) {
+    let dataset = Dataset::open(&format!("{output}/dataset")).unwrap();
+    let found = dataset.tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap();
+    (found.latents, found.text)
+}
+
+#[test]
+fn a_run_in_a_bucket_is_the_run_on_local_files() {
+    let remote = Remote::new("whole", 192);
+    let (out, local) = (remote.uri("out"), remote.local("out"));
+    let whole = remote.digest_of(&out, &[]);
+
+    // A second time there is nothing to do.
+    let keys = remote.server.keys("whole");
+    remote.server.take_requests();
+    let (code, second) = remote.json(&remote.preprocess(&[]));
+    assert_eq!((code, &second["this_run"]), (0, &Value::Null), "{second}");
+    assert_eq!(remote.server.keys("whole"), keys);
+    let written = |request: &Request| request.method != "GET" && request.status == Some(200);
+    assert!(!remote.server.take_requests().iter().any(written));
+
+    // The same pairs, into a local folder; and local pairs, into both. Ids come from a file's entity tag in a bucket and
+    // from its ends on a disk, so only the tensors are the same for both sources.
+    assert_eq!(remote.digest_of(&local, &[]), whole);
+    let pairs = format!("source.uri={}", remote.local("pairs/*.parquet"));
+    let (up, here) = (remote.uri("from-here"), remote.local("from-here"));
+    assert_eq!(remote.digest_of(&up, &[&pairs]), remote.digest_of(&here, &[&pairs]));
+    assert_eq!(tensors(&out), tensors(&here));
+
+    let dataset = remote.uri("out/dataset");
+    for inspected in [&dataset, &remote.run] {
+        let (code, inspected) = remote.json(&["inspect", inspected]);
+        assert_eq!(code, 0, "{inspected}");
+        let local = tidemill_json(&["inspect", &remote.local("out/dataset")]).1;
+        for part in ["digest", "totals", "spec", "rows", "histograms"] {
+            assert_eq!(inspected[part], local[part], "{part}");
+        }
+    }
+    let (code, nothing) = remote.json(&["inspect", &remote.uri("elsewhere")]);
+    let message = nothing["error"]["message"].as_str().unwrap();
+    assert!(code == 2 && message.contains("there is no dataset at s3://whole/elsewhere"), "{message}");
+}
+
+/// What training with few and small steps needs.
+const TRAINING: &str = r#"
+[train]
+global_batch = 8
+micro_batch = 8
+precision = "f32"
+warmup_steps = 1
+log_every = 1
+[[train.phase]]
+resolution = 64
+steps = 8
+[checkpoint]
+every = 2
+"#;
+
+#[test]
+fn training_goes_on_from_a_checkpoint_in_a_bucket() {
+    let remote = Remote::new("checkpoints", 64);
+    let local = format!("output={}", remote.local("out"));
+    let checkpoints = format!("checkpoint.uri={}", remote.uri("checkpoints"));
+    let run = remote.local("train.toml");
+    let text = std::fs::read_to_string(remote.local("run.toml")).unwrap();
+    std::fs::write(&run, text.clone() + TRAINING).unwrap();
+    let verb = |verb: &'static str, more: &[&str]| {
+        remote.json(&[&[verb, &run, "--set", &local, "--set", &checkpoints], more].concat())
+    };
+    assert_eq!(verb("preprocess", &[]).0, 0);
+
+    // A dataset in a bucket is refused for now, because it lies in the run's output.
+    let elsewhere = format!("output={}", remote.uri("out"));
+    let (code, refused) = verb("train", &["--set", &elsewhere]);
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(code == 2 && message.contains("checkpoint.uri"), "{message}");
+
+    // Killed as soon as the first checkpoint is there.
+    let arguments = ["train", &run, "--set", &local, "--set", &checkpoints];
+    let mut child = remote.command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let committed = || {
+        let keys = remote.server.keys("checkpoints");
+        keys.iter().filter(|key| key.ends_with("commit.json")).count()
+    };
+    crate::common::wait_until("a checkpoint", || committed() > 0 || child.try_wait().unwrap().is_some());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (code, trained) = verb("train", &[]);
+    assert_eq!((code, &trained["steps"]), (0, &8.into()), "{trained}");
+    assert!(trained["resumed_at"].as_u64().unwrap() >= 2, "{trained}");
+    assert!(!Path::new(&remote.local("out/checkpoints")).exists(), "checkpoints were put elsewhere");
+
+    let (code, exported) = verb("export", &["--to", &remote.local("model")]);
+    assert_eq!((code, &exported["step"]), (0, &8.into()), "{exported}");
+}
+
+/// The message of a run that was refused or failed.
+fn refusal(output: &Output) -> String {
+    let (code, result) = json(output);
+    let message = result["error"]["message"].as_str().unwrap_or_else(|| panic!("{result}"));
+    println!("{code}: {message}");
+    assert!([1, 2].contains(&code), "{result}");
+    message.to_owned()
+}
+
+#[test]
+fn wrong_credentials_and_missing_buckets_say_what_to_do() {
+    let remote = Remote::new("refused", 32);
+    let pairs = format!("source.uri={}", remote.local("pairs/*.parquet"));
+    let missing = ["source.uri=s3://no-such-bucket/*.parquet", "output=s3://no-such-bucket/out"];
+    let wrong = ("AWS_SECRET_ACCESS_KEY", "wrong");
+    let right = ("AWS_REGION", "us-east-1");
+    let nobody = ("AWS_ENDPOINT_URL", "http://127.0.0.1:1");
+    let cases: [(&[&str], _, _); 5] = [
+        (&[], nobody, ["cannot list s3://refused/pairs", "10 retries", "check the network and AWS_REGION"]),
+        (&[], wrong, ["cannot list s3://refused/pairs", "SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"]),
+        (&[&pairs], wrong, ["s3://refused/out/dataset", "SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"]),
+        (&missing[..1], right, ["s3://no-such-bucket", "there is no such bucket", "AWS_ENDPOINT_URL"]),
+        (&missing[1..], right, ["s3://no-such-bucket/out", "there is no such bucket", "AWS_ENDPOINT_URL"]),
+    ];
+    for (settings, (variable, value), expected) in cases {
+        let message =
+            refusal(&remote.command(&remote.preprocess(settings)).env(variable, value).output().unwrap());
+        assert!(expected.iter().all(|part| message.contains(part)), "{expected:?}: {message}");
+    }
+}
