@@ -42,7 +42,10 @@ pub fn decode(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result
         // Where only the end marker is missing the picture is whole; where more is, libjpeg warns again.
         Err(RowError::Damaged(warning)) if warning.contains(CUT_OFF) && !bytes.ends_with(&END_OF_IMAGE) => {
             // The marker must not become part of a header that was cut off.
-            with_decoder(bytes, |decoder| decoder.header(bytes))?;
+            let header = with_decoder(bytes, |decoder| decoder.header(bytes))?;
+            if header.arithmetic {
+                return Err(RowError::Damaged(warning));
+            }
             decode_stored(&[bytes, &END_OF_IMAGE].concat(), scale, columns)?
         }
         other => other?,

@@ -66,7 +66,10 @@ fn latents_go_to_mds_and_come_back() {
         assert_eq!((*code, &result["rows"]["kept"]), (0, &Value::from(kept)), "{result}");
         assert_eq!(result["shards"]["hashed"], result["shards"]["done"]);
     }
-    assert!(results.iter().any(|(_, result)| result["captions"]["checked"].as_u64() > Some(0)), "{results:?}");
+    assert!(
+        results.iter().any(|(_, result)| result["captions"]["checked"].as_u64() > Some(0)),
+        "{results:?}"
+    );
     let imported = Dataset::open(&path("imported")).unwrap();
     assert!(imported.verify(|_| ()).damaged.is_empty());
     assert_eq!(imported.totals().units, exported["exported"]["shards"]);

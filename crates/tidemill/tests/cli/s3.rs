@@ -121,10 +121,11 @@ fn a_run_in_a_bucket_is_the_run_on_local_files() {
     assert_eq!(tensors(&out), tensors(&here));
 
     let dataset = remote.uri("out/dataset");
-    for inspected in [&dataset, &remote.run] {
-        let (code, inspected) = remote.json(&["inspect", inspected]);
+    // Each beside its like: only a run file tells the tokenizer.
+    for (there, here) in [(&dataset, remote.local("out/dataset")), (&remote.run, remote.local("run.toml"))] {
+        let (code, inspected) = remote.json(&["inspect", there]);
         assert_eq!(code, 0, "{inspected}");
-        let local = tidemill_json(&["inspect", &remote.local("out/dataset")]).1;
+        let local = tidemill_json(&["inspect", &here]).1;
         for part in ["digest", "totals", "spec", "rows", "histograms"] {
             assert_eq!(inspected[part], local[part], "{part}");
         }
