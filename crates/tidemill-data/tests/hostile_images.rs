@@ -68,11 +68,14 @@ fn a_cut_off_image_is_an_error() {
 
 #[test]
 fn a_jpeg_may_lack_its_end_marker() {
-    for name in ["baseline.jpg", "progressive.jpg", "turned.jpg", "cmyk.jpg"] {
+    for name in ["baseline.jpg", "turned.jpg", "cmyk.jpg"] {
         let bytes = file(name);
         let whole = decode::decode(&bytes).unwrap();
         assert_eq!(decode::decode(&bytes[..bytes.len() - 2]).unwrap(), whole, "{name}");
     }
+    // Scans may be missing as well, and nothing tells.
+    let bytes = file("progressive.jpg");
+    assert!(decode::decode(&bytes[..bytes.len() - 2]).is_err());
 }
 
 /// Writes width and height into the header.

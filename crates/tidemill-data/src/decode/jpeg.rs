@@ -39,11 +39,12 @@ pub fn decode(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result
     // Stored another way, columns may be rows.
     let columns = columns.filter(|_| orientation == Orientation::NoTransforms);
     let strip = match decode_stored(bytes, scale, columns.clone()) {
-        // Where only the end marker is missing the picture is whole; where more is, libjpeg warns again.
+        // Where only the end marker is missing the picture is whole; where more is, libjpeg warns again, unless the
+        // image is of a kind of which whole scans can be missing.
         Err(RowError::Damaged(warning)) if warning.contains(CUT_OFF) && !bytes.ends_with(&END_OF_IMAGE) => {
             // The marker must not become part of a header that was cut off.
             let header = with_decoder(bytes, |decoder| decoder.header(bytes))?;
-            if header.arithmetic {
+            if header.open_ended {
                 return Err(RowError::Damaged(warning));
             }
             decode_stored(&[bytes, &END_OF_IMAGE].concat(), scale, columns)?

@@ -22,8 +22,8 @@ pub struct Header {
     pub cmyk: bool,
     /// Not scalable, nor can columns be left out.
     pub lossless: bool,
-    /// libjpeg-turbo does not notice where the data of a scan end too early.
-    pub arithmetic: bool,
+    /// Progressive or with arithmetic coding: libjpeg-turbo does not notice if data are missing at the end.
+    pub open_ended: bool,
     /// Width of the units (iMCU) in which an image is coded, if its subsampling is a common one.
     pub unit: Option<usize>,
 }
@@ -88,7 +88,8 @@ impl Decoder {
             height: side(self.get(raw::TJPARAM_TJPARAM_JPEGHEIGHT))?,
             cmyk: [raw::TJCS_TJCS_CMYK, raw::TJCS_TJCS_YCCK].iter().any(|&kind| kind as c_int == colours),
             lossless: self.get(raw::TJPARAM_TJPARAM_LOSSLESS) != 0,
-            arithmetic: self.get(raw::TJPARAM_TJPARAM_ARITHMETIC) != 0,
+            open_ended: self.get(raw::TJPARAM_TJPARAM_ARITHMETIC) != 0
+                || self.get(raw::TJPARAM_TJPARAM_PROGRESSIVE) != 0,
             // 4:4:4, 4:2:2, 4:2:0, grey, 4:4:0, 4:1:1, 4:4:1.
             unit: subsampling.and_then(|kind| [8, 16, 16, 8, 8, 32, 8].get(kind).copied()),
         })

@@ -155,7 +155,7 @@ fn without_privileges(arguments: &[&str]) -> Option<Command> {
     for path in [&secret, &open] {
         std::fs::write(path, "x").unwrap();
     }
-    std::fs::set_permissions(&secret, Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o000)).unwrap();
     let reads =
         |path: &Path| without(&["cat", path.to_str().unwrap()]).output().is_ok_and(|o| o.status.success());
     (reads(&open) && !reads(&secret)).then(|| without(arguments))

@@ -31,7 +31,7 @@ fn a_killed_run_in_a_bucket_goes_on_where_it_stopped() {
     assert_eq!(digest(&remote.uri("out"), remote.rows), whole);
 }
 
-/// Faults among good answers, from a seed that is printed: one request in eight fails somehow.
+/// Faults among good answers, from a seed that is printed: one request in four fails somehow.
 fn faults(requests: u64) -> impl Iterator<Item = Fault> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let seed = std::env::var("TIDEMILL_SEED").map_or(now, |seed| seed.parse().unwrap());
@@ -47,7 +47,7 @@ fn faults(requests: u64) -> impl Iterator<Item = Fault> {
     (0..requests).map(move |i| {
         let hash = blake3::hash(format!("{seed} {i}").as_bytes());
         let draw = u32::from_le_bytes(*hash.as_bytes().first_chunk().unwrap()) as usize;
-        *faults.get(draw % (8 * faults.len())).unwrap_or(&Fault::None)
+        *faults.get(draw % (4 * faults.len())).unwrap_or(&Fault::None)
     })
 }
 
@@ -64,6 +64,6 @@ fn a_run_survives_a_store_that_fails_now_and_then() {
     let requests = remote.server.take_requests();
     let failed = requests.iter().filter(|request| request.status.is_none_or(|status| status >= 429)).count();
     println!("{failed} of {} requests failed", requests.len());
-    assert!(failed >= 10 && left > 0, "{failed} of {} requests failed, {left} faults left", requests.len());
+    assert!(failed >= 5 && left > 0, "{failed} of {} requests failed, {left} faults left", requests.len());
     assert_eq!(digest(&remote.uri("out"), remote.rows), whole);
 }
