@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_columns_that_are_read_are_enough() {
-        let pixels: Vec<u8> = (0..40 * 9 * 3_u32).map(|i| (i * i >> 3) as u8).collect();
+        let pixels: Vec<u8> = (0..40 * 9 * 3_u32).map(|i| ((i * i) >> 3) as u8).collect();
         let whole = Strip::whole(Rgb8 { width: 40, height: 9, pixels });
         let crop = Area { left: 9.25, top: 1.0, right: 27.5, bottom: 8.0 };
         for filter in [Resample::Area, Resample::Bilinear, Resample::Bicubic, Resample::Lanczos] {
