@@ -8,6 +8,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use miette::{GraphicalReportHandler, GraphicalTheme};
 use serde_json::Value;
 
+use crate::allocator;
 use crate::error::{Error, Result};
 use crate::reporter::Reporter;
 use crate::verbs;
@@ -104,6 +105,7 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
+    allocator::keep_few_arenas();
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
     let json = args.iter().any(|arg| arg == "--json");
     let cli = match Cli::try_parse_from(&args) {

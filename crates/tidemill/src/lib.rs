@@ -1,6 +1,7 @@
 //! Tidemill, the application: run file, local engine, the `Encode` stage, progress, verbs and command line. The other
 //! crates know nothing of each other's business; here they become one program, as a binary and as a Python module.
 
+pub mod allocator;
 pub mod cli;
 pub mod encode;
 pub mod engine;
