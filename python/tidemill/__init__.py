@@ -1,7 +1,7 @@
 """Tidemill: Stable Diffusion pre-training in Rust.
 
 The verbs of the command line are functions that return their result as a dict; the two stages of the data
-pipeline are callables over Arrow record batches and tables.
+pipeline are callables over Arrow record batches and tables; the training stream is an iterator.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import torch  # noqa: F401  # loads the libtorch that the native module links ag
 
 from tidemill import _native
 from tidemill._native import InputError, TidemillError
+from tidemill.stream import Stream, StreamDataset
 
 __all__ = [
     "Encode",
     "InputError",
     "Prepare",
+    "Stream",
+    "StreamDataset",
     "TidemillError",
     "dedup",
     "export",

@@ -57,6 +57,11 @@ impl Location {
         &self.uri
     }
 
+    /// Whether it is a folder of this machine.
+    pub fn is_local(&self) -> bool {
+        !self.uri.contains("://") || self.uri.starts_with("file://")
+    }
+
     /// Path or URI of the object under `key`, for messages.
     pub fn uri_of(&self, key: &str) -> String {
         format!("{}/{key}", self.uri)

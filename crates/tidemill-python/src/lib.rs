@@ -1,10 +1,12 @@
-//! The native half of the Python package `tidemill`: the command line and the verbs, and the two stages over Arrow's C
-//! data interface. Everything that is work runs without the GIL.
+//! The native half of the Python package `tidemill`: the command line and the verbs, the two stages over Arrow's C
+//! data interface, and the training stream. Everything that is work runs without the GIL.
 
 mod batch;
 mod collectives;
+mod dlpack;
 mod error;
 mod stages;
+mod stream;
 
 use pyo3::prelude::*;
 
@@ -19,9 +21,13 @@ mod _native {
     #[pymodule_export]
     use super::collectives::probe_group;
     #[pymodule_export]
+    use super::dlpack::Tensor;
+    #[pymodule_export]
     use super::error::{InputError, TidemillError};
     #[pymodule_export]
     use super::stages::{Encode, Prepare};
+    #[pymodule_export]
+    use super::stream::{Batch, Stream};
 
     /// Runs a command line, program name first, and returns the exit code.
     #[pyfunction]

@@ -1,89 +1,160 @@
-//! Reads blocks: row groups of tensor files, each with one request, verified against its checksum. The values
-//! lie in the block as they are handed on.
+//! Reads blocks: row groups of tensor files, whole or only some rows of them, verified against their checksums. The
+//! values lie in the block as they are handed on.
+
+use std::ops::Range;
 
 use bytes::Bytes;
 use tidemill_io::{Checksum, Location};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::commit::{BlockEntry, FileEntry, UnitId};
 use crate::error::{Error, Result};
 
-/// A row group of a tensor file in memory.
+/// A row group of a tensor file is read whole from this share of its rows on, as `(10, 9)` is 9 / 10.
+const WHOLE: (usize, usize) = (10, 9);
+
+/// Where a row group lies.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    pub location: &'a Location,
+    /// Whose commit names the file.
+    pub unit: &'a UnitId,
+    pub file: &'a FileEntry,
+    pub entry: &'a BlockEntry,
+    /// Bytes of a tensor.
+    pub width: usize,
+}
+
+/// A row group in memory, with all of its tensors or none.
 #[derive(Debug)]
 pub struct Block {
     /// Indices into `rows.parquet`, ascending.
     pub rows: Vec<u32>,
     /// The samples.
     pub sample_ids: Vec<u64>,
-    values: Bytes,
-    width: usize,
+    /// Checksums of the rows.
+    sums: Vec<u64>,
+    values: Option<Bytes>,
 }
 
-impl Block {
-    /// Reads and verifies a block of a file that `unit`'s commit names, whose tensors have `width` bytes each.
-    pub fn read(
-        location: &Location,
-        unit: &UnitId,
-        file: &FileEntry,
-        entry: &BlockEntry,
-        width: usize,
-    ) -> Result<Self> {
-        let corrupt = |problem: &str| Error::Corrupt {
-            path: location.uri_of(&file.path),
-            problem: format!("row group at byte {}: {problem}", entry.offset),
-            commit: unit.commit_key(),
-        };
-        let bytes = location.get_range(&file.path, entry.offset..entry.offset + entry.bytes)?;
-        if bytes.len() as u64 != entry.bytes || Checksum::of(&bytes) != entry.xxh3 {
-            return Err(corrupt("wrong checksum"));
+/// The checksum of a row of a tensor file: XXH3-64 of `row`, `sample_id` and the tensor's bytes, little-endian.
+pub fn row_checksum(row: u32, sample_id: u64, tensor: &[u8]) -> u64 {
+    let mut hasher = Xxh3::new();
+    hasher.update(&row.to_le_bytes());
+    hasher.update(&sample_id.to_le_bytes());
+    hasher.update(tensor);
+    hasher.digest()
+}
+
+impl Place<'_> {
+    /// Reads and verifies the whole row group.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is not what was committed; a failure of the store.
+    pub fn read(self) -> Result<Block> {
+        let bytes = self.range(0..self.entry.bytes)?;
+        if Checksum::of(&bytes) != self.entry.xxh3 {
+            return Err(self.corrupt("wrong checksum"));
         }
-        let n = entry.rows as usize;
-        let part = |at: u32, width: usize| {
-            let start = at as usize;
-            (start + n * width <= bytes.len()).then(|| bytes.slice(start..start + n * width))
+        let values = self.part(&bytes, self.entry.values_at, self.width)?;
+        Ok(Block { values: Some(values), ..self.head(&bytes)? })
+    }
+
+    /// Reads the whole row group, and gives its tensors in their order.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_all(self) -> Result<(Block, Vec<Bytes>)> {
+        let block = self.read()?;
+        let tensors = self.tensors(&block, &(0..block.rows.len()).collect::<Vec<_>>())?;
+        Ok((block, tensors))
+    }
+
+    /// Reads the row group with so many of its rows in view: whole if these are nearly all, else without its tensors,
+    /// which [`tensors`](Self::tensors) then reads by range. So hardly more bytes are read than are wanted.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_for(self, rows: usize) -> Result<Block> {
+        if rows * WHOLE.0 >= self.entry.rows as usize * WHOLE.1 {
+            return self.read();
+        }
+        self.head(&self.range(0..u64::from(self.entry.values_at))?)
+    }
+
+    /// The tensors of some rows of a block that was read from here, given by their places in it, ascending. Those that
+    /// are not in memory are read, neighbours together, and verified.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn tensors(self, block: &Block, at: &[usize]) -> Result<Vec<Bytes>> {
+        let width = self.width;
+        if let Some(values) = &block.values {
+            return Ok(at.iter().map(|i| values.slice(i * width..(i + 1) * width)).collect());
+        }
+        let mut tensors = Vec::with_capacity(at.len());
+        for run in at.chunk_by(|a, b| a + 1 == *b) {
+            let start = u64::from(self.entry.values_at) + (run[0] * width) as u64;
+            let bytes = self.range(start..start + (run.len() * width) as u64)?;
+            for (i, row) in run.iter().enumerate() {
+                let tensor = bytes.slice(i * width..(i + 1) * width);
+                if row_checksum(block.rows[*row], block.sample_ids[*row], &tensor) != block.sums[*row] {
+                    return Err(self.corrupt(&format!("wrong checksum of row {row}")));
+                }
+                tensors.push(tensor);
+            }
+        }
+        Ok(tensors)
+    }
+
+    /// The tensor of a row, as [`tensors`](Self::tensors).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn tensor(self, block: &Block, i: usize) -> Result<Bytes> {
+        self.tensors(block, &[i]).map(|mut tensors| tensors.swap_remove(0))
+    }
+
+    /// The columns before the tensors, which are at the beginning of `bytes`.
+    fn head(self, bytes: &Bytes) -> Result<Block> {
+        let entry = self.entry;
+        let numbers = |at| -> Result<Vec<u64>> {
+            let bytes = self.part(bytes, at, 8)?;
+            Ok(bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect())
         };
-        let parts = (part(entry.row_at, 4), part(entry.sample_id_at, 8), part(entry.values_at, width));
-        let (Some(rows), Some(sample_ids), Some(values)) = parts else {
-            return Err(corrupt("its commit names places beyond its end"));
-        };
-        Ok(Self {
+        let rows = self.part(bytes, entry.row_at, 4)?;
+        Ok(Block {
             rows: rows.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect(),
-            sample_ids: sample_ids.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect(),
-            values,
-            width,
+            sample_ids: numbers(entry.sample_id_at)?,
+            sums: numbers(entry.xxh3_at)?,
+            values: None,
         })
     }
 
-    /// The bytes of tensor `i`.
-    pub fn tensor(&self, i: usize) -> &[u8] {
-        &self.values[i * self.width..(i + 1) * self.width]
-    }
-}
-
-/// A block of latents and the block of text that its rows are joined with.
-#[derive(Debug)]
-pub struct Joined {
-    latents: Block,
-    text: Block,
-    /// For each row of `latents` its place in `text`.
-    text_at: Vec<u32>,
-}
-
-impl Joined {
-    /// Joins by `row`; `None` if a row has no text.
-    pub fn new(latents: Block, text: Block) -> Option<Self> {
-        let mut rest = text.rows.iter().zip(0u32..);
-        let text_at = latents.rows.iter().map(|row| rest.find(|(other, _)| *other == row).map(|(_, i)| i));
-        let text_at = text_at.collect::<Option<_>>()?;
-        Some(Self { latents, text, text_at })
+    /// The values of a column, each of `width` bytes.
+    fn part(self, bytes: &Bytes, at: u32, width: usize) -> Result<Bytes> {
+        let values = at as usize..at as usize + self.entry.rows as usize * width;
+        if values.end > bytes.len() {
+            return Err(self.corrupt("its commit names places beyond its end"));
+        }
+        Ok(bytes.slice(values))
     }
 
-    /// Sample id, latents and text of a row.
-    pub fn row(&self, i: usize) -> (u64, &[u8], &[u8]) {
-        (self.latents.sample_ids[i], self.latents.tensor(i), self.text.tensor(self.text_at[i] as usize))
+    /// Some bytes of the row group.
+    fn range(self, range: Range<u64>) -> Result<Bytes> {
+        let start = self.entry.offset;
+        let bytes = self.location.get_range(&self.file.path, start + range.start..start + range.end)?;
+        if bytes.len() as u64 != range.end - range.start {
+            return Err(self.corrupt("the file ends before it does"));
+        }
+        Ok(bytes)
     }
 
-    /// Rows.
-    pub fn len(&self) -> usize {
-        self.text_at.len()
+    fn corrupt(self, problem: &str) -> Error {
+        Error::Corrupt {
+            path: self.location.uri_of(&self.file.path),
+            problem: format!("row group at byte {}: {problem}", self.entry.offset),
+            commit: self.unit.commit_key(),
+        }
     }
 }

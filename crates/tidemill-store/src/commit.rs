@@ -103,7 +103,7 @@ pub struct FileEntry {
     pub blocks: Vec<BlockEntry>,
 }
 
-/// A row group of a tensor file. Its three columns are PLAIN, uncompressed, without nulls and one page each,
+/// A row group of a tensor file. Its four columns are PLAIN, uncompressed, without nulls and one page each,
 /// so their values can be read from the object without any Parquet code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockEntry {
@@ -119,6 +119,8 @@ pub struct BlockEntry {
     pub row_at: u32,
     /// Where the values of `sample_id` (u64) begin.
     pub sample_id_at: u32,
+    /// Where the checksums of the rows begin (u64).
+    pub xxh3_at: u32,
     /// Where the tensors begin; they reach to the end of the row group.
     pub values_at: u32,
     /// Checksum of the row group's bytes.

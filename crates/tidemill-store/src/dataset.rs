@@ -1,23 +1,20 @@
 //! A dataset open for reading: what one manifest snapshot says, and nothing else that may lie in its folder.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
 use tidemill_io::Location;
 
-use crate::block::{Block, Joined};
 use crate::bucket::Bucket;
-use crate::commit::Commit;
 use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::layout::{Group, MANIFEST, Split};
 use crate::manifest::Manifest;
 use crate::rows::RowBatches;
-use crate::spec::{DatasetSpec, TensorSpec, is_dataset};
-use crate::stream::blocks::Piece;
+use crate::shards::{Row, Shards, Stretch};
+use crate::spec::{DatasetSpec, is_dataset};
 
 /// A dataset at one snapshot. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -131,24 +128,19 @@ impl Dataset {
         buckets.copied().filter(|bucket| bucket.resolution == resolution).collect()
     }
 
-    /// The bucket of a resolution that has just one.
+    /// The buckets of a resolution that have rows.
     ///
     /// # Errors
-    /// [`Error::Config`] if there are several, whose rows cannot share a batch; [`Error::Empty`] if there is none.
-    pub fn only_bucket(&self, resolution: u32) -> Result<Bucket> {
-        match self.buckets(resolution)[..] {
-            [bucket] => Ok(bucket),
-            [] => Err(self.empty(Split::Train, Bucket::square(resolution))),
-            ref several => Err(Error::Config {
-                key: "resolution",
-                problem: format!(
-                    "the dataset {} has {} buckets at {resolution}, and a training stream cannot mix buckets yet; \
-                     prepare it with crop = \"center\" or \"random\" into another output",
-                    self.location().uri(),
-                    several.len()
-                ),
-            }),
+    /// [`Error::Empty`] if none has.
+    pub fn buckets_with_rows(&self, split: Split, resolution: u32) -> Result<Vec<Bucket>> {
+        let buckets = self.buckets(resolution);
+        let with_rows: Vec<Bucket> =
+            buckets.iter().copied().filter(|bucket| self.rows(split, *bucket) > 0).collect();
+        if with_rows.is_empty() {
+            let bucket = buckets.first().copied().unwrap_or(Bucket::square(resolution));
+            return Err(self.empty(split, bucket));
         }
+        Ok(with_rows)
     }
 
     /// Rows of a split and bucket.
@@ -187,14 +179,19 @@ impl Dataset {
     /// # Errors
     /// If there are none, or a file cannot be read or is damaged.
     pub fn tensors(&self, split: Split, bucket: Bucket, limit: usize) -> Result<Tensors> {
-        let blocks = Blocks::new(self, split, bucket)?;
+        let shards = Shards::new(self, split, bucket);
+        if self.rows(split, bucket) == 0 {
+            return Err(self.empty(split, bucket));
+        }
         let mut tensors = Tensors::default();
-        for block in 0..blocks.len() {
-            let block = blocks.read(block)?;
-            let rows = block.len().min(limit - tensors.sample_ids.len());
-            (0..rows).for_each(|i| tensors.push(block.row(i)));
-            if tensors.sample_ids.len() == limit {
-                break;
+        for (shard, rows) in shards.rows().enumerate() {
+            for Stretch { block, rows, .. } in shards.stretches(shard, &(0..rows)) {
+                let left = limit - tensors.sample_ids.len();
+                let rows: Vec<usize> = rows.take(left).collect();
+                if rows.is_empty() {
+                    return Ok(tensors);
+                }
+                shards.read(shard, block, &rows)?.iter().for_each(|row| tensors.push(row));
             }
         }
         Ok(tensors)
@@ -218,106 +215,9 @@ impl Dataset {
 }
 
 impl Tensors {
-    /// Room for `rows` rows of so many bytes of latents and text.
-    pub(crate) fn with_capacity(rows: usize, (latents, text): (usize, usize)) -> Self {
-        Self {
-            sample_ids: Vec::with_capacity(rows),
-            latents: Vec::with_capacity(rows * latents),
-            text: Vec::with_capacity(rows * text),
-        }
-    }
-
-    pub(crate) fn push(&mut self, (sample_id, latents, text): (u64, &[u8], &[u8])) {
-        self.sample_ids.push(sample_id);
-        self.latents.extend_from_slice(latents);
-        self.text.extend_from_slice(text);
-    }
-}
-
-/// The blocks of a split and bucket, in the order of the manifest.
-#[derive(Debug)]
-pub(crate) struct Blocks {
-    dataset: Dataset,
-    split: Split,
-    bucket: Bucket,
-    /// Index of the commit, and of the block in its file of latents.
-    places: Vec<(u32, u32)>,
-    /// Rows before each block, and of all.
-    rows_before: Vec<u64>,
-    /// Blocks before each commit's, and all.
-    blocks_before: Vec<usize>,
-}
-
-impl Blocks {
-    pub fn new(dataset: &Dataset, split: Split, bucket: Bucket) -> Result<Self> {
-        let (mut places, mut rows_before, mut blocks_before) = (Vec::new(), vec![0], vec![0]);
-        let mut rows = 0;
-        for (commit, i) in dataset.manifest().commits.iter().zip(0..) {
-            let blocks = commit.file(Group::Latents(split, bucket)).map_or(&[][..], |file| &file.blocks);
-            places.extend((0..blocks.len() as u32).map(|block| (i, block)));
-            rows_before.extend(blocks.iter().map(|block| {
-                rows += u64::from(block.rows);
-                rows
-            }));
-            blocks_before.push(places.len());
-        }
-        let blocks = Self { dataset: dataset.clone(), split, bucket, places, rows_before, blocks_before };
-        if rows == 0 { Err(dataset.empty(split, bucket)) } else { Ok(blocks) }
-    }
-
-    /// Rows of each commit, the shards of the bucket.
-    pub fn shard_rows(&self) -> impl Iterator<Item = u64> {
-        self.blocks_before.windows(2).map(|blocks| self.rows_before[blocks[1]] - self.rows_before[blocks[0]])
-    }
-
-    /// The blocks that have rows of a shard's piece, with the rows that each has of it.
-    pub fn holding(&self, piece: &Piece) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let start = self.rows_before[self.blocks_before[piece.shard]];
-        let rows = start + piece.rows.start..start + piece.rows.end;
-        let first = self.rows_before.partition_point(|before| *before <= rows.start) - 1;
-        let blocks = first..self.rows_before.partition_point(|before| *before < rows.end);
-        blocks.map(move |block| {
-            let (before, end) = (self.rows_before[block], self.rows_before[block + 1].min(rows.end));
-            (block, (rows.start.max(before) - before) as usize..(end - before) as usize)
-        })
-    }
-
-    pub fn len(&self) -> usize {
-        self.places.len()
-    }
-
-    /// Bytes of a row's latents and text.
-    pub fn row_bytes(&self) -> (usize, usize) {
-        let spec = self.dataset.spec();
-        (spec.latents.get(&self.bucket).map_or(0, TensorSpec::bytes), spec.text.bytes())
-    }
-
-    /// Reads block `i` and the text that belongs to it.
-    pub fn read(&self, i: usize) -> Result<Joined> {
-        let (commit, block) = self.places[i];
-        let commit = &self.dataset.manifest().commits[commit as usize];
-        let group = Group::Latents(self.split, self.bucket);
-        let latents = commit.file(group).and_then(|file| Some((file, file.blocks.get(block as usize)?)));
-        let text = commit.file(Group::Text(self.split)).and_then(|file| {
-            let number = latents?.1.number;
-            Some((file, file.blocks.iter().find(|block| block.number == number)?))
-        });
-        let (Some(latents), Some(text)) = (latents, text) else {
-            return Err(self.unjoined(commit));
-        };
-        let (latents_bytes, text_bytes) = self.row_bytes();
-        let read =
-            |(file, entry), width| Block::read(self.dataset.location(), &commit.id, file, entry, width);
-        let joined = Joined::new(read(latents, latents_bytes)?, read(text, text_bytes)?);
-        joined.ok_or_else(|| self.unjoined(commit))
-    }
-
-    fn unjoined(&self, commit: &Commit) -> Error {
-        let group = Group::Latents(self.split, self.bucket);
-        Error::Corrupt {
-            path: self.dataset.location().uri_of(commit.file(group).map_or("data", |file| &file.path)),
-            problem: "some of its rows have no text".into(),
-            commit: commit.id.commit_key(),
-        }
+    fn push(&mut self, row: &Row) {
+        self.sample_ids.push(row.sample_id);
+        self.latents.extend_from_slice(&row.latents);
+        self.text.extend_from_slice(&row.text);
     }
 }

@@ -22,6 +22,7 @@ mod block;
 mod bucket;
 mod rows;
 mod shard;
+mod shards;
 
 pub use bucket::Bucket;
 pub use commit::{Commit, Digests, UnitId, UnitKey};

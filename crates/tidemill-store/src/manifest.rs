@@ -122,7 +122,7 @@ fn schema() -> SchemaRef {
     counts.extend([field("rejected", by_reason()), field("quarantined", by_reason())]);
     let mut block = numbers(&["number", "rows"], DataType::UInt32);
     block.extend(numbers(&["offset", "bytes"], DataType::UInt64));
-    block.extend(numbers(&["row_at", "sample_id_at", "values_at"], DataType::UInt32));
+    block.extend(numbers(&["row_at", "sample_id_at", "xxh3_at", "values_at"], DataType::UInt32));
     block.push(field("xxh3", DataType::Utf8));
     let mut file = vec![field("group", DataType::Utf8), field("path", DataType::Utf8)];
     file.extend(numbers(&["rows", "bytes"], DataType::UInt64));
@@ -209,6 +209,7 @@ mod tests {
             bytes: 9,
             row_at: 1,
             sample_id_at: 2,
+            xxh3_at: 3,
             values_at: u32::MAX,
             xxh3: Checksum::of(b"b"),
         };

@@ -2,7 +2,6 @@
 //! memory holds no more than the row group in the making. Tensor files are laid out so that a reader needs no
 //! Parquet code: PLAIN, no compression, no nulls, one page per column and row group.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
@@ -20,6 +19,9 @@ use crate::commit::{BlockEntry, FileEntry};
 use crate::error::{Error, Result};
 use crate::layout::Group;
 use crate::spec::TensorSpec;
+
+/// The place of the tensors among a tensor file's columns.
+const TENSOR: usize = 3;
 
 /// Rows of a row group of `rows.parquet`.
 const ROWS_PER_GROUP: usize = 16 << 10;
@@ -51,7 +53,7 @@ impl ShardWriter {
     /// Starts a tensor file, which takes batches of [`tensor_schema`].
     pub fn tensors(location: &Location, folder: &str, group: Group, spec: &TensorSpec) -> Result<Self> {
         let schema = tensor_schema(group, spec)?;
-        let tensor = ColumnPath::from(schema.field(2).name().as_str());
+        let tensor = ColumnPath::from(schema.field(TENSOR).name().as_str());
         let properties = WriterProperties::builder()
             .set_compression(Compression::UNCOMPRESSED)
             .set_dictionary_enabled(false)
@@ -132,28 +134,26 @@ impl ShardWriter {
     }
 }
 
-/// `row` (u32, index into `rows.parquet`), `sample_id` (u64) and the tensors, with dtype and shape in the
-/// metadata of their field.
+/// `row` (u32, index into `rows.parquet`), `sample_id` (u64), `xxh3` (u64, [`crate::block::row_checksum`]) and the tensors,
+/// with dtype and shape in the metadata of their field.
 pub fn tensor_schema(group: Group, spec: &TensorSpec) -> Result<SchemaRef> {
     let column = group.column().unwrap_or_default();
     let bytes = i32::try_from(spec.bytes()).map_err(|_| Error::Config {
         key: "shape",
         problem: format!("a row of `{column}` has {} bytes, more than Arrow allows", spec.bytes()),
     })?;
-    let shape = spec.shape.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    let metadata =
-        HashMap::from([("dtype".into(), spec.dtype.clone()), ("shape".into(), format!("[{shape}]"))]);
     Ok(Arc::new(Schema::new(vec![
         Field::new("row", DataType::UInt32, false),
         Field::new("sample_id", DataType::UInt64, false),
-        Field::new(column, DataType::FixedSizeBinary(bytes), false).with_metadata(metadata),
+        Field::new("xxh3", DataType::UInt64, false),
+        Field::new(column, DataType::FixedSizeBinary(bytes), false).with_metadata(spec.metadata()),
     ])))
 }
 
 /// Finds the values in a row group just written, whose bytes are the end of `written`; `None` if it is not
 /// laid out as it should be.
 fn block(metadata: &RowGroupMetaData, number: u32, rows: u32, written: &[u8]) -> Option<BlockEntry> {
-    let [row, sample_id, tensors] = metadata.columns() else { return None };
+    let [row, sample_id, xxh3, tensors] = metadata.columns() else { return None };
     let offset = u64::try_from(row.data_page_offset()).ok()?;
     let end = u64::try_from(tensors.data_page_offset() + tensors.compressed_size()).ok()?;
     let bytes = end.checked_sub(offset)?;
@@ -175,6 +175,7 @@ fn block(metadata: &RowGroupMetaData, number: u32, rows: u32, written: &[u8]) ->
         bytes,
         row_at: at(row, 4)?,
         sample_id_at: at(sample_id, 8)?,
+        xxh3_at: at(xxh3, 8)?,
         values_at: at(tensors, width)?,
         xxh3: Checksum::of(written),
     })

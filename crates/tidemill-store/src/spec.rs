@@ -2,7 +2,7 @@
 //! with other settings while readers of an older snapshot go on; `dataset.json` only says which version of the
 //! format a folder has.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::layout::{DATASET, EMPTY_CAPTION, Split};
 
 /// The version of the format that this code writes and reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// What all shards of a dataset share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,6 +63,12 @@ impl TensorSpec {
     /// f16 of some shape.
     pub fn f16(shape: impl Into<Vec<u32>>) -> Self {
         Self { dtype: "f16".into(), shape: shape.into() }
+    }
+
+    /// What the metadata of its field says: `dtype`, and `shape` as JSON.
+    pub fn metadata(&self) -> HashMap<String, String> {
+        let shape = self.shape.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        HashMap::from([("dtype".into(), self.dtype.clone()), ("shape".into(), format!("[{shape}]"))])
     }
 
     /// Bytes of one row.

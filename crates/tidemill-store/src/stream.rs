@@ -1,23 +1,28 @@
-//! The training stream: global batches of a dataset's rows in an order that is a pure function of (seed,
-//! epoch, snapshot). Blocks are permuted, and rows are shuffled within windows of blocks. Every row comes
+//! The training stream: global batches of datasets' rows in an order that is a pure function of (seed,
+//! epoch, snapshots, mix). Blocks are permuted, and rows are shuffled within windows of blocks. Every row comes
 //! exactly once an epoch, and batches straddle epochs. Where a stream stands is one small JSON object.
 //!
 //! What comes when, and who reads it, is worked out by modules that neither read nor wait: [`blocks`] cuts shards into blocks,
 //! [`order`] shuffles them, [`mix`] and [`buckets`] say whose turn it is, [`plan`] puts these together to batches, [`share`]
-//! deals those out to nodes and ranks, and [`state`] is where all of it stands.
+//! deals those out to nodes and ranks, and [`state`] is where all of it stands. Then come those that do it: `planner` says what
+//! a rank has to read, `threads` read it, and `gather` copies rows into batches.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crossbeam_channel::Receiver;
-
-use self::blocks::BlockIndex;
-use self::mix::Amount;
-use self::plan::{Indices, Plan, Standing};
-use self::reader::Reader;
-pub use self::state::StreamState;
-use self::state::{Phase, Snapshot, Version};
-use crate::dataset::{Blocks, Dataset};
+pub use self::buffer::Buffer;
+use self::buffer::Pool;
+pub use self::datasets::{Datasets, ONLY, only};
+use self::gather::Gatherer;
+pub use self::gather::{Skipped, Unreadable};
+pub use self::mix::Amount;
+use self::plan::Plan;
+use self::planner::Planner;
+pub use self::share::{Cluster, Seat};
+use self::state::Version;
+pub use self::state::{Phase, StreamState};
+use self::threads::{Numbers, Threads};
+use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 pub use crate::layout::Split;
 
@@ -31,99 +36,118 @@ pub mod plan;
 pub mod share;
 pub mod state;
 
-mod reader;
-
-/// Batches read ahead, unless chosen otherwise.
-const PREFETCH: usize = 4;
-
-/// The name of a stream's only dataset.
-const ONLY: &str = "dataset";
+mod buffer;
+mod datasets;
+mod gather;
+mod planner;
+mod slot;
+mod threads;
 
 /// What a stream gives, and in which order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StreamConfig {
     /// Another seed, another order.
     pub seed: u64,
-    /// The latents' resolution in pixels, which must have just one bucket in the dataset.
-    pub resolution: u32,
-    /// Rows of a batch.
-    pub global_batch: usize,
-    /// Blocks whose rows are shuffled together. Twice as many are in memory.
+    /// Blocks of a dataset and bucket whose rows are shuffled together. Twice as many are in memory.
     pub window: usize,
     /// Training rows or held-out ones.
     pub split: Split,
+    /// What the batches are made of.
+    pub phase: Phase,
 }
 
-/// A global batch of n rows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// How a stream is read. None of it changes what is in a global batch.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    /// Whose part of each global batch.
+    pub seat: Seat,
+    /// Batches made ahead.
+    pub prefetch: usize,
+    /// Threads that read; 0 means two per core, and at least sixteen if any dataset is not on this machine.
+    pub readers: usize,
+    /// What becomes of rows that cannot be read.
+    pub unreadable: Unreadable,
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        Self { seat: Seat::default(), prefetch: 4, readers: 0, unreadable: Unreadable::Stop }
+    }
+}
+
+/// The n rows of a rank in a global batch.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Rows that came before, over all epochs.
-    pub position: u64,
+    /// Batches of the phase before it.
+    pub number: u64,
+    /// The size of all its images.
+    pub bucket: Bucket,
+    /// The rows' places in the global batch, ascending.
+    pub places: Vec<u32>,
     /// The samples.
     pub sample_ids: Vec<u64>,
-    /// The epoch of each row, from 0.
+    /// The epoch of each row in its dataset, from 0.
     pub epochs: Vec<u32>,
     /// Unscaled latents, n x the shape in [`crate::DatasetSpec::latents`], f16 little-endian, row-major.
-    pub latents: Vec<u8>,
+    pub latents: Buffer,
     /// Text embeddings, n x the shape of [`crate::DatasetSpec::text`], f16 little-endian, row-major.
-    pub text: Vec<u8>,
+    pub text: Buffer,
 }
 
 /// An endless stream of batches. Threads of its own read ahead; dropping it ends them.
 #[derive(Debug)]
 pub struct Stream {
-    batches: Receiver<Result<Batch>>,
+    threads: Threads,
+    plan: Arc<Plan>,
     state: StreamState,
+    skipped: Arc<Mutex<Skipped>>,
     rows: u64,
 }
 
 impl Stream {
-    /// Starts at the beginning, or goes on where `state` says. A state continues with the snapshot that it
-    /// was made with, even if the dataset has a newer one.
+    /// Starts at the beginning, or goes on where `state` says. A state continues with the snapshots that it
+    /// was made with, even if a dataset has a newer one.
     ///
     /// # Errors
-    /// [`Error::State`] if the state is of another dataset, seed or configuration; [`Error::Empty`] if there
-    /// are no rows; [`Error::Config`] if the resolution has several buckets.
-    pub fn open(dataset: &Dataset, config: StreamConfig, state: Option<StreamState>) -> Result<Self> {
-        Self::open_with_prefetch(dataset, config, state, PREFETCH)
-    }
-
-    /// As [`open`](Self::open), reading `prefetch` batches ahead.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_with_prefetch(
-        dataset: &Dataset,
+    /// [`Error::State`] if the state is of other datasets, another seed or configuration; [`Error::Empty`] if there
+    /// are no rows; [`Error::Config`] if the mix makes no sense or mixes what does not fit.
+    pub fn open(
+        datasets: &Datasets,
         config: StreamConfig,
+        reading: Reading,
         state: Option<StreamState>,
-        prefetch: usize,
     ) -> Result<Self> {
         config.validate()?;
-        let dataset =
-            state.as_ref().map_or_else(|| Ok(dataset.clone()), |state| snapshot_of(dataset, state))?;
-        let start = config.start(&dataset);
+        let datasets = match &state {
+            Some(state) => datasets::at_snapshots(datasets, state)?,
+            None => datasets.clone(),
+        };
+        let start = config.start(&datasets);
         let state = match state {
             Some(state) => state.check_continues(&start).map(|()| state)?,
             None => start,
         };
-        let bucket = dataset.only_bucket(config.resolution)?;
-        let blocks = Blocks::new(&dataset, config.split, bucket)?;
-        let index = Arc::new(BlockIndex::new(blocks.shard_rows(), dataset.spec().row_group_rows));
-        let rows = index.rows();
-        let plan = Plan::new(&Indices::from([(ONLY.into(), [(bucket, index)].into())]), &state)?;
-        let Some(Standing { order, position, .. }) = plan.standings(state.batches).next() else {
-            return Err(dataset.empty(config.split, bucket));
-        };
-        let reader = Reader { blocks, order: order.clone(), global_batch: config.global_batch };
-        Ok(Self { batches: reader.start(position, prefetch)?, state, rows })
+        let datasets = datasets::of_phase(&datasets, &config.phase)?;
+        let (shards, indices) = datasets::shards(&datasets, &config)?;
+        let rows = indices.values().flat_map(BTreeMap::values).map(|index| index.rows()).sum();
+        let plan = Arc::new(Plan::new(&indices, &state)?);
+        let remote = datasets.values().any(|dataset| !dataset.location().is_local());
+        let skipped = Arc::new(Mutex::new(Skipped::new()));
+        let numbers = reading.numbers(remote);
+        // Those that are made, those that are on their way, and those that a trainer has in its hands.
+        let buffers = 2 * (numbers.prefetch + numbers.gatherers + 2);
+        let gatherer =
+            Gatherer { pool: Pool::new(buffers), unreadable: reading.unreadable, skipped: skipped.clone() };
+        let planner = Planner::new(&plan, state.batches, reading.seat, &shards);
+        Ok(Self { threads: Threads::start(planner, gatherer, numbers)?, plan, state, skipped, rows })
     }
 
-    /// The next batch; waits until it is read.
+    /// The next batch; waits until it is there.
     ///
     /// # Errors
-    /// If a file cannot be read or is damaged; then the stream has ended.
+    /// If a file cannot be read or is damaged, unless its rows are to be skipped.
     pub fn next_batch(&mut self) -> Result<Batch> {
-        let batch = self.batches.recv().map_err(|_| Error::ReaderDied)??;
+        let batch = self.threads.next()?;
         self.state.batches += 1;
         Ok(batch)
     }
@@ -133,9 +157,31 @@ impl Stream {
         self.state.clone()
     }
 
-    /// Rows of an epoch.
+    /// The state at the beginning of another phase after that batch. Each dataset goes on where it is.
+    pub fn next_phase(&self, phase: Phase) -> StreamState {
+        self.plan.next_phase(&self.state, phase)
+    }
+
+    /// Rows of the datasets that take part.
     pub fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// Rows that were left out since the stream was opened because they could not be read, by why.
+    pub fn skipped(&self) -> Skipped {
+        self.skipped.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Reading {
+    fn numbers(&self, remote: bool) -> Numbers {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let readers = match self.readers {
+            0 if remote => (2 * cores).max(16),
+            0 => 2 * cores,
+            readers => readers,
+        };
+        Numbers { readers, gatherers: cores.min(self.prefetch.max(1)), prefetch: self.prefetch }
     }
 }
 
@@ -143,38 +189,22 @@ impl StreamConfig {
     fn validate(&self) -> Result<()> {
         let fail = |key| Err(Error::Config { key, problem: "must be at least 1".into() });
         match self {
-            Self { global_batch: 0, .. } => fail("global_batch"),
+            Self { phase: Phase { global_batch: 0, .. }, .. } => fail("global_batch"),
             Self { window: 0, .. } => fail("shuffle_window"),
             _ => Ok(()),
         }
     }
 
-    fn start(&self, dataset: &Dataset) -> StreamState {
-        let manifest = dataset.manifest();
-        let snapshot = Snapshot { manifest: manifest.number, digest: manifest.digest() };
+    fn start(&self, datasets: &Datasets) -> StreamState {
         StreamState {
             version: Version,
             seed: self.seed,
             window: self.window,
             split: self.split,
-            datasets: [(ONLY.into(), snapshot)].into(),
-            phase: Phase {
-                resolution: self.resolution,
-                global_batch: self.global_batch as u64,
-                mix: [(ONLY.into(), Amount::Repeat(1.0))].into(),
-            },
+            datasets: datasets::snapshots(datasets),
+            phase: self.phase.clone(),
             before: BTreeMap::new(),
             batches: 0,
         }
     }
-}
-
-/// The dataset at the snapshot that a state names.
-fn snapshot_of(dataset: &Dataset, state: &StreamState) -> Result<Dataset> {
-    // A state of other datasets is refused later, by their names.
-    let Some(Snapshot { manifest, .. }) = state.datasets.get(ONLY) else { return Ok(dataset.clone()) };
-    let uri = dataset.location().uri();
-    dataset.at(*manifest).map_err(|e| {
-        Error::State(format!("it needs snapshot {manifest} of the dataset, which {uri} does not have ({e})"))
-    })
 }

@@ -12,7 +12,6 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::UInt64Type;
 use proptest::prelude::*;
 use support::*;
-use tidemill_store::stream::{Stream, StreamConfig};
 use tidemill_store::{Bucket, Dataset, Error, Gc, Group, Manifest, Outcome, Split, UnitKey, Writer};
 
 const UNITS: [u64; 4] = [300, 1, 77, 500];
@@ -88,23 +87,6 @@ proptest! {
             }
         }
     }
-}
-
-#[test]
-fn a_stream_refuses_to_leave_buckets_out() {
-    let folder = tempfile::tempdir().unwrap();
-    write_dataset(folder.path(), bucketed(spec(64, 0.2)), &UNITS);
-    let dataset = open(folder.path());
-    let config = |resolution| {
-        let split = Split::Train;
-        StreamConfig { seed: 0, resolution, global_batch: 4, window: 2, split }
-    };
-    let error = Stream::open(&dataset, config(64), None).unwrap_err();
-    assert!(matches!(error, Error::Config { key: "resolution", .. }), "{error}");
-    assert!(error.to_string().contains("5 buckets at 64"), "{error}");
-    assert!(Stream::open(&dataset, config(128), None).is_ok(), "one bucket is one stream");
-    let error = Stream::open(&dataset, config(96), None).unwrap_err().to_string();
-    assert!(error.contains("prepared for 64") && error.contains("64-128x32"), "{error}");
 }
 
 #[test]
@@ -299,9 +281,9 @@ fn what_is_no_dataset_is_said_to_be_none() {
     assert!(message.contains("no validation rows at resolution 64"), "{message}");
     let message = dataset.tensors(Split::Train, Bucket::square(96), 1).unwrap_err().to_string();
     assert!(message.contains("prepared for 64, 128"), "{message}");
-    fs::write(folder.path().join("dataset.json"), "{\"format\": 2}").unwrap();
+    fs::write(folder.path().join("dataset.json"), "{\"format\": 1}").unwrap();
     let message = Dataset::open(uri).unwrap_err().to_string();
-    assert!(message.contains("dataset.json") && message.contains("format 2"), "{message}");
+    assert!(message.contains("dataset.json") && message.contains("format 1"), "{message}");
     fs::write(folder.path().join("manifest/2.parquet"), "PAR1").unwrap();
     fs::write(folder.path().join("dataset.json"), "[]").unwrap();
     assert!(matches!(Dataset::open(uri), Err(Error::Format { .. })));

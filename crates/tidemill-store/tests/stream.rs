@@ -5,23 +5,31 @@
 
 mod support;
 
+use std::path::{Path, PathBuf};
+
 use proptest::prelude::*;
 use support::*;
-use tidemill_store::stream::{Batch, Split, Stream, StreamConfig, StreamState};
+use tidemill_store::stream::{
+    Batch, Phase, Reading, Skipped, Split, Stream, StreamConfig, StreamState, Unreadable, only,
+};
 use tidemill_store::{Bucket, Dataset, Error};
 
-fn config(seed: u64, global_batch: usize, window: usize) -> StreamConfig {
-    StreamConfig { seed, resolution: 64, global_batch, window, split: Split::Train }
+fn config(seed: u64, global_batch: u64, window: usize) -> StreamConfig {
+    StreamConfig { seed, window, split: Split::Train, phase: Phase::only(64, global_batch) }
+}
+
+fn stream(dataset: &Dataset, config: &StreamConfig, state: Option<StreamState>) -> Result<Stream, Error> {
+    Stream::open(&only(dataset), config.clone(), Reading::default(), state)
 }
 
 fn take(
     dataset: &Dataset,
     config: &StreamConfig,
     state: Option<StreamState>,
-    prefetch: usize,
+    reading: Reading,
     n: usize,
 ) -> Vec<Batch> {
-    let mut stream = Stream::open_with_prefetch(dataset, config.clone(), state, prefetch).unwrap();
+    let mut stream = Stream::open(&only(dataset), config.clone(), reading, state).unwrap();
     (0..n).map(|_| stream.next_batch().unwrap()).collect()
 }
 
@@ -46,21 +54,23 @@ proptest! {
     fn the_sequence_is_one(
         units in prop::collection::vec(1u64..120, 1..6),
         row_group_rows in 4u32..40,
-        global_batch in 1usize..50,
+        global_batch in 1u64..50,
         window in 1usize..8,
         seed: u64,
         resolution in prop::sample::select(RESOLUTIONS.to_vec()),
         prefetch in 0usize..6,
+        readers in 1usize..5,
     ) {
         let folder = tempfile::tempdir().unwrap();
         write_dataset(folder.path(), spec(row_group_rows, 0.1), &units);
         let dataset = open(folder.path());
         let rows = dataset.rows(Split::Train, Bucket::square(resolution)) as usize;
         prop_assume!(rows > 0);
-        let config = StreamConfig { resolution, ..config(seed, global_batch, window) };
-        let n = (2 * rows).div_ceil(global_batch) + 1;
+        let phase = Phase::only(resolution, global_batch);
+        let config = StreamConfig { phase, ..config(seed, global_batch, window) };
+        let n = (2 * rows).div_ceil(global_batch as usize) + 1;
 
-        let mut stream = Stream::open(&dataset, config.clone(), None).unwrap();
+        let mut stream = self::stream(&dataset, &config, None).unwrap();
         prop_assert_eq!(stream.rows(), rows as u64);
         let (mut states, mut batches) = (vec![stream.state()], Vec::new());
         for _ in 0..n {
@@ -68,8 +78,9 @@ proptest! {
             states.push(stream.state());
         }
         for (i, batch) in batches.iter().enumerate() {
-            prop_assert_eq!(batch.position, (i * global_batch) as u64);
-            prop_assert_eq!((batch.sample_ids.len(), batch.epochs.len()), (global_batch, global_batch));
+            prop_assert_eq!((batch.number, batch.bucket), (i as u64, Bucket::square(resolution)));
+            prop_assert!(batch.places.iter().copied().eq(0..global_batch as u32));
+            prop_assert_eq!((batch.sample_ids.len(), batch.epochs.len()), (batch.places.len(), batch.places.len()));
             check_tensors(dataset.spec(), Bucket::square(resolution), &batch.sample_ids, &batch.latents, &batch.text);
         }
         let sequence: Vec<(u32, u64)> =
@@ -81,10 +92,11 @@ proptest! {
             prop_assert_eq!(ids, usable(&dataset, Split::Train, resolution));
         }
 
-        prop_assert_eq!(&take(&dataset, &config, None, prefetch, n), &batches);
+        prop_assert_eq!(&take(&dataset, &config, None, Reading { prefetch, readers, ..Reading::default() }, n), &batches);
         for (i, state) in states.iter().enumerate().step_by(1 + n / 12) {
             let state: StreamState = serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap();
-            prop_assert_eq!(&take(&dataset, &config, Some(state), prefetch, n - i)[..], &batches[i..]);
+            let reading = Reading { prefetch, readers, ..Reading::default() };
+            prop_assert_eq!(&take(&dataset, &config, Some(state), reading, n - i)[..], &batches[i..]);
         }
     }
 }
@@ -95,16 +107,17 @@ fn rows_of_any_position_do_not_depend_on_the_batch() {
     write_dataset(folder.path(), spec(16, 0.0), &[150, 90]);
     let dataset = open(folder.path());
     let ids = |global_batch, n| -> Vec<u64> {
-        take(&dataset, &config(3, global_batch, 4), None, 2, n)
+        take(&dataset, &config(3, global_batch, 4), None, Reading::default(), n)
             .into_iter()
             .flat_map(|b| b.sample_ids)
             .collect()
     };
     assert_eq!(ids(60, 8), ids(7, 69)[..480]);
-    let mut stream = Stream::open(&dataset, config(3, 1, 4), None).unwrap();
+    let mut stream = self::stream(&dataset, &config(3, 1, 4), None).unwrap();
     for (position, id) in ids(60, 8).into_iter().enumerate() {
         let state = standing_at(stream.state(), position as u64);
-        assert_eq!(take(&dataset, &config(3, 1, 4), Some(state), 0, 1)[0].sample_ids, [id]);
+        let batches = take(&dataset, &config(3, 1, 4), Some(state), Reading::default(), 1);
+        assert_eq!(batches[0].sample_ids, [id]);
     }
     assert_eq!(stream.next_batch().unwrap().sample_ids, ids(60, 1)[..1]);
 }
@@ -115,8 +128,8 @@ fn held_out_rows_are_never_trained_on() {
     write_dataset(folder.path(), spec(16, 0.3), &[200, 200]);
     let dataset = open(folder.path());
     let epoch = |split| {
-        let config = StreamConfig { split, ..config(1, dataset.rows(split, Bucket::square(64)) as usize, 3) };
-        let mut ids = take(&dataset, &config, None, 1, 1).remove(0).sample_ids;
+        let config = StreamConfig { split, ..config(1, dataset.rows(split, Bucket::square(64)), 3) };
+        let mut ids = take(&dataset, &config, None, Reading::default(), 1).remove(0).sample_ids;
         ids.sort_unstable();
         ids
     };
@@ -132,10 +145,10 @@ fn a_state_of_something_else_is_refused() {
     write_dataset(folders[0].path(), spec(16, 0.0), &[100]);
     write_dataset(folders[1].path(), spec(16, 0.0), &[101]);
     let dataset = open(folders[0].path());
-    let state = Stream::open(&dataset, config(1, 8, 2), None).unwrap().state();
-    let refuse = |dataset: &Dataset, config, state: &StreamState| match Stream::open(
+    let state = stream(&dataset, &config(1, 8, 2), None).unwrap().state();
+    let refuse = |dataset: &Dataset, config, state: &StreamState| match stream(
         dataset,
-        config,
+        &config,
         Some(state.clone()),
     ) {
         Err(Error::State(message)) => message,
@@ -144,17 +157,15 @@ fn a_state_of_something_else_is_refused() {
     assert!(refuse(&open(folders[1].path()), config(1, 8, 2), &state).contains("another dataset"));
     assert!(refuse(&dataset, config(2, 8, 2), &state).contains("seed 1"));
     assert!(refuse(&dataset, config(1, 8, 3), &state).contains("shuffle_window 2"));
-    assert!(
-        refuse(&dataset, StreamConfig { resolution: 128, ..config(1, 8, 2) }, &state)
-            .contains("resolution 64")
-    );
+    let larger = StreamConfig { phase: Phase::only(128, 8), ..config(1, 8, 2) };
+    assert!(refuse(&dataset, larger, &state).contains("resolution 64"));
     let mut later = state.clone();
     later.datasets.values_mut().for_each(|snapshot| snapshot.manifest = 7);
     assert!(refuse(&dataset, config(1, 8, 2), &later).contains("snapshot 7"));
     assert!(refuse(&dataset, config(1, 9, 2), &state).contains("global_batch 8"));
     let renamed = StreamState { datasets: [("x".into(), state.datasets["dataset"].clone())].into(), ..state };
     assert!(refuse(&dataset, config(1, 8, 2), &renamed).contains("another dataset `dataset`"));
-    assert!(Stream::open(&dataset, config(1, 0, 2), None).is_err());
+    assert!(stream(&dataset, &config(1, 0, 2), None).is_err());
 }
 
 #[test]
@@ -162,38 +173,72 @@ fn a_stream_stays_with_its_snapshot() {
     let folder = tempfile::tempdir().unwrap();
     let (writer, _) = write_dataset(folder.path(), spec(16, 0.0), &[100]);
     let before = open(folder.path());
-    let mut stream = Stream::open(&before, config(1, 8, 2), None).unwrap();
+    let mut stream = self::stream(&before, &config(1, 8, 2), None).unwrap();
     stream.next_batch().unwrap();
     let state = stream.state();
     write_unit(&writer, 1, 50, 50);
     writer.snapshot(&plan(&[100, 50])).unwrap();
     let after = open(folder.path());
     assert!(after.rows(Split::Train, Bucket::square(64)) > before.rows(Split::Train, Bucket::square(64)));
-    let mut resumed = Stream::open(&after, config(1, 8, 2), Some(state)).unwrap();
+    let mut resumed = self::stream(&after, &config(1, 8, 2), Some(state)).unwrap();
     for _ in 0..30 {
         assert_eq!(resumed.next_batch().unwrap(), stream.next_batch().unwrap());
     }
     assert_eq!(
-        Stream::open(&after, config(1, 8, 2), None).unwrap().rows(),
+        self::stream(&after, &config(1, 8, 2), None).unwrap().rows(),
         after.rows(Split::Train, Bucket::square(64))
     );
+}
+
+/// A dataset of one unit, with a damaged last row in its last block of latents; the row's id and its file.
+fn damaged(folder: &Path) -> (u64, PathBuf) {
+    let (_, manifest) = write_dataset(folder, spec(16, 0.0), &[100]);
+    let last = open(folder).tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap().sample_ids;
+    let file = manifest.commits[0].files.iter().find(|file| file.group.to_string() == "latents-64").unwrap();
+    let path = folder.join(&file.path);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let block = file.blocks.last().unwrap();
+    bytes[(block.offset + block.bytes) as usize - 1] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    (*last.last().unwrap(), path)
 }
 
 #[test]
 fn a_damaged_block_ends_the_stream_with_its_name() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, manifest) = write_dataset(folder.path(), spec(16, 0.0), &[100]);
-    let file = manifest.commits[0].files.iter().find(|file| file.group.to_string() == "latents-64").unwrap();
-    let path = folder.path().join(&file.path);
-    let mut bytes = std::fs::read(&path).unwrap();
-    let last = file.blocks.last().unwrap();
-    bytes[(last.offset + last.bytes) as usize - 1] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
-    let mut stream = Stream::open(&open(folder.path()), config(1, 8, 1), None).unwrap();
-    let error =
-        (0..100).find_map(|_| stream.next_batch().err()).expect("the damage is found within an epoch");
-    assert!(
-        matches!(&error, Error::Corrupt { path: named, .. } if *named == path.to_str().unwrap()),
-        "{error}"
-    );
+    let (_, path) = damaged(folder.path());
+    // With a batch of all rows the damage is found where rows are read by themselves.
+    for global_batch in [8, 70] {
+        let mut stream = stream(&open(folder.path()), &config(1, global_batch, 1), None).unwrap();
+        let error = (0..100).find_map(|_| stream.next_batch().err()).expect("it is found within an epoch");
+        assert!(
+            matches!(&error, Error::Corrupt { path: named, .. } if *named == path.to_str().unwrap()),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn unreadable_rows_are_skipped_and_counted_if_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole: Vec<Batch> = {
+        write_dataset(folder.path(), spec(16, 0.0), &[100]);
+        take(&open(folder.path()), &config(1, 8, 1), None, Reading::default(), 20)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (id, path) = damaged(folder.path());
+    let reading = Reading { unreadable: Unreadable::Skip, ..Reading::default() };
+    let mut stream = Stream::open(&only(&open(folder.path())), config(1, 8, 1), reading, None).unwrap();
+    let mut missing = 0;
+    for expected in whole {
+        let batch = stream.next_batch().unwrap();
+        assert!(!batch.sample_ids.contains(&id));
+        let kept = batch.places.iter().map(|place| expected.sample_ids[*place as usize]);
+        assert!(kept.eq(batch.sample_ids.iter().copied()), "the others are where they were");
+        missing += 8 - batch.places.len() as u64;
+    }
+    let skipped: Skipped = stream.skipped();
+    assert!(missing >= 2, "two epochs have passed");
+    assert_eq!(skipped.values().sum::<u64>(), missing);
+    assert!(skipped.keys().all(|why| why.contains(path.to_str().unwrap())), "{skipped:?}");
 }

@@ -2,9 +2,12 @@
 //! `[train.preview]` and `[checkpoint]`, with the checks that need no dataset.
 
 use crate::Error;
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 use tidemill_models::Prediction;
 use tidemill_models::sampler::Method;
+use tidemill_store::stream::{Amount, Phase};
 
 /// `[train]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,8 +41,12 @@ pub struct TrainConfig {
     pub zero_terminal_snr: Option<bool>,
     /// Exponential moving average of the weights.
     pub ema: Option<EmaConfig>,
-    /// Blocks of the dataset that are shuffled together.
+    /// Blocks of a dataset and bucket that are shuffled together.
     pub shuffle_window: usize,
+    /// How the stream is read.
+    pub stream: StreamingConfig,
+    /// The datasets to train on, and how much of each; unset: the run's own.
+    pub mix: Vec<MixConfig>,
     /// Steps between two lines of metrics. Between them nothing waits for the device.
     pub log_every: u64,
     /// The phases, in order.
@@ -66,6 +73,8 @@ impl Default for TrainConfig {
             zero_terminal_snr: None,
             ema: None,
             shuffle_window: 16,
+            stream: StreamingConfig::default(),
+            mix: Vec::new(),
             log_every: 10,
             phase: Vec::new(),
             preview: None,
@@ -109,8 +118,69 @@ impl Default for EmaConfig {
     }
 }
 
+/// `[train.stream]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StreamingConfig {
+    /// Batches made ahead.
+    pub prefetch: usize,
+    /// Threads that read; 0 means two per core, and at least sixteen if any dataset is not on this machine.
+    pub readers: usize,
+    /// What becomes of rows that cannot be read: `stop` ends the run with the file's name, `skip` leaves them out of their
+    /// batches and counts them.
+    pub unreadable: OnUnreadable,
+}
+
+impl Default for StreamingConfig {
+    fn default() -> Self {
+        Self { prefetch: 4, readers: 0, unreadable: OnUnreadable::Stop }
+    }
+}
+
+/// What becomes of rows that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnreadable {
+    /// The run ends.
+    Stop,
+    /// Their batches go without them.
+    Skip,
+}
+
+/// `[[train.mix]]`: a dataset and how much of it. One of `proportion`, `repeat` and `count` is given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixConfig {
+    /// The name that its order and its turns depend on.
+    pub name: String,
+    /// Path or URI of the dataset; unset: the run's own.
+    #[serde(default)]
+    pub dataset: Option<String>,
+    /// Its share of all rows, as a weight beside those of the other datasets.
+    #[serde(default)]
+    pub proportion: Option<f64>,
+    /// How often its rows come in an epoch of the mix.
+    #[serde(default)]
+    pub repeat: Option<f64>,
+    /// Rows in an epoch of the mix.
+    #[serde(default)]
+    pub count: Option<u64>,
+}
+
+impl MixConfig {
+    /// How much of the dataset; `None` unless exactly one amount is given.
+    pub fn amount(&self) -> Option<Amount> {
+        match (self.proportion, self.repeat, self.count) {
+            (Some(weight), None, None) => Some(Amount::Proportion(weight)),
+            (None, Some(times), None) => Some(Amount::Repeat(times)),
+            (None, None, Some(rows)) => Some(Amount::Count(rows)),
+            _ => None,
+        }
+    }
+}
+
 /// `[[train.phase]]`
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PhaseConfig {
     /// Resolution in pixels; the dataset must have been prepared for it.
@@ -120,6 +190,9 @@ pub struct PhaseConfig {
     /// Learning rate of this phase; unset: that of `[train]`.
     #[serde(default)]
     pub learning_rate: Option<f64>,
+    /// How much of which of the datasets in `[[train.mix]]`, by name, as in `{ mine = { repeat = 2.0 } }`; unset: as they say.
+    #[serde(default)]
+    pub mix: Option<BTreeMap<String, Amount>>,
 }
 
 /// `[train.preview]`
@@ -209,6 +282,41 @@ impl TrainConfig {
         if self.log_every == 0 || self.shuffle_window == 0 {
             return refuse("train.log_every", "log_every and shuffle_window must be at least 1".into());
         }
+        self.validate_mix()
+    }
+
+    /// What the batches of a phase are made of.
+    pub fn stream_phase(&self, index: usize) -> Phase {
+        let PhaseConfig { resolution, mix, .. } = &self.phase[index];
+        let mut phase = Phase::only(*resolution, self.global_batch as u64);
+        if let Some(mix) = mix {
+            phase.mix.clone_from(mix);
+        } else if !self.mix.is_empty() {
+            let amounts = self.mix.iter().filter_map(|entry| Some((entry.name.clone(), entry.amount()?)));
+            phase.mix = amounts.collect();
+        }
+        phase
+    }
+
+    fn validate_mix(&self) -> Result<(), Error> {
+        let refuse = |key: String, message: String| Err(Error::Config { key, message });
+        let mut names = BTreeSet::new();
+        for (i, entry) in self.mix.iter().enumerate() {
+            if entry.amount().is_none() {
+                let message = format!("give `{}` one of proportion, repeat and count", entry.name);
+                return refuse(format!("train.mix.{i}"), message);
+            }
+            if !names.insert(&entry.name) {
+                return refuse(format!("train.mix.{i}.name"), format!("`{}` is there twice", entry.name));
+            }
+        }
+        for (i, phase) in self.phase.iter().enumerate() {
+            let unknown = phase.mix.iter().flat_map(BTreeMap::keys).find(|name| !names.contains(name));
+            if let Some(name) = unknown {
+                let message = format!("`{name}` is none of the names in [[train.mix]]");
+                return refuse(format!("train.phase.{i}.mix"), message);
+            }
+        }
         Ok(())
     }
 
@@ -245,7 +353,8 @@ mod tests {
     use super::*;
 
     fn two_phases() -> TrainConfig {
-        let phase = |resolution, steps, learning_rate| PhaseConfig { resolution, steps, learning_rate };
+        let phase =
+            |resolution, steps, learning_rate| PhaseConfig { resolution, steps, learning_rate, mix: None };
         TrainConfig {
             warmup_steps: 4,
             phase: vec![phase(256, 10, None), phase(512, 5, Some(1e-5))],
@@ -270,6 +379,20 @@ mod tests {
         let phase = two_phases().phase;
         let good = || TrainConfig { phase: phase.clone(), ..TrainConfig::default() };
         assert!(good().validate().is_ok());
+        let mixed = |name: &str, repeat, proportion| {
+            let (name, dataset, count) = (name.to_owned(), None, None);
+            MixConfig { name, dataset, proportion, repeat, count }
+        };
+        let of = |name: &str| PhaseConfig {
+            mix: Some([(name.into(), Amount::Count(5))].into()),
+            ..phase[0].clone()
+        };
+        let two = vec![mixed("a", Some(1.0), None), mixed("b", Some(2.0), None)];
+        let good_mix = TrainConfig { mix: two.clone(), phase: vec![of("b"), phase[1].clone()], ..good() };
+        assert!(good_mix.validate().is_ok());
+        let shares = |i: usize| good_mix.stream_phase(i).mix.into_iter().collect::<Vec<_>>();
+        assert_eq!(shares(0), [("b".into(), Amount::Count(5))]);
+        assert_eq!(shares(1), [("a".into(), Amount::Repeat(1.0)), ("b".into(), Amount::Repeat(2.0))]);
         for (config, key) in [
             (TrainConfig { phase: Vec::new(), ..good() }, "train.phase"),
             (TrainConfig { micro_batch: 512, ..good() }, "train.micro_batch"),
@@ -277,6 +400,9 @@ mod tests {
             (TrainConfig { learning_rate: f64::NAN, ..good() }, "train.learning_rate"),
             (TrainConfig { caption_dropout: 1.5, ..good() }, "train.caption_dropout"),
             (TrainConfig { max_grad_norm: -1.0, ..good() }, "train.max_grad_norm"),
+            (TrainConfig { mix: vec![mixed("a", Some(1.0), Some(1.0))], ..good() }, "train.mix.0"),
+            (TrainConfig { mix: vec![two[0].clone(), two[0].clone()], ..good() }, "train.mix.1.name"),
+            (TrainConfig { phase: vec![of("c")], mix: two.clone(), ..good() }, "train.phase.0.mix"),
             (TrainConfig { ema: Some(EmaConfig { decay: 1.0, start_step: 0 }), ..good() }, "train.ema.decay"),
         ] {
             let message = config.validate().unwrap_err().to_string();

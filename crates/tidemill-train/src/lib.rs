@@ -17,7 +17,8 @@ mod window;
 
 pub use checkpoint::{Checkpoints, Progress};
 pub use config::{
-    CheckpointConfig, EmaConfig, LrSchedule, PhaseConfig, Precision, PreviewConfig, TrainConfig,
+    CheckpointConfig, EmaConfig, LrSchedule, MixConfig, OnUnreadable, PhaseConfig, Precision, PreviewConfig,
+    StreamingConfig, TrainConfig,
 };
 pub use error::Error;
 pub use metrics::StepMetrics;

@@ -12,8 +12,10 @@ pub struct Rows<'a> {
     pub sample_ids: &'a [u64],
     /// Epoch of each row.
     pub epochs: &'a [u32],
-    /// VAE latents, unscaled: f16, row-major, of [`Objective::latents_shape`] each.
+    /// VAE latents, unscaled: f16, row-major.
     pub latents: &'a [u8],
+    /// The shape of each: [2 C, h, w] if they are moments, [C, h, w] if not.
+    pub latents_shape: [i64; 3],
     /// Text embeddings: f16, row-major, [N, L, D].
     pub text: &'a [u8],
 }
@@ -44,8 +46,6 @@ pub struct Objective {
     pub caption_dropout: f64,
     /// Whether rows hold moments to draw latents from, and not latents that were drawn once and for all.
     pub moments: bool,
-    /// Shape of one row's latents: [2 C, h, w] if they are moments, [C, h, w] if not.
-    pub latents_shape: [i64; 3],
     /// Embedding of the empty caption [L, D], in the network's dtype.
     pub empty_text: Tensor,
     /// The network's dtype.
@@ -79,7 +79,7 @@ impl Objective {
     /// A sample of the VAE's posterior, scaled: (mean + exp(logvar / 2) n) f. The log-variance is
     /// clamped as diffusers' DiagonalGaussianDistribution does. Without moments what is stored, scaled.
     fn latents(&self, rows: Rows) -> Tensor {
-        let [channels, height, width] = self.latents_shape;
+        let [channels, height, width] = rows.latents_shape;
         let shape = [n(rows), channels, height, width];
         let stored = self.tensor(rows.latents, &shape).to_kind(Kind::Float);
         if !self.moments {
@@ -142,6 +142,8 @@ mod tests {
     use half::f16;
     use tidemill_models::SchedulerConfig;
 
+    const SHAPE: [i64; 3] = [4, 2, 2];
+
     fn objective(caption_dropout: f64) -> Objective {
         let device = Device::Cpu;
         Objective {
@@ -150,7 +152,6 @@ mod tests {
             seed: 1,
             caption_dropout,
             moments: true,
-            latents_shape: [4, 2, 2],
             empty_text: Tensor::zeros([3, 2], (Kind::Float, device)),
             kind: Kind::Float,
             device,
@@ -172,7 +173,13 @@ mod tests {
         let text = bytes(&[1.0; 6]);
         let at = |epoch| {
             let (ids, epochs) = ([9u64], [epoch]);
-            let rows = Rows { sample_ids: &ids, epochs: &epochs, latents: &moments, text: &text };
+            let rows = Rows {
+                sample_ids: &ids,
+                epochs: &epochs,
+                latents: &moments,
+                latents_shape: SHAPE,
+                text: &text,
+            };
             let objective = objective(0.0);
             (objective.latents(rows), objective.inputs(rows))
         };
@@ -185,7 +192,8 @@ mod tests {
     #[test]
     fn latents_that_are_no_moments_are_scaled_and_nothing_else() {
         let (stored, text) = (bytes(&(0..16).map(|i| i as f32).collect::<Vec<_>>()), bytes(&[1.0; 6]));
-        let rows = Rows { sample_ids: &[9], epochs: &[3], latents: &stored, text: &text };
+        let rows =
+            Rows { sample_ids: &[9], epochs: &[3], latents: &stored, latents_shape: SHAPE, text: &text };
         let latents = Objective { moments: false, ..objective(0.0) }.latents(rows);
         let expected = Tensor::arange(16, (Kind::Float, Device::Cpu)).reshape([1, 4, 2, 2]) * 0.5;
         assert!(equal(&latents, &expected));
@@ -196,12 +204,18 @@ mod tests {
         let moments = bytes(&(0..32).map(|i| i as f32 / 16.0).collect::<Vec<_>>());
         let text = bytes(&[1.0; 12]);
         let (ids, epochs) = ([5u64, 6], [2u32, 2]);
-        let whole =
-            objective(0.5).inputs(Rows { sample_ids: &ids, epochs: &epochs, latents: &moments, text: &text });
+        let whole = objective(0.5).inputs(Rows {
+            sample_ids: &ids,
+            epochs: &epochs,
+            latents: &moments,
+            latents_shape: SHAPE,
+            text: &text,
+        });
         let second = objective(0.5).inputs(Rows {
             sample_ids: &ids[1..],
             epochs: &epochs[1..],
             latents: &moments[32..],
+            latents_shape: SHAPE,
             text: &text[12..],
         });
         assert!(equal(&whole.sample.narrow(0, 1, 1), &second.sample));
@@ -216,7 +230,13 @@ mod tests {
         let (moments, text) = (vec![0u8; count * 32], bytes(&vec![1.0; count * 6]));
         let dropped = |epoch| {
             let epochs = vec![epoch; count];
-            let rows = Rows { sample_ids: &ids, epochs: &epochs, latents: &moments, text: &text };
+            let rows = Rows {
+                sample_ids: &ids,
+                epochs: &epochs,
+                latents: &moments,
+                latents_shape: SHAPE,
+                text: &text,
+            };
             objective(0.1).text(rows).select(1, 0).select(1, 0)
         };
         let rate = 1.0 - dropped(0).mean(Kind::Float).double_value(&[]);

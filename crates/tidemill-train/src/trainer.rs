@@ -4,19 +4,19 @@
 
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress};
-use crate::config::{CheckpointConfig, Precision, TrainConfig};
+use crate::config::{CheckpointConfig, OnUnreadable, Precision, TrainConfig};
 use crate::metrics::{MetricsLog, StepMetrics};
 use crate::objective::{Objective, Rows};
 use crate::optimizer::Optimizer;
 use crate::preview::Preview;
 use crate::window::Window;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::time::Instant;
 use tch::{Kind, Tensor};
 use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
-use tidemill_store::stream::{Batch, Stream, StreamConfig};
-use tidemill_store::{Bucket, Dataset, Split};
+use tidemill_store::stream::{Batch, Datasets, Reading, Stream, StreamConfig, StreamState, Unreadable};
+use tidemill_store::{Bucket, DatasetSpec, Split};
 use tidemill_torch::AdamW;
 
 /// Everything a training run needs.
@@ -29,8 +29,8 @@ pub struct Job {
     pub seed: u64,
     /// The folder for metrics and pictures.
     pub output: PathBuf,
-    /// The latent dataset.
-    pub dataset: Dataset,
+    /// The latent datasets, at least one, by the names in the mix.
+    pub datasets: Datasets,
     /// The U-Net in f32, on the device to train on, with its first weights.
     pub unet: UNet2DConditionModel,
     /// The noise schedule of the model folder.
@@ -87,6 +87,7 @@ pub fn schedule_of(train: &TrainConfig, scheduler: &SchedulerConfig) -> Schedule
 
 struct Trainer {
     job: Job,
+    spec: DatasetSpec,
     schedule: SchedulerConfig,
     optimizer: Optimizer,
     checkpoints: Checkpoints,
@@ -113,7 +114,8 @@ struct PendingStep {
 impl Trainer {
     fn new(mut job: Job, observer: &mut dyn Observer) -> Result<Self, Error> {
         let schedule = schedule_of(&job.train, &job.scheduler);
-        check_dataset(&job)?;
+        let spec = shared_spec(&job.datasets)?;
+        check_datasets(&job, &spec)?;
         let kind = working_kind(job.train.precision);
         let mut optimizer = Optimizer::new(job.unet.params(), kind)?;
         let checkpoints = Checkpoints::open(&job.checkpoint, &job.output)?;
@@ -132,6 +134,7 @@ impl Trainer {
         let resumed_at = progress.step;
         Ok(Self {
             job,
+            spec,
             schedule,
             optimizer,
             checkpoints,
@@ -175,15 +178,14 @@ impl Trainer {
 
     /// Trains until step `end` or until asked to stop.
     fn run_phase(&mut self, phase: usize, end: u64, observer: &mut dyn Observer) -> Result<(), Error> {
-        let objective = self.objective(phase)?;
+        let objective = self.objective()?;
         let mut stream = self.open_stream(phase)?;
         self.window = Window::new();
         while self.progress.step < end && !observer.stop() {
             let batch = self.window.waiting(|| stream.next_batch())?;
             self.train_step(phase, &objective, &batch)?;
             self.window.add(batch.sample_ids.len());
-            self.progress.stream = Some(stream.state());
-            self.progress.phase = phase;
+            (self.progress.phase, self.progress.stream) = self.stands(phase, end, &stream);
             if self.progress.step.is_multiple_of(self.job.train.log_every) {
                 self.flush(observer)?;
             }
@@ -192,16 +194,28 @@ impl Trainer {
         self.flush(observer)
     }
 
+    /// Where the data stands: in a phase that ends at step `end`, or at the beginning of the next one.
+    fn stands(&self, phase: usize, end: u64, stream: &Stream) -> (usize, Option<StreamState>) {
+        if self.progress.step == end && phase + 1 < self.job.train.phase.len() {
+            return (phase + 1, Some(stream.next_phase(self.job.train.stream_phase(phase + 1))));
+        }
+        (phase, Some(stream.state()))
+    }
+
     /// Forward, backward, optimizer: one step on one global batch, nothing waits for the device.
     fn train_step(&mut self, phase: usize, objective: &Objective, batch: &Batch) -> Result<(), Error> {
         let train = &self.job.train;
         let step = self.progress.step;
         let count = batch.sample_ids.len();
+        if count == 0 {
+            return Err(Error::Dataset(format!("none of the rows of step {} can be read", step + 1)));
+        }
         let optimizer = &mut self.optimizer;
         let unet: &dyn Denoiser = &self.job.unet;
+        let shape = latents_shape(&self.spec, batch.bucket)?;
         let (loss, grad_norm) = tidemill_torch::guard(|| {
             let mut total: Option<Tensor> = None;
-            for rows in micro_batches(batch, train.micro_batch) {
+            for rows in micro_batches(batch, shape, train.micro_batch) {
                 let share = rows.sample_ids.len() as f64 / count as f64;
                 let loss = objective.loss(unet, &objective.inputs(rows)) * share;
                 loss.backward();
@@ -284,24 +298,21 @@ impl Trainer {
         Ok(())
     }
 
-    fn objective(&self, phase: usize) -> Result<Objective, Error> {
-        let spec = self.job.dataset.spec();
-        let resolution = self.job.train.phase[phase].resolution;
+    fn objective(&self) -> Result<Objective, Error> {
+        let spec = &self.spec;
         let device = self.job.unet.params().device();
         let kind = working_kind(self.job.train.precision);
-        let bucket = self.job.dataset.only_bucket(resolution)?;
         let text_shape: Vec<i64> = spec.text.shape.iter().map(|n| i64::from(*n)).collect();
+        // The datasets have the same text encoder.
+        let empty_text = self.job.datasets.values().next().map_or(&[][..], |dataset| dataset.empty_caption());
         Ok(Objective {
             schedule: NoiseSchedule::new(self.schedule.clone(), device),
             scaling_factor: spec.scaling_factor,
             seed: self.job.seed,
             caption_dropout: self.job.train.caption_dropout,
-            moments: has_moments(&self.job.dataset),
-            latents_shape: latents_shape(&self.job.dataset, bucket)?,
+            moments: has_moments(spec),
             empty_text: tidemill_torch::guard(|| {
-                Tensor::from_data_size(self.job.dataset.empty_caption(), &text_shape, Kind::Half)
-                    .to_device(device)
-                    .to_kind(kind)
+                Tensor::from_data_size(empty_text, &text_shape, Kind::Half).to_device(device).to_kind(kind)
             })?,
             kind,
             device,
@@ -312,15 +323,30 @@ impl Trainer {
         let train = &self.job.train;
         let config = StreamConfig {
             seed: self.job.seed,
-            resolution: train.phase[phase].resolution,
-            global_batch: train.global_batch,
             window: train.shuffle_window,
             split: Split::Train,
+            phase: train.stream_phase(phase),
         };
-        // A phase that has begun goes on where the state says; the next one begins its own order.
-        let state = self.progress.stream.clone().filter(|_| self.progress.phase == phase);
-        Ok(Stream::open(&self.job.dataset, config, state)?)
+        let unreadable = match train.stream.unreadable {
+            OnUnreadable::Stop => Unreadable::Stop,
+            OnUnreadable::Skip => Unreadable::Skip,
+        };
+        let reading = Reading {
+            prefetch: train.stream.prefetch,
+            readers: train.stream.readers,
+            unreadable,
+            ..Reading::default()
+        };
+        Ok(Stream::open(&self.job.datasets, config, reading, self.progress.stream.clone())?)
     }
+}
+
+/// What the datasets share: those that can be mixed have the same models and forms. The buckets are those of all.
+fn shared_spec(datasets: &Datasets) -> Result<DatasetSpec, Error> {
+    let none = || Error::Dataset("there is no dataset to train on".into());
+    let mut spec = datasets.values().next().ok_or_else(none)?.spec().clone();
+    spec.latents.extend(datasets.values().flat_map(|dataset| dataset.spec().latents.clone()));
+    Ok(spec)
 }
 
 fn working_kind(precision: Precision) -> Kind {
@@ -330,7 +356,7 @@ fn working_kind(precision: Precision) -> Kind {
     }
 }
 
-fn micro_batches(batch: &Batch, size: usize) -> impl Iterator<Item = Rows<'_>> {
+fn micro_batches(batch: &Batch, latents_shape: [i64; 3], size: usize) -> impl Iterator<Item = Rows<'_>> {
     let count = batch.sample_ids.len();
     let (latent, text) = (batch.latents.len() / count.max(1), batch.text.len() / count.max(1));
     (0..count).step_by(size).map(move |first| {
@@ -339,26 +365,27 @@ fn micro_batches(batch: &Batch, size: usize) -> impl Iterator<Item = Rows<'_>> {
             sample_ids: &batch.sample_ids[first..end],
             epochs: &batch.epochs[first..end],
             latents: &batch.latents[first * latent..end * latent],
+            latents_shape,
             text: &batch.text[first * text..end * text],
         }
     })
 }
 
 /// Whether latents are moments; else they are means or samples, to be used as they are.
-fn has_moments(dataset: &Dataset) -> bool {
-    dataset.spec().latents_kind == "moments"
+fn has_moments(spec: &DatasetSpec) -> bool {
+    spec.latents_kind == "moments"
 }
 
-fn latents_shape(dataset: &Dataset, bucket: Bucket) -> Result<[i64; 3], Error> {
-    let shape = dataset.spec().latents.get(&bucket).map_or(&[][..], |column| &column.shape);
+fn latents_shape(spec: &DatasetSpec, bucket: Bucket) -> Result<[i64; 3], Error> {
+    let shape = spec.latents.get(&bucket).map_or(&[][..], |column| &column.shape);
     let shape: Vec<i64> = shape.iter().map(|n| i64::from(*n)).collect();
     <[i64; 3]>::try_from(shape).map_err(|s| Error::Dataset(format!("latents have the shape {s:?}")))
 }
 
 /// Refuses what could only fail at the first step.
-fn check_dataset(job: &Job) -> Result<(), Error> {
+fn check_datasets(job: &Job, spec: &DatasetSpec) -> Result<(), Error> {
     let unet = job.unet.config();
-    let text_width = i64::from(job.dataset.spec().text.shape.last().copied().unwrap_or(0));
+    let text_width = i64::from(spec.text.shape.last().copied().unwrap_or(0));
     if text_width != unet.cross_attention_dim {
         return Err(Error::Dataset(format!(
             "text embeddings are {text_width} wide, but the U-Net's cross_attention_dim is {}: the \
@@ -366,19 +393,21 @@ fn check_dataset(job: &Job) -> Result<(), Error> {
             unet.cross_attention_dim
         )));
     }
-    for phase in &job.train.phase {
-        let bucket = job.dataset.only_bucket(phase.resolution)?;
-        let [channels, ..] = latents_shape(&job.dataset, bucket)?;
-        let halves = if has_moments(&job.dataset) { 2 } else { 1 };
+    for bucket in spec.latents.keys() {
+        let [channels, ..] = latents_shape(spec, *bucket)?;
+        let halves = if has_moments(spec) { 2 } else { 1 };
         if channels != halves * unet.in_channels {
             return Err(Error::Dataset(format!(
                 "{} have {channels} channels, but the U-Net takes {} latent channels",
-                job.dataset.spec().latents_kind,
-                unet.in_channels
+                spec.latents_kind, unet.in_channels
             )));
         }
-        if job.dataset.rows(Split::Train, bucket) == 0 {
-            return Err(Error::Dataset(format!("no training rows at resolution {}", phase.resolution)));
+    }
+    for (index, phase) in job.train.phase.iter().enumerate() {
+        for name in job.train.stream_phase(index).mix.keys() {
+            let dataset = job.datasets.get(name);
+            let dataset = dataset.ok_or_else(|| Error::Dataset(format!("there is no dataset `{name}`")))?;
+            dataset.buckets_with_rows(Split::Train, phase.resolution)?;
         }
     }
     Ok(())
@@ -386,11 +415,13 @@ fn check_dataset(job: &Job) -> Result<(), Error> {
 
 /// What a checkpoint must have been made with to be resumed.
 fn identity(job: &Job, schedule: &SchedulerConfig) -> serde_json::Value {
+    let digests: BTreeMap<&str, String> =
+        job.datasets.iter().map(|(name, dataset)| (name.as_str(), dataset.digest())).collect();
     serde_json::json!({
         "seed": job.seed,
         "global_batch": job.train.global_batch,
         "unet": job.unet.config(),
         "scheduler": schedule,
-        "dataset": job.dataset.digest(),
+        "datasets": digests,
     })
 }

@@ -35,6 +35,21 @@ fn the_losses_after_a_resume_are_those_of_the_uninterrupted_run() {
 }
 
 #[test]
+fn a_run_resumes_between_two_phases() {
+    let (data, whole, halves) = (dir(), dir(), dir());
+    dataset(data.path());
+    train(job(data.path(), whole.path()), &mut Quiet::default()).unwrap();
+    let job = || {
+        let mut job = job(data.path(), halves.path());
+        job.checkpoint.every = 12;
+        job
+    };
+    assert!(std::panic::catch_unwind(|| train(job(), &mut Quiet::dying_after(14))).is_err());
+    assert_eq!(train(job(), &mut Quiet::default()).unwrap().resumed_at, 12);
+    assert_eq!(losses(whole.path()), losses(halves.path()));
+}
+
+#[test]
 fn a_damaged_checkpoint_is_passed_over_for_the_one_before() {
     let (data, run) = (dir(), dir());
     dataset(data.path());

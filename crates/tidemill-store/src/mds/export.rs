@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, new_null_array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int32Type};
+use bytes::Bytes;
 use serde::Serialize;
 use tidemill_io::Location;
 
@@ -13,7 +14,7 @@ use super::import::{bytes_of, floats};
 use super::index::Column;
 use super::write::{MdsWriter, WriteOptions};
 use super::{TEXT, latents_column};
-use crate::block::Block;
+use crate::block::{Block, Place};
 use crate::commit::Commit;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -94,24 +95,27 @@ impl Export<'_> {
             return Ok(());
         };
         let rows = Rows::new(&read_rows_file(location, rows)?)?;
+        let unit = &commit.id;
         for entry in &file.blocks {
-            let text = Block::read(location, &commit.id, file, entry, spec.text.bytes())?;
+            let text = Place { location, unit, file, entry, width: spec.text.bytes() };
+            let (text, texts) = text.read_all()?;
             let latents = spec.latents.iter().map(|(bucket, form)| {
                 let file = commit.file(Group::Latents(self.split, *bucket));
-                let block = file.and_then(|f| Some((f, f.blocks.iter().find(|b| b.number == entry.number)?)));
-                let block =
-                    block.map(|(file, entry)| Block::read(location, &commit.id, file, entry, form.bytes()));
+                let entry = file.and_then(|f| Some((f, f.blocks.iter().find(|b| b.number == entry.number)?)));
+                let block = entry.map(|(file, entry)| {
+                    Place { location, unit, file, entry, width: form.bytes() }.read_all()
+                });
                 Ok((latents_column(bucket.resolution), block.transpose()?))
             });
-            let latents = latents.collect::<Result<Vec<(String, Option<Block>)>>>()?;
-            for (i, (row, sample_id)) in text.rows.iter().zip(&text.sample_ids).enumerate() {
+            let latents = latents.collect::<Result<Vec<(String, Option<(Block, Vec<Bytes>)>)>>>()?;
+            for ((row, sample_id), text) in text.rows.iter().zip(&text.sample_ids).zip(&texts) {
                 let mut values: BTreeMap<&str, Cow<[u8]>> = rows.values(*row as usize);
                 values.insert("sample_id", sample_id.to_le_bytes().to_vec().into());
-                values.insert(TEXT, text.tensor(i).into());
+                values.insert(TEXT, text[..].into());
                 for (name, block) in &latents {
                     let stored = block
                         .as_ref()
-                        .and_then(|block| Some(block.tensor(block.rows.binary_search(row).ok()?)));
+                        .and_then(|(block, tensors)| tensors.get(block.rows.binary_search(row).ok()?));
                     let value = stored.map_or(Cow::Borrowed(&[][..]), |stored| {
                         self.latents(*sample_id, stored, spec.latents_kind == "moments")
                     });

@@ -97,6 +97,49 @@ impl Cluster {
     }
 }
 
+/// The place of a rank, which gets its part of each global batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seat {
+    cluster: Cluster,
+    node: usize,
+    /// Which of the node's ranks.
+    rank: usize,
+}
+
+impl Default for Seat {
+    /// The only rank, which gets whole batches.
+    fn default() -> Self {
+        Self { cluster: Cluster { first_rank: vec![0, 1], turns: Interleave::single() }, node: 0, rank: 0 }
+    }
+}
+
+impl Seat {
+    /// That of rank `rank` of a cluster.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if there is none.
+    pub fn new(cluster: Cluster, rank: u64) -> Result<Self> {
+        if rank >= cluster.ranks() {
+            let problem =
+                format!("{rank} is none of the {} ranks, which are numbered from 0", cluster.ranks());
+            return Err(Error::Config { key: "rank", problem });
+        }
+        let node = cluster.first_rank.partition_point(|first| *first <= rank) - 1;
+        let first = cluster.first_rank[node];
+        Ok(Self { cluster, node, rank: (rank - first) as usize })
+    }
+
+    /// Which rows of a batch are the rank's, ascending.
+    pub fn rows(&self, batch: &PlannedBatch) -> Vec<u32> {
+        self.cluster.share(batch).swap_remove(self.node).ranks.swap_remove(self.rank)
+    }
+
+    /// Whether the rank's node owns a block.
+    pub fn owns(&self, window: &OpenWindow, slot: u32) -> bool {
+        self.cluster.owner(window, slot) == self.node
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

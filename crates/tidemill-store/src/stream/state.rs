@@ -81,6 +81,14 @@ impl From<Version> for u32 {
     }
 }
 
+impl Phase {
+    /// Batches of a single dataset, as [`super::only`] names it.
+    pub fn only(resolution: u32, global_batch: u64) -> Self {
+        let mix = [(super::ONLY.into(), Amount::Repeat(1.0))].into();
+        Self { resolution, global_batch, mix }
+    }
+}
+
 impl StreamState {
     /// Refuses to go on with this state in a run that would begin with `now`, unless the batches to come are the same.
     ///

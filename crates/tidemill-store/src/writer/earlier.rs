@@ -5,8 +5,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use arrow::array::RecordBatch;
+use bytes::Bytes;
 
-use crate::block::Block;
+use crate::block::{Block, Place};
 use crate::commit::{Commit, FileEntry, UnitId, UnitKey};
 use crate::error::Result;
 use crate::layout::{Group, Split};
@@ -74,8 +75,8 @@ struct Cursor {
     unit: UnitId,
     file: FileEntry,
     width: usize,
-    next: usize,
-    block: Option<Block>,
+    /// The block in memory, and which it is.
+    block: Option<(usize, Block)>,
 }
 
 impl EarlierColumn {
@@ -89,17 +90,16 @@ impl EarlierColumn {
             unit: commit.id.clone(),
             file: file.clone(),
             width: spec.bytes(),
-            next: 0,
             block: None,
         };
         Self { splits: files.map(cursor).collect() }
     }
 
     /// The tensor of the unit's row, if there is one.
-    pub fn get(&mut self, row: u32) -> Result<Option<&[u8]>> {
+    pub fn get(&mut self, row: u32) -> Result<Option<Bytes>> {
         for cursor in &mut self.splits {
-            if let Some(i) = cursor.find(row)? {
-                return Ok(cursor.block.as_ref().map(|block| block.tensor(i)));
+            if let Some(tensor) = cursor.find(row)? {
+                return Ok(Some(tensor));
             }
         }
         Ok(None)
@@ -107,13 +107,23 @@ impl EarlierColumn {
 }
 
 impl Cursor {
-    /// Goes on to the block that may have the row; gives its place there.
-    fn find(&mut self, row: u32) -> Result<Option<usize>> {
-        while self.block.as_ref().is_none_or(|block| block.rows.last().is_none_or(|last| *last < row)) {
-            let Some(entry) = self.file.blocks.get(self.next) else { return Ok(None) };
-            self.block = Some(Block::read(&self.location, &self.unit, &self.file, entry, self.width)?);
-            self.next += 1;
+    /// Goes on to the block that may have the row; gives its tensor there.
+    fn find(&mut self, row: u32) -> Result<Option<Bytes>> {
+        loop {
+            if let Some((number, block)) = &self.block
+                && block.rows.last().is_some_and(|last| *last >= row)
+            {
+                let Some(place) = self.place(*number) else { return Ok(None) };
+                return block.rows.binary_search(&row).ok().map(|i| place.tensor(block, i)).transpose();
+            }
+            let next = self.block.as_ref().map_or(0, |(number, _)| number + 1);
+            let Some(place) = self.place(next) else { return Ok(None) };
+            self.block = Some((next, place.read()?));
         }
-        Ok(self.block.as_ref().and_then(|block| block.rows.binary_search(&row).ok()))
+    }
+
+    fn place(&self, block: usize) -> Option<Place<'_>> {
+        let Self { location, unit, file, width, .. } = self;
+        Some(Place { location, unit, file, entry: file.blocks.get(block)?, width: *width })
     }
 }

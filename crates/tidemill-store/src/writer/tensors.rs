@@ -8,10 +8,10 @@ use std::sync::Arc;
 use arrow::array::{
     Array, ArrayRef, AsArray, FixedSizeBinaryArray, LargeBinaryArray, RecordBatch, UInt32Array, UInt64Array,
 };
-use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, UInt32Type, UInt64Type};
 
 use super::earlier::EarlierColumn;
+use crate::block::row_checksum;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::layout::Group;
@@ -55,7 +55,7 @@ impl<'a> BatchTensors<'a> {
         UInt32Array::from_iter_values(rows.iter().copied().filter(belongs))
     }
 
-    /// The columns of a group's file for rows that were selected for it: `row`, `sample_id` and the tensors, which
+    /// The columns of a group's file for rows that were selected for it: `row`, `sample_id`, `xxh3` and the tensors, which
     /// come from the earlier commit where they are null.
     ///
     /// # Errors
@@ -67,23 +67,29 @@ impl<'a> BatchTensors<'a> {
         spec: &TensorSpec,
         mut earlier: Option<&mut EarlierColumn>,
     ) -> Result<Vec<ArrayRef>> {
-        let indices = UInt32Array::from_iter_values(rows.values().iter().map(|row| self.first + row));
-        let mut values = Vec::with_capacity(rows.len() * spec.bytes());
+        let (width, count) = (spec.bytes(), rows.len());
+        let mut values = Vec::with_capacity(count * width);
         for &row in rows.values() {
             if let Some(value) = self.value(row as usize, group) {
                 values.extend_from_slice(value);
                 continue;
             }
             match earlier.as_mut().map(|earlier| earlier.get(self.first + row)).transpose()?.flatten() {
-                Some(value) => values.extend_from_slice(value),
+                Some(value) => values.extend_from_slice(&value),
                 None => {
                     let name = group.column().unwrap_or_default();
                     return Err(column(&name, "is null in a kept row".into()));
                 }
             }
         }
-        let tensors = FixedSizeBinaryArray::try_new(spec.bytes() as i32, values.into(), None)?;
-        Ok(vec![Arc::new(indices), take(self.sample_ids, rows, None)?, Arc::new(tensors)])
+        let indices = UInt32Array::from_iter_values(rows.values().iter().map(|row| self.first + row));
+        let ids = rows.values().iter().map(|row| self.sample_ids.value(*row as usize));
+        let ids = UInt64Array::from_iter_values(ids);
+        let tensors = values.chunks_exact(width).zip(indices.values()).zip(ids.values());
+        let sums = tensors.map(|((tensor, row), id)| row_checksum(*row, *id, tensor));
+        let sums = UInt64Array::from_iter_values(sums);
+        let tensors = FixedSizeBinaryArray::try_new(width as i32, values.into(), None)?;
+        Ok(vec![Arc::new(indices), Arc::new(ids), Arc::new(sums), Arc::new(tensors)])
     }
 
     fn value(&self, row: usize, group: Group) -> Option<&[u8]> {

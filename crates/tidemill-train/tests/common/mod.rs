@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tch::Device;
 use tidemill_models::{SchedulerConfig, Start, UNet2DConditionModel, UNetConfig};
+use tidemill_store::stream::only;
 use tidemill_store::{Bucket, Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
 use tidemill_train::{
     CheckpointConfig, Draw, EmaConfig, Job, Observer, PhaseConfig, Precision, Purpose, StepMetrics,
@@ -106,7 +107,7 @@ pub fn job(data: &Path, output: &Path) -> Job {
     };
     let unet = UNet2DConditionModel::new(unet, Device::Cpu, Start::Random).unwrap();
     drop(generator);
-    let phase = |resolution, steps| PhaseConfig { resolution, steps, learning_rate: None };
+    let phase = |resolution, steps| PhaseConfig { resolution, steps, learning_rate: None, mix: None };
     Job {
         train: TrainConfig {
             global_batch: 8,
@@ -123,7 +124,7 @@ pub fn job(data: &Path, output: &Path) -> Job {
         checkpoint: checkpoints(),
         seed: 11,
         output: output.into(),
-        dataset: Dataset::open(data.to_str().unwrap()).unwrap(),
+        datasets: only(&Dataset::open(data.to_str().unwrap()).unwrap()),
         unet,
         scheduler: SchedulerConfig::default(),
         preview: None,

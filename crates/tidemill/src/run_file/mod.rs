@@ -245,18 +245,7 @@ impl Run {
         self.file.train.validate().map_err(|error| match error {
             tidemill_train::Error::Config { key, message } => self.refuse(&key, message),
             error => error.into(),
-        })?;
-        // Better now than after days of preprocessing.
-        let phases = self.file.train.phase.iter().enumerate();
-        let sizes = |resolution| self.file.prepare.sizes(resolution).len();
-        match phases.map(|(i, phase)| (i, sizes(phase.resolution))).find(|(_, sizes)| *sizes > 1) {
-            Some((i, sizes)) => {
-                let message =
-                    format!("prepare.crop = \"bucket\" makes {sizes} buckets here; training takes one");
-                Err(self.refuse(&format!("train.phase.{i}.resolution"), message))
-            }
-            None => Ok(()),
-        }
+        })
     }
 
     /// The resolution that training ends at and pictures are drawn at.

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use tch::{Device, Kind};
 use tidemill_models::{AutoencoderKl, ModelFolder, Start, UNet2DConditionModel, UNetConfig};
 use tidemill_store::Dataset;
-use tidemill_train::{Job, Observer, Outcome, Preview, StepMetrics, train};
+use tidemill_store::stream::{Datasets, only};
+use tidemill_train::{Job, MixConfig, Observer, Outcome, Preview, StepMetrics, train};
 
 use crate::engine::device::{cores, devices};
 use crate::engine::signal::StopSignal;
@@ -41,7 +42,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
 /// As [`run`].
 pub fn train_run(run: &Run, reporter: &Reporter) -> Result<Value> {
     run.validate_train()?;
-    let dataset = Dataset::open(&run.dataset())?;
+    let datasets = datasets(run)?;
     let models = run.models()?;
     let device = devices(run)?[0];
     tch::set_num_threads(cores(run.file.engine.encode.threads) as i32);
@@ -50,7 +51,7 @@ pub fn train_run(run: &Run, reporter: &Reporter) -> Result<Value> {
         checkpoint: run.file.checkpoint.clone(),
         seed: run.file.seed,
         output: run.output().into(),
-        dataset,
+        datasets,
         unet: first_unet(run, &models, device)?,
         scheduler: models.scheduler()?,
         preview: preview(run, &models, device)?,
@@ -69,6 +70,19 @@ pub fn train_run(run: &Run, reporter: &Reporter) -> Result<Value> {
         return Err(Error::Interrupted { done: outcome.steps, total, unit: "steps" });
     }
     report(run, &outcome, reporter)
+}
+
+/// The datasets in the mix, or the run's own.
+fn datasets(run: &Run) -> Result<Datasets> {
+    let mix = &run.file.train.mix;
+    if mix.is_empty() {
+        return Ok(only(&Dataset::open(&run.dataset())?));
+    }
+    let open = |entry: &MixConfig| {
+        let uri = entry.dataset.clone().unwrap_or_else(|| run.dataset());
+        Ok((entry.name.clone(), Dataset::open(&uri)?))
+    };
+    mix.iter().map(open).collect()
 }
 
 /// The U-Net that training starts with: the folder's weights, or random ones from the run's seed.

@@ -1,0 +1,53 @@
+"""What the peers of `make bench-stream` share: rows of latents and text, and how a loader is timed."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+BATCH = 128
+LATENTS, TEXT = (8, 32, 32), (77, 1024)
+ROW_BYTES = 2 * (8 * 32 * 32 + 77 * 1024)
+
+
+def rows(folder: Path) -> Iterator[dict[str, np.ndarray]]:
+    """Latents and text of every row that `python -m benches.stream` drew."""
+    flat = np.memmap(folder / "rows.f16", np.float16, "r").reshape(-1, ROW_BYTES // 2)
+    split = int(np.prod(LATENTS))
+    for row in flat:
+        yield {"latents": np.array(row[:split]).reshape(LATENTS), "text": np.array(row[split:]).reshape(TEXT)}
+
+
+def measure(fresh: Callable[[], Iterable], resumed: Callable[[], Iterable], count: int) -> None:
+    """Prints the times to the first batch, of a fresh and of a resumed loader, and the rate over `count` rows.
+
+    Each batch is summed in one place of each row, so that nobody gives batches that are not there.
+    """
+    start = time.perf_counter()
+    batches = iter(fresh())
+    first = next(batches)
+    first_s = time.perf_counter() - start
+    seen, check = 0, touch(first)
+    start = time.perf_counter()
+    for batch in batches:
+        seen += len(batch["text"])
+        check += touch(batch)
+        if seen + BATCH > count - BATCH:
+            break
+    seconds = time.perf_counter() - start
+    del batches, first, batch
+    start = time.perf_counter()
+    next(iter(resumed()))
+    resume_s = time.perf_counter() - start
+    result = {"samples_per_second": seen / seconds, "first_batch_s": first_s, "resume_s": resume_s, "check": check}
+    print(json.dumps(result))
+    sys.stdout.flush()
+
+
+def touch(batch) -> float:
+    return float(batch["text"][:, -1, -1].astype(np.float32).sum()) if isinstance(batch["text"], np.ndarray) else float(
+        batch["text"][:, -1, -1].float().sum()
+    )

@@ -1,0 +1,215 @@
+//! The training stream as a Python iterator.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{ArrayRef, FixedSizeBinaryArray, RecordBatch, UInt32Array, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema};
+use bytes::Bytes;
+use pyo3::prelude::*;
+use pyo3_arrow::PyRecordBatch;
+use serde::Deserialize;
+use tidemill_store::stream::{
+    Cluster, Datasets, Phase, Reading, Seat, Split, Stream as RustStream, StreamConfig, Unreadable,
+};
+use tidemill_store::{Dataset, TensorSpec};
+
+use crate::dlpack::Tensor;
+use crate::error::raise;
+
+/// What `tidemill.Stream` is given, as JSON.
+#[derive(Deserialize)]
+struct Settings {
+    /// Path or URI by name.
+    datasets: BTreeMap<String, String>,
+    phase: Phase,
+    seed: u64,
+    shuffle_window: usize,
+    split: Split,
+    /// Ranks of each node, and which of all ranks this is.
+    nodes: Vec<u32>,
+    rank: u64,
+    prefetch: usize,
+    readers: usize,
+    skip_unreadable: bool,
+}
+
+/// Batches of latent datasets.
+#[pyclass(frozen, module = "tidemill._native")]
+pub struct Stream {
+    stream: Mutex<RustStream>,
+    /// The forms of the latents and of the text.
+    datasets: Datasets,
+}
+
+/// The rows of a rank in a global batch.
+#[pyclass(frozen, module = "tidemill._native")]
+pub struct Batch {
+    /// Batches of the phase before it.
+    #[pyo3(get)]
+    number: u64,
+    resolution: u32,
+    /// Width and height of its images in pixels.
+    #[pyo3(get)]
+    size: (u32, u32),
+    /// The rows' places in the global batch, ascending.
+    #[pyo3(get)]
+    places: Vec<u32>,
+    #[pyo3(get)]
+    sample_ids: Vec<u64>,
+    /// Of each row in its dataset, from 0.
+    #[pyo3(get)]
+    epochs: Vec<u32>,
+    latents: (Bytes, TensorSpec),
+    text: (Bytes, TensorSpec),
+}
+
+#[pymethods]
+impl Stream {
+    #[new]
+    fn new(py: Python<'_>, settings: &str, state: Option<&str>) -> PyResult<Self> {
+        py.detach(|| open(settings, state)).map_err(raise)
+    }
+
+    /// The next batch.
+    fn next(&self, py: Python<'_>) -> PyResult<Batch> {
+        let batch = py.detach(|| self.lock().next_batch()).map_err(raise)?;
+        let bucket = batch.bucket;
+        let forms = self.datasets.values().find_map(|dataset| {
+            let spec = dataset.spec();
+            Some((spec.latents.get(&bucket)?.clone(), spec.text.clone()))
+        });
+        // A batch has the form of a dataset that it came from.
+        let (latents, text) = forms.ok_or_else(|| raise(tidemill::Error::Thread("stream")))?;
+        Ok(Batch {
+            number: batch.number,
+            resolution: bucket.resolution,
+            size: (bucket.width, bucket.height),
+            places: batch.places,
+            sample_ids: batch.sample_ids,
+            epochs: batch.epochs,
+            latents: (Bytes::from_owner(batch.latents), latents),
+            text: (Bytes::from_owner(batch.text), text),
+        })
+    }
+
+    /// Where the stream stands, as JSON.
+    fn state(&self) -> PyResult<String> {
+        to_json(&self.lock().state())
+    }
+
+    /// Where the stream stands at the beginning of another phase, as JSON.
+    fn next_phase(&self, phase: &str) -> PyResult<String> {
+        let phase = serde_json::from_str(phase).map_err(|e| raise(refused(&e)))?;
+        to_json(&self.lock().next_phase(phase))
+    }
+
+    /// Rows of the datasets that take part.
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.lock().rows()
+    }
+
+    /// Rows that were left out because they could not be read, by why.
+    #[getter]
+    fn skipped(&self) -> BTreeMap<String, u64> {
+        self.lock().skipped()
+    }
+}
+
+impl Stream {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RustStream> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn open(settings: &str, state: Option<&str>) -> tidemill::Result<Stream> {
+    let settings: Settings = serde_json::from_str(settings).map_err(|e| refused(&e))?;
+    let state = state.map(serde_json::from_str).transpose();
+    let state = state.map_err(|e| tidemill_store::Error::State(format!("it is none: {e}")))?;
+    let datasets = settings.datasets.iter().map(|(name, uri)| Ok((name.clone(), Dataset::open(uri)?)));
+    let datasets: Datasets = datasets.collect::<tidemill::Result<_>>()?;
+    let config = StreamConfig {
+        seed: settings.seed,
+        window: settings.shuffle_window,
+        split: settings.split,
+        phase: settings.phase,
+    };
+    let reading = Reading {
+        seat: Seat::new(Cluster::new(&settings.nodes)?, settings.rank)?,
+        prefetch: settings.prefetch,
+        readers: settings.readers,
+        unreadable: if settings.skip_unreadable { Unreadable::Skip } else { Unreadable::Stop },
+    };
+    let stream = Mutex::new(RustStream::open(&datasets, config, reading, state)?);
+    Ok(Stream { stream, datasets })
+}
+
+fn refused(error: &serde_json::Error) -> tidemill_store::Error {
+    tidemill_store::Error::Config { key: "stream", problem: error.to_string() }
+}
+
+fn to_json(value: &impl serde::Serialize) -> PyResult<String> {
+    serde_json::to_string(value).map_err(|e| raise(refused(&e)))
+}
+
+#[pymethods]
+impl Batch {
+    fn __len__(&self) -> usize {
+        self.sample_ids.len()
+    }
+
+    /// Unscaled latents, [n, C, h, w].
+    #[getter]
+    fn latents(&self) -> Tensor {
+        self.tensor(&self.latents)
+    }
+
+    /// Text embeddings, [n, L, D].
+    #[getter]
+    fn text(&self) -> Tensor {
+        self.tensor(&self.text)
+    }
+
+    /// All of it as a `pyarrow.RecordBatch`: `place`, `sample_id`, `epoch`, `latents_R` and `text`, whose fields say dtype
+    /// and shape.
+    fn arrow<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let batch = self.record_batch().map_err(|e| raise(tidemill_store::Error::from(e)))?;
+        PyRecordBatch::new(batch).into_pyarrow(py)
+    }
+}
+
+impl Batch {
+    fn tensor(&self, (bytes, spec): &(Bytes, TensorSpec)) -> Tensor {
+        let shape =
+            std::iter::once(self.sample_ids.len() as i64).chain(spec.shape.iter().map(|n| i64::from(*n)));
+        Tensor::new(bytes.clone(), shape.collect())
+    }
+
+    fn record_batch(&self) -> Result<RecordBatch, arrow::error::ArrowError> {
+        let tensors = |(bytes, spec): &(Bytes, TensorSpec)| {
+            FixedSizeBinaryArray::try_new(spec.bytes() as i32, bytes.clone().into(), None)
+        };
+        let columns: Vec<(String, ArrayRef, Option<&TensorSpec>)> = vec![
+            ("place".into(), Arc::new(UInt32Array::from(self.places.clone())), None),
+            ("sample_id".into(), Arc::new(UInt64Array::from(self.sample_ids.clone())), None),
+            ("epoch".into(), Arc::new(UInt32Array::from(self.epochs.clone())), None),
+            (
+                format!("latents_{}", self.resolution),
+                Arc::new(tensors(&self.latents)?),
+                Some(&self.latents.1),
+            ),
+            ("text".into(), Arc::new(tensors(&self.text)?), Some(&self.text.1)),
+        ];
+        let field = |(name, column, spec): &(String, ArrayRef, Option<&TensorSpec>)| {
+            let data_type: DataType = column.data_type().clone();
+            let field = Field::new(name, data_type, false);
+            match spec {
+                Some(spec) => field.with_metadata(spec.metadata()),
+                None => field,
+            }
+        };
+        let schema = Schema::new(columns.iter().map(field).collect::<Vec<_>>());
+        RecordBatch::try_new(Arc::new(schema), columns.into_iter().map(|(_, column, _)| column).collect())
+    }
+}

@@ -1,0 +1,122 @@
+//! The datasets of a stream: whether they fit each other, and the shards and blocks of each.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::blocks::BlockIndex;
+use super::plan::Indices;
+use super::state::{Snapshot, StreamState};
+use super::{Phase, StreamConfig};
+use crate::bucket::Bucket;
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::shards::Shards;
+use crate::spec::DatasetSpec;
+
+/// Datasets by the names that orders and mixes depend on.
+pub type Datasets = BTreeMap<String, Dataset>;
+
+/// The name of a stream's only dataset.
+pub const ONLY: &str = "dataset";
+
+/// A single dataset.
+pub fn only(dataset: &Dataset) -> Datasets {
+    [(ONLY.into(), dataset.clone())].into()
+}
+
+/// The shards of each dataset and bucket.
+pub type AllShards<'a> = HashMap<(&'a str, Bucket), Arc<Shards>>;
+
+/// The datasets that a phase takes rows from.
+///
+/// # Errors
+/// [`Error::Config`] if one is not there, or if they do not fit each other.
+pub fn of_phase(datasets: &Datasets, phase: &Phase) -> Result<Datasets> {
+    let refuse = |problem: String| Err(Error::Config { key: "mix", problem });
+    let mut taken = Datasets::new();
+    for name in phase.mix.keys() {
+        let Some(dataset) = datasets.get(name) else {
+            let there: Vec<&str> = datasets.keys().map(String::as_str).collect();
+            return refuse(format!("there is no dataset `{name}`, only {}", there.join(", ")));
+        };
+        if let Some((first, other)) = taken.first_key_value()
+            && let Some(problem) = difference(other.spec(), dataset.spec())
+        {
+            return refuse(format!(
+                "datasets `{first}` and `{name}` cannot be mixed: {problem}; prepare them with the same models and settings"
+            ));
+        }
+        taken.insert(name.clone(), dataset.clone());
+    }
+    Ok(taken)
+}
+
+/// Why the rows of two datasets cannot be in one batch.
+fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<String> {
+    let differ =
+        |what: &str, a: &str, b: &str| (a != b).then(|| format!("their {what} differ ({a} and {b})"));
+    let forms = || {
+        let shared =
+            a.latents.iter().filter_map(|(bucket, form)| Some((bucket, form, b.latents.get(bucket)?)));
+        shared
+            .filter(|(_, a, b)| a != b)
+            .map(|(bucket, ..)| format!("their latents at {bucket} differ in form"))
+            .next()
+    };
+    differ("VAEs", &a.models.vae, &b.models.vae)
+        .or_else(|| differ("text encoders", &a.models.text_encoder, &b.models.text_encoder))
+        .or_else(|| differ("kinds of latents", &a.latents_kind, &b.latents_kind))
+        .or_else(|| differ("scaling factors", &a.scaling_factor.to_string(), &b.scaling_factor.to_string()))
+        .or_else(forms)
+        .or_else(|| (a.text != b.text).then(|| "their text embeddings differ in form".into()))
+}
+
+/// The datasets at the snapshots that a state names. A dataset that the state does not know stays as it is; the state is
+/// refused later, by its name.
+///
+/// # Errors
+/// [`Error::State`] if a snapshot is no longer there.
+pub fn at_snapshots(datasets: &Datasets, state: &StreamState) -> Result<Datasets> {
+    let at = |(name, dataset): (&String, &Dataset)| {
+        let dataset = match state.datasets.get(name) {
+            None => dataset.clone(),
+            Some(Snapshot { manifest, .. }) => dataset.at(*manifest).map_err(|e| {
+                let uri = dataset.location().uri();
+                Error::State(format!(
+                    "it needs snapshot {manifest} of the dataset, which {uri} does not have ({e})"
+                ))
+            })?,
+        };
+        Ok((name.clone(), dataset))
+    };
+    datasets.iter().map(at).collect()
+}
+
+/// The snapshots of datasets.
+pub fn snapshots(datasets: &Datasets) -> BTreeMap<String, Snapshot> {
+    let snapshot = |dataset: &Dataset| {
+        let manifest = dataset.manifest();
+        Snapshot { manifest: manifest.number, digest: manifest.digest() }
+    };
+    datasets.iter().map(|(name, dataset)| (name.clone(), snapshot(dataset))).collect()
+}
+
+/// Shards and blocks of the buckets at a resolution.
+///
+/// # Errors
+/// [`Error::Empty`] if a dataset has no rows there.
+pub fn shards<'a>(datasets: &'a Datasets, config: &StreamConfig) -> Result<(AllShards<'a>, Indices)> {
+    let (mut all, mut indices) = (AllShards::new(), Indices::new());
+    for (name, dataset) in datasets {
+        let buckets = dataset.buckets_with_rows(config.split, config.phase.resolution)?.into_iter();
+        let of_dataset = buckets.map(|bucket| {
+            let shards = Shards::new(dataset, config.split, bucket);
+            let index = BlockIndex::new(shards.rows(), dataset.spec().row_group_rows);
+            all.insert((name.as_str(), bucket), Arc::new(shards));
+            (bucket, Arc::new(index))
+        });
+        let of_dataset = of_dataset.collect();
+        indices.insert(name.clone(), of_dataset);
+    }
+    Ok((all, indices))
+}

@@ -1,0 +1,68 @@
+//! Rows that a reader thread fetches once and that any number of batches take from.
+
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+
+use super::blocks::Piece;
+use crate::error::Result;
+use crate::shards::{Row, Shards, Stretch};
+
+/// Some rows of a bucket's shards, on their way or in memory.
+#[derive(Debug)]
+pub struct Slot {
+    shards: Arc<Shards>,
+    rows: Wanted,
+    /// None if they could not be read.
+    read: OnceLock<Option<Vec<Row>>>,
+}
+
+/// Which rows.
+#[derive(Debug)]
+pub enum Wanted {
+    /// All of some pieces.
+    Pieces(Vec<Piece>),
+    /// Some of a shard's row group, by their places in it, ascending.
+    Some { shard: usize, block: usize, rows: Vec<usize> },
+}
+
+impl Slot {
+    pub fn new(shards: &Arc<Shards>, rows: Wanted) -> Arc<Self> {
+        Arc::new(Self { shards: shards.clone(), rows, read: OnceLock::new() })
+    }
+
+    /// Reads the rows, for whoever waits for them.
+    pub fn load(&self) {
+        self.read.get_or_init(|| self.fetch().ok());
+    }
+
+    /// Gives up on the rows, so that nobody waits for them.
+    pub fn abandon(&self) {
+        self.read.get_or_init(|| None);
+    }
+
+    /// The rows, once they are there. If they could not be read, this tries once more.
+    ///
+    /// # Errors
+    /// As [`Shards::read`].
+    pub fn rows(&self) -> Result<Cow<'_, [Row]>> {
+        match self.read.wait() {
+            Some(rows) => Ok(Cow::Borrowed(rows)),
+            None => self.fetch().map(Cow::Owned),
+        }
+    }
+
+    fn fetch(&self) -> Result<Vec<Row>> {
+        match &self.rows {
+            Wanted::Some { shard, block, rows } => self.shards.read(*shard, *block, rows),
+            Wanted::Pieces(pieces) => {
+                let stretches =
+                    pieces.iter().flat_map(|piece| self.shards.stretches(piece.shard, &piece.rows));
+                let mut all = Vec::new();
+                for Stretch { shard, block, rows } in stretches {
+                    all.extend(self.shards.read(shard, block, &rows.collect::<Vec<_>>())?);
+                }
+                Ok(all)
+            }
+        }
+    }
+}

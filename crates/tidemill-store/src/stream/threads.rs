@@ -1,0 +1,119 @@
+//! The threads behind a stream: one plans, some read what the plan says, some copy rows into batches. Batches come out in
+//! their order, whoever made them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
+
+use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased, unbounded};
+
+use super::Batch;
+use super::gather::Gatherer;
+use super::planner::{Planner, Reads, Task};
+use super::slot::Slot;
+use crate::error::{Error, Result};
+
+/// Ends its threads when it is dropped.
+#[derive(Debug)]
+pub struct Threads {
+    batches: Receiver<Receiver<Result<Batch>>>,
+    stopped: Arc<AtomicBool>,
+}
+
+/// How many of them, and how far ahead.
+#[derive(Debug, Clone, Copy)]
+pub struct Numbers {
+    pub readers: usize,
+    pub gatherers: usize,
+    /// Batches.
+    pub prefetch: usize,
+}
+
+impl Threads {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// [`Error::Threads`].
+    pub fn start(planner: Planner, gatherer: Gatherer, numbers: Numbers) -> Result<Self> {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let (ordered, batches) = bounded(numbers.prefetch);
+        let (tasks, to_gather) = unbounded::<(Task, Sender<Result<Batch>>)>();
+        let (rows, rows_to_read) = unbounded::<Arc<Slot>>();
+        let (blocks, blocks_to_read) = unbounded::<Arc<Slot>>();
+        for _ in 0..numbers.readers.max(1) {
+            let (rows, blocks, stopped) = (rows_to_read.clone(), blocks_to_read.clone(), stopped.clone());
+            spawn("stream-read", move || read(rows, blocks, &stopped))?;
+        }
+        let gatherer = Arc::new(gatherer);
+        for _ in 0..numbers.gatherers.max(1) {
+            let (tasks, gatherer) = (to_gather.clone(), gatherer.clone());
+            spawn("stream-gather", move || {
+                for (task, done) in tasks {
+                    // If nobody waits for it, the stream has been dropped.
+                    let _ = done.send(gatherer.batch(&task));
+                }
+            })?;
+        }
+        spawn("stream-plan", move || plan(planner, &ordered, &tasks, (&rows, &blocks)))?;
+        Ok(Self { batches, stopped })
+    }
+
+    /// The next batch.
+    ///
+    /// # Errors
+    /// If its rows cannot be read.
+    pub fn next(&self) -> Result<Batch> {
+        let batch = self.batches.recv().map_err(|_| Error::ReaderDied)?;
+        batch.recv().map_err(|_| Error::ReaderDied)?
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Plans on until the stream is dropped. As many batches are on their way as the stream has room for.
+fn plan(
+    mut planner: Planner,
+    ordered: &Sender<Receiver<Result<Batch>>>,
+    tasks: &Sender<(Task, Sender<Result<Batch>>)>,
+    (rows, blocks): (&Sender<Arc<Slot>>, &Sender<Arc<Slot>>),
+) {
+    loop {
+        let (task, reads) = planner.next();
+        let Reads { rows: single, blocks: whole } = reads;
+        let (done, result) = bounded(1);
+        let asked = single.into_iter().all(|slot| rows.send(slot).is_ok())
+            && whole.into_iter().all(|slot| blocks.send(slot).is_ok());
+        if !asked || tasks.send((task, done)).is_err() || ordered.send(result).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads what batches wait for before what later ones need.
+fn read(mut rows: Receiver<Arc<Slot>>, mut blocks: Receiver<Arc<Slot>>, stopped: &AtomicBool) {
+    let mut open = 2;
+    while open > 0 {
+        let slot = select_biased! {
+            recv(rows) -> slot => slot.inspect_err(|_| rows = never()),
+            recv(blocks) -> slot => slot.inspect_err(|_| blocks = never()),
+        };
+        let Ok(slot) = slot else {
+            open -= 1;
+            continue;
+        };
+        // Whoever waits for rows on which a thread has panicked must not wait for ever.
+        if stopped.load(Ordering::Relaxed) || catch_unwind(AssertUnwindSafe(|| slot.load())).is_err() {
+            slot.abandon();
+        }
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    Builder::new().name(name.into()).spawn(body)?;
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Streams over several datasets with several buckets: the same global batches for any number of nodes, ranks and readers,
+//! before and after a resume and a change of phase.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use proptest::prelude::*;
+use support::*;
+use tidemill_store::stream::{
+    Amount, Batch, Cluster, Datasets, Phase, Reading, Seat, Split, Stream, StreamConfig, StreamState,
+};
+use tidemill_store::{Bucket, Error};
+
+/// Datasets with several buckets that share no sample. `units` has the rows of each of their units.
+fn datasets(folder: &Path, row_group_rows: u32, units: &[Vec<u64>]) -> Datasets {
+    let mut next = 0;
+    let dataset = |(units, name): (&Vec<u64>, char)| {
+        let folder = folder.join(name.to_string());
+        let writer = writer(&folder, bucketed(spec(row_group_rows, 0.0)));
+        let mut keys = Vec::new();
+        for rows in units {
+            write_unit(&writer, next, *rows, 40);
+            keys.push(unit_key(next, *rows).id());
+            next += 1;
+        }
+        writer.snapshot(&keys).unwrap();
+        (name.to_string(), open(&folder))
+    };
+    units.iter().zip('a'..).map(dataset).collect()
+}
+
+/// Rows of a global batch with their bytes, by their place.
+type Rows = BTreeMap<u32, (u64, u32, Vec<u8>, Vec<u8>)>;
+
+fn rows(batch: &Batch) -> Rows {
+    let n = batch.places.len();
+    let part = |bytes: &[u8], i| bytes[bytes.len() / n * i..][..bytes.len() / n].to_vec();
+    let row = |i| (batch.sample_ids[i], batch.epochs[i], part(&batch.latents, i), part(&batch.text, i));
+    (0..n).map(|i| (batch.places[i], row(i))).collect()
+}
+
+/// The next global batches, put together from those of all ranks, and the state of each rank after them.
+fn take(
+    datasets: &Datasets,
+    config: &StreamConfig,
+    cluster: &Cluster,
+    prefetch: usize,
+    state: Option<&StreamState>,
+    n: usize,
+) -> (Vec<(Bucket, Rows)>, StreamState) {
+    let mut streams: Vec<Stream> = (0..cluster.ranks())
+        .map(|rank| {
+            let seat = Seat::new(cluster.clone(), rank).unwrap();
+            let reading = Reading { seat, prefetch, readers: 2, ..Reading::default() };
+            Stream::open(datasets, config.clone(), reading, state.cloned()).unwrap()
+        })
+        .collect();
+    let batches = (0..n).map(|_| {
+        let parts: Vec<Batch> = streams.iter_mut().map(|stream| stream.next_batch().unwrap()).collect();
+        let mut whole = Rows::new();
+        for part in &parts {
+            assert_eq!((part.number, part.bucket), (parts[0].number, parts[0].bucket));
+            rows(part).into_iter().for_each(|(place, row)| assert!(whole.insert(place, row).is_none()));
+        }
+        (parts[0].bucket, whole)
+    });
+    let batches = batches.collect();
+    assert!(streams.iter().all(|stream| stream.state() == streams[0].state()));
+    (batches, streams[0].state())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn global_batches_do_not_depend_on_who_reads(
+        units in prop::collection::vec(prop::collection::vec(20u64..150, 1..4), 1..4),
+        row_group_rows in 4u32..40,
+        global_batch in 1u64..40,
+        window in 1usize..6,
+        seed: u64,
+        nodes in prop::collection::vec(1u32..4, 1..4),
+        prefetch in 0usize..4,
+        at in 0.0f64..1.0,
+        draws in prop::collection::vec(0.1f64..3.0, 6),
+        proportional: bool,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let datasets = datasets(folder.path(), row_group_rows, &units);
+        let mix = |draws: &[f64]| -> BTreeMap<String, Amount> {
+            let amount = |draw: &f64| if proportional { Amount::Proportion(*draw) } else { Amount::Repeat(1.0 + draw) };
+            datasets.keys().cloned().zip(draws.iter().map(amount)).collect()
+        };
+        let phase = Phase { resolution: 64, global_batch, mix: mix(&draws) };
+        let config = StreamConfig { seed, window, split: Split::Train, phase };
+        let alone = Cluster::new(&[1]).unwrap();
+        let cluster = Cluster::new(&nodes).unwrap();
+        let n = (300 / global_batch as usize).clamp(3, 40);
+
+        let (whole, _) = take(&datasets, &config, &alone, 4, None, n);
+        for (bucket, rows) in &whole {
+            prop_assert!(rows.keys().copied().eq(0..global_batch as u32));
+            let ids: Vec<u64> = rows.values().map(|row| row.0).collect();
+            let (latents, text): (Vec<_>, Vec<_>) = rows.values().map(|row| (&row.2[..], &row.3[..])).unzip();
+            check_tensors(datasets["a"].spec(), *bucket, &ids, &latents.concat(), &text.concat());
+            let spec = datasets["a"].spec();
+            prop_assert!(ids.iter().all(|id| support::bucket(spec, *id, 64) == Some(*bucket)), "one size a batch");
+        }
+        prop_assert_eq!(&take(&datasets, &config, &cluster, prefetch, None, n).0, &whole);
+
+        // Another world goes on.
+        let k = (n as f64 * at) as usize;
+        let (_, state) = take(&datasets, &config, &cluster, prefetch, None, k);
+        prop_assert_eq!(&take(&datasets, &config, &alone, 1, Some(&state), n - k).0[..], &whole[k..]);
+
+        // As it does in another phase with another mix.
+        let stream = Stream::open(&datasets, config.clone(), Reading::default(), Some(state)).unwrap();
+        let phase = Phase { resolution: 64, global_batch: global_batch + 3, mix: mix(&draws[3..]) };
+        let next = StreamConfig { phase: phase.clone(), ..config.clone() };
+        let state = stream.next_phase(phase);
+        let state: StreamState = serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap();
+        let one = take(&datasets, &next, &alone, 2, Some(&state), 4).0;
+        prop_assert_eq!(&take(&datasets, &next, &cluster, prefetch, Some(&state), 4).0, &one);
+        let refused = Stream::open(&datasets, config, Reading::default(), Some(state));
+        prop_assert!(matches!(refused, Err(Error::State(_))), "it is of another phase");
+    }
+}
+
+/// Of each dataset and bucket every row comes once before any comes again, and the amounts are kept.
+#[test]
+fn every_row_has_its_share() {
+    let folder = tempfile::tempdir().unwrap();
+    let datasets = datasets(folder.path(), 16, &[vec![150, 90], vec![200]]);
+    let mix = [("a".into(), Amount::Repeat(1.0)), ("b".into(), Amount::Repeat(2.0))];
+    let phase = Phase { resolution: 64, global_batch: 8, mix: mix.into() };
+    let config = StreamConfig { seed: seed(), window: 2, split: Split::Train, phase };
+    let usable = |name: &str| -> u64 {
+        let dataset = &datasets[name];
+        dataset.buckets(64).into_iter().map(|bucket| dataset.rows(Split::Train, bucket)).sum()
+    };
+    let turns = (usable("a") + 2 * usable("b")).div_ceil(8);
+    let (batches, _) = take(&datasets, &config, &Cluster::new(&[1]).unwrap(), 4, None, 2 * turns as usize);
+    let seen = tally(batches.iter().flat_map(|(_, rows)| rows.values().map(|row| (row.0, row.1))));
+    assert!(seen.values().all(|times| *times == 1), "a row once an epoch");
+    let times = tally(seen.keys().map(|(id, _)| *id));
+    assert_eq!(times.len() as u64, usable("a") + usable("b"), "no row is left out");
+    let of_b: Vec<u64> = sample_ids(2, 200);
+    for (id, times) in times {
+        let expected = if of_b.contains(&id) { 4 } else { 2 };
+        // A bucket's batches are whole ones, so it may be ahead or behind by one.
+        assert!(times.abs_diff(expected) <= 2, "{id}: {times} times instead of {expected}");
+    }
+}
+
+#[test]
+fn a_resolution_without_rows_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let datasets = datasets(folder.path(), 16, &[vec![50]]);
+    let mix = [("a".into(), Amount::Repeat(1.0))].into();
+    let phase = Phase { resolution: 96, global_batch: 8, mix };
+    let config = StreamConfig { seed: 1, window: 2, split: Split::Train, phase };
+    let error = Stream::open(&datasets, config, Reading::default(), None).unwrap_err().to_string();
+    assert!(error.contains("prepared for 64") && error.contains("64-128x32"), "{error}");
+}
+
+#[test]
+fn what_does_not_fit_is_not_mixed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut datasets = datasets(folder.path(), 16, &[vec![100]]);
+    let mut other = spec(16, 0.0);
+    other.models.text_encoder = "another".into();
+    write_dataset(&folder.path().join("b"), other, &[50]);
+    datasets.insert("b".into(), open(&folder.path().join("b")));
+    let refused = |names: &[&str]| {
+        let mix = names.iter().map(|name| ((*name).to_owned(), Amount::Proportion(1.0))).collect();
+        let phase = Phase { resolution: 64, global_batch: 8, mix };
+        let config = StreamConfig { seed: 1, window: 2, split: Split::Train, phase };
+        Stream::open(&datasets, config, Reading::default(), None).err().map(|error| error.to_string())
+    };
+    assert!(refused(&["a"]).is_none() && refused(&["b"]).is_none());
+    let message = refused(&["a", "b"]).unwrap();
+    assert!(message.contains("`a` and `b`") && message.contains("text encoders"), "{message}");
+    assert!(refused(&["a", "c"]).unwrap().contains("no dataset `c`"));
+}

@@ -1,0 +1,145 @@
+"""The training stream: batches of latent datasets for a notebook or a loop of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from tidemill import _native
+
+Datasets = "str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]"
+Mix = Mapping[str, Mapping[str, float]]
+
+# The name of a stream's only dataset.
+ONLY = "dataset"
+
+
+class Stream:
+    """An endless iterator over batches. What is in global batch k is a pure function of the arguments up to `mix`.
+
+    `datasets` is the path or URI of a dataset, or several by name; `mix` then says how much of each, as in
+    `{"laion": {"proportion": 0.9}, "own": {"proportion": 0.1}}`, or with `repeat` (times an epoch) or `count` (rows an
+    epoch). Without it each dataset comes once an epoch.
+
+    `nodes` has the ranks of each node and `rank` says which of all ranks this is: it gets its part of each global batch.
+    `prefetch` batches are made ahead, by `readers` threads that read. With `unreadable="skip"` rows that cannot be read are
+    left out and counted in `skipped`. `state` goes on where `state_dict()` was called, for any `nodes`.
+    """
+
+    def __init__(
+        self,
+        datasets: Datasets,
+        *,
+        resolution: int,
+        global_batch: int,
+        seed: int = 0,
+        shuffle_window: int = 16,
+        split: Literal["train", "validation"] = "train",
+        mix: Mix | None = None,
+        nodes: Sequence[int] = (1,),
+        rank: int = 0,
+        prefetch: int = 4,
+        readers: int = 0,
+        unreadable: Literal["stop", "skip"] = "stop",
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(datasets, Mapping):
+            datasets = {ONLY: datasets}
+        self._phase = {
+            "resolution": resolution,
+            "global_batch": global_batch,
+            "mix": {name: {"repeat": 1.0} for name in datasets} if mix is None else mix,
+        }
+        self._settings = {
+            "datasets": {name: os.fspath(uri) for name, uri in datasets.items()},
+            "phase": self._phase,
+            "seed": seed,
+            "shuffle_window": shuffle_window,
+            "split": split,
+            "nodes": list(nodes),
+            "rank": rank,
+            "prefetch": prefetch,
+            "readers": readers,
+            "skip_unreadable": {"stop": False, "skip": True}[unreadable],
+        }
+        self._open(state)
+
+    def __iter__(self) -> Iterator[_native.Batch]:
+        return self
+
+    def __next__(self) -> _native.Batch:
+        """The next batch, whose memory is handed on without a copy and used again when nobody holds it any more."""
+        return self._stream.next()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands after the last batch that it gave."""
+        return json.loads(self._stream.state())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict()` was called."""
+        self._open(state)
+
+    def next_phase(self, *, resolution: int | None = None, global_batch: int | None = None, mix: Mix | None = None) -> None:
+        """Goes on with other batches; each dataset goes on where it is."""
+        changes = {"resolution": resolution, "global_batch": global_batch, "mix": mix}
+        phase = self._phase | {key: value for key, value in changes.items() if value is not None}
+        state = json.loads(self._stream.next_phase(json.dumps(phase)))
+        self._phase = self._settings["phase"] = phase
+        self._open(state)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the datasets that take part."""
+        return self._stream.rows
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Rows that were left out because they could not be read, by why."""
+        return self._stream.skipped
+
+    def _open(self, state: Mapping[str, Any] | None) -> None:
+        self._stream = _native.Stream(json.dumps(self._settings), None if state is None else json.dumps(state))
+
+
+class StreamDataset(torch.utils.data.IterableDataset):
+    """A stream for `torch.utils.data.DataLoader(dataset, batch_size=None)`, with the arguments of `Stream`.
+
+    Items are whole batches: `sample_ids` and `epochs` [n] i64, unscaled `latents` [n, C, h, w] and `text` [n, L, D] f16,
+    the latter two without a copy. The stream has threads of its own, so that workers would gain nothing; several would
+    each give the same batches and are refused. `state_dict` is that of the stream, which torchdata's StatefulDataLoader
+    and Lightning look for.
+    """
+
+    def __init__(self, datasets: Datasets, **arguments: Any) -> None:
+        self._arguments = (datasets, arguments)
+        self._stream: Stream | None = None
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None and worker.num_workers > 1:
+            raise ValueError(f"num_workers is {worker.num_workers}: take 0, the stream reads ahead by itself")
+        for batch in self._opened():
+            yield {
+                # A view: torch has no u64 to speak of.
+                "sample_ids": torch.tensor(batch.sample_ids, dtype=torch.uint64).view(torch.int64),
+                "epochs": torch.tensor(batch.epochs),
+                "latents": torch.from_dlpack(batch.latents),
+                "text": torch.from_dlpack(batch.text),
+            }
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._opened().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._opened().load_state_dict(state)
+
+    def _opened(self) -> Stream:
+        """The stream, opened where it is used: threads do not survive a fork."""
+        if self._stream is None:
+            datasets, arguments = self._arguments
+            self._stream = Stream(datasets, **arguments)
+        return self._stream

@@ -1,0 +1,144 @@
+"""The training stream from Python: what it gives, without copies, for any number of ranks, and resumed."""
+
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tidemill
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+ROWS = 60
+
+
+@pytest.fixture(scope="module")
+def dataset(run, rng, tmp_path_factory):
+    """A latent dataset of noise images at 64 and 32 pixels."""
+    folder = tmp_path_factory.mktemp("stream")
+
+    def jpeg():
+        file = io.BytesIO()
+        Image.frombytes("RGB", (70, 70), rng.randbytes(3 * 70 * 70)).save(file, "JPEG")
+        return file.getvalue()
+
+    pairs = {
+        "key": [f"k{i}" for i in range(ROWS)],
+        "caption": [f"picture {i}" for i in range(ROWS)],
+        "jpg": [jpeg() for _ in range(ROWS)],
+        "score": [0.5] * ROWS,
+    }
+    pq.write_table(pa.table(pairs), folder / "pairs.parquet", row_group_size=20)
+    source = run["source"] | {"uri": str(folder / "pairs.parquet"), "rows_per_unit": 20}
+    result = tidemill.preprocess(run | {"name": "stream", "output": str(folder / "out"), "source": source})
+    assert result["rows"]["kept"] == ROWS
+    return folder / "out" / "dataset"
+
+
+@pytest.fixture
+def stream(dataset):
+    def open_stream(**arguments):
+        return tidemill.Stream(dataset, **{"resolution": 64, "global_batch": 16, "shuffle_window": 2} | arguments)
+
+    return open_stream
+
+
+def stored(dataset, group):
+    """Sample id -> bytes of the tensor, from the Parquet files."""
+    found = {}
+    for path in dataset.glob(f"data/*/*/{group}.parquet"):
+        table = pq.read_table(path)
+        found |= dict(zip(table["sample_id"].to_pylist(), table.column(3).to_pylist(), strict=True))
+    return found
+
+
+def take(stream, n):
+    return [(batch.sample_ids, np.from_dlpack(batch.latents).copy()) for _, batch in zip(range(n), stream)]
+
+
+def same(one, other):
+    return len(one) == len(other) and all(
+        a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_an_epoch_has_each_row_with_its_bytes(dataset, stream):
+    latents, text = stored(dataset, "latents-64"), stored(dataset, "text")
+    batches = stream(global_batch=ROWS)
+    assert batches.rows == ROWS
+    batch = next(batches)
+    assert (len(batch), batch.number, batch.size) == (ROWS, 0, (64, 64))
+    assert sorted(batch.sample_ids) == sorted(latents) and set(batch.epochs) == {0}
+    for i, sample_id in enumerate(batch.sample_ids):
+        assert np.from_dlpack(batch.latents)[i].tobytes() == latents[sample_id]
+        assert torch.from_dlpack(batch.text)[i].numpy().tobytes() == text[sample_id]
+
+
+def test_arrow_and_dlpack_show_the_same_memory(stream):
+    batch = next(stream())
+    arrow, latents = batch.arrow(), torch.from_dlpack(batch.latents)
+    field, column = arrow.schema.field("latents_64"), arrow.column("latents_64")
+    assert list(latents.shape) == [16, *json.loads(field.metadata[b"shape"])] == batch.latents.shape
+    assert latents.dtype == torch.float16
+    assert latents.data_ptr() == column.buffers()[1].address
+    assert arrow["sample_id"].to_pylist() == batch.sample_ids
+
+
+def test_memory_that_is_held_is_not_used_again(stream):
+    batches = stream(prefetch=1)
+    held = [torch.from_dlpack(next(batches).latents) for _ in range(30)]
+    expected = [latents for _, latents in take(stream(), 30)]
+    assert all(np.array_equal(a.numpy(), b) for a, b in zip(held, expected, strict=True))
+
+
+def test_ranks_share_each_batch_and_any_number_of_them_goes_on(stream):
+    whole = take(stream(), 12)
+    ranks = [stream(nodes=(2, 1), rank=rank) for rank in range(3)]
+    for number in range(5):
+        parts = [next(rank) for rank in ranks]
+        rows = sorted((place, id) for part in parts for place, id in zip(part.places, part.sample_ids, strict=True))
+        assert rows == list(enumerate(whole[number][0]))
+    state = json.loads(json.dumps(ranks[2].state_dict()))
+    assert same(take(stream(state=state), 7), whole[5:])
+
+
+def test_a_phase_may_change_the_batch(stream):
+    batches = stream()
+    seen = [id for ids, _ in take(batches, 2) for id in ids]
+    batches.next_phase(global_batch=ROWS - 32)
+    assert len(set(seen + next(batches).sample_ids)) == ROWS, "each row once an epoch all the same"
+    with pytest.raises(tidemill.InputError, match="global_batch"):
+        stream(state=batches.state_dict())
+
+
+def test_torch_goes_on_where_it_stopped(dataset):
+    arguments = {"resolution": 32, "global_batch": 8, "seed": 5}
+
+    def batches(data, n):
+        loader = DataLoader(data, batch_size=None)
+        return [batch for _, batch in zip(range(n), loader)]
+
+    whole = batches(tidemill.StreamDataset(dataset, **arguments), 10)
+    assert whole[0]["latents"].shape[0] == 8 and whole[0]["text"].dtype == torch.float16
+    first = tidemill.StreamDataset(dataset, **arguments)
+    batches(first, 4)
+    second = tidemill.StreamDataset(dataset, **arguments)
+    second.load_state_dict(first.state_dict())
+    for one, other in zip(batches(second, 6), whole[4:], strict=True):
+        assert all(torch.equal(one[key], other[key]) for key in one)
+    with pytest.raises(ValueError, match="num_workers"):
+        next(iter(DataLoader(first, batch_size=None, num_workers=2)))
+
+
+def test_what_is_wrong_is_said(dataset, stream):
+    with pytest.raises(tidemill.InputError, match="128"):
+        stream(resolution=128)
+    with pytest.raises(tidemill.InputError, match="seed"):
+        stream(seed=1, state=stream().state_dict())
+    with pytest.raises(tidemill.InputError, match="rank"):
+        stream(nodes=(2,), rank=2)
+    with pytest.raises(tidemill.InputError, match="no dataset"):
+        tidemill.Stream({"a": dataset}, resolution=64, global_batch=8, mix={"b": {"repeat": 1}})
