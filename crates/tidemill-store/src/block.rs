@@ -10,9 +10,6 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::commit::{BlockEntry, FileEntry, UnitId};
 use crate::error::{Error, Result};
 
-/// A row group of a tensor file is read whole from this share of its rows on, as `(10, 9)` is 9 / 10.
-const WHOLE: (usize, usize) = (10, 9);
-
 /// Where a row group lies.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
@@ -25,7 +22,7 @@ pub struct Place<'a> {
     pub width: usize,
 }
 
-/// A row group in memory, with all of its tensors or none.
+/// What a row group holds but for its tensors, and where these are.
 #[derive(Debug)]
 pub struct Block {
     /// Indices into `rows.parquet`, ascending.
@@ -34,6 +31,7 @@ pub struct Block {
     pub sample_ids: Vec<u64>,
     /// Checksums of the rows.
     sums: Vec<u64>,
+    /// The tensors, if they are in memory.
     values: Option<Bytes>,
 }
 
@@ -70,15 +68,11 @@ impl Place<'_> {
         Ok((block, tensors))
     }
 
-    /// Reads the row group with so many of its rows in view: whole if these are nearly all, else without its tensors,
-    /// which [`tensors`](Self::tensors) then reads by range. So hardly more bytes are read than are wanted.
+    /// Reads the row group without its tensors, which [`tensors`](Self::tensors) then reads.
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn read_for(self, rows: usize) -> Result<Block> {
-        if rows * WHOLE.0 >= self.entry.rows as usize * WHOLE.1 {
-            return self.read();
-        }
+    pub fn read_head(self) -> Result<Block> {
         self.head(&self.range(0..u64::from(self.entry.values_at))?)
     }
 
@@ -98,13 +92,22 @@ impl Place<'_> {
             let bytes = self.range(start..start + (run.len() * width) as u64)?;
             for (i, row) in run.iter().enumerate() {
                 let tensor = bytes.slice(i * width..(i + 1) * width);
-                if row_checksum(block.rows[*row], block.sample_ids[*row], &tensor) != block.sums[*row] {
-                    return Err(self.corrupt(&format!("wrong checksum of row {row}")));
-                }
+                self.verify(block, *row, &tensor)?;
                 tensors.push(tensor);
             }
         }
         Ok(tensors)
+    }
+
+    /// Verifies the tensor of a row.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is not what was committed.
+    pub fn verify(self, block: &Block, i: usize, tensor: &[u8]) -> Result<()> {
+        match row_checksum(block.rows[i], block.sample_ids[i], tensor) == block.sums[i] {
+            true => Ok(()),
+            false => Err(self.corrupt(&format!("wrong checksum of row {i}"))),
+        }
     }
 
     /// The tensor of a row, as [`tensors`](Self::tensors).

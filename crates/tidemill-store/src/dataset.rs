@@ -191,7 +191,7 @@ impl Dataset {
                 if rows.is_empty() {
                     return Ok(tensors);
                 }
-                shards.read(shard, block, &rows)?.iter().for_each(|row| tensors.push(row));
+                shards.read(shard, block, &rows)?.iter().try_for_each(|row| tensors.push(row))?;
             }
         }
         Ok(tensors)
@@ -215,9 +215,13 @@ impl Dataset {
 }
 
 impl Tensors {
-    fn push(&mut self, row: &Row) {
+    fn push(&mut self, row: &Row) -> Result<()> {
         self.sample_ids.push(row.sample_id);
-        self.latents.extend_from_slice(&row.latents);
-        self.text.extend_from_slice(&row.text);
+        for (values, tensor) in [(&mut self.latents, &row.latents), (&mut self.text, &row.text)] {
+            let end = values.len();
+            values.resize(end + tensor.len(), 0);
+            tensor.copy_to(&mut values[end..])?;
+        }
+        Ok(())
     }
 }

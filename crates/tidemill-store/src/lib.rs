@@ -20,9 +20,11 @@ pub mod writer;
 
 mod block;
 mod bucket;
+mod buffer;
 mod rows;
 mod shard;
 mod shards;
+mod tensor;
 
 pub use bucket::Bucket;
 pub use commit::{Commit, Digests, UnitId, UnitKey};

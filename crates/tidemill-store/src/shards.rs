@@ -3,8 +3,6 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
-
 use crate::block::{Block, Place};
 use crate::bucket::Bucket;
 use crate::commit::{BlockEntry, Commit, FileEntry};
@@ -12,6 +10,7 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::layout::{Group, Split};
 use crate::spec::TensorSpec;
+use crate::tensor::{Opened, Tensor};
 
 /// The shards of a split and bucket. Shard i is that of the manifest's commit i, and may be empty.
 #[derive(Debug, Clone)]
@@ -33,12 +32,12 @@ pub struct Stretch {
     pub rows: Range<usize>,
 }
 
-/// A row in memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A row.
+#[derive(Debug, Clone)]
 pub struct Row {
     pub sample_id: u64,
-    pub latents: Bytes,
-    pub text: Bytes,
+    pub latents: Tensor,
+    pub text: Tensor,
 }
 
 impl Shards {
@@ -83,11 +82,11 @@ impl Shards {
     pub fn read(&self, shard: usize, block: usize, rows: &[usize]) -> Result<Vec<Row>> {
         let commit = self.commit(shard);
         let places = self.places(commit, block).ok_or_else(|| self.unjoined(commit))?;
-        let latents = places.0.read_for(rows.len())?;
-        let text = places.1.read_for(rows.len())?;
-        let text_at = joined(&latents, &text, rows).ok_or_else(|| self.unjoined(commit))?;
-        let values = places.0.tensors(&latents, rows)?.into_iter().zip(places.1.tensors(&text, &text_at)?);
-        let ids = rows.iter().map(|at| latents.sample_ids[*at]);
+        let latents = Opened::new(places.0, rows.len())?;
+        let text = Opened::new(places.1, rows.len())?;
+        let text_at = joined(latents.block(), text.block(), rows).ok_or_else(|| self.unjoined(commit))?;
+        let values = latents.tensors(rows)?.into_iter().zip(text.tensors(&text_at)?);
+        let ids = rows.iter().map(|at| latents.block().sample_ids[*at]);
         Ok(ids.zip(values).map(|(sample_id, (latents, text))| Row { sample_id, latents, text }).collect())
     }
 

@@ -10,8 +10,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use self::buffer::Buffer;
-use self::buffer::Pool;
 pub use self::datasets::{Datasets, ONLY, only};
 use self::gather::Gatherer;
 pub use self::gather::{Skipped, Unreadable};
@@ -23,6 +21,8 @@ use self::state::Version;
 pub use self::state::{Phase, StreamState};
 use self::threads::{Numbers, Threads};
 use crate::bucket::Bucket;
+pub use crate::buffer::Buffer;
+use crate::buffer::Pool;
 use crate::error::{Error, Result};
 pub use crate::layout::Split;
 
@@ -36,7 +36,6 @@ pub mod plan;
 pub mod share;
 pub mod state;
 
-mod buffer;
 mod datasets;
 mod gather;
 mod planner;

@@ -153,6 +153,7 @@ fn store_exit_code(error: &tidemill_store::Error) -> u8 {
         | Store::NoManifest { .. }
         | Store::Config { .. }
         | Store::Format { .. }
+        | Store::State(_)
         | Store::Mds { .. }
         | Store::Empty { .. } => 2,
         _ => 1,

@@ -1,13 +1,12 @@
-//! Copies the rows of a batch into contiguous memory.
+//! Brings the rows of a batch together in contiguous memory.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Batch;
-use super::buffer::Pool;
-use super::planner::Task;
-use crate::error::Result;
+use super::planner::{Task, TaskRow};
+use crate::buffer::{Buffer, Pool};
+use crate::error::{Error, Result};
 use crate::shards::Row;
 
 /// What becomes of rows that cannot be read.
@@ -36,31 +35,73 @@ impl Gatherer {
     /// # Errors
     /// If some cannot be read, unless they are to be skipped.
     pub fn batch(&self, task: &Task) -> Result<Batch> {
-        let slots = task.slots.iter().enumerate().map(|(i, slot)| match slot.rows() {
-            Err(error) if self.unreadable == Unreadable::Skip => {
-                let rows = task.rows.iter().filter(|row| row.slot as usize == i).count() as u64;
-                let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
-                *skipped.entry(error.to_string()).or_default() += rows;
-                Ok(None)
-            }
-            rows => rows.map(Some),
+        let slots = task.slots.iter().enumerate().map(|(i, slot)| {
+            let of_slot = || task.rows.iter().filter(|row| row.slot as usize == i).count();
+            slot.rows().map(Some).or_else(|error| self.skip(error, of_slot()).map(|()| None))
         });
-        let slots: Vec<Option<Cow<[Row]>>> = slots.collect::<Result<_>>()?;
+        let slots = slots.collect::<Result<Vec<_>>>()?;
         let found = task.rows.iter().filter_map(|row| Some((row, slots[row.slot as usize].as_ref()?)));
         let rows: Vec<_> = found.map(|(row, rows)| (row, &rows[row.row as usize])).collect();
-        let filled = |bytes: fn(&Row) -> &[u8]| {
-            let room = rows.iter().map(|(_, row)| bytes(row).len()).sum();
-            self.pool
-                .fill(room, |buffer| rows.iter().for_each(|(_, row)| buffer.extend_from_slice(bytes(row))))
-        };
+
+        let size = |tensor: fn(&Row) -> usize| rows.iter().map(|(_, row)| tensor(row)).sum();
+        let mut latents = Filling::new(&self.pool, size(|row| row.latents.len()));
+        let mut text = Filling::new(&self.pool, size(|row| row.text.len()));
+        let mut there: Vec<(&TaskRow, &Row)> = Vec::with_capacity(rows.len());
+        for (place, row) in rows {
+            let sizes = (row.latents.len(), row.text.len());
+            let copied = row
+                .latents
+                .copy_to(latents.next(sizes.0))
+                .and_then(|()| row.text.copy_to(text.next(sizes.1)));
+            match copied {
+                Ok(()) => {
+                    latents.filled += sizes.0;
+                    text.filled += sizes.1;
+                    there.push((place, row));
+                }
+                Err(error) => self.skip(error, 1)?,
+            }
+        }
         Ok(Batch {
             number: task.number,
             bucket: task.bucket,
-            places: rows.iter().map(|(row, _)| row.place).collect(),
-            sample_ids: rows.iter().map(|(_, row)| row.sample_id).collect(),
-            epochs: rows.iter().map(|(row, _)| row.epoch).collect(),
-            latents: filled(|row| &row.latents),
-            text: filled(|row| &row.text),
+            places: there.iter().map(|(place, _)| place.place).collect(),
+            sample_ids: there.iter().map(|(_, row)| row.sample_id).collect(),
+            epochs: there.iter().map(|(place, _)| place.epoch).collect(),
+            latents: latents.finish(),
+            text: text.finish(),
         })
+    }
+
+    /// Counts rows that cannot be read, or gives the error back if they are not to be skipped.
+    fn skip(&self, error: Error, rows: usize) -> Result<()> {
+        if self.unreadable == Unreadable::Stop {
+            return Err(error);
+        }
+        let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
+        *skipped.entry(error.to_string()).or_default() += rows as u64;
+        Ok(())
+    }
+}
+
+/// A buffer that is filled from its beginning.
+struct Filling {
+    buffer: Buffer,
+    filled: usize,
+}
+
+impl Filling {
+    fn new(pool: &Arc<Pool>, len: usize) -> Self {
+        Self { buffer: pool.buffer(len), filled: 0 }
+    }
+
+    /// Where the next bytes go.
+    fn next(&mut self, len: usize) -> &mut [u8] {
+        &mut self.buffer.bytes_mut()[self.filled..self.filled + len]
+    }
+
+    fn finish(mut self) -> Buffer {
+        self.buffer.truncate(self.filled);
+        self.buffer
     }
 }

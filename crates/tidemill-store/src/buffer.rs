@@ -1,0 +1,124 @@
+//! Memory that is given back when it is dropped and filled again, so that a steady stream neither asks the system for
+//! memory nor touches fresh pages, and whoever pins a batch for a GPU pins it once.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Contiguous bytes.
+pub struct Buffer {
+    /// These and perhaps more.
+    bytes: Vec<u8>,
+    len: usize,
+    pool: Arc<Pool>,
+}
+
+/// Buffers that wait to be filled.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    waiting: Mutex<Vec<Vec<u8>>>,
+    most: usize,
+}
+
+impl Pool {
+    /// Keeps at most so many buffers.
+    pub fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { waiting: Mutex::default(), most })
+    }
+
+    /// A buffer of so many bytes, to be written to: what they are before is anything.
+    pub fn buffer(self: &Arc<Self>, len: usize) -> Buffer {
+        let mut bytes = self.take(len);
+        if bytes.len() < len {
+            bytes.resize(len, 0);
+        }
+        Buffer { bytes, len, pool: self.clone() }
+    }
+
+    /// The smallest that is large enough and not much too large, else a new one.
+    fn take(&self, len: usize) -> Vec<u8> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let fitting = waiting.iter().enumerate().filter(|(_, bytes)| (len..=2 * len).contains(&bytes.len()));
+        let best = fitting.min_by_key(|(_, bytes)| bytes.len()).map(|(i, _)| i);
+        best.map(|i| waiting.swap_remove(i)).unwrap_or_default()
+    }
+}
+
+impl Buffer {
+    /// The bytes, to be written to.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.len]
+    }
+
+    /// Leaves the first so many bytes.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        let mut waiting = self.pool.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.push(bytes);
+        // The one that waits longest is of a size that is no longer asked for.
+        let oldest = (waiting.len() > self.pool.most).then(|| waiting.remove(0));
+        drop(waiting);
+        drop(oldest);
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl PartialEq for Buffer {
+    fn eq(&self, other: &Self) -> bool {
+        self[..] == other[..]
+    }
+}
+
+impl Eq for Buffer {}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_used_again() {
+        let pool = Pool::new(2);
+        let filled = |len, value| {
+            let mut buffer = pool.buffer(len);
+            buffer.bytes_mut().fill(value);
+            buffer
+        };
+        let (small, large) = (filled(10, 1), filled(1000, 2));
+        let place = large.as_ptr();
+        drop((small, large));
+        let (again, anew) = (filled(900, 3), filled(100, 4));
+        assert_eq!((&again[..], again.as_ptr()), (&[3; 900][..], place));
+        assert_eq!(anew[..], [4; 100], "1,000 bytes would have been too many");
+        let mut anew = anew;
+        anew.truncate(7);
+        assert_eq!(anew[..], [4; 7]);
+        drop((again, anew));
+        let lengths: Vec<usize> = pool.waiting.lock().unwrap().iter().map(Vec::len).collect();
+        assert_eq!(lengths, [1000, 100], "no more than two, and the oldest goes first");
+    }
+}
