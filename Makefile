@@ -10,7 +10,7 @@ TEST_LIMIT := 30m
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test lint fmt quickstart bench-data wheel lock clean
+.PHONY: help setup test lint fmt quickstart bench-data bench-stream wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -18,6 +18,7 @@ help:
 	@echo "make quickstart   synth -> preprocess -> train -> sample -> score -> export, in minutes on two cores"
 	@echo "make test         every test (Rust, and the Python module)"
 	@echo "make bench-data   measure the data side against other libraries; redraws docs/benchmarks.md"
+	@echo "make bench-stream measure the training stream against other loaders; redraws its part of that page"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
 	@echo "make setup        what the others need: .venv, the CLI, the Python module"
 	@echo "make wheel        the Python module as a wheel"
@@ -51,6 +52,10 @@ quickstart: setup
 # Options of benches/data.py go into ARGS: make bench-data ARGS="--rounds 3 --seed 7"
 bench-data: setup .venv-bench/.ready
 	$(BENCH_PYTHON) -m benches.data $(ARGS)
+
+# As bench-data.
+bench-stream: setup .venv-bench/.ready
+	$(BENCH_PYTHON) -m benches.stream $(ARGS)
 
 test: setup
 	timeout $(TEST_LIMIT) cargo test --release --locked --workspace

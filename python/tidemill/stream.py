@@ -27,7 +27,8 @@ class Stream:
 
     `nodes` has the ranks of each node and `rank` says which of all ranks this is: it gets its part of each global batch.
     `prefetch` batches are made ahead, by `readers` threads that read. With `unreadable="skip"` rows that cannot be read are
-    left out and counted in `skipped`. `state` goes on where `state_dict()` was called, for any `nodes`.
+    left out and counted in `skipped`. `cache` is a folder for what is read of datasets elsewhere, which several processes may
+    share; `cache_bytes` is what it may hold. `state` goes on where `state_dict()` was called, for any `nodes`.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class Stream:
         prefetch: int = 4,
         readers: int = 0,
         unreadable: Literal["stop", "skip"] = "stop",
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int = 256 << 30,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(datasets, Mapping):
@@ -65,6 +68,7 @@ class Stream:
             "prefetch": prefetch,
             "readers": readers,
             "skip_unreadable": {"stop": False, "skip": True}[unreadable],
+            "cache": None if cache is None else (os.fspath(cache), cache_bytes),
         }
         self._open(state)
 

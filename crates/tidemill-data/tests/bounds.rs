@@ -125,9 +125,7 @@ fn images() {
     let zeros = vec![0; MIB];
     (0..300).for_each(|_| packed.write_all(&zeros).unwrap());
     let packed = packed.finish().unwrap();
-    let small =
-        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/decode/adam7.png"));
-    let small = small.unwrap();
+    let small = corpus("adam7.png");
     let bombs: [(&[u8; 4], &[u8]); 3] =
         [(b"iCCP", b"p\0\0"), (b"zTXt", b"a\0\0"), (b"iTXt", b"XML:com.adobe.xmp\0\x01\0\0\0")];
     for (name, head) in bombs {
@@ -144,6 +142,16 @@ fn images() {
         b"GIF89a\x01\0\x01\0\x80\0\0\0\0\0\xff\xff\xff\x2c\0\0\0\0\xff\xff\xff\xff\0\x02\x02\x44\x01\0\x3b";
     let error = within("a GIF's frame of 65535x65535", 80 * MIB, || decode::decode(gif)).unwrap_err();
     assert!(matches!(error, RowError::Size(_)), "{error}");
+
+    // A strip far beyond its image.
+    let tiff = corpus("jpeg-strip-of-16383x16383.tif");
+    let error = within("a TIFF's strip of 16383x16383", 16 * MIB, || decode::decode(&tiff)).unwrap_err();
+    assert!(error.to_string().contains("16383x16383 in a TIFF of 247 pixels"), "{error}");
+}
+
+fn corpus(name: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/decode");
+    std::fs::read(folder.join(name)).unwrap()
 }
 
 /// A PNG with one more chunk behind its header.

@@ -1,6 +1,7 @@
 //! The training stream as a Python iterator.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{ArrayRef, FixedSizeBinaryArray, RecordBatch, UInt32Array, UInt64Array};
@@ -12,7 +13,7 @@ use serde::Deserialize;
 use tidemill_store::stream::{
     Cluster, Datasets, Phase, Reading, Seat, Split, Stream as RustStream, StreamConfig, Unreadable,
 };
-use tidemill_store::{Dataset, TensorSpec};
+use tidemill_store::{Cache, Dataset, TensorSpec};
 
 use crate::dlpack::Tensor;
 use crate::error::raise;
@@ -32,6 +33,8 @@ struct Settings {
     prefetch: usize,
     readers: usize,
     skip_unreadable: bool,
+    /// A folder, and the bytes that it may hold.
+    cache: Option<(PathBuf, u64)>,
 }
 
 /// Batches of latent datasets.
@@ -140,6 +143,7 @@ fn open(settings: &str, state: Option<&str>) -> tidemill::Result<Stream> {
         prefetch: settings.prefetch,
         readers: settings.readers,
         unreadable: if settings.skip_unreadable { Unreadable::Skip } else { Unreadable::Stop },
+        cache: settings.cache.map(|(folder, bytes)| Cache::open(folder, bytes)).transpose()?,
     };
     let stream = Mutex::new(RustStream::open(&datasets, config, reading, state)?);
     Ok(Stream { stream, datasets })

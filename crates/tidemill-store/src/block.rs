@@ -50,12 +50,21 @@ impl Place<'_> {
     /// # Errors
     /// [`Error::Corrupt`] if it is not what was committed; a failure of the store.
     pub fn read(self) -> Result<Block> {
-        let bytes = self.range(0..self.entry.bytes)?;
-        if Checksum::of(&bytes) != self.entry.xxh3 {
-            return Err(self.corrupt("wrong checksum"));
-        }
+        let bytes = self.fetch()?;
         let values = self.part(&bytes, self.entry.values_at, self.width)?;
         Ok(Block { values: Some(values), ..self.head(&bytes)? })
+    }
+
+    /// The bytes of the whole row group, verified.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn fetch(self) -> Result<Bytes> {
+        let bytes = self.range(0..self.entry.bytes)?;
+        match Checksum::of(&bytes) == self.entry.xxh3 {
+            true => Ok(bytes),
+            false => Err(self.corrupt("wrong checksum")),
+        }
     }
 
     /// Reads the whole row group, and gives its tensors in their order.
@@ -119,7 +128,10 @@ impl Place<'_> {
     }
 
     /// The columns before the tensors, which are at the beginning of `bytes`.
-    fn head(self, bytes: &Bytes) -> Result<Block> {
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there are fewer.
+    pub fn head(self, bytes: &Bytes) -> Result<Block> {
         let entry = self.entry;
         let numbers = |at| -> Result<Vec<u64>> {
             let bytes = self.part(bytes, at, 8)?;

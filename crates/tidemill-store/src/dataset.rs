@@ -179,7 +179,7 @@ impl Dataset {
     /// # Errors
     /// If there are none, or a file cannot be read or is damaged.
     pub fn tensors(&self, split: Split, bucket: Bucket, limit: usize) -> Result<Tensors> {
-        let shards = Shards::new(self, split, bucket);
+        let shards = Shards::new(self, split, bucket, None);
         if self.rows(split, bucket) == 0 {
             return Err(self.empty(split, bucket));
         }

@@ -76,6 +76,14 @@ pub enum Error {
     /// A stream's state that does not fit the dataset or the configuration.
     #[error("the stream's state cannot be resumed: {0}")]
     State(String),
+    /// The folder of the stream's cache.
+    #[error("the cache {path} cannot be used: {source}; choose a folder that can be written to")]
+    Cache {
+        /// The folder.
+        path: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
     /// A stream over nothing.
     #[error("the dataset {uri} has no {split} rows at resolution {bucket}; {hint}")]
     Empty {

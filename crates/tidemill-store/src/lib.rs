@@ -21,12 +21,14 @@ pub mod writer;
 mod block;
 mod bucket;
 mod buffer;
+mod cache;
 mod rows;
 mod shard;
 mod shards;
 mod tensor;
 
 pub use bucket::Bucket;
+pub use cache::Cache;
 pub use commit::{Commit, Digests, UnitId, UnitKey};
 pub use counts::Counts;
 pub use dataset::{Dataset, Tensors, Totals};

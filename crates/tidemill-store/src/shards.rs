@@ -2,9 +2,11 @@
 //! manifest. Nothing is kept per block; the manifest has it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::block::{Block, Place};
 use crate::bucket::Bucket;
+use crate::cache::Cache;
 use crate::commit::{BlockEntry, Commit, FileEntry};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -20,6 +22,7 @@ pub struct Shards {
     text: Group,
     /// Bytes of a row's latents and text.
     widths: (usize, usize),
+    cache: Option<Arc<Cache>>,
 }
 
 /// Rows of a shard that lie in one row group of its latents.
@@ -41,8 +44,8 @@ pub struct Row {
 }
 
 impl Shards {
-    /// Those of a dataset.
-    pub fn new(dataset: &Dataset, split: Split, bucket: Bucket) -> Self {
+    /// Those of a dataset, of which row groups that lie elsewhere are kept in a cache, if there is one.
+    pub fn new(dataset: &Dataset, split: Split, bucket: Bucket, cache: Option<Arc<Cache>>) -> Self {
         let spec = dataset.spec();
         let latents = spec.latents.get(&bucket).map_or(0, TensorSpec::bytes);
         Self {
@@ -50,6 +53,7 @@ impl Shards {
             latents: Group::Latents(split, bucket),
             text: Group::Text(split),
             widths: (latents, spec.text.bytes()),
+            cache,
         }
     }
 
@@ -82,8 +86,8 @@ impl Shards {
     pub fn read(&self, shard: usize, block: usize, rows: &[usize]) -> Result<Vec<Row>> {
         let commit = self.commit(shard);
         let places = self.places(commit, block).ok_or_else(|| self.unjoined(commit))?;
-        let latents = Opened::new(places.0, rows.len())?;
-        let text = Opened::new(places.1, rows.len())?;
+        let latents = Opened::new(places.0, rows.len(), self.cache.as_deref())?;
+        let text = Opened::new(places.1, rows.len(), self.cache.as_deref())?;
         let text_at = joined(latents.block(), text.block(), rows).ok_or_else(|| self.unjoined(commit))?;
         let values = latents.tensors(rows)?.into_iter().zip(text.tensors(&text_at)?);
         let ids = rows.iter().map(|at| latents.block().sample_ids[*at]);

@@ -23,6 +23,7 @@ use self::threads::{Numbers, Threads};
 use crate::bucket::Bucket;
 pub use crate::buffer::Buffer;
 use crate::buffer::Pool;
+use crate::cache::Cache;
 use crate::error::{Error, Result};
 pub use crate::layout::Split;
 
@@ -66,11 +67,13 @@ pub struct Reading {
     pub readers: usize,
     /// What becomes of rows that cannot be read.
     pub unreadable: Unreadable,
+    /// Keeps row groups of datasets that are not on this machine.
+    pub cache: Option<Arc<Cache>>,
 }
 
 impl Default for Reading {
     fn default() -> Self {
-        Self { seat: Seat::default(), prefetch: 4, readers: 0, unreadable: Unreadable::Stop }
+        Self { seat: Seat::default(), prefetch: 4, readers: 0, unreadable: Unreadable::Stop, cache: None }
     }
 }
 
@@ -127,7 +130,7 @@ impl Stream {
             None => start,
         };
         let datasets = datasets::of_phase(&datasets, &config.phase)?;
-        let (shards, indices) = datasets::shards(&datasets, &config)?;
+        let (shards, indices) = datasets::shards(&datasets, &config, reading.cache.as_ref())?;
         let rows = indices.values().flat_map(BTreeMap::values).map(|index| index.rows()).sum();
         let plan = Arc::new(Plan::new(&indices, &state)?);
         let remote = datasets.values().any(|dataset| !dataset.location().is_local());

@@ -1,12 +1,16 @@
-//! Tensors of rows: in memory if they come from elsewhere, and in their file if that is on this machine. There the page
-//! cache is as good as memory of ours, and reading each row to where it is needed saves a copy.
+//! Tensors of rows: in memory if they come from elsewhere, and in their file if that is on this machine or in its cache.
+//! There the page cache is as good as memory of ours, and reading each row to where it is needed saves a copy.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tidemill_io::Location;
 
 use crate::block::{Block, Place};
+use crate::cache::Cache;
 use crate::commit::{BlockEntry, FileEntry, UnitId};
 use crate::error::Result;
 
@@ -30,6 +34,8 @@ pub struct LocalBlock {
     file: FileEntry,
     entry: BlockEntry,
     width: usize,
+    /// The file that has it, and nothing else, if it is cached.
+    cached: Option<PathBuf>,
     block: Block,
 }
 
@@ -40,25 +46,36 @@ pub enum Opened<'a> {
 }
 
 impl<'a> Opened<'a> {
-    /// Opens a row group of which so many rows are wanted. Elsewhere it is read whole if these are nearly all.
+    /// Opens a row group of which so many rows are wanted. Elsewhere it is taken from the cache, or read whole if these
+    /// are nearly all.
     ///
     /// # Errors
     /// As [`Place::read`].
-    pub fn new(place: Place<'a>, rows: usize) -> Result<Self> {
-        if !place.location.is_local() {
-            let whole = rows * WHOLE.0 >= place.entry.rows as usize * WHOLE.1;
-            let block = if whole { place.read() } else { place.read_head() };
-            return Ok(Self::Elsewhere(place, block?));
+    pub fn new(place: Place<'a>, rows: usize, cache: Option<&Cache>) -> Result<Self> {
+        if place.location.is_local() {
+            return Ok(Self::here(place, None, place.read_head()?));
         }
-        Ok(Self::Here(Arc::new(LocalBlock {
+        if let Some(file) = cache.map(|cache| cache.file(place, rows)).transpose()?.flatten() {
+            let mut head = vec![0; place.entry.values_at as usize];
+            if File::open(&file).and_then(|file| file.read_exact_at(&mut head, 0)).is_ok() {
+                return Ok(Self::here(place, Some(file), place.head(&head.into())?));
+            }
+        }
+        let whole = rows * WHOLE.0 >= place.entry.rows as usize * WHOLE.1;
+        Ok(Self::Elsewhere(place, if whole { place.read() } else { place.read_head() }?))
+    }
+
+    fn here(place: Place<'a>, cached: Option<PathBuf>, block: Block) -> Self {
+        Self::Here(Arc::new(LocalBlock {
             location: place.location.clone(),
             unit: place.unit.clone(),
             // The other row groups are of no use here.
             file: FileEntry { blocks: Vec::new(), ..place.file.clone() },
             entry: place.entry.clone(),
             width: place.width,
-            block: place.read_head()?,
-        })))
+            cached,
+            block,
+        }))
     }
 
     /// What it holds but for its tensors.
@@ -79,7 +96,7 @@ impl<'a> Opened<'a> {
                 Ok(place.tensors(block, at)?.into_iter().map(Tensor::Memory).collect())
             }
             Self::Here(local) => {
-                if let [first, .., last] = at {
+                if let ([first, .., last], None) = (at, &local.cached) {
                     let range = local.offset(*first)..local.offset(last + 1);
                     local.location.will_need(&local.file.path, range);
                 }
@@ -105,16 +122,27 @@ impl Tensor {
     pub fn copy_to(&self, bytes: &mut [u8]) -> Result<()> {
         match self {
             Self::Memory(tensor) => bytes.copy_from_slice(tensor),
-            Self::File(local, i) => {
-                local.location.read_local(&local.file.path, local.offset(*i), bytes)?;
-                local.place().verify(&local.block, *i, bytes)?;
-            }
+            Self::File(local, i) => local.read(*i, bytes)?,
         }
         Ok(())
     }
 }
 
 impl LocalBlock {
+    fn read(&self, i: usize, bytes: &mut [u8]) -> Result<()> {
+        let Some(cached) = &self.cached else {
+            self.location.read_local(&self.file.path, self.offset(i), bytes)?;
+            return self.place().verify(&self.block, i, bytes);
+        };
+        let at = self.offset(i) - self.entry.offset;
+        let read = File::open(cached).and_then(|file| file.read_exact_at(bytes, at));
+        if read.is_err() || self.place().verify(&self.block, i, bytes).is_err() {
+            // Another process needed the room, or the disk is damaged.
+            bytes.copy_from_slice(&self.place().tensor(&self.block, i)?);
+        }
+        Ok(())
+    }
+
     /// Where a tensor is in the file.
     fn offset(&self, i: usize) -> u64 {
         self.entry.offset + u64::from(self.entry.values_at) + (i * self.width) as u64

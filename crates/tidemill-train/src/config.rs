@@ -3,6 +3,7 @@
 
 use crate::Error;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tidemill_models::Prediction;
@@ -129,11 +130,16 @@ pub struct StreamingConfig {
     /// What becomes of rows that cannot be read: `stop` ends the run with the file's name, `skip` leaves them out of their
     /// batches and counts them.
     pub unreadable: OnUnreadable,
+    /// A folder for row groups of datasets that are not on this machine; unset: none are kept. Several processes may share
+    /// it.
+    pub cache: Option<PathBuf>,
+    /// What the folder may hold, in bytes.
+    pub cache_bytes: u64,
 }
 
 impl Default for StreamingConfig {
     fn default() -> Self {
-        Self { prefetch: 4, readers: 0, unreadable: OnUnreadable::Stop }
+        Self { prefetch: 4, readers: 0, unreadable: OnUnreadable::Stop, cache: None, cache_bytes: 256 << 30 }
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Instant;
 use tch::{Kind, Tensor};
 use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
 use tidemill_store::stream::{Batch, Datasets, Reading, Stream, StreamConfig, StreamState, Unreadable};
-use tidemill_store::{Bucket, DatasetSpec, Split};
+use tidemill_store::{Bucket, Cache, DatasetSpec, Split};
 use tidemill_torch::AdamW;
 
 /// Everything a training run needs.
@@ -331,10 +331,13 @@ impl Trainer {
             OnUnreadable::Stop => Unreadable::Stop,
             OnUnreadable::Skip => Unreadable::Skip,
         };
+        let cache = train.stream.cache.as_ref();
+        let cache = cache.map(|folder| Cache::open(folder, train.stream.cache_bytes)).transpose()?;
         let reading = Reading {
             prefetch: train.stream.prefetch,
             readers: train.stream.readers,
             unreadable,
+            cache,
             ..Reading::default()
         };
         Ok(Stream::open(&self.job.datasets, config, reading, self.progress.stream.clone())?)

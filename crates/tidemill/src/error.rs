@@ -87,6 +87,21 @@ pub enum Error {
         /// The file with the heaviest row group.
         file: String,
     },
+    /// Files of a dataset that are not what was committed.
+    #[error(
+        "{damaged} of {files} files of {uri} are damaged: {shown}; remove their commits and run `tidemill preprocess` \
+         again, which writes these units anew"
+    )]
+    Damaged {
+        /// How many.
+        damaged: usize,
+        /// Of how many.
+        files: u64,
+        /// The dataset.
+        uri: String,
+        /// The first of them, with what is wrong and their commits.
+        shown: String,
+    },
     /// The stage `Encode` was given something it cannot encode.
     #[error("encode: {0}")]
     Encode(String),

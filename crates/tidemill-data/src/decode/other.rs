@@ -72,7 +72,32 @@ fn open(bytes: &[u8], format: Format) -> Result<impl ImageDecoder + '_, RowError
         return Err(RowError::Size(format!("{width}x{height} of {stored} bytes is more than {MAX_STORED}")));
     }
     decoder.set_limits(at_most(stored + MAX_BESIDE)).map_err(damaged)?;
+    if format == ImageFormat::Tiff {
+        check_strips(bytes, u64::from(width) * u64::from(height))?;
+    }
     Ok(decoder)
+}
+
+/// Refuses a TIFF of so many pixels in which a JPEG announces many more: its decoder would make room for them.
+fn check_strips(tiff: &[u8], pixels: u64) -> Result<(), RowError> {
+    const COMPRESSION: u16 = 259;
+    const JPEG: [u64; 2] = [6, 7];
+    /// Tiles overhang, and samples of subsampled colours are rounded up.
+    const OVERHANG: u64 = 1 << 20;
+    if !tags::number(tiff, COMPRESSION).is_some_and(|compression| JPEG.contains(&compression)) {
+        return Ok(());
+    }
+    // A frame's marker, length and bits; in between scans these bytes do not occur.
+    let frames = tiff.windows(9).filter(|frame| matches!(frame, [0xff, 0xc0..=0xc2, 0, _, 8 | 12, ..]));
+    let sides = frames
+        .map(|frame| (u16::from_be_bytes([frame[7], frame[8]]), u16::from_be_bytes([frame[5], frame[6]])));
+    let most = MAX_PIXELS.min(2 * pixels + OVERHANG);
+    match sides.into_iter().find(|(width, height)| u64::from(*width) * u64::from(*height) > most) {
+        Some((width, height)) => {
+            Err(RowError::Damaged(format!("a JPEG of {width}x{height} in a TIFF of {pixels} pixels")))
+        }
+        None => Ok(()),
+    }
 }
 
 fn at_most(bytes: u64) -> Limits {

@@ -8,6 +8,7 @@ use super::plan::Indices;
 use super::state::{Snapshot, StreamState};
 use super::{Phase, StreamConfig};
 use crate::bucket::Bucket;
+use crate::cache::Cache;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::shards::Shards;
@@ -105,12 +106,16 @@ pub fn snapshots(datasets: &Datasets) -> BTreeMap<String, Snapshot> {
 ///
 /// # Errors
 /// [`Error::Empty`] if a dataset has no rows there.
-pub fn shards<'a>(datasets: &'a Datasets, config: &StreamConfig) -> Result<(AllShards<'a>, Indices)> {
+pub fn shards<'a>(
+    datasets: &'a Datasets,
+    config: &StreamConfig,
+    cache: Option<&Arc<Cache>>,
+) -> Result<(AllShards<'a>, Indices)> {
     let (mut all, mut indices) = (AllShards::new(), Indices::new());
     for (name, dataset) in datasets {
         let buckets = dataset.buckets_with_rows(config.split, config.phase.resolution)?.into_iter();
         let of_dataset = buckets.map(|bucket| {
-            let shards = Shards::new(dataset, config.split, bucket);
+            let shards = Shards::new(dataset, config.split, bucket, cache.cloned());
             let index = BlockIndex::new(shards.rows(), dataset.spec().row_group_rows);
             all.insert((name.as_str(), bucket), Arc::new(shards));
             (bucket, Arc::new(index))

@@ -9,6 +9,7 @@ use tidemill_store::Dataset;
 use tidemill_store::stream::{Datasets, only};
 use tidemill_train::{Job, MixConfig, Observer, Outcome, Preview, StepMetrics, train};
 
+use crate::engine::dataset::model_digests;
 use crate::engine::device::{cores, devices};
 use crate::engine::signal::StopSignal;
 use crate::error::{Error, Result};
@@ -44,6 +45,7 @@ pub fn train_run(run: &Run, reporter: &Reporter) -> Result<Value> {
     run.validate_train()?;
     let datasets = datasets(run)?;
     let models = run.models()?;
+    check_models(run, &models, &datasets)?;
     let device = devices(run)?[0];
     tch::set_num_threads(cores(run.file.engine.encode.threads) as i32);
     let job = Job {
@@ -83,6 +85,31 @@ fn datasets(run: &Run) -> Result<Datasets> {
         Ok((entry.name.clone(), Dataset::open(&uri)?))
     };
     mix.iter().map(open).collect()
+}
+
+/// Refuses datasets whose tensors other models made than those that the pictures will be drawn with.
+fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Result<()> {
+    let ours = model_digests(models)?;
+    for dataset in datasets.values() {
+        let theirs = &dataset.spec().models;
+        let parts = [
+            ("VAE", &theirs.vae, &ours.vae),
+            ("text encoder", &theirs.text_encoder, &ours.text_encoder),
+            ("tokenizer", &theirs.tokenizer, &ours.tokenizer),
+        ];
+        let other = parts.iter().filter(|(_, theirs, ours)| theirs != ours);
+        let other = other.map(|(name, theirs, ours)| format!("{name} (digest {theirs}, here {ours})"));
+        let other: Vec<String> = other.collect();
+        if !other.is_empty() {
+            let message = format!(
+                "the dataset {} was made with another {}; name the models that made it, or preprocess again",
+                dataset.location().uri(),
+                other.join(" and another ")
+            );
+            return Err(run.refuse("models.path", message));
+        }
+    }
+    Ok(())
 }
 
 /// The U-Net that training starts with: the folder's weights, or random ones from the run's seed.

@@ -1,5 +1,7 @@
 //! What `inspect` and `dedup` say of a dataset and its source.
 
+use std::path::{Path, PathBuf};
+
 use crate::common::{tidemill, tidemill_json, world};
 
 #[test]
@@ -34,4 +36,35 @@ fn a_dataset_and_its_source_can_be_looked_at() {
     let (code, mask) = tidemill_json(&["dedup", &run, "--set", "dedup.near.phash_distance=8"]);
     assert_eq!((code, mask["rows"].as_u64()), (0, kept), "{mask}");
     assert!(folder.path().join("out/dataset").join(mask["mask"].as_str().unwrap()).is_file());
+}
+
+#[test]
+fn damage_is_found_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 64);
+    assert_eq!(tidemill_json(&["preprocess", &run]).0, 0);
+    let (code, whole) = tidemill_json(&["inspect", &run, "--verify"]);
+    assert_eq!(code, 0, "{whole}");
+    assert_eq!(whole["verification"]["bytes"], whole["totals"]["bytes"]);
+
+    let text = files(&folder.path().join("out/dataset/data"), "text.parquet");
+    let mut bytes = std::fs::read(&text[0]).unwrap();
+    bytes[5000] ^= 1;
+    std::fs::write(&text[0], bytes).unwrap();
+    let (code, error) = tidemill_json(&["inspect", &run, "--verify"]);
+    let message = error["error"]["message"].as_str().unwrap();
+    assert_eq!(code, 1, "{message}");
+    assert!(message.contains(text[0].to_str().unwrap()) && message.contains("commits/"), "{message}");
+    assert_eq!(tidemill_json(&["inspect", &run]).0, 0, "without being asked nothing is read");
+}
+
+/// The files of a name below a folder.
+fn files(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| match path.is_dir() {
+            true => files(&path, name),
+            false => Vec::from_iter(path.ends_with(name).then_some(path)),
+        })
+        .collect()
 }

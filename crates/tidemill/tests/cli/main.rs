@@ -17,3 +17,4 @@ mod preprocess;
 mod run_file;
 mod s3;
 mod s3_faults;
+mod train;

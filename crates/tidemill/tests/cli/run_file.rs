@@ -52,7 +52,8 @@ const CASES: &[Case] = &[
         &["run.toml:2:8", "engine.kind: \"ray\"", "a later version brings `ray`"],
     ),
     ("[encode]\nlatents = \"mean\"", &[], &["run.toml:2:11", "a later version brings `mean`", "`moments`"]),
-    ("[[train.mix]]\ndataset = \"x\"", &[], &["run.toml:1:", "a later version brings `mix`"]),
+    ("[train]\nsharding = \"none\"", &[], &["run.toml:2:", "a later version brings `sharding`"]),
+    ("[[train.mix]]\ndataset = \"x\"", &[], &["run.toml:1:", "`name`", "missing"]),
     // What types cannot see.
     ("[prepare]\nresolutions = []", &[], &["run.toml:2:15", "prepare.resolutions: give at least one"]),
     ("[prepare]\nresolutions = [100]", &[], &["run.toml:2:15", "100 is no multiple of 8"]),

@@ -5,11 +5,14 @@ use tidemill_data::ClipTokenizer;
 use tidemill_data::config::Columns;
 use tidemill_data::inspect::Statistics;
 use tidemill_data::status::{QUARANTINED, REJECTED};
-use tidemill_store::{Dataset, listing};
+use tidemill_store::{Dataset, Verification, listing};
 
 use super::{Args, MOST_ROWS, Refused};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::reporter::Reporter;
+
+/// Damaged files that a message names.
+const DAMAGED_SHOWN: usize = 10;
 
 pub fn inspect(
     uri: &str,
@@ -45,7 +48,33 @@ pub fn inspect(
         listing::table(&listed).iter().for_each(|line| reporter.say(format!("  {line}")));
         result["list"] = json!(listed);
     }
+    if args.verify {
+        result["verification"] = json!(verify(&dataset, reporter)?);
+    }
     Ok(result)
+}
+
+/// Compares every file with its commit.
+fn verify(dataset: &Dataset, reporter: &Reporter) -> Result<Verification> {
+    let progress = reporter.progress("verify", "bytes", dataset.totals().bytes);
+    let mut done = 0;
+    let found = dataset.verify(|bytes| {
+        progress.add(bytes - done);
+        done = bytes;
+    });
+    progress.finish();
+    if found.damaged.is_empty() {
+        reporter.say(format!("  {} files, {} bytes: all as committed", found.files, found.bytes));
+        return Ok(found);
+    }
+    let shown = found.damaged.iter().take(DAMAGED_SHOWN);
+    let shown = shown.map(|damage| format!("{} {} (commit {})", damage.path, damage.problem, damage.commit));
+    Err(Error::Damaged {
+        damaged: found.damaged.len(),
+        files: found.files,
+        uri: dataset.location().uri().to_owned(),
+        shown: shown.collect::<Vec<_>>().join("; "),
+    })
 }
 
 fn report(uri: &str, dataset: &Dataset, reporter: &Reporter) {

@@ -21,7 +21,7 @@ const MOST_ROWS: u64 = 1_000_000;
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Examples:\n  tidemill inspect runs/quickstart/dataset\n  tidemill inspect data/scenes\n  \
-    tidemill inspect s3://bucket/run/dataset\n  tidemill inspect runs/quickstart/dataset --list rejected --reason min_side\n  \
+    tidemill inspect s3://bucket/run/dataset --verify\n  tidemill inspect runs/quickstart/dataset --list rejected --reason min_side\n  \
     tidemill inspect run.toml --sheet rows.png --seed 7"
 )]
 pub struct Args {
@@ -36,6 +36,9 @@ pub struct Args {
     /// List at most so many.
     #[arg(long, default_value_t = 100)]
     pub limit: usize,
+    /// Read every file of a dataset and compare it with what was committed: checksums, sizes, rows.
+    #[arg(long)]
+    pub verify: bool,
     /// Draw random rows of a run file's source as they go into training, with captions, into this PNG file.
     #[arg(long, value_name = "FILE")]
     pub sheet: Option<PathBuf>,
@@ -59,7 +62,7 @@ pub enum Refused {
 /// Says what the path holds.
 ///
 /// # Errors
-/// If there is nothing there, or it is neither dataset nor Parquet.
+/// If there is nothing there, or it is neither dataset nor Parquet, or not what was committed.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     if args.path.extension().is_some_and(|extension| extension == "toml") {
         return run_file(args, reporter);
@@ -72,8 +75,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let path = args.path.to_string_lossy();
     match path.contains("://") || args.path.join("dataset.json").is_file() {
         true => dataset::inspect(&path, None, args, reporter),
-        false if args.list.is_some() => Err(Error::Arguments(
-            "--list is about a dataset's rows; give a dataset's folder or a run file".into(),
+        false if args.list.is_some() || args.verify => Err(Error::Arguments(
+            "--list and --verify are about a dataset; give its folder or a run file".into(),
         )),
         false => parquet::inspect(&args.path, reporter),
     }

@@ -1,0 +1,153 @@
+"""`make bench-stream`: the training stream against litdata, mosaicml-streaming, Ray Data, Hugging Face datasets and a memory map.
+
+Draws rows of SD2's size at 256 pixels, gives them to each loader in its own format, runs ours and the peers alternately, each
+in a fresh process, writes target/bench/stream.json and redraws its part of docs/benchmarks.md.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import date
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benches import report, runner
+from benches.peers.stream_rows import BATCH, ROW_BYTES, rows
+from benches.runner import Outcome, peer
+
+FOLDER = runner.RESULTS / "stream"
+PAGE = runner.ROOT / "docs" / "benchmarks.md"
+CHART = runner.ROOT / "docs" / "benchmarks-stream.svg"
+SYNTHETIC = runner.ROOT / "target" / "release" / "examples" / "synthetic"
+
+PACKAGES = ("torch", "litdata", "mosaicml-streaming", "ray", "datasets", "pyarrow", "numpy")
+FIGURE = "samples_per_second"
+# Rows of a row group, for the loaders that read Parquet.
+GROUP = 256
+# Each peer's modules and arguments; of several the one with the best median counts. The last is the ratio to reach.
+PEERS = {
+    "litdata": ([("stream_litdata", 0), ("stream_litdata", 2)], 3.0),
+    "mosaicml-streaming": ([("stream_mosaicml", 0), ("stream_mosaicml", 2)], 4.0),
+    "Ray Data": ([("stream_ray", 2)], 7.0),
+    "HF datasets": ([("stream_hf", 0)], 15.0),
+    "gather from a memory map": ([("stream_mmap", 0)], 0.5),
+}
+SECONDS = {"first_batch_s": "first batch", "resume_s": "resume"}
+SECONDS_ALLOWED = 0.05
+
+
+def draw(count: int) -> None:
+    """The rows as a dataset, flat, and as plain Parquet; litdata and MDS are written by their own modules."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    (FOLDER / "parquet").mkdir(parents=True)
+    subprocess.run([SYNTHETIC, FOLDER / "tidemill", str(count)], check=True)
+    with (FOLDER / "rows.f16").open("wb") as flat:
+        for latents in sorted((FOLDER / "tidemill").glob("data/*/*/latents-256.parquet")):
+            tables = [pq.read_table(path).column(3) for path in (latents, latents.with_name("text.parquet"))]
+            for row in zip(*tables, strict=True):
+                flat.writelines(part.as_buffer() for part in row)
+    schema = pa.schema({"latents": pa.binary(), "text": pa.binary()})
+    parts = np.array_split(np.arange(count), 8)
+    every = rows(FOLDER)
+    for number, part in enumerate(parts):
+        some = [next(every) for _ in part]
+        table = pa.table({name: [row[name].tobytes() for row in some] for name in schema.names}, schema)
+        pq.write_table(table, FOLDER / "parquet" / f"{number}.parquet", row_group_size=GROUP, compression="none")
+
+
+def measure(count: int, rounds: int, check_load: bool, only: str) -> dict[str, list[Outcome]]:
+    """The outcomes of each side, of a peer those of its best form."""
+    ours = peer("stream_tidemill", FOLDER, count, figure=FIGURE)
+    # Formats are written and everything is read once before anything counts.
+    runner.run(ours)
+    outcomes = {"ours": []}
+    for name, (forms, _) in PEERS.items():
+        if only not in name:
+            continue
+        print(name, flush=True)
+        commands = {
+            f"{module} {argument}": peer(module, FOLDER, count, argument, figure=FIGURE)
+            for module, argument in forms
+        }
+        for command in commands.values():
+            runner.run(command)
+        found = runner.alternate(ours, commands, rounds, check_load)
+        outcomes["ours"] += found.pop("ours")
+        outcomes[name] = max(found.values(), key=lambda runs: median(figures(runs)))
+    return outcomes
+
+
+def figures(runs: Sequence[Outcome], figure: str = FIGURE) -> list[float]:
+    return [run.result[figure] for run in runs]
+
+
+def page(case: report.Case, outcomes: Mapping[str, Sequence[Outcome]], head: str) -> str:
+    names = {"ours": report.OURS}
+    times = [
+        [names.get(name, name), *(f"{median(figures(runs, key)):.3f}" for key in SECONDS)]
+        for name, runs in outcomes.items()
+    ]
+    return "\n\n".join(
+        [
+            head,
+            report.comparison([case]),
+            f"![Medians of each side]({CHART.name})",
+            "Seconds to the first batch of a fresh loader, and to that of one that resumes at 60 % of an epoch:",
+            report.table(["", *SECONDS.values()], times),
+        ]
+    )
+
+
+def missed(case: report.Case, outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    slow = [name for key, name in SECONDS.items() if median(figures(outcomes["ours"], key)) > SECONDS_ALLOWED]
+    return [f"against {name}" for name in case.missed()] + slow
+
+
+def bench(args: argparse.Namespace) -> None:
+    draw(args.rows)
+    outcomes = measure(args.rows, args.rounds, not args.force, args.only)
+    ours = figures(outcomes["ours"])
+    peers = {name: figures(runs) for name, runs in outcomes.items() if name != "ours"}
+    goals = {name: goal for name, (_, goal) in PEERS.items() if name in peers}
+    case = report.Case(f"{args.rows} rows of {ROW_BYTES // 1000} KB, batch {BATCH}", "samples/s", ours, peers, goals)
+    print(report.comparison([case]))
+    print(json.dumps({name: {key: median(figures(runs, key)) for key in SECONDS} for name, runs in outcomes.items()}))
+    if args.only:
+        return
+    versions, machine = runner.versions(*PACKAGES), runner.machine()
+    times = {key: {name: median(figures(runs, key)) for name, runs in outcomes.items()} for key in SECONDS}
+    entry = case.to_json() | times | {"versions": versions, "machine": machine}
+    report.write_json(runner.RESULTS / "stream.json", [entry])
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    head = (
+        f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}. "
+        f"Medians of {args.rounds} rounds with each peer."
+    )
+    CHART.write_text(report.bar_chart("Medians; longer is faster", [case]), encoding="utf-8")
+    report.redraw(PAGE, "bench-stream", page(case, outcomes, head))
+    print("missed: " + "; ".join(missed(case, outcomes)) if missed(case, outcomes) else "every goal is reached")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=8000)
+    parser.add_argument("--rounds", type=int, default=5, help="times that both sides run; medians count")
+    parser.add_argument("--only", default="", help="measure the peers with this in their name, and record nothing")
+    parser.add_argument("--force", action="store_true", help="measure beside other work, too")
+    args = parser.parse_args()
+    try:
+        if not args.force:
+            runner.wait_until_quiet()
+        bench(args)
+    except runner.BenchError as error:
+        sys.exit(f"bench-stream: {error}")
+
+
+if __name__ == "__main__":
+    main()

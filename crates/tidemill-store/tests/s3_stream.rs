@@ -1,0 +1,147 @@
+//! Streams over a bucket: the batches of a folder, hardly more bytes than they have, and a cache that is never wrong.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::*;
+use tidemill_io::{Limits, store};
+use tidemill_store::stream::{Batch, Cluster, Phase, Reading, Seat, Split, Stream, StreamConfig, only};
+use tidemill_store::{Cache, Dataset, DatasetSpec, TensorSpec};
+use tidemill_testing::{Fault, S3Server};
+
+/// Rows of 8 KB, so that the bytes of a batch are mostly theirs.
+fn large(row_group_rows: u32) -> DatasetSpec {
+    DatasetSpec { text: TensorSpec::f16([40, 100]), ..spec(row_group_rows, 0.0) }
+}
+
+/// The same dataset in a folder and in a bucket.
+fn datasets(server: &S3Server, folder: &Path, bucket: &str, units: &[u64]) -> [Dataset; 2] {
+    let settings = server.settings();
+    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let (first_pause, longest_pause) = (Duration::from_millis(1), Duration::from_millis(5));
+    let uri = format!("s3://{bucket}");
+    store::connect(&uri, &settings, Limits { first_pause, longest_pause, ..Limits::default() }).unwrap();
+    write_dataset(folder, large(32), units);
+    for file in files(folder) {
+        let key = format!("d/{}", file.strip_prefix(folder).unwrap().display());
+        server.put(bucket, &key, fs::read(&file).unwrap());
+    }
+    [open(folder), open(Path::new(&format!("{uri}/d")))]
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+fn config(global_batch: u64) -> StreamConfig {
+    StreamConfig { seed: seed(), window: 4, split: Split::Train, phase: Phase::only(64, global_batch) }
+}
+
+fn take(dataset: &Dataset, global_batch: u64, reading: Reading, n: usize) -> Vec<Batch> {
+    let mut stream = Stream::open(&only(dataset), config(global_batch), reading, None).unwrap();
+    (0..n).map(|_| stream.next_batch().unwrap()).collect()
+}
+
+/// Bytes of tensors that were asked for since the last call.
+fn bytes_read(server: &S3Server) -> u64 {
+    let requests = server.take_requests().into_iter().filter(|request| request.key.contains("data/"));
+    requests.map(|request| request.bytes).sum()
+}
+
+#[test]
+fn hardly_more_is_read_than_there_is() {
+    let (server, folder) = (S3Server::start(&["read"]), tempfile::tempdir().unwrap());
+    let [local, remote] = datasets(&server, folder.path(), "read", &[900, 1, 700, 1100, 300, 1000]);
+    let rows = Stream::open(&only(&local), config(64), Reading::default(), None).unwrap().rows();
+    let row = (remote.spec().text.bytes() + 64 + 20) as u64;
+    bytes_read(&server);
+    // Whole windows, for whatever is read ahead is not in the batches.
+    let n = (2 * rows / 64) as usize;
+    let cluster = Cluster::new(&[1, 1]).unwrap();
+    let ranks = (0..2).map(|rank| {
+        let seat = Seat::new(cluster.clone(), rank).unwrap();
+        let reading = || Reading { seat: seat.clone(), prefetch: 1, readers: 4, ..Reading::default() };
+        let of = |dataset: &Dataset| take(dataset, 64, reading(), n);
+        assert_eq!(of(&local), of(&remote));
+        n as u64 * 64 / 2
+    });
+    let taken: u64 = ranks.sum();
+    let amplification = bytes_read(&server) as f64 / (taken * row) as f64;
+    println!("{taken} rows, {amplification:.3} times their bytes");
+    // The next window, of which some is read ahead, and the first batch come on top of what an epoch takes.
+    let ahead = 2.0 * 4.0 * 32.0 / taken as f64;
+    assert!(amplification <= 1.1 + ahead, "{amplification} with {ahead} ahead");
+}
+
+#[test]
+fn a_store_with_bad_moments_changes_nothing() {
+    let (server, folder) = (S3Server::start(&["bad"]), tempfile::tempdir().unwrap());
+    let [local, remote] = datasets(&server, folder.path(), "bad", &[200, 150]);
+    let all = [Fault::Status(500), Fault::Refuse, Fault::BreakBody(1000), Fault::Status(503), Fault::None];
+    server.fail_next((0..200).map(|i| all[(hash(i, seed()) % 12).min(4) as usize]));
+    let batches = take(&remote, 16, Reading::default(), 40);
+    assert_eq!(batches, take(&local, 16, Reading::default(), 40));
+}
+
+#[test]
+fn what_is_in_the_cache_is_not_fetched_again() {
+    let (server, folder) = (S3Server::start(&["cached"]), tempfile::tempdir().unwrap());
+    let [local, remote] = datasets(&server, &folder.path().join("d"), "cached", &[640, 320]);
+    let expected = take(&local, 16, Reading::default(), 60);
+    let cached = |cache: &Arc<Cache>| {
+        let reading = Reading { cache: Some(cache.clone()), ..Reading::default() };
+        assert_eq!(take(&remote, 16, reading, 60), expected);
+        bytes_read(&server)
+    };
+    let place = folder.path().join("cache");
+    bytes_read(&server);
+
+    // Two processes at once, say: each row group is fetched by one.
+    let caches = [(); 2].map(|()| Cache::open(&place, 1 << 30).unwrap());
+    let once: u64 = std::thread::scope(|scope| {
+        let threads = caches.each_ref().map(|cache| scope.spawn(|| cached(cache)));
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    let stored: u64 = blocks(&place).iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+    println!("{once} bytes fetched, {stored} in the cache");
+    // Two without a cache would read two and a half times as much.
+    assert!(stored > 6_000_000 && once < stored * 8 / 5, "{once} of {stored}");
+    assert!(cached(&caches[0]) < stored / 10, "all of it is there");
+
+    // Damaged and lost files are fetched again; what a dead process left goes, what is not ours stays.
+    let files = blocks(&place);
+    fs::write(&files[0], vec![7; fs::metadata(&files[0]).unwrap().len() as usize]).unwrap();
+    fs::write(&files[1], "short").unwrap();
+    fs::remove_file(&files[2]).unwrap();
+    for (name, hours) in [("unfinished-0123", 2), ("unfinished-4567", 0), ("notes.txt", 900)] {
+        let file = fs::File::create(place.join(name)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600 * hours)).unwrap();
+    }
+    let again = Cache::open(&place, 1 << 30).unwrap();
+    assert!(cached(&again) > 0);
+    assert_eq!(blocks(&place).len(), files.len());
+    let there = ["unfinished-0123", "unfinished-4567", "notes.txt"].map(|name| place.join(name).exists());
+    assert_eq!(there, [false, true, true]);
+
+    // A cache for a third of it still gives everything, and what was used last stays.
+    let small = Cache::open(&place, stored / 3).unwrap();
+    assert!(blocks(&place).len() <= files.len() / 3);
+    assert!(cached(&small) > stored / 4);
+    let held: u64 = blocks(&place).iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+    assert!(held <= stored / 3 + stored / 3 / 8, "{held} of {stored}");
+}
+
+/// The row groups in a cache, by name.
+fn blocks(cache: &Path) -> Vec<PathBuf> {
+    let mut files = files(cache);
+    files.retain(|file| file.file_name().unwrap().to_str().unwrap().as_bytes().get(16) == Some(&b'-'));
+    files.sort();
+    files
+}
