@@ -10,7 +10,8 @@ if [[ "$(cat .venv-bench/.lock 2>/dev/null)" != "$lock" ]]; then
   echo "Installing the Python packages of requirements-bench.lock into .venv-bench" >&2
   python3 -m venv --clear .venv-bench
   site=$($python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  ls -d "$PWD"/.venv/lib/python*/site-packages > "$site/venv.pth"
+  # What .venv itself refers to, our module among it, too.
+  echo "import site; site.addsitedir('$(ls -d "$PWD"/.venv/lib/python*/site-packages)')" > "$site/venv.pth"
   $python -m pip install --quiet --disable-pip-version-check -r requirements-bench.lock
   echo "$lock" > .venv-bench/.lock
 fi

@@ -14,7 +14,7 @@ BUFFER = 1024
 
 def dataset():
     files = str(folder / "parquet" / "*.parquet")
-    return load_dataset("parquet", data_files=files, split="train", streaming=True).shuffle(0, BUFFER)
+    return load_dataset("parquet", data_files=files, split="train", streaming=True).shuffle(seed=0, buffer_size=BUFFER)
 
 
 def batches(state=None):

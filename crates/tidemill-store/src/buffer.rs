@@ -28,19 +28,17 @@ impl Pool {
 
     /// A buffer of so many bytes, to be written to: what they are before is anything.
     pub fn buffer(self: &Arc<Self>, len: usize) -> Buffer {
-        let mut bytes = self.take(len);
-        if bytes.len() < len {
-            bytes.resize(len, 0);
-        }
+        // New memory comes as zeros from the system, which costs nothing before it is written to.
+        let bytes = self.take(len).unwrap_or_else(|| vec![0; len]);
         Buffer { bytes, len, pool: self.clone() }
     }
 
-    /// The smallest that is large enough and not much too large, else a new one.
-    fn take(&self, len: usize) -> Vec<u8> {
+    /// The smallest that is large enough and not much too large.
+    fn take(&self, len: usize) -> Option<Vec<u8>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = waiting.iter().enumerate().filter(|(_, bytes)| (len..=2 * len).contains(&bytes.len()));
         let best = fitting.min_by_key(|(_, bytes)| bytes.len()).map(|(i, _)| i);
-        best.map(|i| waiting.swap_remove(i)).unwrap_or_default()
+        best.map(|i| waiting.remove(i))
     }
 }
 

@@ -55,7 +55,7 @@ impl Threads {
                 }
             })?;
         }
-        spawn("stream-plan", move || plan(planner, &ordered, &tasks, (&rows, &blocks)))?;
+        spawn("stream-plan", move || plan(planner, &gatherer, &ordered, &tasks, (&rows, &blocks)))?;
         Ok(Self { batches, stopped })
     }
 
@@ -75,20 +75,26 @@ impl Drop for Threads {
     }
 }
 
-/// Plans on until the stream is dropped. As many batches are on their way as the stream has room for.
+/// Plans on until the stream is dropped. As many batches are on their way as the stream has room for, but the first is made
+/// alone, so that it is there soon.
 fn plan(
     mut planner: Planner,
+    gatherer: &Gatherer,
     ordered: &Sender<Receiver<Result<Batch>>>,
     tasks: &Sender<(Task, Sender<Result<Batch>>)>,
     (rows, blocks): (&Sender<Arc<Slot>>, &Sender<Arc<Slot>>),
 ) {
-    loop {
+    for number in 0_u64.. {
         let (task, reads) = planner.next();
         let Reads { rows: single, blocks: whole } = reads;
         let (done, result) = bounded(1);
         let asked = single.into_iter().all(|slot| rows.send(slot).is_ok())
             && whole.into_iter().all(|slot| blocks.send(slot).is_ok());
-        if !asked || tasks.send((task, done)).is_err() || ordered.send(result).is_err() {
+        let under_way = match number {
+            0 => done.send(gatherer.batch(&task)).is_ok(),
+            _ => tasks.send((task, done)).is_ok(),
+        };
+        if !asked || !under_way || ordered.send(result).is_err() {
             return;
         }
     }
