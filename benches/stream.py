@@ -1,7 +1,7 @@
-"""`make bench-stream`: the training stream against litdata, mosaicml-streaming, Ray Data, Hugging Face datasets and a memory map.
+"""`make bench-stream`: the training stream against other loaders, and against a memory map.
 
-Draws rows of SD2's size at 256 pixels, gives them to each loader in its own format, runs ours and the peers alternately, each
-in a fresh process, writes target/bench/stream.json and redraws its part of docs/benchmarks.md.
+Draws rows of SD2's size at 256 pixels, gives them to each loader in its own format, runs ours and the peers
+alternately, each in a fresh process, writes target/bench/stream.json and redraws a part of docs/benchmarks.md.
 """
 
 import argparse
@@ -30,7 +30,7 @@ PACKAGES = ("torch", "litdata", "mosaicml-streaming", "ray", "datasets", "pyarro
 FIGURE = "samples_per_second"
 # Rows of a row group, for the loaders that read Parquet.
 GROUP = 256
-# Each peer's modules and arguments; of several the one with the best median counts. The last is the ratio to reach.
+# Each peer's modules and arguments, of which the one with the best median counts, and the ratio to reach.
 PEERS = {
     "litdata": ([("stream_litdata", 0), ("stream_litdata", 2)], 3.0),
     "mosaicml-streaming": ([("stream_mosaicml", 0), ("stream_mosaicml", 2)], 4.0),
@@ -58,7 +58,8 @@ def draw(count: int) -> None:
     for number, part in enumerate(parts):
         some = [next(every) for _ in part]
         table = pa.table({name: [row[name].tobytes() for row in some] for name in schema.names}, schema)
-        pq.write_table(table, FOLDER / "parquet" / f"{number}.parquet", row_group_size=GROUP, compression="none")
+        path = FOLDER / "parquet" / f"{number}.parquet"
+        pq.write_table(table, path, row_group_size=GROUP, compression="none")
 
 
 def measure(count: int, rounds: int, check_load: bool, only: str) -> dict[str, list[Outcome]]:
@@ -98,7 +99,7 @@ def page(case: report.Case, outcomes: Mapping[str, Sequence[Outcome]], head: str
             head,
             report.comparison([case]),
             f"![Medians of each side]({CHART.name})",
-            "Seconds to the first batch of a fresh loader, and to that of one that resumes at 60 % of an epoch:",
+            "Seconds to the first batch of a fresh loader, and of one that resumes at 60 % of an epoch:",
             report.table(["", *SECONDS.values()], times),
         ]
     )
@@ -115,13 +116,14 @@ def bench(args: argparse.Namespace) -> None:
     ours = figures(outcomes["ours"])
     peers = {name: figures(runs) for name, runs in outcomes.items() if name != "ours"}
     goals = {name: goal for name, (_, goal) in PEERS.items() if name in peers}
-    case = report.Case(f"{args.rows} rows of {ROW_BYTES // 1000} KB, batch {BATCH}", "samples/s", ours, peers, goals)
+    name = f"{args.rows} rows of {ROW_BYTES // 1000} KB, batch {BATCH}"
+    case = report.Case(name, "samples/s", ours, peers, goals)
     print(report.comparison([case]))
-    print(json.dumps({name: {key: median(figures(runs, key)) for key in SECONDS} for name, runs in outcomes.items()}))
+    times = {key: {name: median(figures(runs, key)) for name, runs in outcomes.items()} for key in SECONDS}
+    print(json.dumps(times))
     if args.only:
         return
     versions, machine = runner.versions(*PACKAGES), runner.machine()
-    times = {key: {name: median(figures(runs, key)) for name, runs in outcomes.items()} for key in SECONDS}
     entry = case.to_json() | times | {"versions": versions, "machine": machine}
     report.write_json(runner.RESULTS / "stream.json", [entry])
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
@@ -131,14 +133,15 @@ def bench(args: argparse.Namespace) -> None:
     )
     CHART.write_text(report.bar_chart("Medians; longer is faster", [case]), encoding="utf-8")
     report.redraw(PAGE, "bench-stream", page(case, outcomes, head))
-    print("missed: " + "; ".join(missed(case, outcomes)) if missed(case, outcomes) else "every goal is reached")
+    goals_missed = missed(case, outcomes)
+    print("missed: " + "; ".join(goals_missed) if goals_missed else "every goal is reached")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=8000)
     parser.add_argument("--rounds", type=int, default=5, help="times that both sides run; medians count")
-    parser.add_argument("--only", default="", help="measure the peers with this in their name, and record nothing")
+    parser.add_argument("--only", default="", help="measure these peers, and record nothing")
     parser.add_argument("--force", action="store_true", help="measure beside other work, too")
     args = parser.parse_args()
     try:

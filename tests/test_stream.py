@@ -2,6 +2,7 @@
 
 import io
 import json
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,8 @@ def dataset(run, rng, tmp_path_factory):
 @pytest.fixture
 def stream(dataset):
     def open_stream(**arguments):
-        return tidemill.Stream(dataset, **{"resolution": 64, "global_batch": 16, "shuffle_window": 2} | arguments)
+        few = {"resolution": 64, "global_batch": 16, "shuffle_window": 2}
+        return tidemill.Stream(dataset, **few | arguments)
 
     return open_stream
 
@@ -56,7 +58,7 @@ def stored(dataset, group):
 
 
 def take(stream, n):
-    return [(batch.sample_ids, np.from_dlpack(batch.latents).copy()) for _, batch in zip(range(n), stream)]
+    return [(batch.sample_ids, np.from_dlpack(batch.latents).copy()) for batch in islice(stream, n)]
 
 
 def same(one, other):
@@ -71,7 +73,8 @@ def test_an_epoch_has_each_row_with_its_bytes(dataset, stream):
     assert batches.rows == ROWS
     batch = next(batches)
     assert (len(batch), batch.number, batch.size) == (ROWS, 0, (64, 64))
-    assert sorted(batch.sample_ids) == sorted(latents) and set(batch.epochs) == {0}
+    assert sorted(batch.sample_ids) == sorted(latents)
+    assert set(batch.epochs) == {0}
     for i, sample_id in enumerate(batch.sample_ids):
         assert np.from_dlpack(batch.latents)[i].tobytes() == latents[sample_id]
         assert torch.from_dlpack(batch.text)[i].numpy().tobytes() == text[sample_id]
@@ -99,7 +102,7 @@ def test_ranks_share_each_batch_and_any_number_of_them_goes_on(stream):
     ranks = [stream(nodes=(2, 1), rank=rank) for rank in range(3)]
     for number in range(5):
         parts = [next(rank) for rank in ranks]
-        rows = sorted((place, id) for part in parts for place, id in zip(part.places, part.sample_ids, strict=True))
+        rows = sorted(row for part in parts for row in zip(part.places, part.sample_ids, strict=True))
         assert rows == list(enumerate(whole[number][0]))
     state = json.loads(json.dumps(ranks[2].state_dict()))
     assert same(take(stream(state=state), 7), whole[5:])
@@ -119,10 +122,11 @@ def test_torch_goes_on_where_it_stopped(dataset):
 
     def batches(data, n):
         loader = DataLoader(data, batch_size=None)
-        return [batch for _, batch in zip(range(n), loader)]
+        return list(islice(loader, n))
 
     whole = batches(tidemill.StreamDataset(dataset, **arguments), 10)
-    assert whole[0]["latents"].shape[0] == 8 and whole[0]["text"].dtype == torch.float16
+    assert whole[0]["latents"].shape[0] == 8
+    assert whole[0]["text"].dtype == torch.float16
     first = tidemill.StreamDataset(dataset, **arguments)
     batches(first, 4)
     second = tidemill.StreamDataset(dataset, **arguments)

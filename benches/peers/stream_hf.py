@@ -1,4 +1,7 @@
-"""Hugging Face datasets, streaming with a shuffle buffer. python -m benches.peers.stream_hf <folder> <rows>"""
+"""Hugging Face datasets, streaming with a shuffle buffer.
+
+python -m benches.peers.stream_hf <folder> <rows>
+"""
 
 import sys
 from pathlib import Path
@@ -14,7 +17,8 @@ BUFFER = 1024
 
 def dataset():
     files = str(folder / "parquet" / "*.parquet")
-    return load_dataset("parquet", data_files=files, split="train", streaming=True).shuffle(seed=0, buffer_size=BUFFER)
+    data = load_dataset("parquet", data_files=files, split="train", streaming=True)
+    return data.shuffle(seed=0, buffer_size=BUFFER)
 
 
 def batches(state=None):

@@ -1,4 +1,7 @@
-"""mosaicml-streaming: StreamingDataset with py1e. python -m benches.peers.stream_mosaicml <folder> <rows> <workers>"""
+"""mosaicml-streaming: StreamingDataset with py1e.
+
+python -m benches.peers.stream_mosaicml <folder> <rows> <workers>
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Ray Data: iter_batches with a local shuffle buffer. python -m benches.peers.stream_ray <folder> <rows> <cpus>"""
+"""Ray Data: iter_batches with a local shuffle buffer.
+
+python -m benches.peers.stream_ray <folder> <rows> <cpus>
+"""
 
 import sys
 from pathlib import Path

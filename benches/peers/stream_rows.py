@@ -22,7 +22,7 @@ def rows(folder: Path) -> Iterator[dict[str, np.ndarray]]:
 
 
 def measure(fresh: Callable[[], Iterable], resumed: Callable[[], Iterable], count: int) -> None:
-    """Prints the times to the first batch, of a fresh and of a resumed loader, and the rate over `count` rows.
+    """Prints the times to the first batch of a fresh and of a resumed loader, and the rate over `count` rows.
 
     Each batch is summed in one place of each row, so that nobody gives batches that are not there.
     """
@@ -42,12 +42,16 @@ def measure(fresh: Callable[[], Iterable], resumed: Callable[[], Iterable], coun
     start = time.perf_counter()
     next(iter(resumed()))
     resume_s = time.perf_counter() - start
-    result = {"samples_per_second": seen / seconds, "first_batch_s": first_s, "resume_s": resume_s, "check": check}
+    result = {
+        "samples_per_second": seen / seconds,
+        "first_batch_s": first_s,
+        "resume_s": resume_s,
+        "check": check,
+    }
     print(json.dumps(result))
     sys.stdout.flush()
 
 
 def touch(batch) -> float:
-    return float(batch["text"][:, -1, -1].astype(np.float32).sum()) if isinstance(batch["text"], np.ndarray) else float(
-        batch["text"][:, -1, -1].float().sum()
-    )
+    ends = batch["text"][:, -1, -1]
+    return float((ends.astype(np.float32) if isinstance(ends, np.ndarray) else ends.float()).sum())

@@ -19,16 +19,19 @@ ONLY = "dataset"
 
 
 class Stream:
-    """An endless iterator over batches. What is in global batch k is a pure function of the arguments up to `mix`.
+    """An endless iterator over batches.
+
+    What is in global batch k is a pure function of the datasets and of the arguments up to `mix`.
 
     `datasets` is the path or URI of a dataset, or several by name; `mix` then says how much of each, as in
-    `{"laion": {"proportion": 0.9}, "own": {"proportion": 0.1}}`, or with `repeat` (times an epoch) or `count` (rows an
-    epoch). Without it each dataset comes once an epoch.
+    `{"laion": {"proportion": 0.9}, "own": {"proportion": 0.1}}`, or with `repeat` (times an epoch) or `count`
+    (rows an epoch). Without it each dataset comes once an epoch.
 
-    `nodes` has the ranks of each node and `rank` says which of all ranks this is: it gets its part of each global batch.
-    `prefetch` batches are made ahead, by `readers` threads that read. With `unreadable="skip"` rows that cannot be read are
-    left out and counted in `skipped`. `cache` is a folder for what is read of datasets elsewhere, which several processes may
-    share; `cache_bytes` is what it may hold. `state` goes on where `state_dict()` was called, for any `nodes`.
+    `nodes` has the ranks of each node and `rank` says which of all ranks this is: it gets its part of each
+    global batch. `prefetch` batches are made ahead, by `readers` threads that read. With `unreadable="skip"`
+    rows that cannot be read are left out and counted in `skipped`. `cache` is a folder for what is read of
+    datasets elsewhere, which several processes may share; `cache_bytes` is what it may hold. `state` goes on
+    where `state_dict()` was called, for any `nodes`.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class Stream:
         return self
 
     def __next__(self) -> _native.Batch:
-        """The next batch, whose memory is handed on without a copy and used again when nobody holds it any more."""
+        """The next batch. Its memory is handed on without a copy and used again when nobody holds it."""
         return self._stream.next()
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,7 +90,9 @@ class Stream:
         """Goes on where `state_dict()` was called."""
         self._open(state)
 
-    def next_phase(self, *, resolution: int | None = None, global_batch: int | None = None, mix: Mix | None = None) -> None:
+    def next_phase(
+        self, *, resolution: int | None = None, global_batch: int | None = None, mix: Mix | None = None
+    ) -> None:
         """Goes on with other batches; each dataset goes on where it is."""
         changes = {"resolution": resolution, "global_batch": global_batch, "mix": mix}
         phase = self._phase | {key: value for key, value in changes.items() if value is not None}
@@ -106,16 +111,17 @@ class Stream:
         return self._stream.skipped
 
     def _open(self, state: Mapping[str, Any] | None) -> None:
-        self._stream = _native.Stream(json.dumps(self._settings), None if state is None else json.dumps(state))
+        stands = None if state is None else json.dumps(state)
+        self._stream = _native.Stream(json.dumps(self._settings), stands)
 
 
 class StreamDataset(torch.utils.data.IterableDataset):
     """A stream for `torch.utils.data.DataLoader(dataset, batch_size=None)`, with the arguments of `Stream`.
 
-    Items are whole batches: `sample_ids` and `epochs` [n] i64, unscaled `latents` [n, C, h, w] and `text` [n, L, D] f16,
-    the latter two without a copy. The stream has threads of its own, so that workers would gain nothing; several would
-    each give the same batches and are refused. `state_dict` is that of the stream, which torchdata's StatefulDataLoader
-    and Lightning look for.
+    Items are whole batches: `sample_ids` and `epochs` [n] i64, unscaled `latents` [n, C, h, w] and `text`
+    [n, L, D] f16, the latter two without a copy. The stream has threads of its own, so that workers would
+    gain nothing; several would each give the same batches and are refused. `state_dict` is that of the
+    stream, which torchdata's StatefulDataLoader and Lightning look for.
     """
 
     def __init__(self, datasets: Datasets, **arguments: Any) -> None:
