@@ -1,7 +1,7 @@
 """`make bench-stream`: the training stream against other loaders, and against a memory map.
 
 Draws rows of SD2's size at 256 pixels, gives them to each loader in its own format, runs ours and the peers
-alternately, each in a fresh process, writes target/bench/stream.json and redraws a part of docs/benchmarks.md.
+alternately, each in a fresh process, writes target/bench/stream.json and redraws docs/benchmarks.md.
 """
 
 import argparse
