@@ -8,10 +8,12 @@ pub mod store;
 pub mod uri;
 
 mod checksum;
+mod local;
 mod runtime;
 
 pub use checksum::Checksum;
 pub use error::{Error, Result};
+pub use local::LocalFile;
 pub use location::{Entry, Location, Upload};
 pub use runtime::{block_on, runtime};
 pub use store::Limits;

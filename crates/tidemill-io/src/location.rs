@@ -2,10 +2,7 @@
 //! tokio runtime; nothing here may be called from inside another.
 
 use std::future::Future;
-use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -20,6 +17,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::checksum::Checksum;
 use crate::error::{Error, Result};
+use crate::local::LocalFile;
 use crate::runtime::{block_on, runtime};
 use crate::store::{self, Limits};
 use crate::uri;
@@ -152,38 +150,13 @@ impl Location {
         self.wait("read", key, async { self.store.get_range(&path, range).await })
     }
 
-    /// Fills `bytes` with those of a file from `offset` on, if this [is a local](Self::is_local) folder: without asking for
-    /// memory, and on this thread.
+    /// Opens a file, if this [is a local](Self::is_local) folder.
     ///
     /// # Errors
-    /// [`Error::Storage`], also if the file is shorter, or if this is no local folder.
-    pub fn read_local(&self, key: &str, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let path = self.local_path(key)?;
-        let mut read = || std::fs::File::open(&path)?.read_exact_at(bytes, offset);
-        read().map_err(|error| {
-            let not_found = error.kind() == std::io::ErrorKind::NotFound;
-            let (path, source) = (path.display().to_string(), error.into());
-            let source = match not_found {
-                true => object_store::Error::NotFound { path, source },
-                false => object_store::Error::Generic { store: "file", source },
-            };
-            self.failure("read", key, source)
-        })
-    }
-
-    /// Tells the system that bytes of a file will be [read](Self::read_local) soon, so that it reads them in one go.
-    pub fn will_need(&self, key: &str, range: Range<u64>) {
-        let Some(file) = self.local_path(key).ok().and_then(|path| std::fs::File::open(path).ok()) else {
-            return;
-        };
-        let length = NonZeroU64::new(range.end.saturating_sub(range.start));
-        // It is advice: whoever reads is told what is wrong.
-        let _ = rustix::fs::fadvise(file, range.start, length, rustix::fs::Advice::WillNeed);
-    }
-
-    fn local_path(&self, key: &str) -> Result<PathBuf> {
+    /// [`Error::Storage`], also if this is no local folder.
+    pub fn open_local(&self, key: &str) -> Result<LocalFile> {
         let path = LocalFileSystem::new().path_to_filesystem(&self.path(key));
-        path.map_err(|source| self.failure("read", key, source))
+        LocalFile::open(&path.map_err(|source| self.failure("read", key, source))?, self.uri_of(key))
     }
 
     /// Keys of all objects below a folder (`""` for all), sorted.

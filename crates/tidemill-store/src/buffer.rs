@@ -2,21 +2,73 @@
 //! memory nor touches fresh pages, and whoever pins a batch for a GPU pins it once.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use memmap2::{Advice, MmapMut};
+
+/// Bytes of a buffer that has pages of its own.
+const LARGE: usize = 2 << 20;
 
 /// Contiguous bytes.
 pub struct Buffer {
     /// These and perhaps more.
-    bytes: Vec<u8>,
+    bytes: Memory,
     len: usize,
     pool: Arc<Pool>,
+}
+
+/// Bytes of the system's, which cost nothing before they are written to.
+#[derive(Debug)]
+enum Memory {
+    Heap(Vec<u8>),
+    /// Huge pages, where the system has them: hundreds of times fewer to be touched for the first time.
+    Pages(MmapMut),
+}
+
+impl Memory {
+    fn zeros(len: usize) -> Self {
+        if len >= LARGE
+            && let Ok(pages) = MmapMut::map_anon(len)
+        {
+            // It is advice.
+            let _ = pages.advise(Advice::HugePage);
+            return Self::Pages(pages);
+        }
+        Self::Heap(vec![0; len])
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::Heap(Vec::new())
+    }
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Pages(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Pages(bytes) => bytes,
+        }
+    }
 }
 
 /// Buffers that wait to be filled.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    waiting: Mutex<Vec<Vec<u8>>>,
+    waiting: Mutex<Vec<Memory>>,
     most: usize,
 }
 
@@ -28,13 +80,12 @@ impl Pool {
 
     /// A buffer of so many bytes, to be written to: what they are before is anything.
     pub fn buffer(self: &Arc<Self>, len: usize) -> Buffer {
-        // New memory comes as zeros from the system, which costs nothing before it is written to.
-        let bytes = self.take(len).unwrap_or_else(|| vec![0; len]);
+        let bytes = self.take(len).unwrap_or_else(|| Memory::zeros(len));
         Buffer { bytes, len, pool: self.clone() }
     }
 
     /// The smallest that is large enough and not much too large.
-    fn take(&self, len: usize) -> Option<Vec<u8>> {
+    fn take(&self, len: usize) -> Option<Memory> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = waiting.iter().enumerate().filter(|(_, bytes)| (len..=2 * len).contains(&bytes.len()));
         let best = fitting.min_by_key(|(_, bytes)| bytes.len()).map(|(i, _)| i);
@@ -99,6 +150,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn large_buffers_hold_what_is_written() {
+        let pool = Pool::new(2);
+        let mut buffer = pool.buffer(LARGE + 1);
+        buffer.bytes_mut().fill(7);
+        assert_eq!(buffer[..], vec![7; LARGE + 1]);
+    }
+
+    #[test]
     fn memory_is_used_again() {
         let pool = Pool::new(2);
         let filled = |len, value| {
@@ -116,7 +175,7 @@ mod tests {
         anew.truncate(7);
         assert_eq!(anew[..], [4; 7]);
         drop((again, anew));
-        let lengths: Vec<usize> = pool.waiting.lock().unwrap().iter().map(Vec::len).collect();
+        let lengths: Vec<usize> = pool.waiting.lock().unwrap().iter().map(|bytes| bytes.len()).collect();
         assert_eq!(lengths, [1000, 100], "no more than two, and the oldest goes first");
     }
 }

@@ -5,14 +5,15 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use tidemill_io::Location;
+use tidemill_io::{LocalFile, Location};
 
 use crate::block::{Block, Place};
 use crate::cache::Cache;
 use crate::commit::{BlockEntry, FileEntry, UnitId};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A row group elsewhere is read whole from this share of its rows on, as `(10, 9)` is 9 / 10.
 const WHOLE: (usize, usize) = (10, 9);
@@ -36,8 +37,19 @@ pub struct LocalBlock {
     width: usize,
     /// The file that has it, and nothing else, if it is cached.
     cached: Option<PathBuf>,
+    open: Option<KeptOpen>,
     block: Block,
 }
+
+/// One of a limited number of files that are kept open; others are opened for each row.
+#[derive(Debug)]
+struct KeptOpen(LocalFile);
+
+/// How many are.
+static KEPT_OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// And how many may be: a process may often have no more than 1,024.
+const MOST_OPEN: usize = 256;
 
 /// A row group that is open.
 pub enum Opened<'a> {
@@ -66,7 +78,7 @@ impl<'a> Opened<'a> {
     }
 
     fn here(place: Place<'a>, cached: Option<PathBuf>, block: Block) -> Self {
-        Self::Here(Arc::new(LocalBlock {
+        let mut local = LocalBlock {
             location: place.location.clone(),
             unit: place.unit.clone(),
             // The other row groups are of no use here.
@@ -74,8 +86,12 @@ impl<'a> Opened<'a> {
             entry: place.entry.clone(),
             width: place.width,
             cached,
+            open: None,
             block,
-        }))
+        };
+        // If it cannot be opened now, whoever reads a row is told why.
+        local.open = local.open_file().ok().and_then(KeptOpen::new);
+        Self::Here(Arc::new(local))
     }
 
     /// What it holds but for its tensors.
@@ -96,9 +112,8 @@ impl<'a> Opened<'a> {
                 Ok(place.tensors(block, at)?.into_iter().map(Tensor::Memory).collect())
             }
             Self::Here(local) => {
-                if let ([first, .., last], None) = (at, &local.cached) {
-                    let range = local.offset(*first)..local.offset(last + 1);
-                    local.location.will_need(&local.file.path, range);
+                if let ([first, .., last], None, Some(open)) = (at, &local.cached, &local.open) {
+                    open.0.will_need(local.offset(*first)..local.offset(last + 1));
                 }
                 Ok(at.iter().map(|i| Tensor::File(local.clone(), *i)).collect())
             }
@@ -128,24 +143,46 @@ impl Tensor {
     }
 }
 
+impl KeptOpen {
+    fn new(file: LocalFile) -> Option<Self> {
+        let kept = Self(file);
+        // Dropping it counts it out again.
+        (KEPT_OPEN.fetch_add(1, Ordering::Relaxed) < MOST_OPEN).then_some(kept)
+    }
+}
+
+impl Drop for KeptOpen {
+    fn drop(&mut self) {
+        KEPT_OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl LocalBlock {
     fn read(&self, i: usize, bytes: &mut [u8]) -> Result<()> {
-        let Some(cached) = &self.cached else {
-            self.location.read_local(&self.file.path, self.offset(i), bytes)?;
-            return self.place().verify(&self.block, i, bytes);
+        let read = match &self.open {
+            Some(open) => open.0.read_exact_at(bytes, self.offset(i)),
+            None => self.open_file().and_then(|file| file.read_exact_at(bytes, self.offset(i))),
         };
-        let at = self.offset(i) - self.entry.offset;
-        let read = File::open(cached).and_then(|file| file.read_exact_at(bytes, at));
-        if read.is_err() || self.place().verify(&self.block, i, bytes).is_err() {
+        let read = read.map_err(Error::from).and_then(|()| self.place().verify(&self.block, i, bytes));
+        if read.is_err() && self.cached.is_some() {
             // Another process needed the room, or the disk is damaged.
             bytes.copy_from_slice(&self.place().tensor(&self.block, i)?);
+            return Ok(());
         }
-        Ok(())
+        read
     }
 
-    /// Where a tensor is in the file.
+    fn open_file(&self) -> tidemill_io::Result<LocalFile> {
+        match &self.cached {
+            Some(path) => LocalFile::open(path, path.display().to_string()),
+            None => self.location.open_local(&self.file.path),
+        }
+    }
+
+    /// Where a tensor is in the file that is read.
     fn offset(&self, i: usize) -> u64 {
-        self.entry.offset + u64::from(self.entry.values_at) + (i * self.width) as u64
+        let start = if self.cached.is_some() { 0 } else { self.entry.offset };
+        start + u64::from(self.entry.values_at) + (i * self.width) as u64
     }
 
     fn place(&self) -> Place<'_> {
