@@ -144,7 +144,7 @@ fn images() {
     assert!(matches!(error, RowError::Size(_)), "{error}");
 
     // A strip far beyond its image.
-    let tiff = corpus("jpeg-strip-of-16383x16383.tif");
+    let tiff = corpus("jpeg-strip-of-16383x16383");
     let error = within("a TIFF's strip of 16383x16383", 80 * MIB, || decode::decode(&tiff)).unwrap_err();
     assert!(error.to_string().contains("16383x16383 in a TIFF of 247 pixels"), "{error}");
 }
