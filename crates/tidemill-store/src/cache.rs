@@ -66,14 +66,16 @@ impl Cache {
     /// If the row group cannot be fetched, or is not what was committed.
     pub(crate) fn file(&self, place: Place, rows: usize) -> Result<Option<PathBuf>> {
         let path = self.folder.join(name(place.entry));
-        let lock = self.lock(place.entry);
-        if is_whole(&path, place.entry) {
-            // It is as good as new. If it has gone meanwhile, it will be fetched.
-            let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        if is_used(&path, place.entry) {
             return Ok(Some(path));
         }
         if rows * WORTH < place.entry.rows as usize {
             return Ok(None);
+        }
+        let lock = self.lock(place.entry);
+        // Whoever had the lock may have fetched it.
+        if is_used(&path, place.entry) {
+            return Ok(Some(path));
         }
         let bytes = place.fetch()?;
         let kept = self.keep(&path, &bytes);
@@ -154,6 +156,16 @@ fn is_name(name: &str) -> bool {
             && digits(checksum, char::is_ascii_hexdigit)
             && digits(bytes, char::is_ascii_digit)
     })
+}
+
+/// Whether a file is there and whole, and so is used again.
+fn is_used(path: &Path, entry: &BlockEntry) -> bool {
+    let whole = is_whole(path, entry);
+    if whole {
+        // If it has gone meanwhile, its rows will be read from where it came from.
+        let _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
+    }
+    whole
 }
 
 /// Whether a file is there and has what its name says.
