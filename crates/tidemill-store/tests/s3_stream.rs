@@ -117,6 +117,8 @@ fn what_is_in_the_cache_is_not_fetched_again() {
 
     // Damaged and lost files are fetched again; what a dead process left goes, what is not ours stays.
     let files = blocks(&place);
+    let size = |file: &PathBuf| fs::metadata(file).unwrap().len();
+    let spoilt: u64 = files[..3].iter().map(size).sum();
     fs::write(&files[0], vec![7; fs::metadata(&files[0]).unwrap().len() as usize]).unwrap();
     fs::write(&files[1], "short").unwrap();
     fs::remove_file(&files[2]).unwrap();
@@ -125,17 +127,21 @@ fn what_is_in_the_cache_is_not_fetched_again() {
         file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600 * hours)).unwrap();
     }
     let again = Cache::open(&place, 1 << 30).unwrap();
-    assert!(cached(&again) > 0);
+    assert!(cached(&again) >= spoilt);
     assert_eq!(blocks(&place).len(), files.len());
     let there = ["unfinished-0123", "unfinished-4567", "notes.txt"].map(|name| place.join(name).exists());
     assert_eq!(there, [false, true, true]);
 
-    // A cache for a third of it still gives everything, and what was used last stays.
+    // A cache for a third of it still gives everything. What was used last stays, what was not for longest goes.
+    let used = |file: &PathBuf, time| fs::File::open(file).unwrap().set_modified(time).unwrap();
+    used(&files[5], std::time::SystemTime::now() + Duration::from_secs(60));
+    used(&files[6], std::time::SystemTime::now() - Duration::from_secs(60));
     let small = Cache::open(&place, stored / 3).unwrap();
-    assert!(blocks(&place).len() <= files.len() / 3);
+    let held = || -> u64 { blocks(&place).iter().map(size).sum() };
+    assert!(held() <= stored / 3, "{} of {stored}", held());
+    assert!(files[5].exists() && !files[6].exists());
     assert!(cached(&small) > stored / 4);
-    let held: u64 = blocks(&place).iter().map(|file| fs::metadata(file).unwrap().len()).sum();
-    assert!(held <= stored / 3 + stored / 3 / 8, "{held} of {stored}");
+    assert!(held() <= stored / 3 + stored / 3 / 8, "{} of {stored}", held());
 }
 
 /// The row groups in a cache, by name.
