@@ -169,6 +169,7 @@ fn store_exit_code(error: &tidemill_store::Error) -> u8 {
         | Store::Config { .. }
         | Store::Format { .. }
         | Store::State(_)
+        | Store::Cache { .. }
         | Store::Mds { .. }
         | Store::Empty { .. } => 2,
         _ => 1,
