@@ -48,7 +48,8 @@ mod threads;
 pub struct StreamConfig {
     /// Another seed, another order.
     pub seed: u64,
-    /// Blocks of a dataset and bucket whose rows are shuffled together. Twice as many are in memory.
+    /// Blocks of a dataset and bucket whose rows are shuffled together. Of datasets that are neither on this machine nor in
+    /// its cache, twice as many are in memory.
     pub window: usize,
     /// Training rows or held-out ones.
     pub split: Split,
@@ -119,7 +120,9 @@ impl Stream {
         reading: Reading,
         state: Option<StreamState>,
     ) -> Result<Self> {
-        config.validate()?;
+        if config.window == 0 {
+            return Err(Error::Config { key: "shuffle_window", problem: "must be at least 1".into() });
+        }
         let datasets = match &state {
             Some(state) => datasets::at_snapshots(datasets, state)?,
             None => datasets.clone(),
@@ -188,15 +191,6 @@ impl Reading {
 }
 
 impl StreamConfig {
-    fn validate(&self) -> Result<()> {
-        let fail = |key| Err(Error::Config { key, problem: "must be at least 1".into() });
-        match self {
-            Self { phase: Phase { global_batch: 0, .. }, .. } => fail("global_batch"),
-            Self { window: 0, .. } => fail("shuffle_window"),
-            _ => Ok(()),
-        }
-    }
-
     fn start(&self, datasets: &Datasets) -> StreamState {
         StreamState {
             version: Version,

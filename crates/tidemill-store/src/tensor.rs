@@ -15,8 +15,8 @@ use crate::cache::Cache;
 use crate::commit::{BlockEntry, FileEntry, UnitId};
 use crate::error::{Error, Result};
 
-/// A row group elsewhere is read whole from this share of its rows on, as `(10, 9)` is 9 / 10.
-const WHOLE: (usize, usize) = (10, 9);
+/// A row group elsewhere is read whole if at least this share of its rows is wanted.
+const WHOLE: f64 = 0.9;
 
 /// A tensor of a row.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ impl<'a> Opened<'a> {
                 return Ok(Self::here(place, Some(file), place.head(&head.into())?));
             }
         }
-        let whole = rows * WHOLE.0 >= place.entry.rows as usize * WHOLE.1;
+        let whole = rows as f64 >= WHOLE * f64::from(place.entry.rows);
         Ok(Self::Elsewhere(place, if whole { place.read() } else { place.read_head() }?))
     }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use super::Batch;
 use super::planner::{Task, TaskRow};
 use crate::buffer::{Buffer, Pool};
@@ -10,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::shards::Row;
 
 /// What becomes of rows that cannot be read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unreadable {
     /// The stream ends with an error that names the file.
     #[default]

@@ -170,7 +170,7 @@ impl Sequence {
                 slot,
                 row: at(*row),
             }));
-            let wanted = Slot::new(&self.shards, Wanted::Some { shard, block, rows });
+            let wanted = Slot::new(&self.shards, Wanted::Places { shard, block, rows });
             reads.rows.push(wanted.clone());
             task.slots.push(wanted);
         }

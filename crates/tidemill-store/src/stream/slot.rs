@@ -21,8 +21,8 @@ pub struct Slot {
 pub enum Wanted {
     /// All of some pieces.
     Pieces(Vec<Piece>),
-    /// Some of a shard's row group, by their places in it, ascending.
-    Some { shard: usize, block: usize, rows: Vec<usize> },
+    /// Those of a shard's row group at some places in it, ascending.
+    Places { shard: usize, block: usize, rows: Vec<usize> },
 }
 
 impl Slot {
@@ -53,7 +53,7 @@ impl Slot {
 
     fn fetch(&self) -> Result<Vec<Row>> {
         match &self.rows {
-            Wanted::Some { shard, block, rows } => self.shards.read(*shard, *block, rows),
+            Wanted::Places { shard, block, rows } => self.shards.read(*shard, *block, rows),
             Wanted::Pieces(pieces) => {
                 let stretches =
                     pieces.iter().flat_map(|piece| self.shards.stretches(piece.shard, &piece.rows));
