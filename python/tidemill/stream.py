@@ -70,7 +70,7 @@ class Stream:
             "rank": rank,
             "prefetch": prefetch,
             "readers": readers,
-            "skip_unreadable": {"stop": False, "skip": True}[unreadable],
+            "unreadable": unreadable,
             "cache": None if cache is None else (os.fspath(cache), cache_bytes),
         }
         self._open(state)

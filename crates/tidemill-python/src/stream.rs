@@ -32,7 +32,7 @@ struct Settings {
     rank: u64,
     prefetch: usize,
     readers: usize,
-    skip_unreadable: bool,
+    unreadable: Unreadable,
     /// A folder, and the bytes that it may hold.
     cache: Option<(PathBuf, u64)>,
 }
@@ -142,7 +142,7 @@ fn open(settings: &str, state: Option<&str>) -> tidemill::Result<Stream> {
         seat: Seat::new(Cluster::new(&settings.nodes)?, settings.rank)?,
         prefetch: settings.prefetch,
         readers: settings.readers,
-        unreadable: if settings.skip_unreadable { Unreadable::Skip } else { Unreadable::Stop },
+        unreadable: settings.unreadable,
         cache: settings.cache.map(|(folder, bytes)| Cache::open(folder, bytes)).transpose()?,
     };
     let stream = Mutex::new(RustStream::open(&datasets, config, reading, state)?);

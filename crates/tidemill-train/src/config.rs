@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tidemill_models::Prediction;
 use tidemill_models::sampler::Method;
-use tidemill_store::stream::{Amount, Phase};
+use tidemill_store::stream::{Amount, Phase, Unreadable};
 
 /// `[train]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -129,7 +129,7 @@ pub struct StreamingConfig {
     pub readers: usize,
     /// What becomes of rows that cannot be read: `stop` ends the run with the file's name, `skip` leaves them out of their
     /// batches and counts them.
-    pub unreadable: OnUnreadable,
+    pub unreadable: Unreadable,
     /// A folder for row groups of datasets that are not on this machine; unset: none are kept. Several processes may share
     /// it.
     pub cache: Option<PathBuf>,
@@ -139,18 +139,8 @@ pub struct StreamingConfig {
 
 impl Default for StreamingConfig {
     fn default() -> Self {
-        Self { prefetch: 4, readers: 0, unreadable: OnUnreadable::Stop, cache: None, cache_bytes: 256 << 30 }
+        Self { prefetch: 4, readers: 0, unreadable: Unreadable::Stop, cache: None, cache_bytes: 256 << 30 }
     }
-}
-
-/// What becomes of rows that cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnUnreadable {
-    /// The run ends.
-    Stop,
-    /// Their batches go without them.
-    Skip,
 }
 
 /// `[[train.mix]]`: a dataset and how much of it. One of `proportion`, `repeat` and `count` is given.

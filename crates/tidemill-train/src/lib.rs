@@ -17,7 +17,7 @@ mod window;
 
 pub use checkpoint::{Checkpoints, Progress};
 pub use config::{
-    CheckpointConfig, EmaConfig, LrSchedule, MixConfig, OnUnreadable, PhaseConfig, Precision, PreviewConfig,
+    CheckpointConfig, EmaConfig, LrSchedule, MixConfig, PhaseConfig, Precision, PreviewConfig,
     StreamingConfig, TrainConfig,
 };
 pub use error::Error;

@@ -4,7 +4,7 @@
 
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress};
-use crate::config::{CheckpointConfig, OnUnreadable, Precision, TrainConfig};
+use crate::config::{CheckpointConfig, Precision, TrainConfig};
 use crate::metrics::{MetricsLog, StepMetrics};
 use crate::objective::{Objective, Rows};
 use crate::optimizer::Optimizer;
@@ -15,9 +15,12 @@ use std::path::PathBuf;
 use std::time::Instant;
 use tch::{Kind, Tensor};
 use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
-use tidemill_store::stream::{Batch, Datasets, Reading, Stream, StreamConfig, StreamState, Unreadable};
+use tidemill_store::stream::{Batch, Datasets, Reading, Stream, StreamConfig, StreamState};
 use tidemill_store::{Bucket, Cache, DatasetSpec, Split};
 use tidemill_torch::AdamW;
+
+/// Why rows cannot be read: most reasons that are told at a time.
+const REASONS: usize = 3;
 
 /// Everything a training run needs.
 pub struct Job {
@@ -64,6 +67,8 @@ pub struct Outcome {
     pub seconds: f64,
     /// The step this process resumed at, 0 for a new run.
     pub resumed_at: u64,
+    /// Rows that this process's steps went without because they could not be read.
+    pub skipped: u64,
 }
 
 /// Runs `job` from its last checkpoint, or from the start.
@@ -99,6 +104,7 @@ struct Trainer {
     window: Window,
     recent_losses: VecDeque<f64>,
     resumed_at: u64,
+    skipped: u64,
 }
 
 struct PendingStep {
@@ -144,6 +150,7 @@ impl Trainer {
             window: Window::new(),
             recent_losses: VecDeque::new(),
             resumed_at,
+            skipped: 0,
         })
     }
 
@@ -173,6 +180,7 @@ impl Trainer {
             images_per_second: (self.progress.samples - samples_before) as f64 / seconds.max(1e-9),
             seconds,
             resumed_at: self.resumed_at,
+            skipped: self.skipped,
         })
     }
 
@@ -183,6 +191,7 @@ impl Trainer {
         self.window = Window::new();
         while self.progress.step < end && !observer.stop() {
             let batch = self.window.waiting(|| stream.next_batch())?;
+            self.note_skipped(&batch, &stream, observer);
             self.train_step(phase, &objective, &batch)?;
             self.window.add(batch.sample_ids.len());
             (self.progress.phase, self.progress.stream) = self.stands(phase, end, &stream);
@@ -192,6 +201,20 @@ impl Trainer {
             self.at_intervals(observer)?;
         }
         self.flush(observer)
+    }
+
+    /// Counts the rows that a batch goes without, and says so.
+    fn note_skipped(&mut self, batch: &Batch, stream: &Stream, observer: &mut dyn Observer) {
+        let missing = self.job.train.global_batch - batch.sample_ids.len();
+        if missing > 0 {
+            self.skipped += missing as u64;
+            let why: Vec<String> = stream.skipped().into_keys().take(REASONS).collect();
+            let (step, skipped) = (self.progress.step + 1, self.skipped);
+            observer.event(&format!(
+                "step {step} goes without {missing} rows that cannot be read ({skipped} so far): {}",
+                why.join("; ")
+            ));
+        }
     }
 
     /// Where the data stands: in a phase that ends at step `end`, or at the beginning of the next one.
@@ -327,16 +350,12 @@ impl Trainer {
             split: Split::Train,
             phase: train.stream_phase(phase),
         };
-        let unreadable = match train.stream.unreadable {
-            OnUnreadable::Stop => Unreadable::Stop,
-            OnUnreadable::Skip => Unreadable::Skip,
-        };
         let cache = train.stream.cache.as_ref();
         let cache = cache.map(|folder| Cache::open(folder, train.stream.cache_bytes)).transpose()?;
         let reading = Reading {
             prefetch: train.stream.prefetch,
             readers: train.stream.readers,
-            unreadable,
+            unreadable: train.stream.unreadable,
             cache,
             ..Reading::default()
         };

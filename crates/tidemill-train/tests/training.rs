@@ -5,8 +5,9 @@
 
 mod common;
 
-use common::{Quiet, dataset, job, losses};
+use common::{Quiet, dataset, job, losses, values};
 use std::path::Path;
+use tidemill_store::stream::Unreadable;
 use tidemill_train::{Checkpoints, EmaConfig, Error, Precision, train};
 
 /// Phases of 12 and 28 steps, at two resolutions.
@@ -104,6 +105,27 @@ fn what_the_dataset_lacks_is_refused_before_the_first_step() {
     let message = train(other, &mut Quiet::default()).unwrap_err().to_string();
     assert!(message.contains("256") && message.contains("64, 128"), "{message}");
     assert!(!run.path().join("metrics.jsonl").exists());
+}
+
+#[test]
+fn rows_that_cannot_be_read_end_a_run_or_are_counted() {
+    let (data, stopped, skipping) = (dir(), dir(), dir());
+    dataset(data.path());
+    let unit = std::fs::read_dir(data.path().join("data")).unwrap().next().unwrap().unwrap().path();
+    let attempt = std::fs::read_dir(unit).unwrap().next().unwrap().unwrap().path();
+    let text = attempt.join("text.parquet");
+    let mut bytes = std::fs::read(&text).unwrap();
+    let tensor = values(0, 60);
+    let at = bytes.windows(tensor.len()).position(|window| window == tensor).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&text, bytes).unwrap();
+    let error = train(job(data.path(), stopped.path()), &mut Quiet::default()).unwrap_err().to_string();
+    assert!(error.contains("text.parquet") && error.contains("wrong checksum of row"), "{error}");
+
+    let mut job = job(data.path(), skipping.path());
+    job.train.stream.unreadable = Unreadable::Skip;
+    let outcome = train(job, &mut Quiet::default()).unwrap();
+    assert!(outcome.finished && (1..STEPS).contains(&outcome.skipped), "{}", outcome.skipped);
 }
 
 #[test]

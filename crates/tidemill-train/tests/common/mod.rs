@@ -75,7 +75,8 @@ fn batch(spec: &DatasetSpec) -> RecordBatch {
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
 }
 
-fn values(row: u64, bytes: usize) -> Vec<u8> {
+/// The tensor of a row, as it is stored.
+pub fn values(row: u64, bytes: usize) -> Vec<u8> {
     let mut numbers = vec![0f32; bytes / 2];
     Draw::new(1, 0, row, Purpose::Picture).normal(&mut numbers);
     numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect()

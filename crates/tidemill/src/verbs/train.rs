@@ -189,5 +189,6 @@ fn report(run: &Run, outcome: &Outcome, reporter: &Reporter) -> Result<Value> {
         "loss": outcome.loss,
         "images_per_second": outcome.images_per_second,
         "seconds": outcome.seconds,
+        "skipped_rows": outcome.skipped,
     }))
 }
