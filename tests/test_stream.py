@@ -12,6 +12,7 @@ import tidemill
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
+from transformers import CLIPTokenizer
 
 ROWS = 60
 
@@ -33,10 +34,15 @@ def dataset(run, rng, tmp_path_factory):
         "score": [0.5] * ROWS,
     }
     pq.write_table(pa.table(pairs), folder / "pairs.parquet", row_group_size=20)
-    source = run["source"] | {"uri": str(folder / "pairs.parquet"), "rows_per_unit": 20}
-    result = tidemill.preprocess(run | {"name": "stream", "output": str(folder / "out"), "source": source})
-    assert result["rows"]["kept"] == ROWS
+    preprocess(run, folder / "pairs.parquet", folder / "out")
     return folder / "out" / "dataset"
+
+
+def preprocess(run, pairs, output, **encode):
+    source = run["source"] | {"uri": str(pairs), "rows_per_unit": 20}
+    name = {"name": "stream", "output": str(output), "source": source}
+    result = tidemill.preprocess(run | name | {"encode": run["encode"] | encode})
+    assert result["rows"]["kept"] == ROWS
 
 
 @pytest.fixture
@@ -88,6 +94,21 @@ def test_arrow_and_dlpack_show_the_same_memory(stream):
     assert latents.dtype == torch.float16
     assert latents.data_ptr() == column.buffers()[1].address
     assert arrow["sample_id"].to_pylist() == batch.sample_ids
+
+
+def test_token_ids_are_what_transformers_gives(run, dataset, tmp_path):
+    preprocess(run, dataset.parent.parent / "pairs.parquet", tmp_path, embeddings="none")
+    batch = next(tidemill.Stream(tmp_path / "dataset", resolution=64, global_batch=ROWS))
+    captions = {}
+    for path in (tmp_path / "dataset").glob("data/*/*/rows.parquet"):
+        table = pq.read_table(path)
+        captions |= dict(zip(table["sample_id"].to_pylist(), table["caption"].to_pylist(), strict=True))
+    tokenizer = CLIPTokenizer.from_pretrained(run["models"]["path"], subfolder="tokenizer")
+    texts = [captions[sample_id] for sample_id in batch.sample_ids]
+    expected = tokenizer(texts, padding="max_length", truncation=True, max_length=77).input_ids
+    text = torch.from_dlpack(batch.text)
+    assert text.dtype == torch.int32
+    assert text.tolist() == expected
 
 
 def test_memory_that_is_held_is_not_used_again(stream):

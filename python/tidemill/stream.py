@@ -118,10 +118,10 @@ class Stream:
 class StreamDataset(torch.utils.data.IterableDataset):
     """A stream for `torch.utils.data.DataLoader(dataset, batch_size=None)`, with the arguments of `Stream`.
 
-    Items are whole batches: `sample_ids` and `epochs` [n] i64, unscaled `latents` [n, C, h, w] and `text`
-    [n, L, D] f16, the latter two without a copy. The stream has threads of its own, so that workers would
-    gain nothing; several would each give the same batches and are refused. `state_dict` is that of the
-    stream, which torchdata's StatefulDataLoader and Lightning look for.
+    Items are whole batches: `sample_ids` and `epochs` [n] i64, unscaled `latents` [n, C, h, w] f16 and `text`
+    [n, L, D] f16, or [n, L] i32 where token ids are stored; the latter two without a copy. The stream has
+    threads of its own, so that workers would gain nothing; several would each give the same batches and are
+    refused. `state_dict` is that of the stream, which torchdata's StatefulDataLoader and Lightning look for.
     """
 
     def __init__(self, datasets: Datasets, **arguments: Any) -> None:

@@ -9,12 +9,16 @@ use bytes::Bytes;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use tidemill_store::Dtype;
 
 /// The name of a capsule that nobody has taken yet; whoever takes it gives it another.
 const NAME: &CStr = c"dltensor";
 
 /// `kDLCPU`, and the only one of its kind.
 const CPU: Device = Device { kind: 1, id: 0 };
+
+/// `kDLInt`
+const INT: u8 = 0;
 
 /// `kDLFloat`
 const FLOAT: u8 = 2;
@@ -27,6 +31,7 @@ struct Device {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct DataType {
     code: u8,
     bits: u8,
@@ -59,10 +64,11 @@ struct Owned {
     _bytes: Bytes,
 }
 
-/// f16 values in row-major order, for `torch.from_dlpack` and `numpy.from_dlpack`.
+/// Values in row-major order, for `torch.from_dlpack` and `numpy.from_dlpack`.
 #[pyclass(frozen, module = "tidemill._native")]
 pub struct Tensor {
     bytes: Bytes,
+    dtype: DataType,
     /// Of all values together.
     #[pyo3(get)]
     shape: Vec<i64>,
@@ -70,9 +76,13 @@ pub struct Tensor {
 
 impl Tensor {
     /// Of bytes that have just this shape.
-    pub fn new(bytes: Bytes, shape: Vec<i64>) -> Self {
-        debug_assert_eq!(bytes.len() as i64, 2 * shape.iter().product::<i64>());
-        Self { bytes, shape }
+    pub fn new(bytes: Bytes, dtype: Dtype, shape: Vec<i64>) -> Self {
+        let dtype = match dtype.given() {
+            Dtype::I32 => DataType { code: INT, bits: 32, lanes: 1 },
+            _ => DataType { code: FLOAT, bits: 16, lanes: 1 },
+        };
+        debug_assert_eq!(bytes.len() as i64, i64::from(dtype.bits / 8) * shape.iter().product::<i64>());
+        Self { bytes, dtype, shape }
     }
 }
 
@@ -96,7 +106,7 @@ impl Tensor {
         if dl_device.is_some_and(|device| device != (CPU.kind, CPU.id)) || copy == Some(true) {
             return Err(PyBufferError::new_err("it is on the CPU and is not copied; copy what comes of it"));
         }
-        let managed = managed(self.bytes.clone(), self.shape.clone());
+        let managed = managed(self.bytes.clone(), self.dtype, self.shape.clone());
         // Safe: the name lives as long as the program, and `release` fits what the capsule holds.
         unsafe {
             let capsule = ffi::PyCapsule_New(managed.cast(), NAME.as_ptr(), Some(release));
@@ -108,13 +118,13 @@ impl Tensor {
     }
 }
 
-fn managed(bytes: Bytes, shape: Vec<i64>) -> *mut DLManagedTensor {
+fn managed(bytes: Bytes, dtype: DataType, shape: Vec<i64>) -> *mut DLManagedTensor {
     let data = bytes.as_ptr().cast_mut().cast();
     let tensor = DLTensor {
         data,
         device: CPU,
         ndim: shape.len() as i32,
-        dtype: DataType { code: FLOAT, bits: 16, lanes: 1 },
+        dtype,
         shape: ptr::null_mut(),
         strides: ptr::null_mut(),
         byte_offset: 0,

@@ -80,7 +80,7 @@ impl Stream {
         let bucket = batch.bucket;
         let forms = self.datasets.values().find_map(|dataset| {
             let spec = dataset.spec();
-            Some((spec.latents.get(&bucket)?.clone(), spec.text.clone()))
+            Some((spec.latents.get(&bucket)?.clone(), spec.text.given()))
         });
         // A batch has the form of a dataset that it came from.
         let (latents, text) = forms.ok_or_else(|| raise(tidemill::Error::Thread("stream")))?;
@@ -169,7 +169,7 @@ impl Batch {
         self.tensor(&self.latents)
     }
 
-    /// Text embeddings, [n, L, D].
+    /// Text embeddings, [n, L, D], or token ids, [n, L].
     #[getter]
     fn text(&self) -> Tensor {
         self.tensor(&self.text)
@@ -187,7 +187,7 @@ impl Batch {
     fn tensor(&self, (bytes, spec): &(Bytes, TensorSpec)) -> Tensor {
         let shape =
             std::iter::once(self.sample_ids.len() as i64).chain(spec.shape.iter().map(|n| i64::from(*n)));
-        Tensor::new(bytes.clone(), shape.collect())
+        Tensor::new(bytes.clone(), spec.dtype, shape.collect())
     }
 
     fn record_batch(&self) -> Result<RecordBatch, arrow::error::ArrowError> {

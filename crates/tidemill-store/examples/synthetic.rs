@@ -32,7 +32,7 @@ fn write(folder: &str, rows: u64) {
         latents: [(bucket, TensorSpec::f16([8, 32, 32]))].into(),
         latents_kind: "moments".into(),
         text: TensorSpec::f16([77, 1024]),
-        models: ModelDigests { vae: "v".into(), text_encoder: "t".into(), tokenizer: "k".into() },
+        models: ModelDigests { vae: "v".into(), text_encoder: Some("t".into()), tokenizer: "k".into() },
         scaling_factor: 0.18215,
         validation_share: 0.0,
         row_group_rows: DatasetSpec::ROW_GROUP_ROWS,

@@ -46,14 +46,14 @@ pub struct Totals {
     pub validation: BTreeMap<Bucket, u64>,
 }
 
-/// Some rows of a split and bucket; the tensors lie one after the other, f16 little-endian, row-major.
+/// Some rows of a split and bucket; the tensors lie one after the other, little-endian, row-major.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tensors {
     /// The samples.
     pub sample_ids: Vec<u64>,
-    /// `latents_R`: n x the shape in [`DatasetSpec::latents`].
+    /// `latents_R`: n x the shape in [`DatasetSpec::latents`], f16.
     pub latents: Vec<u8>,
-    /// `text`: n x the shape of [`DatasetSpec::text`].
+    /// `text`: n x the shape of [`DatasetSpec::text`], f16 or i32.
     pub text: Vec<u8>,
 }
 
@@ -107,7 +107,7 @@ impl Dataset {
         self.spec().digest()
     }
 
-    /// The embedding of the empty caption, in the form of a row of `text`.
+    /// The empty caption, as readers give a row of `text`.
     pub fn empty_caption(&self) -> &[u8] {
         &self.inner.empty_caption
     }

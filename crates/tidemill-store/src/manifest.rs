@@ -189,7 +189,7 @@ mod tests {
                 .into(),
             latents_kind: "moments".into(),
             text: TensorSpec::f16([77, 64]),
-            models: ModelDigests { vae: "v".into(), text_encoder: "t".into(), tokenizer: "k".into() },
+            models: ModelDigests { vae: "v".into(), text_encoder: Some("t".into()), tokenizer: "k".into() },
             scaling_factor: 0.182_15,
             validation_share: 0.1,
             row_group_rows: 64,

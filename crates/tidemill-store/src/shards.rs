@@ -20,8 +20,8 @@ pub struct Shards {
     dataset: Dataset,
     latents: Group,
     text: Group,
-    /// Bytes of a row's latents and text.
-    widths: (usize, usize),
+    /// Of a row's latents and text.
+    forms: (TensorSpec, TensorSpec),
     cache: Option<Arc<Cache>>,
 }
 
@@ -47,12 +47,12 @@ impl Shards {
     /// Those of a dataset, of which row groups that lie elsewhere are kept in a cache, if there is one.
     pub fn new(dataset: &Dataset, split: Split, bucket: Bucket, cache: Option<Arc<Cache>>) -> Self {
         let spec = dataset.spec();
-        let latents = spec.latents.get(&bucket).map_or(0, TensorSpec::bytes);
+        let latents = spec.latents.get(&bucket).cloned().unwrap_or_else(|| TensorSpec::f16([0]));
         Self {
             dataset: dataset.clone(),
             latents: Group::Latents(split, bucket),
             text: Group::Text(split),
-            widths: (latents, spec.text.bytes()),
+            forms: (latents, spec.text.clone()),
             cache,
         }
     }
@@ -91,7 +91,12 @@ impl Shards {
         let text_at = joined(latents.block(), text.block(), rows).ok_or_else(|| self.unjoined(commit))?;
         let values = latents.tensors(rows)?.into_iter().zip(text.tensors(&text_at)?);
         let ids = rows.iter().map(|at| latents.block().sample_ids[*at]);
-        Ok(ids.zip(values).map(|(sample_id, (latents, text))| Row { sample_id, latents, text }).collect())
+        let row = |(sample_id, (latents, text))| Row {
+            sample_id,
+            latents: Tensor::new(latents, self.forms.0.dtype),
+            text: Tensor::new(text, self.forms.1.dtype),
+        };
+        Ok(ids.zip(values).map(row).collect())
     }
 
     fn commit(&self, shard: usize) -> &Commit {
@@ -100,17 +105,17 @@ impl Shards {
 
     /// The row group of latents and that of text which joins with it.
     fn places<'a>(&'a self, commit: &'a Commit, block: usize) -> Option<(Place<'a>, Place<'a>)> {
-        let place = |file: &'a FileEntry, entry: &'a BlockEntry, width| Place {
+        let place = |file: &'a FileEntry, entry: &'a BlockEntry, form: &TensorSpec| Place {
             location: self.dataset.location(),
             unit: &commit.id,
             file,
             entry,
-            width,
+            width: form.bytes(),
         };
         let (latents, text) = (commit.file(self.latents)?, commit.file(self.text)?);
         let entry = latents.blocks.get(block)?;
         let joined = text.blocks.iter().find(|text| text.number == entry.number)?;
-        Some((place(latents, entry, self.widths.0), place(text, joined, self.widths.1)))
+        Some((place(latents, entry, &self.forms.0), place(text, joined, &self.forms.1)))
     }
 
     fn unjoined(&self, commit: &Commit) -> Error {

@@ -3,6 +3,7 @@
 //! format a folder has.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use tidemill_io::{Checksum, Location};
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
+use crate::float8;
 use crate::layout::{DATASET, EMPTY_CAPTION, Split};
 
 /// The version of the format that this code writes and reads.
@@ -25,7 +27,7 @@ pub struct DatasetSpec {
     pub latents: BTreeMap<Bucket, TensorSpec>,
     /// What `latents_R` holds of the VAE's distribution, unscaled: `moments`, `mean` or `sample`.
     pub latents_kind: String,
-    /// The column `text`.
+    /// The column `text`: embeddings, or token ids where there are none.
     pub text: TensorSpec,
     /// The frozen models that made the tensors.
     pub models: ModelDigests,
@@ -42,10 +44,24 @@ pub struct DatasetSpec {
 /// A tensor column: FixedSizeBinary, row-major, little-endian.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorSpec {
-    /// `f16`.
-    pub dtype: String,
+    /// Of its elements.
+    pub dtype: Dtype,
     /// The shape of one row.
     pub shape: Vec<u32>,
+}
+
+/// How the elements of a tensor are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Dtype {
+    /// 16-bit floats.
+    #[serde(rename = "f16")]
+    F16,
+    /// 8-bit floats with a scale for each row ([`crate::float8`]). Readers give f16.
+    #[serde(rename = "f8_e4m3")]
+    F8E4m3,
+    /// 32-bit integers.
+    #[serde(rename = "i32")]
+    I32,
 }
 
 /// Digests of the frozen models' folders.
@@ -53,8 +69,8 @@ pub struct TensorSpec {
 pub struct ModelDigests {
     /// Of the VAE.
     pub vae: String,
-    /// Of the text encoder.
-    pub text_encoder: String,
+    /// Of the text encoder; none if only token ids are stored.
+    pub text_encoder: Option<String>,
     /// Of the tokenizer.
     pub tokenizer: String,
 }
@@ -62,18 +78,52 @@ pub struct ModelDigests {
 impl TensorSpec {
     /// f16 of some shape.
     pub fn f16(shape: impl Into<Vec<u32>>) -> Self {
-        Self { dtype: "f16".into(), shape: shape.into() }
+        Self { dtype: Dtype::F16, shape: shape.into() }
+    }
+
+    /// What readers give of it.
+    pub fn given(&self) -> Self {
+        Self { dtype: self.dtype.given(), shape: self.shape.clone() }
     }
 
     /// What the metadata of its field says: `dtype`, and `shape` as JSON.
     pub fn metadata(&self) -> HashMap<String, String> {
         let shape = self.shape.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        HashMap::from([("dtype".into(), self.dtype.clone()), ("shape".into(), format!("[{shape}]"))])
+        HashMap::from([("dtype".into(), self.dtype.to_string()), ("shape".into(), format!("[{shape}]"))])
     }
 
-    /// Bytes of one row.
+    /// Elements of one row.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().map(|n| *n as usize).product()
+    }
+
+    /// Bytes of one row as it is stored.
     pub fn bytes(&self) -> usize {
-        2 * self.shape.iter().map(|n| *n as usize).product::<usize>()
+        match self.dtype {
+            Dtype::F16 => 2 * self.elements(),
+            Dtype::F8E4m3 => float8::HEADER + self.elements(),
+            Dtype::I32 => 4 * self.elements(),
+        }
+    }
+}
+
+impl Dtype {
+    /// What readers give of it.
+    pub fn given(self) -> Self {
+        match self {
+            Self::F8E4m3 => Self::F16,
+            given => given,
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F16 => "f16",
+            Self::F8E4m3 => "f8_e4m3",
+            Self::I32 => "i32",
+        })
     }
 }
 
@@ -102,13 +152,10 @@ impl DatasetSpec {
         if self.latents.is_empty() {
             return fail("latents", "there is no resolution; name at least one".into());
         }
+        if let Some(column) = self.latents.values().find(|column| column.dtype != Dtype::F16) {
+            return fail("latents", format!("{} is not supported; latents are stored as f16", column.dtype));
+        }
         for column in self.latents.values().chain([&self.text]) {
-            if column.dtype != "f16" {
-                return fail(
-                    "dtype",
-                    format!("`{}` is not supported; tensors are stored as f16", column.dtype),
-                );
-            }
             // One page holds a row group's tensors, and a page's length is an i32.
             let bytes = column.bytes() * self.row_group_rows as usize;
             if bytes == 0 || bytes > 1 << 30 {
@@ -132,7 +179,7 @@ pub(crate) struct Header {
     pub empty_caption: EmptyCaption,
 }
 
-/// Where the embedding of the empty caption is: an object of raw values in the form of the column `text`.
+/// Where the empty caption is: an object of raw values, in the form in which readers give the column `text`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EmptyCaption {
     pub path: String,
@@ -140,14 +187,14 @@ pub(crate) struct EmptyCaption {
 }
 
 impl Header {
-    /// Prepares a folder for shards of this kind: marks it as a dataset and puts the embedding of the empty
-    /// caption, under a name that follows from its content.
+    /// Prepares a folder for shards of this kind: marks it as a dataset and puts the empty
+    /// caption's row of `text`, under a name that follows from its content.
     pub fn create(location: &Location, spec: DatasetSpec, empty_caption: &[u8]) -> Result<Self> {
         spec.validate()?;
-        if empty_caption.len() != spec.text.bytes() {
-            let problem =
-                format!("{} bytes, but a row of `text` has {}", empty_caption.len(), spec.text.bytes());
-            return Err(Error::Config { key: "the empty caption's embedding", problem });
+        let bytes = spec.text.given().bytes();
+        if empty_caption.len() != bytes {
+            let problem = format!("{} bytes, but a row of `text` has {bytes}", empty_caption.len());
+            return Err(Error::Config { key: "the empty caption", problem });
         }
         mark(location)?;
         let xxh3 = Checksum::of(empty_caption);
@@ -156,10 +203,10 @@ impl Header {
         Ok(Self { spec, empty_caption: EmptyCaption { path, xxh3 } })
     }
 
-    /// The embedding of the empty caption, in the form of a row of `text`.
+    /// The empty caption, as readers give a row of `text`.
     pub fn empty_caption(&self, location: &Location) -> Result<Bytes> {
         let bytes = location.get(&self.empty_caption.path)?;
-        if Checksum::of(&bytes) != self.empty_caption.xxh3 || bytes.len() != self.spec.text.bytes() {
+        if Checksum::of(&bytes) != self.empty_caption.xxh3 || bytes.len() != self.spec.text.given().bytes() {
             return Err(Error::Format {
                 path: location.uri_of(&self.empty_caption.path),
                 problem: "is damaged (wrong checksum or size); remove it and run `tidemill preprocess` again"

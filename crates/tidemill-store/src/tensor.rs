@@ -14,13 +14,22 @@ use crate::block::{Block, Place};
 use crate::cache::Cache;
 use crate::commit::{BlockEntry, FileEntry, UnitId};
 use crate::error::{Error, Result};
+use crate::float8;
+use crate::spec::Dtype;
 
 /// A row group elsewhere is read whole if at least this share of its rows is wanted.
 const WHOLE: f64 = 0.9;
 
 /// A tensor of a row.
 #[derive(Debug, Clone)]
-pub enum Tensor {
+pub struct Tensor {
+    stored: Stored,
+    dtype: Dtype,
+}
+
+/// Its bytes as they are stored.
+#[derive(Debug, Clone)]
+pub enum Stored {
     /// In memory, verified.
     Memory(Bytes),
     /// In its file, to be verified when it is read.
@@ -106,28 +115,42 @@ impl<'a> Opened<'a> {
     ///
     /// # Errors
     /// As [`Place::read`].
-    pub fn tensors(&self, at: &[usize]) -> Result<Vec<Tensor>> {
+    pub fn tensors(&self, at: &[usize]) -> Result<Vec<Stored>> {
         match self {
             Self::Elsewhere(place, block) => {
-                Ok(place.tensors(block, at)?.into_iter().map(Tensor::Memory).collect())
+                Ok(place.tensors(block, at)?.into_iter().map(Stored::Memory).collect())
             }
             Self::Here(local) => {
                 if let ([first, .., last], None, Some(open)) = (at, &local.cached, &local.open) {
                     open.0.will_need(local.offset(*first)..local.offset(last + 1));
                 }
-                Ok(at.iter().map(|i| Tensor::File(local.clone(), *i)).collect())
+                Ok(at.iter().map(|i| Stored::File(local.clone(), *i)).collect())
             }
         }
     }
 }
 
 impl Tensor {
-    /// Its size in bytes.
+    pub fn new(stored: Stored, dtype: Dtype) -> Self {
+        Self { stored, dtype }
+    }
+
+    /// Its size in bytes as readers give it.
     pub fn len(&self) -> usize {
-        match self {
-            Self::Memory(bytes) => bytes.len(),
-            Self::File(local, _) => local.width,
+        match self.dtype {
+            Dtype::F16 | Dtype::I32 => self.stored.len(),
+            Dtype::F8E4m3 => 2 * self.stored.len().saturating_sub(float8::HEADER),
         }
+    }
+
+    /// Its bytes as readers give it.
+    ///
+    /// # Errors
+    /// As [`copy_to`](Self::copy_to).
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len()];
+        self.copy_to(&mut bytes)?;
+        Ok(bytes)
     }
 
     /// Copies or reads it to where it is needed, which has its size.
@@ -135,6 +158,28 @@ impl Tensor {
     /// # Errors
     /// As [`Place::read`], if it is in a file.
     pub fn copy_to(&self, bytes: &mut [u8]) -> Result<()> {
+        match (self.dtype, &self.stored) {
+            (Dtype::F16 | Dtype::I32, stored) => stored.copy_to(bytes)?,
+            (Dtype::F8E4m3, Stored::Memory(stored)) => float8::decode(stored, bytes),
+            (Dtype::F8E4m3, stored) => {
+                let mut copy = vec![0; stored.len()];
+                stored.copy_to(&mut copy)?;
+                float8::decode(&copy, bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stored {
+    fn len(&self) -> usize {
+        match self {
+            Self::Memory(bytes) => bytes.len(),
+            Self::File(local, _) => local.width,
+        }
+    }
+
+    fn copy_to(&self, bytes: &mut [u8]) -> Result<()> {
         match self {
             Self::Memory(tensor) => bytes.copy_from_slice(tensor),
             Self::File(local, i) => local.read(*i, bytes)?,

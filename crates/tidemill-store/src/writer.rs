@@ -60,8 +60,8 @@ impl Writer {
         mark(&Location::open(uri)?)
     }
 
-    /// Opens the dataset at `uri`; makes it if there is none. `empty_caption` is the embedding of the empty
-    /// caption, in the form of a row of `text`. Shards that were made with other settings stay where they are
+    /// Opens the dataset at `uri`; makes it if there is none. `empty_caption` is what
+    /// readers give of a row of `text` whose caption is empty: its embedding in f16, or its token ids. Shards that were made with other settings stay where they are
     /// until [`snapshot`](Self::snapshot) leaves them behind.
     ///
     /// # Errors

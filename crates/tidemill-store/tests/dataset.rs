@@ -12,7 +12,9 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::UInt64Type;
 use proptest::prelude::*;
 use support::*;
-use tidemill_store::{Bucket, Dataset, Error, Gc, Group, Manifest, Outcome, Split, UnitKey, Writer};
+use tidemill_store::{
+    Bucket, Dataset, Dtype, Error, Gc, Group, Manifest, Outcome, Split, TensorSpec, UnitKey, Writer,
+};
 
 const UNITS: [u64; 4] = [300, 1, 77, 500];
 
@@ -260,10 +262,10 @@ fn a_flipped_byte_is_found_and_named() {
 fn settings_that_cannot_be_written_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let mut other = spec(64, 0.1);
-    other.text.dtype = "f32".into();
     let empty = vec![0; other.text.bytes()];
+    other.latents.insert(Bucket::square(64), TensorSpec { dtype: Dtype::F8E4m3, shape: vec![8, 2, 2] });
     let message = Writer::open(folder.path().to_str().unwrap(), other, &empty).unwrap_err().to_string();
-    assert!(["f32", "f16"].iter().all(|part| message.contains(part)), "{message}");
+    assert!(["f8_e4m3", "f16"].iter().all(|part| message.contains(part)), "{message}");
 }
 
 #[test]

@@ -172,7 +172,7 @@ fn what_does_not_fit_is_not_mixed() {
     let folder = tempfile::tempdir().unwrap();
     let mut datasets = datasets(folder.path(), 16, &[vec![100]]);
     let mut other = spec(16, 0.0);
-    other.models.text_encoder = "another".into();
+    other.models.text_encoder = Some("another".into());
     write_dataset(&folder.path().join("b"), other, &[50]);
     datasets.insert("b".into(), open(&folder.path().join("b")));
     let refused = |names: &[&str]| {

@@ -1,5 +1,5 @@
-//! Other tools read a dataset without us: the recipe of docs/dataset-format.md, run by pyarrow and DuckDB,
-//! gives the bytes that were written.
+//! Other tools read a dataset without us: the recipe of docs/dataset-format.md, run by pyarrow, DuckDB and Ray Data,
+//! gives the bytes that were written, and torch the same 8-bit floats.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
 
@@ -9,13 +9,25 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use support::*;
-use tidemill_store::{Group, Split};
+use tidemill_store::{DatasetSpec, Dtype, Group, Split, TensorSpec};
 
 #[test]
-fn pyarrow_and_duckdb_read_what_was_written() {
+fn other_tools_read_what_was_written() {
+    for text in [TensorSpec::f16([7, 5]), form(Dtype::F8E4m3, &[7, 5]), form(Dtype::I32, &[9])] {
+        read_with_other_tools(text);
+    }
+}
+
+fn form(dtype: Dtype, shape: &[u32]) -> TensorSpec {
+    TensorSpec { dtype, shape: shape.into() }
+}
+
+fn read_with_other_tools(text: TensorSpec) {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("dataset");
-    write_dataset(&root, bucketed(spec(32, 0.2)), &[150, 3, 220 + seed() % 50]);
+    let given = text.given().bytes();
+    let spec = DatasetSpec { text, ..bucketed(spec(32, 0.2)) };
+    write_dataset(&root, spec, &[150, 3, 220 + seed() % 50]);
     let dataset = open(&root);
     let totals = dataset.totals();
     let mut expected = serde_json::json!({ "rows": totals.rows, "tensors": {} });
@@ -25,6 +37,9 @@ fn pyarrow_and_duckdb_read_what_was_written() {
             let name = Group::Latents(split, *bucket).to_string();
             std::fs::write(folder.path().join(format!("{name}.latents")), &tensors.latents).unwrap();
             std::fs::write(folder.path().join(format!("{name}.text")), &tensors.text).unwrap();
+            let written: Vec<u8> =
+                tensors.sample_ids.iter().flat_map(|id| tensor(*id, "text", given)).collect();
+            std::fs::write(folder.path().join(format!("{name}.written")), written).unwrap();
             expected["tensors"][name] = tensors.sample_ids.into();
         }
     }

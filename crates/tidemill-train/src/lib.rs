@@ -4,6 +4,7 @@
 mod checkpoint;
 mod config;
 mod error;
+mod fit;
 mod flat;
 pub mod grid;
 mod metrics;

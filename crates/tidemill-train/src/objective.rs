@@ -3,7 +3,7 @@
 
 use crate::philox::{Draw, Purpose};
 use tch::{Device, Kind, Tensor};
-use tidemill_models::{Denoiser, NoiseSchedule};
+use tidemill_models::{ClipTextModel, Denoiser, NoiseSchedule};
 
 /// The rows of one micro-batch, as the stream gives them.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub struct Rows<'a> {
     pub latents: &'a [u8],
     /// The shape of each: [2 C, h, w] if they are moments, [C, h, w] if not.
     pub latents_shape: [i64; 3],
-    /// Text embeddings: f16, row-major, [N, L, D].
+    /// Text embeddings, f16, or token ids, i32: row-major, each in the form of [`Objective::empty_text`].
     pub text: &'a [u8],
 }
 
@@ -46,8 +46,10 @@ pub struct Objective {
     pub caption_dropout: f64,
     /// Whether rows hold moments to draw latents from, and not latents that were drawn once and for all.
     pub moments: bool,
-    /// Embedding of the empty caption [L, D], in the network's dtype.
+    /// The empty caption, as rows' text is: its embedding [L, D], f16, or its token ids [L], i32.
     pub empty_text: Tensor,
+    /// What token ids are encoded with.
+    pub text_encoder: Option<ClipTextModel>,
     /// The network's dtype.
     pub kind: Kind,
     /// The network's device.
@@ -81,7 +83,8 @@ impl Objective {
     fn latents(&self, rows: Rows) -> Tensor {
         let [channels, height, width] = rows.latents_shape;
         let shape = [n(rows), channels, height, width];
-        let stored = self.tensor(rows.latents, &shape).to_kind(Kind::Float);
+        let stored = Tensor::from_data_size(rows.latents, &shape, Kind::Half);
+        let stored = stored.to_device(self.device).to_kind(Kind::Float);
         if !self.moments {
             return stored * self.scaling_factor;
         }
@@ -92,16 +95,32 @@ impl Objective {
     }
 
     fn text(&self, rows: Rows) -> Tensor {
-        let size = self.empty_text.size();
-        let text = self.tensor(rows.text, &[n(rows), size[0], size[1]]).to_kind(self.kind);
+        let text = self.drop_captions(rows);
+        match &self.text_encoder {
+            None => text.to_kind(self.kind),
+            // Rounded as if it had been stored.
+            Some(encoder) => {
+                encoder.forward(&text.to_kind(Kind::Int64)).to_kind(Kind::Half).to_kind(self.kind)
+            }
+        }
+    }
+
+    /// The rows' text, of which some are replaced by the empty caption.
+    fn drop_captions(&self, rows: Rows) -> Tensor {
+        let empty = self.empty_text.unsqueeze(0);
+        let mut shape = empty.size();
+        shape[0] = n(rows);
+        let text = Tensor::from_data_size(rows.text, &shape, empty.kind()).to_device(self.device);
         let dropped: Vec<bool> = draws(self.seed, rows, Purpose::CaptionDropout)
             .map(|draw| f64::from(draw.uniform()) < self.caption_dropout)
             .collect();
         if !dropped.contains(&true) {
             return text;
         }
-        let dropped = Tensor::from_slice(&dropped).to_device(self.device).reshape([-1, 1, 1]);
-        self.empty_text.unsqueeze(0).where_self(&dropped, &text)
+        let mut shape = vec![1; shape.len()];
+        shape[0] = -1;
+        let dropped = Tensor::from_slice(&dropped).to_device(self.device).reshape(shape);
+        empty.where_self(&dropped, &text)
     }
 
     fn timesteps(&self, rows: Rows) -> Tensor {
@@ -118,10 +137,6 @@ impl Objective {
             draw.normal(row);
         }
         Tensor::from_slice(&numbers).reshape(shape).to_device(self.device)
-    }
-
-    fn tensor(&self, bytes: &[u8], shape: &[i64]) -> Tensor {
-        Tensor::from_data_size(bytes, shape, Kind::Half).to_device(self.device)
     }
 }
 
@@ -152,7 +167,8 @@ mod tests {
             seed: 1,
             caption_dropout,
             moments: true,
-            empty_text: Tensor::zeros([3, 2], (Kind::Float, device)),
+            empty_text: Tensor::zeros([3, 2], (Kind::Half, device)),
+            text_encoder: None,
             kind: Kind::Float,
             device,
         }

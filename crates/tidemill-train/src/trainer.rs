@@ -5,18 +5,19 @@
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress};
 use crate::config::{CheckpointConfig, Precision, TrainConfig};
+use crate::fit::{check_datasets, has_moments, identity, latents_shape, shared_spec};
 use crate::metrics::{MetricsLog, StepMetrics};
 use crate::objective::{Objective, Rows};
 use crate::optimizer::Optimizer;
 use crate::preview::Preview;
 use crate::window::Window;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Instant;
 use tch::{Kind, Tensor};
-use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
+use tidemill_models::{ClipTextModel, Denoiser, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
 use tidemill_store::stream::{Batch, Datasets, Reading, Stream, StreamConfig, StreamState};
-use tidemill_store::{Bucket, Cache, DatasetSpec, Split};
+use tidemill_store::{Cache, DatasetSpec, Dtype, Split};
 use tidemill_torch::AdamW;
 
 /// Why rows cannot be read: most reasons that are told at a time.
@@ -36,6 +37,8 @@ pub struct Job {
     pub datasets: Datasets,
     /// The U-Net in f32, on the device to train on, with its first weights.
     pub unet: UNet2DConditionModel,
+    /// Encodes the captions of datasets that hold token ids: on the same device, frozen.
+    pub text_encoder: Option<ClipTextModel>,
     /// The noise schedule of the model folder.
     pub scheduler: SchedulerConfig,
     /// What previews need; `None` draws none.
@@ -94,6 +97,7 @@ struct Trainer {
     job: Job,
     spec: DatasetSpec,
     schedule: SchedulerConfig,
+    objective: Objective,
     optimizer: Optimizer,
     checkpoints: Checkpoints,
     log: MetricsLog,
@@ -123,6 +127,7 @@ impl Trainer {
         let spec = shared_spec(&job.datasets)?;
         check_datasets(&job, &spec)?;
         let kind = working_kind(job.train.precision);
+        let objective = objective(&mut job, &spec, &schedule)?;
         let mut optimizer = Optimizer::new(job.unet.params(), kind)?;
         let checkpoints = Checkpoints::open(&job.checkpoint, &job.output)?;
         let identity = identity(&job, &schedule);
@@ -142,6 +147,7 @@ impl Trainer {
             job,
             spec,
             schedule,
+            objective,
             optimizer,
             checkpoints,
             log,
@@ -186,13 +192,12 @@ impl Trainer {
 
     /// Trains until step `end` or until asked to stop.
     fn run_phase(&mut self, phase: usize, end: u64, observer: &mut dyn Observer) -> Result<(), Error> {
-        let objective = self.objective()?;
         let mut stream = self.open_stream(phase)?;
         self.window = Window::new();
         while self.progress.step < end && !observer.stop() {
             let batch = self.window.waiting(|| stream.next_batch())?;
             self.note_skipped(&batch, &stream, observer);
-            self.train_step(phase, &objective, &batch)?;
+            self.train_step(phase, &batch)?;
             self.window.add(batch.sample_ids.len());
             (self.progress.phase, self.progress.stream) = self.stands(phase, end, &stream);
             if self.progress.step.is_multiple_of(self.job.train.log_every) {
@@ -226,14 +231,14 @@ impl Trainer {
     }
 
     /// Forward, backward, optimizer: one step on one global batch, nothing waits for the device.
-    fn train_step(&mut self, phase: usize, objective: &Objective, batch: &Batch) -> Result<(), Error> {
+    fn train_step(&mut self, phase: usize, batch: &Batch) -> Result<(), Error> {
         let train = &self.job.train;
         let step = self.progress.step;
         let count = batch.sample_ids.len();
         if count == 0 {
             return Err(Error::Dataset(format!("none of the rows of step {} can be read", step + 1)));
         }
-        let optimizer = &mut self.optimizer;
+        let (optimizer, objective) = (&mut self.optimizer, &self.objective);
         let unet: &dyn Denoiser = &self.job.unet;
         let shape = latents_shape(&self.spec, batch.bucket)?;
         let (loss, grad_norm) = tidemill_torch::guard(|| {
@@ -321,27 +326,6 @@ impl Trainer {
         Ok(())
     }
 
-    fn objective(&self) -> Result<Objective, Error> {
-        let spec = &self.spec;
-        let device = self.job.unet.params().device();
-        let kind = working_kind(self.job.train.precision);
-        let text_shape: Vec<i64> = spec.text.shape.iter().map(|n| i64::from(*n)).collect();
-        // The datasets have the same text encoder.
-        let empty_text = self.job.datasets.values().next().map_or(&[][..], |dataset| dataset.empty_caption());
-        Ok(Objective {
-            schedule: NoiseSchedule::new(self.schedule.clone(), device),
-            scaling_factor: spec.scaling_factor,
-            seed: self.job.seed,
-            caption_dropout: self.job.train.caption_dropout,
-            moments: has_moments(spec),
-            empty_text: tidemill_torch::guard(|| {
-                Tensor::from_data_size(empty_text, &text_shape, Kind::Half).to_device(device).to_kind(kind)
-            })?,
-            kind,
-            device,
-        })
-    }
-
     fn open_stream(&self, phase: usize) -> Result<Stream, Error> {
         let train = &self.job.train;
         let config = StreamConfig {
@@ -363,12 +347,25 @@ impl Trainer {
     }
 }
 
-/// What the datasets share: those that can be mixed have the same models and forms. The buckets are those of all.
-fn shared_spec(datasets: &Datasets) -> Result<DatasetSpec, Error> {
-    let none = || Error::Dataset("there is no dataset to train on".into());
-    let mut spec = datasets.values().next().ok_or_else(none)?.spec().clone();
-    spec.latents.extend(datasets.values().flat_map(|dataset| dataset.spec().latents.clone()));
-    Ok(spec)
+/// How rows of these datasets become inputs; takes the job's text encoder.
+fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> Result<Objective, Error> {
+    let device = job.unet.params().device();
+    let text = spec.text.given();
+    let shape: Vec<i64> = text.shape.iter().map(|n| i64::from(*n)).collect();
+    let kind = if text.dtype == Dtype::I32 { Kind::Int } else { Kind::Half };
+    // The datasets have the same text encoder.
+    let empty = job.datasets.values().next().map_or(&[][..], |dataset| dataset.empty_caption());
+    Ok(Objective {
+        schedule: NoiseSchedule::new(schedule.clone(), device),
+        scaling_factor: spec.scaling_factor,
+        seed: job.seed,
+        caption_dropout: job.train.caption_dropout,
+        moments: has_moments(spec),
+        empty_text: tidemill_torch::guard(|| Tensor::from_data_size(empty, &shape, kind).to_device(device))?,
+        text_encoder: job.text_encoder.take(),
+        kind: working_kind(job.train.precision),
+        device,
+    })
 }
 
 fn working_kind(precision: Precision) -> Kind {
@@ -390,60 +387,5 @@ fn micro_batches(batch: &Batch, latents_shape: [i64; 3], size: usize) -> impl It
             latents_shape,
             text: &batch.text[first * text..end * text],
         }
-    })
-}
-
-/// Whether latents are moments; else they are means or samples, to be used as they are.
-fn has_moments(spec: &DatasetSpec) -> bool {
-    spec.latents_kind == "moments"
-}
-
-fn latents_shape(spec: &DatasetSpec, bucket: Bucket) -> Result<[i64; 3], Error> {
-    let shape = spec.latents.get(&bucket).map_or(&[][..], |column| &column.shape);
-    let shape: Vec<i64> = shape.iter().map(|n| i64::from(*n)).collect();
-    <[i64; 3]>::try_from(shape).map_err(|s| Error::Dataset(format!("latents have the shape {s:?}")))
-}
-
-/// Refuses what could only fail at the first step.
-fn check_datasets(job: &Job, spec: &DatasetSpec) -> Result<(), Error> {
-    let unet = job.unet.config();
-    let text_width = i64::from(spec.text.shape.last().copied().unwrap_or(0));
-    if text_width != unet.cross_attention_dim {
-        return Err(Error::Dataset(format!(
-            "text embeddings are {text_width} wide, but the U-Net's cross_attention_dim is {}: the \
-             dataset was made with another text encoder; run `tidemill preprocess` with this model",
-            unet.cross_attention_dim
-        )));
-    }
-    for bucket in spec.latents.keys() {
-        let [channels, ..] = latents_shape(spec, *bucket)?;
-        let halves = if has_moments(spec) { 2 } else { 1 };
-        if channels != halves * unet.in_channels {
-            return Err(Error::Dataset(format!(
-                "{} have {channels} channels, but the U-Net takes {} latent channels",
-                spec.latents_kind, unet.in_channels
-            )));
-        }
-    }
-    for (index, phase) in job.train.phase.iter().enumerate() {
-        for name in job.train.stream_phase(index).mix.keys() {
-            let dataset = job.datasets.get(name);
-            let dataset = dataset.ok_or_else(|| Error::Dataset(format!("there is no dataset `{name}`")))?;
-            dataset.buckets_with_rows(Split::Train, phase.resolution)?;
-        }
-    }
-    Ok(())
-}
-
-/// What a checkpoint must have been made with to be resumed.
-fn identity(job: &Job, schedule: &SchedulerConfig) -> serde_json::Value {
-    let digests: BTreeMap<&str, String> =
-        job.datasets.iter().map(|(name, dataset)| (name.as_str(), dataset.digest())).collect();
-    serde_json::json!({
-        "seed": job.seed,
-        "global_batch": job.train.global_batch,
-        "unet": job.unet.config(),
-        "scheduler": schedule,
-        "datasets": digests,
     })
 }

@@ -20,6 +20,8 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::layout::{Group, Split};
 use crate::rows::read_rows_file;
+use crate::spec::Dtype;
+use crate::tensor::{Stored, Tensor};
 
 /// What of the VAE's distribution becomes a latent.
 #[derive(Clone, Copy)]
@@ -99,6 +101,8 @@ impl Export<'_> {
         for entry in &file.blocks {
             let text = Place { location, unit, file, entry, width: spec.text.bytes() };
             let (text, texts) = text.read_all()?;
+            let texts = texts.into_iter().map(|text| Tensor::new(Stored::Memory(text), spec.text.dtype));
+            let texts = texts.map(|text| text.to_vec()).collect::<Result<Vec<_>>>()?;
             let latents = spec.latents.iter().map(|(bucket, form)| {
                 let file = commit.file(Group::Latents(self.split, *bucket));
                 let entry = file.and_then(|f| Some((f, f.blocks.iter().find(|b| b.number == entry.number)?)));
@@ -158,6 +162,12 @@ impl Export<'_> {
                 let problem = format!("{uri} holds a {kind} of each image and nothing else; ask for that");
                 return fail("latents", problem);
             }
+        }
+        if dataset.spec().text.given().dtype != Dtype::F16 {
+            let problem = format!(
+                "{uri} holds token ids and no embeddings, which MDS readers expect; preprocess with [encode] embeddings = \"f16\""
+            );
+            return fail("embeddings", problem);
         }
         if let Some(bucket) = dataset.spec().latents.keys().find(|bucket| bucket.width != bucket.height) {
             let problem =

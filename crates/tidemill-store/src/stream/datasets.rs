@@ -12,7 +12,7 @@ use crate::cache::Cache;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::shards::Shards;
-use crate::spec::DatasetSpec;
+use crate::spec::{DatasetSpec, TensorSpec};
 
 /// Datasets by the names that orders and mixes depend on.
 pub type Datasets = BTreeMap<String, Dataset>;
@@ -65,11 +65,21 @@ fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<String> {
             .next()
     };
     differ("VAEs", &a.models.vae, &b.models.vae)
-        .or_else(|| differ("text encoders", &a.models.text_encoder, &b.models.text_encoder))
+        .or_else(|| differ("texts", &form(&a.text), &form(&b.text)))
+        .or_else(|| differ("text encoders", text_encoder(a), text_encoder(b)))
+        .or_else(|| differ("tokenizers", &a.models.tokenizer, &b.models.tokenizer))
         .or_else(|| differ("kinds of latents", &a.latents_kind, &b.latents_kind))
         .or_else(|| differ("scaling factors", &a.scaling_factor.to_string(), &b.scaling_factor.to_string()))
         .or_else(forms)
-        .or_else(|| (a.text != b.text).then(|| "their text embeddings differ in form".into()))
+}
+
+fn form(spec: &TensorSpec) -> String {
+    let TensorSpec { dtype, shape } = spec.given();
+    format!("{dtype} {shape:?}")
+}
+
+fn text_encoder(spec: &DatasetSpec) -> &str {
+    spec.models.text_encoder.as_deref().unwrap_or("none")
 }
 
 /// The datasets at the snapshots that a state names. A dataset that the state does not know stays as it is; the state is

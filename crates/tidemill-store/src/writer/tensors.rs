@@ -14,8 +14,9 @@ use super::earlier::EarlierColumn;
 use crate::block::row_checksum;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
+use crate::float8;
 use crate::layout::Group;
-use crate::spec::{DatasetSpec, TensorSpec};
+use crate::spec::{DatasetSpec, Dtype, TensorSpec};
 
 /// The ids and tensors of a batch.
 pub struct BatchTensors<'a> {
@@ -68,18 +69,20 @@ impl<'a> BatchTensors<'a> {
         mut earlier: Option<&mut EarlierColumn>,
     ) -> Result<Vec<ArrayRef>> {
         let (width, count) = (spec.bytes(), rows.len());
+        let fail = |problem: &str| column(&group.column().unwrap_or_default(), problem.into());
         let mut values = Vec::with_capacity(count * width);
         for &row in rows.values() {
             if let Some(value) = self.value(row as usize, group) {
-                values.extend_from_slice(value);
+                match spec.dtype {
+                    Dtype::F16 | Dtype::I32 => values.extend_from_slice(value),
+                    Dtype::F8E4m3 => float8::encode(value, &mut values)
+                        .ok_or_else(|| fail("has a value that is not finite in a kept row"))?,
+                }
                 continue;
             }
             match earlier.as_mut().map(|earlier| earlier.get(self.first + row)).transpose()?.flatten() {
                 Some(value) => values.extend_from_slice(&value),
-                None => {
-                    let name = group.column().unwrap_or_default();
-                    return Err(column(&name, "is null in a kept row".into()));
-                }
+                None => return Err(fail("is null in a kept row")),
             }
         }
         let indices = UInt32Array::from_iter_values(rows.values().iter().map(|row| self.first + row));
@@ -181,13 +184,14 @@ fn text<'a>(batch: &'a RecordBatch, spec: &TensorSpec) -> Result<&'a FixedSizeBi
     let array = find(batch, "text")?;
     let schema = batch.schema();
     let shape = declared_shape(schema.field_with_name("text")?);
+    let spec = spec.given();
     let width = i32::try_from(spec.bytes()).unwrap_or(i32::MAX);
     let fits = shape.as_ref().is_none_or(|shape| *shape == spec.shape);
     if *array.data_type() == DataType::FixedSizeBinary(width) && fits {
         return Ok(array.as_fixed_size_binary());
     }
     let found = format!("{}, shape {shape:?}", array.data_type());
-    Err(column("text", format!("is {found}, but the dataset holds f16 of shape {:?}", spec.shape)))
+    Err(column("text", format!("is {found}, but the dataset takes {} of shape {:?}", spec.dtype, spec.shape)))
 }
 
 /// The shape in the metadata of a tensor column, if there is one.

@@ -1,6 +1,6 @@
 """Runs the recipe of docs/dataset-format.md on a dataset and compares with what was written.
 
-Usage: read_dataset.py <dataset-format.md> <folder with dataset/, expected.json and *.latents, *.text>
+Usage: read_dataset.py <dataset-format.md> <folder with dataset/, expected.json, *.latents, *.text, *.written>
 """
 
 import json
@@ -10,10 +10,27 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
+import ray
+import torch
 
 page, folder = Path(sys.argv[1]).read_text(), Path(sys.argv[2])
-recipe = {}
+# Named as what Ray takes to its workers with it.
+recipe = {"__name__": "__main__"}
 exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), recipe)
+
+
+
+def check_float8(stored, ids, given, joined):
+    """Torch rounds to the same bytes, and the error of each row is what the row says."""
+    for i, row, rounded in zip(ids, given, joined, strict=True):
+        scale, error = np.frombuffer(stored[i], np.float32, 2)
+        exact = torch.from_numpy(row.astype(np.float32)) / float(scale)
+        elements = exact.to(torch.float8_e4m3fn)
+        assert stored[i][8:] == elements.view(torch.uint8).numpy().tobytes()
+        difference = np.linalg.norm(rounded.astype(np.float64) - row.astype(np.float64))
+        assert abs(error - difference / np.linalg.norm(row.astype(np.float64))) < 1e-6
+        assert 0 < error < 1 / 16
+
 
 root = folder / "dataset"
 expected = json.loads((folder / "expected.json").read_text())
@@ -41,6 +58,12 @@ for group, ids in expected["tensors"].items():
     assert list(joined.shape[1:]) == spec["text"]["shape"]
     assert stacked.tobytes() == (folder / f"{group}.latents").read_bytes(), group
     assert joined.tobytes() == (folder / f"{group}.text").read_bytes(), group
+    written = (folder / f"{group}.written").read_bytes()
+    if spec["text"]["dtype"] == "f8_e4m3":
+        given = np.frombuffer(written, np.float16).reshape(joined.shape)
+        check_float8(recipe["stored"](root, units, f"{split}text"), ids, given, joined)
+    else:
+        assert joined.tobytes() == written, group
     if bucket.startswith("64"):
         size = [64, 64] if bucket == "64" else [int(side) for side in bucket[3:].split("x")]
         assert all(sizes[i] == size for i in ids), group
@@ -57,6 +80,17 @@ for unit in units:
 
 empty = recipe["empty_caption"](root, spec)
 assert list(empty.shape) == spec["text"]["shape"]
+
+if spec["text"]["dtype"] == "f8_e4m3":
+    ray.init(num_cpus=2, object_store_memory=200 << 20, include_dashboard=False, logging_level="error")
+    for group in ("latents-64", "latents-64-128x32", "text", "validation-text"):
+        decoded = recipe["ray_dataset"](root, units, group).iter_rows()
+        found = {row["sample_id"]: row["array"] for row in decoded}
+        direct = recipe["tensors"](root, units, group)
+        assert len(found) > 0
+        assert found.keys() == direct.keys()
+        assert all((found[i] == direct[i]).all() for i in found), group
+    ray.shutdown()
 
 # DuckDB joins a group with its rows.
 for unit in units:

@@ -44,7 +44,7 @@ pub fn spec(row_group_rows: u32, validation_share: f64) -> DatasetSpec {
         latents: RESOLUTIONS.iter().map(|r| (Bucket::square(*r), form(Bucket::square(*r)))).collect(),
         latents_kind: "moments".into(),
         text: TensorSpec::f16([7, 5]),
-        models: ModelDigests { vae: "v".into(), text_encoder: "t".into(), tokenizer: "k".into() },
+        models: ModelDigests { vae: "v".into(), text_encoder: Some("t".into()), tokenizer: "k".into() },
         scaling_factor: 0.18215,
         validation_share,
         row_group_rows,
@@ -74,7 +74,7 @@ pub fn bucket(spec: &DatasetSpec, sample_id: u64, resolution: u32) -> Option<Buc
 }
 
 pub fn writer(folder: &Path, spec: DatasetSpec) -> Writer {
-    let empty = tensor(0, "text", spec.text.bytes());
+    let empty = tensor(0, "text", spec.text.given().bytes());
     Writer::open(folder.to_str().unwrap(), spec, &empty).unwrap()
 }
 
@@ -151,10 +151,11 @@ pub fn batch(ids: &[u64], spec: &DatasetSpec) -> RecordBatch {
         fields.push(Field::new(format!("size_{resolution}"), sizes.data_type().clone(), true));
         columns.push(Arc::new(sizes));
     }
-    let width = spec.text.bytes() as i32;
+    let given = spec.text.given();
+    let width = given.bytes() as i32;
     let text = ids.iter().map(|id| (fate(*id).0 == "kept").then(|| tensor(*id, "text", width as usize)));
     columns.push(Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(text, width).unwrap()));
-    let metadata = metadata(Some(&spec.text));
+    let metadata = given.metadata();
     fields.push(Field::new("text", DataType::FixedSizeBinary(width), true).with_metadata(metadata));
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
 }

@@ -31,7 +31,7 @@ pub fn dataset(folder: &Path) {
         latents,
         latents_kind: "moments".into(),
         text: TensorSpec::f16(TEXT),
-        models: ModelDigests { vae: "v".into(), text_encoder: "t".into(), tokenizer: "k".into() },
+        models: ModelDigests { vae: "v".into(), text_encoder: Some("t".into()), tokenizer: "k".into() },
         scaling_factor: 0.5,
         validation_share: 0.0,
         row_group_rows: 8,
@@ -127,6 +127,7 @@ pub fn job(data: &Path, output: &Path) -> Job {
         output: output.into(),
         datasets: only(&Dataset::open(data.to_str().unwrap()).unwrap()),
         unet,
+        text_encoder: None,
         scheduler: SchedulerConfig::default(),
         preview: None,
     }

@@ -12,6 +12,7 @@ use arrow::compute::filter;
 use arrow::datatypes::{DataType, Field, Int32Type, UInt32Type};
 use half::f16;
 use tidemill_data::status::QUARANTINED;
+use tidemill_store::{Dtype, TensorSpec};
 
 use crate::error::{Error, Result};
 
@@ -128,32 +129,38 @@ fn wrong_type(name: &str, column: &ArrayRef, expected: &str) -> Error {
 /// One output column while it is filled.
 pub struct Encoded {
     field: Field,
-    /// Values of each row; of a null one as many as the column's type asks for.
+    dtype: Dtype,
+    /// Bytes of each row; of a null one as many as the column's type asks for.
     widths: Vec<usize>,
     valid: Vec<bool>,
-    /// Row-major values of all rows, one after the other.
-    values: Vec<f16>,
+    /// Of all rows, one after the other: row-major, little-endian.
+    bytes: Vec<u8>,
 }
 
 impl Encoded {
     /// The column `text`, in which every row has one shape.
-    pub fn text(shape: &[i64], valid: Vec<bool>) -> Self {
-        let bytes = 2 * count(shape) as i32;
-        let field = tensor_field("text", DataType::FixedSizeBinary(bytes), Some(shape));
-        Self::new(field, vec![count(shape); valid.len()], valid)
+    pub fn text(form: &TensorSpec, valid: Vec<bool>) -> Self {
+        let bytes = form.bytes();
+        let field = Field::new("text", DataType::FixedSizeBinary(bytes as i32), true);
+        Self::new(field.with_metadata(form.metadata()), form.dtype, vec![bytes; valid.len()], valid)
     }
 
     /// The column `latents_R`: the shape of each row that has one, and the only shape there can be, if it is.
     pub fn latents(resolution: u32, shapes: &[Option<[i64; 3]>], only: Option<[i64; 3]>) -> Self {
-        let only = only.as_ref().map(|shape| &shape[..]);
-        let field = tensor_field(&format!("latents_{resolution}"), DataType::LargeBinary, only);
-        let widths = shapes.iter().map(|shape| shape.map_or(0, |shape| count(&shape)));
-        Self::new(field, widths.collect(), shapes.iter().map(Option::is_some).collect())
+        let form = |shape: [i64; 3]| TensorSpec::f16(shape.map(|n| n as u32));
+        let metadata = only.map_or_else(
+            || HashMap::from([("dtype".to_string(), Dtype::F16.to_string())]),
+            |shape| form(shape).metadata(),
+        );
+        let field = Field::new(format!("latents_{resolution}"), DataType::LargeBinary, true);
+        let widths = shapes.iter().map(|shape| shape.map_or(0, |shape| form(shape).bytes())).collect();
+        let valid = shapes.iter().map(Option::is_some).collect();
+        Self::new(field.with_metadata(metadata), Dtype::F16, widths, valid)
     }
 
-    fn new(field: Field, widths: Vec<usize>, valid: Vec<bool>) -> Self {
-        let values = vec![f16::ZERO; widths.iter().sum()];
-        Self { field, widths, valid, values }
+    fn new(field: Field, dtype: Dtype, widths: Vec<usize>, valid: Vec<bool>) -> Self {
+        let bytes = vec![0; widths.iter().sum()];
+        Self { field, dtype, widths, valid, bytes }
     }
 
     pub fn field(&self) -> &Field {
@@ -161,19 +168,23 @@ impl Encoded {
     }
 
     /// Sets the values of some rows, given one after the other.
-    pub fn put(&mut self, rows: &[usize], mut values: &[f16]) {
+    pub fn put(&mut self, rows: &[usize], mut values: &[u8]) {
         let starts: Vec<usize> = starts(&self.widths).collect();
         for &row in rows {
             let (own, rest) = values.split_at(self.widths[row]);
-            self.values[starts[row]..][..own.len()].copy_from_slice(own);
+            self.bytes[starts[row]..][..own.len()].copy_from_slice(own);
             values = rest;
         }
     }
 
     /// Sets `failed` for every row with an infinity or NaN.
     pub fn mark_not_finite(&self, failed: &mut [bool]) {
+        if self.dtype != Dtype::F16 {
+            return;
+        }
         for ((start, width), failed) in starts(&self.widths).zip(&self.widths).zip(failed) {
-            *failed |= self.values[start..start + width].iter().any(|value| !value.is_finite());
+            let values = self.bytes[start..start + width].as_chunks().0;
+            *failed |= values.iter().any(|value| !f16::from_le_bytes(*value).is_finite());
         }
     }
 
@@ -181,21 +192,17 @@ impl Encoded {
     pub fn into_array(self, failed: &[bool]) -> Result<ArrayRef> {
         let nulls: NullBuffer =
             self.valid.iter().zip(failed).map(|(valid, failed)| *valid && !failed).collect();
-        let bytes = little_endian(self.values);
+        let bytes = Buffer::from_vec(self.bytes);
         Ok(match self.field.data_type() {
             DataType::FixedSizeBinary(width) => {
                 Arc::new(FixedSizeBinaryArray::try_new(*width, bytes, Some(nulls))?)
             }
             _ => {
-                let offsets = OffsetBuffer::from_lengths(self.widths.iter().map(|width| 2 * width));
+                let offsets = OffsetBuffer::from_lengths(self.widths.iter().copied());
                 Arc::new(LargeBinaryArray::try_new(offsets, bytes, Some(nulls))?)
             }
         })
     }
-}
-
-fn count(shape: &[i64]) -> usize {
-    shape.iter().product::<i64>() as usize
 }
 
 /// Where each row's values begin.
@@ -207,24 +214,13 @@ fn starts(widths: &[usize]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The values' bytes; on little-endian machines without a copy.
-fn little_endian(mut values: Vec<f16>) -> Buffer {
-    if cfg!(target_endian = "big") {
-        for value in &mut values {
-            *value = f16::from_bits(value.to_bits().swap_bytes());
-        }
+/// The values' bytes, little-endian.
+pub fn little_endian(values: &[f16]) -> Vec<u8> {
+    let mut bytes = vec![0; 2 * values.len()];
+    for (bytes, value) in bytes.chunks_exact_mut(2).zip(values) {
+        bytes.copy_from_slice(&value.to_le_bytes());
     }
-    Buffer::from_vec(values)
-}
-
-/// A nullable tensor column of f16, with `dtype` in its metadata, and `shape` where all rows have the same.
-fn tensor_field(name: &str, data_type: DataType, shape: Option<&[i64]>) -> Field {
-    let mut metadata = HashMap::from([("dtype".to_string(), "f16".to_string())]);
-    if let Some(shape) = shape {
-        let shape = shape.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
-        metadata.insert("shape".to_string(), format!("[{shape}]"));
-    }
-    Field::new(name, data_type, true).with_metadata(metadata)
+    bytes
 }
 
 /// Moves failed rows to quarantine.
@@ -268,15 +264,14 @@ mod tests {
             pixels.sizes.iter().map(|size| size.map(|(w, h)| [1, i64::from(h), i64::from(w)])).collect();
         let mut encoded = Encoded::latents(8, &shapes, None);
         let values = [1.0, 2.0, 3.0, 4.0, f32::INFINITY].map(f16::from_f32);
-        encoded.put(&[0, 3], &values[..4]);
-        encoded.put(&[2], &values[4..]);
+        encoded.put(&[0, 3], &little_endian(&values[..4]));
+        encoded.put(&[2], &little_endian(&values[4..]));
         let mut failed = vec![false; 4];
         encoded.mark_not_finite(&mut failed);
         assert_eq!(failed, [false, false, true, false]);
         let array = encoded.into_array(&failed).unwrap();
-        let bytes = |values: &[f16]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
         let rows: Vec<_> = array.as_binary::<i64>().iter().map(|row| row.map(<[u8]>::to_vec)).collect();
-        assert_eq!(rows, [Some(bytes(&values[..2])), None, None, Some(bytes(&values[2..4]))]);
+        assert_eq!(rows, [Some(little_endian(&values[..2])), None, None, Some(little_endian(&values[2..4]))]);
     }
 
     #[test]

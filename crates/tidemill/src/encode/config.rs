@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 pub struct EncodeConfig {
     /// Images and captions in one forward pass.
     pub batch_size: usize,
-    /// Number format the models compute in. What is stored is always f16.
+    /// Number format the models compute in.
     pub dtype: Dtype,
     /// What is stored of the VAE's distribution.
     pub latents: Latents,
+    /// What is stored of the captions.
+    pub embeddings: Embeddings,
 }
 
 /// Number formats.
@@ -36,9 +38,28 @@ pub enum Latents {
     Moments,
 }
 
+/// What is stored of the captions. Nearly all bytes of a dataset are text embeddings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Embeddings {
+    /// Their embeddings in 16-bit floats.
+    #[default]
+    F16,
+    /// Their embeddings in 8-bit floats with a scale for each caption: half the bytes. `inspect` says how large the
+    /// rounding errors are.
+    F8,
+    /// Their token ids only; the trainer encodes them.
+    None,
+}
+
 impl Default for EncodeConfig {
     fn default() -> Self {
-        Self { batch_size: 64, dtype: Dtype::default(), latents: Latents::default() }
+        Self {
+            batch_size: 64,
+            dtype: Dtype::default(),
+            latents: Latents::default(),
+            embeddings: Embeddings::default(),
+        }
     }
 }
 

@@ -11,10 +11,11 @@ use arrow::datatypes::Schema;
 use half::f16;
 use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder};
+use tidemill_store::TensorSpec;
 use tidemill_torch::guard;
 
-use self::columns::{Encoded, Pixels, TokenIds, mark_failed};
-pub use self::config::{Dtype, EncodeConfig, Latents};
+use self::columns::{Encoded, Pixels, TokenIds, little_endian, mark_failed};
+pub use self::config::{Dtype, Embeddings, EncodeConfig, Latents};
 use crate::error::{Error, Result};
 
 /// The reason of a row whose result cannot be stored.
@@ -24,10 +25,19 @@ const NOT_FINITE: &str = "encode: the result is not finite in f16";
 #[derive(Debug)]
 pub struct Encode {
     vae: AutoencoderKl,
-    text_encoder: ClipTextModel,
+    text: Text,
     device: Device,
     kind: Kind,
     batch_size: usize,
+}
+
+/// What captions become.
+#[derive(Debug)]
+enum Text {
+    /// Embeddings, and how they are stored.
+    Embeddings(ClipTextModel, tidemill_store::Dtype),
+    /// Token ids, as they come.
+    TokenIds,
 }
 
 impl Dtype {
@@ -48,9 +58,15 @@ impl Encode {
     /// If a model is missing or not supported, or the device is out of memory.
     pub fn load(models: &ModelFolder, config: &EncodeConfig, device: Device) -> Result<Self> {
         let kind = config.dtype.kind();
+        let encoder = || ClipTextModel::load(&models.text_encoder(), device, kind);
+        let text = match config.embeddings {
+            Embeddings::F16 => Text::Embeddings(encoder()?, tidemill_store::Dtype::F16),
+            Embeddings::F8 => Text::Embeddings(encoder()?, tidemill_store::Dtype::F8E4m3),
+            Embeddings::None => Text::TokenIds,
+        };
         Ok(Self {
             vae: AutoencoderKl::load(&models.vae(), device, kind)?,
-            text_encoder: ClipTextModel::load(&models.text_encoder(), device, kind)?,
+            text,
             device,
             kind,
             batch_size: config.batch_size,
@@ -59,7 +75,7 @@ impl Encode {
 
     /// Encodes a batch of `Prepare`'s rows. `token_ids` becomes `text`, each `pixels_R` becomes `latents_R`, the
     /// other columns stay. Images of one size are encoded together. A row whose result is not finite in f16 is
-    /// quarantined.
+    /// quarantined. Where no embeddings are stored, `text` has the token ids.
     ///
     /// # Errors
     /// A column of another type than `Prepare` gives, or a failure of libtorch.
@@ -109,25 +125,33 @@ impl Encode {
     /// # Errors
     /// If a size is no multiple of the VAE's factor.
     pub fn row_bytes(&self, sizes: &[Vec<(u32, u32)>]) -> Result<u64> {
-        let mut values = self.text_shape(tidemill_data::tokenizer::CONTEXT as i64).iter().product::<i64>();
+        let mut bytes = self.text_form(tidemill_data::tokenizer::CONTEXT).given().bytes();
         for sizes in sizes {
             let latents = sizes.iter().map(|size| Ok(self.latents_shape(*size)?.iter().product::<i64>()));
-            values += latents.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
+            let most = latents.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
+            bytes += 2 * most as usize;
         }
-        Ok(2 * values as u64)
+        Ok(bytes as u64)
     }
 
-    /// The last hidden state of one caption's token ids: shape [ids, D], row-major.
+    /// What one caption's token ids become in the column `text`, little-endian: the last hidden state, f16, row-major, or
+    /// the ids themselves.
     ///
     /// # Errors
     /// A failure of libtorch, such as an id outside the vocabulary.
-    pub fn embed(&self, ids: &[i32]) -> Result<Vec<f16>> {
-        self.embed_chunk(ids, 1)
+    pub fn caption(&self, ids: &[i32]) -> Result<Vec<u8>> {
+        self.text_rows(ids, 1)
     }
 
-    /// Shape of one caption's embedding for `tokens` token ids.
-    pub fn text_shape(&self, tokens: i64) -> [i64; 2] {
-        [tokens, self.text_encoder.config().hidden_size]
+    /// How a caption of `tokens` token ids is stored.
+    pub fn text_form(&self, tokens: usize) -> TensorSpec {
+        let tokens = tokens as u32;
+        match &self.text {
+            Text::Embeddings(encoder, dtype) => {
+                TensorSpec { dtype: *dtype, shape: vec![tokens, encoder.config().hidden_size as u32] }
+            }
+            Text::TokenIds => TensorSpec { dtype: tidemill_store::Dtype::I32, shape: vec![tokens] },
+        }
     }
 
     /// Shape of one image's moments for its width and height in pixels.
@@ -179,30 +203,33 @@ impl Encode {
     }
 
     fn encode_text(&self, ids: &TokenIds) -> Result<Encoded> {
-        let mut encoded = Encoded::text(&self.text_shape(ids.length as i64), ids.valid.clone());
+        let mut encoded = Encoded::text(&self.text_form(ids.length).given(), ids.valid.clone());
         let rows: Vec<usize> = (0..ids.valid.len()).filter(|row| ids.valid[*row]).collect();
         let chunks = ids.ids().chunks(self.batch_size * ids.length).zip(rows.chunks(self.batch_size));
         for (chunk, rows) in chunks {
-            encoded.put(rows, &self.embed_chunk(chunk, rows.len() as i64)?);
+            encoded.put(rows, &self.text_rows(chunk, rows.len() as i64)?);
         }
         Ok(encoded)
     }
 
-    fn embed_chunk(&self, ids: &[i32], rows: i64) -> Result<Vec<f16>> {
-        self.values(|| {
-            let ids = Tensor::from_slice(ids).view([rows, -1]).to(self.device).to_kind(Kind::Int64);
-            self.text_encoder.forward(&ids)
-        })
+    fn text_rows(&self, ids: &[i32], rows: i64) -> Result<Vec<u8>> {
+        match &self.text {
+            Text::TokenIds => Ok(ids.iter().flat_map(|id| id.to_le_bytes()).collect()),
+            Text::Embeddings(encoder, _) => self.values(|| {
+                let ids = Tensor::from_slice(ids).view([rows, -1]).to(self.device).to_kind(Kind::Int64);
+                encoder.forward(&ids)
+            }),
+        }
     }
 
-    /// Runs a model without gradients and fetches its result.
-    fn values(&self, forward: impl FnOnce() -> Tensor) -> Result<Vec<f16>> {
+    /// Runs a model without gradients and fetches its result as little-endian f16.
+    fn values(&self, forward: impl FnOnce() -> Tensor) -> Result<Vec<u8>> {
         let run = || {
             let result = no_grad(forward).to_kind(Kind::Half).to(Device::Cpu).contiguous();
             let mut values = vec![f16::ZERO; result.numel()];
             let n = values.len();
             result.copy_data(&mut values, n);
-            values
+            little_endian(&values)
         };
         guard(run).map_err(|e| tidemill_models::Error::from(e).into())
     }

@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::UInt64Type;
-use half::f16;
-use half::slice::HalfFloatSliceExt;
 use serde_json::{Value, json};
 use tidemill_data::{ClipTokenizer, InputUnit, Prepare};
 use tidemill_models::{ModelFolder, digest};
@@ -18,7 +16,7 @@ use tidemill_store::{
 };
 
 use super::{Attempt, Sink};
-use crate::encode::Encode;
+use crate::encode::{Embeddings, Encode};
 use crate::error::Result;
 use crate::run_file::Run;
 
@@ -39,8 +37,8 @@ impl DatasetSink {
     /// cannot be written.
     pub fn open(run: &Run, prepare: &Prepare, encode: &Encode) -> Result<Self> {
         let models = run.models()?;
-        let spec = specification(run, encode, &model_digests(&models)?)?;
-        let empty = embed_caption(&ClipTokenizer::open(&models.tokenizer())?, encode, "")?;
+        let spec = specification(run, encode, model_digests(&models)?)?;
+        let empty = encode.caption(&ClipTokenizer::open(&models.tokenizer())?.encode(""))?;
         let digests = unit_digests(run, prepare, &spec);
         Ok(Self { writer: Writer::open(&run.dataset(), spec, &empty)?, digests, left_out: HashMap::new() })
     }
@@ -156,7 +154,11 @@ fn unit_digests(run: &Run, prepare: &Prepare, spec: &DatasetSpec) -> Digests {
             short_digest(&json!([image, models.vae, encode.dtype, encode.latents])),
         )
     });
-    let text = short_digest(&json!([prepared.text, models.text_encoder, encode.dtype]));
+    let text = match encode.embeddings {
+        Embeddings::None => json!([prepared.text, "token ids"]),
+        stored => json!([prepared.text, models.text_encoder, encode.dtype, stored]),
+    };
+    let text = short_digest(&text);
     Digests {
         // The last two do not change rows, but where their tensors lie.
         rows: short_digest(&json!([prepared.rows, spec.validation_share, spec.row_group_rows])),
@@ -169,7 +171,10 @@ pub(crate) fn short_digest(shaping: &Value) -> String {
     blake3::hash(shaping.to_string().as_bytes()).to_hex()[..32].to_string()
 }
 
-fn specification(run: &Run, encode: &Encode, digests: &ModelDigests) -> Result<DatasetSpec> {
+fn specification(run: &Run, encode: &Encode, mut digests: ModelDigests) -> Result<DatasetSpec> {
+    if run.file.encode.embeddings == Embeddings::None {
+        digests.text_encoder = None;
+    }
     let mut latents = BTreeMap::new();
     let prepare = &run.file.prepare;
     for &resolution in &prepare.resolutions {
@@ -182,8 +187,8 @@ fn specification(run: &Run, encode: &Encode, digests: &ModelDigests) -> Result<D
         format: FORMAT,
         latents,
         latents_kind: "moments".into(),
-        text: tensor(&encode.text_shape(tidemill_data::tokenizer::CONTEXT as i64)),
-        models: digests.clone(),
+        text: encode.text_form(tidemill_data::tokenizer::CONTEXT),
+        models: digests,
         scaling_factor: encode.scaling_factor(),
         validation_share: run.file.validation.share,
         row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
@@ -205,13 +210,7 @@ pub(crate) fn tensor(shape: &[i64]) -> TensorSpec {
 pub(crate) fn model_digests(models: &ModelFolder) -> Result<ModelDigests> {
     Ok(ModelDigests {
         vae: digest(&models.vae())?,
-        text_encoder: digest(&models.text_encoder())?,
+        text_encoder: Some(digest(&models.text_encoder())?),
         tokenizer: digest(&models.tokenizer())?,
     })
-}
-
-/// A caption's embedding, as bytes of f16.
-pub(crate) fn embed_caption(tokenizer: &ClipTokenizer, encode: &Encode, caption: &str) -> Result<Vec<u8>> {
-    let values: Vec<f16> = encode.embed(&tokenizer.encode(caption))?;
-    Ok(values.reinterpret_cast().iter().flat_map(|bits: &u16| bits.to_le_bytes()).collect())
 }

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tch::{Device, Kind};
-use tidemill_models::{AutoencoderKl, ModelFolder, Start, UNet2DConditionModel, UNetConfig};
-use tidemill_store::Dataset;
+use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder, Start, UNet2DConditionModel, UNetConfig};
 use tidemill_store::stream::{Datasets, only};
+use tidemill_store::{Dataset, Dtype};
 use tidemill_train::{Job, MixConfig, Observer, Outcome, Preview, StepMetrics, train};
 
 use crate::engine::dataset::model_digests;
@@ -48,6 +48,7 @@ pub fn train_run(run: &Run, reporter: &Reporter) -> Result<Value> {
     check_models(run, &models, &datasets)?;
     let device = devices(run)?[0];
     tch::set_num_threads(cores(run.file.engine.encode.threads) as i32);
+    let text_encoder = text_encoder(run, &models, &datasets, device)?;
     let job = Job {
         train: run.file.train.clone(),
         checkpoint: run.file.checkpoint.clone(),
@@ -55,6 +56,7 @@ pub fn train_run(run: &Run, reporter: &Reporter) -> Result<Value> {
         output: run.output().into(),
         datasets,
         unet: first_unet(run, &models, device)?,
+        text_encoder,
         scheduler: models.scheduler()?,
         preview: preview(run, &models, device)?,
     };
@@ -92,11 +94,11 @@ fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Result<
     let ours = model_digests(models)?;
     for dataset in datasets.values() {
         let theirs = &dataset.spec().models;
-        let parts = [
-            ("VAE", &theirs.vae, &ours.vae),
-            ("text encoder", &theirs.text_encoder, &ours.text_encoder),
-            ("tokenizer", &theirs.tokenizer, &ours.tokenizer),
-        ];
+        let mut parts =
+            vec![("VAE", &theirs.vae, &ours.vae), ("tokenizer", &theirs.tokenizer, &ours.tokenizer)];
+        if let (Some(theirs), Some(ours)) = (&theirs.text_encoder, &ours.text_encoder) {
+            parts.insert(1, ("text encoder", theirs, ours));
+        }
         let other = parts.iter().filter(|(_, theirs, ours)| theirs != ours);
         let other = other.map(|(name, theirs, ours)| format!("{name} (digest {theirs}, here {ours})"));
         let other: Vec<String> = other.collect();
@@ -110,6 +112,18 @@ fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Result<
         }
     }
     Ok(())
+}
+
+/// What encodes the captions of datasets that hold token ids only, in the number format in which `preprocess` would have.
+fn text_encoder(
+    run: &Run,
+    models: &ModelFolder,
+    datasets: &Datasets,
+    device: Device,
+) -> Result<Option<ClipTextModel>> {
+    let token_ids = datasets.values().any(|dataset| dataset.spec().text.dtype == Dtype::I32);
+    let load = || ClipTextModel::load(&models.text_encoder(), device, run.file.encode.dtype.kind());
+    Ok(token_ids.then(load).transpose()?)
 }
 
 /// The U-Net that training starts with: the folder's weights, or random ones from the run's seed.

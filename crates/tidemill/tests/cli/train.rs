@@ -1,4 +1,5 @@
-//! What `train` takes from datasets: buckets of several sizes, several datasets, and only those of its own models.
+//! What `train` takes from datasets: buckets of several sizes, captions in any form, several datasets, and only those of
+//! its own models.
 
 use std::path::Path;
 
@@ -30,6 +31,49 @@ fn images_of_many_sizes_are_trained_on() {
     let (code, result) = train(&run, &[bucketed, "train.phase=[{resolution = 64, steps = 12}]"]);
     assert_eq!((code, &result["steps"]), (0, &12.into()), "{result}");
     assert!(result["loss"].as_f64().is_some_and(f64::is_finite), "{result}");
+}
+
+/// Whether embeddings are stored in 16 or 8 bits or made by the trainer, the model sees nearly the same.
+#[test]
+fn captions_are_stored_in_three_forms() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 64);
+    let of = |form: &str| {
+        let output = folder.path().join(form);
+        let settings =
+            [format!("output={:?}", output.display().to_string()), format!("encode.embeddings={form:?}")];
+        let settings = settings.each_ref().map(String::as_str);
+        preprocess(&run, &settings);
+        let short = ["train.phase=[{resolution = 64, steps = 6}]", "train.precision=\"f32\""];
+        let (code, result) = train(&run, &[&settings[..], &short].concat());
+        assert_eq!(code, 0, "{result}");
+        let dataset = output.join("dataset");
+        let (code, found) = tidemill_json(&["inspect", dataset.to_str().unwrap(), "--verify"]);
+        assert_eq!(code, 0, "{found}");
+        (losses(&output), found)
+    };
+    let [(given, f16), (rounded, f8), (encoded, none)] = ["f16", "f8", "none"].map(of);
+    let off = |losses: &[f64]| {
+        losses.iter().zip(&given).map(|(loss, given)| (loss - given).abs() / given).fold(0.0, f64::max)
+    };
+    assert_eq!((given.len(), rounded.len(), encoded.len()), (6, 6, 6));
+    assert!(off(&encoded) < 1e-3, "{encoded:?}, not {given:?}");
+    assert!(rounded != given && off(&rounded) < 2e-2, "{rounded:?}, not {given:?}");
+
+    assert!(f16["text_rounding"].is_null() && none["text_rounding"].is_null());
+    let rounding = &f8["text_rounding"];
+    assert_eq!(rounding["rows"], f8["rows"]["kept"]);
+    let mean = rounding["mean"].as_f64().unwrap();
+    assert!(mean > 0.005 && rounding["worst"].as_f64().unwrap() < 1.0 / 16.0, "{rounding}");
+    let forms = [&f16, &f8, &none].map(|found| &found["spec"]["text"]["dtype"]);
+    assert_eq!(forms, ["f16", "f8_e4m3", "i32"]);
+    assert!(none["spec"]["models"]["text_encoder"].is_null());
+}
+
+fn losses(output: &Path) -> Vec<f64> {
+    let lines = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
+    let loss = |line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap();
+    lines.lines().map(loss).collect()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use tidemill_data::ClipTokenizer;
 use tidemill_data::config::Columns;
 use tidemill_data::inspect::Statistics;
 use tidemill_data::status::{QUARANTINED, REJECTED};
-use tidemill_store::{Dataset, Verification, listing};
+use tidemill_store::{Dataset, Rounding, Verification, listing};
 
 use super::{Args, MOST_ROWS, Refused};
 use crate::error::{Error, Result};
@@ -13,6 +13,9 @@ use crate::reporter::Reporter;
 
 /// Damaged files that a message names.
 const DAMAGED_SHOWN: usize = 10;
+
+/// Row groups of text whose rounding errors are looked at, unless everything is read anyway.
+const ROUNDED_ROW_GROUPS: usize = 4;
 
 pub fn inspect(
     uri: &str,
@@ -22,6 +25,12 @@ pub fn inspect(
 ) -> Result<Value> {
     let dataset = Dataset::open(uri)?;
     report(uri, &dataset, reporter);
+    let rounding = dataset.rounding(if args.verify { usize::MAX } else { ROUNDED_ROW_GROUPS })?;
+    if let Some(Rounding { rows, mean, worst }) = rounding {
+        let (mean, worst) = (100.0 * mean, 100.0 * worst);
+        reporter
+            .say(format!("    rounding errors of {rows} rows: {mean:.2} % on average, {worst:.2} % at most"));
+    }
     let statistics = statistics(&dataset, tokenizer)?;
     if statistics.rows >= MOST_ROWS {
         reporter.say(format!("of the first {} kept rows:", statistics.rows));
@@ -37,6 +46,7 @@ pub fn inspect(
             "quarantined": rows.total_quarantined(),
         },
         "histograms": statistics,
+        "text_rounding": rounding,
     });
     if let Some(refused) = args.list {
         let status = match refused {

@@ -12,7 +12,7 @@ use tidemill_store::spec::FORMAT;
 use tidemill_store::{Bucket, DatasetSpec, ModelDigests, TensorSpec};
 
 use crate::encode::{Encode, EncodeConfig};
-use crate::engine::dataset::{embed_caption, model_digests, tensor};
+use crate::engine::dataset::{model_digests, tensor};
 use crate::error::{Error, Result};
 
 /// Captions whose embeddings are computed again.
@@ -53,7 +53,7 @@ impl Models {
             format: FORMAT,
             latents: latents.collect::<Result<BTreeMap<Bucket, TensorSpec>>>()?,
             latents_kind: "sample".into(),
-            text: tensor(&self.encode.text_shape(tidemill_data::tokenizer::CONTEXT as i64)),
+            text: self.encode.text_form(tidemill_data::tokenizer::CONTEXT),
             models: self.digests.clone(),
             scaling_factor: self.encode.scaling_factor(),
             validation_share,
@@ -67,7 +67,7 @@ impl Models {
     /// # Errors
     /// A failure of libtorch.
     pub fn embed(&self, caption: &str) -> Result<Vec<u8>> {
-        embed_caption(&self.tokenizer, &self.encode, caption)
+        self.encode.caption(&self.tokenizer.encode(caption))
     }
 
     /// Computes the embeddings of a shard's first captions again and compares them with those stored, which may also be

@@ -1,0 +1,175 @@
+//! Tensors of 8-bit floats: half the bytes of f16, at a rounding error that every row carries with it.
+//!
+//! A row is stored as two little-endian f32, the *scale* and the *error*, and then one byte per element: E4M3 without
+//! infinities, as torch's `float8_e4m3fn` (Micikevicius et al., "FP8 formats for deep learning", 2022). An element is its
+//! byte's value times the scale. The scale is the smallest power of two at which nothing overflows, so that it costs no
+//! precision of its own; the error is |stored - given| / |given| over the row, as Euclidean norms.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+/// Bytes of a row before its elements.
+pub const HEADER: usize = 8;
+
+/// The largest value.
+const MAX: f32 = 448.0;
+
+/// Elements that are converted at a time.
+const CHUNK: usize = 512;
+
+/// Sums that are taken side by side.
+const LANES: usize = 8;
+
+/// The bits of an f32 without its sign.
+const MAGNITUDE: u32 = 0x7fff_ffff;
+
+/// Appends a row of little-endian f16, as it is stored. `None`, and nothing appended, if an element is not finite.
+pub fn encode(values: &[u8], stored: &mut Vec<u8>) -> Option<()> {
+    let halves: Vec<f16> = values.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect();
+    let values = halves.to_f32_vec();
+    // NaN is larger than all others here.
+    let largest = values.iter().map(|value| value.to_bits() & MAGNITUDE).max().map_or(0.0, f32::from_bits);
+    if !largest.is_finite() {
+        return None;
+    }
+    let scale = scale(largest);
+    let start = stored.len();
+    stored.extend_from_slice(&scale.to_le_bytes());
+    stored.extend_from_slice(&[0; 4]);
+    stored.extend(values.iter().map(|value| to_e4m3(value / scale)));
+    let error = rounding(&values, scale, &stored[start + HEADER..]);
+    stored[start + 4..start + HEADER].copy_from_slice(&error.to_le_bytes());
+    Some(())
+}
+
+/// The rounding error of a row.
+fn rounding(values: &[f32], scale: f32, elements: &[u8]) -> f32 {
+    let (mut squares, mut errors) = ([0f64; LANES], [0f64; LANES]);
+    for (values, elements) in values.chunks(LANES).zip(elements.chunks(LANES)) {
+        for (i, (value, element)) in values.iter().zip(elements).enumerate() {
+            squares[i] += f64::from(value * value);
+            let error = from_e4m3(*element) * scale - value;
+            errors[i] += f64::from(error * error);
+        }
+    }
+    let (squares, errors): (f64, f64) = (squares.iter().sum(), errors.iter().sum());
+    if squares > 0.0 { (errors / squares).sqrt() as f32 } else { 0.0 }
+}
+
+/// Writes a stored row as little-endian f16, two bytes per element. A value that f16 cannot hold becomes its largest.
+pub fn decode(stored: &[u8], values: &mut [u8]) {
+    let (scale, elements) = (number(stored, 0), &stored[HEADER.min(stored.len())..]);
+    let (mut halves, mut floats) = ([f16::ZERO; CHUNK], [0f32; CHUNK]);
+    let largest = f16::MAX.to_f32();
+    for (values, elements) in values.chunks_mut(2 * CHUNK).zip(elements.chunks(CHUNK)) {
+        let (halves, floats) = (&mut halves[..elements.len()], &mut floats[..elements.len()]);
+        for (value, element) in floats.iter_mut().zip(elements) {
+            *value = (from_e4m3(*element) * scale).clamp(-largest, largest);
+        }
+        halves.convert_from_f32_slice(floats);
+        for (bytes, half) in values.as_chunks_mut().0.iter_mut().zip(halves) {
+            *bytes = half.to_le_bytes();
+        }
+    }
+}
+
+/// The rounding error of a stored row.
+pub fn error(stored: &[u8]) -> f32 {
+    number(stored, 4)
+}
+
+fn number(stored: &[u8], at: usize) -> f32 {
+    stored.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0.0, f32::from_le_bytes)
+}
+
+/// The smallest power of two by which values up to `largest` can be divided.
+fn scale(largest: f32) -> f32 {
+    if largest == 0.0 {
+        return 1.0;
+    }
+    // f16 has no value so small that its exponent here would leave the normal f32.
+    let power = f32::from_bits(largest.to_bits() & 0x7f80_0000);
+    let scale = power / 256.0;
+    if largest > MAX * scale { 2.0 * scale } else { scale }
+}
+
+/// The bits of 2^-6 in f32.
+const SMALLEST_NORMAL: u32 = (127 - 6) << 23;
+
+/// Rounds to the nearest, and to even between two. |value| is at most [`MAX`].
+fn to_e4m3(value: f32) -> u8 {
+    let sign = (value.to_bits() >> 24) as u8 & 0x80;
+    let bits = value.to_bits() & MAGNITUDE;
+    // Numbers around 2^14 are as far apart as the subnormals, 2^-9.
+    let subnormal = (f32::from_bits(bits) + 16384.0).to_bits().wrapping_sub(16384f32.to_bits());
+    let normal = ((bits + 0x7_ffff + ((bits >> 20) & 1)) >> 20).wrapping_sub((127 - 7) << 3);
+    sign | if bits < SMALLEST_NORMAL { subnormal } else { normal } as u8
+}
+
+/// An element's value. Its bits are those of an f32 whose exponent is 120 less.
+fn from_e4m3(element: u8) -> f32 {
+    let bits = u32::from(element & 0x80) << 24 | u32::from(element & 0x7f) << 20;
+    f32::from_bits(bits) * 2f32.powi(120)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bytes(values: &[f16]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn every_element_comes_back() {
+        for element in (0..=255u8).filter(|element| element & 0x7f != 0x7f) {
+            assert_eq!(to_e4m3(from_e4m3(element)), element);
+        }
+        let values = [0x01, 0x08, 0x38, 0xbc, 0x7e].map(from_e4m3);
+        assert_eq!(values, [2f32.powi(-9), 2f32.powi(-6), 1.0, -1.5, 448.0]);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_refused() {
+        for value in [f16::INFINITY, f16::NEG_INFINITY, f16::NAN] {
+            let mut stored = vec![1];
+            assert_eq!(encode(&bytes(&[f16::ONE, value]), &mut stored), None);
+            assert_eq!(stored, [1]);
+        }
+    }
+
+    proptest! {
+        /// Errors are at most half a step: 1/16 of the value, or half of the smallest subnormal.
+        #[test]
+        fn values_are_nearly_what_they_were(
+            bits in prop::collection::vec((any::<u16>(), 0u32..40), 1..1500),
+            common in 0u32..2,
+        ) {
+            let value = |(bits, small): (u16, u32)| {
+                let value = f16::from_bits(bits);
+                let finite = if value.is_finite() { value.to_f32() } else { 0.0 };
+                f16::from_f32(if common == 0 { finite } else { finite * 0.5f32.powi(small as i32) })
+            };
+            let values: Vec<f16> = bits.into_iter().map(value).collect();
+            let mut stored = Vec::new();
+            encode(&bytes(&values), &mut stored).unwrap();
+            prop_assert_eq!(stored.len(), HEADER + values.len());
+            let mut decoded = vec![0; 2 * values.len()];
+            decode(&stored, &mut decoded);
+            let scale = number(&stored, 0);
+            let (mut squares, mut errors) = (0f64, 0f64);
+            for ((value, decoded), element) in values.iter().zip(decoded.as_chunks().0).zip(&stored[HEADER..]) {
+                let (value, decoded) = (value.to_f32(), f16::from_le_bytes(*decoded).to_f32());
+                let exact = from_e4m3(*element) * scale;
+                prop_assert!((exact - value).abs() <= (value.abs() / 16.0).max(scale * 2f32.powi(-10)));
+                prop_assert_eq!(f16::from_f32(exact.clamp(-65504.0, 65504.0)).to_f32(), decoded);
+                squares += f64::from(value).powi(2);
+                errors += f64::from(exact - value).powi(2);
+            }
+            let expected = if squares > 0.0 { (errors / squares).sqrt() } else { 0.0 };
+            prop_assert!((f64::from(error(&stored)) - expected).abs() <= 1e-6);
+        }
+    }
+}
