@@ -19,7 +19,6 @@ recipe = {"__name__": "__main__"}
 exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), recipe)
 
 
-
 def check_float8(stored, ids, given, joined):
     """Torch rounds to the same bytes, and the error of each row is what the row says."""
     for i, row, rounded in zip(ids, given, joined, strict=True):
