@@ -36,6 +36,8 @@ class Command:
     figure: str
     # Folders that the command writes; removed before it starts.
     writes: Sequence[Path] = field(default_factory=tuple)
+    # Further environment variables.
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,15 @@ class Outcome:
 
 
 def peer(
-    module: str, *arguments: str | Path, figure: str = "rows_per_second", writes: Sequence[Path] = ()
+    module: str,
+    *arguments: str | Path,
+    figure: str = "rows_per_second",
+    writes: Sequence[Path] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Command:
     """A module of benches.peers, run by this Python."""
-    return Command([sys.executable, "-m", f"benches.peers.{module}", *map(str, arguments)], figure, writes)
+    command = [sys.executable, "-m", f"benches.peers.{module}", *map(str, arguments)]
+    return Command(command, figure, writes, environment or {})
 
 
 def ours(*arguments: str | Path, figure: str = "rows_per_second", writes: Sequence[Path] = ()) -> Command:
@@ -77,6 +84,7 @@ def run(command: Command, limit_s: float = LIMIT_S) -> Outcome:
     for folder in command.writes:
         shutil.rmtree(folder, ignore_errors=True)
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    environment |= command.environment
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command.arguments, cwd=ROOT, stdout=output, stderr=errors, env=environment, start_new_session=True

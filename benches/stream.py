@@ -9,7 +9,8 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date
 from statistics import median
 
@@ -25,8 +26,9 @@ FOLDER = runner.RESULTS / "stream"
 PAGE = runner.ROOT / "docs" / "benchmarks.md"
 CHART = runner.ROOT / "docs" / "benchmarks-stream.svg"
 SYNTHETIC = runner.ROOT / "target" / "release" / "examples" / "synthetic"
+S3_SERVER = runner.ROOT / "target" / "release" / "examples" / "s3_server"
 
-PACKAGES = ("torch", "litdata", "mosaicml-streaming", "ray", "datasets", "pyarrow", "numpy")
+PACKAGES = ("torch", "litdata", "mosaicml-streaming", "ray", "datasets", "obstore", "pyarrow", "numpy")
 FIGURE = "samples_per_second"
 # Rows of a row group, for the loaders that read Parquet.
 GROUP = 256
@@ -38,6 +40,10 @@ PEERS = {
     "HF datasets": ([("stream_hf", 0)], 15.0),
     "gather from a memory map": ([("stream_mmap", 0)], 0.5),
 }
+# The same rows over S3 on loopback: how late each answer is, how many requests are under way at a time, and what fetches
+# the row groups and does nothing with them.
+LATENCY_MS, IN_FLIGHT = 20, 16
+GETS = {"ranged GETs, obstore": ("obstore", 0.8), "ranged GETs into the same memory": ("http", None)}
 SECONDS = {"first_batch_s": "first batch", "resume_s": "resume"}
 SECONDS_ALLOWED = 0.05
 
@@ -84,11 +90,38 @@ def measure(count: int, rounds: int, check_load: bool, only: str) -> dict[str, l
     return outcomes
 
 
+@contextmanager
+def s3_server() -> Iterator[Mapping[str, str]]:
+    """A server with the dataset in a bucket; gives the environment variables that lead to it."""
+    command = [S3_SERVER, FOLDER / "tidemill", str(LATENCY_MS)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as server:
+        yield json.loads(server.stdout.readline())
+        server.stdin.close()
+
+
+def measure_s3(count: int, rounds: int, check_load: bool) -> report.Case:
+    """Ours against plain GETs of the same row groups."""
+    print("S3", flush=True)
+    with s3_server() as environment:
+        common = {"figure": FIGURE, "environment": environment}
+        ours = peer("stream_s3_tidemill", str(count), str(IN_FLIGHT), **common)
+        gets = {
+            name: peer("stream_s3_gets", FOLDER / "tidemill", str(IN_FLIGHT), client, **common)
+            for name, (client, _) in GETS.items()
+        }
+        found = runner.alternate(ours, gets, rounds, check_load)
+    runs = {name: figures(runs) for name, runs in found.items()}
+    goals = {name: goal for name, (_, goal) in GETS.items() if goal is not None}
+    name = f"the same from S3, answers {LATENCY_MS} ms late, {IN_FLIGHT} at a time"
+    return report.Case(name, "samples/s", runs.pop("ours"), runs, goals)
+
+
 def figures(runs: Sequence[Outcome], figure: str = FIGURE) -> list[float]:
     return [run.result[figure] for run in runs]
 
 
-def page(case: report.Case, outcomes: Mapping[str, Sequence[Outcome]], head: str) -> str:
+def page(cases: Sequence[report.Case], outcomes: Mapping[str, Sequence[Outcome]], head: str) -> str:
     names = {"ours": report.OURS}
     times = [
         [names.get(name, name), *(f"{median(figures(runs, key)):.3f}" for key in SECONDS)]
@@ -97,7 +130,7 @@ def page(case: report.Case, outcomes: Mapping[str, Sequence[Outcome]], head: str
     return "\n\n".join(
         [
             head,
-            report.comparison([case]),
+            report.comparison(cases),
             f"![Medians of each side]({CHART.name})",
             "Seconds to the first batch of a fresh loader, and of one that resumes at 60 % of an epoch:",
             report.table(["", *SECONDS.values()], times),
@@ -105,9 +138,9 @@ def page(case: report.Case, outcomes: Mapping[str, Sequence[Outcome]], head: str
     )
 
 
-def missed(case: report.Case, outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
+def missed(cases: Sequence[report.Case], outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
     slow = [name for key, name in SECONDS.items() if median(figures(outcomes["ours"], key)) > SECONDS_ALLOWED]
-    return [f"against {name}" for name in case.missed()] + slow
+    return [f"against {name}" for case in cases for name in case.missed()] + slow
 
 
 def bench(args: argparse.Namespace) -> None:
@@ -118,22 +151,23 @@ def bench(args: argparse.Namespace) -> None:
     goals = {name: goal for name, (_, goal) in PEERS.items() if name in peers}
     name = f"{args.rows} rows of {ROW_BYTES // 1000} KB, batch {BATCH}"
     case = report.Case(name, "samples/s", ours, peers, goals)
-    print(report.comparison([case]))
+    cases = [case] if args.only else [case, measure_s3(args.rows, args.rounds, not args.force)]
+    print(report.comparison(cases))
     times = {key: {name: median(figures(runs, key)) for name, runs in outcomes.items()} for key in SECONDS}
     print(json.dumps(times))
     if args.only:
         return
     versions, machine = runner.versions(*PACKAGES), runner.machine()
     entry = case.to_json() | times | {"versions": versions, "machine": machine}
-    report.write_json(runner.RESULTS / "stream.json", [entry])
+    report.write_json(runner.RESULTS / "stream.json", [entry, *(case.to_json() for case in cases[1:])])
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     head = (
         f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}. "
         f"Medians of {args.rounds} rounds with each peer."
     )
-    CHART.write_text(report.bar_chart("Medians; longer is faster", [case]), encoding="utf-8")
-    report.redraw(PAGE, "bench-stream", page(case, outcomes, head))
-    goals_missed = missed(case, outcomes)
+    CHART.write_text(report.bar_chart("Medians; longer is faster", cases), encoding="utf-8")
+    report.redraw(PAGE, "bench-stream", page(cases, outcomes, head))
+    goals_missed = missed(cases, outcomes)
     print("missed: " + "; ".join(goals_missed) if goals_missed else "every goal is reached")
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 
 BATCH = 128
+# Over S3, after one that does not count.
+EPOCHS = 3
 LATENTS, TEXT = (8, 32, 32), (77, 1024)
 ROW_BYTES = 2 * (8 * 32 * 32 + 77 * 1024)
 

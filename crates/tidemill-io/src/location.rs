@@ -11,7 +11,7 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::io::AsyncWriteExt;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -148,6 +148,29 @@ impl Location {
     pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
         let path = self.path(key);
         self.wait("read", key, async { self.store.get_range(&path, range).await })
+    }
+
+    /// Gets some bytes of an object piece by piece, as they come, so that whoever takes them need not ask the system for
+    /// fresh memory: that costs more than to receive them. All bytes have been taken when it ends well.
+    ///
+    /// # Errors
+    /// [`Error::Storage`], also if the object is shorter.
+    pub fn get_pieces(&self, key: &str, range: Range<u64>, mut take: impl FnMut(&[u8])) -> Result<()> {
+        let (path, wanted) = (self.path(key), range.end - range.start);
+        self.wait("read", key, async {
+            let options = GetOptions { range: Some(range.into()), ..GetOptions::default() };
+            let mut pieces = self.store.get_opts(&path, options).await?.into_stream();
+            let mut taken = 0;
+            while let Some(piece) = pieces.try_next().await? {
+                taken += piece.len() as u64;
+                take(&piece);
+            }
+            if taken == wanted {
+                return Ok(());
+            }
+            let problem = format!("{taken} bytes came instead of {wanted}");
+            Err(object_store::Error::Generic { store: "range", source: problem.into() })
+        })
     }
 
     /// Opens a file, if this [is a local](Self::is_local) folder.

@@ -2,11 +2,13 @@
 //! values lie in the block as they are handed on.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tidemill_io::{Checksum, Location};
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::buffer::Pool;
 use crate::commit::{BlockEntry, FileEntry, UnitId};
 use crate::error::{Error, Result};
 
@@ -45,12 +47,12 @@ pub fn row_checksum(row: u32, sample_id: u64, tensor: &[u8]) -> u64 {
 }
 
 impl Place<'_> {
-    /// Reads and verifies the whole row group.
+    /// Reads and verifies the whole row group, into memory of a pool.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it is not what was committed; a failure of the store.
-    pub fn read(self) -> Result<Block> {
-        let bytes = self.fetch()?;
+    pub fn read(self, pool: &Arc<Pool>) -> Result<Block> {
+        let bytes = self.fetch(pool)?;
         let values = self.part(&bytes, self.entry.values_at, self.width)?;
         Ok(Block { values: Some(values), ..self.head(&bytes)? })
     }
@@ -59,10 +61,21 @@ impl Place<'_> {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn fetch(self) -> Result<Bytes> {
-        let bytes = self.range(0..self.entry.bytes)?;
-        match Checksum::of(&bytes) == self.entry.xxh3 {
-            true => Ok(bytes),
+    pub fn fetch(self, pool: &Arc<Pool>) -> Result<Bytes> {
+        let mut bytes = pool.buffer(self.entry.bytes as usize);
+        let (mut free, mut hasher) = (bytes.bytes_mut(), Xxh3::new());
+        let range = self.entry.offset..self.entry.offset + self.entry.bytes;
+        self.location.get_pieces(&self.file.path, range, |piece| {
+            // If more came than was asked for, the checksum tells.
+            if let Some((room, rest)) = std::mem::take(&mut free).split_at_mut_checked(piece.len()) {
+                room.copy_from_slice(piece);
+                free = rest;
+            }
+            // Now it is in the processor's cache.
+            hasher.update(piece);
+        })?;
+        match Checksum::from(&hasher) == self.entry.xxh3 {
+            true => Ok(Bytes::from_owner(bytes)),
             false => Err(self.corrupt("wrong checksum")),
         }
     }
@@ -71,8 +84,8 @@ impl Place<'_> {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn read_all(self) -> Result<(Block, Vec<Bytes>)> {
-        let block = self.read()?;
+    pub fn read_all(self, pool: &Arc<Pool>) -> Result<(Block, Vec<Bytes>)> {
+        let block = self.read(pool)?;
         let tensors = self.tensors(&block, &(0..block.rows.len()).collect::<Vec<_>>())?;
         Ok((block, tensors))
     }

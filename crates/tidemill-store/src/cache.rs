@@ -14,6 +14,7 @@ use tidemill_io::Checksum;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::block::Place;
+use crate::buffer::Pool;
 use crate::commit::BlockEntry;
 use crate::error::{Error, Result};
 
@@ -64,7 +65,7 @@ impl Cache {
     ///
     /// # Errors
     /// If the row group cannot be fetched, or is not what was committed.
-    pub(crate) fn file(&self, place: Place, rows: usize) -> Result<Option<PathBuf>> {
+    pub(crate) fn file(&self, place: Place, rows: usize, pool: &Arc<Pool>) -> Result<Option<PathBuf>> {
         let path = self.folder.join(name(place.entry));
         if is_used(&path, place.entry) {
             return Ok(Some(path));
@@ -77,7 +78,7 @@ impl Cache {
         if is_used(&path, place.entry) {
             return Ok(Some(path));
         }
-        let bytes = place.fetch()?;
+        let bytes = place.fetch(pool)?;
         let kept = self.keep(&path, &bytes);
         drop(lock);
         if let Err(error) = kept {

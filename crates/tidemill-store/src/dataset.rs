@@ -8,6 +8,7 @@ use serde::Serialize;
 use tidemill_io::Location;
 
 use crate::bucket::Bucket;
+use crate::buffer::Pool;
 use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::layout::{Group, MANIFEST, Split};
@@ -179,7 +180,7 @@ impl Dataset {
     /// # Errors
     /// If there are none, or a file cannot be read or is damaged.
     pub fn tensors(&self, split: Split, bucket: Bucket, limit: usize) -> Result<Tensors> {
-        let shards = Shards::new(self, split, bucket, None);
+        let shards = Shards::new(self, split, bucket, None, Pool::new(2));
         if self.rows(split, bucket) == 0 {
             return Err(self.empty(split, bucket));
         }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::block::Place;
+use crate::buffer::Pool;
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::float8;
@@ -40,9 +41,10 @@ impl Dataset {
             file.blocks.iter().map(move |entry| Place { location, unit, file, entry, width })
         });
         let step = places.clone().count().div_ceil(row_groups.max(1)).max(1);
+        let pool = Pool::new(1);
         let (mut rows, mut sum, mut worst) = (0, 0.0, 0f64);
         for place in places.step_by(step) {
-            for row in place.read_all()?.1 {
+            for row in place.read_all(&pool)?.1 {
                 let error = f64::from(float8::error(&row));
                 (rows, sum, worst) = (rows + 1, sum + error, worst.max(error));
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::block::{Block, Place};
 use crate::bucket::Bucket;
+use crate::buffer::Pool;
 use crate::cache::Cache;
 use crate::commit::{BlockEntry, Commit, FileEntry};
 use crate::dataset::Dataset;
@@ -23,6 +24,7 @@ pub struct Shards {
     /// Of a row's latents and text.
     forms: (TensorSpec, TensorSpec),
     cache: Option<Arc<Cache>>,
+    pool: Arc<Pool>,
 }
 
 /// Rows of a shard that lie in one row group of its latents.
@@ -44,8 +46,15 @@ pub struct Row {
 }
 
 impl Shards {
-    /// Those of a dataset, of which row groups that lie elsewhere are kept in a cache, if there is one.
-    pub fn new(dataset: &Dataset, split: Split, bucket: Bucket, cache: Option<Arc<Cache>>) -> Self {
+    /// Those of a dataset, of which row groups that lie elsewhere are kept in a cache, if there is one, or else in memory of
+    /// the pool.
+    pub fn new(
+        dataset: &Dataset,
+        split: Split,
+        bucket: Bucket,
+        cache: Option<Arc<Cache>>,
+        pool: Arc<Pool>,
+    ) -> Self {
         let spec = dataset.spec();
         let latents = spec.latents.get(&bucket).cloned().unwrap_or_else(|| TensorSpec::f16([0]));
         Self {
@@ -54,6 +63,7 @@ impl Shards {
             text: Group::Text(split),
             forms: (latents, spec.text.clone()),
             cache,
+            pool,
         }
     }
 
@@ -86,8 +96,8 @@ impl Shards {
     pub fn read(&self, shard: usize, block: usize, rows: &[usize]) -> Result<Vec<Row>> {
         let commit = self.commit(shard);
         let places = self.places(commit, block).ok_or_else(|| self.unjoined(commit))?;
-        let latents = Opened::new(places.0, rows.len(), self.cache.as_deref())?;
-        let text = Opened::new(places.1, rows.len(), self.cache.as_deref())?;
+        let latents = Opened::new(places.0, rows.len(), self.cache.as_deref(), &self.pool)?;
+        let text = Opened::new(places.1, rows.len(), self.cache.as_deref(), &self.pool)?;
         let text_at = joined(latents.block(), text.block(), rows).ok_or_else(|| self.unjoined(commit))?;
         let values = latents.tensors(rows)?.into_iter().zip(text.tensors(&text_at)?);
         let ids = rows.iter().map(|at| latents.block().sample_ids[*at]);

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use tidemill_io::{LocalFile, Location};
 
 use crate::block::{Block, Place};
+use crate::buffer::Pool;
 use crate::cache::Cache;
 use crate::commit::{BlockEntry, FileEntry, UnitId};
 use crate::error::{Error, Result};
@@ -68,22 +69,22 @@ pub enum Opened<'a> {
 
 impl<'a> Opened<'a> {
     /// Opens a row group of which so many rows are wanted. Elsewhere it is taken from the cache, or read whole if these
-    /// are nearly all.
+    /// are nearly all, into memory of the pool.
     ///
     /// # Errors
     /// As [`Place::read`].
-    pub fn new(place: Place<'a>, rows: usize, cache: Option<&Cache>) -> Result<Self> {
+    pub fn new(place: Place<'a>, rows: usize, cache: Option<&Cache>, pool: &Arc<Pool>) -> Result<Self> {
         if place.location.is_local() {
             return Ok(Self::here(place, None, place.read_head()?));
         }
-        if let Some(file) = cache.map(|cache| cache.file(place, rows)).transpose()?.flatten() {
+        if let Some(file) = cache.map(|cache| cache.file(place, rows, pool)).transpose()?.flatten() {
             let mut head = vec![0; place.entry.values_at as usize];
             if File::open(&file).and_then(|file| file.read_exact_at(&mut head, 0)).is_ok() {
                 return Ok(Self::here(place, Some(file), place.head(&head.into())?));
             }
         }
         let whole = rows as f64 >= WHOLE * f64::from(place.entry.rows);
-        Ok(Self::Elsewhere(place, if whole { place.read() } else { place.read_head() }?))
+        Ok(Self::Elsewhere(place, if whole { place.read(pool) } else { place.read_head() }?))
     }
 
     fn here(place: Place<'a>, cached: Option<PathBuf>, block: Block) -> Self {

@@ -70,6 +70,8 @@ pub struct S3Server {
 #[derive(Default)]
 struct Shared {
     faults: Mutex<VecDeque<Fault>>,
+    /// By which all answers are late.
+    latency: Mutex<Duration>,
     requests: Mutex<Vec<Request>>,
 }
 
@@ -130,6 +132,11 @@ impl S3Server {
         self.shared.faults.lock().unwrap().extend(faults);
     }
 
+    /// Makes every answer late from now on.
+    pub fn delay_all(&self, latency: Duration) {
+        *self.shared.latency.lock().unwrap() = latency;
+    }
+
     /// Spoils nothing any more; gives the number of faults that were still to come.
     pub fn stop_failing(&self) -> usize {
         self.shared.faults.lock().unwrap().drain(..).count()
@@ -170,6 +177,10 @@ async fn serve(
     shared: Arc<Shared>,
 ) -> Result<HttpResponse, HttpError> {
     let fault = shared.faults.lock().unwrap().pop_front();
+    let latency = *shared.latency.lock().unwrap();
+    if !latency.is_zero() {
+        tokio::time::sleep(latency).await;
+    }
     let key = request.uri().path().trim_start_matches('/').split_once('/').map_or("", |(_, key)| key);
     let mut entry = Request {
         method: request.method().to_string(),

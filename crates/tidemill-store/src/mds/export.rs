@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, new_null_array};
 use arrow::compute::cast;
@@ -15,6 +16,7 @@ use super::index::Column;
 use super::write::{MdsWriter, WriteOptions};
 use super::{TEXT, latents_column};
 use crate::block::{Block, Place};
+use crate::buffer::Pool;
 use crate::commit::Commit;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -22,6 +24,9 @@ use crate::layout::{Group, Split};
 use crate::rows::read_rows_file;
 use crate::spec::Dtype;
 use crate::tensor::{Stored, Tensor};
+
+/// Row groups whose memory is kept for others.
+const POOLED: usize = 4;
 
 /// What of the VAE's distribution becomes a latent.
 #[derive(Clone, Copy)]
@@ -72,9 +77,9 @@ impl Export<'_> {
         let columns =
             fixed.into_iter().chain(sides).chain([Column::new("sample_id", "uint64")]).chain(tensors);
         let mut writer = MdsWriter::create(Location::open(to)?, columns.collect(), self.options)?;
-        let mut samples = 0;
+        let (mut samples, pool) = (0, Pool::new(POOLED));
         for commit in &dataset.manifest().commits {
-            self.unit(dataset, commit, &mut writer, &mut |rows| {
+            self.unit(dataset, commit, &pool, &mut writer, &mut |rows| {
                 samples += rows;
                 progress(rows);
             })?;
@@ -88,6 +93,7 @@ impl Export<'_> {
         &self,
         dataset: &Dataset,
         commit: &Commit,
+        pool: &Arc<Pool>,
         writer: &mut MdsWriter,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
@@ -100,14 +106,14 @@ impl Export<'_> {
         let unit = &commit.id;
         for entry in &file.blocks {
             let text = Place { location, unit, file, entry, width: spec.text.bytes() };
-            let (text, texts) = text.read_all()?;
+            let (text, texts) = text.read_all(pool)?;
             let texts = texts.into_iter().map(|text| Tensor::new(Stored::Memory(text), spec.text.dtype));
             let texts = texts.map(|text| text.to_vec()).collect::<Result<Vec<_>>>()?;
             let latents = spec.latents.iter().map(|(bucket, form)| {
                 let file = commit.file(Group::Latents(self.split, *bucket));
                 let entry = file.and_then(|f| Some((f, f.blocks.iter().find(|b| b.number == entry.number)?)));
                 let block = entry.map(|(file, entry)| {
-                    Place { location, unit, file, entry, width: form.bytes() }.read_all()
+                    Place { location, unit, file, entry, width: form.bytes() }.read_all(pool)
                 });
                 Ok((latents_column(bucket.resolution), block.transpose()?))
             });

@@ -8,6 +8,7 @@ use super::plan::Indices;
 use super::state::{Snapshot, StreamState};
 use super::{Phase, StreamConfig};
 use crate::bucket::Bucket;
+use crate::buffer::Pool;
 use crate::cache::Cache;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -121,11 +122,13 @@ pub fn shards<'a>(
     config: &StreamConfig,
     cache: Option<&Arc<Cache>>,
 ) -> Result<(AllShards<'a>, Indices)> {
+    // Latents and text of two windows: as one is dealt out, the next is read, and room is made before it is needed again.
+    let pool = Pool::new(2 * 2 * config.window);
     let (mut all, mut indices) = (AllShards::new(), Indices::new());
     for (name, dataset) in datasets {
         let buckets = dataset.buckets_with_rows(config.split, config.phase.resolution)?.into_iter();
         let of_dataset = buckets.map(|bucket| {
-            let shards = Shards::new(dataset, config.split, bucket, cache.cloned());
+            let shards = Shards::new(dataset, config.split, bucket, cache.cloned(), pool.clone());
             let index = BlockIndex::new(shards.rows(), dataset.spec().row_group_rows);
             all.insert((name.as_str(), bucket), Arc::new(shards));
             (bucket, Arc::new(index))

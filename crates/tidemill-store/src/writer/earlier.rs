@@ -3,11 +3,13 @@
 //! computed again.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use bytes::Bytes;
 
 use crate::block::{Block, Place};
+use crate::buffer::Pool;
 use crate::commit::{Commit, FileEntry, UnitId, UnitKey};
 use crate::error::Result;
 use crate::layout::{Group, Split};
@@ -75,6 +77,7 @@ struct Cursor {
     unit: UnitId,
     file: FileEntry,
     width: usize,
+    pool: Arc<Pool>,
     /// The block in memory, and which it is.
     block: Option<(usize, Block)>,
 }
@@ -90,6 +93,7 @@ impl EarlierColumn {
             unit: commit.id.clone(),
             file: file.clone(),
             width: spec.bytes(),
+            pool: Pool::new(1),
             block: None,
         };
         Self { splits: files.map(cursor).collect() }
@@ -118,7 +122,7 @@ impl Cursor {
             }
             let next = self.block.as_ref().map_or(0, |(number, _)| number + 1);
             let Some(place) = self.place(next) else { return Ok(None) };
-            self.block = Some((next, place.read()?));
+            self.block = Some((next, place.read(&self.pool)?));
         }
     }
 
