@@ -40,8 +40,8 @@ PEERS = {
     "HF datasets": ([("stream_hf", 0)], 15.0),
     "gather from a memory map": ([("stream_mmap", 0)], 0.5),
 }
-# The same rows over S3 on loopback: how late each answer is, how many requests are under way at a time, and what fetches
-# the row groups and does nothing with them.
+# The same rows over S3 on loopback: how late each answer is, how many requests are under way at a time,
+# and what fetches the row groups and does nothing with them.
 LATENCY_MS, IN_FLIGHT = 20, 16
 GETS = {"ranged GETs, obstore": ("obstore", 0.8), "ranged GETs into the same memory": ("http", None)}
 SECONDS = {"first_batch_s": "first batch", "resume_s": "resume"}

@@ -1,4 +1,4 @@
-"""A limit: the row groups of a dataset in a bucket, each fetched by one ranged GET, many at a time, and thrown away.
+"""A limit: the row groups of a dataset in a bucket, each fetched by one ranged GET, and thrown away.
 
 python -m benches.peers.stream_s3_gets <folder with a copy of the dataset> <threads> <obstore or http>
 """
