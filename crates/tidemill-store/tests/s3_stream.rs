@@ -4,15 +4,17 @@
 
 mod support;
 
+use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use support::*;
 use tidemill_io::{Limits, store};
 use tidemill_store::stream::{Batch, Cluster, Phase, Reading, Seat, Split, Stream, StreamConfig, only};
-use tidemill_store::{Cache, Dataset, DatasetSpec, TensorSpec};
+use tidemill_store::{Cache, Checksum, Dataset, DatasetSpec, TensorSpec};
 use tidemill_testing::{Fault, S3Server};
 
 /// Rows of 8 KB, so that the bytes of a batch are mostly theirs.
@@ -150,4 +152,62 @@ fn blocks(cache: &Path) -> Vec<PathBuf> {
     files.retain(|file| file.file_name().unwrap().to_str().unwrap().as_bytes().get(16) == Some(&b'-'));
     files.sort();
     files
+}
+
+/// Names the cache and the dataset of a process that reads until it is killed.
+const CHILD: [&str; 2] = ["TIDEMILL_TEST_CACHE", "TIDEMILL_TEST_URI"];
+
+/// What such a process does. In any other process, nothing.
+#[test]
+fn reads_until_it_is_killed() {
+    let [Ok(place), Ok(uri)] = CHILD.map(std::env::var) else { return };
+    let dataset = Dataset::open(&uri).unwrap();
+    let cache = Cache::open(place, CHILD_CACHE).unwrap();
+    loop {
+        take(&dataset, 16, Reading { cache: Some(cache.clone()), ..Reading::default() }, 60);
+    }
+}
+
+/// Bytes of a cache that is too small for all row groups, so that files come and go.
+const CHILD_CACHE: u64 = 3 << 20;
+
+#[test]
+fn processes_that_are_killed_leave_a_cache_that_is_right() {
+    let (server, folder) = (S3Server::start(&["killed"]), tempfile::tempdir().unwrap());
+    let [local, remote] = datasets(&server, &folder.path().join("d"), "killed", &[640, 320]);
+    let place = folder.path().join("cache");
+    let child = || {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "reads_until_it_is_killed"])
+            .envs(server.settings())
+            .envs([(CHILD[0], place.to_str().unwrap()), (CHILD[1], "s3://killed/d")])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut children: VecDeque<Child> = (0..3).map(|_| child()).collect();
+    let mut seen = 0;
+    for round in 0..12 {
+        std::thread::sleep(Duration::from_millis(20 + hash(round, seed()) % 150));
+        let mut oldest = children.pop_front().unwrap();
+        assert!(oldest.try_wait().unwrap().is_none(), "it goes on until it is killed");
+        oldest.kill().unwrap();
+        oldest.wait().unwrap();
+        children.push_back(child());
+        seen = seen.max(blocks(&place).len());
+    }
+    for mut child in children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(seen > 0, "the cache was used");
+    let left = blocks(&place);
+    for file in &left {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let bytes = fs::read(file).unwrap();
+        assert_eq!(format!("{}-{}", Checksum::of(&bytes), bytes.len()), name);
+    }
+    let cache = Cache::open(&place, CHILD_CACHE).unwrap();
+    let reading = Reading { cache: Some(cache), ..Reading::default() };
+    assert_eq!(take(&remote, 16, reading, 60), take(&local, 16, Reading::default(), 60));
 }
