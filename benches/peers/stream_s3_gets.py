@@ -25,8 +25,9 @@ Block = tuple[str, int, int]
 def row_groups(folder: Path) -> tuple[list[Block], int]:
     """Path, offset and bytes of each row group, those of latents with their texts, and the number of rows."""
     (manifest,) = (folder / "manifest").iterdir()
-    files = [f for unit in pq.read_table(manifest).to_pylist() for f in unit["files"] if f["blocks"]]
-    numbered = [(n, f["path"], b["offset"], b["bytes"]) for f in files for n, b in enumerate(f["blocks"])]
+    files = [f for unit in pq.read_table(manifest).to_pylist() for f in unit["files"] if f["group"] != "rows"]
+    blocks = {f["path"]: json.loads(pq.read_metadata(folder / f["path"]).metadata[b"blocks"]) for f in files}
+    numbered = [(b["number"], path, b["offset"], b["bytes"]) for path, of in blocks.items() for b in of]
     return [block for _, *block in sorted(numbered)], sum(f["rows"] for f in files if f["group"] == "text")
 
 

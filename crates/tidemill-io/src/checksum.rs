@@ -24,6 +24,18 @@ impl From<&Xxh3> for Checksum {
     }
 }
 
+impl From<u64> for Checksum {
+    fn from(sum: u64) -> Self {
+        Self(sum)
+    }
+}
+
+impl From<Checksum> for u64 {
+    fn from(checksum: Checksum) -> Self {
+        checksum.0
+    }
+}
+
 impl fmt::Display for Checksum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)

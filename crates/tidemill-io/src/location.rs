@@ -150,6 +150,15 @@ impl Location {
         self.wait("read", key, async { self.store.get_range(&path, range).await })
     }
 
+    /// The size of an object in bytes.
+    ///
+    /// # Errors
+    /// [`Error::Storage`], also if it is not there.
+    pub fn size(&self, key: &str) -> Result<u64> {
+        let path = self.path(key);
+        self.wait("read", key, async { Ok(self.store.head(&path).await?.size) })
+    }
+
     /// Gets some bytes of an object piece by piece, as they come, so that whoever takes them need not ask the system for
     /// fresh memory: that costs more than to receive them. All bytes have been taken when it ends well.
     ///

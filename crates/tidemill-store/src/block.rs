@@ -9,16 +9,18 @@ use tidemill_io::{Checksum, Location};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::buffer::Pool;
-use crate::commit::{BlockEntry, FileEntry, UnitId};
+use crate::commit::UnitId;
 use crate::error::{Error, Result};
+use crate::index::BlockEntry;
 
 /// Where a row group lies.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     pub location: &'a Location,
     /// Whose commit names the file.
-    pub unit: &'a UnitId,
-    pub file: &'a FileEntry,
+    pub unit: UnitId,
+    /// The file's key.
+    pub path: &'a str,
     pub entry: &'a BlockEntry,
     /// Bytes of a tensor.
     pub width: usize,
@@ -65,7 +67,7 @@ impl Place<'_> {
         let mut bytes = pool.buffer(self.entry.bytes as usize);
         let (mut free, mut hasher) = (bytes.bytes_mut(), Xxh3::new());
         let range = self.entry.offset..self.entry.offset + self.entry.bytes;
-        self.location.get_pieces(&self.file.path, range, |piece| {
+        self.location.get_pieces(self.path, range, |piece| {
             // If more came than was asked for, the checksum tells.
             if let Some((room, rest)) = std::mem::take(&mut free).split_at_mut_checked(piece.len()) {
                 room.copy_from_slice(piece);
@@ -171,7 +173,7 @@ impl Place<'_> {
     /// Some bytes of the row group.
     fn range(self, range: Range<u64>) -> Result<Bytes> {
         let start = self.entry.offset;
-        let bytes = self.location.get_range(&self.file.path, start + range.start..start + range.end)?;
+        let bytes = self.location.get_range(self.path, start + range.start..start + range.end)?;
         if bytes.len() as u64 != range.end - range.start {
             return Err(self.corrupt("the file ends before it does"));
         }
@@ -180,7 +182,7 @@ impl Place<'_> {
 
     fn corrupt(self, problem: &str) -> Error {
         Error::Corrupt {
-            path: self.location.uri_of(&self.file.path),
+            path: self.location.uri_of(self.path),
             problem: format!("row group at byte {}: {problem}", self.entry.offset),
             commit: self.unit.commit_key(),
         }

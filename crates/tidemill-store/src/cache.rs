@@ -15,8 +15,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::block::Place;
 use crate::buffer::Pool;
-use crate::commit::BlockEntry;
 use crate::error::{Error, Result};
+use crate::index::BlockEntry;
 
 /// How the names of files in the making begin.
 const UNFINISHED: &str = "unfinished-";

@@ -1,16 +1,17 @@
 //! A unit of work and the object that commits it. A commit is the only thing that makes a unit's files part
-//! of the dataset: it names the attempt that won, what became of every row, and where every block of every
-//! file lies.
+//! of the dataset: it names the attempt that won, what became of every row, and the files with their checksums.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tidemill_io::Checksum;
 
 use crate::counts::Counts;
-use crate::layout::{COMMITS, Group, Split};
+use crate::index::Footer;
+use crate::layout::{COMMITS, DATA, Group, Split};
 
 /// What a unit is: a stretch of one input file and everything that shapes what becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -36,9 +37,9 @@ pub struct Digests {
 }
 
 /// The name of a unit: 32 hexadecimal digits of BLAKE3 over identity, span and digests.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct UnitId(String);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct UnitId(u128);
 
 impl UnitKey {
     /// The unit's name.
@@ -48,7 +49,9 @@ impl UnitKey {
         for (column, digest) in &self.digests.tensors {
             text += &format!("\n{column} {digest}");
         }
-        UnitId(blake3::hash(text.as_bytes()).to_hex()[..32].to_owned())
+        let hash = blake3::hash(text.as_bytes());
+        let (first, _) = hash.as_bytes().split_first_chunk().unwrap_or((&[0; 16], &[]));
+        UnitId(u128::from_be_bytes(*first))
     }
 }
 
@@ -60,14 +63,42 @@ impl UnitId {
 
     /// The unit of a commit's key.
     pub(crate) fn of_commit_key(key: &str) -> Option<Self> {
-        let name = key.strip_prefix(COMMITS)?.strip_prefix('/')?.strip_suffix(".json")?;
-        Some(Self(name.to_owned()))
+        key.strip_prefix(COMMITS)?.strip_prefix('/')?.strip_suffix(".json")?.parse().ok()
+    }
+
+    /// The folder of an attempt at the unit.
+    pub(crate) fn folder(self, attempt: &str) -> String {
+        format!("{DATA}/{self}/{attempt}")
     }
 }
 
 impl fmt::Display for UnitId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for UnitId {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let digits = name.len() == 32 && name.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
+        let id = digits.then(|| u128::from_str_radix(name, 16).ok()).flatten();
+        id.map(Self).ok_or_else(|| format!("`{name}` is no unit: it has not 32 hexadecimal digits"))
+    }
+}
+
+impl TryFrom<String> for UnitId {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        name.parse()
+    }
+}
+
+impl From<UnitId> for String {
+    fn from(id: UnitId) -> Self {
+        id.to_string()
     }
 }
 
@@ -99,32 +130,23 @@ pub struct FileEntry {
     pub bytes: u64,
     /// Checksum of the whole object.
     pub xxh3: Checksum,
-    /// The row groups of a tensor file, in order. Empty for [`Group::Rows`].
-    pub blocks: Vec<BlockEntry>,
+    /// Size of the Parquet footer, which is the object's end. That of a tensor file says where its row groups are
+    /// ([`crate::index`]).
+    pub footer_bytes: u32,
+    /// Checksum of the footer.
+    pub footer_xxh3: Checksum,
 }
 
-/// A row group of a tensor file. Its four columns are PLAIN, uncompressed, without nulls and one page each,
-/// so their values can be read from the object without any Parquet code.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlockEntry {
-    /// Blocks of the same number in the files of one split and unit hold rows of the same stretch of input.
-    pub number: u32,
-    /// Rows.
-    pub rows: u32,
-    /// Where the row group begins in the object, in bytes.
-    pub offset: u64,
-    /// Its size.
-    pub bytes: u64,
-    /// Where the values of `row` (u32) begin, counted from `offset`.
-    pub row_at: u32,
-    /// Where the values of `sample_id` (u64) begin.
-    pub sample_id_at: u32,
-    /// Where the checksums of the rows begin (u64).
-    pub xxh3_at: u32,
-    /// Where the tensors begin; they reach to the end of the row group.
-    pub values_at: u32,
-    /// Checksum of the row group's bytes.
-    pub xxh3: Checksum,
+impl FileEntry {
+    /// Where the footer is.
+    pub fn footer(&self) -> Footer {
+        let Self { path, bytes, footer_bytes, footer_xxh3, .. } = self;
+        Footer {
+            path: path.clone(),
+            range: bytes.saturating_sub(u64::from(*footer_bytes))..*bytes,
+            xxh3: *footer_xxh3,
+        }
+    }
 }
 
 impl Commit {

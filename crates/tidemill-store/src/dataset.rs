@@ -1,7 +1,7 @@
 //! A dataset open for reading: what one manifest snapshot says, and nothing else that may lie in its folder.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -11,11 +11,12 @@ use crate::bucket::Bucket;
 use crate::buffer::Pool;
 use crate::counts::Counts;
 use crate::error::{Error, Result};
-use crate::layout::{Group, MANIFEST, Split};
-use crate::manifest::Manifest;
+use crate::layout::{Group, Split};
+use crate::manifest::{Manifest, key_of, unreadable};
 use crate::rows::RowBatches;
-use crate::shards::{Row, Shards, Stretch};
-use crate::spec::{DatasetSpec, is_dataset};
+use crate::shards::{Row, Shards};
+use crate::spec::{DatasetSpec, Header, is_dataset};
+use crate::units::{Snapshot, Units};
 
 /// A dataset at one snapshot. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -27,7 +28,12 @@ pub struct Dataset {
 struct Inner {
     location: Location,
     empty_caption: Bytes,
-    manifest: Manifest,
+    number: u64,
+    header: Header,
+    digest: String,
+    units: Units,
+    /// All that the snapshot says, once it has been asked for.
+    manifest: OnceLock<Manifest>,
 }
 
 /// What a dataset holds.
@@ -68,21 +74,34 @@ impl Dataset {
         if !is_dataset(&location)? {
             return Err(Error::NoDataset { uri: location.uri().into() });
         }
-        let manifest = Manifest::newest(&location)?;
-        let manifest = manifest.ok_or_else(|| Error::NoManifest { uri: location.uri().into() })?;
-        Self::new(location, manifest)
+        let newest = Manifest::numbers(&location)?.last().copied();
+        let number = newest.ok_or_else(|| Error::NoManifest { uri: location.uri().into() })?;
+        Self::read(location, number)
     }
 
-    pub(crate) fn new(location: Location, manifest: Manifest) -> Result<Self> {
-        if let Some((commit, problem)) = manifest.commits.iter().find_map(|c| Some((c, c.problem()?))) {
-            let path = location.uri_of(&format!("{MANIFEST}/{}.parquet", manifest.number));
-            return Err(Error::Format {
-                path,
-                problem: format!("unit {} does not add up: {problem}", commit.id),
-            });
-        }
-        let empty_caption = manifest.header.empty_caption(&location)?;
-        Ok(Self { inner: Arc::new(Inner { location, empty_caption, manifest }) })
+    fn read(location: Location, number: u64) -> Result<Self> {
+        let key = key_of(number);
+        let snapshot = Snapshot::read(&location, &key);
+        let snapshot = snapshot.map_err(|problem| unreadable(&location, &key, &*problem))?;
+        Self::new(location, number, snapshot)
+    }
+
+    fn new(location: Location, number: u64, snapshot: Snapshot) -> Result<Self> {
+        let Snapshot { header, digest, units } = snapshot;
+        let empty_caption = header.empty_caption(&location)?;
+        let manifest = OnceLock::new();
+        Ok(Self {
+            inner: Arc::new(Inner { location, empty_caption, number, header, digest, units, manifest }),
+        })
+    }
+
+    /// A dataset that no snapshot says yet.
+    pub(crate) fn preview(location: Location, manifest: Manifest) -> Result<Self> {
+        let (header, digest) = (manifest.header.clone(), manifest.digest());
+        let units = Units::of(&manifest.commits);
+        let dataset = Self::new(location, manifest.number, Snapshot { header, digest, units })?;
+        dataset.inner.manifest.get_or_init(|| manifest);
+        Ok(dataset)
     }
 
     /// The same dataset at another snapshot.
@@ -90,17 +109,15 @@ impl Dataset {
     /// # Errors
     /// If there is none of this number.
     pub fn at(&self, number: u64) -> Result<Self> {
-        if number == self.manifest().number {
+        if number == self.number() {
             return Ok(self.clone());
         }
-        let location = self.location().clone();
-        let manifest = Manifest::read(&location, number)?;
-        Self::new(location, manifest)
+        Self::read(self.location().clone(), number)
     }
 
     /// What all shards share.
     pub fn spec(&self) -> &DatasetSpec {
-        &self.inner.manifest.header.spec
+        &self.inner.header.spec
     }
 
     /// Digest of what shaped the tensors: models and settings, not the rows there are.
@@ -113,9 +130,37 @@ impl Dataset {
         &self.inner.empty_caption
     }
 
-    /// The snapshot.
-    pub fn manifest(&self) -> &Manifest {
-        &self.inner.manifest
+    /// The number of the snapshot.
+    pub fn number(&self) -> u64 {
+        self.inner.number
+    }
+
+    /// As [`Manifest::digest`]: of the rows there are.
+    pub fn manifest_digest(&self) -> &str {
+        &self.inner.digest
+    }
+
+    /// The snapshot, which is read when it is first asked for. Streams do without.
+    ///
+    /// # Errors
+    /// If it cannot be read, or does not add up.
+    pub fn manifest(&self) -> Result<&Manifest> {
+        if let Some(manifest) = self.inner.manifest.get() {
+            return Ok(manifest);
+        }
+        let manifest = Manifest::read(self.location(), self.number())?;
+        if let Some((commit, problem)) = manifest.commits.iter().find_map(|c| Some((c, c.problem()?))) {
+            return Err(Error::Format {
+                path: self.location().uri_of(&key_of(self.number())),
+                problem: format!("unit {} does not add up: {problem}", commit.id),
+            });
+        }
+        Ok(self.inner.manifest.get_or_init(|| manifest))
+    }
+
+    /// The snapshot's units, in its order.
+    pub(crate) fn units(&self) -> &Units {
+        &self.inner.units
     }
 
     /// Where the dataset lies.
@@ -146,12 +191,15 @@ impl Dataset {
 
     /// Rows of a split and bucket.
     pub fn rows(&self, split: Split, bucket: Bucket) -> u64 {
-        self.manifest().commits.iter().map(|commit| commit.rows(Group::Latents(split, bucket))).sum()
+        self.units().rows(Group::Latents(split, bucket)).sum()
     }
 
     /// What the dataset holds.
-    pub fn totals(&self) -> Totals {
-        let commits = &self.manifest().commits;
+    ///
+    /// # Errors
+    /// As [`manifest`](Self::manifest).
+    pub fn totals(&self) -> Result<Totals> {
+        let commits = &self.manifest()?.commits;
         let mut rows = Counts::default();
         commits.iter().for_each(|commit| rows.add(&commit.counts));
         let by_bucket = |split| {
@@ -159,14 +207,14 @@ impl Dataset {
             buckets.map(|bucket| (*bucket, self.rows(split, *bucket))).collect::<BTreeMap<_, _>>()
         };
         let files = commits.iter().flat_map(|commit| &commit.files);
-        Totals {
+        Ok(Totals {
             units: commits.len() as u64,
             files: files.clone().count() as u64,
             bytes: files.map(|file| file.bytes).sum(),
             rows,
             training: by_bucket(Split::Train),
             validation: by_bucket(Split::Validation),
-        }
+        })
     }
 
     /// The rows read, with what became of each, unit by unit in the order of the manifest. Of the columns
@@ -186,13 +234,14 @@ impl Dataset {
         }
         let mut tensors = Tensors::default();
         for (shard, rows) in shards.rows().enumerate() {
-            for Stretch { block, rows, .. } in shards.stretches(shard, &(0..rows)) {
+            for start in (0..rows).step_by(self.spec().row_group_rows as usize) {
                 let left = limit - tensors.sample_ids.len();
-                let rows: Vec<usize> = rows.take(left).collect();
-                if rows.is_empty() {
+                let end = rows.min(start + u64::from(self.spec().row_group_rows));
+                let some: Vec<u64> = (start..end).take(left).collect();
+                if some.is_empty() {
                     return Ok(tensors);
                 }
-                shards.read(shard, block, &rows)?.iter().try_for_each(|row| tensors.push(row))?;
+                shards.read(shard, &some)?.iter().try_for_each(|row| tensors.push(row))?;
             }
         }
         Ok(tensors)

@@ -83,6 +83,11 @@ impl Group {
         }
     }
 
+    /// The group's file in the folder of an attempt.
+    pub(crate) fn path(self, folder: &str) -> String {
+        format!("{folder}/{self}.parquet")
+    }
+
     /// The name of the tensor column.
     pub fn column(self) -> Option<String> {
         match self {

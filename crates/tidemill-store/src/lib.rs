@@ -10,6 +10,7 @@ pub mod dedup;
 pub mod error;
 pub mod float8;
 pub mod gc;
+pub mod index;
 pub mod layout;
 pub mod listing;
 pub mod manifest;
@@ -28,6 +29,7 @@ mod rows;
 mod shard;
 mod shards;
 mod tensor;
+mod units;
 
 pub use bucket::Bucket;
 pub use cache::Cache;

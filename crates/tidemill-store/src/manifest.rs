@@ -2,6 +2,7 @@
 //! what all shards share in the file's metadata. Readers look at nothing else, and a stream's state names the
 //! snapshot that it was made with.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
@@ -9,8 +10,9 @@ use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::metadata::KeyValue;
+use parquet::file::metadata::{FileMetaData, KeyValue};
 use parquet::file::properties::WriterProperties;
+use serde::Serialize;
 use tidemill_io::Location;
 
 use crate::commit::Commit;
@@ -19,7 +21,16 @@ use crate::layout::MANIFEST;
 use crate::spec::Header;
 
 /// The key of the Parquet file's metadata under which the snapshot's header lies, as JSON.
-const HEADER: &str = "dataset";
+pub(crate) const HEADER: &str = "dataset";
+
+/// And the key under which its digest lies.
+pub(crate) const DIGEST: &str = "digest";
+
+/// Units written at a time.
+const BATCH: usize = 4096;
+
+/// Units of a row group.
+const ROW_GROUP: usize = 128 << 10;
 
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,14 +56,9 @@ impl Manifest {
     /// BLAKE3 of what the units hold: equal for datasets with the same rows in the same order, whichever
     /// attempts won.
     pub fn digest(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        for commit in &self.commits {
-            hasher.update(commit.id.to_string().as_bytes());
-            for file in &commit.files {
-                hasher.update(format!(" {} {} {}", file.group, file.rows, file.xxh3).as_bytes());
-            }
-        }
-        hasher.finalize().to_hex()[..32].to_owned()
+        let mut digest = Digest::default();
+        self.commits.iter().for_each(|commit| digest.add(commit));
+        digest.finish()
     }
 
     /// The numbers of all snapshots, ascending.
@@ -71,22 +77,45 @@ impl Manifest {
     /// Reads a snapshot.
     pub(crate) fn read(location: &Location, number: u64) -> Result<Self> {
         let key = key_of(number);
-        let (header, commits) = from_parquet(location.get(&key)?).map_err(|e| Error::Format {
-            path: location.uri_of(&key),
-            problem: format!(
-                "is no manifest that this version can read ({e}); it is damaged, or another version of Tidemill wrote \
-                 it: preprocess into another output"
-            ),
-        })?;
+        let (header, commits) =
+            from_parquet(location.get(&key)?).map_err(|e| unreadable(location, &key, &*e))?;
         Ok(Self { number, header, commits })
     }
 
     /// Puts the snapshot, unless there is one of its number already: then `false`.
     pub(crate) fn put(&self, location: &Location) -> Result<bool> {
         let key = key_of(self.number);
-        let bytes = to_parquet(&self.header, &self.commits)
+        let bytes = to_parquet(&self.header, self.commits.iter())
             .map_err(|problem| Error::Format { path: location.uri_of(&key), problem: problem.to_string() })?;
         Ok(location.put_if_absent(&key, bytes)?)
+    }
+}
+
+/// Makes a [`Manifest::digest`].
+#[derive(Default)]
+struct Digest(blake3::Hasher);
+
+impl Digest {
+    fn add(&mut self, commit: &Commit) {
+        self.0.update(commit.id.to_string().as_bytes());
+        for file in &commit.files {
+            self.0.update(format!(" {} {} {}", file.group, file.rows, file.xxh3).as_bytes());
+        }
+    }
+
+    fn finish(self) -> String {
+        self.0.finalize().to_hex()[..32].to_owned()
+    }
+}
+
+/// Why a manifest cannot be read.
+pub(crate) fn unreadable(location: &Location, key: &str, problem: &dyn std::fmt::Display) -> Error {
+    Error::Format {
+        path: location.uri_of(key),
+        problem: format!(
+            "is no manifest that this version can read ({problem}); it is damaged, or another version of Tidemill \
+             wrote it: preprocess into another output"
+        ),
     }
 }
 
@@ -120,13 +149,10 @@ fn schema() -> SchemaRef {
     ]);
     let mut counts = numbers(&["read", "kept"], DataType::UInt64);
     counts.extend([field("rejected", by_reason()), field("quarantined", by_reason())]);
-    let mut block = numbers(&["number", "rows"], DataType::UInt32);
-    block.extend(numbers(&["offset", "bytes"], DataType::UInt64));
-    block.extend(numbers(&["row_at", "sample_id_at", "xxh3_at", "values_at"], DataType::UInt32));
-    block.push(field("xxh3", DataType::Utf8));
     let mut file = vec![field("group", DataType::Utf8), field("path", DataType::Utf8)];
     file.extend(numbers(&["rows", "bytes"], DataType::UInt64));
-    file.extend([field("xxh3", DataType::Utf8), field("blocks", list(record(block)))]);
+    file.extend([field("xxh3", DataType::Utf8), field("footer_bytes", DataType::UInt32)]);
+    file.push(field("footer_xxh3", DataType::Utf8));
     Arc::new(Schema::new(vec![
         field("id", DataType::Utf8),
         field("unit", unit),
@@ -137,29 +163,38 @@ fn schema() -> SchemaRef {
 }
 
 /// What may go wrong between commits and bytes.
-type Problem = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Problem = Box<dyn std::error::Error + Send + Sync>;
 
-fn to_parquet(header: &Header, commits: &[Commit]) -> Result<Bytes, Problem> {
-    let builder = arrow_json::ReaderBuilder::new(schema()).with_batch_size(commits.len().max(1));
+/// The file of a snapshot of commits, given in its order.
+pub(crate) fn to_parquet<C: Borrow<Commit> + Serialize>(
+    header: &Header,
+    mut commits: impl Iterator<Item = C>,
+) -> Result<Bytes, Problem> {
+    let builder = arrow_json::ReaderBuilder::new(schema()).with_batch_size(BATCH);
     let mut decoder = builder.build_decoder()?;
-    decoder.serialize(commits)?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_key_value_metadata(Some(vec![KeyValue::new(HEADER.into(), serde_json::to_string(header)?)]))
+        .set_max_row_group_row_count(Some(ROW_GROUP))
         .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), schema(), Some(properties))?;
-    if let Some(batch) = decoder.flush()? {
-        writer.write(&batch)?;
+    let mut digest = Digest::default();
+    loop {
+        let some: Vec<C> = commits.by_ref().take(BATCH).collect();
+        some.iter().for_each(|commit| digest.add(commit.borrow()));
+        decoder.serialize(&some)?;
+        match decoder.flush()? {
+            Some(batch) => writer.write(&batch)?,
+            None => break,
+        }
     }
+    writer.append_key_value_metadata(KeyValue::new(HEADER.into(), serde_json::to_string(header)?));
+    writer.append_key_value_metadata(KeyValue::new(DIGEST.into(), digest.finish()));
     Ok(writer.into_inner()?.into())
 }
 
 fn from_parquet(bytes: Bytes) -> Result<(Header, Vec<Commit>), Problem> {
     let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)?;
-    let pairs = reader.metadata().file_metadata().key_value_metadata();
-    let header = pairs.into_iter().flatten().find(|pair| pair.key == HEADER);
-    let header = header.and_then(|pair| pair.value.as_deref()).ok_or("its metadata has no `dataset`")?;
-    let header = serde_json::from_str(header)?;
+    let header = serde_json::from_str(pair(reader.metadata().file_metadata(), HEADER)?)?;
     let mut commits = Vec::new();
     for batch in reader.build()? {
         let mut writer = arrow_json::ArrayWriter::new(Vec::new());
@@ -170,13 +205,20 @@ fn from_parquet(bytes: Bytes) -> Result<(Header, Vec<Commit>), Problem> {
     Ok((header, commits))
 }
 
+/// What a manifest's metadata has under a key.
+pub(crate) fn pair<'a>(metadata: &'a FileMetaData, key: &str) -> Result<&'a str, Problem> {
+    let mut pairs = metadata.key_value_metadata().into_iter().flatten();
+    let value = pairs.find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref());
+    Ok(value.ok_or_else(|| format!("its metadata has no `{key}`"))?)
+}
+
 #[cfg(test)]
 mod tests {
     use tidemill_io::Checksum;
 
     use super::*;
     use crate::bucket::Bucket;
-    use crate::commit::{BlockEntry, Digests, FileEntry, UnitKey};
+    use crate::commit::{Digests, FileEntry, UnitKey};
     use crate::counts::Counts;
     use crate::layout::{Group, Split};
     use crate::spec::{DatasetSpec, EmptyCaption, FORMAT, ModelDigests, TensorSpec};
@@ -202,31 +244,19 @@ mod tests {
     fn commit(file: &str, start: u64, attempt: &str) -> Commit {
         let digests = Digests { rows: "d".into(), tensors: [("text".into(), "t".into())].into() };
         let unit = UnitKey { file: file.into(), identity: "i".into(), span: start..start + 7, digests };
-        let block = BlockEntry {
-            number: 3,
-            rows: 5,
-            offset: u64::MAX / 2,
-            bytes: 9,
-            row_at: 1,
-            sample_id_at: 2,
-            xxh3_at: 3,
-            values_at: u32::MAX,
-            xxh3: Checksum::of(b"b"),
-        };
-        let entry = |group, blocks| FileEntry {
+        let entry = |group| FileEntry {
             group,
             path: format!("data/{group}"),
             rows: 5,
             bytes: 17,
             xxh3: Checksum::of(b"f"),
-            blocks,
+            footer_bytes: u32::MAX,
+            footer_xxh3: Checksum::of(b"g"),
         };
         let quarantined = [("damaged \"quotes\"\n".to_owned(), 2)].into();
         let counts = Counts { read: 7, kept: 5, quarantined, ..Counts::default() };
-        let files = vec![
-            entry(Group::Rows, vec![]),
-            entry(Group::Latents(Split::Validation, crate::Bucket::square(64)), vec![block]),
-        ];
+        let files =
+            vec![entry(Group::Rows), entry(Group::Latents(Split::Validation, crate::Bucket::square(64)))];
         Commit { id: unit.id(), unit, attempt: attempt.into(), counts, files }
     }
 

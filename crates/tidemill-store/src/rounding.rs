@@ -22,7 +22,7 @@ pub struct Rounding {
 }
 
 impl Dataset {
-    /// The rounding errors of at most so many row groups, evenly spread; `None` if embeddings are not stored in 8 bits, or
+    /// The rounding errors of about so many row groups, spread over the units; `None` if embeddings are not stored in 8 bits, or
     /// there are none.
     ///
     /// # Errors
@@ -33,20 +33,21 @@ impl Dataset {
             return Ok(None);
         }
         let (location, width) = (self.location(), spec.bytes());
-        let files = self.manifest().commits.iter().flat_map(|commit| {
+        let files = self.manifest()?.commits.iter().flat_map(|commit| {
             let files = Split::ALL.into_iter().filter_map(|split| commit.file(Group::Text(split)));
-            files.map(|file| (&commit.id, file))
+            files.map(|file| (commit.id, file))
         });
-        let places = files.flat_map(|(unit, file)| {
-            file.blocks.iter().map(move |entry| Place { location, unit, file, entry, width })
-        });
-        let step = places.clone().count().div_ceil(row_groups.max(1)).max(1);
-        let pool = Pool::new(1);
+        let (pool, most) = (Pool::new(1), row_groups.max(1));
         let (mut rows, mut sum, mut worst) = (0, 0.0, 0f64);
-        for place in places.step_by(step) {
-            for row in place.read_all(&pool)?.1 {
-                let error = f64::from(float8::error(&row));
-                (rows, sum, worst) = (rows + 1, sum + error, worst.max(error));
+        let step = files.clone().count().div_ceil(most).max(1);
+        let of_each = most.div_ceil(files.clone().step_by(step).count().max(1));
+        for (unit, file) in files.step_by(step) {
+            for entry in file.footer().blocks(location, unit)?.iter().take(of_each) {
+                let place = Place { location, unit, path: &file.path, entry, width };
+                for row in place.read_all(&pool)?.1 {
+                    let error = f64::from(float8::error(&row));
+                    (rows, sum, worst) = (rows + 1, sum + error, worst.max(error));
+                }
             }
         }
         Ok((rows > 0).then(|| Rounding { rows, mean: sum / rows as f64, worst }))

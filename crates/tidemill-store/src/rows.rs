@@ -31,7 +31,7 @@ impl RowBatches {
 
     /// The unit of the last batch's rows.
     pub fn unit(&self) -> Option<&Commit> {
-        self.dataset.manifest().commits.get(self.next.checked_sub(1)?)
+        self.dataset.manifest().ok()?.commits.get(self.next.checked_sub(1)?)
     }
 
     /// The source file of the last batch's rows.
@@ -48,7 +48,7 @@ impl RowBatches {
                 }
                 self.current = None;
             }
-            let Some(commit) = self.dataset.manifest().commits.get(self.next) else { return Ok(None) };
+            let Some(commit) = self.dataset.manifest()?.commits.get(self.next) else { return Ok(None) };
             self.next += 1;
             if let Some(file) = commit.file(Group::Rows) {
                 self.current = Some((self.dataset.location().uri_of(&file.path), self.open(file)?));

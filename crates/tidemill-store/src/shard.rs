@@ -10,13 +10,14 @@ use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, PageType, ZstdLevel};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
+use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 use tidemill_io::{Checksum, Location, Upload};
 
-use crate::commit::{BlockEntry, FileEntry};
+use crate::commit::FileEntry;
 use crate::error::{Error, Result};
+use crate::index::{BLOCKS, BlockEntry, footer_bytes};
 use crate::layout::Group;
 use crate::spec::TensorSpec;
 
@@ -73,7 +74,7 @@ impl ShardWriter {
         schema: SchemaRef,
         properties: WriterProperties,
     ) -> Result<Self> {
-        let path = format!("{folder}/{group}.parquet");
+        let path = group.path(folder);
         let uri = location.uri_of(&path);
         let writer = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties));
         let writer = writer.map_err(|source| Error::Parquet { path: uri.clone(), source })?;
@@ -112,11 +113,21 @@ impl ShardWriter {
 
     /// Ends the file.
     pub fn finish(mut self) -> Result<FileEntry> {
+        if self.group != Group::Rows {
+            let blocks = serde_json::to_string(&self.blocks).map_err(|e| self.failure(external(e)))?;
+            self.writer.append_key_value_metadata(KeyValue::new(BLOCKS.into(), blocks));
+        }
         self.writer.finish().map_err(|source| self.failure(source))?;
-        self.send()?;
+        let end = self.send()?;
+        let footer_bytes = footer_bytes(&end);
+        let footer = footer_bytes.and_then(|bytes| end.get(end.len().checked_sub(bytes as usize)?..));
+        let (Some(footer_bytes), Some(footer)) = (footer_bytes, footer) else {
+            return Err(self.failure(ParquetError::General("the writer wrote no footer".into())));
+        };
+        let footer_xxh3 = Checksum::of(footer);
         let (bytes, xxh3) = self.upload.finish()?;
-        let Self { group, path, rows, blocks, .. } = self;
-        Ok(FileEntry { group, path, rows, bytes, xxh3, blocks })
+        let Self { group, path, rows, .. } = self;
+        Ok(FileEntry { group, path, rows, bytes, xxh3, footer_bytes, footer_xxh3 })
     }
 
     /// Sends on what the Parquet writer has finished.
@@ -132,6 +143,10 @@ impl ShardWriter {
     fn failure(&self, source: ParquetError) -> Error {
         Error::Parquet { path: self.uri.clone(), source }
     }
+}
+
+fn external(error: serde_json::Error) -> ParquetError {
+    ParquetError::External(Box::new(error))
 }
 
 /// `row` (u32, index into `rows.parquet`), `sample_id` (u64), `xxh3` (u64, [`crate::block::row_checksum`]) and the tensors,

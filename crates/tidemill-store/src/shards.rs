@@ -1,22 +1,26 @@
-//! The shards of a split and bucket: the commits' files of latents, each joined with its text, in the order of the
-//! manifest. Nothing is kept per block; the manifest has it.
+//! The shards of a split and bucket: the units' files of latents, each joined with its text, in the order of the
+//! manifest. Where their row groups are is asked of the files when it is needed.
 
-use std::ops::Range;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::block::{Block, Place};
 use crate::bucket::Bucket;
 use crate::buffer::Pool;
 use crate::cache::Cache;
-use crate::commit::{BlockEntry, Commit, FileEntry};
+use crate::commit::UnitId;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+use crate::index::BlockEntry;
 use crate::layout::{Group, Split};
 use crate::spec::TensorSpec;
 use crate::tensor::{Opened, Tensor};
 
-/// The shards of a split and bucket. Shard i is that of the manifest's commit i, and may be empty.
-#[derive(Debug, Clone)]
+/// Shards whose row groups are remembered; when there are more, all are forgotten.
+const REMEMBERED: usize = 4096;
+
+/// The shards of a split and bucket. Shard i is that of the manifest's unit i, and may be empty.
+#[derive(Debug)]
 pub struct Shards {
     dataset: Dataset,
     latents: Group,
@@ -25,16 +29,23 @@ pub struct Shards {
     forms: (TensorSpec, TensorSpec),
     cache: Option<Arc<Cache>>,
     pool: Arc<Pool>,
+    indices: Mutex<HashMap<usize, Arc<Index>>>,
 }
 
-/// Rows of a shard that lie in one row group of its latents.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stretch {
-    pub shard: usize,
-    /// The row group.
-    pub block: usize,
-    /// Places of the rows in the row group.
-    pub rows: Range<usize>,
+/// The row groups of a shard.
+#[derive(Debug)]
+struct Index {
+    unit: UnitId,
+    latents: File,
+    text: File,
+}
+
+#[derive(Debug)]
+struct File {
+    path: String,
+    /// Bytes of a tensor.
+    width: usize,
+    blocks: Vec<BlockEntry>,
 }
 
 /// A row.
@@ -64,41 +75,43 @@ impl Shards {
             forms: (latents, spec.text.clone()),
             cache,
             pool,
+            indices: Mutex::default(),
         }
     }
 
     /// Rows of each.
     pub fn rows(&self) -> impl Iterator<Item = u64> {
-        self.dataset.manifest().commits.iter().map(|commit| commit.rows(self.latents))
+        self.dataset.units().rows(self.latents)
     }
 
-    /// Where some rows of a shard lie.
-    pub fn stretches(&self, shard: usize, rows: &Range<u64>) -> Vec<Stretch> {
-        let blocks = self.commit(shard).file(self.latents).map_or(&[][..], |file| &file.blocks);
-        let mut stretches = Vec::new();
-        let mut before = 0;
-        for (block, entry) in blocks.iter().enumerate() {
-            let end = before + u64::from(entry.rows);
-            let here = rows.start.max(before)..rows.end.min(end);
-            if !here.is_empty() {
-                let rows = (here.start - before) as usize..(here.end - before) as usize;
-                stretches.push(Stretch { shard, block, rows });
-            }
-            before = end;
-        }
-        stretches
-    }
-
-    /// Rows of a shard's row group, given by their places in it, ascending.
+    /// Rows of a shard, given by their places in it, ascending.
     ///
     /// # Errors
     /// If a file cannot be read or is not what was committed.
-    pub fn read(&self, shard: usize, block: usize, rows: &[usize]) -> Result<Vec<Row>> {
-        let commit = self.commit(shard);
-        let places = self.places(commit, block).ok_or_else(|| self.unjoined(commit))?;
-        let latents = Opened::new(places.0, rows.len(), self.cache.as_deref(), &self.pool)?;
-        let text = Opened::new(places.1, rows.len(), self.cache.as_deref(), &self.pool)?;
-        let text_at = joined(latents.block(), text.block(), rows).ok_or_else(|| self.unjoined(commit))?;
+    pub fn read(&self, shard: usize, rows: &[u64]) -> Result<Vec<Row>> {
+        let index = self.index(shard)?;
+        let (mut read, mut left) = (Vec::with_capacity(rows.len()), rows);
+        let mut first = 0;
+        for entry in &index.latents.blocks {
+            let end = first + u64::from(entry.rows);
+            let (here, rest) = left.split_at(left.partition_point(|row| *row < end));
+            let at: Vec<usize> = here.iter().map(|row| (row - first) as usize).collect();
+            if !at.is_empty() {
+                read.extend(self.read_block(&index, entry, &at)?);
+            }
+            (first, left) = (end, rest);
+        }
+        // Fewer row groups than the manifest says.
+        if left.is_empty() { Ok(read) } else { Err(self.unjoined(&index)) }
+    }
+
+    /// Rows of a row group, given by their places in it, ascending.
+    fn read_block(&self, index: &Index, entry: &BlockEntry, rows: &[usize]) -> Result<Vec<Row>> {
+        let text = index.text.blocks.iter().find(|text| text.number == entry.number);
+        let text = text.ok_or_else(|| self.unjoined(index))?;
+        let latents = self.open(index, &index.latents, entry, rows.len())?;
+        let text = self.open(index, &index.text, text, rows.len())?;
+        let text_at = joined(latents.block(), text.block(), rows).ok_or_else(|| self.unjoined(index))?;
         let values = latents.tensors(rows)?.into_iter().zip(text.tensors(&text_at)?);
         let ids = rows.iter().map(|at| latents.block().sample_ids[*at]);
         let row = |(sample_id, (latents, text))| Row {
@@ -109,30 +122,52 @@ impl Shards {
         Ok(ids.zip(values).map(row).collect())
     }
 
-    fn commit(&self, shard: usize) -> &Commit {
-        &self.dataset.manifest().commits[shard]
+    /// A row group of which so many rows are wanted.
+    fn open<'a>(
+        &'a self,
+        index: &Index,
+        file: &'a File,
+        entry: &'a BlockEntry,
+        rows: usize,
+    ) -> Result<Opened<'a>> {
+        let File { path, width, .. } = file;
+        let place = Place { location: self.dataset.location(), unit: index.unit, path, entry, width: *width };
+        Opened::new(place, rows, self.cache.as_deref(), &self.pool)
     }
 
-    /// The row group of latents and that of text which joins with it.
-    fn places<'a>(&'a self, commit: &'a Commit, block: usize) -> Option<(Place<'a>, Place<'a>)> {
-        let place = |file: &'a FileEntry, entry: &'a BlockEntry, form: &TensorSpec| Place {
-            location: self.dataset.location(),
-            unit: &commit.id,
-            file,
-            entry,
-            width: form.bytes(),
+    /// The row groups of a shard, which its files say.
+    fn index(&self, shard: usize) -> Result<Arc<Index>> {
+        let indices = || self.indices.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = indices().get(&shard) {
+            return Ok(index.clone());
+        }
+        let units = self.dataset.units();
+        let unit = units.id(shard);
+        let file = |group, form: &TensorSpec| {
+            let (unit, footer) = (unit?, units.footer(shard, group)?);
+            let blocks = footer.blocks(self.dataset.location(), unit);
+            Some(blocks.map(|blocks| File { path: footer.path, width: form.bytes(), blocks }))
         };
-        let (latents, text) = (commit.file(self.latents)?, commit.file(self.text)?);
-        let entry = latents.blocks.get(block)?;
-        let joined = text.blocks.iter().find(|text| text.number == entry.number)?;
-        Some((place(latents, entry, &self.forms.0), place(text, joined, &self.forms.1)))
+        let latents = file(self.latents, &self.forms.0).transpose()?;
+        let text = file(self.text, &self.forms.1).transpose()?;
+        let (Some(unit), Some(latents), Some(text)) = (unit, latents, text) else {
+            let problem = format!("unit {shard} of its manifest lacks latents or text");
+            return Err(Error::Format { path: self.dataset.location().uri().into(), problem });
+        };
+        let index = Arc::new(Index { unit, latents, text });
+        let mut indices = indices();
+        if indices.len() == REMEMBERED {
+            indices.clear();
+        }
+        indices.insert(shard, index.clone());
+        Ok(index)
     }
 
-    fn unjoined(&self, commit: &Commit) -> Error {
+    fn unjoined(&self, index: &Index) -> Error {
         Error::Corrupt {
-            path: self.dataset.location().uri_of(commit.file(self.latents).map_or("data", |file| &file.path)),
+            path: self.dataset.location().uri_of(&index.latents.path),
             problem: "some of its rows have no text".into(),
-            commit: commit.id.commit_key(),
+            commit: index.unit.commit_key(),
         }
     }
 }

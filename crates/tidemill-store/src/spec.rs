@@ -16,7 +16,7 @@ use crate::float8;
 use crate::layout::{DATASET, EMPTY_CAPTION, Split};
 
 /// The version of the format that this code writes and reads.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// What all shards of a dataset share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

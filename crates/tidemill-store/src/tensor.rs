@@ -13,9 +13,10 @@ use tidemill_io::{LocalFile, Location};
 use crate::block::{Block, Place};
 use crate::buffer::Pool;
 use crate::cache::Cache;
-use crate::commit::{BlockEntry, FileEntry, UnitId};
+use crate::commit::UnitId;
 use crate::error::{Error, Result};
 use crate::float8;
+use crate::index::BlockEntry;
 use crate::spec::Dtype;
 
 /// A row group elsewhere is read whole if at least this share of its rows is wanted.
@@ -42,7 +43,7 @@ pub enum Stored {
 pub struct LocalBlock {
     location: Location,
     unit: UnitId,
-    file: FileEntry,
+    path: String,
     entry: BlockEntry,
     width: usize,
     /// The file that has it, and nothing else, if it is cached.
@@ -90,9 +91,8 @@ impl<'a> Opened<'a> {
     fn here(place: Place<'a>, cached: Option<PathBuf>, block: Block) -> Self {
         let mut local = LocalBlock {
             location: place.location.clone(),
-            unit: place.unit.clone(),
-            // The other row groups are of no use here.
-            file: FileEntry { blocks: Vec::new(), ..place.file.clone() },
+            unit: place.unit,
+            path: place.path.to_owned(),
             entry: place.entry.clone(),
             width: place.width,
             cached,
@@ -221,7 +221,7 @@ impl LocalBlock {
     fn open_file(&self) -> tidemill_io::Result<LocalFile> {
         match &self.cached {
             Some(path) => LocalFile::open(path, path.display().to_string()),
-            None => self.location.open_local(&self.file.path),
+            None => self.location.open_local(&self.path),
         }
     }
 
@@ -232,7 +232,7 @@ impl LocalBlock {
     }
 
     fn place(&self) -> Place<'_> {
-        let Self { location, unit, file, entry, width, .. } = self;
-        Place { location, unit, file, entry, width: *width }
+        let Self { location, unit, path, entry, width, .. } = self;
+        Place { location, unit: *unit, path, entry, width: *width }
     }
 }

@@ -40,9 +40,12 @@ pub struct Damage {
 
 impl Dataset {
     /// Reads every file of the snapshot and compares it with its commit. `progress` is told the bytes done.
-    pub fn verify(&self, mut progress: impl FnMut(u64)) -> Verification {
+    ///
+    /// # Errors
+    /// If the snapshot itself cannot be read.
+    pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verification> {
         let mut result = Verification::default();
-        for commit in &self.manifest().commits {
+        for commit in &self.manifest()?.commits {
             for file in &commit.files {
                 if let Err(problem) = check(self.location(), file) {
                     let (path, commit) = (self.location().uri_of(&file.path), commit.id.commit_key());
@@ -53,7 +56,7 @@ impl Dataset {
                 progress(result.bytes);
             }
         }
-        result
+        Ok(result)
     }
 }
 

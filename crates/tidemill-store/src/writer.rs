@@ -15,7 +15,7 @@ use self::rows::UnitRows;
 use crate::commit::{Commit, UnitId, UnitKey};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::layout::{COMMITS, DATA};
+use crate::layout::COMMITS;
 use crate::manifest::Manifest;
 use crate::spec::{DatasetSpec, Header, mark};
 
@@ -103,7 +103,7 @@ impl Writer {
         let committed = self.committed()?;
         let units: BTreeSet<&UnitId> = plan.iter().filter(|unit| committed.contains(*unit)).collect();
         let manifest = Manifest::new(0, self.header.clone(), self.commits(units)?);
-        Dataset::new(self.location.clone(), manifest)
+        Dataset::preview(self.location.clone(), manifest)
     }
 
     /// The same writer, which takes good tensors from these units instead of those of the newest snapshot.
@@ -111,7 +111,7 @@ impl Writer {
     /// # Errors
     /// If the commits cannot be listed.
     pub fn with_earlier(&self, dataset: &Dataset) -> Result<Self> {
-        let earlier = Earlier::new(Some(dataset.manifest().clone()), &self.committed()?);
+        let earlier = Earlier::new(Some(dataset.manifest()?.clone()), &self.committed()?);
         Ok(Self { earlier: Arc::new(earlier), ..self.clone() })
     }
 
@@ -128,7 +128,7 @@ impl Writer {
     pub fn begin(&self, unit: &UnitKey) -> UnitWriter {
         let id = unit.id();
         let attempt = attempt_name();
-        let folder = format!("{DATA}/{id}/{attempt}");
+        let folder = id.folder(&attempt);
         let rows = UnitRows::new(&self.location, folder, self.spec(), self.earlier.find(unit));
         UnitWriter { location: self.location.clone(), id, unit: unit.clone(), attempt, rows }
     }

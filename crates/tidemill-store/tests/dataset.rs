@@ -12,6 +12,7 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::UInt64Type;
 use proptest::prelude::*;
 use support::*;
+use tidemill_store::commit::FileEntry;
 use tidemill_store::{
     Bucket, Dataset, Dtype, Error, Gc, Group, Manifest, Outcome, Split, TensorSpec, UnitKey, Writer,
 };
@@ -32,7 +33,7 @@ fn every_row_is_where_it_belongs() {
     assert_eq!(dataset.empty_caption(), tensor(0, "text", spec.text.bytes()));
 
     let ids = all_ids(&UNITS);
-    let totals = dataset.totals();
+    let totals = dataset.totals().unwrap();
     let statuses = tally(ids.iter().map(|id| (fate(*id).0, fate(*id).1)));
     let count = |status, reason| statuses.get(&(status, reason)).copied().unwrap_or(0) as u64;
     assert_eq!(totals.rows.read, ids.len() as u64);
@@ -75,7 +76,7 @@ proptest! {
         let dataset = open(folder.path());
         prop_assert_eq!(dataset.spec(), &spec);
         prop_assert_eq!(dataset.buckets(64).len(), 5);
-        prop_assert!(dataset.verify(|_| ()).damaged.is_empty());
+        prop_assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());
         for resolution in RESOLUTIONS {
             for (own, split) in dataset.buckets(resolution).into_iter().flat_map(|b| Split::ALL.map(|s| (b, s))) {
                 let belongs = |id: &u64| bucket(&spec, *id, resolution) == Some(own) && spec.split(*id) == split;
@@ -114,15 +115,18 @@ fn the_rows_tell_what_became_of_each() {
 fn blocks_of_one_number_hold_the_same_stretch_of_rows() {
     let folder = tempfile::tempdir().unwrap();
     let (_, manifest) = write_dataset(folder.path(), spec(64, 0.0), &UNITS);
+    let dataset = open(folder.path());
     for commit in &manifest.commits {
         let text = commit.file(Group::Text(Split::Train));
         let Some(text) = text else { continue };
-        let full = text.blocks.iter().rev().skip(1).all(|block| block.rows == 64);
-        assert!(full && text.blocks.iter().map(|b| b.number).eq(0..text.blocks.len() as u32));
+        let blocks = |file: &FileEntry| file.footer().blocks(dataset.location(), commit.id).unwrap();
+        let text = blocks(text);
+        let full = text.iter().rev().skip(1).all(|block| block.rows == 64);
+        assert!(full && text.iter().map(|b| b.number).eq(0..text.len() as u32));
         for resolution in RESOLUTIONS {
             let latents = commit.file(Group::Latents(Split::Train, Bucket::square(resolution)));
-            for block in latents.map_or(&[][..], |file| &file.blocks) {
-                assert!(block.rows <= text.blocks[block.number as usize].rows);
+            for block in latents.map(blocks).unwrap_or_default() {
+                assert!(block.rows <= text[block.number as usize].rows);
             }
         }
     }
@@ -166,8 +170,8 @@ fn of_racing_writers_one_commits() {
     });
     assert!(manifests.iter().all(|m| m.number == 1 && m.commits == [winners[0].commit().clone()]));
     let dataset = open(folder.path());
-    assert_eq!(dataset.totals().rows.read, 200);
-    assert!(dataset.verify(|_| ()).damaged.is_empty());
+    assert_eq!(dataset.totals().unwrap().rows.read, 200);
+    assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());
 }
 
 #[test]
@@ -191,7 +195,7 @@ fn a_rerun_does_only_what_is_missing() {
     let changed: BTreeSet<_> =
         before.commits.iter().zip(&after.commits).filter(|(a, b)| a != b).map(|(a, _)| &a.id).collect();
     assert_eq!(changed, BTreeSet::from([lost]));
-    assert_eq!(open(folder.path()).manifest().number, 2);
+    assert_eq!(open(folder.path()).number(), 2);
 }
 
 #[test]
@@ -201,15 +205,15 @@ fn the_snapshot_holds_what_the_plan_asks_for() {
     let fewer = writer.snapshot(&plan(&UNITS)[1..3]).unwrap();
     assert_eq!((fewer.number, fewer.commits.len()), (2, 2));
     let dataset = open(folder.path());
-    assert_eq!(dataset.totals().rows.read, 78);
-    assert_eq!(dataset.at(1).unwrap().totals().rows.read, 878);
+    assert_eq!(dataset.totals().unwrap().rows.read, 78);
+    assert_eq!(dataset.at(1).unwrap().totals().unwrap().rows.read, 878);
 }
 
 #[test]
 fn what_no_commit_names_is_not_there() {
     let folder = tempfile::tempdir().unwrap();
     let (writer, manifest) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
-    let totals = open(folder.path()).totals();
+    let totals = open(folder.path()).totals().unwrap();
     let mut attempt = writer.begin(&unit_key(9, 100));
     attempt.write(&batch(&sample_ids(9, 100), writer.spec())).unwrap();
     drop(attempt);
@@ -219,7 +223,10 @@ fn what_no_commit_names_is_not_there() {
     fs::copy(&winner, orphan.join("rows.parquet")).unwrap();
     assert_eq!(writer.snapshot(&plan(&UNITS)).unwrap().number, 1);
     let dataset = open(folder.path());
-    assert_eq!((dataset.totals(), dataset.verify(|_| ()).files), (totals.clone(), totals.files));
+    assert_eq!(
+        (dataset.totals().unwrap(), dataset.verify(|_| ()).unwrap().files),
+        (totals.clone(), totals.files)
+    );
 }
 
 fn flip(path: &Path, at: u64) {
@@ -234,12 +241,12 @@ fn a_flipped_byte_is_found_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let (_, manifest) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
     let dataset = open(folder.path());
-    assert!(dataset.verify(|_| ()).damaged.is_empty());
+    assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());
     for (commit, file) in manifest.commits.iter().flat_map(|c| c.files.iter().map(move |f| (c, f))) {
         let path = folder.path().join(&file.path);
         let at = hash(seed(), file.bytes);
         flip(&path, at);
-        let damaged = dataset.verify(|_| ()).damaged;
+        let damaged = dataset.verify(|_| ()).unwrap().damaged;
         assert_eq!(
             damaged.iter().map(|d| PathBuf::from(&d.path)).collect::<Vec<_>>(),
             std::slice::from_ref(&path)
@@ -253,9 +260,9 @@ fn a_flipped_byte_is_found_and_named() {
     let error = dataset.tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap_err();
     assert!(matches!(&error, Error::Corrupt { path, .. } if *path == text.to_str().unwrap()), "{error}");
     fs::remove_file(&text).unwrap();
-    assert!(dataset.verify(|_| ()).damaged[0].problem.contains("cannot read"));
+    assert!(dataset.verify(|_| ()).unwrap().damaged[0].problem.contains("cannot read"));
     fs::write(&text, b"PAR1").unwrap();
-    assert_eq!(dataset.verify(|_| ()).damaged.len(), 1);
+    assert_eq!(dataset.verify(|_| ()).unwrap().damaged.len(), 1);
 }
 
 #[test]
@@ -278,7 +285,7 @@ fn what_is_no_dataset_is_said_to_be_none() {
     write_unit(&writer, 0, 40, 40);
     let manifest = writer.snapshot(&plan(&[40])).unwrap();
     let dataset = Dataset::open(uri).unwrap();
-    assert_eq!(dataset.manifest(), &manifest);
+    assert_eq!(dataset.manifest().unwrap(), &manifest);
     let message = dataset.tensors(Split::Validation, Bucket::square(64), 1).unwrap_err().to_string();
     assert!(message.contains("no validation rows at resolution 64"), "{message}");
     let message = dataset.tensors(Split::Train, Bucket::square(96), 1).unwrap_err().to_string();
@@ -425,8 +432,8 @@ fn gc_removes_what_nobody_names_and_nothing_else() {
     assert!(folder.path().join("notes.txt").exists());
     assert!(writer.committed().unwrap().contains(&later.id));
     let dataset = open(folder.path());
-    assert_eq!(dataset.totals().rows.read, 78);
-    assert!(dataset.verify(|_| ()).damaged.is_empty());
+    assert_eq!(dataset.totals().unwrap().rows.read, 78);
+    assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());
     // Units left behind by settings that are no longer in use do go.
     let kept: Vec<_> = first.commits.iter().filter(|c| writer.committed().unwrap().contains(&c.id)).collect();
     assert_eq!(

@@ -29,7 +29,7 @@ fn read_with_other_tools(text: TensorSpec) {
     let spec = DatasetSpec { text, ..bucketed(spec(32, 0.2)) };
     write_dataset(&root, spec, &[150, 3, 220 + seed() % 50]);
     let dataset = open(&root);
-    let totals = dataset.totals();
+    let totals = dataset.totals().unwrap();
     let mut expected = serde_json::json!({ "rows": totals.rows, "tensors": {} });
     for split in Split::ALL {
         for bucket in dataset.spec().latents.keys().filter(|bucket| dataset.rows(split, **bucket) > 0) {

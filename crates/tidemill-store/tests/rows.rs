@@ -97,7 +97,7 @@ fn the_mask_depends_on_the_rows_alone() {
     let masks = folders.iter().zip([[0, 1, 2], [2, 0, 1]]).map(|(folder, order)| {
         let dataset = write(folder.path(), &order, true);
         let rows = read_rows(&dataset).unwrap();
-        assert_eq!(rows.len() as u64, dataset.totals().rows.kept);
+        assert_eq!(rows.len() as u64, dataset.totals().unwrap().rows.kept);
         let mask = Mask::write(&dataset, &config, config.plan(rows)).unwrap();
         assert_eq!(Mask::read(dataset.location(), &mask.path).unwrap(), mask);
         // Once more is no change.

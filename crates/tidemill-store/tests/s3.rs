@@ -55,8 +55,8 @@ fn racing_writers_in_a_bucket_make_the_dataset_of_one_writer() {
     assert_eq!(manifest.digest(), alone.digest());
 
     let (remote, local) = (open(uri), open(folder.path()));
-    assert_eq!(remote.totals(), local.totals());
-    assert_eq!(remote.verify(|_| {}).damaged, []);
+    assert_eq!(remote.totals().unwrap(), local.totals().unwrap());
+    assert_eq!(remote.verify(|_| {}).unwrap().damaged, []);
     let tensors = remote.tensors(Split::Train, Bucket::square(64), 1000).unwrap();
     assert_eq!(tensors, local.tensors(Split::Train, Bucket::square(64), 1000).unwrap());
     check_tensors(remote.spec(), Bucket::square(64), &tensors.sample_ids, &tensors.latents, &tensors.text);

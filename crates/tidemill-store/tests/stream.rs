@@ -197,7 +197,8 @@ fn damaged(folder: &Path) -> (u64, PathBuf) {
     let file = manifest.commits[0].files.iter().find(|file| file.group.to_string() == "latents-64").unwrap();
     let path = folder.join(&file.path);
     let mut bytes = std::fs::read(&path).unwrap();
-    let block = file.blocks.last().unwrap();
+    let blocks = file.footer().blocks(open(folder).location(), manifest.commits[0].id).unwrap();
+    let block = blocks.last().unwrap();
     bytes[(block.offset + block.bytes) as usize - 1] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     (*last.last().unwrap(), path)

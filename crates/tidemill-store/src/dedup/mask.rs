@@ -36,7 +36,7 @@ pub struct Mask {
 /// # Errors
 /// [`Error::Config`] if the rows have no hashes; a file that cannot be read.
 pub fn read_rows(dataset: &Dataset) -> Result<Vec<Row>> {
-    let mut rows = Vec::with_capacity(usize::try_from(dataset.totals().rows.kept).unwrap_or(0));
+    let mut rows = Vec::with_capacity(usize::try_from(dataset.totals()?.rows.kept).unwrap_or(0));
     for batch in dataset.read_rows(&COLUMNS) {
         let batch = batch?;
         let columns = Columns::of(&batch).ok_or_else(|| Error::Config {

@@ -78,7 +78,7 @@ impl Export<'_> {
             fixed.into_iter().chain(sides).chain([Column::new("sample_id", "uint64")]).chain(tensors);
         let mut writer = MdsWriter::create(Location::open(to)?, columns.collect(), self.options)?;
         let (mut samples, pool) = (0, Pool::new(POOLED));
-        for commit in &dataset.manifest().commits {
+        for commit in &dataset.manifest()?.commits {
             self.unit(dataset, commit, &pool, &mut writer, &mut |rows| {
                 samples += rows;
                 progress(rows);
@@ -103,19 +103,25 @@ impl Export<'_> {
             return Ok(());
         };
         let rows = Rows::new(&read_rows_file(location, rows)?)?;
-        let unit = &commit.id;
-        for entry in &file.blocks {
-            let text = Place { location, unit, file, entry, width: spec.text.bytes() };
+        let unit = commit.id;
+        let latents_files = spec.latents.iter().map(|(bucket, form)| {
+            let file = commit.file(Group::Latents(self.split, *bucket));
+            let blocks = file.map(|file| file.footer().blocks(location, unit)).transpose()?;
+            Ok((bucket.resolution, form.bytes(), file.zip(blocks)))
+        });
+        let latents_files = latents_files.collect::<Result<Vec<_>>>()?;
+        for entry in &file.footer().blocks(location, unit)? {
+            let text = Place { location, unit, path: &file.path, entry, width: spec.text.bytes() };
             let (text, texts) = text.read_all(pool)?;
             let texts = texts.into_iter().map(|text| Tensor::new(Stored::Memory(text), spec.text.dtype));
             let texts = texts.map(|text| text.to_vec()).collect::<Result<Vec<_>>>()?;
-            let latents = spec.latents.iter().map(|(bucket, form)| {
-                let file = commit.file(Group::Latents(self.split, *bucket));
-                let entry = file.and_then(|f| Some((f, f.blocks.iter().find(|b| b.number == entry.number)?)));
-                let block = entry.map(|(file, entry)| {
-                    Place { location, unit, file, entry, width: form.bytes() }.read_all(pool)
+            let latents = latents_files.iter().map(|(resolution, width, file)| {
+                let block = file.as_ref().and_then(|(file, blocks)| {
+                    let entry = blocks.iter().find(|b| b.number == entry.number)?;
+                    let place = Place { location, unit, path: &file.path, entry, width: *width };
+                    Some(place.read_all(pool))
                 });
-                Ok((latents_column(bucket.resolution), block.transpose()?))
+                Ok((latents_column(*resolution), block.transpose()?))
             });
             let latents = latents.collect::<Result<Vec<(String, Option<(Block, Vec<Bytes>)>)>>>()?;
             for ((row, sample_id), text) in text.rows.iter().zip(&text.sample_ids).zip(&texts) {
@@ -181,7 +187,7 @@ impl Export<'_> {
             return fail("latents", problem);
         }
         let text = Group::Text(self.split);
-        if dataset.manifest().commits.iter().all(|commit| commit.rows(text) == 0) {
+        if dataset.units().rows(text).all(|rows| rows == 0) {
             return fail("split", format!("{uri} has no {} rows", self.split.name()));
         }
         if !(self.scaled_by.is_finite() && self.scaled_by > 0.0) {

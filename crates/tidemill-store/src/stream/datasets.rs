@@ -106,9 +106,9 @@ pub fn at_snapshots(datasets: &Datasets, state: &StreamState) -> Result<Datasets
 
 /// The snapshots of datasets.
 pub fn snapshots(datasets: &Datasets) -> BTreeMap<String, Snapshot> {
-    let snapshot = |dataset: &Dataset| {
-        let manifest = dataset.manifest();
-        Snapshot { manifest: manifest.number, digest: manifest.digest() }
+    let snapshot = |dataset: &Dataset| Snapshot {
+        manifest: dataset.number(),
+        digest: dataset.manifest_digest().to_owned(),
     };
     datasets.iter().map(|(name, dataset)| (name.clone(), snapshot(dataset))).collect()
 }

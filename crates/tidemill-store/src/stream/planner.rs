@@ -140,15 +140,14 @@ impl Sequence {
         let epoch = u32::try_from(now.open.window.epoch).unwrap_or(u32::MAX);
         // Which of the task's slots a block is.
         let mut slots: HashMap<u32, u32> = HashMap::new();
-        // Rows to be read by themselves, by row group.
-        let mut single: BTreeMap<(usize, usize), Vec<(usize, u32)>> = BTreeMap::new();
+        // Rows to be read by themselves: those of a shard that are near each other, which is often a row group.
+        let mut single: BTreeMap<(usize, u64), Vec<(u64, u32)>> = BTreeMap::new();
+        let near = u64::from(self.order.index().block_rows());
         for (place, PlannedRow { place: at, .. }) in rows {
             if first || !seat.owns(&now.open, at.slot) {
                 let (shard, row) =
                     self.order.index().locate(now.open.blocks[at.slot as usize], at.row.into());
-                for stretch in self.shards.stretches(shard, &(row..row + 1)) {
-                    single.entry((shard, stretch.block)).or_default().push((stretch.rows.start, *place));
-                }
+                single.entry((shard, row / near)).or_default().push((row, *place));
                 continue;
             }
             let slot = *slots.entry(at.slot).or_insert_with(|| {
@@ -157,9 +156,9 @@ impl Sequence {
             });
             task.rows.push(TaskRow { place: *place, epoch, slot, row: at.row });
         }
-        for ((shard, block), mut wanted) in single {
+        for ((shard, _), mut wanted) in single {
             wanted.sort_unstable();
-            let mut rows: Vec<usize> = wanted.iter().map(|(row, _)| *row).collect();
+            let mut rows: Vec<u64> = wanted.iter().map(|(row, _)| *row).collect();
             // A batch that is larger than an epoch has a row several times.
             rows.dedup();
             let slot = task.slots.len() as u32;
@@ -170,7 +169,7 @@ impl Sequence {
                 slot,
                 row: at(*row),
             }));
-            let wanted = Slot::new(&self.shards, Wanted::Places { shard, block, rows });
+            let wanted = Slot::new(&self.shards, Wanted::Places { shard, rows });
             reads.rows.push(wanted.clone());
             task.slots.push(wanted);
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::blocks::Piece;
 use crate::error::Result;
-use crate::shards::{Row, Shards, Stretch};
+use crate::shards::{Row, Shards};
 
 /// Some rows of a bucket's shards, on their way or in memory.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ pub struct Slot {
 pub enum Wanted {
     /// All of some pieces.
     Pieces(Vec<Piece>),
-    /// Those of a shard's row group at some places in it, ascending.
-    Places { shard: usize, block: usize, rows: Vec<usize> },
+    /// Those of a shard at some places in it, ascending.
+    Places { shard: usize, rows: Vec<u64> },
 }
 
 impl Slot {
@@ -53,13 +53,11 @@ impl Slot {
 
     fn fetch(&self) -> Result<Vec<Row>> {
         match &self.rows {
-            Wanted::Places { shard, block, rows } => self.shards.read(*shard, *block, rows),
+            Wanted::Places { shard, rows } => self.shards.read(*shard, rows),
             Wanted::Pieces(pieces) => {
-                let stretches =
-                    pieces.iter().flat_map(|piece| self.shards.stretches(piece.shard, &piece.rows));
                 let mut all = Vec::new();
-                for Stretch { shard, block, rows } in stretches {
-                    all.extend(self.shards.read(shard, block, &rows.collect::<Vec<_>>())?);
+                for Piece { shard, rows } in pieces {
+                    all.extend(self.shards.read(*shard, &rows.clone().collect::<Vec<_>>())?);
                 }
                 Ok(all)
             }

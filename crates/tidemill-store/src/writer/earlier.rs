@@ -12,6 +12,7 @@ use crate::block::{Block, Place};
 use crate::buffer::Pool;
 use crate::commit::{Commit, FileEntry, UnitId, UnitKey};
 use crate::error::Result;
+use crate::index::{BlockEntry, Footer};
 use crate::layout::{Group, Split};
 use crate::manifest::Manifest;
 use crate::rows::read_rows_file;
@@ -75,7 +76,9 @@ pub struct EarlierColumn {
 struct Cursor {
     location: Location,
     unit: UnitId,
-    file: FileEntry,
+    footer: Footer,
+    /// The file's row groups, once they are known.
+    blocks: Option<Vec<BlockEntry>>,
     width: usize,
     pool: Arc<Pool>,
     /// The block in memory, and which it is.
@@ -90,8 +93,9 @@ impl EarlierColumn {
         let files = own.into_iter().chain(others).filter_map(|split| commit.file(group.in_split(split)));
         let cursor = |file: &FileEntry| Cursor {
             location: location.clone(),
-            unit: commit.id.clone(),
-            file: file.clone(),
+            unit: commit.id,
+            footer: file.footer(),
+            blocks: None,
             width: spec.bytes(),
             pool: Pool::new(1),
             block: None,
@@ -113,6 +117,9 @@ impl EarlierColumn {
 impl Cursor {
     /// Goes on to the block that may have the row; gives its tensor there.
     fn find(&mut self, row: u32) -> Result<Option<Bytes>> {
+        if self.blocks.is_none() {
+            self.blocks = Some(self.footer.blocks(&self.location, self.unit)?);
+        }
         loop {
             if let Some((number, block)) = &self.block
                 && block.rows.last().is_some_and(|last| *last >= row)
@@ -127,7 +134,8 @@ impl Cursor {
     }
 
     fn place(&self, block: usize) -> Option<Place<'_>> {
-        let Self { location, unit, file, width, .. } = self;
-        Some(Place { location, unit, file, entry: file.blocks.get(block)?, width: *width })
+        let Self { location, unit, footer, width, .. } = self;
+        let entry = self.blocks.as_ref()?.get(block)?;
+        Some(Place { location, unit: *unit, path: &footer.path, entry, width: *width })
     }
 }

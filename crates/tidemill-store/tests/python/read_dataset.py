@@ -72,6 +72,7 @@ for group, ids in expected["tensors"].items():
 for unit in units:
     for file in unit["files"]:
         if file["group"] != "rows":
+            assert (root / file["path"]).stat().st_size == file["bytes"]
             direct = recipe["tensors_by_offset"](root, spec, file)
             parquet = recipe["tensors"](root, [unit], file["group"])
             assert direct.keys() == parquet.keys()

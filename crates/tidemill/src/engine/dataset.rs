@@ -86,7 +86,7 @@ impl DatasetSink {
             let samples: Vec<u64> =
                 ids.values().iter().copied().filter(|id| reasons.contains_key(id)).collect();
             if !samples.is_empty() {
-                left_out.entry(unit.id.clone()).or_default().extend(samples);
+                left_out.entry(unit.id).or_default().extend(samples);
             }
         }
         left_out.values_mut().for_each(|samples| samples.sort_unstable());

@@ -39,7 +39,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         .say(format!("{kept} rows: {exact} exact and {near} near duplicates, {} stay", kept - exact - near));
     reporter.say(format!("mask in {}", dataset.location().uri_of(&mask.path)));
     Ok(json!({
-        "verb": "dedup", "dataset": run.dataset(), "snapshot": dataset.manifest().number, "mask": mask.path,
+        "verb": "dedup", "dataset": run.dataset(), "snapshot": dataset.number(), "mask": mask.path,
         "rows": kept, "exact": exact, "near": near,
     }))
 }

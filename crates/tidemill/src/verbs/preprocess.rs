@@ -192,7 +192,7 @@ fn rows(units: &[InputUnit]) -> Option<u64> {
 }
 
 fn report(run: &Run, units: usize, done: &Done, reporter: &Reporter) -> Result<Value> {
-    let totals = Dataset::open(&run.dataset())?.totals();
+    let totals = Dataset::open(&run.dataset())?.totals()?;
     let counts = &totals.rows;
     let (rejected, quarantined) = (counts.total_rejected(), counts.total_quarantined());
     // The pass that leaves out duplicates only copies what the first one has done.

@@ -87,10 +87,10 @@ device = "cpu"
 /// Digest of what the dataset of a run's output holds, with the counts checked and every checksum verified.
 pub fn digest(output: &str, rows: usize) -> String {
     let dataset = Dataset::open(&format!("{output}/dataset")).unwrap();
-    let counts = dataset.totals().rows;
+    let counts = dataset.totals().unwrap().rows;
     assert_eq!(counts.read, rows as u64);
-    assert!(counts.add_up() && dataset.verify(|_| ()).damaged.is_empty());
-    dataset.manifest().digest()
+    assert!(counts.add_up() && dataset.verify(|_| ()).unwrap().damaged.is_empty());
+    dataset.manifest_digest().to_owned()
 }
 
 /// The unit's name of each commit in a dataset's folder.

@@ -45,7 +45,7 @@ fn duplicates_are_left_out_and_counted() {
     );
 
     let dataset = Dataset::open(folder.path().join("deduplicated/dataset").to_str().unwrap()).unwrap();
-    assert!(dataset.verify(|_| ()).damaged.is_empty());
+    assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());
     let mut seen = HashSet::new();
     for batch in dataset.read_rows(&["sha256", "status", "sample_id"]) {
         let batch = batch.unwrap();

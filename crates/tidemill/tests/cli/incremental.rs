@@ -34,7 +34,7 @@ type Content = (BTreeMap<u64, (String, Option<String>, Option<String>)>, BTreeMa
 
 fn content(folder: &Path, output: &str) -> Content {
     let dataset = Dataset::open(folder.join(output).join("dataset").to_str().unwrap()).unwrap();
-    assert!(dataset.verify(|_| ()).damaged.is_empty());
+    assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());
     let mut rows = BTreeMap::new();
     for batch in dataset.read_rows(&["sample_id", "status", "reason", "caption"]) {
         let batch = batch.unwrap();

@@ -51,7 +51,7 @@ fn latents_go_to_mds_and_come_back() {
     let export = ["export", &run, "--to", &path("mds"), "--latents", "sample", "--seed", "7"];
     let export = [&export[..], &["--scaled-by", FACTOR, "--zstd", "3", "--shard-size", "60 KB"]].concat();
     let (code, exported) = mds(&export);
-    let kept = original.totals().rows.kept;
+    let kept = original.totals().unwrap().rows.kept;
     assert_eq!((code, &exported["exported"]["samples"]), (0, &Value::from(kept)), "{exported}");
     let (code, error) = mds(&export);
     assert_eq!(code, 2, "a finished folder is not written over: {error}");
@@ -71,9 +71,9 @@ fn latents_go_to_mds_and_come_back() {
         "{results:?}"
     );
     let imported = Dataset::open(&path("imported")).unwrap();
-    assert!(imported.verify(|_| ()).damaged.is_empty());
-    assert_eq!(imported.totals().units, exported["exported"]["shards"]);
-    assert!(imported.totals().units > 3);
+    assert!(imported.verify(|_| ()).unwrap().damaged.is_empty());
+    assert_eq!(imported.totals().unwrap().units, exported["exported"]["shards"]);
+    assert!(imported.totals().unwrap().units > 3);
     check(&original, &imported);
 
     let commits = Path::new(&path("imported")).join("commits");

@@ -72,7 +72,7 @@ fn every_kept_row_is_in_one_bucket_of_a_resolution() {
     let rows: Vec<u64> = buckets.iter().map(|bucket| dataset.rows(Split::Train, *bucket)).collect();
     assert_eq!(rows.iter().sum::<u64>(), result["rows"]["kept"].as_u64().unwrap(), "{buckets:?} {rows:?}");
     assert!(rows.iter().filter(|rows| **rows > 0).count() > 1, "{buckets:?} {rows:?}");
-    assert!(dataset.verify(|_| ()).damaged.is_empty());
+    assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());
 }
 
 #[test]

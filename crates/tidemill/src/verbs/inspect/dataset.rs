@@ -24,7 +24,7 @@ pub fn inspect(
     reporter: &Reporter,
 ) -> Result<Value> {
     let dataset = Dataset::open(uri)?;
-    report(uri, &dataset, reporter);
+    report(uri, &dataset, reporter)?;
     let rounding = dataset.rounding(if args.verify { usize::MAX } else { ROUNDED_ROW_GROUPS })?;
     if let Some(Rounding { rows, mean, worst }) = rounding {
         let (mean, worst) = (100.0 * mean, 100.0 * worst);
@@ -36,11 +36,11 @@ pub fn inspect(
         reporter.say(format!("of the first {} kept rows:", statistics.rows));
     }
     statistics.bars().iter().for_each(|line| reporter.say(line));
-    let totals = dataset.totals();
+    let totals = dataset.totals()?;
     let rows = &totals.rows;
     let mut result = json!({
-        "verb": "inspect", "kind": "dataset", "path": uri, "snapshot": dataset.manifest().number,
-        "digest": dataset.manifest().digest(), "totals": totals, "spec": dataset.spec(),
+        "verb": "inspect", "kind": "dataset", "path": uri, "snapshot": dataset.number(),
+        "digest": dataset.manifest_digest(), "totals": totals, "spec": dataset.spec(),
         "rows": {
             "read": rows.read, "kept": rows.kept, "rejected": rows.total_rejected(),
             "quarantined": rows.total_quarantined(),
@@ -66,13 +66,14 @@ pub fn inspect(
 
 /// Compares every file with its commit.
 fn verify(dataset: &Dataset, reporter: &Reporter) -> Result<Verification> {
-    let progress = reporter.progress("verify", "bytes", dataset.totals().bytes);
+    let progress = reporter.progress("verify", "bytes", dataset.totals()?.bytes);
     let mut done = 0;
     let found = dataset.verify(|bytes| {
         progress.add(bytes - done);
         done = bytes;
     });
     progress.finish();
+    let found = found?;
     if found.damaged.is_empty() {
         reporter.say(format!("  {} files, {} bytes: all as committed", found.files, found.bytes));
         return Ok(found);
@@ -87,12 +88,12 @@ fn verify(dataset: &Dataset, reporter: &Reporter) -> Result<Verification> {
     })
 }
 
-fn report(uri: &str, dataset: &Dataset, reporter: &Reporter) {
-    let (totals, spec) = (dataset.totals(), dataset.spec());
+fn report(uri: &str, dataset: &Dataset, reporter: &Reporter) -> Result<()> {
+    let (totals, spec) = (dataset.totals()?, dataset.spec());
     let rows = &totals.rows;
     reporter.say(format!(
         "{uri}: latent dataset, snapshot {}, {} units, {} files, {:.1} MB",
-        dataset.manifest().number,
+        dataset.number(),
         totals.units,
         totals.files,
         totals.bytes as f64 / 1e6
@@ -116,6 +117,7 @@ fn report(uri: &str, dataset: &Dataset, reporter: &Reporter) {
         ));
     }
     reporter.say(format!("  text: {} {:?}", spec.text.dtype, spec.text.shape));
+    Ok(())
 }
 
 /// Of the kept rows, from the first on.

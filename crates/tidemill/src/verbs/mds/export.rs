@@ -77,7 +77,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         scaled_by: args.scaled_by,
         options: WriteOptions { zstd: args.zstd, size_limit },
     };
-    let progress = reporter.progress("export", "rows", dataset.totals().rows.kept);
+    let progress = reporter.progress("export", "rows", dataset.totals()?.rows.kept);
     let exported = export.run(&dataset, &args.to, |rows| progress.add(rows));
     progress.finish();
     let exported = exported?;

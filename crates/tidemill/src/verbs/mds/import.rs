@@ -207,7 +207,7 @@ fn report(
     done: &Done,
     reporter: &Reporter,
 ) -> Result<Value> {
-    let totals = Dataset::open(&args.to)?.totals();
+    let totals = Dataset::open(&args.to)?.totals()?;
     let (counts, rejected) = (&totals.rows, totals.rows.total_rejected());
     let quarantined = counts.total_quarantined();
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
