@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 from itertools import islice
 
 import numpy as np
@@ -127,6 +129,29 @@ def test_ranks_share_each_batch_and_any_number_of_them_goes_on(stream):
         assert rows == list(enumerate(whole[number][0]))
     state = json.loads(json.dumps(ranks[2].state_dict()))
     assert same(take(stream(state=state), 7), whole[5:])
+
+
+READER = """
+import json, sys, tidemill
+state = json.loads(sys.argv[2])
+settings = {"resolution": 64, "global_batch": 16, "shuffle_window": 2, "prefetch": 8}
+stream = tidemill.Stream(sys.argv[1], **settings, state=state)
+for batch in stream:
+    print(json.dumps([batch.sample_ids, stream.state_dict()]), flush=True)
+"""
+
+
+def test_no_sample_is_lost_with_a_process_that_is_killed(dataset, stream, rng):
+    expected = [ids for ids, _ in take(stream(), 40)]
+    seen, state = [], None
+    while len(seen) < 40:
+        command = [sys.executable, "-c", READER, str(dataset), json.dumps(state)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            for _ in range(rng.randrange(1, 15)):
+                ids, state = json.loads(process.stdout.readline())
+                seen.append(ids)
+            process.kill()
+    assert seen[:40] == expected
 
 
 def test_a_phase_may_change_the_batch(stream):

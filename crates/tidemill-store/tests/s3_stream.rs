@@ -24,17 +24,29 @@ fn large(row_group_rows: u32) -> DatasetSpec {
 
 /// The same dataset in a folder and in a bucket.
 fn datasets(server: &S3Server, folder: &Path, bucket: &str, units: &[u64]) -> [Dataset; 2] {
+    in_bucket(server, folder, bucket, "d", large(32), units)
+}
+
+/// The same under a name.
+fn in_bucket(
+    server: &S3Server,
+    folder: &Path,
+    bucket: &str,
+    name: &str,
+    spec: DatasetSpec,
+    units: &[u64],
+) -> [Dataset; 2] {
     let settings = server.settings();
     let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let (first_pause, longest_pause) = (Duration::from_millis(1), Duration::from_millis(5));
     let uri = format!("s3://{bucket}");
     store::connect(&uri, &settings, Limits { first_pause, longest_pause, ..Limits::default() }).unwrap();
-    write_dataset(folder, large(32), units);
+    write_dataset(folder, spec, units);
     for file in files(folder) {
-        let key = format!("d/{}", file.strip_prefix(folder).unwrap().display());
+        let key = format!("{name}/{}", file.strip_prefix(folder).unwrap().display());
         server.put(bucket, &key, fs::read(&file).unwrap());
     }
-    [open(folder), open(Path::new(&format!("{uri}/d")))]
+    [open(folder), open(Path::new(&format!("{uri}/{name}")))]
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -166,6 +178,41 @@ fn reads_until_it_is_killed() {
     loop {
         take(&dataset, 16, Reading { cache: Some(cache.clone()), ..Reading::default() }, 60);
     }
+}
+
+/// What a process of the next test does: it reads two epochs and says how much memory it has had. In any other process,
+/// nothing.
+#[test]
+fn reads_two_epochs() {
+    let Ok(uri) = std::env::var(CHILD[1]) else { return };
+    let mut stream = Stream::open(&only(&Dataset::open(&uri).unwrap()), config(16), Reading::default(), None);
+    let stream = stream.as_mut().unwrap();
+    (0..2 * stream.rows() / 16).for_each(|_| drop(stream.next_batch().unwrap()));
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    println!("\n{{\"peak_kb\": {}}}", peak.split_whitespace().nth(1).unwrap());
+}
+
+#[test]
+fn memory_does_not_grow_with_the_dataset() {
+    let (server, folder) = (S3Server::start(&["memory"]), tempfile::tempdir().unwrap());
+    let peak = |name: &str, units: &[u64]| -> u64 {
+        let server_folder = folder.path().join(name);
+        let [_, remote] = in_bucket(&server, &server_folder, "memory", name, large(256), units);
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "reads_two_epochs", "--nocapture"])
+            .envs(server.settings())
+            .env(CHILD[1], remote.location().uri())
+            .output()
+            .unwrap();
+        let output = String::from_utf8_lossy(&child.stdout);
+        let line = output.lines().find(|line| line.starts_with('{')).unwrap();
+        serde_json::from_str::<std::collections::HashMap<String, u64>>(line).unwrap()["peak_kb"]
+    };
+    let (few, many) = (peak("few", &[4000; 2]), peak("many", &[4000; 8]));
+    println!("{few} kB for 8,000 rows, {many} kB for 32,000");
+    // Two windows of four blocks of 256 rows are some 16 MB, and all tensors of the second dataset some 190 MB.
+    assert!(many < few + (60 << 10), "{few} kB, {many} kB");
 }
 
 /// Bytes of a cache that is too small for all row groups, so that files come and go.

@@ -22,6 +22,12 @@ pub enum Unreadable {
     Skip,
 }
 
+/// Reasons that are told apart, for each row may have one of its own.
+const MOST_REASONS: usize = 1000;
+
+/// What the others are counted under.
+const OTHER_REASONS: &str = "other reasons";
+
 /// Rows that were left out because they could not be read, by why.
 pub type Skipped = BTreeMap<String, u64>;
 
@@ -82,7 +88,9 @@ impl Gatherer {
             return Err(error);
         }
         let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
-        *skipped.entry(error.to_string()).or_default() += rows as u64;
+        let why = error.to_string();
+        let room = skipped.len() < MOST_REASONS || skipped.contains_key(&why);
+        *skipped.entry(if room { why } else { OTHER_REASONS.into() }).or_default() += rows as u64;
         Ok(())
     }
 }
