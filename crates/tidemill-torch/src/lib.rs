@@ -4,6 +4,7 @@
 //! into [`Error`].
 
 mod adamw;
+mod bytes;
 mod collectives;
 mod cuda;
 mod ffi;
@@ -11,6 +12,7 @@ mod grad;
 mod guard;
 
 pub use adamw::{AdamW, fused_adamw};
+pub use bytes::tensor_of;
 pub use collectives::{Group, Pending, ReduceOp};
 pub use cuda::load_cuda;
 pub use grad::set_grad;
