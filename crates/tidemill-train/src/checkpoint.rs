@@ -5,6 +5,7 @@
 //! ```text
 //! <uri>/step-00001000/rank-0-of-1-<attempt>.safetensors    <buffer>.<parameter>, f32
 //! <uri>/step-00001000/commit.json                          [`Commit`]
+//! <uri>/run.json                                           what the run is made of, for people
 //! ```
 
 use crate::Error;
@@ -60,6 +61,56 @@ struct Shard {
 
 const FORMAT: u32 = 1;
 
+/// The key of the object that says what run the checkpoints are of.
+const RUN: &str = "run.json";
+
+/// A copy of a run's state in memory of the host.
+pub struct Snapshot {
+    progress: Progress,
+    /// Whether there are averaged weights.
+    ema: bool,
+    /// Name, shape and f32 values of each tensor.
+    tensors: Vec<(String, Vec<usize>, Vec<u8>)>,
+}
+
+impl Snapshot {
+    /// Copies the state after `progress.step`; waits for the device.
+    ///
+    /// # Errors
+    /// If memory does not suffice.
+    pub fn take(optimizer: &Optimizer, progress: &Progress) -> Result<Self, Error> {
+        let state = optimizer.state();
+        let ema = state.iter().any(|(name, _)| name.starts_with("ema."));
+        let copy = |(name, tensor): (String, Tensor)| {
+            let bytes = tidemill_torch::guard(|| {
+                let flat = tensor.to_device(tch::Device::Cpu).contiguous();
+                let mut bytes = vec![0u8; flat.numel() * 4];
+                flat.copy_data_u8(&mut bytes, flat.numel());
+                bytes
+            })?;
+            let shape = tensor.size().iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect();
+            Ok((name, shape, bytes))
+        };
+        let tensors = state.into_iter().map(copy).collect::<Result<_, Error>>()?;
+        Ok(Self { progress: progress.clone(), ema, tensors })
+    }
+
+    /// The step it was taken after.
+    pub fn step(&self) -> u64 {
+        self.progress.step
+    }
+
+    /// As safetensors.
+    fn serialize(&self) -> Result<Vec<u8>, String> {
+        let views = self.tensors.iter().map(|(name, shape, bytes)| {
+            let view = TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|e| e.to_string())?;
+            Ok((name.as_str(), view))
+        });
+        let views = views.collect::<Result<Vec<_>, String>>()?;
+        safetensors::serialize(views, None).map_err(|e| e.to_string())
+    }
+}
+
 /// The checkpoints of one run.
 pub struct Checkpoints {
     location: Location,
@@ -79,26 +130,31 @@ impl Checkpoints {
         Ok(Self { location, path: uri.into(), keep: config.keep.max(1) })
     }
 
-    /// Saves and commits the state after `progress.step`; then removes the oldest beyond `keep`.
+    /// Makes sure that checkpoints can be written, and leaves word of what run they are of.
     ///
     /// # Errors
     /// If the store cannot be written.
-    pub fn save(&self, optimizer: &Optimizer, progress: &Progress) -> Result<(), Error> {
+    pub fn prepare(&self, identity: &serde_json::Value) -> Result<(), Error> {
+        let text = serde_json::to_vec_pretty(identity).map_err(|e| self.error(RUN, e.to_string()))?;
+        Ok(self.location.put(RUN, text.into())?)
+    }
+
+    /// Saves and commits a state; then removes the oldest beyond `keep`.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub fn save(&self, snapshot: &Snapshot) -> Result<(), Error> {
+        let progress = &snapshot.progress;
         let folder = folder(progress.step);
         if self.steps()?.contains(&progress.step) {
             return Ok(());
         }
-        let state = optimizer.state();
-        let bytes = serialize(&state).map_err(|m| self.error(&folder, m))?;
+        let bytes = snapshot.serialize().map_err(|m| self.error(&folder, m))?;
         let file = format!("{folder}/rank-0-of-1-{}.safetensors", attempt());
         let shard = Shard { file: file.clone(), bytes: bytes.len(), crc32c: crc32c::crc32c(&bytes) };
         self.location.put(&file, bytes.into())?;
-        let commit = Commit {
-            format: FORMAT,
-            progress: progress.clone(),
-            ema: state.iter().any(|(name, _)| name.starts_with("ema.")),
-            shards: vec![shard],
-        };
+        let commit =
+            Commit { format: FORMAT, progress: progress.clone(), ema: snapshot.ema, shards: vec![shard] };
         let text = serde_json::to_vec_pretty(&commit).map_err(|e| self.error(&folder, e.to_string()))?;
         self.location.put_if_absent(&commit_key(progress.step), text.into())?;
         self.retain()
@@ -270,26 +326,6 @@ fn committed_step(key: &str) -> Option<u64> {
 fn attempt() -> String {
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
     format!("{:x}-{:x}", std::process::id(), nanos)
-}
-
-fn serialize(tensors: &[(String, Tensor)]) -> Result<Vec<u8>, String> {
-    let mut data = Vec::with_capacity(tensors.len());
-    for (name, tensor) in tensors {
-        let bytes = tidemill_torch::guard(|| {
-            let flat = tensor.to_device(tch::Device::Cpu).contiguous();
-            let mut bytes = vec![0u8; flat.numel() * 4];
-            flat.copy_data_u8(&mut bytes, flat.numel());
-            bytes
-        });
-        let shape = tensor.size().iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect::<Vec<_>>();
-        data.push((name, shape, bytes.map_err(|e| e.to_string())?));
-    }
-    let views = data.iter().map(|(name, shape, bytes)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|e| e.to_string())?;
-        Ok((name.as_str(), view))
-    });
-    let views = views.collect::<Result<Vec<_>, String>>()?;
-    safetensors::serialize(views, None).map_err(|e| e.to_string())
 }
 
 fn tensor(view: &TensorView) -> Result<Tensor, Error> {

@@ -7,7 +7,7 @@ use tidemill_store::stream::Datasets;
 use tidemill_store::{Bucket, DatasetSpec, Dtype, Split};
 
 use crate::Error;
-use crate::trainer::Job;
+use crate::job::Job;
 
 /// What the datasets share: those that can be mixed have the same models and forms. The buckets are those of all.
 pub(crate) fn shared_spec(datasets: &Datasets) -> Result<DatasetSpec, Error> {
@@ -60,7 +60,7 @@ fn check_text(job: &Job, spec: &DatasetSpec) -> Result<(), Error> {
             let problem = "it holds token ids, and there is no text encoder to encode them with";
             return Err(Error::Dataset(problem.into()));
         }
-        (Dtype::I32, Some(encoder)) => ("the text encoder's embeddings", encoder.config().hidden_size),
+        (Dtype::I32, Some(encoder)) => ("the text encoder's embeddings", encoder.model.config().hidden_size),
         _ => ("text embeddings", i64::from(spec.text.shape.last().copied().unwrap_or(0))),
     };
     if width == takes {
@@ -76,11 +76,15 @@ fn check_text(job: &Job, spec: &DatasetSpec) -> Result<(), Error> {
 pub(crate) fn identity(job: &Job, schedule: &SchedulerConfig) -> serde_json::Value {
     let digests: BTreeMap<&str, String> =
         job.datasets.iter().map(|(name, dataset)| (name.as_str(), dataset.digest())).collect();
-    serde_json::json!({
+    let mut identity = serde_json::json!({
         "seed": job.seed,
         "global_batch": job.train.global_batch,
         "unet": job.unet.config(),
         "scheduler": schedule,
         "datasets": digests,
-    })
+    });
+    if let Some(encoder) = &job.text_encoder {
+        identity["text_encoder"] = encoder.digest.clone().into();
+    }
+    identity
 }

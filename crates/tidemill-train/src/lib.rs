@@ -7,11 +7,13 @@ mod error;
 mod fit;
 mod flat;
 pub mod grid;
+mod job;
 mod metrics;
 mod objective;
 mod optimizer;
 mod philox;
 mod preview;
+mod saver;
 mod tensorboard;
 mod trainer;
 mod window;
@@ -22,10 +24,11 @@ pub use config::{
     StreamingConfig, TrainConfig,
 };
 pub use error::Error;
+pub use job::{Job, Observer, Outcome, TextEncoder};
 pub use metrics::StepMetrics;
 pub use objective::{Inputs, Objective, Rows};
 pub use optimizer::Optimizer;
 pub use philox::{Draw, Purpose};
 pub use preview::{Preview, decode, initial_noise};
 pub use tensorboard::EventWriter;
-pub use trainer::{Job, Observer, Outcome, schedule_of, train};
+pub use trainer::{schedule_of, train};

@@ -4,6 +4,7 @@
 use crate::philox::{Draw, Purpose};
 use tch::{Device, Kind, Tensor};
 use tidemill_models::{ClipTextModel, Denoiser, NoiseSchedule};
+use tidemill_torch::tensor_of;
 
 /// The rows of one micro-batch, as the stream gives them.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +17,8 @@ pub struct Rows<'a> {
     pub latents: &'a [u8],
     /// The shape of each: [2 C, h, w] if they are moments, [C, h, w] if not.
     pub latents_shape: [i64; 3],
-    /// Text embeddings, f16, or token ids, i32: row-major, each in the form of [`Objective::empty_text`].
+    /// Text embeddings, f16, or where there is a text encoder token ids, i32: row-major, each in the shape of
+    /// [`Objective::empty_text`].
     pub text: &'a [u8],
 }
 
@@ -46,7 +48,7 @@ pub struct Objective {
     pub caption_dropout: f64,
     /// Whether rows hold moments to draw latents from, and not latents that were drawn once and for all.
     pub moments: bool,
-    /// The empty caption, as rows' text is: its embedding [L, D], f16, or its token ids [L], i32.
+    /// The empty caption: its embedding [L, D] in the network's dtype, or its token ids [L], i64.
     pub empty_text: Tensor,
     /// What token ids are encoded with.
     pub text_encoder: Option<ClipTextModel>,
@@ -83,8 +85,7 @@ impl Objective {
     fn latents(&self, rows: Rows) -> Tensor {
         let [channels, height, width] = rows.latents_shape;
         let shape = [n(rows), channels, height, width];
-        let stored = Tensor::from_data_size(rows.latents, &shape, Kind::Half);
-        let stored = stored.to_device(self.device).to_kind(Kind::Float);
+        let stored = tensor_of(rows.latents, Kind::Half, &shape, Kind::Float, self.device);
         if !self.moments {
             return stored * self.scaling_factor;
         }
@@ -97,11 +98,9 @@ impl Objective {
     fn text(&self, rows: Rows) -> Tensor {
         let text = self.drop_captions(rows);
         match &self.text_encoder {
-            None => text.to_kind(self.kind),
+            None => text,
             // Rounded as if it had been stored.
-            Some(encoder) => {
-                encoder.forward(&text.to_kind(Kind::Int64)).to_kind(Kind::Half).to_kind(self.kind)
-            }
+            Some(encoder) => encoder.forward(&text).to_kind(Kind::Half).to_kind(self.kind),
         }
     }
 
@@ -110,7 +109,8 @@ impl Objective {
         let empty = self.empty_text.unsqueeze(0);
         let mut shape = empty.size();
         shape[0] = n(rows);
-        let text = Tensor::from_data_size(rows.text, &shape, empty.kind()).to_device(self.device);
+        let stored = if self.text_encoder.is_some() { Kind::Int } else { Kind::Half };
+        let text = tensor_of(rows.text, stored, &shape, empty.kind(), self.device);
         let dropped: Vec<bool> = draws(self.seed, rows, Purpose::CaptionDropout)
             .map(|draw| f64::from(draw.uniform()) < self.caption_dropout)
             .collect();
@@ -167,7 +167,7 @@ mod tests {
             seed: 1,
             caption_dropout,
             moments: true,
-            empty_text: Tensor::zeros([3, 2], (Kind::Half, device)),
+            empty_text: Tensor::zeros([3, 2], (Kind::Float, device)),
             text_encoder: None,
             kind: Kind::Float,
             device,

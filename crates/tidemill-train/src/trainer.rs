@@ -3,76 +3,29 @@
 //! safety, the metrics sight.
 
 use crate::Error;
-use crate::checkpoint::{Checkpoints, Progress};
-use crate::config::{CheckpointConfig, Precision, TrainConfig};
+use crate::checkpoint::{Checkpoints, Progress, Snapshot};
+use crate::config::{Precision, TrainConfig};
 use crate::fit::{check_datasets, has_moments, identity, latents_shape, shared_spec};
+use crate::job::{Job, Observer, Outcome};
 use crate::metrics::{MetricsLog, StepMetrics};
 use crate::objective::{Objective, Rows};
 use crate::optimizer::Optimizer;
-use crate::preview::Preview;
+use crate::saver::{Event as Saved, Saver};
 use crate::window::Window;
 use std::collections::VecDeque;
-use std::path::PathBuf;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tch::{Kind, Tensor};
-use tidemill_models::{ClipTextModel, Denoiser, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
-use tidemill_store::stream::{Batch, Datasets, Reading, Stream, StreamConfig, StreamState};
+use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig};
+use tidemill_store::stream::{Batch, Reading, Stream, StreamConfig, StreamState};
 use tidemill_store::{Cache, DatasetSpec, Dtype, Split};
-use tidemill_torch::AdamW;
+use tidemill_torch::{AdamW, guard, tensor_of};
 
 /// Why rows cannot be read: most reasons that are told at a time.
 const REASONS: usize = 3;
 
-/// Everything a training run needs.
-pub struct Job {
-    /// `[train]`
-    pub train: TrainConfig,
-    /// `[checkpoint]`
-    pub checkpoint: CheckpointConfig,
-    /// The run's seed.
-    pub seed: u64,
-    /// The folder for metrics and pictures.
-    pub output: PathBuf,
-    /// The latent datasets, at least one, by the names in the mix.
-    pub datasets: Datasets,
-    /// The U-Net in f32, on the device to train on, with its first weights.
-    pub unet: UNet2DConditionModel,
-    /// Encodes the captions of datasets that hold token ids: on the same device, frozen.
-    pub text_encoder: Option<ClipTextModel>,
-    /// The noise schedule of the model folder.
-    pub scheduler: SchedulerConfig,
-    /// What previews need; `None` draws none.
-    pub preview: Option<Preview>,
-}
-
-/// Who watches a run, and may stop it.
-pub trait Observer {
-    /// A step's metrics are there.
-    fn step(&mut self, metrics: &StepMetrics, total: u64);
-    /// Something else happened that a person wants to read.
-    fn event(&mut self, message: &str);
-    /// Whether to checkpoint and stop (SIGTERM, ctrl-c).
-    fn stop(&self) -> bool;
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Outcome {
-    /// Steps done, those before a resume included.
-    pub steps: u64,
-    /// Whether all phases are done.
-    pub finished: bool,
-    /// Mean loss of the last steps.
-    pub loss: Option<f64>,
-    /// Images per second over this process's steps.
-    pub images_per_second: f64,
-    /// Wall-clock seconds of this process's steps.
-    pub seconds: f64,
-    /// The step this process resumed at, 0 for a new run.
-    pub resumed_at: u64,
-    /// Rows that this process's steps went without because they could not be read.
-    pub skipped: u64,
-}
+/// How long the last checkpoint is tried to be written when a run ends.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `job` from its last checkpoint, or from the start.
 ///
@@ -99,7 +52,11 @@ struct Trainer {
     schedule: SchedulerConfig,
     objective: Objective,
     optimizer: Optimizer,
-    checkpoints: Checkpoints,
+    saver: Saver,
+    /// The last step whose state was handed to the saver.
+    saved: u64,
+    /// Seconds that steps have waited for copies of the state.
+    saving: f64,
     log: MetricsLog,
     progress: Progress,
     /// Steps whose loss is still on the device.
@@ -127,10 +84,10 @@ impl Trainer {
         let spec = shared_spec(&job.datasets)?;
         check_datasets(&job, &spec)?;
         let kind = working_kind(job.train.precision);
+        let identity = identity(&job, &schedule);
         let objective = objective(&mut job, &spec, &schedule)?;
         let mut optimizer = Optimizer::new(job.unet.params(), kind)?;
-        let checkpoints = Checkpoints::open(&job.checkpoint, &job.output)?;
-        let identity = identity(&job, &schedule);
+        let checkpoints = Arc::new(Checkpoints::open(&job.checkpoint, &job.output)?);
         let progress = match checkpoints.restore(&mut optimizer, &identity)? {
             Some(progress) => {
                 observer.event(&format!("resuming after step {}", progress.step));
@@ -138,6 +95,7 @@ impl Trainer {
             }
             None => Progress::start(identity),
         };
+        checkpoints.prepare(&progress.identity)?;
         let log = MetricsLog::open(&job.output, progress.step)?;
         if let Some(preview) = &mut job.preview {
             preview.open(&job.output)?;
@@ -149,7 +107,9 @@ impl Trainer {
             schedule,
             objective,
             optimizer,
-            checkpoints,
+            saver: Saver::start(checkpoints)?,
+            saved: resumed_at,
+            saving: 0.0,
             log,
             progress,
             pending: VecDeque::new(),
@@ -174,10 +134,11 @@ impl Trainer {
                 break;
             }
         }
-        if self.progress.step > self.resumed_at {
-            self.checkpoints.save(&self.optimizer, &self.progress)?;
-        }
         let seconds = started.elapsed().as_secs_f64();
+        self.checkpoint()?;
+        let saved = self.saver.finish(PATIENCE);
+        self.tell_saved(observer);
+        saved?;
         let recent = &self.recent_losses;
         Ok(Outcome {
             steps: self.progress.step,
@@ -187,6 +148,7 @@ impl Trainer {
             seconds,
             resumed_at: self.resumed_at,
             skipped: self.skipped,
+            checkpoint_seconds: self.saving,
         })
     }
 
@@ -241,7 +203,7 @@ impl Trainer {
         let (optimizer, objective) = (&mut self.optimizer, &self.objective);
         let unet: &dyn Denoiser = &self.job.unet;
         let shape = latents_shape(&self.spec, batch.bucket)?;
-        let (loss, grad_norm) = tidemill_torch::guard(|| {
+        let (loss, grad_norm) = guard(|| {
             let mut total: Option<Tensor> = None;
             for rows in micro_batches(batch, shape, train.micro_batch) {
                 let share = rows.sample_ids.len() as f64 / count as f64;
@@ -277,9 +239,9 @@ impl Trainer {
         if step.is_multiple_of(self.job.checkpoint.every) {
             // A checkpoint must not hold weights that a loss not yet looked at has spoilt.
             self.flush(observer)?;
-            self.checkpoints.save(&self.optimizer, &self.progress)?;
-            observer.event(&format!("checkpoint of step {step} is committed"));
+            self.checkpoint()?;
         }
+        self.tell_saved(observer);
         if let Some(preview) = self.job.preview.as_ref().filter(|p| p.due(step)) {
             let schedule = &self.schedule;
             let unet = &self.job.unet;
@@ -291,6 +253,33 @@ impl Trainer {
         Ok(())
     }
 
+    /// Has the state written, unless it has been handed over already.
+    fn checkpoint(&mut self) -> Result<(), Error> {
+        let step = self.progress.step;
+        if step > self.saved {
+            let started = Instant::now();
+            self.saver.hand(Snapshot::take(&self.optimizer, &self.progress)?);
+            self.saved = step;
+            self.saving += started.elapsed().as_secs_f64();
+        }
+        Ok(())
+    }
+
+    /// Says what became of checkpoints.
+    fn tell_saved(&self, observer: &mut dyn Observer) {
+        for event in self.saver.events() {
+            observer.event(&match event {
+                Saved::Committed { step } => format!("checkpoint of step {step} is committed"),
+                Saved::Superseded { step } => {
+                    format!("checkpoint of step {step} is given up for a newer one")
+                }
+                Saved::Failed { step, why, again_in } => format!(
+                    "checkpoint of step {step} cannot be written: {why}; training goes on, the next try is in {again_in:?}"
+                ),
+            });
+        }
+    }
+
     /// Fetches the losses of the steps since the last time and writes their metrics.
     fn flush(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         if self.pending.is_empty() {
@@ -299,7 +288,7 @@ impl Trainer {
         let (rate, data_wait) = self.window.rates();
         let total = self.job.train.total_steps();
         while let Some(pending) = self.pending.pop_front() {
-            let fetch = |t: &Tensor| tidemill_torch::guard(|| t.double_value(&[]));
+            let fetch = |t: &Tensor| guard(|| t.double_value(&[]));
             let metrics = StepMetrics {
                 step: pending.step,
                 phase: pending.phase,
@@ -352,7 +341,11 @@ fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> R
     let device = job.unet.params().device();
     let text = spec.text.given();
     let shape: Vec<i64> = text.shape.iter().map(|n| i64::from(*n)).collect();
-    let kind = if text.dtype == Dtype::I32 { Kind::Int } else { Kind::Half };
+    let working = working_kind(job.train.precision);
+    let (stored, kind) = match text.dtype {
+        Dtype::I32 => (Kind::Int, Kind::Int64),
+        _ => (Kind::Half, working),
+    };
     // The datasets have the same text encoder.
     let empty = job.datasets.values().next().map_or(&[][..], |dataset| dataset.empty_caption());
     Ok(Objective {
@@ -361,9 +354,9 @@ fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> R
         seed: job.seed,
         caption_dropout: job.train.caption_dropout,
         moments: has_moments(spec),
-        empty_text: tidemill_torch::guard(|| Tensor::from_data_size(empty, &shape, kind).to_device(device))?,
-        text_encoder: job.text_encoder.take(),
-        kind: working_kind(job.train.precision),
+        empty_text: guard(|| tensor_of(empty, stored, &shape, kind, device))?,
+        text_encoder: job.text_encoder.take().map(|encoder| encoder.model),
+        kind: working,
         device,
     })
 }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tch::{Device, Kind};
 use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder, Start, UNet2DConditionModel, UNetConfig};
 use tidemill_store::stream::{Datasets, only};
-use tidemill_store::{Dataset, Dtype};
-use tidemill_train::{Job, MixConfig, Observer, Outcome, Preview, StepMetrics, train};
+use tidemill_store::{Dataset, Dtype, ModelDigests};
+use tidemill_train::{Job, MixConfig, Observer, Outcome, Preview, StepMetrics, TextEncoder, train};
 
 use crate::engine::dataset::model_digests;
 use crate::engine::device::{cores, devices};
@@ -45,10 +45,10 @@ pub fn train_run(run: &Run, reporter: &Reporter) -> Result<Value> {
     run.validate_train()?;
     let datasets = datasets(run)?;
     let models = run.models()?;
-    check_models(run, &models, &datasets)?;
+    let digests = check_models(run, &models, &datasets)?;
     let device = devices(run)?[0];
     tch::set_num_threads(cores(run.file.engine.encode.threads) as i32);
-    let text_encoder = text_encoder(run, &models, &datasets, device)?;
+    let text_encoder = text_encoder(run, &models, digests, &datasets, device)?;
     let job = Job {
         train: run.file.train.clone(),
         checkpoint: run.file.checkpoint.clone(),
@@ -90,7 +90,8 @@ fn datasets(run: &Run) -> Result<Datasets> {
 }
 
 /// Refuses datasets whose tensors other models made than those that the pictures will be drawn with.
-fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Result<()> {
+/// Gives their digests.
+fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Result<ModelDigests> {
     let ours = model_digests(models)?;
     for dataset in datasets.values() {
         let theirs = &dataset.spec().models;
@@ -111,19 +112,22 @@ fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Result<
             return Err(run.refuse("models.path", message));
         }
     }
-    Ok(())
+    Ok(ours)
 }
 
 /// What encodes the captions of datasets that hold token ids only, in the number format in which `preprocess` would have.
 fn text_encoder(
     run: &Run,
     models: &ModelFolder,
+    digests: ModelDigests,
     datasets: &Datasets,
     device: Device,
-) -> Result<Option<ClipTextModel>> {
-    let token_ids = datasets.values().any(|dataset| dataset.spec().text.dtype == Dtype::I32);
-    let load = || ClipTextModel::load(&models.text_encoder(), device, run.file.encode.dtype.kind());
-    Ok(token_ids.then(load).transpose()?)
+) -> Result<Option<TextEncoder>> {
+    if datasets.values().all(|dataset| dataset.spec().text.dtype != Dtype::I32) {
+        return Ok(None);
+    }
+    let model = ClipTextModel::load(&models.text_encoder(), device, run.file.encode.dtype.kind())?;
+    Ok(Some(TextEncoder { model, digest: digests.text_encoder.unwrap_or_default() }))
 }
 
 /// The U-Net that training starts with: the folder's weights, or random ones from the run's seed.
@@ -204,5 +208,6 @@ fn report(run: &Run, outcome: &Outcome, reporter: &Reporter) -> Result<Value> {
         "images_per_second": outcome.images_per_second,
         "seconds": outcome.seconds,
         "skipped_rows": outcome.skipped,
+        "checkpoint_stall_seconds": outcome.checkpoint_seconds,
     }))
 }

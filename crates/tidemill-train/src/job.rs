@@ -1,0 +1,71 @@
+//! What a training run is given, who watches it, and what comes of it.
+
+use std::path::PathBuf;
+
+use tidemill_models::{ClipTextModel, SchedulerConfig, UNet2DConditionModel};
+use tidemill_store::stream::Datasets;
+
+use crate::config::{CheckpointConfig, TrainConfig};
+use crate::metrics::StepMetrics;
+use crate::preview::Preview;
+
+/// A frozen text encoder.
+pub struct TextEncoder {
+    /// The model.
+    pub model: ClipTextModel,
+    /// The digest of its folder. A run goes on only with the same.
+    pub digest: String,
+}
+
+/// Everything a training run needs.
+pub struct Job {
+    /// `[train]`
+    pub train: TrainConfig,
+    /// `[checkpoint]`
+    pub checkpoint: CheckpointConfig,
+    /// The run's seed.
+    pub seed: u64,
+    /// The folder for metrics and pictures.
+    pub output: PathBuf,
+    /// The latent datasets, at least one, by the names in the mix.
+    pub datasets: Datasets,
+    /// The U-Net in f32, on the device to train on, with its first weights.
+    pub unet: UNet2DConditionModel,
+    /// Encodes the captions of datasets that hold token ids: on the same device, frozen.
+    pub text_encoder: Option<TextEncoder>,
+    /// The noise schedule of the model folder.
+    pub scheduler: SchedulerConfig,
+    /// What previews need; `None` draws none.
+    pub preview: Option<Preview>,
+}
+
+/// Who watches a run, and may stop it.
+pub trait Observer {
+    /// A step's metrics are there.
+    fn step(&mut self, metrics: &StepMetrics, total: u64);
+    /// Something else happened that a person wants to read.
+    fn event(&mut self, message: &str);
+    /// Whether to checkpoint and stop (SIGTERM, ctrl-c).
+    fn stop(&self) -> bool;
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Outcome {
+    /// Steps done, those before a resume included.
+    pub steps: u64,
+    /// Whether all phases are done.
+    pub finished: bool,
+    /// Mean loss of the last steps.
+    pub loss: Option<f64>,
+    /// Images per second over this process's steps.
+    pub images_per_second: f64,
+    /// Wall-clock seconds of this process's steps.
+    pub seconds: f64,
+    /// The step this process resumed at, 0 for a new run.
+    pub resumed_at: u64,
+    /// Rows that this process's steps went without because they could not be read.
+    pub skipped: u64,
+    /// Seconds that steps waited for checkpoints.
+    pub checkpoint_seconds: f64,
+}

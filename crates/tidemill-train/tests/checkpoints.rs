@@ -1,0 +1,113 @@
+//! Checkpoints are written beside training: a slow store does not hold steps up, and one that fails does not end them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{dataset, job, losses};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tidemill_io::{Limits, store};
+use tidemill_testing::S3Server;
+use tidemill_train::{CheckpointConfig, Checkpoints, Error, Observer, Outcome, StepMetrics, train};
+
+/// Hears what is said, and does something after a step.
+struct Listener<F: FnMut(u64)> {
+    heard: Vec<String>,
+    after: F,
+}
+
+impl<F: FnMut(u64)> Observer for Listener<F> {
+    fn step(&mut self, metrics: &StepMetrics, _total: u64) {
+        (self.after)(metrics.step);
+    }
+
+    fn event(&mut self, message: &str) {
+        self.heard.push(message.into());
+    }
+
+    fn stop(&self) -> bool {
+        false
+    }
+}
+
+/// Runs 40 steps with checkpoints after each tenth.
+fn run(data: &Path, output: &Path, uri: &str, after: impl FnMut(u64)) -> (Outcome, Vec<String>) {
+    let mut listener = Listener { heard: Vec::new(), after };
+    let mut job = job(data, output);
+    job.checkpoint.uri = Some(uri.into());
+    (train(job, &mut listener).unwrap(), listener.heard)
+}
+
+fn checkpoints(uri: &str) -> Checkpoints {
+    let config = CheckpointConfig { uri: Some(uri.into()), ..common::checkpoints() };
+    Checkpoints::open(&config, Path::new("")).unwrap()
+}
+
+#[test]
+fn steps_do_not_wait_for_a_slow_store() {
+    let (data, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    dataset(data.path());
+    let server = S3Server::start(&["slow"]);
+    let settings = server.settings();
+    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    store::connect("s3://slow", &settings, Limits::default()).unwrap();
+    let latency = Duration::from_millis(250);
+    let started = Instant::now();
+    let (outcome, heard) = run(data.path(), output.path(), "s3://slow/run", |step| {
+        if step == 1 {
+            server.delay_all(latency);
+        }
+    });
+    let (waited, all) = (outcome.checkpoint_seconds, started.elapsed().as_secs_f64());
+    println!("steps waited {waited:.4} of {:.2} s; with the last checkpoint {all:.2} s", outcome.seconds);
+    // To write one takes several requests; a step that waited for any would have waited this long.
+    assert!(waited < latency.as_secs_f64(), "{waited} s");
+    assert!(heard.contains(&"checkpoint of step 40 is committed".into()), "{heard:?}");
+    assert_eq!(checkpoints("s3://slow/run").steps().unwrap().last(), Some(&40));
+}
+
+#[test]
+fn a_store_that_fails_does_not_end_a_run() {
+    let (data, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    dataset(data.path());
+    let (output, place, aside) =
+        (folder.path().join("out"), folder.path().join("to"), folder.path().join("aside"));
+    let uri = place.to_str().unwrap();
+    let (outcome, heard) = run(data.path(), &output, uri, |step| match step {
+        5 => block(&place, &aside),
+        25 => unblock(&place, &aside),
+        _ => (),
+    });
+    assert!(outcome.finished && losses(&output).len() == 40);
+    let said = |part: &str| heard.iter().any(|message| message.contains(part));
+    assert!(said("checkpoint of step 10 cannot be written") && said("training goes on"), "{heard:?}");
+    assert!(said("checkpoint of step 10 is given up for a newer one"), "{heard:?}");
+    assert!(said("checkpoint of step 40 is committed"), "{heard:?}");
+    let steps = checkpoints(uri).steps().unwrap();
+    assert!(!steps.contains(&10) && steps.last() == Some(&40), "{steps:?}");
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_refused_before_the_first_step() {
+    let (data, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    dataset(data.path());
+    let (output, file) = (folder.path().join("out"), folder.path().join("file"));
+    std::fs::write(&file, "in the way").unwrap();
+    let mut job = job(data.path(), &output);
+    job.checkpoint.uri = Some(file.display().to_string());
+    let error = train(job, &mut common::Quiet::default()).unwrap_err();
+    assert!(matches!(&error, Error::Storage(_)) && error.to_string().contains("file"), "{error}");
+    assert!(!output.join("metrics.jsonl").exists());
+}
+
+/// Puts a file where the folder of checkpoints is.
+fn block(place: &PathBuf, aside: &PathBuf) {
+    std::fs::rename(place, aside).unwrap();
+    std::fs::write(place, "in the way").unwrap();
+}
+
+fn unblock(place: &PathBuf, aside: &PathBuf) {
+    std::fs::remove_file(place).unwrap();
+    std::fs::rename(aside, place).unwrap();
+}
