@@ -151,7 +151,9 @@ fn what_is_in_the_cache_is_not_fetched_again() {
     used(&files[5], std::time::SystemTime::now() + Duration::from_secs(60));
     used(&files[6], std::time::SystemTime::now() - Duration::from_secs(60));
     let small = Cache::open(&place, stored / 3).unwrap();
-    let held = || -> u64 { blocks(&place).iter().map(size).sum() };
+    // Threads of a stream that was dropped may still make room.
+    let held =
+        || -> u64 { blocks(&place).iter().map(|file| fs::metadata(file).map_or(0, |m| m.len())).sum() };
     assert!(held() <= stored / 3, "{} of {stored}", held());
     assert!(files[5].exists() && !files[6].exists());
     assert!(cached(&small) > stored / 4);

@@ -83,11 +83,13 @@ char* tm_wait(at::Tensor* pending, at::Tensor** out) {
 
 char* tm_fused_adamw(at::Tensor** params, at::Tensor** grads, at::Tensor** exp_avgs, at::Tensor** exp_avg_sqs,
                      at::Tensor** steps, size_t n, double lr, double beta1, double beta2, double weight_decay,
-                     double eps) {
+                     double eps, at::Tensor* skip) {
   return guarded([&] {
     at::NoGradGuard no_grad;
+    std::optional<at::Tensor> found_inf;
+    if (skip) found_inf = *skip;
     at::_fused_adamw_(list(params, n), list(grads, n), list(exp_avgs, n), list(exp_avg_sqs, n), {}, list(steps, n),
-                      lr, beta1, beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false);
+                      lr, beta1, beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{}, found_inf);
   });
 }
 

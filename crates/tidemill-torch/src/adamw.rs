@@ -21,7 +21,8 @@ pub struct AdamW {
 const OPERATION: &str = "fused_adamw";
 
 /// One step, in place, on `params` and their moments. All lists have the same length, all tensors
-/// are f32 and contiguous; `steps` are scalars (f32) holding the number of this step, counted from 1.
+/// are f32 and contiguous; `steps` are scalars (f32) holding the number of this step, counted from 1. If `skip` (a scalar,
+/// f32) is 1, nothing is changed, and nobody has waited for it.
 ///
 /// # Errors
 /// If the lists differ in length or their tensors in shape, dtype or device, or libtorch refuses them.
@@ -32,6 +33,7 @@ pub fn fused_adamw(
     exp_avgs: &[Tensor],
     exp_avg_sqs: &[Tensor],
     steps: &[Tensor],
+    skip: Option<&Tensor>,
 ) -> Result<(), Error> {
     let expected = params.len();
     for (what, list) in
@@ -53,6 +55,9 @@ pub fn fused_adamw(
             check_tensor(what, i, tensor, size, param)?;
         }
     }
+    if let (Some(skip), Some(param)) = (skip, params.first()) {
+        check_tensor("skip", 0, skip, &[], param)?;
+    }
     let (mut p, mut g) = (pointers(params), pointers(grads));
     let (mut m, mut v, mut s) = (pointers(exp_avgs), pointers(exp_avg_sqs), pointers(steps));
     // SAFETY: five arrays of `expected` live tensors; the shim keeps no pointer past the call. The
@@ -70,6 +75,7 @@ pub fn fused_adamw(
             options.betas.1,
             options.weight_decay,
             options.eps,
+            skip.map_or(std::ptr::null_mut(), |skip| skip.as_ptr().cast_mut()),
         )
     };
     ffi::check(OPERATION, answer)

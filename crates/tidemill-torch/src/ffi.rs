@@ -40,6 +40,7 @@ unsafe extern "C" {
         beta2: c_double,
         weight_decay: c_double,
         eps: c_double,
+        skip: *mut C_tensor,
     ) -> *mut c_char;
     pub fn tm_set_grad(param: *mut C_tensor, grad: *mut C_tensor) -> *mut c_char;
 }

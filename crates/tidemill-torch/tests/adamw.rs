@@ -55,7 +55,7 @@ fn steps_are_pytorchs() {
         let number = Tensor::from((step + 1) as f32);
         let steps: Vec<Tensor> = params.iter().map(|_| number.copy()).collect();
         let grads = named(format!("gradient.{step}"));
-        fused_adamw(options, &params, &grads, &exp_avgs, &exp_avg_sqs, &steps).unwrap();
+        fused_adamw(options, &params, &grads, &exp_avgs, &exp_avg_sqs, &steps, None).unwrap();
         let furthest = |found: &[Tensor], name: &str| {
             let expected = named(format!("{name}.{step}"));
             found.iter().zip(&expected).map(|(a, b)| deviation(a, b)).fold(0.0, f64::max)
@@ -75,7 +75,7 @@ fn lists_of_other_lengths_are_refused() {
     let ones =
         |n: usize| -> Vec<Tensor> { (0..n).map(|_| Tensor::ones([2], (Kind::Float, Device::Cpu))).collect() };
     let options = AdamW { lr: 0.1, betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.0 };
-    let refused = fused_adamw(options, &ones(2), &ones(2), &ones(2), &ones(1), &ones(2)).unwrap_err();
+    let refused = fused_adamw(options, &ones(2), &ones(2), &ones(2), &ones(1), &ones(2), None).unwrap_err();
     assert!(matches!(refused, Error::Length { what: "exp_avg_sqs", got: 1, expected: 2, .. }), "{refused}");
 }
 
@@ -86,7 +86,8 @@ fn tensors_of_another_kind_are_refused() {
     let options = AdamW { lr: 0.1, betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.0 };
     let step = || Tensor::from(1f32);
     let update = |param: Tensor, grad: Tensor, step: Tensor| {
-        fused_adamw(options, &[param], &[grad], &[good()], &[good()], &[step]).map_err(|e| e.to_string())
+        fused_adamw(options, &[param], &[grad], &[good()], &[good()], &[step], None)
+            .map_err(|e| e.to_string())
     };
     update(good(), good(), step()).unwrap();
     for (grad, says) in [
@@ -99,4 +100,22 @@ fn tensors_of_another_kind_are_refused() {
     }
     assert!(update(good(), good(), Tensor::ones([1], on_cpu(Kind::Float))).unwrap_err().contains("step 0"));
     assert!(update(good().to_kind(Kind::Half), good(), step()).unwrap_err().contains("param 0"));
+}
+
+#[test]
+fn a_step_is_skipped_without_anybody_looking() {
+    let options = AdamW { lr: 0.1, betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
+    let of = |values: [f32; 3]| Tensor::from_slice(&values);
+    let step = |skip: Option<f32>, grad: [f32; 3]| {
+        let (param, m, v) = (of([1.0, 2.0, 3.0]), of([0.1, 0.2, 0.3]), of([0.4, 0.5, 0.6]));
+        let state = [&param, &m, &v].map(|tensor| [tensor.shallow_clone()]);
+        let skip = skip.map(Tensor::from);
+        let count = [Tensor::from(3f32)];
+        fused_adamw(options, &state[0], &[of(grad)], &state[1], &state[2], &count, skip.as_ref()).unwrap();
+        [param, m, v].map(|tensor| Vec::<f32>::try_from(tensor).unwrap())
+    };
+    let (grad, nan) = ([0.5, -0.5, 0.25], [f32::NAN, 0.0, f32::INFINITY]);
+    assert_eq!(step(Some(1.0), nan), [vec![1.0, 2.0, 3.0], vec![0.1, 0.2, 0.3], vec![0.4, 0.5, 0.6]]);
+    assert_eq!(step(Some(0.0), grad), step(None, grad));
+    assert_ne!(step(None, grad)[0], [1.0, 2.0, 3.0]);
 }

@@ -1,14 +1,16 @@
-//! The sections of the run file that belong to the trainer: `[train]`, `[[train.phase]]`,
-//! `[train.preview]` and `[checkpoint]`, with the checks that need no dataset.
+//! The sections of the run file that belong to the trainer: `[train]`, what is in it, and `[checkpoint]`, with the checks that need no dataset.
 
 use crate::Error;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tidemill_models::Prediction;
 use tidemill_models::sampler::Method;
-use tidemill_store::stream::{Amount, Phase, Unreadable};
+use tidemill_store::stream::{Amount, Phase};
+
+pub use self::data::{MixConfig, StreamingConfig};
+
+mod data;
 
 /// `[train]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,6 +22,8 @@ pub struct TrainConfig {
     pub micro_batch: usize,
     /// Arithmetic of the forward and backward pass. Master weights are f32 in either case.
     pub precision: Precision,
+    /// What becomes of a step whose loss or gradient is not finite.
+    pub not_finite: NotFinite,
     /// Learning rate after warm-up, unless a phase has its own.
     pub learning_rate: f64,
     /// Steps over which the learning rate rises from 0.
@@ -62,6 +66,7 @@ impl Default for TrainConfig {
             global_batch: 256,
             micro_batch: 32,
             precision: Precision::Bf16,
+            not_finite: NotFinite::Stop,
             learning_rate: 1e-4,
             warmup_steps: 1000,
             schedule: LrSchedule::Constant,
@@ -93,6 +98,16 @@ pub enum Precision {
     F32,
 }
 
+/// What becomes of a step whose loss or gradient is not finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NotFinite {
+    /// The run ends; its last checkpoint is intact.
+    Stop,
+    /// It leaves the weights as they are, and is reported. After ten in a row the run ends.
+    Skip,
+}
+
 /// What the learning rate does after warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -116,62 +131,6 @@ pub struct EmaConfig {
 impl Default for EmaConfig {
     fn default() -> Self {
         Self { decay: 0.9999, start_step: 0 }
-    }
-}
-
-/// `[train.stream]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct StreamingConfig {
-    /// Batches made ahead.
-    pub prefetch: usize,
-    /// Threads that read; 0 means two per core, and at least sixteen if any dataset is not on this machine.
-    pub readers: usize,
-    /// What becomes of rows that cannot be read: `stop` ends the run with the file's name, `skip` leaves them out of their
-    /// batches and counts them.
-    pub unreadable: Unreadable,
-    /// A folder for row groups of datasets that are not on this machine; unset: none are kept. Several processes may share
-    /// it.
-    pub cache: Option<PathBuf>,
-    /// What the folder may hold, in bytes.
-    pub cache_bytes: u64,
-}
-
-impl Default for StreamingConfig {
-    fn default() -> Self {
-        Self { prefetch: 4, readers: 0, unreadable: Unreadable::Stop, cache: None, cache_bytes: 256 << 30 }
-    }
-}
-
-/// `[[train.mix]]`: a dataset and how much of it. One of `proportion`, `repeat` and `count` is given.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MixConfig {
-    /// The name that its order and its turns depend on.
-    pub name: String,
-    /// Path or URI of the dataset; unset: the run's own.
-    #[serde(default)]
-    pub dataset: Option<String>,
-    /// Its share of all rows, as a weight beside those of the other datasets.
-    #[serde(default)]
-    pub proportion: Option<f64>,
-    /// How often its rows come in an epoch of the mix.
-    #[serde(default)]
-    pub repeat: Option<f64>,
-    /// Rows in an epoch of the mix.
-    #[serde(default)]
-    pub count: Option<u64>,
-}
-
-impl MixConfig {
-    /// How much of the dataset; `None` unless exactly one amount is given.
-    pub fn amount(&self) -> Option<Amount> {
-        match (self.proportion, self.repeat, self.count) {
-            (Some(weight), None, None) => Some(Amount::Proportion(weight)),
-            (None, Some(times), None) => Some(Amount::Repeat(times)),
-            (None, None, Some(rows)) => Some(Amount::Count(rows)),
-            _ => None,
-        }
     }
 }
 

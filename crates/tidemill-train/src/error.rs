@@ -32,9 +32,9 @@ pub enum Error {
         /// What is wrong, and what to do.
         message: String,
     },
-    /// The loss is not a number.
+    /// The loss or the gradient is not finite.
     #[error(
-        "step {step}: the loss is {loss}; lower the learning rate or check the samples of this batch \
+        "step {step}: the loss is {loss}, the gradient's norm {grad_norm}; lower the learning rate or check the samples of this batch \
          (sample ids {samples:?}). The last checkpoint is intact"
     )]
     Diverged {
@@ -42,6 +42,8 @@ pub enum Error {
         step: u64,
         /// The loss.
         loss: f64,
+        /// The norm of the gradient.
+        grad_norm: f64,
         /// Sample ids of the first few samples of the step.
         samples: Vec<u64>,
     },

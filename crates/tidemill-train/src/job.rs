@@ -66,6 +66,8 @@ pub struct Outcome {
     pub resumed_at: u64,
     /// Rows that this process's steps went without because they could not be read.
     pub skipped: u64,
+    /// Steps of this process that left the weights as they were, because loss or gradient were not finite.
+    pub skipped_steps: u64,
     /// Seconds that steps waited for checkpoints.
     pub checkpoint_seconds: f64,
 }

@@ -20,7 +20,7 @@ mod window;
 
 pub use checkpoint::{Checkpoints, Progress};
 pub use config::{
-    CheckpointConfig, EmaConfig, LrSchedule, MixConfig, PhaseConfig, Precision, PreviewConfig,
+    CheckpointConfig, EmaConfig, LrSchedule, MixConfig, NotFinite, PhaseConfig, Precision, PreviewConfig,
     StreamingConfig, TrainConfig,
 };
 pub use error::Error;

@@ -55,11 +55,17 @@ impl Optimizer {
     }
 
     /// One AdamW step, the `step`-th counted from 1; then EMA, the cast to the working weights, and
-    /// zero gradients.
+    /// zero gradients. If `skip` (a scalar, f32) is 1, weights, moments and EMA stay as they are.
     ///
     /// # Errors
     /// If libtorch fails.
-    pub fn step(&mut self, step: u64, adamw: AdamW, ema: Option<EmaConfig>) -> Result<(), Error> {
+    pub fn step(
+        &mut self,
+        step: u64,
+        adamw: AdamW,
+        ema: Option<EmaConfig>,
+        skip: Option<&Tensor>,
+    ) -> Result<(), Error> {
         let count = Tensor::from(step as f32).to_device(self.master.device());
         fused_adamw(
             adamw,
@@ -68,9 +74,10 @@ impl Optimizer {
             &[self.exp_avg.shallow_clone()],
             &[self.exp_avg_sq.shallow_clone()],
             &[count],
+            skip,
         )?;
         tidemill_torch::guard(|| {
-            self.update_ema(step, ema);
+            self.update_ema(step, ema, skip);
             if self.working.weights().kind() != Kind::Float {
                 self.working.weights().shallow_clone().copy_(&self.master);
             }
@@ -79,12 +86,16 @@ impl Optimizer {
         Ok(())
     }
 
-    fn update_ema(&mut self, step: u64, config: Option<EmaConfig>) {
+    fn update_ema(&mut self, step: u64, config: Option<EmaConfig>, skip: Option<&Tensor>) {
         let Some(config) = config.filter(|c| step > c.start_step) else { return };
         match &mut self.ema {
             None => self.ema = Some(self.master.copy()),
             Some(ema) => {
-                let _ = ema.lerp_(&self.master, 1.0 - config.decay);
+                let weight = 1.0 - config.decay;
+                let _ = match skip {
+                    None => ema.lerp_(&self.master, weight),
+                    Some(skip) => ema.lerp_tensor_(&self.master, &((1.0 - skip) * weight)),
+                };
             }
         }
     }

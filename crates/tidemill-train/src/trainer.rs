@@ -4,7 +4,7 @@
 
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress, Snapshot};
-use crate::config::{Precision, TrainConfig};
+use crate::config::{NotFinite, Precision, TrainConfig};
 use crate::fit::{check_datasets, has_moments, identity, latents_shape, shared_spec};
 use crate::job::{Job, Observer, Outcome};
 use crate::metrics::{MetricsLog, StepMetrics};
@@ -23,6 +23,9 @@ use tidemill_torch::{AdamW, guard, tensor_of};
 
 /// Why rows cannot be read: most reasons that are told at a time.
 const REASONS: usize = 3;
+
+/// Steps that may be left out one after the other.
+const MOST_SKIPPED: u64 = 10;
 
 /// How long the last checkpoint is tried to be written when a run ends.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -66,6 +69,9 @@ struct Trainer {
     recent_losses: VecDeque<f64>,
     resumed_at: u64,
     skipped: u64,
+    /// Steps that were left out, and how many of them just now.
+    skipped_steps: u64,
+    skipped_in_a_row: u64,
 }
 
 struct PendingStep {
@@ -117,6 +123,8 @@ impl Trainer {
             recent_losses: VecDeque::new(),
             resumed_at,
             skipped: 0,
+            skipped_steps: 0,
+            skipped_in_a_row: 0,
         })
     }
 
@@ -148,6 +156,7 @@ impl Trainer {
             seconds,
             resumed_at: self.resumed_at,
             skipped: self.skipped,
+            skipped_steps: self.skipped_steps,
             checkpoint_seconds: self.saving,
         })
     }
@@ -203,7 +212,8 @@ impl Trainer {
         let (optimizer, objective) = (&mut self.optimizer, &self.objective);
         let unet: &dyn Denoiser = &self.job.unet;
         let shape = latents_shape(&self.spec, batch.bucket)?;
-        let (loss, grad_norm) = guard(|| {
+        let not_finite = train.not_finite;
+        let (loss, grad_norm, skip) = guard(|| {
             let mut total: Option<Tensor> = None;
             for rows in micro_batches(batch, shape, train.micro_batch) {
                 let share = rows.sample_ids.len() as f64 / count as f64;
@@ -214,12 +224,16 @@ impl Trainer {
                 total = Some(total.map_or_else(|| loss.shallow_clone(), |sum| sum + &loss));
             }
             let total = total.unwrap_or_else(|| Tensor::from(f32::NAN));
-            (total, optimizer.clip(train.max_grad_norm))
+            let norm = optimizer.clip(train.max_grad_norm);
+            // Nobody looks at it here: the device leaves the step out by itself.
+            let bad = || (&total + &norm).isfinite().logical_not().to_kind(Kind::Float);
+            let skip = (not_finite == NotFinite::Skip).then(bad);
+            (total, norm, skip)
         })?;
         let learning_rate = train.learning_rate_at(step);
         let adamw =
             AdamW { lr: learning_rate, betas: train.betas, eps: train.eps, weight_decay: train.weight_decay };
-        self.optimizer.step(step + 1, adamw, train.ema)?;
+        self.optimizer.step(step + 1, adamw, train.ema, skip.as_ref())?;
         self.progress.step += 1;
         self.progress.samples += count as u64;
         self.pending.push_back(PendingStep {
@@ -250,6 +264,28 @@ impl Trainer {
             let path = preview.save(&grid, step, &mut self.log)?;
             observer.event(&format!("pictures of step {step}: {}", path.display()));
         }
+        Ok(())
+    }
+
+    /// Reports a step whose loss or gradient is not finite.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`], unless such steps are left out and there have not been too many.
+    fn left_out(
+        &mut self,
+        metrics: &StepMetrics,
+        samples: Vec<u64>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), Error> {
+        let StepMetrics { step, loss, grad_norm, .. } = *metrics;
+        self.skipped_in_a_row += 1;
+        if self.job.train.not_finite == NotFinite::Stop || self.skipped_in_a_row > MOST_SKIPPED {
+            return Err(Error::Diverged { step, loss, grad_norm, samples });
+        }
+        self.skipped_steps += 1;
+        observer.event(&format!(
+            "step {step} is left out: its loss is {loss}, its gradient's norm {grad_norm} (sample ids {samples:?})"
+        ));
         Ok(())
     }
 
@@ -302,10 +338,11 @@ impl Trainer {
             };
             self.log.step(&metrics)?;
             observer.step(&metrics, total);
-            if !metrics.loss.is_finite() {
-                let (step, loss, samples) = (pending.step, metrics.loss, pending.first_ids);
-                return Err(Error::Diverged { step, loss, samples });
+            if !(metrics.loss.is_finite() && metrics.grad_norm.is_finite()) {
+                self.left_out(&metrics, pending.first_ids, observer)?;
+                continue;
             }
+            self.skipped_in_a_row = 0;
             self.recent_losses.push_back(metrics.loss);
             if self.recent_losses.len() > 100 {
                 self.recent_losses.pop_front();

@@ -26,6 +26,11 @@ const TEXT: [u32; 2] = [5, 6];
 
 /// Writes a dataset of 50 rows at two resolutions: latents of 4 x 4 and 6 x 6 cells.
 pub fn dataset(folder: &Path) {
+    spoilt_dataset(folder, |_| false);
+}
+
+/// The same, in which the latents of some rows are not numbers. Sample ids are row numbers.
+pub fn spoilt_dataset(folder: &Path, spoilt: fn(u64) -> bool) {
     let form = |resolution, cells| (Bucket::square(resolution), TensorSpec::f16([4, cells, cells]));
     let latents = BTreeMap::from([form(64, 4), form(128, 6)]);
     let spec = DatasetSpec {
@@ -43,12 +48,12 @@ pub fn dataset(folder: &Path) {
     let writer = Writer::open(folder.to_str().unwrap(), spec.clone(), &empty).unwrap();
     let unit = UnitKey { file: "f".into(), identity: "i".into(), span: 0..ROWS, digests: Digests::default() };
     let mut attempt = writer.begin(&unit);
-    attempt.write(&batch(&spec)).unwrap();
+    attempt.write(&batch(&spec, spoilt)).unwrap();
     attempt.commit().unwrap();
     writer.snapshot(&[unit.id()]).unwrap();
 }
 
-fn batch(spec: &DatasetSpec) -> RecordBatch {
+fn batch(spec: &DatasetSpec, spoilt: fn(u64) -> bool) -> RecordBatch {
     let mut fields = vec![
         Field::new("sample_id", DataType::UInt64, false),
         Field::new("status", DataType::Utf8, false),
@@ -64,7 +69,10 @@ fn batch(spec: &DatasetSpec) -> RecordBatch {
         columns.push(column);
     };
     for (bucket, form) in &spec.latents {
-        let rows = (0..ROWS).map(|row| Some(values(row, form.bytes())));
+        let rows = (0..ROWS).map(|row| match spoilt(row) {
+            true => Some(f16::NAN.to_le_bytes().repeat(form.elements())),
+            false => Some(values(row, form.bytes())),
+        });
         let sizes = (0..ROWS).map(|_| Some([Some(bucket.width), Some(bucket.height)]));
         let sizes = FixedSizeListArray::from_iter_primitive::<UInt32Type, _, _>(sizes, 2);
         add(format!("latents_{bucket}"), Arc::new(rows.collect::<LargeBinaryArray>()));

@@ -208,6 +208,7 @@ fn report(run: &Run, outcome: &Outcome, reporter: &Reporter) -> Result<Value> {
         "images_per_second": outcome.images_per_second,
         "seconds": outcome.seconds,
         "skipped_rows": outcome.skipped,
+        "skipped_steps": outcome.skipped_steps,
         "checkpoint_stall_seconds": outcome.checkpoint_seconds,
     }))
 }

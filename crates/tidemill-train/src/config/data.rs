@@ -1,0 +1,62 @@
+//! `[train.stream]` and `[[train.mix]]`: the datasets, and how they are read.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tidemill_store::stream::{Amount, Unreadable};
+
+/// `[train.stream]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StreamingConfig {
+    /// Batches made ahead.
+    pub prefetch: usize,
+    /// Threads that read; 0 means two per core, and at least sixteen if any dataset is not on this machine.
+    pub readers: usize,
+    /// What becomes of rows that cannot be read: `stop` ends the run with the file's name, `skip` leaves them out of their
+    /// batches and counts them.
+    pub unreadable: Unreadable,
+    /// A folder for row groups of datasets that are not on this machine; unset: none are kept. Several processes may share
+    /// it.
+    pub cache: Option<PathBuf>,
+    /// What the folder may hold, in bytes.
+    pub cache_bytes: u64,
+}
+
+impl Default for StreamingConfig {
+    fn default() -> Self {
+        Self { prefetch: 4, readers: 0, unreadable: Unreadable::Stop, cache: None, cache_bytes: 256 << 30 }
+    }
+}
+
+/// `[[train.mix]]`: a dataset and how much of it. One of `proportion`, `repeat` and `count` is given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixConfig {
+    /// The name that its order and its turns depend on.
+    pub name: String,
+    /// Path or URI of the dataset; unset: the run's own.
+    #[serde(default)]
+    pub dataset: Option<String>,
+    /// Its share of all rows, as a weight beside those of the other datasets.
+    #[serde(default)]
+    pub proportion: Option<f64>,
+    /// How often its rows come in an epoch of the mix.
+    #[serde(default)]
+    pub repeat: Option<f64>,
+    /// Rows in an epoch of the mix.
+    #[serde(default)]
+    pub count: Option<u64>,
+}
+
+impl MixConfig {
+    /// How much of the dataset; `None` unless exactly one amount is given.
+    pub fn amount(&self) -> Option<Amount> {
+        match (self.proportion, self.repeat, self.count) {
+            (Some(weight), None, None) => Some(Amount::Proportion(weight)),
+            (None, Some(times), None) => Some(Amount::Repeat(times)),
+            (None, None, Some(rows)) => Some(Amount::Count(rows)),
+            _ => None,
+        }
+    }
+}
