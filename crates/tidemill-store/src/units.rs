@@ -89,7 +89,7 @@ impl Units {
     pub fn of(commits: &[Commit]) -> Self {
         let mut units = Self::with_room(commits.len());
         for commit in commits {
-            for file in &commit.files {
+            for file in commit.files.iter().filter(|file| file.group != Group::Rows) {
                 let footer = file.footer();
                 let entry = File {
                     rows: u32::try_from(file.rows).unwrap_or(u32::MAX),
@@ -333,11 +333,11 @@ mod tests {
     /// Names the dataset to a process that opens it.
     const CHILD: &str = "TIDEMILL_TEST_SCALE";
 
-    /// What such a process does: opens the dataset and a stream somewhere, and says how long it took and how much memory
-    /// the process has had. In any other process, nothing.
+    /// Opens the dataset and a stream somewhere, and says how long it took and how much memory the process has had.
     #[test]
+    #[ignore = "run by ten_thousand_million_rows_are_open_at_once in a process whose memory is its own"]
     fn opens_and_resumes() {
-        let Ok(uri) = std::env::var(CHILD) else { return };
+        let uri = std::env::var(CHILD).unwrap();
         let started = Instant::now();
         let datasets = only(&Dataset::open(&uri).unwrap());
         let opened = started.elapsed();
@@ -372,7 +372,7 @@ mod tests {
         println!("a manifest of {:.0} MB", manifest.len() as f64 / 1e6);
         location.put(&key_of(1), manifest).unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "units::tests::opens_and_resumes", "--nocapture"])
+            .args(["--exact", "units::tests::opens_and_resumes", "--ignored", "--nocapture"])
             .env(CHILD, uri)
             .output()
             .unwrap();

@@ -171,10 +171,10 @@ fn blocks(cache: &Path) -> Vec<PathBuf> {
 /// Names the cache and the dataset of a process that reads until it is killed.
 const CHILD: [&str; 2] = ["TIDEMILL_TEST_CACHE", "TIDEMILL_TEST_URI"];
 
-/// What such a process does. In any other process, nothing.
 #[test]
+#[ignore = "run by processes_that_are_killed_leave_a_cache_that_is_right in processes of its own"]
 fn reads_until_it_is_killed() {
-    let [Ok(place), Ok(uri)] = CHILD.map(std::env::var) else { return };
+    let [place, uri] = CHILD.map(|name| std::env::var(name).unwrap());
     let dataset = Dataset::open(&uri).unwrap();
     let cache = Cache::open(place, CHILD_CACHE).unwrap();
     loop {
@@ -182,14 +182,13 @@ fn reads_until_it_is_killed() {
     }
 }
 
-/// What a process of the next test does: it reads two epochs and says how much memory it has had. In any other process,
-/// nothing.
+/// Reads as many batches of any dataset, and says how much memory the process has had.
 #[test]
-fn reads_two_epochs() {
-    let Ok(uri) = std::env::var(CHILD[1]) else { return };
-    let mut stream = Stream::open(&only(&Dataset::open(&uri).unwrap()), config(16), Reading::default(), None);
-    let stream = stream.as_mut().unwrap();
-    (0..2 * stream.rows() / 16).for_each(|_| drop(stream.next_batch().unwrap()));
+#[ignore = "run by memory_does_not_grow_with_the_dataset in a process whose memory is its own"]
+fn reads_many_batches() {
+    let datasets = only(&Dataset::open(&std::env::var(CHILD[1]).unwrap()).unwrap());
+    let mut stream = Stream::open(&datasets, config(16), Reading::default(), None).unwrap();
+    (0..1500).for_each(|_| drop(stream.next_batch().unwrap()));
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
     println!("\n{{\"peak_kb\": {}}}", peak.split_whitespace().nth(1).unwrap());
@@ -202,7 +201,7 @@ fn memory_does_not_grow_with_the_dataset() {
         let server_folder = folder.path().join(name);
         let [_, remote] = in_bucket(&server, &server_folder, "memory", name, large(256), units);
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "reads_two_epochs", "--nocapture"])
+            .args(["--exact", "reads_many_batches", "--ignored", "--nocapture"])
             .envs(server.settings())
             .env(CHILD[1], remote.location().uri())
             .output()
@@ -214,7 +213,7 @@ fn memory_does_not_grow_with_the_dataset() {
     let (few, many) = (peak("few", &[4000; 2]), peak("many", &[4000; 8]));
     println!("{few} kB for 8,000 rows, {many} kB for 32,000");
     // Two windows of four blocks of 256 rows are some 16 MB, and all tensors of the second dataset some 190 MB.
-    assert!(many < few + (60 << 10), "{few} kB, {many} kB");
+    assert!(many < few + (20 << 10), "{few} kB, {many} kB");
 }
 
 /// Bytes of a cache that is too small for all row groups, so that files come and go.
@@ -227,7 +226,7 @@ fn processes_that_are_killed_leave_a_cache_that_is_right() {
     let place = folder.path().join("cache");
     let child = || {
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "reads_until_it_is_killed"])
+            .args(["--exact", "reads_until_it_is_killed", "--ignored"])
             .envs(server.settings())
             .envs([(CHILD[0], place.to_str().unwrap()), (CHILD[1], "s3://killed/d")])
             .stdout(Stdio::null())

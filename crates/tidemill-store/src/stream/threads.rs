@@ -5,8 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, never, select_biased, unbounded};
 
 use super::Batch;
 use super::gather::Gatherer;
@@ -18,6 +19,8 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Threads {
     batches: Receiver<Receiver<Result<Batch>>>,
+    /// The next batch, if it is under way.
+    next: Option<Receiver<Result<Batch>>>,
     stopped: Arc<AtomicBool>,
 }
 
@@ -56,16 +59,31 @@ impl Threads {
             })?;
         }
         spawn("stream-plan", move || plan(planner, &gatherer, &ordered, &tasks, (&rows, &blocks)))?;
-        Ok(Self { batches, stopped })
+        Ok(Self { batches, next: None, stopped })
     }
 
-    /// The next batch.
+    /// The next batch, if it is there in time.
     ///
     /// # Errors
     /// If its rows cannot be read.
-    pub fn next(&self) -> Result<Batch> {
-        let batch = self.batches.recv().map_err(|_| Error::ReaderDied)?;
-        batch.recv().map_err(|_| Error::ReaderDied)?
+    pub fn next_within(&mut self, patience: Duration) -> Result<Option<Batch>> {
+        let until = Instant::now() + patience;
+        let batch = match self.next.take() {
+            Some(batch) => batch,
+            None => match self.batches.recv_deadline(until) {
+                Ok(batch) => batch,
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::ReaderDied),
+            },
+        };
+        match batch.recv_deadline(until) {
+            Ok(batch) => batch.map(Some),
+            Err(RecvTimeoutError::Disconnected) => Err(Error::ReaderDied),
+            Err(RecvTimeoutError::Timeout) => {
+                self.next = Some(batch);
+                Ok(None)
+            }
+        }
     }
 }
 
