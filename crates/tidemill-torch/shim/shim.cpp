@@ -4,12 +4,16 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <dlfcn.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -41,6 +45,28 @@ std::vector<at::Tensor> list(at::Tensor** tensors, size_t n) {
   for (size_t i = 0; i < n; ++i) out.push_back(*tensors[i]);
   return out;
 }
+
+using CallHook = bool (*)(void* context, at::Tensor* grad, char* message, size_t room);
+using DropHook = void (*)(void* context);
+
+// Takes a gradient from its parameter as soon as it is complete, and hands it over to Rust.
+struct GradHook : torch::autograd::PostAccumulateGradHook {
+  GradHook(void* context, CallHook call, DropHook drop) : context(context), call(call), drop(drop) {}
+  ~GradHook() override { drop(context); }
+  GradHook(const GradHook&) = delete;
+  GradHook& operator=(const GradHook&) = delete;
+
+  void operator()(const at::Tensor& param) override {
+    auto grad = std::make_unique<at::Tensor>(std::move(param.mutable_grad()));
+    param.mutable_grad() = at::Tensor();
+    char message[512];
+    if (!call(context, grad.release(), message, sizeof message)) throw std::runtime_error(message);
+  }
+
+  void* context;
+  CallHook call;
+  DropHook drop;
+};
 
 }  // namespace
 
@@ -77,24 +103,39 @@ char* tm_all_gather(at::Tensor* input, int64_t world, const char* group, at::Ten
   });
 }
 
+char* tm_all_gather_into(at::Tensor* input, at::Tensor* output, int64_t world, const char* group, at::Tensor** out) {
+  return guarded([&] {
+    *out = new at::Tensor(
+        call("_c10d_functional::all_gather_into_tensor_out", {*input, world, std::string(group), *output}));
+  });
+}
+
+char* tm_broadcast(at::Tensor* tensor, int64_t from, const char* group, at::Tensor** out) {
+  return guarded([&] {
+    *out = new at::Tensor(call("_c10d_functional::broadcast_", {*tensor, from, std::string(group)}));
+  });
+}
+
 char* tm_wait(at::Tensor* pending, at::Tensor** out) {
   return guarded([&] { *out = new at::Tensor(call("_c10d_functional::wait_tensor", {*pending})); });
 }
 
 char* tm_fused_adamw(at::Tensor** params, at::Tensor** grads, at::Tensor** exp_avgs, at::Tensor** exp_avg_sqs,
                      at::Tensor** steps, size_t n, double lr, double beta1, double beta2, double weight_decay,
-                     double eps, at::Tensor* skip) {
+                     double eps, at::Tensor* divisor, at::Tensor* skip) {
   return guarded([&] {
     at::NoGradGuard no_grad;
-    std::optional<at::Tensor> found_inf;
+    std::optional<at::Tensor> grad_scale, found_inf;
+    if (divisor) grad_scale = *divisor;
     if (skip) found_inf = *skip;
     at::_fused_adamw_(list(params, n), list(grads, n), list(exp_avgs, n), list(exp_avg_sqs, n), {}, list(steps, n),
-                      lr, beta1, beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{}, found_inf);
+                      lr, beta1, beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false, grad_scale, found_inf);
   });
 }
 
-char* tm_set_grad(at::Tensor* param, at::Tensor* grad) {
-  return guarded([&] { param->mutable_grad() = *grad; });
+char* tm_on_grad(at::Tensor* param, void* context, CallHook call, DropHook drop) {
+  auto hook = std::make_unique<GradHook>(context, call, drop);
+  return guarded([&] { torch::autograd::impl::set_post_acc_grad_hooks(*param, std::move(hook)); });
 }
 
 }  // extern "C"

@@ -18,11 +18,19 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
+/// What the device decides about a step by itself, so that nobody waits for it: scalars, f32.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scaler<'a> {
+    /// Gradients are divided by it first.
+    pub divisor: Option<&'a Tensor>,
+    /// If it is 1, nothing is changed.
+    pub skip: Option<&'a Tensor>,
+}
+
 const OPERATION: &str = "fused_adamw";
 
 /// One step, in place, on `params` and their moments. All lists have the same length, all tensors
-/// are f32 and contiguous; `steps` are scalars (f32) holding the number of this step, counted from 1. If `skip` (a scalar,
-/// f32) is 1, nothing is changed, and nobody has waited for it.
+/// are f32 and contiguous; `steps` are scalars (f32) holding the number of this step, counted from 1.
 ///
 /// # Errors
 /// If the lists differ in length or their tensors in shape, dtype or device, or libtorch refuses them.
@@ -33,7 +41,7 @@ pub fn fused_adamw(
     exp_avgs: &[Tensor],
     exp_avg_sqs: &[Tensor],
     steps: &[Tensor],
-    skip: Option<&Tensor>,
+    scaler: Scaler,
 ) -> Result<(), Error> {
     let expected = params.len();
     for (what, list) in
@@ -55,9 +63,13 @@ pub fn fused_adamw(
             check_tensor(what, i, tensor, size, param)?;
         }
     }
-    if let (Some(skip), Some(param)) = (skip, params.first()) {
-        check_tensor("skip", 0, skip, &[], param)?;
+    for (what, scalar) in [("divisor", scaler.divisor), ("skip", scaler.skip)] {
+        if let (Some(scalar), Some(param)) = (scalar, params.first()) {
+            check_tensor(what, 0, scalar, &[], param)?;
+        }
     }
+    let pointer =
+        |scalar: Option<&Tensor>| scalar.map_or(std::ptr::null_mut(), |scalar| scalar.as_ptr().cast_mut());
     let (mut p, mut g) = (pointers(params), pointers(grads));
     let (mut m, mut v, mut s) = (pointers(exp_avgs), pointers(exp_avg_sqs), pointers(steps));
     // SAFETY: five arrays of `expected` live tensors; the shim keeps no pointer past the call. The
@@ -75,7 +87,8 @@ pub fn fused_adamw(
             options.betas.1,
             options.weight_decay,
             options.eps,
-            skip.map_or(std::ptr::null_mut(), |skip| skip.as_ptr().cast_mut()),
+            pointer(scaler.divisor),
+            pointer(scaler.skip),
         )
     };
     ffi::check(OPERATION, answer)

@@ -35,6 +35,7 @@ pub struct Group {
 }
 
 /// A collective under way.
+#[derive(Debug)]
 #[must_use = "the result is not there until `wait` returns"]
 pub struct Pending(Tensor);
 
@@ -90,6 +91,32 @@ impl Group {
         ffi::make("all_gather", |out| {
             // SAFETY: as in `all_reduce`.
             unsafe { ffi::tm_all_gather(input.as_ptr().cast_mut(), self.world, self.name.as_ptr(), out) }
+        })
+        .map(Pending)
+    }
+
+    /// As [`Self::all_gather`], into `output`, which has storage of its own: what is waited for is a storage.
+    pub fn all_gather_into(&self, input: &Tensor, output: &Tensor) -> Result<Pending, Error> {
+        ffi::make("all_gather", |out| {
+            // SAFETY: as in `all_reduce`.
+            unsafe {
+                ffi::tm_all_gather_into(
+                    input.as_ptr().cast_mut(),
+                    output.as_ptr().cast_mut(),
+                    self.world,
+                    self.name.as_ptr(),
+                    out,
+                )
+            }
+        })
+        .map(Pending)
+    }
+
+    /// Overwrites `tensor` with what it is on rank `from`.
+    pub fn broadcast(&self, tensor: &Tensor, from: i64) -> Result<Pending, Error> {
+        ffi::make("broadcast", |out| {
+            // SAFETY: as in `all_reduce`.
+            unsafe { ffi::tm_broadcast(tensor.as_ptr().cast_mut(), from, self.name.as_ptr(), out) }
         })
         .map(Pending)
     }

@@ -1,7 +1,7 @@
 //! The shim's C functions, and how their error texts become [`Error`].
 
 use crate::{Error, headline};
-use std::ffi::{CStr, c_char, c_double};
+use std::ffi::{CStr, c_char, c_double, c_void};
 use tch::Tensor;
 use torch_sys::C_tensor;
 
@@ -27,6 +27,19 @@ unsafe extern "C" {
         group: *const c_char,
         out: *mut *mut C_tensor,
     ) -> *mut c_char;
+    pub fn tm_all_gather_into(
+        input: *mut C_tensor,
+        output: *mut C_tensor,
+        world: i64,
+        group: *const c_char,
+        out: *mut *mut C_tensor,
+    ) -> *mut c_char;
+    pub fn tm_broadcast(
+        tensor: *mut C_tensor,
+        from: i64,
+        group: *const c_char,
+        out: *mut *mut C_tensor,
+    ) -> *mut c_char;
     pub fn tm_wait(pending: *mut C_tensor, out: *mut *mut C_tensor) -> *mut c_char;
     pub fn tm_fused_adamw(
         params: *mut *mut C_tensor,
@@ -40,9 +53,15 @@ unsafe extern "C" {
         beta2: c_double,
         weight_decay: c_double,
         eps: c_double,
+        divisor: *mut C_tensor,
         skip: *mut C_tensor,
     ) -> *mut c_char;
-    pub fn tm_set_grad(param: *mut C_tensor, grad: *mut C_tensor) -> *mut c_char;
+    pub fn tm_on_grad(
+        param: *mut C_tensor,
+        context: *mut c_void,
+        call: extern "C" fn(*mut c_void, *mut C_tensor, *mut c_char, usize) -> bool,
+        drop: extern "C" fn(*mut c_void),
+    ) -> *mut c_char;
 }
 
 /// Turns the shim's answer (null, or an error text that is ours to free) into a `Result`.

@@ -1,30 +1,110 @@
-//! Gradients in memory of our choosing: autograd adds into a gradient that is already there, so a
-//! parameter whose gradient is a view of a flat buffer fills that buffer without a copy.
+//! Gradients as they become ready: a hook gets each parameter's gradient as soon as a backward pass has it, while the
+//! rest of the pass is still to come. That is what overlaps communication with computation.
+
+use std::ffi::{c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tch::Tensor;
+use torch_sys::C_tensor;
 
 use crate::{Error, ffi};
-use tch::Tensor;
 
-/// Makes `grad` (same shape, dtype and device) the gradient of `param`. Backward passes add into it.
+/// What a hook does with a gradient.
+type Hook = Box<dyn Fn(Tensor) -> Result<(), Error> + Send + Sync>;
+
+/// Hands the gradient of `param` over to `hook` whenever a backward pass has it, instead of keeping it with the parameter.
+/// Where the hook fails, the backward pass does. The hook runs on the thread that the pass runs on.
 ///
 /// # Errors
-/// If libtorch refuses the pair.
-pub fn set_grad(param: &Tensor, grad: &Tensor) -> Result<(), Error> {
-    // SAFETY: both tensors live until the call returns; the shim stores its own reference.
-    let answer = unsafe { ffi::tm_set_grad(param.as_ptr().cast_mut(), grad.as_ptr().cast_mut()) };
-    ffi::check("set_grad", answer)
+/// If libtorch refuses the parameter.
+pub fn on_grad(
+    param: &Tensor,
+    hook: impl Fn(Tensor) -> Result<(), Error> + Send + Sync + 'static,
+) -> Result<(), Error> {
+    let hook: Hook = Box::new(hook);
+    // A pointer to the box, for a pointer to what is in it is two words.
+    let context = Box::into_raw(Box::new(hook)).cast();
+    // SAFETY: the parameter lives until the call returns; the shim owns `context` from now on, and frees it by `drop_hook`.
+    let answer = unsafe { ffi::tm_on_grad(param.as_ptr().cast_mut(), context, call_hook, drop_hook) };
+    ffi::check("on_grad", answer)
+}
+
+/// Calls a hook; writes why it failed to `message`, which has room for `room` bytes.
+extern "C" fn call_hook(
+    context: *mut c_void,
+    grad: *mut C_tensor,
+    message: *mut c_char,
+    room: usize,
+) -> bool {
+    // SAFETY: the shim passes what `on_grad` gave it, which it has not freed yet.
+    let hook = unsafe { &*context.cast::<Hook>() };
+    // SAFETY: the shim made the tensor for us.
+    let grad = unsafe { Tensor::from_ptr(grad) };
+    let text = match catch_unwind(AssertUnwindSafe(|| hook(grad))) {
+        Ok(Ok(())) => return true,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "a hook on a gradient panicked".into(),
+    };
+    let bytes = &text.as_bytes()[..text.len().min(room.saturating_sub(1))];
+    // SAFETY: `message` has room for these bytes and the zero behind them.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), message, bytes.len());
+        *message.add(bytes.len()) = 0;
+    }
+    false
+}
+
+extern "C" fn drop_hook(context: *mut c_void) {
+    // SAFETY: `on_grad` made it from a box, and the shim frees it once.
+    drop(unsafe { Box::from_raw(context.cast::<Hook>()) });
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tch::Kind;
+
     use super::*;
-    use tch::{Device, Kind};
+    use crate::guard;
 
     #[test]
-    fn backward_adds_into_the_given_buffer() {
-        let flat = Tensor::ones([4], (Kind::Float, Device::Cpu));
-        let param = Tensor::from_slice(&[2f32, 3.0]).set_requires_grad(true);
-        set_grad(&param, &flat.narrow(0, 1, 2)).unwrap();
-        (&param * &param).sum(Kind::Float).backward();
-        assert_eq!(Vec::<f32>::try_from(flat).unwrap(), [1.0, 5.0, 7.0, 1.0]);
+    fn gradients_come_while_the_pass_goes_on_and_are_kept_nowhere() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let param = |name: &'static str, value: f32| {
+            let param = Tensor::from_slice(&[value]).set_requires_grad(true);
+            let seen = seen.clone();
+            on_grad(&param, move |grad| {
+                seen.lock().unwrap().push((name, grad.double_value(&[0])));
+                Ok(())
+            })
+            .unwrap();
+            param
+        };
+        let (first, last) = (param("first", 2.0), param("last", 3.0));
+        let output = (&first * &first).exp() * &last;
+        output.sum(Kind::Float).backward();
+        let e4 = 4f32.exp() as f64;
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["last", "first"]);
+        assert!((seen[0].1 / e4 - 1.0).abs() < 1e-6 && (seen[1].1 / (12.0 * e4) - 1.0).abs() < 1e-6);
+        assert!(!first.grad().defined() && !last.grad().defined());
+    }
+
+    #[test]
+    fn a_hook_that_fails_fails_the_pass_and_is_dropped_with_its_parameter() {
+        let alive = Arc::new(());
+        let param = Tensor::from_slice(&[2f32]).set_requires_grad(true);
+        let kept = alive.clone();
+        let hook = move |_| {
+            let _ = &kept;
+            Err(Error::Torch("no room for it".into()))
+        };
+        on_grad(&param, hook).unwrap();
+        let failed = guard(|| (&param * &param).sum(Kind::Float).backward());
+        assert!(failed.unwrap_err().to_string().contains("no room for it"));
+        assert_eq!(Arc::strong_count(&alive), 2);
+        drop(param);
+        assert_eq!(Arc::strong_count(&alive), 1);
     }
 }

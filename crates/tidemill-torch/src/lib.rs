@@ -1,7 +1,6 @@
 //! What `tch` lacks, for the trainer: collectives on the process group that Python (torchrun, Ray
-//! Train) made, addressed by its name, PyTorch's fused AdamW step, and gradients that live in memory of
-//! our choosing. Everything goes through a small C++ shim (`shim/shim.cpp`) that turns C++ exceptions
-//! into [`Error`].
+//! Train) made, addressed by its name, PyTorch's fused AdamW step, and hooks on gradients that are ready.
+//! Everything goes through a small C++ shim (`shim/shim.cpp`) that turns C++ exceptions into [`Error`].
 
 mod adamw;
 mod bytes;
@@ -11,11 +10,11 @@ mod ffi;
 mod grad;
 mod guard;
 
-pub use adamw::{AdamW, fused_adamw};
+pub use adamw::{AdamW, Scaler, fused_adamw};
 pub use bytes::tensor_of;
 pub use collectives::{Group, Pending, ReduceOp};
 pub use cuda::load_cuda;
-pub use grad::set_grad;
+pub use grad::on_grad;
 pub use guard::guard;
 
 /// What libtorch said when an operation failed.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::{AdamW, Error, fused_adamw};
+use tidemill_torch::{AdamW, Error, Scaler, fused_adamw};
 
 fn run_python(dir: &Path) {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().to_string();
@@ -55,7 +55,7 @@ fn steps_are_pytorchs() {
         let number = Tensor::from((step + 1) as f32);
         let steps: Vec<Tensor> = params.iter().map(|_| number.copy()).collect();
         let grads = named(format!("gradient.{step}"));
-        fused_adamw(options, &params, &grads, &exp_avgs, &exp_avg_sqs, &steps, None).unwrap();
+        fused_adamw(options, &params, &grads, &exp_avgs, &exp_avg_sqs, &steps, Scaler::default()).unwrap();
         let furthest = |found: &[Tensor], name: &str| {
             let expected = named(format!("{name}.{step}"));
             found.iter().zip(&expected).map(|(a, b)| deviation(a, b)).fold(0.0, f64::max)
@@ -75,7 +75,8 @@ fn lists_of_other_lengths_are_refused() {
     let ones =
         |n: usize| -> Vec<Tensor> { (0..n).map(|_| Tensor::ones([2], (Kind::Float, Device::Cpu))).collect() };
     let options = AdamW { lr: 0.1, betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.0 };
-    let refused = fused_adamw(options, &ones(2), &ones(2), &ones(2), &ones(1), &ones(2), None).unwrap_err();
+    let refused = fused_adamw(options, &ones(2), &ones(2), &ones(2), &ones(1), &ones(2), Scaler::default())
+        .unwrap_err();
     assert!(matches!(refused, Error::Length { what: "exp_avg_sqs", got: 1, expected: 2, .. }), "{refused}");
 }
 
@@ -86,7 +87,7 @@ fn tensors_of_another_kind_are_refused() {
     let options = AdamW { lr: 0.1, betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.0 };
     let step = || Tensor::from(1f32);
     let update = |param: Tensor, grad: Tensor, step: Tensor| {
-        fused_adamw(options, &[param], &[grad], &[good()], &[good()], &[step], None)
+        fused_adamw(options, &[param], &[grad], &[good()], &[good()], &[step], Scaler::default())
             .map_err(|e| e.to_string())
     };
     update(good(), good(), step()).unwrap();
@@ -103,19 +104,24 @@ fn tensors_of_another_kind_are_refused() {
 }
 
 #[test]
-fn a_step_is_skipped_without_anybody_looking() {
+fn a_step_is_scaled_or_skipped_without_anybody_looking() {
     let options = AdamW { lr: 0.1, betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
     let of = |values: [f32; 3]| Tensor::from_slice(&values);
-    let step = |skip: Option<f32>, grad: [f32; 3]| {
+    let step = |skip: Option<f32>, divisor: Option<f32>, grad: [f32; 3]| {
         let (param, m, v) = (of([1.0, 2.0, 3.0]), of([0.1, 0.2, 0.3]), of([0.4, 0.5, 0.6]));
         let state = [&param, &m, &v].map(|tensor| [tensor.shallow_clone()]);
-        let skip = skip.map(Tensor::from);
+        let [skip, divisor] = [skip, divisor].map(|scalar| scalar.map(Tensor::from));
+        let scaler = Scaler { divisor: divisor.as_ref(), skip: skip.as_ref() };
         let count = [Tensor::from(3f32)];
-        fused_adamw(options, &state[0], &[of(grad)], &state[1], &state[2], &count, skip.as_ref()).unwrap();
+        fused_adamw(options, &state[0], &[of(grad)], &state[1], &state[2], &count, scaler).unwrap();
         [param, m, v].map(|tensor| Vec::<f32>::try_from(tensor).unwrap())
     };
     let (grad, nan) = ([0.5, -0.5, 0.25], [f32::NAN, 0.0, f32::INFINITY]);
-    assert_eq!(step(Some(1.0), nan), [vec![1.0, 2.0, 3.0], vec![0.1, 0.2, 0.3], vec![0.4, 0.5, 0.6]]);
-    assert_eq!(step(Some(0.0), grad), step(None, grad));
-    assert_ne!(step(None, grad)[0], [1.0, 2.0, 3.0]);
+    assert_eq!(
+        step(Some(1.0), Some(2.0), nan),
+        [vec![1.0, 2.0, 3.0], vec![0.1, 0.2, 0.3], vec![0.4, 0.5, 0.6]]
+    );
+    assert_eq!(step(Some(0.0), None, grad), step(None, None, grad));
+    assert_eq!(step(None, Some(4.0), grad.map(|g| 4.0 * g)), step(None, None, grad));
+    assert_ne!(step(None, None, grad)[0], [1.0, 2.0, 3.0]);
 }
