@@ -2,6 +2,7 @@
 //! built. Layers hold handles to the same tensors, so what is loaded or cast here is what they use.
 
 use std::cell::RefCell;
+use std::fmt;
 use tch::{Device, Kind, Tensor};
 
 /// What a new network's parameters start as.
@@ -14,11 +15,25 @@ pub enum Start {
 }
 
 /// The named parameters of one network.
-#[derive(Debug)]
 pub struct Params {
     device: Device,
     start: Start,
     entries: RefCell<Vec<(String, Tensor)>>,
+    gate: RefCell<Option<Gate>>,
+}
+
+/// Called with the name of a part of a network before it is used.
+type Gate = Box<dyn Fn(&str) + Send>;
+
+impl fmt::Debug for Params {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, start, entries, .. } = self;
+        f.debug_struct("Params")
+            .field("device", device)
+            .field("start", start)
+            .field("entries", entries)
+            .finish_non_exhaustive()
+    }
 }
 
 /// How one parameter is initialised.
@@ -35,7 +50,12 @@ pub(crate) enum Init {
 
 impl Params {
     pub(crate) fn new(device: Device, start: Start) -> Self {
-        Self { device, start, entries: RefCell::default() }
+        Self { device, start, entries: RefCell::default(), gate: RefCell::default() }
+    }
+
+    /// Those of a network that was made elsewhere: f32, on one device, in the order of their use.
+    pub fn of(device: Device, named: Vec<(String, Tensor)>) -> Self {
+        Self { entries: RefCell::new(named), ..Self::new(device, Start::Empty) }
     }
 
     /// The root of the names.
@@ -56,6 +76,19 @@ impl Params {
     /// The device the parameters are on.
     pub fn device(&self) -> Device {
         self.device
+    }
+
+    /// Has `gate` called in a forward pass before each part of the network, with the part's name: so parameters may come
+    /// while those before them are in use already. There is one gate; a second takes the first one's place.
+    pub fn before_use(&self, gate: impl Fn(&str) + Send + 'static) {
+        *self.gate.borrow_mut() = Some(Box::new(gate));
+    }
+
+    /// The part `name` of the network comes next.
+    pub(crate) fn about_to_use(&self, name: impl fmt::Display) {
+        if let Some(gate) = &*self.gate.borrow() {
+            gate(&name.to_string());
+        }
     }
 
     /// Casts every parameter to `kind`; the layers see it.
@@ -85,7 +118,7 @@ pub(crate) struct Scope<'a> {
 
 impl<'a> Scope<'a> {
     /// The scope `name` below this one.
-    pub fn sub(&self, name: impl std::fmt::Display) -> Scope<'a> {
+    pub fn sub(&self, name: impl fmt::Display) -> Scope<'a> {
         let path = if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) };
         Scope { params: self.params, path }
     }

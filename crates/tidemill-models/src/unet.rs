@@ -139,17 +139,25 @@ impl UNet2DConditionModel {
 
 impl Denoiser for UNet2DConditionModel {
     fn denoise(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Tensor {
+        let next = |name: std::fmt::Arguments| self.params.about_to_use(name);
+        next(format_args!("time_embedding"));
         // Every residual block opens its time projection with the same SiLU: once is enough.
         let time = self.embed_time(timesteps, sample.kind()).silu();
+        next(format_args!("conv_in"));
         let mut h = self.conv_in.forward(sample);
         let mut skips = vec![h.shallow_clone()];
-        for block in &self.down_blocks {
+        for (i, block) in self.down_blocks.iter().enumerate() {
+            next(format_args!("down_blocks.{i}"));
             h = block.forward(h, &time, text, &mut skips);
         }
+        next(format_args!("mid_block"));
         h = self.mid_block.forward(&h, &time, text);
-        for block in &self.up_blocks {
+        for (i, block) in self.up_blocks.iter().enumerate() {
+            next(format_args!("up_blocks.{i}"));
             h = block.forward(h, &time, text, &mut skips);
         }
+        next(format_args!("conv_norm_out"));
+        next(format_args!("conv_out"));
         self.conv_out.forward(&self.conv_norm_out.forward(&h).silu())
     }
 }
