@@ -1,24 +1,31 @@
-//! Checkpoints on object storage: first the shard with the optimizer's tensors under a name of its
-//! own, then one commit object, put only if absent. A checkpoint without its commit does not exist,
-//! so a crash at any moment leaves the one before intact.
+//! Checkpoints on object storage: each rank writes its shard under a name of its own, then the first rank, when all are there, one
+//! commit object, put only if absent. A checkpoint without its commit does not exist, so a crash at any moment leaves the one
+//! before intact. Any number of ranks loads what any other number wrote.
 //!
 //! ```text
-//! <uri>/step-00001000/rank-0-of-1-<attempt>.safetensors    <buffer>.<parameter>, f32
+//! <uri>/step-00001000/<attempt>/rank-0-of-4.safetensors    master, exp_avg, exp_avg_sq, ema: f32, as `snapshot` says
+//! <uri>/step-00001000/<attempt>/rank-1-of-4.json           [`Shard`]: that rank's is complete
 //! <uri>/step-00001000/commit.json                          [`Commit`]
 //! <uri>/run.json                                           what the run is made of, for people
 //! ```
 
-use crate::Error;
-use crate::config::CheckpointConfig;
-use crate::optimizer::Optimizer;
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
-use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
-use tch::{Kind, Tensor};
+use std::time::Duration;
+
+use safetensors::SafeTensors;
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind, Tensor};
 use tidemill_io::Location;
 use tidemill_store::stream::StreamState;
+use tidemill_torch::guard;
+
+use crate::Error;
+use crate::config::{CheckpointConfig, Writers};
+use crate::optimizer::Optimizer;
+use crate::snapshot::{Filling, Parameter, Snapshot, contents, starts};
+use crate::world::World;
 
 /// Where a run stands.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,14 +38,26 @@ pub struct Progress {
     pub phase: usize,
     /// Where the stream goes on; `None` before the first batch.
     pub stream: Option<StreamState>,
+    /// Losses of the last steps.
+    pub recent_losses: VecDeque<f64>,
     /// What the run is made of: model, schedule, dataset, seed. A checkpoint of another is refused.
     pub identity: serde_json::Value,
+    /// `[train]` of the run file, which may change from one start to the next.
+    pub settings: serde_json::Value,
 }
 
 impl Progress {
     /// The beginning of a run.
-    pub fn start(identity: serde_json::Value) -> Self {
-        Self { step: 0, samples: 0, phase: 0, stream: None, identity }
+    pub fn start(identity: serde_json::Value, settings: serde_json::Value) -> Self {
+        Self {
+            step: 0,
+            samples: 0,
+            phase: 0,
+            stream: None,
+            recent_losses: VecDeque::new(),
+            identity,
+            settings,
+        }
     }
 }
 
@@ -49,74 +68,68 @@ struct Commit {
     progress: Progress,
     /// Whether the shards hold averaged weights.
     ema: bool,
+    /// The network's parameters, in the order in which their elements are numbered.
+    parameters: Vec<Parameter>,
     shards: Vec<Shard>,
 }
 
+/// A shard file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Shard {
     file: String,
     bytes: usize,
     crc32c: u32,
+    /// Which elements it has.
+    ranges: Vec<Range<usize>>,
 }
 
-const FORMAT: u32 = 1;
+impl Shard {
+    /// Whether these are its bytes.
+    fn is(&self, bytes: &[u8]) -> bool {
+        bytes.len() == self.bytes && crc32c::crc32c(bytes) == self.crc32c
+    }
+}
+
+const FORMAT: u32 = 2;
 
 /// The key of the object that says what run the checkpoints are of.
 const RUN: &str = "run.json";
 
-/// A copy of a run's state in memory of the host.
-pub struct Snapshot {
-    progress: Progress,
-    /// Whether there are averaged weights.
-    ema: bool,
-    /// Name, shape and f32 values of each tensor.
-    tensors: Vec<(String, Vec<usize>, Vec<u8>)>,
-}
-
-impl Snapshot {
-    /// Copies the state after `progress.step`; waits for the device.
-    ///
-    /// # Errors
-    /// If memory does not suffice.
-    pub fn take(optimizer: &Optimizer, progress: &Progress) -> Result<Self, Error> {
-        let state = optimizer.state();
-        let ema = state.iter().any(|(name, _)| name.starts_with("ema."));
-        let copy = |(name, tensor): (String, Tensor)| {
-            let bytes = tidemill_torch::guard(|| {
-                let flat = tensor.to_device(tch::Device::Cpu).contiguous();
-                let mut bytes = vec![0u8; flat.numel() * 4];
-                flat.copy_data_u8(&mut bytes, flat.numel());
-                bytes
-            })?;
-            let shape = tensor.size().iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect();
-            Ok((name, shape, bytes))
-        };
-        let tensors = state.into_iter().map(copy).collect::<Result<_, Error>>()?;
-        Ok(Self { progress: progress.clone(), ema, tensors })
-    }
-
-    /// The step it was taken after.
-    pub fn step(&self) -> u64 {
-        self.progress.step
-    }
-
-    /// As safetensors.
-    fn serialize(&self) -> Result<Vec<u8>, String> {
-        let views = self.tensors.iter().map(|(name, shape, bytes)| {
-            let view = TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|e| e.to_string())?;
-            Ok((name.as_str(), view))
-        });
-        let views = views.collect::<Result<Vec<_>, String>>()?;
-        safetensors::serialize(views, None).map_err(|e| e.to_string())
-    }
-}
+/// Pauses in which the first rank looks for the others' shards.
+const POLL: Duration = Duration::from_millis(100);
 
 /// The checkpoints of one run.
+#[derive(Debug)]
 pub struct Checkpoints {
     location: Location,
     /// For messages.
     path: PathBuf,
     keep: usize,
+}
+
+/// Who writes: which rank, of how many, who the others are, and a name that they share and nobody else has.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    rank: usize,
+    ranks: usize,
+    others: Vec<usize>,
+    attempt: String,
+}
+
+impl Writer {
+    /// One of the ranks of `world`; all of them call it together.
+    ///
+    /// # Errors
+    /// If a collective fails.
+    pub fn new(world: &World, writers: Writers, device: Device) -> Result<Self, Error> {
+        let attempt = world.texts(&unique(), device)?.swap_remove(0);
+        let others = world.writers(writers).split_off(1);
+        Ok(Self { rank: world.rank(), ranks: world.size(), others, attempt })
+    }
+
+    fn name(&self, step: u64, rank: usize, extension: &str) -> String {
+        format!("{}/{}/rank-{rank}-of-{}.{extension}", folder(step), self.attempt, self.ranks)
+    }
 }
 
 impl Checkpoints {
@@ -135,32 +148,73 @@ impl Checkpoints {
     /// # Errors
     /// If the store cannot be written.
     pub fn prepare(&self, identity: &serde_json::Value) -> Result<(), Error> {
-        let text = serde_json::to_vec_pretty(identity).map_err(|e| self.error(RUN, e.to_string()))?;
-        Ok(self.location.put(RUN, text.into())?)
+        self.put_json(RUN, identity)
     }
 
-    /// Saves and commits a state; then removes the oldest beyond `keep`.
+    /// Saves one rank's share of a state. The first rank commits it when all have, as long as it may `wait` for them, then
+    /// removes the oldest beyond `keep`.
     ///
     /// # Errors
-    /// If the store cannot be written.
-    pub fn save(&self, snapshot: &Snapshot) -> Result<(), Error> {
-        let progress = &snapshot.progress;
-        let folder = folder(progress.step);
-        if self.steps()?.contains(&progress.step) {
-            return Ok(());
+    /// If the store cannot be written, or the others' shards do not come.
+    pub fn save(&self, snapshot: &Snapshot, writer: &Writer, wait: &dyn Fn() -> bool) -> Result<(), Error> {
+        let step = snapshot.step();
+        if writer.rank == 0 && self.steps()?.contains(&step) {
+            if self.is_intact(step)? {
+                return Ok(());
+            }
+            // It was passed over when the run began, and would be again.
+            self.location.delete(&commit_key(step))?;
         }
-        let bytes = snapshot.serialize().map_err(|m| self.error(&folder, m))?;
-        let file = format!("{folder}/rank-0-of-1-{}.safetensors", attempt());
-        let shard = Shard { file: file.clone(), bytes: bytes.len(), crc32c: crc32c::crc32c(&bytes) };
-        self.location.put(&file, bytes.into())?;
-        let commit =
-            Commit { format: FORMAT, progress: progress.clone(), ema: snapshot.ema, shards: vec![shard] };
-        let text = serde_json::to_vec_pretty(&commit).map_err(|e| self.error(&folder, e.to_string()))?;
-        self.location.put_if_absent(&commit_key(progress.step), text.into())?;
+        let file = writer.name(step, writer.rank, "safetensors");
+        let bytes = snapshot.serialize().map_err(|e| self.error(&file, e.to_string()))?;
+        let shard = Shard {
+            file,
+            bytes: bytes.len(),
+            crc32c: crc32c::crc32c(&bytes),
+            ranges: snapshot.ranges.clone(),
+        };
+        self.location.put(&shard.file, bytes.into())?;
+        if writer.rank > 0 {
+            return self.put_json(&writer.name(step, writer.rank, "json"), &shard);
+        }
+        let mut shards = vec![shard];
+        for rank in &writer.others {
+            shards.push(self.shard_of(*rank, step, writer, wait)?);
+        }
+        let commit = Commit {
+            format: FORMAT,
+            progress: snapshot.progress.clone(),
+            ema: snapshot.ema,
+            parameters: snapshot.parameters.clone(),
+            shards,
+        };
+        let text = serde_json::to_vec(&commit).map_err(|e| self.error(&folder(step), e.to_string()))?;
+        self.location.put_if_absent(&commit_key(step), text.into())?;
         self.retain()
     }
 
-    /// Loads the newest usable checkpoint into `optimizer`; `None` if there is none.
+    /// What another rank says of its shard, once it does.
+    fn shard_of(
+        &self,
+        rank: usize,
+        step: u64,
+        writer: &Writer,
+        wait: &dyn Fn() -> bool,
+    ) -> Result<Shard, Error> {
+        let key = writer.name(step, rank, "json");
+        loop {
+            if let Some(bytes) = self.location.get_if_present(&key)? {
+                return serde_json::from_slice(&bytes).map_err(|e| self.error(&key, e.to_string()));
+            }
+            if !wait() {
+                return Err(self.error(&key, "that rank has not written its shard".into()));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Loads the newest usable checkpoint into `optimizer`; `None` if there is none. All ranks call it together, and
+    /// load the same.
     ///
     /// # Errors
     /// If the newest is of another run, or none of those there can be read.
@@ -168,18 +222,30 @@ impl Checkpoints {
         &self,
         optimizer: &mut Optimizer,
         identity: &serde_json::Value,
+        world: &World,
+        device: Device,
     ) -> Result<Option<Progress>, Error> {
+        let seen = self.steps()?;
+        let seen = serde_json::to_string(&seen).unwrap_or_default();
+        let steps: Vec<u64> = serde_json::from_str(&world.texts(&seen, device)?[0]).unwrap_or_default();
         let mut failure = None;
-        for step in self.steps()?.into_iter().rev() {
-            let commit = self.commit(step)?;
-            self.check_identity(step, &commit.progress.identity, identity)?;
-            match self.load(&commit, optimizer) {
-                Ok(()) => return Ok(Some(commit.progress)),
-                Err(error) => {
-                    tracing::warn!("{error}; trying the checkpoint before it");
-                    failure = Some(error);
-                }
+        for step in steps.into_iter().rev() {
+            let loaded = self.try_restore(step, optimizer, identity);
+            if let Err(error @ Error::OtherRun { .. }) = loaded {
+                return Err(error);
             }
+            // What one rank cannot read, none goes on from.
+            let problem = loaded.as_ref().err().map(ToString::to_string).unwrap_or_default();
+            let problems = world.texts(&problem, device)?;
+            let Some(problem) = problems.into_iter().find(|problem| !problem.is_empty()) else {
+                optimizer.loaded()?;
+                return loaded.map(Some);
+            };
+            if world.is_first() {
+                tracing::warn!("{problem}; trying the checkpoint before it");
+            }
+            let elsewhere = || Error::Checkpoint { path: self.path.join(folder(step)), message: problem };
+            failure = Some(loaded.err().unwrap_or_else(elsewhere));
         }
         failure.map_or(Ok(None), Err)
     }
@@ -195,17 +261,32 @@ impl Checkpoints {
             return Err(Error::Checkpoint { path: self.path.clone(), message });
         };
         let commit = self.commit(step)?;
-        let prefix = if averaged && commit.ema { "ema." } else { "master." };
-        let mut weights = Vec::new();
+        let buffer = if averaged && commit.ema { "ema" } else { "master" };
+        let (numbers, all) = starts(&commit.parameters);
+        let (mut values, mut found) = (vec![0u8; 4 * all], 0);
         for shard in &commit.shards {
             let bytes = self.shard(step, shard)?;
-            for (name, view) in self.parse(&shard.file, &bytes)?.tensors() {
-                if let Some(name) = name.strip_prefix(prefix) {
-                    weights.push((name.to_string(), tensor(&view)?));
-                }
+            let tensors = self.parse(&shard.file, &bytes)?;
+            let ranges = contents(&shard.ranges, &tensors, buffer).map_err(|m| self.error(&shard.file, m))?;
+            for (elements, bytes) in ranges {
+                let place = values.get_mut(4 * elements.start..4 * elements.end);
+                let beyond =
+                    || self.error(&shard.file, format!("it has values of no parameter: {elements:?}"));
+                place.ok_or_else(beyond)?.copy_from_slice(bytes);
+                found += elements.len();
             }
         }
-        Ok((step, weights))
+        if found != all {
+            let message = format!("its shards have {found} of {all} values");
+            return Err(self.error(&folder(step), message));
+        }
+        let tensor = |parameter: &Parameter| {
+            let numbers = &numbers[parameter.name.as_str()];
+            let bytes = &values[4 * numbers.start..4 * numbers.end];
+            let tensor = guard(|| Tensor::from_data_size(bytes, &parameter.shape, Kind::Float))?;
+            Ok((parameter.name.clone(), tensor))
+        };
+        Ok((step, commit.parameters.iter().map(tensor).collect::<Result<_, Error>>()?))
     }
 
     /// Steps with a committed checkpoint, ascending.
@@ -219,48 +300,60 @@ impl Checkpoints {
         Ok(steps)
     }
 
-    fn load(&self, commit: &Commit, optimizer: &mut Optimizer) -> Result<(), Error> {
-        let step = commit.progress.step;
+    /// Reads those shards that have something of this rank's parts.
+    fn try_restore(
+        &self,
+        step: u64,
+        optimizer: &mut Optimizer,
+        identity: &serde_json::Value,
+    ) -> Result<Progress, Error> {
+        let commit = self.commit(step)?;
+        self.check_identity(step, &commit.progress.identity, identity)?;
         optimizer.prepare_to_load(commit.ema);
-        let mut missing: std::collections::HashMap<String, Tensor> = optimizer.state().into_iter().collect();
-        for shard in &commit.shards {
+        let fail = |message| self.error(&folder(step), message);
+        let mut filling = Filling::new(optimizer, &commit.parameters).map_err(fail)?;
+        for shard in commit.shards.iter().filter(|shard| filling.wants(&shard.ranges)).collect::<Vec<_>>() {
             let bytes = self.shard(step, shard)?;
-            for (name, view) in self.parse(&shard.file, &bytes)?.tensors() {
-                let Some(mut target) = missing.remove(&name) else {
-                    let message = format!("{name} is not a tensor of this model");
-                    return Err(self.error(&shard.file, message));
-                };
-                let stored = tensor(&view)?;
-                if stored.size() != target.size() {
-                    let message = format!("{name} is {:?}, expected {:?}", stored.size(), target.size());
-                    return Err(self.error(&shard.file, message));
-                }
-                tidemill_torch::guard(|| target.copy_(&stored))?;
-            }
+            let tensors = self.parse(&shard.file, &bytes)?;
+            filling.take(&shard.ranges, &tensors).map_err(|m| self.error(&shard.file, m))?;
         }
-        if let Some(name) = missing.keys().min() {
-            return Err(
-                self.error(&folder(step), format!("{name} and {} more are missing", missing.len() - 1))
-            );
-        }
-        Ok(tidemill_torch::guard(|| optimizer.loaded())?)
+        filling.finish().map_err(fail)?;
+        Ok(commit.progress)
     }
 
     fn commit(&self, step: u64) -> Result<Commit, Error> {
         let key = commit_key(step);
         let bytes = self.location.get(&key)?;
-        let commit: Commit =
-            serde_json::from_slice(&bytes).map_err(|e| self.error(&key, format!("not a commit: {e}")))?;
-        if commit.format != FORMAT {
-            let message = format!("format {} is not known to this version of Tidemill", commit.format);
+        let broken = |e: serde_json::Error| self.error(&key, format!("not a commit: {e}"));
+        let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(broken)?;
+        if value["format"] != FORMAT {
+            let message = format!("format {} is not known to this version of Tidemill", value["format"]);
             return Err(self.error(&key, message));
         }
-        Ok(commit)
+        serde_json::from_value(value).map_err(broken)
+    }
+
+    /// Whether all shards of a checkpoint are there and as they were written.
+    ///
+    /// # Errors
+    /// If the store cannot be read, which says nothing of the checkpoint.
+    fn is_intact(&self, step: u64) -> Result<bool, Error> {
+        let commit = match self.commit(step) {
+            Ok(commit) => commit,
+            Err(error @ Error::Storage(_)) => return Err(error),
+            Err(_) => return Ok(false),
+        };
+        for shard in &commit.shards {
+            if !self.location.get_if_present(&shard.file)?.is_some_and(|bytes| shard.is(&bytes)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn shard(&self, step: u64, shard: &Shard) -> Result<bytes::Bytes, Error> {
         let bytes = self.location.get(&shard.file)?;
-        if bytes.len() != shard.bytes || crc32c::crc32c(&bytes) != shard.crc32c {
+        if !shard.is(&bytes) {
             let message = format!(
                 "the shard's checksum is wrong; remove {} to start from the one before",
                 folder(step)
@@ -283,26 +376,32 @@ impl Checkpoints {
         let Some(expected) = expected.as_object() else { return Ok(()) };
         for (key, value) in expected {
             if stored.get(key) != Some(value) {
-                let message = format!(
-                    "it was made with another {key}; give the run another output, or remove the checkpoints"
-                );
-                return Err(self.error(&folder(step), message));
+                return Err(Error::OtherRun { path: self.path.join(folder(step)), key: key.clone() });
             }
         }
         Ok(())
     }
 
+    /// Removes the oldest checkpoints, and what is left of those that were never committed.
     fn retain(&self) -> Result<(), Error> {
-        let steps = self.steps()?;
-        for step in &steps[..steps.len().saturating_sub(self.keep)] {
-            let commit = self.commit(*step)?;
-            // The commit first: from then on the checkpoint does not exist.
-            self.location.delete(&commit_key(*step))?;
-            for shard in &commit.shards {
-                self.location.delete(&shard.file)?;
-            }
+        let keys = self.location.list("")?;
+        let mut steps: Vec<u64> = keys.iter().filter_map(|key| committed_step(key)).collect();
+        steps.sort_unstable();
+        let kept = &steps[steps.len().saturating_sub(self.keep)..];
+        let newest = kept.last().copied().unwrap_or(0);
+        let old = |key: &&String| step_of(key).is_some_and(|step| step < newest && !kept.contains(&step));
+        // The commits first: from then on the checkpoint does not exist.
+        let (commits, others): (Vec<&String>, Vec<&String>) =
+            keys.iter().filter(old).partition(|key| committed_step(key).is_some());
+        for key in commits.into_iter().chain(others) {
+            self.location.delete(key)?;
         }
         Ok(())
+    }
+
+    fn put_json(&self, key: &str, value: &impl Serialize) -> Result<(), Error> {
+        let text = serde_json::to_vec_pretty(value).map_err(|e| self.error(key, e.to_string()))?;
+        Ok(self.location.put(key, text.into())?)
     }
 
     fn error(&self, name: &str, message: String) -> Error {
@@ -318,17 +417,20 @@ fn commit_key(step: u64) -> String {
     format!("{}/commit.json", folder(step))
 }
 
-fn committed_step(key: &str) -> Option<u64> {
-    key.strip_suffix("/commit.json")?.rsplit('/').next()?.strip_prefix("step-")?.parse().ok()
+/// The step that an object is of.
+fn step_of(key: &str) -> Option<u64> {
+    key.split('/').find_map(|part| part.strip_prefix("step-"))?.parse().ok()
 }
 
-/// A name that no other attempt at the same step has.
-fn attempt() -> String {
-    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+fn committed_step(key: &str) -> Option<u64> {
+    key.ends_with("/commit.json").then(|| step_of(key)).flatten()
+}
+
+/// A name that no other attempt has.
+fn unique() -> String {
+    let nanos = std::time::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_nanos());
     format!("{:x}-{:x}", std::process::id(), nanos)
 }
 
-fn tensor(view: &TensorView) -> Result<Tensor, Error> {
-    let shape: Vec<i64> = view.shape().iter().map(|n| i64::try_from(*n).unwrap_or(0)).collect();
-    Ok(tidemill_torch::guard(|| Tensor::from_data_size(view.data(), &shape, Kind::Float))?)
-}
+#[cfg(test)]
+mod tests;

@@ -3,14 +3,17 @@
 use crate::Error;
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tidemill_models::Prediction;
 use tidemill_models::sampler::Method;
 use tidemill_store::stream::{Amount, Phase};
 
 pub use self::data::{MixConfig, StreamingConfig};
+pub use self::trouble::{HealthConfig, NotFinite, SpikeAction, SpikeConfig};
 
 mod data;
+mod trouble;
 
 /// `[train]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,8 +25,19 @@ pub struct TrainConfig {
     pub micro_batch: usize,
     /// Arithmetic of the forward and backward pass. Master weights are f32 in either case.
     pub precision: Precision,
+    /// What each of several ranks has of gradients and optimizer state.
+    pub sharding: Sharding,
+    /// In what gradients cross the network.
+    pub reduce_precision: Precision,
+    /// Gradients and weights cross the network in buckets of so many bytes; unset: an eighth of the gradients, at least 1 MiB and
+    /// at most 32 MiB.
+    pub bucket_bytes: Option<ByteSize>,
     /// What becomes of a step whose loss or gradient is not finite.
     pub not_finite: NotFinite,
+    /// What becomes of a step whose loss is far above those before it; unset: nothing.
+    pub spike: Option<SpikeConfig>,
+    /// What is asked of several ranks before the first step.
+    pub health: HealthConfig,
     /// Learning rate after warm-up, unless a phase has its own.
     pub learning_rate: f64,
     /// Steps over which the learning rate rises from 0.
@@ -54,6 +68,8 @@ pub struct TrainConfig {
     pub mix: Vec<MixConfig>,
     /// Steps between two lines of metrics. Between them nothing waits for the device.
     pub log_every: u64,
+    /// Address at which the first rank serves its numbers to Prometheus, as in "0.0.0.0:9100"; unset: none.
+    pub prometheus: Option<String>,
     /// The phases, in order.
     pub phase: Vec<PhaseConfig>,
     /// Pictures drawn during training.
@@ -66,7 +82,12 @@ impl Default for TrainConfig {
             global_batch: 256,
             micro_batch: 32,
             precision: Precision::Bf16,
+            sharding: Sharding::ShardGradOp,
+            reduce_precision: Precision::F32,
+            bucket_bytes: None,
             not_finite: NotFinite::Stop,
+            spike: None,
+            health: HealthConfig::default(),
             learning_rate: 1e-4,
             warmup_steps: 1000,
             schedule: LrSchedule::Constant,
@@ -82,6 +103,7 @@ impl Default for TrainConfig {
             stream: StreamingConfig::default(),
             mix: Vec::new(),
             log_every: 10,
+            prometheus: None,
             phase: Vec::new(),
             preview: None,
         }
@@ -98,14 +120,14 @@ pub enum Precision {
     F32,
 }
 
-/// What becomes of a step whose loss or gradient is not finite.
+/// What each of several ranks has of gradients and optimizer state. Weights are whole on all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum NotFinite {
-    /// The run ends; its last checkpoint is intact.
-    Stop,
-    /// It leaves the weights as they are, and is reported. After ten in a row the run ends.
-    Skip,
+pub enum Sharding {
+    /// Its part, as in FSDP's SHARD_GRAD_OP.
+    ShardGradOp,
+    /// All of it, as in DDP.
+    None,
 }
 
 /// What the learning rate does after warm-up.
@@ -182,11 +204,25 @@ pub struct CheckpointConfig {
     pub keep: usize,
     /// Where they go; unset: `checkpoints/` under the run's output.
     pub uri: Option<String>,
+    /// Which of several ranks write them.
+    pub writers: Writers,
+}
+
+/// Which of several ranks write checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Writers {
+    /// Each its own part.
+    All,
+    /// One of each node, the parts of its node.
+    Node,
+    /// The first, everything.
+    First,
 }
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        Self { every: 1000, keep: 3, uri: None }
+        Self { every: 1000, keep: 3, uri: None, writers: Writers::All }
     }
 }
 
@@ -233,6 +269,16 @@ impl TrainConfig {
             && !(0.0..1.0).contains(&ema.decay)
         {
             return refuse("train.ema.decay", format!("{} must be in [0, 1)", ema.decay));
+        }
+        if let Some(SpikeConfig { factor, window, .. }) = self.spike
+            && !(factor > 1.0 && window > 0)
+        {
+            let message = format!("factor = {factor} must be above 1, and window = {window} at least 1");
+            return refuse("train.spike", message);
+        }
+        if !(self.health.slower_than > 1.0 && self.health.slower_than.is_finite()) {
+            let message = format!("{} must be above 1", self.health.slower_than);
+            return refuse("train.health.slower_than", message);
         }
         if self.log_every == 0 || self.shuffle_window == 0 {
             return refuse("train.log_every", "log_every and shuffle_window must be at least 1".into());
@@ -358,6 +404,10 @@ mod tests {
             (TrainConfig { mix: vec![mixed("a", Some(1.0), Some(1.0))], ..good() }, "train.mix.0"),
             (TrainConfig { mix: vec![two[0].clone(), two[0].clone()], ..good() }, "train.mix.1.name"),
             (TrainConfig { phase: vec![of("c")], mix: two.clone(), ..good() }, "train.phase.0.mix"),
+            (
+                TrainConfig { spike: Some(SpikeConfig { factor: 0.5, ..SpikeConfig::default() }), ..good() },
+                "train.spike",
+            ),
             (TrainConfig { ema: Some(EmaConfig { decay: 1.0, start_step: 0 }), ..good() }, "train.ema.decay"),
         ] {
             let message = config.validate().unwrap_err().to_string();

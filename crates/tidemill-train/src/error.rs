@@ -32,6 +32,17 @@ pub enum Error {
         /// What is wrong, and what to do.
         message: String,
     },
+    /// A checkpoint of something else.
+    #[error(
+        "checkpoint {}: it was made with another {key}; give the run another output, or remove the checkpoints",
+        path.display()
+    )]
+    OtherRun {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is different.
+        key: String,
+    },
     /// The loss or the gradient is not finite.
     #[error(
         "step {step}: the loss is {loss}, the gradient's norm {grad_norm}; lower the learning rate or check the samples of this batch \
@@ -47,6 +58,20 @@ pub enum Error {
         /// Sample ids of the first few samples of the step.
         samples: Vec<u64>,
     },
+    /// The ranks of a run cannot work together.
+    #[error("{0}")]
+    World(String),
+    /// A rank is slower than the others, and the run is to go on without it.
+    #[error("{message}")]
+    Straggler {
+        /// Which rank.
+        rank: usize,
+        /// How slow it is.
+        message: String,
+    },
+    /// A collective failed, which is hardly ever this rank's fault.
+    #[error("another rank has died or cannot be reached: {0}")]
+    Peer(tidemill_torch::Error),
     /// The model failed.
     #[error(transparent)]
     Model(#[from] tidemill_models::Error),

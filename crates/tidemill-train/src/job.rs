@@ -8,6 +8,7 @@ use tidemill_store::stream::Datasets;
 use crate::config::{CheckpointConfig, TrainConfig};
 use crate::metrics::StepMetrics;
 use crate::preview::Preview;
+use crate::world::World;
 
 /// A frozen text encoder.
 pub struct TextEncoder {
@@ -17,12 +18,14 @@ pub struct TextEncoder {
     pub digest: String,
 }
 
-/// Everything a training run needs.
+/// Everything a training run needs. Of several ranks each has one, the same but for `world`.
 pub struct Job {
     /// `[train]`
     pub train: TrainConfig,
     /// `[checkpoint]`
     pub checkpoint: CheckpointConfig,
+    /// The ranks that train together, and which of them this is.
+    pub world: World,
     /// The run's seed.
     pub seed: u64,
     /// The folder for metrics and pictures.
@@ -47,6 +50,21 @@ pub trait Observer {
     fn event(&mut self, message: &str);
     /// Whether to checkpoint and stop (SIGTERM, ctrl-c).
     fn stop(&self) -> bool;
+    /// What comes next, after so many steps.
+    fn doing(&mut self, _step: u64, _activity: Activity) {}
+    /// There is a checkpoint of this step.
+    fn committed(&mut self, _step: u64) {}
+}
+
+/// What a trainer may be doing for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// Waiting for rows.
+    Data,
+    /// A step.
+    Step,
+    /// Waiting for the last checkpoint.
+    End,
 }
 
 /// How a run ended.
@@ -65,9 +83,11 @@ pub struct Outcome {
     /// The step this process resumed at, 0 for a new run.
     pub resumed_at: u64,
     /// Rows that this process's steps went without because they could not be read.
-    pub skipped: u64,
-    /// Steps of this process that left the weights as they were, because loss or gradient were not finite.
+    pub skipped_rows: u64,
+    /// Steps of this process that left the weights as they were, because loss or gradient were not what they should be.
     pub skipped_steps: u64,
+    /// Times that this process went back to a checkpoint for the same reason.
+    pub rollbacks: u64,
     /// Seconds that steps waited for checkpoints.
     pub checkpoint_seconds: f64,
 }

@@ -1,34 +1,46 @@
 //! The trainer: latents and embeddings from the stream, noise, U-Net, AdamW with f32 master weights
-//! and EMA, checkpoints with exact resume, metrics and pictures on the way.
+//! and EMA spread over the ranks of a process group, checkpoints with exact resume, metrics and pictures on the way.
 
 mod checkpoint;
+mod collective;
 mod config;
+mod difference;
 mod error;
 mod fit;
-mod flat;
+mod gradient_buffers;
+mod gradients;
 pub mod grid;
+mod health;
 mod job;
+mod layout;
+mod memory;
 mod metrics;
 mod objective;
 mod optimizer;
 mod philox;
 mod preview;
+mod prometheus;
 mod saver;
+mod snapshot;
 mod tensorboard;
 mod trainer;
+mod weights;
 mod window;
+mod world;
 
 pub use checkpoint::{Checkpoints, Progress};
 pub use config::{
-    CheckpointConfig, EmaConfig, LrSchedule, MixConfig, NotFinite, PhaseConfig, Precision, PreviewConfig,
-    StreamingConfig, TrainConfig,
+    CheckpointConfig, EmaConfig, HealthConfig, LrSchedule, MixConfig, NotFinite, PhaseConfig, Precision,
+    PreviewConfig, Sharding, SpikeAction, SpikeConfig, StreamingConfig, TrainConfig,
 };
 pub use error::Error;
-pub use job::{Job, Observer, Outcome, TextEncoder};
+pub use gradients::Reduction;
+pub use job::{Activity, Job, Observer, Outcome, TextEncoder};
 pub use metrics::StepMetrics;
 pub use objective::{Inputs, Objective, Rows};
-pub use optimizer::Optimizer;
+pub use optimizer::{Distribution, Optimizer};
 pub use philox::{Draw, Purpose};
 pub use preview::{Preview, decode, initial_noise};
 pub use tensorboard::EventWriter;
 pub use trainer::{schedule_of, train};
+pub use world::World;

@@ -29,6 +29,14 @@ pub struct StepMetrics {
     pub images_per_second: f64,
     /// Share of that time spent waiting for data.
     pub data_wait: f64,
+    /// Seconds of the step in which gradients or weights were on their way between ranks; none on a GPU, where nobody waits.
+    pub communication: Option<f64>,
+    /// Seconds of the step in which computation waited for them.
+    pub communication_exposed: f64,
+    /// Resident memory of each rank's process, in MiB.
+    pub memory_mib: Vec<u64>,
+    /// The last step with a checkpoint.
+    pub checkpoint: u64,
 }
 
 /// The files that metrics go to.
@@ -62,13 +70,18 @@ impl MetricsLog {
         let mut line = serde_json::to_vec(metrics).unwrap_or_default();
         line.push(b'\n');
         self.lines.write_all(&line).map_err(Error::io(&self.path))?;
-        let scalars = [
+        let most = metrics.memory_mib.iter().max().copied().unwrap_or(0);
+        let mut scalars = vec![
             ("train/loss", metrics.loss),
             ("train/grad_norm", metrics.grad_norm),
             ("train/learning_rate", metrics.learning_rate),
             ("throughput/images_per_second", metrics.images_per_second),
             ("throughput/data_wait", metrics.data_wait),
+            ("throughput/communication_exposed", metrics.communication_exposed),
+            ("memory/most_of_any_rank_mib", most as f64),
+            ("checkpoint/step", metrics.checkpoint as f64),
         ];
+        scalars.extend(metrics.communication.map(|seconds| ("throughput/communication", seconds)));
         self.events.scalars(metrics.step, &scalars)
     }
 
@@ -117,6 +130,10 @@ mod tests {
             learning_rate: 1e-4,
             images_per_second: 10.0,
             data_wait: 0.0,
+            communication: None,
+            communication_exposed: 0.0,
+            memory_mib: vec![100],
+            checkpoint: 0,
         }
     }
 

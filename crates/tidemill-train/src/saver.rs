@@ -1,5 +1,5 @@
 //! Writes checkpoints while training goes on. The state is copied, which is all that a step waits for; a thread writes the
-//! copy. If the store fails, it tries again, until it succeeds or a newer copy takes the place of this one.
+//! copy. If the store fails, it tries again until it succeeds. Meanwhile no other copy is taken, for all ranks have to write the same.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::checkpoint::{Checkpoints, Snapshot};
+use crate::checkpoint::{Checkpoints, Writer};
+use crate::snapshot::Snapshot;
 
 /// The pause before a second try; each that follows is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -22,8 +23,6 @@ pub enum Event {
     Committed { step: u64 },
     /// It could not be written.
     Failed { step: u64, why: String, again_in: Duration },
-    /// A newer one is written instead.
-    Superseded { step: u64 },
 }
 
 /// A thread that writes checkpoints, one at a time.
@@ -43,6 +42,8 @@ struct Desk {
 #[derive(Default)]
 struct State {
     next: Option<Snapshot>,
+    /// Whether one is being written.
+    writing: bool,
     /// After this nothing is tried again; nothing more is handed over.
     ends: Option<Instant>,
 }
@@ -52,20 +53,39 @@ impl Saver {
     ///
     /// # Errors
     /// If the system has no thread.
-    pub fn start(checkpoints: Arc<Checkpoints>) -> Result<Self, Error> {
+    pub fn start(checkpoints: Arc<Checkpoints>, writer: Writer) -> Result<Self, Error> {
         let (desk, (told, events)) = (Arc::<Desk>::default(), channel());
         let theirs = desk.clone();
         let thread = std::thread::Builder::new()
             .name("checkpoint".into())
-            .spawn(move || theirs.serve(&checkpoints, &told))
+            .spawn(move || theirs.serve(&checkpoints, &writer, &told))
             .map_err(Error::io("the thread that writes checkpoints"))?;
         Ok(Self { desk, events, thread: Some(thread) })
     }
 
-    /// Hands over a copy. One that still waits is superseded.
-    pub fn hand(&self, snapshot: Snapshot) {
+    /// Whether a copy is still to be written.
+    pub fn is_busy(&self) -> bool {
+        let state = self.desk.lock();
+        state.writing || state.next.is_some()
+    }
+
+    /// Waits until nothing is left to be written, however long that takes.
+    pub fn wait(&self) {
+        let waits = |state: &mut State| state.writing || state.next.is_some();
+        drop(self.desk.changed.wait_while(self.desk.lock(), waits));
+    }
+
+    /// Hands over a copy, to be written after the one that is being written.
+    ///
+    /// # Errors
+    /// If the thread has died: a run without checkpoints is not what was asked for.
+    pub fn hand(&self, snapshot: Snapshot) -> Result<(), Error> {
+        if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            return Err(died());
+        }
         self.desk.lock().next = Some(snapshot);
         self.desk.changed.notify_all();
+        Ok(())
     }
 
     /// What happened since the last call.
@@ -76,13 +96,21 @@ impl Saver {
     /// Waits until all is written, and no longer than `patience` for a store that fails.
     ///
     /// # Errors
-    /// Why the last checkpoint could not be written.
+    /// Why the last checkpoint could not be written, or that the thread has died.
     pub fn finish(&mut self, patience: Duration) -> Result<(), Error> {
         self.desk.lock().ends = Some(Instant::now() + patience);
         self.desk.changed.notify_all();
-        let last = self.thread.take().and_then(|thread| thread.join().ok()).flatten();
-        last.map_or(Ok(()), Err)
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(last)) => last.map_or(Ok(()), Err),
+            Some(Err(_)) => Err(died()),
+            None => Ok(()),
+        }
     }
+}
+
+fn died() -> Error {
+    let message = "the thread that writes them has died; its panic is above".into();
+    Error::Checkpoint { path: "of this run".into(), message }
 }
 
 impl Drop for Saver {
@@ -98,10 +126,12 @@ impl Desk {
     }
 
     /// Writes what is handed over until the end; gives why the last could not be written.
-    fn serve(&self, checkpoints: &Checkpoints, told: &Sender<Event>) -> Option<Error> {
+    fn serve(&self, checkpoints: &Checkpoints, writer: &Writer, told: &Sender<Event>) -> Option<Error> {
         let mut failure = None;
         while let Some(snapshot) = self.take() {
-            failure = self.save(&snapshot, checkpoints, told).err();
+            failure = self.save(&snapshot, checkpoints, writer, told).err();
+            self.lock().writing = false;
+            self.changed.notify_all();
         }
         failure
     }
@@ -110,7 +140,9 @@ impl Desk {
     fn take(&self) -> Option<Snapshot> {
         let waits = |state: &mut State| state.next.is_none() && state.ends.is_none();
         let state = self.changed.wait_while(self.lock(), waits);
-        state.unwrap_or_else(PoisonError::into_inner).next.take()
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        state.writing = state.next.is_some();
+        state.next.take()
     }
 
     /// Writes a copy, however often it takes.
@@ -121,33 +153,36 @@ impl Desk {
         &self,
         snapshot: &Snapshot,
         checkpoints: &Checkpoints,
+        writer: &Writer,
         told: &Sender<Event>,
     ) -> Result<(), Error> {
         let (step, mut pause) = (snapshot.step(), FIRST_PAUSE);
         // If nobody listens, the run is over.
         let tell = |event| drop(told.send(event));
         loop {
-            let Err(error) = checkpoints.save(snapshot) else {
+            let Err(error) = checkpoints.save(snapshot, writer, &|| !self.time_is_up()) else {
                 tell(Event::Committed { step });
                 return Ok(());
             };
+            if self.time_is_up() {
+                return Err(error);
+            }
             tell(Event::Failed { step, why: error.to_string(), again_in: pause });
-            let waits = |state: &mut State| state.next.is_none() && state.ends.is_none();
-            let waited = self.changed.wait_timeout_while(self.lock(), pause, waits);
-            let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if state.next.is_some() {
-                tell(Event::Superseded { step });
-                return Ok(());
-            }
-            if let Some(ends) = state.ends {
-                let left = ends.saturating_duration_since(Instant::now());
-                drop(state);
-                if left.is_zero() {
-                    return Err(error);
-                }
-                std::thread::sleep(pause.min(left));
-            }
+            self.pause(pause);
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
+    }
+
+    fn time_is_up(&self) -> bool {
+        self.lock().ends.is_some_and(|ends| ends <= Instant::now())
+    }
+
+    /// Waits, but not beyond the end; if that is set meanwhile, no longer.
+    fn pause(&self, pause: Duration) {
+        let has_end = self.lock().ends.is_some();
+        let waits = |state: &mut State| state.ends.is_some() == has_end;
+        let left = self.lock().ends.map_or(pause, |ends| ends.saturating_duration_since(Instant::now()));
+        // Woken for any reason, it is time to try again.
+        drop(self.changed.wait_timeout_while(self.lock(), pause.min(left), waits));
     }
 }

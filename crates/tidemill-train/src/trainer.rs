@@ -1,36 +1,43 @@
-//! The trainer: set-up, one [`Trainer::train_step`], one loop. Each concern lives behind one small
-//! part: the stream gives batches, the objective the loss, the optimizer the weights, the checkpoints
-//! safety, the metrics sight.
+//! The trainer: set-up, one `train_step` (`step.rs`), one loop. Each concern lives behind one small part: the stream gives
+//! batches, the objective the loss, the optimizer the weights, the checkpoints safety, the metrics sight.
 
-use crate::Error;
-use crate::checkpoint::{Checkpoints, Progress, Snapshot};
-use crate::config::{NotFinite, Precision, TrainConfig};
-use crate::fit::{check_datasets, has_moments, identity, latents_shape, shared_spec};
-use crate::job::{Job, Observer, Outcome};
-use crate::metrics::{MetricsLog, StepMetrics};
-use crate::objective::{Objective, Rows};
-use crate::optimizer::Optimizer;
-use crate::saver::{Event as Saved, Saver};
-use crate::window::Window;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tch::{Kind, Tensor};
-use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig};
+
+use bytesize::ByteSize;
+use tch::Kind;
+use tidemill_models::{NoiseSchedule, SchedulerConfig};
 use tidemill_store::stream::{Batch, Reading, Stream, StreamConfig, StreamState};
 use tidemill_store::{Cache, DatasetSpec, Dtype, Split};
-use tidemill_torch::{AdamW, guard, tensor_of};
+use tidemill_torch::{guard, tensor_of};
 
-/// Why rows cannot be read: most reasons that are told at a time.
-const REASONS: usize = 3;
+use crate::Error;
+use crate::checkpoint::{Checkpoints, Progress, Writer};
+use crate::collective::CommunicationTime;
+use crate::config::{Precision, Sharding, TrainConfig};
+use crate::difference::{Difference, differences};
+use crate::fit::{check_datasets, has_moments, identity, shared_spec};
+use crate::gradients::Reduction;
+use crate::health;
+use crate::job::{Activity, Job, Observer, Outcome};
+use crate::metrics::MetricsLog;
+use crate::objective::Objective;
+use crate::optimizer::{Distribution, Optimizer, Traffic};
+use crate::prometheus::Endpoint;
+use crate::saver::Saver;
+use crate::snapshot::Snapshot;
+use crate::trainer::step::PendingStep;
+use crate::window::Window;
 
-/// Steps that may be left out one after the other.
-const MOST_SKIPPED: u64 = 10;
+mod anomaly;
+mod report;
+mod step;
 
 /// How long the last checkpoint is tried to be written when a run ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs `job` from its last checkpoint, or from the start.
+/// Runs `job` from its last checkpoint, or from the start. Of several ranks each calls it with its own.
 ///
 /// # Errors
 /// If the configuration, dataset, model and checkpoint do not fit each other (before the first
@@ -55,33 +62,40 @@ struct Trainer {
     schedule: SchedulerConfig,
     objective: Objective,
     optimizer: Optimizer,
+    checkpoints: Arc<Checkpoints>,
     saver: Saver,
-    /// The last step whose state was handed to the saver.
+    /// The last step whose state was handed to the saver, and the last that is written.
     saved: u64,
+    committed: u64,
+    /// Tries to write one that failed.
+    failed_checkpoints: u64,
+    /// Whether a checkpoint was due while the last was still being written.
+    owed: bool,
     /// Seconds that steps have waited for copies of the state.
     saving: f64,
-    log: MetricsLog,
+    /// Of the first rank only.
+    log: Option<MetricsLog>,
+    endpoint: Option<Endpoint>,
     progress: Progress,
-    /// Steps whose loss is still on the device.
+    /// Steps whose numbers are still on the device.
     pending: VecDeque<PendingStep>,
+    /// Whether any rank has asked to stop, or was still writing a checkpoint, as far as is known.
+    asked_to_stop: bool,
+    someone_writes: bool,
     /// Since the last line of metrics.
     window: Window,
-    recent_losses: VecDeque<f64>,
+    communication_time: CommunicationTime,
     resumed_at: u64,
-    skipped: u64,
+    /// Rows that batches went without.
+    skipped_rows: u64,
     /// Steps that were left out, and how many of them just now.
     skipped_steps: u64,
     skipped_in_a_row: u64,
-}
-
-struct PendingStep {
-    step: u64,
-    phase: usize,
-    samples: u64,
-    learning_rate: f64,
-    loss: Tensor,
-    grad_norm: Tensor,
-    first_ids: Vec<u64>,
+    /// Times that the run went back to a checkpoint, and how often from the steps up to this one.
+    rollbacks: u64,
+    stuck: (u64, u32),
+    /// Whether the stream does not fit the phase any more.
+    reopen: bool,
 }
 
 impl Trainer {
@@ -89,42 +103,88 @@ impl Trainer {
         let schedule = schedule_of(&job.train, &job.scheduler);
         let spec = shared_spec(&job.datasets)?;
         check_datasets(&job, &spec)?;
-        let kind = working_kind(job.train.precision);
+        let (kind, device) = (working_kind(job.train.precision), job.unet.params().device());
         let identity = identity(&job, &schedule);
+        let settings = serde_json::to_value(&job.train).unwrap_or_default();
+        let (ranks, rows) = (job.world.size(), job.train.global_batch);
+        if ranks > rows {
+            let message = format!("train.global_batch = {rows} has no row for some of the {ranks} ranks");
+            return Err(Error::World(message));
+        }
+        job.world.agree(
+            &serde_json::json!({
+                "version": env!("CARGO_PKG_VERSION"), "train": settings, "checkpoint": job.checkpoint, "run": identity,
+            }),
+            device,
+        )?;
+        let world = job.world.clone();
+        health::check(&job.train.health, &world, device, observer)?;
         let objective = objective(&mut job, &spec, &schedule)?;
-        let mut optimizer = Optimizer::new(job.unet.params(), kind)?;
+        let mut optimizer = Optimizer::new(job.unet.params(), kind, distribution(&job), &world)?;
+        if world.is_first() && world.size() > 1 {
+            let Traffic { gradients, weights } = optimizer.traffic(&world);
+            observer.event(&format!(
+                "each of {} ranks sends {} of gradients and {} of weights per step, in {} buckets",
+                world.size(),
+                ByteSize(gradients),
+                ByteSize(weights),
+                optimizer.layout().0.buckets().len()
+            ));
+        }
         let checkpoints = Arc::new(Checkpoints::open(&job.checkpoint, &job.output)?);
-        let progress = match checkpoints.restore(&mut optimizer, &identity)? {
-            Some(progress) => {
-                observer.event(&format!("resuming after step {}", progress.step));
+        let progress = match checkpoints.restore(&mut optimizer, &identity, &world, device)? {
+            Some(mut progress) => {
+                observer.committed(progress.step);
+                if world.is_first() {
+                    observer.event(&format!("resuming after step {}", progress.step));
+                    for Difference { path, first, second } in differences(&progress.settings, &settings) {
+                        observer.event(&format!("train.{path} is {second} from here on, and was {first}"));
+                    }
+                }
+                progress.settings = settings;
                 progress
             }
-            None => Progress::start(identity),
+            None => Progress::start(identity, settings),
         };
-        checkpoints.prepare(&progress.identity)?;
-        let log = MetricsLog::open(&job.output, progress.step)?;
-        if let Some(preview) = &mut job.preview {
-            preview.open(&job.output)?;
-        }
+        let opened = world.by_first(device, || {
+            checkpoints.prepare(&progress.identity)?;
+            let endpoint = job.train.prometheus.as_deref().map(Endpoint::open).transpose()?;
+            let log = MetricsLog::open(&job.output, progress.step)?;
+            if let Some(preview) = &mut job.preview {
+                preview.open(&job.output)?;
+            }
+            Ok((log, endpoint))
+        })?;
+        let (log, endpoint) = opened.map_or((None, None), |(log, endpoint)| (Some(log), endpoint));
         let resumed_at = progress.step;
         Ok(Self {
+            saver: Saver::start(checkpoints.clone(), Writer::new(&world, job.checkpoint.writers, device)?)?,
+            checkpoints,
             job,
             spec,
             schedule,
             objective,
             optimizer,
-            saver: Saver::start(checkpoints)?,
             saved: resumed_at,
+            owed: false,
             saving: 0.0,
             log,
+            endpoint,
+            committed: resumed_at,
+            failed_checkpoints: 0,
             progress,
             pending: VecDeque::new(),
+            asked_to_stop: false,
+            someone_writes: false,
             window: Window::new(),
-            recent_losses: VecDeque::new(),
+            communication_time: CommunicationTime::default(),
             resumed_at,
-            skipped: 0,
+            skipped_rows: 0,
             skipped_steps: 0,
             skipped_in_a_row: 0,
+            rollbacks: 0,
+            stuck: (0, 0),
+            reopen: false,
         })
     }
 
@@ -133,30 +193,28 @@ impl Trainer {
         let started = Instant::now();
         let samples_before = self.progress.samples;
         while let Some((phase, first)) = self.job.train.phase_at(self.progress.step) {
-            if observer.stop() {
+            if self.stops(observer)? {
                 break;
             }
             let end = first + self.job.train.phase[phase].steps;
             self.run_phase(phase, end, observer)?;
-            if self.progress.step < end {
-                break;
-            }
         }
         let seconds = started.elapsed().as_secs_f64();
+        observer.doing(self.progress.step, Activity::End);
         self.checkpoint()?;
         let saved = self.saver.finish(PATIENCE);
         self.tell_saved(observer);
         saved?;
-        let recent = &self.recent_losses;
         Ok(Outcome {
             steps: self.progress.step,
             finished: self.progress.step >= total,
-            loss: (!recent.is_empty()).then(|| recent.iter().sum::<f64>() / recent.len() as f64),
+            loss: self.recent_loss(),
             images_per_second: (self.progress.samples - samples_before) as f64 / seconds.max(1e-9),
             seconds,
             resumed_at: self.resumed_at,
-            skipped: self.skipped,
+            skipped_rows: self.skipped_rows,
             skipped_steps: self.skipped_steps,
+            rollbacks: self.rollbacks,
             checkpoint_seconds: self.saving,
         })
     }
@@ -165,11 +223,12 @@ impl Trainer {
     fn run_phase(&mut self, phase: usize, end: u64, observer: &mut dyn Observer) -> Result<(), Error> {
         let mut stream = self.open_stream(phase)?;
         self.window = Window::new();
-        while self.progress.step < end && !observer.stop() {
-            let batch = self.window.waiting(|| stream.next_batch())?;
-            self.note_skipped(&batch, &stream, observer);
-            self.train_step(phase, &batch)?;
-            self.window.add(batch.sample_ids.len());
+        self.reopen = false;
+        while self.progress.step < end && !self.reopen && !self.stops(observer)? {
+            let batch = self.next_batch(&mut stream, observer)?;
+            self.tell_unreadable(&batch, &stream, observer);
+            observer.doing(self.progress.step, Activity::Step);
+            self.train_step(phase, &batch, observer.stop())?;
             (self.progress.phase, self.progress.stream) = self.stands(phase, end, &stream);
             if self.progress.step.is_multiple_of(self.job.train.log_every) {
                 self.flush(observer)?;
@@ -179,18 +238,33 @@ impl Trainer {
         self.flush(observer)
     }
 
-    /// Counts the rows that a batch goes without, and says so.
-    fn note_skipped(&mut self, batch: &Batch, stream: &Stream, observer: &mut dyn Observer) {
-        let missing = self.job.train.global_batch - batch.sample_ids.len();
-        if missing > 0 {
-            self.skipped += missing as u64;
-            let why: Vec<String> = stream.skipped().into_keys().take(REASONS).collect();
-            let (step, skipped) = (self.progress.step + 1, self.skipped);
+    /// Waits for the next batch, and says so if that takes long.
+    fn next_batch(&mut self, stream: &mut Stream, observer: &mut dyn Observer) -> Result<Batch, Error> {
+        observer.doing(self.progress.step, Activity::Data);
+        let patience = Duration::from_secs(self.job.train.stream.stall_seconds);
+        let mut waited = Duration::ZERO;
+        loop {
+            if let Some(batch) = self.window.waiting(|| stream.next_batch_within(patience))? {
+                return Ok(batch);
+            }
+            waited += patience;
+            let (step, seconds) = (self.progress.step + 1, waited.as_secs());
             observer.event(&format!(
-                "step {step} goes without {missing} rows that cannot be read ({skipped} so far): {}",
-                why.join("; ")
+                "step {step} has waited for data for {seconds} s; look at the datasets' store"
             ));
         }
+    }
+
+    /// Whether to stop after this step. A rank by itself just does; several have to agree, and do so by what they said in
+    /// the step before the last, which is there without waiting.
+    fn stops(&mut self, observer: &dyn Observer) -> Result<bool, Error> {
+        if self.job.world.size() == 1 {
+            return Ok(observer.stop());
+        }
+        if let Some(before) = self.pending.len().checked_sub(2).and_then(|i| self.pending.get(i)) {
+            self.asked_to_stop |= before.fetch()?.stop;
+        }
+        Ok(self.asked_to_stop)
     }
 
     /// Where the data stands: in a phase that ends at step `end`, or at the beginning of the next one.
@@ -201,91 +275,28 @@ impl Trainer {
         (phase, Some(stream.state()))
     }
 
-    /// Forward, backward, optimizer: one step on one global batch, nothing waits for the device.
-    fn train_step(&mut self, phase: usize, batch: &Batch) -> Result<(), Error> {
-        let train = &self.job.train;
-        let step = self.progress.step;
-        let count = batch.sample_ids.len();
-        if count == 0 {
-            return Err(Error::Dataset(format!("none of the rows of step {} can be read", step + 1)));
-        }
-        let (optimizer, objective) = (&mut self.optimizer, &self.objective);
-        let unet: &dyn Denoiser = &self.job.unet;
-        let shape = latents_shape(&self.spec, batch.bucket)?;
-        let not_finite = train.not_finite;
-        let (loss, grad_norm, skip) = guard(|| {
-            let mut total: Option<Tensor> = None;
-            for rows in micro_batches(batch, shape, train.micro_batch) {
-                let share = rows.sample_ids.len() as f64 / count as f64;
-                let loss = objective.loss(unet, &objective.inputs(rows)) * share;
-                loss.backward();
-                optimizer.accumulate();
-                let loss = loss.detach();
-                total = Some(total.map_or_else(|| loss.shallow_clone(), |sum| sum + &loss));
-            }
-            let total = total.unwrap_or_else(|| Tensor::from(f32::NAN));
-            let norm = optimizer.clip(train.max_grad_norm);
-            // Nobody looks at it here: the device leaves the step out by itself.
-            let bad = || (&total + &norm).isfinite().logical_not().to_kind(Kind::Float);
-            let skip = (not_finite == NotFinite::Skip).then(bad);
-            (total, norm, skip)
-        })?;
-        let learning_rate = train.learning_rate_at(step);
-        let adamw =
-            AdamW { lr: learning_rate, betas: train.betas, eps: train.eps, weight_decay: train.weight_decay };
-        self.optimizer.step(step + 1, adamw, train.ema, skip.as_ref())?;
-        self.progress.step += 1;
-        self.progress.samples += count as u64;
-        self.pending.push_back(PendingStep {
-            step: self.progress.step,
-            phase,
-            samples: self.progress.samples,
-            learning_rate,
-            loss,
-            grad_norm,
-            first_ids: batch.sample_ids.iter().take(8).copied().collect(),
-        });
-        Ok(())
-    }
-
     fn at_intervals(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         let step = self.progress.step;
-        if step.is_multiple_of(self.job.checkpoint.every) {
+        self.owed |= step.is_multiple_of(self.job.checkpoint.every);
+        if self.owed {
             // A checkpoint must not hold weights that a loss not yet looked at has spoilt.
             self.flush(observer)?;
-            self.checkpoint()?;
+            if !self.someone_writes {
+                self.checkpoint()?;
+                self.owed = false;
+            }
         }
         self.tell_saved(observer);
         if let Some(preview) = self.job.preview.as_ref().filter(|p| p.due(step)) {
-            let schedule = &self.schedule;
-            let unet = &self.job.unet;
+            let (schedule, unet) = (&self.schedule, &self.job.unet);
             let kind = working_kind(self.job.train.precision);
-            let grid = self.optimizer.with_averaged(|| preview.draw(unet, schedule, kind))??;
-            let path = preview.save(&grid, step, &mut self.log)?;
-            observer.event(&format!("pictures of step {step}: {}", path.display()));
+            let draw = || self.log.is_some().then(|| preview.draw(unet, schedule, kind));
+            if let (Some(grid), Some(log)) = (self.optimizer.with_averaged(draw)?.transpose()?, &mut self.log)
+            {
+                let path = preview.save(&grid, step, log)?;
+                observer.event(&format!("pictures of step {step}: {}", path.display()));
+            }
         }
-        Ok(())
-    }
-
-    /// Reports a step whose loss or gradient is not finite.
-    ///
-    /// # Errors
-    /// [`Error::Diverged`], unless such steps are left out and there have not been too many.
-    fn left_out(
-        &mut self,
-        metrics: &StepMetrics,
-        samples: Vec<u64>,
-        observer: &mut dyn Observer,
-    ) -> Result<(), Error> {
-        let StepMetrics { step, loss, grad_norm, .. } = *metrics;
-        self.skipped_in_a_row += 1;
-        if self.job.train.not_finite == NotFinite::Stop || self.skipped_in_a_row > MOST_SKIPPED {
-            return Err(Error::Diverged { step, loss, grad_norm, samples });
-        }
-        self.skipped_steps += 1;
-        observer.event(&format!(
-            "step {step} is left out: its loss is {loss}, its gradient's norm {grad_norm} (sample ids {samples:?})"
-        ));
         Ok(())
     }
 
@@ -294,62 +305,20 @@ impl Trainer {
         let step = self.progress.step;
         if step > self.saved {
             let started = Instant::now();
-            self.saver.hand(Snapshot::take(&self.optimizer, &self.progress)?);
+            let writers = self.job.checkpoint.writers;
+            let snapshot = Snapshot::take(&self.optimizer, &self.progress, &self.job.world, writers)?;
+            if !self.job.world.written_by(writers).is_empty() {
+                self.saver.hand(snapshot)?;
+            }
             self.saved = step;
             self.saving += started.elapsed().as_secs_f64();
         }
         Ok(())
     }
 
-    /// Says what became of checkpoints.
-    fn tell_saved(&self, observer: &mut dyn Observer) {
-        for event in self.saver.events() {
-            observer.event(&match event {
-                Saved::Committed { step } => format!("checkpoint of step {step} is committed"),
-                Saved::Superseded { step } => {
-                    format!("checkpoint of step {step} is given up for a newer one")
-                }
-                Saved::Failed { step, why, again_in } => format!(
-                    "checkpoint of step {step} cannot be written: {why}; training goes on, the next try is in {again_in:?}"
-                ),
-            });
-        }
-    }
-
-    /// Fetches the losses of the steps since the last time and writes their metrics.
-    fn flush(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
-        if self.pending.is_empty() {
-            return Ok(());
-        }
-        let (rate, data_wait) = self.window.rates();
-        let total = self.job.train.total_steps();
-        while let Some(pending) = self.pending.pop_front() {
-            let fetch = |t: &Tensor| guard(|| t.double_value(&[]));
-            let metrics = StepMetrics {
-                step: pending.step,
-                phase: pending.phase,
-                resolution: self.job.train.phase[pending.phase].resolution,
-                samples: pending.samples,
-                loss: fetch(&pending.loss)?,
-                grad_norm: fetch(&pending.grad_norm)?,
-                learning_rate: pending.learning_rate,
-                images_per_second: rate,
-                data_wait,
-            };
-            self.log.step(&metrics)?;
-            observer.step(&metrics, total);
-            if !(metrics.loss.is_finite() && metrics.grad_norm.is_finite()) {
-                self.left_out(&metrics, pending.first_ids, observer)?;
-                continue;
-            }
-            self.skipped_in_a_row = 0;
-            self.recent_losses.push_back(metrics.loss);
-            if self.recent_losses.len() > 100 {
-                self.recent_losses.pop_front();
-            }
-        }
-        self.window = Window::new();
-        Ok(())
+    fn recent_loss(&self) -> Option<f64> {
+        let recent = &self.progress.recent_losses;
+        (!recent.is_empty()).then(|| recent.iter().sum::<f64>() / recent.len() as f64)
     }
 
     fn open_stream(&self, phase: usize) -> Result<Stream, Error> {
@@ -363,13 +332,29 @@ impl Trainer {
         let cache = train.stream.cache.as_ref();
         let cache = cache.map(|folder| Cache::open(folder, train.stream.cache_bytes)).transpose()?;
         let reading = Reading {
+            seat: self.job.world.seat()?,
             prefetch: train.stream.prefetch,
             readers: train.stream.readers,
             unreadable: train.stream.unreadable,
             cache,
-            ..Reading::default()
         };
         Ok(Stream::open(&self.job.datasets, config, reading, self.progress.stream.clone())?)
+    }
+}
+
+/// How the state of a job's network is spread over its ranks.
+fn distribution(job: &Job) -> Distribution {
+    let (train, ranks) = (&job.train, job.world.size());
+    let kind = working_kind(train.reduce_precision);
+    let element = kind.elt_size_in_bytes();
+    // Of few buckets the first is ready late, of many each takes its time.
+    let eighth = || (job.unet.params().count() * element / 8).clamp(1 << 20, 32 << 20);
+    let bytes = train.bucket_bytes.map_or_else(eighth, |bytes| bytes.as_u64() as usize);
+    Distribution {
+        sharded: train.sharding == Sharding::ShardGradOp && ranks > 1,
+        bucket_elements: bytes / element,
+        // The largest share of a batch that any rank has.
+        reduction: Reduction { kind, accumulates: train.global_batch.div_ceil(ranks) > train.micro_batch },
     }
 }
 
@@ -403,19 +388,4 @@ fn working_kind(precision: Precision) -> Kind {
         Precision::Bf16 => Kind::BFloat16,
         Precision::F32 => Kind::Float,
     }
-}
-
-fn micro_batches(batch: &Batch, latents_shape: [i64; 3], size: usize) -> impl Iterator<Item = Rows<'_>> {
-    let count = batch.sample_ids.len();
-    let (latent, text) = (batch.latents.len() / count.max(1), batch.text.len() / count.max(1));
-    (0..count).step_by(size).map(move |first| {
-        let end = (first + size).min(count);
-        Rows {
-            sample_ids: &batch.sample_ids[first..end],
-            epochs: &batch.epochs[first..end],
-            latents: &batch.latents[first * latent..end * latent],
-            latents_shape,
-            text: &batch.text[first * text..end * text],
-        }
-    })
 }

@@ -1,4 +1,4 @@
-//! The time and the samples between two lines of metrics.
+//! The time between two lines of metrics.
 
 use std::time::Instant;
 
@@ -6,12 +6,11 @@ use std::time::Instant;
 pub(crate) struct Window {
     started: Instant,
     waited: f64,
-    samples: usize,
 }
 
 impl Window {
     pub fn new() -> Self {
-        Self { started: Instant::now(), waited: 0.0, samples: 0 }
+        Self { started: Instant::now(), waited: 0.0 }
     }
 
     /// Runs `fetch` as time spent waiting for data.
@@ -22,14 +21,9 @@ impl Window {
         fetched
     }
 
-    /// A step on so many samples is done.
-    pub fn add(&mut self, samples: usize) {
-        self.samples += samples;
-    }
-
-    /// Images per second, and the share of time spent waiting for data.
-    pub fn rates(&self) -> (f64, f64) {
+    /// Images per second if so many were trained on, and the share of time spent waiting for data.
+    pub fn rates(&self, samples: u64) -> (f64, f64) {
         let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
-        (self.samples as f64 / seconds, self.waited / seconds)
+        (samples as f64 / seconds, self.waited / seconds)
     }
 }

@@ -21,11 +21,20 @@ pub struct StreamingConfig {
     pub cache: Option<PathBuf>,
     /// What the folder may hold, in bytes.
     pub cache_bytes: u64,
+    /// Seconds of waiting for rows after which that is said.
+    pub stall_seconds: u64,
 }
 
 impl Default for StreamingConfig {
     fn default() -> Self {
-        Self { prefetch: 4, readers: 0, unreadable: Unreadable::Stop, cache: None, cache_bytes: 256 << 30 }
+        Self {
+            prefetch: 4,
+            readers: 0,
+            unreadable: Unreadable::Stop,
+            cache: None,
+            cache_bytes: 256 << 30,
+            stall_seconds: 30,
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use tidemill_store::stream::only;
 use tidemill_store::{Bucket, Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
 use tidemill_train::{
     CheckpointConfig, Draw, EmaConfig, Job, Observer, PhaseConfig, Precision, Purpose, StepMetrics,
-    TrainConfig,
+    TrainConfig, World,
 };
 
 const ROWS: u64 = 50;
@@ -26,11 +26,11 @@ const TEXT: [u32; 2] = [5, 6];
 
 /// Writes a dataset of 50 rows at two resolutions: latents of 4 x 4 and 6 x 6 cells.
 pub fn dataset(folder: &Path) {
-    spoilt_dataset(folder, |_| false);
+    spoilt_dataset(folder, |_| None);
 }
 
-/// The same, in which the latents of some rows are not numbers. Sample ids are row numbers.
-pub fn spoilt_dataset(folder: &Path, spoilt: fn(u64) -> bool) {
+/// The same, in which the latents of some rows have one value everywhere. Sample ids are row numbers.
+pub fn spoilt_dataset(folder: &Path, spoilt: fn(u64) -> Option<f32>) {
     let form = |resolution, cells| (Bucket::square(resolution), TensorSpec::f16([4, cells, cells]));
     let latents = BTreeMap::from([form(64, 4), form(128, 6)]);
     let spec = DatasetSpec {
@@ -53,7 +53,7 @@ pub fn spoilt_dataset(folder: &Path, spoilt: fn(u64) -> bool) {
     writer.snapshot(&[unit.id()]).unwrap();
 }
 
-fn batch(spec: &DatasetSpec, spoilt: fn(u64) -> bool) -> RecordBatch {
+fn batch(spec: &DatasetSpec, spoilt: fn(u64) -> Option<f32>) -> RecordBatch {
     let mut fields = vec![
         Field::new("sample_id", DataType::UInt64, false),
         Field::new("status", DataType::Utf8, false),
@@ -70,8 +70,8 @@ fn batch(spec: &DatasetSpec, spoilt: fn(u64) -> bool) -> RecordBatch {
     };
     for (bucket, form) in &spec.latents {
         let rows = (0..ROWS).map(|row| match spoilt(row) {
-            true => Some(f16::NAN.to_le_bytes().repeat(form.elements())),
-            false => Some(values(row, form.bytes())),
+            Some(value) => Some(f16::from_f32(value).to_le_bytes().repeat(form.elements())),
+            None => Some(values(row, form.bytes())),
         });
         let sizes = (0..ROWS).map(|_| Some([Some(bucket.width), Some(bucket.height)]));
         let sizes = FixedSizeListArray::from_iter_primitive::<UInt32Type, _, _>(sizes, 2);
@@ -93,7 +93,7 @@ pub fn values(row: u64, bytes: usize) -> Vec<u8> {
 }
 
 pub fn checkpoints() -> CheckpointConfig {
-    CheckpointConfig { every: 10, keep: 3, uri: None }
+    CheckpointConfig { every: 10, keep: 3, ..CheckpointConfig::default() }
 }
 
 /// A run of 40 steps over two phases, in f32, on the dataset in `data`.
@@ -133,6 +133,7 @@ pub fn job(data: &Path, output: &Path) -> Job {
             ..TrainConfig::default()
         },
         checkpoint: checkpoints(),
+        world: World::alone(),
         seed: 11,
         output: output.into(),
         datasets: only(&Dataset::open(data.to_str().unwrap()).unwrap()),

@@ -1,0 +1,168 @@
+//! What any number of ranks wrote, any other number loads, bit for bit; ranks are stood in for one after the other.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::gradients::Reduction;
+use crate::optimizer::Distribution;
+use crate::philox::{Draw, Purpose};
+
+/// Sizes of the parameters of a network, and how it is distributed.
+#[derive(Clone, Debug)]
+struct Case {
+    sizes: Vec<i64>,
+    bucket_elements: usize,
+    ranks: usize,
+    sharded: bool,
+}
+
+fn values(sizes: &[i64], purpose: u64) -> Vec<(String, Tensor)> {
+    let value = |(i, size): (u64, &i64)| {
+        let mut numbers = vec![0f32; *size as usize];
+        Draw::new(purpose, 0, i, Purpose::Picture).normal(&mut numbers);
+        (format!("p{i}"), Tensor::from_slice(&numbers))
+    };
+    (0..).zip(sizes).map(value).collect()
+}
+
+/// The optimizer of a rank, whose parameters are drawn for `purpose`; its moments are 2 and 3 times the weights.
+fn optimizer(case: &Case, rank: usize, purpose: u64) -> (World, Optimizer) {
+    let world = World::apart(rank, case.ranks);
+    let params = tidemill_models::Params::of(Device::Cpu, values(&case.sizes, purpose));
+    let distribution = Distribution {
+        sharded: case.sharded && case.ranks > 1,
+        bucket_elements: case.bucket_elements,
+        reduction: Reduction { kind: Kind::Float, accumulates: false },
+    };
+    let optimizer = Optimizer::new(&params, Kind::Float, distribution, &world).unwrap();
+    let buffers = optimizer.buffers();
+    for (buffer, factor) in [(1, 2.0), (2, 3.0)] {
+        for (moment, master) in buffers[buffer].1.iter().zip(buffers[0].1) {
+            moment.shallow_clone().copy_(&(master * factor));
+        }
+    }
+    drop(buffers);
+    (world, optimizer)
+}
+
+/// Saves as all ranks of a case.
+fn save(checkpoints: &Checkpoints, case: &Case, step: u64) {
+    let progress = Progress { step, ..Progress::start(json!({}), json!({})) };
+    // The first rank last, for it waits for the others.
+    for rank in (0..case.ranks).rev() {
+        let (world, optimizer) = optimizer(case, rank, step);
+        let snapshot = Snapshot::take(&optimizer, &progress, &world, Writers::All).unwrap();
+        let others = (1..case.ranks).collect();
+        let writer = Writer { rank, ranks: case.ranks, others, attempt: "a".into() };
+        checkpoints.save(&snapshot, &writer, &|| false).unwrap();
+    }
+}
+
+fn open(folder: &Path) -> Checkpoints {
+    Checkpoints::open(&CheckpointConfig::default(), folder).unwrap()
+}
+
+fn numbers(tensors: &[Tensor]) -> Vec<Vec<f32>> {
+    tensors.iter().map(|tensor| Vec::try_from(tensor).unwrap()).collect()
+}
+
+fn case() -> impl Strategy<Value = (Case, Case)> {
+    let distribution = || (1usize..6, any::<bool>(), 0usize..400);
+    let case = |sizes: &[i64], (ranks, sharded, bucket_elements)| Case {
+        sizes: sizes.to_vec(),
+        bucket_elements,
+        ranks,
+        sharded,
+    };
+    (prop::collection::vec(1i64..200, 1..8), distribution(), distribution())
+        .prop_map(move |(sizes, a, b)| (case(&sizes, a), case(&sizes, b)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_number_of_ranks_loads_what_any_other_wrote((written, read) in case()) {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = open(folder.path());
+        save(&checkpoints, &written, 7);
+        for rank in 0..read.ranks {
+            let (_, expected) = optimizer(&read, rank, 7);
+            let (_, mut loaded) = optimizer(&read, rank, 0);
+            let progress = checkpoints.try_restore(7, &mut loaded, &json!({})).unwrap();
+            prop_assert_eq!(progress.step, 7);
+            for ((name, loaded), (_, expected)) in loaded.buffers().into_iter().zip(expected.buffers()) {
+                prop_assert_eq!(numbers(loaded), numbers(expected), "{} of rank {}", name, rank);
+            }
+        }
+        let (step, weights) = checkpoints.weights(false).unwrap();
+        prop_assert_eq!(step, 7);
+        for ((name, found), (expected_name, expected)) in weights.iter().zip(values(&written.sizes, 7)) {
+            prop_assert_eq!(name, &expected_name);
+            prop_assert!(found.equal(&expected));
+        }
+    }
+}
+
+#[test]
+fn a_shard_that_is_damaged_or_gone_is_named_and_the_checkpoint_before_it_used() {
+    let written = Case { sizes: vec![100, 40, 300], bucket_elements: 150, ranks: 3, sharded: true };
+    let read = Case { ranks: 1, ..written.clone() };
+    for spoil in [
+        |path: &Path| std::fs::remove_file(path).unwrap(),
+        |path: &Path| {
+            let mut bytes = std::fs::read(path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(path, bytes).unwrap();
+        },
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = open(folder.path());
+        save(&checkpoints, &written, 7);
+        save(&checkpoints, &written, 8);
+        let shard = folder.path().join("checkpoints/step-00000008/a/rank-1-of-3.safetensors");
+        spoil(&shard);
+        let (world, mut loaded) = optimizer(&read, 0, 0);
+        let failed = checkpoints.try_restore(8, &mut loaded, &json!({})).unwrap_err();
+        assert!(failed.to_string().contains("rank-1-of-3.safetensors"), "{failed}");
+        let progress = checkpoints.restore(&mut loaded, &json!({}), &world, Device::Cpu).unwrap();
+        assert_eq!(progress.unwrap().step, 7);
+        let (_, expected) = optimizer(&read, 0, 7);
+        assert_eq!(numbers(loaded.buffers()[1].1), numbers(expected.buffers()[1].1));
+    }
+}
+
+#[test]
+fn without_the_others_shards_nothing_is_committed_and_what_is_left_is_removed() {
+    let case = Case { sizes: vec![100], bucket_elements: 0, ranks: 2, sharded: true };
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = open(folder.path());
+    let (world, lonely) = optimizer(&case, 0, 7);
+    let progress = Progress { step: 7, ..Progress::start(json!({}), json!({})) };
+    let snapshot = Snapshot::take(&lonely, &progress, &world, Writers::All).unwrap();
+    let writer = Writer { rank: 0, ranks: 2, others: vec![1], attempt: "lonely".into() };
+    let failed = checkpoints.save(&snapshot, &writer, &|| false).unwrap_err();
+    assert!(failed.to_string().contains("rank-1-of-2"), "{failed}");
+    assert_eq!(checkpoints.steps().unwrap(), Vec::<u64>::new());
+    save(&checkpoints, &case, 9);
+    assert_eq!(checkpoints.steps().unwrap(), [9]);
+    assert!(!folder.path().join("checkpoints/step-00000007/lonely/rank-0-of-2.safetensors").exists());
+}
+
+#[test]
+fn parameters_of_another_network_are_refused_by_name() {
+    let written = Case { sizes: vec![100, 40], bucket_elements: 0, ranks: 1, sharded: false };
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = open(folder.path());
+    save(&checkpoints, &written, 7);
+    for (sizes, says) in [
+        (vec![100, 41], "p1 is [40], expected [41]"),
+        (vec![100], "p1 is not"),
+        (vec![100, 40, 2], "lacks p2"),
+    ] {
+        let (_, mut other) = optimizer(&Case { sizes, ..written.clone() }, 0, 0);
+        let failed = checkpoints.try_restore(7, &mut other, &json!({})).unwrap_err();
+        assert!(failed.to_string().contains(says), "{failed}");
+    }
+}

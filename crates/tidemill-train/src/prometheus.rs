@@ -1,0 +1,188 @@
+//! The run's numbers for Prometheus: a page in its text format (version 0.0.4), served over HTTP by a thread of its own. Nothing but
+//! the last step is kept.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::Error;
+use crate::metrics::StepMetrics;
+
+/// How long a scraper may take to ask.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Serves the numbers of the last step until it is dropped with the process.
+#[derive(Debug)]
+pub struct Endpoint {
+    page: Arc<Mutex<String>>,
+}
+
+/// What happened to a run beside its steps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Checkpoints that could not be written at the first try.
+    pub failed_checkpoints: u64,
+    /// Seconds that steps waited for checkpoints.
+    pub checkpoint_seconds: f64,
+    /// Rows that could not be read.
+    pub skipped_rows: u64,
+    /// Steps that were left out.
+    pub skipped_steps: u64,
+    /// Times that the run went back to a checkpoint.
+    pub rollbacks: u64,
+}
+
+impl Endpoint {
+    /// Listens at `address`, as in "0.0.0.0:9100".
+    ///
+    /// # Errors
+    /// If the address cannot be listened at.
+    pub fn open(address: &str) -> Result<Self, Error> {
+        let failed = |e: std::io::Error| Error::Config {
+            key: "train.prometheus".into(),
+            message: format!(
+                "cannot listen at {address}: {e}; give another address and port, as in \"0.0.0.0:9100\""
+            ),
+        };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let page = Arc::new(Mutex::new(String::new()));
+        let served = page.clone();
+        let serve = move || {
+            for socket in listener.incoming().flatten() {
+                let page = served.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                // A scraper that has gone asks again.
+                let _ = answer(socket, &page);
+            }
+        };
+        std::thread::Builder::new().name("prometheus".into()).spawn(serve).map_err(failed)?;
+        Ok(Self { page })
+    }
+
+    /// Shows another step.
+    pub fn show(&self, metrics: &StepMetrics, counts: Counts) {
+        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = page(metrics, counts);
+    }
+}
+
+/// Answers any request with the page.
+fn answer(mut socket: TcpStream, page: &str) -> std::io::Result<()> {
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    let (mut request, mut piece) = (Vec::<u8>::new(), [0; 1024]);
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < 16 << 10 {
+        match socket.read(&mut piece)? {
+            0 => break,
+            n => request.extend(&piece[..n]),
+        }
+    }
+    let length = page.len();
+    write!(
+        socket,
+        "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{page}"
+    )
+}
+
+/// The page. Names follow Prometheus' conventions: base units, `_total` for what only grows.
+fn page(metrics: &StepMetrics, counts: Counts) -> String {
+    let mut page = String::new();
+    let mut add = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(page, "# HELP tidemill_{name} {help}\n# TYPE tidemill_{name} {kind}");
+        for (label, value) in values {
+            let _ = writeln!(page, "tidemill_{name}{label} {value}");
+        }
+    };
+    let one = |value: f64| vec![(String::new(), value)];
+    let m = metrics;
+    add("step", "gauge", "Optimizer steps done.", &one(m.step as f64));
+    add("samples_total", "counter", "Samples trained on.", &one(m.samples as f64));
+    add("loss", "gauge", "Mean loss of the last global batch.", &one(m.loss));
+    add("gradient_norm", "gauge", "Global norm of the gradients before clipping.", &one(m.grad_norm));
+    add("learning_rate", "gauge", "Learning rate.", &one(m.learning_rate));
+    add("images_per_second", "gauge", "Images per second, over all ranks.", &one(m.images_per_second));
+    add("data_wait_ratio", "gauge", "Share of the time spent waiting for data.", &one(m.data_wait));
+    let busy: Vec<_> = m.communication.map(|seconds| (String::new(), seconds)).into_iter().collect();
+    add("communication_seconds", "gauge", "Seconds of a step in which collectives were on their way.", &busy);
+    add(
+        "communication_exposed_seconds",
+        "gauge",
+        "Seconds of a step in which computation waited for collectives.",
+        &one(m.communication_exposed),
+    );
+    let memory = m.memory_mib.iter().enumerate();
+    let memory: Vec<_> =
+        memory.map(|(rank, mib)| (format!("{{rank=\"{rank}\"}}"), (mib << 20) as f64)).collect();
+    add("resident_memory_bytes", "gauge", "Resident memory of each rank's process.", &memory);
+    let c = counts;
+    add("checkpoint_step", "gauge", "The last step with a checkpoint.", &one(m.checkpoint as f64));
+    for (name, help, value) in [
+        (
+            "checkpoint_failures_total",
+            "Tries to write a checkpoint that failed.",
+            c.failed_checkpoints as f64,
+        ),
+        (
+            "checkpoint_stall_seconds_total",
+            "Seconds that steps waited for checkpoints.",
+            c.checkpoint_seconds,
+        ),
+        ("unreadable_rows_total", "Rows that could not be read.", c.skipped_rows as f64),
+        ("skipped_steps_total", "Steps that were left out.", c.skipped_steps as f64),
+        ("rollbacks_total", "Times that the run went back to a checkpoint.", c.rollbacks as f64),
+    ] {
+        add(name, "counter", help, &one(value));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scraper_gets_the_last_step() {
+        let probe = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = probe.local_addr().unwrap().to_string();
+        let refused = Endpoint::open(&address).unwrap_err().to_string();
+        assert!(refused.contains("train.prometheus") && refused.contains(&address), "{refused}");
+        drop(probe);
+        let endpoint = Endpoint::open(&address).unwrap();
+        let ask = || {
+            let mut socket = TcpStream::connect(&address).unwrap();
+            socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            socket.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        assert!(ask().ends_with("\r\n\r\n"), "nothing yet");
+        let metrics = StepMetrics {
+            step: 12,
+            phase: 0,
+            resolution: 64,
+            samples: 96,
+            loss: f64::NAN,
+            grad_norm: 1.5,
+            learning_rate: 1e-4,
+            images_per_second: 10.0,
+            data_wait: 0.25,
+            communication: None,
+            communication_exposed: 0.0,
+            memory_mib: vec![1, 2],
+            checkpoint: 10,
+        };
+        endpoint.show(&metrics, Counts::default());
+        let answer = ask();
+        for line in [
+            "# TYPE tidemill_step gauge\ntidemill_step 12\n",
+            "tidemill_loss NaN\n",
+            "tidemill_learning_rate 0.0001\n",
+            "tidemill_resident_memory_bytes{rank=\"1\"} 2097152\n",
+            "tidemill_checkpoint_step 10\n",
+            "# TYPE tidemill_rollbacks_total counter\ntidemill_rollbacks_total 0\n",
+        ] {
+            assert!(answer.contains(line), "{line} is not in {answer}");
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! A copy of one rank's share of a run's state, and how it lies in a shard file. Elements of all parameters are numbered
+//! through, in the order of the commit's list of parameters and row-major; a shard has ranges of these numbers, and of each
+//! buffer (master weights, moments, EMA) the values there, one range behind the other. So any number of ranks can read what any
+//! other number wrote.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind, Tensor, no_grad};
+use tidemill_torch::guard;
+
+use crate::Error;
+use crate::checkpoint::Progress;
+use crate::config::Writers;
+use crate::layout::Layout;
+use crate::optimizer::Optimizer;
+use crate::world::World;
+
+/// A parameter of the network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parameter {
+    /// Its name.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<i64>,
+}
+
+/// A copy of what one rank writes, in memory of the host.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Where the run stands.
+    pub progress: Progress,
+    /// Whether there are averaged weights.
+    pub ema: bool,
+    /// All parameters of the network.
+    pub parameters: Vec<Parameter>,
+    /// Which elements are in it.
+    pub ranges: Vec<Range<usize>>,
+    /// f32 values of each buffer.
+    buffers: Vec<(&'static str, Vec<u8>)>,
+}
+
+/// A stretch of a rank's parts that has consecutive numbers.
+struct Stretch {
+    bucket: usize,
+    /// Where it is in the part.
+    at: usize,
+    elements: Range<usize>,
+}
+
+impl Snapshot {
+    /// Copies the state after `progress.step`; waits for the device. All ranks call it together; the snapshot of one that does
+    /// not write is empty.
+    ///
+    /// # Errors
+    /// If memory does not suffice, or a collective fails.
+    pub fn take(
+        optimizer: &Optimizer,
+        progress: &Progress,
+        world: &World,
+        writers: Writers,
+    ) -> Result<Self, Error> {
+        let (layout, part) = optimizer.layout();
+        let parameters = parameters(layout);
+        let own = match layout.parts() {
+            1 => {
+                // Each rank has all of it: the writers share the buckets.
+                let writing = world.writers(writers);
+                let mut all = stretches(layout, 0, &parameters);
+                all.retain(|stretch| writing[stretch.bucket % writing.len()] == world.rank());
+                all
+            }
+            _ if writers == Writers::All => stretches(layout, part, &parameters),
+            _ => whole_stretches(layout, world.written_by(writers), &parameters),
+        };
+        // What other ranks have comes bucket by bucket.
+        let gathers = layout.parts() > 1 && writers != Writers::All;
+        let whole = |part: &Tensor| if gathers { world.gather(part) } else { Ok(part.shallow_clone()) };
+        let buffers = optimizer.buffers();
+        let copied = buffers.iter().map(|(name, parts)| Ok((*name, values(parts, &own, whole)?)));
+        Ok(Self {
+            progress: progress.clone(),
+            ema: buffers.iter().any(|(name, _)| *name == "ema"),
+            buffers: copied.collect::<Result<_, Error>>()?,
+            parameters,
+            ranges: joined(own.into_iter().map(|stretch| stretch.elements)),
+        })
+    }
+
+    /// The step it was taken after.
+    pub fn step(&self) -> u64 {
+        self.progress.step
+    }
+
+    /// As safetensors.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn serialize(&self) -> Result<Vec<u8>, safetensors::SafeTensorError> {
+        let views = self
+            .buffers
+            .iter()
+            .map(|(name, bytes)| Ok((*name, TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes)?)));
+        safetensors::serialize(views.collect::<Result<Vec<_>, safetensors::SafeTensorError>>()?, None)
+    }
+}
+
+/// What a layout has parameters of.
+fn parameters(layout: &Layout) -> Vec<Parameter> {
+    let parameter =
+        |slot: &crate::layout::Slot| Parameter { name: slot.name.clone(), shape: slot.shape.clone() };
+    layout.slots().iter().map(parameter).collect()
+}
+
+/// The number of each parameter's first element, and of all elements.
+pub fn starts(parameters: &[Parameter]) -> (HashMap<&str, Range<usize>>, usize) {
+    let mut end = 0;
+    let numbered = parameters.iter().map(|parameter| {
+        let numel: i64 = parameter.shape.iter().product();
+        let start = end;
+        end += usize::try_from(numel).unwrap_or(0);
+        (parameter.name.as_str(), start..end)
+    });
+    (numbered.collect(), end)
+}
+
+/// A rank's stretches, as they lie in its parts; numbered by `parameters`. Parameters that these lack are left out.
+fn stretches(layout: &Layout, part: usize, parameters: &[Parameter]) -> Vec<Stretch> {
+    let (numbers, _) = starts(parameters);
+    let of_bucket = |bucket| layout.pieces(bucket, part).map(move |piece| (bucket, piece));
+    let pieces = (0..layout.buckets().len()).flat_map(of_bucket);
+    let numbered = pieces.filter_map(|(bucket, piece)| {
+        let own = numbers.get(layout.slots()[piece.slot].name.as_str())?;
+        let elements = own.start + piece.elements.start..own.start + piece.elements.end;
+        Some(Stretch { bucket, at: piece.at, elements })
+    });
+    numbered.collect()
+}
+
+/// Ranges, with neighbours put together.
+fn joined(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let mut joined: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut().filter(|last| last.end == range.start) {
+            Some(last) => last.end = range.end,
+            None => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// The stretches of several ranks' parts, as they lie in whole buckets.
+fn whole_stretches(layout: &Layout, parts: Range<usize>, parameters: &[Parameter]) -> Vec<Stretch> {
+    let of_part = |part| {
+        let place = move |stretch: Stretch| {
+            let at = stretch.at + layout.part(stretch.bucket, part).start;
+            Stretch { at, ..stretch }
+        };
+        stretches(layout, part, parameters).into_iter().map(place)
+    };
+    let mut all: Vec<Stretch> = parts.flat_map(of_part).collect();
+    all.sort_by_key(|stretch| (stretch.bucket, stretch.at));
+    all
+}
+
+/// The bytes of some stretches of a buffer; `whole` gives the tensor that a bucket's stretches lie in.
+fn values(
+    parts: &[Tensor],
+    stretches: &[Stretch],
+    whole: impl Fn(&Tensor) -> Result<Tensor, Error>,
+) -> Result<Vec<u8>, Error> {
+    let elements: usize = stretches.iter().map(|stretch| stretch.elements.len()).sum();
+    let mut bytes = vec![0; 4 * elements];
+    let mut rest = bytes.as_mut_slice();
+    for (bucket, part) in parts.iter().enumerate() {
+        let tensor = whole(part)?;
+        let first = stretches.partition_point(|stretch| stretch.bucket < bucket);
+        let own = &stretches[first..stretches.partition_point(|stretch| stretch.bucket <= bucket)];
+        let length = own.iter().map(|stretch| 4 * stretch.elements.len()).sum();
+        let (mut out, behind) = std::mem::take(&mut rest).split_at_mut(length);
+        rest = behind;
+        guard(|| {
+            let host = tensor.to_device(Device::Cpu);
+            for stretch in own {
+                let length = stretch.elements.len();
+                let (values, behind) = std::mem::take(&mut out).split_at_mut(4 * length);
+                host.narrow(0, stretch.at as i64, length as i64).copy_data_u8(values, length);
+                out = behind;
+            }
+        })?;
+    }
+    Ok(bytes)
+}
+
+/// Fills an optimizer's parts from shards, one after the other.
+pub struct Filling<'a> {
+    buffers: Vec<(&'static str, &'a [Tensor])>,
+    stretches: Vec<Stretch>,
+    /// Elements that have not come yet, of each buffer.
+    missing: usize,
+}
+
+impl<'a> Filling<'a> {
+    /// Wants all that `optimizer` has room for, from a checkpoint with these parameters.
+    ///
+    /// # Errors
+    /// The first parameter that the checkpoint lacks or has in another shape.
+    pub fn new(optimizer: &'a Optimizer, parameters: &[Parameter]) -> Result<Self, String> {
+        let (layout, part) = optimizer.layout();
+        let theirs: HashMap<&str, &Parameter> = parameters.iter().map(|p| (p.name.as_str(), p)).collect();
+        for slot in layout.slots() {
+            match theirs.get(slot.name.as_str()) {
+                None => return Err(format!("it lacks {}", slot.name)),
+                Some(parameter) if parameter.shape != slot.shape => {
+                    return Err(format!("{} is {:?}, expected {:?}", slot.name, parameter.shape, slot.shape));
+                }
+                Some(_) => (),
+            }
+        }
+        if let Some(other) = parameters.iter().find(|p| layout.slots().iter().all(|slot| slot.name != p.name))
+        {
+            return Err(format!("{} is not a parameter of this model", other.name));
+        }
+        let stretches = stretches(layout, part, parameters);
+        let missing = stretches.iter().map(|stretch| stretch.elements.len()).sum();
+        Ok(Self { buffers: optimizer.buffers(), stretches, missing })
+    }
+
+    /// Whether a shard has anything that is wanted.
+    pub fn wants(&self, ranges: &[Range<usize>]) -> bool {
+        self.stretches
+            .iter()
+            .any(|stretch| ranges.iter().any(|range| overlap(range, &stretch.elements).is_some()))
+    }
+
+    /// Takes what is wanted from a shard.
+    ///
+    /// # Errors
+    /// What the shard lacks.
+    pub fn take(&mut self, ranges: &[Range<usize>], shard: &SafeTensors) -> Result<(), String> {
+        for (name, parts) in &self.buffers {
+            for (elements, bytes) in contents(ranges, shard, name)? {
+                for stretch in &self.stretches {
+                    let Some(both) = overlap(&elements, &stretch.elements) else { continue };
+                    let (from, length) = (4 * (both.start - elements.start), both.len() as i64);
+                    let at = (stretch.at + both.start - stretch.elements.start) as i64;
+                    let copy = || {
+                        let bytes = &bytes[from..from + 4 * both.len()];
+                        let values = Tensor::from_data_size(bytes, &[length], Kind::Float);
+                        no_grad(|| parts[stretch.bucket].narrow(0, at, length).copy_(&values));
+                    };
+                    guard(copy).map_err(|e| e.to_string())?;
+                }
+            }
+        }
+        let came =
+            |range| self.stretches.iter().filter_map(move |s| Some(overlap(range, &s.elements)?.len()));
+        self.missing = self.missing.saturating_sub(ranges.iter().flat_map(came).sum());
+        Ok(())
+    }
+
+    /// All shards have been offered.
+    ///
+    /// # Errors
+    /// If something has not come.
+    pub fn finish(self) -> Result<(), String> {
+        match self.missing {
+            0 => Ok(()),
+            missing => Err(format!("{missing} values of its parameters are in none of its shards")),
+        }
+    }
+}
+
+/// The values of a buffer in a shard, range by range: f32, little-endian.
+///
+/// # Errors
+/// If the shard has not just these.
+pub fn contents<'a>(
+    ranges: &'a [Range<usize>],
+    shard: &'a SafeTensors,
+    buffer: &str,
+) -> Result<impl Iterator<Item = (Range<usize>, &'a [u8])>, String> {
+    let view = shard.tensor(buffer).map_err(|e| format!("{buffer}: {e}"))?;
+    let (expected, mut rest) = (4 * ranges.iter().map(Range::len).sum::<usize>(), view.data());
+    if rest.len() != expected || view.dtype() != Dtype::F32 {
+        return Err(format!(
+            "{buffer} has {} bytes of {:?}, expected {expected} of F32",
+            rest.len(),
+            view.dtype()
+        ));
+    }
+    Ok(ranges.iter().map(move |range| {
+        let (values, behind) = rest.split_at(4 * range.len());
+        rest = behind;
+        (range.clone(), values)
+    }))
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
+    let both = a.start.max(b.start)..a.end.min(b.end);
+    (!both.is_empty()).then_some(both)
+}

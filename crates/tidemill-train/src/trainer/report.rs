@@ -1,0 +1,125 @@
+//! What a run says of its steps: metrics, rows that cannot be read, steps that are left out, what became of checkpoints.
+
+use tidemill_store::stream::{Batch, Stream};
+
+use super::Trainer;
+use super::anomaly::Sequel;
+use super::step::{Numbers, PendingStep};
+use crate::Error;
+use crate::collective::CommunicationTime;
+use crate::job::Observer;
+use crate::metrics::StepMetrics;
+use crate::prometheus::Counts;
+use crate::saver::Event as Saved;
+use crate::window::Window;
+
+/// Why rows cannot be read: most reasons that are told at a time.
+const REASONS: usize = 3;
+
+impl Trainer {
+    /// Says why this rank's part of a batch goes without rows.
+    pub(super) fn tell_unreadable(&self, batch: &Batch, stream: &Stream, observer: &mut dyn Observer) {
+        let expected = self.job.world.share_of(self.job.train.global_batch);
+        let missing = expected.saturating_sub(batch.sample_ids.len());
+        if missing > 0 {
+            let why: Vec<String> = stream.skipped().into_keys().take(REASONS).collect();
+            let (step, why) = (self.progress.step + 1, why.join("; "));
+            observer.event(&format!("step {step} goes without {missing} rows that cannot be read: {why}"));
+        }
+    }
+
+    /// Says what became of checkpoints.
+    pub(super) fn tell_saved(&mut self, observer: &mut dyn Observer) {
+        for event in self.saver.events().collect::<Vec<_>>() {
+            match event {
+                Saved::Committed { step } => self.committed = step,
+                Saved::Failed { .. } => self.failed_checkpoints += 1,
+            }
+            match event {
+                Saved::Committed { .. } if !self.job.world.is_first() => (),
+                Saved::Committed { step } => {
+                    observer.committed(step);
+                    observer.event(&format!("checkpoint of step {step} is committed"));
+                }
+                Saved::Failed { step, why, again_in } => observer.event(&format!(
+                    "checkpoint of step {step} cannot be written: {why}; training goes on, the next try is in {again_in:?}"
+                )),
+            }
+        }
+    }
+
+    /// Waits for the steps since the last time and writes their metrics.
+    pub(super) fn flush(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
+        let fetched: Vec<(PendingStep, Numbers)> = std::mem::take(&mut self.pending)
+            .into_iter()
+            .map(|step| step.fetch().map(|numbers| (step, numbers)))
+            .collect::<Result<_, _>>()?;
+        let Some((_, last)) = fetched.last() else { return Ok(()) };
+        self.asked_to_stop |= last.stop;
+        self.someone_writes = last.writing;
+        let samples = fetched.iter().map(|(_, numbers)| numbers.rows).sum();
+        let (rate, data_wait) = self.window.rates(samples);
+        let communication_time = std::mem::take(&mut self.communication_time);
+        for (step, numbers) in &fetched {
+            let communication_time = communication_time.over(fetched.len());
+            if self.report(step, numbers, (rate, data_wait), communication_time, observer)? == Sequel::GoBack
+            {
+                // The steps that follow were made with weights that are given up.
+                self.go_back(step.step, observer)?;
+                break;
+            }
+        }
+        self.window = Window::new();
+        Ok(())
+    }
+
+    fn report(
+        &mut self,
+        pending: &PendingStep,
+        numbers: &Numbers,
+        (images_per_second, data_wait): (f64, f64),
+        communication_time: CommunicationTime,
+        observer: &mut dyn Observer,
+    ) -> Result<Sequel, Error> {
+        let step = pending.step;
+        if numbers.rows == 0 {
+            return Err(Error::Dataset(format!("none of the rows of step {step} can be read")));
+        }
+        self.progress.samples += numbers.rows;
+        self.skipped_rows += (self.job.train.global_batch as u64).saturating_sub(numbers.rows);
+        let metrics = StepMetrics {
+            step,
+            phase: pending.phase,
+            resolution: self.job.train.phase[pending.phase].resolution,
+            samples: self.progress.samples,
+            loss: numbers.loss,
+            grad_norm: numbers.grad_norm,
+            learning_rate: pending.learning_rate,
+            images_per_second,
+            data_wait,
+            communication: communication_time.busy,
+            communication_exposed: communication_time.exposed,
+            memory_mib: numbers.memory.clone(),
+            checkpoint: self.committed,
+        };
+        if let Some(log) = &mut self.log {
+            log.step(&metrics)?;
+        }
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.show(&metrics, self.counts());
+        }
+        observer.step(&metrics, self.job.train.total_steps());
+        self.examine(&metrics, pending, observer)
+    }
+
+    /// What happened beside steps.
+    fn counts(&self) -> Counts {
+        Counts {
+            failed_checkpoints: self.failed_checkpoints,
+            checkpoint_seconds: self.saving,
+            skipped_rows: self.skipped_rows,
+            skipped_steps: self.skipped_steps,
+            rollbacks: self.rollbacks,
+        }
+    }
+}

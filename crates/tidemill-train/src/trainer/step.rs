@@ -1,0 +1,176 @@
+//! One optimizer step on one global batch. Nothing in it waits for the device, except for communication that takes longer
+//! than the backward pass.
+
+use tch::{Kind, Tensor};
+use tidemill_models::Denoiser;
+use tidemill_store::stream::Batch;
+use tidemill_torch::{AdamW, guard};
+
+use super::Trainer;
+use crate::Error;
+use crate::config::NotFinite;
+use crate::fit::latents_shape;
+use crate::memory::memory_mib;
+use crate::objective::Rows;
+use crate::world::World;
+
+/// A step whose numbers are still on the device.
+pub(super) struct PendingStep {
+    pub step: u64,
+    pub phase: usize,
+    pub learning_rate: f64,
+    /// The samples of this rank.
+    pub samples: Vec<u64>,
+    /// The loss above which the device has left it out.
+    pub skipped_above: f64,
+    /// GradientBuffers over all ranks, in the order of [`Numbers`]; f32.
+    sums: Tensor,
+    /// Global norm of the gradients.
+    grad_norm: Tensor,
+}
+
+/// What all ranks know of a step.
+#[derive(Clone, Debug)]
+pub(super) struct Numbers {
+    /// Mean over the global batch.
+    pub loss: f64,
+    pub grad_norm: f64,
+    /// Rows of the batch that could be read.
+    pub rows: u64,
+    /// Whether any rank asks to stop.
+    pub stop: bool,
+    /// Whether any rank is still writing a checkpoint.
+    pub writing: bool,
+    /// Memory of each rank's process, in MiB.
+    pub memory: Vec<u64>,
+}
+
+/// What a rank adds to the sums besides its loss and the norm of its gradients: its rows, whether it wants to stop, whether
+/// it is writing a checkpoint, and at its own place its memory.
+fn said(rows: usize, stop: bool, writing: bool, world: &World) -> Vec<f32> {
+    let mut said = vec![rows as f32, f32::from(stop), f32::from(writing)];
+    said.resize(said.len() + world.size(), 0.0);
+    said[3 + world.rank()] = memory_mib() as f32;
+    said
+}
+
+impl PendingStep {
+    /// Waits for the step.
+    pub fn fetch(&self) -> Result<Numbers, Error> {
+        let sums = guard(|| Vec::<f32>::try_from(&self.sums))?;
+        let sums = sums.map_err(|e| Error::World(format!("the sums of a step cannot be read: {e}")))?;
+        let [loss, _, rows, stop, writing, memory @ ..] = sums.as_slice() else {
+            return Err(Error::World(format!("a step has the sums {sums:?}")));
+        };
+        Ok(Numbers {
+            // In f32, as the device has seen it.
+            loss: f64::from(loss / rows),
+            grad_norm: guard(|| self.grad_norm.double_value(&[]))?,
+            rows: *rows as u64,
+            stop: *stop > 0.0,
+            writing: *writing > 0.0,
+            memory: memory.iter().map(|mib| *mib as u64).collect(),
+        })
+    }
+}
+
+impl Trainer {
+    /// Forward, backward, optimizer. `stop`: whether this rank wants to stop.
+    pub(super) fn train_step(&mut self, phase: usize, batch: &Batch, stop: bool) -> Result<(), Error> {
+        let loss = self.accumulate(batch)?;
+        let (train, world, step) = (&self.job.train, &self.job.world, self.progress.step);
+        let communication_time = self.optimizer.gradients().finish()?;
+        self.communication_time =
+            self.communication_time.plus(communication_time).plus(self.optimizer.communication_time());
+        let squared_norm = self.optimizer.squared_norm(world)?;
+        let limit = self.skipped_above();
+        let said = said(batch.sample_ids.len(), stop, self.saver.is_busy(), world);
+        let sums = guard(|| {
+            let said = Tensor::from_slice(&said).to_device(loss.device());
+            Tensor::cat(&[loss.reshape([1]), squared_norm.reshape([1]), said], 0)
+        })?;
+        let sums = world.sum(sums)?;
+        let (divisor, grad_norm, skip) = guard(|| {
+            let rows = sums.get(2).clamp_min(1.0);
+            // Gradients are sums over the rows.
+            let norm = sums.get(1).sqrt() / &rows;
+            let clip = match train.max_grad_norm {
+                0.0 => norm.ones_like(),
+                // As torch.nn.utils.clip_grad_norm_.
+                most => (most / (&norm + 1e-6)).clamp_max(1.0),
+            };
+            // Nobody looks at it here: the device leaves the step out by itself.
+            let loss = sums.get(0) / &rows;
+            let skip = match (train.not_finite, limit) {
+                // Also before going back: what is not finite would stay in what lies between parameters.
+                (NotFinite::Skip | NotFinite::Rollback, limit) => {
+                    Some((&loss + &norm).isfinite().logical_and(&loss.le(limit)))
+                }
+                (_, limit) if limit.is_finite() => Some(loss.gt(limit).logical_not()),
+                _ => None,
+            };
+            let skip = skip.map(|good| good.logical_not().to_kind(Kind::Float));
+            (rows / clip, norm, skip)
+        })?;
+        let learning_rate = train.learning_rate_at(step);
+        let adamw =
+            AdamW { lr: learning_rate, betas: train.betas, eps: train.eps, weight_decay: train.weight_decay };
+        self.optimizer.step(step + 1, adamw, &divisor, train.ema, skip.as_ref())?;
+        self.progress.step += 1;
+        self.pending.push_back(PendingStep {
+            step: self.progress.step,
+            phase,
+            learning_rate,
+            samples: batch.sample_ids.clone(),
+            skipped_above: limit,
+            sums,
+            grad_norm,
+        });
+        Ok(())
+    }
+
+    /// Forward and backward of this rank's rows, micro-batch by micro-batch; gives the sum of the rows' losses. Gradients
+    /// are those of the sum over all rows, and are reduced over the ranks in the last backward pass.
+    fn accumulate(&mut self, batch: &Batch) -> Result<Tensor, Error> {
+        let (objective, unet): (_, &dyn Denoiser) = (&self.objective, &self.job.unet);
+        let shape = latents_shape(&self.spec, batch.bucket)?;
+        let mut total = guard(|| Tensor::zeros([], (Kind::Float, objective.device)))?;
+        let micro_batches = micro_batches(batch, shape, self.job.train.micro_batch);
+        let last = micro_batches.len().saturating_sub(1);
+        self.optimizer.gradients().begin();
+        for (i, rows) in micro_batches.enumerate() {
+            let inputs = guard(|| objective.inputs(rows))?;
+            if i == last {
+                self.optimizer.gradients().last_micro_batch();
+            }
+            let done = guard(|| {
+                let loss = objective.loss(unet, &inputs) * rows.sample_ids.len() as f64;
+                loss.backward();
+                total += loss.detach();
+            });
+            // libtorch passes on the text of an error only.
+            done.map_err(|error| self.optimizer.gradients().failure().unwrap_or(error.into()))?;
+        }
+        Ok(total)
+    }
+}
+
+/// A rank's rows in chunks of `size`.
+fn micro_batches(
+    batch: &Batch,
+    latents_shape: [i64; 3],
+    size: usize,
+) -> impl ExactSizeIterator<Item = Rows<'_>> {
+    let count = batch.sample_ids.len();
+    let (latent, text) = (batch.latents.len() / count.max(1), batch.text.len() / count.max(1));
+    (0..count).step_by(size).map(move |first| {
+        let end = (first + size).min(count);
+        Rows {
+            sample_ids: &batch.sample_ids[first..end],
+            epochs: &batch.epochs[first..end],
+            latents: &batch.latents[first * latent..end * latent],
+            latents_shape,
+            text: &batch.text[first * text..end * text],
+        }
+    })
+}

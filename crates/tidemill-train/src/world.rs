@@ -1,0 +1,201 @@
+//! The processes that train together: how many there are, which of them this is, and what they tell each other.
+
+use std::ops::Range;
+
+use tch::{Device, Kind, Tensor};
+use tidemill_store::stream::{Cluster, Seat};
+use tidemill_torch::{Group, Pending, ReduceOp, guard};
+
+use crate::Error;
+use crate::config::Writers;
+use crate::difference::{Difference, differences};
+
+/// The ranks of a run, and this one's place among them.
+#[derive(Clone, Debug)]
+pub struct World {
+    group: Option<Group>,
+    rank: usize,
+    size: usize,
+    ranks_per_node: usize,
+}
+
+impl World {
+    /// A process that trains by itself.
+    pub fn alone() -> Self {
+        Self { group: None, rank: 0, size: 1, ranks_per_node: 1 }
+    }
+
+    /// Rank `rank` of the process group that is registered as `name`, on nodes of `ranks_per_node` consecutive ranks each.
+    ///
+    /// # Errors
+    /// [`Error::World`] if these numbers make no sense.
+    pub fn new(name: &str, rank: usize, size: usize, ranks_per_node: usize) -> Result<Self, Error> {
+        if rank >= size || ranks_per_node == 0 || !size.is_multiple_of(ranks_per_node) {
+            let message = format!("rank {rank} of {size}, with {ranks_per_node} on each node, cannot be");
+            return Err(Error::World(message));
+        }
+        let group = Some(Group::new(name, size as i64)?);
+        Ok(Self { group, rank, size, ranks_per_node })
+    }
+
+    /// One of several ranks that say nothing to each other.
+    #[cfg(test)]
+    pub(crate) fn apart(rank: usize, size: usize) -> Self {
+        Self { group: None, rank, size, ranks_per_node: size }
+    }
+
+    /// Which rank this is.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Whether this is the rank that speaks and writes for all.
+    pub fn is_first(&self) -> bool {
+        self.rank == 0
+    }
+
+    /// The group, if there are others.
+    pub(crate) fn group(&self) -> Option<&Group> {
+        self.group.as_ref()
+    }
+
+    /// Whose part of each global batch this rank gets.
+    pub(crate) fn seat(&self) -> Result<Seat, Error> {
+        let nodes = vec![self.ranks_per_node as u32; self.size / self.ranks_per_node];
+        Ok(Seat::new(Cluster::new(&nodes)?, self.rank as u64)?)
+    }
+
+    /// Rows of this rank in a global batch.
+    pub(crate) fn share_of(&self, rows: usize) -> usize {
+        (self.rank + 1) * rows / self.size - self.rank * rows / self.size
+    }
+
+    /// The sum of the ranks' tensors.
+    ///
+    /// # Errors
+    /// [`Error::Peer`].
+    pub fn sum(&self, tensor: Tensor) -> Result<Tensor, Error> {
+        match &self.group {
+            None => Ok(tensor),
+            Some(group) => {
+                group.all_reduce(&tensor, ReduceOp::Sum).and_then(Pending::wait).map_err(Error::Peer)
+            }
+        }
+    }
+
+    /// The ranks' tensors, one behind the other.
+    pub(crate) fn gather(&self, tensor: &Tensor) -> Result<Tensor, Error> {
+        match &self.group {
+            None => Ok(tensor.shallow_clone()),
+            Some(group) => group.all_gather(tensor).and_then(Pending::wait).map_err(Error::Peer),
+        }
+    }
+
+    /// The ranks that write checkpoints.
+    pub(crate) fn writers(&self, writers: Writers) -> Vec<usize> {
+        (0..self.size).step_by(self.ranks_per_writer(writers)).collect()
+    }
+
+    /// The ranks whose parts this one writes; none if it does not write.
+    pub(crate) fn written_by(&self, writers: Writers) -> Range<usize> {
+        let each = self.ranks_per_writer(writers);
+        if self.rank.is_multiple_of(each) { self.rank..self.rank + each } else { 0..0 }
+    }
+
+    fn ranks_per_writer(&self, writers: Writers) -> usize {
+        match writers {
+            Writers::All => 1,
+            Writers::Node => self.ranks_per_node,
+            Writers::First => self.size,
+        }
+    }
+
+    /// Makes a tensor what it is on the first rank.
+    pub(crate) fn broadcast(&self, tensor: &Tensor) -> Result<(), Error> {
+        if let Some(group) = &self.group {
+            let _ = group.broadcast(tensor, 0).and_then(Pending::wait).map_err(Error::Peer)?;
+        }
+        Ok(())
+    }
+
+    /// What each rank says, by ranks; `device` is one that the group's backend takes tensors of.
+    pub(crate) fn texts(&self, text: &str, device: Device) -> Result<Vec<String>, Error> {
+        let Some(group) = &self.group else { return Ok(vec![text.into()]) };
+        let gather = |values: Tensor| {
+            group.all_gather(&values.to_device(device)).and_then(Pending::wait).map_err(Error::Peer)
+        };
+        let numbers = |tensor: Tensor| guard(|| Vec::<i64>::try_from(tensor.to_kind(Kind::Int64)));
+        let failed = |e: tch::TchError| Error::World(format!("what ranks said cannot be read: {e}"));
+        let lengths = numbers(gather(Tensor::from_slice(&[text.len() as i64]))?)?.map_err(failed)?;
+        // A tensor of nothing would be nobody's.
+        let longest = lengths.iter().max().map_or(1, |longest| (*longest as usize).max(1));
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.resize(longest, 0);
+        let all = gather(guard(|| Tensor::from_slice(&bytes))?)?;
+        let all = numbers(all)?.map_err(failed)?;
+        let said = all.chunks(longest).zip(&lengths).map(|(bytes, length)| {
+            let bytes: Vec<u8> = bytes[..*length as usize].iter().map(|byte| *byte as u8).collect();
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        Ok(said.collect())
+    }
+
+    /// What the first rank alone has done; where that failed, all ranks fail alike.
+    ///
+    /// # Errors
+    /// [`Error::World`] with the text of the first rank's; without other ranks its own.
+    pub(crate) fn by_first<T>(
+        &self,
+        device: Device,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        let done = self.is_first().then(work).transpose();
+        let problem = done.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let problem = self.texts(&problem, device)?.swap_remove(0);
+        match done {
+            done if problem.is_empty() || self.size == 1 => done,
+            _ => Err(Error::World(problem)),
+        }
+    }
+
+    /// Makes sure that all ranks were given the same.
+    ///
+    /// # Errors
+    /// [`Error::World`], on all of them, names the first thing in which one differs from the first rank.
+    pub(crate) fn agree(&self, given: &serde_json::Value, device: Device) -> Result<(), Error> {
+        let texts = self.texts(&given.to_string(), device)?;
+        let parsed: Vec<serde_json::Value> =
+            texts.iter().map(|text| serde_json::from_str(text).unwrap_or_default()).collect();
+        for (rank, theirs) in parsed.iter().enumerate().skip(1) {
+            if let Some(Difference { path, first, second }) =
+                differences(&parsed[0], theirs).into_iter().next()
+            {
+                let message = format!(
+                    "the ranks were not given the same: {path} is {second} on rank {rank}, and {first} on rank 0"
+                );
+                return Err(Error::World(message));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_share_a_batch_as_the_stream_deals_it_out() {
+        for (size, rows) in [(1, 8), (3, 8), (4, 7), (5, 5)] {
+            let share = |rank| World::apart(rank, size).share_of(rows);
+            let shares: Vec<usize> = (0..size).map(share).collect();
+            assert_eq!(shares.iter().sum::<usize>(), rows);
+            assert!(shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1, "{shares:?}");
+        }
+    }
+}
