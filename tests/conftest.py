@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import ranks
+import tidemill
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,3 +56,13 @@ def batch(rng):
             "score": pa.array([rng.random() for _ in range(20)], pa.float64()),
         }
     )
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory):
+    """A small latent dataset of 64 x 64 pixels, made by the quickstart's models."""
+    folder = tmp_path_factory.mktemp("encoded")
+    tidemill.main(["synth", str(folder / "data"), "--rows", "120", "--files", "2", "-q"])
+    settings = {name: ranks.SETTINGS[name] for name in ("source", "prepare.resolutions", "models.path")}
+    tidemill.preprocess({**settings, "source.uri": f"{folder}/data/*.parquet", "output": str(folder)})
+    return folder / "dataset"

@@ -16,6 +16,7 @@ import torch  # noqa: F401  # loads the libtorch that the native module links ag
 
 from tidemill import _native
 from tidemill._native import InputError, TidemillError
+from tidemill.distributed import process_group
 from tidemill.stream import Stream, StreamDataset
 
 __all__ = [
@@ -41,7 +42,14 @@ RunFile: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line (without the program's name) as the binary does; returns the exit code."""
-    return _native.main(["tidemill", *(sys.argv[1:] if argv is None else argv)])
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    verb = next((argument for argument in arguments if not argument.startswith("-")), None)
+    # Where a verb starts workers, they run in the same Python.
+    os.environ.setdefault("TIDEMILL_PYTHON", sys.executable)
+    if verb != "train":
+        return _native.main(["tidemill", *arguments])
+    with process_group() as place:
+        return _native.main(["tidemill", *arguments, *place])
 
 
 def preprocess(run: RunFile, **overrides: Any) -> dict[str, Any]:
@@ -55,8 +63,12 @@ def dedup(run: RunFile, **overrides: Any) -> dict[str, Any]:
 
 
 def train(run: RunFile, **overrides: Any) -> dict[str, Any]:
-    """Trains the U-Net on the run's latent dataset, from its last checkpoint or from the start."""
-    return _call("train", run, overrides)
+    """Trains the U-Net on the run's latent dataset, from its last checkpoint or from the start.
+
+    Of several processes (torchrun's, or Ray Train's workers) each calls it.
+    """
+    with process_group() as place:
+        return _call("train", run, overrides, place)
 
 
 def sample(run: RunFile, **overrides: Any) -> dict[str, Any]:
@@ -101,10 +113,10 @@ class Encode:
         return self._stage(batch)
 
 
-def _call(verb: str, run: RunFile, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _call(verb: str, run: RunFile, overrides: Mapping[str, Any], more: Sequence[str] = ()) -> dict[str, Any]:
     path, settings = _run_file(run, overrides)
     arguments = [argument for setting in settings for argument in ("--set", setting)]
-    return json.loads(_native.call([verb, path, *arguments]))
+    return json.loads(_native.call([verb, path, *arguments, *more]))
 
 
 def _run_file(run: RunFile, overrides: Mapping[str, Any]) -> tuple[str, list[str]]:

@@ -2,9 +2,9 @@
 //! data interface, and the training stream. Everything that is work runs without the GIL.
 
 mod batch;
-mod collectives;
 mod dlpack;
 mod error;
+mod probe;
 mod stages;
 mod stream;
 
@@ -19,11 +19,11 @@ mod _native {
     #[pymodule_export]
     use super::batch::buffer_addresses;
     #[pymodule_export]
-    use super::collectives::probe_group;
-    #[pymodule_export]
     use super::dlpack::Tensor;
     #[pymodule_export]
     use super::error::{InputError, TidemillError};
+    #[pymodule_export]
+    use super::probe::probe_optimizer;
     #[pymodule_export]
     use super::stages::{Encode, Prepare};
     #[pymodule_export]

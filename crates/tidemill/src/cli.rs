@@ -116,11 +116,13 @@ where
     show_warnings();
     match cli.verb.run(&reporter) {
         Ok(result) => {
-            if reporter.json {
+            // Of several ranks only the first has something to say.
+            if reporter.json && !result.is_null() {
                 print_last(&result);
             }
             0
         }
+        Err(error @ Error::Told(_)) => error.exit_code(),
         Err(error) => {
             eprintln!("{}", render(&error));
             if reporter.json {

@@ -105,6 +105,23 @@ pub enum Error {
     /// The stage `Encode` was given something it cannot encode.
     #[error("encode: {0}")]
     Encode(String),
+    /// A worker of several that train together could not be started.
+    #[error("cannot start {what}: {source}")]
+    Start {
+        /// What it needs.
+        what: &'static str,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The workers cannot go on.
+    #[error("the workers: {0}")]
+    Workers(String),
+    /// The workers refuse their input.
+    #[error("{0}")]
+    Refused(String),
+    /// An error that another process tells.
+    #[error(transparent)]
+    Told(Box<Error>),
     /// A thread of the engine died.
     #[error("the {0} thread stopped unexpectedly; this is a bug, please report it with the lines above")]
     Thread(&'static str),
@@ -133,7 +150,8 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         use tidemill_data::Error as Data;
         match self {
-            Self::RunFile(_) | Self::Arguments(_) | Self::Missing { .. } => 2,
+            Self::RunFile(_) | Self::Arguments(_) | Self::Refused(_) | Self::Missing { .. } => 2,
+            Self::Told(error) => error.exit_code(),
             Self::Memory { .. } | Self::RowGroup { .. } => 2,
             Self::Data(Data::Arrow(_) | Data::Storage(_) | Data::Changed { .. }) => 1,
             Self::Data(_) => 2,
@@ -187,7 +205,8 @@ fn models_exit_code(error: &tidemill_models::Error) -> u8 {
 fn train_exit_code(error: &tidemill_train::Error) -> u8 {
     use tidemill_train::Error as Train;
     match error {
-        Train::Config { .. } | Train::Dataset(_) | Train::Checkpoint { .. } => 2,
+        Train::Config { .. } | Train::Dataset(_) | Train::World(_) => 2,
+        Train::Checkpoint { .. } | Train::OtherRun { .. } => 2,
         Train::Store(error) => store_exit_code(error),
         _ => 1,
     }

@@ -9,6 +9,7 @@ pub mod error;
 pub mod generate;
 pub mod reporter;
 pub mod run_file;
+pub mod supervisor;
 pub mod verbs;
 
 pub use encode::Encode;

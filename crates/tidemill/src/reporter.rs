@@ -92,10 +92,11 @@ impl Progress {
 
     /// Ends the display.
     pub fn finish(&self) {
-        self.bar.finish_and_clear();
+        // The bar counts as full once it is finished, which work that was given up is not.
         if self.lines.is_some() {
             self.print_line();
         }
+        self.bar.finish_and_clear();
     }
 
     fn print_line(&self) {

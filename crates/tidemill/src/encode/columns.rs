@@ -214,15 +214,6 @@ fn starts(widths: &[usize]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The values' bytes, little-endian.
-pub fn little_endian(values: &[f16]) -> Vec<u8> {
-    let mut bytes = vec![0; 2 * values.len()];
-    for (bytes, value) in bytes.chunks_exact_mut(2).zip(values) {
-        bytes.copy_from_slice(&value.to_le_bytes());
-    }
-    bytes
-}
-
 /// Moves failed rows to quarantine.
 pub fn mark_failed(batch: &RecordBatch, failed: &[bool], reason: &str) -> Result<RecordBatch> {
     let schema = batch.schema();
@@ -242,6 +233,10 @@ mod tests {
     use arrow::array::FixedSizeListArray;
 
     use super::*;
+
+    fn little_endian(values: &[f16]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
 
     fn batch(bytes: [Option<&[u8]>; 4]) -> RecordBatch {
         let sizes = [Some([2, 1]), None, Some([1, 1]), Some([2, 1])].map(|size| size.map(|s| s.map(Some)));

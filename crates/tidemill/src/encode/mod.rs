@@ -8,13 +8,12 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
 use arrow::datatypes::Schema;
-use half::f16;
 use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder};
 use tidemill_store::TensorSpec;
 use tidemill_torch::guard;
 
-use self::columns::{Encoded, Pixels, TokenIds, little_endian, mark_failed};
+use self::columns::{Encoded, Pixels, TokenIds, mark_failed};
 pub use self::config::{Dtype, Embeddings, EncodeConfig, Latents};
 use crate::error::{Error, Result};
 
@@ -35,7 +34,7 @@ pub struct Encode {
 #[derive(Debug)]
 enum Text {
     /// Embeddings, and how they are stored.
-    Embeddings(ClipTextModel, tidemill_store::Dtype),
+    Embeddings(Box<ClipTextModel>, tidemill_store::Dtype),
     /// Token ids, as they come.
     TokenIds,
 }
@@ -58,7 +57,7 @@ impl Encode {
     /// If a model is missing or not supported, or the device is out of memory.
     pub fn load(models: &ModelFolder, config: &EncodeConfig, device: Device) -> Result<Self> {
         let kind = config.dtype.kind();
-        let encoder = || ClipTextModel::load(&models.text_encoder(), device, kind);
+        let encoder = || ClipTextModel::load(&models.text_encoder(), device, kind).map(Box::new);
         let text = match config.embeddings {
             Embeddings::F16 => Text::Embeddings(encoder()?, tidemill_store::Dtype::F16),
             Embeddings::F8 => Text::Embeddings(encoder()?, tidemill_store::Dtype::F8E4m3),
@@ -226,10 +225,10 @@ impl Encode {
     fn values(&self, forward: impl FnOnce() -> Tensor) -> Result<Vec<u8>> {
         let run = || {
             let result = no_grad(forward).to_kind(Kind::Half).to(Device::Cpu).contiguous();
-            let mut values = vec![f16::ZERO; result.numel()];
-            let n = values.len();
-            result.copy_data(&mut values, n);
-            little_endian(&values)
+            // As they lie in memory: libtorch runs on little-endian machines only.
+            let mut bytes = vec![0; 2 * result.numel()];
+            result.copy_data_u8(&mut bytes, result.numel());
+            bytes
         };
         guard(run).map_err(|e| tidemill_models::Error::from(e).into())
     }

@@ -19,6 +19,7 @@ use crate::encode::EncodeConfig;
 use crate::engine::EngineConfig;
 use crate::error::{Error, Result};
 use crate::generate::SampleConfig;
+use crate::supervisor::SupervisorConfig;
 
 /// Everything a run file can say.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -50,6 +51,8 @@ pub struct RunFile {
     pub train: TrainConfig,
     /// `[checkpoint]`: when training is saved, and where.
     pub checkpoint: CheckpointConfig,
+    /// `[supervisor]`: when a worker counts as lost.
+    pub supervisor: SupervisorConfig,
     /// `[sample]`: the pictures drawn at the end.
     pub sample: SampleConfig,
     /// `[engine]`: who does the work.
@@ -72,6 +75,7 @@ impl Default for RunFile {
             validation: ValidationConfig::default(),
             train: TrainConfig::default(),
             checkpoint: CheckpointConfig::default(),
+            supervisor: SupervisorConfig::default(),
             sample: SampleConfig::default(),
             engine: EngineConfig::default(),
         }
@@ -242,6 +246,7 @@ impl Run {
                            checkpoints into a bucket with checkpoint.uri";
             return Err(self.refuse("output", message));
         }
+        self.file.supervisor.validate().map_err(|(key, message)| self.refuse(key, message))?;
         self.file.train.validate().map_err(|error| match error {
             tidemill_train::Error::Config { key, message } => self.refuse(&key, message),
             error => error.into(),

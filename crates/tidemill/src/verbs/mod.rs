@@ -7,6 +7,7 @@ pub mod export;
 pub mod gc;
 pub mod inspect;
 pub mod mds;
+pub mod place;
 pub mod preprocess;
 pub mod run;
 pub mod sample;

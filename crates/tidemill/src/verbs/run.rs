@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::reporter::Reporter;
+use crate::supervisor::Heartbeat;
+use crate::verbs::place::Place;
 use crate::verbs::{RunArgs, export, preprocess, sample, train};
 
 /// Arguments of `tidemill run`.
@@ -40,7 +42,11 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     run.validate_source()?;
     run.validate_train()?;
     let preprocessed = preprocess::preprocess(&run, reporter)?;
-    let trained = train::train_run(&run, reporter)?;
+    let trained = train::train_run(&run, &Place::default(), &Heartbeat::default(), reporter)?;
+    if !trained.finished {
+        let done = trained.report["steps"].as_u64().unwrap_or(0);
+        return Err(Error::Interrupted { done, total: run.file.train.total_steps(), unit: "steps" });
+    }
     let draw = |untrained, folder: &str| {
         let to = Some(Path::new(&run.output()).join(folder));
         let args =
@@ -66,7 +72,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     write.map_err(|source| Error::Write { path: path.display().to_string(), source })?;
     reporter.say(format!("summary in {}", path.display()));
     Ok(json!({
-        "verb": "run", "summary": summary, "preprocess": preprocessed, "train": trained, "sample": sampled,
+        "verb": "run", "summary": summary, "preprocess": preprocessed, "train": trained.report, "sample": sampled,
         "export": exported,
     }))
 }

@@ -1,13 +1,16 @@
 //! `tidemill train`: trains the U-Net on the run's latent dataset, from the last checkpoint if there is one.
 
-use std::path::Path;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tch::{Device, Kind};
 use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder, Start, UNet2DConditionModel, UNetConfig};
 use tidemill_store::stream::{Datasets, only};
 use tidemill_store::{Dataset, Dtype, ModelDigests};
-use tidemill_train::{Job, MixConfig, Observer, Outcome, Preview, StepMetrics, TextEncoder, train};
+use tidemill_train::{
+    Activity, Job, MixConfig, Observer, Outcome, Preview, StepMetrics, TextEncoder, World, train,
+};
 
 use crate::engine::dataset::model_digests;
 use crate::engine::device::{cores, devices};
@@ -16,42 +19,122 @@ use crate::error::{Error, Result};
 use crate::generate::TextEmbedder;
 use crate::reporter::{Progress, Reporter};
 use crate::run_file::Run;
+use crate::supervisor::{Doing, Ended, Heartbeat, Message, WorkerCommand, supervise};
 use crate::verbs::RunArgs;
+use crate::verbs::place::Place;
 
 /// Arguments of `tidemill train`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tidemill train run.toml\n  tidemill train run.toml --set train.micro_batch=16"
+    after_help = "Examples:\n  tidemill train run.toml\n  tidemill train run.toml --set train.micro_batch=16\n  \
+        tidemill train run.toml --workers 8\n  torchrun --nproc-per-node 8 -m tidemill train run.toml"
 )]
 pub struct Args {
     /// Which run.
     #[command(flatten)]
     pub run: RunArgs,
+    /// Train with so many processes on this machine, and start them again when one is lost: a number, or the fewest and
+    /// the most, as in 6..8.
+    #[arg(long, value_name = "N", value_parser = workers)]
+    pub workers: Option<RangeInclusive<usize>>,
+    /// Which of several processes this is.
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// A number of workers, or a range.
+fn workers(text: &str) -> std::result::Result<RangeInclusive<usize>, String> {
+    let number = |text: &str| text.parse::<usize>().map_err(|_| format!("`{text}` is not a number"));
+    let (fewest, most) = match text.split_once("..") {
+        Some((fewest, most)) => (number(fewest)?, number(most.trim_start_matches('='))?),
+        None => (number(text)?, number(text)?),
+    };
+    if fewest == 0 || most < fewest {
+        return Err("give at least 1 worker, and the fewest first".into());
+    }
+    Ok(fewest..=most)
 }
 
 /// Trains and says how it went.
 ///
 /// # Errors
-/// Refused input; a loss that is no number; a signal, after a checkpoint.
+/// Refused input; a loss that is no number.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
-    train_run(&args.run.open()?, reporter)
+    let run = args.run.open()?;
+    match &args.workers {
+        Some(workers) => supervise_run(&run, args, workers, reporter),
+        None => worker(&run, &args.place, reporter),
+    }
 }
 
-/// As [`run`], for a run file that is open.
+/// Looks after processes that each do what [`run`] does without `--workers`.
+fn supervise_run(
+    run: &Run,
+    args: &Args,
+    workers: &RangeInclusive<usize>,
+    reporter: &Reporter,
+) -> Result<Value> {
+    run.validate_train()?;
+    let mut arguments = vec!["train".into(), args.run.run_file.display().to_string()];
+    arguments.extend(args.run.overrides.iter().flat_map(|setting| ["--set".into(), setting.clone()]));
+    let flags = [("--json", reporter.json), ("--quiet", reporter.quiet)];
+    arguments.extend(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| (*flag).to_owned()));
+    let python = std::env::var_os("TIDEMILL_PYTHON").map_or_else(|| "python3".into(), PathBuf::from);
+    let worker = WorkerCommand { python, arguments, silent: reporter.json };
+    supervise(&worker, workers, &run.file.supervisor, reporter)
+}
+
+/// [`train_run`], with a line to the supervisor.
+fn worker(run: &Run, place: &Place, reporter: &Reporter) -> Result<Value> {
+    let heartbeat = place.heartbeat()?;
+    let trained = train_run(run, place, &heartbeat, reporter);
+    let (how, result) = match &trained {
+        Ok(Trained { finished: true, report }) => (Ended::Done, report.clone()),
+        Ok(Trained { report, .. }) => (Ended::Stopped, report.clone()),
+        Err(Error::Train(tidemill_train::Error::Peer(error))) => {
+            (Ended::LostPeers(error.to_string()), Value::Null)
+        }
+        Err(Error::Train(tidemill_train::Error::Straggler { rank, message })) => {
+            (Ended::Straggler { rank: *rank, message: message.clone() }, Value::Null)
+        }
+        Err(error) => (Ended::Failed(error.to_string()), Value::Null),
+    };
+    heartbeat.say(&Message::Ended { how, result });
+    // The supervisor says whose fault it is, once.
+    let told = |error| if place.supervisor.is_some() { Error::Told(Box::new(error)) } else { error };
+    trained.map(|trained| trained.report).map_err(told)
+}
+
+/// How training in this process ended.
+#[derive(Debug)]
+pub struct Trained {
+    /// Whether all steps are done; else it was asked to stop.
+    pub finished: bool,
+    /// What the verb gives; null of all ranks but the first, which speaks for all.
+    pub report: Value,
+}
+
+/// Trains in this process, for a run file that is open.
 ///
 /// # Errors
 /// As [`run`].
-pub fn train_run(run: &Run, reporter: &Reporter) -> Result<Value> {
+pub fn train_run(run: &Run, place: &Place, heartbeat: &Heartbeat, reporter: &Reporter) -> Result<Trained> {
     run.validate_train()?;
+    let world = place.world()?;
+    let reporter = &Reporter { quiet: reporter.quiet || !world.is_first(), ..*reporter };
     let datasets = datasets(run)?;
     let models = run.models()?;
     let digests = check_models(run, &models, &datasets)?;
-    let device = devices(run)?[0];
-    tch::set_num_threads(cores(run.file.engine.encode.threads) as i32);
+    let devices = devices(run)?;
+    let device = devices[place.local_rank % devices.len()];
+    // Ranks of one machine share its cores.
+    let threads = cores(run.file.engine.encode.threads).div_ceil(place.local_world_size);
+    tch::set_num_threads(threads as i32);
     let text_encoder = text_encoder(run, &models, digests, &datasets, device)?;
     let job = Job {
         train: run.file.train.clone(),
         checkpoint: run.file.checkpoint.clone(),
+        world: world.clone(),
         seed: run.file.seed,
         output: run.output().into(),
         datasets,
@@ -63,17 +146,16 @@ pub fn train_run(run: &Run, reporter: &Reporter) -> Result<Value> {
     let mut watcher = Watcher {
         progress: reporter.progress("train", "steps", run.file.train.total_steps()),
         reporter,
+        world: &world,
+        heartbeat,
         signal: StopSignal::watch(),
         seen: 0,
     };
     let outcome = train(job, &mut watcher);
     watcher.progress.finish();
     let outcome = outcome?;
-    if !outcome.finished {
-        let total = run.file.train.total_steps();
-        return Err(Error::Interrupted { done: outcome.steps, total, unit: "steps" });
-    }
-    report(run, &outcome, reporter)
+    let report = if world.is_first() { report(run, &outcome, reporter) } else { Value::Null };
+    Ok(Trained { finished: outcome.finished, report })
 }
 
 /// The datasets in the mix, or the run's own.
@@ -164,6 +246,8 @@ fn preview(run: &Run, models: &ModelFolder, device: Device) -> Result<Option<Pre
 struct Watcher<'a> {
     progress: Progress,
     reporter: &'a Reporter,
+    world: &'a World,
+    heartbeat: &'a Heartbeat,
     signal: StopSignal,
     /// Steps shown so far.
     seen: u64,
@@ -182,33 +266,53 @@ impl Observer for Watcher<'_> {
     }
 
     fn event(&mut self, message: &str) {
-        self.progress.line(message, self.reporter);
+        match self.world.rank() {
+            0 => self.progress.line(message, self.reporter),
+            rank => eprintln!("rank {rank}: {message}"),
+        }
     }
 
     fn stop(&self) -> bool {
         self.signal.raised()
     }
+
+    fn doing(&mut self, step: u64, activity: Activity) {
+        let doing = match activity {
+            Activity::Data => Doing::Data,
+            Activity::Step => Doing::Step,
+            Activity::End => Doing::End,
+        };
+        self.heartbeat.set(step, doing);
+    }
+
+    fn committed(&mut self, step: u64) {
+        self.heartbeat.say(&Message::Committed(step));
+    }
 }
 
-fn report(run: &Run, outcome: &Outcome, reporter: &Reporter) -> Result<Value> {
+fn report(run: &Run, outcome: &Outcome, reporter: &Reporter) -> Value {
     let output = run.output();
+    let ended =
+        if outcome.finished { "trained" } else { "stopped by a signal; the same command goes on after" };
     reporter.say(format!(
-        "trained {} steps, {:.1} img/s, mean loss of the last steps {}; metrics in {}",
+        "{ended} {} steps, {:.1} img/s, mean loss of the last steps {}; metrics in {}",
         outcome.steps,
         outcome.images_per_second,
         outcome.loss.map_or_else(|| "unknown".into(), |loss| format!("{loss:.4}")),
         Path::new(&output).join("metrics.jsonl").display()
     ));
-    Ok(json!({
+    json!({
         "verb": "train",
         "output": output,
         "steps": outcome.steps,
+        "finished": outcome.finished,
         "resumed_at": outcome.resumed_at,
         "loss": outcome.loss,
         "images_per_second": outcome.images_per_second,
         "seconds": outcome.seconds,
-        "skipped_rows": outcome.skipped,
+        "skipped_rows": outcome.skipped_rows,
         "skipped_steps": outcome.skipped_steps,
+        "rollbacks": outcome.rollbacks,
         "checkpoint_stall_seconds": outcome.checkpoint_seconds,
-    }))
+    })
 }

@@ -52,7 +52,12 @@ const CASES: &[Case] = &[
         &["run.toml:2:8", "engine.kind: \"ray\"", "a later version brings `ray`"],
     ),
     ("[encode]\nlatents = \"mean\"", &[], &["run.toml:2:11", "a later version brings `mean`", "`moments`"]),
-    ("[train]\nsharding = \"none\"", &[], &["run.toml:2:", "a later version brings `sharding`"]),
+    (
+        "[train]\nsharding = \"zero3\"",
+        &[],
+        &["run.toml:2:12", "train.sharding: \"zero3\" is not a possible value", "`shard_grad_op`, `none`"],
+    ),
+    ("[supervisor]\nheartbeat = 3", &[], &["run.toml:2:1", "did you mean `heartbeat_seconds`?"]),
     ("[[train.mix]]\ndataset = \"x\"", &[], &["run.toml:1:", "`name`", "missing"]),
     // What types cannot see.
     ("[prepare]\nresolutions = []", &[], &["run.toml:2:15", "prepare.resolutions: give at least one"]),

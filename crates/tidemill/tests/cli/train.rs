@@ -70,6 +70,27 @@ fn captions_are_stored_in_three_forms() {
     assert!(none["spec"]["models"]["text_encoder"].is_null());
 }
 
+#[test]
+fn damage_of_rounded_embeddings_is_named_with_all_other_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 64);
+    preprocess(&run, &["encode.embeddings=\"f8\""]);
+    let dataset = folder.path().join("out/dataset");
+    let mut damaged = 0;
+    for unit in std::fs::read_dir(dataset.join("data")).unwrap().map(Result::unwrap) {
+        let attempt = std::fs::read_dir(unit.path()).unwrap().next().unwrap().unwrap().path();
+        let text = attempt.join("text.parquet");
+        let mut bytes = std::fs::read(&text).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&text, bytes).unwrap();
+        damaged += 1;
+    }
+    let (code, found) = tidemill_json(&["inspect", dataset.to_str().unwrap(), "--verify"]);
+    let message = found["error"]["message"].as_str().unwrap();
+    assert!(code != 0 && damaged > 1 && message.contains(&format!("{damaged} of ")), "{message}");
+}
+
 fn losses(output: &Path) -> Vec<f64> {
     let lines = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
     let loss = |line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap();

@@ -25,6 +25,8 @@ pub fn inspect(
 ) -> Result<Value> {
     let dataset = Dataset::open(uri)?;
     report(uri, &dataset, reporter)?;
+    // First, for it names all that is damaged, and not just what is come across first.
+    let verification = if args.verify { Some(verify(&dataset, reporter)?) } else { None };
     let rounding = dataset.rounding(if args.verify { usize::MAX } else { ROUNDED_ROW_GROUPS })?;
     if let Some(Rounding { rows, mean, worst }) = rounding {
         let (mean, worst) = (100.0 * mean, 100.0 * worst);
@@ -58,8 +60,8 @@ pub fn inspect(
         listing::table(&listed).iter().for_each(|line| reporter.say(format!("  {line}")));
         result["list"] = json!(listed);
     }
-    if args.verify {
-        result["verification"] = json!(verify(&dataset, reporter)?);
+    if let Some(verification) = verification {
+        result["verification"] = json!(verification);
     }
     Ok(result)
 }

@@ -1,0 +1,88 @@
+//! The sharded optimizer alone, for tests that compare it with PyTorch's: parameters and each rank's gradients come from a
+//! file, and go the same way as in training.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use serde::Deserialize;
+use tch::{Device, Kind, Tensor};
+use tidemill_models::Params;
+use tidemill_torch::AdamW;
+use tidemill_train::{Distribution, Error, Optimizer, Reduction, World};
+
+use crate::error::{TidemillError, raise};
+
+/// What is to be done.
+#[derive(Debug, Deserialize)]
+struct Probe {
+    /// Tensors `start.<i>` and `gradient.<step>.<rank>.<i>`.
+    tensors: PathBuf,
+    /// Where the weights go, `<i>`.
+    weights: PathBuf,
+    parameters: usize,
+    steps: u64,
+    sharded: bool,
+    bucket_elements: usize,
+    /// The gradients come in so many equal parts.
+    micro_batches: usize,
+    bf16: bool,
+    lr: f64,
+    betas: (f64, f64),
+    eps: f64,
+    weight_decay: f64,
+    max_grad_norm: f64,
+}
+
+/// Does it as one rank of a group; gives the bytes of working weights, gradients and optimizer state.
+#[pyfunction]
+pub fn probe_optimizer(
+    py: Python<'_>,
+    name: &str,
+    rank: usize,
+    world: usize,
+    probe: &str,
+) -> PyResult<[usize; 3]> {
+    let probe: Probe = serde_json::from_str(probe).map_err(|e| TidemillError::new_err(e.to_string()))?;
+    py.detach(|| run(name, rank, world, &probe)).map_err(raise)
+}
+
+fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3], Error> {
+    let world = World::new(name, rank, size, size)?;
+    let failed = |e: tch::TchError| Error::Torch(tidemill_torch::Error::Torch(e.to_string()));
+    let tensors: HashMap<String, Tensor> =
+        Tensor::read_safetensors(&probe.tensors).map_err(failed)?.into_iter().collect();
+    let named = |i: usize| (format!("p{i}"), tensors[&format!("start.{i}")].copy());
+    let params = Params::of(Device::Cpu, (0..probe.parameters).map(named).collect());
+    let kind = if probe.bf16 { Kind::BFloat16 } else { Kind::Float };
+    let reduction = Reduction { kind, accumulates: probe.micro_batches > 1 };
+    let distribution =
+        Distribution { sharded: probe.sharded, bucket_elements: probe.bucket_elements, reduction };
+    let mut optimizer = Optimizer::new(&params, kind, distribution, &world)?;
+    for step in 0..probe.steps {
+        optimizer.gradients().begin();
+        for micro_batch in 0..probe.micro_batches {
+            if micro_batch + 1 == probe.micro_batches {
+                optimizer.gradients().last_micro_batch();
+            }
+            let mut loss = Tensor::zeros([], (Kind::Float, Device::Cpu));
+            for (i, (_, param)) in params.named().into_iter().enumerate() {
+                let gradient = &tensors[&format!("gradient.{step}.{rank}.{i}")] / probe.micro_batches as f64;
+                loss += (param.to_kind(Kind::Float) * gradient).sum(Kind::Float);
+            }
+            loss.backward();
+        }
+        optimizer.gradients().finish()?;
+        let norm = world.sum(optimizer.squared_norm(&world)?)?.sqrt();
+        let divisor = 1.0 / (probe.max_grad_norm / (norm + 1e-6)).clamp_max(1.0);
+        let Probe { lr, betas, eps, weight_decay, .. } = *probe;
+        optimizer.step(step + 1, AdamW { lr, betas, eps, weight_decay }, &divisor, None, None)?;
+    }
+    // Waits for the weights of other ranks, too.
+    let bytes = optimizer.bytes();
+    let weights = params.named();
+    let weights: Vec<_> =
+        weights.iter().enumerate().map(|(i, (_, tensor))| (i.to_string(), tensor.detach())).collect();
+    Tensor::write_safetensors(&weights, &probe.weights).map_err(failed)?;
+    Ok(bytes)
+}

@@ -1,0 +1,43 @@
+"""The process group that the trainer's ranks communicate over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+
+@contextmanager
+def process_group() -> Iterator[list[str]]:
+    """Makes the process group of the ranks that torchrun, or whoever sets its variables, has started.
+
+    Yields the arguments that tell `train` its place among them. A group that is
+    there already, as in a worker of Ray Train, is used as it is.
+    """
+    made = not dist.is_initialized()
+    if made:
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            # Alone, but not in any place: where others are left out, this may be the second GPU.
+            yield [f"--local-rank={_local_rank()}"]
+            return
+        if torch.cuda.is_available():
+            torch.cuda.set_device(_local_rank() % torch.cuda.device_count())
+        # Of each kind of device its own backend: Gloo, and NCCL if there are GPUs.
+        dist.init_process_group()
+    yield [
+        f"--process-group={dist.group.WORLD.group_name}",
+        f"--rank={dist.get_rank()}",
+        f"--world-size={dist.get_world_size()}",
+        f"--local-rank={_local_rank()}",
+        f"--local-world-size={os.environ.get('LOCAL_WORLD_SIZE', '1')}",
+    ]
+    # After an error the others may be gone, and there is nobody to take leave of.
+    if made:
+        dist.destroy_process_group()
+
+
+def _local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))

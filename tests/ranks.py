@@ -1,0 +1,81 @@
+"""What the tests of several ranks share: a small dataset, runs on it, and what their checkpoints hold."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+SETTINGS = {
+    "output": None,
+    "models.path": str(Path(__file__).resolve().parent.parent / "assets"),
+    "source": {"columns": {"image": "jpg", "caption": "caption", "key": "key"}},
+    "prepare.resolutions": [64],
+    "engine.device": "cpu",
+    "train.phase": [{"resolution": 64, "steps": 10}],
+    "train.precision": "f32",
+    "train.learning_rate": 1e-3,
+    "train.warmup_steps": 1,
+    "train.eps": 1e-4,
+    "train.ema": {"decay": 0.9, "start_step": 3},
+    "train.log_every": 1,
+    "checkpoint.every": 5,
+}
+
+
+def arguments(output, settings):
+    """`tidemill train` with these settings, after `python`."""
+    from tidemill import _settings
+
+    given = _settings({**SETTINGS, **settings, "output": str(output)})
+    return ["-m", "tidemill", "train", os.devnull, *(part for s in given for part in ("--set", s))]
+
+
+def environment():
+    """One thread per worker: these networks are too small to share."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TIDEMILL_PYTHON": sys.executable}
+
+
+def train(output, dataset, ranks=1, flags=(), **settings):
+    """Trains to the end and returns the output of all ranks."""
+    link(output, dataset)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    launch = torchrun if ranks > 1 else []
+    command = [sys.executable, *launch, *arguments(output, settings), *flags]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+def link(output, dataset):
+    """Makes `dataset` the run's own."""
+    output.mkdir(exist_ok=True)
+    if not (output / "dataset").exists():
+        (output / "dataset").symlink_to(dataset)
+
+
+def state(output, step):
+    """A checkpoint's buffers, put together from the shards as docs/checkpoints.md says."""
+    root = Path(output) / "checkpoints"
+    commit = json.loads((root / f"step-{step:08}" / "commit.json").read_text())
+    total = sum(int(np.prod(parameter["shape"])) for parameter in commit["parameters"])
+    buffers = {}
+    for shard in commit["shards"]:
+        for name, values in load_file(root / shard["file"]).items():
+            whole, at = buffers.setdefault(name, np.full(total, np.nan, np.float32)), 0
+            for elements in shard["ranges"]:
+                length = elements["end"] - elements["start"]
+                whole[elements["start"] : elements["end"]] = values[at : at + length]
+                at += length
+            assert at == len(values)
+    assert not any(np.isnan(whole).any() for whole in buffers.values())
+    return buffers
+
+
+def losses(output):
+    """The loss of each step, which must all be there once and in order."""
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
+    return [line["loss"] for line in lines]

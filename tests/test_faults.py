@@ -1,0 +1,227 @@
+"""Workers that are killed, stopped and told to go: what the supervisor makes of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import ranks
+
+SETTINGS = {"train.global_batch": 14, "train.micro_batch": 5, "checkpoint.every": 5, "checkpoint.keep": 100}
+
+
+def steps(n):
+    return {"train.phase": [{"resolution": 64, "steps": n}]}
+
+
+class Supervised:
+    """A run with workers; `said` is what it has written so far."""
+
+    def __init__(self, output, dataset, workers, **settings):
+        ranks.link(output, dataset)
+        self.output = output
+        arguments = ranks.arguments(output, {**SETTINGS, **settings})
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments, "--workers", workers, "--json"],
+            env=ranks.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said = []
+        self.listener = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)
+        self.listener.start()
+
+    def workers(self):
+        """The living workers' process ids, by rank."""
+        found = {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat") as file:
+                    parent = file.read().rsplit(")", 1)[1].split()[1]
+                if int(parent) == self.process.pid:
+                    with open(f"/proc/{pid}/environ") as file:
+                        variables = dict(v.split("=", 1) for v in file.read().split("\0") if "=" in v)
+                    found[int(variables["RANK"])] = int(pid)
+            except (OSError, KeyError, IndexError):
+                pass
+        return found
+
+    def reaches(self, step, seconds=120):
+        """Waits for the metrics of a step."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.process.poll() is None:
+            path = self.output / "metrics.jsonl"
+            if path.exists() and len(path.read_text().splitlines()) >= step:
+                return
+            time.sleep(0.02)
+        raise AssertionError("".join(self.said))
+
+    def end(self, seconds=300):
+        """The exit code and the result."""
+        out, _ = None, self.process.wait(timeout=seconds)
+        out = self.process.stdout.read()
+        self.listener.join(timeout=10)
+        return self.process.returncode, json.loads(out.splitlines()[-1])
+
+
+def assert_same(a, b, step):
+    for name, values in ranks.state(a, step).items():
+        assert np.array_equal(values, ranks.state(b, step)[name]), name
+
+
+@pytest.fixture(scope="module")
+def undisturbed(dataset, tmp_path_factory):
+    output = tmp_path_factory.mktemp("undisturbed")
+    run = Supervised(output, dataset, "2", **steps(240))
+    code, result = run.end()
+    assert code == 0, run.said
+    assert result["faults"] == [], run.said
+    assert result["workers"] == 2, run.said
+    return output
+
+
+def test_ranks_killed_at_random_cost_time_and_nothing_else(undisturbed, dataset, tmp_path, rng):
+    run = Supervised(tmp_path, dataset, "2", **steps(240))
+    kills = 0
+    while kills < 20:
+        time.sleep(rng.uniform(0.2, 5))
+        assert run.process.poll() is None, f"over after {kills} kills: {run.said}"
+        living = run.workers()
+        if living:
+            os.kill(rng.choice(sorted(living.values())), signal.SIGKILL)
+            kills += 1
+    code, result = run.end()
+    # A second kill can hit a crew that is being replaced anyway.
+    assert code == 0, run.said
+    assert 12 <= len(result["faults"]) <= 20, run.said
+    assert all("was killed (signal 9" in fault["fault"] for fault in result["faults"]), result
+    assert sum("are lost; starting 2 workers again" in line for line in run.said) == len(result["faults"])
+    assert_same(tmp_path, undisturbed, 240)
+    assert ranks.losses(tmp_path) == ranks.losses(undisturbed)
+
+
+def test_a_rank_that_hangs_is_replaced(undisturbed, dataset, tmp_path, rng):
+    run = Supervised(tmp_path, dataset, "2", **steps(240), **{"supervisor.heartbeat_seconds": 2})
+    run.reaches(rng.randrange(5, 40))
+    stopped = rng.randrange(2)
+    os.kill(run.workers()[stopped], signal.SIGSTOP)
+    code, result = run.end()
+    (fault,) = result["faults"]
+    assert code == 0, result
+    assert fault["rank"] == stopped, result
+    assert "no heartbeat for 2 s" in fault["fault"], result
+    assert_same(tmp_path, undisturbed, 240)
+
+
+@pytest.mark.parametrize("whom", ["supervisor", "worker"])
+def test_sigterm_saves_and_ends_well(whom, undisturbed, dataset, tmp_path):
+    run = Supervised(tmp_path, dataset, "2", **steps(240))
+    run.reaches(12)
+    if whom == "supervisor":
+        asked = time.monotonic()
+        os.kill(run.process.pid, signal.SIGTERM)
+        code, result = run.end(seconds=30)
+        print(f"stopped in {time.monotonic() - asked:.1f} s")
+        assert code == 0, run.said
+        assert not result["finished"], run.said
+        assert result["steps"] >= 12, run.said
+        # All that was done is in a checkpoint; another number of workers goes on from it.
+        assert (tmp_path / f"checkpoints/step-{result['steps']:08}/commit.json").exists()
+        run = Supervised(tmp_path, dataset, "3", **steps(240))
+        code, result = run.end()
+        assert code == 0, run.said
+        assert result["resumed_at"] >= 12, run.said
+        assert result["workers"] == 3, run.said
+        np.testing.assert_allclose(ranks.losses(tmp_path), ranks.losses(undisturbed), rtol=2e-2)
+    else:
+        # The system takes one worker back: nothing is lost, and the run goes on.
+        os.kill(run.workers()[1], signal.SIGTERM)
+        code, result = run.end()
+        (fault,) = result["faults"]
+        assert code == 0, result
+        assert fault["steps_lost"] == 0, result
+        assert "told to go" in fault["fault"], result
+        assert_same(tmp_path, undisturbed, 240)
+
+
+def test_sigterm_before_the_first_step_ends_well(dataset, tmp_path, rng):
+    run = Supervised(tmp_path, dataset, "2", **steps(240))
+    while len(run.workers()) < 2:
+        time.sleep(0.02)
+    time.sleep(rng.uniform(0, 2))
+    os.kill(run.process.pid, signal.SIGTERM)
+    code, result = run.end(seconds=60)
+    assert code == 0, run.said
+    assert not result["finished"]
+
+
+def test_a_place_that_fails_again_and_again_is_left_out(dataset, tmp_path):
+    run = Supervised(tmp_path, dataset, "2..3", **steps(30), **{"checkpoint.every": 30})
+    for _ in range(3):
+        while 2 not in run.workers():
+            time.sleep(0.02)
+        victim = run.workers()[2]
+        os.kill(victim, signal.SIGKILL)
+        while victim in run.workers().values():
+            time.sleep(0.02)
+    code, result = run.end()
+    assert code == 0, run.said
+    assert result["workers"] == 2, run.said
+    assert len(result["faults"]) == 3, run.said
+
+
+def test_workers_do_not_outlive_their_supervisor(dataset, tmp_path):
+    run = Supervised(tmp_path, dataset, "2", **steps(10000))
+    run.reaches(3)
+    workers = run.workers()
+    run.process.kill()
+    until = time.monotonic() + 20
+    while any(os.path.exists(f"/proc/{pid}") for pid in workers.values()):
+        assert time.monotonic() < until, "workers go on without a supervisor"
+        time.sleep(0.1)
+
+
+def test_what_no_restart_mends_is_refused_once(dataset, tmp_path):
+    blocked = tmp_path / "blocked"
+    blocked.write_text("in the way")
+    for settings, reason in [
+        ({"train.phase": [{"resolution": 256, "steps": 3}]}, "256"),
+        ({"checkpoint.uri": str(blocked)}, "blocked"),
+        ({"train.prometheus": "nowhere:0"}, "train.prometheus"),
+    ]:
+        run = Supervised(tmp_path, dataset, "2", **settings)
+        code, result = run.end(seconds=120)
+        said = "".join(run.said)
+        assert code != 0
+        assert reason in result["error"]["message"]
+        assert sum(line.startswith("error:") for line in run.said) == 1, said
+        assert "again" not in said
+        assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_rank_that_is_too_slow_is_left_out(dataset, tmp_path):
+    settings = {"train.health": {"exclude": True, "slower_than": 2.5}}
+    run = Supervised(tmp_path, dataset, "2..3", **steps(10), **settings)
+    while 1 not in run.workers():
+        time.sleep(0.02)
+    slow = run.workers()[1]
+    # As a device that is throttled: a sixth of the time.
+    try:
+        while run.process.poll() is None:
+            os.kill(slow, signal.SIGSTOP)
+            time.sleep(0.15)
+            os.kill(slow, signal.SIGCONT)
+            time.sleep(0.03)
+    except ProcessLookupError:
+        pass
+    code, result = run.end()
+    assert code == 0, run.said
+    assert result["workers"] == 2, run.said
+    assert "rank 1 is" in result["faults"][0]["fault"], result
+    assert "slower" in result["faults"][0]["fault"], result

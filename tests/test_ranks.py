@@ -1,0 +1,206 @@
+"""Several ranks over Gloo: the optimizer against PyTorch's, and training whatever their number."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ranks
+import torch
+from safetensors.torch import load_file, save_file
+
+WORKER = """
+import json, os, sys
+import torch.distributed as dist
+from tidemill import _native
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+probe = json.loads(sys.argv[1])
+probe["weights"] += f"/{rank}.safetensors"
+found = _native.probe_optimizer(dist.group.WORLD.group_name, rank, world, json.dumps(probe))
+with open(f"{sys.argv[2]}/{rank}.json", "w") as file:
+    json.dump(found, file)
+dist.destroy_process_group()
+"""
+
+
+def torch_adamw(start, gradients, probe):
+    """The same steps by torch.optim.AdamW, on the sums of the ranks' gradients."""
+    params = [torch.nn.Parameter(tensor.clone()) for tensor in start]
+    names = ("lr", "betas", "eps", "weight_decay")
+    optimizer = torch.optim.AdamW(params, **{name: probe[name] for name in names})
+    for step in gradients:
+        for i, param in enumerate(params):
+            param.grad = sum(rank[i] for rank in step)
+        torch.nn.utils.clip_grad_norm_(params, probe["max_grad_norm"])
+        optimizer.step()
+    return [param.detach() for param in params]
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("sharded", [True, False])
+def test_the_optimizer_takes_pytorchs_steps(world, sharded, rng, tmp_path):
+    generator = torch.Generator().manual_seed(rng.randrange(2**32))
+    shapes = [[rng.randrange(1, 40) for _ in range(rng.randrange(1, 4))] for _ in range(rng.randrange(3, 12))]
+    start = [torch.randn(shape, generator=generator) for shape in shapes]
+    steps = 5
+    gradients = [
+        [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(world)]
+        for _ in range(steps)
+    ]
+    probe = {
+        "tensors": str(tmp_path / "tensors"),
+        "weights": str(tmp_path),
+        "parameters": len(shapes),
+        "steps": steps,
+        "sharded": sharded,
+        "bucket_elements": rng.choice([1, 500, 10**6]),
+        "micro_batches": rng.randrange(1, 4),
+        "bf16": False,
+        "lr": 1e-2,
+        "betas": (0.9, 0.99),
+        "eps": 1e-8,
+        "weight_decay": 0.1,
+        "max_grad_norm": rng.choice([1.0, 1e9]),
+    }
+    tensors = {f"start.{i}": tensor for i, tensor in enumerate(start)}
+    for s, step in enumerate(gradients):
+        tensors |= {f"gradient.{s}.{r}.{i}": t for r, rank in enumerate(step) for i, t in enumerate(rank)}
+    save_file(tensors, probe["tensors"])
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}", "--standalone"]
+    arguments = [str(script), json.dumps(probe), str(tmp_path)]
+    subprocess.run([*command, *arguments], check=True, timeout=120, env=ranks.environment())
+
+    expected = torch_adamw(start, gradients, probe)
+    for rank in range(world):
+        weights = load_file(tmp_path / f"{rank}.safetensors")
+        for i, tensor in enumerate(expected):
+            worst = (weights[str(i)] - tensor).abs().max() / tensor.abs().max()
+            assert worst <= 1e-6, f"{shapes} {probe}"
+        check_bytes(json.loads((tmp_path / f"{rank}.json").read_text()), shapes, probe, world)
+
+
+def check_bytes(found, shapes, probe, world):
+    """Working weights whole, all else in as many parts as there are ranks; with what fills up buckets."""
+    weights, gradients, state = found
+    count = sum(int(np.prod(shape)) for shape in shapes)
+    buckets = len(shapes) if probe["bucket_elements"] == 1 else count // probe["bucket_elements"] + 2
+    parts = world if probe["sharded"] else 1
+    padding = 4 * 32 * (len(shapes) + parts * min(buckets, len(shapes)))
+    assert 4 * count <= weights <= 4 * count + padding
+    # In f32 and without shards the master weights are the working weights.
+    assert 12 * count / parts <= state <= (12 * count + 3 * padding) / parts
+    if probe["sharded"] and probe["micro_batches"] == 1:
+        # A part, and the buckets that are on their way.
+        largest = max(int(np.prod(shape)) for shape in shapes)
+        in_flight = 4 * 4 * max(min(probe["bucket_elements"], count), largest) + 4 * 4 * 32 * parts
+        assert gradients <= (4 * count + padding) / parts + in_flight
+    else:
+        whole = 4 * count + padding
+        assert 4 * count <= gradients <= whole + (whole / parts if parts > 1 else 0)
+
+
+@pytest.fixture(scope="module")
+def single(dataset, tmp_path_factory):
+    """The run of one rank that others are compared with."""
+    output = tmp_path_factory.mktemp("single")
+    code, said = ranks.train(output, dataset, **UNEVEN)
+    assert code == 0, said
+    return output
+
+
+# Neither 2, 3 nor 4 ranks divide the batch, nor micro-batches the shares.
+UNEVEN = {"train.global_batch": 14, "train.micro_batch": 5}
+
+
+@pytest.mark.parametrize(
+    ("world", "settings"),
+    [
+        (2, {"train.bucket_bytes": "1 MiB"}),
+        (3, {"train.micro_batch": 2, "train.bucket_bytes": "100 KiB"}),
+        (4, {"checkpoint.writers": "first"}),
+        (2, {"train.sharding": "none", "train.micro_batch": 3}),
+        (3, {"train.sharding": "none", "train.reduce_precision": "bf16"}),
+        (2, {"train.reduce_precision": "bf16", "train.bucket_bytes": "1 MiB", "checkpoint.writers": "node"}),
+    ],
+)
+def test_any_number_of_ranks_trains_alike(world, settings, single, dataset, tmp_path):
+    code, said = ranks.train(tmp_path, dataset, ranks=world, **{**UNEVEN, **settings})
+    assert code == 0, said
+    rounded = settings.get("train.reduce_precision") == "bf16"
+    np.testing.assert_allclose(ranks.losses(tmp_path), ranks.losses(single), rtol=1e-3 if rounded else 1e-5)
+    ours, theirs, before = ranks.state(tmp_path, 10), ranks.state(single, 10), ranks.state(single, 5)
+    for name in ("master", "ema"):
+        worst = np.abs(ours[name] - theirs[name]).max() / np.abs(theirs[name]).max()
+        of_update = np.linalg.norm(ours[name] - theirs[name]) / np.linalg.norm(theirs[name] - before[name])
+        print(f"{world} ranks, {settings}: {name} differs by {worst:.1e}, {of_update:.1e} of the update")
+        assert worst <= (1e-3 if rounded else 1e-5)
+    shards = list((tmp_path / "checkpoints/step-00000010").rglob("*.safetensors"))
+    assert len(shards) == (1 if "checkpoint.writers" in settings else world)
+    code, said = ranks.train(tmp_path, dataset, ranks=1, **{**UNEVEN, "train.eps": 1e-8})
+    assert code == 0, said
+    assert "resuming after step 10" in said, said
+    assert "train.eps is 1e-8" in said, said
+
+
+def test_the_recipe_of_the_docs_reads_a_checkpoint(single):
+    docs = Path(__file__).resolve().parent.parent / "docs" / "checkpoints.md"
+    (code,) = re.findall(r"```python\n(.*?)```", docs.read_text(), re.DOTALL)
+    code = code.replace('"runs/mine/checkpoints"', repr(str(single / "checkpoints"))).replace(
+        "00001000", "00000010"
+    )
+    found = {}
+    exec(code, found)
+    flat = np.concatenate([weights.ravel() for weights in found["weights"].values()])
+    assert np.array_equal(flat, ranks.state(single, 10)["ema"])
+    assert found["weights"]["conv_in.weight"].ndim == 4
+
+
+def test_adamw_as_it_is_used_differs_by_little_of_the_update(dataset, tmp_path):
+    found = []
+    for world in (1, 3):
+        output = tmp_path / str(world)
+        code, said = ranks.train(output, dataset, ranks=world, **{**UNEVEN, "train.eps": 1e-8})
+        assert code == 0, said
+        found.append(ranks.state(output, 10)["master"])
+        before = ranks.state(output, 5)["master"]
+    of_update = np.linalg.norm(found[0] - found[1]) / np.linalg.norm(found[1] - before)
+    print(f"difference / update: {of_update:.1e}")
+    assert of_update <= 1e-2
+
+
+def test_ranks_that_cannot_work_together_say_why(dataset, tmp_path):
+    for settings, flags, reason in [
+        ({"train.global_batch": 2, "train.micro_batch": 1}, [], "global_batch = 2 has no row"),
+        (UNEVEN, ["--set", "seed=$RANK"], "run.seed is 1 on rank 1, and 0 on rank 0"),
+    ]:
+        ranks.link(tmp_path, dataset)
+        command = [sys.executable, *ranks.arguments(tmp_path, settings)]
+        shell = " ".join(f"'{part}'" for part in command) + " " + " ".join(flags)
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+        done = subprocess.run(
+            [*launch, "--no-python", "bash", "-c", shell],
+            env=ranks.environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode != 0, done.stderr
+        assert reason in done.stderr, done.stderr
+        assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_an_unknown_group_is_an_error_not_a_crash(dataset, tmp_path):
+    ranks.link(tmp_path, dataset)
+    place = ["--process-group=nobody", "--rank=0", "--world-size=2", "--local-world-size=2"]
+    command = [sys.executable, *ranks.arguments(tmp_path, {}), *place]
+    done = subprocess.run(command, env=ranks.environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "nobody" in done.stderr
+    assert "panicked" not in done.stderr
