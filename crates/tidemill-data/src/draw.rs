@@ -1,7 +1,7 @@
 //! Random numbers that follow from what they are for: the run's seed, the sample and the purpose. They depend on no
 //! order, so any batch, worker or re-run draws the same.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// What a number is drawn for. The values are part of what a seed means: they never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub fn draw(seed: u64, sample_id: u64, purpose: Purpose, index: u32) -> u64 {
     bytes[..8].copy_from_slice(&sample_id.to_le_bytes());
     bytes[8..12].copy_from_slice(&(purpose as u32).to_le_bytes());
     bytes[12..].copy_from_slice(&index.to_le_bytes());
-    xxh3_64_with_seed(&bytes, seed)
+    XxHash3_64::oneshot_with_seed(seed, &bytes)
 }
 
 /// Makes a draw a whole number from 0 to `below` - 1, each equally likely but for `below` parts in 2^64. It is 0 if

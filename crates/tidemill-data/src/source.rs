@@ -26,7 +26,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 pub use self::list::list;
 pub use self::parquet::ParquetSource;
@@ -205,7 +205,7 @@ pub fn sample_id(identity: &str, row: u64) -> u64 {
     let mut bytes = Vec::with_capacity(identity.len() + 8);
     bytes.extend_from_slice(identity.as_bytes());
     bytes.extend_from_slice(&row.to_le_bytes());
-    xxh3_64(&bytes)
+    XxHash3_64::oneshot(&bytes)
 }
 
 /// The name of the key column in batches.

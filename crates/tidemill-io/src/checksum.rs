@@ -2,10 +2,11 @@
 //! rounds it.
 
 use std::fmt;
+use std::hash::Hasher;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use twox_hash::XxHash3_64;
 
 /// XXH3-64 of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,13 +15,13 @@ pub struct Checksum(u64);
 impl Checksum {
     /// The checksum of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
-        Self(xxh3_64(bytes))
+        Self(XxHash3_64::oneshot(bytes))
     }
 }
 
-impl From<&Xxh3> for Checksum {
-    fn from(hasher: &Xxh3) -> Self {
-        Self(hasher.digest())
+impl From<&XxHash3_64> for Checksum {
+    fn from(hasher: &XxHash3_64) -> Self {
+        Self(hasher.finish())
     }
 }
 

@@ -2,6 +2,7 @@
 //! tokio runtime; nothing here may be called from inside another.
 
 use std::future::Future;
+use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,7 +14,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::io::AsyncWriteExt;
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
 use crate::checksum::Checksum;
 use crate::error::{Error, Result};
@@ -228,7 +229,7 @@ impl Location {
     /// Starts an object that is written piece by piece and does not exist before [`Upload::finish`].
     pub fn upload(&self, key: &str) -> Upload {
         let writer = BufWriter::with_capacity(self.store.clone(), self.path(key), PART_BYTES);
-        Upload { writer, uri: self.uri_of(key), hasher: Xxh3::new(), bytes: 0 }
+        Upload { writer, uri: self.uri_of(key), hasher: XxHash3_64::new(), bytes: 0 }
     }
 
     fn path(&self, key: &str) -> Path {
@@ -271,7 +272,7 @@ impl Entry {
 pub struct Upload {
     writer: BufWriter,
     uri: String,
-    hasher: Xxh3,
+    hasher: XxHash3_64,
     bytes: u64,
 }
 
@@ -281,7 +282,7 @@ impl Upload {
     /// # Errors
     /// [`Error::Storage`].
     pub fn write(&mut self, bytes: Bytes) -> Result<()> {
-        self.hasher.update(&bytes);
+        self.hasher.write(&bytes);
         self.bytes += bytes.len() as u64;
         runtime()?.block_on(self.writer.put(bytes)).map_err(|source| self.failure(source))
     }

@@ -11,7 +11,7 @@ use arrow::array::{
 };
 use arrow::datatypes::UInt32Type;
 use tidemill_store::{Bucket, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 const ROWS_PER_UNIT: u64 = 2048;
 const ROWS_PER_BATCH: u64 = 256;
@@ -66,7 +66,10 @@ fn batch(rows: std::ops::Range<u64>, spec: &DatasetSpec) -> RecordBatch {
     let text =
         FixedSizeBinaryArray::try_new(spec.text.bytes() as i32, text.into(), None).expect("whole rows");
     let columns: [(&str, ArrayRef); 6] = [
-        ("sample_id", Arc::new(UInt64Array::from_iter_values(rows.map(|row| xxh3_64(&row.to_le_bytes()))))),
+        (
+            "sample_id",
+            Arc::new(UInt64Array::from_iter_values(rows.map(|row| XxHash3_64::oneshot(&row.to_le_bytes())))),
+        ),
         ("status", Arc::new(StringArray::from(vec!["kept"; n]))),
         ("reason", Arc::new(StringArray::from(vec![None::<&str>; n]))),
         ("latents_256", Arc::new(latents)),
@@ -79,7 +82,7 @@ fn batch(rows: std::ops::Range<u64>, spec: &DatasetSpec) -> RecordBatch {
 
 /// Numbers that do not compress.
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut state = xxh3_64(&seed.to_le_bytes()) | 1;
+    let mut state = XxHash3_64::oneshot(&seed.to_le_bytes()) | 1;
     let mut values = Vec::with_capacity(bytes + 8);
     while values.len() < bytes {
         state ^= state << 13;

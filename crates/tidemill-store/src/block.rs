@@ -1,12 +1,13 @@
 //! Reads blocks: row groups of tensor files, whole or only some rows of them, verified against their checksums. The
 //! values lie in the block as they are handed on.
 
+use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tidemill_io::{Checksum, Location};
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
 use crate::buffer::Pool;
 use crate::commit::UnitId;
@@ -41,11 +42,11 @@ pub struct Block {
 
 /// The checksum of a row of a tensor file: XXH3-64 of `row`, `sample_id` and the tensor's bytes, little-endian.
 pub fn row_checksum(row: u32, sample_id: u64, tensor: &[u8]) -> u64 {
-    let mut hasher = Xxh3::new();
-    hasher.update(&row.to_le_bytes());
-    hasher.update(&sample_id.to_le_bytes());
-    hasher.update(tensor);
-    hasher.digest()
+    let mut hasher = XxHash3_64::new();
+    hasher.write(&row.to_le_bytes());
+    hasher.write(&sample_id.to_le_bytes());
+    hasher.write(tensor);
+    hasher.finish()
 }
 
 impl Place<'_> {
@@ -65,7 +66,7 @@ impl Place<'_> {
     /// As [`read`](Self::read).
     pub fn fetch(self, pool: &Arc<Pool>) -> Result<Bytes> {
         let mut bytes = pool.buffer(self.entry.bytes as usize);
-        let (mut free, mut hasher) = (bytes.bytes_mut(), Xxh3::new());
+        let (mut free, mut hasher) = (bytes.bytes_mut(), XxHash3_64::new());
         let range = self.entry.offset..self.entry.offset + self.entry.bytes;
         self.location.get_pieces(self.path, range, |piece| {
             // If more came than was asked for, the checksum tells.
@@ -74,7 +75,7 @@ impl Place<'_> {
                 free = rest;
             }
             // Now it is in the processor's cache.
-            hasher.update(piece);
+            hasher.write(piece);
         })?;
         match Checksum::from(&hasher) == self.entry.xxh3 {
             true => Ok(Bytes::from_owner(bytes)),

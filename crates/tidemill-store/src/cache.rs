@@ -3,7 +3,7 @@
 //! processes may share the folder. The files that were not used for longest go first.
 
 use std::fs::{self, File};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tidemill_io::Checksum;
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
 use crate::block::Place;
 use crate::buffer::Pool;
@@ -99,7 +99,7 @@ impl Cache {
 
     /// Waits while another process or thread fetches it. The lock ends with its file, or with the process.
     fn lock(&self, entry: &BlockEntry) -> Option<File> {
-        let number = xxhash_rust::xxh3::xxh3_64(name(entry).as_bytes()) % LOCKS;
+        let number = twox_hash::XxHash3_64::oneshot(name(entry).as_bytes()) % LOCKS;
         let file = File::options().create(true).append(true).open(self.folder.join(format!("lock-{number}")));
         // Without locks row groups may be fetched twice, and that is all.
         file.ok().filter(|file| file.lock().is_ok())
@@ -173,11 +173,11 @@ fn is_used(path: &Path, entry: &BlockEntry) -> bool {
 fn is_whole(path: &Path, entry: &BlockEntry) -> bool {
     let hash = || -> std::io::Result<Checksum> {
         let mut file = File::open(path)?;
-        let (mut hasher, mut chunk) = (Xxh3::new(), vec![0; CHUNK]);
+        let (mut hasher, mut chunk) = (XxHash3_64::new(), vec![0; CHUNK]);
         loop {
             match file.read(&mut chunk)? {
                 0 => return Ok(Checksum::from(&hasher)),
-                n => hasher.update(&chunk[..n]),
+                n => hasher.write(&chunk[..n]),
             }
         }
     };

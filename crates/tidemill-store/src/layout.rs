@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use crate::bucket::Bucket;
 
@@ -40,7 +40,7 @@ impl Split {
     /// The split of a sample when `share` of all samples is held out: `Validation` if
     /// XXH3-64(id as 8 little-endian bytes, seed "tidemill") / 2^64 < share.
     pub fn of(sample_id: u64, share: f64) -> Self {
-        let draw = xxh3_64_with_seed(&sample_id.to_le_bytes(), HOLD_OUT) as f64 / 2f64.powi(64);
+        let draw = XxHash3_64::oneshot_with_seed(HOLD_OUT, &sample_id.to_le_bytes()) as f64 / 2f64.powi(64);
         if draw < share { Self::Validation } else { Self::Train }
     }
 

@@ -1,10 +1,12 @@
 //! Compares everything on storage with what was committed: sizes, checksums and row counts of every file.
 
+use std::hash::Hasher;
+
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaDataReader;
 use serde::Serialize;
 use tidemill_io::{Checksum, Location};
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
 use crate::commit::FileEntry;
 use crate::dataset::Dataset;
@@ -61,14 +63,14 @@ impl Dataset {
 }
 
 fn check(location: &Location, file: &FileEntry) -> Result<(), String> {
-    let mut hasher = Xxh3::new();
+    let mut hasher = XxHash3_64::new();
     for start in (0..file.bytes).step_by(CHUNK as usize) {
         let end = (start + CHUNK).min(file.bytes);
         let bytes = location.get_range(&file.path, start..end).map_err(|e| e.to_string())?;
         if bytes.len() as u64 != end - start {
             return Err(format!("is shorter than the {} bytes committed", file.bytes));
         }
-        hasher.update(&bytes);
+        hasher.write(&bytes);
     }
     let found = Checksum::from(&hasher);
     if found != file.xxh3 {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::TryStreamExt;
 use s3s::dto::*;
 use s3s::{S3, S3Error, S3Request, S3Response, S3Result, s3_error};
-use xxhash_rust::xxh3::xxh3_128;
+use twox_hash::XxHash3_128;
 
 /// Most keys of one page of a listing, as with Amazon.
 const PAGE: usize = 1000;
@@ -24,7 +24,7 @@ struct Stored {
 
 impl Stored {
     fn new(bytes: Bytes) -> Self {
-        let e_tag = ETag::Strong(format!("{:032x}", xxh3_128(&bytes)));
+        let e_tag = ETag::Strong(format!("{:032x}", XxHash3_128::oneshot(&bytes)));
         Self { bytes, e_tag, modified: SystemTime::now().into() }
     }
 }

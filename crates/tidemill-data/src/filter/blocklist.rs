@@ -1,8 +1,8 @@
 //! Lists of what is refused, each kept as sorted 64-bit hashes: 8 bytes per entry, however long the entry is. A row that
 //! is not listed is taken for one that is with a chance of entries / 2^64.
 
+use twox_hash::XxHash3_64;
 use url::Url;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::list_file::for_each_entry;
 use super::similar::SimilarList;
@@ -47,10 +47,9 @@ impl Blocklist {
     /// Whether a key or URL, or the domain of a URL, is listed.
     pub fn has_text(&self, text: &str) -> bool {
         match self.part {
-            Part::Domain => {
-                host(text).is_some_and(|host| domains(&host).any(|d| self.has(xxh3_64(d.as_bytes()))))
-            }
-            _ => self.has(xxh3_64(text.trim().as_bytes())),
+            Part::Domain => host(text)
+                .is_some_and(|host| domains(&host).any(|d| self.has(XxHash3_64::oneshot(d.as_bytes())))),
+            _ => self.has(XxHash3_64::oneshot(text.trim().as_bytes())),
         }
     }
 
@@ -87,11 +86,11 @@ impl Part {
     /// The hash that stands for an entry.
     fn hash(self, entry: &str) -> Result<u64, String> {
         match self {
-            Self::Key | Self::Url => Ok(xxh3_64(entry.as_bytes())),
+            Self::Key | Self::Url => Ok(XxHash3_64::oneshot(entry.as_bytes())),
             Self::Domain => {
                 let domain = entry.trim_start_matches("*.").trim_matches('.');
                 let host = host(domain).ok_or("is no domain, such as example.com")?;
-                Ok(xxh3_64(host.as_bytes()))
+                Ok(XxHash3_64::oneshot(host.as_bytes()))
             }
             Self::Sha256 => {
                 let byte = |i: usize| u8::from_str_radix(entry.get(2 * i..2 * i + 2)?, 16).ok();

@@ -6,7 +6,7 @@ use arrow::compute::take_record_batch;
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use image::imageops::{FilterType, overlay, resize};
 use image::{Rgb, RgbImage};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use crate::columns::{Images, Place};
 use crate::decode;
@@ -88,7 +88,7 @@ fn unit_hash(unit: &InputUnit) -> u64 {
 }
 
 fn draw(seed: u64, id: u64) -> u64 {
-    xxh3_64_with_seed(&id.to_le_bytes(), seed)
+    XxHash3_64::oneshot_with_seed(seed, &id.to_le_bytes())
 }
 
 /// The rows of a batch that come first by their draw, in the order of the draws.

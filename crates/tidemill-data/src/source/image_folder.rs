@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use futures::TryStreamExt;
 use tidemill_io::uri;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::record::Record;
 use super::webdataset::IMAGES;
@@ -43,7 +43,7 @@ pub fn rows(
 
 fn digest(uri: &str) -> u64 {
     // As people write them: `./a.jpg`.
-    xxh3_64(uri.replace("/./", "/").as_bytes())
+    XxHash3_64::oneshot(uri.replace("/./", "/").as_bytes())
 }
 
 /// The images that a metadata file answers for: those in its folder or below, up to folders with metadata of their

@@ -1,7 +1,7 @@
 //! The ids of words seen lately. A table of fixed size, in which each word has one place and puts out whatever was
 //! there: a lookup is one comparison, and memory is bounded whatever the captions hold.
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// Places. A caption vocabulary's frequent words fit many times over, and the whole table is one megabyte.
 const SLOTS: usize = 1 << 14;
@@ -66,7 +66,7 @@ impl WordCache {
             self.slots.resize(SLOTS, Slot::default());
         }
         #[expect(clippy::cast_possible_truncation, reason = "the low bits choose the place")]
-        let place = xxh3_64(word) as usize % SLOTS;
+        let place = XxHash3_64::oneshot(word) as usize % SLOTS;
         let slot = &mut self.slots[place];
         if slot.holds(word) {
             return slot.ids();

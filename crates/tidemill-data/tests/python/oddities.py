@@ -178,8 +178,10 @@ def tiffs(image: Image.Image) -> list[Case]:
 
 
 def damaged_jpegs(image: Image.Image) -> list[Case]:
-    """Pillow passes over damage, but not over missing data, of which we let the end marker pass. So does Pillow, with
-    1 or 2 of 100 images: if all rows happen to be out before it asks for more."""
+    """Pillow passes over damage, but not over missing data, of which we let the end marker pass.
+
+    So does Pillow, with 1 or 2 of 100 images: if all rows happen to be out before it asks for more.
+    """
     data = encode(image.convert("RGB"), "JPEG", quality=90)
     hole = len(data) * 2 // 3
     damaged, cut, unended = data[:hole] + b"\xff\xd0" + data[hole + 2 :], data[:hole], data[:-2]

@@ -1,7 +1,7 @@
 //! The hashes that `index.json` may give of a file, under the names that Python's hashlib and xxhash have for them.
 
 use digest::Digest;
-use xxhash_rust::{xxh3, xxh32, xxh64};
+use twox_hash::{XxHash3_64, XxHash3_128, XxHash32, XxHash64};
 
 /// The algorithm of the hashes that we write.
 pub const WRITTEN: &str = "xxh64";
@@ -15,10 +15,10 @@ pub fn hex(algorithm: &str, bytes: &[u8]) -> Option<String> {
         "sha256" => of::<sha2::Sha256>(bytes),
         "sha384" => of::<sha2::Sha384>(bytes),
         "sha512" => of::<sha2::Sha512>(bytes),
-        "xxh32" => format!("{:08x}", xxh32::xxh32(bytes, 0)),
-        "xxh64" => format!("{:016x}", xxh64::xxh64(bytes, 0)),
-        "xxh3_64" => format!("{:016x}", xxh3::xxh3_64(bytes)),
-        "xxh3_128" | "xxh128" => format!("{:032x}", xxh3::xxh3_128(bytes)),
+        "xxh32" => format!("{:08x}", XxHash32::oneshot(0, bytes)),
+        "xxh64" => format!("{:016x}", XxHash64::oneshot(0, bytes)),
+        "xxh3_64" => format!("{:016x}", XxHash3_64::oneshot(bytes)),
+        "xxh3_128" | "xxh128" => format!("{:032x}", XxHash3_128::oneshot(bytes)),
         _ => return None,
     })
 }

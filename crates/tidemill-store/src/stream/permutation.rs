@@ -1,7 +1,7 @@
 //! Permutations as functions of a key: a Feistel network with cycle walking, which finds the i-th element of a
 //! permutation of any size without computing the others; and the Fisher-Yates shuffle for what fits in memory.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// Enough for every pair of elements to look independent (Luby and Rackoff need four for a strong permutation).
 const ROUNDS: u64 = 6;
@@ -11,7 +11,7 @@ pub fn key(seed: u64, a: u64, b: u64) -> u64 {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&a.to_le_bytes());
     bytes[8..].copy_from_slice(&b.to_le_bytes());
-    xxh3_64_with_seed(&bytes, seed)
+    XxHash3_64::oneshot_with_seed(seed, &bytes)
 }
 
 /// A pseudo-random permutation of `0..n`.

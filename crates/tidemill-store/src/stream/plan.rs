@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use super::blocks::BlockIndex;
 use super::buckets::{BucketRows, Buckets};
@@ -139,7 +139,7 @@ impl Sequence {
     fn new(indices: &Indices, state: &StreamState, name: &str, bucket: Bucket) -> Option<Self> {
         let index = indices.get(name)?.get(&bucket)?;
         // Datasets and buckets of the same form have different orders all the same.
-        let seed = xxh3_64_with_seed(format!("{name}/{bucket}").as_bytes(), state.seed);
+        let seed = XxHash3_64::oneshot_with_seed(state.seed, format!("{name}/{bucket}").as_bytes());
         let before = state.before.get(name).and_then(|buckets| buckets.get(&bucket)).copied().unwrap_or(0);
         Some(Self { order: Order::new(seed, index.clone(), state.window)?, before })
     }

@@ -18,7 +18,7 @@ use tidemill_store::{
     Bucket, Dataset, DatasetSpec, Digests, Manifest, ModelDigests, Outcome, TensorSpec, UnitId, UnitKey,
     Writer,
 };
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 pub const RESOLUTIONS: [u32; 2] = [64, 128];
 
@@ -35,7 +35,7 @@ pub fn seed() -> u64 {
 }
 
 pub fn hash(a: u64, b: u64) -> u64 {
-    xxh3_64_with_seed(&a.to_le_bytes(), b)
+    XxHash3_64::oneshot_with_seed(b, &a.to_le_bytes())
 }
 
 pub fn spec(row_group_rows: u32, validation_share: f64) -> DatasetSpec {
@@ -80,7 +80,7 @@ pub fn writer(folder: &Path, spec: DatasetSpec) -> Writer {
 
 /// Finite f16 values that follow from the sample and the column.
 pub fn tensor(sample_id: u64, column: &str, bytes: usize) -> Vec<u8> {
-    let start = xxh3_64_with_seed(column.as_bytes(), sample_id);
+    let start = XxHash3_64::oneshot_with_seed(sample_id, column.as_bytes());
     (0..bytes as u64 / 2).flat_map(|i| ((hash(start, i) & 0xbbff) as u16).to_le_bytes()).collect()
 }
 
