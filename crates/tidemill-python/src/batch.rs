@@ -1,8 +1,11 @@
 //! Arrow data in and out. Anything with `__arrow_c_array__` (a record batch) or `__arrow_c_stream__` (a table) comes
 //! in without a copy of its buffers; the same kind goes out as pyarrow's.
 
+use std::sync::Arc;
+
 use arrow::array::{Array, RecordBatch};
-use arrow::datatypes::SchemaRef;
+use arrow::compute::concat_batches;
+use arrow::datatypes::{Schema, SchemaRef};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3_arrow::input::AnyRecordBatch;
@@ -39,6 +42,36 @@ pub fn map<'py>(
             let (batches, schema) = py.detach(run).map_err(raise)?;
             PyTable::try_new(batches, schema)?.into_pyarrow(py)
         }
+    }
+}
+
+/// Runs a stage over all rows of a record batch or a table together; as many rows come out, in batches of its own.
+pub fn map_rows<'py>(
+    py: Python<'py>,
+    input: AnyRecordBatch,
+    stage: impl Fn(Vec<RecordBatch>) -> tidemill::Result<Vec<RecordBatch>> + Send,
+) -> PyResult<Bound<'py, PyAny>> {
+    let whole = matches!(input, AnyRecordBatch::RecordBatch(_));
+    let reader = input.into_reader()?;
+    let schema = reader.schema();
+    let run = move || -> tidemill::Result<(Vec<RecordBatch>, SchemaRef)> {
+        let batches: Vec<RecordBatch> = reader.collect::<Result<_, _>>()?;
+        let some = match batches.iter().any(|batch| batch.num_rows() > 0) {
+            true => batches,
+            // Only for the columns.
+            false => vec![RecordBatch::new_empty(schema)],
+        };
+        let done = stage(some)?;
+        let schema = done.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
+        Ok((if whole { vec![concat_batches(&schema, &done)?] } else { done }, schema))
+    };
+    let (batches, schema) = py.detach(run).map_err(raise)?;
+    match whole {
+        true => {
+            PyRecordBatch::new(batches.into_iter().next().unwrap_or_else(|| RecordBatch::new_empty(schema)))
+                .into_pyarrow(py)
+        }
+        false => PyTable::try_new(batches, schema)?.into_pyarrow(py),
     }
 }
 

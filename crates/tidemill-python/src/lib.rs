@@ -7,13 +7,14 @@ mod error;
 mod probe;
 mod stages;
 mod stream;
+mod units;
 
 use pyo3::prelude::*;
 
 /// The module `tidemill._native`.
 #[pymodule]
 mod _native {
-    use super::{PyResult, Python, pyfunction};
+    use super::{Py, PyAny, PyResult, Python, pyfunction};
     use tidemill::cli;
 
     #[pymodule_export]
@@ -28,6 +29,8 @@ mod _native {
     use super::stages::{Encode, Prepare};
     #[pymodule_export]
     use super::stream::{Batch, Stream};
+    #[pymodule_export]
+    use super::units::{UnitWorker, portable, ticket, units};
 
     /// Runs a command line, program name first, and returns the exit code.
     #[pyfunction]
@@ -40,5 +43,24 @@ mod _native {
     fn call(py: Python<'_>, arguments: Vec<String>) -> PyResult<String> {
         let result = py.detach(|| cli::call(arguments)).map_err(super::error::raise)?;
         Ok(result.to_string())
+    }
+
+    /// Trains, as the verb `train` does with these arguments. `listener` is called with each line of metrics as JSON, on
+    /// every rank; if it raises, training ends after a checkpoint.
+    #[pyfunction]
+    fn train(py: Python<'_>, arguments: Vec<String>, listener: Py<PyAny>) -> PyResult<String> {
+        let mut raised = None;
+        let result = py.detach(|| {
+            cli::call_train(arguments, &mut |metrics| {
+                let line = serde_json::to_string(metrics).unwrap_or_default();
+                let heard = Python::attach(|py| listener.call1(py, (line,)).map(drop));
+                raised = heard.err().or_else(|| raised.take());
+                raised.is_none()
+            })
+        });
+        match raised {
+            Some(error) => Err(error),
+            None => Ok(result.map_err(super::error::raise)?.to_string()),
+        }
     }
 }

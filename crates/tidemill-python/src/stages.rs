@@ -1,12 +1,14 @@
 //! `Prepare` and `Encode` as Python classes, configured by a run file.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3_arrow::input::AnyRecordBatch;
 use tidemill::Run;
 use tidemill::engine::device::devices;
+use tidemill::engine::remote::{encode_rows, prepare_rows};
+use tidemill::engine::{Encoded, Encoder, Stage};
 
 use crate::batch;
 use crate::error::raise;
@@ -24,28 +26,44 @@ impl Prepare {
 
     /// Prepares a record batch or a table of encoded images and captions.
     fn __call__<'py>(&self, py: Python<'py>, batch: AnyRecordBatch) -> PyResult<Bound<'py, PyAny>> {
-        batch::map(py, batch, |batch| Ok(self.0.run(batch)?))
+        batch::map(py, batch, |batch| prepare_rows(&self.0, batch))
     }
 }
 
 /// The second stage: the VAE and the text encoder on one device.
 #[pyclass(frozen, module = "tidemill._native")]
-pub struct Encode(Mutex<tidemill::Encode>);
+pub struct Encode {
+    encoder: Mutex<Encoder>,
+    batch_size: usize,
+    /// Whether the run file says how many threads libtorch may use; else it is not ours to say.
+    threads: bool,
+}
 
 #[pymethods]
 impl Encode {
     #[new]
     fn new(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<Self> {
-        let load = || {
+        let load = || -> tidemill::Result<Self> {
             let run = Run::open(&run_file, &overrides)?;
-            let device = devices(&run)?[0];
-            tidemill::Encode::load(&run.models()?, &run.file.encode, device)
+            let (config, device) = (&run.file.encode, devices(&run)?[0]);
+            let encode = tidemill::Encode::load(&run.models()?, config, device)?;
+            let encoder = Mutex::new(Encoder::new(&run, encode, &Arc::new(Encoded::default()))?);
+            Ok(Self { encoder, batch_size: config.batch_size, threads: run.file.engine.encode.threads > 0 })
         };
-        py.detach(load).map(|encode| Self(Mutex::new(encode))).map_err(raise)
+        py.detach(load).map_err(raise)
     }
 
-    /// Encodes a record batch or a table that `Prepare` gave.
+    /// Encodes a record batch or a table that `Prepare` gave, `encode.batch_size` kept rows at a time.
     fn __call__<'py>(&self, py: Python<'py>, batch: AnyRecordBatch) -> PyResult<Bound<'py, PyAny>> {
-        batch::map(py, batch, |batch| self.0.lock().unwrap_or_else(PoisonError::into_inner).run(batch))
+        batch::map_rows(py, batch, |batches| {
+            let encoder = self.encoder.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.threads {
+                encoder.enter();
+            }
+            if batches.iter().all(|batch| batch.num_rows() == 0) {
+                return batches.iter().map(|batch| encoder.run(batch)).collect();
+            }
+            encode_rows(&*encoder, self.batch_size, batches.into_iter().map(Ok))
+        })
     }
 }

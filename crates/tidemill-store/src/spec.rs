@@ -173,10 +173,10 @@ impl DatasetSpec {
 
 /// What a snapshot says of all its shards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Header {
+pub struct Header {
     #[serde(flatten)]
-    pub spec: DatasetSpec,
-    pub empty_caption: EmptyCaption,
+    pub(crate) spec: DatasetSpec,
+    pub(crate) empty_caption: EmptyCaption,
 }
 
 /// Where the empty caption is: an object of raw values, in the form in which readers give the column `text`.
@@ -189,7 +189,7 @@ pub(crate) struct EmptyCaption {
 impl Header {
     /// Prepares a folder for shards of this kind: marks it as a dataset and puts the empty
     /// caption's row of `text`, under a name that follows from its content.
-    pub fn create(location: &Location, spec: DatasetSpec, empty_caption: &[u8]) -> Result<Self> {
+    pub(crate) fn create(location: &Location, spec: DatasetSpec, empty_caption: &[u8]) -> Result<Self> {
         spec.validate()?;
         let bytes = spec.text.given().bytes();
         if empty_caption.len() != bytes {
@@ -204,7 +204,7 @@ impl Header {
     }
 
     /// The empty caption, as readers give a row of `text`.
-    pub fn empty_caption(&self, location: &Location) -> Result<Bytes> {
+    pub(crate) fn empty_caption(&self, location: &Location) -> Result<Bytes> {
         let bytes = location.get(&self.empty_caption.path)?;
         if Checksum::of(&bytes) != self.empty_caption.xxh3 || bytes.len() != self.spec.text.given().bytes() {
             return Err(Error::Format {

@@ -69,8 +69,25 @@ impl Writer {
     pub fn open(uri: &str, spec: DatasetSpec, empty_caption: &[u8]) -> Result<Self> {
         let location = Location::open(uri)?;
         let header = Header::create(&location, spec, empty_caption)?;
+        Self::with_header(location, header)
+    }
+
+    /// Opens a dataset that another process has opened already, to write the same kind of shards.
+    ///
+    /// # Errors
+    /// If what is there cannot be read.
+    pub fn join(uri: &str, header: Header) -> Result<Self> {
+        Self::with_header(Location::open(uri)?, header)
+    }
+
+    fn with_header(location: Location, header: Header) -> Result<Self> {
         let earlier = Earlier::new(Manifest::newest(&location)?, &committed(&location)?);
         Ok(Self { location, header, earlier: Arc::new(earlier) })
+    }
+
+    /// What another process needs to [`join`](Self::join).
+    pub fn header(&self) -> &Header {
+        &self.header
     }
 
     /// What all shards share.

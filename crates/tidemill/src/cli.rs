@@ -142,9 +142,30 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString>,
 {
-    let args = std::iter::once("tidemill".into()).chain(arguments.into_iter().map(Into::into));
-    let cli = Cli::try_parse_from(args).map_err(|e| Error::Arguments(e.to_string()))?;
+    let cli = parse(arguments.into_iter().map(Into::into))?;
     cli.verb.run(&Reporter { json: true, quiet: cli.output.quiet })
+}
+
+/// As [`call`] with the arguments of `train`, and somebody who listens.
+///
+/// # Errors
+/// As [`call`].
+pub fn call_train<I, T>(arguments: I, listener: &mut verbs::train::Listener<'_>) -> Result<Value>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString>,
+{
+    match parse(["train".into()].into_iter().chain(arguments.into_iter().map(Into::into)))? {
+        Cli { verb: Verb::Train(args), output } => {
+            verbs::train::run_heard(&args, &Reporter { json: true, quiet: output.quiet }, listener)
+        }
+        _ => Err(Error::Arguments("these are not the arguments of `train`".into())),
+    }
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Cli> {
+    let args = std::iter::once("tidemill".into()).chain(arguments);
+    Cli::try_parse_from(args).map_err(|e| Error::Arguments(e.to_string()))
 }
 
 /// The whole command line, for documentation and tests.

@@ -116,6 +116,9 @@ pub enum Error {
     /// The workers cannot go on.
     #[error("the workers: {0}")]
     Workers(String),
+    /// The engine of a cluster cannot go on.
+    #[error("ray: {0}")]
+    Cluster(String),
     /// The workers refuse their input.
     #[error("{0}")]
     Refused(String),

@@ -35,6 +35,8 @@ pub struct EngineConfig {
     pub prepare: PrepareWorkers,
     /// `[engine.encode]`: the VAE and the text encoder.
     pub encode: EncodeWorkers,
+    /// `[engine.ray]`: which cluster.
+    pub ray: RayConfig,
 }
 
 /// Engines.
@@ -44,6 +46,18 @@ pub enum Kind {
     /// Threads of one process.
     #[default]
     Local,
+    /// Tasks and actors of a Ray cluster. Every node must have this package, and reach source, models and output under
+    /// the paths that the run file gives.
+    Ray,
+}
+
+/// `[engine.ray]`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RayConfig {
+    /// Of the cluster, as `ray.init` takes it: `auto`, `host:port` or `ray://host:port`; `local` starts one on this
+    /// machine. Without it the variable `RAY_ADDRESS` counts, then a cluster that runs on this machine, then `local`.
+    pub address: Option<String>,
 }
 
 /// `[engine.read]`
@@ -55,28 +69,44 @@ pub struct ReadWorkers {
 }
 
 /// `[engine.prepare]`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PrepareWorkers {
     /// Worker threads, or a range such as `"2..8"` in which their number follows the encoders' input queue; 0 means one
-    /// per core.
+    /// per core. On Ray: the most tasks at a time; 0 means as many as there is room for.
     pub workers: Workers,
+    /// On Ray: CPUs of a task.
+    pub cpus: f64,
+}
+
+impl Default for PrepareWorkers {
+    fn default() -> Self {
+        Self { workers: Workers::default(), cpus: 1.0 }
+    }
 }
 
 /// `[engine.encode]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EncodeWorkers {
-    /// Encoders per device, each with its own copy of the models.
-    pub workers: usize,
-    /// Threads libtorch uses for one operation on the CPU; 0 means one per core. The bytes of encoded units may
-    /// depend on it.
+    /// Encoders per device, each with its own copy of the models. On Ray: encoders in all, or a range such as `"1..40"`
+    /// in which their number follows the backlog.
+    pub workers: Workers,
+    /// Threads libtorch uses for one operation on the CPU; 0 means one per core, on Ray one per CPU of an encoder. The
+    /// bytes of encoded units may depend on it.
     pub threads: usize,
+    /// On Ray: CPUs of an encoder.
+    pub cpus: f64,
+    /// On Ray: GPUs of an encoder. 1 if not given, or 0 with `engine.device = "cpu"`.
+    pub gpus: Option<f64>,
+    /// On Ray: the nodes that may have encoders, by their GPU, as in `ray.util.accelerators`: `A10G`, say.
+    pub accelerator: Option<String>,
 }
 
 impl Default for EncodeWorkers {
     fn default() -> Self {
-        Self { workers: 1, threads: 0 }
+        let workers = Workers { min: 1, max: 1 };
+        Self { workers, threads: 0, cpus: 1.0, gpus: None, accelerator: None }
     }
 }
 
@@ -91,6 +121,11 @@ impl Workers {
     /// The least and the most there may be.
     pub fn range(self) -> (usize, usize) {
         (cores(self.min), cores(self.max))
+    }
+
+    /// The most there may be, as it is written.
+    pub fn most(self) -> usize {
+        self.max
     }
 }
 
@@ -164,6 +199,7 @@ impl Default for EngineConfig {
             read: ReadWorkers::default(),
             prepare: PrepareWorkers::default(),
             encode: EncodeWorkers::default(),
+            ray: RayConfig::default(),
         }
     }
 }
@@ -184,8 +220,21 @@ impl EngineConfig {
         if !(0.0..=1.0).contains(&self.max_bad_fraction) {
             return Err(("engine.max_bad_fraction", "must lie between 0 and 1".into()));
         }
-        if self.encode.workers == 0 {
+        let Workers { min, max } = self.encode.workers;
+        if min == 0 {
             return Err(("engine.encode.workers", "must be at least 1".into()));
+        }
+        if self.kind == Kind::Local && min != max {
+            let message = "must be one number here; a range is for engine.kind = \"ray\"";
+            return Err(("engine.encode.workers", message.into()));
+        }
+        let amounts = [
+            ("engine.prepare.cpus", self.prepare.cpus),
+            ("engine.encode.cpus", self.encode.cpus),
+            ("engine.encode.gpus", self.encode.gpus.unwrap_or(0.0)),
+        ];
+        if let Some((key, _)) = amounts.into_iter().find(|(_, amount)| !(0.0..1e6).contains(amount)) {
+            return Err((key, "must be a number of at least 0".into()));
         }
         let device = self.device.as_str();
         let number = device.strip_prefix("cuda:").map(str::parse::<usize>);

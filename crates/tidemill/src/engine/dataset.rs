@@ -15,6 +15,7 @@ use tidemill_store::{
     Writer,
 };
 
+use super::remote::{DatasetTicket, Ticket};
 use super::{Attempt, Sink};
 use crate::encode::{Embeddings, Encode};
 use crate::error::Result;
@@ -43,8 +44,41 @@ impl DatasetSink {
         Ok(Self { writer: Writer::open(&run.dataset(), spec, &empty)?, digests, left_out: HashMap::new() })
     }
 
+    /// What a worker elsewhere needs to [`join`](Self::join).
+    ///
+    /// # Errors
+    /// As [`Run::portable`].
+    pub fn ticket(&self, run: &Run) -> Result<Ticket> {
+        let (header, digests) = (self.writer.header().clone(), self.digests.clone());
+        Ok(Ticket { run: run.portable()?, dataset: Some(DatasetTicket { header, digests }) })
+    }
+
+    /// Opens a run's dataset that another process has opened, without any model.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn join(run: &Run, ticket: &DatasetTicket) -> Result<Self> {
+        let writer = Writer::join(&run.dataset(), ticket.header.clone())?;
+        Ok(Self { writer, digests: ticket.digests.clone(), left_out: HashMap::new() })
+    }
+
+    /// The key of a unit of rows that come from no file: their sample ids name it.
+    pub(super) fn key_of_rows(&self, sample_ids: &[u64]) -> UnitKey {
+        UnitKey {
+            file: "rows".into(),
+            identity: short_digest(&json!(sample_ids)),
+            span: 0..sample_ids.len() as u64,
+            digests: self.digests.clone(),
+        }
+    }
+
+    /// Starts a unit.
+    pub(super) fn begin_key(&self, key: &UnitKey) -> UnitWriter {
+        self.writer.begin(key)
+    }
+
     /// A unit's key in the dataset.
-    fn key(&self, unit: &InputUnit) -> UnitKey {
+    pub(super) fn key(&self, unit: &InputUnit) -> UnitKey {
         let mut key = UnitKey {
             file: unit.file.uri.clone(),
             identity: unit.file.identity.clone(),
@@ -122,14 +156,18 @@ impl DatasetSink {
     /// # Errors
     /// If it cannot be written.
     pub fn snapshot(&self, units: &[InputUnit]) -> Result<Manifest> {
-        let plan: Vec<UnitId> = units.iter().map(|unit| self.key(unit).id()).collect();
-        Ok(self.writer.snapshot(&plan)?)
+        self.snapshot_of(&units.iter().map(|unit| self.key(unit).id()).collect::<Vec<_>>())
+    }
+
+    /// As [`snapshot`](Self::snapshot), by the units' names.
+    pub(super) fn snapshot_of(&self, units: &[UnitId]) -> Result<Manifest> {
+        Ok(self.writer.snapshot(units)?)
     }
 }
 
 impl Sink for DatasetSink {
     fn begin(&self, unit: &InputUnit) -> Result<Box<dyn Attempt>> {
-        Ok(Box::new(self.writer.begin(&self.key(unit))))
+        Ok(Box::new(self.begin_key(&self.key(unit))))
     }
 }
 

@@ -61,10 +61,10 @@ pub struct Summary {
     pub units: usize,
     /// Wall time.
     pub seconds: f64,
-    /// What each stage did: read, prepare, encode, write.
-    pub utilisation: [Utilisation; 4],
+    /// What each stage did: read, prepare, encode, write. Nothing where that is not known.
+    pub utilisation: Vec<Utilisation>,
     /// What the batches in flight took.
-    pub memory: Memory,
+    pub memory: Option<Memory>,
 }
 
 /// What all threads of a run share.
@@ -85,7 +85,6 @@ pub(super) struct Shared<'a> {
     pub prepare: Meter,
     pub encode: Meter,
     pub write: Meter,
-    pub max_bad_fraction: f64,
     tally: Mutex<Tally>,
     stop: &'a StopSignal,
     start: Instant,
@@ -127,7 +126,7 @@ impl Shared<'_> {
     }
 
     fn finish(self) -> Result<Summary> {
-        let utilisation = self.utilisation(&Default::default(), self.start);
+        let utilisation = self.utilisation(&Default::default(), self.start).to_vec();
         if let Some(error) = self.first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
@@ -137,7 +136,7 @@ impl Shared<'_> {
             return Err(Error::Interrupted { done: committed as u64, total: total as u64, unit: "units" });
         }
         let seconds = self.start.elapsed().as_secs_f64();
-        Ok(Summary { counts, units: committed, seconds, utilisation, memory: self.budget.memory() })
+        Ok(Summary { counts, units: committed, seconds, utilisation, memory: Some(self.budget.memory()) })
     }
 }
 
@@ -223,8 +222,12 @@ impl<'a> Local<'a> {
             prepare: Meter::new("prepare", self.workers.0),
             encode: Meter::new("encode", lanes),
             write: Meter::new("write", lanes),
-            max_bad_fraction: self.max_bad_fraction,
-            tally: Mutex::new(Tally { total: units.len(), before: self.before.clone(), ..Tally::default() }),
+            tally: Mutex::new(Tally {
+                total: units.len(),
+                before: self.before.clone(),
+                allowed: self.max_bad_fraction,
+                ..Tally::default()
+            }),
             stop: self.stop,
             start: Instant::now(),
             failed: AtomicBool::new(false),

@@ -1,5 +1,6 @@
 //! Engines run the stages over the units of work. A [`Stage`] is one function from record batch to record batch; a
-//! [`Sink`] takes a unit's rows and commits them. There is one engine so far: [`local`], the threads of one process.
+//! [`Sink`] takes a unit's rows and commits them. [`ray`] is the engine for a cluster, whose workers do units by
+//! [`remote`]; [`local`] is the threads of one process:
 //!
 //! ```text
 //!  units ─► readers ─► feed ─► pool of workers ─► cut ─► encode ─► write ─► commit
@@ -19,13 +20,16 @@ mod config;
 mod cut;
 pub mod dataset;
 pub mod device;
+mod encoder;
 pub mod incremental;
 mod lane;
 pub mod local;
 mod meter;
 mod monitor;
 mod pool;
+pub mod ray;
 mod read;
+pub mod remote;
 mod retry;
 pub mod signal;
 mod write;
@@ -34,9 +38,11 @@ use arrow::array::RecordBatch;
 use tidemill_data::{InputUnit, Prepare};
 
 pub use self::budget::Memory;
-pub use self::config::{EncodeWorkers, EngineConfig, Kind, PrepareWorkers, ReadWorkers, Workers};
+pub use self::config::{EncodeWorkers, EngineConfig, Kind, PrepareWorkers, RayConfig, ReadWorkers, Workers};
+pub use self::encoder::{Encoded, Encoder};
 pub use self::local::{Local, Summary};
 pub use self::meter::Utilisation;
+pub use self::write::judge;
 use crate::error::Result;
 
 /// A function over record batches that keeps one thread busy: [`Prepare`], or [`Encode`](crate::Encode) on one device.

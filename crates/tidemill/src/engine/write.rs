@@ -48,6 +48,8 @@ pub(super) struct Tally {
     pub before: Counts,
     /// Rows of the units that are complete.
     pub counts: Counts,
+    /// Greatest share of unreadable rows.
+    pub allowed: f64,
     /// Units that are complete, and of these the committed ones.
     pub complete: usize,
     pub committed: usize,
@@ -56,16 +58,24 @@ pub(super) struct Tally {
 impl Tally {
     /// Adds a complete unit; an error if now too many rows are unreadable. A small first unit cannot stop a run, but
     /// the last unit is not committed if all rows together are too bad, so that running again says so again.
-    fn add(&mut self, unit: &Counts, allowed: f64, last_bad: String) -> Result<()> {
+    pub fn add(&mut self, unit: &Counts, last_bad: String) -> Result<()> {
         self.counts.add(unit);
         self.complete += 1;
-        let read = self.before.read + self.counts.read;
-        let quarantined = self.before.total_quarantined() + self.counts.total_quarantined();
-        let judged = read >= JUDGED_FROM || self.complete == self.total;
-        if judged && quarantined as f64 > allowed * read as f64 {
-            return Err(Error::TooManyBad { quarantined, read, allowed, last: last_bad });
+        let mut all = self.before.clone();
+        all.add(&self.counts);
+        match all.read >= JUDGED_FROM || self.complete == self.total {
+            true => judge(&all, self.allowed, last_bad),
+            false => Ok(()),
         }
-        Ok(())
+    }
+}
+
+/// Refuses rows of which too many are unreadable.
+pub fn judge(counts: &Counts, allowed: f64, last: String) -> Result<()> {
+    let (quarantined, read) = (counts.total_quarantined(), counts.read);
+    match quarantined as f64 > allowed * read as f64 {
+        true => Err(Error::TooManyBad { quarantined, read, allowed, last }),
+        false => Ok(()),
     }
 }
 
@@ -91,14 +101,15 @@ impl Written {
     }
 
     fn commit(self, shared: &Shared<'_>) -> Result<()> {
-        shared.tally().add(&self.counts, shared.max_bad_fraction, self.last_bad)?;
+        shared.tally().add(&self.counts, self.last_bad)?;
         self.attempt.commit()?;
         shared.tally().committed += 1;
         Ok(())
     }
 }
 
-fn last_bad(batch: &RecordBatch) -> Option<String> {
+/// Key and reason of the last quarantined row.
+pub(super) fn last_bad(batch: &RecordBatch) -> Option<String> {
     let text = |name| batch.column_by_name(name)?.as_string_opt::<i32>();
     let (key, status, reason) = (text("key")?, text("status")?, text("reason")?);
     let row = (0..batch.num_rows()).rfind(|&row| status.value(row) == QUARANTINED)?;
@@ -128,9 +139,9 @@ mod tests {
             ("rows of earlier runs count", rows(990, 0), vec![rows(5, 5), rows(1, 0)], vec![true, true]),
             ("and can be too bad", rows(500, 490), vec![rows(10, 0), rows(1, 0)], vec![false]),
         ] {
-            let mut tally = Tally { total: units.len(), before, ..Tally::default() };
+            let mut tally = Tally { total: units.len(), before, allowed: 0.1, ..Tally::default() };
             for (unit, expected) in units.iter().zip(expected) {
-                assert_eq!(tally.add(unit, 0.1, String::new()).is_ok(), expected, "{what}");
+                assert_eq!(tally.add(unit, String::new()).is_ok(), expected, "{what}");
             }
         }
     }

@@ -3,6 +3,7 @@
 
 mod document;
 mod error;
+mod portable;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

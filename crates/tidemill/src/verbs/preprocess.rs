@@ -2,11 +2,8 @@
 //! so the same command goes on where an earlier one stopped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::RecordBatch;
 use bytesize::ByteSize;
-use serde::Serialize;
 use serde_json::{Value, json};
 use tch::Device;
 use tidemill_data::source::{self, Source};
@@ -15,11 +12,13 @@ use tidemill_store::{Dataset, Writer};
 
 use crate::encode::Encode;
 use crate::engine::dataset::DatasetSink;
-use crate::engine::device::{cores, devices};
+use crate::engine::device::devices;
 use crate::engine::incremental::Incremental;
+use crate::engine::ray::Ray;
 use crate::engine::signal::StopSignal;
-use crate::engine::{Local, Stage, Summary};
+use crate::engine::{Encoded, Encoder, Kind, Local, Stage, Summary, judge};
 use crate::error::Result;
+use crate::python::interpreter;
 use crate::reporter::Reporter;
 use crate::run_file::Run;
 use crate::verbs::RunArgs;
@@ -57,6 +56,9 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     let encode = Encode::load(&run.models()?, &run.file.encode, devices(run)?[0])?;
     let sink = DatasetSink::open(run, &prepare, &encode)?;
     let mut done = Done::default();
+    if run.file.engine.kind == Kind::Ray {
+        on_cluster(run, &sink, &units, reporter, &mut done)?;
+    }
     let mut pass = |prepare: &Prepare, sink: &DatasetSink, encode| {
         Pass { run, source: &*source, prepare, sink, reporter }.over(&units, encode, &mut done)
     };
@@ -69,6 +71,33 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     }
     last.as_ref().unwrap_or(&sink).snapshot(&units)?;
     report(run, units.len(), &done, reporter)
+}
+
+/// Does the units on Ray. What follows finds nothing left to do but units without rows.
+fn on_cluster(
+    run: &Run,
+    sink: &DatasetSink,
+    units: &[InputUnit],
+    reporter: &Reporter,
+    done: &mut Done,
+) -> Result<()> {
+    let (missing, before) = sink.missing(units)?;
+    if missing.is_empty() {
+        return judge(&before, run.file.engine.max_bad_fraction, "of an earlier run".into());
+    }
+    let (mut run, stop) = (run.clone(), StopSignal::watch());
+    let encode = &mut run.file.engine.encode;
+    if encode.threads == 0 {
+        // An encoder may have one core of many.
+        encode.threads = (encode.cpus as usize).max(1);
+    }
+    let (ticket, config) = (sink.ticket(&run)?, &run.file.engine);
+    let engine = Ray { python: interpreter(), ticket: &ticket, config, sink, stop: &stop, reporter };
+    let progress = reporter.progress("preprocess", "rows", rows(&missing));
+    let result = engine.run(units, &progress);
+    progress.finish();
+    done.summaries.push(result?);
+    Ok(())
 }
 
 /// What was done, by all passes together.
@@ -97,9 +126,12 @@ impl Pass<'_> {
         let (run, models) = (self.run, self.run.models()?);
         let devices = encoders(run, &devices(run)?);
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
-        stages.extend(encode.map(|encode| stage(run, encode, &done.encoded)).transpose()?);
+        if let Some(encode) = encode {
+            stages.push(Box::new(Encoder::new(run, encode, &done.encoded)?));
+        }
         for device in &devices[stages.len()..] {
-            stages.push(stage(run, Encode::load(&models, &run.file.encode, *device)?, &done.encoded)?);
+            let encode = Encode::load(&models, &run.file.encode, *device)?;
+            stages.push(Box::new(Encoder::new(run, encode, &done.encoded)?));
         }
         let source = Incremental { source: self.source, prepare: self.prepare, sink: self.sink };
         let (config, stop) = (&run.file.engine, StopSignal::watch());
@@ -126,64 +158,10 @@ impl Pass<'_> {
 
 /// The device of each encoder, `engine.encode.workers` for every device.
 fn encoders(run: &Run, devices: &[Device]) -> Vec<Device> {
-    devices.iter().flat_map(|device| std::iter::repeat_n(*device, run.file.engine.encode.workers)).collect()
-}
-
-/// What all encoders together have encoded; rows whose tensors were there already are not among it.
-#[derive(Debug, Default, Serialize)]
-struct Encoded {
-    images: AtomicU64,
-    captions: AtomicU64,
-}
-
-impl Encoded {
-    fn add(&self, prepared: &RecordBatch) {
-        for (field, column) in prepared.schema().fields().iter().zip(prepared.columns()) {
-            let count = match field.name().as_str() {
-                "token_ids" => &self.captions,
-                name if name.starts_with("pixels_") => &self.images,
-                _ => continue,
-            };
-            count.fetch_add((column.len() - column.null_count()) as u64, Ordering::Relaxed);
-        }
-    }
-}
-
-/// An encoder with the threads it may use.
-struct Encoder {
-    encode: Encode,
-    threads: usize,
-    row_bytes: u64,
-    encoded: Arc<Encoded>,
-}
-
-fn stage(run: &Run, encode: Encode, encoded: &Arc<Encoded>) -> Result<Box<dyn Stage>> {
-    let prepare = &run.file.prepare;
-    let sizes: Vec<_> = prepare.resolutions.iter().map(|&resolution| prepare.sizes(resolution)).collect();
-    let row_bytes = encode.row_bytes(&sizes)?;
-    let (threads, encoded) = (cores(run.file.engine.encode.threads), encoded.clone());
-    Ok(Box::new(Encoder { encode, threads, row_bytes, encoded }))
-}
-
-impl Stage for Encoder {
-    fn enter(&self) {
-        // libtorch counts threads for each calling thread.
-        tch::set_num_threads(self.threads as i32);
-    }
-
-    fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
-        let result = self.encode.run(batch)?;
-        self.encoded.add(batch);
-        Ok(result)
-    }
-
-    fn quarantine(&self, batch: &RecordBatch, reason: &str) -> Result<RecordBatch> {
-        self.encode.quarantine(batch, reason)
-    }
-
-    fn row_bytes(&self) -> u64 {
-        self.row_bytes
-    }
+    devices
+        .iter()
+        .flat_map(|device| std::iter::repeat_n(*device, run.file.engine.encode.workers.most()))
+        .collect()
 }
 
 /// The rows to come, if the source's format knows them before reading.
@@ -199,9 +177,11 @@ fn report(run: &Run, units: usize, done: &Done, reporter: &Reporter) -> Result<V
     let now = done.summaries.first().map(|s| {
         let rate = s.counts.read as f64 / s.seconds.max(1e-9);
         let stages = s.utilisation.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let (peak, limit) = (ByteSize(s.memory.peak), ByteSize(s.memory.limit));
         reporter.say(format!("{} rows in {:.1} s: {rate:.1} rows/s", s.counts.read, s.seconds));
-        reporter.say(format!("  {stages}; at most {peak} of {limit} in flight"));
+        if let Some(memory) = s.memory {
+            let (peak, limit) = (ByteSize(memory.peak), ByteSize(memory.limit));
+            reporter.say(format!("  {stages}; at most {peak} of {limit} in flight"));
+        }
         json!({
             "units": s.units, "rows": s.counts.read, "seconds": s.seconds, "rows_per_second": rate,
             "stages": s.utilisation, "memory": s.memory, "encoded": *done.encoded,

@@ -42,7 +42,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     run.validate_source()?;
     run.validate_train()?;
     let preprocessed = preprocess::preprocess(&run, reporter)?;
-    let trained = train::train_run(&run, &Place::default(), &Heartbeat::default(), reporter)?;
+    let trained = train::train_run(&run, &Place::default(), &Heartbeat::default(), reporter, &mut |_| true)?;
     if !trained.finished {
         let done = trained.report["steps"].as_u64().unwrap_or(0);
         return Err(Error::Interrupted { done, total: run.file.train.total_steps(), unit: "steps" });

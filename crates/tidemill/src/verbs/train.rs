@@ -1,7 +1,7 @@
 //! `tidemill train`: trains the U-Net on the run's latent dataset, from the last checkpoint if there is one.
 
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 use tch::{Device, Kind};
@@ -17,6 +17,7 @@ use crate::engine::device::{cores, devices};
 use crate::engine::signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::generate::TextEmbedder;
+use crate::python::interpreter;
 use crate::reporter::{Progress, Reporter};
 use crate::run_file::Run;
 use crate::supervisor::{Doing, Ended, Heartbeat, Message, WorkerCommand, supervise};
@@ -60,10 +61,21 @@ fn workers(text: &str) -> std::result::Result<RangeInclusive<usize>, String> {
 /// # Errors
 /// Refused input; a loss that is no number.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
+    run_heard(args, reporter, &mut |_| true)
+}
+
+/// Hears of each line of metrics, on every rank; says whether to go on.
+pub type Listener<'a> = dyn FnMut(&StepMetrics) -> bool + 'a;
+
+/// As [`run`], with somebody who listens; not to workers that this process supervises.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_heard(args: &Args, reporter: &Reporter, listener: &mut Listener<'_>) -> Result<Value> {
     let run = args.run.open()?;
     match &args.workers {
         Some(workers) => supervise_run(&run, args, workers, reporter),
-        None => worker(&run, &args.place, reporter),
+        None => worker(&run, &args.place, reporter, listener),
     }
 }
 
@@ -79,15 +91,14 @@ fn supervise_run(
     arguments.extend(args.run.overrides.iter().flat_map(|setting| ["--set".into(), setting.clone()]));
     let flags = [("--json", reporter.json), ("--quiet", reporter.quiet)];
     arguments.extend(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| (*flag).to_owned()));
-    let python = std::env::var_os("TIDEMILL_PYTHON").map_or_else(|| "python3".into(), PathBuf::from);
-    let worker = WorkerCommand { python, arguments, silent: reporter.json };
+    let worker = WorkerCommand { python: interpreter(), arguments, silent: reporter.json };
     supervise(&worker, workers, &run.file.supervisor, reporter)
 }
 
 /// [`train_run`], with a line to the supervisor.
-fn worker(run: &Run, place: &Place, reporter: &Reporter) -> Result<Value> {
+fn worker(run: &Run, place: &Place, reporter: &Reporter, listener: &mut Listener<'_>) -> Result<Value> {
     let heartbeat = place.heartbeat()?;
-    let trained = train_run(run, place, &heartbeat, reporter);
+    let trained = train_run(run, place, &heartbeat, reporter, listener);
     let (how, result) = match &trained {
         Ok(Trained { finished: true, report }) => (Ended::Done, report.clone()),
         Ok(Trained { report, .. }) => (Ended::Stopped, report.clone()),
@@ -118,7 +129,13 @@ pub struct Trained {
 ///
 /// # Errors
 /// As [`run`].
-pub fn train_run(run: &Run, place: &Place, heartbeat: &Heartbeat, reporter: &Reporter) -> Result<Trained> {
+pub fn train_run(
+    run: &Run,
+    place: &Place,
+    heartbeat: &Heartbeat,
+    reporter: &Reporter,
+    listener: &mut Listener<'_>,
+) -> Result<Trained> {
     run.validate_train()?;
     let world = place.world()?;
     let reporter = &Reporter { quiet: reporter.quiet || !world.is_first(), ..*reporter };
@@ -149,6 +166,7 @@ pub fn train_run(run: &Run, place: &Place, heartbeat: &Heartbeat, reporter: &Rep
         world: &world,
         heartbeat,
         signal: StopSignal::watch(),
+        listener,
         seen: 0,
     };
     let outcome = train(job, &mut watcher);
@@ -249,6 +267,7 @@ struct Watcher<'a> {
     world: &'a World,
     heartbeat: &'a Heartbeat,
     signal: StopSignal,
+    listener: &'a mut Listener<'a>,
     /// Steps shown so far.
     seen: u64,
 }
@@ -263,6 +282,9 @@ impl Observer for Watcher<'_> {
         ));
         self.progress.add(metrics.step.saturating_sub(self.seen));
         self.seen = self.seen.max(metrics.step);
+        if !(self.listener)(metrics) {
+            self.signal.raise();
+        }
     }
 
     fn event(&mut self, message: &str) {

@@ -1,0 +1,93 @@
+//! What the workers of a Ray cluster do of a unit beside preparing and encoding it, and the run file that they get.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
+use arrow::error::ArrowError;
+use pyo3::prelude::*;
+use pyo3_arrow::PyTable;
+use pyo3_arrow::input::AnyRecordBatch;
+use tidemill::engine::dataset::DatasetSink;
+use tidemill::engine::device::devices;
+use tidemill::engine::remote;
+use tidemill::{Encode, Error, Result, Run};
+use tidemill_data::source;
+
+use crate::error::raise;
+
+/// The run file in full as JSON, with absolute paths, so that it means the same on other machines.
+#[pyfunction]
+pub fn portable(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<String> {
+    py.detach(|| as_json(&Run::open(&run_file, &overrides)?.portable()?)).map_err(raise)
+}
+
+/// What workers need to do units of a run, as JSON. Opens the run's dataset, or makes it.
+#[pyfunction]
+pub fn ticket(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<String> {
+    let make = || {
+        let run = Run::open(&run_file, &overrides)?;
+        run.check_models()?;
+        let encode = Encode::load(&run.models()?, &run.file.encode, devices(&run)?[0])?;
+        let sink = DatasetSink::open(&run, &run.prepare()?, &encode)?;
+        as_json(&sink.ticket(&run)?)
+    };
+    py.detach(make).map_err(raise)
+}
+
+/// The units of a run's source, each as JSON.
+#[pyfunction]
+pub fn units(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<Vec<String>> {
+    let list = || -> Result<Vec<String>> {
+        let run = Run::open(&run_file, &overrides)?;
+        run.validate_source()?;
+        let source =
+            source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
+        source.units().map_err(|e| run.locate(e))?.iter().map(as_json).collect()
+    };
+    py.detach(list).map_err(raise)
+}
+
+/// Reads and commits the units of one run.
+#[pyclass(frozen, module = "tidemill._native")]
+pub struct UnitWorker(remote::UnitWorker);
+
+#[pymethods]
+impl UnitWorker {
+    #[new]
+    fn new(py: Python<'_>, ticket: &str) -> PyResult<Self> {
+        py.detach(|| remote::UnitWorker::open(&from_json(ticket)?)).map(Self).map_err(raise)
+    }
+
+    /// The rows of a unit (JSON) as `Prepare` takes them, with the column `unit`.
+    fn read<'py>(&self, py: Python<'py>, unit: &str) -> PyResult<Bound<'py, PyAny>> {
+        let batches = py.detach(|| self.0.read(&from_json(unit)?)).map_err(raise)?;
+        let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
+        PyTable::try_new(batches, schema)?.into_pyarrow(py)
+    }
+
+    /// Writes the encoded rows of a unit and commits them; says what became of them, as JSON.
+    fn commit(&self, py: Python<'_>, rows: AnyRecordBatch) -> PyResult<String> {
+        let reader = rows.into_reader()?;
+        let commit = move || {
+            let batches: Vec<RecordBatch> = reader.collect::<std::result::Result<_, ArrowError>>()?;
+            as_json(&self.0.commit(&batches)?)
+        };
+        py.detach(commit).map_err(raise)
+    }
+
+    /// Makes these units, by their names in the dataset, its newest snapshot; gives its number.
+    fn snapshot(&self, py: Python<'_>, units: Vec<String>) -> PyResult<u64> {
+        py.detach(|| self.0.snapshot(&units)).map_err(raise)
+    }
+}
+
+fn as_json<T: serde::Serialize>(value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Error::Encode(e.to_string()))
+}
+
+fn from_json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T> {
+    serde_json::from_str(text)
+        .map_err(|e| Error::Encode(format!("not what this version of Tidemill writes: {e}")))
+}
