@@ -10,13 +10,14 @@ TEST_LIMIT := 30m
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test lint fmt quickstart bench-data bench-stream wheel lock clean
+.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-stream wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
 help:
 	@echo "make quickstart   synth -> preprocess -> train -> sample -> score -> export, in minutes on two cores"
 	@echo "make test         every test (Rust, and the Python module)"
+	@echo "make test-faults  parts of a Ray cluster die, one after the other"
 	@echo "make bench-data   measure the data side against other libraries; redraws docs/benchmarks.md"
 	@echo "make bench-stream measure the training stream against other loaders; redraws its part of that page"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
@@ -60,6 +61,9 @@ bench-stream: setup .venv-bench/.ready
 test: setup
 	timeout $(TEST_LIMIT) cargo test --release --locked --workspace
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests
+
+test-faults: setup
+	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests -m faults
 
 lint: .venv/.ready
 	cargo fmt --all --check

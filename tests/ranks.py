@@ -28,10 +28,10 @@ SETTINGS = {
 
 def arguments(output, settings):
     """`tidemill train` with these settings, after `python`."""
-    from tidemill import _settings
+    from tidemill.run_file import arguments_of
 
-    given = _settings({**SETTINGS, **settings, "output": str(output)})
-    return ["-m", "tidemill", "train", os.devnull, *(part for s in given for part in ("--set", s))]
+    path, given = arguments_of({**SETTINGS, **settings, "output": str(output)}, {})
+    return ["-m", "tidemill", "train", path, *(part for s in given for part in ("--set", s))]
 
 
 def environment():

@@ -82,7 +82,7 @@ def test_encode_gives_moments_and_text(run, batch):
     assert len(moments(encoded, 64)) == kept
     assert encoded.column("text").null_count == 20 - kept
     with pytest.raises(tidemill.TidemillError, match="pixels_64"):
-        tidemill.Encode(run)(pa.record_batch({"pixels_64": pa.array([b"x"] * 20)}))
+        tidemill.Encode(run)(pa.record_batch({"status": ["kept"] * 20, "pixels_64": [b"x"] * 20}))
 
 
 def test_buckets_are_encoded_image_by_image(run, batch):

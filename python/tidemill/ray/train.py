@@ -1,0 +1,109 @@
+"""The trainer on Ray Train: each worker calls the Rust trainer, over the process group that Ray made."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Any
+
+import ray.train
+from ray.train import Checkpoint, CheckpointUploadMode, FailureConfig, Result, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+import tidemill
+from tidemill.run_file import ResolvedRun, RunFile, resolve
+
+
+class Trainer:
+    """Trains a run on the workers that `scaling_config` asks for; `num_workers` may be (fewest, most).
+
+    Workers that die are replaced, and training goes on from the run's own last checkpoint, with however many
+    workers there are. Without `run_config` the run's output is Ray's folder for it, too, so that checkpoints
+    stay where they are. All nodes must reach it.
+    """
+
+    def __init__(
+        self,
+        run: RunFile,
+        *,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+        **overrides: Any,
+    ) -> None:
+        resolved = resolve(run, **overrides)
+        output = PurePosixPath(resolved["output"])
+        self._trainer = TorchTrainer(
+            _train,
+            train_loop_config={"run": resolved},
+            scaling_config=scaling_config or ScalingConfig(),
+            run_config=run_config
+            or RunConfig(
+                name=output.name,
+                storage_path=str(output.parent),
+                failure_config=FailureConfig(max_failures=-1),
+            ),
+        )
+
+    def fit(self) -> Result:
+        """Trains to the end. The metrics are those of the last step, and `checkpoint_uri`.
+
+        `return_value` is what `tidemill.train` gives.
+        """
+        result = self._trainer.fit()
+        refused = (result.return_value or {}).get("refused")
+        if refused is not None:
+            raise tidemill.InputError(refused)
+        return result
+
+
+def _train(config: dict[str, ResolvedRun]) -> dict[str, Any]:
+    run = config["run"]
+    reports = _Reports(run)
+    try:
+        result = tidemill.train(run, listener=reports.hear)
+    except tidemill.InputError as error:
+        # After an exception Ray would start workers again and again, and each would refuse it.
+        return {"refused": str(error)}
+    reports.tell((result or {}).get("steps", 0))
+    return result
+
+
+class _Reports:
+    """Tells Ray of metrics and checkpoints whenever a checkpoint is due, and at the end.
+
+    Not more often, for all ranks wait until Ray has heard all of them, which takes it seconds.
+    """
+
+    def __init__(self, run: ResolvedRun) -> None:
+        checkpoint = run["checkpoint"]
+        self._every = max(1, checkpoint["every"])
+        self._checkpoints = checkpoint.get("uri") or f"{run['output']}/checkpoints"
+        self._metrics: dict[str, Any] = {}
+        self._told = 0
+
+    def hear(self, metrics: dict[str, Any]) -> None:
+        """A line of metrics, which all ranks get alike."""
+        due = metrics["step"] // self._every > self._metrics.get("step", 0) // self._every
+        self._metrics = metrics
+        if due:
+            self.tell(metrics["checkpoint"])
+
+    def tell(self, step: int) -> None:
+        """Tells of the checkpoint of `step`, if it is news, which it is on the first rank only."""
+        checkpoint, metrics = None, self._metrics
+        if ray.train.get_context().get_world_rank() == 0 and step > self._told:
+            self._told = step
+            uri = f"{self._checkpoints}/step-{step:08}"
+            checkpoint, metrics = _where_it_is(uri), {**metrics, "checkpoint_uri": uri}
+        ray.train.report(metrics, checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
+
+
+def _where_it_is(uri: str) -> Checkpoint | None:
+    """Ray keeps only what is in its own folder without a copy."""
+    storage = ray.train.get_context().get_storage()
+    checkpoint = Checkpoint(uri)
+    inside = PurePosixPath(checkpoint.path).is_relative_to(storage.experiment_fs_path)
+    return (
+        checkpoint
+        if inside and checkpoint.filesystem.type_name == storage.storage_filesystem.type_name
+        else None
+    )

@@ -1,0 +1,58 @@
+"""Pairs for the tests of engines, and what engines made of them."""
+
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+
+def write(folder, rng, files, rows):
+    """Noise images, of which some are damaged, too small or have no caption, in row groups of 25."""
+
+    def image(side):
+        file = io.BytesIO()
+        size = (rng.randrange(side, side + 60), rng.randrange(side, side + 60))
+        Image.frombytes("RGB", size, rng.randbytes(3 * size[0] * size[1])).save(file, "JPEG")
+        return file.getvalue()
+
+    for number in range(files):
+        images = [image(20 if rng.random() < 0.1 else 64) for _ in range(rows)]
+        captions = [f"picture {number} {i}" for i in range(rows)]
+        images[rng.randrange(rows)] = b"no image"
+        captions[rng.randrange(rows)] = None
+        keys = [f"{number}-{i}" for i in range(rows)]
+        table = pa.table({"key": keys, "jpg": images, "caption": captions})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=25)
+
+
+def settings(run, folder):
+    """A run file's content for them, with units of 25 rows."""
+    engine = {"device": "cpu", "encode": {"threads": 1}}
+    source = {"uri": f"{folder}/*.parquet", "rows_per_unit": 25, "columns": run["source"]["columns"]}
+    return {**run, "engine": engine, "source": source, "validation": {"share": 0.1}}
+
+
+def contents(output):
+    """The newest snapshot's counts and tables, by unit and file."""
+    dataset = output / "dataset"
+    newest = max(dataset.glob("manifest/*.parquet"))
+    found = {}
+    for unit in pq.read_table(newest, columns=["id"]).column("id").to_pylist():
+        commit = json.loads((dataset / f"commits/{unit}.json").read_text())
+        folder = dataset / f"data/{unit}/{commit['attempt']}"
+        tables = {path.name: pq.read_table(path) for path in sorted(folder.glob("*.parquet"))}
+        found[unit] = (commit["counts"], tables)
+    return found
+
+
+def assert_same(a, b):
+    """Two datasets hold the same, metadata included."""
+    ours, theirs = contents(a), contents(b)
+    assert ours.keys() == theirs.keys()
+    for unit, (counts, tables) in ours.items():
+        assert counts == theirs[unit][0], unit
+        assert tables.keys() == theirs[unit][1].keys(), unit
+        for name, table in tables.items():
+            assert table.equals(theirs[unit][1][name], check_metadata=True), (unit, name)

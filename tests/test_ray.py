@@ -1,0 +1,162 @@
+"""The stages on Ray: the same dataset as the local engine's, whoever dies on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pairs
+import pyarrow as pa
+import pytest
+import ray
+import tidemill
+import tidemill.ray
+from tidemill.run_file import arguments_of
+
+WHOLE = {"batch_size": None, "batch_format": "pyarrow"}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """One node of this machine."""
+    context = ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    yield context.address_info["gcs_address"]
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def settings(run, tmp_path_factory, rng):
+    folder = tmp_path_factory.mktemp("pairs")
+    pairs.write(folder, rng, files=2, rows=150)
+    return pairs.settings(run, folder)
+
+
+@pytest.fixture(scope="module")
+def local(settings, tmp_path_factory):
+    """What the local engine makes of the pairs."""
+    output = tmp_path_factory.mktemp("local")
+    return output, tidemill.preprocess(settings, output=str(output))
+
+
+def on(cluster, **encode):
+    return {"engine.kind": "ray", "engine.ray.address": cluster, **encode}
+
+
+def test_preprocess_on_ray_gives_what_the_local_engine_gives(cluster, settings, local, tmp_path):
+    output, expected = local
+    # Two encoders, whose number may change.
+    result = tidemill.preprocess(
+        settings, output=str(tmp_path), **on(cluster, **{"engine.encode.workers": "1..2"})
+    )
+    assert result["rows"] == expected["rows"]
+    assert result["units"] == {"total": 12, "done": 12}
+    assert result["quarantined"] == expected["quarantined"]
+    pairs.assert_same(tmp_path, output)
+    again = tidemill.preprocess(settings, output=str(tmp_path), **on(cluster))
+    assert again["units"] == {"total": 12, "done": 0}
+
+
+def test_stages_in_a_pipeline_give_the_same(cluster, settings, local, tmp_path):
+    output, expected = local
+    run = tidemill.ray.resolve(settings, output=str(tmp_path))
+    rows = tidemill.ray.read(run)
+    prepared = rows.map_batches(tidemill.ray.Prepare(run), **WHOLE)
+    encoded = tidemill.ray.encode(prepared, run, concurrency=1)
+    written = tidemill.ray.write_latents(encoded, run)
+    assert written == {"units": 12, "rows": expected["rows"]}
+    pairs.assert_same(tmp_path, output)
+
+
+def test_rows_of_a_pipeline_of_ones_own_can_be_written(cluster, run, batch, tmp_path):
+    run = tidemill.ray.resolve(run, output=str(tmp_path), **{"source.carry": []})
+    rows = ray.data.from_arrow(pa.Table.from_batches([batch])).filter(lambda row: row["key"] != "k1")
+    prepared = rows.map_batches(tidemill.ray.Prepare(run), **WHOLE)
+    encoded = prepared.map_batches(tidemill.ray.Encode, fn_constructor_args=(run,), concurrency=1, **WHOLE)
+    written = tidemill.ray.write_latents(encoded, run)
+    assert written["rows"] == {"read": 19, "kept": 16, "rejected": 1, "quarantined": 2}
+    commits = set((tmp_path / "dataset/commits").iterdir())
+    assert tidemill.ray.write_latents(encoded, run) == written
+    assert set((tmp_path / "dataset/commits").iterdir()) == commits
+    captions = [
+        caption
+        for _, tables in pairs.contents(tmp_path).values()
+        for caption in tables["rows.parquet"].column("caption").to_pylist()
+    ]
+    assert sorted(captions, key=str) == sorted(
+        [f"picture {i}" for i in range(20) if i not in (1, 5)] + [None], key=str
+    )
+
+
+def test_what_would_write_wrong_units_is_refused(cluster, settings, tmp_path):
+    run = tidemill.ray.resolve(settings, output=str(tmp_path))
+    rows = tidemill.ray.read(run)
+    prepared = rows.map_batches(tidemill.ray.Prepare(run), **WHOLE)
+
+    def encoded(prepared):
+        return prepared.map_batches(tidemill.ray.Encode, fn_constructor_args=(run,), concurrency=1, **WHOLE)
+
+    for broken, message in [
+        (encoded(prepared.filter(expr="status == 'kept'")), "rows of"),
+        (encoded(prepared.repartition(2)), "several units"),
+        (rows.map_batches(tidemill.ray.Prepare(run), batch_size=None), 'batch_format="pyarrow"'),
+    ]:
+        with pytest.raises(ray.exceptions.RayTaskError, match=message):
+            tidemill.ray.write_latents(broken, run)
+    # By chance a unit may have lost nothing.
+    for commit in (tmp_path / "dataset").glob("commits/*"):
+        assert json.loads(commit.read_text())["counts"]["read"] == 25
+
+
+def test_input_is_refused_as_elsewhere(cluster, settings, tmp_path):
+    with pytest.raises(tidemill.InputError, match="no column"):
+        tidemill.preprocess(
+            settings, output=str(tmp_path), **on(cluster), **{"source.columns.image": "picture"}
+        )
+    strict = on(cluster, **{"engine.max_bad_fraction": 0.001})
+    # The second time all units are committed.
+    for _ in range(2):
+        with pytest.raises(tidemill.TidemillError, match=r"unreadable, more than engine.max_bad_fraction"):
+            tidemill.preprocess(settings, output=str(tmp_path), **strict)
+
+
+def test_a_driver_that_is_killed_is_started_again(cluster, settings, local, tmp_path):
+    output, expected = local
+    path, overrides = arguments_of(settings, {"output": str(tmp_path), **on(cluster)})
+    arguments = [argument for setting in overrides for argument in ("--set", setting)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidemill", "preprocess", path, *arguments, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    victim = child(process.pid)
+    while not list(tmp_path.glob("dataset/commits/*")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    os.kill(victim, signal.SIGKILL)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    assert json.loads(out.splitlines()[-1])["rows"] == expected["rows"]
+    assert "starting it again for the units that are left" in err
+    pairs.assert_same(tmp_path, output)
+
+
+def child(pid, seconds=120):
+    """The driver's process id."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{entry}/stat") as stat, open(f"/proc/{entry}/cmdline") as command:
+                    if (
+                        int(stat.read().rsplit(")", 1)[1].split()[1]) == pid
+                        and "ray.offline" in command.read()
+                    ):
+                        return int(entry)
+            except OSError:
+                pass
+        time.sleep(0.02)
+    raise AssertionError("no driver was started")

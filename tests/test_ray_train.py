@@ -1,0 +1,99 @@
+"""The trainer on the workers of Ray Train: the same training as elsewhere, and it survives its workers."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ranks
+import ray
+import tidemill
+import tidemill.ray
+from ray.train import ScalingConfig
+
+STEPS = 60
+SETTINGS = {
+    "train.global_batch": 14,
+    "train.micro_batch": 5,
+    "train.phase": [{"resolution": 64, "steps": STEPS}],
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+def trainer(output, dataset, workers, **settings):
+    ranks.link(output, dataset)
+    run = tidemill.resolve({**ranks.SETTINGS, **SETTINGS, **settings, "output": str(output)})
+    return tidemill.ray.Trainer(run, scaling_config=ScalingConfig(num_workers=workers))
+
+
+def assert_same(a, b):
+    for name, values in ranks.state(a, STEPS).items():
+        assert np.array_equal(values, ranks.state(b, STEPS)[name]), name
+
+
+@pytest.fixture(scope="module")
+def undisturbed(dataset, tmp_path_factory):
+    """Two workers of `tidemill train`."""
+    output = tmp_path_factory.mktemp("undisturbed")
+    code, said = ranks.train(output, dataset, 2, **SETTINGS)
+    assert code == 0, said
+    return output
+
+
+def test_workers_of_ray_train_as_the_others_do(undisturbed, dataset, tmp_path):
+    result = trainer(tmp_path, dataset, 2).fit()
+    assert result.error is None
+    assert result.return_value["finished"]
+    assert result.metrics["step"] == STEPS
+    assert result.metrics["loss"] == ranks.losses(undisturbed)[-1]
+    assert_same(tmp_path, undisturbed)
+    # Ray knows where checkpoints are, and has no copies of them.
+    last = tmp_path / f"checkpoints/step-{STEPS:08}"
+    assert Path(result.checkpoint.path) == last
+    assert result.metrics["checkpoint_uri"] == str(last)
+    assert {path.parents[2] for path in tmp_path.rglob("*.safetensors")} == {tmp_path / "checkpoints"}
+
+
+def test_a_worker_that_is_killed_is_replaced(undisturbed, dataset, tmp_path, rng):
+    at = rng.randrange(8, 40)
+
+    def kill():
+        while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < at:
+            time.sleep(0.02)
+        os.kill(rng.choice(workers()), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    result = trainer(tmp_path, dataset, 2).fit()
+    killer.join(timeout=1)
+    assert not killer.is_alive()
+    assert result.metrics["step"] == STEPS
+    assert_same(tmp_path, undisturbed)
+    assert ranks.losses(tmp_path) == ranks.losses(undisturbed)
+
+
+def test_input_that_is_refused_is_not_tried_again(dataset, tmp_path):
+    with pytest.raises(tidemill.InputError, match="has no row for some of the 2 ranks"):
+        trainer(tmp_path, dataset, 2, **{"train.global_batch": 1, "train.micro_batch": 1}).fit()
+
+
+def workers():
+    """Process ids of the workers that train."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            name = Path(f"/proc/{pid}/cmdline").read_text()
+        except OSError:
+            continue
+        if name.startswith("ray::") and "TrainWorker" in name:
+            found.append(int(pid))
+    return found
