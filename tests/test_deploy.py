@@ -1,0 +1,84 @@
+"""The files of deploy/: as far as they can be checked without a cloud."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tidemill
+import yaml
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
+NODES = {"g5.2xlarge": (40, "A10G", 1), "p4de.24xlarge": (4, "A100", 8)}
+
+
+def test_the_run_file_is_one():
+    run = tidemill.resolve(str(DEPLOY / "sd2.toml"))
+    samples = [phase["steps"] * run["train"]["global_batch"] for phase in run["train"]["phase"]]
+    assert samples == [1_126_400_000, 1_740_800_000]
+
+
+def test_the_cluster_is_one_that_ray_would_start():
+    cluster = yaml.safe_load((DEPLOY / "aws-cluster.yaml").read_text())
+    validate_config(prepare_config(cluster))
+    kinds = {kind["node_config"]["InstanceType"]: kind for kind in cluster["available_node_types"].values()}
+    for instance, (most, accelerator, gpus) in NODES.items():
+        kind = kinds[instance]
+        assert kind["max_workers"] == most
+        assert kind["resources"]["GPU"] == gpus
+        assert f"accelerator_type:{accelerator}" in kind["resources"]
+    cards = kinds["p4de.24xlarge"]["node_config"]["NetworkInterfaces"]
+    assert [card["NetworkCardIndex"] for card in cards] == [0, 1, 2, 3]
+    assert {card["InterfaceType"] for card in cards} == {"efa"}
+
+
+def test_the_job_has_the_nodes_that_its_commands_ask_for():
+    job = yaml.safe_load((DEPLOY / "rayjob.yaml").read_text())
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    groups = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    for group in groups:
+        pod = group["template"]["spec"]
+        most, _, gpus = NODES[pod["nodeSelector"]["node.kubernetes.io/instance-type"]]
+        (container,) = pod["containers"]
+        assert group["maxReplicas"] == most
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == str(gpus)
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
+    assert len(groups) == len(NODES)
+
+
+def commands():
+    """What the files start, as lists of arguments."""
+    job = yaml.safe_load((DEPLOY / "rayjob.yaml").read_text())["spec"]["entrypoint"]
+    cluster = re.search(r"ray exec \S+ '(.*)'", (DEPLOY / "aws-cluster.yaml").read_text())[1]
+    image = " ".join(yaml.safe_load(re.search(r"CMD (.*)", (DEPLOY / "Dockerfile").read_text())[1]))
+    slurm = re.search(r"-m (tidemill .*)", (DEPLOY / "slurm.sh").read_text())[1]
+    found = [part for line in (job, cluster, image, slurm) for part in line.split("&&")]
+    return [shlex.split(command) for command in found]
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_commands_are_those_of_the_command_line(command):
+    if command[0] == "tidemill":
+        program = [sys.executable, "-m", "tidemill"]
+    else:
+        assert command[:2] == ["python", "/home/ray/train.py"]
+        program = [sys.executable, str(DEPLOY / "train.py")]
+        command = command[1:]
+    # With a flag that nobody has, only that flag is refused.
+    done = subprocess.run(
+        [*program, *command[1:], "--no-such-flag"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    refused = [line for line in done.stderr.splitlines() if "error" in line]
+    assert len(refused) == 1
+    assert re.search(
+        r"(unrecognized arguments:|unexpected argument) '?--no-such-flag'?( found)?$", refused[0]
+    )
+
+
+def test_the_script_is_one():
+    subprocess.run(["bash", "-n", str(DEPLOY / "slurm.sh")], check=True)
