@@ -60,7 +60,7 @@ impl UnitWorker {
         py.detach(|| remote::UnitWorker::open(&from_json(ticket)?)).map(Self).map_err(raise)
     }
 
-    /// The rows of a unit (JSON) as `Prepare` takes them, with the column `unit`.
+    /// The rows of a unit (JSON) as `Prepare` takes them, with the column `tidemill_unit`.
     fn read<'py>(&self, py: Python<'py>, unit: &str) -> PyResult<Bound<'py, PyAny>> {
         let batches = py.detach(|| self.0.read(&from_json(unit)?)).map_err(raise)?;
         let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);

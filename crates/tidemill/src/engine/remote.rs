@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::run_file::Run;
 
 /// The column that says which unit a row belongs to, and how many rows that has, as JSON.
-pub const UNIT: &str = "unit";
+pub const UNIT: &str = "tidemill_unit";
 
 /// What a worker needs to know to do units of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
