@@ -1,4 +1,4 @@
-"""`make bench-ray`: the Ray engine against plain Ray Data with Python's libraries, and against the local engine.
+"""`make bench-ray`: the Ray engine beside plain Ray Data with Python's libraries, and the local engine.
 
 Draws scenes, turns them into latents with the quickstart's models, all sides on all cores of this machine,
 writes target/bench/ray.json and redraws docs/benchmarks.md.

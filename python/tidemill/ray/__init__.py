@@ -11,9 +11,22 @@ caption columns that the run file names, `encode` (or the class `Encode` in `map
 gave, `write_latents` what `encode` gave.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from tidemill.ray.data import read, write_latents
 from tidemill.ray.stages import Encode, Prepare, encode
-from tidemill.ray.train import Trainer
 from tidemill.run_file import resolve
 
+if TYPE_CHECKING:
+    from tidemill.ray.train import Trainer
+
 __all__ = ["Encode", "Prepare", "Trainer", "encode", "read", "resolve", "write_latents"]
+
+
+def __getattr__(name: str) -> Any:
+    """Ray Train takes seconds to import, in each worker of Ray Data, too."""
+    if name == "Trainer":
+        from tidemill.ray.train import Trainer
+
+        return Trainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
