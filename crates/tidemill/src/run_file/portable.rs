@@ -80,7 +80,8 @@ mod tests {
     #[test]
     fn paths_are_absolute_and_all_else_stays() {
         let text = include_str!("../../../../examples/quickstart.toml");
-        let overrides = ["output=\"here\"", "engine.encode.workers=\"1..3\"", "engine.memory=\"3 GiB\""];
+        let engine = "engine={ kind = \"ray\", encode = { workers = \"1..3\" }, memory = \"3 GiB\" }";
+        let overrides = ["output=\"here\"", engine];
         let here = std::env::current_dir().unwrap();
         let file = portable(text, &overrides);
         let mut expected = Run::parse("run.toml", text, &overrides.map(String::from)).unwrap().file;

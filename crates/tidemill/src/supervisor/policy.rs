@@ -359,7 +359,7 @@ mod tests {
                 Next::GiveUp("after step 0 it failed twice in the same way: no".into()),
             ),
             // A store that cannot be reached while a run that has begun is started again.
-            (vec![killed(0, 15, 10), failed(10, 10), failed(10, 10)], restart(0..4, 2)),
+            (vec![killed(1, 15, 10), failed(10, 10), failed(10, 10)], restart(0..4, 2)),
             (vec![killed(0, 15, 10), incident(1, Cause::Refused("bad".into()), 10, 10)], restart(0..4, 1)),
         ] {
             assert_eq!(next(&incidents, &(2..=4)), expected, "{incidents:?}");
