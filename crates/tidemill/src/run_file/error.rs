@@ -67,7 +67,7 @@ impl RunFileError {
 }
 
 /// Names of keys and values that the design has and a later version brings, so that the refusal can say so.
-const LATER: &[&str] = &["ray", "sample", "mean"];
+const LATER: &[&str] = &["sample", "mean"];
 
 /// Rewrites serde's message about `key` (empty if unknown); the second part is help.
 pub(super) fn explain(key: &str, message: &str) -> (String, Option<String>) {

@@ -46,11 +46,7 @@ const CASES: &[Case] = &[
         &[],
         &["run.toml:2:8", "prepare.crop: \"centre\"", "did you mean `center`?"],
     ),
-    (
-        "[engine]\nkind = \"ray\"",
-        &[],
-        &["run.toml:2:8", "engine.kind: \"ray\"", "a later version brings `ray`"],
-    ),
+    ("[engine]\nkind = \"dask\"", &[], &["run.toml:2:8", "engine.kind: \"dask\"", "`local`, `ray`"]),
     ("[encode]\nlatents = \"mean\"", &[], &["run.toml:2:11", "a later version brings `mean`", "`moments`"]),
     (
         "[train]\nsharding = \"zero3\"",
@@ -79,6 +75,12 @@ const CASES: &[Case] = &[
     ),
     ("[engine.prepare]\nworkers = \"8..2\"", &[], &["run.toml:2:11", "engine.prepare.workers", "no range"]),
     ("[engine.encode]\nworkers = 0", &[], &["run.toml:2:11", "engine.encode.workers: must be at least 1"]),
+    ("[engine.encode]\nworkers = \"1..4\"", &[], &["run.toml:2:11", "a range is for engine.kind = \"ray\""]),
+    (
+        "[engine]\nkind = \"ray\"\nencode.gpus = -1",
+        &[],
+        &["run.toml:3:15", "engine.encode.gpus: must be a number"],
+    ),
     ("[engine]\nmax_bad_fraction = 2", &[], &["run.toml:2:20", "between 0 and 1"]),
     ("[filter]\nmax_aspect = 0.5", &[], &["run.toml:2:14", "at least 1"]),
     ("[filter]\nwhere = \"score >\"", &[], &["run.toml:2:9", "filter.where: "]),
