@@ -9,7 +9,6 @@ import json
 import os
 import random
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -215,18 +214,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="times that both sides run; medians count")
     parser.add_argument("--seed", type=int, help="seed of the pairs; drawn and printed if not given")
     parser.add_argument("--only", help="measure the cases whose name has this in it, and record nothing")
-    parser.add_argument("--force", action="store_true", help="measure beside other work, too")
-    args = parser.parse_args()
+    runner.main("bench-data", bench, parser)
+
+
+def bench(args: argparse.Namespace) -> None:
     seed = random.SystemRandom().randrange(2**32) if args.seed is None else args.seed
-    try:
-        bench(args, seed)
-    except runner.BenchError as error:
-        sys.exit(f"bench-data: {error}")
-
-
-def bench(args: argparse.Namespace, seed: int) -> None:
-    if not args.force:
-        runner.wait_until_quiet()
     shutil.rmtree(FOLDER, ignore_errors=True)
     sets = {}
     for name, width, height in (("A", 500, 375), ("B", 1024, 768)):

@@ -6,7 +6,6 @@ writes target/bench/ray.json and redraws docs/benchmarks.md.
 
 import argparse
 import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import date
 
@@ -94,14 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000, help="a multiple of 5,000")
     parser.add_argument("--rounds", type=int, default=3, help="times that each side runs; medians count")
-    parser.add_argument("--force", action="store_true", help="measure beside other work, too")
-    args = parser.parse_args()
-    try:
-        if not args.force:
-            runner.wait_until_quiet()
-        bench(args)
-    except runner.BenchError as error:
-        sys.exit(f"bench-ray: {error}")
+    runner.main("bench-ray", bench, parser)
 
 
 if __name__ == "__main__":

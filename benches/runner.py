@@ -1,5 +1,6 @@
 """Runs the sides of a comparison alternately, each time in a fresh process, on an otherwise idle machine."""
 
+import argparse
 import json
 import os
 import platform
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +27,18 @@ LIMIT_S = 600
 
 class BenchError(Exception):
     """A benchmark that cannot go on, with the reason."""
+
+
+def main(name: str, bench: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
+    """Measures on an idle machine: what every `make bench-...` does. `parser` has the options of this one."""
+    parser.add_argument("--force", action="store_true", help="measure beside other work, too")
+    args = parser.parse_args()
+    try:
+        if not args.force:
+            wait_until_quiet()
+        bench(args)
+    except BenchError as error:
+        sys.exit(f"{name}: {error}")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import argparse
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
@@ -176,14 +175,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8000)
     parser.add_argument("--rounds", type=int, default=5, help="times that both sides run; medians count")
     parser.add_argument("--only", default="", help="measure these peers, and record nothing")
-    parser.add_argument("--force", action="store_true", help="measure beside other work, too")
-    args = parser.parse_args()
-    try:
-        if not args.force:
-            runner.wait_until_quiet()
-        bench(args)
-    except runner.BenchError as error:
-        sys.exit(f"bench-stream: {error}")
+    runner.main("bench-stream", bench, parser)
 
 
 if __name__ == "__main__":

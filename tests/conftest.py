@@ -5,6 +5,7 @@ import os
 import random
 from pathlib import Path
 
+import pairs
 import pyarrow as pa
 import pytest
 import ranks
@@ -66,3 +67,18 @@ def dataset(tmp_path_factory):
     settings = {name: ranks.SETTINGS[name] for name in ("source", "prepare.resolutions", "models.path")}
     tidemill.preprocess({**settings, "source.uri": f"{folder}/data/*.parquet", "output": str(folder)})
     return folder / "dataset"
+
+
+@pytest.fixture(scope="session")
+def pairs_run(run, tmp_path_factory, rng):
+    """A run over pairs of 16 units, some of them damaged."""
+    folder = tmp_path_factory.mktemp("pairs")
+    pairs.write(folder, rng, files=2, rows=200)
+    return pairs.settings(run, folder)
+
+
+@pytest.fixture(scope="session")
+def encoded_pairs(pairs_run, tmp_path_factory):
+    """What the local engine makes of them: the output, and the result that it tells."""
+    output = tmp_path_factory.mktemp("local")
+    return output, tidemill.preprocess(pairs_run, output=str(output))

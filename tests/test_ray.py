@@ -27,46 +27,32 @@ def cluster():
     ray.shutdown()
 
 
-@pytest.fixture(scope="module")
-def settings(run, tmp_path_factory, rng):
-    folder = tmp_path_factory.mktemp("pairs")
-    pairs.write(folder, rng, files=2, rows=150)
-    return pairs.settings(run, folder)
-
-
-@pytest.fixture(scope="module")
-def local(settings, tmp_path_factory):
-    """What the local engine makes of the pairs."""
-    output = tmp_path_factory.mktemp("local")
-    return output, tidemill.preprocess(settings, output=str(output))
-
-
 def on(cluster, **encode):
     return {"engine.kind": "ray", "engine.ray.address": cluster, **encode}
 
 
-def test_preprocess_on_ray_gives_what_the_local_engine_gives(cluster, settings, local, tmp_path):
-    output, expected = local
+def test_preprocess_on_ray_gives_what_the_local_engine_gives(cluster, pairs_run, encoded_pairs, tmp_path):
+    output, expected = encoded_pairs
     # Two encoders, whose number may change.
     result = tidemill.preprocess(
-        settings, output=str(tmp_path), **on(cluster, **{"engine.encode.workers": "1..2"})
+        pairs_run, output=str(tmp_path), **on(cluster, **{"engine.encode.workers": "1..2"})
     )
     assert result["rows"] == expected["rows"]
-    assert result["units"] == {"total": 12, "done": 12}
+    assert result["units"] == {"total": 16, "done": 16}
     assert result["quarantined"] == expected["quarantined"]
     pairs.assert_same(tmp_path, output)
-    again = tidemill.preprocess(settings, output=str(tmp_path), **on(cluster))
-    assert again["units"] == {"total": 12, "done": 0}
+    again = tidemill.preprocess(pairs_run, output=str(tmp_path), **on(cluster))
+    assert again["units"] == {"total": 16, "done": 0}
 
 
-def test_stages_in_a_pipeline_give_the_same(cluster, settings, local, tmp_path):
-    output, expected = local
-    run = tidemill.ray.resolve(settings, output=str(tmp_path))
+def test_stages_in_a_pipeline_give_the_same(cluster, pairs_run, encoded_pairs, tmp_path):
+    output, expected = encoded_pairs
+    run = tidemill.ray.resolve(pairs_run, output=str(tmp_path))
     rows = tidemill.ray.read(run)
     prepared = rows.map_batches(tidemill.ray.Prepare(run), **WHOLE)
     encoded = tidemill.ray.encode(prepared, run, concurrency=1)
     written = tidemill.ray.write_latents(encoded, run)
-    assert written == {"units": 12, "rows": expected["rows"]}
+    assert written == {"units": 16, "rows": expected["rows"]}
     pairs.assert_same(tmp_path, output)
 
 
@@ -90,8 +76,8 @@ def test_rows_of_a_pipeline_of_ones_own_can_be_written(cluster, run, batch, tmp_
     )
 
 
-def test_what_would_write_wrong_units_is_refused(cluster, settings, tmp_path):
-    run = tidemill.ray.resolve(settings, output=str(tmp_path))
+def test_what_would_write_wrong_units_is_refused(cluster, pairs_run, tmp_path):
+    run = tidemill.ray.resolve(pairs_run, output=str(tmp_path))
     rows = tidemill.ray.read(run)
     prepared = rows.map_batches(tidemill.ray.Prepare(run), **WHOLE)
 
@@ -110,21 +96,21 @@ def test_what_would_write_wrong_units_is_refused(cluster, settings, tmp_path):
         assert json.loads(commit.read_text())["counts"]["read"] == 25
 
 
-def test_input_is_refused_as_elsewhere(cluster, settings, tmp_path):
+def test_input_is_refused_as_elsewhere(cluster, pairs_run, tmp_path):
     with pytest.raises(tidemill.InputError, match="no column"):
         tidemill.preprocess(
-            settings, output=str(tmp_path), **on(cluster), **{"source.columns.image": "picture"}
+            pairs_run, output=str(tmp_path), **on(cluster), **{"source.columns.image": "picture"}
         )
     strict = on(cluster, **{"engine.max_bad_fraction": 0.001})
     # The second time all units are committed.
     for _ in range(2):
         with pytest.raises(tidemill.TidemillError, match=r"unreadable, more than engine.max_bad_fraction"):
-            tidemill.preprocess(settings, output=str(tmp_path), **strict)
+            tidemill.preprocess(pairs_run, output=str(tmp_path), **strict)
 
 
-def test_a_driver_that_is_killed_is_started_again(cluster, settings, local, tmp_path):
-    output, expected = local
-    path, overrides = arguments_of(settings, {"output": str(tmp_path), **on(cluster)})
+def test_a_driver_that_is_killed_is_started_again(cluster, pairs_run, encoded_pairs, tmp_path):
+    output, expected = encoded_pairs
+    path, overrides = arguments_of(pairs_run, {"output": str(tmp_path), **on(cluster)})
     arguments = [argument for setting in overrides for argument in ("--set", setting)]
     process = subprocess.Popen(
         [sys.executable, "-m", "tidemill", "preprocess", path, *arguments, "--json"],

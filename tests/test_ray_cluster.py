@@ -43,20 +43,6 @@ def nodes():
     nodes.end()
 
 
-@pytest.fixture(scope="module")
-def settings(run, tmp_path_factory, rng):
-    folder = tmp_path_factory.mktemp("pairs")
-    pairs.write(folder, rng, files=2, rows=200)
-    return pairs.settings(run, folder)
-
-
-@pytest.fixture(scope="module")
-def local(settings, tmp_path_factory):
-    output = tmp_path_factory.mktemp("local")
-    tidemill.preprocess(settings, output=str(output))
-    return output
-
-
 def on(nodes, output):
     return {
         "output": str(output),
@@ -68,10 +54,10 @@ def on(nodes, output):
     }
 
 
-def test_encoders_are_on_their_gpus_only(nodes, settings, local, tmp_path):
+def test_encoders_are_on_their_gpus_only(nodes, pairs_run, encoded_pairs, tmp_path):
     nodes.add("A10G")
-    tidemill.preprocess(settings, **on(nodes, tmp_path))
-    pairs.assert_same(tmp_path, local)
+    tidemill.preprocess(pairs_run, **on(nodes, tmp_path))
+    pairs.assert_same(tmp_path, encoded_pairs[0])
     encoders = [
         actor for actor in ray._private.state.actors().values() if "Encode" in actor["ActorClassName"]
     ]
@@ -134,11 +120,11 @@ def gain_a_node(nodes):
 
 @pytest.mark.faults
 @pytest.mark.parametrize("fault", [kill_an_encoder, lose_a_node, gain_a_node])
-def test_preprocessing_survives(fault, nodes, settings, local, tmp_path):
-    running = Running(settings, **on(nodes, tmp_path))
+def test_preprocessing_survives(fault, nodes, pairs_run, encoded_pairs, tmp_path):
+    running = Running(pairs_run, **on(nodes, tmp_path))
     running.commits(2)
     began = time.monotonic()
     fault(nodes)
     running.end()
     print(f"{fault.__name__}: done {time.monotonic() - began:.1f} s later")
-    pairs.assert_same(tmp_path, local)
+    pairs.assert_same(tmp_path, encoded_pairs[0])

@@ -63,13 +63,15 @@ def test_workers_of_ray_train_as_the_others_do(undisturbed, dataset, tmp_path):
     assert {path.parents[2] for path in tmp_path.rglob("*.safetensors")} == {tmp_path / "checkpoints"}
 
 
-def test_a_worker_that_is_killed_is_replaced(undisturbed, dataset, tmp_path, rng):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_that_is_lost_is_replaced(how, undisturbed, dataset, tmp_path, rng):
+    """Killed, or told to stop, as one is whose node is taken back."""
     at = rng.randrange(8, 40)
 
     def kill():
         while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < at:
             time.sleep(0.02)
-        os.kill(rng.choice(workers()), signal.SIGKILL)
+        os.kill(rng.choice(workers()), how)
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()

@@ -63,7 +63,8 @@ pub fn map_rows<'py>(
         };
         let done = stage(some)?;
         let schema = done.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
-        Ok((if whole { vec![concat_batches(&schema, &done)?] } else { done }, schema))
+        // One batch is what most are, and needs no copy.
+        Ok((if whole && done.len() > 1 { vec![concat_batches(&schema, &done)?] } else { done }, schema))
     };
     let (batches, schema) = py.detach(run).map_err(raise)?;
     match whole {

@@ -11,8 +11,8 @@ use pyo3_arrow::PyTable;
 use pyo3_arrow::input::AnyRecordBatch;
 use tidemill::engine::dataset::DatasetSink;
 use tidemill::engine::device::devices;
-use tidemill::engine::remote;
-use tidemill::{Encode, Error, Result, Run};
+use tidemill::engine::remote::{self, from_json, to_json};
+use tidemill::{Encode, Result, Run};
 use tidemill_data::source;
 
 use crate::error::raise;
@@ -20,7 +20,7 @@ use crate::error::raise;
 /// The run file in full as JSON, with absolute paths, so that it means the same on other machines.
 #[pyfunction]
 pub fn portable(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<String> {
-    py.detach(|| as_json(&Run::open(&run_file, &overrides)?.portable()?)).map_err(raise)
+    py.detach(|| to_json(&Run::open(&run_file, &overrides)?.portable()?)).map_err(raise)
 }
 
 /// What workers need to do units of a run, as JSON. Opens the run's dataset, or makes it.
@@ -31,7 +31,7 @@ pub fn ticket(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyRe
         run.check_models()?;
         let encode = Encode::load(&run.models()?, &run.file.encode, devices(&run)?[0])?;
         let sink = DatasetSink::open(&run, &run.prepare()?, &encode)?;
-        as_json(&sink.ticket(&run)?)
+        to_json(&sink.ticket(&run)?)
     };
     py.detach(make).map_err(raise)
 }
@@ -44,7 +44,7 @@ pub fn units(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyRes
         run.validate_source()?;
         let source =
             source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
-        source.units().map_err(|e| run.locate(e))?.iter().map(as_json).collect()
+        source.units().map_err(|e| run.locate(e))?.iter().map(to_json).collect()
     };
     py.detach(list).map_err(raise)
 }
@@ -72,22 +72,20 @@ impl UnitWorker {
         let reader = rows.into_reader()?;
         let commit = move || {
             let batches: Vec<RecordBatch> = reader.collect::<std::result::Result<_, ArrowError>>()?;
-            as_json(&self.0.commit(&batches)?)
+            to_json(&self.0.commit(&batches)?)
         };
         py.detach(commit).map_err(raise)
     }
 
-    /// Makes these units, by their names in the dataset, its newest snapshot; gives its number.
-    fn snapshot(&self, py: Python<'_>, units: Vec<String>) -> PyResult<u64> {
-        py.detach(|| self.0.snapshot(&units)).map_err(raise)
+    /// Makes these units, by their names in the dataset, its newest snapshot; gives their rows, as JSON.
+    fn snapshot(&self, py: Python<'_>, units: Vec<String>) -> PyResult<String> {
+        let rows = || -> Result<String> {
+            let rows = self.0.snapshot(&units)?;
+            let (rejected, quarantined) = (rows.total_rejected(), rows.total_quarantined());
+            to_json(&serde_json::json!({
+                "read": rows.read, "kept": rows.kept, "rejected": rejected, "quarantined": quarantined,
+            }))
+        };
+        py.detach(rows).map_err(raise)
     }
-}
-
-fn as_json<T: serde::Serialize>(value: &T) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| Error::Encode(e.to_string()))
-}
-
-fn from_json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T> {
-    serde_json::from_str(text)
-        .map_err(|e| Error::Encode(format!("not what this version of Tidemill writes: {e}")))
 }

@@ -105,6 +105,9 @@ pub enum Error {
     /// The stage `Encode` was given something it cannot encode.
     #[error("encode: {0}")]
     Encode(String),
+    /// Rows of a unit, or what names it, that do not belong together.
+    #[error("{0}")]
+    Unit(String),
     /// A worker of several that train together could not be started.
     #[error("cannot start {what}: {source}")]
     Start {
@@ -155,7 +158,7 @@ impl Error {
         match self {
             Self::RunFile(_) | Self::Arguments(_) | Self::Refused(_) | Self::Missing { .. } => 2,
             Self::Told(error) => error.exit_code(),
-            Self::Memory { .. } | Self::RowGroup { .. } => 2,
+            Self::Memory { .. } | Self::RowGroup { .. } | Self::Unit(_) => 2,
             Self::Data(Data::Arrow(_) | Data::Storage(_) | Data::Changed { .. }) => 1,
             Self::Data(_) => 2,
             Self::Models(error) => models_exit_code(error),

@@ -41,14 +41,8 @@ def write_latents(dataset: Dataset, run: RunFile, **overrides: Any) -> dict[str,
     Blocks that are in the dataset already are not written again. Says what became of the rows.
     """
     ticket = _native.ticket(*arguments_of(resolve(run, **overrides), {}))
-    done = list(committed(dataset, ticket))
-    _native.UnitWorker(ticket).snapshot([unit["unit"] for unit in done])
-    rows = {"read": 0, "kept": 0, "rejected": 0, "quarantined": 0}
-    for counts in (unit["counts"] for unit in done):
-        for name in rows:
-            value = counts[name]
-            rows[name] += sum(value.values()) if isinstance(value, dict) else value
-    return {"units": len(done), "rows": rows}
+    units = [done["unit"] for done in committed(dataset, ticket)]
+    return {"units": len(units), "rows": json.loads(_native.UnitWorker(ticket).snapshot(units))}
 
 
 def committed(encoded: Dataset, ticket: str, **remote: Any) -> Iterator[dict[str, Any]]:

@@ -37,9 +37,9 @@ def main() -> None:
     plan = json.loads(sys.stdin.readline())
     units = _units(plan["units"])
     address = plan["address"]
-    ray.init(**({"address": address} if address else {}), log_to_driver=False, logging_level="warning")
-    DataContext.get_current().enable_progress_bars = False
     try:
+        ray.init(**({"address": address} if address else {}), log_to_driver=False, logging_level="warning")
+        DataContext.get_current().enable_progress_bars = False
         for some in _rounds(units):
             for done in preprocess(plan, some):
                 _tell(say, {"done": done})
@@ -48,6 +48,9 @@ def main() -> None:
         cause = error.cause if isinstance(error.cause, BaseException) else error
         refused = isinstance(error, tidemill.InputError) or isinstance(cause, tidemill.InputError)
         _tell(say, {"error": {"message": str(cause).strip(), "refused": refused}})
+    except (ConnectionError, ValueError) as error:
+        where = f"engine.ray.address = {json.dumps(address)}" if address else "a Ray cluster"
+        _tell(say, {"error": {"message": f"{where}: {error}", "refused": True}})
     ray.shutdown()
 
 

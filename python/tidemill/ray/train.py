@@ -63,7 +63,10 @@ def _train(config: dict[str, ResolvedRun]) -> dict[str, Any]:
     except tidemill.InputError as error:
         # After an exception Ray would start workers again and again, and each would refuse it.
         return {"refused": str(error)}
-    reports.tell((result or {}).get("steps", 0))
+    if result is not None and not result["finished"]:
+        # The system takes this node back. Ray must not take the run for done, and starts workers again.
+        raise tidemill.TidemillError(f"told to stop after step {result['steps']}, which a checkpoint holds")
+    reports.tell(result["steps"] if result else 0)
     return result
 
 

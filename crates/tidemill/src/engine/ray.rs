@@ -18,7 +18,7 @@ use tidemill_store::Counts;
 use super::config::EngineConfig;
 use super::dataset::DatasetSink;
 use super::local::Summary;
-use super::remote::{Ticket, UnitDone};
+use super::remote::{Ticket, UnitDone, to_json};
 use super::signal::StopSignal;
 use super::write::Tally;
 use crate::error::{Error, Result};
@@ -139,8 +139,8 @@ impl Ray<'_> {
         let (fewest, most) = encode.workers.range();
         let encode =
             Pool { fewest, most, cpus: encode.cpus, gpus, accelerator: encode.accelerator.as_deref() };
-        let ticket = as_line(self.ticket)?;
-        as_line(&Plan { ticket, address: ray.address.as_deref(), units, prepare, encode })
+        let ticket = to_json(self.ticket)?;
+        to_json(&Plan { ticket, address: ray.address.as_deref(), units, prepare, encode })
     }
 }
 
@@ -156,7 +156,7 @@ impl Driver {
     fn start(ray: &Ray<'_>, units: &[InputUnit]) -> Result<Self> {
         let failed = |source| Error::Start { what: "the driver of Ray", source };
         let lines: Vec<String> =
-            std::iter::once(ray.plan(units.len())).chain(units.iter().map(as_line)).collect::<Result<_>>()?;
+            std::iter::once(ray.plan(units.len())).chain(units.iter().map(to_json)).collect::<Result<_>>()?;
         let mut process = Command::new(&ray.python)
             .args(["-m", "tidemill.ray.offline"])
             .stdin(Stdio::piped())
@@ -259,8 +259,4 @@ fn tell(to: ChildStdin, lines: &[String]) -> std::io::Result<ChildStdin> {
     }
     to.flush()?;
     to.into_inner().map_err(std::io::IntoInnerError::into_error)
-}
-
-fn as_line<T: Serialize>(value: &T) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| Error::Encode(e.to_string()))
 }

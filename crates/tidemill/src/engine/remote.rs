@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, UInt64Type};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tidemill_data::source::{self, Source};
 use tidemill_data::{InputUnit, Prepare};
@@ -99,8 +100,7 @@ impl UnitWorker {
         };
         let batches = batches.collect::<tidemill_data::Result<Vec<_>>>()?;
         let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
-        let name = serde_json::to_string(&WholeUnit { unit: unit.clone(), rows });
-        let name = name.map_err(|e| Error::Encode(e.to_string()))?;
+        let name = to_json(&WholeUnit { unit: unit.clone(), rows })?;
         batches.iter().map(|batch| with_unit(batch, &name)).collect()
     }
 
@@ -115,7 +115,7 @@ impl UnitWorker {
             [] => sink.key_of_rows(&sample_ids(batches)?),
             [unit] => sink.key(&whole_unit(unit, batches)?),
             [..] => {
-                return Err(Error::Encode(format!("rows of several units came in one block; {WHOLE_UNITS}")));
+                return Err(Error::Unit(format!("rows of several units came in one block; {WHOLE_UNITS}")));
             }
         };
         let mut done = UnitDone { unit: key.id().to_string(), ..UnitDone::default() };
@@ -132,13 +132,16 @@ impl UnitWorker {
         Ok(done)
     }
 
-    /// Makes these units the dataset's newest snapshot.
+    /// Makes these units, by their names, the dataset's newest snapshot; gives their rows.
     ///
     /// # Errors
     /// If a name is none, or the snapshot cannot be written.
-    pub fn snapshot(&self, units: &[String]) -> Result<u64> {
-        let id = |name: &String| name.parse::<UnitId>().map_err(|e| Error::Arguments(e.to_string()));
-        Ok(self.sink()?.snapshot_of(&units.iter().map(id).collect::<Result<Vec<_>>>()?)?.number)
+    pub fn snapshot(&self, units: &[String]) -> Result<Counts> {
+        let id = |name: &String| name.parse::<UnitId>().map_err(Error::Unit);
+        let ids = units.iter().map(id).collect::<Result<Vec<_>>>()?;
+        let mut counts = Counts::default();
+        self.sink()?.snapshot_of(&ids)?.commits.iter().for_each(|commit| counts.add(&commit.counts));
+        Ok(counts)
     }
 
     fn sink(&self) -> Result<&DatasetSink> {
@@ -185,6 +188,24 @@ pub fn encode_rows(
     Ok(done)
 }
 
+/// What goes to another process, as one line.
+///
+/// # Errors
+/// If a value has no form in JSON.
+pub fn to_json<T: Serialize>(value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Error::Unit(format!("cannot be handed on: {e}")))
+}
+
+/// What came from another process.
+///
+/// # Errors
+/// If another version wrote it.
+pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T> {
+    serde_json::from_str(text).map_err(|e| {
+        Error::Unit(format!("not what this version of Tidemill writes: {e}; use one everywhere"))
+    })
+}
+
 fn with_unit(batch: &RecordBatch, name: &str) -> Result<RecordBatch> {
     let names = StringArray::from_iter_values(std::iter::repeat_n(name, batch.num_rows()));
     append(batch, UNIT, Arc::new(names))
@@ -220,13 +241,12 @@ fn units_of(batches: &[RecordBatch]) -> Result<Vec<String>> {
 
 /// The unit, if these are all its rows.
 fn whole_unit(text: &str, batches: &[RecordBatch]) -> Result<InputUnit> {
-    let WholeUnit { unit, rows } = serde_json::from_str(text)
-        .map_err(|e| Error::Encode(format!("the column `{UNIT}` names no unit: {e}")))?;
+    let WholeUnit { unit, rows } = from_json(text)?;
     let came: u64 = batches.iter().map(|batch| batch.num_rows() as u64).sum();
     if came != rows {
         let (file, span) = (&unit.file.uri, unit.span.range());
         let problem = format!("{came} of {rows} rows of {file} ({span:?}) came in one block; {WHOLE_UNITS}");
-        return Err(Error::Encode(problem));
+        return Err(Error::Unit(problem));
     }
     Ok(unit)
 }

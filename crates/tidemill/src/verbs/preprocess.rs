@@ -156,12 +156,12 @@ impl Pass<'_> {
     }
 }
 
-/// The device of each encoder, `engine.encode.workers` for every device.
+/// The device of each encoder, `engine.encode.workers` for every device. Those of a cluster are elsewhere, and leave
+/// little to do.
 fn encoders(run: &Run, devices: &[Device]) -> Vec<Device> {
-    devices
-        .iter()
-        .flat_map(|device| std::iter::repeat_n(*device, run.file.engine.encode.workers.most()))
-        .collect()
+    let config = &run.file.engine;
+    let each = if config.kind == Kind::Ray { 1 } else { config.encode.workers.most() };
+    devices.iter().flat_map(|device| std::iter::repeat_n(*device, each)).collect()
 }
 
 /// The rows to come, if the source's format knows them before reading.
@@ -173,6 +173,8 @@ fn report(run: &Run, units: usize, done: &Done, reporter: &Reporter) -> Result<V
     let totals = Dataset::open(&run.dataset())?.totals()?;
     let counts = &totals.rows;
     let (rejected, quarantined) = (counts.total_rejected(), counts.total_quarantined());
+    // Encoders elsewhere do not tell.
+    let encoded = (run.file.engine.kind == Kind::Local).then_some(&*done.encoded);
     // The pass that leaves out duplicates only copies what the first one has done.
     let now = done.summaries.first().map(|s| {
         let rate = s.counts.read as f64 / s.seconds.max(1e-9);
@@ -184,7 +186,7 @@ fn report(run: &Run, units: usize, done: &Done, reporter: &Reporter) -> Result<V
         }
         json!({
             "units": s.units, "rows": s.counts.read, "seconds": s.seconds, "rows_per_second": rate,
-            "stages": s.utilisation, "memory": s.memory, "encoded": *done.encoded,
+            "stages": s.utilisation, "memory": s.memory, "encoded": encoded,
         })
     });
     if done.summaries.is_empty() {
