@@ -30,7 +30,7 @@ def prepare(row: dict) -> dict:
     square = image.resize((SIDE, SIDE), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
     pixels = np.asarray(square, np.float32).transpose(2, 0, 1) / 127.5 - 1
     options = {"padding": "max_length", "truncation": True, "max_length": CONTEXT}
-    ids = clip_tokenizer(MODELS / "tokenizer")(row["caption"], **options)["input_ids"]
+    ids = clip_tokenizer(MODELS / "tokenizer")(row["caption"] or "", **options)["input_ids"]
     return {"key": row["key"], "caption": row["caption"], "pixels": pixels, "ids": np.array(ids)}
 
 
@@ -60,7 +60,11 @@ def main() -> None:
     start = time.perf_counter()
     ray.init(num_cpus=cores(), include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
-    pairs = ray.data.read_parquet(str(folder), columns=["key", "caption", "jpg"])
+    # A block per file: so little data would else be one block, and use one core.
+    blocks = len(list(folder.glob("*.parquet")))
+    pairs = ray.data.read_parquet(
+        str(folder), columns=["key", "caption", "jpg"], override_num_blocks=blocks
+    )
     prepared = pairs.map(prepare, num_cpus=0.5)
     encoded = prepared.map_batches(Encode, batch_size=BATCH, concurrency=cores(), num_cpus=0.5)
     encoded.write_parquet(str(output))

@@ -26,6 +26,12 @@ pub fn draw(seed: u64, sample_id: u64, purpose: Purpose, index: u32) -> u64 {
     XxHash3_64::oneshot_with_seed(seed, &bytes)
 }
 
+/// The seed of an epoch in which everything is drawn anew: the run's own in epoch 0, then XXH3-64, under it, of the
+/// epoch as 8 little-endian bytes.
+pub fn seed_of_epoch(seed: u64, epoch: u64) -> u64 {
+    if epoch == 0 { seed } else { XxHash3_64::oneshot_with_seed(seed, &epoch.to_le_bytes()) }
+}
+
 /// Makes a draw a whole number from 0 to `below` - 1, each equally likely but for `below` parts in 2^64. It is 0 if
 /// `below` is.
 pub fn below(draw: u64, below: u32) -> u32 {

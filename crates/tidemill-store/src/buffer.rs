@@ -105,6 +105,13 @@ impl Buffer {
     }
 }
 
+/// Bytes of somebody else's making.
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { len: bytes.len(), bytes: Memory::Heap(bytes), pool: Pool::new(0) }
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);

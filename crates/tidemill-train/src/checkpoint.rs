@@ -18,7 +18,6 @@ use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 use tidemill_io::Location;
-use tidemill_store::stream::StreamState;
 use tidemill_torch::guard;
 
 use crate::Error;
@@ -36,8 +35,8 @@ pub struct Progress {
     pub samples: u64,
     /// The phase that `stream` belongs to.
     pub phase: usize,
-    /// Where the stream goes on; `None` before the first batch.
-    pub stream: Option<StreamState>,
+    /// Where the data go on, as [`crate::Batches::state`] says; `None` before the first batch.
+    pub stream: Option<serde_json::Value>,
     /// Losses of the last steps.
     pub recent_losses: VecDeque<f64>,
     /// What the run is made of: model, schedule, dataset, seed. A checkpoint of another is refused.

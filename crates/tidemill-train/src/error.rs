@@ -81,6 +81,9 @@ pub enum Error {
     /// The dataset could not be read.
     #[error(transparent)]
     Store(#[from] tidemill_store::Error),
+    /// Rows could not be made.
+    #[error(transparent)]
+    Data(Box<dyn std::error::Error + Send + Sync>),
     /// libtorch failed.
     #[error(transparent)]
     Torch(#[from] tidemill_torch::Error),

@@ -1,21 +1,10 @@
-//! Whether datasets, models and run fit each other, asked before the first step.
-
-use std::collections::BTreeMap;
+//! Whether data, models and run fit each other, asked before the first step.
 
 use tidemill_models::SchedulerConfig;
-use tidemill_store::stream::Datasets;
-use tidemill_store::{Bucket, DatasetSpec, Dtype, Split};
+use tidemill_store::{Bucket, DatasetSpec, Dtype};
 
 use crate::Error;
 use crate::job::Job;
-
-/// What the datasets share: those that can be mixed have the same models and forms. The buckets are those of all.
-pub(crate) fn shared_spec(datasets: &Datasets) -> Result<DatasetSpec, Error> {
-    let none = || Error::Dataset("there is no dataset to train on".into());
-    let mut spec = datasets.values().next().ok_or_else(none)?.spec().clone();
-    spec.latents.extend(datasets.values().flat_map(|dataset| dataset.spec().latents.clone()));
-    Ok(spec)
-}
 
 /// Whether latents are moments; else they are means or samples, to be used as they are.
 pub(crate) fn has_moments(spec: &DatasetSpec) -> bool {
@@ -29,7 +18,7 @@ pub(crate) fn latents_shape(spec: &DatasetSpec, bucket: Bucket) -> Result<[i64; 
 }
 
 /// Refuses what could only fail at the first step.
-pub(crate) fn check_datasets(job: &Job, spec: &DatasetSpec) -> Result<(), Error> {
+pub(crate) fn check_data(job: &Job, spec: &DatasetSpec) -> Result<(), Error> {
     let unet = job.unet.config();
     check_text(job, spec)?;
     for bucket in spec.latents.keys() {
@@ -42,14 +31,7 @@ pub(crate) fn check_datasets(job: &Job, spec: &DatasetSpec) -> Result<(), Error>
             )));
         }
     }
-    for (index, phase) in job.train.phase.iter().enumerate() {
-        for name in job.train.stream_phase(index).mix.keys() {
-            let dataset = job.datasets.get(name);
-            let dataset = dataset.ok_or_else(|| Error::Dataset(format!("there is no dataset `{name}`")))?;
-            dataset.buckets_with_rows(Split::Train, phase.resolution)?;
-        }
-    }
-    Ok(())
+    job.data.check(&job.train)
 }
 
 /// Refuses text of another width than the U-Net takes, and token ids that nothing encodes.
@@ -74,14 +56,13 @@ fn check_text(job: &Job, spec: &DatasetSpec) -> Result<(), Error> {
 
 /// What a checkpoint must have been made with to be resumed.
 pub(crate) fn identity(job: &Job, schedule: &SchedulerConfig) -> serde_json::Value {
-    let digests: BTreeMap<&str, String> =
-        job.datasets.iter().map(|(name, dataset)| (name.as_str(), dataset.digest())).collect();
+    let (name, data) = job.data.identity();
     let mut identity = serde_json::json!({
         "seed": job.seed,
         "global_batch": job.train.global_batch,
         "unet": job.unet.config(),
         "scheduler": schedule,
-        "datasets": digests,
+        name: data,
     });
     if let Some(encoder) = &job.text_encoder {
         identity["text_encoder"] = encoder.digest.clone().into();

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use tidemill_models::{ClipTextModel, SchedulerConfig, UNet2DConditionModel};
-use tidemill_store::stream::Datasets;
 
 use crate::config::{CheckpointConfig, TrainConfig};
+use crate::data::Data;
 use crate::metrics::StepMetrics;
 use crate::preview::Preview;
 use crate::world::World;
@@ -30,11 +30,11 @@ pub struct Job {
     pub seed: u64,
     /// The folder for metrics and pictures.
     pub output: PathBuf,
-    /// The latent datasets, at least one, by the names in the mix.
-    pub datasets: Datasets,
+    /// What it is trained on.
+    pub data: Box<dyn Data>,
     /// The U-Net in f32, on the device to train on, with its first weights.
     pub unet: UNet2DConditionModel,
-    /// Encodes the captions of datasets that hold token ids: on the same device, frozen.
+    /// Encodes the captions of data that hold token ids: on the same device, frozen.
     pub text_encoder: Option<TextEncoder>,
     /// The noise schedule of the model folder.
     pub scheduler: SchedulerConfig,

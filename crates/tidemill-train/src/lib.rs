@@ -4,6 +4,7 @@
 mod checkpoint;
 mod collective;
 mod config;
+mod data;
 mod difference;
 mod error;
 mod fit;
@@ -33,6 +34,7 @@ pub use config::{
     CheckpointConfig, EmaConfig, HealthConfig, LrSchedule, MixConfig, NotFinite, PhaseConfig, Precision,
     PreviewConfig, Sharding, SpikeAction, SpikeConfig, StreamingConfig, TrainConfig,
 };
+pub use data::{Batches, Data, Phase, Stored};
 pub use error::Error;
 pub use gradients::Reduction;
 pub use job::{Activity, Job, Observer, Outcome, TextEncoder};

@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use tch::Kind;
 use tidemill_models::{NoiseSchedule, SchedulerConfig};
-use tidemill_store::stream::{Batch, Reading, Stream, StreamConfig, StreamState};
-use tidemill_store::{Cache, DatasetSpec, Dtype, Split};
+use tidemill_store::stream::Batch;
+use tidemill_store::{DatasetSpec, Dtype};
 use tidemill_torch::{guard, tensor_of};
 
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress, Writer};
 use crate::collective::CommunicationTime;
 use crate::config::{Precision, Sharding, TrainConfig};
+use crate::data::{Batches, Phase};
 use crate::difference::{Difference, differences};
-use crate::fit::{check_datasets, has_moments, identity, shared_spec};
+use crate::fit::{check_data, has_moments, identity};
 use crate::gradients::Reduction;
 use crate::health;
 use crate::job::{Activity, Job, Observer, Outcome};
@@ -101,8 +102,8 @@ struct Trainer {
 impl Trainer {
     fn new(mut job: Job, observer: &mut dyn Observer) -> Result<Self, Error> {
         let schedule = schedule_of(&job.train, &job.scheduler);
-        let spec = shared_spec(&job.datasets)?;
-        check_datasets(&job, &spec)?;
+        let spec = job.data.spec()?;
+        check_data(&job, &spec)?;
         let (kind, device) = (working_kind(job.train.precision), job.unet.params().device());
         let identity = identity(&job, &schedule);
         let settings = serde_json::to_value(&job.train).unwrap_or_default();
@@ -221,36 +222,39 @@ impl Trainer {
 
     /// Trains until step `end` or until asked to stop.
     fn run_phase(&mut self, phase: usize, end: u64, observer: &mut dyn Observer) -> Result<(), Error> {
-        let mut stream = self.open_stream(phase)?;
+        let mut batches = self.job.data.open(&self.phase(phase), self.progress.stream.as_ref())?;
         self.window = Window::new();
         self.reopen = false;
         while self.progress.step < end && !self.reopen && !self.stops(observer)? {
-            let batch = self.next_batch(&mut stream, observer)?;
-            self.tell_unreadable(&batch, &stream, observer);
+            let batch = self.next_batch(&mut *batches, observer)?;
+            self.tell_unreadable(&batch, &*batches, observer);
             observer.doing(self.progress.step, Activity::Step);
             self.train_step(phase, &batch, observer.stop())?;
-            (self.progress.phase, self.progress.stream) = self.stands(phase, end, &stream);
             if self.progress.step.is_multiple_of(self.job.train.log_every) {
                 self.flush(observer)?;
             }
-            self.at_intervals(observer)?;
+            self.at_intervals(&|trainer| trainer.stand(phase, end, &*batches), observer)?;
         }
-        self.flush(observer)
+        self.flush(observer)?;
+        if !self.reopen {
+            self.stand(phase, end, &*batches)?;
+        }
+        Ok(())
     }
 
     /// Waits for the next batch, and says so if that takes long.
-    fn next_batch(&mut self, stream: &mut Stream, observer: &mut dyn Observer) -> Result<Batch, Error> {
+    fn next_batch(&mut self, batches: &mut dyn Batches, observer: &mut dyn Observer) -> Result<Batch, Error> {
         observer.doing(self.progress.step, Activity::Data);
         let patience = Duration::from_secs(self.job.train.stream.stall_seconds);
         let mut waited = Duration::ZERO;
         loop {
-            if let Some(batch) = self.window.waiting(|| stream.next_batch_within(patience))? {
+            if let Some(batch) = self.window.waiting(|| batches.next_within(patience))? {
                 return Ok(batch);
             }
             waited += patience;
             let (step, seconds) = (self.progress.step + 1, waited.as_secs());
             observer.event(&format!(
-                "step {step} has waited for data for {seconds} s; look at the datasets' store"
+                "step {step} has waited for data for {seconds} s; look at where they come from"
             ));
         }
     }
@@ -267,21 +271,34 @@ impl Trainer {
         Ok(self.asked_to_stop)
     }
 
-    /// Where the data stands: in a phase that ends at step `end`, or at the beginning of the next one.
-    fn stands(&self, phase: usize, end: u64, stream: &Stream) -> (usize, Option<StreamState>) {
-        if self.progress.step == end && phase + 1 < self.job.train.phase.len() {
-            return (phase + 1, Some(stream.next_phase(self.job.train.stream_phase(phase + 1))));
-        }
-        (phase, Some(stream.state()))
+    /// Notes where the data stand: in a phase that ends at step `end`, or at the beginning of the next one. All ranks do
+    /// so together.
+    fn stand(&mut self, phase: usize, end: u64, batches: &dyn Batches) -> Result<(), Error> {
+        let next = self.progress.step == end && phase + 1 < self.job.train.phase.len();
+        let next = next.then(|| self.phase(phase + 1));
+        let stream = batches.state(next.as_ref())?;
+        self.progress.phase = next.map_or(phase, |next| next.index);
+        self.progress.stream = Some(stream);
+        Ok(())
     }
 
-    fn at_intervals(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
+    fn phase(&self, index: usize) -> Phase<'_> {
+        Phase { index, train: &self.job.train, seed: self.job.seed, world: &self.job.world }
+    }
+
+    /// Checkpoints and pictures, where they are due. `stand` notes where the data stand.
+    fn at_intervals(
+        &mut self,
+        stand: &dyn Fn(&mut Self) -> Result<(), Error>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), Error> {
         let step = self.progress.step;
         self.owed |= step.is_multiple_of(self.job.checkpoint.every);
         if self.owed {
             // A checkpoint must not hold weights that a loss not yet looked at has spoilt.
             self.flush(observer)?;
-            if !self.someone_writes {
+            if !self.someone_writes && !self.reopen {
+                stand(self)?;
                 self.checkpoint()?;
                 self.owed = false;
             }
@@ -320,26 +337,6 @@ impl Trainer {
         let recent = &self.progress.recent_losses;
         (!recent.is_empty()).then(|| recent.iter().sum::<f64>() / recent.len() as f64)
     }
-
-    fn open_stream(&self, phase: usize) -> Result<Stream, Error> {
-        let train = &self.job.train;
-        let config = StreamConfig {
-            seed: self.job.seed,
-            window: train.shuffle_window,
-            split: Split::Train,
-            phase: train.stream_phase(phase),
-        };
-        let cache = train.stream.cache.as_ref();
-        let cache = cache.map(|folder| Cache::open(folder, train.stream.cache_bytes)).transpose()?;
-        let reading = Reading {
-            seat: self.job.world.seat()?,
-            prefetch: train.stream.prefetch,
-            readers: train.stream.readers,
-            unreadable: train.stream.unreadable,
-            cache,
-        };
-        Ok(Stream::open(&self.job.datasets, config, reading, self.progress.stream.clone())?)
-    }
 }
 
 /// How the state of a job's network is spread over its ranks.
@@ -358,7 +355,7 @@ fn distribution(job: &Job) -> Distribution {
     }
 }
 
-/// How rows of these datasets become inputs; takes the job's text encoder.
+/// How rows of these data become inputs; takes the job's text encoder.
 fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> Result<Objective, Error> {
     let device = job.unet.params().device();
     let text = spec.text.given();
@@ -368,15 +365,13 @@ fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> R
         Dtype::I32 => (Kind::Int, Kind::Int64),
         _ => (Kind::Half, working),
     };
-    // The datasets have the same text encoder.
-    let empty = job.datasets.values().next().map_or(&[][..], |dataset| dataset.empty_caption());
     Ok(Objective {
         schedule: NoiseSchedule::new(schedule.clone(), device),
         scaling_factor: spec.scaling_factor,
         seed: job.seed,
         caption_dropout: job.train.caption_dropout,
         moments: has_moments(spec),
-        empty_text: guard(|| tensor_of(empty, stored, &shape, kind, device))?,
+        empty_text: guard(|| tensor_of(job.data.empty_caption(), stored, &shape, kind, device))?,
         text_encoder: job.text_encoder.take().map(|encoder| encoder.model),
         kind: working,
         device,

@@ -71,7 +71,7 @@ impl World {
     }
 
     /// Rows of this rank in a global batch.
-    pub(crate) fn share_of(&self, rows: usize) -> usize {
+    pub fn share_of(&self, rows: usize) -> usize {
         (self.rank + 1) * rows / self.size - self.rank * rows / self.size
     }
 
@@ -124,7 +124,10 @@ impl World {
     }
 
     /// What each rank says, by ranks; `device` is one that the group's backend takes tensors of.
-    pub(crate) fn texts(&self, text: &str, device: Device) -> Result<Vec<String>, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Peer`].
+    pub fn texts(&self, text: &str, device: Device) -> Result<Vec<String>, Error> {
         let Some(group) = &self.group else { return Ok(vec![text.into()]) };
         let gather = |values: Tensor| {
             group.all_gather(&values.to_device(device)).and_then(Pending::wait).map_err(Error::Peer)

@@ -214,6 +214,7 @@ fn train_exit_code(error: &tidemill_train::Error) -> u8 {
         Train::Config { .. } | Train::Dataset(_) | Train::World(_) => 2,
         Train::Checkpoint { .. } | Train::OtherRun { .. } => 2,
         Train::Store(error) => store_exit_code(error),
+        Train::Data(error) => error.downcast_ref::<Error>().map_or(1, Error::exit_code),
         _ => 1,
     }
 }

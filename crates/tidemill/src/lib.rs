@@ -7,6 +7,7 @@ pub mod encode;
 pub mod engine;
 pub mod error;
 pub mod generate;
+pub mod online;
 pub mod python;
 pub mod reporter;
 pub mod run_file;

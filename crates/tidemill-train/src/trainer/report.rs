@@ -1,12 +1,13 @@
 //! What a run says of its steps: metrics, rows that cannot be read, steps that are left out, what became of checkpoints.
 
-use tidemill_store::stream::{Batch, Stream};
+use tidemill_store::stream::Batch;
 
 use super::Trainer;
 use super::anomaly::Sequel;
 use super::step::{Numbers, PendingStep};
 use crate::Error;
 use crate::collective::CommunicationTime;
+use crate::data::Batches;
 use crate::job::Observer;
 use crate::metrics::StepMetrics;
 use crate::prometheus::Counts;
@@ -18,11 +19,11 @@ const REASONS: usize = 3;
 
 impl Trainer {
     /// Says why this rank's part of a batch goes without rows.
-    pub(super) fn tell_unreadable(&self, batch: &Batch, stream: &Stream, observer: &mut dyn Observer) {
+    pub(super) fn tell_unreadable(&self, batch: &Batch, batches: &dyn Batches, observer: &mut dyn Observer) {
         let expected = self.job.world.share_of(self.job.train.global_batch);
         let missing = expected.saturating_sub(batch.sample_ids.len());
         if missing > 0 {
-            let why: Vec<String> = stream.skipped().into_keys().take(REASONS).collect();
+            let why: Vec<String> = batches.skipped().into_keys().take(REASONS).collect();
             let (step, why) = (self.progress.step + 1, why.join("; "));
             observer.event(&format!("step {step} goes without {missing} rows that cannot be read: {why}"));
         }

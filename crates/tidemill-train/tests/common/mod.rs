@@ -17,7 +17,7 @@ use tidemill_models::{SchedulerConfig, Start, UNet2DConditionModel, UNetConfig};
 use tidemill_store::stream::only;
 use tidemill_store::{Bucket, Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
 use tidemill_train::{
-    CheckpointConfig, Draw, EmaConfig, Job, Observer, PhaseConfig, Precision, Purpose, StepMetrics,
+    CheckpointConfig, Draw, EmaConfig, Job, Observer, PhaseConfig, Precision, Purpose, StepMetrics, Stored,
     TrainConfig, World,
 };
 
@@ -136,7 +136,7 @@ pub fn job(data: &Path, output: &Path) -> Job {
         world: World::alone(),
         seed: 11,
         output: output.into(),
-        datasets: only(&Dataset::open(data.to_str().unwrap()).unwrap()),
+        data: Box::new(Stored(only(&Dataset::open(data.to_str().unwrap()).unwrap()))),
         unet,
         text_encoder: None,
         scheduler: SchedulerConfig::default(),

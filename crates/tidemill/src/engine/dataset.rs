@@ -209,7 +209,7 @@ pub(crate) fn short_digest(shaping: &Value) -> String {
     blake3::hash(shaping.to_string().as_bytes()).to_hex()[..32].to_string()
 }
 
-fn specification(run: &Run, encode: &Encode, mut digests: ModelDigests) -> Result<DatasetSpec> {
+pub(crate) fn specification(run: &Run, encode: &Encode, mut digests: ModelDigests) -> Result<DatasetSpec> {
     if run.file.encode.embeddings == Embeddings::None {
         digests.text_encoder = None;
     }
@@ -245,7 +245,10 @@ pub(crate) fn tensor(shape: &[i64]) -> TensorSpec {
 }
 
 /// The digests of the frozen models of a folder.
-pub(crate) fn model_digests(models: &ModelFolder) -> Result<ModelDigests> {
+///
+/// # Errors
+/// If one of them cannot be read.
+pub fn model_digests(models: &ModelFolder) -> Result<ModelDigests> {
     Ok(ModelDigests {
         vae: digest(&models.vae())?,
         text_encoder: Some(digest(&models.text_encoder())?),

@@ -59,7 +59,7 @@ pub(super) fn least_rows(batch_size: usize) -> usize {
 pub(super) fn spawn<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     shared: &'scope Shared<'_>,
-    stage: Box<dyn Stage>,
+    stage: Box<dyn Stage + 'env>,
     lines: Receiver<Line>,
     jobs: Sender<Job>,
     workers: usize,

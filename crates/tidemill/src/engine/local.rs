@@ -32,7 +32,7 @@ pub struct Local<'a> {
     /// The CPU stage, for all workers.
     pub prepare: &'a (dyn Stage + Sync),
     /// The second stage, once per encoder.
-    pub encode: Vec<Box<dyn Stage>>,
+    pub encode: Vec<Box<dyn Stage + 'a>>,
     /// Takes the rows.
     pub sink: &'a dyn Sink,
     /// Kept rows in one encode batch.
@@ -185,7 +185,7 @@ impl<'a> Local<'a> {
     fn share(
         &self,
         units: &[InputUnit],
-        encoders: &[Box<dyn Stage>],
+        encoders: &[Box<dyn Stage + 'a>],
         progress: &'a Progress,
     ) -> Result<Shared<'a>> {
         let lanes = encoders.len();

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tidemill_data::draw::seed_of_epoch;
+use tidemill_data::prepare::Crop;
 use tidemill_data::{CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
 use tidemill_models::{ClipTextConfig, ModelFolder, VaeConfig};
 use tidemill_store::dedup::DedupConfig;
@@ -17,9 +19,10 @@ use tidemill_train::{CheckpointConfig, TrainConfig};
 pub use self::document::{Document, Place};
 pub use self::error::RunFileError;
 use crate::encode::EncodeConfig;
-use crate::engine::EngineConfig;
+use crate::engine::{EngineConfig, Kind};
 use crate::error::{Error, Result};
 use crate::generate::SampleConfig;
+use crate::online::OnlineConfig;
 use crate::supervisor::SupervisorConfig;
 
 /// Everything a run file can say.
@@ -58,6 +61,8 @@ pub struct RunFile {
     pub sample: SampleConfig,
     /// `[engine]`: who does the work.
     pub engine: EngineConfig,
+    /// `[online]`: training on pairs as they come.
+    pub online: OnlineConfig,
 }
 
 impl Default for RunFile {
@@ -79,6 +84,7 @@ impl Default for RunFile {
             supervisor: SupervisorConfig::default(),
             sample: SampleConfig::default(),
             engine: EngineConfig::default(),
+            online: OnlineConfig::default(),
         }
     }
 }
@@ -252,6 +258,47 @@ impl Run {
             tidemill_train::Error::Config { key, message } => self.refuse(&key, message),
             error => error.into(),
         })
+    }
+
+    /// What training on pairs as they come needs.
+    ///
+    /// # Errors
+    /// A setting that only a dataset can have.
+    pub fn validate_online(&self) -> Result<()> {
+        let file = &self.file;
+        let without = "only with a dataset: preprocess first, or leave it out";
+        if file.online.window == 0 {
+            return Err(self.refuse("online.window", "must be at least 1"));
+        }
+        if file.dedup.is_set() {
+            return Err(self.refuse("dedup", format!("duplicates are found {without}")));
+        }
+        if !file.train.mix.is_empty() {
+            return Err(self.refuse("train.mix", format!("datasets are mixed {without}")));
+        }
+        if file.prepare.crop == Crop::Bucket {
+            return Err(self.refuse("prepare.crop", format!("batches are made of buckets {without}")));
+        }
+        if file.engine.kind != Kind::Local {
+            return Err(self.refuse("engine.kind", "only \"local\" feeds a trainer as it goes"));
+        }
+        Ok(())
+    }
+
+    /// The same run in another epoch: what is drawn at random differs, and in epoch 0 is what a dataset would have.
+    #[must_use]
+    pub fn in_epoch(&self, epoch: u64) -> Self {
+        let mut run = self.clone();
+        run.file.seed = seed_of_epoch(run.file.seed, epoch);
+        run
+    }
+
+    /// The same run with images of one resolution only.
+    #[must_use]
+    pub fn at_resolution(&self, resolution: u32) -> Self {
+        let mut run = self.clone();
+        run.file.prepare.resolutions = vec![resolution];
+        run
     }
 
     /// The resolution that training ends at and pictures are drawn at.

@@ -1,13 +1,13 @@
 //! `tidemill run`: preprocess, train, sample and export, one after the other; each goes on where an earlier run
-//! stopped. Ends with `summary.json` in the run's output.
+//! stopped. Ends with `summary.json` in the run's output. Without a dataset in between, the second takes in the first.
 
 use std::path::Path;
 use std::time::Instant;
 
-use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::online::Mode;
 use crate::reporter::Reporter;
 use crate::supervisor::Heartbeat;
 use crate::verbs::place::Place;
@@ -21,15 +21,8 @@ pub struct Args {
     #[command(flatten)]
     pub run: RunArgs,
     /// How the encoders feed the trainer.
-    #[arg(long, value_enum, default_value_t = Mode::Offline)]
+    #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
-}
-
-/// How the encoders feed the trainer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// Through a latent dataset that is complete before training starts.
-    Offline,
 }
 
 /// Does everything and writes the summary.
@@ -41,8 +34,12 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let run = args.run.open()?;
     run.validate_source()?;
     run.validate_train()?;
-    let preprocessed = preprocess::preprocess(&run, reporter)?;
-    let trained = train::train_run(&run, &Place::default(), &Heartbeat::default(), reporter, &mut |_| true)?;
+    let preprocessed = match args.mode {
+        Mode::Offline => preprocess::preprocess(&run, reporter)?,
+        Mode::Online | Mode::Colocated => Value::Null,
+    };
+    let trained =
+        train::train_run(&run, args.mode, &Place::default(), &Heartbeat::default(), reporter, &mut |_| true)?;
     if !trained.finished {
         let done = trained.report["steps"].as_u64().unwrap_or(0);
         return Err(Error::Interrupted { done, total: run.file.train.total_steps(), unit: "steps" });
@@ -62,7 +59,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "score": sampled["score"],
         "untrained_score": untrained["score"],
         "seconds": start.elapsed().as_secs_f64(),
-        "rows": preprocessed["rows"],
+        "rows": if args.mode == Mode::Offline { &preprocessed["rows"] } else { &trained.report["rows"] },
         "grid": sampled["grid"],
         "export": exported["path"],
     });

@@ -1,28 +1,29 @@
-//! `tidemill train`: trains the U-Net on the run's latent dataset, from the last checkpoint if there is one.
+//! `tidemill train`: trains the U-Net on the run's latent dataset, or on its pairs as they come, from the last checkpoint if there
+//! is one.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 use serde_json::{Value, json};
 use tch::{Device, Kind};
-use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder, Start, UNet2DConditionModel, UNetConfig};
-use tidemill_store::stream::{Datasets, only};
-use tidemill_store::{Dataset, Dtype, ModelDigests};
-use tidemill_train::{
-    Activity, Job, MixConfig, Observer, Outcome, Preview, StepMetrics, TextEncoder, World, train,
-};
+use tidemill_models::{AutoencoderKl, ModelFolder, Start, UNet2DConditionModel, UNetConfig};
+use tidemill_store::Counts;
+use tidemill_train::{Activity, Job, Observer, Outcome, Preview, StepMetrics, World, train};
 
-use crate::engine::dataset::model_digests;
+use self::data::{Given, given};
 use crate::engine::device::{cores, devices};
 use crate::engine::signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::generate::TextEmbedder;
+use crate::online::Mode;
 use crate::python::interpreter;
 use crate::reporter::{Progress, Reporter};
 use crate::run_file::Run;
 use crate::supervisor::{Doing, Ended, Heartbeat, Message, WorkerCommand, supervise};
 use crate::verbs::RunArgs;
 use crate::verbs::place::Place;
+
+mod data;
 
 /// Arguments of `tidemill train`.
 #[derive(Debug, Clone, clap::Args)]
@@ -34,6 +35,9 @@ pub struct Args {
     /// Which run.
     #[command(flatten)]
     pub run: RunArgs,
+    /// Where the rows come from.
+    #[arg(long, value_enum, default_value_t)]
+    pub mode: Mode,
     /// Train with so many processes on this machine, and start them again when one is lost: a number, or the fewest and
     /// the most, as in 6..8.
     #[arg(long, value_name = "N", value_parser = workers)]
@@ -75,7 +79,7 @@ pub fn run_heard(args: &Args, reporter: &Reporter, listener: &mut Listener<'_>) 
     let run = args.run.open()?;
     match &args.workers {
         Some(workers) => supervise_run(&run, args, workers, reporter),
-        None => worker(&run, &args.place, reporter, listener),
+        None => worker(&run, args.mode, &args.place, reporter, listener),
     }
 }
 
@@ -88,6 +92,7 @@ fn supervise_run(
 ) -> Result<Value> {
     run.validate_train()?;
     let mut arguments = vec!["train".into(), args.run.run_file.display().to_string()];
+    arguments.extend(["--mode".into(), args.mode.to_string()]);
     arguments.extend(args.run.overrides.iter().flat_map(|setting| ["--set".into(), setting.clone()]));
     let flags = [("--json", reporter.json), ("--quiet", reporter.quiet)];
     arguments.extend(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| (*flag).to_owned()));
@@ -96,9 +101,15 @@ fn supervise_run(
 }
 
 /// [`train_run`], with a line to the supervisor.
-fn worker(run: &Run, place: &Place, reporter: &Reporter, listener: &mut Listener<'_>) -> Result<Value> {
+fn worker(
+    run: &Run,
+    mode: Mode,
+    place: &Place,
+    reporter: &Reporter,
+    listener: &mut Listener<'_>,
+) -> Result<Value> {
     let heartbeat = place.heartbeat()?;
-    let trained = train_run(run, place, &heartbeat, reporter, listener);
+    let trained = train_run(run, mode, place, &heartbeat, reporter, listener);
     let (how, result) = match &trained {
         Ok(Trained { finished: true, report }) => (Ended::Done, report.clone()),
         Ok(Trained { report, .. }) => (Ended::Stopped, report.clone()),
@@ -131,6 +142,7 @@ pub struct Trained {
 /// As [`run`].
 pub fn train_run(
     run: &Run,
+    mode: Mode,
     place: &Place,
     heartbeat: &Heartbeat,
     reporter: &Reporter,
@@ -139,22 +151,20 @@ pub fn train_run(
     run.validate_train()?;
     let world = place.world()?;
     let reporter = &Reporter { quiet: reporter.quiet || !world.is_first(), ..*reporter };
-    let datasets = datasets(run)?;
-    let models = run.models()?;
-    let digests = check_models(run, &models, &datasets)?;
     let devices = devices(run)?;
     let device = devices[place.local_rank % devices.len()];
+    let models = run.models()?;
+    let Given { data, text_encoder, rows } = given(run, mode, place, &devices)?;
     // Ranks of one machine share its cores.
     let threads = cores(run.file.engine.encode.threads).div_ceil(place.local_world_size);
     tch::set_num_threads(threads as i32);
-    let text_encoder = text_encoder(run, &models, digests, &datasets, device)?;
     let job = Job {
         train: run.file.train.clone(),
         checkpoint: run.file.checkpoint.clone(),
         world: world.clone(),
         seed: run.file.seed,
         output: run.output().into(),
-        datasets,
+        data,
         unet: first_unet(run, &models, device)?,
         text_encoder,
         scheduler: models.scheduler()?,
@@ -172,62 +182,9 @@ pub fn train_run(
     let outcome = train(job, &mut watcher);
     watcher.progress.finish();
     let outcome = outcome?;
-    let report = if world.is_first() { report(run, &outcome, reporter) } else { Value::Null };
+    let rows = rows.map(|ledger| ledger.counts());
+    let report = if world.is_first() { report(run, &outcome, rows.as_ref(), reporter) } else { Value::Null };
     Ok(Trained { finished: outcome.finished, report })
-}
-
-/// The datasets in the mix, or the run's own.
-fn datasets(run: &Run) -> Result<Datasets> {
-    let mix = &run.file.train.mix;
-    if mix.is_empty() {
-        return Ok(only(&Dataset::open(&run.dataset())?));
-    }
-    let open = |entry: &MixConfig| {
-        let uri = entry.dataset.clone().unwrap_or_else(|| run.dataset());
-        Ok((entry.name.clone(), Dataset::open(&uri)?))
-    };
-    mix.iter().map(open).collect()
-}
-
-/// Refuses datasets whose tensors other models made than those that the pictures will be drawn with.
-/// Gives their digests.
-fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Result<ModelDigests> {
-    let ours = model_digests(models)?;
-    for dataset in datasets.values() {
-        let theirs = &dataset.spec().models;
-        let mut parts =
-            vec![("VAE", &theirs.vae, &ours.vae), ("tokenizer", &theirs.tokenizer, &ours.tokenizer)];
-        if let (Some(theirs), Some(ours)) = (&theirs.text_encoder, &ours.text_encoder) {
-            parts.insert(1, ("text encoder", theirs, ours));
-        }
-        let other = parts.iter().filter(|(_, theirs, ours)| theirs != ours);
-        let other = other.map(|(name, theirs, ours)| format!("{name} (digest {theirs}, here {ours})"));
-        let other: Vec<String> = other.collect();
-        if !other.is_empty() {
-            let message = format!(
-                "the dataset {} was made with another {}; name the models that made it, or preprocess again",
-                dataset.location().uri(),
-                other.join(" and another ")
-            );
-            return Err(run.refuse("models.path", message));
-        }
-    }
-    Ok(ours)
-}
-
-/// What encodes the captions of datasets that hold token ids only, in the number format in which `preprocess` would have.
-fn text_encoder(
-    run: &Run,
-    models: &ModelFolder,
-    digests: ModelDigests,
-    datasets: &Datasets,
-    device: Device,
-) -> Result<Option<TextEncoder>> {
-    if datasets.values().all(|dataset| dataset.spec().text.dtype != Dtype::I32) {
-        return Ok(None);
-    }
-    let model = ClipTextModel::load(&models.text_encoder(), device, run.file.encode.dtype.kind())?;
-    Ok(Some(TextEncoder { model, digest: digests.text_encoder.unwrap_or_default() }))
 }
 
 /// The U-Net that training starts with: the folder's weights, or random ones from the run's seed.
@@ -312,7 +269,8 @@ impl Observer for Watcher<'_> {
     }
 }
 
-fn report(run: &Run, outcome: &Outcome, reporter: &Reporter) -> Value {
+/// `rows`: what became of pairs on the way, if they came without a dataset.
+fn report(run: &Run, outcome: &Outcome, rows: Option<&Counts>, reporter: &Reporter) -> Value {
     let output = run.output();
     let ended =
         if outcome.finished { "trained" } else { "stopped by a signal; the same command goes on after" };
@@ -336,5 +294,9 @@ fn report(run: &Run, outcome: &Outcome, reporter: &Reporter) -> Value {
         "skipped_steps": outcome.skipped_steps,
         "rollbacks": outcome.rollbacks,
         "checkpoint_stall_seconds": outcome.checkpoint_seconds,
+        "rows": rows.map(|counts| json!({
+            "read": counts.read, "kept": counts.kept,
+            "rejected": counts.total_rejected(), "quarantined": counts.total_quarantined(),
+        })),
     })
 }

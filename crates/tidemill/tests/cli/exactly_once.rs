@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::common::{self, command, tidemill_json, world};
 
@@ -25,9 +25,7 @@ fn digest(folder: &Path, name: &str) -> String {
 
 /// Numbers that look random, from a seed that is printed.
 fn moments() -> impl Iterator<Item = f64> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let seed = std::env::var("TIDEMILL_SEED").map_or(now, |seed| seed.parse().unwrap());
-    println!("seed {seed} (TIDEMILL_SEED={seed} repeats this run)");
+    let seed = common::seed();
     (0u64..).map(move |i| {
         let hash = blake3::hash(format!("{seed} {i}").as_bytes());
         f64::from(u32::from_le_bytes(*hash.as_bytes().first_chunk().unwrap())) / f64::from(u32::MAX)

@@ -12,6 +12,7 @@ mod incremental;
 mod inspect;
 mod mds;
 mod memory;
+mod online;
 mod pairs;
 mod preprocess;
 mod run_file;

@@ -1,10 +1,8 @@
 //! A run in a bucket that is killed, and one whose requests fail now and then: both end as an undisturbed one does.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use tidemill_testing::Fault;
 
-use crate::common::{digest, wait_until};
+use crate::common::{self, digest, wait_until};
 use crate::s3::Remote;
 
 #[test]
@@ -33,9 +31,7 @@ fn a_killed_run_in_a_bucket_goes_on_where_it_stopped() {
 
 /// Faults among good answers, from a seed that is printed: one request in four fails somehow.
 fn faults(requests: u64) -> impl Iterator<Item = Fault> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let seed = std::env::var("TIDEMILL_SEED").map_or(now, |seed| seed.parse().unwrap());
-    println!("seed {seed} (TIDEMILL_SEED={seed} repeats these faults)");
+    let seed = common::seed();
     let faults = [
         Fault::Status(500),
         Fault::Status(503),

@@ -1,0 +1,157 @@
+//! Where a job's batches come from: [`Stored`] datasets, or whatever else makes rows of latents and embeddings while the
+//! trainer goes on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidemill_store::stream::{Batch, Datasets, Reading, Skipped, Stream, StreamConfig, StreamState};
+use tidemill_store::{Cache, DatasetSpec, Split};
+
+use crate::Error;
+use crate::config::TrainConfig;
+use crate::world::World;
+
+/// What a run is trained on.
+pub trait Data {
+    /// What the rows hold, and which models made it.
+    ///
+    /// # Errors
+    /// If there is nothing to train on.
+    fn spec(&self) -> Result<DatasetSpec, Error>;
+
+    /// The empty caption's embedding, in the form that the spec gives for text.
+    fn empty_caption(&self) -> &[u8];
+
+    /// What rows it gives and in which order, under a name: a checkpoint goes on only with the same.
+    fn identity(&self) -> (&'static str, Value);
+
+    /// Refuses phases that there are no rows for.
+    ///
+    /// # Errors
+    /// If there are none.
+    fn check(&self, train: &TrainConfig) -> Result<(), Error>;
+
+    /// This rank's part of the batches of a phase, from the beginning or from where a state says.
+    ///
+    /// # Errors
+    /// If the state is of something else, or nothing can be read.
+    fn open(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn Batches>, Error>;
+}
+
+/// A phase of a run, as a rank sees it.
+#[derive(Debug)]
+pub struct Phase<'a> {
+    /// Its index in `[[train.phase]]`.
+    pub index: usize,
+    /// `[train]`
+    pub train: &'a TrainConfig,
+    /// The run's seed.
+    pub seed: u64,
+    /// The ranks, each of which gets its part of every global batch.
+    pub world: &'a World,
+}
+
+impl Phase<'_> {
+    /// The resolution of its images, in pixels.
+    pub fn resolution(&self) -> u32 {
+        self.train.phase[self.index].resolution
+    }
+}
+
+/// An endless sequence of a rank's parts of global batches.
+pub trait Batches: fmt::Debug {
+    /// The next part; none if it is not there in time.
+    ///
+    /// # Errors
+    /// If rows cannot be read or made.
+    fn next_within(&mut self, patience: Duration) -> Result<Option<Batch>, Error>;
+
+    /// Where all ranks stand after the last batch, or at the beginning of another phase after it. All of them ask
+    /// together.
+    ///
+    /// # Errors
+    /// If another rank cannot be reached.
+    fn state(&self, next_phase: Option<&Phase<'_>>) -> Result<Value, Error>;
+
+    /// Rows that could not be read so far, by why.
+    fn skipped(&self) -> Skipped;
+}
+
+/// Latent datasets, by the names in the mix.
+#[derive(Debug)]
+pub struct Stored(pub Datasets);
+
+impl Data for Stored {
+    /// Datasets that can be mixed have the same models and forms. The buckets are those of all.
+    fn spec(&self) -> Result<DatasetSpec, Error> {
+        let none = || Error::Dataset("there is no dataset to train on".into());
+        let mut spec = self.0.values().next().ok_or_else(none)?.spec().clone();
+        spec.latents.extend(self.0.values().flat_map(|dataset| dataset.spec().latents.clone()));
+        Ok(spec)
+    }
+
+    fn empty_caption(&self) -> &[u8] {
+        // The datasets have the same text encoder.
+        self.0.values().next().map_or(&[], |dataset| dataset.empty_caption())
+    }
+
+    fn identity(&self) -> (&'static str, Value) {
+        let digests: BTreeMap<&str, String> =
+            self.0.iter().map(|(name, dataset)| (name.as_str(), dataset.digest())).collect();
+        ("datasets", json!(digests))
+    }
+
+    fn check(&self, train: &TrainConfig) -> Result<(), Error> {
+        for (index, phase) in train.phase.iter().enumerate() {
+            for name in train.stream_phase(index).mix.keys() {
+                let dataset = self.0.get(name);
+                let dataset =
+                    dataset.ok_or_else(|| Error::Dataset(format!("there is no dataset `{name}`")))?;
+                dataset.buckets_with_rows(Split::Train, phase.resolution)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn Batches>, Error> {
+        let train = phase.train;
+        let config = StreamConfig {
+            seed: phase.seed,
+            window: train.shuffle_window,
+            split: Split::Train,
+            phase: train.stream_phase(phase.index),
+        };
+        let cache = train.stream.cache.as_ref();
+        let cache = cache.map(|folder| Cache::open(folder, train.stream.cache_bytes)).transpose()?;
+        let reading = Reading {
+            seat: phase.world.seat()?,
+            prefetch: train.stream.prefetch,
+            readers: train.stream.readers,
+            unreadable: train.stream.unreadable,
+            cache,
+        };
+        let state = state.map(|state| serde_json::from_value::<StreamState>(state.clone())).transpose();
+        let state = state.map_err(|e| Error::Dataset(format!("the checkpoint's place in the data: {e}")))?;
+        Ok(Box::new(Stream::open(&self.0, config, reading, state)?))
+    }
+}
+
+impl Batches for Stream {
+    fn next_within(&mut self, patience: Duration) -> Result<Option<Batch>, Error> {
+        Ok(self.next_batch_within(patience)?)
+    }
+
+    /// Every rank knows it: it follows from the number of batches.
+    fn state(&self, next_phase: Option<&Phase<'_>>) -> Result<Value, Error> {
+        Ok(json!(match next_phase {
+            Some(phase) => self.next_phase(phase.train.stream_phase(phase.index)),
+            None => Stream::state(self),
+        }))
+    }
+
+    fn skipped(&self) -> Skipped {
+        Stream::skipped(self)
+    }
+}

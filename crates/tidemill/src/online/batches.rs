@@ -1,0 +1,226 @@
+//! Windows become a rank's parts of global batches.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::RecordBatch;
+use crossbeam_channel::RecvTimeoutError;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tch::Device;
+use tidemill_store::Bucket;
+use tidemill_store::stream::permutation::Permutation;
+use tidemill_store::stream::{Batch, Skipped};
+use tidemill_train::{Batches, Phase, World};
+
+use super::feed::{Feed, Window};
+use super::lanes::{Lane, Windows};
+use super::rows::{Selection, bytes, pick, sample_ids};
+use crate::Encode;
+use crate::error::{Error, Result};
+
+/// Where all ranks stand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// In pixels: at another resolution a window may have other rows.
+    pub resolution: u32,
+    /// What each rank has before it.
+    pub lanes: Vec<Lane>,
+}
+
+impl State {
+    /// Reads what [`Batches::state`] gave.
+    ///
+    /// # Errors
+    /// If it is of something else.
+    pub fn read(value: &Value) -> Result<Self> {
+        let state: Self = serde_json::from_value(value.clone())
+            .map_err(|e| Error::Unit(format!("the checkpoint's place in the data cannot be read: {e}")))?;
+        if state.lanes.is_empty() {
+            return Err(Error::Unit("the checkpoint's place in the data is that of no rank".into()));
+        }
+        Ok(state)
+    }
+}
+
+/// A rank's batches.
+pub struct OnlineBatches {
+    pub feed: Feed,
+    pub windows: Windows,
+    pub selection: Selection,
+    pub world: World,
+    pub device: Device,
+    /// Rows of this rank in a global batch.
+    pub share: usize,
+    /// Encodes each batch when it is wanted, of rows that are only prepared.
+    pub encode: Option<Encode>,
+    /// What is before this rank after the last batch, and after the rows that are taken for the next one.
+    pub lane: Lane,
+    pub ahead: Lane,
+    /// The window that rows are taken from.
+    pub at: Option<At>,
+    pub taken: VecDeque<(Arc<Window>, u64)>,
+    pub number: u64,
+    /// Windows without any row, one after the other.
+    pub empty: u64,
+    /// Rows that could not be encoded, by why.
+    pub failed: Skipped,
+}
+
+/// A place in a window.
+#[derive(Debug)]
+pub struct At {
+    window: Arc<Window>,
+    order: Permutation,
+    rows: u64,
+    next: u64,
+}
+
+impl OnlineBatches {
+    /// Takes rows until there are enough for a batch, or the time is over.
+    fn take(&mut self, until: Instant) -> Result<bool> {
+        let lanes = self.world.size();
+        while self.taken.len() < self.share {
+            match &mut self.at {
+                Some(at) if at.next < at.rows => {
+                    self.taken.push_back((at.window.clone(), at.order.at(at.next)));
+                    at.next += 1;
+                    self.ahead.give(at.next, lanes);
+                }
+                _ => {
+                    self.leave_if_done();
+                    let Some(window) = self.receive(until)? else { return Ok(false) };
+                    self.begin(window)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn leave_if_done(&mut self) {
+        if self.at.take_if(|at| at.next >= at.rows).is_some() {
+            self.ahead.leave(self.world.size());
+        }
+    }
+
+    fn receive(&self, until: Instant) -> Result<Option<Window>> {
+        let windows = self.feed.windows().ok_or(Error::Thread("online"))?;
+        match windows.recv_deadline(until) {
+            Ok(window) => window.map(Some),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Error::Thread("online")),
+        }
+    }
+
+    fn begin(&mut self, window: Window) -> Result<()> {
+        let rows = window.rows.iter().map(|batch| batch.num_rows() as u64).sum();
+        self.empty = if rows == 0 { self.empty + 1 } else { 0 };
+        if self.empty >= self.windows.per_epoch() {
+            return Err(Error::Unit(
+                "no row of the source can be trained on: see the filters, and quarantine.jsonl".into(),
+            ));
+        }
+        let given = self.ahead.windows(self.world.size()).next().map_or(0, |open| open.given);
+        let order = self.windows.rows(window.number, rows);
+        self.at = Some(At { window: Arc::new(window), order, rows, next: given });
+        Ok(())
+    }
+
+    /// The rows that are taken as a batch. Where rows cannot be encoded, it has fewer.
+    fn batch(&mut self) -> Result<Batch> {
+        let taken: Vec<(Arc<Window>, u64)> = self.taken.drain(..).collect();
+        let (mut rows, mut epochs) = gather(&taken)?;
+        if let Some(encode) = &self.encode {
+            let encoded = encode.run(&rows)?;
+            let ids = sample_ids(&rows)?.to_vec();
+            rows = self.selection.of(&encoded)?;
+            let left = sample_ids(&rows)?;
+            let mut left = left.iter().peekable();
+            let kept = ids.iter().zip(&epochs).filter(|(id, _)| left.next_if_eq(id).is_some());
+            epochs = kept.map(|(_, epoch)| *epoch).collect();
+            let failed = (ids.len() - rows.num_rows()) as u64;
+            if failed > 0 {
+                *self.failed.entry("they cannot be encoded".into()).or_default() += failed;
+            }
+        }
+        let resolution = self.selection.resolution;
+        let batch = Batch {
+            number: self.number,
+            bucket: Bucket::square(resolution),
+            places: (0..rows.num_rows() as u32).collect(),
+            sample_ids: sample_ids(&rows)?.to_vec(),
+            epochs,
+            latents: bytes(&rows, &format!("latents_{resolution}"))?.into(),
+            text: bytes(&rows, "text")?.into(),
+        };
+        self.number += 1;
+        self.leave_if_done();
+        self.lane = self.ahead.clone();
+        Ok(batch)
+    }
+}
+
+/// Rows of windows, in order, and the epoch of each.
+fn gather(taken: &[(Arc<Window>, u64)]) -> Result<(RecordBatch, Vec<u32>)> {
+    let mut batches: Vec<&RecordBatch> = Vec::new();
+    let mut picked = Vec::with_capacity(taken.len());
+    let mut starts: Vec<u64> = Vec::new();
+    let mut last: Option<(&Arc<Window>, usize)> = None;
+    for (window, row) in taken {
+        if last.is_none_or(|(known, _)| !Arc::ptr_eq(known, window)) {
+            last = Some((window, batches.len()));
+            batches.extend(&window.rows);
+            // Of each batch of the window, the rows before it.
+            starts = window
+                .rows
+                .iter()
+                .scan(0, |sum, batch| {
+                    let start = *sum;
+                    *sum += batch.num_rows() as u64;
+                    Some(start)
+                })
+                .collect();
+        }
+        let first = last.map_or(0, |(_, first)| first);
+        let batch = starts.partition_point(|start| start <= row) - 1;
+        picked.push((first + batch, (row - starts[batch]) as usize));
+    }
+    Ok((pick(&batches, &picked)?, taken.iter().map(|(window, _)| window.epoch).collect()))
+}
+
+impl Batches for OnlineBatches {
+    fn next_within(
+        &mut self,
+        patience: Duration,
+    ) -> std::result::Result<Option<Batch>, tidemill_train::Error> {
+        let mut next = || {
+            let there = self.take(Instant::now() + patience)?;
+            there.then(|| self.batch()).transpose()
+        };
+        next().map_err(|error| tidemill_train::Error::Data(Box::new(error)))
+    }
+
+    fn state(&self, next_phase: Option<&Phase<'_>>) -> std::result::Result<Value, tidemill_train::Error> {
+        let resolution = next_phase.map_or(self.selection.resolution, Phase::resolution);
+        let mut lane = self.lane.clone();
+        if resolution != self.selection.resolution {
+            lane.leave_begun();
+        }
+        let lanes = self.world.texts(&json!(lane).to_string(), self.device)?;
+        let lanes = lanes.iter().map(|lane| serde_json::from_str(lane).unwrap_or_default());
+        Ok(json!({ "resolution": resolution, "lanes": lanes.collect::<Vec<Value>>() }))
+    }
+
+    fn skipped(&self) -> Skipped {
+        self.failed.clone()
+    }
+}
+
+impl fmt::Debug for OnlineBatches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnlineBatches").field("lane", &self.lane).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,200 @@
+//! Training without a dataset in between: pairs are prepared and encoded while the trainer takes steps, anew in each epoch, so
+//! that crops, flips and the choice among captions differ. *Online*, encoders work beside the trainer, on GPUs of their
+//! own if there are more than training processes; *co-located*, the trainer itself encodes each batch before its step.
+//!
+//! ```text
+//!  units ─► lanes.rs ─► feed.rs: the local engine ─► windows ─► batches.rs ─► trainer
+//! ```
+
+mod batches;
+mod config;
+mod feed;
+mod lanes;
+mod rows;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use tch::Device;
+use tidemill_data::source::{self, Source};
+use tidemill_data::{ClipTokenizer, InputUnit};
+use tidemill_store::{DatasetSpec, ModelDigests};
+use tidemill_train::{Batches, Data, Phase, TrainConfig};
+
+use self::batches::{OnlineBatches, State};
+pub use self::config::OnlineConfig;
+pub use self::feed::Ledger;
+use self::feed::{Feed, Making};
+use self::lanes::Windows;
+use self::rows::Selection;
+use crate::Encode;
+use crate::engine::dataset::{short_digest, specification};
+use crate::engine::{Encoded, Encoder, Passing, Stage};
+use crate::error::Result;
+use crate::run_file::Run;
+
+/// How the encoders feed the trainer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Through a latent dataset that is complete before training starts.
+    #[default]
+    Offline,
+    /// They encode while it trains, anew in each epoch; nothing is stored.
+    Online,
+    /// They take turns with it on its device, batch by batch: what the other modes are compared with.
+    Colocated,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Offline => "offline",
+            Self::Online => "online",
+            Self::Colocated => "colocated",
+        })
+    }
+}
+
+/// The pairs of a run as data of its trainer.
+pub struct Online {
+    run: Run,
+    source: Arc<dyn Source>,
+    units: Arc<Vec<InputUnit>>,
+    windows: Windows,
+    spec: DatasetSpec,
+    empty_caption: Vec<u8>,
+    /// Where the trainer is, and where rows are encoded: nowhere else if it does that itself.
+    device: Device,
+    encoders: Vec<Device>,
+    ledger: Arc<Ledger>,
+}
+
+impl Online {
+    /// Opens the source and looks at every file. `encoders` are the devices that encode; without any, the trainer does,
+    /// on `device`.
+    ///
+    /// # Errors
+    /// If the source, the models or the run file are not fit for it.
+    pub fn open(run: &Run, models: ModelDigests, device: Device, encoders: Vec<Device>) -> Result<Self> {
+        run.validate_online()?;
+        run.validate_source()?;
+        run.check_models()?;
+        let source =
+            source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
+        let units = source.units().map_err(|e| run.locate(e))?;
+        let folder = run.models()?;
+        let encode = Encode::load(&folder, &run.file.encode, *encoders.first().unwrap_or(&device))?;
+        let spec = specification(run, &encode, models)?;
+        let empty_caption = encode.caption(&ClipTokenizer::open(&folder.tokenizer())?.encode(""))?;
+        Ok(Self {
+            run: run.clone(),
+            source: source.into(),
+            windows: Windows::new(run.file.seed, units.len(), run.file.online.window),
+            units: Arc::new(units),
+            spec,
+            empty_caption,
+            device,
+            encoders,
+            ledger: Arc::new(Ledger::open(&run.output())?),
+        })
+    }
+
+    /// What became of rows in this process.
+    pub fn ledger(&self) -> Arc<Ledger> {
+        self.ledger.clone()
+    }
+
+    fn encode(&self, device: Device) -> Result<Encode> {
+        Encode::load(&self.run.models()?, &self.run.file.encode, device)
+    }
+
+    /// The second stage of the engine, once for each encoder.
+    fn stages(&self, run: &Run) -> Result<Vec<Box<dyn Stage>>> {
+        if self.encoders.is_empty() {
+            return Ok(vec![Box::new(Passing)]);
+        }
+        let each = run.file.engine.encode.workers.most();
+        let devices = self.encoders.iter().flat_map(|device| std::iter::repeat_n(*device, each));
+        let encoded = Arc::new(Encoded::default());
+        let stage = |device| -> Result<Box<dyn Stage>> {
+            Ok(Box::new(Encoder::new(run, self.encode(device)?, &encoded)?))
+        };
+        devices.map(stage).collect()
+    }
+
+    fn batches(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<OnlineBatches> {
+        let (resolution, world) = (phase.resolution(), phase.world);
+        let lanes = match state {
+            Some(state) => lanes::deal(&State::read(state)?.lanes, world.size()),
+            None => lanes::start(world.size()),
+        };
+        let lane = lanes[world.rank()].clone();
+        let run = self.run.at_resolution(resolution);
+        let selection = Selection { resolution, held_out: run.file.validation.share };
+        let making = Making {
+            stages: self.stages(&run)?,
+            source: self.source.clone(),
+            units: self.units.clone(),
+            windows: self.windows,
+            selection: selection.clone(),
+            ledger: self.ledger.clone(),
+            run,
+        };
+        Ok(OnlineBatches {
+            feed: Feed::start(making, lane.windows(world.size()))?,
+            windows: self.windows,
+            selection,
+            world: world.clone(),
+            device: self.device,
+            share: world.share_of(phase.train.global_batch),
+            encode: self.encoders.is_empty().then(|| self.encode(self.device)).transpose()?,
+            ahead: lane.clone(),
+            lane,
+            at: None,
+            taken: VecDeque::new(),
+            number: 0,
+            empty: 0,
+            failed: Default::default(),
+        })
+    }
+}
+
+impl Data for Online {
+    fn spec(&self) -> std::result::Result<DatasetSpec, tidemill_train::Error> {
+        Ok(self.spec.clone())
+    }
+
+    fn empty_caption(&self) -> &[u8] {
+        &self.empty_caption
+    }
+
+    fn identity(&self) -> (&'static str, Value) {
+        let (file, units) = (&self.run.file, &self.units);
+        let units: Vec<_> = units.iter().map(|unit| (&unit.file.identity, unit.span.range())).collect();
+        let (source, window) = (short_digest(&json!(units)), file.online.window);
+        let rows = short_digest(&json!([file.filter, file.caption, file.source.columns, file.validation]));
+        let images = short_digest(&json!(file.prepare));
+        let models = (&self.spec.models, file.encode.dtype);
+        (
+            "online",
+            json!({ "source": source, "window": window, "rows": rows, "images": images, "models": models }),
+        )
+    }
+
+    /// Which rows there are shows only when they are prepared.
+    fn check(&self, _train: &TrainConfig) -> std::result::Result<(), tidemill_train::Error> {
+        Ok(())
+    }
+
+    fn open(
+        &self,
+        phase: &Phase<'_>,
+        state: Option<&Value>,
+    ) -> std::result::Result<Box<dyn Batches>, tidemill_train::Error> {
+        let batches = self.batches(phase, state);
+        Ok(Box::new(batches.map_err(|error| tidemill_train::Error::Data(Box::new(error)))?))
+    }
+}

@@ -1,0 +1,127 @@
+//! What a training process is given to train on: latent datasets, or the run's pairs as they come.
+
+use std::sync::Arc;
+
+use tch::Device;
+use tidemill_models::{ClipTextModel, ModelFolder};
+use tidemill_store::stream::{Datasets, only};
+use tidemill_store::{Dataset, Dtype, ModelDigests};
+use tidemill_train::{Data, MixConfig, Stored, TextEncoder};
+
+use crate::engine::dataset::model_digests;
+use crate::error::Result;
+use crate::online::{Ledger, Mode, Online};
+use crate::run_file::Run;
+use crate::verbs::place::Place;
+
+/// The data, and what goes with them.
+pub struct Given {
+    pub data: Box<dyn Data>,
+    /// For data that hold token ids.
+    pub text_encoder: Option<TextEncoder>,
+    /// What becomes of pairs that come without a dataset.
+    pub rows: Option<Arc<Ledger>>,
+}
+
+/// What this process trains on; `devices` are those of the machine.
+pub fn given(run: &Run, mode: Mode, place: &Place, devices: &[Device]) -> Result<Given> {
+    let (models, device) = (run.models()?, devices[place.local_rank % devices.len()]);
+    let (data, digests, rows): (Box<dyn Data>, _, _) = match mode {
+        Mode::Offline => {
+            let datasets = datasets(run)?;
+            let digests = check_models(run, &models, &datasets)?;
+            (Box::new(Stored(datasets)), digests, None)
+        }
+        Mode::Online | Mode::Colocated => {
+            let digests = model_digests(&models)?;
+            let encoders = match mode {
+                Mode::Online => encoders(devices, place.local_rank, place.local_world_size),
+                _ => Vec::new(),
+            };
+            let online = Online::open(run, digests.clone(), device, encoders)?;
+            let rows = Some(online.ledger());
+            (Box::new(online), digests, rows)
+        }
+    };
+    let text_encoder = text_encoder(run, &models, digests, &*data, device)?;
+    Ok(Given { data, text_encoder, rows })
+}
+
+/// The devices that encode for a rank: its part of those that nobody trains on, or else its own.
+fn encoders(devices: &[Device], local_rank: usize, trainers: usize) -> Vec<Device> {
+    let spare: Vec<Device> = devices.iter().skip(trainers + local_rank).step_by(trainers).copied().collect();
+    if spare.is_empty() { vec![devices[local_rank % devices.len()]] } else { spare }
+}
+
+/// The datasets in the mix, or the run's own.
+fn datasets(run: &Run) -> Result<Datasets> {
+    let mix = &run.file.train.mix;
+    if mix.is_empty() {
+        return Ok(only(&Dataset::open(&run.dataset())?));
+    }
+    let open = |entry: &MixConfig| {
+        let uri = entry.dataset.clone().unwrap_or_else(|| run.dataset());
+        Ok((entry.name.clone(), Dataset::open(&uri)?))
+    };
+    mix.iter().map(open).collect()
+}
+
+/// Refuses datasets whose tensors other models made than those that the pictures will be drawn with.
+/// Gives their digests.
+fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Result<ModelDigests> {
+    let ours = model_digests(models)?;
+    for dataset in datasets.values() {
+        let theirs = &dataset.spec().models;
+        let mut parts =
+            vec![("VAE", &theirs.vae, &ours.vae), ("tokenizer", &theirs.tokenizer, &ours.tokenizer)];
+        if let (Some(theirs), Some(ours)) = (&theirs.text_encoder, &ours.text_encoder) {
+            parts.insert(1, ("text encoder", theirs, ours));
+        }
+        let other = parts.iter().filter(|(_, theirs, ours)| theirs != ours);
+        let other = other.map(|(name, theirs, ours)| format!("{name} (digest {theirs}, here {ours})"));
+        let other: Vec<String> = other.collect();
+        if !other.is_empty() {
+            let message = format!(
+                "the dataset {} was made with another {}; name the models that made it, or preprocess again",
+                dataset.location().uri(),
+                other.join(" and another ")
+            );
+            return Err(run.refuse("models.path", message));
+        }
+    }
+    Ok(ours)
+}
+
+/// What encodes captions where the data hold token ids only, in the number format in which `preprocess` would have.
+fn text_encoder(
+    run: &Run,
+    models: &ModelFolder,
+    digests: ModelDigests,
+    data: &dyn Data,
+    device: Device,
+) -> Result<Option<TextEncoder>> {
+    if data.spec()?.text.dtype != Dtype::I32 {
+        return Ok(None);
+    }
+    let model = ClipTextModel::load(&models.text_encoder(), device, run.file.encode.dtype.kind())?;
+    Ok(Some(TextEncoder { model, digest: digests.text_encoder.unwrap_or_default() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encoders_have_devices_of_their_own_where_there_are_any() {
+        let gpus: Vec<Device> = (0..8).map(Device::Cuda).collect();
+        let of = |n: usize, rank, trainers| -> Vec<usize> {
+            let number = |device: &Device| if let Device::Cuda(n) = device { *n } else { usize::MAX };
+            encoders(&gpus[..n], rank, trainers).iter().map(number).collect()
+        };
+        assert_eq!((of(8, 0, 1), of(8, 1, 4)), ((1..8).collect(), vec![5]));
+        assert_eq!((of(8, 0, 3), of(8, 1, 3), of(8, 2, 3)), (vec![3, 6], vec![4, 7], vec![5]));
+        assert_eq!((of(1, 0, 1), of(4, 3, 4), of(1, 1, 2)), (vec![0], vec![3], vec![0]));
+        // One rank has none left over.
+        assert_eq!((of(3, 0, 2), of(3, 1, 2)), (vec![2], vec![1]));
+    }
+}

@@ -1,0 +1,172 @@
+//! Training on pairs as they come: each row once an epoch, encoded as a dataset would have it, and on after a stop with the
+//! rows that would have followed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use tch::Device;
+use tidemill::Run;
+use tidemill::engine::dataset::model_digests;
+use tidemill::online::Online;
+use tidemill_store::stream::Batch;
+use tidemill_store::{Dataset, Split};
+use tidemill_train::{Batches, Data, Phase, World};
+
+use crate::common::{seed, tidemill_json, world};
+
+const ROWS: usize = 150;
+const BATCH: usize = 14;
+
+/// Crops and captions that are drawn anew in each epoch; every unit is of 32 rows, or what is left of a file.
+const SETTINGS: [&str; 7] = [
+    "prepare.crop=random",
+    "validation.share=0.1",
+    "engine.encode.threads=1",
+    "train.global_batch=14",
+    "train.micro_batch=7",
+    "online.window=2",
+    "train.phase=[{ resolution = 64, steps = 20 }]",
+];
+
+fn settings(more: &[&str]) -> Vec<String> {
+    SETTINGS.iter().chain(more).map(|setting| (*setting).to_owned()).collect()
+}
+
+fn online(run: &Run, encoders: Vec<Device>) -> Online {
+    Online::open(run, model_digests(&run.models().unwrap()).unwrap(), Device::Cpu, encoders).unwrap()
+}
+
+/// Batches from the beginning, or from where a state says.
+fn batches(data: &Online, run: &Run, state: Option<&Value>) -> Box<dyn Batches> {
+    let world = World::alone();
+    let phase = Phase { index: 0, train: &run.file.train, seed: run.file.seed, world: &world };
+    data.open(&phase, state).unwrap()
+}
+
+fn next(batches: &mut dyn Batches) -> Batch {
+    batches.next_within(Duration::from_secs(60)).unwrap().expect("a batch within a minute")
+}
+
+/// Latents and text of each sample of a dataset's training rows.
+fn stored(folder: &Path) -> BTreeMap<u64, (Vec<u8>, Vec<u8>)> {
+    use tidemill_store::stream::{Phase, Reading, Stream, StreamConfig, only};
+    let dataset = Dataset::open(folder.to_str().unwrap()).unwrap();
+    let config = StreamConfig { seed: 1, window: 4, split: Split::Train, phase: Phase::only(64, 1) };
+    let mut stream = Stream::open(&only(&dataset), config, Reading::default(), None).unwrap();
+    let rows = (0..stream.rows()).map(|_| stream.next_batch().unwrap());
+    rows.map(|row| (row.sample_ids[0], (row.latents.to_vec(), row.text.to_vec()))).collect()
+}
+
+fn rows(batches: &[Batch]) -> Vec<(u64, u32, Vec<u8>, Vec<u8>)> {
+    let of = |batch: &Batch| {
+        let n = batch.sample_ids.len();
+        let (latents, text) = (batch.latents.len() / n, batch.text.len() / n);
+        let row = |i: usize| {
+            let [latents, text] = [(&batch.latents, latents), (&batch.text, text)]
+                .map(|(all, n)| all[i * n..(i + 1) * n].to_vec());
+            (batch.sample_ids[i], batch.epochs[i], latents, text)
+        };
+        (0..n).map(row).collect::<Vec<_>>()
+    };
+    batches.iter().flat_map(of).collect()
+}
+
+#[test]
+fn each_epoch_has_each_row_once_and_the_first_what_a_dataset_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = world(folder.path(), ROWS);
+    let overrides = settings(&[]);
+    let flags: Vec<&str> = overrides.iter().flat_map(|setting| ["--set", setting]).collect();
+    let (code, offline) = tidemill_json(&[&["preprocess", &file][..], &flags].concat());
+    assert_eq!(code, 0, "{offline}");
+    let stored = stored(&folder.path().join("out/dataset"));
+    let run = Run::open(Path::new(&file), &overrides).unwrap();
+    let data = online(&run, vec![Device::Cpu]);
+    let mut stream = batches(&data, &run, None);
+    let taken: Vec<Batch> = (0..(2 * stored.len()).div_ceil(BATCH)).map(|_| next(&mut *stream)).collect();
+    let mut rows = rows(&taken);
+    let second = rows.split_off(stored.len());
+    let order: Vec<u64> = rows.iter().map(|row| row.0).collect();
+    assert_ne!(order, stored.keys().copied().collect::<Vec<_>>());
+    assert_eq!(order.iter().copied().collect::<BTreeSet<_>>(), stored.keys().copied().collect());
+    for (id, epoch, latents, text) in &rows {
+        assert_eq!((*epoch, latents, text), (0, &stored[id].0, &stored[id].1));
+    }
+    let second = &second[..stored.len()];
+    assert_eq!(second.iter().map(|row| row.0).collect::<BTreeSet<_>>(), stored.keys().copied().collect());
+    assert!(second.iter().all(|row| row.1 == 1));
+    assert_ne!(second.iter().map(|row| row.0).collect::<Vec<_>>(), order, "another order");
+    let same = second.iter().filter(|row| row.2 == stored[&row.0].0).count();
+    assert!(same < stored.len() / 2, "{same} of {} crops are where they were", stored.len());
+}
+
+#[test]
+fn a_stream_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = world(folder.path(), ROWS);
+    let run = Run::open(Path::new(&file), &settings(&["engine.encode.workers=2"])).unwrap();
+    let stop = 1 + seed() as usize % 18;
+    for encoders in [vec![Device::Cpu], vec![]] {
+        let data = online(&run, encoders);
+        let mut whole = batches(&data, &run, None);
+        let all: Vec<Batch> = (0..20).map(|_| next(&mut *whole)).collect();
+        let mut first = batches(&data, &run, None);
+        let before: Vec<Batch> = (0..stop).map(|_| next(&mut *first)).collect();
+        let state = first.state(None).unwrap();
+        // What is made and not taken dies with it.
+        drop(first);
+        let mut rest = batches(&data, &run, Some(&state));
+        let after: Vec<Batch> = (stop..20).map(|_| next(&mut *rest)).collect();
+        assert_eq!(
+            rows(&all),
+            rows(&[before, after].into_iter().flatten().collect::<Vec<_>>()),
+            "after {stop}"
+        );
+        assert_eq!(whole.state(None).unwrap(), rest.state(None).unwrap());
+    }
+}
+
+#[test]
+fn verbs_train_without_a_dataset() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = world(folder.path(), ROWS);
+    let run = |verb: &str, mode: &str, more: &[&str]| {
+        let overrides = settings(more);
+        let flags = overrides.iter().flat_map(|setting| ["--set", setting.as_str()]);
+        tidemill_json(&[verb, &file, "--mode", mode].into_iter().chain(flags).collect::<Vec<_>>())
+    };
+    let (code, result) = run("run", "online", &["train.log_every=1", "sample.scenes=0"]);
+    assert_eq!((code, &result["train"]["steps"]), (0, &20.into()), "{result}");
+    let out = folder.path().join("out");
+    assert!(!out.join("dataset").exists() && out.join("export/unet").exists());
+    // More than one epoch: rows are prepared again.
+    let counts = &result["summary"]["rows"];
+    let number = |name: &str| counts[name].as_u64().unwrap();
+    assert!(number("read") > ROWS as u64, "{counts}");
+    assert_eq!(number("read"), number("kept") + number("rejected") + number("quarantined"));
+    let quarantine = std::fs::read_to_string(out.join("quarantine.jsonl")).unwrap();
+    assert_eq!(quarantine.lines().count() as u64, number("quarantined"));
+    let line: Value = serde_json::from_str(quarantine.lines().next().unwrap()).unwrap();
+    assert!(line["key"].is_string() && line["reason"].is_string(), "{line}");
+
+    // In turn with the encoders, on from there.
+    let longer = "train.phase=[{ resolution = 64, steps = 20 }, { resolution = 32, steps = 4 }]";
+    let (code, result) = run("train", "colocated", &[longer]);
+    assert_eq!((code, &result["resumed_at"], &result["steps"]), (0, &20.into(), &24.into()), "{result}");
+
+    for (setting, message) in [
+        ("dedup.exact=true", "duplicates are found only with a dataset"),
+        ("prepare.crop=bucket", "made of buckets only with a dataset"),
+        ("online.window=0", "must be at least 1"),
+        ("filter.min_side=5000", "no row of the source can be trained on"),
+        ("prepare.flip=true", "was made with another"),
+    ] {
+        let output = format!("output={:?}", folder.path().join("other").display().to_string());
+        let more = if setting.contains("flip") { vec![setting] } else { vec![setting, &output] };
+        let (code, result) = run("train", "online", &more);
+        let error = result["error"]["message"].as_str().unwrap_or_default();
+        assert!(code == 2 && error.contains(message), "{setting}: {code} {result}");
+    }
+}
