@@ -10,7 +10,7 @@ TEST_LIMIT := 30m
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-stream bench-ray wheel lock clean
+.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-stream bench-ray bench-modes wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-data   measure the data side against other libraries; redraws docs/benchmarks.md"
 	@echo "make bench-stream measure the training stream against other loaders; redraws its part of that page"
 	@echo "make bench-ray    measure the Ray engine against plain Ray Data and the local engine; redraws its part"
+	@echo "make bench-modes  train offline, online and co-located; redraws its part"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
 	@echo "make setup        what the others need: .venv, the CLI, the Python module"
 	@echo "make wheel        the Python module as a wheel"
@@ -62,6 +63,10 @@ bench-stream: setup .venv-bench/.ready
 # As bench-data.
 bench-ray: setup .venv-bench/.ready
 	$(BENCH_PYTHON) -m benches.ray_engine $(ARGS)
+
+# As bench-data.
+bench-modes: setup
+	$(PYTHON) -m benches.modes $(ARGS)
 
 test: setup
 	timeout $(TEST_LIMIT) cargo test --release --locked --workspace

@@ -93,7 +93,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def bar_chart(title: str, cases: Sequence[Case]) -> str:
+def bar_chart(title: str, cases: Sequence[Case], ours: str = OURS) -> str:
     """An SVG with a group of horizontal bars for each case; within a group lengths are to scale."""
     parts, y = [], 20
     parts.append(text(12, y, title, size=15, bold=True))
@@ -102,11 +102,11 @@ def bar_chart(title: str, cases: Sequence[Case]) -> str:
         y += 24
         parts.append(text(12, y, f"{case.name}, {case.unit}", bold=True))
         y += 8
-        bars = {OURS: median(case.ours), **case.medians}
+        bars = {ours: median(case.ours), **case.medians}
         longest = max(bars.values())
         for name, value in bars.items():
             length = (WIDTH - LABELS - FIGURES) * value / longest
-            colour = OUR_COLOUR if name == OURS else PEER_COLOUR
+            colour = OUR_COLOUR if name == ours else PEER_COLOUR
             parts.append(text(LABELS - 8, y + BAR - 5, name, anchor="end"))
             parts.append(
                 f'<rect x="{LABELS}" y="{y}" width="{length:.1f}" height="{BAR}" rx="2" fill="{colour}"/>'

@@ -62,9 +62,7 @@ def main() -> None:
     ray.data.DataContext.get_current().enable_progress_bars = False
     # A block per file: so little data would else be one block, and use one core.
     blocks = len(list(folder.glob("*.parquet")))
-    pairs = ray.data.read_parquet(
-        str(folder), columns=["key", "caption", "jpg"], override_num_blocks=blocks
-    )
+    pairs = ray.data.read_parquet(str(folder), columns=["key", "caption", "jpg"], override_num_blocks=blocks)
     prepared = pairs.map(prepare, num_cpus=0.5)
     encoded = prepared.map_batches(Encode, batch_size=BATCH, concurrency=cores(), num_cpus=0.5)
     encoded.write_parquet(str(output))

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch  # noqa: F401  # loads the libtorch that the native module links against
 
@@ -23,6 +23,7 @@ from tidemill.stream import Stream, StreamDataset
 __all__ = [
     "Encode",
     "InputError",
+    "Mode",
     "Prepare",
     "ResolvedRun",
     "RunFile",
@@ -39,6 +40,9 @@ __all__ = [
     "sample",
     "train",
 ]
+
+Mode: TypeAlias = Literal["offline", "online", "colocated"]
+"""How the encoders feed the trainer."""
 
 # Where a verb starts workers, they run in the same Python.
 os.environ.setdefault("TIDEMILL_PYTHON", sys.executable)
@@ -65,12 +69,16 @@ def dedup(run: RunFile, **overrides: Any) -> dict[str, Any]:
 
 
 def train(
-    run: RunFile, listener: Callable[[dict[str, Any]], Any] | None = None, **overrides: Any
+    run: RunFile,
+    listener: Callable[[dict[str, Any]], Any] | None = None,
+    mode: Mode = "offline",
+    **overrides: Any,
 ) -> dict[str, Any]:
-    """Trains the U-Net on the run's latent dataset, from its last checkpoint or from the start.
+    """Trains the U-Net from its last checkpoint or from the start, on the run's latent dataset or its pairs.
 
-    Of several processes (torchrun's, or Ray Train's workers) each calls it. `listener` is called with each
-    line of metrics, on every rank; if it raises, training ends after a checkpoint.
+    In the modes "online" and "colocated" there is no dataset: pairs are encoded as they are wanted. Of
+    several processes (torchrun's, or Ray Train's workers) each calls it. `listener` is called with each line
+    of metrics, on every rank; if it raises, training ends after a checkpoint.
     """
 
     def hear(line: str) -> None:
@@ -78,7 +86,7 @@ def train(
             listener(json.loads(line))
 
     with process_group() as place:
-        return json.loads(_native.train([*_arguments(run, overrides), *place], hear))
+        return json.loads(_native.train([*_arguments(run, overrides), "--mode", mode, *place], hear))
 
 
 def sample(run: RunFile, **overrides: Any) -> dict[str, Any]:
@@ -91,9 +99,9 @@ def export(run: RunFile, **overrides: Any) -> dict[str, Any]:
     return _call("export", run, overrides)
 
 
-def run(run: RunFile, **overrides: Any) -> dict[str, Any]:
-    """Does all of it: preprocess, train, sample, export."""
-    return _call("run", run, overrides)
+def run(run: RunFile, mode: Mode = "offline", **overrides: Any) -> dict[str, Any]:
+    """Does all of it: preprocess, train, sample, export; in other modes without the first."""
+    return _call("run", run, overrides, "--mode", mode)
 
 
 def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -123,8 +131,8 @@ class Encode:
         return self._stage(batch)
 
 
-def _call(verb: str, run: RunFile, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    return json.loads(_native.call([verb, *_arguments(run, overrides)]))
+def _call(verb: str, run: RunFile, overrides: Mapping[str, Any], *flags: str) -> dict[str, Any]:
+    return json.loads(_native.call([verb, *_arguments(run, overrides), *flags]))
 
 
 def _arguments(run: RunFile, overrides: Mapping[str, Any]) -> list[str]:

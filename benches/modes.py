@@ -1,0 +1,137 @@
+"""`make bench-modes`: the quickstart's U-Net trained offline, online and co-located, in the same run.
+
+Draws scenes and trains some steps in each mode on all cores of this machine, alternately, each in a fresh
+process; writes target/bench/modes.json and redraws its part of docs/benchmarks.md.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from statistics import fmean, median
+
+from benches import report, runner
+from benches.runner import ROOT, TIDEMILL
+
+FOLDER = runner.RESULTS / "modes"
+PAGE = ROOT / "docs" / "benchmarks.md"
+CHART = ROOT / "docs" / "benchmarks-modes.svg"
+MODES = ("offline", "online", "colocated")
+LOG_EVERY = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run after its beginning."""
+
+    images_per_second: float
+    # Share of the time in which the trainer waited for its batch; co-located, in which it made it.
+    data_wait: float
+    # Seconds until the first step was done, models and first rows included.
+    first_step_s: float
+
+
+def settings(output: Path, steps: int) -> list[str]:
+    values = {
+        "source.uri": f"{FOLDER}/pairs/*.parquet",
+        "source.columns": '{ image = "jpg", caption = "caption", key = "key" }',
+        "source.rows_per_unit": 256,
+        "prepare.resolutions": [64],
+        "prepare.crop": "random",
+        "models.path": str(ROOT / "assets"),
+        "engine.device": "cpu",
+        "train.global_batch": 64,
+        "train.micro_batch": 32,
+        "train.log_every": LOG_EVERY,
+        "train.phase": f"[{{ resolution = 64, steps = {steps} }}]",
+        "output": str(output),
+    }
+    texts = ((key, value if "{" in str(value) else json.dumps(value)) for key, value in values.items())
+    return [part for key, value in texts for part in ("--set", f"{key}={value}")]
+
+
+def tidemill(verb: str, output: Path, steps: int, *more: str) -> dict:
+    command = [str(TIDEMILL), verb, "/dev/null", *settings(output, steps), *more, "--json", "--quiet"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def train(mode: str, steps: int) -> Run:
+    output = FOLDER / mode
+    for old in ("checkpoints", "metrics.jsonl", "quarantine.jsonl"):
+        path = output / old
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    result = tidemill("train", output, steps, "--mode", mode)
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    # At the beginning there is nothing made ahead yet.
+    steady = [line for line in lines if line["step"] > steps // 4]
+    rates = [line["images_per_second"] for line in steady]
+    first = lines[LOG_EVERY - 1]["samples"] / lines[LOG_EVERY - 1]["images_per_second"]
+    assert result["finished"]
+    return Run(
+        len(rates) / sum(1 / rate for rate in rates), fmean(line["data_wait"] for line in steady), first
+    )
+
+
+def preprocess() -> float:
+    """Rows/s of the encoders when nobody trains beside them."""
+    done = tidemill("preprocess", FOLDER / "offline", 1)
+    return done["this_run"]["rows_per_second"]
+
+
+def measure(rows: int, steps: int, rounds: int, check_load: bool) -> tuple[float, dict[str, list[Run]]]:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    draw = [TIDEMILL, "synth", FOLDER / "pairs", "--rows", rows, "--files", 8, "-q"]
+    subprocess.run([*map(str, draw)], check=True)
+    alone = preprocess()
+    runs: dict[str, list[Run]] = {mode: [] for mode in MODES}
+    for number in range(rounds):
+        for mode in MODES:
+            if check_load:
+                runner.wait_until_quiet()
+            runs[mode].append(train(mode, steps))
+            print(f"  round {number + 1}: {mode} {runs[mode][-1]}", flush=True)
+    return alone, runs
+
+
+def page(alone: float, runs: Mapping[str, Sequence[Run]], head: str) -> str:
+    rows = []
+    for mode, some in runs.items():
+        rate, wait = median(run.images_per_second for run in some), median(run.data_wait for run in some)
+        first = median(run.first_step_s for run in some)
+        rows.append([mode, report.number(rate), f"{wait:.0%}", f"{first:.1f}"])
+    columns = ["", "img/s", "waiting for the batch", f"seconds for the first {LOG_EVERY} steps"]
+    note = f"Encoders by themselves (`preprocess`, once): {report.number(alone)} rows/s."
+    return "\n\n".join([head, report.table(columns, rows), f"![Medians]({CHART.name})", note])
+
+
+def bench(args: argparse.Namespace) -> None:
+    alone, runs = measure(args.rows, args.steps, args.rounds, not args.force)
+    versions, machine = runner.versions("torch"), runner.machine()
+    rates = {mode: [run.images_per_second for run in some] for mode, some in runs.items()}
+    case = report.Case("the quickstart's U-Net, 64 pixels", "img/s", rates.pop("online"), rates)
+    about = {"versions": versions, "machine": machine, "encoders_alone": alone}
+    report.write_json(runner.RESULTS / "modes.json", [case.to_json() | about])
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    head = (
+        f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}. "
+        f"Medians of {args.rounds} rounds of {args.steps} steps of 64 images, without the first quarter."
+    )
+    CHART.write_text(report.bar_chart("Images per second", [case], ours="online"), encoding="utf-8")
+    report.redraw(PAGE, "bench-modes", page(alone, runs, head))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--rounds", type=int, default=3, help="times that each mode runs; medians count")
+    runner.main("bench-modes", bench, parser)
+
+
+if __name__ == "__main__":
+    main()
