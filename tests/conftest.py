@@ -5,6 +5,7 @@ import os
 import random
 from pathlib import Path
 
+import online
 import pairs
 import pyarrow as pa
 import pytest
@@ -82,3 +83,21 @@ def encoded_pairs(pairs_run, tmp_path_factory):
     """What the local engine makes of them: the output, and the result that it tells."""
     output = tmp_path_factory.mktemp("local")
     return output, tidemill.preprocess(pairs_run, output=str(output))
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory):
+    """Pairs of eight units."""
+    folder = tmp_path_factory.mktemp("scenes")
+    tidemill.main(["synth", str(folder), "--rows", "120", "--files", "8", "-q"])
+    return f"{folder}/*.parquet"
+
+
+@pytest.fixture(scope="session")
+def trained_online(scenes, tmp_path_factory):
+    """What two workers make of them without a dataset."""
+    output = tmp_path_factory.mktemp("online")
+    result = online.Training(output, scenes, 2).end()
+    assert result["steps"] == online.STEPS
+    assert not (output / "dataset").exists()
+    return output

@@ -10,7 +10,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
+
+# Huge pages for large tensors on the CPU: see crates/tidemill/src/allocator.rs.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import torch  # noqa: F401  # loads the libtorch that the native module links against
 
@@ -22,6 +25,7 @@ from tidemill.stream import Stream, StreamDataset
 
 __all__ = [
     "Encode",
+    "Encoders",
     "InputError",
     "Mode",
     "Prepare",
@@ -43,6 +47,17 @@ __all__ = [
 
 Mode: TypeAlias = Literal["offline", "online", "colocated"]
 """How the encoders feed the trainer."""
+
+
+class Encoders(Protocol):
+    """Encodes units of work elsewhere."""
+
+    def want(self, unit: str, epoch: int, resolution: int) -> int:
+        """Asks for the rows of a unit (JSON) in an epoch; gives a number to `take` them by."""
+
+    def take(self, number: int) -> Any:
+        """Those rows as `Encode` gives them, once; None if they are not there within about a second."""
+
 
 # Where a verb starts workers, they run in the same Python.
 os.environ.setdefault("TIDEMILL_PYTHON", sys.executable)
@@ -72,21 +87,24 @@ def train(
     run: RunFile,
     listener: Callable[[dict[str, Any]], Any] | None = None,
     mode: Mode = "offline",
+    encoders: Encoders | None = None,
     **overrides: Any,
 ) -> dict[str, Any]:
     """Trains the U-Net from its last checkpoint or from the start, on the run's latent dataset or its pairs.
 
     In the modes "online" and "colocated" there is no dataset: pairs are encoded as they are wanted. Of
     several processes (torchrun's, or Ray Train's workers) each calls it. `listener` is called with each line
-    of metrics, on every rank; if it raises, training ends after a checkpoint.
+    of metrics, on every rank; if it raises, training ends after a checkpoint. Online, `encoders` may do the
+    encoding elsewhere, as those of `tidemill.ray` do.
     """
 
     def hear(line: str) -> None:
         if listener is not None:
             listener(json.loads(line))
 
+    arguments = [*_arguments(run, overrides), "--mode", mode]
     with process_group() as place:
-        return json.loads(_native.train([*_arguments(run, overrides), "--mode", mode, *place], hear))
+        return json.loads(_native.train([*arguments, *place], hear, encoders))
 
 
 def sample(run: RunFile, **overrides: Any) -> dict[str, Any]:

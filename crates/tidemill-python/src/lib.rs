@@ -4,6 +4,7 @@
 mod batch;
 mod dlpack;
 mod error;
+mod online;
 mod probe;
 mod stages;
 mod stream;
@@ -14,8 +15,14 @@ use pyo3::prelude::*;
 /// The module `tidemill._native`.
 #[pymodule]
 mod _native {
-    use super::{Py, PyAny, PyResult, Python, pyfunction};
+    use std::sync::Arc;
+
     use tidemill::cli;
+    use tidemill::online::Elsewhere;
+    use tidemill_train::StepMetrics;
+
+    use super::online::Asked;
+    use super::{Py, PyAny, PyResult, Python, pyfunction};
 
     #[pymodule_export]
     use super::batch::buffer_addresses;
@@ -23,6 +30,8 @@ mod _native {
     use super::dlpack::Tensor;
     #[pymodule_export]
     use super::error::{InputError, TidemillError};
+    #[pymodule_export]
+    use super::online::Preparer;
     #[pymodule_export]
     use super::probe::probe_optimizer;
     #[pymodule_export]
@@ -46,17 +55,24 @@ mod _native {
     }
 
     /// Trains, as the verb `train` does with these arguments. `listener` is called with each line of metrics as JSON, on
-    /// every rank; if it raises, training ends after a checkpoint.
+    /// every rank; if it raises, training ends after a checkpoint. `encoders` has rows encoded elsewhere.
     #[pyfunction]
-    fn train(py: Python<'_>, arguments: Vec<String>, listener: Py<PyAny>) -> PyResult<String> {
+    fn train(
+        py: Python<'_>,
+        arguments: Vec<String>,
+        listener: Py<PyAny>,
+        encoders: Option<Py<PyAny>>,
+    ) -> PyResult<String> {
+        let elsewhere = encoders.map(|encoders| Arc::new(Asked(encoders)) as Arc<dyn Elsewhere>);
         let mut raised = None;
         let result = py.detach(|| {
-            cli::call_train(arguments, &mut |metrics| {
+            let mut hear = |metrics: &StepMetrics| {
                 let line = serde_json::to_string(metrics).unwrap_or_default();
                 let heard = Python::attach(|py| listener.call1(py, (line,)).map(drop));
                 raised = heard.err().or_else(|| raised.take());
                 raised.is_none()
-            })
+            };
+            cli::call_train(arguments, &mut hear, elsewhere)
         });
         match raised {
             Some(error) => Err(error),

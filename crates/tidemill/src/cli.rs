@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use miette::{GraphicalReportHandler, GraphicalTheme};
@@ -10,6 +11,7 @@ use serde_json::Value;
 
 use crate::allocator;
 use crate::error::{Error, Result};
+use crate::online::Elsewhere;
 use crate::reporter::Reporter;
 use crate::verbs;
 
@@ -105,7 +107,7 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    allocator::keep_few_arenas();
+    allocator::set_up();
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
     let json = args.iter().any(|arg| arg == "--json");
     let cli = match Cli::try_parse_from(&args) {
@@ -146,18 +148,22 @@ where
     cli.verb.run(&Reporter { json: true, quiet: cli.output.quiet })
 }
 
-/// As [`call`] with the arguments of `train`, and somebody who listens.
+/// As [`call`] with the arguments of `train`, and somebody who listens, and perhaps encodes.
 ///
 /// # Errors
 /// As [`call`].
-pub fn call_train<I, T>(arguments: I, listener: &mut verbs::train::Listener<'_>) -> Result<Value>
+pub fn call_train<I, T>(
+    arguments: I,
+    listener: &mut verbs::train::Listener<'_>,
+    elsewhere: Option<Arc<dyn Elsewhere>>,
+) -> Result<Value>
 where
     I: IntoIterator<Item = T>,
     T: Into<OsString>,
 {
     match parse(["train".into()].into_iter().chain(arguments.into_iter().map(Into::into)))? {
         Cli { verb: Verb::Train(args), output } => {
-            verbs::train::run_heard(&args, &Reporter { json: true, quiet: output.quiet }, listener)
+            verbs::train::run_heard(&args, &Reporter { json: true, quiet: output.quiet }, listener, elsewhere)
         }
         _ => Err(Error::Arguments("these are not the arguments of `train`".into())),
     }

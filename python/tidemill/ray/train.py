@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
+import ray
 import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode, FailureConfig, Result, RunConfig, ScalingConfig
+from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchTrainer
 
 import tidemill
+from tidemill import Mode
+from tidemill.ray.feeder import Encoders, Feeder
 from tidemill.run_file import ResolvedRun, RunFile, resolve
 
 
@@ -18,13 +22,15 @@ class Trainer:
 
     Workers that die are replaced, and training goes on from the run's own last checkpoint, with however many
     workers there are. Without `run_config` the run's output is Ray's folder for it, too, so that checkpoints
-    stay where they are. All nodes must reach it.
+    stay where they are. All nodes must reach it. In the mode "online" rows are encoded by actors of
+    `engine.encode` while the workers train, in the mode "colocated" by the workers; both need no dataset.
     """
 
     def __init__(
         self,
         run: RunFile,
         *,
+        mode: Mode = "offline",
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
         **overrides: Any,
@@ -33,7 +39,7 @@ class Trainer:
         output = PurePosixPath(resolved["output"])
         self._trainer = TorchTrainer(
             _train,
-            train_loop_config={"run": resolved},
+            train_loop_config={"run": resolved, "mode": mode},
             scaling_config=scaling_config or ScalingConfig(),
             run_config=run_config
             or RunConfig(
@@ -55,14 +61,20 @@ class Trainer:
         return result
 
 
-def _train(config: dict[str, ResolvedRun]) -> dict[str, Any]:
-    run = config["run"]
+def _train(config: dict[str, Any]) -> dict[str, Any]:
+    run, mode = config["run"], config["mode"]
     reports = _Reports(run)
+    # The first rank has it, and all ask it.
+    feeder = Feeder.remote(run) if mode == "online" and _is_first() else None
     try:
-        result = tidemill.train(run, listener=reports.hear)
+        encoders = Encoders(broadcast_from_rank_zero(feeder)) if mode == "online" else None
+        result = tidemill.train(run, listener=reports.hear, mode=mode, encoders=encoders)
     except tidemill.InputError as error:
         # After an exception Ray would start workers again and again, and each would refuse it.
         return {"refused": str(error)}
+    finally:
+        if feeder is not None:
+            ray.kill(feeder)
     if result is not None and not result["finished"]:
         # The system takes this node back. Ray must not take the run for done, and starts workers again.
         raise tidemill.TidemillError(f"told to stop after step {result['steps']}, which a checkpoint holds")
@@ -93,11 +105,15 @@ class _Reports:
     def tell(self, step: int) -> None:
         """Tells of the checkpoint of `step`, if it is news, which it is on the first rank only."""
         checkpoint, metrics = None, self._metrics
-        if ray.train.get_context().get_world_rank() == 0 and step > self._told:
+        if _is_first() and step > self._told:
             self._told = step
             uri = f"{self._checkpoints}/step-{step:08}"
             checkpoint, metrics = _where_it_is(uri), {**metrics, "checkpoint_uri": uri}
         ray.train.report(metrics, checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
+
+
+def _is_first() -> bool:
+    return ray.train.get_context().get_world_rank() == 0
 
 
 def _where_it_is(uri: str) -> Checkpoint | None:

@@ -1,27 +1,14 @@
-//! The local engine as a source of windows: one epoch after the other it prepares and encodes the units of a lane. It goes
-//! on until nobody takes what it makes.
+//! A thread that makes windows ahead of the trainer, with the engine of this process (`here.rs`) or encoders
+//! elsewhere (`elsewhere.rs`), until nobody takes them.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::Write;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use serde_json::json;
-use tidemill_data::InputUnit;
-use tidemill_data::source::Source;
-use tidemill_data::status::QUARANTINED;
-use tidemill_store::Counts;
 
-use super::lanes::{Open, Windows};
-use super::rows::Selection;
 use crate::engine::signal::StopSignal;
-use crate::engine::{Attempt, Local, Sink, Stage};
 use crate::error::{Error, Result};
-use crate::reporter::Reporter;
-use crate::run_file::Run;
 
 /// Windows that wait for the trainer, beside the one that it takes rows from and the one in the making.
 const AHEAD: usize = 1;
@@ -34,66 +21,8 @@ pub struct Window {
     pub rows: Vec<RecordBatch>,
 }
 
-/// What became of rows, from the beginning of this process.
-#[derive(Debug)]
-pub struct Ledger {
-    counts: Mutex<Counts>,
-    /// A line for each unreadable row.
-    quarantine: Mutex<File>,
-    path: String,
-}
-
-impl Ledger {
-    /// Adds lines to a file in the run's output.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn open(output: &str) -> Result<Self> {
-        let path = format!("{output}/quarantine.jsonl");
-        let open = || {
-            std::fs::create_dir_all(output)?;
-            File::options().create(true).append(true).open(&path)
-        };
-        let file = open().map_err(|source| Error::Write { path: path.clone(), source })?;
-        Ok(Self { counts: Mutex::default(), quarantine: Mutex::new(file), path })
-    }
-
-    /// What became of all rows so far.
-    pub fn counts(&self) -> Counts {
-        lock(&self.counts).clone()
-    }
-
-    fn add(&self, batch: &RecordBatch, unit: &InputUnit, epoch: u64) -> Result<()> {
-        lock(&self.counts).add(&Counts::of(batch)?);
-        let text = |name| batch.column_by_name(name).and_then(|column| column.as_string_opt::<i32>());
-        let (Some(key), Some(status), Some(reason)) = (text("key"), text("status"), text("reason")) else {
-            return Ok(());
-        };
-        for row in (0..batch.num_rows()).filter(|row| status.value(*row) == QUARANTINED) {
-            let reason = reason.is_valid(row).then(|| reason.value(row));
-            let line =
-                json!({ "epoch": epoch, "key": key.value(row), "file": unit.file.uri, "reason": reason });
-            // One write for the whole line: several ranks may add to the file.
-            let written = lock(&self.quarantine).write_all(format!("{line}\n").as_bytes());
-            written.map_err(|source| Error::Write { path: self.path.clone(), source })?;
-        }
-        Ok(())
-    }
-}
-
-/// What is needed to make windows.
-pub struct Making {
-    /// The run, at one resolution.
-    pub run: Run,
-    pub source: Arc<dyn Source>,
-    pub units: Arc<Vec<InputUnit>>,
-    pub windows: Windows,
-    /// The second stage, once per encoder.
-    pub stages: Vec<Box<dyn Stage>>,
-    /// Which rows are wanted, and which of their columns.
-    pub selection: Selection,
-    pub ledger: Arc<Ledger>,
-}
+/// Where windows go.
+pub type Windows = Sender<Result<Window>>;
 
 /// A thread that makes windows, until this is dropped.
 #[derive(Debug)]
@@ -104,17 +33,17 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Starts making these windows.
+    /// Starts making windows: `make` does so until it is told to stop, or one of them cannot be handed over.
     ///
     /// # Errors
     /// If the system gives no thread.
-    pub fn start(making: Making, windows: impl Iterator<Item = Open> + Send + 'static) -> Result<Self> {
+    pub fn start(make: impl FnOnce(&Windows, &StopSignal) -> Result<()> + Send + 'static) -> Result<Self> {
         let (to, from) = bounded(AHEAD);
         let stop = Arc::new(StopSignal::default());
         let stopped = stop.clone();
         let body = move || {
-            let (error, to) = (make(making, windows, &to, &stopped), to);
-            if let (Err(error), false) = (error, stopped.raised()) {
+            let made = make(&to, &stopped);
+            if let (Err(error), false) = (made, stopped.raised()) {
                 let _ = to.send(Err(error));
             }
         };
@@ -137,152 +66,4 @@ impl Drop for Feed {
             let _ = thread.join();
         }
     }
-}
-
-/// Makes windows, epoch by epoch: what is drawn at random differs between epochs.
-fn make(
-    mut making: Making,
-    windows: impl Iterator<Item = Open>,
-    to: &Sender<Result<Window>>,
-    stop: &StopSignal,
-) -> Result<()> {
-    let quiet = Reporter { json: false, quiet: true };
-    let mut windows = windows.map(|open| open.window).peekable();
-    while let Some(epoch) = windows.peek().map(|window| making.windows.epoch(*window)) {
-        let same = |window: &u64| making.windows.epoch(*window) == epoch;
-        let numbers: Vec<u64> = std::iter::from_fn(|| windows.next_if(same)).collect();
-        let sink = WindowSink::new(&making, numbers, epoch, to);
-        let units = sink.units(&making);
-        let prepare = making.run.in_epoch(epoch).prepare()?;
-        let config = &making.run.file.engine;
-        let engine = Local {
-            source: &*making.source,
-            prepare: &prepare,
-            encode: making
-                .stages
-                .iter_mut()
-                .map(|stage| Box::new(&mut **stage) as Box<dyn Stage + '_>)
-                .collect(),
-            sink: &sink,
-            batch_size: making.run.file.encode.batch_size,
-            readers: config.readers(1),
-            workers: config.prepare.workers.range(),
-            memory: config.memory(),
-            max_bad_fraction: config.max_bad_fraction,
-            before: Counts::default(),
-            stop,
-        };
-        engine.run(&units, &quiet.progress("online", "rows", None))?;
-    }
-    Ok(())
-}
-
-/// Puts the rows of an epoch's units together to windows, and hands these over in their order.
-struct WindowSink {
-    /// Of each unit, by file and start: its window's place in the epoch, and its own place there.
-    places: HashMap<(String, u64), (usize, usize)>,
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    epoch: u64,
-    /// The windows, in their order.
-    numbers: Vec<u64>,
-    selection: Selection,
-    ledger: Arc<Ledger>,
-    assembly: Mutex<Assembly>,
-    to: Sender<Result<Window>>,
-}
-
-/// Windows that are not complete, by their places in the epoch, with the rows of their units.
-struct Assembly {
-    next: usize,
-    parts: BTreeMap<usize, Vec<Option<Vec<RecordBatch>>>>,
-}
-
-impl WindowSink {
-    fn new(making: &Making, numbers: Vec<u64>, epoch: u64, to: &Sender<Result<Window>>) -> Self {
-        let mut places = HashMap::new();
-        let mut parts = BTreeMap::new();
-        for (place, number) in numbers.iter().enumerate() {
-            let units: Vec<usize> = making.windows.units(*number).collect();
-            for (slot, unit) in units.iter().enumerate() {
-                places.insert(name(&making.units[*unit]), (place, slot));
-            }
-            parts.insert(place, (0..units.len()).map(|_| None).collect());
-        }
-        let shared = Shared {
-            epoch,
-            numbers,
-            selection: making.selection.clone(),
-            ledger: making.ledger.clone(),
-            assembly: Mutex::new(Assembly { next: 0, parts }),
-            to: to.clone(),
-        };
-        Self { places, shared: Arc::new(shared) }
-    }
-
-    fn units(&self, making: &Making) -> Vec<InputUnit> {
-        let units = self.shared.numbers.iter().flat_map(|number| making.windows.units(*number));
-        units.map(|unit| making.units[unit].clone()).collect()
-    }
-}
-
-impl Sink for WindowSink {
-    fn begin(&self, unit: &InputUnit) -> Result<Box<dyn Attempt>> {
-        let (window, slot) = *self.places.get(&name(unit)).ok_or(Error::Thread("online"))?;
-        Ok(Box::new(Part { shared: self.shared.clone(), unit: unit.clone(), window, slot, rows: Vec::new() }))
-    }
-}
-
-/// A unit's rows in the making.
-struct Part {
-    shared: Arc<Shared>,
-    unit: InputUnit,
-    window: usize,
-    slot: usize,
-    rows: Vec<RecordBatch>,
-}
-
-impl Attempt for Part {
-    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.shared.ledger.add(batch, &self.unit, self.shared.epoch)?;
-        let rows = self.shared.selection.of(batch)?;
-        if rows.num_rows() > 0 {
-            self.rows.push(rows);
-        }
-        Ok(())
-    }
-
-    /// Waits while the trainer has enough: it needs nobody who waits here.
-    fn commit(self: Box<Self>) -> Result<()> {
-        let mut assembly = lock(&self.shared.assembly);
-        if let Some(parts) = assembly.parts.get_mut(&self.window) {
-            parts[self.slot] = Some(self.rows);
-        }
-        while let Some(rows) = assembly.next_complete() {
-            let (number, epoch) = (self.shared.numbers[assembly.next], self.shared.epoch as u32);
-            assembly.next += 1;
-            let handed = self.shared.to.send(Ok(Window { number, epoch, rows }));
-            handed.map_err(|_| Error::Thread("trainer"))?;
-        }
-        Ok(())
-    }
-}
-
-impl Assembly {
-    /// The rows of the next window, if all its units are there.
-    fn next_complete(&mut self) -> Option<Vec<RecordBatch>> {
-        let complete = self.parts.get(&self.next)?.iter().all(Option::is_some);
-        let parts = complete.then(|| self.parts.remove(&self.next)).flatten()?;
-        Some(parts.into_iter().flatten().flatten().collect())
-    }
-}
-
-fn name(unit: &InputUnit) -> (String, u64) {
-    (unit.file.uri.clone(), unit.span.range().start)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,13 +3,16 @@
 //! own if there are more than training processes; *co-located*, the trainer itself encodes each batch before its step.
 //!
 //! ```text
-//!  units ─► lanes.rs ─► feed.rs: the local engine ─► windows ─► batches.rs ─► trainer
+//!  units ─► lanes.rs ─► feed.rs: here.rs or elsewhere.rs ─► windows ─► batches.rs ─► trainer
 //! ```
 
 mod batches;
 mod config;
+mod elsewhere;
 mod feed;
+mod here;
 mod lanes;
+mod ledger;
 mod rows;
 
 use std::collections::VecDeque;
@@ -26,9 +29,12 @@ use tidemill_train::{Batches, Data, Phase, TrainConfig};
 
 use self::batches::{OnlineBatches, State};
 pub use self::config::OnlineConfig;
-pub use self::feed::Ledger;
-use self::feed::{Feed, Making};
-use self::lanes::Windows;
+use self::elsewhere::Asking;
+pub use self::elsewhere::{Elsewhere, Preparer};
+use self::feed::Feed;
+use self::here::Making;
+use self::lanes::{Lane, Windows};
+pub use self::ledger::Ledger;
 use self::rows::Selection;
 use crate::Encode;
 use crate::engine::dataset::{short_digest, specification};
@@ -58,6 +64,17 @@ impl fmt::Display for Mode {
     }
 }
 
+/// Who encodes.
+#[derive(Debug, Clone)]
+pub enum Encoders {
+    /// The trainer itself, batch by batch.
+    Trainer,
+    /// Threads of this process, on these devices.
+    Devices(Vec<Device>),
+    /// Others.
+    Elsewhere(Arc<dyn Elsewhere>),
+}
+
 /// The pairs of a run as data of its trainer.
 pub struct Online {
     run: Run,
@@ -66,27 +83,26 @@ pub struct Online {
     windows: Windows,
     spec: DatasetSpec,
     empty_caption: Vec<u8>,
-    /// Where the trainer is, and where rows are encoded: nowhere else if it does that itself.
+    /// Where the trainer is.
     device: Device,
-    encoders: Vec<Device>,
+    encoders: Encoders,
     ledger: Arc<Ledger>,
 }
 
 impl Online {
-    /// Opens the source and looks at every file. `encoders` are the devices that encode; without any, the trainer does,
-    /// on `device`.
+    /// Opens the source and looks at every file. The trainer is on `device`.
     ///
     /// # Errors
     /// If the source, the models or the run file are not fit for it.
-    pub fn open(run: &Run, models: ModelDigests, device: Device, encoders: Vec<Device>) -> Result<Self> {
-        run.validate_online()?;
+    pub fn open(run: &Run, models: ModelDigests, device: Device, encoders: Encoders) -> Result<Self> {
+        run.validate_online(matches!(encoders, Encoders::Elsewhere(_)))?;
         run.validate_source()?;
         run.check_models()?;
         let source =
             source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
         let units = source.units().map_err(|e| run.locate(e))?;
         let folder = run.models()?;
-        let encode = Encode::load(&folder, &run.file.encode, *encoders.first().unwrap_or(&device))?;
+        let encode = Encode::load(&folder, &run.file.encode, device)?;
         let spec = specification(run, &encode, models)?;
         let empty_caption = encode.caption(&ClipTokenizer::open(&folder.tokenizer())?.encode(""))?;
         Ok(Self {
@@ -111,13 +127,38 @@ impl Online {
         Encode::load(&self.run.models()?, &self.run.file.encode, device)
     }
 
+    /// Starts making the windows of a lane.
+    fn feed(&self, lane: &Lane, lanes: usize, selection: &Selection) -> Result<Feed> {
+        let windows = lane.windows(lanes);
+        if let Encoders::Elsewhere(elsewhere) = &self.encoders {
+            let asking = Asking {
+                elsewhere: elsewhere.clone(),
+                units: self.units.clone(),
+                windows: self.windows,
+                ahead: self.run.file.online.ahead,
+                selection: selection.clone(),
+                ledger: self.ledger.clone(),
+            };
+            return Feed::start(move |to, stop| elsewhere::make(&asking, windows, to, stop));
+        }
+        let run = self.run.at_resolution(selection.resolution);
+        let making = Making {
+            stages: self.stages(&run)?,
+            source: self.source.clone(),
+            units: self.units.clone(),
+            windows: self.windows,
+            selection: selection.clone(),
+            ledger: self.ledger.clone(),
+            run,
+        };
+        Feed::start(move |to, stop| here::make(making, windows, to, stop))
+    }
+
     /// The second stage of the engine, once for each encoder.
     fn stages(&self, run: &Run) -> Result<Vec<Box<dyn Stage>>> {
-        if self.encoders.is_empty() {
-            return Ok(vec![Box::new(Passing)]);
-        }
+        let Encoders::Devices(devices) = &self.encoders else { return Ok(vec![Box::new(Passing)]) };
         let each = run.file.engine.encode.workers.most();
-        let devices = self.encoders.iter().flat_map(|device| std::iter::repeat_n(*device, each));
+        let devices = devices.iter().flat_map(|device| std::iter::repeat_n(*device, each));
         let encoded = Arc::new(Encoded::default());
         let stage = |device| -> Result<Box<dyn Stage>> {
             Ok(Box::new(Encoder::new(run, self.encode(device)?, &encoded)?))
@@ -132,25 +173,16 @@ impl Online {
             None => lanes::start(world.size()),
         };
         let lane = lanes[world.rank()].clone();
-        let run = self.run.at_resolution(resolution);
-        let selection = Selection { resolution, held_out: run.file.validation.share };
-        let making = Making {
-            stages: self.stages(&run)?,
-            source: self.source.clone(),
-            units: self.units.clone(),
-            windows: self.windows,
-            selection: selection.clone(),
-            ledger: self.ledger.clone(),
-            run,
-        };
+        let selection = Selection { resolution, held_out: self.run.file.validation.share };
+        let alone = matches!(self.encoders, Encoders::Trainer);
         Ok(OnlineBatches {
-            feed: Feed::start(making, lane.windows(world.size()))?,
+            feed: self.feed(&lane, world.size(), &selection)?,
             windows: self.windows,
             selection,
             world: world.clone(),
             device: self.device,
             share: world.share_of(phase.train.global_batch),
-            encode: self.encoders.is_empty().then(|| self.encode(self.device)).transpose()?,
+            encode: alone.then(|| self.encode(self.device)).transpose()?,
             ahead: lane.clone(),
             lane,
             at: None,

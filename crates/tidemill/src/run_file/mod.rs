@@ -260,11 +260,11 @@ impl Run {
         })
     }
 
-    /// What training on pairs as they come needs.
+    /// What training on pairs as they come needs. `on_ray`: as a worker of Ray Train.
     ///
     /// # Errors
     /// A setting that only a dataset can have.
-    pub fn validate_online(&self) -> Result<()> {
+    pub fn validate_online(&self, on_ray: bool) -> Result<()> {
         let file = &self.file;
         let without = "only with a dataset: preprocess first, or leave it out";
         if file.online.window == 0 {
@@ -279,8 +279,9 @@ impl Run {
         if file.prepare.crop == Crop::Bucket {
             return Err(self.refuse("prepare.crop", format!("batches are made of buckets {without}")));
         }
-        if file.engine.kind != Kind::Local {
-            return Err(self.refuse("engine.kind", "only \"local\" feeds a trainer as it goes"));
+        if file.engine.kind == Kind::Ray && !on_ray {
+            let message = "on Ray, workers of Ray Train are fed as they go: `tidemill run --mode online`, or tidemill.ray.Trainer";
+            return Err(self.refuse("engine.kind", message));
         }
         Ok(())
     }

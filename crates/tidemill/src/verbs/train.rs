@@ -3,6 +3,7 @@
 
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tch::{Device, Kind};
@@ -15,7 +16,7 @@ use crate::engine::device::{cores, devices};
 use crate::engine::signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::generate::TextEmbedder;
-use crate::online::Mode;
+use crate::online::{Elsewhere, Mode};
 use crate::python::interpreter;
 use crate::reporter::{Progress, Reporter};
 use crate::run_file::Run;
@@ -65,21 +66,26 @@ fn workers(text: &str) -> std::result::Result<RangeInclusive<usize>, String> {
 /// # Errors
 /// Refused input; a loss that is no number.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
-    run_heard(args, reporter, &mut |_| true)
+    run_heard(args, reporter, &mut |_| true, None)
 }
 
 /// Hears of each line of metrics, on every rank; says whether to go on.
 pub type Listener<'a> = dyn FnMut(&StepMetrics) -> bool + 'a;
 
-/// As [`run`], with somebody who listens; not to workers that this process supervises.
+/// As [`run`], with somebody who listens, and perhaps encodes; not for workers that this process supervises.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_heard(args: &Args, reporter: &Reporter, listener: &mut Listener<'_>) -> Result<Value> {
+pub fn run_heard(
+    args: &Args,
+    reporter: &Reporter,
+    listener: &mut Listener<'_>,
+    elsewhere: Option<Arc<dyn Elsewhere>>,
+) -> Result<Value> {
     let run = args.run.open()?;
     match &args.workers {
         Some(workers) => supervise_run(&run, args, workers, reporter),
-        None => worker(&run, args.mode, &args.place, reporter, listener),
+        None => worker(&run, (args.mode, elsewhere), &args.place, reporter, listener),
     }
 }
 
@@ -103,13 +109,13 @@ fn supervise_run(
 /// [`train_run`], with a line to the supervisor.
 fn worker(
     run: &Run,
-    mode: Mode,
+    from: From,
     place: &Place,
     reporter: &Reporter,
     listener: &mut Listener<'_>,
 ) -> Result<Value> {
     let heartbeat = place.heartbeat()?;
-    let trained = train_run(run, mode, place, &heartbeat, reporter, listener);
+    let trained = train_run(run, from, place, &heartbeat, reporter, listener);
     let (how, result) = match &trained {
         Ok(Trained { finished: true, report }) => (Ended::Done, report.clone()),
         Ok(Trained { report, .. }) => (Ended::Stopped, report.clone()),
@@ -136,13 +142,16 @@ pub struct Trained {
     pub report: Value,
 }
 
+/// Where rows come from, and who encodes them if not this process.
+pub type From = (Mode, Option<Arc<dyn Elsewhere>>);
+
 /// Trains in this process, for a run file that is open.
 ///
 /// # Errors
 /// As [`run`].
 pub fn train_run(
     run: &Run,
-    mode: Mode,
+    (mode, elsewhere): From,
     place: &Place,
     heartbeat: &Heartbeat,
     reporter: &Reporter,
@@ -154,7 +163,7 @@ pub fn train_run(
     let devices = devices(run)?;
     let device = devices[place.local_rank % devices.len()];
     let models = run.models()?;
-    let Given { data, text_encoder, rows } = given(run, mode, place, &devices)?;
+    let Given { data, text_encoder, rows } = given(run, mode, place, &devices, elsewhere)?;
     // Ranks of one machine share its cores.
     let threads = cores(run.file.engine.encode.threads).div_ceil(place.local_world_size);
     tch::set_num_threads(threads as i32);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tch::Device;
 use tidemill::Run;
 use tidemill::engine::dataset::model_digests;
-use tidemill::online::Online;
+use tidemill::online::{Encoders, Online};
 use tidemill_store::stream::Batch;
 use tidemill_store::{Dataset, Split};
 use tidemill_train::{Batches, Data, Phase, World};
@@ -34,7 +34,7 @@ fn settings(more: &[&str]) -> Vec<String> {
     SETTINGS.iter().chain(more).map(|setting| (*setting).to_owned()).collect()
 }
 
-fn online(run: &Run, encoders: Vec<Device>) -> Online {
+fn online(run: &Run, encoders: Encoders) -> Online {
     Online::open(run, model_digests(&run.models().unwrap()).unwrap(), Device::Cpu, encoders).unwrap()
 }
 
@@ -83,7 +83,7 @@ fn each_epoch_has_each_row_once_and_the_first_what_a_dataset_has() {
     assert_eq!(code, 0, "{offline}");
     let stored = stored(&folder.path().join("out/dataset"));
     let run = Run::open(Path::new(&file), &overrides).unwrap();
-    let data = online(&run, vec![Device::Cpu]);
+    let data = online(&run, Encoders::Devices(vec![Device::Cpu]));
     let mut stream = batches(&data, &run, None);
     let taken: Vec<Batch> = (0..(2 * stored.len()).div_ceil(BATCH)).map(|_| next(&mut *stream)).collect();
     let mut rows = rows(&taken);
@@ -108,7 +108,7 @@ fn a_stream_goes_on_where_it_was() {
     let file = world(folder.path(), ROWS);
     let run = Run::open(Path::new(&file), &settings(&["engine.encode.workers=2"])).unwrap();
     let stop = 1 + seed() as usize % 18;
-    for encoders in [vec![Device::Cpu], vec![]] {
+    for encoders in [Encoders::Devices(vec![Device::Cpu]), Encoders::Trainer] {
         let data = online(&run, encoders);
         let mut whole = batches(&data, &run, None);
         let all: Vec<Batch> = (0..20).map(|_| next(&mut *whole)).collect();

@@ -10,7 +10,7 @@ use tidemill_train::{Data, MixConfig, Stored, TextEncoder};
 
 use crate::engine::dataset::model_digests;
 use crate::error::Result;
-use crate::online::{Ledger, Mode, Online};
+use crate::online::{Elsewhere, Encoders, Ledger, Mode, Online};
 use crate::run_file::Run;
 use crate::verbs::place::Place;
 
@@ -23,8 +23,14 @@ pub struct Given {
     pub rows: Option<Arc<Ledger>>,
 }
 
-/// What this process trains on; `devices` are those of the machine.
-pub fn given(run: &Run, mode: Mode, place: &Place, devices: &[Device]) -> Result<Given> {
+/// What this process trains on; `devices` are those of the machine. Online, others may encode.
+pub fn given(
+    run: &Run,
+    mode: Mode,
+    place: &Place,
+    devices: &[Device],
+    elsewhere: Option<Arc<dyn Elsewhere>>,
+) -> Result<Given> {
     let (models, device) = (run.models()?, devices[place.local_rank % devices.len()]);
     let (data, digests, rows): (Box<dyn Data>, _, _) = match mode {
         Mode::Offline => {
@@ -34,9 +40,12 @@ pub fn given(run: &Run, mode: Mode, place: &Place, devices: &[Device]) -> Result
         }
         Mode::Online | Mode::Colocated => {
             let digests = model_digests(&models)?;
-            let encoders = match mode {
-                Mode::Online => encoders(devices, place.local_rank, place.local_world_size),
-                _ => Vec::new(),
+            let encoders = match (mode, elsewhere) {
+                (Mode::Online, Some(elsewhere)) => Encoders::Elsewhere(elsewhere),
+                (Mode::Online, None) => {
+                    Encoders::Devices(encoders(devices, place.local_rank, place.local_world_size))
+                }
+                _ => Encoders::Trainer,
             };
             let online = Online::open(run, digests.clone(), device, encoders)?;
             let rows = Some(online.ledger());

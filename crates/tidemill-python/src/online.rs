@@ -1,0 +1,73 @@
+//! Encoders of a cluster, which Python asks, and what its workers do for them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
+use arrow::error::ArrowError;
+use pyo3::prelude::*;
+use pyo3_arrow::PyTable;
+use pyo3_arrow::input::AnyRecordBatch;
+use tidemill::engine::remote::{from_json, to_json};
+use tidemill::online::{self, Elsewhere};
+use tidemill::{Error, Result, Run};
+use tidemill_data::InputUnit;
+
+use crate::error::{InputError, raise};
+
+/// An object with the methods `want(unit, epoch, resolution)`, which gives a number, and `take(number)`, which gives a
+/// table or None.
+#[derive(Debug)]
+pub struct Asked(pub Py<PyAny>);
+
+impl Elsewhere for Asked {
+    fn want(&self, unit: &InputUnit, epoch: u64, resolution: u32) -> Result<u64> {
+        let unit = to_json(unit)?;
+        let want = |py: Python<'_>| self.0.call_method1(py, "want", (unit, epoch, resolution))?.extract(py);
+        Python::attach(want).map_err(failed)
+    }
+
+    fn take(&self, number: u64) -> Result<Option<Vec<RecordBatch>>> {
+        let take = |py: Python<'_>| -> PyResult<_> {
+            let rows: Option<AnyRecordBatch> = self.0.call_method1(py, "take", (number,))?.extract(py)?;
+            rows.map(AnyRecordBatch::into_reader).transpose()
+        };
+        let Some(reader) = Python::attach(take).map_err(failed)? else { return Ok(None) };
+        let batches: std::result::Result<Vec<RecordBatch>, ArrowError> = reader.collect();
+        Ok(Some(batches?))
+    }
+}
+
+fn failed(error: PyErr) -> Error {
+    Python::attach(|py| {
+        let message = error.value(py).to_string();
+        if error.is_instance_of::<InputError>(py) { Error::Refused(message) } else { Error::Cluster(message) }
+    })
+}
+
+/// Reads and prepares units of one run.
+#[pyclass(frozen, module = "tidemill._native")]
+pub struct Preparer(online::Preparer);
+
+#[pymethods]
+impl Preparer {
+    #[new]
+    fn new(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<Self> {
+        py.detach(|| online::Preparer::open(Run::open(&run_file, &overrides)?)).map(Self).map_err(raise)
+    }
+
+    /// The prepared rows of a unit (JSON).
+    fn prepare<'py>(
+        &self,
+        py: Python<'py>,
+        unit: &str,
+        epoch: u64,
+        resolution: u32,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let prepare = || self.0.prepare(&from_json(unit)?, epoch, resolution);
+        let batches = py.detach(prepare).map_err(raise)?;
+        let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
+        PyTable::try_new(batches, schema)?.into_pyarrow(py)
+    }
+}

@@ -1,0 +1,180 @@
+//! The local engine as a maker of windows: one epoch after the other it prepares and encodes the units of a lane.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::RecordBatch;
+use tidemill_data::InputUnit;
+use tidemill_data::source::Source;
+use tidemill_store::Counts;
+
+use super::feed::{self, Window};
+use super::lanes::{Open, Windows};
+use super::ledger::Ledger;
+use super::rows::Selection;
+use crate::engine::signal::StopSignal;
+use crate::engine::{Attempt, Local, Sink, Stage};
+use crate::error::{Error, Result};
+use crate::reporter::Reporter;
+use crate::run_file::Run;
+
+/// What is needed to make windows.
+pub struct Making {
+    /// The run, at one resolution.
+    pub run: Run,
+    pub source: Arc<dyn Source>,
+    pub units: Arc<Vec<InputUnit>>,
+    pub windows: Windows,
+    /// The second stage, once per encoder.
+    pub stages: Vec<Box<dyn Stage>>,
+    /// Which rows are wanted, and which of their columns.
+    pub selection: Selection,
+    pub ledger: Arc<Ledger>,
+}
+
+/// Makes windows, epoch by epoch: what is drawn at random differs between epochs.
+///
+/// # Errors
+/// Those of the engine.
+pub fn make(
+    mut making: Making,
+    windows: impl Iterator<Item = Open>,
+    to: &feed::Windows,
+    stop: &StopSignal,
+) -> Result<()> {
+    let quiet = Reporter { json: false, quiet: true };
+    let mut windows = windows.map(|open| open.window).peekable();
+    while let Some(epoch) = windows.peek().map(|window| making.windows.epoch(*window)) {
+        let same = |window: &u64| making.windows.epoch(*window) == epoch;
+        let numbers: Vec<u64> = std::iter::from_fn(|| windows.next_if(same)).collect();
+        let sink = WindowSink::new(&making, numbers, epoch, to);
+        let units = sink.units(&making);
+        let prepare = making.run.in_epoch(epoch).prepare()?;
+        let config = &making.run.file.engine;
+        let engine = Local {
+            source: &*making.source,
+            prepare: &prepare,
+            encode: making
+                .stages
+                .iter_mut()
+                .map(|stage| Box::new(&mut **stage) as Box<dyn Stage + '_>)
+                .collect(),
+            sink: &sink,
+            batch_size: making.run.file.encode.batch_size,
+            readers: config.readers(1),
+            workers: config.prepare.workers.range(),
+            memory: config.memory(),
+            max_bad_fraction: config.max_bad_fraction,
+            before: Counts::default(),
+            stop,
+        };
+        engine.run(&units, &quiet.progress("online", "rows", None))?;
+    }
+    Ok(())
+}
+
+/// Puts the rows of an epoch's units together to windows, and hands these over in their order.
+struct WindowSink {
+    /// Of each unit, by file and start: its window's place in the epoch, and its own place there.
+    places: HashMap<(String, u64), (usize, usize)>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    epoch: u64,
+    /// The windows, in their order.
+    numbers: Vec<u64>,
+    selection: Selection,
+    ledger: Arc<Ledger>,
+    assembly: Mutex<Assembly>,
+    to: feed::Windows,
+}
+
+/// Windows that are not complete, by their places in the epoch, with the rows of their units.
+struct Assembly {
+    next: usize,
+    parts: BTreeMap<usize, Vec<Option<Vec<RecordBatch>>>>,
+}
+
+impl WindowSink {
+    fn new(making: &Making, numbers: Vec<u64>, epoch: u64, to: &feed::Windows) -> Self {
+        let mut places = HashMap::new();
+        let mut parts = BTreeMap::new();
+        for (place, number) in numbers.iter().enumerate() {
+            let units: Vec<usize> = making.windows.units(*number).collect();
+            for (slot, unit) in units.iter().enumerate() {
+                places.insert(name(&making.units[*unit]), (place, slot));
+            }
+            parts.insert(place, (0..units.len()).map(|_| None).collect());
+        }
+        let shared = Shared {
+            epoch,
+            numbers,
+            selection: making.selection.clone(),
+            ledger: making.ledger.clone(),
+            assembly: Mutex::new(Assembly { next: 0, parts }),
+            to: to.clone(),
+        };
+        Self { places, shared: Arc::new(shared) }
+    }
+
+    fn units(&self, making: &Making) -> Vec<InputUnit> {
+        let units = self.shared.numbers.iter().flat_map(|number| making.windows.units(*number));
+        units.map(|unit| making.units[unit].clone()).collect()
+    }
+}
+
+impl Sink for WindowSink {
+    fn begin(&self, unit: &InputUnit) -> Result<Box<dyn Attempt>> {
+        let (window, slot) = *self.places.get(&name(unit)).ok_or(Error::Thread("online"))?;
+        Ok(Box::new(Part { shared: self.shared.clone(), unit: unit.clone(), window, slot, rows: Vec::new() }))
+    }
+}
+
+/// A unit's rows in the making.
+struct Part {
+    shared: Arc<Shared>,
+    unit: InputUnit,
+    window: usize,
+    slot: usize,
+    rows: Vec<RecordBatch>,
+}
+
+impl Attempt for Part {
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.shared.ledger.add(batch, &self.unit, self.shared.epoch)?;
+        let rows = self.shared.selection.of(batch)?;
+        if rows.num_rows() > 0 {
+            self.rows.push(rows);
+        }
+        Ok(())
+    }
+
+    /// Waits while the trainer has enough: it needs nobody who waits here.
+    fn commit(self: Box<Self>) -> Result<()> {
+        let mut assembly = self.shared.assembly.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(parts) = assembly.parts.get_mut(&self.window) {
+            parts[self.slot] = Some(self.rows);
+        }
+        while let Some(rows) = assembly.next_complete() {
+            let (number, epoch) = (self.shared.numbers[assembly.next], self.shared.epoch as u32);
+            assembly.next += 1;
+            let handed = self.shared.to.send(Ok(Window { number, epoch, rows }));
+            handed.map_err(|_| Error::Thread("trainer"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Assembly {
+    /// The rows of the next window, if all its units are there.
+    fn next_complete(&mut self) -> Option<Vec<RecordBatch>> {
+        let complete = self.parts.get(&self.next)?.iter().all(Option::is_some);
+        let parts = complete.then(|| self.parts.remove(&self.next)).flatten()?;
+        Some(parts.into_iter().flatten().flatten().collect())
+    }
+}
+
+fn name(unit: &InputUnit) -> (String, u64) {
+    (unit.file.uri.clone(), unit.span.range().start)
+}

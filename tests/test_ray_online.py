@@ -1,0 +1,94 @@
+"""Trainers on Ray Train, fed by encoders while they train: the same rows as on one machine, whoever dies."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import online
+import pytest
+import ranks
+import ray
+import tidemill
+import tidemill.ray
+from ray.train import ScalingConfig
+
+ENGINE = {
+    "engine.kind": "ray",
+    "engine.encode.workers": "1..2",
+    "engine.encode.cpus": 0.5,
+    "engine.prepare.cpus": 0.5,
+    "checkpoint.every": 5,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    ray.init(num_cpus=5, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+def trainer(output, scenes, mode="online", **settings):
+    settings = {**ranks.SETTINGS, **online.SETTINGS, **ENGINE, "source.uri": scenes, **settings}
+    run = tidemill.resolve({**settings, "output": str(output)})
+    return tidemill.ray.Trainer(run, mode=mode, scaling_config=ScalingConfig(num_workers=2))
+
+
+def test_encoders_feed_trainers_with_the_same_rows(trained_online, scenes, tmp_path):
+    result = trainer(tmp_path, scenes).fit()
+    assert result.return_value["finished"]
+    assert not (tmp_path / "dataset").exists()
+    online.assert_same(tmp_path, trained_online)
+    # They are gone with the training.
+    assert not processes("ray::_Encoder")
+
+
+@pytest.mark.parametrize("victim", ["ray::_Encoder", "TrainWorker"])
+def test_whoever_dies_no_row_is_lost(victim, trained_online, scenes, tmp_path, rng):
+    at = rng.randrange(6, 30)
+
+    def kill():
+        while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < at:
+            time.sleep(0.02)
+        os.kill(rng.choice(processes(victim)), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    result = trainer(tmp_path, scenes).fit()
+    killer.join(timeout=1)
+    assert not killer.is_alive()
+    assert result.return_value["steps"] == online.STEPS
+    online.assert_same(tmp_path, trained_online)
+
+
+def test_colocated_workers_need_no_encoders(scenes, tmp_path):
+    phase = [{"resolution": 64, "steps": 4}]
+    result = trainer(tmp_path, scenes, mode="colocated", **{"train.phase": phase}).fit()
+    assert result.return_value["steps"] == 4
+    assert result.return_value["rows"]["read"] > 0
+
+
+def test_a_file_that_cannot_be_read_is_refused_once(tmp_path):
+    tidemill.main(["synth", str(tmp_path / "pairs"), "--rows", "60", "--files", "4", "-q"])
+    # Its footer is in order, what lies before it is not.
+    broken = sorted((tmp_path / "pairs").glob("*.parquet"))[2]
+    content = bytearray(broken.read_bytes())
+    content[4:2000] = bytes(1996)
+    broken.write_bytes(content)
+    with pytest.raises(tidemill.InputError, match=broken.name):
+        trainer(tmp_path / "out", f"{tmp_path}/pairs/*.parquet").fit()
+
+
+def processes(name):
+    """Ids of processes that Ray has named so."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            title = Path(f"/proc/{pid}/cmdline").read_text()
+        except OSError:
+            continue
+        if title.startswith("ray::") and name in title:
+            found.append(int(pid))
+    return found
