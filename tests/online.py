@@ -11,7 +11,7 @@ import time
 import numpy as np
 import ranks
 
-STEPS = 40
+STEPS = 24
 SETTINGS = {
     "train.global_batch": 14,
     "train.micro_batch": 5,

@@ -9,7 +9,7 @@ import ranks
 
 def test_a_killed_worker_costs_no_row(trained_online, scenes, tmp_path, rng):
     run = online.Training(tmp_path, scenes, 2)
-    run.kill_one(rng, at=rng.randrange(6, 30))
+    run.kill_one(rng, at=rng.randrange(6, 18))
     result = run.end()
     assert len(result["faults"]) == 1, run.said
     online.assert_same(tmp_path, trained_online)

@@ -19,7 +19,7 @@ ENGINE = {
     "engine.encode.workers": "1..2",
     "engine.encode.cpus": 0.5,
     "engine.prepare.cpus": 0.5,
-    "checkpoint.every": 5,
+    "checkpoint.every": 8,
 }
 
 
@@ -45,9 +45,10 @@ def test_encoders_feed_trainers_with_the_same_rows(trained_online, scenes, tmp_p
     assert not processes("ray::_Encoder")
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("victim", ["ray::_Encoder", "TrainWorker"])
 def test_whoever_dies_no_row_is_lost(victim, trained_online, scenes, tmp_path, rng):
-    at = rng.randrange(6, 30)
+    at = rng.randrange(6, 18)
 
     def kill():
         while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < at:
@@ -70,15 +71,9 @@ def test_colocated_workers_need_no_encoders(scenes, tmp_path):
     assert result.return_value["rows"]["read"] > 0
 
 
-def test_a_file_that_cannot_be_read_is_refused_once(tmp_path):
-    tidemill.main(["synth", str(tmp_path / "pairs"), "--rows", "60", "--files", "4", "-q"])
-    # Its footer is in order, what lies before it is not.
-    broken = sorted((tmp_path / "pairs").glob("*.parquet"))[2]
-    content = bytearray(broken.read_bytes())
-    content[4:2000] = bytes(1996)
-    broken.write_bytes(content)
-    with pytest.raises(tidemill.InputError, match=broken.name):
-        trainer(tmp_path / "out", f"{tmp_path}/pairs/*.parquet").fit()
+def test_pairs_that_give_no_rows_are_refused_once(scenes, tmp_path):
+    with pytest.raises(tidemill.InputError, match="no row of the source can be trained on"):
+        trainer(tmp_path, scenes, **{"filter.min_side": 5000}).fit()
 
 
 def processes(name):

@@ -95,7 +95,7 @@ impl Online {
     /// # Errors
     /// If the source, the models or the run file are not fit for it.
     pub fn open(run: &Run, models: ModelDigests, device: Device, encoders: Encoders) -> Result<Self> {
-        run.validate_online(matches!(encoders, Encoders::Elsewhere(_)))?;
+        run.validate_online(matches!(encoders, Encoders::Devices(_)))?;
         run.validate_source()?;
         run.check_models()?;
         let source =

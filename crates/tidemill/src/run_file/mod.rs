@@ -260,11 +260,11 @@ impl Run {
         })
     }
 
-    /// What training on pairs as they come needs. `on_ray`: as a worker of Ray Train.
+    /// What training on pairs as they come needs. `alone`: with encoders of this process.
     ///
     /// # Errors
     /// A setting that only a dataset can have.
-    pub fn validate_online(&self, on_ray: bool) -> Result<()> {
+    pub fn validate_online(&self, alone: bool) -> Result<()> {
         let file = &self.file;
         let without = "only with a dataset: preprocess first, or leave it out";
         if file.online.window == 0 {
@@ -279,7 +279,7 @@ impl Run {
         if file.prepare.crop == Crop::Bucket {
             return Err(self.refuse("prepare.crop", format!("batches are made of buckets {without}")));
         }
-        if file.engine.kind == Kind::Ray && !on_ray {
+        if file.engine.kind == Kind::Ray && alone {
             let message = "on Ray, workers of Ray Train are fed as they go: `tidemill run --mode online`, or tidemill.ray.Trainer";
             return Err(self.refuse("engine.kind", message));
         }
