@@ -71,11 +71,6 @@ def test_colocated_workers_need_no_encoders(scenes, tmp_path):
     assert result.return_value["rows"]["read"] > 0
 
 
-def test_pairs_that_give_no_rows_are_refused_once(scenes, tmp_path):
-    with pytest.raises(tidemill.InputError, match="no row of the source can be trained on"):
-        trainer(tmp_path, scenes, **{"filter.min_side": 5000}).fit()
-
-
 def processes(name):
     """Ids of processes that Ray has named so."""
     found = []

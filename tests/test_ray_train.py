@@ -63,7 +63,7 @@ def test_workers_of_ray_train_as_the_others_do(undisturbed, dataset, tmp_path):
     assert {path.parents[2] for path in tmp_path.rglob("*.safetensors")} == {tmp_path / "checkpoints"}
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.faults)])
 def test_a_worker_that_is_lost_is_replaced(how, undisturbed, dataset, tmp_path, rng):
     """Killed, or told to stop, as one is whose node is taken back."""
     at = rng.randrange(8, 40)
