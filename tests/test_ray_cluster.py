@@ -5,15 +5,23 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import online
 import pairs
 import pytest
+import ranks
 import ray
 import tidemill
+import tidemill.ray
 from ray.cluster_utils import Cluster
+from ray.train import ScalingConfig
 from tidemill.run_file import arguments_of
+
+# How Ray calls the resource that says which GPU a node has.
+KIND = "accelerator_type:"
 
 
 class Nodes:
@@ -28,7 +36,7 @@ class Nodes:
         ray.init(address=self.cluster.address, log_to_driver=False, logging_level="error")
 
     def add(self, accelerator):
-        resources = {f"accelerator_type:{accelerator}": 1}
+        resources = {KIND + accelerator: 1}
         return self.cluster.add_node(num_cpus=2, num_gpus=1, resources=resources)
 
     def end(self):
@@ -58,17 +66,41 @@ def test_encoders_are_on_their_gpus_only(nodes, pairs_run, encoded_pairs, tmp_pa
     nodes.add("A10G")
     tidemill.preprocess(pairs_run, **on(nodes, tmp_path))
     pairs.assert_same(tmp_path, encoded_pairs[0])
-    encoders = [
-        actor for actor in ray._private.state.actors().values() if "Encode" in actor["ActorClassName"]
-    ]
+    assert places("Encode") == {"A10G"}
+
+
+@pytest.mark.faults
+def test_online_trainers_and_encoders_are_where_they_belong(nodes, trained_online, scenes, tmp_path):
+    """Trainers on A100 are fed by encoders on A10G, and nodes with encoders come and go."""
+    settings = {**ranks.SETTINGS, **online.SETTINGS, **on(nodes, tmp_path), "source.uri": scenes}
+    trainers = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5, "accelerator_type:A100": 0.1})
+    trainer = tidemill.ray.Trainer(tidemill.resolve(settings), mode="online", scaling_config=trainers)
+
+    def replace_a_node():
+        while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < 8:
+            time.sleep(0.02)
+        lose_a_node(nodes)
+
+    replacing = threading.Thread(target=replace_a_node, daemon=True)
+    replacing.start()
+    result = trainer.fit()
+    replacing.join(timeout=1)
+    assert not replacing.is_alive()
+    assert result.return_value["finished"]
+    assert (places("_Encoder"), places("TrainWorker")) == ({"A10G"}, {"A100"})
+    online.assert_same(tmp_path, trained_online)
+
+
+def places(actors):
+    """On which GPUs' nodes there were actors of that name."""
     kinds = {
-        node["NodeID"]: [name for name in node["Resources"] if name.startswith("accelerator_type:")]
+        node["NodeID"]: [name.removeprefix(KIND) for name in node["Resources"] if name.startswith(KIND)]
         for node in ray.nodes()
     }
-    assert encoders
-    assert {kind for actor in encoders for kind in kinds[actor["Address"]["NodeID"]]} == {
-        "accelerator_type:A10G"
-    }
+    found = [actor for actor in ray._private.state.actors().values() if actors in actor["ActorClassName"]]
+    assert found
+    # An actor whose node is gone is nowhere.
+    return {kind for actor in found for kind in kinds.get(actor["Address"]["NodeID"], [])}
 
 
 class Running:

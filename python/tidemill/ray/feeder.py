@@ -53,16 +53,13 @@ class Encoders:
         wanted = self._wanted[number]
         try:
             if wanted.rows is None:
-                if not ray.wait([wanted.promise], timeout=1)[0]:
-                    return None
-                [wanted.rows] = ray.get(wanted.promise)
-            if not ray.wait([wanted.rows], timeout=1)[0]:
+                wanted.rows = _promised(wanted.promise)
+            if wanted.rows is None or not ray.wait([wanted.rows], timeout=1)[0]:
                 return None
             rows = ray.get(wanted.rows)
         except RayTaskError as error:
             raise error.cause if isinstance(error.cause, tidemill.InputError) else error from None
         except LOST:
-            # Of the feeder itself the next call says that it is gone.
             self._ask(number, wanted.what)
             return None
         del self._wanted[number]
@@ -70,6 +67,16 @@ class Encoders:
 
     def _ask(self, number: int, what: tuple[str, int, int]) -> None:
         self._wanted[number] = _Wanted(what, self._feeder.encoded.remote(*what))
+
+
+def _promised(promise: ray.ObjectRef) -> ray.ObjectRef | None:
+    if not ray.wait([promise], timeout=1)[0]:
+        return None
+    try:
+        [rows] = ray.get(promise)
+    except LOST as error:
+        raise tidemill.TidemillError(f"the feeder of the encoders is gone: {error}") from error
+    return rows
 
 
 @dataclass

@@ -10,6 +10,7 @@ import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode, FailureConfig, Result, RunConfig, ScalingConfig
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchTrainer
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import tidemill
 from tidemill import Mode
@@ -64,8 +65,8 @@ class Trainer:
 def _train(config: dict[str, Any]) -> dict[str, Any]:
     run, mode = config["run"], config["mode"]
     reports = _Reports(run)
-    # The first rank has it, and all ask it.
-    feeder = Feeder.remote(run) if mode == "online" and _is_first() else None
+    # The first rank has it, on its own node, and all ask it.
+    feeder = _feeder(run) if mode == "online" and _is_first() else None
     try:
         encoders = Encoders(broadcast_from_rank_zero(feeder)) if mode == "online" else None
         result = tidemill.train(run, listener=reports.hear, mode=mode, encoders=encoders)
@@ -80,6 +81,11 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
         raise tidemill.TidemillError(f"told to stop after step {result['steps']}, which a checkpoint holds")
     reports.tell(result["steps"] if result else 0)
     return result
+
+
+def _feeder(run: ResolvedRun) -> Any:
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return Feeder.options(scheduling_strategy=here).remote(run)
 
 
 class _Reports:
