@@ -42,7 +42,7 @@ pub use self::config::{EncodeWorkers, EngineConfig, Kind, PrepareWorkers, RayCon
 pub use self::encoder::{Encoded, Encoder};
 pub use self::local::{Local, Summary};
 pub use self::meter::Utilisation;
-pub use self::write::judge;
+pub use self::write::{JUDGED_FROM, judge};
 use crate::error::Result;
 
 /// A function over record batches that keeps one thread busy: [`Prepare`], or [`Encode`](crate::Encode) on one device.

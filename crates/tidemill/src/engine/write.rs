@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 
 /// Rows that must have been read before the share of unreadable ones says something about the source; fewer are judged
 /// only when they are all.
-const JUDGED_FROM: u64 = 1000;
+pub const JUDGED_FROM: u64 = 1000;
 
 pub(super) fn write(shared: &Shared<'_>, from: &Receiver<Step<Cut<Permit>>>) -> Result<()> {
     let mut current: Option<Written> = None;

@@ -23,7 +23,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use tch::Device;
 use tidemill_data::source::{self, Source};
-use tidemill_data::{ClipTokenizer, InputUnit};
+use tidemill_data::{ClipTokenizer, InputUnit, PrepareConfig};
 use tidemill_store::{DatasetSpec, ModelDigests};
 use tidemill_train::{Batches, Data, Phase, TrainConfig};
 
@@ -138,6 +138,7 @@ impl Online {
                 ahead: self.run.file.online.ahead,
                 selection: selection.clone(),
                 ledger: self.ledger.clone(),
+                max_bad_fraction: self.run.file.engine.max_bad_fraction,
             };
             return Feed::start(move |to, stop| elsewhere::make(&asking, windows, to, stop));
         }
@@ -208,7 +209,8 @@ impl Data for Online {
         let units: Vec<_> = units.iter().map(|unit| (&unit.file.identity, unit.span.range())).collect();
         let (source, window) = (short_digest(&json!(units)), file.online.window);
         let rows = short_digest(&json!([file.filter, file.caption, file.source.columns, file.validation]));
-        let images = short_digest(&json!(file.prepare));
+        // Each phase has one resolution, which its state names.
+        let images = short_digest(&json!(PrepareConfig { resolutions: Vec::new(), ..file.prepare.clone() }));
         let models = (&self.spec.models, file.encode.dtype);
         (
             "online",
