@@ -71,21 +71,22 @@ def test_encoders_are_on_their_gpus_only(nodes, pairs_run, encoded_pairs, tmp_pa
 
 @pytest.mark.faults
 def test_online_trainers_and_encoders_are_where_they_belong(nodes, trained_online, scenes, tmp_path):
-    """Trainers on A100 are fed by encoders on A10G, and nodes with encoders come and go."""
+    """Trainers on A100 are fed by encoders on A10G, of which a node is lost on the way."""
+    nodes.add("A10G")
     settings = {**ranks.SETTINGS, **online.SETTINGS, **on(nodes, tmp_path), "source.uri": scenes}
     trainers = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5, "accelerator_type:A100": 0.1})
     trainer = tidemill.ray.Trainer(tidemill.resolve(settings), mode="online", scaling_config=trainers)
 
-    def replace_a_node():
+    def lose_one():
         while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < 8:
             time.sleep(0.02)
-        lose_a_node(nodes)
+        nodes.cluster.remove_node(nodes.a10g, allow_graceful=False)
 
-    replacing = threading.Thread(target=replace_a_node, daemon=True)
-    replacing.start()
+    losing = threading.Thread(target=lose_one, daemon=True)
+    losing.start()
     result = trainer.fit()
-    replacing.join(timeout=1)
-    assert not replacing.is_alive()
+    losing.join(timeout=1)
+    assert nodes.a10g not in nodes.cluster.worker_nodes
     assert result.return_value["finished"]
     assert (places("_Encoder"), places("TrainWorker")) == ({"A10G"}, {"A100"})
     online.assert_same(tmp_path, trained_online)
