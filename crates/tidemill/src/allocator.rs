@@ -15,7 +15,7 @@ pub fn set_up() {
 }
 
 /// Has libtorch ask for huge pages for tensors of 2 MiB and more on the CPU. What a network computes is memory that was just
-/// given back and is touched anew: a page fault for every 4 KiB of it took a third of the encoders' time and a seventh of
+/// given back and is touched anew: a page fault for every 4 KiB of it took a fifth of the encoders' time and a seventh of
 /// the trainer's. The Python package does the same for processes that are Python's.
 #[expect(unsafe_code, reason = "libtorch reads it from the environment")]
 fn use_huge_pages() {
