@@ -31,8 +31,8 @@ class Run:
     images_per_second: float
     # Share of the time in which the trainer waited for its batch; co-located, in which it made it.
     data_wait: float
-    # Seconds until the first step was done, models and first rows included.
-    first_step_s: float
+    # Seconds from opening the data, models loaded, to the end of the first steps.
+    first_steps_s: float
 
 
 def settings(output: Path, steps: int) -> list[str]:
@@ -66,12 +66,12 @@ def train(mode: str, steps: int) -> Run:
         path = output / old
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     result = tidemill("train", output, steps, "--mode", mode)
+    assert result["finished"]
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     # At the beginning there is nothing made ahead yet.
     steady = [line for line in lines if line["step"] > steps // 4]
     rates = [line["images_per_second"] for line in steady]
     first = lines[LOG_EVERY - 1]["samples"] / lines[LOG_EVERY - 1]["images_per_second"]
-    assert result["finished"]
     return Run(
         len(rates) / sum(1 / rate for rate in rates), fmean(line["data_wait"] for line in steady), first
     )
@@ -102,7 +102,7 @@ def page(alone: float, runs: Mapping[str, Sequence[Run]], head: str) -> str:
     rows = []
     for mode, some in runs.items():
         rate, wait = median(run.images_per_second for run in some), median(run.data_wait for run in some)
-        first = median(run.first_step_s for run in some)
+        first = median(run.first_steps_s for run in some)
         rows.append([mode, report.number(rate), f"{wait:.0%}", f"{first:.1f}"])
     columns = ["", "img/s", "waiting for the batch", f"seconds for the first {LOG_EVERY} steps"]
     note = f"Encoders by themselves (`preprocess`, once): {report.number(alone)} rows/s."

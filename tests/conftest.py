@@ -97,7 +97,9 @@ def scenes(tmp_path_factory):
 def trained_online(scenes, tmp_path_factory):
     """What two workers make of them without a dataset."""
     output = tmp_path_factory.mktemp("online")
-    result = online.Training(output, scenes, 2).end()
+    run = online.training(output, scenes, "2")
+    code, result = run.end()
+    assert code == 0, run.said
     assert result["steps"] == online.STEPS
     assert not (output / "dataset").exists()
     return output

@@ -1,12 +1,4 @@
-"""What the tests of the online mode share: runs of it, with workers of `tidemill train`."""
-
-import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
+"""What the tests of the online mode share: its settings, and what two of its runs must have in common."""
 
 import numpy as np
 import ranks
@@ -22,39 +14,10 @@ SETTINGS = {
 }
 
 
-class Training:
+def training(output, scenes, workers, **settings):
     """`tidemill train --mode online` with workers."""
-
-    def __init__(self, output, scenes, workers, **settings):
-        output.mkdir(exist_ok=True)
-        self.output = output
-        settings = {**SETTINGS, "source.uri": scenes, **settings}
-        arguments = ranks.arguments(output, settings)
-        self.process = subprocess.Popen(
-            [sys.executable, *arguments, "--mode", "online", "--workers", str(workers), "--json"],
-            env=ranks.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.said = []
-        self.listener = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)
-        self.listener.start()
-
-    def kill_one(self, rng, at):
-        """Kills a worker once there are metrics of step `at`."""
-        while not (self.output / "metrics.jsonl").exists() or len(ranks.losses(self.output)) < at:
-            assert self.process.poll() is None, self.said
-            time.sleep(0.02)
-        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as children:
-            os.kill(int(rng.choice(children.read().split())), signal.SIGKILL)
-
-    def end(self):
-        """The result."""
-        self.process.wait(timeout=300)
-        self.listener.join(timeout=10)
-        assert self.process.returncode == 0, self.said
-        return json.loads(self.process.stdout.read().splitlines()[-1])
+    settings = {**SETTINGS, "source.uri": scenes, **settings}
+    return ranks.Supervised(output, workers, settings, ["--mode", "online"])
 
 
 def assert_same(a, b):

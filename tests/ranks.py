@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,56 @@ def train(output, dataset, ranks=1, flags=(), **settings):
     return done.returncode, done.stdout + done.stderr
 
 
+class Supervised:
+    """`tidemill train` with workers; `said` is what it has written so far."""
+
+    def __init__(self, output, workers, settings, flags=()):
+        output.mkdir(exist_ok=True)
+        self.output = output
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments(output, settings), "--workers", workers, "--json", *flags],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said = []
+        self.listener = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)
+        self.listener.start()
+
+    def workers(self):
+        """The living workers' process ids, by rank."""
+        found = {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat") as file:
+                    parent = file.read().rsplit(")", 1)[1].split()[1]
+                if int(parent) == self.process.pid:
+                    with open(f"/proc/{pid}/environ") as file:
+                        variables = dict(v.split("=", 1) for v in file.read().split("\0") if "=" in v)
+                    found[int(variables["RANK"])] = int(pid)
+            except (OSError, KeyError, IndexError):
+                pass
+        return found
+
+    def reaches(self, step, seconds=120):
+        """Waits for the metrics of a step."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.process.poll() is None:
+            path = self.output / "metrics.jsonl"
+            if path.exists() and len(path.read_text().splitlines()) >= step:
+                return
+            time.sleep(0.02)
+        raise AssertionError("".join(self.said))
+
+    def end(self, seconds=300):
+        """The exit code and the result."""
+        self.process.wait(timeout=seconds)
+        out = self.process.stdout.read()
+        self.listener.join(timeout=10)
+        return self.process.returncode, json.loads(out.splitlines()[-1])
+
+
 def link(output, dataset):
     """Makes `dataset` the run's own."""
     output.mkdir(exist_ok=True)
@@ -79,3 +131,16 @@ def losses(output):
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
     return [line["loss"] for line in lines]
+
+
+def ray_processes(name):
+    """Ids of processes that Ray has named so."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            title = Path(f"/proc/{pid}/cmdline").read_text()
+        except OSError:
+            continue
+        if title.startswith("ray::") and name in title:
+            found.append(int(pid))
+    return found

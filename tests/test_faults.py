@@ -1,11 +1,7 @@
 """Workers that are killed, stopped and told to go: what the supervisor makes of it."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 
 import numpy as np
@@ -19,55 +15,9 @@ def steps(n):
     return {"train.phase": [{"resolution": 64, "steps": n}]}
 
 
-class Supervised:
-    """A run with workers; `said` is what it has written so far."""
-
-    def __init__(self, output, dataset, workers, **settings):
-        ranks.link(output, dataset)
-        self.output = output
-        arguments = ranks.arguments(output, {**SETTINGS, **settings})
-        self.process = subprocess.Popen(
-            [sys.executable, *arguments, "--workers", workers, "--json"],
-            env=ranks.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.said = []
-        self.listener = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)
-        self.listener.start()
-
-    def workers(self):
-        """The living workers' process ids, by rank."""
-        found = {}
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/stat") as file:
-                    parent = file.read().rsplit(")", 1)[1].split()[1]
-                if int(parent) == self.process.pid:
-                    with open(f"/proc/{pid}/environ") as file:
-                        variables = dict(v.split("=", 1) for v in file.read().split("\0") if "=" in v)
-                    found[int(variables["RANK"])] = int(pid)
-            except (OSError, KeyError, IndexError):
-                pass
-        return found
-
-    def reaches(self, step, seconds=120):
-        """Waits for the metrics of a step."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and self.process.poll() is None:
-            path = self.output / "metrics.jsonl"
-            if path.exists() and len(path.read_text().splitlines()) >= step:
-                return
-            time.sleep(0.02)
-        raise AssertionError("".join(self.said))
-
-    def end(self, seconds=300):
-        """The exit code and the result."""
-        out, _ = None, self.process.wait(timeout=seconds)
-        out = self.process.stdout.read()
-        self.listener.join(timeout=10)
-        return self.process.returncode, json.loads(out.splitlines()[-1])
+def supervised(output, dataset, workers, **settings):
+    ranks.link(output, dataset)
+    return ranks.Supervised(output, workers, {**SETTINGS, **settings})
 
 
 def assert_same(a, b, step):
@@ -78,7 +28,7 @@ def assert_same(a, b, step):
 @pytest.fixture(scope="module")
 def undisturbed(dataset, tmp_path_factory):
     output = tmp_path_factory.mktemp("undisturbed")
-    run = Supervised(output, dataset, "2", **steps(240))
+    run = supervised(output, dataset, "2", **steps(240))
     code, result = run.end()
     assert code == 0, run.said
     assert result["faults"] == [], run.said
@@ -87,7 +37,7 @@ def undisturbed(dataset, tmp_path_factory):
 
 
 def test_ranks_killed_at_random_cost_time_and_nothing_else(undisturbed, dataset, tmp_path, rng):
-    run = Supervised(tmp_path, dataset, "2", **steps(240))
+    run = supervised(tmp_path, dataset, "2", **steps(240))
     kills = 0
     while kills < 20:
         time.sleep(rng.uniform(0.2, 5))
@@ -107,7 +57,7 @@ def test_ranks_killed_at_random_cost_time_and_nothing_else(undisturbed, dataset,
 
 
 def test_a_rank_that_hangs_is_replaced(undisturbed, dataset, tmp_path, rng):
-    run = Supervised(tmp_path, dataset, "2", **steps(240), **{"supervisor.heartbeat_seconds": 2})
+    run = supervised(tmp_path, dataset, "2", **steps(240), **{"supervisor.heartbeat_seconds": 2})
     run.reaches(rng.randrange(5, 40))
     stopped = rng.randrange(2)
     os.kill(run.workers()[stopped], signal.SIGSTOP)
@@ -121,7 +71,7 @@ def test_a_rank_that_hangs_is_replaced(undisturbed, dataset, tmp_path, rng):
 
 @pytest.mark.parametrize("whom", ["supervisor", "worker"])
 def test_sigterm_saves_and_ends_well(whom, undisturbed, dataset, tmp_path):
-    run = Supervised(tmp_path, dataset, "2", **steps(240))
+    run = supervised(tmp_path, dataset, "2", **steps(240))
     run.reaches(12)
     if whom == "supervisor":
         asked = time.monotonic()
@@ -133,7 +83,7 @@ def test_sigterm_saves_and_ends_well(whom, undisturbed, dataset, tmp_path):
         assert result["steps"] >= 12, run.said
         # All that was done is in a checkpoint; another number of workers goes on from it.
         assert (tmp_path / f"checkpoints/step-{result['steps']:08}/commit.json").exists()
-        run = Supervised(tmp_path, dataset, "3", **steps(240))
+        run = supervised(tmp_path, dataset, "3", **steps(240))
         code, result = run.end()
         assert code == 0, run.said
         assert result["resumed_at"] >= 12, run.said
@@ -151,7 +101,7 @@ def test_sigterm_saves_and_ends_well(whom, undisturbed, dataset, tmp_path):
 
 
 def test_sigterm_before_the_first_step_ends_well(dataset, tmp_path, rng):
-    run = Supervised(tmp_path, dataset, "2", **steps(240))
+    run = supervised(tmp_path, dataset, "2", **steps(240))
     while len(run.workers()) < 2:
         time.sleep(0.02)
     time.sleep(rng.uniform(0, 2))
@@ -162,7 +112,7 @@ def test_sigterm_before_the_first_step_ends_well(dataset, tmp_path, rng):
 
 
 def test_a_place_that_fails_again_and_again_is_left_out(dataset, tmp_path):
-    run = Supervised(tmp_path, dataset, "2..3", **steps(30), **{"checkpoint.every": 30})
+    run = supervised(tmp_path, dataset, "2..3", **steps(30), **{"checkpoint.every": 30})
     for _ in range(3):
         while 2 not in run.workers():
             time.sleep(0.02)
@@ -177,7 +127,7 @@ def test_a_place_that_fails_again_and_again_is_left_out(dataset, tmp_path):
 
 
 def test_workers_do_not_outlive_their_supervisor(dataset, tmp_path):
-    run = Supervised(tmp_path, dataset, "2", **steps(10000))
+    run = supervised(tmp_path, dataset, "2", **steps(10000))
     run.reaches(3)
     workers = run.workers()
     run.process.kill()
@@ -195,7 +145,7 @@ def test_what_no_restart_mends_is_refused_once(dataset, tmp_path):
         ({"checkpoint.uri": str(blocked)}, "blocked"),
         ({"train.prometheus": "nowhere:0"}, "train.prometheus"),
     ]:
-        run = Supervised(tmp_path, dataset, "2", **settings)
+        run = supervised(tmp_path, dataset, "2", **settings)
         code, result = run.end(seconds=120)
         said = "".join(run.said)
         assert code != 0
@@ -207,7 +157,7 @@ def test_what_no_restart_mends_is_refused_once(dataset, tmp_path):
 
 def test_a_rank_that_is_too_slow_is_left_out(dataset, tmp_path):
     settings = {"train.health": {"exclude": True, "slower_than": 2.5}}
-    run = Supervised(tmp_path, dataset, "2..3", **steps(10), **settings)
+    run = supervised(tmp_path, dataset, "2..3", **steps(10), **settings)
     while 1 not in run.workers():
         time.sleep(0.02)
     slow = run.workers()[1]

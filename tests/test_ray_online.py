@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import online
 import pytest
@@ -42,7 +41,7 @@ def test_encoders_feed_trainers_with_the_same_rows(trained_online, scenes, tmp_p
     assert not (tmp_path / "dataset").exists()
     online.assert_same(tmp_path, trained_online)
     # They are gone with the training.
-    assert not processes("ray::_Encoder")
+    assert not ranks.ray_processes("ray::_Encoder")
 
 
 @pytest.mark.faults
@@ -53,7 +52,7 @@ def test_whoever_dies_no_row_is_lost(victim, trained_online, scenes, tmp_path, r
     def kill():
         while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < at:
             time.sleep(0.02)
-        os.kill(rng.choice(processes(victim)), signal.SIGKILL)
+        os.kill(rng.choice(ranks.ray_processes(victim)), signal.SIGKILL)
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
@@ -69,16 +68,3 @@ def test_colocated_workers_need_no_encoders(scenes, tmp_path):
     result = trainer(tmp_path, scenes, mode="colocated", **{"train.phase": phase}).fit()
     assert result.return_value["steps"] == 4
     assert result.return_value["rows"]["read"] > 0
-
-
-def processes(name):
-    """Ids of processes that Ray has named so."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            title = Path(f"/proc/{pid}/cmdline").read_text()
-        except OSError:
-            continue
-        if title.startswith("ray::") and name in title:
-            found.append(int(pid))
-    return found

@@ -1,6 +1,7 @@
 """The trainer on the workers of Ray Train: the same training as elsewhere, and it survives its workers."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -71,7 +72,7 @@ def test_a_worker_that_is_lost_is_replaced(how, undisturbed, dataset, tmp_path, 
     def kill():
         while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < at:
             time.sleep(0.02)
-        os.kill(rng.choice(workers()), how)
+        os.kill(rng.choice(ranks.ray_processes("TrainWorker")), how)
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
@@ -88,14 +89,11 @@ def test_input_that_is_refused_is_not_tried_again(dataset, tmp_path):
         trainer(tmp_path, dataset, 2, **{"train.global_batch": 1, "train.micro_batch": 1}).fit()
 
 
-def workers():
-    """Process ids of the workers that train."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            name = Path(f"/proc/{pid}/cmdline").read_text()
-        except OSError:
-            continue
-        if name.startswith("ray::") and "TrainWorker" in name:
-            found.append(int(pid))
-    return found
+@pytest.mark.faults
+def test_what_no_restart_mends_ends_training(dataset, tmp_path):
+    """A file that is damaged for good: not again and again for ever."""
+    shutil.copytree(dataset, tmp_path / "dataset")
+    for shard in (tmp_path / "dataset").rglob("latents-64.parquet"):
+        shard.write_bytes(bytes(shard.stat().st_size))
+    with pytest.raises(tidemill.TidemillError, match="failed 3 times without a checkpoint"):
+        trainer(tmp_path, dataset, 2).fit()

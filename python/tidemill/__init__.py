@@ -18,7 +18,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 import torch  # noqa: F401  # loads the libtorch that the native module links against
 
 from tidemill import _native
-from tidemill._native import InputError, TidemillError
+from tidemill._native import InputError, LostPeersError, TidemillError
 from tidemill.distributed import process_group
 from tidemill.run_file import ResolvedRun, RunFile, arguments_of, resolve
 from tidemill.stream import Stream, StreamDataset
@@ -27,6 +27,7 @@ __all__ = [
     "Encode",
     "Encoders",
     "InputError",
+    "LostPeersError",
     "Mode",
     "Prepare",
     "ResolvedRun",

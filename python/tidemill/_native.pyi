@@ -7,6 +7,9 @@ from typing import Any
 class TidemillError(RuntimeError):
     """The work failed."""
 
+class LostPeersError(TidemillError):
+    """Another of the processes that train together is gone."""
+
 class InputError(ValueError):
     """The input was refused; the message says what to mend."""
 

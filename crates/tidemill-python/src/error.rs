@@ -1,10 +1,16 @@
-//! Rust's errors as Python's: `InputError` (also a `ValueError`) for what the caller can mend, `TidemillError` for the
-//! rest.
+//! Rust's errors as Python's: `InputError` (also a `ValueError`) for what the caller can mend, `LostPeersError` for what
+//! went wrong elsewhere, `TidemillError` for the rest.
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::{PyErr, create_exception};
 
 create_exception!(tidemill, TidemillError, PyRuntimeError, "The work failed.");
+create_exception!(
+    tidemill,
+    LostPeersError,
+    TidemillError,
+    "Another of the processes that train together is gone."
+);
 create_exception!(
     tidemill,
     InputError,
@@ -15,8 +21,9 @@ create_exception!(
 /// The exception for an error.
 pub fn raise(error: impl Into<tidemill::Error>) -> PyErr {
     let error = error.into();
-    match error.exit_code() {
-        2 => InputError::new_err(error.to_string()),
+    match (error.exit_code(), error.lost_peers()) {
+        (2, _) => InputError::new_err(error.to_string()),
+        (_, true) => LostPeersError::new_err(error.to_string()),
         _ => TidemillError::new_err(error.to_string()),
     }
 }

@@ -29,7 +29,7 @@ mod _native {
     #[pymodule_export]
     use super::dlpack::Tensor;
     #[pymodule_export]
-    use super::error::{InputError, TidemillError};
+    use super::error::{InputError, LostPeersError, TidemillError};
     #[pymodule_export]
     use super::online::Preparer;
     #[pymodule_export]

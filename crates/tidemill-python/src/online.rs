@@ -1,13 +1,10 @@
 //! Encoders of a cluster, which Python asks, and what its workers do for them.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::Schema;
 use arrow::error::ArrowError;
 use pyo3::prelude::*;
-use pyo3_arrow::PyTable;
 use pyo3_arrow::input::AnyRecordBatch;
 use tidemill::engine::remote::{from_json, to_json};
 use tidemill::online::{self, Elsewhere};
@@ -15,6 +12,7 @@ use tidemill::{Error, Result, Run};
 use tidemill_data::InputUnit;
 
 use crate::error::{InputError, raise};
+use crate::units::table;
 
 /// An object with the methods `want(unit, epoch, resolution)`, which gives a number, and `take(number)`, which gives a
 /// table or None.
@@ -67,7 +65,6 @@ impl Preparer {
     ) -> PyResult<Bound<'py, PyAny>> {
         let prepare = || self.0.prepare(&from_json(unit)?, epoch, resolution);
         let batches = py.detach(prepare).map_err(raise)?;
-        let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
-        PyTable::try_new(batches, schema)?.into_pyarrow(py)
+        table(py, batches)
     }
 }

@@ -13,9 +13,14 @@ use tidemill::engine::dataset::DatasetSink;
 use tidemill::engine::device::devices;
 use tidemill::engine::remote::{self, from_json, to_json};
 use tidemill::{Encode, Result, Run};
-use tidemill_data::source;
 
 use crate::error::raise;
+
+/// Batches as a table of pyarrow's; without any it has no columns.
+pub fn table(py: Python<'_>, batches: Vec<RecordBatch>) -> PyResult<Bound<'_, PyAny>> {
+    let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
+    PyTable::try_new(batches, schema)?.into_pyarrow(py)
+}
 
 /// The run file in full as JSON, with absolute paths, so that it means the same on other machines.
 #[pyfunction]
@@ -42,9 +47,7 @@ pub fn units(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyRes
     let list = || -> Result<Vec<String>> {
         let run = Run::open(&run_file, &overrides)?;
         run.validate_source()?;
-        let source =
-            source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
-        source.units().map_err(|e| run.locate(e))?.iter().map(to_json).collect()
+        run.source()?.units().map_err(|e| run.locate(e))?.iter().map(to_json).collect()
     };
     py.detach(list).map_err(raise)
 }
@@ -63,8 +66,7 @@ impl UnitWorker {
     /// The rows of a unit (JSON) as `Prepare` takes them, with the column `tidemill_unit`.
     fn read<'py>(&self, py: Python<'py>, unit: &str) -> PyResult<Bound<'py, PyAny>> {
         let batches = py.detach(|| self.0.read(&from_json(unit)?)).map_err(raise)?;
-        let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
-        PyTable::try_new(batches, schema)?.into_pyarrow(py)
+        table(py, batches)
     }
 
     /// Writes the encoded rows of a unit and commits them; says what became of them, as JSON.

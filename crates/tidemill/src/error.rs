@@ -169,6 +169,15 @@ impl Error {
         }
     }
 
+    /// Whether it is not this process that failed, but another that trains with it.
+    pub fn lost_peers(&self) -> bool {
+        match self {
+            Self::Told(error) => error.lost_peers(),
+            Self::Train(tidemill_train::Error::Peer(_)) => true,
+            _ => false,
+        }
+    }
+
     /// As one JSON object: message, place and help.
     pub fn to_json(&self) -> serde_json::Value {
         let mut error = serde_json::json!({ "message": self.to_string() });

@@ -58,7 +58,8 @@ class Encoders:
                 return None
             rows = ray.get(wanted.rows)
         except RayTaskError as error:
-            raise error.cause if isinstance(error.cause, tidemill.InputError) else error from None
+            ours = isinstance(error.cause, (tidemill.InputError, tidemill.TidemillError))
+            raise error.cause if ours else error from None
         except LOST:
             self._ask(number, wanted.what)
             return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -10,6 +12,8 @@ import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode, FailureConfig, Result, RunConfig, ScalingConfig
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchTrainer
+from ray.train.v2.api.callback import UserCallback
+from ray.train.v2.api.exceptions import ControllerError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import tidemill
@@ -17,14 +21,18 @@ from tidemill import Mode
 from tidemill.ray.feeder import Encoders, Feeder
 from tidemill.run_file import ResolvedRun, RunFile, resolve
 
+# Times that training may fail with the same message before it is given up.
+ATTEMPTS = 3
+
 
 class Trainer:
     """Trains a run on the workers that `scaling_config` asks for; `num_workers` may be (fewest, most).
 
     Workers that die are replaced, and training goes on from the run's own last checkpoint, with however many
-    workers there are. Without `run_config` the run's output is Ray's folder for it, too, so that checkpoints
-    stay where they are. All nodes must reach it. In the mode "online" rows are encoded by actors of
-    `engine.encode` while the workers train, in the mode "colocated" by the workers; both need no dataset.
+    workers there are; what fails three times in the same way, with no checkpoint in between, ends it.
+    Without `run_config` the run's output is Ray's folder for it, too, so that checkpoints stay in place.
+    All nodes must reach it. In the mode "online" rows are encoded by actors of `engine.encode` while the
+    workers train, in the mode "colocated" by the workers; both need no dataset.
     """
 
     def __init__(
@@ -38,16 +46,16 @@ class Trainer:
     ) -> None:
         resolved = resolve(run, **overrides)
         output = PurePosixPath(resolved["output"])
+        run_config = run_config or RunConfig(
+            name=output.name,
+            storage_path=str(output.parent),
+            failure_config=FailureConfig(max_failures=-1),
+        )
         self._trainer = TorchTrainer(
             _train,
             train_loop_config={"run": resolved, "mode": mode},
             scaling_config=scaling_config or ScalingConfig(),
-            run_config=run_config
-            or RunConfig(
-                name=output.name,
-                storage_path=str(output.parent),
-                failure_config=FailureConfig(max_failures=-1),
-            ),
+            run_config=replace(run_config, callbacks=[*(run_config.callbacks or []), _Hopeless()]),
         )
 
     def fit(self) -> Result:
@@ -55,7 +63,11 @@ class Trainer:
 
         `return_value` is what `tidemill.train` gives.
         """
-        result = self._trainer.fit()
+        try:
+            result = self._trainer.fit()
+        except ControllerError as error:
+            hopeless = isinstance(error.controller_failure, tidemill.TidemillError)
+            raise error.controller_failure if hopeless else error from None
         refused = (result.return_value or {}).get("refused")
         if refused is not None:
             raise tidemill.InputError(refused)
@@ -78,9 +90,35 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
             ray.kill(feeder)
     if result is not None and not result["finished"]:
         # The system takes this node back. Ray must not take the run for done, and starts workers again.
-        raise tidemill.TidemillError(f"told to stop after step {result['steps']}, which a checkpoint holds")
+        raise _ToldToStop(f"told to stop after step {result['steps']}, which a checkpoint holds")
     reports.tell(result["steps"] if result else 0)
     return result
+
+
+class _ToldToStop(Exception):
+    """A worker was, and has saved what it did."""
+
+
+class _Hopeless(UserCallback):
+    """Ends training when workers fail again and again in a way that new ones do not mend."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+
+    def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+        """It gets on."""
+        self._seen.clear()
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        """Counts what workers say of themselves; that they or others are lost is no reason to give up."""
+        for message in {str(error) for error in worker_exceptions.values() if _own_fault(error)}:
+            self._seen[message] += 1
+            if self._seen[message] == ATTEMPTS:
+                raise tidemill.TidemillError(f"failed {ATTEMPTS} times without a checkpoint: {message}")
+
+
+def _own_fault(error: Exception) -> bool:
+    return isinstance(error, tidemill.TidemillError) and not isinstance(error, tidemill.LostPeersError)
 
 
 def _feeder(run: ResolvedRun) -> Any:

@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, UInt64Type};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tidemill_data::source::{self, Source};
+use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::spec::Header;
 use tidemill_store::{Counts, Digests, UnitId};
@@ -80,7 +80,7 @@ impl UnitWorker {
         // Rows can also come from elsewhere.
         let source = match run.file.source.uri.as_slice() {
             [] => None,
-            _ => Some(source::open(&run.file.source, &run.file.filter, &run.file.caption)?),
+            _ => Some(run.source()?),
         };
         let sink = ticket.dataset.as_ref().map(|dataset| DatasetSink::join(&run, dataset)).transpose()?;
         Ok(Self { source, prepare: run.prepare()?, sink })

@@ -38,9 +38,9 @@ impl State {
     /// If it is of something else.
     pub fn read(value: &Value) -> Result<Self> {
         let state: Self = serde_json::from_value(value.clone())
-            .map_err(|e| Error::Unit(format!("the checkpoint's place in the data cannot be read: {e}")))?;
+            .map_err(|e| Error::Refused(format!("the checkpoint's place in the data cannot be read: {e}")))?;
         if state.lanes.is_empty() {
-            return Err(Error::Unit("the checkpoint's place in the data is that of no rank".into()));
+            return Err(Error::Refused("the checkpoint's place in the data is that of no rank".into()));
         }
         Ok(state)
     }
@@ -119,7 +119,7 @@ impl OnlineBatches {
         let rows = window.rows.iter().map(|batch| batch.num_rows() as u64).sum();
         self.empty = if rows == 0 { self.empty + 1 } else { 0 };
         if self.empty >= self.windows.per_epoch() {
-            return Err(Error::Unit(
+            return Err(Error::Refused(
                 "no row of the source can be trained on: see the filters, and quarantine.jsonl".into(),
             ));
         }
@@ -210,8 +210,10 @@ impl Batches for OnlineBatches {
             lane.leave_begun();
         }
         let lanes = self.world.texts(&json!(lane).to_string(), self.device)?;
-        let lanes = lanes.iter().map(|lane| serde_json::from_str(lane).unwrap_or_default());
-        Ok(json!({ "resolution": resolution, "lanes": lanes.collect::<Vec<Value>>() }))
+        let read = |lane: &String| serde_json::from_str(lane);
+        let lanes: std::result::Result<Vec<Lane>, _> = lanes.iter().map(read).collect();
+        let lanes = lanes.map_err(|error| tidemill_train::Error::Data(Box::new(error)))?;
+        Ok(json!(State { resolution, lanes }))
     }
 
     fn skipped(&self) -> Skipped {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::RecordBatch;
-use tidemill_data::source::{self, Source};
+use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare};
 
 use super::feed::{self, Window};
@@ -126,8 +126,7 @@ impl Preparer {
     /// # Errors
     /// If it cannot be read.
     pub fn open(run: Run) -> Result<Self> {
-        let source =
-            source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
+        let source = run.source()?;
         Ok(Self { run, source, last: Mutex::default() })
     }
 

@@ -50,7 +50,7 @@ pub fn make(
         let sink = WindowSink::new(&making, numbers, epoch, to);
         let units = sink.units(&making);
         let prepare = making.run.in_epoch(epoch).prepare()?;
-        let config = &making.run.file.engine;
+        let (config, encoders) = (&making.run.file.engine, making.stages.len());
         let engine = Local {
             source: &*making.source,
             prepare: &prepare,
@@ -61,7 +61,7 @@ pub fn make(
                 .collect(),
             sink: &sink,
             batch_size: making.run.file.encode.batch_size,
-            readers: config.readers(1),
+            readers: config.readers(encoders),
             workers: config.prepare.workers.range(),
             memory: config.memory(),
             max_bad_fraction: config.max_bad_fraction,

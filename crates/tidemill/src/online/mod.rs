@@ -22,7 +22,7 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use tch::Device;
-use tidemill_data::source::{self, Source};
+use tidemill_data::source::Source;
 use tidemill_data::{ClipTokenizer, InputUnit, PrepareConfig};
 use tidemill_store::{DatasetSpec, ModelDigests};
 use tidemill_train::{Batches, Data, Phase, TrainConfig};
@@ -98,8 +98,7 @@ impl Online {
         run.validate_online(matches!(encoders, Encoders::Devices(_)))?;
         run.validate_source()?;
         run.check_models()?;
-        let source =
-            source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
+        let source = run.source()?;
         let units = source.units().map_err(|e| run.locate(e))?;
         let folder = run.models()?;
         let encode = Encode::load(&folder, &run.file.encode, device)?;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tidemill_data::draw::seed_of_epoch;
 use tidemill_data::prepare::Crop;
+use tidemill_data::source::{self, Source};
 use tidemill_data::{CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
 use tidemill_models::{ClipTextConfig, ModelFolder, VaeConfig};
 use tidemill_store::dedup::DedupConfig;
@@ -162,6 +163,15 @@ impl Run {
             return Err(self.refuse("models.path", "name a model folder in the diffusers layout"));
         }
         ModelFolder::open(&self.file.models.path).map_err(|e| self.refuse("models.path", e.to_string()))
+    }
+
+    /// The pairs.
+    ///
+    /// # Errors
+    /// If there are none, or they cannot be read.
+    pub fn source(&self) -> Result<Box<dyn Source>> {
+        let RunFile { source, filter, caption, .. } = &self.file;
+        source::open(source, filter, caption).map_err(|e| self.locate(e))
     }
 
     /// The CPU stage.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use serde_json::{Value, json};
 use tch::Device;
-use tidemill_data::source::{self, Source};
+use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::{Dataset, Writer};
 
@@ -48,8 +48,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
 pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     run.validate_source()?;
     run.check_models()?;
-    let source =
-        source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
+    let source = run.source()?;
     Writer::check(&run.dataset())?;
     let units = source.units().map_err(|e| run.locate(e))?;
     let prepare = run.prepare()?;

@@ -109,7 +109,7 @@ fn supervise_run(
 /// [`train_run`], with a line to the supervisor.
 fn worker(
     run: &Run,
-    from: From,
+    from: Feeding,
     place: &Place,
     reporter: &Reporter,
     listener: &mut Listener<'_>,
@@ -143,7 +143,7 @@ pub struct Trained {
 }
 
 /// Where rows come from, and who encodes them if not this process.
-pub type From = (Mode, Option<Arc<dyn Elsewhere>>);
+pub type Feeding = (Mode, Option<Arc<dyn Elsewhere>>);
 
 /// Trains in this process, for a run file that is open.
 ///
@@ -151,7 +151,7 @@ pub type From = (Mode, Option<Arc<dyn Elsewhere>>);
 /// As [`run`].
 pub fn train_run(
     run: &Run,
-    (mode, elsewhere): From,
+    (mode, elsewhere): Feeding,
     place: &Place,
     heartbeat: &Heartbeat,
     reporter: &Reporter,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use serde_json::{Value, json};
-use tidemill_data::source::{self, Source};
+use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::Counts;
 
@@ -44,8 +44,7 @@ pub struct Args {
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let run = args.run.open()?;
     run.validate_source()?;
-    let source =
-        source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
+    let source = run.source()?;
     let units = source.units().map_err(|e| run.locate(e))?;
     if let Some(folder) = &args.output {
         std::fs::create_dir_all(folder)

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tidemill_data::inspect::sheet::{SheetOptions, tiles};
-use tidemill_data::source;
 use tidemill_train::grid;
 
 use super::Args;
@@ -18,8 +17,7 @@ const ROWS: u32 = 6;
 /// Draws the sheet into the file and gives its path.
 pub fn draw(run: &Run, path: &Path, args: &Args, reporter: &Reporter) -> Result<Value> {
     run.validate_source()?;
-    let source =
-        source::open(&run.file.source, &run.file.filter, &run.file.caption).map_err(|e| run.locate(e))?;
+    let source = run.source()?;
     let prepare = run.prepare()?;
     let options = SheetOptions { tiles: (COLUMNS * ROWS) as usize, seed: args.seed, rejected: args.rejected };
     let tiles = tiles(&*source, &prepare, &run.file.source.columns.image, options)?;
