@@ -83,15 +83,9 @@ class Supervised:
                 pass
         return found
 
-    def reaches(self, step, seconds=120):
+    def reaches(self, step):
         """Waits for the metrics of a step."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and self.process.poll() is None:
-            path = self.output / "metrics.jsonl"
-            if path.exists() and len(path.read_text().splitlines()) >= step:
-                return
-            time.sleep(0.02)
-        raise AssertionError("".join(self.said))
+        wait_for(self.output, step, self.process, self.said)
 
     def end(self, seconds=300):
         """The exit code and the result."""
@@ -126,6 +120,16 @@ def state(output, step):
     return buffers
 
 
+def wait_for(output, step, process, said=(), seconds=120):
+    """Waits until a process has written the metrics of a step."""
+    path, until = output / "metrics.jsonl", time.monotonic() + seconds
+    while time.monotonic() < until and process.poll() is None:
+        if path.exists() and len(path.read_text().splitlines()) >= step:
+            return
+        time.sleep(0.02)
+    raise AssertionError("".join(said))
+
+
 def losses(output):
     """The loss of each step, which must all be there once and in order."""
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
@@ -144,3 +148,18 @@ def ray_processes(name):
         if title.startswith("ray::") and name in title:
             found.append(int(pid))
     return found
+
+
+def child(pid, named, seconds=120):
+    """The id of a process that another has started, once it has."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{entry}/stat") as stat, open(f"/proc/{entry}/cmdline") as command:
+                    if int(stat.read().rsplit(")", 1)[1].split()[1]) == pid and named in command.read():
+                        return int(entry)
+            except OSError:
+                pass
+        time.sleep(0.02)
+    raise AssertionError(f"no {named} was started")

@@ -10,6 +10,7 @@ import time
 import pairs
 import pyarrow as pa
 import pytest
+import ranks
 import ray
 import tidemill
 import tidemill.ray
@@ -118,7 +119,7 @@ def test_a_driver_that_is_killed_is_started_again(cluster, pairs_run, encoded_pa
         stderr=subprocess.PIPE,
         text=True,
     )
-    victim = child(process.pid)
+    victim = ranks.child(process.pid, "ray.offline")
     while not list(tmp_path.glob("dataset/commits/*")):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.02)
@@ -128,21 +129,3 @@ def test_a_driver_that_is_killed_is_started_again(cluster, pairs_run, encoded_pa
     assert json.loads(out.splitlines()[-1])["rows"] == expected["rows"]
     assert "starting it again for the units that are left" in err
     pairs.assert_same(tmp_path, output)
-
-
-def child(pid, seconds=120):
-    """The driver's process id."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{entry}/stat") as stat, open(f"/proc/{entry}/cmdline") as command:
-                    if (
-                        int(stat.read().rsplit(")", 1)[1].split()[1]) == pid
-                        and "ray.offline" in command.read()
-                    ):
-                        return int(entry)
-            except OSError:
-                pass
-        time.sleep(0.02)
-    raise AssertionError("no driver was started")

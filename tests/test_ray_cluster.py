@@ -92,6 +92,32 @@ def test_online_trainers_and_encoders_are_where_they_belong(nodes, trained_onlin
     online.assert_same(tmp_path, trained_online)
 
 
+@pytest.mark.faults
+def test_training_goes_on_with_fewer_workers(nodes, dataset, tmp_path):
+    """A node with one of two is lost, and none comes in its place."""
+    ranks.link(tmp_path, dataset)
+    phase = [{"resolution": 64, "steps": 400}]
+    settings = {**ranks.SETTINGS, "train.global_batch": 14, "train.phase": phase, "checkpoint.keep": 100}
+    run = tidemill.resolve({**settings, "output": str(tmp_path)})
+    scaling = ScalingConfig(num_workers=(1, 2), resources_per_worker={"CPU": 2})
+
+    def lose_one():
+        while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < 20:
+            time.sleep(0.02)
+        nodes.cluster.remove_node(nodes.a100, allow_graceful=False)
+
+    losing = threading.Thread(target=lose_one, daemon=True)
+    losing.start()
+    result = tidemill.ray.Trainer(run, scaling_config=scaling).fit()
+    losing.join(timeout=1)
+    assert nodes.a100 not in nodes.cluster.worker_nodes
+    assert result.return_value["steps"] == 400
+    assert len(ranks.losses(tmp_path)) == 400
+    commits = sorted(tmp_path.glob("checkpoints/*/commit.json"))
+    shards = [len(json.loads(commit.read_text())["shards"]) for commit in commits]
+    assert (shards[0], shards[-1]) == (2, 1)
+
+
 def places(actors):
     """On which GPUs' nodes there were actors of that name."""
     kinds = {

@@ -1,26 +1,15 @@
-"""The driver of `tidemill preprocess` with `engine.kind = "ray"`: `python -m tidemill.ray.offline`.
-
-The process that starts it (crates/tidemill/src/engine/ray.rs) writes the plan and the units to its standard
-input, a line of JSON each, and reads from its standard output what is committed.
-"""
+"""The driver of `tidemill preprocess` with `engine.kind = "ray"`: `python -m tidemill.ray.offline`."""
 
 from __future__ import annotations
 
 import json
-import os
-import queue
-import signal
-import sys
-import threading
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any
 
-import ray
 from ray.data import ActorPoolStrategy, DataContext
-from ray.exceptions import RayTaskError
 
-import tidemill
 from tidemill.ray.data import committed, read_units
+from tidemill.ray.driver import Lines, drive
 from tidemill.ray.stages import Prepare, encode
 from tidemill.run_file import ResolvedRun
 
@@ -31,27 +20,11 @@ MOST_UNITS = 20_000
 COMMIT_CPUS = 0.25
 
 
-def main() -> None:
+def preprocess_all(plan: dict[str, Any], units: Lines) -> Iterator[dict[str, Any]]:
     """Does all units of the plan."""
-    say = _own_stdout()
-    plan = json.loads(sys.stdin.readline())
-    units = _units(plan["units"])
-    address = plan["address"]
-    try:
-        ray.init(**({"address": address} if address else {}), log_to_driver=False, logging_level="warning")
-        DataContext.get_current().enable_progress_bars = False
-        for some in _rounds(units):
-            for done in preprocess(plan, some):
-                _tell(say, {"done": done})
-        _tell(say, "finished")
-    except RayTaskError as error:
-        cause = error.cause if isinstance(error.cause, BaseException) else error
-        refused = isinstance(error, tidemill.InputError) or isinstance(cause, tidemill.InputError)
-        _tell(say, {"error": {"message": str(cause).strip(), "refused": refused}})
-    except (ConnectionError, ValueError) as error:
-        where = f"engine.ray.address = {json.dumps(address)}" if address else "a Ray cluster"
-        _tell(say, {"error": {"message": f"{where}: {error}", "refused": True}})
-    ray.shutdown()
+    DataContext.get_current().enable_progress_bars = False
+    for some in _rounds(units):
+        yield from preprocess(plan, some)
 
 
 def preprocess(plan: dict[str, Any], units: list[str]) -> Iterator[dict[str, Any]]:
@@ -72,22 +45,7 @@ def preprocess(plan: dict[str, Any], units: list[str]) -> Iterator[dict[str, Any
     return committed(encoded, ticket, num_cpus=COMMIT_CPUS)
 
 
-def _units(count: int) -> queue.Queue[str | None]:
-    """The units on standard input, followed by None. After that its end says that the parent has died."""
-    units: queue.Queue[str | None] = queue.Queue(maxsize=2 * MOST_UNITS)
-
-    def listen() -> None:
-        for _ in range(count):
-            units.put(sys.stdin.readline())
-        units.put(None)
-        sys.stdin.read()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=listen, daemon=True).start()
-    return units
-
-
-def _rounds(units: queue.Queue[str | None]) -> Iterator[list[str]]:
+def _rounds(units: Lines) -> Iterator[list[str]]:
     some: list[str] = []
     while (unit := units.get()) is not None:
         some.append(unit)
@@ -98,17 +56,5 @@ def _rounds(units: queue.Queue[str | None]) -> Iterator[list[str]]:
         yield some
 
 
-def _own_stdout() -> TextIO:
-    """Standard output for us alone; what Ray and others print goes to standard error."""
-    say = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    return say
-
-
-def _tell(say: TextIO, what: Any) -> None:
-    say.write(json.dumps(what) + "\n")
-    say.flush()
-
-
 if __name__ == "__main__":
-    main()
+    drive(preprocess_all, most=2 * MOST_UNITS)

@@ -1,5 +1,6 @@
 //! `[engine]`: who does the work and with how much of the machine.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -35,6 +36,8 @@ pub struct EngineConfig {
     pub prepare: PrepareWorkers,
     /// `[engine.encode]`: the VAE and the text encoder.
     pub encode: EncodeWorkers,
+    /// `[engine.train]`: on Ray, the workers that train; without it training stays on the machine of the verb.
+    pub train: Option<TrainWorkers>,
     /// `[engine.ray]`: which cluster.
     pub ray: RayConfig,
 }
@@ -58,6 +61,8 @@ pub struct RayConfig {
     /// Of the cluster, as `ray.init` takes it: `auto`, `host:port` or `ray://host:port`; `local` starts one on this
     /// machine. Without it the variable `RAY_ADDRESS` counts, then a cluster that runs on this machine, then `local`.
     pub address: Option<String>,
+    /// Environment variables of all workers, such as those of NCCL and libfabric.
+    pub env: BTreeMap<String, String>,
 }
 
 /// `[engine.read]`
@@ -107,6 +112,26 @@ impl Default for EncodeWorkers {
     fn default() -> Self {
         let workers = Workers { min: 1, max: 1 };
         Self { workers, threads: 0, cpus: 1.0, gpus: None, accelerator: None }
+    }
+}
+
+/// `[engine.train]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainWorkers {
+    /// Workers of Ray Train, or a range such as `"24..32"` within which it starts again with as many as there is room for.
+    pub workers: Workers,
+    /// CPUs of each.
+    pub cpus: f64,
+    /// GPUs of each. 1 if not given, or 0 with `engine.device = "cpu"`.
+    pub gpus: Option<f64>,
+    /// The nodes that may have them, by their GPU, as in `ray.util.accelerators`: `A100`, say.
+    pub accelerator: Option<String>,
+}
+
+impl Default for TrainWorkers {
+    fn default() -> Self {
+        Self { workers: Workers { min: 1, max: 1 }, cpus: 1.0, gpus: None, accelerator: None }
     }
 }
 
@@ -199,6 +224,7 @@ impl Default for EngineConfig {
             read: ReadWorkers::default(),
             prepare: PrepareWorkers::default(),
             encode: EncodeWorkers::default(),
+            train: None,
             ray: RayConfig::default(),
         }
     }
@@ -228,7 +254,17 @@ impl EngineConfig {
             let message = "must be one number here; a range is for engine.kind = \"ray\"";
             return Err(("engine.encode.workers", message.into()));
         }
+        let train = self.train.clone().unwrap_or_default();
+        if train.workers.min == 0 {
+            return Err(("engine.train.workers", "must be at least 1".into()));
+        }
+        if self.kind == Kind::Local && self.train.is_some() {
+            let message = "is for engine.kind = \"ray\"; here say how many with `tidemill train --workers`";
+            return Err(("engine.train", message.into()));
+        }
         let amounts = [
+            ("engine.train.cpus", train.cpus),
+            ("engine.train.gpus", train.gpus.unwrap_or(0.0)),
             ("engine.prepare.cpus", self.prepare.cpus),
             ("engine.encode.cpus", self.encode.cpus),
             ("engine.encode.gpus", self.encode.gpus.unwrap_or(0.0)),

@@ -38,7 +38,9 @@ use arrow::array::RecordBatch;
 use tidemill_data::{InputUnit, Prepare};
 
 pub use self::budget::Memory;
-pub use self::config::{EncodeWorkers, EngineConfig, Kind, PrepareWorkers, RayConfig, ReadWorkers, Workers};
+pub use self::config::{
+    EncodeWorkers, EngineConfig, Kind, PrepareWorkers, RayConfig, ReadWorkers, TrainWorkers, Workers,
+};
 pub use self::encoder::{Encoded, Encoder};
 pub use self::local::{Local, Summary};
 pub use self::meter::Utilisation;

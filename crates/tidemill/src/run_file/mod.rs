@@ -290,8 +290,7 @@ impl Run {
             return Err(self.refuse("prepare.crop", format!("batches are made of buckets {without}")));
         }
         if file.engine.kind == Kind::Ray && alone {
-            let message =
-                "on Ray, workers of Ray Train are fed as they go: tidemill.ray.Trainer(run, mode=\"online\")";
+            let message = "on Ray, pairs are encoded for workers of Ray Train: say which with [engine.train]";
             return Err(self.refuse("engine.kind", message));
         }
         Ok(())

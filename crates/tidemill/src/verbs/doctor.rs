@@ -6,9 +6,12 @@ use serde_json::{Value, json};
 use sysinfo::{Disks, System};
 use tch::Cuda;
 
+use self::network::Network;
 use crate::engine::device::gpus;
 use crate::error::Result;
 use crate::reporter::Reporter;
+
+mod network;
 
 /// Arguments of `tidemill doctor`.
 #[derive(Debug, Clone, clap::Args)]
@@ -18,7 +21,7 @@ pub struct Args {
     pub disk: PathBuf,
 }
 
-/// Looks at libtorch, GPUs, cores, memory and disk.
+/// Looks at libtorch, GPUs, cores, memory, disk and network.
 ///
 /// # Errors
 /// If there is a driver, but libtorch's CUDA half cannot be loaded. What cannot be found out is null.
@@ -42,6 +45,10 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         memory.map(|(available, total)| format!("{} available of {}", gib(available), gib(total)));
     reporter.say(format!("memory      {}", or_unknown(available)));
     reporter.say(format!("disk free   {} in {}", or_unknown(disk_free.map(gib)), args.disk.display()));
+    let network = Network::here();
+    reporter.say(format!("network     {}", shown(&network)));
+    let advice = network.advice();
+    advice.iter().for_each(|advice| reporter.say(format!("            {advice}")));
     Ok(json!({
         "verb": "doctor",
         "tidemill": env!("CARGO_PKG_VERSION"),
@@ -51,8 +58,26 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "cores": cores,
         "torch_threads": tch::get_num_threads(),
         "memory": memory.map(|(available, total)| json!({ "available": available, "total": total })),
+        "network": network,
+        "advice": advice,
         "disk": { "path": args.disk, "free": disk_free },
     }))
+}
+
+/// Devices, what drives them, and variables, in a line.
+fn shown(network: &Network) -> String {
+    let list = |names: &[String]| if names.is_empty() { "none".into() } else { names.join(" ") };
+    let path =
+        |path: &Option<PathBuf>| path.as_ref().map_or("none".into(), |path| path.display().to_string());
+    let variables = network.variables.iter().map(|(name, value)| format!("; {name}={value}"));
+    format!(
+        "EFA: {}; InfiniBand or RoCE: {}; NCCL plugin: {}; libfabric: {}{}",
+        list(&network.efa),
+        list(&network.rdma),
+        path(&network.plugin),
+        path(&network.libfabric),
+        variables.collect::<String>()
+    )
 }
 
 /// The folder of the libtorch this process has loaded: of several on a machine, only that one counts.

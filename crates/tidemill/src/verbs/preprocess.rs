@@ -18,7 +18,6 @@ use crate::engine::ray::Ray;
 use crate::engine::signal::StopSignal;
 use crate::engine::{Encoded, Encoder, Kind, Local, Stage, Summary, judge};
 use crate::error::Result;
-use crate::python::interpreter;
 use crate::reporter::Reporter;
 use crate::run_file::Run;
 use crate::verbs::RunArgs;
@@ -91,7 +90,7 @@ fn on_cluster(
         encode.threads = (encode.cpus as usize).max(1);
     }
     let (ticket, config) = (sink.ticket(&run)?, &run.file.engine);
-    let engine = Ray { python: interpreter(), ticket: &ticket, config, sink, stop: &stop, reporter };
+    let engine = Ray { ticket: &ticket, config, sink, stop: &stop, reporter };
     let progress = reporter.progress("preprocess", "rows", rows(&missing));
     let result = engine.run(units, &progress);
     progress.finish();

@@ -38,14 +38,17 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         Mode::Offline => preprocess::preprocess(&run, reporter)?,
         Mode::Online | Mode::Colocated => Value::Null,
     };
-    let trained = train::train_run(
-        &run,
-        (args.mode, None),
-        &Place::default(),
-        &Heartbeat::default(),
-        reporter,
-        &mut |_| true,
-    )?;
+    let trained = match &run.file.engine.train {
+        Some(workers) => train::cluster::train(&run, workers, args.mode, reporter)?,
+        None => train::train_run(
+            &run,
+            (args.mode, None),
+            &Place::default(),
+            &Heartbeat::default(),
+            reporter,
+            &mut |_| true,
+        )?,
+    };
     if !trained.finished {
         let done = trained.report["steps"].as_u64().unwrap_or(0);
         return Err(Error::Interrupted { done, total: run.file.train.total_steps(), unit: "steps" });

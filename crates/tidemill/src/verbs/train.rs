@@ -24,6 +24,7 @@ use crate::supervisor::{Doing, Ended, Heartbeat, Message, WorkerCommand, supervi
 use crate::verbs::RunArgs;
 use crate::verbs::place::Place;
 
+pub mod cluster;
 mod data;
 
 /// Arguments of `tidemill train`.
@@ -66,13 +67,20 @@ fn workers(text: &str) -> std::result::Result<RangeInclusive<usize>, String> {
 /// # Errors
 /// Refused input; a loss that is no number.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
-    run_heard(args, reporter, &mut |_| true, None)
+    let run = args.run.open()?;
+    let alone = args.workers.is_none() && args.place.process_group.is_none();
+    match &run.file.engine.train {
+        Some(workers) if alone => {
+            cluster::train(&run, workers, args.mode, reporter).map(|trained| trained.report)
+        }
+        _ => run_here(&run, args, reporter, &mut |_| true, None),
+    }
 }
 
 /// Hears of each line of metrics, on every rank; says whether to go on.
 pub type Listener<'a> = dyn FnMut(&StepMetrics) -> bool + 'a;
 
-/// As [`run`], with somebody who listens, and perhaps encodes; not for workers that this process supervises.
+/// As [`run`] of one process, wherever the run file would train; with somebody who listens, and perhaps encodes.
 ///
 /// # Errors
 /// As [`run`].
@@ -82,10 +90,19 @@ pub fn run_heard(
     listener: &mut Listener<'_>,
     elsewhere: Option<Arc<dyn Elsewhere>>,
 ) -> Result<Value> {
-    let run = args.run.open()?;
+    run_here(&args.run.open()?, args, reporter, listener, elsewhere)
+}
+
+fn run_here(
+    run: &Run,
+    args: &Args,
+    reporter: &Reporter,
+    listener: &mut Listener<'_>,
+    elsewhere: Option<Arc<dyn Elsewhere>>,
+) -> Result<Value> {
     match &args.workers {
-        Some(workers) => supervise_run(&run, args, workers, reporter),
-        None => worker(&run, (args.mode, elsewhere), &args.place, reporter, listener),
+        Some(workers) => supervise_run(run, args, workers, reporter),
+        None => worker(run, (args.mode, elsewhere), &args.place, reporter, listener),
     }
 }
 
@@ -281,16 +298,7 @@ impl Observer for Watcher<'_> {
 /// `rows`: what became of pairs on the way, if they came without a dataset.
 fn report(run: &Run, outcome: &Outcome, rows: Option<&Counts>, reporter: &Reporter) -> Value {
     let output = run.output();
-    let ended =
-        if outcome.finished { "trained" } else { "stopped by a signal; the same command goes on after" };
-    reporter.say(format!(
-        "{ended} {} steps, {:.1} img/s, mean loss of the last steps {}; metrics in {}",
-        outcome.steps,
-        outcome.images_per_second,
-        outcome.loss.map_or_else(|| "unknown".into(), |loss| format!("{loss:.4}")),
-        Path::new(&output).join("metrics.jsonl").display()
-    ));
-    json!({
+    let report = json!({
         "verb": "train",
         "output": output,
         "steps": outcome.steps,
@@ -307,5 +315,22 @@ fn report(run: &Run, outcome: &Outcome, rows: Option<&Counts>, reporter: &Report
             "read": counts.read, "kept": counts.kept,
             "rejected": counts.total_rejected(), "quarantined": counts.total_quarantined(),
         })),
-    })
+    });
+    say_trained(&output, &report, reporter);
+    report
+}
+
+/// Says how training ended, from its report.
+fn say_trained(output: &str, report: &Value, reporter: &Reporter) {
+    let ended = match report["finished"] == true {
+        true => "trained",
+        false => "stopped by a signal; the same command goes on after",
+    };
+    reporter.say(format!(
+        "{ended} {} steps, {:.1} img/s, mean loss of the last steps {}; metrics in {}",
+        report["steps"],
+        report["images_per_second"].as_f64().unwrap_or(0.0),
+        report["loss"].as_f64().map_or_else(|| "unknown".into(), |loss| format!("{loss:.4}")),
+        Path::new(output).join("metrics.jsonl").display()
+    ));
 }

@@ -1,0 +1,82 @@
+"""What the processes that drive Ray for a verb have in common (crates/tidemill/src/engine/ray/driver.rs).
+
+The verb writes a plan to a driver's standard input, which may be followed by more lines, and reads from its
+standard output what is done, a line of JSON each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TextIO, TypeAlias
+
+import ray
+from ray.exceptions import RayTaskError
+
+import tidemill
+
+Lines: TypeAlias = "queue.Queue[str | None]"
+"""The lines after the plan, followed by None."""
+
+
+def drive(work: Callable[[dict[str, Any], Lines], Iterable[Any]], most: int = 0) -> None:
+    """Starts Ray for `work`; says what that has done, and how it ended. Reads `most` lines ahead of it."""
+    say = partial(_say, _own_stdout())
+    plan = json.loads(sys.stdin.readline())
+    lines = _listen(plan["lines"], most)
+    cluster = plan["cluster"]
+    try:
+        _start(cluster)
+        for done in work(plan, lines):
+            say({"done": done})
+        say("finished")
+    except (tidemill.InputError, tidemill.TidemillError, RayTaskError) as error:
+        cause = getattr(error, "cause", None) or error
+        refused = any(isinstance(e, tidemill.InputError) for e in (error, cause))
+        say({"error": {"message": str(cause).strip(), "refused": refused}})
+    ray.shutdown()
+
+
+def _start(cluster: dict[str, Any]) -> None:
+    address, env = cluster["address"], cluster["env"]
+    options = {"address": address} if address else {}
+    if env:
+        options["runtime_env"] = {"env_vars": env}
+    try:
+        ray.init(**options, log_to_driver=False, logging_level="warning")
+    except (ConnectionError, ValueError) as error:
+        where = f"engine.ray.address = {json.dumps(address)}" if address else "a Ray cluster"
+        raise tidemill.InputError(f"{where}: {error}") from error
+
+
+def _listen(count: int, most: int) -> Lines:
+    """The lines on standard input. After them its end says that the parent has died."""
+    lines: Lines = queue.Queue(maxsize=most)
+
+    def listen() -> None:
+        for _ in range(count):
+            lines.put(sys.stdin.readline())
+        lines.put(None)
+        sys.stdin.read()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=listen, daemon=True).start()
+    return lines
+
+
+def _own_stdout() -> TextIO:
+    """Standard output for us alone; what Ray and others print goes to standard error."""
+    say = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return say
+
+
+def _say(out: TextIO, what: Any) -> None:
+    out.write(json.dumps(what) + "\n")
+    out.flush()

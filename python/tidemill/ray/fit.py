@@ -1,0 +1,34 @@
+"""The driver of training with `[engine.train]`: `python -m tidemill.ray.fit`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ray.train import ScalingConfig
+
+import tidemill.ray
+from tidemill.ray.driver import Lines, drive
+from tidemill.run_file import ResolvedRun
+
+
+def train(plan: dict[str, Any], _lines: Lines) -> Iterator[Any]:
+    """Trains to the end; gives what `tidemill.train` gives."""
+    run = ResolvedRun(json.dumps(plan["run"]))
+    trainer = tidemill.ray.Trainer(run, mode=plan["mode"], scaling_config=_scaling(plan["train"]))
+    yield trainer.fit().return_value
+
+
+def _scaling(pool: dict[str, Any]) -> ScalingConfig:
+    fewest, most, gpus = pool["fewest"], pool["most"], pool["gpus"]
+    return ScalingConfig(
+        num_workers=fewest if fewest == most else (fewest, most),
+        use_gpu=gpus > 0,
+        resources_per_worker={"CPU": pool["cpus"]} | ({"GPU": gpus} if gpus > 0 else {}),
+        accelerator_type=pool["accelerator"],
+    )
+
+
+if __name__ == "__main__":
+    drive(train)

@@ -1,0 +1,94 @@
+"""`tidemill run` on a cluster, all of it: pairs are encoded while workers of Ray Train train."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import online
+import pytest
+import ranks
+import ray
+from safetensors.numpy import load_file
+from tidemill.run_file import arguments_of
+
+ENGINE = {
+    "engine.kind": "ray",
+    "engine.encode.workers": "1..2",
+    "engine.encode.cpus": 0.5,
+    "engine.prepare.cpus": 0.5,
+    "engine.train": {"workers": 2, "cpus": 1},
+    "checkpoint.every": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def address():
+    context = ray.init(num_cpus=5, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield context.address_info["gcs_address"]
+    ray.shutdown()
+
+
+class Running:
+    """`tidemill run --mode online`."""
+
+    def __init__(self, address, output, scenes, **settings):
+        given = {**ranks.SETTINGS, **online.SETTINGS, **ENGINE, "source.uri": scenes, "output": str(output)}
+        path, given = arguments_of({**given, "engine.ray.address": address, **settings}, {})
+        sets = [part for setting in given for part in ("--set", setting)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tidemill", "run", path, *sets, "--mode", "online", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self):
+        """The exit code, the result and what was said."""
+        out, err = self.process.communicate(timeout=280)
+        return self.process.returncode, json.loads(out.splitlines()[-1]), err
+
+
+def test_one_command_encodes_trains_and_exports(address, trained_online, scenes, tmp_path):
+    code, result, said = Running(address, tmp_path, scenes).end()
+    assert code == 0, said
+    assert result["train"]["finished"]
+    assert "trained 24 steps" in said
+    assert not (tmp_path / "dataset").exists()
+    online.assert_same(tmp_path, trained_online)
+    weights = load_file(f"{result['summary']['export']}/unet/diffusion_pytorch_model.safetensors")
+    assert sum(tensor.size for tensor in weights.values()) > 0
+
+
+def test_what_can_be_refused_at_once_is(address, scenes, tmp_path):
+    code, result, said = Running(address, tmp_path, f"{scenes}.none").end()
+    assert code == 2, said
+    assert "source.uri" in result["error"]["message"]
+
+
+@pytest.mark.faults
+def test_a_driver_that_is_killed_costs_time_and_nothing_else(address, trained_online, scenes, tmp_path, rng):
+    running = Running(address, tmp_path, scenes)
+    victim, at = ranks.child(running.process.pid, "ray.fit"), rng.randrange(9, 18)
+    ranks.wait_for(tmp_path, at, running.process)
+    os.kill(victim, signal.SIGKILL)
+    code, result, said = running.end()
+    assert code == 0, said
+    assert "starting it again from the last checkpoint" in said
+    assert result["train"]["resumed_at"] >= 8
+    online.assert_same(tmp_path, trained_online)
+
+
+@pytest.mark.faults
+def test_a_run_that_is_stopped_goes_on(address, trained_online, scenes, tmp_path):
+    running = Running(address, tmp_path, scenes)
+    ranks.wait_for(tmp_path, 9, running.process)
+    running.process.send_signal(signal.SIGTERM)
+    code, result, said = running.end()
+    assert code == 1, said
+    assert "run the same command again" in result["error"]["message"]
+    code, result, said = Running(address, tmp_path, scenes).end()
+    assert code == 0, said
+    assert result["train"]["resumed_at"] >= 8
+    online.assert_same(tmp_path, trained_online)
