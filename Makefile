@@ -10,7 +10,7 @@ TEST_LIMIT := 30m
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-stream bench-ray bench-modes wheel lock clean
+.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-stream bench-ray bench-modes bench-scaling bench-train wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -22,6 +22,8 @@ help:
 	@echo "make bench-stream measure the training stream against other loaders; redraws its part of that page"
 	@echo "make bench-ray    measure the Ray engine against plain Ray Data and the local engine; redraws its part"
 	@echo "make bench-modes  train offline, online and co-located; redraws its part"
+	@echo "make bench-scaling throughput by the number of encoders that sleep; redraws its part and charts"
+	@echo "make bench-train  train the U-Net beside diffusers on PyTorch; redraws its part"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
 	@echo "make setup        what the others need: .venv, the CLI, the Python module"
 	@echo "make wheel        the Python module as a wheel"
@@ -67,6 +69,14 @@ bench-ray: setup .venv-bench/.ready
 # As bench-data.
 bench-modes: setup
 	$(PYTHON) -m benches.modes $(ARGS)
+
+# As bench-data, after bench-modes, whose figures it draws, too.
+bench-scaling: setup .venv-bench/.ready
+	$(BENCH_PYTHON) -m benches.scaling $(ARGS)
+
+# As bench-data.
+bench-train: setup
+	$(PYTHON) -m benches.train $(ARGS)
 
 test: setup
 	timeout $(TEST_LIMIT) cargo test --release --locked --workspace

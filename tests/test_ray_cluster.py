@@ -93,16 +93,19 @@ def test_online_trainers_and_encoders_are_where_they_belong(nodes, trained_onlin
 
 
 @pytest.mark.faults
-def test_training_goes_on_with_fewer_workers(nodes, dataset, tmp_path):
+def test_training_goes_on_with_fewer_workers(nodes, dataset, tmp_path, monkeypatch):
     """A node with one of two is lost, and none comes in its place."""
+    # Ray Train waits so long for one.
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "15")
     ranks.link(tmp_path, dataset)
-    phase = [{"resolution": 64, "steps": 400}]
-    settings = {**ranks.SETTINGS, "train.global_batch": 14, "train.phase": phase, "checkpoint.keep": 100}
+    phase = [{"resolution": 64, "steps": 200}]
+    settings = {**ranks.SETTINGS, "train.phase": phase, "checkpoint.keep": 100}
+    settings |= {"train.global_batch": 14, "train.micro_batch": 5, "checkpoint.every": 20}
     run = tidemill.resolve({**settings, "output": str(tmp_path)})
     scaling = ScalingConfig(num_workers=(1, 2), resources_per_worker={"CPU": 2})
 
     def lose_one():
-        while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < 20:
+        while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < 30:
             time.sleep(0.02)
         nodes.cluster.remove_node(nodes.a100, allow_graceful=False)
 
@@ -111,8 +114,8 @@ def test_training_goes_on_with_fewer_workers(nodes, dataset, tmp_path):
     result = tidemill.ray.Trainer(run, scaling_config=scaling).fit()
     losing.join(timeout=1)
     assert nodes.a100 not in nodes.cluster.worker_nodes
-    assert result.return_value["steps"] == 400
-    assert len(ranks.losses(tmp_path)) == 400
+    assert result.return_value["steps"] == 200
+    assert len(ranks.losses(tmp_path)) == 200
     commits = sorted(tmp_path.glob("checkpoints/*/commit.json"))
     shards = [len(json.loads(commit.read_text())["shards"]) for commit in commits]
     assert (shards[0], shards[-1]) == (2, 1)

@@ -201,6 +201,20 @@ impl NoiseSchedule {
         signal * latents + sigma * noise
     }
 
+    /// What the loss counts at each of the timesteps [T], f32, so that those with little noise do not dominate: min(SNR, `gamma`), over SNR
+    /// where the network predicts the noise, and over SNR + 1 where it predicts v, with the signal-to-noise ratio SNR = a / (1 - a) (Hang
+    /// et al., *Efficient Diffusion Training via Min-SNR Weighting Strategy*, 2023; as diffusers' training scripts, but for a timestep
+    /// without any signal, where they divide 0 by 0).
+    pub fn min_snr_weights(&self, gamma: f64) -> Tensor {
+        let rest: Tensor = 1.0 - &self.alphas_cumprod;
+        // Rounding leaves -0 where a schedule was shifted to end without signal.
+        let snr = (&self.alphas_cumprod / rest).abs();
+        match self.config.prediction_type {
+            Prediction::Epsilon => (gamma / snr).clamp_max(1.0),
+            Prediction::VPrediction => snr.clamp_max(gamma) / (snr + 1.0),
+        }
+    }
+
     /// What the network is to predict from `add_noise`'s result.
     pub fn target(&self, latents: &Tensor, noise: &Tensor, timesteps: &Tensor) -> Tensor {
         match self.config.prediction_type {

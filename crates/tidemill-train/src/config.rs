@@ -9,10 +9,16 @@ use tidemill_models::Prediction;
 use tidemill_models::sampler::Method;
 use tidemill_store::stream::{Amount, Phase};
 
+pub use self::checkpoint::{CheckpointConfig, Writers};
 pub use self::data::{MixConfig, StreamingConfig};
+pub use self::objective::Timesteps;
+pub use self::schedule::LrSchedule;
 pub use self::trouble::{HealthConfig, NotFinite, SpikeAction, SpikeConfig};
 
+mod checkpoint;
 mod data;
+mod objective;
+mod schedule;
 mod trouble;
 
 /// `[train]`
@@ -58,6 +64,14 @@ pub struct TrainConfig {
     pub prediction: Option<Prediction>,
     /// Rescales the noise schedule so that its last step is pure noise; unset: as the scheduler says.
     pub zero_terminal_snr: Option<bool>,
+    /// How timesteps are drawn.
+    pub timesteps: Timesteps,
+    /// Adds to the noise of each sample and channel one normal number times this, so that pictures can become darker or brighter as a
+    /// whole (`noise_offset` of diffusers' scripts).
+    pub noise_offset: f64,
+    /// Weighs the loss of each sample by min(SNR, this) over what the prediction makes of it, so that timesteps with little noise do not
+    /// dominate (Hang et al., *Efficient Diffusion Training via Min-SNR Weighting*, 2023; 5 is usual); unset: all alike.
+    pub min_snr_gamma: Option<f64>,
     /// Exponential moving average of the weights.
     pub ema: Option<EmaConfig>,
     /// Blocks of a dataset and bucket that are shuffled together.
@@ -98,6 +112,9 @@ impl Default for TrainConfig {
             caption_dropout: 0.1,
             prediction: None,
             zero_terminal_snr: None,
+            timesteps: Timesteps::Uniform,
+            noise_offset: 0.0,
+            min_snr_gamma: None,
             ema: None,
             shuffle_window: 16,
             stream: StreamingConfig::default(),
@@ -130,16 +147,6 @@ pub enum Sharding {
     None,
 }
 
-/// What the learning rate does after warm-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LrSchedule {
-    /// It stays.
-    Constant,
-    /// It falls to 0 over the phase along half a cosine.
-    Cosine,
-}
-
 /// `[train.ema]`
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -167,9 +174,22 @@ pub struct PhaseConfig {
     /// Learning rate of this phase; unset: that of `[train]`.
     #[serde(default)]
     pub learning_rate: Option<f64>,
+    /// Steps over which it rises from 0 in this phase; unset: that of `[train]`, at the beginning of the run.
+    #[serde(default)]
+    pub warmup_steps: Option<u64>,
+    /// What it does after that; unset: as `[train]` says.
+    #[serde(default)]
+    pub schedule: Option<LrSchedule>,
     /// How much of which of the datasets in `[[train.mix]]`, by name, as in `{ mine = { repeat = 2.0 } }`; unset: as they say.
     #[serde(default)]
     pub mix: Option<BTreeMap<String, Amount>>,
+}
+
+impl PhaseConfig {
+    /// No steps at this resolution; all else as `[train]` says.
+    pub fn at(resolution: u32) -> Self {
+        Self { resolution, steps: 0, learning_rate: None, warmup_steps: None, schedule: None, mix: None }
+    }
 }
 
 /// `[train.preview]`
@@ -191,38 +211,6 @@ pub struct PreviewConfig {
 impl Default for PreviewConfig {
     fn default() -> Self {
         Self { every: 1000, prompts: Vec::new(), method: Method::Ddim, steps: 25, guidance: 5.0 }
-    }
-}
-
-/// `[checkpoint]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct CheckpointConfig {
-    /// Steps between two checkpoints; the last step is always saved.
-    pub every: u64,
-    /// How many to keep.
-    pub keep: usize,
-    /// Where they go; unset: `checkpoints/` under the run's output.
-    pub uri: Option<String>,
-    /// Which of several ranks write them.
-    pub writers: Writers,
-}
-
-/// Which of several ranks write checkpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Writers {
-    /// Each its own part.
-    All,
-    /// One of each node, the parts of its node.
-    Node,
-    /// The first, everything.
-    First,
-}
-
-impl Default for CheckpointConfig {
-    fn default() -> Self {
-        Self { every: 1000, keep: 3, uri: None, writers: Writers::All }
     }
 }
 
@@ -260,6 +248,15 @@ impl TrainConfig {
         if !(0.0..=1.0).contains(&self.caption_dropout) {
             let message = format!("{} must be between 0 and 1", self.caption_dropout);
             return refuse("train.caption_dropout", message);
+        }
+        if let Some(problem) = self.timesteps.problem() {
+            return refuse("train.timesteps", problem);
+        }
+        if !(self.noise_offset >= 0.0 && self.noise_offset.is_finite()) {
+            return refuse("train.noise_offset", format!("{} must be 0 or positive", self.noise_offset));
+        }
+        if let Some(gamma) = self.min_snr_gamma.filter(|gamma| !(*gamma > 0.0 && gamma.is_finite())) {
+            return refuse("train.min_snr_gamma", format!("{gamma} must be a positive number"));
         }
         if !(self.max_grad_norm >= 0.0 && self.max_grad_norm.is_finite()) {
             let message = format!("{} must be 0 (no clipping) or positive", self.max_grad_norm);
@@ -332,21 +329,6 @@ impl TrainConfig {
         }
         None
     }
-
-    /// The learning rate of `step`, counted from 0 over all phases.
-    pub fn learning_rate_at(&self, step: u64) -> f64 {
-        let Some((index, first)) = self.phase_at(step) else { return 0.0 };
-        let phase = &self.phase[index];
-        let base = phase.learning_rate.unwrap_or(self.learning_rate);
-        let warmup = ((step + 1) as f64 / self.warmup_steps.max(1) as f64).min(1.0);
-        match self.schedule {
-            LrSchedule::Constant => base * warmup,
-            LrSchedule::Cosine => {
-                let done = (step - first) as f64 / phase.steps as f64;
-                base * warmup * 0.5 * (1.0 + (std::f64::consts::PI * done).cos())
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -354,25 +336,8 @@ mod tests {
     use super::*;
 
     fn two_phases() -> TrainConfig {
-        let phase =
-            |resolution, steps, learning_rate| PhaseConfig { resolution, steps, learning_rate, mix: None };
-        TrainConfig {
-            warmup_steps: 4,
-            phase: vec![phase(256, 10, None), phase(512, 5, Some(1e-5))],
-            ..TrainConfig::default()
-        }
-    }
-
-    #[test]
-    fn learning_rates_follow_warm_up_and_phases() {
-        let config = two_phases();
-        let rates = [0, 3, 9, 10, 14].map(|step| config.learning_rate_at(step));
-        for (rate, expected) in rates.iter().zip([0.25e-4, 1e-4, 1e-4, 1e-5, 1e-5]) {
-            assert!((rate - expected).abs() < 1e-12, "{rates:?}");
-        }
-        let cosine = TrainConfig { schedule: LrSchedule::Cosine, ..config };
-        assert!((cosine.learning_rate_at(5) - 0.5e-4).abs() < 1e-12);
-        assert_eq!(cosine.phase_at(15), None);
+        let phase = |resolution, steps| PhaseConfig { steps, ..PhaseConfig::at(resolution) };
+        TrainConfig { warmup_steps: 4, phase: vec![phase(256, 10), phase(512, 5)], ..TrainConfig::default() }
     }
 
     #[test]
@@ -400,6 +365,12 @@ mod tests {
             (TrainConfig { micro_batch: 0, ..good() }, "train.micro_batch"),
             (TrainConfig { learning_rate: f64::NAN, ..good() }, "train.learning_rate"),
             (TrainConfig { caption_dropout: 1.5, ..good() }, "train.caption_dropout"),
+            (TrainConfig { noise_offset: f64::NAN, ..good() }, "train.noise_offset"),
+            (TrainConfig { min_snr_gamma: Some(0.0), ..good() }, "train.min_snr_gamma"),
+            (
+                TrainConfig { timesteps: Timesteps::LogitNormal { mean: 0.0, std: 0.0 }, ..good() },
+                "train.timesteps",
+            ),
             (TrainConfig { max_grad_norm: -1.0, ..good() }, "train.max_grad_norm"),
             (TrainConfig { mix: vec![mixed("a", Some(1.0), Some(1.0))], ..good() }, "train.mix.0"),
             (TrainConfig { mix: vec![two[0].clone(), two[0].clone()], ..good() }, "train.mix.1.name"),

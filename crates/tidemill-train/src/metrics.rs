@@ -35,6 +35,8 @@ pub struct StepMetrics {
     pub communication_exposed: f64,
     /// Resident memory of each rank's process, in MiB.
     pub memory_mib: Vec<u64>,
+    /// Mean loss, before weights, of the rows in each tenth of the timesteps, from least noise to most; none where the step has no row.
+    pub loss_by_timestep: Vec<Option<f64>>,
     /// The last step with a checkpoint.
     pub checkpoint: u64,
 }
@@ -82,6 +84,11 @@ impl MetricsLog {
             ("checkpoint/step", metrics.checkpoint as f64),
         ];
         scalars.extend(metrics.communication.map(|seconds| ("throughput/communication", seconds)));
+        let names: Vec<String> = (0..metrics.loss_by_timestep.len())
+            .map(|tenth| format!("loss_by_timestep/tenth_{tenth}"))
+            .collect();
+        let tenths = names.iter().zip(&metrics.loss_by_timestep);
+        scalars.extend(tenths.filter_map(|(name, loss)| Some((name.as_str(), (*loss)?))));
         self.events.scalars(metrics.step, &scalars)
     }
 
@@ -133,6 +140,7 @@ mod tests {
             communication: None,
             communication_exposed: 0.0,
             memory_mib: vec![100],
+            loss_by_timestep: vec![None; 10],
             checkpoint: 0,
         }
     }

@@ -1,6 +1,7 @@
 //! The training objective: from stored latents and embeddings to the loss of one micro-batch. This is
 //! the one place where latents are multiplied by the VAE's scaling factor.
 
+use crate::config::Timesteps;
 use crate::philox::{Draw, Purpose};
 use tch::{Device, Kind, Tensor};
 use tidemill_models::{ClipTextModel, Denoiser, NoiseSchedule};
@@ -9,6 +10,12 @@ use tidemill_torch::tensor_of;
 /// The rows of one micro-batch, as the stream gives them.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
+    /// The step, counted from 0 over all phases.
+    pub step: u64,
+    /// Rows in the global batch of which these are a part.
+    pub global_batch: usize,
+    /// Their places in it.
+    pub places: &'a [u32],
     /// 64-bit sample ids.
     pub sample_ids: &'a [u64],
     /// Epoch of each row.
@@ -33,6 +40,8 @@ pub struct Inputs {
     pub text: Tensor,
     /// The target of the prediction [N, C, h, w], f32.
     pub target: Tensor,
+    /// What the losses of the rows count [N], f32; none if all alike.
+    pub weights: Option<Tensor>,
 }
 
 /// How rows become inputs. All randomness is drawn per (seed, epoch, sample, purpose).
@@ -44,6 +53,12 @@ pub struct Objective {
     pub scaling_factor: f64,
     /// The run's seed.
     pub seed: u64,
+    /// How timesteps are drawn.
+    pub draw: Timesteps,
+    /// Standard deviation of what is added to the noise of a whole channel.
+    pub noise_offset: f64,
+    /// What the loss of each timestep counts [T], f32, on the device; none if all alike.
+    pub weights: Option<Tensor>,
     /// Share of captions replaced by the empty one.
     pub caption_dropout: f64,
     /// Whether rows hold moments to draw latents from, and not latents that were drawn once and for all.
@@ -63,9 +78,10 @@ impl Objective {
     pub fn inputs(&self, rows: Rows) -> Inputs {
         tch::no_grad(|| {
             let latents = self.latents(rows);
-            let noise = self.normal(rows, &latents.size(), Purpose::Noise);
+            let noise = self.noise(rows, &latents.size());
             let timesteps = self.timesteps(rows);
             Inputs {
+                weights: self.weights.as_ref().map(|weights| weights.index_select(0, &timesteps)),
                 sample: self.schedule.add_noise(&latents, &noise, &timesteps).to_kind(self.kind),
                 target: self.schedule.target(&latents, &noise, &timesteps),
                 timesteps,
@@ -74,10 +90,17 @@ impl Objective {
         })
     }
 
-    /// Mean squared error over all elements, a scalar in f32.
-    pub fn loss(&self, denoiser: &dyn Denoiser, inputs: &Inputs) -> Tensor {
+    /// Mean squared error of each row, before weights: [N], f32.
+    pub fn errors(&self, denoiser: &dyn Denoiser, inputs: &Inputs) -> Tensor {
         let prediction = denoiser.denoise(&inputs.sample, &inputs.timesteps, &inputs.text);
-        (prediction.to_kind(Kind::Float) - &inputs.target).square().mean(Kind::Float)
+        let squared = (prediction.to_kind(Kind::Float) - &inputs.target).square();
+        squared.mean_dim(&[1i64, 2, 3][..], false, Kind::Float)
+    }
+
+    /// In which of so many equal parts of the timesteps each of these lies: [N], i64.
+    pub fn tenths(&self, timesteps: &Tensor, parts: usize) -> Tensor {
+        let count = self.schedule.config().num_train_timesteps;
+        (timesteps * parts as i64).divide_scalar_mode(count, "floor").to_kind(Kind::Int64)
     }
 
     /// A sample of the VAE's posterior, scaled: (mean + exp(logvar / 2) n) f. The log-variance is
@@ -123,11 +146,33 @@ impl Objective {
         empty.where_self(&dropped, &text)
     }
 
+    /// One of the schedule's T timesteps for each row.
     fn timesteps(&self, rows: Rows) -> Tensor {
-        let count = u32::try_from(self.schedule.config().num_train_timesteps).unwrap_or(1000);
-        let drawn: Vec<i64> =
-            draws(self.seed, rows, Purpose::Timestep).map(|draw| i64::from(draw.below(count))).collect();
-        Tensor::from_slice(&drawn).to_device(self.device)
+        let count = self.schedule.config().num_train_timesteps;
+        // A share of 1 can come out of rounding.
+        let at = |share: f64| ((share * count as f64) as i64).min(count - 1);
+        let drawn = || draws(self.seed, rows, Purpose::Timestep);
+        let timesteps: Vec<i64> = match self.draw {
+            Timesteps::Uniform => drawn().map(|draw| i64::from(draw.below(count as u32))).collect(),
+            Timesteps::LogitNormal { mean, std } => {
+                let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+                drawn().map(|draw| at(sigmoid(mean + std * draw.one_normal()))).collect()
+            }
+            Timesteps::Stratified => {
+                let first = f64::from(Draw::new(self.seed, 0, rows.step, Purpose::Stratum).uniform());
+                let share = |place: &u32| (first + f64::from(*place) / rows.global_batch as f64).fract();
+                rows.places.iter().map(|place| at(share(place))).collect()
+            }
+        };
+        Tensor::from_slice(&timesteps).to_device(self.device)
+    }
+
+    fn noise(&self, rows: Rows, shape: &[i64]) -> Tensor {
+        let noise = self.normal(rows, shape, Purpose::Noise);
+        if self.noise_offset == 0.0 {
+            return noise;
+        }
+        noise + self.normal(rows, &[shape[0], shape[1], 1, 1], Purpose::NoiseOffset) * self.noise_offset
     }
 
     fn normal(&self, rows: Rows, shape: &[i64], purpose: Purpose) -> Tensor {
@@ -153,6 +198,8 @@ fn draws(seed: u64, rows: Rows<'_>, purpose: Purpose) -> impl Iterator<Item = Dr
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use half::f16;
     use tidemill_models::SchedulerConfig;
@@ -165,6 +212,9 @@ mod tests {
             schedule: NoiseSchedule::new(SchedulerConfig::default(), device),
             scaling_factor: 0.5,
             seed: 1,
+            draw: Timesteps::Uniform,
+            noise_offset: 0.0,
+            weights: None,
             caption_dropout,
             moments: true,
             empty_text: Tensor::zeros([3, 2], (Kind::Float, device)),
@@ -172,6 +222,14 @@ mod tests {
             kind: Kind::Float,
             device,
         }
+    }
+
+    /// Rows at the beginning of a step, in latents of [`SHAPE`].
+    fn rows<'a>(ids: &'a [u64], epochs: &'a [u32], latents: &'a [u8], text: &'a [u8]) -> Rows<'a> {
+        static PLACES: LazyLock<Vec<u32>> = LazyLock::new(|| (0..4096).collect());
+        let places = &PLACES[..ids.len()];
+        let (step, global_batch) = (0, ids.len());
+        Rows { step, global_batch, places, sample_ids: ids, epochs, latents, latents_shape: SHAPE, text }
     }
 
     fn bytes(values: &[f32]) -> Vec<u8> {
@@ -189,13 +247,7 @@ mod tests {
         let text = bytes(&[1.0; 6]);
         let at = |epoch| {
             let (ids, epochs) = ([9u64], [epoch]);
-            let rows = Rows {
-                sample_ids: &ids,
-                epochs: &epochs,
-                latents: &moments,
-                latents_shape: SHAPE,
-                text: &text,
-            };
+            let rows = rows(&ids, &epochs, &moments, &text);
             let objective = objective(0.0);
             (objective.latents(rows), objective.inputs(rows))
         };
@@ -208,8 +260,7 @@ mod tests {
     #[test]
     fn latents_that_are_no_moments_are_scaled_and_nothing_else() {
         let (stored, text) = (bytes(&(0..16).map(|i| i as f32).collect::<Vec<_>>()), bytes(&[1.0; 6]));
-        let rows =
-            Rows { sample_ids: &[9], epochs: &[3], latents: &stored, latents_shape: SHAPE, text: &text };
+        let rows = rows(&[9], &[3], &stored, &text);
         let latents = Objective { moments: false, ..objective(0.0) }.latents(rows);
         let expected = Tensor::arange(16, (Kind::Float, Device::Cpu)).reshape([1, 4, 2, 2]) * 0.5;
         assert!(equal(&latents, &expected));
@@ -220,20 +271,8 @@ mod tests {
         let moments = bytes(&(0..32).map(|i| i as f32 / 16.0).collect::<Vec<_>>());
         let text = bytes(&[1.0; 12]);
         let (ids, epochs) = ([5u64, 6], [2u32, 2]);
-        let whole = objective(0.5).inputs(Rows {
-            sample_ids: &ids,
-            epochs: &epochs,
-            latents: &moments,
-            latents_shape: SHAPE,
-            text: &text,
-        });
-        let second = objective(0.5).inputs(Rows {
-            sample_ids: &ids[1..],
-            epochs: &epochs[1..],
-            latents: &moments[32..],
-            latents_shape: SHAPE,
-            text: &text[12..],
-        });
+        let whole = objective(0.5).inputs(rows(&ids, &epochs, &moments, &text));
+        let second = objective(0.5).inputs(rows(&ids[1..], &epochs[1..], &moments[32..], &text[12..]));
         assert!(equal(&whole.sample.narrow(0, 1, 1), &second.sample));
         assert!(equal(&whole.text.narrow(0, 1, 1), &second.text));
         assert!(equal(&whole.timesteps.narrow(0, 1, 1), &second.timesteps));
@@ -246,17 +285,62 @@ mod tests {
         let (moments, text) = (vec![0u8; count * 32], bytes(&vec![1.0; count * 6]));
         let dropped = |epoch| {
             let epochs = vec![epoch; count];
-            let rows = Rows {
-                sample_ids: &ids,
-                epochs: &epochs,
-                latents: &moments,
-                latents_shape: SHAPE,
-                text: &text,
-            };
+            let rows = rows(&ids, &epochs, &moments, &text);
             objective(0.1).text(rows).select(1, 0).select(1, 0)
         };
         let rate = 1.0 - dropped(0).mean(Kind::Float).double_value(&[]);
         assert!((rate - 0.1).abs() < 0.03, "{rate}");
         assert!(!equal(&dropped(0), &dropped(1)));
+    }
+
+    fn drawn(draw: Timesteps, step: u64, count: usize) -> Vec<i64> {
+        let (ids, epochs): (Vec<u64>, _) = ((0..count as u64).collect(), vec![0; count]);
+        let all = Rows { step, ..rows(&ids, &epochs, &[], &[]) };
+        Vec::try_from(Objective { draw, ..objective(0.0) }.timesteps(all)).unwrap()
+    }
+
+    #[test]
+    fn timesteps_are_drawn_as_asked() {
+        let mean = |drawn: &[i64]| drawn.iter().sum::<i64>() as f64 / drawn.len() as f64;
+        assert!((mean(&drawn(Timesteps::Uniform, 0, 4000)) - 499.5).abs() < 15.0);
+        // E sigmoid(x) and the share below 1/2, of x normal around -1 with deviation 1/2: 0.2784 and Phi(2) = 0.9772.
+        let early = drawn(Timesteps::LogitNormal { mean: -1.0, std: 0.5 }, 0, 4000);
+        let below = early.iter().filter(|t| **t < 500).count() as f64 / 4000.0;
+        assert!(
+            (mean(&early) - 278.0).abs() < 6.0 && (below - 0.9772).abs() < 0.01,
+            "{} {below}",
+            mean(&early)
+        );
+        // Rounding ends at the last timestep.
+        assert!(drawn(Timesteps::LogitNormal { mean: 1e3, std: 1.0 }, 0, 8).iter().all(|t| *t == 999));
+    }
+
+    #[test]
+    fn strata_are_spread_over_the_global_batch_whatever_its_parts() {
+        let all = drawn(Timesteps::Stratified, 3, 50);
+        let mut strata: Vec<i64> = all.iter().map(|t| t / 20).collect();
+        strata.sort_unstable();
+        strata.dedup();
+        assert!(strata.len() >= 49, "a stratum each, up to rounding: {all:?}");
+        assert_ne!(all, drawn(Timesteps::Stratified, 4, 50));
+        let places: Vec<u32> = (30..50).collect();
+        let (ids, epochs) = ([7u64; 20], [0; 20]);
+        let part = Rows { step: 3, global_batch: 50, places: &places, ..rows(&ids, &epochs, &[], &[]) };
+        let part = Objective { draw: Timesteps::Stratified, ..objective(0.0) }.timesteps(part);
+        assert_eq!(Vec::<i64>::try_from(part).unwrap(), all[30..]);
+    }
+
+    #[test]
+    fn an_offset_moves_whole_channels() {
+        let (ids, epochs): (Vec<u64>, _) = ((0..500).collect(), vec![0; 500]);
+        let noise = |noise_offset| {
+            let objective = Objective { noise_offset, ..objective(0.0) };
+            objective.noise(rows(&ids, &epochs, &[], &[]), &[500, 2, 2, 2])
+        };
+        let offset = noise(0.5) - noise(0.0);
+        let first = offset.narrow(2, 0, 1).narrow(3, 0, 1);
+        assert!((&offset - &first).abs().max().double_value(&[]) < 1e-6);
+        let deviation = first.std(true).double_value(&[]);
+        assert!((deviation - 0.5).abs() < 0.05, "{deviation}");
     }
 }

@@ -16,6 +16,10 @@ pub enum Purpose {
     CaptionDropout = 4,
     /// The initial noise of a picture drawn from a prompt.
     Picture = 5,
+    /// What is added to the noise of a whole channel.
+    NoiseOffset = 6,
+    /// Where the strata of a step's timesteps begin; the step takes the sample's place.
+    Stratum = 7,
 }
 
 /// The numbers drawn for one sample, epoch and purpose.
@@ -42,6 +46,13 @@ impl Draw {
     /// An integer in [0, `n`), without bias worth speaking of (`n` far below 2^32).
     pub fn below(mut self, n: u32) -> u32 {
         ((u64::from(self.block()[0]) * u64::from(n)) >> 32) as u32
+    }
+
+    /// One standard normal number.
+    pub fn one_normal(self) -> f64 {
+        let mut one = [0.0];
+        self.normal(&mut one);
+        f64::from(one[0])
     }
 
     /// Fills `out` with standard normal numbers (Box & Muller, 1958).

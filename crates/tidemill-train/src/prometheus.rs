@@ -115,6 +115,11 @@ fn page(metrics: &StepMetrics, counts: Counts) -> String {
     let memory: Vec<_> =
         memory.map(|(rank, mib)| (format!("{{rank=\"{rank}\"}}"), (mib << 20) as f64)).collect();
     add("resident_memory_bytes", "gauge", "Resident memory of each rank's process.", &memory);
+    let tenths = m.loss_by_timestep.iter().enumerate();
+    let tenths: Vec<_> =
+        tenths.filter_map(|(tenth, loss)| Some((format!("{{tenth=\"{tenth}\"}}"), (*loss)?))).collect();
+    let help = "Mean loss of the last global batch in each tenth of the timesteps.";
+    add("timestep_loss", "gauge", help, &tenths);
     let c = counts;
     add("checkpoint_step", "gauge", "The last step with a checkpoint.", &one(m.checkpoint as f64));
     for (name, help, value) in [
@@ -170,6 +175,7 @@ mod tests {
             communication: None,
             communication_exposed: 0.0,
             memory_mib: vec![1, 2],
+            loss_by_timestep: vec![None, Some(0.5)],
             checkpoint: 10,
         };
         endpoint.show(&metrics, Counts::default());
@@ -177,6 +183,7 @@ mod tests {
         for line in [
             "# TYPE tidemill_step gauge\ntidemill_step 12\n",
             "tidemill_loss NaN\n",
+            "tidemill_timestep_loss{tenth=\"1\"} 0.5\n",
             "tidemill_learning_rate 0.0001\n",
             "tidemill_resident_memory_bytes{rank=\"1\"} 2097152\n",
             "tidemill_checkpoint_step 10\n",

@@ -365,10 +365,16 @@ fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> R
         Dtype::I32 => (Kind::Int, Kind::Int64),
         _ => (Kind::Half, working),
     };
+    let schedule = NoiseSchedule::new(schedule.clone(), device);
+    let weights = job.train.min_snr_gamma.map(|gamma| guard(|| schedule.min_snr_weights(gamma)));
+    let weights = weights.transpose()?;
     Ok(Objective {
-        schedule: NoiseSchedule::new(schedule.clone(), device),
+        schedule,
         scaling_factor: spec.scaling_factor,
         seed: job.seed,
+        draw: job.train.timesteps,
+        noise_offset: job.train.noise_offset,
+        weights,
         caption_dropout: job.train.caption_dropout,
         moments: has_moments(spec),
         empty_text: guard(|| tensor_of(job.data.empty_caption(), stored, &shape, kind, device))?,

@@ -72,7 +72,12 @@ impl World {
 
     /// Rows of this rank in a global batch.
     pub fn share_of(&self, rows: usize) -> usize {
-        (self.rank + 1) * rows / self.size - self.rank * rows / self.size
+        (self.rank + 1) * rows / self.size - self.first_of(rows)
+    }
+
+    /// Place of this rank's first row in a global batch.
+    pub fn first_of(&self, rows: usize) -> usize {
+        self.rank * rows / self.size
     }
 
     /// The sum of the ranks' tensors.

@@ -2,15 +2,18 @@
 
 use crate::engine::device::cores;
 
-/// Cores that share an arena.
+/// Cores that share an arena where pairs are prepared.
 const CORES_PER_ARENA: usize = 4;
+
+/// Arenas per core where a network is trained.
+const ARENAS_PER_CORE: usize = 2;
 
 /// libtorch's switch for huge pages.
 const HUGE_PAGES: &str = "THP_MEM_ALLOC_ENABLE";
 
-/// Sets both allocators, unless the environment says how.
-pub fn set_up() {
-    keep_few_arenas();
+/// Sets both allocators, unless the environment says how. `trains`: whether this process does.
+pub fn set_up(trains: bool) {
+    keep_few_arenas(if trains { ARENAS_PER_CORE * cores(0) } else { cores(0).div_ceil(CORES_PER_ARENA) });
     use_huge_pages();
 }
 
@@ -26,14 +29,15 @@ fn use_huge_pages() {
 }
 
 /// Lets glibc keep few arenas. By default it has eight per core, and each keeps what was freed in it: with large images
-/// in Parquet that was seen to take as much again as all batches in flight. One arena for two cores was no slower, and
+/// in Parquet that was seen to take as much again as all batches in flight. One arena for two cores was no slower there, and
 /// a lower threshold for mapping large buffers on their own, which also helps, cost a fifth of the throughput in page
-/// faults. `MALLOC_ARENA_MAX` has the last word.
+/// faults. A trainer's forward and backward passes have threads of their own, each with those that help it: with one arena
+/// they waited for each other, and a step took a tenth longer. `MALLOC_ARENA_MAX` has the last word.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "only libc knows its allocator")]
-fn keep_few_arenas() {
+fn keep_few_arenas(arenas: usize) {
     if std::env::var_os("MALLOC_ARENA_MAX").is_none() {
-        let arenas = i32::try_from(cores(0).div_ceil(CORES_PER_ARENA)).unwrap_or(i32::MAX);
+        let arenas = i32::try_from(arenas).unwrap_or(i32::MAX);
         // Safe: it takes two numbers. If it is refused, the allocator stays as it is.
         let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, arenas) };
     }
@@ -41,4 +45,4 @@ fn keep_few_arenas() {
 
 /// Other allocators have their own ways.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn keep_few_arenas() {}
+fn keep_few_arenas(_arenas: usize) {}

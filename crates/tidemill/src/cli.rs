@@ -83,6 +83,10 @@ enum Verb {
 }
 
 impl Verb {
+    fn trains(&self) -> bool {
+        matches!(self, Self::Run(_) | Self::Train(_))
+    }
+
     fn run(&self, reporter: &Reporter) -> Result<Value> {
         match self {
             Self::Run(args) => verbs::run::run(args, reporter),
@@ -107,13 +111,13 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    allocator::set_up();
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
     let json = args.iter().any(|arg| arg == "--json");
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => return refuse_arguments(&error, json),
     };
+    allocator::set_up(cli.verb.trains());
     let reporter = Reporter { json: cli.output.json, quiet: cli.output.quiet };
     show_warnings();
     match cli.verb.run(&reporter) {

@@ -27,8 +27,10 @@ from tidemill.run_file import ResolvedRun, arguments_of
 # Units that each encoder has: one that it encodes, others that are prepared meanwhile.
 IN_FLIGHT = 3
 
-# Seconds after which encoders that nobody needed are given back.
+# Seconds after which an encoder that nobody needed is given back, and the share of their time for which the
+# others may then have units.
 IDLE_S = 30
+FULL = 0.95
 
 # What a reference ends in if the node that made it is lost.
 LOST = (RayActorError, ObjectLostError, OwnerDiedError)
@@ -87,130 +89,6 @@ class _Wanted:
     rows: ray.ObjectRef | None = None
 
 
-@ray.remote(num_cpus=0)
-class Feeder:
-    """Prepares and encodes what it is asked for, with as many encoders as that takes, within their range."""
-
-    def __init__(self, run: ResolvedRun) -> None:
-        engine = run["engine"]
-        pool = engine["encode"]
-        self._run = ray.put(run)
-        self._prepared = _prepared.options(num_cpus=engine["prepare"]["cpus"])
-        self._encoder = _Encoder.options(
-            num_cpus=pool["cpus"], num_gpus=_gpus(engine), accelerator_type=pool.get("accelerator")
-        )
-        self._fewest, self._most = _range(pool["workers"])
-        self._encoders: dict[Any, _Work] = {}
-        self._starting = 0
-        self._waiting = 0
-        self._idle_since = time.monotonic()
-        self._broken: Exception | None = None
-        self._free: asyncio.LifoQueue[Any] = asyncio.LifoQueue()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def encoded(self, unit: str, epoch: int, resolution: int) -> list[ray.ObjectRef]:
-        """A reference to the unit's rows, in a list because Ray would else send the rows themselves."""
-        encoder = await self._next_free()
-        prepared = self._prepared.remote(self._run, unit, epoch, resolution)
-        rows, seconds = encoder.encode.remote(prepared)
-        self._begin(self._watch(encoder, seconds))
-        return [rows]
-
-    async def encoders(self) -> dict[str, float]:
-        """How many there are, and for how many seconds they have been there and encoded, together."""
-        works, now = self._encoders.values(), time.monotonic()
-        return {
-            "encoders": len(works),
-            "seconds": sum(now - work.since for work in works),
-            "busy": sum(work.busy for work in works),
-        }
-
-    async def _next_free(self) -> Any:
-        self._waiting += 1
-        try:
-            self._fit()
-            while True:
-                # Looks up now and then: one that could not be started must not be waited for.
-                try:
-                    encoder = await asyncio.wait_for(self._free.get(), timeout=1)
-                except asyncio.TimeoutError:
-                    encoder = None
-                if self._broken is not None:
-                    raise self._broken
-                if encoder in self._encoders:
-                    return encoder
-        finally:
-            self._waiting -= 1
-
-    def _fit(self) -> None:
-        """Starts an encoder if there are too few, or ends one that nobody has needed for long."""
-        there = len(self._encoders) + self._starting
-        if there < self._fewest or (self._waiting and not self._starting and there < self._most):
-            self._starting += 1
-            self._begin(self._start())
-        # As many as one encoder can have are free.
-        if self._free.qsize() < IN_FLIGHT or self._waiting > 1:
-            self._idle_since = time.monotonic()
-        elif time.monotonic() - self._idle_since > IDLE_S and len(self._encoders) > self._fewest:
-            self._idle_since = time.monotonic()
-            idle = min(self._encoders, key=lambda encoder: self._encoders[encoder].last)
-            if self._encoders[idle].units == 0:
-                del self._encoders[idle]
-                ray.kill(idle)
-
-    async def _start(self) -> None:
-        encoder = self._encoder.remote(self._run)
-        try:
-            await encoder.ready.remote()
-        except RayTaskError as error:
-            self._broken = error.cause if isinstance(error.cause, Exception) else error
-        except RayActorError as error:
-            # Its node was lost, or it cannot load what it needs.
-            if "__init__" in str(error) or "creation task" in str(error):
-                self._broken = tidemill.TidemillError(f"an encoder cannot be started: {error}")
-        else:
-            self._encoders[encoder] = _Work(time.monotonic())
-            for _ in range(IN_FLIGHT):
-                self._free.put_nowait(encoder)
-        finally:
-            self._starting -= 1
-        if self._broken is None:
-            self._fit()
-
-    async def _watch(self, encoder: Any, seconds: ray.ObjectRef) -> None:
-        """Waits until a unit is encoded. Whoever wanted it hears of what went wrong by its reference."""
-        work = self._encoders[encoder]
-        work.units += 1
-        try:
-            work.busy += await seconds
-        except LOST:
-            self._encoders.pop(encoder, None)
-        except RayTaskError:
-            pass
-        finally:
-            work.units -= 1
-            work.last = time.monotonic()
-        if encoder in self._encoders:
-            self._free.put_nowait(encoder)
-        self._fit()
-
-    def _begin(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        # A task that nobody holds may be collected.
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-@dataclass
-class _Work:
-    """What an encoder does."""
-
-    since: float
-    busy: float = 0.0
-    units: int = 0
-    last: float = 0.0
-
-
 @ray.remote(max_retries=-1)
 def _prepared(run: ResolvedRun, unit: str, epoch: int, resolution: int) -> pa.Table:
     return _preparer(run).prepare(unit, epoch, resolution)
@@ -230,6 +108,163 @@ class _Encoder:
         start = time.perf_counter()
         rows = self._encode(prepared) if prepared.num_rows else prepared
         return rows, time.perf_counter() - start
+
+
+@ray.remote(num_cpus=0)
+class Feeder:
+    """Prepares and encodes what it is asked for, with as many encoders as that takes, within their range.
+
+    The task that prepares a unit and the actor that encodes it are arguments, so that benches/scaling.py can
+    measure this class with stages of a known speed.
+    """
+
+    def __init__(self, run: ResolvedRun, prepared: Any = _prepared, encoder: Any = _Encoder) -> None:
+        engine = run["engine"]
+        pool = engine["encode"]
+        self._run = ray.put(run)
+        self._prepared = prepared.options(num_cpus=engine["prepare"]["cpus"])
+        self._encoder = encoder.options(
+            num_cpus=pool["cpus"], num_gpus=_gpus(engine), accelerator_type=pool.get("accelerator")
+        )
+        self._fewest, self._most = _range(pool["workers"])
+        self._encoders: dict[Any, _Work] = {}
+        self._starting = 0
+        self._load = _Load()
+        self._broken: Exception | None = None
+        # Units are handed out in the order in which they were asked for.
+        self._line = asyncio.Lock()
+        self._freed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def encoded(self, unit: str, epoch: int, resolution: int) -> list[ray.ObjectRef]:
+        """A reference to the unit's rows, in a list because Ray would else send the rows themselves."""
+        self._fit()
+        async with self._line:
+            encoder = await self._next_free()
+            work = self._encoders[encoder]
+            self._count(work, 1)
+        prepared = self._prepared.remote(self._run, unit, epoch, resolution)
+        rows, seconds = encoder.encode.remote(prepared)
+        self._begin(self._watch(encoder, work, seconds))
+        return [rows]
+
+    async def encoders(self) -> dict[str, float]:
+        """How many there are, and for how many seconds they have been there and encoded, together."""
+        works, now = self._encoders.values(), time.monotonic()
+        return {
+            "encoders": len(works),
+            "seconds": sum(now - work.since for work in works),
+            "busy": sum(work.busy for work in works),
+        }
+
+    async def _next_free(self) -> Any:
+        """The encoder with the fewest units, for none should wait while others have several."""
+        while True:
+            if self._broken is not None:
+                raise self._broken
+            encoder = min(self._encoders, key=lambda encoder: self._encoders[encoder].units, default=None)
+            if encoder is not None and self._encoders[encoder].units < IN_FLIGHT:
+                return encoder
+            self._fit(more=True)
+            self._freed.clear()
+            await self._freed.wait()
+
+    def _fit(self, more: bool = False) -> None:
+        """Starts an encoder if there are too few; gives one back if fewer were enough for a while."""
+        there = len(self._encoders) + self._starting
+        if there < self._fewest or (more and not self._starting and there < self._most):
+            self._starting += 1
+            self._begin(self._start())
+        elif len(self._encoders) > self._fewest and self._load.fits(len(self._encoders) - 1):
+            idle = next((encoder for encoder, work in self._encoders.items() if not work.units), None)
+            if idle is not None:
+                self._lose(idle)
+                ray.kill(idle)
+
+    async def _start(self) -> None:
+        encoder = self._encoder.remote(self._run)
+        try:
+            await encoder.ready.remote()
+        except RayTaskError as error:
+            self._broken = error.cause if isinstance(error.cause, Exception) else error
+        except RayActorError as error:
+            # Its node was lost, or it cannot load what it needs.
+            if "__init__" in str(error) or "creation task" in str(error):
+                self._broken = tidemill.TidemillError(f"an encoder cannot be started: {error}")
+        else:
+            self._encoders[encoder] = _Work(time.monotonic())
+            self._load.begin()
+        finally:
+            self._starting -= 1
+            self._freed.set()
+        if self._broken is None:
+            self._fit()
+
+    async def _watch(self, encoder: Any, work: _Work, seconds: ray.ObjectRef) -> None:
+        """Waits until a unit is encoded. Whoever wanted it hears of what went wrong by its reference."""
+        try:
+            # Not added in one statement, which would add to what was there before the others' units.
+            busy = await seconds
+            work.busy += busy
+        except LOST:
+            self._lose(encoder)
+        except RayTaskError:
+            pass
+        finally:
+            self._count(work, -1)
+            self._freed.set()
+        self._fit()
+
+    def _count(self, work: _Work, change: int) -> None:
+        work.units += change
+        self._load.count(sum(work.units > 0 for work in self._encoders.values()))
+
+    def _lose(self, encoder: Any) -> None:
+        self._encoders.pop(encoder, None)
+        self._load.begin()
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        # A task that nobody holds may be collected.
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+@dataclass
+class _Work:
+    """What an encoder does."""
+
+    since: float
+    busy: float = 0.0
+    units: int = 0
+
+
+class _Load:
+    """How many encoders have had units, on average since the pool changed or was judged."""
+
+    def __init__(self) -> None:
+        self._busy = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets what was."""
+        self._since = self._at = time.monotonic()
+        self._seconds = 0.0
+
+    def count(self, busy: int) -> None:
+        """So many have units now."""
+        now = time.monotonic()
+        self._seconds += self._busy * (now - self._at)
+        self._busy, self._at = busy, now
+
+    def fits(self, encoders: int) -> bool:
+        """Whether so many would have been enough, if there was time enough to say."""
+        if time.monotonic() - self._since < IDLE_S:
+            return False
+        self.count(self._busy)
+        mean = self._seconds / (self._at - self._since)
+        self.begin()
+        return mean < FULL * encoders
 
 
 @lru_cache(maxsize=4)

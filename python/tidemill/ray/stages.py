@@ -36,10 +36,15 @@ class Encode:
 
 def encode(prepared: Dataset, run: RunFile, **remote: Any) -> Dataset:
     """`Encode` over whole blocks, each a unit. `remote` is for Ray: num_gpus, concurrency and the like."""
+    return in_actors(prepared, Encode, resolve(run), **remote)
+
+
+def in_actors(prepared: Dataset, stage: type, *arguments: Any, **remote: Any) -> Dataset:
+    """A stage made of `arguments` in each actor, over whole blocks."""
     # `map_batches` would want rows per batch where there are GPUs; but batches are cut inside units.
     return prepared.map_batches_internal(
-        Encode,
-        fn_constructor_args=(resolve(run),),
+        stage,
+        fn_constructor_args=arguments,
         batch_size=None,
         batch_format="pyarrow",
         # As by default; but where two stages differ in nothing, Ray would run them as one.

@@ -6,6 +6,7 @@ import json
 import networks
 import torch
 from diffusers import DDIMScheduler, DDPMScheduler, DPMSolverMultistepScheduler
+from diffusers.training_utils import compute_snr
 
 METHODS = ["ddim", "dpm++2m"]
 SPACINGS = ["leading", "trailing", "linspace"]
@@ -41,8 +42,17 @@ def schedule_cases(rng, out):
             timesteps=timesteps,
             noisy=scheduler.add_noise(latents, noise, timesteps),
             target=velocity if prediction == "v_prediction" else noise,
+            min_snr_weights=min_snr_weights(scheduler, rng.uniform(1, 20), folder),
         )
         networks.save(tensors, folder / "case.safetensors")
+
+
+def min_snr_weights(scheduler, gamma, folder):
+    """As examples/text_to_image/train_text_to_image.py."""
+    (folder / "case.json").write_text(json.dumps({"gamma": gamma}))
+    snr = compute_snr(scheduler, torch.arange(scheduler.config.num_train_timesteps))
+    least = torch.stack([snr, gamma * torch.ones_like(snr)], dim=1).min(dim=1)[0]
+    return least / (snr + 1 if scheduler.config.prediction_type == "v_prediction" else snr)
 
 
 def make_sampler(method, prediction, zero_snr, spacing, offset, to_one, beta):

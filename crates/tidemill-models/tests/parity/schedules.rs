@@ -10,6 +10,7 @@ fn schedules_are_ddpms() {
     let mut table = Maximum::new("alphas_cumprod", 1e-6);
     let mut noisy = Maximum::new("add_noise", 1e-6);
     let mut target = Maximum::new("targets", 1e-6);
+    let mut weights = Maximum::new("min-SNR weights", 1e-5);
     let cases = cases("schedule");
     for case in &cases {
         let config = SchedulerConfig::read(&case.dir.join("scheduler_config.json")).unwrap();
@@ -19,7 +20,11 @@ fn schedules_are_ddpms() {
         let [latents, noise, timesteps] = ["latents", "noise", "timesteps"].map(|name| case.tensor(name));
         noisy.check(&schedule.add_noise(latents, noise, timesteps), case.tensor("noisy"), at);
         target.check(&schedule.target(latents, noise, timesteps), case.tensor("target"), at);
+        let gamma = case.json()["gamma"].as_f64().unwrap();
+        let (found, expected) = (schedule.min_snr_weights(gamma), case.tensor("min_snr_weights"));
+        // Where there is no signal, diffusers divides 0 by 0.
+        weights.check(&found, &expected.nan_to_num(1.0, None, None), at);
     }
     assert_eq!(cases.len(), 8);
-    [table, noisy, target].iter().for_each(Maximum::print);
+    [table, noisy, target, weights].iter().for_each(Maximum::print);
 }

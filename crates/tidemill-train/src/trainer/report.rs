@@ -101,6 +101,7 @@ impl Trainer {
             communication: communication_time.busy,
             communication_exposed: communication_time.exposed,
             memory_mib: numbers.memory.clone(),
+            loss_by_timestep: numbers.loss_by_timestep.clone(),
             checkpoint: self.committed,
         };
         if let Some(log) = &mut self.log {

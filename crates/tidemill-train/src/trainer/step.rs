@@ -8,11 +8,14 @@ use tidemill_torch::{AdamW, guard};
 
 use super::Trainer;
 use crate::Error;
-use crate::config::NotFinite;
+use crate::config::{NotFinite, TrainConfig};
 use crate::fit::latents_shape;
 use crate::memory::memory_mib;
 use crate::objective::Rows;
 use crate::world::World;
+
+/// Parts of the timesteps that the loss is told of by itself.
+const TENTHS: usize = 10;
 
 /// A step whose numbers are still on the device.
 pub(super) struct PendingStep {
@@ -43,6 +46,16 @@ pub(super) struct Numbers {
     pub writing: bool,
     /// Memory of each rank's process, in MiB.
     pub memory: Vec<u64>,
+    /// Mean error of the rows in each tenth of the timesteps, before weights; none where there is no row.
+    pub loss_by_timestep: Vec<Option<f64>>,
+}
+
+/// Sums over a rank's rows, on the device.
+struct Sums {
+    /// Their losses: [], f32.
+    loss: Tensor,
+    /// Their errors by tenths of the timesteps, and how many rows there are in each: [2, 10], f32.
+    by_timestep: Tensor,
 }
 
 /// What a rank adds to the sums besides its loss and the norm of its gradients: its rows, whether it wants to stop, whether
@@ -59,9 +72,11 @@ impl PendingStep {
     pub fn fetch(&self) -> Result<Numbers, Error> {
         let sums = guard(|| Vec::<f32>::try_from(&self.sums))?;
         let sums = sums.map_err(|e| Error::World(format!("the sums of a step cannot be read: {e}")))?;
-        let [loss, _, rows, stop, writing, memory @ ..] = sums.as_slice() else {
-            return Err(Error::World(format!("a step has the sums {sums:?}")));
-        };
+        let wrong = || Error::World(format!("a step has the sums {sums:?}"));
+        let (said, by_timestep) = sums.split_last_chunk::<{ 2 * TENTHS }>().ok_or_else(wrong)?;
+        let [loss, _, rows, stop, writing, memory @ ..] = said else { return Err(wrong()) };
+        let (errors, counts) = by_timestep.split_at(TENTHS);
+        let mean = |(error, count): (&f32, &f32)| (*count > 0.0).then(|| f64::from(error / count));
         Ok(Numbers {
             // In f32, as the device has seen it.
             loss: f64::from(loss / rows),
@@ -70,14 +85,25 @@ impl PendingStep {
             stop: *stop > 0.0,
             writing: *writing > 0.0,
             memory: memory.iter().map(|mib| *mib as u64).collect(),
+            loss_by_timestep: errors.iter().zip(counts).map(mean).collect(),
         })
+    }
+}
+
+impl Sums {
+    /// Adds rows with these errors in these tenths.
+    fn add(&mut self, loss: &Tensor, errors: &Tensor, tenths: &Tensor) {
+        self.loss += loss;
+        for (sums, values) in [(0, errors), (1, &errors.ones_like())] {
+            let _ = self.by_timestep.get(sums).index_add_(0, tenths, values);
+        }
     }
 }
 
 impl Trainer {
     /// Forward, backward, optimizer. `stop`: whether this rank wants to stop.
     pub(super) fn train_step(&mut self, phase: usize, batch: &Batch, stop: bool) -> Result<(), Error> {
-        let loss = self.accumulate(batch)?;
+        let Sums { loss, by_timestep } = self.accumulate(batch)?;
         let (train, world, step) = (&self.job.train, &self.job.world, self.progress.step);
         let communication_time = self.optimizer.gradients().finish()?;
         self.communication_time =
@@ -87,7 +113,7 @@ impl Trainer {
         let said = said(batch.sample_ids.len(), stop, self.saver.is_busy(), world);
         let sums = guard(|| {
             let said = Tensor::from_slice(&said).to_device(loss.device());
-            Tensor::cat(&[loss.reshape([1]), squared_norm.reshape([1]), said], 0)
+            Tensor::cat(&[loss.reshape([1]), squared_norm.reshape([1]), said, by_timestep.reshape([-1])], 0)
         })?;
         let sums = world.sum(sums)?;
         let (divisor, grad_norm, skip) = guard(|| {
@@ -131,11 +157,13 @@ impl Trainer {
 
     /// Forward and backward of this rank's rows, micro-batch by micro-batch; gives the sum of the rows' losses. Gradients
     /// are those of the sum over all rows, and are reduced over the ranks in the last backward pass.
-    fn accumulate(&mut self, batch: &Batch) -> Result<Tensor, Error> {
+    fn accumulate(&mut self, batch: &Batch) -> Result<Sums, Error> {
         let (objective, unet): (_, &dyn Denoiser) = (&self.objective, &self.job.unet);
         let shape = latents_shape(&self.spec, batch.bucket)?;
-        let mut total = guard(|| Tensor::zeros([], (Kind::Float, objective.device)))?;
-        let micro_batches = micro_batches(batch, shape, self.job.train.micro_batch);
+        let zeros = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, objective.device));
+        let mut sums = guard(|| Sums { loss: zeros(&[]), by_timestep: zeros(&[2, TENTHS as i64]) })?;
+        let train = &self.job.train;
+        let micro_batches = micro_batches(batch, shape, self.progress.step, train);
         let last = micro_batches.len().saturating_sub(1);
         self.optimizer.gradients().begin();
         for (i, rows) in micro_batches.enumerate() {
@@ -144,30 +172,38 @@ impl Trainer {
                 self.optimizer.gradients().last_micro_batch();
             }
             let done = guard(|| {
-                let loss = objective.loss(unet, &inputs) * rows.sample_ids.len() as f64;
+                let errors = objective.errors(unet, &inputs);
+                let loss = match &inputs.weights {
+                    Some(weights) => (&errors * weights).sum(Kind::Float),
+                    None => errors.sum(Kind::Float),
+                };
                 loss.backward();
-                total += loss.detach();
+                sums.add(&loss.detach(), &errors.detach(), &objective.tenths(&inputs.timesteps, TENTHS));
             });
             // libtorch passes on the text of an error only.
             done.map_err(|error| self.optimizer.gradients().failure().unwrap_or(error.into()))?;
         }
-        Ok(total)
+        Ok(sums)
     }
 }
 
-/// A rank's rows in chunks of `size`.
-fn micro_batches(
-    batch: &Batch,
+/// A rank's rows of a step in chunks.
+fn micro_batches<'a>(
+    batch: &'a Batch,
     latents_shape: [i64; 3],
-    size: usize,
-) -> impl ExactSizeIterator<Item = Rows<'_>> {
-    let count = batch.sample_ids.len();
+    step: u64,
+    train: &TrainConfig,
+) -> impl ExactSizeIterator<Item = Rows<'a>> + use<'a> {
+    let (count, size, global_batch) = (batch.sample_ids.len(), train.micro_batch, train.global_batch);
     let (latent, text) = (batch.latents.len() / count.max(1), batch.text.len() / count.max(1));
     (0..count).step_by(size).map(move |first| {
         let end = (first + size).min(count);
         Rows {
+            step,
+            global_batch,
             sample_ids: &batch.sample_ids[first..end],
             epochs: &batch.epochs[first..end],
+            places: &batch.places[first..end],
             latents: &batch.latents[first * latent..end * latent],
             latents_shape,
             text: &batch.text[first * text..end * text],

@@ -118,7 +118,7 @@ pub fn job(data: &Path, output: &Path) -> Job {
     };
     let unet = UNet2DConditionModel::new(unet, Device::Cpu, Start::Random).unwrap();
     drop(generator);
-    let phase = |resolution, steps| PhaseConfig { resolution, steps, learning_rate: None, mix: None };
+    let phase = |resolution, steps| PhaseConfig { steps, ..PhaseConfig::at(resolution) };
     Job {
         train: TrainConfig {
             global_batch: 8,

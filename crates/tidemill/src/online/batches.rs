@@ -53,8 +53,9 @@ pub struct OnlineBatches {
     pub selection: Selection,
     pub world: World,
     pub device: Device,
-    /// Rows of this rank in a global batch.
+    /// Rows of this rank in a global batch, and the place of the first of them.
     pub share: usize,
+    pub first: u32,
     /// Encodes each batch when it is wanted, of rows that are only prepared.
     pub encode: Option<Encode>,
     /// What is before this rank after the last batch, and after the rows that are taken for the next one.
@@ -150,7 +151,7 @@ impl OnlineBatches {
         let batch = Batch {
             number: self.number,
             bucket: Bucket::square(resolution),
-            places: (0..rows.num_rows() as u32).collect(),
+            places: (self.first..).take(rows.num_rows()).collect(),
             sample_ids: sample_ids(&rows)?.to_vec(),
             epochs,
             latents: bytes(&rows, &format!("latents_{resolution}"))?.into(),

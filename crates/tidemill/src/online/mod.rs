@@ -182,6 +182,7 @@ impl Online {
             world: world.clone(),
             device: self.device,
             share: world.share_of(phase.train.global_batch),
+            first: world.first_of(phase.train.global_batch) as u32,
             encode: alone.then(|| self.encode(self.device)).transpose()?,
             ahead: lane.clone(),
             lane,

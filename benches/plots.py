@@ -1,0 +1,90 @@
+"""The charts of `make bench-scaling`, each as SVG and PNG."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+
+# Before pyplot: there may be no screen.
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benches.report import OUR_COLOUR, PEER_COLOUR, number
+
+# Published, sleeping and real modes.
+SIDES = (PEER_COLOUR, "#66b2c0", OUR_COLOUR)
+DARK, LIMIT, OFFLINE = "#212529", "#868e96", "#e8590c"
+STYLE = {
+    "font.size": 10,
+    "text.color": DARK,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "tidemill",
+}
+
+
+def scaling(
+    stem: Path,
+    online: Mapping[int, float],
+    offline: Mapping[int, float],
+    limit: float,
+    pool: Sequence[tuple[float, int]],
+    needed: int,
+) -> None:
+    """Rates by the number of encoders, beside a pool that grows over time."""
+    with pyplot.rc_context(STYLE):
+        figure, (rates, sizes) = pyplot.subplots(1, 2, figsize=(10, 4), width_ratios=(3, 2))
+        rates.plot(*zip(*offline.items(), strict=True), "s--", color=OFFLINE, label="offline, rows/s")
+        rates.plot(*zip(*online.items(), strict=True), "o-", color=OUR_COLOUR, label="online, img/s trained")
+        rates.axhline(limit, color=LIMIT, linestyle=":", zorder=3, label="trainers fed from memory")
+        _describe(rates, "Throughput by encoders", "encoders", "per second")
+        rates.legend(frameon=False, loc="lower right")
+        times, counts = zip(*pool, strict=True)
+        sizes.step(times, counts, where="post", color=OUR_COLOUR, label="encoders")
+        sizes.axhline(needed, color=LIMIT, linestyle=":", zorder=3, label="what the trainers need")
+        _describe(sizes, "A pool that finds its size", "seconds", "encoders")
+        sizes.legend(frameon=False, loc="lower right")
+        _save(figure, stem)
+
+
+def modes(stem: Path, sides: Mapping[str, Mapping[str, float]]) -> None:
+    """Images/s in each mode over those offline on the same side; bars say images/s."""
+    names = list(next(iter(sides.values())))
+    width = 0.8 / len(sides)
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots(figsize=(8, 4))
+        for side, (label, rates) in enumerate(sides.items()):
+            places = [names.index(mode) + (side - (len(sides) - 1) / 2) * width for mode in rates]
+            ratios = [rate / rates["offline"] for rate in rates.values()]
+            bars = axes.bar(places, ratios, width * 0.92, color=SIDES[side], label=label)
+            axes.bar_label(bars, [number(rate) for rate in rates.values()], padding=2, fontsize=9)
+        axes.set_xticks(range(len(names)), names)
+        _describe(axes, "Images/s (on the bars) over those offline", "", "ratio to offline")
+        axes.set_ylim(top=1.15)
+        axes.legend(
+            frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=len(sides), fontsize=9
+        )
+        _save(figure, stem)
+
+
+def _describe(axes: Axes, title: str, across: str, up: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y", color="#e9ecef")
+    axes.set_axisbelow(True)
+
+
+def _save(figure: Figure, stem: Path) -> None:
+    figure.tight_layout()
+    # Without a date, so that the same figures give the same file.
+    figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
+    figure.savefig(stem.with_suffix(".png"), dpi=144)
+    pyplot.close(figure)
