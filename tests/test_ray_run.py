@@ -67,6 +67,17 @@ def test_what_can_be_refused_at_once_is(address, scenes, tmp_path):
     assert "source.uri" in result["error"]["message"]
 
 
+def test_workers_that_are_started_here_stay_here(dataset, tmp_path):
+    """Also one by itself, which has no process group."""
+    ranks.link(tmp_path, dataset)
+    phase = {"train.phase": [{"resolution": 64, "steps": 2}], "train.global_batch": 8, "train.micro_batch": 8}
+    nowhere = {"engine.kind": "ray", "engine.train": {"workers": 2}, "engine.ray.address": "127.0.0.1:1"}
+    run = ranks.Supervised(tmp_path, "1", {**ranks.SETTINGS, **phase, **nowhere})
+    code, result = run.end()
+    assert code == 0, run.said
+    assert result["steps"] == 2
+
+
 @pytest.mark.faults
 def test_a_driver_that_is_killed_costs_time_and_nothing_else(address, trained_online, scenes, tmp_path, rng):
     running = Running(address, tmp_path, scenes)

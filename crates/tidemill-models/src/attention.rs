@@ -4,7 +4,7 @@
 
 use crate::layers::{Conv2d, GroupNorm, LayerNorm, Linear};
 use crate::params::Scope;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// softmax(q k^T / sqrt(d)) v by libtorch's fastest path for the shape.
 /// `q`, `k`, `v`: [N, heads, length, d].
@@ -208,7 +208,9 @@ pub fn to_sequence(x: &Tensor) -> Tensor {
     x.flatten(2, 3).transpose(1, 2)
 }
 
-/// [N, H W, C] -> [N, C, H, W], with the sizes of `like`.
+/// [N, H W, C] -> [N, C, H, W], with the sizes of `like`. A view of the sequence would lie channels-last, and with it what follows;
+/// on a CPU, where the rest is contiguous, layers would go on to convert one into the other.
 pub fn to_image(x: &Tensor, like: &Tensor) -> Tensor {
-    x.transpose(1, 2).reshape(like.size())
+    let image = x.transpose(1, 2).reshape(like.size());
+    if image.device() == Device::Cpu { image.contiguous() } else { image }
 }

@@ -45,6 +45,11 @@ impl Default for Place {
 }
 
 impl Place {
+    /// Whether a launcher has started this process to train, be it as the only one.
+    pub fn is_given(&self) -> bool {
+        self.process_group.is_some() || self.supervisor.is_some() || std::env::var_os("LOCAL_RANK").is_some()
+    }
+
     /// The line to the supervisor, if there is one.
     ///
     /// # Errors

@@ -68,7 +68,7 @@ fn workers(text: &str) -> std::result::Result<RangeInclusive<usize>, String> {
 /// Refused input; a loss that is no number.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let run = args.run.open()?;
-    let alone = args.workers.is_none() && args.place.process_group.is_none();
+    let alone = args.workers.is_none() && !args.place.is_given();
     match &run.file.engine.train {
         Some(workers) if alone => {
             cluster::train(&run, workers, args.mode, reporter).map(|trained| trained.report)
