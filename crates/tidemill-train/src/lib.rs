@@ -32,7 +32,7 @@ mod world;
 pub use checkpoint::{Checkpoints, Progress};
 pub use config::{
     CheckpointConfig, EmaConfig, HealthConfig, LrSchedule, MixConfig, NotFinite, PhaseConfig, Precision,
-    PreviewConfig, Sharding, SpikeAction, SpikeConfig, StreamingConfig, TrainConfig,
+    PreviewConfig, Sharding, SpikeAction, SpikeConfig, StreamingConfig, Timesteps, TrainConfig,
 };
 pub use data::{Batches, Data, Phase, Stored};
 pub use error::Error;

@@ -8,7 +8,7 @@ mod common;
 use common::{Quiet, dataset, job, losses, values};
 use std::path::Path;
 use tidemill_store::stream::Unreadable;
-use tidemill_train::{Checkpoints, EmaConfig, Error, Precision, train};
+use tidemill_train::{Checkpoints, EmaConfig, Error, Precision, Timesteps, TrainConfig, train};
 
 /// Phases of 12 and 28 steps, at two resolutions.
 const STEPS: u64 = 40;
@@ -82,6 +82,37 @@ fn every_line_of_metrics_has_its_rate() {
     let rates = common::metric(run.path(), "images_per_second");
     assert_eq!(rates.len() as u64, STEPS);
     assert!(rates.iter().all(|rate| *rate > 0.0), "{rates:?}");
+}
+
+#[test]
+fn losses_are_told_by_timestep_before_weights() {
+    let (data, alike, weighted) = (dir(), dir(), dir());
+    dataset(data.path());
+    let tenths = |output: &Path, min_snr_gamma, micro_batch| -> Vec<(f64, Vec<f64>)> {
+        let mut job = job(data.path(), output);
+        job.train = TrainConfig { timesteps: Timesteps::Stratified, min_snr_gamma, micro_batch, ..job.train };
+        job.train.phase.truncate(1);
+        train(job, &mut Quiet::default()).unwrap();
+        let text = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let told = |line: &serde_json::Value| {
+            line["loss_by_timestep"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(serde_json::Value::as_f64)
+                .collect()
+        };
+        lines.map(|line| (line["loss"].as_f64().unwrap(), told(&line))).collect()
+    };
+    // Eight rows an eighth of the timesteps apart are in eight of the tenths.
+    for (loss, tenths) in tenths(alike.path(), None, 3) {
+        let mean = tenths.iter().sum::<f64>() / 8.0;
+        assert!(tenths.len() == 8 && (loss - mean).abs() < 1e-5 * mean, "{loss} {tenths:?}");
+    }
+    for (loss, tenths) in tenths(weighted.path(), Some(1.0), 8) {
+        assert!(loss < tenths.iter().sum::<f64>() / 8.0, "{loss} {tenths:?}");
+    }
 }
 
 #[test]
