@@ -70,7 +70,7 @@ pub fn train(run: &Run, workers: &TrainWorkers, mode: Mode, reporter: &Reporter)
         progress,
         reporter,
     };
-    let report = watch.to_the_end(&plan)?;
+    let report = watch.until_done(&plan)?;
     watch.progress.finish();
     say_trained(&run.output(), &report, reporter);
     Ok(Trained { finished: report["finished"] == true, report })
@@ -88,7 +88,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    fn to_the_end(&mut self, plan: &str) -> Result<Value> {
+    fn until_done(&mut self, plan: &str) -> Result<Value> {
         let mut deaths = Deaths::default();
         loop {
             let before = self.shown;
