@@ -22,7 +22,9 @@ def assert_tensorboard_reads_the_events(run):
     (events,) = {path.parent for path in run.rglob("events.out.tfevents.*")}
     accumulator = EventAccumulator(str(events))
     accumulator.Reload()
-    (tag,) = [tag for tag in accumulator.Tags()["scalars"] if "loss" in tag]
+    tags = accumulator.Tags()["scalars"]
+    (tag,) = [tag for tag in tags if tag.endswith("/loss")]
+    assert any(tag.startswith("loss_by_timestep/") for tag in tags)
     scalars = accumulator.Scalars(tag)
     assert [scalar.step for scalar in scalars] == [line["step"] for line in metrics]
     np.testing.assert_allclose([s.value for s in scalars], [m["loss"] for m in metrics], rtol=1e-6)
