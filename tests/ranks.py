@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +129,29 @@ def wait_for(output, step, process, said=(), seconds=120):
             return
         time.sleep(0.02)
     raise AssertionError("".join(said))
+
+
+@contextmanager
+def at_step(output, step, act):
+    """Does something from a thread once there are metrics of a step; it must have been done in the end."""
+    over, failed = threading.Event(), []
+
+    def wait():
+        while not (output / "metrics.jsonl").exists() or len(losses(output)) < step:
+            if over.wait(0.02):
+                return failed.append(f"step {step} did not come")
+        try:
+            act()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    yield
+    over.set()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+    assert not failed
 
 
 def losses(output):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -78,14 +77,10 @@ def test_online_trainers_and_encoders_are_where_they_belong(nodes, trained_onlin
     trainer = tidemill.ray.Trainer(tidemill.resolve(settings), mode="online", scaling_config=trainers)
 
     def lose_one():
-        while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < 8:
-            time.sleep(0.02)
         nodes.cluster.remove_node(nodes.a10g, allow_graceful=False)
 
-    losing = threading.Thread(target=lose_one, daemon=True)
-    losing.start()
-    result = trainer.fit()
-    losing.join(timeout=1)
+    with ranks.at_step(tmp_path, 8, lose_one):
+        result = trainer.fit()
     assert nodes.a10g not in nodes.cluster.worker_nodes
     assert result.return_value["finished"]
     assert (places("_Encoder"), places("TrainWorker")) == ({"A10G"}, {"A100"})
@@ -105,14 +100,10 @@ def test_training_goes_on_with_fewer_workers(nodes, dataset, tmp_path, monkeypat
     scaling = ScalingConfig(num_workers=(1, 2), resources_per_worker={"CPU": 2})
 
     def lose_one():
-        while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < 30:
-            time.sleep(0.02)
         nodes.cluster.remove_node(nodes.a100, allow_graceful=False)
 
-    losing = threading.Thread(target=lose_one, daemon=True)
-    losing.start()
-    result = tidemill.ray.Trainer(run, scaling_config=scaling).fit()
-    losing.join(timeout=1)
+    with ranks.at_step(tmp_path, 30, lose_one):
+        result = tidemill.ray.Trainer(run, scaling_config=scaling).fit()
     assert nodes.a100 not in nodes.cluster.worker_nodes
     assert result.return_value["steps"] == 200
     assert len(ranks.losses(tmp_path)) == 200

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import threading
-import time
 
 import online
 import pytest
@@ -50,15 +48,10 @@ def test_whoever_dies_no_row_is_lost(victim, trained_online, scenes, tmp_path, r
     at = rng.randrange(6, 18)
 
     def kill():
-        while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < at:
-            time.sleep(0.02)
         os.kill(rng.choice(ranks.ray_processes(victim)), signal.SIGKILL)
 
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    result = trainer(tmp_path, scenes).fit()
-    killer.join(timeout=1)
-    assert not killer.is_alive()
+    with ranks.at_step(tmp_path, at, kill):
+        result = trainer(tmp_path, scenes).fit()
     assert result.return_value["steps"] == online.STEPS
     online.assert_same(tmp_path, trained_online)
 

@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -70,15 +68,10 @@ def test_a_worker_that_is_lost_is_replaced(how, undisturbed, dataset, tmp_path, 
     at = rng.randrange(8, 40)
 
     def kill():
-        while not (tmp_path / "metrics.jsonl").exists() or len(ranks.losses(tmp_path)) < at:
-            time.sleep(0.02)
         os.kill(rng.choice(ranks.ray_processes("TrainWorker")), how)
 
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    result = trainer(tmp_path, dataset, 2).fit()
-    killer.join(timeout=1)
-    assert not killer.is_alive()
+    with ranks.at_step(tmp_path, at, kill):
+        result = trainer(tmp_path, dataset, 2).fit()
     assert result.metrics["step"] == STEPS
     assert_same(tmp_path, undisturbed)
     assert ranks.losses(tmp_path) == ranks.losses(undisturbed)

@@ -9,11 +9,18 @@ from typing import Any
 
 import ray
 import ray.train
-from ray.train import Checkpoint, CheckpointUploadMode, FailureConfig, Result, RunConfig, ScalingConfig
+from ray.train import (
+    Checkpoint,
+    CheckpointUploadMode,
+    ControllerError,
+    FailureConfig,
+    Result,
+    RunConfig,
+    ScalingConfig,
+    UserCallback,
+)
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchTrainer
-from ray.train.v2.api.callback import UserCallback
-from ray.train.v2.api.exceptions import ControllerError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import tidemill

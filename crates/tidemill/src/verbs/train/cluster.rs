@@ -70,6 +70,8 @@ pub fn train(run: &Run, workers: &TrainWorkers, mode: Mode, reporter: &Reporter)
         progress,
         reporter,
     };
+    // What an earlier run has done is no progress of this one's.
+    watch.show();
     let report = watch.until_done(&plan)?;
     watch.progress.finish();
     say_trained(&run.output(), &report, reporter);
