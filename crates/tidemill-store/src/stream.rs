@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use self::datasets::{Datasets, ONLY, only};
+pub use self::datasets::{Datasets, ONLY, difference, only};
 use self::gather::Gatherer;
 pub use self::gather::{Skipped, Unreadable};
 pub use self::mix::Amount;

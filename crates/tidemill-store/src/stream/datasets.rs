@@ -54,7 +54,7 @@ pub fn of_phase(datasets: &Datasets, phase: &Phase) -> Result<Datasets> {
 }
 
 /// Why the rows of two datasets cannot be in one batch.
-fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<String> {
+pub fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<String> {
     let differ =
         |what: &str, a: &str, b: &str| (a != b).then(|| format!("their {what} differ ({a} and {b})"));
     let forms = || {
