@@ -14,7 +14,6 @@ use super::ledger::Ledger;
 use super::rows::Selection;
 use crate::engine::remote::prepare_rows;
 use crate::engine::signal::StopSignal;
-use crate::engine::{JUDGED_FROM, judge};
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 
@@ -43,8 +42,6 @@ pub struct Asking {
     pub ahead: usize,
     pub selection: Selection,
     pub ledger: Arc<Ledger>,
-    /// Greatest share of unreadable rows.
-    pub max_bad_fraction: f64,
 }
 
 /// A window whose units have been asked for, each with its number.
@@ -102,12 +99,7 @@ impl Asking {
             }
         }
         rows.retain(|batch| batch.num_rows() > 0);
-        let counts = self.ledger.counts();
-        if counts.read >= JUDGED_FROM {
-            // Refused, so that workers are not started again and again.
-            judge(&counts, self.max_bad_fraction, "see quarantine.jsonl".into())
-                .map_err(|error| Error::Refused(error.to_string()))?;
-        }
+        self.ledger.judge()?;
         Ok(Some(Window { number, epoch: epoch as u32, rows }))
     }
 }

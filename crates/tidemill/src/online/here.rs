@@ -64,7 +64,8 @@ pub fn make(
             readers: config.readers(encoders),
             workers: config.prepare.workers.range(),
             memory: config.memory(),
-            max_bad_fraction: config.max_bad_fraction,
+            // The ledger judges all epochs together.
+            max_bad_fraction: 1.0,
             before: Counts::default(),
             stop,
         };
@@ -152,6 +153,7 @@ impl Attempt for Part {
 
     /// Waits while the trainer has enough: it needs nobody who waits here.
     fn commit(self: Box<Self>) -> Result<()> {
+        self.shared.ledger.judge()?;
         let mut assembly = self.shared.assembly.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(parts) = assembly.parts.get_mut(&self.window) {
             parts[self.slot] = Some(self.rows);

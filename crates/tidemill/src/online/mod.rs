@@ -113,7 +113,7 @@ impl Online {
             empty_caption,
             device,
             encoders,
-            ledger: Arc::new(Ledger::open(&run.output())?),
+            ledger: Arc::new(Ledger::open(&run.output(), run.file.engine.max_bad_fraction)?),
         })
     }
 
@@ -137,7 +137,6 @@ impl Online {
                 ahead: self.run.file.online.ahead,
                 selection: selection.clone(),
                 ledger: self.ledger.clone(),
-                max_bad_fraction: self.run.file.engine.max_bad_fraction,
             };
             return Feed::start(move |to, stop| elsewhere::make(&asking, windows, to, stop));
         }
@@ -181,8 +180,8 @@ impl Online {
             selection,
             world: world.clone(),
             device: self.device,
-            share: world.share_of(phase.train.global_batch),
-            first: world.first_of(phase.train.global_batch) as u32,
+            share: world.share_of(phase.global_batch()),
+            first: world.first_of(phase.global_batch()) as u32,
             encode: alone.then(|| self.encode(self.device)).transpose()?,
             ahead: lane.clone(),
             lane,

@@ -160,6 +160,7 @@ fn verbs_train_without_a_dataset() {
         ("dedup.exact=true", "duplicates are found only with a dataset"),
         ("prepare.crop=bucket", "made of buckets only with a dataset"),
         ("online.window=0", "must be at least 1"),
+        ("train.validation={ every = 5 }", "the rows that this run holds out are not stored"),
         ("filter.min_side=5000", "no row of the source can be trained on"),
         ("prepare.flip=true", "was made with another"),
     ] {
