@@ -5,12 +5,12 @@ PYTHON := .venv/bin/python
 BENCH_PYTHON := .venv-bench/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-# A test that hangs ends with its suite.
-TEST_LIMIT := 30m
+# A test that hangs ends with its suite. The Python one takes 20 to 30 minutes on two cores.
+TEST_LIMIT := 40m
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-stream bench-ray bench-modes bench-scaling bench-train wheel lock clean
+.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-operations sd2-smoke wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -24,6 +24,9 @@ help:
 	@echo "make bench-modes  train offline, online and co-located; redraws its part"
 	@echo "make bench-scaling throughput by the number of encoders that sleep; redraws its part and charts"
 	@echo "make bench-train  train the U-Net beside diffusers on PyTorch; redraws its part"
+	@echo "make bench-compile  beside torch.compile, and with diffusers' U-Net in Tidemill; redraws its part"
+	@echo "make bench-operations  where a training step's time goes; redraws docs/performance.md"
+	@echo "make sd2-smoke    two steps of Stable Diffusion 2 in its real size on a CPU; redraws docs/performance.md"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
 	@echo "make setup        what the others need: .venv, the CLI, the Python module"
 	@echo "make wheel        the Python module as a wheel"
@@ -39,7 +42,7 @@ setup: target/.native
 # The CLI (target/release/tidemill), the tests, and the Python module. One cargo command for all of them: cargo unifies
 # the features of what it builds together, and arrow, parquet and torch-sys take minutes for every other set.
 target/.native: .venv/.ready $(SOURCES)
-	cargo build --release --locked --workspace --all-targets
+	cargo build --release --locked --workspace --lib --bins --tests
 	install -m 755 target/release/libtidemill_native.so python/tidemill/_native.abi3.so
 	@touch $@
 
@@ -78,9 +81,20 @@ bench-scaling: setup .venv-bench/.ready
 bench-train: setup
 	$(PYTHON) -m benches.train $(ARGS)
 
+# As bench-data.
+bench-compile: setup
+	$(PYTHON) -m benches.train --compile --models small $(ARGS)
+
+# As bench-data, after bench-train, whose models it takes.
+bench-operations: setup
+	$(PYTHON) -m benches.operations $(ARGS)
+
+sd2-smoke: setup
+	$(PYTHON) -m benches.sd2 $(ARGS)
+
 test: setup
 	timeout $(TEST_LIMIT) cargo test --release --locked --workspace
-	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests
+	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests --durations=25
 
 test-faults: setup
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests -m faults
