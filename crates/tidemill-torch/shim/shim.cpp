@@ -2,17 +2,28 @@
 // caller frees with tm_free: no C++ exception may cross into Rust.
 
 #include <ATen/ATen.h>
+#include <ATen/DLConvertor.h>
+#include <ATen/TensorIterator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/record_function.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -68,6 +79,107 @@ struct GradHook : torch::autograd::PostAccumulateGradHook {
   DropHook drop;
 };
 
+// Gives a new tensor, or null and why.
+using CallForward = at::Tensor* (*)(void* context, at::Tensor** inputs, size_t n, char* message, size_t room);
+
+// A part of a network of which nothing but its inputs is kept: the backward pass computes it again.
+struct Recomputed : torch::autograd::Node {
+  Recomputed(const std::vector<at::Tensor>& inputs, void* context, CallForward call, DropHook drop)
+      : Node(torch::autograd::collect_next_edges(inputs)), context(context), call(call), drop(drop) {
+    for (const auto& input : inputs) saved.emplace_back(input, /*is_output=*/false);
+  }
+  ~Recomputed() override { drop(context); }
+
+  at::Tensor forward(std::vector<at::Tensor>& inputs) {
+    std::vector<at::Tensor*> pointers;
+    for (auto& input : inputs) pointers.push_back(&input);
+    char message[512];
+    std::unique_ptr<at::Tensor> output(call(context, pointers.data(), pointers.size(), message, sizeof message));
+    if (!output) throw std::runtime_error(message);
+    return *output;
+  }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    at::AutoGradMode enabled(true);
+    std::vector<at::Tensor> inputs;
+    for (auto& variable : saved) {
+      auto input = variable.unpack();
+      inputs.push_back(input.detach().set_requires_grad(input.requires_grad()));
+    }
+    auto output = forward(inputs);
+    torch::autograd::variable_list out;
+    // Where all is frozen there is nothing to do.
+    if (output.requires_grad()) torch::autograd::backward({output}, {grads[0]});
+    for (auto& input : inputs) out.push_back(input.grad());
+    return out;
+  }
+
+  void release_variables() override { saved.clear(); }
+
+  std::vector<torch::autograd::SavedVariable> saved;
+  void* context;
+  CallForward call;
+  DropHook drop;
+};
+
+// Gives a new tensor for each input, or null for none; false and why if it cannot.
+using CallBackward = bool (*)(void* context, at::Tensor** saved, size_t n, at::Tensor* grad, at::Tensor** grads,
+                              char* message, size_t room);
+
+// An operation whose backward pass is Rust's. It keeps its inputs, and what else the pass needs.
+struct Operation : torch::autograd::Node {
+  Operation(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& more, void* context, CallBackward call,
+            DropHook drop)
+      : Node(torch::autograd::collect_next_edges(inputs)), inputs(inputs.size()), context(context), call(call), drop(drop) {
+    for (const auto& input : inputs) saved.emplace_back(input, /*is_output=*/false);
+    for (const auto& tensor : more) saved.emplace_back(tensor, /*is_output=*/false);
+  }
+  ~Operation() override { drop(context); }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    TORCH_CHECK(!saved.empty(), "a backward pass went through the graph a second time, after what was kept for it was freed");
+    std::vector<at::Tensor> tensors;
+    std::vector<at::Tensor*> pointers;
+    for (auto& variable : saved) tensors.push_back(variable.unpack());
+    for (auto& tensor : tensors) pointers.push_back(&tensor);
+    std::vector<at::Tensor*> found(inputs, nullptr);
+    char message[512];
+    at::NoGradGuard no_grad;
+    bool done = call(context, pointers.data(), pointers.size(), &grads[0], found.data(), message, sizeof message);
+    torch::autograd::variable_list out;
+    for (auto* tensor : found) out.push_back(tensor ? std::move(*std::unique_ptr<at::Tensor>(tensor)) : at::Tensor());
+    if (!done) throw std::runtime_error(message);
+    return out;
+  }
+
+  void release_variables() override { saved.clear(); }
+
+  size_t inputs;
+  std::vector<torch::autograd::SavedVariable> saved;
+  void* context;
+  CallBackward call;
+  DropHook drop;
+};
+
+using Allocate = void* (*)(size_t bytes);
+using Free = void (*)(void* memory);
+
+// Has tensors on the CPU come from functions of Rust's.
+struct TensorMemory : at::Allocator {
+  TensorMemory(Allocate allocate, Free free) : allocate_(allocate), free_(free) {}
+
+  at::DataPtr allocate(size_t bytes) override {
+    void* memory = bytes == 0 ? nullptr : allocate_(bytes);
+    TORCH_CHECK(memory || bytes == 0, "not enough memory for a tensor of ", bytes, " bytes");
+    return {memory, memory, free_, at::Device(at::kCPU)};
+  }
+  at::DeleterFnPtr raw_deleter() const override { return free_; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+  Allocate allocate_;
+  Free free_;
+};
+
 }  // namespace
 
 extern "C" {
@@ -81,6 +193,31 @@ char* tm_load_cuda(bool* loaded) {
   if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return strdup(dlerror());
   *loaded = true;
   return nullptr;
+}
+
+// A function of NVRTC or of the NVIDIA driver, by its name. PyTorch's wheels know where NVRTC is by a library beside libtorch.
+char* tm_gpu_function(const char* name, void** out) {
+  return guarded([&] {
+    static void* library = [] {
+      Dl_info found;
+      TORCH_CHECK(dladdr(reinterpret_cast<void*>(&c10::GetCPUAllocator), &found), "libc10 cannot be found");
+      std::string path(found.dli_fname);
+      path = path.substr(0, path.rfind('/') + 1) + "libcaffe2_nvrtc.so";
+      void* library = dlopen(path.c_str(), RTLD_NOW);
+      TORCH_CHECK(library, dlerror());
+      return library;
+    }();
+    *out = dlsym(library, name);
+    TORCH_CHECK(*out, dlerror());
+  });
+}
+
+// The CUstream that operations on a GPU go to.
+char* tm_gpu_stream(int index, void** out) {
+  return guarded([&] {
+    c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+    *out = guard.getStream(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index))).native_handle();
+  });
 }
 
 char* tm_all_reduce(at::Tensor* input, const char* op, const char* group, at::Tensor** out) {
@@ -136,6 +273,91 @@ char* tm_fused_adamw(at::Tensor** params, at::Tensor** grads, at::Tensor** exp_a
 char* tm_on_grad(at::Tensor* param, void* context, CallHook call, DropHook drop) {
   auto hook = std::make_unique<GradHook>(context, call, drop);
   return guarded([&] { torch::autograd::impl::set_post_acc_grad_hooks(*param, std::move(hook)); });
+}
+
+char* tm_off_grad(at::Tensor* param) {
+  return guarded([&] { torch::autograd::impl::set_post_acc_grad_hooks(*param, nullptr); });
+}
+
+// The tensor that Python knows by the address of its TensorImpl.
+char* tm_from_impl(void* impl, at::Tensor** out) {
+  return guarded([&] {
+    auto* tensor = static_cast<at::TensorImpl*>(impl);
+    *out = new at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(tensor));
+  });
+}
+
+char* tm_to_dlpack(at::Tensor* tensor, DLManagedTensor** out) {
+  return guarded([&] { *out = at::toDLPack(*tensor); });
+}
+
+void tm_set_cpu_allocator(Allocate allocate, Free free) {
+  // Tensors may outlive whatever ends in a process: it is never freed.
+  at::SetCPUAllocator(new TensorMemory(allocate, free), /*priority=*/UINT8_MAX);
+}
+
+char* tm_start_profile(bool cuda) {
+  return guarded([&] {
+    namespace profiler = torch::autograd::profiler;
+    using torch::profiler::impl::ActivityType;
+    std::set<ActivityType> activities{ActivityType::CPU};
+    if (cuda) activities.insert(ActivityType::CUDA);
+    torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO,
+                                                 /*report_input_shapes=*/true);
+    profiler::prepareProfiler(config, activities);
+    profiler::enableProfiler(config, activities,
+                             {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
+  });
+}
+
+char* tm_recompute(at::Tensor** inputs, size_t n, void* context, CallForward call, DropHook drop, at::Tensor** out) {
+  return guarded([&] {
+    auto tensors = list(inputs, n);
+    std::shared_ptr<Recomputed> node(new Recomputed(tensors, context, call, drop), torch::autograd::deleteNode);
+    at::Tensor output;
+    {
+      at::NoGradGuard no_grad;
+      output = node->forward(tensors);
+    }
+    if (at::GradMode::is_enabled()) torch::autograd::create_gradient_edge(output, node);
+    *out = new at::Tensor(output);
+  });
+}
+
+// Has the backward pass know that `output` was computed from `inputs`, unless there will be none.
+char* tm_operation(at::Tensor* output, at::Tensor** inputs, size_t n, at::Tensor** more, size_t m, void* context,
+                   CallBackward call, DropHook drop) {
+  return guarded([&] {
+    auto tensors = list(inputs, n);
+    std::shared_ptr<Operation> node(new Operation(tensors, list(more, m), context, call, drop), torch::autograd::deleteNode);
+    bool wanted = std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.requires_grad(); });
+    if (at::GradMode::is_enabled() && wanted) torch::autograd::create_gradient_edge(*output, node);
+  });
+}
+
+// Calls `call` for stretches of 0 .. n, on the threads that libtorch's operations run on: an iteration over numbers, of which
+// nothing but their places is looked at.
+char* tm_parallel(const char* name, size_t n, void* context, void (*call)(void* context, size_t begin, size_t end)) {
+  return guarded([&] {
+    RECORD_FUNCTION(name, std::vector<c10::IValue>());
+    auto places = at::empty({static_cast<int64_t>(n)}, at::kByte);
+    auto iterator = at::TensorIterator::nullary_op(places);
+    auto* first = static_cast<char*>(places.data_ptr());
+    iterator.for_each(
+        [&](char** data, const int64_t*, int64_t count) {
+          size_t begin = data[0] - first;
+          call(context, begin, begin + count);
+        },
+        /*grain_size=*/1);
+  });
+}
+
+// Without a path, what was noted is dropped.
+char* tm_end_profile(const char* path) {
+  return guarded([&] {
+    auto profile = torch::autograd::profiler::disableProfiler();
+    if (path) profile->save(path);
+  });
 }
 
 }  // extern "C"

@@ -1,13 +1,15 @@
 //! The shim's C functions, and how their error texts become [`Error`].
 
 use crate::{Error, headline};
-use std::ffi::{CStr, c_char, c_double, c_void};
+use std::ffi::{CStr, c_char, c_double, c_int, c_void};
 use tch::Tensor;
 use torch_sys::C_tensor;
 
 unsafe extern "C" {
     fn tm_free(text: *mut c_char);
     pub fn tm_load_cuda(loaded: *mut bool) -> *mut c_char;
+    pub fn tm_gpu_function(name: *const c_char, out: *mut *mut c_void) -> *mut c_char;
+    pub fn tm_gpu_stream(index: c_int, out: *mut *mut c_void) -> *mut c_char;
     pub fn tm_all_reduce(
         input: *mut C_tensor,
         op: *const c_char,
@@ -62,6 +64,47 @@ unsafe extern "C" {
         call: extern "C" fn(*mut c_void, *mut C_tensor, *mut c_char, usize) -> bool,
         drop: extern "C" fn(*mut c_void),
     ) -> *mut c_char;
+    pub fn tm_off_grad(param: *mut C_tensor) -> *mut c_char;
+    pub fn tm_from_impl(address: *mut c_void, out: *mut *mut C_tensor) -> *mut c_char;
+    pub fn tm_to_dlpack(tensor: *mut C_tensor, out: *mut *mut c_void) -> *mut c_char;
+    pub fn tm_set_cpu_allocator(
+        allocate: extern "C" fn(usize) -> *mut c_void,
+        free: unsafe extern "C" fn(*mut c_void),
+    );
+    pub fn tm_recompute(
+        inputs: *const *mut C_tensor,
+        n: usize,
+        context: *mut c_void,
+        call: extern "C" fn(*mut c_void, *const *mut C_tensor, usize, *mut c_char, usize) -> *mut C_tensor,
+        drop: extern "C" fn(*mut c_void),
+        out: *mut *mut C_tensor,
+    ) -> *mut c_char;
+    pub fn tm_operation(
+        output: *mut C_tensor,
+        inputs: *const *mut C_tensor,
+        n: usize,
+        more: *const *mut C_tensor,
+        m: usize,
+        context: *mut c_void,
+        call: extern "C" fn(
+            *mut c_void,
+            *const *mut C_tensor,
+            usize,
+            *mut C_tensor,
+            *mut *mut C_tensor,
+            *mut c_char,
+            usize,
+        ) -> bool,
+        drop: extern "C" fn(*mut c_void),
+    ) -> *mut c_char;
+    pub fn tm_parallel(
+        name: *const c_char,
+        n: usize,
+        context: *mut c_void,
+        call: extern "C" fn(*mut c_void, usize, usize),
+    ) -> *mut c_char;
+    pub fn tm_start_profile(cuda: bool) -> *mut c_char;
+    pub fn tm_end_profile(path: *const c_char) -> *mut c_char;
 }
 
 /// Turns the shim's answer (null, or an error text that is ours to free) into a `Result`.
@@ -74,6 +117,19 @@ pub fn check(operation: &'static str, text: *mut c_char) -> Result<(), Error> {
     // SAFETY: as above; freed once, by the library that allocated it.
     unsafe { tm_free(text) };
     Err(Error::Operation { operation, message: headline(&message) })
+}
+
+/// Writes a text for the shim to read.
+///
+/// # Safety
+/// `message` must have room for `room` bytes, and that for at least one.
+pub unsafe fn tell(text: &str, message: *mut c_char, room: usize) {
+    let bytes = &text.as_bytes()[..text.len().min(room.saturating_sub(1))];
+    // SAFETY: as the caller promises, there is room for these bytes and the zero behind them.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), message, bytes.len());
+        *message.add(bytes.len()) = 0;
+    }
 }
 
 /// Runs one shim call that makes a tensor.

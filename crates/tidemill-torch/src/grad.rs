@@ -29,7 +29,16 @@ pub fn on_grad(
     ffi::check("on_grad", answer)
 }
 
-/// Calls a hook; writes why it failed to `message`, which has room for `room` bytes.
+/// Takes the hook of [`on_grad`] from `param` again: its gradients are kept with it as before.
+///
+/// # Errors
+/// If libtorch refuses the parameter.
+pub fn off_grad(param: &Tensor) -> Result<(), Error> {
+    // SAFETY: the parameter lives until the call returns.
+    ffi::check("off_grad", unsafe { ffi::tm_off_grad(param.as_ptr().cast_mut()) })
+}
+
+/// Calls a hook; writes why it failed to `message`.
 extern "C" fn call_hook(
     context: *mut c_void,
     grad: *mut C_tensor,
@@ -45,12 +54,8 @@ extern "C" fn call_hook(
         Ok(Err(error)) => error.to_string(),
         Err(_) => "a hook on a gradient panicked".into(),
     };
-    let bytes = &text.as_bytes()[..text.len().min(room.saturating_sub(1))];
-    // SAFETY: `message` has room for these bytes and the zero behind them.
-    unsafe {
-        std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), message, bytes.len());
-        *message.add(bytes.len()) = 0;
-    }
+    // SAFETY: `message` has the room that the shim says.
+    unsafe { ffi::tell(&text, message, room) };
     false
 }
 
@@ -89,6 +94,11 @@ mod tests {
         assert_eq!(seen.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["last", "first"]);
         assert!((seen[0].1 / e4 - 1.0).abs() < 1e-6 && (seen[1].1 / (12.0 * e4) - 1.0).abs() < 1e-6);
         assert!(!first.grad().defined() && !last.grad().defined());
+        drop(seen);
+        off_grad(&first).unwrap();
+        (&first * &last).sum(Kind::Float).backward();
+        assert_eq!(first.grad().double_value(&[0]), 3.0);
+        assert!(!last.grad().defined());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What `tch` lacks, for the trainer: collectives on the process group that Python (torchrun, Ray
-//! Train) made, addressed by its name, PyTorch's fused AdamW step, and hooks on gradients that are ready.
+//! Train) made, addressed by its name, PyTorch's fused AdamW step, hooks on gradients that are ready, PyTorch's profiler,
+//! operations of our own, and tensors shared with Python.
 //! Everything goes through a small C++ shim (`shim/shim.cpp`) that turns C++ exceptions into [`Error`].
 
 mod adamw;
@@ -9,13 +10,26 @@ mod cuda;
 mod ffi;
 mod grad;
 mod guard;
+mod kernels;
+mod memory;
+mod nvrtc;
+mod operation;
+mod parallel;
+mod profile;
+mod python;
+mod recompute;
 
 pub use adamw::{AdamW, Scaler, fused_adamw};
 pub use bytes::tensor_of;
 pub use collectives::{Group, Pending, ReduceOp};
 pub use cuda::load_cuda;
-pub use grad::on_grad;
+pub use grad::{off_grad, on_grad};
 pub use guard::guard;
+pub use kernels::{best_format, geglu, group_norm_silu};
+pub use memory::keep_memory;
+pub use profile::Profile;
+pub use python::{tensor_at, to_dlpack};
+pub use recompute::recomputed;
 
 /// What libtorch said when an operation failed.
 #[derive(Debug, thiserror::Error)]

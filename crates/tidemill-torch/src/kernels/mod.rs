@@ -1,0 +1,83 @@
+//! Operations on the CPU that libtorch does in several passes over memory, and keeps more for the backward pass than it takes: here
+//! each is one pass, in f32 whatever the tensors hold. One of them has kernels for NVIDIA GPUs, too. Where there is none,
+//! libtorch's operations do the same.
+
+mod element;
+mod geglu;
+mod group_norm_silu;
+mod math;
+mod on_gpu;
+
+pub use geglu::geglu;
+pub use group_norm_silu::group_norm_silu;
+pub use on_gpu::best_format;
+
+use pulp::{Arch, NullaryFnOnce};
+use tch::{Device, Kind, Tensor};
+
+use crate::{Error, guard};
+use element::Element;
+
+/// Whether there are kernels for such a tensor.
+fn has_kernels(x: &Tensor) -> bool {
+    x.device() == Device::Cpu && matches!(x.kind(), Kind::Float | Kind::BFloat16) && x.numel() > 0
+}
+
+/// Runs what is compiled for several instruction sets for the best that this CPU has.
+fn vectorised<K: NullaryFnOnce>(kernel: K) -> K::Output {
+    Arch::new().dispatch(kernel)
+}
+
+/// The elements of a contiguous tensor on the CPU, which holds `T`.
+fn elements<T: Element>(tensor: &Tensor) -> &[T] {
+    assert!(tensor.is_contiguous() && tensor.kind() == T::KIND && tensor.device() == Device::Cpu);
+    // SAFETY: the tensor has that many elements of that type one behind the other, and lives as long.
+    unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast(), tensor.numel()) }
+}
+
+/// As [`elements`], of a tensor that nobody else has.
+fn elements_mut<T: Element>(tensor: &mut Tensor) -> &mut [T] {
+    let length = elements::<T>(tensor).len();
+    // SAFETY: as above, and nobody else has the tensor.
+    unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast(), length) }
+}
+
+/// A tensor as f32, contiguous, where it is.
+fn values_on(tensor: &Tensor) -> Result<Tensor, Error> {
+    guard(|| tensor.detach().to_kind(Kind::Float).contiguous())
+}
+
+/// The values of a small tensor on the CPU.
+fn values(tensor: &Tensor) -> Result<Vec<f32>, Error> {
+    Ok(elements::<f32>(&values_on(tensor)?).to_vec())
+}
+
+/// An uninitialised tensor like `x`, contiguous.
+fn empty_like(x: &Tensor) -> Result<Tensor, Error> {
+    guard(|| Tensor::empty(x.size(), (x.kind(), x.device())))
+}
+
+/// A multiple of the elements that the widest registers hold: as many sums are kept side by side.
+const LANES: usize = 32;
+
+/// Sums what `value` makes of each element.
+#[inline(always)]
+fn sum<T: Element>(x: &[T], value: impl Fn(f32) -> f32) -> f32 {
+    sum_of_pairs(x, x, |x, _| value(x))
+}
+
+/// Sums what `value` makes of the elements of two slices, side by side.
+#[inline(always)]
+fn sum_of_pairs<A: Element, B: Element>(a: &[A], b: &[B], value: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [0f32; LANES];
+    let ((some_a, rest_a), (some_b, rest_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in some_a.iter().zip(some_b) {
+        for (lane, (a, b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
+            *lane += value(a.get(), b.get());
+        }
+    }
+    for (lane, (a, b)) in lanes.iter_mut().zip(rest_a.iter().zip(rest_b)) {
+        *lane += value(a.get(), b.get());
+    }
+    lanes.iter().sum()
+}

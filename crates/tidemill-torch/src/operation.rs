@@ -1,0 +1,90 @@
+//! Operations of our own in autograd's graph.
+
+use std::ffi::{c_char, c_void};
+use std::mem::ManuallyDrop;
+
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+use crate::{Error, ffi, guard};
+
+/// What the backward pass does for an operation.
+pub trait Backward {
+    /// The gradients of the operation's inputs, in their order, from that of its output, and from what was kept: its inputs,
+    /// then what else was to be.
+    ///
+    /// # Errors
+    /// If libtorch fails.
+    fn backward(&self, kept: &[Tensor], grad: &Tensor) -> Result<Vec<Tensor>, Error>;
+}
+
+/// Has the backward pass know that `output`, which has no gradient so far, was computed from `inputs`; it keeps `more`, too.
+/// Where there will be no backward pass, nothing is kept.
+///
+/// # Errors
+/// If libtorch fails.
+pub fn differentiable<B: Backward>(
+    operation: B,
+    output: Tensor,
+    inputs: &[&Tensor],
+    more: &[&Tensor],
+) -> Result<Tensor, Error> {
+    let context = Box::into_raw(Box::new(operation)).cast();
+    let pointers = |tensors: &[&Tensor]| -> Vec<*mut C_tensor> {
+        tensors.iter().map(|tensor| tensor.as_ptr().cast_mut()).collect()
+    };
+    let (inputs, more) = (pointers(inputs), pointers(more));
+    // SAFETY: the tensors live until the call returns; the shim owns `context` from now on, and frees it by `drop_operation`.
+    let answer = unsafe {
+        ffi::tm_operation(
+            output.as_ptr().cast_mut(),
+            inputs.as_ptr(),
+            inputs.len(),
+            more.as_ptr(),
+            more.len(),
+            context,
+            call_backward::<B>,
+            drop_operation::<B>,
+        )
+    };
+    ffi::check("operation", answer)?;
+    Ok(output)
+}
+
+/// Writes gradients to `grads`, or why there are none to `message`.
+extern "C" fn call_backward<B: Backward>(
+    context: *mut c_void,
+    kept: *const *mut C_tensor,
+    n: usize,
+    grad: *mut C_tensor,
+    grads: *mut *mut C_tensor,
+    message: *mut c_char,
+    room: usize,
+) -> bool {
+    // SAFETY: the shim passes what `differentiable` gave it, which it has not freed yet.
+    let operation = unsafe { &*context.cast::<B>() };
+    // SAFETY: the shim has these tensors, and keeps them until this returns: these are handles of our own.
+    let (kept, grad) = unsafe {
+        let kept = std::slice::from_raw_parts(kept, n).iter();
+        (kept.map(|tensor| Tensor::clone_from_ptr(*tensor)).collect::<Vec<_>>(), Tensor::clone_from_ptr(grad))
+    };
+    match guard(|| operation.backward(&kept, &grad)).and_then(|found| found) {
+        Ok(found) => {
+            for (i, gradient) in found.into_iter().enumerate() {
+                // SAFETY: there is room for one gradient of each input; the shim frees them.
+                unsafe { *grads.add(i) = ManuallyDrop::new(gradient).as_ptr().cast_mut() };
+            }
+            true
+        }
+        Err(error) => {
+            // SAFETY: `message` has the room that the shim says.
+            unsafe { ffi::tell(&error.to_string(), message, room) };
+            false
+        }
+    }
+}
+
+extern "C" fn drop_operation<B>(context: *mut c_void) {
+    // SAFETY: `differentiable` made it from a box, and the shim frees it once.
+    drop(unsafe { Box::from_raw(context.cast::<B>()) });
+}
