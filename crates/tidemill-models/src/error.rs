@@ -74,6 +74,9 @@ pub enum Error {
     /// A sampler was asked for something its schedule cannot do.
     #[error("sampler: {0}")]
     Sampler(String),
+    /// A denoiser does not fit what it is given.
+    #[error("{0}")]
+    Denoiser(String),
     /// libtorch failed.
     #[error(transparent)]
     Torch(#[from] tidemill_torch::Error),

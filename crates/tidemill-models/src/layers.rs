@@ -70,14 +70,29 @@ pub struct GroupNorm {
 
 impl GroupNorm {
     pub fn new(p: Scope, groups: i64, channels: i64, eps: f64) -> Self {
-        let weight = p.param("weight", &[channels], Init::Const(1.0));
-        let bias = p.param("bias", &[channels], Init::Const(0.0));
+        let (weight, bias) = p.norm(channels);
         Self { weight, bias, groups, eps }
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        x.group_norm(self.groups, Some(&self.weight), Some(&self.bias), self.eps, true)
+        in_kind_of(&self.weight, x, |x| {
+            x.group_norm(self.groups, Some(&self.weight), Some(&self.bias), self.eps, true)
+        })
     }
+
+    /// The SiLU of [`Self::forward`].
+    pub fn forward_silu(&self, x: &Tensor) -> Tensor {
+        or_panic(tidemill_torch::group_norm_silu(x, &self.weight, &self.bias, self.groups, self.eps))
+    }
+}
+
+/// What a kernel of ours has given.
+///
+/// # Panics
+/// With why it could not, as tch's operators do: whoever runs a pass guards it.
+#[expect(clippy::panic, reason = "as tch's operators do")]
+pub fn or_panic(result: Result<Tensor, tidemill_torch::Error>) -> Tensor {
+    result.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Layer normalisation of the last dimension.
@@ -91,14 +106,21 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     pub fn new(p: Scope, size: i64, eps: f64) -> Self {
-        let weight = p.param("weight", &[size], Init::Const(1.0));
-        let bias = p.param("bias", &[size], Init::Const(0.0));
+        let (weight, bias) = p.norm(size);
         Self { weight, bias, size, eps }
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        x.layer_norm([self.size], Some(&self.weight), Some(&self.bias), self.eps, true)
+        in_kind_of(&self.weight, x, |x| {
+            x.layer_norm([self.size], Some(&self.weight), Some(&self.bias), self.eps, true)
+        })
     }
+}
+
+/// What `norm` makes of `x`, with arithmetic in the dtype of its weight, in the dtype of `x`.
+fn in_kind_of(weight: &Tensor, x: &Tensor, norm: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+    // Where they are alike these are no copies.
+    norm(&x.to_kind(weight.kind())).to_kind(x.kind())
 }
 
 /// The activations of CLIP's MLP.

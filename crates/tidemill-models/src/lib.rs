@@ -11,6 +11,7 @@ mod clip;
 mod config;
 mod denoiser;
 mod error;
+mod flops;
 mod folder;
 mod layers;
 mod params;
@@ -24,7 +25,7 @@ mod vae;
 mod weights;
 
 pub use clip::{ClipTextConfig, ClipTextModel};
-pub use denoiser::Denoiser;
+pub use denoiser::{Denoiser, RowShape, Trainable};
 pub use error::Error;
 pub use folder::{ModelFolder, digest};
 pub use params::{Params, Start};

@@ -2,6 +2,7 @@
 //! built. Layers hold handles to the same tensors, so what is loaded or cast here is what they use.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use tch::{Device, Kind, Tensor};
 
@@ -19,6 +20,7 @@ pub struct Params {
     device: Device,
     start: Start,
     entries: RefCell<Vec<(String, Tensor)>>,
+    norms: RefCell<BTreeSet<String>>,
     gate: RefCell<Option<Gate>>,
 }
 
@@ -50,7 +52,13 @@ pub(crate) enum Init {
 
 impl Params {
     pub(crate) fn new(device: Device, start: Start) -> Self {
-        Self { device, start, entries: RefCell::default(), gate: RefCell::default() }
+        Self {
+            device,
+            start,
+            entries: RefCell::default(),
+            norms: RefCell::default(),
+            gate: RefCell::default(),
+        }
     }
 
     /// Those of a network that was made elsewhere: f32, on one device, in the order of their use.
@@ -66,6 +74,11 @@ impl Params {
     /// Handles to all parameters with their names, in the order of construction.
     pub fn named(&self) -> Vec<(String, Tensor)> {
         self.entries.borrow().iter().map(|(name, t)| (name.clone(), t.shallow_clone())).collect()
+    }
+
+    /// The names of those of group and layer normalisation.
+    pub fn norms(&self) -> BTreeSet<String> {
+        self.norms.borrow().clone()
     }
 
     /// The number of scalars in all parameters.
@@ -84,8 +97,8 @@ impl Params {
         *self.gate.borrow_mut() = Some(Box::new(gate));
     }
 
-    /// The part `name` of the network comes next.
-    pub(crate) fn about_to_use(&self, name: impl fmt::Display) {
+    /// The part `name` of the network comes next. What is no part's name means all of it.
+    pub fn about_to_use(&self, name: impl fmt::Display) {
         if let Some(gate) = &*self.gate.borrow() {
             gate(&name.to_string());
         }
@@ -121,6 +134,15 @@ impl<'a> Scope<'a> {
     pub fn sub(&self, name: impl fmt::Display) -> Scope<'a> {
         let path = if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) };
         Scope { params: self.params, path }
+    }
+
+    /// Creates weight and bias of a norm of so many channels (f32): ones and zeros.
+    pub fn norm(&self, channels: i64) -> (Tensor, Tensor) {
+        let param = |name: &str, value| {
+            self.params.norms.borrow_mut().insert(self.sub(name).path);
+            self.param(name, &[channels], Init::Const(value))
+        };
+        (param("weight", 1.0), param("bias", 0.0))
     }
 
     /// Creates the parameter `name` (f32).

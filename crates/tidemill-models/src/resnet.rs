@@ -41,11 +41,11 @@ impl ResnetBlock2D {
 
     /// `x`: [N, inputs, H, W]; `time`: SiLU of the time embedding, [N, E]. Gives [N, outputs, H, W].
     pub fn forward(&self, x: &Tensor, time: Option<&Tensor>) -> Tensor {
-        let mut h = self.conv1.forward(&self.norm1.forward(x).silu());
+        let mut h = self.conv1.forward(&self.norm1.forward_silu(x));
         if let (Some(project), Some(time)) = (&self.time_emb_proj, time) {
             h += project.forward(time).unsqueeze(-1).unsqueeze(-1);
         }
-        let h = self.conv2.forward(&self.norm2.forward(&h).silu());
+        let h = self.conv2.forward(&self.norm2.forward_silu(&h));
         match &self.conv_shortcut {
             Some(shortcut) => shortcut.forward(x) + h,
             None => x + h,

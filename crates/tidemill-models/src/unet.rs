@@ -1,14 +1,17 @@
 //! The denoiser of Stable Diffusion 1.x and 2.x (diffusers' UNet2DConditionModel).
 
 use crate::attention::TransformerShape;
-use crate::layers::{Conv2d, GroupNorm, Linear};
+use crate::layers::{Conv2d, GroupNorm, Linear, or_panic};
 use crate::params::{Params, Start};
 use crate::resnet::ResnetShape;
-use crate::unet_blocks::{BlockShape, DownBlock, MidBlock, UpBlock, UpChannels};
+use crate::unet_blocks::{BlockShape, DownBlock, MidBlock, Pass, UpBlock, UpChannels};
 use crate::unet_config::{Level, UNetConfig};
-use crate::{Denoiser, Error, weights};
+use crate::{Denoiser, Error, RowShape, Trainable, weights};
+use serde_json::Value;
 use std::path::Path;
+use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
+use tidemill_torch::best_format;
 
 /// The U-Net.
 #[derive(Debug)]
@@ -19,10 +22,11 @@ pub struct UNet2DConditionModel {
     time_linear_1: Linear,
     time_linear_2: Linear,
     down_blocks: Vec<DownBlock>,
-    mid_block: MidBlock,
+    mid_block: Arc<MidBlock>,
     up_blocks: Vec<UpBlock>,
     conv_norm_out: GroupNorm,
     conv_out: Conv2d,
+    recompute: bool,
 }
 
 impl UNet2DConditionModel {
@@ -116,6 +120,7 @@ impl UNet2DConditionModel {
             conv_out: Conv2d::same(p.sub("conv_out"), first, config.out_channels),
             config,
             params,
+            recompute: false,
         }
     }
 
@@ -143,22 +148,56 @@ impl Denoiser for UNet2DConditionModel {
         next(format_args!("time_embedding"));
         // Every residual block opens its time projection with the same SiLU: once is enough.
         let time = self.embed_time(timesteps, sample.kind()).silu();
+        let pass = Pass { time: &time, text, recompute: self.recompute };
         next(format_args!("conv_in"));
-        let mut h = self.conv_in.forward(sample);
+        let mut h = self.conv_in.forward(&or_panic(best_format(sample)));
         let mut skips = vec![h.shallow_clone()];
         for (i, block) in self.down_blocks.iter().enumerate() {
             next(format_args!("down_blocks.{i}"));
-            h = block.forward(h, &time, text, &mut skips);
+            h = block.forward(h, pass, &mut skips);
         }
         next(format_args!("mid_block"));
-        h = self.mid_block.forward(&h, &time, text);
+        h = self.mid_block.forward(&h, pass);
         for (i, block) in self.up_blocks.iter().enumerate() {
             next(format_args!("up_blocks.{i}"));
-            h = block.forward(h, &time, text, &mut skips);
+            h = block.forward(h, pass, &mut skips);
         }
         next(format_args!("conv_norm_out"));
         next(format_args!("conv_out"));
-        self.conv_out.forward(&self.conv_norm_out.forward(&h).silu())
+        self.conv_out.forward(&self.conv_norm_out.forward_silu(&h))
+    }
+}
+
+impl Trainable for UNet2DConditionModel {
+    fn params(&self) -> &Params {
+        &self.params
+    }
+
+    fn identity(&self) -> (&'static str, Value) {
+        ("unet", serde_json::to_value(&self.config).unwrap_or_default())
+    }
+
+    fn forward_flops(&self, row: RowShape) -> Result<u64, Error> {
+        let RowShape { latents: [channels, height, width], text: [tokens, text_width] } = row;
+        let UNetConfig { in_channels, cross_attention_dim, .. } = self.config;
+        if channels != in_channels {
+            let problem = format!(
+                "latents have {channels} channels, but the U-Net takes {in_channels} latent channels"
+            );
+            return Err(Error::Denoiser(problem));
+        }
+        if text_width != cross_attention_dim {
+            return Err(Error::Denoiser(format!(
+                "text embeddings are {text_width} wide, but the U-Net's cross_attention_dim is {cross_attention_dim}: they \
+                 are of another text encoder than this U-Net's; run `tidemill preprocess` with the model folder of this U-Net"
+            )));
+        }
+        Ok(self.flops((height, width), tokens))
+    }
+
+    fn set_gradient_checkpointing(&mut self, recompute: bool) -> Result<(), Error> {
+        self.recompute = recompute;
+        Ok(())
     }
 }
 

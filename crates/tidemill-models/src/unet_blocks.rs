@@ -2,9 +2,12 @@
 //! `models/unets/unet_2d_blocks.py`.
 
 use crate::attention::{Transformer2D, TransformerShape};
+use crate::layers::or_panic;
 use crate::params::Scope;
 use crate::resnet::{Downsample2D, ResnetBlock2D, ResnetShape, Upsample2D};
+use std::sync::Arc;
 use tch::Tensor;
+use tidemill_torch::recomputed;
 
 /// What a level needs to know to be built.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +18,38 @@ pub struct BlockShape {
     pub layers: i64,
 }
 
+/// What goes through the network beside its images.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass<'a> {
+    /// Embedded timesteps.
+    pub time: &'a Tensor,
+    /// Embedded captions.
+    pub text: &'a Tensor,
+    /// Whether layers keep nothing but their inputs for the backward pass.
+    pub recompute: bool,
+}
+
+/// What can be computed again: it makes images of images and of what goes with them.
+trait Recomputable: Sized {
+    /// `x`: images, to be put one behind the other by channels.
+    fn forward(&self, x: &[Tensor], time: &Tensor, text: &Tensor) -> Tensor;
+
+    /// [`Self::forward`], as the pass wants it.
+    fn run(self: &Arc<Self>, x: &[&Tensor], pass: Pass<'_>) -> Tensor {
+        let Pass { time, text, recompute } = pass;
+        if !recompute {
+            let x: Vec<Tensor> = x.iter().map(|x| x.shallow_clone()).collect();
+            return self.forward(&x, time, text);
+        }
+        let inputs: Vec<&Tensor> = [time, text].into_iter().chain(x.iter().copied()).collect();
+        let computed = recomputed(self, &inputs, |part, inputs| match inputs {
+            [time, text, x @ ..] => part.forward(x, time, text),
+            _ => unreachable!("there are as many inputs as above"),
+        });
+        or_panic(computed)
+    }
+}
+
 /// A residual block and, on levels with attention, the transformer after it.
 #[derive(Debug)]
 struct Layer {
@@ -23,17 +58,23 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(p: &Scope, index: i64, inputs: i64, outputs: i64, shape: BlockShape) -> Self {
-        Self {
+    #[expect(clippy::arc_with_non_send_sync, reason = "a backward pass has it while its caller waits")]
+    fn new(p: &Scope, index: i64, inputs: i64, outputs: i64, shape: BlockShape) -> Arc<Self> {
+        Arc::new(Self {
             resnet: ResnetBlock2D::new(p.sub("resnets").sub(index), inputs, outputs, shape.resnet),
             attention: shape
                 .transformer
                 .map(|t| Transformer2D::new(p.sub("attentions").sub(index), outputs, t)),
-        }
+        })
     }
+}
 
-    fn forward(&self, x: &Tensor, time: &Tensor, text: &Tensor) -> Tensor {
-        let h = self.resnet.forward(x, Some(time));
+impl Recomputable for Layer {
+    fn forward(&self, x: &[Tensor], time: &Tensor, text: &Tensor) -> Tensor {
+        let h = match x {
+            [x] => self.resnet.forward(x, Some(time)),
+            _ => self.resnet.forward(&Tensor::cat(x, 1), Some(time)),
+        };
         match &self.attention {
             Some(attention) => attention.forward(&h, text),
             None => h,
@@ -44,7 +85,7 @@ impl Layer {
 /// A level on the way down. Every layer's output is kept for the way up.
 #[derive(Debug)]
 pub struct DownBlock {
-    layers: Vec<Layer>,
+    layers: Vec<Arc<Layer>>,
     downsampler: Option<Downsample2D>,
 }
 
@@ -60,10 +101,10 @@ impl DownBlock {
         }
     }
 
-    pub fn forward(&self, x: Tensor, time: &Tensor, text: &Tensor, skips: &mut Vec<Tensor>) -> Tensor {
+    pub fn forward(&self, x: Tensor, pass: Pass<'_>, skips: &mut Vec<Tensor>) -> Tensor {
         let mut h = x;
         for layer in &self.layers {
-            h = layer.forward(&h, time, text);
+            h = layer.run(&[&h], pass);
             skips.push(h.shallow_clone());
         }
         if let Some(down) = &self.downsampler {
@@ -82,16 +123,23 @@ pub struct MidBlock {
 }
 
 impl MidBlock {
-    pub fn new(p: Scope, channels: i64, resnet: ResnetShape, transformer: TransformerShape) -> Self {
+    #[expect(clippy::arc_with_non_send_sync, reason = "a backward pass has it while its caller waits")]
+    pub fn new(p: Scope, channels: i64, resnet: ResnetShape, transformer: TransformerShape) -> Arc<Self> {
         let block = |i: usize| ResnetBlock2D::new(p.sub("resnets").sub(i), channels, channels, resnet);
-        Self {
+        Arc::new(Self {
             resnets: [block(0), block(1)],
             attention: Transformer2D::new(p.sub("attentions").sub(0), channels, transformer),
-        }
+        })
     }
 
-    pub fn forward(&self, x: &Tensor, time: &Tensor, text: &Tensor) -> Tensor {
-        let h = self.resnets[0].forward(x, Some(time));
+    pub fn forward(self: &Arc<Self>, x: &Tensor, pass: Pass<'_>) -> Tensor {
+        self.run(&[x], pass)
+    }
+}
+
+impl Recomputable for MidBlock {
+    fn forward(&self, x: &[Tensor], time: &Tensor, text: &Tensor) -> Tensor {
+        let h = self.resnets[0].forward(&x[0], Some(time));
         self.resnets[1].forward(&self.attention.forward(&h, text), Some(time))
     }
 }
@@ -99,7 +147,7 @@ impl MidBlock {
 /// A level on the way up: each layer takes one kept output of the way down beside its input.
 #[derive(Debug)]
 pub struct UpBlock {
-    layers: Vec<Layer>,
+    layers: Vec<Arc<Layer>>,
     upsampler: Option<Upsample2D>,
 }
 
@@ -128,12 +176,12 @@ impl UpBlock {
         }
     }
 
-    pub fn forward(&self, x: Tensor, time: &Tensor, text: &Tensor, skips: &mut Vec<Tensor>) -> Tensor {
+    pub fn forward(&self, x: Tensor, pass: Pass<'_>, skips: &mut Vec<Tensor>) -> Tensor {
         let mut h = x;
         for layer in &self.layers {
             // As many skips were pushed as there are layers on the way up.
             if let Some(skip) = skips.pop() {
-                h = layer.forward(&Tensor::cat(&[h, skip], 1), time, text);
+                h = layer.run(&[&h, &skip], pass);
             }
         }
         match &self.upsampler {

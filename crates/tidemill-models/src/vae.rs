@@ -282,7 +282,7 @@ impl Encoder {
                 h = down.forward(&h);
             }
         }
-        self.conv_out.forward(&self.norm_out.forward(&self.mid.forward(&h)).silu())
+        self.conv_out.forward(&self.norm_out.forward_silu(&self.mid.forward(&h)))
     }
 }
 
@@ -329,6 +329,6 @@ impl Decoder {
                 h = up.forward(&h, None);
             }
         }
-        self.conv_out.forward(&self.norm_out.forward(&h).silu())
+        self.conv_out.forward(&self.norm_out.forward_silu(&h))
     }
 }

@@ -6,6 +6,8 @@ import math
 import torch
 from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
 from safetensors.torch import save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import CLIPTextConfig, CLIPTextModel
 
 
@@ -112,6 +114,10 @@ def unet_case(rng, index, out):
     tensors = dict(latents=latents, noise=noise, timesteps=timesteps, text=text, output=output)
     tensors |= {f"grad.{name}": p.grad for name, p in model.named_parameters()}
     save(tensors | {"loss": loss}, out / "case.safetensors")
+    # It knows nothing of the CPU's flash attention.
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        model(noisy, timesteps, text)
+    (out / "case.json").write_text(json.dumps({"flops": counter.get_total_flops()}))
 
 
 def make_vae(rng, index, folder):

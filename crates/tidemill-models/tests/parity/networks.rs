@@ -45,6 +45,9 @@ fn unet_predicts_as_diffusers() {
         let noisy = schedule.add_noise(case.tensor("latents"), case.tensor("noise"), timesteps);
         let found = unet.denoise(&noisy, timesteps, case.tensor("text"));
         output.check(&found, case.tensor("output"), || case.label());
+        let (samples, tokens) = (noisy.size()[0] as u64, case.tensor("text").size()[1]);
+        let flops = samples * unet.flops((noisy.size()[2], noisy.size()[3]), tokens);
+        assert_eq!(flops, case.json()["flops"].as_u64().unwrap(), "{}", case.label());
     }
     output.print();
 }

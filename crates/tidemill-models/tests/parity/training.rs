@@ -4,15 +4,16 @@ use crate::cases::{Case, cases};
 use crate::compare::Maximum;
 use std::collections::HashSet;
 use tch::{Device, Reduction, Tensor};
-use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
+use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, Trainable, UNet2DConditionModel};
 
 #[test]
 fn loss_and_every_gradient_are_pytorchs() {
     let mut losses = Maximum::new("loss", 1e-5);
     let mut gradients = Maximum::new("gradients", 2e-4);
+    let mut again = Maximum::new("gradients with gradient checkpointing", 2e-4);
     let mut count = 0;
     for case in cases("unet") {
-        let unet = UNet2DConditionModel::load(&case.dir, Device::Cpu).unwrap();
+        let mut unet = UNet2DConditionModel::load(&case.dir, Device::Cpu).unwrap();
         unet.params().set_trainable(true);
         let loss = training_step(&unet, &case);
         losses.check(&loss, case.tensor("loss"), || case.label());
@@ -23,11 +24,25 @@ fn loss_and_every_gradient_are_pytorchs() {
             let expected = case.tensor(&format!("grad.{name}"));
             gradients.check(&parameter.grad(), expected, || format!("{name} of {}", case.label()));
         }
+        check_computed_again(&mut unet, &case, &mut again);
         count += named.len();
     }
     losses.print();
     gradients.print();
+    again.print();
     println!("{count} gradients compared");
+}
+
+/// Gradient checkpointing changes nothing but the order in which some gradients are added up.
+fn check_computed_again(unet: &mut UNet2DConditionModel, case: &Case, again: &mut Maximum) {
+    let named = unet.params().named();
+    let kept: Vec<Tensor> = named.iter().map(|(_, parameter)| parameter.grad().copy()).collect();
+    named.iter().for_each(|(_, parameter)| drop(parameter.grad().zero_()));
+    unet.set_gradient_checkpointing(true).unwrap();
+    drop(training_step(unet, case));
+    for ((name, parameter), kept) in named.iter().zip(&kept) {
+        again.check(&parameter.grad(), kept, || format!("{name} of {}", case.label()));
+    }
 }
 
 fn training_step(unet: &UNet2DConditionModel, case: &Case) -> Tensor {
