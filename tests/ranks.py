@@ -123,9 +123,9 @@ def state(output, step):
 
 def wait_for(output, step, process, said=(), seconds=120):
     """Waits until a process has written the metrics of a step."""
-    path, until = output / "metrics.jsonl", time.monotonic() + seconds
+    until = time.monotonic() + seconds
     while time.monotonic() < until and process.poll() is None:
-        if path.exists() and len(path.read_text().splitlines()) >= step:
+        if steps_so_far(output) >= step:
             return
         time.sleep(0.02)
     raise AssertionError("".join(said))
@@ -137,10 +137,10 @@ def at_step(output, step, act):
     over, failed = threading.Event(), []
 
     def wait():
-        while not (output / "metrics.jsonl").exists() or len(losses(output)) < step:
-            if over.wait(0.02):
-                return failed.append(f"step {step} did not come")
         try:
+            while steps_so_far(output) < step:
+                if over.wait(0.02):
+                    return failed.append(f"step {step} did not come")
             act()
         except Exception as error:
             failed.append(error)
@@ -154,11 +154,22 @@ def at_step(output, step, act):
     assert not failed
 
 
+def steps_so_far(output):
+    """Steps that a run has metrics of while it goes on: a line that is not whole yet does not count."""
+    path = output / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def losses(output):
-    """The loss of each step, which must all be there once and in order."""
+    """The loss of each step."""
+    return [line["loss"] for line in metrics(output)]
+
+
+def metrics(output):
+    """The metrics of each step, which must all be there once and in order."""
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
-    return [line["loss"] for line in lines]
+    return lines
 
 
 def ray_processes(name):

@@ -35,6 +35,8 @@ def torch_adamw(start, gradients, probe):
     optimizer = torch.optim.AdamW(params, **{name: probe[name] for name in names})
     for step in gradients:
         for i, param in enumerate(params):
+            if i in probe["frozen"]:
+                continue
             param.grad = sum(rank[i] for rank in step)
         torch.nn.utils.clip_grad_norm_(params, probe["max_grad_norm"])
         optimizer.step()
@@ -56,6 +58,8 @@ def test_the_optimizer_takes_pytorchs_steps(world, sharded, rng, tmp_path):
         "tensors": str(tmp_path / "tensors"),
         "weights": str(tmp_path),
         "parameters": len(shapes),
+        "frozen": rng.sample(range(len(shapes)), rng.randrange(0, len(shapes))),
+        "f32": rng.sample(range(len(shapes)), rng.randrange(0, len(shapes))),
         "steps": steps,
         "sharded": sharded,
         "bucket_elements": rng.choice([1, 500, 10**6]),
@@ -87,32 +91,55 @@ def test_the_optimizer_takes_pytorchs_steps(world, sharded, rng, tmp_path):
 
 
 def check_bytes(found, shapes, probe, world):
-    """Working weights whole, all else in as many parts as there are ranks; with what fills up buckets."""
+    """Working weights whole, all else in as many parts as there are ranks; with what fills up buckets.
+
+    Of what is frozen there are neither gradients nor moments.
+    """
     weights, gradients, state = found
-    count = sum(int(np.prod(shape)) for shape in shapes)
-    buckets = len(shapes) if probe["bucket_elements"] == 1 else count // probe["bucket_elements"] + 2
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    count = sum(sizes)
+    trained = count - sum(sizes[i] for i in probe["frozen"])
     parts = world if probe["sharded"] else 1
-    padding = 4 * 32 * (len(shapes) + parts * min(buckets, len(shapes)))
+    # At worst each parameter has a bucket of its own.
+    padding = 4 * 32 * (1 + parts) * len(shapes)
     assert 4 * count <= weights <= 4 * count + padding
     # In f32 and without shards the master weights are the working weights.
-    assert 12 * count / parts <= state <= (12 * count + 3 * padding) / parts
+    needed = 4 * count + 8 * trained
+    assert needed / parts <= state <= (needed + 3 * padding) / parts
     if probe["sharded"] and probe["micro_batches"] == 1:
         # A part, and the buckets that are on their way.
         largest = max(int(np.prod(shape)) for shape in shapes)
         in_flight = 4 * 4 * max(min(probe["bucket_elements"], count), largest) + 4 * 4 * 32 * parts
-        assert gradients <= (4 * count + padding) / parts + in_flight
+        assert gradients <= (4 * trained + padding) / parts + in_flight
     else:
-        whole = 4 * count + padding
-        assert 4 * count <= gradients <= whole + (whole / parts if parts > 1 else 0)
+        whole = 4 * trained + padding
+        assert 4 * trained <= gradients <= whole + (whole / parts if parts > 1 else 0)
+
+
+def check_validations(ours, theirs, tolerance):
+    found, expected = (
+        [line for line in ranks.metrics(output) if "validation_loss" in line] for output in (ours, theirs)
+    )
+    assert [line["step"] for line in found] == [line["step"] for line in expected] == [5, 10]
+    for name in ("validation_loss", "validation_ema_loss"):
+        np.testing.assert_allclose(
+            *([line[name] for line in lines] for lines in (found, expected)), rtol=tolerance
+        )
+    assert all(line["validation_rows"] == 20 for line in found)
 
 
 @pytest.fixture(scope="module")
 def single(dataset, tmp_path_factory):
     """The run of one rank that others are compared with."""
     output = tmp_path_factory.mktemp("single")
-    code, said = ranks.train(output, dataset, **UNEVEN)
+    code, said = ranks.train(output, dataset, **UNEVEN, **validation(dataset))
     assert code == 0, said
     return output
+
+
+def validation(dataset):
+    """The loss on 20 rows after each five steps."""
+    return {"train.validation": {"every": 5, "rows": 20, "dataset": str(dataset)}}
 
 
 # Neither 2, 3 nor 4 ranks divide the batch, nor micro-batches the shares.
@@ -125,16 +152,18 @@ UNEVEN = {"train.global_batch": 14, "train.micro_batch": 5}
         (2, {"train.bucket_bytes": "1 MiB"}),
         (3, {"train.micro_batch": 2, "train.bucket_bytes": "100 KiB"}),
         (4, {"checkpoint.writers": "first"}),
+        (2, {"train.gradient_checkpointing": True}),
         (2, {"train.sharding": "none", "train.micro_batch": 3}),
         (3, {"train.sharding": "none", "train.reduce_precision": "bf16"}),
         (2, {"train.reduce_precision": "bf16", "train.bucket_bytes": "1 MiB", "checkpoint.writers": "node"}),
     ],
 )
 def test_any_number_of_ranks_trains_alike(world, settings, single, dataset, tmp_path):
-    code, said = ranks.train(tmp_path, dataset, ranks=world, **{**UNEVEN, **settings})
+    code, said = ranks.train(tmp_path, dataset, ranks=world, **{**UNEVEN, **validation(dataset), **settings})
     assert code == 0, said
     rounded = settings.get("train.reduce_precision") == "bf16"
     np.testing.assert_allclose(ranks.losses(tmp_path), ranks.losses(single), rtol=1e-3 if rounded else 1e-5)
+    check_validations(tmp_path, single, 1e-3 if rounded else 1e-5)
     ours, theirs, before = ranks.state(tmp_path, 10), ranks.state(single, 10), ranks.state(single, 5)
     for name in ("master", "ema"):
         worst = np.abs(ours[name] - theirs[name]).max() / np.abs(theirs[name]).max()

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 # Huge pages for large tensors on the CPU: see crates/tidemill/src/allocator.rs.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-import torch  # noqa: F401  # loads the libtorch that the native module links against
+import torch  # also loads the libtorch that the native module links against
 
 from tidemill import _native
 from tidemill._native import InputError, LostPeersError, TidemillError
@@ -38,6 +39,7 @@ __all__ = [
     "dedup",
     "export",
     "inspect",
+    "load",
     "main",
     "preprocess",
     "resolve",
@@ -89,14 +91,22 @@ def train(
     listener: Callable[[dict[str, Any]], Any] | None = None,
     mode: Mode = "offline",
     encoders: Encoders | None = None,
+    denoiser: torch.nn.Module | None = None,
+    stop: threading.Event | None = None,
     **overrides: Any,
 ) -> dict[str, Any]:
     """Trains the U-Net from its last checkpoint or from the start, on the run's latent dataset or its pairs.
 
     In the modes "online" and "colocated" there is no dataset: pairs are encoded as they are wanted. Of
     several processes (torchrun's, or Ray Train's workers) each calls it. `listener` is called with each line
-    of metrics, on every rank; if it raises, training ends after a checkpoint. Online, `encoders` may do the
+    of metrics, on every rank; if it raises, training ends after a checkpoint. So it does, on all ranks, once
+    `stop` is set on one of them, or a signal comes: `"finished"` is then False. Online, `encoders` may do the
     encoding elsewhere, as those of `tidemill.ray` do.
+
+    `denoiser`, compiled or not, is trained in place of the model folder's U-Net, from the weights that it has
+    (of several processes, those of the first). It is called as diffusers' `UNet2DConditionModel` is:
+    `denoiser(sample, timesteps, text)`. While it is trained its parameters are the trainer's. Afterwards they
+    are float32 again, rounded to the run's precision: `load` gives all digits, or the average.
     """
 
     def hear(line: str) -> None:
@@ -105,7 +115,15 @@ def train(
 
     arguments = [*_arguments(run, overrides), "--mode", mode]
     with process_group() as place:
-        return json.loads(_native.train([*arguments, *place], hear, encoders))
+        return json.loads(_native.train([*arguments, *place], hear, encoders, denoiser, stop))
+
+
+def load(run: RunFile, module: torch.nn.Module, ema: bool = True, **overrides: Any) -> int:
+    """Puts the weights of the run's last checkpoint into `module`, and returns the step that they are of.
+
+    With `ema` they are the averaged ones, if averaging had begun.
+    """
+    return _native.load(*arguments_of(run, overrides), module, ema)
 
 
 def sample(run: RunFile, **overrides: Any) -> dict[str, Any]:

@@ -106,15 +106,25 @@ impl Tensor {
         if dl_device.is_some_and(|device| device != (CPU.kind, CPU.id)) || copy == Some(true) {
             return Err(PyBufferError::new_err("it is on the CPU and is not copied; copy what comes of it"));
         }
-        let managed = managed(self.bytes.clone(), self.dtype, self.shape.clone());
-        // Safe: the name lives as long as the program, and `release` fits what the capsule holds.
-        unsafe {
-            let capsule = ffi::PyCapsule_New(managed.cast(), NAME.as_ptr(), Some(release));
-            if capsule.is_null() {
-                delete(managed);
-            }
-            Bound::from_owned_ptr_or_err(py, capsule)
+        enclose(py, managed(self.bytes.clone(), self.dtype, self.shape.clone()))
+    }
+}
+
+/// A capsule of a tensor of libtorch's, which shares its memory.
+pub fn capsule<'py>(py: Python<'py>, tensor: &tch::Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let managed = tidemill_torch::to_dlpack(tensor).map_err(|e| PyBufferError::new_err(e.to_string()))?;
+    enclose(py, managed.as_ptr().cast())
+}
+
+/// Takes a managed tensor over.
+fn enclose(py: Python<'_>, managed: *mut DLManagedTensor) -> PyResult<Bound<'_, PyAny>> {
+    // Safe: the name lives as long as the program, and `release` fits what the capsule holds.
+    unsafe {
+        let capsule = ffi::PyCapsule_New(managed.cast(), NAME.as_ptr(), Some(release));
+        if capsule.is_null() {
+            free(managed);
         }
+        Bound::from_owned_ptr_or_err(py, capsule)
     }
 }
 
@@ -141,11 +151,20 @@ unsafe extern "C" fn delete(managed: *mut DLManagedTensor) {
     drop(unsafe { Box::from_raw((*managed).context.cast::<Owned>()) });
 }
 
+/// Frees a managed tensor, whoever made it.
+unsafe fn free(managed: *mut DLManagedTensor) {
+    unsafe {
+        if let Some(deleter) = (*managed).deleter {
+            deleter(managed);
+        }
+    }
+}
+
 /// Called when a capsule dies. If somebody took what it held, that one frees it.
 unsafe extern "C" fn release(capsule: *mut ffi::PyObject) {
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) == 1 {
-            delete(ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast());
+            free(ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast());
         }
     }
 }

@@ -18,6 +18,11 @@ create_exception!(
     "The input was refused; the message says what to mend."
 );
 
+/// The exception for an error of libtorch's.
+pub fn raise_torch(error: tidemill_torch::Error) -> PyErr {
+    TidemillError::new_err(error.to_string())
+}
+
 /// The exception for an error.
 pub fn raise(error: impl Into<tidemill::Error>) -> PyErr {
     let error = error.into();

@@ -2,6 +2,7 @@
 //! data interface, and the training stream. Everything that is work runs without the GIL.
 
 mod batch;
+mod denoiser;
 mod dlpack;
 mod error;
 mod online;
@@ -15,12 +16,17 @@ use pyo3::prelude::*;
 /// The module `tidemill._native`.
 #[pymodule]
 mod _native {
-    use std::sync::Arc;
+    use std::path::PathBuf;
+    use std::sync::{Arc, PoisonError};
 
     use tidemill::cli;
     use tidemill::online::Elsewhere;
+    use tidemill::verbs::train::{MakeDenoiser, Own};
+    use tidemill::{Run, trained};
+    use tidemill_models::Trainable;
     use tidemill_train::StepMetrics;
 
+    use super::denoiser::{PythonDenoiser, Raised, parameters};
     use super::online::Asked;
     use super::{Py, PyAny, PyResult, Python, pyfunction};
 
@@ -55,28 +61,63 @@ mod _native {
     }
 
     /// Trains, as the verb `train` does with these arguments. `listener` is called with each line of metrics as JSON, on
-    /// every rank; if it raises, training ends after a checkpoint. `encoders` has rows encoded elsewhere.
+    /// every rank; if it raises, training ends after a checkpoint. So it does once `stop`, a `threading.Event`, is set.
+    /// `encoders` has rows encoded elsewhere. `denoiser`, a `torch.nn.Module`, is trained in place of the U-Net.
     #[pyfunction]
     fn train(
         py: Python<'_>,
         arguments: Vec<String>,
         listener: Py<PyAny>,
         encoders: Option<Py<PyAny>>,
+        denoiser: Option<Py<PyAny>>,
+        stop: Option<Py<PyAny>>,
     ) -> PyResult<String> {
         let elsewhere = encoders.map(|encoders| Arc::new(Asked(encoders)) as Arc<dyn Elsewhere>);
-        let mut raised = None;
-        let result = py.detach(|| {
-            let mut hear = |metrics: &StepMetrics| {
-                let line = serde_json::to_string(metrics).unwrap_or_default();
-                let heard = Python::attach(|py| listener.call1(py, (line,)).map(drop));
-                raised = heard.err().or_else(|| raised.take());
-                raised.is_none()
-            };
-            cli::call_train(arguments, &mut hear, elsewhere)
+        let raised = Raised::default();
+        let (heard, asked, denoised) = (raised.clone(), raised.clone(), raised.clone());
+        let listener = move |metrics: &StepMetrics| {
+            let line = serde_json::to_string(metrics).unwrap_or_default();
+            let error = Python::attach(|py| listener.call1(py, (line,)).err());
+            let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            *heard = heard.take().or(error);
+            heard.is_none()
+        };
+        let denoiser = denoiser.map(|module| -> MakeDenoiser<'_> {
+            Box::new(move |device| {
+                let module = PythonDenoiser::new(&module, device, denoised)?;
+                Ok(Box::new(module) as Box<dyn Trainable>)
+            })
         });
+        let stop = move || {
+            let Some(event) = &stop else { return false };
+            let is_set = Python::attach(|py| event.call_method0(py, "is_set")?.extract(py));
+            is_set.unwrap_or_else(|error| {
+                asked.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                true
+            })
+        };
+        let own = Own { listener: Box::new(listener), stop: Box::new(stop), elsewhere, denoiser };
+        let result = py.detach(|| cli::call_train(arguments, own));
+        let raised = raised.lock().unwrap_or_else(PoisonError::into_inner).take();
         match raised {
             Some(error) => Err(error),
             None => Ok(result.map_err(super::error::raise)?.to_string()),
         }
+    }
+
+    /// Puts the weights of a run's last checkpoint into a `torch.nn.Module`; gives the step that they are of.
+    #[pyfunction]
+    fn load(
+        py: Python<'_>,
+        run_file: PathBuf,
+        overrides: Vec<String>,
+        module: Py<PyAny>,
+        averaged: bool,
+    ) -> PyResult<u64> {
+        let load = || {
+            let run = Run::open(&run_file, &overrides)?;
+            trained::load(&run, &parameters(&module)?, averaged)
+        };
+        py.detach(load).map_err(super::error::raise)
     }
 }

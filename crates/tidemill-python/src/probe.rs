@@ -1,7 +1,7 @@
 //! The sharded optimizer alone, for tests that compare it with PyTorch's: parameters and each rank's gradients come from a
 //! file, and go the same way as in training.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
@@ -21,6 +21,10 @@ struct Probe {
     /// Where the weights go, `<i>`.
     weights: PathBuf,
     parameters: usize,
+    /// Those that are frozen.
+    frozen: Vec<usize>,
+    /// Those whose working weights are f32, whatever the others' are: they have buckets of their own.
+    f32: Vec<usize>,
     steps: u64,
     sharded: bool,
     bucket_elements: usize,
@@ -55,9 +59,15 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
     let named = |i: usize| (format!("p{i}"), tensors[&format!("start.{i}")].copy());
     let params = Params::of(Device::Cpu, (0..probe.parameters).map(named).collect());
     let kind = if probe.bf16 { Kind::BFloat16 } else { Kind::Float };
+    let names = |numbers: &[usize]| numbers.iter().map(|i| format!("p{i}")).collect::<BTreeSet<_>>();
     let reduction = Reduction { kind, accumulates: probe.micro_batches > 1 };
-    let distribution =
-        Distribution { sharded: probe.sharded, bucket_elements: probe.bucket_elements, reduction };
+    let distribution = Distribution {
+        sharded: probe.sharded,
+        bucket_elements: probe.bucket_elements,
+        reduction,
+        frozen: names(&probe.frozen),
+        f32: names(&probe.f32),
+    };
     let mut optimizer = Optimizer::new(&params, kind, distribution, &world)?;
     for step in 0..probe.steps {
         optimizer.gradients().begin();

@@ -7,19 +7,24 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tidemill_models::Prediction;
 use tidemill_models::sampler::Method;
-use tidemill_store::stream::{Amount, Phase};
 
 pub use self::checkpoint::{CheckpointConfig, Writers};
 pub use self::data::{MixConfig, StreamingConfig};
 pub use self::objective::Timesteps;
+pub use self::phase::PhaseConfig;
+pub use self::profile::ProfileConfig;
 pub use self::schedule::LrSchedule;
 pub use self::trouble::{HealthConfig, NotFinite, SpikeAction, SpikeConfig};
+pub use self::validation::ValidationConfig;
 
 mod checkpoint;
 mod data;
 mod objective;
+mod phase;
+mod profile;
 mod schedule;
 mod trouble;
+mod validation;
 
 /// `[train]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,8 +34,16 @@ pub struct TrainConfig {
     pub global_batch: usize,
     /// Samples per forward and backward pass; gradients are accumulated over the rest.
     pub micro_batch: usize,
+    /// Names of parameters that stay as they are, as in `["down_blocks.*", "*.attn1.*"]`: `*` stands for anything, `?` for one
+    /// character.
+    pub freeze: Vec<String>,
+    /// Whether layers keep nothing but their inputs for the backward pass, which computes the rest again: less memory, and a forward
+    /// pass more.
+    pub gradient_checkpointing: bool,
     /// Arithmetic of the forward and backward pass. Master weights are f32 in either case.
     pub precision: Precision,
+    /// Arithmetic of group and layer normalisation; unset: as all of it. In bf16 only means and variances are f32.
+    pub norm_precision: Option<Precision>,
     /// What each of several ranks has of gradients and optimizer state.
     pub sharding: Sharding,
     /// In what gradients cross the network.
@@ -88,6 +101,13 @@ pub struct TrainConfig {
     pub phase: Vec<PhaseConfig>,
     /// Pictures drawn during training.
     pub preview: Option<PreviewConfig>,
+    /// The loss on rows that are never trained on; unset: none.
+    pub validation: Option<ValidationConfig>,
+    /// TFLOP/s that one of the devices can do at most in this precision, as its data sheet says: metrics then have the share that is
+    /// reached (MFU).
+    pub peak_tflops: Option<f64>,
+    /// A profile of a few steps; unset: none.
+    pub profile: Option<ProfileConfig>,
 }
 
 impl Default for TrainConfig {
@@ -95,7 +115,10 @@ impl Default for TrainConfig {
         Self {
             global_batch: 256,
             micro_batch: 32,
+            freeze: Vec::new(),
+            gradient_checkpointing: false,
             precision: Precision::Bf16,
+            norm_precision: None,
             sharding: Sharding::ShardGradOp,
             reduce_precision: Precision::F32,
             bucket_bytes: None,
@@ -123,6 +146,9 @@ impl Default for TrainConfig {
             prometheus: None,
             phase: Vec::new(),
             preview: None,
+            validation: None,
+            peak_tflops: None,
+            profile: None,
         }
     }
 }
@@ -163,35 +189,6 @@ impl Default for EmaConfig {
     }
 }
 
-/// `[[train.phase]]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PhaseConfig {
-    /// Resolution in pixels; the dataset must have been prepared for it.
-    pub resolution: u32,
-    /// Optimizer steps.
-    pub steps: u64,
-    /// Learning rate of this phase; unset: that of `[train]`.
-    #[serde(default)]
-    pub learning_rate: Option<f64>,
-    /// Steps over which it rises from 0 in this phase; unset: that of `[train]`, at the beginning of the run.
-    #[serde(default)]
-    pub warmup_steps: Option<u64>,
-    /// What it does after that; unset: as `[train]` says.
-    #[serde(default)]
-    pub schedule: Option<LrSchedule>,
-    /// How much of which of the datasets in `[[train.mix]]`, by name, as in `{ mine = { repeat = 2.0 } }`; unset: as they say.
-    #[serde(default)]
-    pub mix: Option<BTreeMap<String, Amount>>,
-}
-
-impl PhaseConfig {
-    /// No steps at this resolution; all else as `[train]` says.
-    pub fn at(resolution: u32) -> Self {
-        Self { resolution, steps: 0, learning_rate: None, warmup_steps: None, schedule: None, mix: None }
-    }
-}
-
 /// `[train.preview]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -215,11 +212,6 @@ impl Default for PreviewConfig {
 }
 
 impl TrainConfig {
-    /// Steps of all phases together.
-    pub fn total_steps(&self) -> u64 {
-        self.phase.iter().map(|p| p.steps).sum()
-    }
-
     /// Checks what can be checked without a dataset or a model.
     ///
     /// # Errors
@@ -229,21 +221,18 @@ impl TrainConfig {
         if self.phase.is_empty() || self.total_steps() == 0 {
             return refuse("train.phase", "give at least one [[train.phase]] with steps > 0".into());
         }
-        if self.micro_batch == 0 || self.global_batch == 0 {
-            return refuse("train.micro_batch", "micro_batch and global_batch must be at least 1".into());
-        }
-        if self.micro_batch > self.global_batch {
-            let message = format!(
-                "micro_batch = {} is larger than global_batch = {}",
-                self.micro_batch, self.global_batch
-            );
-            return refuse("train.micro_batch", message);
-        }
+        self.validate_batches()?;
         let rates = self.phase.iter().filter_map(|p| p.learning_rate).chain([self.learning_rate]);
         for rate in rates {
             if !(rate > 0.0 && rate.is_finite()) {
                 return refuse("train.learning_rate", format!("{rate} must be a positive number"));
             }
+        }
+        if (self.precision, self.norm_precision) == (Precision::F32, Some(Precision::Bf16)) {
+            return refuse(
+                "train.norm_precision",
+                "norms cannot be bf16 where train.precision is f32".into(),
+            );
         }
         if !(0.0..=1.0).contains(&self.caption_dropout) {
             let message = format!("{} must be between 0 and 1", self.caption_dropout);
@@ -257,6 +246,9 @@ impl TrainConfig {
         }
         if let Some(gamma) = self.min_snr_gamma.filter(|gamma| !(*gamma > 0.0 && gamma.is_finite())) {
             return refuse("train.min_snr_gamma", format!("{gamma} must be a positive number"));
+        }
+        if let Some(peak) = self.peak_tflops.filter(|peak| !(*peak > 0.0 && peak.is_finite())) {
+            return refuse("train.peak_tflops", format!("{peak} must be a positive number"));
         }
         if !(self.max_grad_norm >= 0.0 && self.max_grad_norm.is_finite()) {
             let message = format!("{} must be 0 (no clipping) or positive", self.max_grad_norm);
@@ -277,23 +269,13 @@ impl TrainConfig {
             let message = format!("{} must be above 1", self.health.slower_than);
             return refuse("train.health.slower_than", message);
         }
+        if self.validation.as_ref().is_some_and(|validation| validation.every == 0 || validation.rows == 0) {
+            return refuse("train.validation", "every and rows must be at least 1".into());
+        }
         if self.log_every == 0 || self.shuffle_window == 0 {
             return refuse("train.log_every", "log_every and shuffle_window must be at least 1".into());
         }
         self.validate_mix()
-    }
-
-    /// What the batches of a phase are made of.
-    pub fn stream_phase(&self, index: usize) -> Phase {
-        let PhaseConfig { resolution, mix, .. } = &self.phase[index];
-        let mut phase = Phase::only(*resolution, self.global_batch as u64);
-        if let Some(mix) = mix {
-            phase.mix.clone_from(mix);
-        } else if !self.mix.is_empty() {
-            let amounts = self.mix.iter().filter_map(|entry| Some((entry.name.clone(), entry.amount()?)));
-            phase.mix = amounts.collect();
-        }
-        phase
     }
 
     fn validate_mix(&self) -> Result<(), Error> {
@@ -317,22 +299,12 @@ impl TrainConfig {
         }
         Ok(())
     }
-
-    /// The phase that `step` (counted from 0 over all phases) belongs to, and its first step.
-    pub fn phase_at(&self, step: u64) -> Option<(usize, u64)> {
-        let mut first = 0;
-        for (index, phase) in self.phase.iter().enumerate() {
-            if step < first + phase.steps {
-                return Some((index, first));
-            }
-            first += phase.steps;
-        }
-        None
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use tidemill_store::stream::Amount;
+
     use super::*;
 
     fn two_phases() -> TrainConfig {
@@ -363,15 +335,34 @@ mod tests {
             (TrainConfig { phase: Vec::new(), ..good() }, "train.phase"),
             (TrainConfig { micro_batch: 512, ..good() }, "train.micro_batch"),
             (TrainConfig { micro_batch: 0, ..good() }, "train.micro_batch"),
+            (
+                TrainConfig {
+                    phase: vec![PhaseConfig { global_batch: Some(16), ..phase[0].clone() }],
+                    ..good()
+                },
+                "train.phase.0.micro_batch",
+            ),
             (TrainConfig { learning_rate: f64::NAN, ..good() }, "train.learning_rate"),
+            (
+                TrainConfig { precision: Precision::F32, norm_precision: Some(Precision::Bf16), ..good() },
+                "train.norm_precision",
+            ),
             (TrainConfig { caption_dropout: 1.5, ..good() }, "train.caption_dropout"),
             (TrainConfig { noise_offset: f64::NAN, ..good() }, "train.noise_offset"),
             (TrainConfig { min_snr_gamma: Some(0.0), ..good() }, "train.min_snr_gamma"),
+            (TrainConfig { peak_tflops: Some(f64::NAN), ..good() }, "train.peak_tflops"),
             (
                 TrainConfig { timesteps: Timesteps::LogitNormal { mean: 0.0, std: 0.0 }, ..good() },
                 "train.timesteps",
             ),
             (TrainConfig { max_grad_norm: -1.0, ..good() }, "train.max_grad_norm"),
+            (
+                TrainConfig {
+                    validation: Some(ValidationConfig { rows: 0, ..ValidationConfig::default() }),
+                    ..good()
+                },
+                "train.validation",
+            ),
             (TrainConfig { mix: vec![mixed("a", Some(1.0), Some(1.0))], ..good() }, "train.mix.0"),
             (TrainConfig { mix: vec![two[0].clone(), two[0].clone()], ..good() }, "train.mix.1.name"),
             (TrainConfig { phase: vec![of("c")], mix: two.clone(), ..good() }, "train.phase.0.mix"),

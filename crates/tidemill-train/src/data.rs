@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidemill_store::stream::{Batch, Datasets, Reading, Skipped, Stream, StreamConfig, StreamState};
-use tidemill_store::{Cache, DatasetSpec, Split};
+use tidemill_store::{DatasetSpec, Split};
 
 use crate::Error;
 use crate::config::TrainConfig;
@@ -57,6 +57,11 @@ impl Phase<'_> {
     /// The resolution of its images, in pixels.
     pub fn resolution(&self) -> u32 {
         self.train.phase[self.index].resolution
+    }
+
+    /// Rows of its global batches.
+    pub fn global_batch(&self) -> usize {
+        self.train.global_batch_of(self.index)
     }
 }
 
@@ -123,14 +128,12 @@ impl Data for Stored {
             split: Split::Train,
             phase: train.stream_phase(phase.index),
         };
-        let cache = train.stream.cache.as_ref();
-        let cache = cache.map(|folder| Cache::open(folder, train.stream.cache_bytes)).transpose()?;
         let reading = Reading {
             seat: phase.world.seat()?,
             prefetch: train.stream.prefetch,
             readers: train.stream.readers,
             unreadable: train.stream.unreadable,
-            cache,
+            cache: train.stream.open_cache()?,
         };
         let state = state.map(|state| serde_json::from_value::<StreamState>(state.clone())).transpose();
         let state = state.map_err(|e| Error::Dataset(format!("the checkpoint's place in the data: {e}")))?;

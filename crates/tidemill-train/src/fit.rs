@@ -1,9 +1,12 @@
 //! Whether data, models and run fit each other, asked before the first step.
 
-use tidemill_models::SchedulerConfig;
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidemill_models::{Params, RowShape, SchedulerConfig, Trainable};
 use tidemill_store::{Bucket, DatasetSpec, Dtype};
 
 use crate::Error;
+use crate::config::{Precision, TrainConfig};
 use crate::job::Job;
 
 /// Whether latents are moments; else they are means or samples, to be used as they are.
@@ -17,50 +20,107 @@ pub(crate) fn latents_shape(spec: &DatasetSpec, bucket: Bucket) -> Result<[i64; 
     <[i64; 3]>::try_from(shape).map_err(|s| Error::Dataset(format!("latents have the shape {s:?}")))
 }
 
-/// Refuses what could only fail at the first step.
-pub(crate) fn check_data(job: &Job, spec: &DatasetSpec) -> Result<(), Error> {
-    let unet = job.unet.config();
-    check_text(job, spec)?;
-    for bucket in spec.latents.keys() {
-        let [channels, ..] = latents_shape(spec, *bucket)?;
-        let halves = if has_moments(spec) { 2 } else { 1 };
-        if channels != halves * unet.in_channels {
-            return Err(Error::Dataset(format!(
-                "{} have {channels} channels, but the U-Net takes {} latent channels",
-                spec.latents_kind, unet.in_channels
+/// The names of the parameters that stay as they are: those that `train.freeze` is of, and what the denoiser wants.
+///
+/// # Errors
+/// For what is no pattern, a pattern that no name fits, and if nothing is left to train.
+pub(crate) fn frozen(train: &TrainConfig, denoiser: &dyn Trainable) -> Result<BTreeSet<String>, Error> {
+    let refuse = |message| Error::Config { key: "train.freeze".into(), message };
+    let names: Vec<String> = denoiser.params().named().into_iter().map(|(name, _)| name).collect();
+    let mut frozen = denoiser.frozen();
+    for text in &train.freeze {
+        let pattern = glob::Pattern::new(text).map_err(|e| refuse(format!("`{text}`: {e}")))?;
+        let mut fitting = names.iter().filter(|name| pattern.matches(name)).peekable();
+        if fitting.peek().is_none() {
+            let some: Vec<&str> = names.iter().step_by(names.len().div_ceil(3)).map(String::as_str).collect();
+            return Err(refuse(format!(
+                "no parameter fits `{text}`; they have names such as {}",
+                some.join(", ")
             )));
         }
+        frozen.extend(fitting.cloned());
+    }
+    if frozen.len() == names.len() {
+        return Err(refuse("no parameter is left to train".into()));
+    }
+    Ok(frozen)
+}
+
+/// The names of the parameters of norms, if those are to be in f32.
+///
+/// # Errors
+/// If the denoiser does not say which they are.
+pub(crate) fn norms_in_f32(train: &TrainConfig, params: &Params) -> Result<BTreeSet<String>, Error> {
+    if train.norm_precision != Some(Precision::F32) {
+        return Ok(BTreeSet::new());
+    }
+    let norms = params.norms();
+    if norms.is_empty() && train.precision != Precision::F32 {
+        let message =
+            "it is not known which parameters of this denoiser are those of norms; leave it out".into();
+        return Err(Error::Config { key: "train.norm_precision".into(), message });
+    }
+    Ok(norms)
+}
+
+/// Floating-point operations for a row of each bucket: forward, and twice as many backward.
+///
+/// # Errors
+/// Why the denoiser cannot take such rows.
+pub(crate) fn flops(job: &Job, spec: &DatasetSpec) -> Result<BTreeMap<Bucket, f64>, Error> {
+    let text = text_shape(job, spec)?;
+    let of = |bucket: &Bucket| {
+        let [channels, height, width] = latents_shape(spec, *bucket)?;
+        // Moments are means and variances.
+        let channels = if has_moments(spec) { channels / 2 } else { channels };
+        let row = RowShape { latents: [channels, height, width], text };
+        let forward = job.denoiser.forward_flops(row).map_err(|error| Error::Dataset(error.to_string()))?;
+        Ok((*bucket, 3.0 * forward as f64))
+    };
+    spec.latents.keys().map(of).collect()
+}
+
+/// Refuses what else could only fail at the first step.
+pub(crate) fn check_data(job: &Job, spec: &DatasetSpec) -> Result<(), Error> {
+    match (&job.train.validation, &job.held_out) {
+        (Some(_), Some(held_out)) => held_out.check(&job.train, spec)?,
+        (Some(_), None) => {
+            return Err(Error::Config {
+                key: "train.validation".into(),
+                message: "there are no held-out rows to take the loss of".into(),
+            });
+        }
+        (None, _) => (),
     }
     job.data.check(&job.train)
 }
 
-/// Refuses text of another width than the U-Net takes, and token ids that nothing encodes.
-fn check_text(job: &Job, spec: &DatasetSpec) -> Result<(), Error> {
-    let takes = job.unet.config().cross_attention_dim;
-    let (what, width) = match (spec.text.dtype, &job.text_encoder) {
+/// Text embeddings as the denoiser gets them: [L, D].
+///
+/// # Errors
+/// For token ids that nothing encodes.
+fn text_shape(job: &Job, spec: &DatasetSpec) -> Result<[i64; 2], Error> {
+    let size = |n: Option<&u32>| n.copied().map_or(0, i64::from);
+    let shape = &spec.text.given().shape;
+    let width = match (spec.text.dtype, &job.text_encoder) {
         (Dtype::I32, None) => {
             let problem = "it holds token ids, and there is no text encoder to encode them with";
             return Err(Error::Dataset(problem.into()));
         }
-        (Dtype::I32, Some(encoder)) => ("the text encoder's embeddings", encoder.model.config().hidden_size),
-        _ => ("text embeddings", i64::from(spec.text.shape.last().copied().unwrap_or(0))),
+        (Dtype::I32, Some(encoder)) => encoder.model.config().hidden_size,
+        _ => size(shape.last()),
     };
-    if width == takes {
-        return Ok(());
-    }
-    Err(Error::Dataset(format!(
-        "{what} are {width} wide, but the U-Net's cross_attention_dim is {takes}: the dataset was made for \
-         another text encoder; run `tidemill preprocess` with this model"
-    )))
+    Ok([size(shape.first()), width])
 }
 
 /// What a checkpoint must have been made with to be resumed.
 pub(crate) fn identity(job: &Job, schedule: &SchedulerConfig) -> serde_json::Value {
+    let (network, denoiser) = job.denoiser.identity();
     let (name, data) = job.data.identity();
     let mut identity = serde_json::json!({
         "seed": job.seed,
         "global_batch": job.train.global_batch,
-        "unet": job.unet.config(),
+        network: denoiser,
         "scheduler": schedule,
         name: data,
     });

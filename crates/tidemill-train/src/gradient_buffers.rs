@@ -1,4 +1,5 @@
-//! The memory in which gradients are added up: all of it if there are several micro-batches, else what is on its way only.
+//! The memory in which gradients are added up: all of it if there are several micro-batches, else what is on its way only; and none
+//! where nothing is added.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,8 @@ use crate::layout::Layout;
 /// Buckets of gradients.
 #[derive(Debug)]
 pub enum GradientBuffers {
+    /// There are none: each parameter's gradient stays where the backward pass has put it.
+    Kept(Vec<Option<Tensor>>),
     /// Each has memory of its own, f32.
     Whole(Vec<Tensor>),
     /// Each has a buffer until it is reduced.
@@ -27,13 +30,18 @@ pub struct Buffers {
 }
 
 impl GradientBuffers {
-    /// Memory for all buckets at once.
+    /// Nothing is added up, nor crosses a network.
+    pub fn kept(layout: &Layout) -> Self {
+        Self::Kept(layout.slots().iter().map(|_| None).collect())
+    }
+
+    /// Memory for all buckets at once, but for frozen ones.
     ///
     /// # Errors
     /// If there is not enough.
     pub fn whole(layout: &Layout, device: Device) -> Result<Self, Error> {
         let zeros = |length: usize| guard(|| Tensor::zeros([length as i64], (Kind::Float, device)));
-        let buckets = layout.buckets().iter().map(|bucket| zeros(bucket.length));
+        let buckets = layout.buckets().iter().map(|bucket| zeros(bucket.trained_length()));
         Ok(Self::Whole(buckets.collect::<Result<_, _>>()?))
     }
 
@@ -48,8 +56,16 @@ impl GradientBuffers {
     /// If there is not enough.
     pub fn bucket(&mut self, layout: &Layout, bucket: usize) -> Result<Tensor, Error> {
         match self {
+            Self::Kept(_) => Err(Error::World("gradients that are kept have no buckets".into())),
             Self::Whole(buckets) => Ok(buckets[bucket].shallow_clone()),
             Self::Passing(buffers) => buffers.bucket(layout, bucket),
+        }
+    }
+
+    /// A step begins: what is kept of the last one goes.
+    pub fn begin(&mut self) {
+        if let Self::Kept(kept) = self {
+            kept.fill_with(|| None);
         }
     }
 
@@ -63,6 +79,7 @@ impl GradientBuffers {
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
         match self {
+            Self::Kept(kept) => kept.iter().flatten().map(bytes_of).sum(),
             Self::Whole(buckets) => buckets.iter().map(bytes_of).sum(),
             Self::Passing(buffers) => buffers.free.iter().chain(buffers.used.values()).map(bytes_of).sum(),
         }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tch::{Kind, Tensor, no_grad};
+use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_models::Params;
 use tidemill_torch::{Group, ReduceOp, guard, on_grad};
 
@@ -26,6 +26,17 @@ pub struct Reduction {
     pub accumulates: bool,
 }
 
+/// Gradients of a stretch of this rank's part of a bucket.
+#[derive(Debug)]
+pub struct Gradient {
+    /// Which bucket.
+    pub bucket: usize,
+    /// Where they begin in the part.
+    pub start: usize,
+    /// [N]
+    pub values: Tensor,
+}
+
 /// Collects the gradients of one network.
 #[derive(Debug)]
 pub struct Gradients {
@@ -38,6 +49,7 @@ struct Collected {
     layout: Arc<Layout>,
     group: Option<Group>,
     kind: Kind,
+    device: Device,
     sums: GradientBuffers,
     parts: Vec<Tensor>,
     /// Which parameters have had a gradient in this step.
@@ -55,7 +67,7 @@ struct Collected {
 }
 
 impl Gradients {
-    /// Takes the gradients of the parameters that `layout` lays out, from now on.
+    /// Takes the gradients of the parameters that `layout` lays out, but for frozen ones, from now on.
     ///
     /// # Errors
     /// If memory does not suffice.
@@ -67,16 +79,19 @@ impl Gradients {
     ) -> Result<Self, Error> {
         let device = params.device();
         let sharded = layout.parts() > 1;
-        let sums = match !sharded || reduction.accumulates {
-            true => GradientBuffers::whole(layout, device)?,
-            false => GradientBuffers::passing(reduction.kind, device),
+        let sums = match (world.group().is_some(), sharded, reduction.accumulates) {
+            (false, _, false) => GradientBuffers::kept(layout),
+            (_, true, false) => GradientBuffers::passing(reduction.kind, device),
+            _ => GradientBuffers::whole(layout, device)?,
         };
         let parts: Vec<Tensor> = match &sums {
+            GradientBuffers::Kept(_) => Vec::new(),
             GradientBuffers::Whole(buckets) if !sharded => {
                 buckets.iter().map(Tensor::shallow_clone).collect()
             }
-            _ => guard(|| {
-                let lengths = layout.buckets().iter().map(|bucket| (bucket.length / layout.parts()) as i64);
+            GradientBuffers::Whole(_) | GradientBuffers::Passing(_) => guard(|| {
+                let lengths =
+                    layout.buckets().iter().map(|bucket| (bucket.trained_length() / layout.parts()) as i64);
                 lengths.map(|length| Tensor::zeros([length], (Kind::Float, device))).collect()
             })?,
         };
@@ -84,6 +99,7 @@ impl Gradients {
             layout: layout.clone(),
             group: world.group().cloned(),
             kind: reduction.kind,
+            device,
             sums,
             parts: parts.iter().map(Tensor::shallow_clone).collect(),
             seen: vec![false; layout.slots().len()],
@@ -95,7 +111,8 @@ impl Gradients {
             failure: None,
         };
         let collected = Arc::new(Mutex::new(collected));
-        for (slot, (_, param)) in params.named().into_iter().enumerate() {
+        let frozen = |slot: usize| layout.buckets()[layout.slots()[slot].bucket].treatment.frozen;
+        for (slot, (_, param)) in params.named().into_iter().enumerate().filter(|(slot, _)| !frozen(*slot)) {
             let collected = collected.clone();
             on_grad(&param, move |grad| {
                 let mut collected = lock(&collected);
@@ -114,8 +131,13 @@ impl Gradients {
         let mut collected = lock(&self.collected);
         let layout = collected.layout.clone();
         collected.seen.fill(false);
+        collected.sums.begin();
         collected.last = false;
-        collected.missing = layout.buckets().iter().map(|bucket| bucket.slots.len()).collect();
+        let missing = layout
+            .buckets()
+            .iter()
+            .map(|bucket| if bucket.treatment.frozen { 0 } else { bucket.slots.len() });
+        collected.missing = missing.collect();
         collected.waiting = layout.buckets().len();
     }
 
@@ -137,9 +159,30 @@ impl Gradients {
         lock(&self.collected).finish()
     }
 
-    /// This rank's part of each bucket, f32: summed over micro-batches and ranks.
-    pub fn parts(&self) -> &[Tensor] {
-        &self.parts
+    /// The step's gradients that this rank has, but for frozen parameters: its parts of buckets, f32, summed over micro-batches
+    /// and ranks; or of one micro-batch of one rank those of each parameter, in the dtype of its weights.
+    ///
+    /// # Errors
+    /// If memory does not suffice.
+    pub fn all(&self) -> Result<Vec<Gradient>, Error> {
+        let collected = lock(&self.collected);
+        let layout = &collected.layout;
+        if let GradientBuffers::Kept(kept) = &collected.sums {
+            let slots = layout.slots().iter().zip(kept);
+            let found = slots.filter_map(|(slot, values)| {
+                let values = guard(|| values.as_ref().map(|values| values.reshape([-1]))).transpose()?;
+                Some(values.map(|values| Gradient { bucket: slot.bucket, start: slot.offset, values }))
+            });
+            return Ok(found.collect::<Result<_, _>>()?);
+        }
+        let parts = self.parts.iter().zip(layout.buckets()).enumerate();
+        let trained = parts.filter(|(_, (_, bucket))| !bucket.treatment.frozen);
+        let part = |(bucket, (part, _)): (usize, (&Tensor, _))| Gradient {
+            bucket,
+            start: 0,
+            values: part.shallow_clone(),
+        };
+        Ok(trained.map(part).collect())
     }
 
     /// Bytes of the memory for gradients.
@@ -165,6 +208,9 @@ impl Collected {
 
     /// Adds a gradient; without one, the sum is zero unless there has been one before.
     fn add(&mut self, slot: usize, grad: Option<&Tensor>) -> Result<(), Error> {
+        if let GradientBuffers::Kept(kept) = &mut self.sums {
+            return keep(kept, &self.layout, slot, grad, self.device);
+        }
         let at = &self.layout.slots()[slot];
         let bucket = self.sums.bucket(&self.layout, at.bucket)?;
         let first = !std::mem::replace(&mut self.seen[slot], true);
@@ -184,6 +230,9 @@ impl Collected {
     fn reduce_next(&mut self) -> Result<(), Error> {
         self.waiting -= 1;
         let bucket = self.waiting;
+        if self.layout.buckets()[bucket].treatment.frozen {
+            return Ok(());
+        }
         for slot in self.layout.buckets()[bucket].slots.clone() {
             self.add(slot, None)?;
         }
@@ -220,6 +269,23 @@ impl Collected {
         }
         Ok(self.timer.communication_time())
     }
+}
+
+/// Keeps a gradient as it is; without one, it is zero.
+fn keep(
+    kept: &mut [Option<Tensor>],
+    layout: &Layout,
+    slot: usize,
+    grad: Option<&Tensor>,
+    device: Device,
+) -> Result<(), Error> {
+    if let Some(grad) = grad {
+        kept[slot] = Some(grad.shallow_clone());
+    } else if kept[slot].is_none() {
+        let shape = layout.slots()[slot].shape.as_slice();
+        kept[slot] = Some(guard(|| Tensor::zeros(shape, (Kind::Float, device)))?);
+    }
+    Ok(())
 }
 
 fn lock(collected: &Mutex<Collected>) -> MutexGuard<'_, Collected> {

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use tidemill_models::{ClipTextModel, SchedulerConfig, UNet2DConditionModel};
+use tidemill_models::{ClipTextModel, SchedulerConfig, Trainable};
 
 use crate::config::{CheckpointConfig, TrainConfig};
 use crate::data::Data;
+use crate::held_out::HeldOut;
 use crate::metrics::StepMetrics;
 use crate::preview::Preview;
 use crate::world::World;
@@ -32,12 +33,14 @@ pub struct Job {
     pub output: PathBuf,
     /// What it is trained on.
     pub data: Box<dyn Data>,
-    /// The U-Net in f32, on the device to train on, with its first weights.
-    pub unet: UNet2DConditionModel,
+    /// What is trained, in f32, on the device to train on, with its first weights.
+    pub denoiser: Box<dyn Trainable>,
     /// Encodes the captions of data that hold token ids: on the same device, frozen.
     pub text_encoder: Option<TextEncoder>,
     /// The noise schedule of the model folder.
     pub scheduler: SchedulerConfig,
+    /// What `train.validation` takes the loss of.
+    pub held_out: Option<HeldOut>,
     /// What previews need; `None` draws none.
     pub preview: Option<Preview>,
 }

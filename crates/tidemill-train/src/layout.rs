@@ -21,13 +21,24 @@ pub struct Slot {
     pub offset: usize,
 }
 
+/// What is done with a parameter. Those of a bucket are treated alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Treatment {
+    /// It stays as it is.
+    pub frozen: bool,
+    /// Its working weights are f32, whatever the others' are.
+    pub f32: bool,
+}
+
 /// Parameters that are communicated together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// The parameters in it, which are consecutive ones.
-    pub slots: Range<usize>,
+    /// The parameters in it, in order.
+    pub slots: Vec<usize>,
     /// Its elements, a multiple of the number of parts.
     pub length: usize,
+    /// Of each of them.
+    pub treatment: Treatment,
 }
 
 /// The layout of all parameters of a network.
@@ -61,27 +72,40 @@ impl Slot {
     }
 }
 
+impl Bucket {
+    /// The elements of it that have gradients: all or none.
+    pub fn trained_length(&self) -> usize {
+        if self.treatment.frozen { 0 } else { self.length }
+    }
+}
+
 impl Layout {
     /// Lays parameters out in their order, in buckets that are cut into so many parts. A bucket has as many parameters
-    /// as fit into `bucket_elements`, and at least one.
+    /// of one treatment as fit into `bucket_elements`, and at least one. `treatment` says what is done with one of that name.
     pub fn new(
         parameters: impl IntoIterator<Item = (String, Vec<i64>)>,
         parts: usize,
         bucket_elements: usize,
+        treatment: impl Fn(&str) -> Treatment,
     ) -> Self {
         let (mut slots, mut buckets): (Vec<Slot>, Vec<Bucket>) = (Vec::new(), Vec::new());
         for (name, shape) in parameters {
+            let treatment = treatment(&name);
             let mut slot = Slot { name, shape, bucket: 0, offset: 0 };
-            let (at, end) = (slots.len(), slot.numel().next_multiple_of(ALIGNMENT));
-            match buckets.last_mut().filter(|bucket| bucket.length + end <= bucket_elements) {
-                Some(bucket) => {
-                    slot.offset = bucket.length;
-                    bucket.length += end;
-                    bucket.slots.end = at + 1;
+            let length = slot.numel().next_multiple_of(ALIGNMENT);
+            // The one that is being filled with its like.
+            let open = buckets.iter().rposition(|bucket| bucket.treatment == treatment);
+            slot.bucket = match open.filter(|open| buckets[*open].length + length <= bucket_elements) {
+                Some(open) => open,
+                None => {
+                    buckets.push(Bucket { slots: Vec::new(), length: 0, treatment });
+                    buckets.len() - 1
                 }
-                None => buckets.push(Bucket { slots: at..at + 1, length: end }),
-            }
-            slot.bucket = buckets.len() - 1;
+            };
+            let bucket = &mut buckets[slot.bucket];
+            slot.offset = bucket.length;
+            bucket.length += length;
+            bucket.slots.push(slots.len());
             slots.push(slot);
         }
         for bucket in &mut buckets {
@@ -114,7 +138,8 @@ impl Layout {
     /// The parameters' stretches in one part of a bucket.
     pub fn pieces(&self, bucket: usize, part: usize) -> impl Iterator<Item = Piece> {
         let range = self.part(bucket, part);
-        self.buckets[bucket].slots.clone().filter_map(move |slot| {
+        self.buckets[bucket].slots.iter().filter_map(move |slot| {
+            let slot = *slot;
             let own = self.slots[slot].range();
             let (start, end) = (own.start.max(range.start), own.end.min(range.end));
             let elements = start.checked_sub(own.start)?..end.checked_sub(own.start)?;
@@ -124,9 +149,9 @@ impl Layout {
 
     /// What lies between the parameters of a bucket, and behind them.
     pub fn gaps(&self, bucket: usize) -> impl Iterator<Item = Range<usize>> {
-        let Bucket { slots, length } = &self.buckets[bucket];
-        let ends = self.slots[slots.clone()].iter().map(|slot| slot.range().end);
-        let starts = self.slots[slots.clone()].iter().skip(1).map(|slot| slot.offset).chain([*length]);
+        let Bucket { slots, length, .. } = &self.buckets[bucket];
+        let ends = slots.iter().map(|slot| self.slots[*slot].range().end);
+        let starts = slots.iter().skip(1).map(|slot| self.slots[*slot].offset).chain([*length]);
         ends.zip(starts).map(|(end, start)| end..start).filter(|gap| !gap.is_empty())
     }
 }
@@ -143,7 +168,21 @@ mod tests {
     }
 
     fn layout(sizes: &[i64], parts: usize, bucket_elements: usize) -> Layout {
-        Layout::new(named(sizes), parts, bucket_elements)
+        Layout::new(named(sizes), parts, bucket_elements, |_| Treatment::default())
+    }
+
+    #[test]
+    fn buckets_have_parameters_of_one_treatment() {
+        let treatment = |name: &str| Treatment { frozen: name == "p1" || name == "p2", f32: name == "p3" };
+        let layout = Layout::new(named(&[8; 7]), 1, 64, treatment);
+        let buckets: Vec<_> = layout.buckets().iter().map(|b| (&b.slots[..], b.treatment)).collect();
+        let (frozen, f32) = (treatment("p1"), treatment("p3"));
+        let plain = Treatment::default();
+        let expected: [(&[usize], _); 4] =
+            [(&[0, 4], plain), (&[1, 2], frozen), (&[3], f32), (&[5, 6], plain)];
+        assert_eq!(buckets, expected);
+        let places: Vec<_> = layout.slots().iter().map(|slot| (slot.bucket, slot.offset)).collect();
+        assert_eq!(places, [(0, 0), (1, 0), (1, 32), (2, 0), (0, 32), (3, 0), (3, 32)]);
     }
 
     #[test]
@@ -183,7 +222,7 @@ mod tests {
             let length: usize = layout.buckets().iter().map(|bucket| bucket.length).sum();
             prop_assert_eq!(used + gaps, length);
             // Which parameters are together does not depend on the number of ranks.
-            let alone: Vec<_> = Layout::new(named(&sizes), 1, bucket_elements).buckets.into_iter().map(|b| b.slots).collect();
+            let alone: Vec<_> = Layout::new(named(&sizes), 1, bucket_elements, |_| Treatment::default()).buckets.into_iter().map(|b| b.slots).collect();
             prop_assert_eq!(alone, layout.buckets.into_iter().map(|b| b.slots).collect::<Vec<_>>());
         }
     }

@@ -1,6 +1,7 @@
 //! The trainer: latents and embeddings from the stream, noise, U-Net, AdamW with f32 master weights
 //! and EMA spread over the ranks of a process group, checkpoints with exact resume, metrics and pictures on the way.
 
+mod adamw;
 mod checkpoint;
 mod collective;
 mod config;
@@ -12,6 +13,7 @@ mod gradient_buffers;
 mod gradients;
 pub mod grid;
 mod health;
+mod held_out;
 mod job;
 mod layout;
 mod memory;
@@ -20,6 +22,7 @@ mod objective;
 mod optimizer;
 mod philox;
 mod preview;
+mod profiler;
 mod prometheus;
 mod saver;
 mod snapshot;
@@ -32,13 +35,15 @@ mod world;
 pub use checkpoint::{Checkpoints, Progress};
 pub use config::{
     CheckpointConfig, EmaConfig, HealthConfig, LrSchedule, MixConfig, NotFinite, PhaseConfig, Precision,
-    PreviewConfig, Sharding, SpikeAction, SpikeConfig, StreamingConfig, Timesteps, TrainConfig,
+    PreviewConfig, ProfileConfig, Sharding, SpikeAction, SpikeConfig, StreamingConfig, Timesteps,
+    TrainConfig, ValidationConfig,
 };
 pub use data::{Batches, Data, Phase, Stored};
 pub use error::Error;
 pub use gradients::Reduction;
+pub use held_out::HeldOut;
 pub use job::{Activity, Job, Observer, Outcome, TextEncoder};
-pub use metrics::StepMetrics;
+pub use metrics::{StepMetrics, Validation};
 pub use objective::{Inputs, Objective, Rows};
 pub use optimizer::{Distribution, Optimizer};
 pub use philox::{Draw, Purpose};

@@ -27,6 +27,12 @@ pub struct StepMetrics {
     pub learning_rate: f64,
     /// Images per second since the last line.
     pub images_per_second: f64,
+    /// TFLOP/s of each rank over the same time, of forward and backward passes as [`UNet2DConditionModel::flops`] counts them.
+    ///
+    /// [`UNet2DConditionModel::flops`]: tidemill_models::UNet2DConditionModel::flops
+    pub tflops: f64,
+    /// Their share of what a device can do at most (model FLOPs utilisation), if the run file says that.
+    pub mfu: Option<f64>,
     /// Share of that time spent waiting for data.
     pub data_wait: f64,
     /// Seconds of the step in which gradients or weights were on their way between ranks; none on a GPU, where nobody waits.
@@ -39,6 +45,29 @@ pub struct StepMetrics {
     pub loss_by_timestep: Vec<Option<f64>>,
     /// The last step with a checkpoint.
     pub checkpoint: u64,
+    /// The loss on held-out rows, of steps after which it is taken.
+    #[serde(flatten)]
+    pub validation: Option<Validation>,
+}
+
+/// The loss on rows that are never trained on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Validation {
+    /// Mean squared error of the prediction over all of the rows.
+    #[serde(rename = "validation_loss")]
+    pub loss: f64,
+    /// The same with averaged weights, once there are some.
+    #[serde(rename = "validation_ema_loss")]
+    pub ema_loss: Option<f64>,
+    /// The rows.
+    #[serde(rename = "validation_rows")]
+    pub rows: u64,
+    /// Seconds that it took.
+    #[serde(rename = "validation_seconds")]
+    pub seconds: f64,
+    /// The loss of the rows in each tenth of the timesteps, from least noise to most.
+    #[serde(rename = "validation_loss_by_timestep")]
+    pub loss_by_timestep: Vec<Option<f64>>,
 }
 
 /// The files that metrics go to.
@@ -78,12 +107,18 @@ impl MetricsLog {
             ("train/grad_norm", metrics.grad_norm),
             ("train/learning_rate", metrics.learning_rate),
             ("throughput/images_per_second", metrics.images_per_second),
+            ("throughput/tflops_per_rank", metrics.tflops),
             ("throughput/data_wait", metrics.data_wait),
             ("throughput/communication_exposed", metrics.communication_exposed),
             ("memory/most_of_any_rank_mib", most as f64),
             ("checkpoint/step", metrics.checkpoint as f64),
         ];
         scalars.extend(metrics.communication.map(|seconds| ("throughput/communication", seconds)));
+        scalars.extend(metrics.mfu.map(|share| ("throughput/mfu", share)));
+        if let Some(validation) = &metrics.validation {
+            scalars.push(("validation/loss", validation.loss));
+            scalars.extend(validation.ema_loss.map(|loss| ("validation/ema_loss", loss)));
+        }
         let names: Vec<String> = (0..metrics.loss_by_timestep.len())
             .map(|tenth| format!("loss_by_timestep/tenth_{tenth}"))
             .collect();
@@ -136,12 +171,15 @@ mod tests {
             grad_norm: 1.0,
             learning_rate: 1e-4,
             images_per_second: 10.0,
+            tflops: 0.5,
+            mfu: None,
             data_wait: 0.0,
             communication: None,
             communication_exposed: 0.0,
             memory_mib: vec![100],
             loss_by_timestep: vec![None; 10],
             checkpoint: 0,
+            validation: None,
         }
     }
 

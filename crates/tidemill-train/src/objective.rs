@@ -44,6 +44,15 @@ pub struct Inputs {
     pub weights: Option<Tensor>,
 }
 
+/// What is drawn for each row beside its noise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drawing {
+    /// How timesteps are drawn.
+    pub timesteps: Timesteps,
+    /// Share of captions replaced by the empty one.
+    pub caption_dropout: f64,
+}
+
 /// How rows become inputs. All randomness is drawn per (seed, epoch, sample, purpose).
 #[derive(Debug)]
 pub struct Objective {
@@ -53,14 +62,12 @@ pub struct Objective {
     pub scaling_factor: f64,
     /// The run's seed.
     pub seed: u64,
-    /// How timesteps are drawn.
-    pub draw: Timesteps,
+    /// What is drawn in training.
+    pub drawing: Drawing,
     /// Standard deviation of what is added to the noise of a whole channel.
     pub noise_offset: f64,
     /// What the loss of each timestep counts [T], f32, on the device; none if all alike.
     pub weights: Option<Tensor>,
-    /// Share of captions replaced by the empty one.
-    pub caption_dropout: f64,
     /// Whether rows hold moments to draw latents from, and not latents that were drawn once and for all.
     pub moments: bool,
     /// The empty caption: its embedding [L, D] in the network's dtype, or its token ids [L], i64.
@@ -76,16 +83,25 @@ pub struct Objective {
 impl Objective {
     /// Samples latents, noise and timesteps, and drops captions.
     pub fn inputs(&self, rows: Rows) -> Inputs {
+        self.drawn(rows, self.drawing)
+    }
+
+    /// As [`Self::inputs`], for a comparison: with timesteps spread evenly over the batch and all captions.
+    pub fn held_out_inputs(&self, rows: Rows) -> Inputs {
+        self.drawn(rows, Drawing { timesteps: Timesteps::Stratified, caption_dropout: 0.0 })
+    }
+
+    fn drawn(&self, rows: Rows, drawing: Drawing) -> Inputs {
         tch::no_grad(|| {
             let latents = self.latents(rows);
             let noise = self.noise(rows, &latents.size());
-            let timesteps = self.timesteps(rows);
+            let timesteps = self.timesteps(rows, drawing.timesteps);
             Inputs {
                 weights: self.weights.as_ref().map(|weights| weights.index_select(0, &timesteps)),
                 sample: self.schedule.add_noise(&latents, &noise, &timesteps).to_kind(self.kind),
                 target: self.schedule.target(&latents, &noise, &timesteps),
                 timesteps,
-                text: self.text(rows),
+                text: self.text(rows, drawing.caption_dropout),
             }
         })
     }
@@ -118,8 +134,8 @@ impl Objective {
         (mean + (log_variance.clamp(-30.0, 20.0) * 0.5).exp() * noise) * self.scaling_factor
     }
 
-    fn text(&self, rows: Rows) -> Tensor {
-        let text = self.drop_captions(rows);
+    fn text(&self, rows: Rows, caption_dropout: f64) -> Tensor {
+        let text = self.drop_captions(rows, caption_dropout);
         match &self.text_encoder {
             None => text,
             // Rounded as if it had been stored.
@@ -128,14 +144,14 @@ impl Objective {
     }
 
     /// The rows' text, of which some are replaced by the empty caption.
-    fn drop_captions(&self, rows: Rows) -> Tensor {
+    fn drop_captions(&self, rows: Rows, share: f64) -> Tensor {
         let empty = self.empty_text.unsqueeze(0);
         let mut shape = empty.size();
         shape[0] = n(rows);
         let stored = if self.text_encoder.is_some() { Kind::Int } else { Kind::Half };
         let text = tensor_of(rows.text, stored, &shape, empty.kind(), self.device);
         let dropped: Vec<bool> = draws(self.seed, rows, Purpose::CaptionDropout)
-            .map(|draw| f64::from(draw.uniform()) < self.caption_dropout)
+            .map(|draw| f64::from(draw.uniform()) < share)
             .collect();
         if !dropped.contains(&true) {
             return text;
@@ -147,12 +163,12 @@ impl Objective {
     }
 
     /// One of the schedule's T timesteps for each row.
-    fn timesteps(&self, rows: Rows) -> Tensor {
+    fn timesteps(&self, rows: Rows, how: Timesteps) -> Tensor {
         let count = self.schedule.config().num_train_timesteps;
         // A share of 1 can come out of rounding.
         let at = |share: f64| ((share * count as f64) as i64).min(count - 1);
         let drawn = || draws(self.seed, rows, Purpose::Timestep);
-        let timesteps: Vec<i64> = match self.draw {
+        let timesteps: Vec<i64> = match how {
             Timesteps::Uniform => drawn().map(|draw| i64::from(draw.below(count as u32))).collect(),
             Timesteps::LogitNormal { mean, std } => {
                 let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
@@ -212,10 +228,9 @@ mod tests {
             schedule: NoiseSchedule::new(SchedulerConfig::default(), device),
             scaling_factor: 0.5,
             seed: 1,
-            draw: Timesteps::Uniform,
+            drawing: Drawing { timesteps: Timesteps::Uniform, caption_dropout },
             noise_offset: 0.0,
             weights: None,
-            caption_dropout,
             moments: true,
             empty_text: Tensor::zeros([3, 2], (Kind::Float, device)),
             text_encoder: None,
@@ -286,7 +301,7 @@ mod tests {
         let dropped = |epoch| {
             let epochs = vec![epoch; count];
             let rows = rows(&ids, &epochs, &moments, &text);
-            objective(0.1).text(rows).select(1, 0).select(1, 0)
+            objective(0.0).text(rows, 0.1).select(1, 0).select(1, 0)
         };
         let rate = 1.0 - dropped(0).mean(Kind::Float).double_value(&[]);
         assert!((rate - 0.1).abs() < 0.03, "{rate}");
@@ -296,7 +311,7 @@ mod tests {
     fn drawn(draw: Timesteps, step: u64, count: usize) -> Vec<i64> {
         let (ids, epochs): (Vec<u64>, _) = ((0..count as u64).collect(), vec![0; count]);
         let all = Rows { step, ..rows(&ids, &epochs, &[], &[]) };
-        Vec::try_from(Objective { draw, ..objective(0.0) }.timesteps(all)).unwrap()
+        Vec::try_from(objective(0.0).timesteps(all, draw)).unwrap()
     }
 
     #[test]
@@ -326,7 +341,7 @@ mod tests {
         let places: Vec<u32> = (30..50).collect();
         let (ids, epochs) = ([7u64; 20], [0; 20]);
         let part = Rows { step: 3, global_batch: 50, places: &places, ..rows(&ids, &epochs, &[], &[]) };
-        let part = Objective { draw: Timesteps::Stratified, ..objective(0.0) }.timesteps(part);
+        let part = objective(0.0).timesteps(part, Timesteps::Stratified);
         assert_eq!(Vec::<i64>::try_from(part).unwrap(), all[30..]);
     }
 

@@ -1,23 +1,25 @@
 //! The optimizer: this rank's parts of the master weights, AdamW's moments and EMA, in f32. It takes the gradients of its parts
 //! and leaves new working weights.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tch::{Kind, Tensor, no_grad};
 use tidemill_models::Params;
-use tidemill_torch::{AdamW, Scaler, fused_adamw, guard};
+use tidemill_torch::{AdamW, Scaler, guard};
 
 use crate::Error;
+use crate::adamw::{Due, converted_at_once, squared_norm, stretches};
 use crate::collective::CommunicationTime;
 use crate::config::EmaConfig;
 use crate::gradient_buffers::bytes_of;
-use crate::gradients::{Gradients, Reduction};
-use crate::layout::Layout;
-use crate::weights::Weights;
+use crate::gradients::{Gradient, Gradients, Reduction};
+use crate::layout::{Bucket, Layout, Treatment};
+use crate::weights::{Weights, working_kind};
 use crate::world::World;
 
 /// How a network's state is spread over the ranks.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
     /// Whether each rank has a part of gradients and optimizer state (FSDP's SHARD_GRAD_OP), or all of them (DDP).
     pub sharded: bool,
@@ -25,6 +27,10 @@ pub struct Distribution {
     pub bucket_elements: usize,
     /// What becomes of gradients.
     pub reduction: Reduction,
+    /// Names of parameters that stay as they are.
+    pub frozen: BTreeSet<String>,
+    /// Names of parameters whose working weights are f32.
+    pub f32: BTreeSet<String>,
 }
 
 /// Bytes that each rank sends in a step.
@@ -37,14 +43,16 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    /// What so many bytes of gradients and of weights come to.
+    ///
     /// In a ring of N ranks a reduce-scatter or an all-gather of S bytes sends (N - 1) / N x S from each, an all-reduce twice that
     /// (Patarasu and Yuan, 2009), which is the least that any algorithm can do with. Gloo's reduce-scatter is an all-reduce
     /// of which a part is kept, so that it sends twice as much.
-    fn of(elements: u64, ranks: u64, sharded: bool, bytes_per_gradient: u64, bytes_per_weight: u64) -> Self {
-        let once = |bytes: u64| elements * bytes * (ranks - 1) / ranks;
+    fn of(ranks: u64, sharded: bool, gradients: u64, weights: u64) -> Self {
+        let once = |bytes: u64| bytes * (ranks - 1) / ranks;
         match sharded {
-            true => Self { gradients: once(bytes_per_gradient), weights: once(bytes_per_weight) },
-            false => Self { gradients: 2 * once(bytes_per_gradient), weights: 0 },
+            true => Self { gradients: once(gradients), weights: once(weights) },
+            false => Self { gradients: 2 * once(gradients), weights: 0 },
         }
     }
 }
@@ -80,7 +88,11 @@ impl Optimizer {
         let parts = if distribution.sharded { world.size() } else { 1 };
         let part = world.rank() % parts;
         let shapes = params.named().into_iter().map(|(name, tensor)| (name, tensor.size()));
-        let layout = Arc::new(Layout::new(shapes, parts, distribution.bucket_elements));
+        let treatment = |name: &str| Treatment {
+            frozen: distribution.frozen.contains(name),
+            f32: kind != Kind::Float && distribution.f32.contains(name),
+        };
+        let layout = Arc::new(Layout::new(shapes, parts, distribution.bucket_elements, treatment));
         for (_, param) in params.named() {
             world.broadcast(&no_grad(|| param.detach()))?;
         }
@@ -90,7 +102,12 @@ impl Optimizer {
         let weights = Weights::adopt(params, &layout, world, kind)?;
         let whole = || weights.whole().map(|buckets| buckets.iter().map(Tensor::shallow_clone).collect());
         let master: Vec<Tensor> = copied.map_or_else(whole, Ok)?;
-        let zeros = || guard(|| master.iter().map(Tensor::zeros_like).collect::<Vec<_>>());
+        let of_bucket = |(bucket, master): (&Bucket, &Tensor)| match bucket.treatment.frozen {
+            // One zero, as often as there are values: what is frozen has no moments.
+            true => Tensor::zeros([1], (Kind::Float, master.device())).expand_as(master),
+            false => master.zeros_like(),
+        };
+        let zeros = || guard(|| layout.buckets().iter().zip(&master).map(of_bucket).collect::<Vec<_>>());
         let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
         let gradients = Gradients::new(params, &layout, world, distribution.reduction)?;
         Ok(Self {
@@ -119,8 +136,8 @@ impl Optimizer {
     /// If libtorch fails.
     pub fn squared_norm(&self, world: &World) -> Result<Tensor, Error> {
         let ranks_per_part = (world.size() / self.layout.parts()) as f64;
-        let norms = || self.gradients.parts().iter().map(|grad| grad.norm().square()).collect::<Vec<_>>();
-        Ok(guard(|| Tensor::stack(&norms(), 0).sum(Kind::Float) / ranks_per_part)?)
+        let gradients = self.gradients.all()?;
+        Ok(guard(|| squared_norm(gradients.iter().map(|gradient| &gradient.values)) / ranks_per_part)?)
     }
 
     /// One AdamW step, the `step`-th counted from 1, with the gradients divided by `divisor` (a scalar, f32); then EMA, and new
@@ -136,15 +153,24 @@ impl Optimizer {
         ema: Option<EmaConfig>,
         skip: Option<&Tensor>,
     ) -> Result<(), Error> {
-        let grads = self.gradients.parts();
-        let counts: Vec<Tensor> = guard(|| {
-            let count = Tensor::from(step as f32).to_device(divisor.device());
-            grads.iter().map(|_| count.shallow_clone()).collect()
-        })?;
+        let count = guard(|| Tensor::from(step as f32).to_device(divisor.device()))?;
         let scaler = Scaler { divisor: Some(divisor), skip };
-        fused_adamw(adamw, &self.master, grads, &self.exp_avg, &self.exp_avg_sq, &counts, scaler)?;
+        let mut due = Due::default();
+        for Gradient { bucket, start, values } in self.gradients.all()? {
+            let state = [&self.master[bucket], &self.exp_avg[bucket], &self.exp_avg_sq[bucket]];
+            let mut start = start as i64;
+            for grad in guard(|| stretches(&values))? {
+                let length = grad.numel() as i64;
+                guard(|| due.add(&grad, state.map(|part| part.narrow(0, start, length))))?;
+                start += length;
+                if due.converted >= converted_at_once(grad.device()) {
+                    due.update(adamw, &count, scaler)?;
+                }
+            }
+        }
+        due.update(adamw, &count, scaler)?;
         guard(|| no_grad(|| self.update_ema(step, ema, skip)))?;
-        self.weights.update(&self.master)
+        self.weights.update_trained(&self.master)
     }
 
     fn update_ema(&mut self, step: u64, config: Option<EmaConfig>, skip: Option<&Tensor>) {
@@ -161,6 +187,11 @@ impl Optimizer {
                 }
             }
         }
+    }
+
+    /// Whether averaging has begun.
+    pub fn is_averaging(&self) -> bool {
+        self.ema.is_some()
     }
 
     /// Runs `work` with the averaged weights in the network (before averaging began, the master weights), then puts the
@@ -181,6 +212,15 @@ impl Optimizer {
             });
         })?;
         Ok(result?)
+    }
+
+    /// Those of the parts that are of buckets that are trained.
+    fn trained<'a>(&self, parts: &'a [Tensor]) -> impl Iterator<Item = &'a Tensor> + use<'a, '_> {
+        parts
+            .iter()
+            .zip(self.layout.buckets())
+            .filter(|(_, bucket)| !bucket.treatment.frozen)
+            .map(|(part, _)| part)
     }
 
     /// Where parameters lie, and which part of each bucket is this rank's.
@@ -218,16 +258,20 @@ impl Optimizer {
     /// What each rank of `world` sends in a step, if the collectives send no more than they must.
     pub fn traffic(&self, world: &World) -> Traffic {
         let (ranks, sharded) = (world.size() as u64, self.layout.parts() > 1);
-        let elements = self.layout.buckets().iter().map(|bucket| bucket.length as u64).sum();
-        let bytes = |kind: Kind| kind.elt_size_in_bytes() as u64;
-        Traffic::of(elements, ranks, sharded, bytes(self.reduced_in), bytes(self.working_in))
+        let bytes = |kind: Kind, bucket: &Bucket| (kind.elt_size_in_bytes() * bucket.trained_length()) as u64;
+        let buckets = || self.layout.buckets().iter();
+        let gradients = buckets().map(|bucket| bytes(self.reduced_in, bucket)).sum();
+        let weights = buckets().map(|bucket| bytes(working_kind(bucket, self.working_in), bucket)).sum();
+        Traffic::of(ranks, sharded, gradients, weights)
     }
 
     /// Bytes of working weights, of gradients, and of this rank's optimizer state with its master weights.
     pub fn bytes(&self) -> [usize; 3] {
         let sum = |tensors: &[Tensor]| tensors.iter().map(bytes_of).sum::<usize>();
         let weights = self.weights.whole().map_or(0, sum);
-        let state = self.buffers().into_iter().map(|(_, parts)| sum(parts)).sum();
+        let moments = |parts| self.trained(parts).map(bytes_of).sum::<usize>();
+        let ema = self.ema.as_deref().map_or(0, sum);
+        let state = sum(&self.master) + moments(&self.exp_avg) + moments(&self.exp_avg_sq) + ema;
         [weights, self.gradients.bytes(), state]
     }
 }
@@ -250,23 +294,87 @@ fn own_parts(params: &Params, layout: &Layout, part: usize) -> Result<Vec<Tensor
 
 #[cfg(test)]
 mod tests {
+    use tch::Device;
+
     use super::*;
 
     #[test]
     fn sharding_sends_no_more_than_an_all_reduce() {
         // 865 million parameters, as SD2's U-Net, on 32 ranks.
-        let sharded = Traffic::of(865_000_000, 32, true, 4, 2);
+        let sharded = Traffic::of(32, true, 4 * 865_000_000, 2 * 865_000_000);
         assert_eq!(sharded, Traffic { gradients: 3_351_875_000, weights: 1_675_937_500 });
-        let whole = Traffic::of(865_000_000, 32, false, 4, 2);
+        let whole = Traffic::of(32, false, 4 * 865_000_000, 2 * 865_000_000);
         assert_eq!(whole, Traffic { gradients: 6_703_750_000, weights: 0 });
-        assert_eq!(Traffic::of(1000, 1, true, 4, 4), Traffic { gradients: 0, weights: 0 });
+        assert_eq!(Traffic::of(1, true, 4000, 4000), Traffic { gradients: 0, weights: 0 });
+    }
+
+    #[test]
+    fn some_working_weights_can_be_f32_among_others_in_bf16() {
+        let third = || Tensor::from_slice(&[1f32 / 3.0; 100]);
+        let named = ["conv", "norm", "last"].map(|name| (name.to_owned(), third()));
+        let params = Params::of(Device::Cpu, named.into());
+        let distribution = Distribution {
+            sharded: true,
+            bucket_elements: 1 << 20,
+            reduction: Reduction { kind: Kind::BFloat16, accumulates: false },
+            frozen: BTreeSet::new(),
+            f32: ["norm".to_owned()].into(),
+        };
+        let optimizer = Optimizer::new(&params, Kind::BFloat16, distribution, &World::alone()).unwrap();
+        for (name, param) in params.named() {
+            let exact = param.double_value(&[0]) == f64::from(1f32 / 3.0);
+            let kind = if name == "norm" { Kind::Float } else { Kind::BFloat16 };
+            assert_eq!((param.kind(), exact), (kind, name == "norm"), "{name}");
+        }
+        assert_eq!(optimizer.bytes()[0], 2 * 256 + 4 * 128);
+        let world = World::apart(0, 2);
+        assert_eq!(optimizer.traffic(&world).weights, 0, "nothing is sharded");
+        assert_eq!(optimizer.traffic(&world).gradients, 2 * (256 + 128) * 2 / 2);
+    }
+
+    /// Which are bf16 then, and not copied to f32 in one piece.
+    #[test]
+    fn gradients_of_one_micro_batch_take_the_step_of_their_sum() {
+        tch::manual_seed(5);
+        let options = (Kind::Float, Device::Cpu);
+        let length = 2 * converted_at_once(Device::Cpu) + 5;
+        let (start, slope) = (Tensor::randn([length], options), Tensor::randn([length], options));
+        let [one, sum] = [false, true].map(|accumulates| {
+            let params = Params::of(Device::Cpu, vec![("p".into(), start.copy())]);
+            let distribution = Distribution {
+                sharded: false,
+                bucket_elements: 1,
+                reduction: Reduction { kind: Kind::Float, accumulates },
+                frozen: BTreeSet::new(),
+                f32: BTreeSet::new(),
+            };
+            let world = World::alone();
+            let mut optimizer = Optimizer::new(&params, Kind::BFloat16, distribution, &world).unwrap();
+            optimizer.gradients().begin();
+            optimizer.gradients().last_micro_batch();
+            (&params.named()[0].1 * &slope).sum(Kind::Float).backward();
+            optimizer.gradients().finish().unwrap();
+            let norm = optimizer.squared_norm(&world).unwrap().double_value(&[]);
+            let adamw = AdamW { lr: 0.1, betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
+            optimizer.step(1, adamw, &Tensor::from(2f32), None, None).unwrap();
+            (norm, optimizer.master[0].copy(), optimizer.bytes()[1] / length as usize)
+        });
+        assert!((one.0 / sum.0 - 1.0).abs() < 1e-4, "{} {}", one.0, sum.0);
+        assert!(one.1.equal(&sum.1) && !one.1.narrow(0, 0, length).equal(&start));
+        assert_eq!((one.2, sum.2), (2, 4));
     }
 
     #[test]
     fn traffic_counts_what_the_buckets_hold() {
-        let params = Params::of(tch::Device::Cpu, vec![("p".into(), Tensor::from_slice(&[0f32; 100]))]);
+        let params = Params::of(Device::Cpu, vec![("p".into(), Tensor::from_slice(&[0f32; 100]))]);
         let reduction = Reduction { kind: Kind::BFloat16, accumulates: false };
-        let distribution = Distribution { sharded: true, bucket_elements: 1 << 20, reduction };
+        let distribution = Distribution {
+            sharded: true,
+            bucket_elements: 1 << 20,
+            reduction,
+            frozen: BTreeSet::new(),
+            f32: BTreeSet::new(),
+        };
         let world = World::apart(1, 3);
         let optimizer = Optimizer::new(&params, Kind::Float, distribution, &world).unwrap();
         // 100 elements fill up to three parts of 64.

@@ -32,6 +32,8 @@ pub struct Counts {
     pub skipped_steps: u64,
     /// Times that the run went back to a checkpoint.
     pub rollbacks: u64,
+    /// Loss on held-out rows, when it was last taken.
+    pub validation_loss: Option<f64>,
 }
 
 impl Endpoint {
@@ -102,6 +104,9 @@ fn page(metrics: &StepMetrics, counts: Counts) -> String {
     add("gradient_norm", "gauge", "Global norm of the gradients before clipping.", &one(m.grad_norm));
     add("learning_rate", "gauge", "Learning rate.", &one(m.learning_rate));
     add("images_per_second", "gauge", "Images per second, over all ranks.", &one(m.images_per_second));
+    add("model_flops_per_second", "gauge", "FLOP/s of each rank's passes.", &one(m.tflops * 1e12));
+    let mfu: Vec<_> = m.mfu.map(|share| (String::new(), share)).into_iter().collect();
+    add("model_flops_utilization_ratio", "gauge", "Their share of train.peak_tflops.", &mfu);
     add("data_wait_ratio", "gauge", "Share of the time spent waiting for data.", &one(m.data_wait));
     let busy: Vec<_> = m.communication.map(|seconds| (String::new(), seconds)).into_iter().collect();
     add("communication_seconds", "gauge", "Seconds of a step in which collectives were on their way.", &busy);
@@ -121,6 +126,8 @@ fn page(metrics: &StepMetrics, counts: Counts) -> String {
     let help = "Mean loss of the last global batch in each tenth of the timesteps.";
     add("timestep_loss", "gauge", help, &tenths);
     let c = counts;
+    let validation: Vec<_> = c.validation_loss.map(|loss| (String::new(), loss)).into_iter().collect();
+    add("validation_loss", "gauge", "Loss on held-out rows, when it was last taken.", &validation);
     add("checkpoint_step", "gauge", "The last step with a checkpoint.", &one(m.checkpoint as f64));
     for (name, help, value) in [
         (
@@ -171,22 +178,28 @@ mod tests {
             grad_norm: 1.5,
             learning_rate: 1e-4,
             images_per_second: 10.0,
+            tflops: 0.5,
+            mfu: Some(0.25),
             data_wait: 0.25,
             communication: None,
             communication_exposed: 0.0,
             memory_mib: vec![1, 2],
             loss_by_timestep: vec![None, Some(0.5)],
             checkpoint: 10,
+            validation: None,
         };
-        endpoint.show(&metrics, Counts::default());
+        endpoint.show(&metrics, Counts { validation_loss: Some(0.125), ..Counts::default() });
         let answer = ask();
         for line in [
             "# TYPE tidemill_step gauge\ntidemill_step 12\n",
             "tidemill_loss NaN\n",
+            "tidemill_model_flops_per_second 500000000000\n",
+            "tidemill_model_flops_utilization_ratio 0.25\n",
             "tidemill_timestep_loss{tenth=\"1\"} 0.5\n",
             "tidemill_learning_rate 0.0001\n",
             "tidemill_resident_memory_bytes{rank=\"1\"} 2097152\n",
             "tidemill_checkpoint_step 10\n",
+            "tidemill_validation_loss 0.125\n",
             "# TYPE tidemill_rollbacks_total counter\ntidemill_rollbacks_total 0\n",
         ] {
             assert!(answer.contains(line), "{line} is not in {answer}");

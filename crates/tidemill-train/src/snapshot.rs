@@ -78,7 +78,8 @@ impl Snapshot {
         };
         // What other ranks have comes bucket by bucket.
         let gathers = layout.parts() > 1 && writers != Writers::All;
-        let whole = |part: &Tensor| if gathers { world.gather(part) } else { Ok(part.shallow_clone()) };
+        let whole =
+            |part: &Tensor| if gathers { world.gather(&part.contiguous()) } else { Ok(part.shallow_clone()) };
         let buffers = optimizer.buffers();
         let copied = buffers.iter().map(|(name, parts)| Ok((*name, values(parts, &own, whole)?)));
         Ok(Self {
@@ -197,6 +198,7 @@ fn values(
 
 /// Fills an optimizer's parts from shards, one after the other.
 pub struct Filling<'a> {
+    layout: &'a Layout,
     buffers: Vec<(&'static str, &'a [Tensor])>,
     stretches: Vec<Stretch>,
     /// Elements that have not come yet, of each buffer.
@@ -226,7 +228,7 @@ impl<'a> Filling<'a> {
         }
         let stretches = stretches(layout, part, parameters);
         let missing = stretches.iter().map(|stretch| stretch.elements.len()).sum();
-        Ok(Self { buffers: optimizer.buffers(), stretches, missing })
+        Ok(Self { layout, buffers: optimizer.buffers(), stretches, missing })
     }
 
     /// Whether a shard has anything that is wanted.
@@ -243,7 +245,11 @@ impl<'a> Filling<'a> {
     pub fn take(&mut self, ranges: &[Range<usize>], shard: &SafeTensors) -> Result<(), String> {
         for (name, parts) in &self.buffers {
             for (elements, bytes) in contents(ranges, shard, name)? {
-                for stretch in &self.stretches {
+                // What is frozen has no moments to fill.
+                let moments = name.starts_with("exp_avg");
+                let filled =
+                    |stretch: &&Stretch| !(moments && self.layout.buckets()[stretch.bucket].treatment.frozen);
+                for stretch in self.stretches.iter().filter(filled) {
                     let Some(both) = overlap(&elements, &stretch.elements) else { continue };
                     let (from, length) = (4 * (both.start - elements.start), both.len() as i64);
                     let at = (stretch.at + both.start - stretch.elements.start) as i64;

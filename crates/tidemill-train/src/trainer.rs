@@ -1,7 +1,7 @@
 //! The trainer: set-up, one `train_step` (`step.rs`), one loop. Each concern lives behind one small part: the stream gives
 //! batches, the objective the loss, the optimizer the weights, the checkpoints safety, the metrics sight.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use bytesize::ByteSize;
 use tch::Kind;
 use tidemill_models::{NoiseSchedule, SchedulerConfig};
 use tidemill_store::stream::Batch;
-use tidemill_store::{DatasetSpec, Dtype};
-use tidemill_torch::{guard, tensor_of};
+use tidemill_store::{Bucket, DatasetSpec, Dtype};
+use tidemill_torch::{guard, keep_memory, tensor_of};
 
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress, Writer};
@@ -18,22 +18,25 @@ use crate::collective::CommunicationTime;
 use crate::config::{Precision, Sharding, TrainConfig};
 use crate::data::{Batches, Phase};
 use crate::difference::{Difference, differences};
-use crate::fit::{check_data, has_moments, identity};
+use crate::fit::{check_data, flops, frozen, has_moments, identity, norms_in_f32};
 use crate::gradients::Reduction;
 use crate::health;
 use crate::job::{Activity, Job, Observer, Outcome};
 use crate::metrics::MetricsLog;
-use crate::objective::Objective;
+use crate::objective::{Drawing, Objective};
 use crate::optimizer::{Distribution, Optimizer, Traffic};
+use crate::profiler::Profiler;
 use crate::prometheus::Endpoint;
 use crate::saver::Saver;
-use crate::snapshot::Snapshot;
 use crate::trainer::step::PendingStep;
 use crate::window::Window;
 
 mod anomaly;
+mod by_timestep;
+mod intervals;
 mod report;
 mod step;
+mod validation;
 
 /// How long the last checkpoint is tried to be written when a run ends.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,6 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// step), or a step, a checkpoint or a metrics file fails.
 pub fn train(job: Job, observer: &mut dyn Observer) -> Result<Outcome, Error> {
     job.train.validate()?;
+    keep_memory();
     let mut trainer = Trainer::new(job, observer)?;
     trainer.run(observer)
 }
@@ -61,6 +65,8 @@ struct Trainer {
     job: Job,
     spec: DatasetSpec,
     schedule: SchedulerConfig,
+    /// Floating-point operations for a row of each bucket, forward and backward.
+    flops: BTreeMap<Bucket, f64>,
     objective: Objective,
     optimizer: Optimizer,
     checkpoints: Arc<Checkpoints>,
@@ -77,6 +83,7 @@ struct Trainer {
     /// Of the first rank only.
     log: Option<MetricsLog>,
     endpoint: Option<Endpoint>,
+    profiler: Option<Profiler>,
     progress: Progress,
     /// Steps whose numbers are still on the device.
     pending: VecDeque<PendingStep>,
@@ -95,23 +102,23 @@ struct Trainer {
     /// Times that the run went back to a checkpoint, and how often from the steps up to this one.
     rollbacks: u64,
     stuck: (u64, u32),
+    /// On held-out rows, when it was last taken.
+    validation_loss: Option<f64>,
     /// Whether the stream does not fit the phase any more.
     reopen: bool,
 }
 
 impl Trainer {
     fn new(mut job: Job, observer: &mut dyn Observer) -> Result<Self, Error> {
+        set_gradient_checkpointing(&mut job)?;
         let schedule = schedule_of(&job.train, &job.scheduler);
         let spec = job.data.spec()?;
         check_data(&job, &spec)?;
-        let (kind, device) = (working_kind(job.train.precision), job.unet.params().device());
+        let flops = flops(&job, &spec)?;
+        let (kind, device) = (working_kind(job.train.precision), job.denoiser.params().device());
         let identity = identity(&job, &schedule);
         let settings = serde_json::to_value(&job.train).unwrap_or_default();
-        let (ranks, rows) = (job.world.size(), job.train.global_batch);
-        if ranks > rows {
-            let message = format!("train.global_batch = {rows} has no row for some of the {ranks} ranks");
-            return Err(Error::World(message));
-        }
+        check_ranks(&job)?;
         job.world.agree(
             &serde_json::json!({
                 "version": env!("CARGO_PKG_VERSION"), "train": settings, "checkpoint": job.checkpoint, "run": identity,
@@ -121,7 +128,14 @@ impl Trainer {
         let world = job.world.clone();
         health::check(&job.train.health, &world, device, observer)?;
         let objective = objective(&mut job, &spec, &schedule)?;
-        let mut optimizer = Optimizer::new(job.unet.params(), kind, distribution(&job), &world)?;
+        let frozen = frozen(&job.train, &*job.denoiser)?;
+        if world.is_first() && !frozen.is_empty() {
+            let all = job.denoiser.params().named().len();
+            observer.event(&format!("{} of {all} parameters are frozen", frozen.len()));
+        }
+        let norms = norms_in_f32(&job.train, job.denoiser.params())?;
+        let mut optimizer =
+            Optimizer::new(job.denoiser.params(), kind, distribution(&job, frozen, norms), &world)?;
         if world.is_first() && world.size() > 1 {
             let Traffic { gradients, weights } = optimizer.traffic(&world);
             observer.event(&format!(
@@ -158,12 +172,15 @@ impl Trainer {
         })?;
         let (log, endpoint) = opened.map_or((None, None), |(log, endpoint)| (Some(log), endpoint));
         let resumed_at = progress.step;
+        let profiler =
+            job.train.profile.map(|config| Profiler::new(config, &job.output, world.rank(), device));
         Ok(Self {
             saver: Saver::start(checkpoints.clone(), Writer::new(&world, job.checkpoint.writers, device)?)?,
             checkpoints,
             job,
             spec,
             schedule,
+            flops,
             objective,
             optimizer,
             saved: resumed_at,
@@ -171,6 +188,7 @@ impl Trainer {
             saving: 0.0,
             log,
             endpoint,
+            profiler,
             committed: resumed_at,
             failed_checkpoints: 0,
             progress,
@@ -185,6 +203,7 @@ impl Trainer {
             skipped_in_a_row: 0,
             rollbacks: 0,
             stuck: (0, 0),
+            validation_loss: None,
             reopen: false,
         })
     }
@@ -201,6 +220,7 @@ impl Trainer {
             self.run_phase(phase, end, observer)?;
         }
         let seconds = started.elapsed().as_secs_f64();
+        self.save_profile(Profiler::save, observer)?;
         observer.doing(self.progress.step, Activity::End);
         self.checkpoint()?;
         let saved = self.saver.finish(PATIENCE);
@@ -227,9 +247,12 @@ impl Trainer {
         self.reopen = false;
         while self.progress.step < end && !self.reopen && !self.stops(observer)? {
             let batch = self.next_batch(&mut *batches, observer)?;
-            self.tell_unreadable(&batch, &*batches, observer);
+            self.tell_unreadable(phase, &batch, &*batches, observer);
             observer.doing(self.progress.step, Activity::Step);
+            self.profiler.as_mut().map_or(Ok(()), Profiler::before_step)?;
             self.train_step(phase, &batch, observer.stop())?;
+            self.save_profile(Profiler::after_step, observer)?;
+            self.validate(phase, observer)?;
             if self.progress.step.is_multiple_of(self.job.train.log_every) {
                 self.flush(observer)?;
             }
@@ -245,18 +268,13 @@ impl Trainer {
     /// Waits for the next batch, and says so if that takes long.
     fn next_batch(&mut self, batches: &mut dyn Batches, observer: &mut dyn Observer) -> Result<Batch, Error> {
         observer.doing(self.progress.step, Activity::Data);
-        let patience = Duration::from_secs(self.job.train.stream.stall_seconds);
-        let mut waited = Duration::ZERO;
-        loop {
-            if let Some(batch) = self.window.waiting(|| batches.next_within(patience))? {
-                return Ok(batch);
-            }
-            waited += patience;
-            let (step, seconds) = (self.progress.step + 1, waited.as_secs());
+        let (step, patience) = (self.progress.step + 1, self.job.train.stream.stall_seconds);
+        let mut say = |seconds| {
             observer.event(&format!(
                 "step {step} has waited for data for {seconds} s; look at where they come from"
             ));
-        }
+        };
+        self.window.waiting(|| wait_for(batches, Duration::from_secs(patience), &mut say))
     }
 
     /// Whether to stop after this step. A rank by itself just does; several have to agree, and do so by what they said in
@@ -286,78 +304,67 @@ impl Trainer {
         Phase { index, train: &self.job.train, seed: self.job.seed, world: &self.job.world }
     }
 
-    /// Checkpoints and pictures, where they are due. `stand` notes where the data stand.
-    fn at_intervals(
-        &mut self,
-        stand: &dyn Fn(&mut Self) -> Result<(), Error>,
-        observer: &mut dyn Observer,
-    ) -> Result<(), Error> {
-        let step = self.progress.step;
-        self.owed |= step.is_multiple_of(self.job.checkpoint.every);
-        if self.owed {
-            // A checkpoint must not hold weights that a loss not yet looked at has spoilt.
-            self.flush(observer)?;
-            if !self.someone_writes && !self.reopen {
-                stand(self)?;
-                self.checkpoint()?;
-                self.owed = false;
-            }
-        }
-        self.tell_saved(observer);
-        if let Some(preview) = self.job.preview.as_ref().filter(|p| p.due(step)) {
-            let (schedule, unet) = (&self.schedule, &self.job.unet);
-            let kind = working_kind(self.job.train.precision);
-            let draw = || self.log.is_some().then(|| preview.draw(unet, schedule, kind));
-            if let (Some(grid), Some(log)) = (self.optimizer.with_averaged(draw)?.transpose()?, &mut self.log)
-            {
-                let path = preview.save(&grid, step, log)?;
-                observer.event(&format!("pictures of step {step}: {}", path.display()));
-            }
-        }
-        Ok(())
-    }
-
-    /// Has the state written, unless it has been handed over already.
-    fn checkpoint(&mut self) -> Result<(), Error> {
-        let step = self.progress.step;
-        if step > self.saved {
-            let started = Instant::now();
-            let writers = self.job.checkpoint.writers;
-            let snapshot = Snapshot::take(&self.optimizer, &self.progress, &self.job.world, writers)?;
-            if !self.job.world.written_by(writers).is_empty() {
-                self.saver.hand(snapshot)?;
-            }
-            self.saved = step;
-            self.saving += started.elapsed().as_secs_f64();
-        }
-        Ok(())
-    }
-
     fn recent_loss(&self) -> Option<f64> {
         let recent = &self.progress.recent_losses;
         (!recent.is_empty()).then(|| recent.iter().sum::<f64>() / recent.len() as f64)
     }
 }
 
+/// The next batch; each time that `patience` is over, says how many seconds that has taken.
+fn wait_for(batches: &mut dyn Batches, patience: Duration, say: &mut dyn FnMut(u64)) -> Result<Batch, Error> {
+    let mut waited = Duration::ZERO;
+    loop {
+        if let Some(batch) = batches.next_within(patience)? {
+            return Ok(batch);
+        }
+        waited += patience;
+        say(waited.as_secs());
+    }
+}
+
+/// Refuses more ranks than a phase's batches have rows.
+fn check_ranks(job: &Job) -> Result<(), Error> {
+    let ranks = job.world.size();
+    let mut rows = (0..job.train.phase.len()).map(|phase| (phase, job.train.global_batch_of(phase)));
+    match rows.find(|(_, rows)| *rows < ranks) {
+        None => Ok(()),
+        Some((phase, rows)) => Err(Error::World(format!(
+            "in train.phase[{phase}], global_batch = {rows} has no row for some of the {ranks} ranks"
+        ))),
+    }
+}
+
+fn set_gradient_checkpointing(job: &mut Job) -> Result<(), Error> {
+    let refuse = |error: tidemill_models::Error| Error::Config {
+        key: "train.gradient_checkpointing".into(),
+        message: error.to_string(),
+    };
+    job.denoiser.set_gradient_checkpointing(job.train.gradient_checkpointing).map_err(refuse)
+}
+
 /// How the state of a job's network is spread over its ranks.
-fn distribution(job: &Job) -> Distribution {
+fn distribution(job: &Job, frozen: BTreeSet<String>, norms: BTreeSet<String>) -> Distribution {
     let (train, ranks) = (&job.train, job.world.size());
     let kind = working_kind(train.reduce_precision);
     let element = kind.elt_size_in_bytes();
     // Of few buckets the first is ready late, of many each takes its time.
-    let eighth = || (job.unet.params().count() * element / 8).clamp(1 << 20, 32 << 20);
+    let eighth = || (job.denoiser.params().count() * element / 8).clamp(1 << 20, 32 << 20);
     let bytes = train.bucket_bytes.map_or_else(eighth, |bytes| bytes.as_u64() as usize);
+    // The largest share of a batch that any rank has.
+    let share = |phase| train.global_batch_of(phase).div_ceil(ranks);
+    let accumulates = (0..train.phase.len()).any(|phase| share(phase) > train.micro_batch_of(phase));
     Distribution {
         sharded: train.sharding == Sharding::ShardGradOp && ranks > 1,
         bucket_elements: bytes / element,
-        // The largest share of a batch that any rank has.
-        reduction: Reduction { kind, accumulates: train.global_batch.div_ceil(ranks) > train.micro_batch },
+        reduction: Reduction { kind, accumulates },
+        frozen,
+        f32: norms,
     }
 }
 
 /// How rows of these data become inputs; takes the job's text encoder.
 fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> Result<Objective, Error> {
-    let device = job.unet.params().device();
+    let device = job.denoiser.params().device();
     let text = spec.text.given();
     let shape: Vec<i64> = text.shape.iter().map(|n| i64::from(*n)).collect();
     let working = working_kind(job.train.precision);
@@ -372,10 +379,9 @@ fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> R
         schedule,
         scaling_factor: spec.scaling_factor,
         seed: job.seed,
-        draw: job.train.timesteps,
+        drawing: Drawing { timesteps: job.train.timesteps, caption_dropout: job.train.caption_dropout },
         noise_offset: job.train.noise_offset,
         weights,
-        caption_dropout: job.train.caption_dropout,
         moments: has_moments(spec),
         empty_text: guard(|| tensor_of(job.data.empty_caption(), stored, &shape, kind, device))?,
         text_encoder: job.text_encoder.take().map(|encoder| encoder.model),

@@ -11,7 +11,7 @@ use tidemill_torch::{Group, guard};
 
 use crate::Error;
 use crate::collective::{CommunicationTime, InFlight, Timer};
-use crate::layout::Layout;
+use crate::layout::{Bucket, Layout};
 use crate::world::World;
 
 /// The working weights of one network.
@@ -33,7 +33,7 @@ struct Coming {
 }
 
 impl Weights {
-    /// Moves the parameters of a network into buckets of `kind`.
+    /// Moves the parameters of a network into buckets of `kind`, or of f32 where they are treated so.
     ///
     /// # Errors
     /// If memory does not suffice.
@@ -41,15 +41,16 @@ impl Weights {
         let named = params.named();
         let mut buckets = Vec::new();
         for bucket in layout.buckets() {
+            let kind = working_kind(bucket, kind);
             let values = guard(|| Tensor::zeros([bucket.length as i64], (kind, params.device())))?;
-            for slot in bucket.slots.clone() {
-                let (at, mut param) = (&layout.slots()[slot], named[slot].1.shallow_clone());
+            for slot in &bucket.slots {
+                let (at, mut param) = (&layout.slots()[*slot], named[*slot].1.shallow_clone());
                 guard(|| {
                     let mut view =
                         values.narrow(0, at.offset as i64, at.numel() as i64).view(at.shape.as_slice());
                     no_grad(|| view.copy_(&param));
                     param.set_data(&view);
-                    let _ = param.set_requires_grad(true);
+                    let _ = param.set_requires_grad(!bucket.treatment.frozen);
                 })?;
             }
             buckets.push(values);
@@ -76,8 +77,21 @@ impl Weights {
     /// # Errors
     /// [`Error::Peer`] if a collective cannot be started.
     pub fn update(&self, parts: &[Tensor]) -> Result<(), Error> {
+        self.update_some(parts, |_| true)
+    }
+
+    /// As [`Self::update`], of those that are trained.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn update_trained(&self, parts: &[Tensor]) -> Result<(), Error> {
+        self.update_some(parts, |bucket| !bucket.treatment.frozen)
+    }
+
+    fn update_some(&self, parts: &[Tensor], wanted: impl Fn(&Bucket) -> bool) -> Result<(), Error> {
         self.whole()?;
-        for (bucket, part) in parts.iter().enumerate() {
+        let parts = parts.iter().enumerate();
+        for (bucket, part) in parts.filter(|(bucket, _)| wanted(&self.layout.buckets()[*bucket])) {
             let weights = &self.buckets[bucket];
             match &self.group {
                 Some(group) if self.layout.parts() > 1 => {
@@ -107,9 +121,9 @@ impl Coming {
             return;
         }
         let of_part = |name: &str| name.strip_prefix(part).is_some_and(|rest| rest.starts_with('.'));
-        let last = layout.slots().iter().rfind(|slot| of_part(&slot.name));
+        let buckets = layout.slots().iter().filter(|slot| of_part(&slot.name)).map(|slot| slot.bucket);
         // A name that no parameter has could be anything.
-        self.wait_until(last.map_or(usize::MAX, |slot| slot.bucket));
+        self.wait_until(buckets.max().unwrap_or(usize::MAX));
     }
 
     /// Waits for all buckets up to this one. If one fails, whoever needs all of them is told.
@@ -124,6 +138,11 @@ impl Coming {
             }
         }
     }
+}
+
+/// In what the weights of a bucket are, of a network whose arithmetic is in `kind`.
+pub fn working_kind(bucket: &Bucket, kind: Kind) -> Kind {
+    if bucket.treatment.f32 { Kind::Float } else { kind }
 }
 
 fn lock(coming: &Mutex<Coming>) -> MutexGuard<'_, Coming> {

@@ -1,6 +1,6 @@
 //! The time between two lines of metrics.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Starts with the first step after a line of metrics and ends with the next line.
 pub(crate) struct Window {
@@ -21,9 +21,13 @@ impl Window {
         fetched
     }
 
-    /// Images per second if so many were trained on, and the share of time spent waiting for data.
-    pub fn rates(&self, samples: u64) -> (f64, f64) {
-        let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
-        (samples as f64 / seconds, self.waited / seconds)
+    /// Leaves out what has passed of it with something else than training.
+    pub fn leave_out(&mut self, passed: Duration) {
+        self.started += passed;
+    }
+
+    /// Seconds so far, and how many of them were spent waiting for data.
+    pub fn seconds(&self) -> (f64, f64) {
+        (self.started.elapsed().as_secs_f64().max(1e-9), self.waited)
     }
 }

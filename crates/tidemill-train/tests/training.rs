@@ -5,10 +5,15 @@
 
 mod common;
 
-use common::{Quiet, dataset, job, losses, values};
+use common::{Quiet, TEXT, dataset, job, losses, values};
+use std::collections::BTreeMap;
 use std::path::Path;
+use tch::Tensor;
+use tidemill_models::RowShape;
 use tidemill_store::stream::Unreadable;
-use tidemill_train::{Checkpoints, EmaConfig, Error, Precision, Timesteps, TrainConfig, train};
+use tidemill_train::{
+    Checkpoints, EmaConfig, Error, Job, Precision, ProfileConfig, Timesteps, TrainConfig, train,
+};
 
 /// Phases of 12 and 28 steps, at two resolutions.
 const STEPS: u64 = 40;
@@ -39,14 +44,18 @@ fn the_losses_after_a_resume_are_those_of_the_uninterrupted_run() {
 fn a_run_resumes_between_two_phases() {
     let (data, whole, halves) = (dir(), dir(), dir());
     dataset(data.path());
-    train(job(data.path(), whole.path()), &mut Quiet::default()).unwrap();
-    let job = || {
-        let mut job = job(data.path(), halves.path());
+    let job = |output: &Path| {
+        let mut job = job(data.path(), output);
         job.checkpoint.every = 12;
+        // Of 8 in the first.
+        (job.train.phase[1].global_batch, job.train.phase[1].micro_batch) = (Some(5), Some(2));
         job
     };
-    assert!(std::panic::catch_unwind(|| train(job(), &mut Quiet::dying_after(14))).is_err());
-    assert_eq!(train(job(), &mut Quiet::default()).unwrap().resumed_at, 12);
+    train(job(whole.path()), &mut Quiet::default()).unwrap();
+    let samples = common::metric(whole.path(), "samples");
+    assert_eq!((samples[11], samples[39]), (96.0, 96.0 + 28.0 * 5.0));
+    assert!(std::panic::catch_unwind(|| train(job(halves.path()), &mut Quiet::dying_after(14))).is_err());
+    assert_eq!(train(job(halves.path()), &mut Quiet::default()).unwrap().resumed_at, 12);
     assert_eq!(losses(whole.path()), losses(halves.path()));
 }
 
@@ -78,10 +87,19 @@ fn every_line_of_metrics_has_its_rate() {
     let mut job = job(data.path(), run.path());
     // Steps 9 and 10, 25 to 28 and others end up in lines of a checkpoint or of a phase's end.
     job.train.log_every = 4;
+    job.train.peak_tflops = Some(0.5);
+    // Latents of 4 x 4 and of 6 x 6, and five tokens.
+    let row = |side| RowShape { latents: [2, side, side], text: TEXT.map(i64::from) };
+    let flops = [4, 6].map(|side| 3.0 * job.denoiser.forward_flops(row(side)).unwrap() as f64);
     train(job, &mut Quiet::default()).unwrap();
-    let rates = common::metric(run.path(), "images_per_second");
+    let metric = |name| common::metric(run.path(), name);
+    let rates = metric("images_per_second");
     assert_eq!(rates.len() as u64, STEPS);
     assert!(rates.iter().all(|rate| *rate > 0.0), "{rates:?}");
+    for (step, (tflops, mfu)) in metric("tflops").iter().zip(metric("mfu")).enumerate() {
+        let expected = rates[step] * flops[usize::from(step >= 12)] / 1e12;
+        assert!((tflops / expected - 1.0).abs() < 1e-9 && (mfu / tflops - 2.0).abs() < 1e-9, "{step}");
+    }
 }
 
 #[test]
@@ -112,6 +130,23 @@ fn losses_are_told_by_timestep_before_weights() {
     }
     for (loss, tenths) in tenths(weighted.path(), Some(1.0), 8) {
         assert!(loss < tenths.iter().sum::<f64>() / 8.0, "{loss} {tenths:?}");
+    }
+}
+
+#[test]
+fn a_profile_has_the_steps_that_were_asked_for_and_those_that_there_were() {
+    let data = dir();
+    dataset(data.path());
+    for (after, last, optimizer_steps) in [(4, 6, 2), (STEPS - 1, STEPS, 1)] {
+        let run = dir();
+        let mut job = job(data.path(), run.path());
+        job.train.profile = Some(ProfileConfig { after, steps: 2 });
+        train(job, &mut Quiet::default()).unwrap();
+        let path = run.path().join(format!("profile/step-{last:08}-rank-0.pt.trace.json"));
+        let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let count = events.iter().filter(|event| event["name"] == "aten::_fused_adamw_").count();
+        assert_eq!(count, optimizer_steps);
     }
 }
 
@@ -176,24 +211,93 @@ fn micro_batches_change_nothing_but_rounding() {
 fn bf16_learns_as_f32_does() {
     let data = dir();
     dataset(data.path());
-    let ends = [Precision::F32, Precision::Bf16].map(|precision| {
+    let norms = Some(Precision::F32);
+    let settings = [(Precision::F32, None), (Precision::Bf16, None), (Precision::Bf16, norms)];
+    let runs = settings.map(|(precision, norm_precision)| {
         let run = dir();
         let mut job = job(data.path(), run.path());
         job.train.precision = precision;
+        job.train.norm_precision = norm_precision;
         job.train.learning_rate = 5e-3;
         job.train.phase.truncate(1);
         job.train.phase[0].steps = 80;
         job.train.ema = Some(EmaConfig::default());
         train(job, &mut Quiet::default()).unwrap();
-        let losses = losses(run.path());
-        let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
-        (mean(&losses[..10]), mean(&losses[70..]))
+        losses(run.path())
     });
-    println!("first and last 10 losses, f32 and bf16: {ends:?}");
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    let ends = runs.each_ref().map(|losses| (mean(&losses[..10]), mean(&losses[70..])));
+    println!("first and last 10 losses, f32, bf16, and that with norms in f32: {ends:?}");
     for (first, last) in ends {
         assert!(last < 0.9 * first, "{first} -> {last}");
+        assert!((ends[0].1 / last - 1.0).abs() < 0.05, "{ends:?}");
     }
-    assert!((ends[0].1 / ends[1].1 - 1.0).abs() < 0.05, "{ends:?}");
+    assert_ne!(runs[1], runs[2], "norms in f32 change nothing");
+}
+
+#[test]
+fn gradient_checkpointing_changes_nothing_but_rounding() {
+    let data = dir();
+    dataset(data.path());
+    let [kept, again] = [false, true].map(|recompute| {
+        let run = dir();
+        let mut job = job(data.path(), run.path());
+        job.train.gradient_checkpointing = recompute;
+        // No input of the first layers needs a gradient, nor anything in the second level.
+        job.train.freeze = ["conv_in.*", "time_embedding.*", "down_blocks.1.*"].map(String::from).to_vec();
+        train(job, &mut Quiet::default()).unwrap();
+        losses(run.path())
+    });
+    for (kept, again) in kept.iter().zip(&again) {
+        assert!((kept / again - 1.0).abs() < 1e-4, "{kept} {again}");
+    }
+}
+
+#[test]
+fn frozen_parameters_stay_as_they_are_and_can_be_thawed() {
+    let (data, run) = (dir(), dir());
+    dataset(data.path());
+    let started: BTreeMap<String, Vec<f32>> = initial(&job(data.path(), run.path())).into_iter().collect();
+    let patterns = ["down_blocks.*", "*.attn1.*"];
+    let frozen = |name: &str| name.starts_with("down_blocks.") || name.contains(".attn1.");
+    let mut first = job(data.path(), run.path());
+    first.train.freeze = patterns.map(String::from).to_vec();
+    train(first, &mut Quiet::stopping_after(20)).unwrap();
+    let after = |averaged| {
+        let checkpoints = Checkpoints::open(&common::checkpoints(), run.path()).unwrap();
+        checkpoints.weights(averaged).unwrap().1.into_iter().map(|(name, t)| (name, numbers(&t)))
+    };
+    for (name, weights) in after(false).chain(after(true)) {
+        assert_eq!(weights == started[&name], frozen(&name), "{name}");
+    }
+    // What was frozen goes on without moments.
+    assert!(train(job(data.path(), run.path()), &mut Quiet::default()).unwrap().finished);
+    assert!(weights(run.path(), false).iter().all(|(name, weights)| *weights != started[name]));
+}
+
+#[test]
+fn patterns_that_freeze_nothing_or_all_are_refused() {
+    let (data, run) = (dir(), dir());
+    dataset(data.path());
+    for (pattern, says) in [
+        ("down_block.*", "no parameter fits `down_block.*`; they have names such as"),
+        ("*", "no parameter is left to train"),
+        ("[", "`[`"),
+    ] {
+        let mut job = job(data.path(), run.path());
+        job.train.freeze = vec![pattern.into()];
+        let error = train(job, &mut Quiet::default()).unwrap_err().to_string();
+        assert!(error.contains("train.freeze") && error.contains(says), "{error}");
+    }
+    assert!(!run.path().join("metrics.jsonl").exists());
+}
+
+fn initial(job: &Job) -> Vec<(String, Vec<f32>)> {
+    job.denoiser.params().named().into_iter().map(|(name, tensor)| (name, numbers(&tensor))).collect()
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f32> {
+    Vec::try_from(tensor.detach().reshape([-1])).unwrap()
 }
 
 fn weights(output: &Path, averaged: bool) -> Vec<(String, Vec<f32>)> {
@@ -201,7 +305,7 @@ fn weights(output: &Path, averaged: bool) -> Vec<(String, Vec<f32>)> {
     let (step, mut weights) = checkpoints.weights(averaged).unwrap();
     assert_eq!(step, STEPS);
     weights.sort_by(|a, b| a.0.cmp(&b.0));
-    weights.into_iter().map(|(name, t)| (name, Vec::try_from(t.reshape([-1])).unwrap())).collect()
+    weights.into_iter().map(|(name, t)| (name, numbers(&t))).collect()
 }
 
 fn dir() -> tempfile::TempDir {

@@ -3,7 +3,6 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use miette::{GraphicalReportHandler, GraphicalTheme};
@@ -11,7 +10,6 @@ use serde_json::Value;
 
 use crate::allocator;
 use crate::error::{Error, Result};
-use crate::online::Elsewhere;
 use crate::reporter::Reporter;
 use crate::verbs;
 
@@ -152,22 +150,18 @@ where
     cli.verb.run(&Reporter { json: true, quiet: cli.output.quiet })
 }
 
-/// As [`call`] with the arguments of `train`, and somebody who listens, and perhaps encodes.
+/// As [`call`] with the arguments of `train`, and what the caller brings of its own.
 ///
 /// # Errors
 /// As [`call`].
-pub fn call_train<I, T>(
-    arguments: I,
-    listener: &mut verbs::train::Listener<'_>,
-    elsewhere: Option<Arc<dyn Elsewhere>>,
-) -> Result<Value>
+pub fn call_train<I, T>(arguments: I, own: verbs::train::Own<'_>) -> Result<Value>
 where
     I: IntoIterator<Item = T>,
     T: Into<OsString>,
 {
     match parse(["train".into()].into_iter().chain(arguments.into_iter().map(Into::into)))? {
         Cli { verb: Verb::Train(args), output } => {
-            verbs::train::run_heard(&args, &Reporter { json: true, quiet: output.quiet }, listener, elsewhere)
+            verbs::train::run_own(&args, &Reporter { json: true, quiet: output.quiet }, own)
         }
         _ => Err(Error::Arguments("these are not the arguments of `train`".into())),
     }

@@ -12,6 +12,7 @@ pub mod python;
 pub mod reporter;
 pub mod run_file;
 pub mod supervisor;
+pub mod trained;
 pub mod verbs;
 
 pub use encode::Encode;

@@ -2,11 +2,15 @@
 
 use proptest::prelude::*;
 use serde_json::json;
+use tch::{Device, Kind, Tensor};
 
 use super::*;
+use crate::config::Writers;
 use crate::gradients::Reduction;
-use crate::optimizer::Distribution;
+use crate::optimizer::{Distribution, Optimizer};
 use crate::philox::{Draw, Purpose};
+use crate::snapshot::Snapshot;
+use crate::world::World;
 
 /// Sizes of the parameters of a network, and how it is distributed.
 #[derive(Clone, Debug)]
@@ -34,6 +38,8 @@ fn optimizer(case: &Case, rank: usize, purpose: u64) -> (World, Optimizer) {
         sharded: case.sharded && case.ranks > 1,
         bucket_elements: case.bucket_elements,
         reduction: Reduction { kind: Kind::Float, accumulates: false },
+        frozen: Default::default(),
+        f32: Default::default(),
     };
     let optimizer = Optimizer::new(&params, Kind::Float, distribution, &world).unwrap();
     let buffers = optimizer.buffers();

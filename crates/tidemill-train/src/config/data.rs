@@ -1,9 +1,13 @@
 //! `[train.stream]` and `[[train.mix]]`: the datasets, and how they are read.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tidemill_store::Cache;
 use tidemill_store::stream::{Amount, Unreadable};
+
+use crate::Error;
 
 /// `[train.stream]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +27,16 @@ pub struct StreamingConfig {
     pub cache_bytes: u64,
     /// Seconds of waiting for rows after which that is said.
     pub stall_seconds: u64,
+}
+
+impl StreamingConfig {
+    /// The cache, if there is to be one.
+    ///
+    /// # Errors
+    /// If its folder cannot be written to.
+    pub(crate) fn open_cache(&self) -> Result<Option<Arc<Cache>>, Error> {
+        Ok(self.cache.as_ref().map(|folder| Cache::open(folder, self.cache_bytes)).transpose()?)
+    }
 }
 
 impl Default for StreamingConfig {

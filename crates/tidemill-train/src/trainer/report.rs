@@ -9,7 +9,7 @@ use crate::Error;
 use crate::collective::CommunicationTime;
 use crate::data::Batches;
 use crate::job::Observer;
-use crate::metrics::StepMetrics;
+use crate::metrics::{StepMetrics, Validation};
 use crate::prometheus::Counts;
 use crate::saver::Event as Saved;
 use crate::window::Window;
@@ -17,10 +17,25 @@ use crate::window::Window;
 /// Why rows cannot be read: most reasons that are told at a time.
 const REASONS: usize = 3;
 
+/// What the steps of a window come to.
+#[derive(Clone, Copy)]
+struct Speed {
+    images_per_second: f64,
+    /// Of a rank.
+    tflops: f64,
+    data_wait: f64,
+}
+
 impl Trainer {
     /// Says why this rank's part of a batch goes without rows.
-    pub(super) fn tell_unreadable(&self, batch: &Batch, batches: &dyn Batches, observer: &mut dyn Observer) {
-        let expected = self.job.world.share_of(self.job.train.global_batch);
+    pub(super) fn tell_unreadable(
+        &self,
+        phase: usize,
+        batch: &Batch,
+        batches: &dyn Batches,
+        observer: &mut dyn Observer,
+    ) {
+        let expected = self.job.world.share_of(self.job.train.global_batch_of(phase));
         let missing = expected.saturating_sub(batch.sample_ids.len());
         if missing > 0 {
             let why: Vec<String> = batches.skipped().into_keys().take(REASONS).collect();
@@ -58,13 +73,11 @@ impl Trainer {
         let Some((_, last)) = fetched.last() else { return Ok(()) };
         self.asked_to_stop |= last.stop;
         self.someone_writes = last.writing;
-        let samples = fetched.iter().map(|(_, numbers)| numbers.rows).sum();
-        let (rate, data_wait) = self.window.rates(samples);
+        let speed = self.speed(&fetched);
         let communication_time = std::mem::take(&mut self.communication_time);
         for (step, numbers) in &fetched {
             let communication_time = communication_time.over(fetched.len());
-            if self.report(step, numbers, (rate, data_wait), communication_time, observer)? == Sequel::GoBack
-            {
+            if self.report(step, numbers, speed, communication_time, observer)? == Sequel::GoBack {
                 // The steps that follow were made with weights that are given up.
                 self.go_back(step.step, observer)?;
                 break;
@@ -74,11 +87,22 @@ impl Trainer {
         Ok(())
     }
 
+    fn speed(&self, steps: &[(PendingStep, Numbers)]) -> Speed {
+        let rows: f64 = steps.iter().map(|(_, numbers)| numbers.rows as f64).sum();
+        let flops: f64 = steps.iter().map(|(step, numbers)| step.flops * numbers.rows as f64).sum();
+        let (seconds, waited) = self.window.seconds();
+        Speed {
+            images_per_second: rows / seconds,
+            tflops: flops / 1e12 / self.job.world.size() as f64 / seconds,
+            data_wait: waited / seconds,
+        }
+    }
+
     fn report(
         &mut self,
         pending: &PendingStep,
         numbers: &Numbers,
-        (images_per_second, data_wait): (f64, f64),
+        speed: Speed,
         communication_time: CommunicationTime,
         observer: &mut dyn Observer,
     ) -> Result<Sequel, Error> {
@@ -87,7 +111,8 @@ impl Trainer {
             return Err(Error::Dataset(format!("none of the rows of step {step} can be read")));
         }
         self.progress.samples += numbers.rows;
-        self.skipped_rows += (self.job.train.global_batch as u64).saturating_sub(numbers.rows);
+        let expected = self.job.train.global_batch_of(pending.phase) as u64;
+        self.skipped_rows += expected.saturating_sub(numbers.rows);
         let metrics = StepMetrics {
             step,
             phase: pending.phase,
@@ -96,16 +121,22 @@ impl Trainer {
             loss: numbers.loss,
             grad_norm: numbers.grad_norm,
             learning_rate: pending.learning_rate,
-            images_per_second,
-            data_wait,
+            images_per_second: speed.images_per_second,
+            tflops: speed.tflops,
+            mfu: self.job.train.peak_tflops.map(|peak| speed.tflops / peak),
+            data_wait: speed.data_wait,
             communication: communication_time.busy,
             communication_exposed: communication_time.exposed,
             memory_mib: numbers.memory.clone(),
             loss_by_timestep: numbers.loss_by_timestep.clone(),
             checkpoint: self.committed,
+            validation: pending.validation.clone(),
         };
         if let Some(log) = &mut self.log {
             log.step(&metrics)?;
+        }
+        if let Some(Validation { loss, .. }) = &metrics.validation {
+            self.validation_loss = Some(*loss);
         }
         if let Some(endpoint) = &self.endpoint {
             endpoint.show(&metrics, self.counts());
@@ -122,6 +153,7 @@ impl Trainer {
             skipped_rows: self.skipped_rows,
             skipped_steps: self.skipped_steps,
             rollbacks: self.rollbacks,
+            validation_loss: self.validation_loss,
         }
     }
 }

@@ -2,20 +2,18 @@
 //! than the backward pass.
 
 use tch::{Kind, Tensor};
-use tidemill_models::Denoiser;
 use tidemill_store::stream::Batch;
 use tidemill_torch::{AdamW, guard};
 
 use super::Trainer;
+use super::by_timestep::{ByTimestep, SUMS, TENTHS, means};
 use crate::Error;
-use crate::config::{NotFinite, TrainConfig};
+use crate::config::NotFinite;
 use crate::fit::latents_shape;
 use crate::memory::memory_mib;
+use crate::metrics::Validation;
 use crate::objective::Rows;
 use crate::world::World;
-
-/// Parts of the timesteps that the loss is told of by itself.
-const TENTHS: usize = 10;
 
 /// A step whose numbers are still on the device.
 pub(super) struct PendingStep {
@@ -24,6 +22,10 @@ pub(super) struct PendingStep {
     pub learning_rate: f64,
     /// The samples of this rank.
     pub samples: Vec<u64>,
+    /// Floating-point operations for each row, forward and backward.
+    pub flops: f64,
+    /// The loss on held-out rows after it.
+    pub validation: Option<Validation>,
     /// The loss above which the device has left it out.
     pub skipped_above: f64,
     /// GradientBuffers over all ranks, in the order of [`Numbers`]; f32.
@@ -54,8 +56,7 @@ pub(super) struct Numbers {
 struct Sums {
     /// Their losses: [], f32.
     loss: Tensor,
-    /// Their errors by tenths of the timesteps, and how many rows there are in each: [2, 10], f32.
-    by_timestep: Tensor,
+    by_timestep: ByTimestep,
 }
 
 /// What a rank adds to the sums besides its loss and the norm of its gradients: its rows, whether it wants to stop, whether
@@ -73,10 +74,8 @@ impl PendingStep {
         let sums = guard(|| Vec::<f32>::try_from(&self.sums))?;
         let sums = sums.map_err(|e| Error::World(format!("the sums of a step cannot be read: {e}")))?;
         let wrong = || Error::World(format!("a step has the sums {sums:?}"));
-        let (said, by_timestep) = sums.split_last_chunk::<{ 2 * TENTHS }>().ok_or_else(wrong)?;
+        let (said, by_timestep) = sums.split_last_chunk::<SUMS>().ok_or_else(wrong)?;
         let [loss, _, rows, stop, writing, memory @ ..] = said else { return Err(wrong()) };
-        let (errors, counts) = by_timestep.split_at(TENTHS);
-        let mean = |(error, count): (&f32, &f32)| (*count > 0.0).then(|| f64::from(error / count));
         Ok(Numbers {
             // In f32, as the device has seen it.
             loss: f64::from(loss / rows),
@@ -85,7 +84,7 @@ impl PendingStep {
             stop: *stop > 0.0,
             writing: *writing > 0.0,
             memory: memory.iter().map(|mib| *mib as u64).collect(),
-            loss_by_timestep: errors.iter().zip(counts).map(mean).collect(),
+            loss_by_timestep: means(by_timestep),
         })
     }
 }
@@ -94,16 +93,14 @@ impl Sums {
     /// Adds rows with these errors in these tenths.
     fn add(&mut self, loss: &Tensor, errors: &Tensor, tenths: &Tensor) {
         self.loss += loss;
-        for (sums, values) in [(0, errors), (1, &errors.ones_like())] {
-            let _ = self.by_timestep.get(sums).index_add_(0, tenths, values);
-        }
+        self.by_timestep.add(errors, &errors.ones_like(), tenths);
     }
 }
 
 impl Trainer {
     /// Forward, backward, optimizer. `stop`: whether this rank wants to stop.
     pub(super) fn train_step(&mut self, phase: usize, batch: &Batch, stop: bool) -> Result<(), Error> {
-        let Sums { loss, by_timestep } = self.accumulate(batch)?;
+        let Sums { loss, by_timestep } = self.accumulate(phase, batch)?;
         let (train, world, step) = (&self.job.train, &self.job.world, self.progress.step);
         let communication_time = self.optimizer.gradients().finish()?;
         self.communication_time =
@@ -113,7 +110,7 @@ impl Trainer {
         let said = said(batch.sample_ids.len(), stop, self.saver.is_busy(), world);
         let sums = guard(|| {
             let said = Tensor::from_slice(&said).to_device(loss.device());
-            Tensor::cat(&[loss.reshape([1]), squared_norm.reshape([1]), said, by_timestep.reshape([-1])], 0)
+            Tensor::cat(&[loss.reshape([1]), squared_norm.reshape([1]), said, by_timestep.sums()], 0)
         })?;
         let sums = world.sum(sums)?;
         let (divisor, grad_norm, skip) = guard(|| {
@@ -148,6 +145,8 @@ impl Trainer {
             phase,
             learning_rate,
             samples: batch.sample_ids.clone(),
+            flops: self.flops.get(&batch.bucket).copied().unwrap_or_default(),
+            validation: None,
             skipped_above: limit,
             sums,
             grad_norm,
@@ -157,13 +156,18 @@ impl Trainer {
 
     /// Forward and backward of this rank's rows, micro-batch by micro-batch; gives the sum of the rows' losses. Gradients
     /// are those of the sum over all rows, and are reduced over the ranks in the last backward pass.
-    fn accumulate(&mut self, batch: &Batch) -> Result<Sums, Error> {
-        let (objective, unet): (_, &dyn Denoiser) = (&self.objective, &self.job.unet);
+    fn accumulate(&mut self, phase: usize, batch: &Batch) -> Result<Sums, Error> {
+        let (objective, denoiser) = (&self.objective, &*self.job.denoiser);
         let shape = latents_shape(&self.spec, batch.bucket)?;
-        let zeros = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, objective.device));
-        let mut sums = guard(|| Sums { loss: zeros(&[]), by_timestep: zeros(&[2, TENTHS as i64]) })?;
+        let device = objective.device;
+        let none = || Sums {
+            loss: Tensor::zeros([0i64; 0], (Kind::Float, device)),
+            by_timestep: ByTimestep::new(device),
+        };
+        let mut sums = guard(none)?;
         let train = &self.job.train;
-        let micro_batches = micro_batches(batch, shape, self.progress.step, train);
+        let sizes = (train.global_batch_of(phase), train.micro_batch_of(phase));
+        let micro_batches = micro_batches(batch, shape, self.progress.step, sizes);
         let last = micro_batches.len().saturating_sub(1);
         self.optimizer.gradients().begin();
         for (i, rows) in micro_batches.enumerate() {
@@ -172,7 +176,7 @@ impl Trainer {
                 self.optimizer.gradients().last_micro_batch();
             }
             let done = guard(|| {
-                let errors = objective.errors(unet, &inputs);
+                let errors = objective.errors(denoiser, &inputs);
                 let loss = match &inputs.weights {
                     Some(weights) => (&errors * weights).sum(Kind::Float),
                     None => errors.sum(Kind::Float),
@@ -187,14 +191,14 @@ impl Trainer {
     }
 }
 
-/// A rank's rows of a step in chunks.
-fn micro_batches<'a>(
+/// A rank's rows of a step, of a global batch of the first size, in chunks of the second.
+pub(super) fn micro_batches<'a>(
     batch: &'a Batch,
     latents_shape: [i64; 3],
     step: u64,
-    train: &TrainConfig,
+    (global_batch, size): (usize, usize),
 ) -> impl ExactSizeIterator<Item = Rows<'a>> + use<'a> {
-    let (count, size, global_batch) = (batch.sample_ids.len(), train.micro_batch, train.global_batch);
+    let count = batch.sample_ids.len();
     let (latent, text) = (batch.latents.len() / count.max(1), batch.text.len() / count.max(1));
     (0..count).step_by(size).map(move |first| {
         let end = (first + size).min(count);

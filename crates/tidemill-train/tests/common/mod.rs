@@ -21,8 +21,8 @@ use tidemill_train::{
     TrainConfig, World,
 };
 
-const ROWS: u64 = 50;
-const TEXT: [u32; 2] = [5, 6];
+pub const ROWS: u64 = 50;
+pub const TEXT: [u32; 2] = [5, 6];
 
 /// Writes a dataset of 50 rows at two resolutions: latents of 4 x 4 and 6 x 6 cells.
 pub fn dataset(folder: &Path) {
@@ -31,6 +31,15 @@ pub fn dataset(folder: &Path) {
 
 /// The same, in which the latents of some rows have one value everywhere. Sample ids are row numbers.
 pub fn spoilt_dataset(folder: &Path, spoilt: fn(u64) -> Option<f32>) {
+    write_dataset(folder, spoilt, 0.0);
+}
+
+/// The same, with a share of the rows held out.
+pub fn held_out_dataset(folder: &Path, share: f64) {
+    write_dataset(folder, |_| None, share);
+}
+
+fn write_dataset(folder: &Path, spoilt: fn(u64) -> Option<f32>, validation_share: f64) {
     let form = |resolution, cells| (Bucket::square(resolution), TensorSpec::f16([4, cells, cells]));
     let latents = BTreeMap::from([form(64, 4), form(128, 6)]);
     let spec = DatasetSpec {
@@ -40,7 +49,7 @@ pub fn spoilt_dataset(folder: &Path, spoilt: fn(u64) -> Option<f32>) {
         text: TensorSpec::f16(TEXT),
         models: ModelDigests { vae: "v".into(), text_encoder: Some("t".into()), tokenizer: "k".into() },
         scaling_factor: 0.5,
-        validation_share: 0.0,
+        validation_share,
         row_group_rows: 8,
         prepare: serde_json::json!({}),
     };
@@ -137,8 +146,9 @@ pub fn job(data: &Path, output: &Path) -> Job {
         seed: 11,
         output: output.into(),
         data: Box::new(Stored(only(&Dataset::open(data.to_str().unwrap()).unwrap()))),
-        unet,
+        denoiser: Box::new(unet),
         text_encoder: None,
+        held_out: None,
         scheduler: SchedulerConfig::default(),
         preview: None,
     }

@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use tidemill_models::UNetConfig;
-use tidemill_train::{Checkpoints, schedule_of};
+use tch::Device;
+use tidemill_models::{Start, UNet2DConditionModel, UNetConfig};
+use tidemill_train::schedule_of;
 
 use crate::error::Result;
 use crate::reporter::Reporter;
 use crate::run_file::Run;
+use crate::trained;
 use crate::verbs::RunArgs;
 
 /// Arguments of `tidemill export`.
@@ -43,8 +45,9 @@ pub fn export(run: &Run, to: Option<&Path>, averaged: bool, reporter: &Reporter)
     let models = run.models()?;
     let output = PathBuf::from(run.output());
     let to = to.map_or_else(|| output.join("export"), Path::to_path_buf);
-    let (step, weights) = Checkpoints::open(&run.file.checkpoint, &output)?.weights(averaged)?;
     let mut config = UNetConfig::read(&models.unet().join("config.json"))?;
+    let unet = UNet2DConditionModel::new(config.clone(), Device::Cpu, Start::Empty)?;
+    let (step, weights) = trained::weights(run, unet.params(), averaged)?;
     // What diffusers takes as the picture's size unless told otherwise.
     let factor = tidemill_models::VaeConfig::read(&models.vae().join("config.json"))?.downscale();
     config.sample_size = Some(i64::from(run.resolution()) / factor);

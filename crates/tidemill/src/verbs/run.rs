@@ -42,11 +42,11 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         Some(workers) => train::cluster::train(&run, workers, args.mode, reporter)?,
         None => train::train_run(
             &run,
-            (args.mode, None),
+            args.mode,
             &Place::default(),
             &Heartbeat::default(),
             reporter,
-            &mut |_| true,
+            train::Own::default(),
         )?,
     };
     if !trained.finished {

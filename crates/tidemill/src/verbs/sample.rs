@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 use tch::{Device, Kind};
 use tidemill_models::{AutoencoderKl, ModelFolder, UNet2DConditionModel};
 use tidemill_synth::{Prompt, RgbView, check, heldout_prompts};
-use tidemill_train::{Checkpoints, grid, schedule_of};
+use tidemill_train::{grid, schedule_of};
 
 use crate::engine::device::{cores, devices};
 use crate::error::{Error, Result};
 use crate::generate::{Generator, TextEmbedder};
 use crate::reporter::Reporter;
 use crate::run_file::Run;
+use crate::trained;
 use crate::verbs::RunArgs;
 use crate::verbs::train::first_unet;
 
@@ -111,7 +112,7 @@ fn load(run: &Run, untrained: bool) -> Result<Generator> {
     tch::set_num_threads(cores(run.file.engine.encode.threads) as i32);
     let unet = first_unet(run, &models, device)?;
     if !untrained {
-        load_checkpoint(run, &unet)?;
+        trained::load(run, unet.params(), run.file.sample.ema)?;
     }
     generator(run, &models, unet, device)
 }
@@ -128,23 +129,6 @@ fn generator(
         unet,
         scheduler: schedule_of(&run.file.train, &models.scheduler()?),
     })
-}
-
-fn load_checkpoint(run: &Run, unet: &UNet2DConditionModel) -> Result<()> {
-    let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
-    let (_, weights) = checkpoints.weights(run.file.sample.ema)?;
-    let mut weights: std::collections::HashMap<_, _> = weights.into_iter().collect();
-    for (name, mut parameter) in unet.params().named() {
-        let fits = weights.remove(&name).filter(|stored| stored.size() == parameter.size());
-        let stored = fits.ok_or_else(|| Error::Missing {
-            what: format!("the checkpoint in {}", run.output()),
-            problem: format!("it does not fit models.path: `{name}` is missing or of another shape"),
-            hint: "name the model folder that the run was trained with".into(),
-        })?;
-        let copy = || tch::no_grad(|| parameter.copy_(&stored));
-        tidemill_torch::guard(copy).map_err(tidemill_models::Error::from)?;
-    }
-    Ok(())
 }
 
 /// `count` prompts spread evenly over all held-out ones.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tch::{Device, Kind};
-use tidemill_models::{AutoencoderKl, ModelFolder, Start, UNet2DConditionModel, UNetConfig};
+use tidemill_models::{AutoencoderKl, ModelFolder, Start, Trainable, UNet2DConditionModel, UNetConfig};
 use tidemill_store::Counts;
 use tidemill_train::{Activity, Job, Observer, Outcome, Preview, StepMetrics, World, train};
 
@@ -73,36 +73,43 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         Some(workers) if alone => {
             cluster::train(&run, workers, args.mode, reporter).map(|trained| trained.report)
         }
-        _ => run_here(&run, args, reporter, &mut |_| true, None),
+        _ => run_here(&run, args, reporter, Own::default()),
     }
 }
 
-/// Hears of each line of metrics, on every rank; says whether to go on.
-pub type Listener<'a> = dyn FnMut(&StepMetrics) -> bool + 'a;
+/// What a program that has a run trained brings of its own.
+pub struct Own<'a> {
+    /// Hears of each line of metrics, on every rank; says whether to go on.
+    pub listener: Box<dyn FnMut(&StepMetrics) -> bool + Send + 'a>,
+    /// Asked before each step whether to stop, as a signal would.
+    pub stop: Box<dyn Fn() -> bool + Send + 'a>,
+    /// Encodes rows that come without a dataset, in place of this process.
+    pub elsewhere: Option<Arc<dyn Elsewhere>>,
+    /// What is trained, in place of the model folder's U-Net.
+    pub denoiser: Option<MakeDenoiser<'a>>,
+}
 
-/// As [`run`] of one process, wherever the run file would train; with somebody who listens, and perhaps encodes.
+/// Makes a denoiser on a device, with its first weights.
+pub type MakeDenoiser<'a> = Box<dyn FnOnce(Device) -> Result<Box<dyn Trainable>> + Send + 'a>;
+
+impl Default for Own<'_> {
+    fn default() -> Self {
+        Self { listener: Box::new(|_| true), stop: Box::new(|| false), elsewhere: None, denoiser: None }
+    }
+}
+
+/// As [`run`] of one process, wherever the run file would train.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_heard(
-    args: &Args,
-    reporter: &Reporter,
-    listener: &mut Listener<'_>,
-    elsewhere: Option<Arc<dyn Elsewhere>>,
-) -> Result<Value> {
-    run_here(&args.run.open()?, args, reporter, listener, elsewhere)
+pub fn run_own(args: &Args, reporter: &Reporter, own: Own<'_>) -> Result<Value> {
+    run_here(&args.run.open()?, args, reporter, own)
 }
 
-fn run_here(
-    run: &Run,
-    args: &Args,
-    reporter: &Reporter,
-    listener: &mut Listener<'_>,
-    elsewhere: Option<Arc<dyn Elsewhere>>,
-) -> Result<Value> {
+fn run_here(run: &Run, args: &Args, reporter: &Reporter, own: Own<'_>) -> Result<Value> {
     match &args.workers {
         Some(workers) => supervise_run(run, args, workers, reporter),
-        None => worker(run, (args.mode, elsewhere), &args.place, reporter, listener),
+        None => worker(run, args.mode, &args.place, reporter, own),
     }
 }
 
@@ -124,15 +131,9 @@ fn supervise_run(
 }
 
 /// [`train_run`], with a line to the supervisor.
-fn worker(
-    run: &Run,
-    from: Feeding,
-    place: &Place,
-    reporter: &Reporter,
-    listener: &mut Listener<'_>,
-) -> Result<Value> {
+fn worker(run: &Run, mode: Mode, place: &Place, reporter: &Reporter, own: Own<'_>) -> Result<Value> {
     let heartbeat = place.heartbeat()?;
-    let trained = train_run(run, from, place, &heartbeat, reporter, listener);
+    let trained = train_run(run, mode, place, &heartbeat, reporter, own);
     let (how, result) = match &trained {
         Ok(Trained { finished: true, report }) => (Ended::Done, report.clone()),
         Ok(Trained { report, .. }) => (Ended::Stopped, report.clone()),
@@ -159,20 +160,17 @@ pub struct Trained {
     pub report: Value,
 }
 
-/// Where rows come from, and who encodes them if not this process.
-pub type Feeding = (Mode, Option<Arc<dyn Elsewhere>>);
-
 /// Trains in this process, for a run file that is open.
 ///
 /// # Errors
 /// As [`run`].
 pub fn train_run(
     run: &Run,
-    (mode, elsewhere): Feeding,
+    mode: Mode,
     place: &Place,
     heartbeat: &Heartbeat,
     reporter: &Reporter,
-    listener: &mut Listener<'_>,
+    own: Own<'_>,
 ) -> Result<Trained> {
     run.validate_train()?;
     let world = place.world()?;
@@ -180,10 +178,14 @@ pub fn train_run(
     let devices = devices(run)?;
     let device = devices[place.local_rank % devices.len()];
     let models = run.models()?;
-    let Given { data, text_encoder, rows } = given(run, mode, place, &devices, elsewhere)?;
+    let Given { data, text_encoder, held_out, rows } = given(run, mode, place, &devices, own.elsewhere)?;
     // Ranks of one machine share its cores.
     let threads = cores(run.file.engine.encode.threads).div_ceil(place.local_world_size);
     tch::set_num_threads(threads as i32);
+    let denoiser = match own.denoiser {
+        Some(make) => make(device)?,
+        None => Box::new(first_unet(run, &models, device)?),
+    };
     let job = Job {
         train: run.file.train.clone(),
         checkpoint: run.file.checkpoint.clone(),
@@ -191,8 +193,9 @@ pub fn train_run(
         seed: run.file.seed,
         output: run.output().into(),
         data,
-        unet: first_unet(run, &models, device)?,
+        denoiser,
         text_encoder,
+        held_out,
         scheduler: models.scheduler()?,
         preview: preview(run, &models, device)?,
     };
@@ -202,7 +205,8 @@ pub fn train_run(
         world: &world,
         heartbeat,
         signal: StopSignal::watch(),
-        listener,
+        listener: own.listener,
+        stop: own.stop,
         seen: 0,
     };
     let outcome = train(job, &mut watcher);
@@ -250,7 +254,8 @@ struct Watcher<'a> {
     world: &'a World,
     heartbeat: &'a Heartbeat,
     signal: StopSignal,
-    listener: &'a mut Listener<'a>,
+    listener: Box<dyn FnMut(&StepMetrics) -> bool + Send + 'a>,
+    stop: Box<dyn Fn() -> bool + Send + 'a>,
     /// Steps shown so far.
     seen: u64,
 }
@@ -278,7 +283,7 @@ impl Observer for Watcher<'_> {
     }
 
     fn stop(&self) -> bool {
-        self.signal.raised()
+        self.signal.raised() || (self.stop)()
     }
 
     fn doing(&mut self, step: u64, activity: Activity) {

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::marker::PhantomData;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::Builder;
@@ -71,6 +71,8 @@ impl<D: DeserializeOwned> Driver<D> {
             .args(["-m", module])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C is for this process, which then asks the driver to end.
+            .process_group(0)
             .spawn()
             .map_err(failed)?;
         let ((say, said), (written, to)) = (channel(), channel());
@@ -116,6 +118,17 @@ impl<D: DeserializeOwned> Driver<D> {
 }
 
 impl<D> Driver<D> {
+    /// Asks it to end; gives the time at which it was asked.
+    pub fn ask_to_end(&mut self) -> Instant {
+        if let (Ok(None), Some(pid)) =
+            (self.process.try_wait(), Pid::from_raw(self.process.id().cast_signed()))
+        {
+            // It may be gone by now.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        Instant::now()
+    }
+
     /// Gives it time to end.
     fn wait(&mut self) {
         let until = Instant::now() + GRACE;
@@ -128,12 +141,7 @@ impl<D> Driver<D> {
 impl<D> Drop for Driver<D> {
     /// Asks it to end, and gives it time for that.
     fn drop(&mut self) {
-        if let (Ok(None), Some(pid)) =
-            (self.process.try_wait(), Pid::from_raw(self.process.id().cast_signed()))
-        {
-            // It may be gone by now.
-            let _ = kill_process(pid, Signal::TERM);
-        }
+        self.ask_to_end();
         self.wait();
         let _ = self.process.kill();
         let _ = self.process.wait();

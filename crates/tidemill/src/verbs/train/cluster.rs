@@ -39,8 +39,9 @@ struct Plan<'a> {
 /// Trains on the workers of Ray Train, to the end.
 ///
 /// # Errors
-/// What is wrong with the run; what workers fail with again and again; a driver that dies again and again; a signal, after which
-/// the same command goes on from the last checkpoint.
+/// What is wrong with the run; what workers fail with again and again; a driver that dies again and again; a signal, if the
+/// workers have not saved their state within `supervisor.grace_seconds` after it: the same command then goes on from the last
+/// checkpoint.
 pub fn train(run: &Run, workers: &TrainWorkers, mode: Mode, reporter: &Reporter) -> Result<Trained> {
     run.validate_train()?;
     if mode != Mode::Offline {
@@ -66,6 +67,7 @@ pub fn train(run: &Run, workers: &TrainWorkers, mode: Mode, reporter: &Reporter)
         metrics: Metrics::of(&run.output()),
         shown: 0,
         total: run.file.train.total_steps(),
+        grace: run.file.supervisor.grace(),
         stop: StopSignal::watch(),
         progress,
         reporter,
@@ -84,6 +86,8 @@ struct Watch<'a> {
     /// The last step that was shown.
     shown: u64,
     total: u64,
+    /// How long workers may take to stop.
+    grace: Duration,
     stop: StopSignal,
     progress: Progress,
     reporter: &'a Reporter,
@@ -107,7 +111,7 @@ impl Watch<'_> {
     /// What the workers give, or how their driver ended before that.
     fn one_driver(&mut self, plan: &str) -> Result<std::result::Result<Value, ExitStatus>> {
         let mut driver: Driver<Value> = Driver::start("tidemill.ray.fit", vec![plan.to_owned()])?;
-        let (mut report, mut looked) = (Value::Null, Instant::now());
+        let (mut report, mut looked, mut asked) = (Value::Null, Instant::now(), None);
         loop {
             match driver.hear()? {
                 Heard::Done(value) => report = value,
@@ -117,6 +121,7 @@ impl Watch<'_> {
                     self.show();
                     return Ok(Ok(report));
                 }
+                Heard::Ended(_) if asked.is_some() => return Err(self.interrupted()),
                 Heard::Ended(status) => return Ok(Err(status)),
             }
             if looked.elapsed() >= EVERY {
@@ -124,11 +129,19 @@ impl Watch<'_> {
                 self.show();
             }
             if self.stop.raised() {
-                drop(driver);
-                self.show();
-                return Err(Error::Interrupted { done: self.shown, total: self.total, unit: "steps" });
+                let asked = asked.get_or_insert_with(|| driver.ask_to_end());
+                if asked.elapsed() >= self.grace {
+                    drop(driver);
+                    return Err(self.interrupted());
+                }
             }
         }
+    }
+
+    /// The workers have not said what they saved.
+    fn interrupted(&mut self) -> Error {
+        self.show();
+        Error::Interrupted { done: self.shown, total: self.total, unit: "steps" }
     }
 
     fn show(&mut self) {

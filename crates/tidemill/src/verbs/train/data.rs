@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tch::Device;
 use tidemill_models::{ClipTextModel, ModelFolder};
 use tidemill_store::stream::{Datasets, only};
-use tidemill_store::{Dataset, Dtype, ModelDigests};
-use tidemill_train::{Data, MixConfig, Stored, TextEncoder};
+use tidemill_store::{Dataset, Dtype, ModelDigests, Split};
+use tidemill_train::{Data, HeldOut, MixConfig, Stored, TextEncoder};
 
 use crate::engine::dataset::model_digests;
 use crate::error::Result;
@@ -19,6 +19,8 @@ pub struct Given {
     pub data: Box<dyn Data>,
     /// For data that hold token ids.
     pub text_encoder: Option<TextEncoder>,
+    /// What `train.validation` takes the loss of.
+    pub held_out: Option<HeldOut>,
     /// What becomes of pairs that come without a dataset.
     pub rows: Option<Arc<Ledger>>,
 }
@@ -53,13 +55,32 @@ pub fn given(
         }
     };
     let text_encoder = text_encoder(run, &models, digests, &*data, device)?;
-    Ok(Given { data, text_encoder, rows })
+    let held_out = held_out(run, mode, &models)?;
+    Ok(Given { data, text_encoder, held_out, rows })
 }
 
 /// The devices that encode for a rank: its part of those that nobody trains on, or else its own.
 fn encoders(devices: &[Device], local_rank: usize, trainers: usize) -> Vec<Device> {
     let spare: Vec<Device> = devices.iter().skip(trainers + local_rank).step_by(trainers).copied().collect();
     if spare.is_empty() { vec![devices[local_rank % devices.len()]] } else { spare }
+}
+
+/// What `train.validation` takes the loss of.
+///
+/// # Errors
+/// If the dataset cannot be opened or was made by other models, or if none is named where nothing is stored.
+fn held_out(run: &Run, mode: Mode, models: &ModelFolder) -> Result<Option<HeldOut>> {
+    let Some(config) = &run.file.train.validation else { return Ok(None) };
+    let held_out = match (&config.dataset, mode) {
+        (Some(uri), _) => HeldOut { datasets: only(&Dataset::open(uri)?), split: Split::Train },
+        (None, Mode::Offline) => HeldOut { datasets: datasets(run)?, split: Split::Validation },
+        (None, _) => {
+            let message = "the rows that this run holds out are not stored; name a latent dataset that these models made";
+            return Err(run.refuse("train.validation", message));
+        }
+    };
+    check_models(run, models, &held_out.datasets)?;
+    Ok(Some(held_out))
 }
 
 /// The datasets in the mix, or the run's own.

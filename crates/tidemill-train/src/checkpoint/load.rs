@@ -1,0 +1,129 @@
+//! Reading a checkpoint, on as many ranks as there are now.
+
+use safetensors::SafeTensors;
+use tch::{Device, Kind, Tensor};
+use tidemill_torch::guard;
+
+use super::{Checkpoints, Progress, folder};
+use crate::Error;
+use crate::optimizer::Optimizer;
+use crate::snapshot::{Filling, Parameter, contents, starts};
+use crate::world::World;
+
+impl Checkpoints {
+    /// Loads the newest usable checkpoint into `optimizer`; `None` if there is none. All ranks call it together, and
+    /// load the same.
+    ///
+    /// # Errors
+    /// If the newest is of another run, or none of those there can be read.
+    pub fn restore(
+        &self,
+        optimizer: &mut Optimizer,
+        identity: &serde_json::Value,
+        world: &World,
+        device: Device,
+    ) -> Result<Option<Progress>, Error> {
+        let seen = self.steps()?;
+        let seen = serde_json::to_string(&seen).unwrap_or_default();
+        let steps: Vec<u64> = serde_json::from_str(&world.texts(&seen, device)?[0]).unwrap_or_default();
+        let mut failure = None;
+        for step in steps.into_iter().rev() {
+            let loaded = self.try_restore(step, optimizer, identity);
+            if let Err(error @ Error::OtherRun { .. }) = loaded {
+                return Err(error);
+            }
+            // What one rank cannot read, none goes on from.
+            let problem = loaded.as_ref().err().map(ToString::to_string).unwrap_or_default();
+            let problems = world.texts(&problem, device)?;
+            let Some(problem) = problems.into_iter().find(|problem| !problem.is_empty()) else {
+                optimizer.loaded()?;
+                return loaded.map(Some);
+            };
+            if world.is_first() {
+                tracing::warn!("{problem}; trying the checkpoint before it");
+            }
+            let elsewhere = || Error::Checkpoint { path: self.path.join(folder(step)), message: problem };
+            failure = Some(loaded.err().unwrap_or_else(elsewhere));
+        }
+        failure.map_or(Ok(None), Err)
+    }
+
+    /// The newest checkpoint's weights by parameter name, f32: averaged where averaging had begun
+    /// and `averaged` is set, else the master weights; with the step they are of.
+    ///
+    /// # Errors
+    /// If there is no checkpoint, or it cannot be read.
+    pub fn weights(&self, averaged: bool) -> Result<(u64, Vec<(String, Tensor)>), Error> {
+        let Some(step) = self.steps()?.pop() else {
+            let message = "no committed checkpoint here; run `tidemill train` first".to_string();
+            return Err(Error::Checkpoint { path: self.path.clone(), message });
+        };
+        let commit = self.commit(step)?;
+        let buffer = if averaged && commit.ema { "ema" } else { "master" };
+        let (numbers, all) = starts(&commit.parameters);
+        let (mut values, mut found) = (vec![0u8; 4 * all], 0);
+        for shard in &commit.shards {
+            let bytes = self.shard(step, shard)?;
+            let tensors = self.parse(&shard.file, &bytes)?;
+            let ranges = contents(&shard.ranges, &tensors, buffer).map_err(|m| self.error(&shard.file, m))?;
+            for (elements, bytes) in ranges {
+                let place = values.get_mut(4 * elements.start..4 * elements.end);
+                let beyond =
+                    || self.error(&shard.file, format!("it has values of no parameter: {elements:?}"));
+                place.ok_or_else(beyond)?.copy_from_slice(bytes);
+                found += elements.len();
+            }
+        }
+        if found != all {
+            let message = format!("its shards have {found} of {all} values");
+            return Err(self.error(&folder(step), message));
+        }
+        let tensor = |parameter: &Parameter| {
+            let numbers = &numbers[parameter.name.as_str()];
+            let bytes = &values[4 * numbers.start..4 * numbers.end];
+            let tensor = guard(|| Tensor::from_data_size(bytes, &parameter.shape, Kind::Float))?;
+            Ok((parameter.name.clone(), tensor))
+        };
+        Ok((step, commit.parameters.iter().map(tensor).collect::<Result<_, Error>>()?))
+    }
+
+    /// Reads those shards that have something of this rank's parts.
+    pub(super) fn try_restore(
+        &self,
+        step: u64,
+        optimizer: &mut Optimizer,
+        identity: &serde_json::Value,
+    ) -> Result<Progress, Error> {
+        let commit = self.commit(step)?;
+        self.check_identity(step, &commit.progress.identity, identity)?;
+        optimizer.prepare_to_load(commit.ema);
+        let fail = |message| self.error(&folder(step), message);
+        let mut filling = Filling::new(optimizer, &commit.parameters).map_err(fail)?;
+        for shard in commit.shards.iter().filter(|shard| filling.wants(&shard.ranges)).collect::<Vec<_>>() {
+            let bytes = self.shard(step, shard)?;
+            let tensors = self.parse(&shard.file, &bytes)?;
+            filling.take(&shard.ranges, &tensors).map_err(|m| self.error(&shard.file, m))?;
+        }
+        filling.finish().map_err(fail)?;
+        Ok(commit.progress)
+    }
+
+    fn parse<'a>(&self, file: &str, bytes: &'a [u8]) -> Result<SafeTensors<'a>, Error> {
+        SafeTensors::deserialize(bytes).map_err(|e| self.error(file, e.to_string()))
+    }
+
+    fn check_identity(
+        &self,
+        step: u64,
+        stored: &serde_json::Value,
+        expected: &serde_json::Value,
+    ) -> Result<(), Error> {
+        let Some(expected) = expected.as_object() else { return Ok(()) };
+        for (key, value) in expected {
+            if stored.get(key) != Some(value) {
+                return Err(Error::OtherRun { path: self.path.join(folder(step)), key: key.clone() });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! Writing a checkpoint.
+
+use std::time::Duration;
+
+use tch::Device;
+
+use super::{Checkpoints, Commit, FORMAT, Shard, commit_key, committed_step, folder, step_of};
+use crate::Error;
+use crate::config::Writers;
+use crate::snapshot::Snapshot;
+use crate::world::World;
+
+/// Pauses in which the first rank looks for the others' shards.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Who writes: which rank, of how many, who the others are, and a name that they share and nobody else has.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    pub(super) rank: usize,
+    pub(super) ranks: usize,
+    pub(super) others: Vec<usize>,
+    pub(super) attempt: String,
+}
+
+impl Writer {
+    /// One of the ranks of `world`; all of them call it together.
+    ///
+    /// # Errors
+    /// If a collective fails.
+    pub fn new(world: &World, writers: Writers, device: Device) -> Result<Self, Error> {
+        let attempt = world.texts(&unique(), device)?.swap_remove(0);
+        let others = world.writers(writers).split_off(1);
+        Ok(Self { rank: world.rank(), ranks: world.size(), others, attempt })
+    }
+
+    fn name(&self, step: u64, rank: usize, extension: &str) -> String {
+        format!("{}/{}/rank-{rank}-of-{}.{extension}", folder(step), self.attempt, self.ranks)
+    }
+}
+
+impl Checkpoints {
+    /// Saves one rank's share of a state. The first rank commits it when all have, as long as it may `wait` for them, then
+    /// removes the oldest beyond `keep`.
+    ///
+    /// # Errors
+    /// If the store cannot be written, or the others' shards do not come.
+    pub fn save(&self, snapshot: &Snapshot, writer: &Writer, wait: &dyn Fn() -> bool) -> Result<(), Error> {
+        let step = snapshot.step();
+        if writer.rank == 0 && self.steps()?.contains(&step) {
+            if self.is_intact(step)? {
+                return Ok(());
+            }
+            // It was passed over when the run began, and would be again.
+            self.location.delete(&commit_key(step))?;
+        }
+        let file = writer.name(step, writer.rank, "safetensors");
+        let bytes = snapshot.serialize().map_err(|e| self.error(&file, e.to_string()))?;
+        let shard = Shard {
+            file,
+            bytes: bytes.len(),
+            crc32c: crc32c::crc32c(&bytes),
+            ranges: snapshot.ranges.clone(),
+        };
+        self.location.put(&shard.file, bytes.into())?;
+        if writer.rank > 0 {
+            return self.put_json(&writer.name(step, writer.rank, "json"), &shard);
+        }
+        let mut shards = vec![shard];
+        for rank in &writer.others {
+            shards.push(self.shard_of(*rank, step, writer, wait)?);
+        }
+        let commit = Commit {
+            format: FORMAT,
+            progress: snapshot.progress.clone(),
+            ema: snapshot.ema,
+            parameters: snapshot.parameters.clone(),
+            shards,
+        };
+        let text = serde_json::to_vec(&commit).map_err(|e| self.error(&folder(step), e.to_string()))?;
+        self.location.put_if_absent(&commit_key(step), text.into())?;
+        self.retain()
+    }
+
+    /// What another rank says of its shard, once it does.
+    fn shard_of(
+        &self,
+        rank: usize,
+        step: u64,
+        writer: &Writer,
+        wait: &dyn Fn() -> bool,
+    ) -> Result<Shard, Error> {
+        let key = writer.name(step, rank, "json");
+        loop {
+            if let Some(bytes) = self.location.get_if_present(&key)? {
+                return serde_json::from_slice(&bytes).map_err(|e| self.error(&key, e.to_string()));
+            }
+            if !wait() {
+                return Err(self.error(&key, "that rank has not written its shard".into()));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Whether all shards of a checkpoint are there and as they were written.
+    ///
+    /// # Errors
+    /// If the store cannot be read, which says nothing of the checkpoint.
+    fn is_intact(&self, step: u64) -> Result<bool, Error> {
+        let commit = match self.commit(step) {
+            Ok(commit) => commit,
+            Err(error @ Error::Storage(_)) => return Err(error),
+            Err(_) => return Ok(false),
+        };
+        for shard in &commit.shards {
+            if !self.location.get_if_present(&shard.file)?.is_some_and(|bytes| shard.is(&bytes)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes the oldest checkpoints, and what is left of those that were never committed.
+    fn retain(&self) -> Result<(), Error> {
+        let keys = self.location.list("")?;
+        let mut steps: Vec<u64> = keys.iter().filter_map(|key| committed_step(key)).collect();
+        steps.sort_unstable();
+        let kept = &steps[steps.len().saturating_sub(self.keep)..];
+        let newest = kept.last().copied().unwrap_or(0);
+        let old = |key: &&String| step_of(key).is_some_and(|step| step < newest && !kept.contains(&step));
+        // The commits first: from then on the checkpoint does not exist.
+        let (commits, others): (Vec<&String>, Vec<&String>) =
+            keys.iter().filter(old).partition(|key| committed_step(key).is_some());
+        for key in commits.into_iter().chain(others) {
+            self.location.delete(key)?;
+        }
+        Ok(())
+    }
+}
+
+/// A name that no other attempt has.
+fn unique() -> String {
+    let nanos = std::time::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_nanos());
+    format!("{:x}-{:x}", std::process::id(), nanos)
+}

@@ -1,0 +1,74 @@
+//! What happens between steps now and then: checkpoints, pictures, profiles.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::{Trainer, working_kind};
+use crate::Error;
+use crate::job::Observer;
+use crate::profiler::Profiler;
+use crate::snapshot::Snapshot;
+
+impl Trainer {
+    /// Checkpoints and pictures, where they are due. `stand` notes where the data stand.
+    pub(super) fn at_intervals(
+        &mut self,
+        stand: &dyn Fn(&mut Self) -> Result<(), Error>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), Error> {
+        let step = self.progress.step;
+        self.owed |= step.is_multiple_of(self.job.checkpoint.every);
+        if self.owed {
+            // A checkpoint must not hold weights that a loss not yet looked at has spoilt.
+            self.flush(observer)?;
+            if !self.someone_writes && !self.reopen {
+                stand(self)?;
+                self.checkpoint()?;
+                self.owed = false;
+            }
+        }
+        self.tell_saved(observer);
+        if let Some(preview) = self.job.preview.as_ref().filter(|p| p.due(step)) {
+            let (schedule, denoiser) = (&self.schedule, &*self.job.denoiser);
+            let kind = working_kind(self.job.train.precision);
+            let draw = || self.log.is_some().then(|| preview.draw(denoiser, schedule, kind));
+            if let (Some(grid), Some(log)) = (self.optimizer.with_averaged(draw)?.transpose()?, &mut self.log)
+            {
+                let path = preview.save(&grid, step, log)?;
+                observer.event(&format!("pictures of step {step}: {}", path.display()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the state written, unless it has been handed over already.
+    pub(super) fn checkpoint(&mut self) -> Result<(), Error> {
+        let step = self.progress.step;
+        if step > self.saved {
+            let started = Instant::now();
+            let writers = self.job.checkpoint.writers;
+            let snapshot = Snapshot::take(&self.optimizer, &self.progress, &self.job.world, writers)?;
+            if !self.job.world.written_by(writers).is_empty() {
+                self.saver.hand(snapshot)?;
+            }
+            self.saved = step;
+            self.saving += started.elapsed().as_secs_f64();
+        }
+        Ok(())
+    }
+
+    /// Has the profiler write what it has, if the run has one and `save` says that it is time.
+    pub(super) fn save_profile(
+        &mut self,
+        save: fn(&mut Profiler, u64) -> Result<Option<PathBuf>, Error>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), Error> {
+        let step = self.progress.step;
+        if let Some(profiler) = &mut self.profiler
+            && let Some(path) = save(profiler, step)?
+        {
+            observer.event(&format!("profile of the steps up to {step}: {}", path.display()));
+        }
+        Ok(())
+    }
+}

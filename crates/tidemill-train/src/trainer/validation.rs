@@ -1,0 +1,134 @@
+//! The loss on held-out rows: always of the same ones, with the same noise at the same timesteps, so that it tells one network from
+//! another, and not one draw from another.
+
+use std::time::{Duration, Instant};
+
+use tch::{Tensor, no_grad};
+use tidemill_models::Denoiser;
+use tidemill_store::DatasetSpec;
+use tidemill_store::stream::Batch;
+use tidemill_torch::guard;
+
+use super::by_timestep::{ByTimestep, SUMS, TENTHS, means};
+use super::step::{PendingStep, micro_batches};
+use super::{Trainer, wait_for};
+use crate::Error;
+use crate::data::Phase;
+use crate::fit::latents_shape;
+use crate::held_out::HeldOut;
+use crate::job::{Activity, Observer};
+use crate::metrics::Validation;
+use crate::objective::Objective;
+
+/// One pass over the held-out rows.
+struct Pass<'a> {
+    held_out: &'a HeldOut,
+    limit: u64,
+    /// After so many steps.
+    step: u64,
+    phase: Phase<'a>,
+    spec: &'a DatasetSpec,
+    objective: &'a Objective,
+    denoiser: &'a dyn Denoiser,
+}
+
+/// What a pass comes to, over all ranks.
+struct Loss {
+    mean: f64,
+    rows: u64,
+    by_timestep: Vec<Option<f64>>,
+}
+
+impl Trainer {
+    /// Takes it after the step that was just taken, if it is due: the metrics of that step then have it.
+    pub(super) fn validate(&mut self, phase: usize, observer: &mut dyn Observer) -> Result<(), Error> {
+        let step = self.progress.step;
+        let due = self.job.train.validation.as_ref().filter(|config| step.is_multiple_of(config.every));
+        let (Some(config), Some(held_out)) = (due, &self.job.held_out) else { return Ok(()) };
+        // What the device still has to do for steps is none of its time.
+        self.pending.back().map(PendingStep::fetch).transpose()?;
+        let started = Instant::now();
+        let pass = Pass {
+            held_out,
+            limit: config.rows,
+            step,
+            phase: self.phase(phase),
+            spec: &self.spec,
+            objective: &self.objective,
+            denoiser: &*self.job.denoiser,
+        };
+        let now = pass.run(observer)?;
+        let averaged = match self.optimizer.is_averaging() {
+            true => Some(self.optimizer.with_averaged(|| pass.run(observer))??),
+            false => None,
+        };
+        let validation = Validation {
+            loss: now.mean,
+            ema_loss: averaged.map(|loss| loss.mean),
+            rows: now.rows,
+            seconds: started.elapsed().as_secs_f64(),
+            loss_by_timestep: now.by_timestep,
+        };
+        let averaged =
+            validation.ema_loss.map_or(String::new(), |loss| format!(" ({loss:.4} with averaged weights)"));
+        let told = format!(
+            "validation loss of step {step}: {:.4}{averaged}, {} rows in {:.1} s",
+            validation.loss, validation.rows, validation.seconds
+        );
+        if self.job.world.is_first() {
+            observer.event(&told);
+        }
+        self.window.leave_out(started.elapsed());
+        if let Some(pending) = self.pending.back_mut() {
+            pending.validation = Some(validation);
+        }
+        self.flush(observer)
+    }
+}
+
+impl Pass<'_> {
+    /// The mean over the rows, with the weights as they are. All ranks call it together.
+    fn run(&self, observer: &mut dyn Observer) -> Result<Loss, Error> {
+        let (mut stream, count) = self.held_out.open(&self.phase, self.limit)?;
+        let global_batch = count.min(self.phase.global_batch() as u64);
+        let sums = guard(|| ByTimestep::new(self.objective.device))?;
+        let patience = Duration::from_secs(self.phase.train.stream.stall_seconds);
+        for number in 0..count.div_ceil(global_batch) {
+            observer.doing(self.step, Activity::Data);
+            let mut batch = wait_for(&mut stream, patience, &mut |seconds| {
+                observer.event(&format!(
+                    "validation has waited for data for {seconds} s; look at where they come from"
+                ));
+            })?;
+            observer.doing(self.step, Activity::Step);
+            // Places among all of the rows.
+            batch.places.iter_mut().for_each(|place| *place += (number * global_batch) as u32);
+            self.add(&batch, count, &sums)?;
+        }
+        let sums = self.phase.world.sum(guard(|| sums.sums())?)?;
+        let sums = guard(|| Vec::<f32>::try_from(&sums))?;
+        let sums = sums.ok().and_then(|sums| <[f32; SUMS]>::try_from(sums).ok());
+        let sums = sums.ok_or_else(|| Error::World("the sums of a validation cannot be read".into()))?;
+        let (error, rows): (f32, f32) = (sums[..TENTHS].iter().sum(), sums[TENTHS..].iter().sum());
+        Ok(Loss { mean: f64::from(error / rows), rows: rows as u64, by_timestep: means(&sums) })
+    }
+
+    /// Adds this rank's rows of a batch, those behind the first `count` excepted.
+    fn add(&self, batch: &Batch, count: u64, sums: &ByTimestep) -> Result<(), Error> {
+        let shape = latents_shape(self.spec, batch.bucket)?;
+        let size = self.phase.train.micro_batch_of(self.phase.index);
+        for rows in micro_batches(batch, shape, 0, (count as usize, size)) {
+            let counts = |(place, epoch): (&u32, &u32)| f32::from(u64::from(*place) < count && *epoch == 0);
+            let counts: Vec<f32> = rows.places.iter().zip(rows.epochs).map(counts).collect();
+            guard(|| {
+                no_grad(|| {
+                    let inputs = self.objective.held_out_inputs(rows);
+                    let errors = self.objective.errors(self.denoiser, &inputs);
+                    let counts = Tensor::from_slice(&counts).to_device(self.objective.device);
+                    sums.add(&(errors * &counts), &counts, &self.objective.tenths(&inputs.timesteps, TENTHS));
+                });
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! The loss on held-out rows: the same rows and draws each time, whatever the micro-batches, and nothing of it in the training.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
+
+mod common;
+
+use std::path::Path;
+
+use common::{Quiet, ROWS, dataset, held_out_dataset, job, losses};
+use serde_json::Value;
+use tidemill_store::stream::only;
+use tidemill_store::{Dataset, Split};
+use tidemill_train::{HeldOut, Job, ValidationConfig, train};
+
+const SHARE: f64 = 0.3;
+
+fn validating(data: &Path, output: &Path, rows: u64) -> Job {
+    let mut job = job(data, output);
+    let datasets = only(&Dataset::open(data.to_str().unwrap()).unwrap());
+    job.held_out = Some(HeldOut { datasets, split: Split::Validation });
+    job.train.validation = Some(ValidationConfig { every: 8, rows, dataset: None });
+    job
+}
+
+/// What the lines with a validation have under a name, by step.
+fn validations(output: &Path, name: &str) -> Vec<(u64, Option<f64>)> {
+    let text = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let with = lines.filter(|line| line.get("validation_loss").is_some());
+    with.map(|line| (line["step"].as_u64().unwrap(), line[name].as_f64())).collect()
+}
+
+#[test]
+fn it_is_of_the_same_rows_and_draws_each_time() {
+    let (data, whole) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    held_out_dataset(data.path(), SHARE);
+    let held_out = (0..ROWS).filter(|id| Split::of(*id, SHARE) == Split::Validation).count() as u64;
+    assert!(!held_out.is_multiple_of(8), "the last batch is to be a part of one: {held_out}");
+    train(validating(data.path(), whole.path(), 1000), &mut Quiet::default()).unwrap();
+    let found = validations(whole.path(), "validation_loss");
+    assert_eq!(found.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [8, 16, 24, 32, 40]);
+    assert!(found.iter().all(|(_, loss)| loss.is_some_and(f64::is_finite)), "{found:?}");
+    let rows = validations(whole.path(), "validation_rows");
+    assert!(rows.iter().all(|(_, rows)| *rows == Some(held_out as f64)), "{rows:?}");
+    // Averaging begins after step 15.
+    let averaged = validations(whole.path(), "validation_ema_loss");
+    assert!(averaged[0].1.is_none() && averaged[1..].iter().all(|(_, loss)| loss.is_some()), "{averaged:?}");
+    assert_ne!(averaged[4].1, found[4].1);
+    // In training they change nothing.
+    let without = tempfile::tempdir().unwrap();
+    train(job(data.path(), without.path()), &mut Quiet::default()).unwrap();
+    assert_eq!(losses(whole.path()), losses(without.path()));
+    // Stopped and gone on with, in other micro-batches.
+    let halves = tempfile::tempdir().unwrap();
+    train(validating(data.path(), halves.path(), 1000), &mut Quiet::stopping_after(20)).unwrap();
+    let mut rest = validating(data.path(), halves.path(), 1000);
+    rest.train.micro_batch = 3;
+    train(rest, &mut Quiet::default()).unwrap();
+    let again = validations(halves.path(), "validation_loss");
+    assert_eq!(found[..2], again[..2], "bit for bit");
+    for ((_, a), (_, b)) in found.iter().zip(&again) {
+        let (a, b) = (a.unwrap(), b.unwrap());
+        assert!((a / b - 1.0).abs() < 1e-3, "{found:?} {again:?}");
+    }
+}
+
+#[test]
+fn fewer_rows_are_the_first_of_them() {
+    let data = tempfile::tempdir().unwrap();
+    held_out_dataset(data.path(), SHARE);
+    let at_first = |rows| {
+        let output = tempfile::tempdir().unwrap();
+        let mut job = validating(data.path(), output.path(), rows);
+        job.train.phase.truncate(1);
+        job.train.phase[0].steps = 8;
+        train(job, &mut Quiet::default()).unwrap();
+        let of = |name| validations(output.path(), name)[0].1.unwrap();
+        (of("validation_rows"), of("validation_loss"))
+    };
+    assert_eq!(at_first(5), at_first(5));
+    assert_eq!((at_first(5).0, at_first(9).0), (5.0, 9.0));
+    assert_ne!(at_first(5).1, at_first(9).1);
+}
+
+#[test]
+fn a_run_that_holds_nothing_out_is_refused_before_the_first_step() {
+    let (data, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    dataset(data.path());
+    let error =
+        train(validating(data.path(), output.path(), 10), &mut Quiet::default()).unwrap_err().to_string();
+    assert!(error.contains("has no validation rows") && error.contains("set [validation] share"), "{error}");
+    let mut nothing = job(data.path(), output.path());
+    nothing.train.validation = Some(ValidationConfig::default());
+    let error = train(nothing, &mut Quiet::default()).unwrap_err().to_string();
+    assert!(error.contains("train.validation"), "{error}");
+    assert!(!output.path().join("metrics.jsonl").exists());
+}
