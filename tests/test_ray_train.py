@@ -18,6 +18,8 @@ SETTINGS = {
     "train.global_batch": 14,
     "train.micro_batch": 5,
     "train.phase": [{"resolution": 64, "steps": STEPS}],
+    # Ray takes 2 s to hear of each.
+    "checkpoint.every": 20,
 }
 
 
@@ -28,10 +30,10 @@ def cluster():
     ray.shutdown()
 
 
-def trainer(output, dataset, workers, **settings):
+def trainer(output, dataset, workers, denoiser=None, **settings):
     ranks.link(output, dataset)
     run = tidemill.resolve({**ranks.SETTINGS, **SETTINGS, **settings, "output": str(output)})
-    return tidemill.ray.Trainer(run, scaling_config=ScalingConfig(num_workers=workers))
+    return tidemill.ray.Trainer(run, denoiser=denoiser, scaling_config=ScalingConfig(num_workers=workers))
 
 
 def assert_same(a, b):
@@ -65,7 +67,8 @@ def test_workers_of_ray_train_as_the_others_do(undisturbed, dataset, tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.faults)])
 def test_a_worker_that_is_lost_is_replaced(how, undisturbed, dataset, tmp_path, rng):
     """Killed, or told to stop, as one is whose node is taken back."""
-    at = rng.randrange(8, 40)
+    # After a checkpoint.
+    at = rng.randrange(21, 40)
 
     def kill():
         os.kill(rng.choice(ranks.ray_processes("TrainWorker")), how)
@@ -75,6 +78,23 @@ def test_a_worker_that_is_lost_is_replaced(how, undisturbed, dataset, tmp_path, 
     assert result.metrics["step"] == STEPS
     assert_same(tmp_path, undisturbed)
     assert ranks.losses(tmp_path) == ranks.losses(undisturbed)
+
+
+def test_workers_make_a_denoiser_of_their_own(dataset, tmp_path):
+    def make():
+        import torch
+
+        class Blur(torch.nn.Conv2d):
+            def forward(self, sample, timesteps, text):
+                return super().forward(sample)
+
+        return Blur(4, 4, 3, padding=1)
+
+    result = trainer(tmp_path, dataset, 2, make).fit()
+    assert result.return_value["finished"]
+    module = make()
+    assert tidemill.load({**ranks.SETTINGS, "output": str(tmp_path)}, module) == STEPS
+    assert ranks.losses(tmp_path)[-1] < ranks.losses(tmp_path)[0]
 
 
 def test_input_that_is_refused_is_not_tried_again(dataset, tmp_path):

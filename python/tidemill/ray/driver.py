@@ -12,6 +12,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TextIO, TypeAlias
@@ -23,6 +24,9 @@ import tidemill
 
 Lines: TypeAlias = "queue.Queue[str | None]"
 """The lines after the plan, followed by None."""
+
+GRACE = 120
+"""Seconds in which a driver ends whose parent has died."""
 
 
 def drive(work: Callable[[dict[str, Any], Lines], Iterable[Any]], most: int = 0) -> None:
@@ -65,6 +69,8 @@ def _listen(count: int, most: int) -> Lines:
         lines.put(None)
         sys.stdin.read()
         os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=listen, daemon=True).start()
     return lines

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 from ray.train import ScalingConfig
@@ -14,9 +16,11 @@ from tidemill.run_file import ResolvedRun
 
 
 def train(plan: dict[str, Any], _lines: Lines) -> Iterator[Any]:
-    """Trains to the end; gives what `tidemill.train` gives."""
+    """Trains to the end, or until SIGTERM; gives what `tidemill.train` gives."""
     run = ResolvedRun(json.dumps(plan["run"]))
     trainer = tidemill.ray.Trainer(run, mode=plan["mode"], scaling_config=_scaling(plan["train"]))
+    # In a thread of its own, for a handler may come in the midst of a call of Ray's.
+    signal.signal(signal.SIGTERM, lambda *_: Thread(target=trainer.stop, daemon=True).start())
     yield trainer.fit().return_value
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import uuid
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 import ray
 import ray.train
+import torch
+from ray.exceptions import RayError
 from ray.train import (
     Checkpoint,
     CheckpointUploadMode,
@@ -39,7 +46,8 @@ class Trainer:
     workers there are; what fails three times in the same way, with no checkpoint in between, ends it.
     Without `run_config` the run's output is Ray's folder for it, too, so that checkpoints stay in place.
     All nodes must reach it. In the mode "online" rows are encoded by actors of `engine.encode` while the
-    workers train, in the mode "colocated" by the workers; both need no dataset.
+    workers train, in the mode "colocated" by the workers; both need no dataset. `denoiser` makes, in each
+    worker, what `tidemill.train` takes for a denoiser.
     """
 
     def __init__(
@@ -47,6 +55,7 @@ class Trainer:
         run: RunFile,
         *,
         mode: Mode = "offline",
+        denoiser: Callable[[], torch.nn.Module] | None = None,
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
         **overrides: Any,
@@ -58,48 +67,94 @@ class Trainer:
             storage_path=str(output.parent),
             failure_config=FailureConfig(max_failures=-1),
         )
+        self._name = f"tidemill-stop-{uuid.uuid4().hex}"
         self._trainer = TorchTrainer(
             _train,
-            train_loop_config={"run": resolved, "mode": mode},
+            train_loop_config={"run": resolved, "mode": mode, "denoiser": denoiser, "stop": self._name},
             scaling_config=scaling_config or ScalingConfig(),
             run_config=replace(run_config, callbacks=[*(run_config.callbacks or []), _Hopeless()]),
         )
 
     def fit(self) -> Result:
-        """Trains to the end. The metrics are those of the last step, and `checkpoint_uri`.
+        """Trains to the end, or until `stop`. The metrics are those of the last step, and `checkpoint_uri`.
 
         `return_value` is what `tidemill.train` gives.
         """
+        stop = self._stop()
         try:
             result = self._trainer.fit()
         except ControllerError as error:
             hopeless = isinstance(error.controller_failure, tidemill.TidemillError)
             raise error.controller_failure if hopeless else error from None
+        finally:
+            ray.kill(stop)
         refused = (result.return_value or {}).get("refused")
         if refused is not None:
             raise tidemill.InputError(refused)
         return result
 
+    def stop(self) -> None:
+        """Has the workers of a `fit` in another thread save their state and end, with `"finished"` False."""
+        ray.get(self._stop().ask.remote())
+
+    def _stop(self) -> Any:
+        how = {"name": self._name, "get_if_exists": True, "max_concurrency": 10_000}
+        return _Stop.options(**how, scheduling_strategy=_here()).remote()
+
 
 def _train(config: dict[str, Any]) -> dict[str, Any]:
-    run, mode = config["run"], config["mode"]
-    reports = _Reports(run)
+    run, mode, denoiser = config["run"], config["mode"], config["denoiser"]
+    reports, stop = _Reports(run), ray.get_actor(config["stop"])
     # The first rank has it, on its own node, and all ask it.
     feeder = _feeder(run) if mode == "online" and _is_first() else None
     try:
         encoders = Encoders(broadcast_from_rank_zero(feeder)) if mode == "online" else None
-        result = tidemill.train(run, listener=reports.hear, mode=mode, encoders=encoders)
+        module = None if denoiser is None else denoiser()
+        result = tidemill.train(
+            run, listener=reports.hear, mode=mode, encoders=encoders, denoiser=module, stop=_event(stop)
+        )
     except tidemill.InputError as error:
         # After an exception Ray would start workers again and again, and each would refuse it.
         return {"refused": str(error)}
     finally:
         if feeder is not None:
             ray.kill(feeder)
-    if result is not None and not result["finished"]:
+    if result is not None and not result["finished"] and not ray.get(stop.asked.remote()):
         # The system takes this node back. Ray must not take the run for done, and starts workers again.
         raise _ToldToStop(f"told to stop after step {result['steps']}, which a checkpoint holds")
     reports.tell(result["steps"] if result else 0)
     return result
+
+
+@ray.remote(num_cpus=0)
+class _Stop:
+    """Whether training is to stop, for all workers."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+
+    async def ask(self) -> None:
+        self._asked.set()
+
+    async def asked(self) -> bool:
+        return self._asked.is_set()
+
+    async def wait(self) -> None:
+        await self._asked.wait()
+
+
+def _event(stop: Any) -> threading.Event:
+    """Is set once training is to stop."""
+    event = threading.Event()
+
+    def wait() -> None:
+        # It has died if training ended without being asked to.
+        with suppress(RayError):
+            ray.get(stop.wait.remote())
+            event.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return event
 
 
 class _ToldToStop(Exception):
@@ -129,8 +184,12 @@ def _own_fault(error: Exception) -> bool:
 
 
 def _feeder(run: ResolvedRun) -> Any:
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return Feeder.options(scheduling_strategy=here).remote(run)
+    return Feeder.options(scheduling_strategy=_here()).remote(run)
+
+
+def _here() -> NodeAffinitySchedulingStrategy:
+    """Is lost with this process's node, and with no other."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 class _Reports:
