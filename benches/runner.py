@@ -33,6 +33,8 @@ def main(name: str, bench: Callable[[argparse.Namespace], None], parser: argpars
     """Measures on an idle machine: what every `make bench-...` does. `parser` has the options of this one."""
     parser.add_argument("--force", action="store_true", help="measure beside other work, too")
     args = parser.parse_args()
+    # What was started is ended, too, when the bench is asked to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         if not args.force:
             wait_until_quiet()

@@ -3,10 +3,11 @@
 import json
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
-from benches import report, runner
+from benches import report, runner, traces
 
 CASE = report.Case(
     name="A: pairs & pixels",
@@ -70,3 +71,32 @@ def test_a_side_is_its_last_line_and_its_peak_memory():
 def test_a_side_that_fails_or_hangs_ends_the_benchmark(code, limit_s, message):
     with pytest.raises(runner.BenchError, match=message):
         runner.run(runner.Command([sys.executable, "-c", code], "rate"), limit_s)
+
+
+def test_self_times_leave_out_what_is_within(tmp_path: Path) -> None:
+    def event(name: str, start: float, duration: float, thread: int = 1, category: str = "cpu_op") -> dict:
+        return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration, "tid": thread}
+
+    events = [
+        event("aten::linear", 0, 100),
+        event("aten::addmm", 10, 80),
+        event("aten::copy_", 20, 30),
+        event("aten::mul", 120, 40),
+        event("aten::silu", 120, 20, thread=2),
+        event("no operation", 0, 1000, category="user_annotation"),
+        {"ph": "M", "name": "process_name"},
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    trace = traces.read(path, steps=2)
+    assert trace.wall == 0.08
+    assert trace.by_name["aten::addmm"] == 0.025
+    assert trace.by_kind == pytest.approx(
+        {
+            "matrix products": 0.035,
+            "casts, copies, zeros": 0.015,
+            "sums and products": 0.02,
+            "SiLU and GELU": 0.01,
+            "outside of operations": 0.0,
+        }
+    )

@@ -1,10 +1,12 @@
 """Steps of diffusers' U-Net in PyTorch, as its training scripts take them: noise, loss, clipping, AdamW.
 
-Latents and text are random and lie in memory. Prints images/s of each step and the seconds of the first.
+Latents and text are random and lie in memory. Writes a line after each step.
 """
 
 import argparse
 import json
+import os
+import tempfile
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,42 +21,57 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--size", type=int, required=True, help="of the latents")
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--log", type=Path, required=True, help="where to write a line after each step")
+    parser.add_argument("--profile", type=Path, help="where to write a trace")
+    parser.add_argument("--after", type=int, default=3, help="steps before the trace")
     args = parser.parse_args()
     torch.manual_seed(0)
     config = UNet2DConditionModel.load_config(args.models / "unet")
-    unet = UNet2DConditionModel.from_config(config).train()
+    unet = UNet2DConditionModel.from_config(config).train().to(args.device)
     if args.channels_last:
         unet.to(memory_format=torch.channels_last)
     schedule = DDPMScheduler.from_pretrained(args.models / "scheduler")
     optimizer = torch.optim.AdamW(unet.parameters(), lr=1e-4, fused=True)
+    if args.compile:
+        # As the first time that it is compiled.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(dir=args.log.parent)
     network = torch.compile(unet) if args.compile else unet
-    latents = torch.randn(args.batch, config["in_channels"], args.size, args.size)
-    text = torch.randn(args.batch, 77, config["cross_attention_dim"])
+    latents = torch.randn(args.batch, config["in_channels"], args.size, args.size, device=args.device)
+    text = torch.randn(args.batch, 77, config["cross_attention_dim"], device=args.device)
+    kind = torch.device(args.device).type
 
     def step() -> None:
         noise = torch.randn_like(latents)
-        timesteps = torch.randint(0, schedule.config.num_train_timesteps, (args.batch,))
+        timesteps = torch.randint(0, schedule.config.num_train_timesteps, (args.batch,), device=args.device)
         noisy = schedule.add_noise(latents, noise, timesteps)
         v_prediction = schedule.config.prediction_type == "v_prediction"
         target = schedule.get_velocity(latents, noise, timesteps) if v_prediction else noise
-        with torch.autocast("cpu", torch.bfloat16) if args.bf16 else nullcontext():
+        with torch.autocast(kind, torch.bfloat16) if args.bf16 else nullcontext():
             prediction = network(noisy, timesteps, text).sample
         loss = torch.nn.functional.mse_loss(prediction.float(), target)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(unet.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        # They log each step's, and so wait for it.
+        loss.item()
 
-    seconds = []
-    for _ in range(args.steps):
+    log = args.log.open("w")
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    for number in range(args.steps):
+        if args.profile and number == args.after:
+            profiler.start()
         start = time.perf_counter()
         step()
-        seconds.append(time.perf_counter() - start)
-    rates = [args.batch / s for s in seconds]
-    print(json.dumps({"images_per_second": rates, "first_step_s": seconds[0]}))
+        log.write(json.dumps({"step": number + 1, "seconds": time.perf_counter() - start}) + "\n")
+        log.flush()
+    if args.profile:
+        profiler.stop()
+        profiler.export_chrome_trace(str(args.profile))
 
 
 if __name__ == "__main__":

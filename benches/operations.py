@@ -1,0 +1,86 @@
+"""`make bench-operations`: where a training step's time goes, in Tidemill and in diffusers on PyTorch.
+
+After `make bench-train`, whose models and dataset it takes: profiles three steps of each of its U-Nets with
+each side, and redraws its part of docs/performance.md.
+"""
+
+import argparse
+import shutil
+import subprocess
+from datetime import date
+
+from benches import report, runner, traces
+from benches.train import BATCH, FOLDER, SIZE, TIDEMILL, settings
+
+PAGE = runner.ROOT / "docs" / "performance.md"
+# Which model, in which precision.
+CASES = [("small", "bf16"), ("small", "f32"), ("large", "bf16"), ("large", "f32")]
+AFTER, STEPS = 4, 3
+# Operations in a table.
+MOST = 12
+
+
+def ours(model: str, precision: str) -> traces.Trace:
+    output = FOLDER / f"{model}-run"
+    for folder in ("checkpoints", "profile"):
+        shutil.rmtree(output / folder, ignore_errors=True)
+    more = {
+        "train.precision": precision,
+        "train.global_batch": BATCH,
+        "train.micro_batch": BATCH,
+        "train.phase": [{"resolution": 8 * SIZE, "steps": AFTER + STEPS}],
+        "train.profile": {"after": AFTER, "steps": STEPS},
+    }
+    subprocess.run([TIDEMILL, "train", "/dev/null", *settings(model, **more), "-q"], check=True)
+    (path,) = (output / "profile").iterdir()
+    return traces.read(path, STEPS)
+
+
+def peer(model: str, precision: str) -> traces.Trace:
+    path = FOLDER / "peer.trace.json"
+    options = ["--batch", BATCH, "--size", SIZE, "--after", AFTER, "--steps", AFTER + STEPS]
+    options += ["--log", FOLDER / "peer.jsonl", "--profile", path]
+    if precision == "bf16":
+        options.append("--bf16")
+    subprocess.run(runner.peer("diffusers_train", FOLDER / model, *map(str, options)).arguments, check=True)
+    return traces.read(path, STEPS)
+
+
+def tables(mine: traces.Trace, theirs: traces.Trace) -> list[str]:
+    kinds = sorted(mine.by_kind.keys() | theirs.by_kind.keys(), key=lambda kind: -mine.by_kind.get(kind, 0))
+    rows = [[kind, *figures(mine.by_kind.get(kind, 0), theirs.by_kind.get(kind, 0))] for kind in kinds]
+    rows.append(["**all**", *figures(mine.wall, theirs.wall)])
+    most = sorted(mine.by_name, key=lambda name: -mine.by_name[name])[:MOST]
+    named = [
+        [
+            f"`{name}`",
+            *figures(mine.by_name[name], theirs.by_name.get(name, 0)),
+            f"{mine.calls[name]:,}",
+            f"{theirs.calls.get(name, 0):,}",
+        ]
+        for name in most
+    ]
+    return [
+        report.table(["", "Tidemill, ms", "diffusers, ms"], rows),
+        report.table(["operation", "Tidemill, ms", "diffusers, ms", "calls", "calls"], named),
+    ]
+
+
+def figures(*milliseconds: float) -> list[str]:
+    return [f"{one:,.0f}" for one in milliseconds]
+
+
+def bench(args: argparse.Namespace) -> None:
+    if not all((FOLDER / model).exists() for model, _ in CASES):
+        raise runner.BenchError("there are no models: run `make bench-train` first")
+    machine, versions = runner.machine(), runner.versions("torch", "diffusers")
+    named = ", ".join(f"{package} {version}" for package, version in versions.items())
+    parts = [f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}."]
+    for model, precision in CASES:
+        title = f"### The {model} U-Net, {precision}"
+        parts += [title, *tables(ours(model, precision), peer(model, precision))]
+    report.redraw(PAGE, "bench-operations", "\n\n".join(parts))
+
+
+if __name__ == "__main__":
+    runner.main("bench-operations", bench, argparse.ArgumentParser(description=__doc__))

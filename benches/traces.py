@@ -1,0 +1,85 @@
+"""Where the time of training steps goes, by kind of operation, from traces of PyTorch's profiler."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# The first that is found in an operation's name is its kind.
+KINDS = {
+    "attention": r"attention|softmax|\b(bmm|baddbmm)\b",
+    "convolution": r"convolution",
+    "matrix products": r"\b(mm|addmm|linear|mkldnn_linear|matmul)\b",
+    "norms": r"group_norm|layer_norm",
+    "SiLU and GELU": r"silu|gelu|geglu",
+    "concatenation": r"\bcat\b",
+    "casts, copies, zeros": r"copy_|_to_copy|clone|fill_|zero_|contiguous|zeros|index_put",
+    "optimizer": r"adamw|foreach|lerp|linalg_vector_norm|norm\b|clip_grad",
+    "sums and products": r"\b(add|add_|mul|mul_|sub|sum|div|square|pow|mean|neg|rsub|mse_loss)",
+}
+
+
+@dataclass
+class Trace:
+    """Milliseconds per step."""
+
+    by_kind: Mapping[str, float]
+    by_name: Mapping[str, float]
+    calls: Mapping[str, int]
+    # From the beginning of the first operation to the end of the last one.
+    wall: float
+
+
+@dataclass
+class _Open:
+    name: str
+    end: float
+    duration: float
+    # Of it, in operations within.
+    inner: float = 0.0
+
+
+def read(path: Path, steps: int) -> Trace:
+    """Self times of the operations in the trace of so many steps."""
+    events = [e for e in json.loads(path.read_text())["traceEvents"] if is_operation(e)]
+    by_name: dict[str, float] = defaultdict(float)
+    calls: dict[str, int] = defaultdict(int)
+    for thread in {event["tid"] for event in events}:
+        for name, own in self_times(event for event in events if event["tid"] == thread):
+            by_name[name] += own / 1e3 / steps
+            calls[name] += 1
+    by_kind: dict[str, float] = defaultdict(float)
+    for name, milliseconds in by_name.items():
+        by_kind[kind(name)] += milliseconds
+    wall = max(e["ts"] + e["dur"] for e in events) - min(e["ts"] for e in events)
+    wall = wall / 1e3 / steps
+    by_kind["outside of operations"] = wall - sum(by_kind.values())
+    return Trace(by_kind, by_name, {name: n // steps for name, n in calls.items()}, wall)
+
+
+def is_operation(event: Mapping) -> bool:
+    return event.get("ph") == "X" and event.get("cat") == "cpu_op"
+
+
+def self_times(events: Iterable[Mapping]) -> Iterable[tuple[str, float]]:
+    """Names and microseconds without those of operations within; of one thread."""
+    stack: list[_Open] = []
+
+    def close() -> tuple[str, float]:
+        done = stack.pop()
+        if stack:
+            stack[-1].inner += done.duration
+        return done.name, done.duration - done.inner
+
+    for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
+        while stack and stack[-1].end <= event["ts"]:
+            yield close()
+        stack.append(_Open(event["name"], event["ts"] + event["dur"], event["dur"]))
+    while stack:
+        yield close()
+
+
+def kind(name: str) -> str:
+    return next((kind for kind, pattern in KINDS.items() if re.search(pattern, name)), "other operations")
