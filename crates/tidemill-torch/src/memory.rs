@@ -21,9 +21,9 @@ const PAGE: usize = 4096;
 /// as many of them that all 64 offsets have their turn.
 const STRIDE: usize = 17 * ALIGNMENT;
 
-/// mimalloc's `mi_option_purge_delay` (its `enum mi_option_e`), in milliseconds. Memory that nobody has wanted for some
-/// ten times as long goes back to the system.
-const PURGE_DELAY: (i32, i64) = (15, 10_000);
+/// mimalloc's `mi_option_purge_delay` (its `enum mi_option_e`): what is free never goes back to the system, for the next step
+/// wants it again, and that may be minutes away.
+const PURGE_DELAY: (i32, i64) = (15, -1);
 
 static ONCE: Once = Once::new();
 
@@ -32,9 +32,9 @@ static ONCE: Once = Once::new();
 /// between, or has threads wait for each other.
 pub fn keep_memory() {
     ONCE.call_once(|| {
-        let (option, milliseconds) = PURGE_DELAY;
+        let (option, never) = PURGE_DELAY;
         // SAFETY: it takes two numbers.
-        unsafe { mi_option_set(option, milliseconds) };
+        unsafe { mi_option_set(option, never) };
         // SAFETY: the two functions are there for as long as the process, and belong together.
         unsafe { ffi::tm_set_cpu_allocator(allocate, mi_free) };
     });
