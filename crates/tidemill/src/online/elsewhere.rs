@@ -97,9 +97,9 @@ impl Asking {
                 self.ledger.add(&batch, &self.units[unit], epoch)?;
                 rows.push(self.selection.of(&batch)?);
             }
+            self.ledger.end_unit(&self.units[unit])?;
         }
         rows.retain(|batch| batch.num_rows() > 0);
-        self.ledger.judge()?;
         Ok(Some(Window { number, epoch: epoch as u32, rows }))
     }
 }

@@ -10,7 +10,7 @@ use tidemill_store::Counts;
 
 use super::feed::{self, Window};
 use super::lanes::{Open, Windows};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, name};
 use super::rows::Selection;
 use crate::engine::signal::StopSignal;
 use crate::engine::{Attempt, Local, Sink, Stage};
@@ -153,7 +153,7 @@ impl Attempt for Part {
 
     /// Waits while the trainer has enough: it needs nobody who waits here.
     fn commit(self: Box<Self>) -> Result<()> {
-        self.shared.ledger.judge()?;
+        self.shared.ledger.end_unit(&self.unit)?;
         let mut assembly = self.shared.assembly.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(parts) = assembly.parts.get_mut(&self.window) {
             parts[self.slot] = Some(self.rows);
@@ -175,8 +175,4 @@ impl Assembly {
         let parts = complete.then(|| self.parts.remove(&self.next)).flatten()?;
         Some(parts.into_iter().flatten().flatten().collect())
     }
-}
-
-fn name(unit: &InputUnit) -> (String, u64) {
-    (unit.file.uri.clone(), unit.span.range().start)
 }

@@ -1,5 +1,6 @@
 //! What became of the rows that a process has prepared.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,11 +17,20 @@ use crate::error::{Error, Result};
 /// What became of rows, from the beginning of this process.
 #[derive(Debug)]
 pub struct Ledger {
-    counts: Mutex<Counts>,
+    read: Mutex<Read>,
     quarantine: Mutex<Quarantine>,
     path: String,
     /// Greatest share of unreadable rows.
     allowed: f64,
+    /// Units of the source.
+    units: usize,
+}
+
+#[derive(Debug, Default)]
+struct Read {
+    counts: Counts,
+    /// Which units these rows are of, as long as there are too few rows to judge by.
+    units: HashSet<(String, u64)>,
 }
 
 #[derive(Debug)]
@@ -32,11 +42,12 @@ struct Quarantine {
 }
 
 impl Ledger {
-    /// Adds lines to a file in the run's output; `allowed` is the greatest share of rows that may be unreadable.
+    /// Adds lines to a file in the run's output; `allowed` is the greatest share of rows that may be unreadable, `units` how
+    /// many the source has.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn open(output: &str, allowed: f64) -> Result<Self> {
+    pub fn open(output: &str, allowed: f64, units: usize) -> Result<Self> {
         let path = format!("{output}/quarantine.jsonl");
         let open = || {
             std::fs::create_dir_all(output)?;
@@ -44,12 +55,12 @@ impl Ledger {
         };
         let file = open().map_err(|source| Error::Write { path: path.clone(), source })?;
         let quarantine = Quarantine { file, last: String::new() };
-        Ok(Self { counts: Mutex::default(), quarantine: Mutex::new(quarantine), path, allowed })
+        Ok(Self { read: Mutex::default(), quarantine: Mutex::new(quarantine), path, allowed, units })
     }
 
     /// What became of all rows so far.
     pub fn counts(&self) -> Counts {
-        lock(&self.counts).clone()
+        lock(&self.read).counts.clone()
     }
 
     /// Adds rows of a unit.
@@ -57,7 +68,7 @@ impl Ledger {
     /// # Errors
     /// If a column is missing, or the file cannot be written.
     pub fn add(&self, batch: &RecordBatch, unit: &InputUnit, epoch: u64) -> Result<()> {
-        lock(&self.counts).add(&Counts::of(batch)?);
+        lock(&self.read).counts.add(&Counts::of(batch)?);
         let text = |name| batch.column_by_name(name).and_then(|column| column.as_string_opt::<i32>());
         let (Some(key), Some(status), Some(reason)) = (text("key"), text("status"), text("reason")) else {
             return Ok(());
@@ -74,19 +85,27 @@ impl Ledger {
         Ok(())
     }
 
-    /// Refuses to go on if too many rows are unreadable, once enough are read to tell. A run that goes on may have few
-    /// left in an epoch, so epochs are not judged by themselves.
+    /// All rows of a unit have been added. Refuses to go on if too many are unreadable, once 1,000 rows are read or all
+    /// units of the source. A run that goes on may have few rows left of an epoch: epochs are not judged by themselves.
     ///
     /// # Errors
     /// [`Error::Refused`], so that workers are not started again and again.
-    pub fn judge(&self) -> Result<()> {
-        let counts = self.counts();
-        if counts.read < JUDGED_FROM {
-            return Ok(());
+    pub fn end_unit(&self, unit: &InputUnit) -> Result<()> {
+        let mut read = lock(&self.read);
+        if read.counts.read < JUDGED_FROM {
+            read.units.insert(name(unit));
+            if read.units.len() < self.units {
+                return Ok(());
+            }
         }
         let last = lock(&self.quarantine).last.clone();
-        judge(&counts, self.allowed, last).map_err(|error| Error::Refused(error.to_string()))
+        judge(&read.counts, self.allowed, last).map_err(|error| Error::Refused(error.to_string()))
     }
+}
+
+/// What tells a unit from all others of its source: its file, and where in it.
+pub fn name(unit: &InputUnit) -> (String, u64) {
+    (unit.file.uri.clone(), unit.span.range().start)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -113,26 +132,42 @@ mod tests {
             .unwrap()
     }
 
+    fn unit(uri: &str) -> InputUnit {
+        let file = InputFile { uri: uri.into(), size: 0, identity: String::new() };
+        InputUnit { file, span: Span::Rows(0..1000), held: 0 }
+    }
+
     #[test]
     fn too_many_unreadable_rows_are_refused_once_there_are_enough_to_tell() {
-        let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::open(folder.path().to_str().unwrap(), 0.1).unwrap();
-        let file = InputFile { uri: "f".into(), size: 0, identity: String::new() };
-        let unit = InputUnit { file, span: Span::Rows(0..1000), held: 0 };
-        for (read, bad, refused) in
-            [(40, 39, false), (959, 61, false), (1, 0, false), (1, 1, true), (9, 0, false)]
-        {
-            ledger.add(&rows(read, bad), &unit, 0).unwrap();
-            let judged = ledger.judge();
-            let said = judged.as_ref().map_err(ToString::to_string).err().unwrap_or_default();
-            assert_eq!(judged.is_err(), refused, "{said}");
-            assert_eq!(
-                said.contains("101 of 1001 rows") && said.contains("k: format: no image"),
-                refused,
-                "{said}"
-            );
+        // Units with so many rows, so many of them unreadable; what is said after the last.
+        let many: &[_] = &[("a", 40, 39), ("b", 959, 61), ("c", 1, 0), ("d", 1, 1)];
+        let cases: [(usize, &[(&str, usize, usize)], Option<&str>); 6] = [
+            (9, &many[..3], None),
+            (9, many, Some("101 of 1001 rows")),
+            (2, &many[..1], None),
+            // The last units of an epoch, and then the first: not all have been seen.
+            (3, &[("c", 43, 7), ("a", 10, 0), ("c", 43, 7)], None),
+            (3, &[("c", 43, 7), ("a", 10, 0), ("b", 10, 0)], Some("7 of 63 rows")),
+            (2, &[("a", 43, 3), ("b", 43, 3)], None),
+        ];
+        for (units, added, refused) in cases {
+            let folder = tempfile::tempdir().unwrap();
+            let ledger = Ledger::open(folder.path().to_str().unwrap(), 0.1, units).unwrap();
+            let mut said = None;
+            for (uri, read, bad) in added {
+                assert_eq!(said, None, "{added:?}");
+                ledger.add(&rows(*read, *bad), &unit(uri), 0).unwrap();
+                said = ledger.end_unit(&unit(uri)).err().map(|error| error.to_string());
+            }
+            match (refused, &said) {
+                (None, None) => (),
+                (Some(refused), Some(said)) => {
+                    assert!(said.contains(refused) && said.contains("k: format: no image"), "{said}");
+                }
+                _ => panic!("{added:?}: {said:?}, expected {refused:?}"),
+            }
+            let lines = std::fs::read_to_string(folder.path().join("quarantine.jsonl")).unwrap();
+            assert_eq!(lines.lines().count(), added.iter().map(|(_, _, bad)| bad).sum::<usize>());
         }
-        let lines = std::fs::read_to_string(folder.path().join("quarantine.jsonl")).unwrap();
-        assert_eq!(lines.lines().count(), 101);
     }
 }

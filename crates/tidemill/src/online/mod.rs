@@ -108,12 +108,12 @@ impl Online {
             run: run.clone(),
             source: source.into(),
             windows: Windows::new(run.file.seed, units.len(), run.file.online.window),
+            ledger: Arc::new(Ledger::open(&run.output(), run.file.engine.max_bad_fraction, units.len())?),
             units: Arc::new(units),
             spec,
             empty_caption,
             device,
             encoders,
-            ledger: Arc::new(Ledger::open(&run.output(), run.file.engine.max_bad_fraction)?),
         })
     }
 
