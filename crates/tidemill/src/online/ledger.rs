@@ -140,8 +140,9 @@ mod tests {
     #[test]
     fn too_many_unreadable_rows_are_refused_once_there_are_enough_to_tell() {
         // Units with so many rows, so many of them unreadable; what is said after the last.
-        let many: &[_] = &[("a", 40, 39), ("b", 959, 61), ("c", 1, 0), ("d", 1, 1)];
-        let cases: [(usize, &[(&str, usize, usize)], Option<&str>); 6] = [
+        type Units<'a> = &'a [(&'a str, usize, usize)];
+        let many: Units = &[("a", 40, 39), ("b", 959, 61), ("c", 1, 0), ("d", 1, 1)];
+        let cases: [(usize, Units, Option<&str>); 6] = [
             (9, &many[..3], None),
             (9, many, Some("101 of 1001 rows")),
             (2, &many[..1], None),
