@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -42,14 +43,41 @@ def environment():
     return {**os.environ, "OMP_NUM_THREADS": "1", "TIDEMILL_PYTHON": sys.executable}
 
 
-def train(output, dataset, ranks=1, flags=(), **settings):
-    """Trains to the end and returns the output of all ranks."""
+def train(output, dataset, ranks=1, nodes=1, flags=(), **settings):
+    """Trains to the end and returns the output of all ranks, which may think that they are on several nodes."""
     link(output, dataset)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    launch = torchrun if ranks > 1 else []
-    command = [sys.executable, *launch, *arguments(output, settings), *flags]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stdout + done.stderr
+    command = [*arguments(output, settings), *flags]
+    if ranks == 1:
+        launches = [command]
+    elif nodes == 1:
+        launches = [[*TORCHRUN, "--standalone", f"--nproc-per-node={ranks}", *command]]
+    else:
+        place = [f"--nproc-per-node={ranks // nodes}", f"--nnodes={nodes}", "--master-addr=127.0.0.1"]
+        place.append(f"--master-port={free_port()}")
+        launches = [[*TORCHRUN, *place, f"--node-rank={node}", *command] for node in range(nodes)]
+    return together(launches)
+
+
+TORCHRUN = ["-m", "torch.distributed.run"]
+
+
+def together(launches):
+    """Runs Pythons at the same time; the worst of their exit codes, and all that they wrote."""
+    options = {"env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    started = [subprocess.Popen([sys.executable, *launch], **options) for launch in launches]
+    try:
+        said = "".join(process.communicate(timeout=300)[0] for process in started)
+    finally:
+        for process in started:
+            process.kill()
+    return max(process.returncode for process in started), said
+
+
+def free_port():
+    """A port that nobody has just now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 class Supervised:
@@ -64,6 +92,8 @@ class Supervised:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # As from a terminal: a process group of its own, which the workers are in, too.
+            start_new_session=True,
         )
         self.said = []
         self.listener = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)

@@ -1,7 +1,10 @@
 """Workers that are killed, stopped and told to go: what the supervisor makes of it."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -102,6 +105,33 @@ def test_sigterm_saves_and_ends_well(whom, undisturbed, dataset, tmp_path):
         assert fault["steps_lost"] == 0, result
         assert "told to go" in fault["fault"], result
         assert_same(tmp_path, undisturbed)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_saves_and_ends_well(sent, dataset, tmp_path):
+    """Ctrl-C in a terminal goes to the workers, too, as does what a service manager sends."""
+    run = supervised(tmp_path, dataset, "2", **steps(10000))
+    run.reaches(3)
+    os.killpg(run.process.pid, sent)
+    code, result = run.end(seconds=60)
+    assert code == 0, run.said
+    assert not result["finished"]
+    assert (tmp_path / f"checkpoints/step-{result['steps']:08}/commit.json").exists()
+
+
+def test_ctrl_c_saves_what_a_single_process_has(dataset, tmp_path):
+    ranks.link(tmp_path, dataset)
+    command = [sys.executable, *ranks.arguments(tmp_path, {**SETTINGS, **steps(10000)}), "--json"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=ranks.environment(), **pipes)
+    ranks.wait_for(tmp_path, 3, process)
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    result = json.loads(out.splitlines()[-1])
+    assert not result["finished"]
+    assert (tmp_path / f"checkpoints/step-{result['steps']:08}/commit.json").exists()
+    assert "KeyboardInterrupt" not in said
 
 
 def test_sigterm_before_the_first_step_ends_well(dataset, tmp_path, rng):

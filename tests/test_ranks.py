@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ranks
+import tidemill
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -128,6 +129,21 @@ def check_validations(ours, theirs, tolerance):
     assert all(line["validation_rows"] == 20 for line in found)
 
 
+def check_metrics(lines, world):
+    """What a line has beside the loss."""
+    assert [line["step"] for line in lines] == list(range(1, 11))
+    for line in lines:
+        assert line["learning_rate"] == 1e-3
+        assert line["grad_norm"] > 0
+        assert line["images_per_second"] > 0
+        assert 0 <= line["data_wait"] <= 1
+        assert line["communication"] > 0
+        assert 0 <= line["communication_exposed"] <= line["communication"]
+        assert len(line["memory_mib"]) == world
+        assert min(line["memory_mib"]) > 50
+        assert line["checkpoint"] in (0, 5)
+
+
 @pytest.fixture(scope="module")
 def single(dataset, tmp_path_factory):
     """The run of one rank that others are compared with."""
@@ -142,25 +158,28 @@ def validation(dataset):
     return {"train.validation": {"every": 5, "rows": 20, "dataset": str(dataset)}}
 
 
-# Neither 2, 3 nor 4 ranks divide the batch, nor micro-batches the shares.
+# Neither 3 nor 4 ranks divide the batch, nor micro-batches the shares.
 UNEVEN = {"train.global_batch": 14, "train.micro_batch": 5}
 
 
 @pytest.mark.parametrize(
-    ("world", "settings"),
+    ("world", "nodes", "settings"),
     [
-        (2, {"train.bucket_bytes": "1 MiB"}),
-        (3, {"train.micro_batch": 2, "train.bucket_bytes": "100 KiB"}),
-        (4, {"checkpoint.writers": "first"}),
-        (2, {"train.gradient_checkpointing": True}),
-        (2, {"train.sharding": "none", "train.micro_batch": 3}),
-        (3, {"train.sharding": "none", "train.reduce_precision": "bf16"}),
-        (2, {"train.reduce_precision": "bf16", "train.bucket_bytes": "1 MiB", "checkpoint.writers": "node"}),
+        (2, 1, {"train.bucket_bytes": "1 MiB"}),
+        (3, 1, {"train.micro_batch": 2, "train.bucket_bytes": "100 KiB"}),
+        (4, 1, {"checkpoint.writers": "first"}),
+        (4, 2, {"checkpoint.writers": "node"}),
+        (2, 1, {"train.gradient_checkpointing": True}),
+        (2, 1, {"train.sharding": "none", "train.micro_batch": 3}),
+        (3, 1, {"train.sharding": "none", "train.reduce_precision": "bf16"}),
+        (2, 1, {"train.reduce_precision": "bf16", "train.bucket_bytes": "1 MiB"}),
     ],
 )
-def test_any_number_of_ranks_trains_alike(world, settings, single, dataset, tmp_path):
-    code, said = ranks.train(tmp_path, dataset, ranks=world, **{**UNEVEN, **validation(dataset), **settings})
+def test_any_number_of_ranks_trains_alike(world, nodes, settings, single, dataset, tmp_path):
+    settings = {**UNEVEN, **validation(dataset), **settings}
+    code, said = ranks.train(tmp_path, dataset, ranks=world, nodes=nodes, **settings)
     assert code == 0, said
+    check_metrics(ranks.metrics(tmp_path), world)
     rounded = settings.get("train.reduce_precision") == "bf16"
     np.testing.assert_allclose(ranks.losses(tmp_path), ranks.losses(single), rtol=1e-3 if rounded else 1e-5)
     check_validations(tmp_path, single, 1e-3 if rounded else 1e-5)
@@ -171,7 +190,8 @@ def test_any_number_of_ranks_trains_alike(world, settings, single, dataset, tmp_
         print(f"{world} ranks, {settings}: {name} differs by {worst:.1e}, {of_update:.1e} of the update")
         assert worst <= (1e-3 if rounded else 1e-5)
     shards = list((tmp_path / "checkpoints/step-00000010").rglob("*.safetensors"))
-    assert len(shards) == (1 if "checkpoint.writers" in settings else world)
+    writers = {"first": 1, "node": nodes, "all": world}
+    assert len(shards) == writers[settings.get("checkpoint.writers", "all")]
     code, said = ranks.train(tmp_path, dataset, ranks=1, **{**UNEVEN, "train.eps": 1e-8})
     assert code == 0, said
     assert "resuming after step 10" in said, said
@@ -191,6 +211,18 @@ def test_the_recipe_of_the_docs_reads_a_checkpoint(single):
     assert found["weights"]["conv_in.weight"].ndim == 4
 
 
+def test_averaged_weights_are_exported_unless_others_are_asked_for(single, tmp_path):
+    arguments = ranks.arguments(single, {})[3:]
+    state = ranks.state(single, 10)
+    for name, flags in [("ema", []), ("master", ["--no-ema"])]:
+        assert tidemill.main(["export", *arguments, "--to", str(tmp_path / name), *flags]) == 0
+        exported = load_file(tmp_path / name / "unet" / "diffusion_pytorch_model.safetensors")
+        parameters = json.loads((single / "checkpoints/step-00000010/commit.json").read_text())["parameters"]
+        flat = np.concatenate([exported[p["name"]].numpy().ravel() for p in parameters])
+        assert np.array_equal(flat, state[name]), name
+        assert not np.array_equal(state["ema"], state["master"])
+
+
 def test_adamw_as_it_is_used_differs_by_little_of_the_update(dataset, tmp_path):
     found = []
     for world in (1, 3):
@@ -205,9 +237,15 @@ def test_adamw_as_it_is_used_differs_by_little_of_the_update(dataset, tmp_path):
 
 
 def test_ranks_that_cannot_work_together_say_why(dataset, tmp_path):
+    for name in ("0", "1", "2", "blocked"):
+        ranks.link(tmp_path / name, dataset)
+    (tmp_path / "blocked" / "metrics.jsonl").mkdir()
     for settings, flags, reason in [
         ({"train.global_batch": 2, "train.micro_batch": 1}, [], "global_batch = 2 has no row"),
         (UNEVEN, ["--set", "seed=$RANK"], "run.seed is 1 on rank 1, and 0 on rank 0"),
+        # As on nodes that share no folder.
+        (UNEVEN, ["--set", f"output={tmp_path}/$RANK"], f"does not see what rank 0 has written to {tmp_path}/0/"),
+        (UNEVEN, ["--set", f"output={tmp_path}/blocked"], "blocked/metrics.jsonl"),
     ]:
         ranks.link(tmp_path, dataset)
         command = [sys.executable, *ranks.arguments(tmp_path, settings)]
@@ -222,7 +260,7 @@ def test_ranks_that_cannot_work_together_say_why(dataset, tmp_path):
         )
         assert done.returncode != 0, done.stderr
         assert reason in done.stderr, done.stderr
-        assert not (tmp_path / "metrics.jsonl").exists()
+        assert not [path for path in tmp_path.rglob("metrics.jsonl") if path.is_file()]
 
 
 def test_an_unknown_group_is_an_error_not_a_crash(dataset, tmp_path):

@@ -1,5 +1,6 @@
 """`python -m tidemill` and the installed script are the `tidemill` command."""
 
+import signal
 import sys
 
 from tidemill import main
@@ -7,6 +8,8 @@ from tidemill import main
 
 def run() -> None:
     """Entry point of the script."""
+    # Verbs take Ctrl-C for themselves; after them Python's handler would raise KeyboardInterrupt, in place of their exit code.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())
 
 

@@ -1,6 +1,8 @@
-//! Tensors of values that lie in memory which is not libtorch's.
+//! Tensors of values that lie in memory which is not libtorch's, and the values of tensors for those who know nothing of these.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Cuda, Device, Kind, Tensor};
+
+use crate::{Error, guard};
 
 /// A new tensor on `device` and in `kind`, of row-major little-endian values of another kind. They are read once, from where
 /// they lie; `bytes` may be used again when it returns.
@@ -22,10 +24,42 @@ pub fn tensor_of(bytes: &[u8], stored: Kind, shape: &[i64], kind: Kind, device: 
     borrowed.to_device_(device, kind, false, true)
 }
 
+/// A copy of a tensor's values in memory of the host, row-major and little-endian. What comes from a GPU lies in pinned memory, to
+/// which the GPU copies by itself; libtorch keeps such memory for the next copy.
+#[derive(Debug)]
+pub struct HostCopy(Tensor);
+
+impl HostCopy {
+    /// Copies; waits for the device.
+    ///
+    /// # Errors
+    /// If memory does not suffice, or the device fails.
+    pub fn of(tensor: &Tensor) -> Result<Self, Error> {
+        guard(|| {
+            // Without blocking, libtorch chooses pinned memory by itself.
+            let copy = tensor.detach().contiguous().to_device_(Device::Cpu, tensor.kind(), true, true);
+            if let Device::Cuda(device) = tensor.device() {
+                Cuda::synchronize(device as i64);
+            }
+            Self(copy)
+        })
+    }
+}
+
+impl AsRef<[u8]> for HostCopy {
+    fn as_ref(&self) -> &[u8] {
+        let bytes = self.0.numel() * self.0.kind().elt_size_in_bytes();
+        if bytes == 0 {
+            return &[];
+        }
+        // SAFETY: the values lie there one behind the other, all have come, and nobody else has the tensor.
+        unsafe { std::slice::from_raw_parts(self.0.data_ptr().cast(), bytes) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard;
 
     #[test]
     fn values_are_converted_and_the_memory_is_free_again() {
@@ -42,5 +76,23 @@ mod tests {
         values.truncate(11);
         let few = guard(|| tensor_of(&bytes(&values), Kind::Int, &[2, 3, 2], Kind::Int, Device::Cpu));
         assert!(few.unwrap_err().to_string().contains("bytes of"), "too few are refused");
+    }
+    #[test]
+    fn a_copy_on_the_host_has_the_values_that_were_there() {
+        let mut devices = vec![Device::Cpu];
+        if crate::load_cuda().unwrap() && Cuda::is_available() {
+            devices.push(Device::Cuda(0));
+        } else {
+            eprintln!("skipped for GPUs: there is none");
+        }
+        for device in devices {
+            let mut tensor = Tensor::arange(12, (Kind::Float, device)).reshape([3, 4]).transpose(0, 1);
+            let copy = HostCopy::of(&tensor).unwrap();
+            let _ = tensor.fill_(0.0);
+            let expected = [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11].map(|value| (value as f32).to_le_bytes());
+            assert_eq!(copy.as_ref(), expected.concat());
+            assert!(!device.is_cuda() || copy.0.is_pinned(device));
+        }
+        assert!(HostCopy::of(&Tensor::zeros([0], (Kind::Float, Device::Cpu))).unwrap().as_ref().is_empty());
     }
 }

@@ -12,14 +12,17 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tch::Device;
 use tidemill_io::Location;
 
 pub use self::save::Writer;
 use crate::Error;
 use crate::config::CheckpointConfig;
 use crate::snapshot::Parameter;
+use crate::world::World;
 
 mod load;
 mod save;
@@ -92,6 +95,9 @@ const FORMAT: u32 = 2;
 /// The key of the object that says what run the checkpoints are of.
 const RUN: &str = "run.json";
 
+/// How late a shared folder may show on one node what was written on another.
+const SHOWN_WITHIN: Duration = Duration::from_secs(10);
+
 /// The checkpoints of one run.
 #[derive(Debug)]
 pub struct Checkpoints {
@@ -116,8 +122,39 @@ impl Checkpoints {
     ///
     /// # Errors
     /// If the store cannot be written.
-    pub fn prepare(&self, identity: &serde_json::Value) -> Result<(), Error> {
-        self.put_json(RUN, identity)
+    pub fn prepare(&self, identity: &serde_json::Value, writer: &Writer) -> Result<(), Error> {
+        self.put_json(RUN, &serde_json::json!({ "run": identity, "attempt": writer.attempt }))
+    }
+
+    /// Makes sure that all that write do so in the same place: that they see what the first has left there. All ranks call it
+    /// together.
+    ///
+    /// # Errors
+    /// [`Error::World`], on all of them, names the first rank that does not.
+    pub fn check_shared(&self, writer: &Writer, world: &World, device: Device) -> Result<(), Error> {
+        let writes = writer.rank == 0 || writer.others.contains(&writer.rank);
+        let seen = !writes || world.size() == 1 || self.sees(&writer.attempt);
+        let seen = world.texts(if seen { "seen" } else { "" }, device)?;
+        let Some(rank) = seen.iter().position(String::is_empty) else { return Ok(()) };
+        Err(Error::World(format!(
+            "rank {rank} does not see what rank 0 has written to {}: set checkpoint.uri to a place that all nodes share, or \
+             checkpoint.writers = \"first\"",
+            self.location.uri_of(RUN)
+        )))
+    }
+
+    /// Whether the first rank's word of this attempt is there, or comes soon: a shared folder may show it late.
+    fn sees(&self, attempt: &str) -> bool {
+        let until = Instant::now() + SHOWN_WITHIN;
+        loop {
+            let word = self.location.get_if_present(RUN).ok().flatten();
+            let word = word.and_then(|word| serde_json::from_slice::<serde_json::Value>(&word).ok());
+            let seen = word.is_some_and(|word| word["attempt"] == attempt);
+            if seen || Instant::now() > until {
+                return seen;
+            }
+            std::thread::sleep(SHOWN_WITHIN / 100);
+        }
     }
 
     /// Steps with a committed checkpoint, ascending.

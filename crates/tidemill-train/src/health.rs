@@ -1,7 +1,7 @@
-//! Whether all ranks are as fast as each other, asked before the first step: each times a matrix product, a copy in memory and a
-//! collective. In lockstep a slow device makes all of them slow, and nothing else shows which one it is.
+//! Whether all ranks are as fast as each other and compute rightly, asked before the first step: each times a matrix product, a copy in
+//! memory and a collective, of numbers whose results are known. In lockstep a slow device makes all of them slow, and one that computes
+//! wrongly spoils all of their weights, and nothing else shows which one it is.
 
-use std::fmt;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -30,28 +30,16 @@ pub struct Timing {
     pub copy: f64,
     /// The sum of 4 MiB over all ranks, for which each waits for the slowest.
     pub collective: f64,
+    /// Whether the product and the copy were what they must be.
+    pub exact: bool,
 }
 
-/// A rank that is slower than the others.
+/// What is wrong with a rank's device.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Straggler {
-    /// Which rank.
-    pub rank: usize,
-    /// At what.
-    pub what: &'static str,
-    /// Its seconds, and the median of all.
-    pub seconds: (f64, f64),
-}
-
-impl fmt::Display for Straggler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, what, seconds: (own, median) } = self;
-        let (own_ms, median_ms, times) = (1e3 * own, 1e3 * median, own / median);
-        write!(
-            f,
-            "rank {rank} is {times:.1} times slower than the others at {what}: {own_ms:.1} ms, the median is {median_ms:.1} ms"
-        )
-    }
+struct Finding {
+    rank: usize,
+    /// In words.
+    message: String,
 }
 
 /// Times this device and tells what is found; all ranks call it together.
@@ -70,7 +58,7 @@ pub fn check(
     let own = serde_json::to_string(&time(world, device)?).unwrap_or_default();
     let texts = world.texts(&own, device)?;
     let timings: Vec<Timing> = texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect();
-    let found = stragglers(&timings, config.slower_than);
+    let found = findings(&timings, config.slower_than);
     if world.is_first() {
         let slowest = |of: fn(&Timing) -> f64| 1e3 * timings.iter().map(of).fold(0.0, f64::max);
         observer.event(&format!(
@@ -80,12 +68,10 @@ pub fn check(
             slowest(|t| t.copy),
             slowest(|t| t.collective)
         ));
-        found.iter().for_each(|straggler| observer.event(&straggler.to_string()));
+        found.iter().for_each(|finding| observer.event(&finding.message));
     }
     match found.into_iter().next() {
-        Some(straggler) if config.exclude => {
-            Err(Error::Straggler { rank: straggler.rank, message: straggler.to_string() })
-        }
+        Some(Finding { rank, message }) if config.exclude => Err(Error::Straggler { rank, message }),
         _ => Ok(()),
     }
 }
@@ -102,24 +88,40 @@ fn time(world: &World, device: Device) -> Result<Timing, Error> {
         }
         Ok(started.elapsed().as_secs_f64() / (TIMES - 1) as f64)
     };
+    let exact = guard(|| {
+        let all = |tensor: Tensor, value: i64| tensor.eq(value).all().int64_value(&[]) == 1;
+        all(square.matmul(&square), SIDE) && all(long.copy(), 1)
+    })?;
     Ok(Timing {
+        exact,
         matmul: mean(&|| Ok(guard(|| square.matmul(&square))?))?,
         copy: mean(&|| Ok(guard(|| long.copy())?))?,
         collective: mean(&|| world.sum(summed.shallow_clone()))?,
     })
 }
 
-/// The ranks that took so many times as long as the median for what each does alone.
-fn stragglers(timings: &[Timing], slower_than: f64) -> Vec<Straggler> {
+/// The ranks that compute wrongly, and those that took so many times as long as the median for what each does alone.
+fn findings(timings: &[Timing], slower_than: f64) -> Vec<Finding> {
+    let wrong = timings.iter().enumerate().filter(|(_, timing)| !timing.exact).map(|(rank, _)| Finding {
+        rank,
+        message: format!("rank {rank} computes wrongly: the product or the copy of matrices of ones is not right; its device is sick"),
+    });
     let of = |what, of: fn(&Timing) -> f64| {
         let mut sorted: Vec<f64> = timings.iter().map(of).collect();
         sorted.sort_by(f64::total_cmp);
         // Of two ranks the faster one is the measure.
         let median = sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0.0);
         let slow = timings.iter().map(of).enumerate().filter(move |(_, own)| *own > slower_than * median);
-        slow.map(move |(rank, own)| Straggler { rank, what, seconds: (own, median) }).collect::<Vec<_>>()
+        slow.map(move |(rank, own)| {
+            let (own_ms, median_ms, times) = (1e3 * own, 1e3 * median, own / median);
+            let message = format!(
+                "rank {rank} is {times:.1} times slower than the others at {what}: {own_ms:.1} ms, the median is {median_ms:.1} ms"
+            );
+            Finding { rank, message }
+        })
+        .collect::<Vec<_>>()
     };
-    [of("a matrix product", |t| t.matmul), of("a copy in memory", |t| t.copy)].concat()
+    [wrong.collect(), of("a matrix product", |t| t.matmul), of("a copy in memory", |t| t.copy)].concat()
 }
 
 #[cfg(test)]
@@ -127,14 +129,20 @@ mod tests {
     use super::*;
 
     fn at(matmul: f64, copy: f64) -> Timing {
-        Timing { matmul, copy, collective: 1.0 }
+        Timing { matmul, copy, collective: 1.0, exact: true }
     }
 
     #[test]
-    fn who_is_slower_than_the_median_is_named() {
+    fn who_is_slower_than_the_median_or_computes_wrongly_is_named() {
         let found = |timings: &[Timing]| -> Vec<(usize, &str)> {
-            stragglers(timings, 3.0).into_iter().map(|straggler| (straggler.rank, straggler.what)).collect()
+            let what = |message: &str| {
+                let whats = ["a matrix product", "a copy in memory", "computes wrongly"];
+                whats.into_iter().find(|what| message.contains(what)).unwrap()
+            };
+            findings(timings, 3.0).into_iter().map(|found| (found.rank, what(&found.message))).collect()
         };
+        let sick = Timing { exact: false, ..at(1.0, 1.0) };
+        assert_eq!(found(&[at(1.0, 1.0), sick]), [(1, "computes wrongly")]);
         assert_eq!(found(&[at(1.0, 1.0), at(2.9, 1.0), at(1.1, 2.0)]), []);
         assert_eq!(found(&[at(1.0, 1.0), at(3.1, 1.0)]), [(1, "a matrix product")]);
         assert_eq!(

@@ -24,6 +24,7 @@ mod philox;
 mod preview;
 mod profiler;
 mod prometheus;
+mod records;
 mod saver;
 mod snapshot;
 mod tensorboard;

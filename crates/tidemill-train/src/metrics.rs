@@ -2,11 +2,12 @@
 //! as TensorBoard events in `tensorboard/`.
 
 use crate::Error;
+use crate::records::Records;
 use crate::tensorboard::EventWriter;
 use serde::Serialize;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
 
 /// The numbers of one optimizer step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -73,8 +74,7 @@ pub struct Validation {
 /// The files that metrics go to.
 #[derive(Debug)]
 pub struct MetricsLog {
-    path: PathBuf,
-    lines: File,
+    lines: Records,
     events: EventWriter,
 }
 
@@ -88,19 +88,19 @@ impl MetricsLog {
         std::fs::create_dir_all(output).map_err(Error::io(output))?;
         let path = output.join("metrics.jsonl");
         drop_lines_after(&path, resumed_at)?;
-        let lines = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
+        let lines = Records::open(&path)?;
         let events = EventWriter::create(&output.join("tensorboard"))?;
-        Ok(Self { path, lines, events })
+        Ok(Self { lines, events })
     }
 
     /// Adds one step.
     ///
     /// # Errors
-    /// If the files cannot be written.
+    /// If the files cannot be written; then it is tried again with the next step.
     pub fn step(&mut self, metrics: &StepMetrics) -> Result<(), Error> {
         let mut line = serde_json::to_vec(metrics).unwrap_or_default();
         line.push(b'\n');
-        self.lines.write_all(&line).map_err(Error::io(&self.path))?;
+        let lines = self.lines.add(&line);
         let most = metrics.memory_mib.iter().max().copied().unwrap_or(0);
         let mut scalars = vec![
             ("train/loss", metrics.loss),
@@ -124,13 +124,22 @@ impl MetricsLog {
             .collect();
         let tenths = names.iter().zip(&metrics.loss_by_timestep);
         scalars.extend(tenths.filter_map(|(name, loss)| Some((name.as_str(), (*loss)?))));
-        self.events.scalars(metrics.step, &scalars)
+        self.events.scalars(metrics.step, &scalars).and(lines)
+    }
+
+    /// Tries again to write what could not be.
+    ///
+    /// # Errors
+    /// If it still cannot be.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        let lines = self.lines.add(&[]);
+        self.events.flush().and(lines)
     }
 
     /// Adds a picture (PNG of `width` x `height`).
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If the file cannot be written; then it is tried again with the next step.
     pub fn picture(&mut self, step: u64, png: &[u8], (width, height): (u32, u32)) -> Result<(), Error> {
         self.events.image(step, "preview", png, width, height)
     }

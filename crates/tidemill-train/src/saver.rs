@@ -69,10 +69,11 @@ impl Saver {
         state.writing || state.next.is_some()
     }
 
-    /// Waits until nothing is left to be written, however long that takes.
-    pub fn wait(&self) {
+    /// Whether nothing is left to be written, or will be before so much time has passed.
+    pub fn is_idle_within(&self, time: Duration) -> bool {
         let waits = |state: &mut State| state.writing || state.next.is_some();
-        drop(self.desk.changed.wait_while(self.desk.lock(), waits));
+        drop(self.desk.changed.wait_timeout_while(self.desk.lock(), time, waits));
+        !self.is_busy()
     }
 
     /// Hands over a copy, to be written after the one that is being written.

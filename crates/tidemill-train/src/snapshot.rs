@@ -6,11 +6,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use safetensors::tensor::TensorView;
+use bytes::Bytes;
+use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
-use tch::{Device, Kind, Tensor, no_grad};
-use tidemill_torch::guard;
+use tch::{Kind, Tensor, no_grad};
+use tidemill_torch::{HostCopy, guard};
 
 use crate::Error;
 use crate::checkpoint::Progress;
@@ -28,7 +29,7 @@ pub struct Parameter {
     pub shape: Vec<i64>,
 }
 
-/// A copy of what one rank writes, in memory of the host.
+/// A copy of what one rank writes, in memory of the host; of what a GPU has, in pinned memory.
 #[derive(Debug)]
 pub struct Snapshot {
     /// Where the run stands.
@@ -39,16 +40,23 @@ pub struct Snapshot {
     pub parameters: Vec<Parameter>,
     /// Which elements are in it.
     pub ranges: Vec<Range<usize>>,
-    /// f32 values of each buffer.
-    buffers: Vec<(&'static str, Vec<u8>)>,
+    /// f32 values of each buffer, in pieces.
+    buffers: Vec<(&'static str, Vec<Bytes>)>,
 }
 
 /// A stretch of a rank's parts that has consecutive numbers.
 struct Stretch {
     bucket: usize,
-    /// Where it is in the part.
+    /// Where it begins in the part.
     at: usize,
     elements: Range<usize>,
+}
+
+impl Stretch {
+    /// Where it is in the part.
+    fn place(&self) -> Range<usize> {
+        self.at..self.at + self.elements.len()
+    }
 }
 
 impl Snapshot {
@@ -96,16 +104,24 @@ impl Snapshot {
         self.progress.step
     }
 
-    /// As safetensors.
+    /// A file of safetensors, piece by piece: its header, and the values from where they lie.
     ///
     /// # Errors
     /// What does not fit.
-    pub fn serialize(&self) -> Result<Vec<u8>, safetensors::SafeTensorError> {
-        let views = self
-            .buffers
-            .iter()
-            .map(|(name, bytes)| Ok((*name, TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes)?)));
-        safetensors::serialize(views.collect::<Result<Vec<_>, safetensors::SafeTensorError>>()?, None)
+    pub fn file(&self) -> Result<impl Iterator<Item = Bytes>, String> {
+        let elements: usize = self.ranges.iter().map(Range::len).sum();
+        let info = |(i, (name, _)): (usize, &(&str, _))| {
+            let data_offsets = (4 * i * elements, 4 * (i + 1) * elements);
+            ((*name).to_owned(), TensorInfo { dtype: Dtype::F32, shape: vec![elements], data_offsets })
+        };
+        let infos = self.buffers.iter().enumerate().map(info).collect();
+        let metadata = Metadata::new(None, infos).map_err(|e| e.to_string())?;
+        let mut header = serde_json::to_vec(&metadata).map_err(|e| e.to_string())?;
+        // So that values are aligned in the file.
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let length = Bytes::copy_from_slice(&(header.len() as u64).to_le_bytes());
+        let values = self.buffers.iter().flat_map(|(_, pieces)| pieces.iter().cloned());
+        Ok([length, header.into()].into_iter().chain(values))
     }
 }
 
@@ -167,33 +183,28 @@ fn whole_stretches(layout: &Layout, parts: Range<usize>, parameters: &[Parameter
     all
 }
 
-/// The bytes of some stretches of a buffer; `whole` gives the tensor that a bucket's stretches lie in.
+/// Copies some stretches of a buffer to the host; `whole` gives the tensor that a bucket's stretches lie in.
 fn values(
     parts: &[Tensor],
     stretches: &[Stretch],
     whole: impl Fn(&Tensor) -> Result<Tensor, Error>,
-) -> Result<Vec<u8>, Error> {
-    let elements: usize = stretches.iter().map(|stretch| stretch.elements.len()).sum();
-    let mut bytes = vec![0; 4 * elements];
-    let mut rest = bytes.as_mut_slice();
+) -> Result<Vec<Bytes>, Error> {
+    let mut values = Vec::new();
     for (bucket, part) in parts.iter().enumerate() {
         let tensor = whole(part)?;
-        let first = stretches.partition_point(|stretch| stretch.bucket < bucket);
-        let own = &stretches[first..stretches.partition_point(|stretch| stretch.bucket <= bucket)];
-        let length = own.iter().map(|stretch| 4 * stretch.elements.len()).sum();
-        let (mut out, behind) = std::mem::take(&mut rest).split_at_mut(length);
-        rest = behind;
-        guard(|| {
-            let host = tensor.to_device(Device::Cpu);
-            for stretch in own {
-                let length = stretch.elements.len();
-                let (values, behind) = std::mem::take(&mut out).split_at_mut(4 * length);
-                host.narrow(0, stretch.at as i64, length as i64).copy_data_u8(values, length);
-                out = behind;
-            }
-        })?;
+        let own = stretches.iter().filter(|stretch| stretch.bucket == bucket);
+        let Some(lie) = hull(own.clone().map(Stretch::place)) else { continue };
+        let lying = guard(|| tensor.narrow(0, lie.start as i64, lie.len() as i64))?;
+        let copy = Bytes::from_owner(HostCopy::of(&lying)?);
+        let bytes = |place: Range<usize>| 4 * (place.start - lie.start)..4 * (place.end - lie.start);
+        values.extend(own.map(|stretch| copy.slice(bytes(stretch.place()))));
     }
-    Ok(bytes)
+    Ok(values)
+}
+
+/// The smallest range that has all of these in it.
+fn hull(ranges: impl Iterator<Item = Range<usize>>) -> Option<Range<usize>> {
+    ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))
 }
 
 /// Fills an optimizer's parts from shards, one after the other.

@@ -4,17 +4,13 @@
 //! tensorflow/core/framework/summary.proto.
 
 use crate::Error;
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use crate::records::Records;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An event file being written.
 #[derive(Debug)]
-pub struct EventWriter {
-    path: PathBuf,
-    file: File,
-}
+pub struct EventWriter(Records);
 
 impl EventWriter {
     /// Creates a new event file in `dir`. A resumed run adds a file; TensorBoard shows them as one.
@@ -24,9 +20,7 @@ impl EventWriter {
     pub fn create(dir: &Path) -> Result<Self, Error> {
         std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
         let name = format!("events.out.tfevents.{:.6}.{}.tidemill", now(), std::process::id());
-        let path = dir.join(name);
-        let file = File::create(&path).map_err(Error::io(&path))?;
-        let mut writer = Self { path, file };
+        let mut writer = Self(Records::open(&dir.join(name))?);
         let mut event = Message::default();
         event.double(1, now());
         event.bytes(3, b"brain.Event:2");
@@ -37,7 +31,7 @@ impl EventWriter {
     /// Adds scalars under their tags.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If the file cannot be written; then it is tried again with the next.
     pub fn scalars(&mut self, step: u64, scalars: &[(&str, f64)]) -> Result<(), Error> {
         let mut summary = Message::default();
         for (tag, value) in scalars {
@@ -52,7 +46,7 @@ impl EventWriter {
     /// Adds a picture, encoded as PNG, of `width` x `height` pixels.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If the file cannot be written; then it is tried again with the next.
     pub fn image(&mut self, step: u64, tag: &str, png: &[u8], width: u32, height: u32) -> Result<(), Error> {
         let mut image = Message::default();
         image.varint(1, u64::from(height));
@@ -65,6 +59,14 @@ impl EventWriter {
         let mut summary = Message::default();
         summary.bytes(1, &entry.0);
         self.event(step, &summary)
+    }
+
+    /// Tries again to write what could not be.
+    ///
+    /// # Errors
+    /// If it still cannot be.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.0.add(&[])
     }
 
     fn event(&mut self, step: u64, summary: &Message) -> Result<(), Error> {
@@ -82,7 +84,7 @@ impl EventWriter {
         record.extend(masked_crc(&length).to_le_bytes());
         record.extend(data);
         record.extend(masked_crc(data).to_le_bytes());
-        self.file.write_all(&record).map_err(Error::io(&self.path))
+        self.0.add(&record)
     }
 }
 

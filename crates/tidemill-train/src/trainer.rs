@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use tch::Kind;
 use tidemill_models::{NoiseSchedule, SchedulerConfig};
-use tidemill_store::stream::Batch;
 use tidemill_store::{Bucket, DatasetSpec, Dtype};
 use tidemill_torch::{guard, keep_memory, tensor_of};
 
@@ -37,6 +36,7 @@ mod intervals;
 mod report;
 mod step;
 mod validation;
+mod waiting;
 
 /// How long the last checkpoint is tried to be written when a run ends.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -82,6 +82,8 @@ struct Trainer {
     saving: f64,
     /// Of the first rank only.
     log: Option<MetricsLog>,
+    /// Whether some of its lines could not be written yet.
+    metrics_wait: bool,
     endpoint: Option<Endpoint>,
     profiler: Option<Profiler>,
     progress: Progress,
@@ -161,8 +163,10 @@ impl Trainer {
             }
             None => Progress::start(identity, settings),
         };
+        let writer = Writer::new(&world, job.checkpoint.writers, device)?;
+        world.by_first(device, || checkpoints.prepare(&progress.identity, &writer))?;
+        checkpoints.check_shared(&writer, &world, device)?;
         let opened = world.by_first(device, || {
-            checkpoints.prepare(&progress.identity)?;
             let endpoint = job.train.prometheus.as_deref().map(Endpoint::open).transpose()?;
             let log = MetricsLog::open(&job.output, progress.step)?;
             if let Some(preview) = &mut job.preview {
@@ -175,7 +179,7 @@ impl Trainer {
         let profiler =
             job.train.profile.map(|config| Profiler::new(config, &job.output, world.rank(), device));
         Ok(Self {
-            saver: Saver::start(checkpoints.clone(), Writer::new(&world, job.checkpoint.writers, device)?)?,
+            saver: Saver::start(checkpoints.clone(), writer)?,
             checkpoints,
             job,
             spec,
@@ -187,6 +191,7 @@ impl Trainer {
             owed: false,
             saving: 0.0,
             log,
+            metrics_wait: false,
             endpoint,
             profiler,
             committed: resumed_at,
@@ -220,11 +225,12 @@ impl Trainer {
             self.run_phase(phase, end, observer)?;
         }
         let seconds = started.elapsed().as_secs_f64();
-        self.save_profile(Profiler::save, observer)?;
+        self.save_profile(Profiler::save, observer);
         observer.doing(self.progress.step, Activity::End);
         self.checkpoint()?;
         let saved = self.saver.finish(PATIENCE);
         self.tell_saved(observer);
+        self.finish_log(observer);
         saved?;
         Ok(Outcome {
             steps: self.progress.step,
@@ -246,12 +252,12 @@ impl Trainer {
         self.window = Window::new();
         self.reopen = false;
         while self.progress.step < end && !self.reopen && !self.stops(observer)? {
-            let batch = self.next_batch(&mut *batches, observer)?;
+            let Some(batch) = self.next_batch(&mut *batches, observer)? else { break };
             self.tell_unreadable(phase, &batch, &*batches, observer);
             observer.doing(self.progress.step, Activity::Step);
             self.profiler.as_mut().map_or(Ok(()), Profiler::before_step)?;
             self.train_step(phase, &batch, observer.stop())?;
-            self.save_profile(Profiler::after_step, observer)?;
+            self.save_profile(Profiler::after_step, observer);
             self.validate(phase, observer)?;
             if self.progress.step.is_multiple_of(self.job.train.log_every) {
                 self.flush(observer)?;
@@ -263,18 +269,6 @@ impl Trainer {
             self.stand(phase, end, &*batches)?;
         }
         Ok(())
-    }
-
-    /// Waits for the next batch, and says so if that takes long.
-    fn next_batch(&mut self, batches: &mut dyn Batches, observer: &mut dyn Observer) -> Result<Batch, Error> {
-        observer.doing(self.progress.step, Activity::Data);
-        let (step, patience) = (self.progress.step + 1, self.job.train.stream.stall_seconds);
-        let mut say = |seconds| {
-            observer.event(&format!(
-                "step {step} has waited for data for {seconds} s; look at where they come from"
-            ));
-        };
-        self.window.waiting(|| wait_for(batches, Duration::from_secs(patience), &mut say))
     }
 
     /// Whether to stop after this step. A rank by itself just does; several have to agree, and do so by what they said in
@@ -307,18 +301,6 @@ impl Trainer {
     fn recent_loss(&self) -> Option<f64> {
         let recent = &self.progress.recent_losses;
         (!recent.is_empty()).then(|| recent.iter().sum::<f64>() / recent.len() as f64)
-    }
-}
-
-/// The next batch; each time that `patience` is over, says how many seconds that has taken.
-fn wait_for(batches: &mut dyn Batches, patience: Duration, say: &mut dyn FnMut(u64)) -> Result<Batch, Error> {
-    let mut waited = Duration::ZERO;
-    loop {
-        if let Some(batch) = batches.next_within(patience)? {
-            return Ok(batch);
-        }
-        waited += patience;
-        say(waited.as_secs());
     }
 }
 

@@ -5,11 +5,18 @@
 mod common;
 
 use common::{dataset, job, losses};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tidemill_io::{Limits, store};
+use tidemill_store::stream::{Batch, only};
+use tidemill_store::{Dataset, DatasetSpec};
 use tidemill_testing::S3Server;
-use tidemill_train::{CheckpointConfig, Checkpoints, Error, Observer, Outcome, StepMetrics, train};
+use tidemill_train::{
+    Activity, Batches, CheckpointConfig, Checkpoints, Data, Error, Job, Observer, Outcome, Phase, StepMetrics,
+    Stored, TrainConfig, train,
+};
 
 /// Hears what is said, and does something after a step.
 struct Listener<F: FnMut(u64)> {
@@ -96,7 +103,7 @@ fn a_place_that_cannot_be_written_is_refused_before_the_first_step() {
     let mut job = job(data.path(), &output);
     job.checkpoint.uri = Some(file.display().to_string());
     let error = train(job, &mut common::Quiet::default()).unwrap_err();
-    assert!(matches!(&error, Error::Storage(_)) && error.to_string().contains("file"), "{error}");
+    assert!(matches!(&error, Error::World(_)) && error.to_string().contains("file"), "{error}");
     assert!(!output.join("metrics.jsonl").exists());
 }
 
@@ -123,6 +130,88 @@ fn a_store_that_keeps_steps_waiting_for_rows_is_named() {
     let outcome = train(job, &mut listener).unwrap();
     let said = listener.heard.iter().filter(|said| said.contains("has waited for data for 1 s")).count();
     assert!(outcome.finished && said >= 1, "{:?}", listener.heard);
+}
+
+/// Stored rows that do not come any more after three batches.
+#[derive(Debug)]
+struct Drying(Stored);
+
+#[derive(Debug)]
+struct DryingBatches {
+    batches: Box<dyn Batches>,
+    asked: usize,
+}
+
+impl Data for Drying {
+    fn spec(&self) -> Result<DatasetSpec, Error> {
+        self.0.spec()
+    }
+
+    fn empty_caption(&self) -> &[u8] {
+        self.0.empty_caption()
+    }
+
+    fn identity(&self) -> (&'static str, Value) {
+        self.0.identity()
+    }
+
+    fn check(&self, train: &TrainConfig) -> Result<(), Error> {
+        self.0.check(train)
+    }
+
+    fn open(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn Batches>, Error> {
+        Ok(Box::new(DryingBatches { batches: self.0.open(phase, state)?, asked: 0 }))
+    }
+}
+
+impl Batches for DryingBatches {
+    fn next_within(&mut self, patience: Duration) -> Result<Option<Batch>, Error> {
+        self.asked += 1;
+        assert!(self.asked < 20, "it goes on waiting");
+        if self.asked > 3 { Ok(None) } else { self.batches.next_within(patience.max(Duration::from_secs(60))) }
+    }
+
+    fn state(&self, next_phase: Option<&Phase<'_>>) -> Result<Value, Error> {
+        self.batches.state(next_phase)
+    }
+
+    fn skipped(&self) -> BTreeMap<String, u64> {
+        self.batches.skipped()
+    }
+}
+
+/// Wants to stop as soon as rows are waited for after three steps.
+#[derive(Default)]
+struct Impatient(bool);
+
+impl Observer for Impatient {
+    fn step(&mut self, _metrics: &StepMetrics, _total: u64) {}
+
+    fn event(&mut self, _message: &str) {}
+
+    fn stop(&self) -> bool {
+        self.0
+    }
+
+    fn doing(&mut self, step: u64, activity: Activity) {
+        self.0 |= step == 3 && activity == Activity::Data;
+    }
+}
+
+#[test]
+fn a_run_that_waits_for_rows_can_be_stopped_and_saves_what_it_has() {
+    let (data, output, whole) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    dataset(data.path());
+    let stored = || Stored(only(&Dataset::open(data.path().to_str().unwrap()).unwrap()));
+    let drying = Job { data: Box::new(Drying(stored())), ..job(data.path(), output.path()) };
+    let outcome = train(drying, &mut Impatient::default()).unwrap();
+    assert_eq!((outcome.steps, outcome.finished), (3, false));
+    // It goes on as if nothing had been.
+    let outcome = train(job(data.path(), output.path()), &mut common::Quiet::default()).unwrap();
+    assert_eq!((outcome.resumed_at, outcome.finished), (3, true));
+    train(job(data.path(), whole.path()), &mut common::Quiet::default()).unwrap();
+    assert_eq!(losses(output.path()), losses(whole.path()));
 }
 
 /// Puts a file where the folder of checkpoints is.

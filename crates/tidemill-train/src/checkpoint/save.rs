@@ -53,15 +53,7 @@ impl Checkpoints {
             // It was passed over when the run began, and would be again.
             self.location.delete(&commit_key(step))?;
         }
-        let file = writer.name(step, writer.rank, "safetensors");
-        let bytes = snapshot.serialize().map_err(|e| self.error(&file, e.to_string()))?;
-        let shard = Shard {
-            file,
-            bytes: bytes.len(),
-            crc32c: crc32c::crc32c(&bytes),
-            ranges: snapshot.ranges.clone(),
-        };
-        self.location.put(&shard.file, bytes.into())?;
+        let shard = self.put_shard(writer.name(step, writer.rank, "safetensors"), snapshot)?;
         if writer.rank > 0 {
             return self.put_json(&writer.name(step, writer.rank, "json"), &shard);
         }
@@ -77,8 +69,33 @@ impl Checkpoints {
             shards,
         };
         let text = serde_json::to_vec(&commit).map_err(|e| self.error(&folder(step), e.to_string()))?;
-        self.location.put_if_absent(&commit_key(step), text.into())?;
+        if !self.location.put_if_absent(&commit_key(step), text.into())? {
+            self.check_own(step, writer)?;
+        }
         self.retain()
+    }
+
+    /// Writes a shard from where its values lie: they are not copied again.
+    fn put_shard(&self, file: String, snapshot: &Snapshot) -> Result<Shard, Error> {
+        let mut upload = self.location.upload(&file);
+        let (mut bytes, mut crc32c) = (0, 0);
+        for piece in snapshot.file().map_err(|problem| self.error(&file, problem))? {
+            bytes += piece.len();
+            crc32c = crc32c::crc32c_append(crc32c, &piece);
+            upload.write(piece)?;
+        }
+        upload.finish()?;
+        Ok(Shard { file, bytes, crc32c, ranges: snapshot.ranges.clone() })
+    }
+
+    /// Makes sure that a commit that was there is this writer's: of one whose answer was lost.
+    pub(super) fn check_own(&self, step: u64, writer: &Writer) -> Result<(), Error> {
+        let own = format!("{}/{}/", folder(step), writer.attempt);
+        if self.commit(step)?.shards.iter().all(|shard| shard.file.starts_with(&own)) {
+            return Ok(());
+        }
+        let message = "another process has written it meanwhile; a run must be trained only once at a time".into();
+        Err(self.error(&folder(step), message))
     }
 
     /// What another rank says of its shard, once it does.

@@ -157,6 +157,38 @@ fn without_the_others_shards_nothing_is_committed_and_what_is_left_is_removed() 
 }
 
 #[test]
+fn only_so_many_are_kept() {
+    let case = Case { sizes: vec![100], bucket_elements: 0, ranks: 2, sharded: true };
+    let folder = tempfile::tempdir().unwrap();
+    let config = CheckpointConfig { keep: 2, ..CheckpointConfig::default() };
+    let checkpoints = Checkpoints::open(&config, folder.path()).unwrap();
+    (1..=5).for_each(|step| save(&checkpoints, &case, step));
+    assert_eq!(checkpoints.steps().unwrap(), [4, 5]);
+    let left = checkpoints.location.list("").unwrap();
+    assert!(left.iter().all(|key| key.starts_with("step-00000004/") || key.starts_with("step-00000005/")));
+    // Of each: the commit, two shards, and the second one's word.
+    assert_eq!(left.len(), 8, "{left:?}");
+}
+
+#[test]
+fn a_checkpoint_that_another_process_has_written_is_not_replaced() {
+    let case = Case { sizes: vec![100], bucket_elements: 0, ranks: 1, sharded: false };
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = open(folder.path());
+    save(&checkpoints, &case, 7);
+    let commit = std::fs::read(folder.path().join("checkpoints/step-00000007/commit.json")).unwrap();
+    let writer = |attempt: &str| Writer { rank: 0, ranks: 1, others: vec![], attempt: attempt.into() };
+    assert!(checkpoints.check_own(7, &writer("a")).is_ok());
+    let other = checkpoints.check_own(7, &writer("b")).unwrap_err().to_string();
+    assert!(other.contains("step-00000007") && other.contains("only once at a time"), "{other}");
+    let progress = Progress { step: 7, ..Progress::start(json!({}), json!({})) };
+    let (world, optimizer) = optimizer(&case, 0, 8);
+    let snapshot = Snapshot::take(&optimizer, &progress, &world, Writers::All).unwrap();
+    checkpoints.save(&snapshot, &writer("b"), &|| false).unwrap();
+    assert_eq!(std::fs::read(folder.path().join("checkpoints/step-00000007/commit.json")).unwrap(), commit);
+}
+
+#[test]
 fn parameters_of_another_network_are_refused_by_name() {
     let written = Case { sizes: vec![100, 40], bucket_elements: 0, ranks: 1, sharded: false };
     let folder = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::time::Duration;
 
 use super::Trainer;
 use super::step::PendingStep;
@@ -22,6 +23,9 @@ const RECENT: usize = 100;
 
 /// Samples that are named in a message. All of them are in the file.
 const NAMED: usize = 8;
+
+/// Time between two looks at what becomes of a checkpoint that is waited for.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The file that has the samples of such steps.
 const FILE: &str = "anomalies.jsonl";
@@ -75,7 +79,9 @@ impl Trainer {
             return Ok(Sequel::GoOn);
         }
         let samples = self.samples_of_all(&pending.samples)?;
-        self.write_down(metrics, &samples)?;
+        if let Err(problem) = self.write_down(metrics, &samples) {
+            observer.event(&format!("the samples of step {step} cannot be written down: {problem}"));
+        }
         let named: Vec<u64> = samples.iter().take(NAMED).copied().collect();
         let what = match (judgement, loss.is_finite() && grad_norm.is_finite()) {
             (Judgement::Skipped, _) => "is left out",
@@ -164,7 +170,9 @@ impl Trainer {
     /// # Errors
     /// If there is no checkpoint, or it cannot be read.
     pub(super) fn go_back(&mut self, step: u64, observer: &mut dyn Observer) -> Result<(), Error> {
-        self.saver.wait();
+        while !self.saver.is_idle_within(LOOK) {
+            self.tell_saved(observer);
+        }
         let (world, device) = (self.job.world.clone(), self.objective.device);
         let restored =
             self.checkpoints.restore(&mut self.optimizer, &self.progress.identity, &world, device)?;

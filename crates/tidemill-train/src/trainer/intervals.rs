@@ -34,8 +34,10 @@ impl Trainer {
             let draw = || self.log.is_some().then(|| preview.draw(denoiser, schedule, kind));
             if let (Some(grid), Some(log)) = (self.optimizer.with_averaged(draw)?.transpose()?, &mut self.log)
             {
-                let path = preview.save(&grid, step, log)?;
-                observer.event(&format!("pictures of step {step}: {}", path.display()));
+                observer.event(&match preview.save(&grid, step, log) {
+                    Ok(path) => format!("pictures of step {step}: {}", path.display()),
+                    Err(problem) => format!("pictures of step {step} cannot be written: {problem}"),
+                });
             }
         }
         Ok(())
@@ -57,18 +59,19 @@ impl Trainer {
         Ok(())
     }
 
-    /// Has the profiler write what it has, if the run has one and `save` says that it is time.
+    /// Has the profiler write what it has, if the run has one and `save` says that it is time. Training goes on if it cannot.
     pub(super) fn save_profile(
         &mut self,
         save: fn(&mut Profiler, u64) -> Result<Option<PathBuf>, Error>,
         observer: &mut dyn Observer,
-    ) -> Result<(), Error> {
+    ) {
         let step = self.progress.step;
-        if let Some(profiler) = &mut self.profiler
-            && let Some(path) = save(profiler, step)?
-        {
-            observer.event(&format!("profile of the steps up to {step}: {}", path.display()));
+        match self.profiler.as_mut().map(|profiler| save(profiler, step)) {
+            Some(Ok(Some(path))) => {
+                observer.event(&format!("profile of the steps up to {step}: {}", path.display()));
+            }
+            Some(Err(problem)) => observer.event(&format!("a profile cannot be written: {problem}")),
+            Some(Ok(None)) | None => (),
         }
-        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::collective::CommunicationTime;
 use crate::data::Batches;
 use crate::job::Observer;
-use crate::metrics::{StepMetrics, Validation};
+use crate::metrics::{MetricsLog, StepMetrics, Validation};
 use crate::prometheus::Counts;
 use crate::saver::Event as Saved;
 use crate::window::Window;
@@ -61,6 +61,25 @@ impl Trainer {
                     "checkpoint of step {step} cannot be written: {why}; training goes on, the next try is in {again_in:?}"
                 )),
             }
+        }
+    }
+
+    /// Says that metrics cannot be written, once until they are.
+    fn tell_logged(&mut self, problem: Option<Error>, observer: &mut dyn Observer) {
+        match &problem {
+            Some(problem) if !self.metrics_wait => observer.event(&format!(
+                "metrics cannot be written: {problem}; training goes on, and they are kept until there is room"
+            )),
+            None if self.metrics_wait => observer.event("all metrics are written again"),
+            _ => (),
+        }
+        self.metrics_wait = problem.is_some();
+    }
+
+    /// The last try to write metrics that could not be.
+    pub(super) fn finish_log(&mut self, observer: &mut dyn Observer) {
+        if let Some(Err(problem)) = self.log.as_mut().map(MetricsLog::flush) {
+            observer.event(&format!("the last metrics are lost: {problem}"));
         }
     }
 
@@ -132,9 +151,8 @@ impl Trainer {
             checkpoint: self.committed,
             validation: pending.validation.clone(),
         };
-        if let Some(log) = &mut self.log {
-            log.step(&metrics)?;
-        }
+        let logged = self.log.as_mut().map_or(Ok(()), |log| log.step(&metrics));
+        self.tell_logged(logged.err(), observer);
         if let Some(Validation { loss, .. }) = &metrics.validation {
             self.validation_loss = Some(*loss);
         }

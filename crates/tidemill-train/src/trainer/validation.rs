@@ -1,7 +1,7 @@
 //! The loss on held-out rows: always of the same ones, with the same noise at the same timesteps, so that it tells one network from
 //! another, and not one draw from another.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tch::{Tensor, no_grad};
 use tidemill_models::Denoiser;
@@ -11,7 +11,8 @@ use tidemill_torch::guard;
 
 use super::by_timestep::{ByTimestep, SUMS, TENTHS, means};
 use super::step::{PendingStep, micro_batches};
-use super::{Trainer, wait_for};
+use super::waiting::wait_for;
+use super::Trainer;
 use crate::Error;
 use crate::data::Phase;
 use crate::fit::latents_shape;
@@ -57,9 +58,9 @@ impl Trainer {
             objective: &self.objective,
             denoiser: &*self.job.denoiser,
         };
-        let now = pass.run(observer)?;
+        let Some(now) = pass.run(observer)? else { return Ok(()) };
         let averaged = match self.optimizer.is_averaging() {
-            true => Some(self.optimizer.with_averaged(|| pass.run(observer))??),
+            true => self.optimizer.with_averaged(|| pass.run(observer))??,
             false => None,
         };
         let validation = Validation {
@@ -87,19 +88,16 @@ impl Trainer {
 }
 
 impl Pass<'_> {
-    /// The mean over the rows, with the weights as they are. All ranks call it together.
-    fn run(&self, observer: &mut dyn Observer) -> Result<Loss, Error> {
+    /// The mean over the rows, with the weights as they are; none if it is to stop meanwhile. All ranks call it together.
+    fn run(&self, observer: &mut dyn Observer) -> Result<Option<Loss>, Error> {
         let (mut stream, count) = self.held_out.open(&self.phase, self.limit)?;
         let global_batch = count.min(self.phase.global_batch() as u64);
         let sums = guard(|| ByTimestep::new(self.objective.device))?;
-        let patience = Duration::from_secs(self.phase.train.stream.stall_seconds);
+        let patience = self.phase.train.stream.stall_seconds;
         for number in 0..count.div_ceil(global_batch) {
             observer.doing(self.step, Activity::Data);
-            let mut batch = wait_for(&mut stream, patience, &mut |seconds| {
-                observer.event(&format!(
-                    "validation has waited for data for {seconds} s; look at where they come from"
-                ));
-            })?;
+            let batch = wait_for(&mut stream, "validation", patience, self.phase.world, observer)?;
+            let Some(mut batch) = batch else { return Ok(None) };
             observer.doing(self.step, Activity::Step);
             // Places among all of the rows.
             batch.places.iter_mut().for_each(|place| *place += (number * global_batch) as u32);
@@ -110,7 +108,7 @@ impl Pass<'_> {
         let sums = sums.ok().and_then(|sums| <[f32; SUMS]>::try_from(sums).ok());
         let sums = sums.ok_or_else(|| Error::World("the sums of a validation cannot be read".into()))?;
         let (error, rows): (f32, f32) = (sums[..TENTHS].iter().sum(), sums[TENTHS..].iter().sum());
-        Ok(Loss { mean: f64::from(error / rows), rows: rows as u64, by_timestep: means(&sums) })
+        Ok(Some(Loss { mean: f64::from(error / rows), rows: rows as u64, by_timestep: means(&sums) }))
     }
 
     /// Adds this rank's rows of a batch, those behind the first `count` excepted.

@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM as a flag that the engine looks at between units. The second signal ends the process at once.
+//! Ctrl-C and SIGTERM as a flag that the engine looks at between units. A second Ctrl-C ends the process at once. SIGTERM may come
+//! several times and means the same: from a service manager to all processes of a run, and from the one that supervises this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,9 +20,9 @@ impl StopSignal {
     pub fn watch() -> Self {
         let raised = Arc::new(AtomicBool::new(false));
         let mut hooks = Vec::new();
+        // In this order: the first Ctrl-C finds the flag down and raises it, the second one finds it up.
+        hooks.extend(flag::register_conditional_shutdown(SIGINT, 1, raised.clone()));
         for signal in [SIGINT, SIGTERM] {
-            // In this order: the first signal finds the flag down and raises it, the second one finds it up.
-            hooks.extend(flag::register_conditional_shutdown(signal, 1, raised.clone()));
             hooks.extend(flag::register(signal, raised.clone()));
         }
         Self { raised, hooks }

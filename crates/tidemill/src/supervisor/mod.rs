@@ -46,8 +46,9 @@ pub fn supervise(
         committed = group.committed().unwrap_or(committed);
         let Some(fault) = fault else { return Ok(ended(group.result(), places.len(), committed, said)) };
         let (step, seconds) = (group.step().max(committed), group.seconds_at_risk());
+        let stepped = group.stepped();
         drop(group);
-        incidents.push(Incident { fault: fault.clone(), place: places[fault.rank], step, committed });
+        incidents.push(Incident { fault: fault.clone(), place: places[fault.rank], step, committed, stepped });
         let lost = format!(
             "{} steps and {seconds:.1} s since the checkpoint of step {committed} are lost",
             step - committed

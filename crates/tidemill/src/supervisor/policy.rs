@@ -178,6 +178,8 @@ pub struct Incident {
     pub step: u64,
     /// The last step with a checkpoint.
     pub committed: u64,
+    /// Whether these workers had made any step themselves.
+    pub stepped: bool,
 }
 
 /// What to do after a fault.
@@ -206,7 +208,7 @@ pub fn next(incidents: &[Incident], allowed: &RangeInclusive<usize>) -> Next {
     let all = || (0..*allowed.end()).collect();
     let Some(last) = incidents.last() else { return Next::Restart { places: all(), pause: Duration::ZERO } };
     // Input that made a step before makes sense; then what refuses it now is a store that cannot be reached, or the like.
-    let begun = incidents.iter().any(|incident| incident.step > 0);
+    let begun = incidents.iter().any(|incident| incident.stepped);
     if let Cause::Refused(message) = &last.fault.cause
         && !begun
     {
@@ -332,7 +334,7 @@ mod tests {
     }
 
     fn incident(rank: usize, cause: Cause, step: u64, committed: u64) -> Incident {
-        Incident { fault: Fault { rank, cause }, place: rank, step, committed }
+        Incident { fault: Fault { rank, cause }, place: rank, step, committed, stepped: step > committed }
     }
 
     fn restart(places: impl IntoIterator<Item = usize>, pause: u64) -> Next {
@@ -361,6 +363,8 @@ mod tests {
             // A store that cannot be reached while a run that has begun is started again.
             (vec![killed(1, 15, 10), failed(10, 10), failed(10, 10)], restart(0..4, 2)),
             (vec![killed(0, 15, 10), incident(1, Cause::Refused("bad".into()), 10, 10)], restart(0..4, 1)),
+            // Bad input to a run that has checkpoints, before it goes on.
+            (vec![incident(1, Cause::Refused("bad".into()), 10, 10)], Next::Refuse("bad".into())),
         ] {
             assert_eq!(next(&incidents, &(2..=4)), expected, "{incidents:?}");
         }

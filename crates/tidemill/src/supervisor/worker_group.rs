@@ -38,6 +38,8 @@ pub struct WorkerGroup {
     /// Steps that the group came to, and when; those before the last checkpoint are forgotten.
     steps: Vec<(u64, Instant)>,
     committed: Option<u64>,
+    /// Whether there was any step after the checkpoint that they began with.
+    stepped: bool,
     _folder: TempDir,
 }
 
@@ -75,6 +77,7 @@ impl WorkerGroup {
             workers: Vec::new(),
             steps: Vec::new(),
             committed: None,
+            stepped: false,
             _folder: folder,
         };
         for (rank, place) in places.iter().enumerate() {
@@ -108,6 +111,7 @@ impl WorkerGroup {
                     (worker.step, worker.stepped) = (step, Instant::now());
                 }
                 worker.doing = doing;
+                self.stepped |= step > self.committed.unwrap_or(0);
                 if self.steps.last().is_none_or(|(last, _)| step > *last) {
                     self.steps.push((step, Instant::now()));
                 }
@@ -128,6 +132,11 @@ impl WorkerGroup {
     /// The last step that has a checkpoint, if that is known.
     pub fn committed(&self) -> Option<u64> {
         self.committed
+    }
+
+    /// Whether they made any step themselves.
+    pub fn stepped(&self) -> bool {
+        self.stepped
     }
 
     /// The last step that any rank made.

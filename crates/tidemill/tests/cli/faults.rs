@@ -136,6 +136,77 @@ fn a_full_disk_is_told_and_with_room_the_run_goes_on() {
     );
 }
 
+/// Trains ($3 and on) on a disk ($1) that is filled once there is a checkpoint, and has room again when the trainer has said so; stops
+/// it after another checkpoint. What came of it lies in $2.
+const ON_A_DISK_THAT_IS_FULL_FOR_A_WHILE: &str = r#"
+disk=$1 results=$2
+shift 2
+mount -t tmpfs -o size=512m tmpfs "$disk" || exit 1
+mkdir "$disk/out"
+ln -s "$results/whole/dataset" "$disk/out/dataset"
+"$@" >"$results/trained.out" 2>"$results/trained.err" &
+trainer=$!
+says() {
+    for _ in $(seq 1200); do
+        test "$(grep -c "$1" "$results/trained.err")" -ge "$2" && return
+        sleep 0.1
+    done
+    kill -9 $trainer
+    exit 1
+}
+says "is committed" 1
+dd if=/dev/zero of="$disk/filling" bs=1M 2>/dev/null
+says "metrics cannot be written" 1
+says "checkpoint of step .* cannot be written" 1
+rm "$disk/filling"
+says "all metrics are written again" 1
+says "is committed" $(($(grep -c "is committed" "$results/trained.err") + 1))
+kill -TERM $trainer
+wait $trainer
+echo $? >"$results/trained.code"
+cp -r "$disk/out" "$results/trained"
+"#;
+
+#[test]
+fn a_full_disk_does_not_end_training() {
+    let Some(mut unshare) = unshare() else {
+        eprintln!("skipped: neither root nor a user may mount a tmpfs here (unshare --mount)");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 64);
+    finish(&run, &folder.path().join("whole"));
+    let disk = folder.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let settings = [
+        &format!("output={}", disk.join("out").display()),
+        "train.global_batch=4",
+        "train.micro_batch=4",
+        "train.log_every=1",
+        "train.phase=[{resolution = 32, steps = 100000}]",
+        "checkpoint.every=5",
+        "checkpoint.keep=1",
+    ];
+    let status = unshare
+        .args(["sh", "-c", ON_A_DISK_THAT_IS_FULL_FOR_A_WHILE, "sh"])
+        .args([&disk, folder.path()])
+        .args([BINARY, "train", &run, "--json"])
+        .args(settings.iter().flat_map(|setting| ["--set", *setting]))
+        .env("NO_COLOR", "1")
+        .status();
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let said = read("trained.err");
+    assert!(status.unwrap().success(), "{said}");
+    assert_eq!(read("trained.code").trim(), "0", "{said}");
+    let result: Value = serde_json::from_str(read("trained.out").lines().last().unwrap()).unwrap();
+    let steps = result["steps"].as_u64().unwrap();
+    // Not a line is lost or cut, and all is saved.
+    let lines = read("trained/metrics.jsonl");
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().map(|line| line["step"].as_u64().unwrap()).eq(1..=steps), "{said}");
+    assert!(folder.path().join(format!("trained/checkpoints/step-{steps:08}/commit.json")).exists(), "{said}");
+}
+
 /// A command that permissions hold for; as root it goes without the right to pass over them. None where it cannot.
 fn without_privileges(arguments: &[&str]) -> Option<Command> {
     let plain = |program: &str| Command::new(program);

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use tidemill_io::{Limits, store};
@@ -187,6 +188,36 @@ fn training_goes_on_from_a_checkpoint_in_a_bucket() {
 
     let (code, exported) = verb("export", &["--to", &remote.local("model")]);
     assert_eq!((code, &exported["step"]), (0, &8.into()), "{exported}");
+}
+
+/// With the quickstart's networks and batches; there, 400 steps are between two checkpoints, here 10.
+#[test]
+fn a_slow_store_hardly_holds_up_the_quickstarts_steps() {
+    let remote = Remote::new("slow", 128);
+    let local = format!("output={}", remote.local("out"));
+    let run = remote.local("train.toml");
+    let text = std::fs::read_to_string(remote.local("run.toml")).unwrap();
+    std::fs::write(&run, text + TRAINING).unwrap();
+    assert_eq!(remote.json(&["preprocess", &run, "--set", &local]).0, 0);
+    remote.server.delay_all(Duration::from_millis(300));
+    let settings = [
+        &local,
+        &format!("checkpoint.uri={}", remote.uri("checkpoints")),
+        "checkpoint.every=10",
+        "train.precision=bf16",
+        "train.global_batch=32",
+        "train.micro_batch=32",
+        "train.ema={ decay = 0.99 }",
+        "train.phase=[{resolution = 64, steps = 30}]",
+    ];
+    let settings = settings.iter().flat_map(|setting| ["--set", *setting]);
+    let (code, trained) = remote.json(&["train", &run].into_iter().chain(settings).collect::<Vec<_>>());
+    assert_eq!((code, &trained["steps"]), (0, &30.into()), "{trained}");
+    let number = |name: &str| trained[name].as_f64().unwrap();
+    let share = number("checkpoint_stall_seconds") / number("seconds");
+    println!("three checkpoints took {:.2} % of {:.1} s", 100.0 * share, number("seconds"));
+    assert!(share < 0.02, "{trained}");
+    assert!(remote.server.keys("slow").iter().any(|key| key.ends_with("step-00000030/commit.json")));
 }
 
 /// The message of a run that was refused or failed.
