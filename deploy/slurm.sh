@@ -9,6 +9,6 @@
 set -euo pipefail
 run=${1:-sd2.toml}
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export FI_PROVIDER=efa
+export FI_PROVIDER=efa NCCL_SOCKET_IFNAME=^lo,docker
 srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node 8 --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d \
   --rdzv-endpoint "$head:29500" --max-restarts 3 -m tidemill train "$run"

@@ -1,5 +1,6 @@
 """The files of deploy/: as far as they can be checked without a cloud."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -19,6 +20,7 @@ def test_the_run_file_is_one():
     run = tidemill.resolve(str(DEPLOY / "sd2.toml"))
     samples = [phase["steps"] * run["train"]["global_batch"] for phase in run["train"]["phase"]]
     assert samples == [1_126_400_000, 1_740_800_000]
+    assert run["engine"]["ray"]["env"]["FI_PROVIDER"] == "efa"
 
 
 def test_the_cluster_is_one_that_ray_would_start():
@@ -30,6 +32,12 @@ def test_the_cluster_is_one_that_ray_would_start():
         assert kind["max_workers"] == most
         assert kind["resources"]["GPU"] == gpus
         assert f"accelerator_type:{accelerator}" in kind["resources"]
+        assert "--gpus=all" in kind["docker"]["worker_run_options"]
+    # The head, which has neither, gets what is for all nodes.
+    for_all = " ".join(cluster["docker"]["run_options"] + cluster["docker"].get("head_run_options", []))
+    assert "gpus" not in for_all
+    assert "infiniband" not in for_all
+    assert "--device=/dev/infiniband" in kinds["p4de.24xlarge"]["docker"]["worker_run_options"]
     cards = kinds["p4de.24xlarge"]["node_config"]["NetworkInterfaces"]
     assert [card["NetworkCardIndex"] for card in cards] == [0, 1, 2, 3]
     assert {card["InterfaceType"] for card in cards} == {"efa"}
@@ -41,7 +49,10 @@ def test_the_job_has_the_nodes_that_its_commands_ask_for():
     groups = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     for group in groups:
         pod = group["template"]["spec"]
-        most, _, gpus = NODES[pod["nodeSelector"]["node.kubernetes.io/instance-type"]]
+        most, accelerator, gpus = NODES[pod["nodeSelector"]["node.kubernetes.io/instance-type"]]
+        # As `ray start --resources=...` gets it from a shell.
+        (resources,) = shlex.split(group["rayStartParams"]["resources"])
+        assert json.loads(resources) == {f"accelerator_type:{accelerator}": 1}
         (container,) = pod["containers"]
         assert group["maxReplicas"] == most
         assert container["resources"]["limits"]["nvidia.com/gpu"] == str(gpus)

@@ -120,8 +120,8 @@ class StreamDataset(torch.utils.data.IterableDataset):
 
     Items are whole batches: `sample_ids` and `epochs` [n] i64, unscaled `latents` [n, C, h, w] f16 and `text`
     [n, L, D] f16, or [n, L] i32 where token ids are stored; the latter two without a copy. The stream has
-    threads of its own, so that workers would gain nothing; several would each give the same batches and are
-    refused. `state_dict` is that of the stream, which torchdata's StatefulDataLoader and Lightning look for.
+    threads of its own, so that workers would gain nothing; they are refused, for several would each give the same
+    batches, and the state of one would not be that of the process that saves it. `state_dict` is that of the stream, which torchdata's StatefulDataLoader and Lightning look for.
     """
 
     def __init__(self, datasets: Datasets, **arguments: Any) -> None:
@@ -130,7 +130,7 @@ class StreamDataset(torch.utils.data.IterableDataset):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = torch.utils.data.get_worker_info()
-        if worker is not None and worker.num_workers > 1:
+        if worker is not None:
             raise ValueError(f"num_workers is {worker.num_workers}: take 0, the stream reads ahead by itself")
         for batch in self._opened():
             yield {

@@ -254,6 +254,16 @@ impl TrainConfig {
             let message = format!("{} must be 0 (no clipping) or positive", self.max_grad_norm);
             return refuse("train.max_grad_norm", message);
         }
+        if !(self.weight_decay >= 0.0 && self.weight_decay.is_finite()) {
+            return refuse("train.weight_decay", format!("{} must be 0 or positive", self.weight_decay));
+        }
+        if !(self.eps >= 0.0 && self.eps.is_finite()) {
+            return refuse("train.eps", format!("{} must be 0 or positive", self.eps));
+        }
+        if [self.betas.0, self.betas.1].iter().any(|beta| !(0.0..1.0).contains(beta)) {
+            let message = format!("{} and {} must be in [0, 1)", self.betas.0, self.betas.1);
+            return refuse("train.betas", message);
+        }
         if let Some(ema) = self.ema
             && !(0.0..1.0).contains(&ema.decay)
         {
@@ -348,6 +358,9 @@ mod tests {
                 "train.norm_precision",
             ),
             (TrainConfig { caption_dropout: 1.5, ..good() }, "train.caption_dropout"),
+            (TrainConfig { weight_decay: -0.1, ..good() }, "train.weight_decay"),
+            (TrainConfig { eps: f64::NAN, ..good() }, "train.eps"),
+            (TrainConfig { betas: (0.9, 1.0), ..good() }, "train.betas"),
             (TrainConfig { noise_offset: f64::NAN, ..good() }, "train.noise_offset"),
             (TrainConfig { min_snr_gamma: Some(0.0), ..good() }, "train.min_snr_gamma"),
             (TrainConfig { peak_tflops: Some(f64::NAN), ..good() }, "train.peak_tflops"),

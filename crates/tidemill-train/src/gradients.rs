@@ -197,8 +197,10 @@ impl Collected {
     /// Adds a gradient, and reduces what has become ready by it.
     fn take(&mut self, slot: usize, grad: &Tensor) -> Result<(), Error> {
         self.add(slot, Some(grad))?;
-        if self.last {
-            self.missing[self.layout.slots()[slot].bucket] -= 1;
+        if self.last && self.group.is_some() {
+            let at = &self.layout.slots()[slot];
+            let missing = self.missing[at.bucket].checked_sub(1);
+            self.missing[at.bucket] = missing.ok_or_else(|| Error::World(twice(&at.name)))?;
             while self.waiting > 0 && self.missing[self.waiting - 1] == 0 {
                 self.reduce_next()?;
             }
@@ -271,7 +273,15 @@ impl Collected {
     }
 }
 
-/// Keeps a gradient as it is; without one, it is zero.
+/// What is said of a gradient that comes in two parts, of which the first may be on its way already.
+fn twice(name: &str) -> String {
+    format!(
+        "{name} or another parameter got gradients twice in one backward pass, as from torch.utils.checkpoint with use_reentrant=True; \
+         several ranks cannot train that: set use_reentrant=False"
+    )
+}
+
+/// Keeps a gradient as it is, or the sum of those that came for it; without one, it is zero.
 fn keep(
     kept: &mut [Option<Tensor>],
     layout: &Layout,
@@ -280,7 +290,11 @@ fn keep(
     device: Device,
 ) -> Result<(), Error> {
     if let Some(grad) = grad {
-        kept[slot] = Some(grad.shallow_clone());
+        let sum = match kept[slot].take() {
+            Some(before) => guard(|| no_grad(|| before + grad))?,
+            None => grad.shallow_clone(),
+        };
+        kept[slot] = Some(sum);
     } else if kept[slot].is_none() {
         let shape = layout.slots()[slot].shape.as_slice();
         kept[slot] = Some(guard(|| Tensor::zeros(shape, (Kind::Float, device)))?);

@@ -332,6 +332,31 @@ mod tests {
         assert_eq!(optimizer.traffic(&world).gradients, 2 * (256 + 128) * 2 / 2);
     }
 
+    #[test]
+    fn gradients_that_come_in_parts_are_added_up() {
+        for accumulates in [false, true] {
+            let params = Params::of(Device::Cpu, vec![("p".into(), Tensor::from_slice(&[1f32, 2.0]))]);
+            let distribution = Distribution {
+                sharded: false,
+                bucket_elements: 1,
+                reduction: Reduction { kind: Kind::Float, accumulates },
+                frozen: BTreeSet::new(),
+                f32: BTreeSet::new(),
+            };
+            let mut optimizer =
+                Optimizer::new(&params, Kind::Float, distribution, &World::alone()).unwrap();
+            optimizer.gradients().begin();
+            optimizer.gradients().last_micro_batch();
+            // As reentrant checkpoints have it: a backward pass within another.
+            for slope in [3f64, 4.0] {
+                (&params.named()[0].1 * slope).sum(Kind::Float).backward();
+            }
+            optimizer.gradients().finish().unwrap();
+            let found = optimizer.gradients().all().unwrap().remove(0).values.narrow(0, 0, 2);
+            assert_eq!(Vec::<f32>::try_from(found).unwrap(), [7.0, 7.0], "{accumulates}");
+        }
+    }
+
     /// Which are bf16 then, and not copied to f32 in one piece.
     #[test]
     fn gradients_of_one_micro_batch_take_the_step_of_their_sum() {

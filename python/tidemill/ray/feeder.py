@@ -18,7 +18,15 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.exceptions import ObjectLostError, OwnerDiedError, RayActorError, RayTaskError
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 
 import tidemill
 from tidemill import _native
@@ -32,8 +40,8 @@ IN_FLIGHT = 3
 IDLE_S = 30
 FULL = 0.95
 
-# What a reference ends in if the node that made it is lost.
-LOST = (RayActorError, ObjectLostError, OwnerDiedError)
+# What a reference ends in if the process or the node that made it is lost, or was killed for memory.
+LOST = (RayActorError, ObjectLostError, OutOfMemoryError, NodeDiedError, WorkerCrashedError)
 
 
 class Encoders:
@@ -190,6 +198,10 @@ class Feeder:
         except RayActorError as error:
             # Its node was lost, or it cannot load what it needs.
             if "__init__" in str(error) or "creation task" in str(error):
+                self._broken = tidemill.TidemillError(f"an encoder cannot be started: {error}")
+        except RayError as error:
+            # Such as an environment that cannot be made: trainers would wait for ever.
+            if not isinstance(error, LOST):
                 self._broken = tidemill.TidemillError(f"an encoder cannot be started: {error}")
         else:
             self._encoders[encoder] = _Work(time.monotonic())

@@ -21,6 +21,24 @@ pub fn devices(run: &Run) -> Result<Vec<Device>> {
     })
 }
 
+/// The device of one of the ranks of this machine. Where each sees but one GPU, that is its own.
+///
+/// # Errors
+/// If there are several GPUs, but fewer than ranks.
+pub fn device_of(run: &Run, devices: &[Device], local_rank: usize) -> Result<Device> {
+    own(devices, local_rank).ok_or_else(|| {
+        let message = format!("rank {local_rank} of this machine has no GPU of its own: there are {}; start as many processes", devices.len());
+        run.refuse("engine.device", message)
+    })
+}
+
+fn own(devices: &[Device], local_rank: usize) -> Option<Device> {
+    match devices {
+        [one] => Some(*one),
+        several => several.get(local_rank).copied(),
+    }
+}
+
 /// How many GPUs libtorch sees.
 ///
 /// # Errors
@@ -55,6 +73,13 @@ fn choose(name: &str, gpus: usize) -> Option<Vec<Device>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_rank_has_a_gpu_of_its_own() {
+        let two = [Device::Cuda(0), Device::Cuda(1)];
+        assert_eq!([0, 1, 2].map(|rank| own(&two, rank)), [Some(two[0]), Some(two[1]), None]);
+        assert_eq!(own(&[Device::Cpu], 5), Some(Device::Cpu));
+    }
 
     #[test]
     fn devices_by_name_and_number_of_gpus() {

@@ -12,7 +12,7 @@ use tidemill_store::Counts;
 use tidemill_train::{Activity, Job, Observer, Outcome, Preview, StepMetrics, World, train};
 
 use self::data::{Given, given};
-use crate::engine::device::{cores, devices};
+use crate::engine::device::{cores, device_of, devices};
 use crate::engine::signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::generate::TextEmbedder;
@@ -176,7 +176,7 @@ pub fn train_run(
     let world = place.world()?;
     let reporter = &Reporter { quiet: reporter.quiet || !world.is_first(), ..*reporter };
     let devices = devices(run)?;
-    let device = devices[place.local_rank % devices.len()];
+    let device = device_of(run, &devices, place.local_rank)?;
     let models = run.models()?;
     let Given { data, text_encoder, held_out, rows } = given(run, mode, place, &devices, own.elsewhere)?;
     // Ranks of one machine share its cores.
