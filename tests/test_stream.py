@@ -122,7 +122,7 @@ def test_memory_that_is_held_is_not_used_again(stream):
 
 def test_ranks_share_each_batch_and_any_number_of_them_goes_on(stream):
     whole = take(stream(), 12)
-    ranks = [stream(nodes=(2, 1), rank=rank) for rank in range(3)]
+    ranks = [stream(ranks=3, rank=rank) for rank in range(3)]
     for number in range(5):
         parts = [next(rank) for rank in ranks]
         rows = sorted(row for part in parts for row in zip(part.places, part.sample_ids, strict=True))
@@ -190,6 +190,6 @@ def test_what_is_wrong_is_said(dataset, stream):
     with pytest.raises(tidemill.InputError, match="seed"):
         stream(seed=1, state=stream().state_dict())
     with pytest.raises(tidemill.InputError, match="rank"):
-        stream(nodes=(2,), rank=2)
+        stream(ranks=2, rank=2)
     with pytest.raises(tidemill.InputError, match="no dataset"):
         tidemill.Stream({"a": dataset}, resolution=64, global_batch=8, mix={"b": {"repeat": 1}})

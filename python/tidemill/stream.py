@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -27,11 +27,10 @@ class Stream:
     `{"laion": {"proportion": 0.9}, "own": {"proportion": 0.1}}`, or with `repeat` (times an epoch) or `count`
     (rows an epoch). Without it each dataset comes once an epoch.
 
-    `nodes` has the ranks of each node and `rank` says which of all ranks this is: it gets its part of each
-    global batch. `prefetch` batches are made ahead, by `readers` threads that read. With `unreadable="skip"`
+    Of `ranks` processes that train together this is number `rank`: it gets its part of each global batch. `prefetch` batches are made ahead, by `readers` threads that read. With `unreadable="skip"`
     rows that cannot be read are left out and counted in `skipped`. `cache` is a folder for what is read of
     datasets elsewhere, which several processes may share; `cache_bytes` is what it may hold. `state` goes on
-    where `state_dict()` was called, for any `nodes`.
+    where `state_dict()` was called, for any number of ranks.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Stream:
         shuffle_window: int = 16,
         split: Literal["train", "validation"] = "train",
         mix: Mix | None = None,
-        nodes: Sequence[int] = (1,),
+        ranks: int = 1,
         rank: int = 0,
         prefetch: int = 4,
         readers: int = 0,
@@ -66,7 +65,7 @@ class Stream:
             "seed": seed,
             "shuffle_window": shuffle_window,
             "split": split,
-            "nodes": list(nodes),
+            "ranks": ranks,
             "rank": rank,
             "prefetch": prefetch,
             "readers": readers,

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3_arrow::PyRecordBatch;
 use serde::Deserialize;
 use tidemill_store::stream::{
-    Cluster, Datasets, Phase, Reading, Seat, Split, Stream as RustStream, StreamConfig, Unreadable,
+    Datasets, Phase, Ranks, Reading, Seat, Split, Stream as RustStream, StreamConfig, Unreadable,
 };
 use tidemill_store::{Cache, Dataset, TensorSpec};
 
@@ -27,8 +27,8 @@ struct Settings {
     seed: u64,
     shuffle_window: usize,
     split: Split,
-    /// Ranks of each node, and which of all ranks this is.
-    nodes: Vec<u32>,
+    /// How many ranks there are, and which of them this is.
+    ranks: u64,
     rank: u64,
     prefetch: usize,
     readers: usize,
@@ -139,7 +139,7 @@ fn open(settings: &str, state: Option<&str>) -> tidemill::Result<Stream> {
         phase: settings.phase,
     };
     let reading = Reading {
-        seat: Seat::new(Cluster::new(&settings.nodes)?, settings.rank)?,
+        seat: Seat::new(Ranks::new(settings.ranks)?, settings.rank)?,
         prefetch: settings.prefetch,
         readers: settings.readers,
         unreadable: settings.unreadable,

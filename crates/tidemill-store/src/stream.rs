@@ -4,7 +4,7 @@
 //!
 //! What comes when, and who reads it, is worked out by modules that neither read nor wait: [`blocks`] cuts shards into blocks,
 //! [`order`] shuffles them, [`mix`] and [`buckets`] say whose turn it is, [`plan`] puts these together to batches, [`share`]
-//! deals those out to nodes and ranks, and [`state`] is where all of it stands. Then come those that do it: `planner` says what
+//! deals those out to ranks, and [`state`] is where all of it stands. Then come those that do it: `planner` says what
 //! a rank has to read, `threads` read it, and `gather` copies rows into batches.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub use self::gather::{Skipped, Unreadable};
 pub use self::mix::Amount;
 use self::plan::Plan;
 use self::planner::Planner;
-pub use self::share::{Cluster, Seat};
+pub use self::share::{Ranks, Seat};
 use self::state::Version;
 pub use self::state::{Phase, StreamState};
 use self::threads::{Numbers, Threads};

@@ -1,4 +1,4 @@
-//! Streams over several datasets with several buckets: the same global batches for any number of nodes, ranks and readers,
+//! Streams over several datasets with several buckets: the same global batches for any number of ranks and readers,
 //! before and after a resume and a change of phase.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
@@ -11,7 +11,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use support::*;
 use tidemill_store::stream::{
-    Amount, Batch, Cluster, Datasets, Phase, Reading, Seat, Split, Stream, StreamConfig, StreamState,
+    Amount, Batch, Datasets, Phase, Ranks, Reading, Seat, Split, Stream, StreamConfig, StreamState,
 };
 use tidemill_store::{Bucket, Error};
 
@@ -47,14 +47,14 @@ fn rows(batch: &Batch) -> Rows {
 fn take(
     datasets: &Datasets,
     config: &StreamConfig,
-    cluster: &Cluster,
+    ranks: u64,
     prefetch: usize,
     state: Option<&StreamState>,
     n: usize,
 ) -> (Vec<(Bucket, Rows)>, StreamState) {
-    let mut streams: Vec<Stream> = (0..cluster.ranks())
+    let mut streams: Vec<Stream> = (0..ranks)
         .map(|rank| {
-            let seat = Seat::new(cluster.clone(), rank).unwrap();
+            let seat = Seat::new(Ranks::new(ranks).unwrap(), rank).unwrap();
             let reading = Reading { seat, prefetch, readers: 2, ..Reading::default() };
             Stream::open(datasets, config.clone(), reading, state.cloned()).unwrap()
         })
@@ -83,7 +83,7 @@ proptest! {
         global_batch in 1u64..40,
         window in 1usize..6,
         seed: u64,
-        nodes in prop::collection::vec(1u32..4, 1..4),
+        ranks in 1u64..8,
         prefetch in 0usize..4,
         at in 0.0f64..1.0,
         draws in prop::collection::vec(0.1f64..3.0, 6),
@@ -97,11 +97,9 @@ proptest! {
         };
         let phase = Phase { resolution: 64, global_batch, mix: mix(&draws) };
         let config = StreamConfig { seed, window, split: Split::Train, phase };
-        let alone = Cluster::new(&[1]).unwrap();
-        let cluster = Cluster::new(&nodes).unwrap();
         let n = (300 / global_batch as usize).clamp(3, 40);
 
-        let (whole, _) = take(&datasets, &config, &alone, 4, None, n);
+        let (whole, _) = take(&datasets, &config, 1, 4, None, n);
         for (bucket, rows) in &whole {
             prop_assert!(rows.keys().copied().eq(0..global_batch as u32));
             let ids: Vec<u64> = rows.values().map(|row| row.0).collect();
@@ -110,12 +108,12 @@ proptest! {
             let spec = datasets["a"].spec();
             prop_assert!(ids.iter().all(|id| support::bucket(spec, *id, 64) == Some(*bucket)), "one size a batch");
         }
-        prop_assert_eq!(&take(&datasets, &config, &cluster, prefetch, None, n).0, &whole);
+        prop_assert_eq!(&take(&datasets, &config, ranks, prefetch, None, n).0, &whole);
 
         // Another world goes on.
         let k = (n as f64 * at) as usize;
-        let (_, state) = take(&datasets, &config, &cluster, prefetch, None, k);
-        prop_assert_eq!(&take(&datasets, &config, &alone, 1, Some(&state), n - k).0[..], &whole[k..]);
+        let (_, state) = take(&datasets, &config, ranks, prefetch, None, k);
+        prop_assert_eq!(&take(&datasets, &config, 1, 1, Some(&state), n - k).0[..], &whole[k..]);
 
         // As it does in another phase with another mix.
         let stream = Stream::open(&datasets, config.clone(), Reading::default(), Some(state)).unwrap();
@@ -123,8 +121,8 @@ proptest! {
         let next = StreamConfig { phase: phase.clone(), ..config.clone() };
         let state = stream.next_phase(phase);
         let state: StreamState = serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap();
-        let one = take(&datasets, &next, &alone, 2, Some(&state), 4).0;
-        prop_assert_eq!(&take(&datasets, &next, &cluster, prefetch, Some(&state), 4).0, &one);
+        let one = take(&datasets, &next, 1, 2, Some(&state), 4).0;
+        prop_assert_eq!(&take(&datasets, &next, ranks, prefetch, Some(&state), 4).0, &one);
         let refused = Stream::open(&datasets, config, Reading::default(), Some(state));
         prop_assert!(matches!(refused, Err(Error::State(_))), "it is of another phase");
     }
@@ -143,7 +141,7 @@ fn every_row_has_its_share() {
         dataset.buckets(64).into_iter().map(|bucket| dataset.rows(Split::Train, bucket)).sum()
     };
     let turns = (usable("a") + 2 * usable("b")).div_ceil(8);
-    let (batches, _) = take(&datasets, &config, &Cluster::new(&[1]).unwrap(), 4, None, 2 * turns as usize);
+    let (batches, _) = take(&datasets, &config, 1, 4, None, 2 * turns as usize);
     let seen = tally(batches.iter().flat_map(|(_, rows)| rows.values().map(|row| (row.0, row.1))));
     assert!(seen.values().all(|times| *times == 1), "a row once an epoch");
     let times = tally(seen.keys().map(|(id, _)| *id));

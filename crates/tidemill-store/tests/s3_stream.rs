@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use support::*;
 use tidemill_io::{Limits, store};
-use tidemill_store::stream::{Batch, Cluster, Phase, Reading, Seat, Split, Stream, StreamConfig, only};
+use tidemill_store::stream::{Batch, Phase, Ranks, Reading, Seat, Split, Stream, StreamConfig, only};
 use tidemill_store::{Cache, Checksum, Dataset, DatasetSpec, TensorSpec};
 use tidemill_testing::{Fault, S3Server};
 
@@ -78,9 +78,8 @@ fn hardly_more_is_read_than_there_is() {
     bytes_read(&server);
     // Whole windows, for whatever is read ahead is not in the batches.
     let n = (2 * rows / 64) as usize;
-    let cluster = Cluster::new(&[1, 1]).unwrap();
     let ranks = (0..2).map(|rank| {
-        let seat = Seat::new(cluster.clone(), rank).unwrap();
+        let seat = Seat::new(Ranks::new(2).unwrap(), rank).unwrap();
         let reading = || Reading { seat: seat.clone(), prefetch: 1, readers: 4, ..Reading::default() };
         let of = |dataset: &Dataset| take(dataset, 64, reading(), n);
         assert_eq!(of(&local), of(&remote));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
-use tidemill_store::stream::{Cluster, Seat};
+use tidemill_store::stream::{Ranks, Seat};
 use tidemill_torch::{Group, Pending, ReduceOp, guard};
 
 use crate::Error;
@@ -66,8 +66,7 @@ impl World {
 
     /// Whose part of each global batch this rank gets.
     pub(crate) fn seat(&self) -> Result<Seat, Error> {
-        let nodes = vec![self.ranks_per_node as u32; self.size / self.ranks_per_node];
-        Ok(Seat::new(Cluster::new(&nodes)?, self.rank as u64)?)
+        Ok(Seat::new(Ranks::new(self.size as u64)?, self.rank as u64)?)
     }
 
     /// Rows of this rank in a global batch.

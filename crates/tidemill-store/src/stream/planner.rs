@@ -1,5 +1,5 @@
-//! What has to be read for the batches of one rank, and when. Blocks that the rank's node owns are read whole, each once
-//! for its window and while the window before is dealt out, so that reading goes on evenly. Rows in blocks of other nodes
+//! What has to be read for the batches of one rank, and when. Blocks that the rank owns are read whole, each once
+//! for its window and while the window before is dealt out, so that reading goes on evenly. Rows in blocks of other ranks
 //! are read by themselves, as are those of the first batch, which need not wait for whole blocks.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,98 +1,72 @@
-//! Who gets and who reads which rows of a global batch. Each block of a window has an owner, a node that reads it whole.
-//! A node's ranks get rows of its own blocks as far as there are enough of them in the batch; only what some nodes
-//! have too many of, others read by range. The batch itself does not depend on any of this.
+//! Who gets and who reads which rows of a global batch. Each block of a window has an owner, a rank that reads it whole, for ranks are
+//! processes and share no memory. A rank gets rows of its own blocks as far as there are enough of them in the batch; only what some
+//! ranks have too many of, others read by range. The batch itself does not depend on any of this.
 
-use super::interleave::Interleave;
 use super::order::OpenWindow;
 use super::plan::{PlannedBatch, PlannedRow};
 use crate::error::{Error, Result};
 
-/// The nodes of a run and their ranks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cluster {
-    /// Ranks of the nodes before each node, and of all.
-    first_rank: Vec<u64>,
-    /// Nodes own blocks in turn, by their ranks.
-    turns: Interleave,
-}
+/// How many ranks a run has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ranks(u64);
 
-/// What a node gets of a global batch, as places in [`PlannedBatch::rows`].
+/// What a rank gets of a global batch, as places in [`PlannedBatch::rows`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NodeShare {
-    /// The rows of each of its ranks, ascending; a rank's micro-batches are chunks of them.
-    pub ranks: Vec<Vec<u32>>,
-    /// Those of them that lie in other nodes' blocks, to be read by range; ascending.
+pub struct Share {
+    /// Its rows, ascending; its micro-batches are chunks of them.
+    pub rows: Vec<u32>,
+    /// Those of them that lie in other ranks' blocks, to be read by range; ascending.
     pub by_range: Vec<u32>,
 }
 
-impl Cluster {
-    /// Nodes with so many ranks each; ranks are numbered from node to node.
+impl Ranks {
+    /// So many.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is no rank.
-    pub fn new(ranks: &[u32]) -> Result<Self> {
-        let weights: Vec<u64> = ranks.iter().map(|ranks| u64::from(*ranks)).collect();
-        let turns = Interleave::new(&weights).ok_or_else(|| Error::Config {
-            key: "nodes",
-            problem: "there must be at least one rank".into(),
-        })?;
-        let mut first_rank = vec![0];
-        first_rank.extend(weights.iter().scan(0, |sum, ranks| {
-            *sum += ranks;
-            Some(*sum)
-        }));
-        Ok(Self { first_rank, turns })
-    }
-
-    /// Nodes.
-    pub fn nodes(&self) -> usize {
-        self.first_rank.len() - 1
-    }
-
-    /// Ranks of all nodes.
-    pub fn ranks(&self) -> u64 {
-        self.first_rank[self.nodes()]
-    }
-
-    /// The node that owns the block in a slot of a window. Of any consecutive blocks of an epoch the nodes own as many as
-    /// their ranks entitle them to, but for one or two.
-    pub fn owner(&self, window: &OpenWindow, slot: u32) -> usize {
-        self.turns.at(window.turn + window.window.places.start + u64::from(slot)).0
-    }
-
-    /// The slots of a window whose blocks a node reads whole.
-    pub fn owned(&self, window: &OpenWindow, node: usize) -> impl Iterator<Item = u32> {
-        (0..window.blocks.len() as u32).filter(move |slot| self.owner(window, *slot) == node)
-    }
-
-    /// What each node gets of a batch. Ranks get equally many rows, but for one if they cannot be divided.
-    pub fn share(&self, batch: &PlannedBatch) -> Vec<NodeShare> {
-        let mut given = vec![Vec::new(); self.nodes()];
-        for (row, i) in batch.rows.iter().zip(0u32..) {
-            given[self.owner_of(batch, row)].push(i);
+    /// [`Error::Config`] if there is none.
+    pub fn new(ranks: u64) -> Result<Self> {
+        if ranks == 0 {
+            return Err(Error::Config { key: "ranks", problem: "must be at least 1".into() });
         }
-        // Rank r's rows end where r + 1 ranks would have had theirs, so that those with one more are spread over the nodes.
-        let cut = |rank: u64| (rank * batch.rows.len() as u64 / self.ranks()) as usize;
-        let quota = |node: usize| cut(self.first_rank[node + 1]) - cut(self.first_rank[node]);
+        Ok(Self(ranks))
+    }
+
+    /// Their number.
+    pub fn count(self) -> u64 {
+        self.0
+    }
+
+    /// The rank that owns the block in a slot of a window. Of any consecutive blocks of an epoch the ranks own equally many, but
+    /// for one.
+    pub fn owner(self, window: &OpenWindow, slot: u32) -> u64 {
+        (window.turn + window.window.places.start + u64::from(slot)) % self.0
+    }
+
+    /// What each rank gets of a batch: equally many rows, but for one if they cannot be divided.
+    pub fn share(self, batch: &PlannedBatch) -> Vec<Share> {
+        let mut given = vec![Vec::new(); self.0 as usize];
+        for (row, i) in batch.rows.iter().zip(0u32..) {
+            given[self.owner_of(batch, row) as usize].push(i);
+        }
+        // Rank r's rows end where r + 1 ranks would have had theirs, so that those with one more are spread over all.
+        let cut = |rank: usize| (rank as u64 * batch.rows.len() as u64 / self.0) as usize;
+        let quota = |rank| cut(rank + 1) - cut(rank);
         let mut surplus: Vec<u32> = Vec::new();
-        for (node, rows) in given.iter_mut().enumerate() {
-            surplus.extend(rows.drain(quota(node).min(rows.len())..));
+        for (rank, rows) in given.iter_mut().enumerate() {
+            surplus.extend(rows.drain(quota(rank).min(rows.len())..));
         }
         surplus.sort_unstable();
         let mut surplus = surplus.into_iter();
-        let shares = given.into_iter().enumerate().map(|(node, mut rows)| {
-            let by_range: Vec<u32> = surplus.by_ref().take(quota(node) - rows.len()).collect();
+        let shares = given.into_iter().enumerate().map(|(rank, mut rows)| {
+            let by_range: Vec<u32> = surplus.by_ref().take(quota(rank) - rows.len()).collect();
             rows.extend(&by_range);
             rows.sort_unstable();
-            let first = cut(self.first_rank[node]);
-            let ranks = self.first_rank[node]..self.first_rank[node + 1];
-            let ranks = ranks.map(|rank| rows[cut(rank) - first..cut(rank + 1) - first].to_vec());
-            NodeShare { ranks: ranks.collect(), by_range }
+            Share { rows, by_range }
         });
         shares.collect()
     }
 
-    fn owner_of(&self, batch: &PlannedBatch, row: &PlannedRow) -> usize {
+    fn owner_of(self, batch: &PlannedBatch, row: &PlannedRow) -> u64 {
         self.owner(&batch.windows[row.window as usize].open, row.place.slot)
     }
 }
@@ -100,43 +74,38 @@ impl Cluster {
 /// The place of a rank, which gets its part of each global batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
-    cluster: Cluster,
-    node: usize,
-    /// Which of the node's ranks.
-    rank: usize,
+    ranks: Ranks,
+    rank: u64,
 }
 
 impl Default for Seat {
     /// The only rank, which gets whole batches.
     fn default() -> Self {
-        Self { cluster: Cluster { first_rank: vec![0, 1], turns: Interleave::single() }, node: 0, rank: 0 }
+        Self { ranks: Ranks(1), rank: 0 }
     }
 }
 
 impl Seat {
-    /// That of rank `rank` of a cluster.
+    /// That of rank `rank` of so many.
     ///
     /// # Errors
     /// [`Error::Config`] if there is none.
-    pub fn new(cluster: Cluster, rank: u64) -> Result<Self> {
-        if rank >= cluster.ranks() {
-            let problem =
-                format!("{rank} is none of the {} ranks, which are numbered from 0", cluster.ranks());
+    pub fn new(ranks: Ranks, rank: u64) -> Result<Self> {
+        if rank >= ranks.0 {
+            let problem = format!("{rank} is none of the {} ranks, which are numbered from 0", ranks.0);
             return Err(Error::Config { key: "rank", problem });
         }
-        let node = cluster.first_rank.partition_point(|first| *first <= rank) - 1;
-        let first = cluster.first_rank[node];
-        Ok(Self { cluster, node, rank: (rank - first) as usize })
+        Ok(Self { ranks, rank })
     }
 
     /// Which rows of a batch are the rank's, ascending.
     pub fn rows(&self, batch: &PlannedBatch) -> Vec<u32> {
-        self.cluster.share(batch).swap_remove(self.node).ranks.swap_remove(self.rank)
+        self.ranks.share(batch).swap_remove(self.rank as usize).rows
     }
 
-    /// Whether the rank's node owns a block.
+    /// Whether the rank owns a block.
     pub fn owns(&self, window: &OpenWindow, slot: u32) -> bool {
-        self.cluster.owner(window, slot) == self.node
+        self.ranks.owner(window, slot) == self.rank
     }
 }
 
@@ -158,29 +127,28 @@ mod tests {
     }
 
     #[test]
-    fn nodes_get_their_own_rows_and_what_others_have_too_many_of() {
+    fn ranks_get_their_own_rows_and_what_others_have_too_many_of() {
         let order = Order::new(3, Arc::new(BlockIndex::new([400], 10)), 40).unwrap();
         let open = order.open(order.window_at(0));
-        let cluster = Cluster::new(&[2, 1]).unwrap();
-        let owners: Vec<usize> = (0..40).map(|slot| cluster.owner(&open, slot)).collect();
+        let ranks = Ranks::new(3).unwrap();
+        let owners: Vec<u64> = (0..40).map(|slot| ranks.owner(&open, slot)).collect();
         for three in owners.windows(3) {
-            assert_eq!(three.iter().filter(|owner| **owner == 0).count(), 2, "by ranks: {owners:?}");
+            assert!((0..3).all(|rank| three.contains(&rank)), "in turn: {owners:?}");
         }
-        let slots: Vec<u32> = cluster.owned(&open, 1).collect();
-        assert!(slots.iter().all(|slot| owners[*slot as usize] == 1) && slots.len() >= 13);
 
-        // Ten rows of which all belong to node 0: two of its ranks keep the first 6, the other node gets 4 by range.
-        let own = |open: &OpenWindow, position| cluster.owner(open, open.row(position).slot) == 0;
+        // Ten rows of which all belong to rank 1: it keeps the first 3, the others get theirs by range.
+        let own = |open: &OpenWindow, position| ranks.owner(open, open.row(position).slot) == 1;
         let positions: Vec<u64> = (0..400).filter(|position| own(&open, *position)).take(10).collect();
-        let shares = cluster.share(&batch(open, positions.into_iter()));
-        assert_eq!(shares[0], NodeShare { ranks: vec![vec![0, 1, 2], vec![3, 4, 5]], by_range: vec![] });
-        assert_eq!(shares[1], NodeShare { ranks: vec![vec![6, 7, 8, 9]], by_range: vec![6, 7, 8, 9] });
+        let shares = ranks.share(&batch(open, positions.into_iter()));
+        let foreign = |rows: &[u32]| Share { rows: rows.to_vec(), by_range: rows.to_vec() };
+        let expected = [foreign(&[3, 4, 5]), Share { rows: vec![0, 1, 2], by_range: vec![] }, foreign(&[6, 7, 8, 9])];
+        assert_eq!(shares, expected);
     }
 
     #[test]
-    fn a_cluster_has_ranks() {
-        assert!(Cluster::new(&[]).is_err() && Cluster::new(&[0, 0]).is_err());
-        let cluster = Cluster::new(&[3, 0, 1]).unwrap();
-        assert_eq!((cluster.nodes(), cluster.ranks()), (3, 4));
+    fn a_rank_is_one_of_them() {
+        assert!(Ranks::new(0).is_err());
+        let ranks = Ranks::new(3).unwrap();
+        assert!(Seat::new(ranks, 2).is_ok() && Seat::new(ranks, 3).is_err());
     }
 }

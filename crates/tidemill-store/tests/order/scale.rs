@@ -8,7 +8,7 @@ use tidemill_store::stream::blocks::BlockIndex;
 use tidemill_store::stream::mix::Amount;
 use tidemill_store::stream::permutation::key;
 use tidemill_store::stream::plan::{Dealer, Indices, Plan};
-use tidemill_store::stream::share::Cluster;
+use tidemill_store::stream::share::Ranks;
 
 use crate::world::{World, phase};
 
@@ -40,16 +40,16 @@ fn opening_and_resuming_take_no_time_at_any_scale() {
     let indices = Indices::from([("a".into(), [(bucket, index.clone())].into())]);
     let world = World { shards: [("a".into(), [(bucket, vec![])].into())].into(), block_rows: 256 };
     let state = world.state(seed, 512, phase(256, 2048, [("a".into(), Amount::Repeat(1.0))].into()));
-    let cluster = Cluster::new(&[8; 64]).unwrap();
+    let ranks = Ranks::new(64 * 8).unwrap();
     let mut slowest = Duration::ZERO;
     for i in 0..100 {
         let batch = key(seed, i, 1) % (3 * ROWS / 2048);
         let started = Instant::now();
         let mut dealer = Dealer::new(Arc::new(Plan::new(&indices, &state).unwrap()));
         let batch = dealer.batch(batch);
-        let shares = cluster.share(&batch);
+        let shares = ranks.share(&batch);
         slowest = slowest.max(started.elapsed());
-        assert_eq!(shares.iter().flat_map(|share| &share.ranks).flatten().count(), 2048);
+        assert_eq!(shares.iter().flat_map(|share| &share.rows).count(), 2048);
     }
     let megabytes = index.heap_bytes() as f64 / 1e6;
     println!(

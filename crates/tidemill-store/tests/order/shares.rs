@@ -1,4 +1,4 @@
-//! Who gets which rows of a batch, on clusters of any form, and how much more is read than given.
+//! Who gets which rows of a batch, of any number of ranks, and how much more is read than given.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,61 +7,58 @@ use proptest::prelude::*;
 use tidemill_store::Bucket;
 use tidemill_store::stream::mix::Amount;
 use tidemill_store::stream::plan::{Dealer, Plan, PlannedBatch};
-use tidemill_store::stream::share::Cluster;
+use tidemill_store::stream::share::Ranks;
 
 use crate::world::{World, mixes, phase, worlds};
 
-/// 1 to 64 nodes of 1 to 8 ranks, mostly as many on each.
-fn clusters() -> impl Strategy<Value = Cluster> {
-    let even = (1usize..=64, 1u32..=8).prop_map(|(nodes, ranks)| vec![ranks; nodes]);
-    let uneven = prop::collection::vec(1u32..=8, 1..=64);
-    prop_oneof![3 => even, 1 => uneven].prop_map(|ranks| Cluster::new(&ranks).unwrap())
+/// 1 to 512 ranks, among them often 64 nodes of 8, and primes.
+fn ranks() -> impl Strategy<Value = Ranks> {
+    prop_oneof![1u64..=64, 1u64..=512, Just(512), prop::sample::select(vec![2, 3, 7, 61, 127, 509])]
+        .prop_map(|ranks| Ranks::new(ranks).unwrap())
 }
 
-/// Each row goes to one rank; ranks get equally many; what a node gets lies in its own blocks or is read by range, and
+/// Each row goes to one rank; ranks get equally many; what a rank gets lies in its own blocks or is read by range, and
 /// that only where it must.
-fn check(cluster: &Cluster, batch: &PlannedBatch) -> Result<u64, TestCaseError> {
-    let shares = cluster.share(batch);
-    prop_assert_eq!(shares.len(), cluster.nodes());
+fn check(ranks: Ranks, batch: &PlannedBatch) -> Result<u64, TestCaseError> {
+    let shares = ranks.share(batch);
+    prop_assert_eq!(shares.len() as u64, ranks.count());
     let owner = |i: &u32| {
         let row = batch.rows[*i as usize];
-        cluster.owner(&batch.windows[row.window as usize].open, row.place.slot)
+        ranks.owner(&batch.windows[row.window as usize].open, row.place.slot)
     };
-    let mut own = vec![0; cluster.nodes()];
-    (0..batch.rows.len() as u32).for_each(|i| own[owner(&i)] += 1);
-    let sizes = shares.iter().flat_map(|share| &share.ranks).map(Vec::len);
-    prop_assert_eq!(sizes.clone().count() as u64, cluster.ranks());
+    let mut own = vec![0; shares.len()];
+    (0..batch.rows.len() as u32).for_each(|i| own[owner(&i) as usize] += 1);
+    let sizes = shares.iter().map(|share| share.rows.len());
     prop_assert!(sizes.clone().max().unwrap() - sizes.min().unwrap() <= 1);
     let mut given: Vec<u32> = Vec::new();
-    for (node, share) in shares.iter().enumerate() {
-        let rows: Vec<u32> = share.ranks.iter().flatten().copied().collect();
-        prop_assert!(rows.is_sorted());
-        let foreign: Vec<u32> = rows.iter().copied().filter(|i| owner(i) != node).collect();
+    for (rank, share) in shares.iter().enumerate() {
+        prop_assert!(share.rows.is_sorted());
+        let foreign: Vec<u32> = share.rows.iter().copied().filter(|i| owner(i) != rank as u64).collect();
         prop_assert_eq!(&foreign, &share.by_range);
-        prop_assert!(foreign.is_empty() || rows.len() - foreign.len() == own[node], "first its own rows");
-        given.extend(rows);
+        prop_assert!(foreign.is_empty() || share.rows.len() - foreign.len() == own[rank], "first its own rows");
+        given.extend(&share.rows);
     }
     given.sort_unstable();
     prop_assert!(given.into_iter().eq(0..batch.rows.len() as u32), "each row to one rank");
     Ok(shares.iter().map(|share| share.by_range.len() as u64).sum())
 }
 
-/// Rows that the nodes read per row given, and whether each batch was made of whole windows. Windows in use at the end count as
+/// Rows that the ranks read per row given, and whether each batch was made of whole windows. Windows in use at the end count as
 /// far as they have been used.
-fn amplification(dealer: &mut Dealer, cluster: &Cluster, batches: u64) -> Result<(f64, bool), TestCaseError> {
+fn amplification(dealer: &mut Dealer, ranks: Ranks, batches: u64) -> Result<(f64, bool), TestCaseError> {
     let (mut read, mut given, mut whole) = (0, 0, true);
     // Rows not yet given, by bucket, dataset and window.
     let mut waiting: HashMap<(Bucket, usize, u64, u64), u64> = HashMap::new();
     for number in 0..batches {
         let batch = dealer.batch(number);
-        read += check(cluster, &batch)?;
+        read += check(ranks, &batch)?;
         given += batch.rows.len() as u64;
         for (window, i) in batch.windows.iter().zip(0..) {
             let open = &window.open;
             let key = (batch.bucket, window.dataset, open.window.epoch, open.window.number);
             let waiting = waiting.entry(key).or_insert_with(|| {
-                let slots = (0..cluster.nodes()).flat_map(|node| cluster.owned(open, node));
-                let rows = slots.map(|slot| u64::from(open.block_rows(slot))).sum();
+                // Each by its owner, whole.
+                let rows = (0..open.blocks.len() as u32).map(|slot| u64::from(open.block_rows(slot))).sum();
                 read += rows;
                 rows
             });
@@ -76,12 +73,12 @@ fn amplification(dealer: &mut Dealer, cluster: &Cluster, batches: u64) -> Result
 fn whole_windows_that_are_dealt_out_evenly_are_read_once() {
     let dataset = BTreeMap::from([(Bucket::square(64), vec![1280])]);
     let world = World { shards: BTreeMap::from([("d0".to_string(), dataset)]), block_rows: 4 };
-    let cluster = Cluster::new(&[6; 40]).unwrap();
+    let ranks = Ranks::new(40).unwrap();
     for (global_batch, read_once) in [(1280, true), (1200, false)] {
         let mix = BTreeMap::from([("d0".to_string(), Amount::Repeat(1.0))]);
         let state = world.state(7, 360, phase(64, global_batch, mix));
         let mut dealer = Dealer::new(Arc::new(Plan::new(&world.indices(), &state).unwrap()));
-        let (amplification, whole) = amplification(&mut dealer, &cluster, 100).unwrap();
+        let (amplification, whole) = amplification(&mut dealer, ranks, 100).unwrap();
         assert_eq!((amplification == 1.0, whole), (read_once, read_once), "{amplification}");
     }
 }
@@ -114,15 +111,15 @@ proptest! {
     #[test]
     fn every_row_goes_to_one_rank(
         (world, mix) in worlds().prop_flat_map(|world| (Just(world.clone()), mixes(&world))),
-        clusters in prop::collection::vec(clusters(), 4),
+        worlds_of_ranks in prop::collection::vec(ranks(), 4),
         seed: u64, window in 1usize..100, global_batch in 1u64..600, from in 0u64..1 << 40,
     ) {
         let state = world.state(seed, window, phase(64, global_batch, mix));
         let mut dealer = Dealer::new(Arc::new(Plan::new(&world.indices(), &state).unwrap()));
         for number in from..from + 3 {
             let batch = dealer.batch(number);
-            for cluster in &clusters {
-                check(cluster, &batch)?;
+            for ranks in &worlds_of_ranks {
+                check(*ranks, &batch)?;
             }
         }
     }
@@ -131,12 +128,12 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// With 8 blocks and 32 rows of a batch per node, and any more than that.
+    /// With 8 blocks and 32 rows of a batch per rank, and any more than that.
     #[test]
     fn little_is_read_twice(
-        (cluster, world, window, global_batch) in clusters().prop_flat_map(|cluster| {
-            let nodes = cluster.nodes() as u64;
-            (Just(cluster), large(8 * nodes), at_least(8 * nodes), at_least(32 * nodes))
+        (ranks, world, window, global_batch) in ranks().prop_flat_map(|ranks| {
+            let count = ranks.count();
+            (Just(ranks), large(8 * count), at_least(8 * count), at_least(32 * count))
         }),
         seed: u64,
     ) {
@@ -144,13 +141,13 @@ proptest! {
         let state = world.state(seed, window as usize, phase(64, global_batch, mix));
         let mut dealer = Dealer::new(Arc::new(Plan::new(&world.indices(), &state).unwrap()));
         let batches = 400_000 / global_batch;
-        let (amplification, whole) = amplification(&mut dealer, &cluster, batches)?;
+        let (amplification, whole) = amplification(&mut dealer, ranks, batches)?;
         println!(
-            "{} nodes, {} ranks, batch {global_batch}, window {window}, {} rows per block, {} datasets: {amplification:.4}",
-            cluster.nodes(), cluster.ranks(), world.block_rows, world.shards.len()
+            "{} ranks, batch {global_batch}, window {window}, {} rows per block, {} datasets: {amplification:.4}",
+            ranks.count(), world.block_rows, world.shards.len()
         );
         prop_assert!(amplification <= 1.1);
-        // Whole windows may be dealt out evenly: each node then reads what it gives.
-        prop_assert!(amplification > 1.0 || cluster.nodes() == 1 || whole && amplification == 1.0);
+        // Whole windows may be dealt out evenly: each rank then reads what it gets.
+        prop_assert!(amplification > 1.0 || ranks.count() == 1 || whole && amplification == 1.0);
     }
 }
