@@ -44,7 +44,7 @@ def environment():
 
 
 def train(output, dataset, ranks=1, nodes=1, flags=(), **settings):
-    """Trains to the end and returns the output of all ranks, which may think that they are on several nodes."""
+    """Trains to the end and returns the output of all ranks, on what they take for several nodes."""
     link(output, dataset)
     command = [*arguments(output, settings), *flags]
     if ranks == 1:

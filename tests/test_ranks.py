@@ -244,7 +244,11 @@ def test_ranks_that_cannot_work_together_say_why(dataset, tmp_path):
         ({"train.global_batch": 2, "train.micro_batch": 1}, [], "global_batch = 2 has no row"),
         (UNEVEN, ["--set", "seed=$RANK"], "run.seed is 1 on rank 1, and 0 on rank 0"),
         # As on nodes that share no folder.
-        (UNEVEN, ["--set", f"output={tmp_path}/$RANK"], f"does not see what rank 0 has written to {tmp_path}/0/"),
+        (
+            UNEVEN,
+            ["--set", f"output={tmp_path}/$RANK"],
+            f"does not see what rank 0 has written to {tmp_path}/0/",
+        ),
         (UNEVEN, ["--set", f"output={tmp_path}/blocked"], "blocked/metrics.jsonl"),
     ]:
         ranks.link(tmp_path, dataset)

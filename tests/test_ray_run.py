@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import online
 import pytest
@@ -52,7 +53,13 @@ class Running:
 
 
 def test_one_command_encodes_trains_and_exports(address, trained_online, scenes, tmp_path):
-    code, result, said = Running(address, tmp_path, scenes).end()
+    running = Running(address, tmp_path, scenes, **{"engine.ray.env": {"FI_PROVIDER": "of-this-test"}})
+    ranks.wait_for(tmp_path, 1, running.process)
+    for name in ("_Encoder", "TrainWorker"):
+        environments = [Path(f"/proc/{pid}/environ").read_text() for pid in ranks.ray_processes(name)]
+        assert environments, name
+        assert all("FI_PROVIDER=of-this-test\0" in variables for variables in environments), name
+    code, result, said = running.end()
     assert code == 0, said
     assert result["train"]["finished"]
     assert "trained 24 steps" in said

@@ -76,6 +76,8 @@ def test_a_worker_that_is_lost_is_replaced(how, undisturbed, dataset, tmp_path, 
     with ranks.at_step(tmp_path, at, kill):
         result = trainer(tmp_path, dataset, 2).fit()
     assert result.metrics["step"] == STEPS
+    # Of the last start: not from the beginning.
+    assert result.return_value["resumed_at"] >= 20
     assert_same(tmp_path, undisturbed)
     assert ranks.losses(tmp_path) == ranks.losses(undisturbed)
 

@@ -8,7 +8,7 @@ from tidemill import main
 
 def run() -> None:
     """Entry point of the script."""
-    # Verbs take Ctrl-C for themselves; after them Python's handler would raise KeyboardInterrupt, in place of their exit code.
+    # Verbs take Ctrl-C for themselves; Python's handler would raise KeyboardInterrupt after them.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())
 

@@ -27,10 +27,11 @@ class Stream:
     `{"laion": {"proportion": 0.9}, "own": {"proportion": 0.1}}`, or with `repeat` (times an epoch) or `count`
     (rows an epoch). Without it each dataset comes once an epoch.
 
-    Of `ranks` processes that train together this is number `rank`: it gets its part of each global batch. `prefetch` batches are made ahead, by `readers` threads that read. With `unreadable="skip"`
-    rows that cannot be read are left out and counted in `skipped`. `cache` is a folder for what is read of
-    datasets elsewhere, which several processes may share; `cache_bytes` is what it may hold. `state` goes on
-    where `state_dict()` was called, for any number of ranks.
+    Of `ranks` processes that train together this is number `rank`: it gets its part of each global batch.
+    `prefetch` batches are made ahead, by `readers` threads that read. With `unreadable="skip"` rows that
+    cannot be read are left out and counted in `skipped`. `cache` is a folder for what is read of datasets
+    elsewhere, which several processes may share; `cache_bytes` is what it may hold. `state` goes on where
+    `state_dict()` was called, for any number of ranks.
     """
 
     def __init__(
@@ -119,8 +120,9 @@ class StreamDataset(torch.utils.data.IterableDataset):
 
     Items are whole batches: `sample_ids` and `epochs` [n] i64, unscaled `latents` [n, C, h, w] f16 and `text`
     [n, L, D] f16, or [n, L] i32 where token ids are stored; the latter two without a copy. The stream has
-    threads of its own, so that workers would gain nothing; they are refused, for several would each give the same
-    batches, and the state of one would not be that of the process that saves it. `state_dict` is that of the stream, which torchdata's StatefulDataLoader and Lightning look for.
+    threads of its own, so that workers would gain nothing; they are refused, for several would each give the
+    same batches, and the state of one would not be that of the process that saves it. `state_dict` is that of
+    the stream, which torchdata's StatefulDataLoader and Lightning look for.
     """
 
     def __init__(self, datasets: Datasets, **arguments: Any) -> None:

@@ -6,7 +6,7 @@
 //! <uri>/step-00001000/<attempt>/rank-0-of-4.safetensors    master, exp_avg, exp_avg_sq, ema: f32, as `snapshot` says
 //! <uri>/step-00001000/<attempt>/rank-1-of-4.json           [`Shard`]: that rank's is complete
 //! <uri>/step-00001000/commit.json                          [`Commit`]
-//! <uri>/run.json                                           what the run is made of, for people
+//! <uri>/run.json                                           what the run is made of, for people, and its last start
 //! ```
 
 use std::collections::VecDeque;
@@ -92,7 +92,7 @@ impl Shard {
 
 const FORMAT: u32 = 2;
 
-/// The key of the object that says what run the checkpoints are of.
+/// The key of the object that says what run the checkpoints are of, and who last began to write them.
 const RUN: &str = "run.json";
 
 /// How late a shared folder may show on one node what was written on another.

@@ -343,8 +343,7 @@ mod tests {
                 frozen: BTreeSet::new(),
                 f32: BTreeSet::new(),
             };
-            let mut optimizer =
-                Optimizer::new(&params, Kind::Float, distribution, &World::alone()).unwrap();
+            let mut optimizer = Optimizer::new(&params, Kind::Float, distribution, &World::alone()).unwrap();
             optimizer.gradients().begin();
             optimizer.gradients().last_micro_batch();
             // As reentrant checkpoints have it: a backward pass within another.

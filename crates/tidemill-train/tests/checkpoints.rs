@@ -14,8 +14,8 @@ use tidemill_store::stream::{Batch, only};
 use tidemill_store::{Dataset, DatasetSpec};
 use tidemill_testing::S3Server;
 use tidemill_train::{
-    Activity, Batches, CheckpointConfig, Checkpoints, Data, Error, Job, Observer, Outcome, Phase, StepMetrics,
-    Stored, TrainConfig, train,
+    Activity, Batches, CheckpointConfig, Checkpoints, Data, Error, Job, Observer, Outcome, Phase,
+    StepMetrics, Stored, TrainConfig, train,
 };
 
 /// Hears what is said, and does something after a step.
@@ -168,7 +168,11 @@ impl Batches for DryingBatches {
     fn next_within(&mut self, patience: Duration) -> Result<Option<Batch>, Error> {
         self.asked += 1;
         assert!(self.asked < 20, "it goes on waiting");
-        if self.asked > 3 { Ok(None) } else { self.batches.next_within(patience.max(Duration::from_secs(60))) }
+        if self.asked > 3 {
+            Ok(None)
+        } else {
+            self.batches.next_within(patience.max(Duration::from_secs(60)))
+        }
     }
 
     fn state(&self, next_phase: Option<&Phase<'_>>) -> Result<Value, Error> {

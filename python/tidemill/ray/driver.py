@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TextIO, TypeAlias
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError
 
 import tidemill
 
@@ -40,7 +40,7 @@ def drive(work: Callable[[dict[str, Any], Lines], Iterable[Any]], most: int = 0)
         for done in work(plan, lines):
             say({"done": done})
         say("finished")
-    except (tidemill.InputError, tidemill.TidemillError, RayTaskError) as error:
+    except (tidemill.InputError, tidemill.TidemillError, RayError) as error:
         cause = getattr(error, "cause", None) or error
         refused = any(isinstance(e, tidemill.InputError) for e in (error, cause))
         say({"error": {"message": str(cause).strip(), "refused": refused}})

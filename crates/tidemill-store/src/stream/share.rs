@@ -141,7 +141,8 @@ mod tests {
         let positions: Vec<u64> = (0..400).filter(|position| own(&open, *position)).take(10).collect();
         let shares = ranks.share(&batch(open, positions.into_iter()));
         let foreign = |rows: &[u32]| Share { rows: rows.to_vec(), by_range: rows.to_vec() };
-        let expected = [foreign(&[3, 4, 5]), Share { rows: vec![0, 1, 2], by_range: vec![] }, foreign(&[6, 7, 8, 9])];
+        let expected =
+            [foreign(&[3, 4, 5]), Share { rows: vec![0, 1, 2], by_range: vec![] }, foreign(&[6, 7, 8, 9])];
         assert_eq!(shares, expected);
     }
 

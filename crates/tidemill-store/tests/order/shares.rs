@@ -35,7 +35,10 @@ fn check(ranks: Ranks, batch: &PlannedBatch) -> Result<u64, TestCaseError> {
         prop_assert!(share.rows.is_sorted());
         let foreign: Vec<u32> = share.rows.iter().copied().filter(|i| owner(i) != rank as u64).collect();
         prop_assert_eq!(&foreign, &share.by_range);
-        prop_assert!(foreign.is_empty() || share.rows.len() - foreign.len() == own[rank], "first its own rows");
+        prop_assert!(
+            foreign.is_empty() || share.rows.len() - foreign.len() == own[rank],
+            "first its own rows"
+        );
         given.extend(&share.rows);
     }
     given.sort_unstable();

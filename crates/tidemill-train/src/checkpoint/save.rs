@@ -94,7 +94,8 @@ impl Checkpoints {
         if self.commit(step)?.shards.iter().all(|shard| shard.file.starts_with(&own)) {
             return Ok(());
         }
-        let message = "another process has written it meanwhile; a run must be trained only once at a time".into();
+        let message =
+            "another process has written it meanwhile; a run must be trained only once at a time".into();
         Err(self.error(&folder(step), message))
     }
 

@@ -9,10 +9,10 @@ use tidemill_store::DatasetSpec;
 use tidemill_store::stream::Batch;
 use tidemill_torch::guard;
 
+use super::Trainer;
 use super::by_timestep::{ByTimestep, SUMS, TENTHS, means};
 use super::step::{PendingStep, micro_batches};
 use super::waiting::wait_for;
-use super::Trainer;
 use crate::Error;
 use crate::data::Phase;
 use crate::fit::latents_shape;

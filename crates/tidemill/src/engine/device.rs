@@ -27,7 +27,10 @@ pub fn devices(run: &Run) -> Result<Vec<Device>> {
 /// If there are several GPUs, but fewer than ranks.
 pub fn device_of(run: &Run, devices: &[Device], local_rank: usize) -> Result<Device> {
     own(devices, local_rank).ok_or_else(|| {
-        let message = format!("rank {local_rank} of this machine has no GPU of its own: there are {}; start as many processes", devices.len());
+        let message = format!(
+            "rank {local_rank} of this machine has no GPU of its own: there are {}; start as many processes",
+            devices.len()
+        );
         run.refuse("engine.device", message)
     })
 }

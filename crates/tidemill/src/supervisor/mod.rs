@@ -48,7 +48,13 @@ pub fn supervise(
         let (step, seconds) = (group.step().max(committed), group.seconds_at_risk());
         let stepped = group.stepped();
         drop(group);
-        incidents.push(Incident { fault: fault.clone(), place: places[fault.rank], step, committed, stepped });
+        incidents.push(Incident {
+            fault: fault.clone(),
+            place: places[fault.rank],
+            step,
+            committed,
+            stepped,
+        });
         let lost = format!(
             "{} steps and {seconds:.1} s since the checkpoint of step {committed} are lost",
             step - committed

@@ -204,7 +204,10 @@ fn a_full_disk_does_not_end_training() {
     let lines = read("trained/metrics.jsonl");
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.iter().map(|line| line["step"].as_u64().unwrap()).eq(1..=steps), "{said}");
-    assert!(folder.path().join(format!("trained/checkpoints/step-{steps:08}/commit.json")).exists(), "{said}");
+    assert!(
+        folder.path().join(format!("trained/checkpoints/step-{steps:08}/commit.json")).exists(),
+        "{said}"
+    );
 }
 
 /// A command that permissions hold for; as root it goes without the right to pass over them. None where it cannot.
