@@ -236,6 +236,18 @@ def test_adamw_as_it_is_used_differs_by_little_of_the_update(dataset, tmp_path):
     assert of_update <= 1e-2
 
 
+def test_ranks_leave_out_the_same_steps(dataset, tmp_path):
+    spike = {"factor": 1.0001, "window": 2, "action": "skip"}
+    found = []
+    for world in (1, 3):
+        output = tmp_path / str(world)
+        code, said = ranks.train(output, dataset, ranks=world, **{**UNEVEN, "train.spike": spike})
+        assert code == 0, said
+        found.append(re.findall(r"step (\d+) is left out", said))
+    assert found[0] == found[1] != []
+    np.testing.assert_allclose(*(ranks.losses(tmp_path / world) for world in ("1", "3")), rtol=1e-5)
+
+
 def test_ranks_that_cannot_work_together_say_why(dataset, tmp_path):
     for name in ("0", "1", "2", "blocked"):
         ranks.link(tmp_path / name, dataset)

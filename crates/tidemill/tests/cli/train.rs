@@ -119,21 +119,51 @@ fn datasets_are_mixed_by_phase() {
 }
 
 #[test]
-fn a_dataset_of_another_text_encoder_is_refused() {
+fn a_dataset_of_other_models_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let run = world(folder.path(), 64);
     preprocess(&run, &[]);
-    let models = folder.path().join("models");
-    copy(&assets(), &models);
-    let config = models.join("text_encoder/config.json");
-    let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, format!("{text}\n")).unwrap();
     let phase = "train.phase=[{resolution = 64, steps = 2}]";
-    let (code, result) = train(&run, &[phase, &format!("models.path={}", models.display())]);
-    let message = result["error"]["message"].as_str().unwrap();
-    assert_eq!(code, 2, "{message}");
-    assert!(message.contains("another text encoder") && !message.contains("VAE"), "{message}");
+    let all = [
+        ("vae", "another VAE"),
+        ("text_encoder", "another text encoder"),
+        ("tokenizer", "another tokenizer"),
+    ];
+    for changed in [&all[..1], &all[1..2], &all[2..], &all[..2]] {
+        let models = folder.path().join("models");
+        copy(&assets(), &models);
+        for (part, _) in changed {
+            let file =
+                models.join(part).join(if *part == "tokenizer" { "vocab.json" } else { "config.json" });
+            let text = std::fs::read_to_string(&file).unwrap();
+            std::fs::write(&file, format!("{text}\n")).unwrap();
+        }
+        let (code, result) = train(&run, &[phase, &format!("models.path={}", models.display())]);
+        let message = result["error"]["message"].as_str().unwrap();
+        assert_eq!(code, 2, "{message}");
+        for named in &all {
+            assert_eq!(message.contains(named.1), changed.contains(named), "{message}");
+        }
+        std::fs::remove_dir_all(&models).unwrap();
+    }
     assert_eq!(train(&run, &[phase]).0, 0);
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_the_first_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 64);
+    preprocess(&run, &[]);
+    for (setting, says) in [
+        ("train.learning_rate=nan", "train.learning_rate"),
+        ("train.betas=[0.9, 1.0]", "train.betas"),
+        ("engine.device=cuda:99", "asks for a GPU"),
+    ] {
+        let (code, result) = train(&run, &["train.phase=[{resolution = 64, steps = 2}]", setting]);
+        let message = result["error"]["message"].as_str().unwrap();
+        assert!(code == 2 && message.contains(says), "{code}: {message}");
+    }
+    assert!(!folder.path().join("out/metrics.jsonl").exists());
 }
 
 fn copy(from: &Path, to: &Path) {
