@@ -97,7 +97,7 @@ test: setup
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests --durations=25
 
 test-faults: setup
-	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests -m faults
+	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q -rP tests -m faults
 
 lint: .venv/.ready
 	cargo fmt --all --check

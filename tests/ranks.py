@@ -1,10 +1,12 @@
 """What the tests of several ranks share: a small dataset, runs on it, and what their checkpoints hold."""
 
+import itertools
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 SETTINGS = {
     "output": None,
@@ -63,14 +66,16 @@ TORCHRUN = ["-m", "torch.distributed.run"]
 
 def together(launches):
     """Runs Pythons at the same time; the worst of their exit codes, and all that they wrote."""
-    options = {"env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    started = [subprocess.Popen([sys.executable, *launch], **options) for launch in launches]
-    try:
-        said = "".join(process.communicate(timeout=300)[0] for process in started)
-    finally:
-        for process in started:
-            process.kill()
-    return max(process.returncode for process in started), said
+    with tempfile.TemporaryFile("w+") as said:
+        options = {"env": environment(), "stdout": said, "stderr": subprocess.STDOUT}
+        started = [subprocess.Popen([sys.executable, *launch], **options) for launch in launches]
+        try:
+            codes = [process.wait(timeout=300) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+        said.seek(0)
+        return max(codes), said.read()
 
 
 def free_port():
@@ -200,6 +205,18 @@ def metrics(output):
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
     return lines
+
+
+def tell_pause(fault, output):
+    """Prints the most seconds from the furthest step so far to the next one, by what TensorBoard gets."""
+    reached = {}
+    for path in Path(output).rglob("events.out.tfevents.*"):
+        for event in EventFileLoader(str(path)).Load():
+            if event.step:
+                reached[event.step] = min(event.wall_time, reached.get(event.step, event.wall_time))
+    times = [reached[step] for step in sorted(reached)]
+    pause = max(after - before for before, after in itertools.pairwise(times))
+    print(f"{fault}: {pause:.1f} s without a new step")
 
 
 def ray_processes(name):

@@ -61,6 +61,7 @@ def test_ranks_killed_at_random_cost_time_and_nothing_else(undisturbed, dataset,
     assert sum("are lost; starting 2 workers again" in line for line in run.said) == len(result["faults"])
     assert_same(tmp_path, undisturbed)
     assert ranks.losses(tmp_path) == ranks.losses(undisturbed)
+    ranks.tell_pause("the worst of 20 killed workers", tmp_path)
 
 
 def test_a_rank_that_hangs_is_replaced(undisturbed, dataset, tmp_path, rng):
@@ -74,6 +75,7 @@ def test_a_rank_that_hangs_is_replaced(undisturbed, dataset, tmp_path, rng):
     assert fault["rank"] == stopped, result
     assert "no heartbeat for 2 s" in fault["fault"], result
     assert_same(tmp_path, undisturbed)
+    ranks.tell_pause("a worker that hangs", tmp_path)
 
 
 @pytest.mark.parametrize("whom", ["supervisor", "worker"])
@@ -105,6 +107,7 @@ def test_sigterm_saves_and_ends_well(whom, undisturbed, dataset, tmp_path):
         assert fault["steps_lost"] == 0, result
         assert "told to go" in fault["fault"], result
         assert_same(tmp_path, undisturbed)
+        ranks.tell_pause("a worker that is told to go", tmp_path)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])

@@ -259,7 +259,7 @@ def test_ranks_that_cannot_work_together_say_why(dataset, tmp_path):
         (
             UNEVEN,
             ["--set", f"output={tmp_path}/$RANK"],
-            f"does not see what rank 0 has written to {tmp_path}/0/",
+            f"rank 1 does not find {tmp_path}/1/checkpoints",
         ),
         (UNEVEN, ["--set", f"output={tmp_path}/blocked"], "blocked/metrics.jsonl"),
     ]:

@@ -85,6 +85,7 @@ def test_online_trainers_and_encoders_are_where_they_belong(nodes, trained_onlin
     assert result.return_value["finished"]
     assert (places("_Encoder"), places("TrainWorker")) == ({"A10G"}, {"A100"})
     online.assert_same(tmp_path, trained_online)
+    ranks.tell_pause("online, a node with an encoder", tmp_path)
 
 
 @pytest.mark.faults
@@ -110,6 +111,7 @@ def test_training_goes_on_with_fewer_workers(nodes, dataset, tmp_path, monkeypat
     commits = sorted(tmp_path.glob("checkpoints/*/commit.json"))
     shards = [len(json.loads(commit.read_text())["shards"]) for commit in commits]
     assert (shards[0], shards[-1]) == (2, 1)
+    ranks.tell_pause("a node with one of two workers", tmp_path)
 
 
 def places(actors):

@@ -54,6 +54,7 @@ def test_whoever_dies_no_row_is_lost(victim, trained_online, scenes, tmp_path, r
         result = trainer(tmp_path, scenes).fit()
     assert result.return_value["steps"] == online.STEPS
     online.assert_same(tmp_path, trained_online)
+    ranks.tell_pause(f"online, {victim}", tmp_path)
 
 
 def test_colocated_workers_need_no_encoders(scenes, tmp_path):

@@ -97,6 +97,7 @@ def test_a_driver_that_is_killed_costs_time_and_nothing_else(address, trained_on
     assert "starting it again from the last checkpoint" in said
     assert result["train"]["resumed_at"] >= 8
     online.assert_same(tmp_path, trained_online)
+    ranks.tell_pause("the driver of an online run", tmp_path)
 
 
 @pytest.mark.faults

@@ -80,6 +80,7 @@ def test_a_worker_that_is_lost_is_replaced(how, undisturbed, dataset, tmp_path, 
     assert result.return_value["resumed_at"] >= 20
     assert_same(tmp_path, undisturbed)
     assert ranks.losses(tmp_path) == ranks.losses(undisturbed)
+    ranks.tell_pause(f"a worker of Ray Train, {how.name}", tmp_path)
 
 
 def test_workers_make_a_denoiser_of_their_own(dataset, tmp_path):

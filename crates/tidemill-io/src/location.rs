@@ -77,9 +77,7 @@ impl Location {
     pub fn put(&self, key: &str, bytes: Bytes) -> Result<()> {
         if bytes.len() > PART_BYTES {
             let mut upload = self.upload(key);
-            for start in (0..bytes.len()).step_by(PART_BYTES) {
-                upload.write(bytes.slice(start..bytes.len().min(start + PART_BYTES)))?;
-            }
+            upload.write(bytes)?;
             return upload.finish().map(|_| ());
         }
         let path = self.path(key);
@@ -284,7 +282,12 @@ impl Upload {
     pub fn write(&mut self, bytes: Bytes) -> Result<()> {
         self.hasher.write(&bytes);
         self.bytes += bytes.len() as u64;
-        runtime()?.block_on(self.writer.put(bytes)).map_err(|source| self.failure(source))
+        // However many parts it makes, few are on their way at a time.
+        for start in (0..bytes.len()).step_by(PART_BYTES) {
+            let part = bytes.slice(start..bytes.len().min(start + PART_BYTES));
+            runtime()?.block_on(self.writer.put(part)).map_err(|source| self.failure(source))?;
+        }
+        Ok(())
     }
 
     /// Makes the object appear; gives its size in bytes and its checksum.

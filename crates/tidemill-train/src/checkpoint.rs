@@ -6,7 +6,8 @@
 //! <uri>/step-00001000/<attempt>/rank-0-of-4.safetensors    master, exp_avg, exp_avg_sq, ema: f32, as `snapshot` says
 //! <uri>/step-00001000/<attempt>/rank-1-of-4.json           [`Shard`]: that rank's is complete
 //! <uri>/step-00001000/commit.json                          [`Commit`]
-//! <uri>/run.json                                           what the run is made of, for people, and its last start
+//! <uri>/run.json                                           what the run is made of, for people
+//! <uri>/start.json                                         which attempt began last: all ranks must see it
 //! ```
 
 use std::collections::VecDeque;
@@ -14,7 +15,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tch::Device;
 use tidemill_io::Location;
 
@@ -37,18 +40,18 @@ pub struct Progress {
     /// The phase that `stream` belongs to.
     pub phase: usize,
     /// Where the data go on, as [`crate::Batches::state`] says; `None` before the first batch.
-    pub stream: Option<serde_json::Value>,
+    pub stream: Option<Value>,
     /// Losses of the last steps.
     pub recent_losses: VecDeque<f64>,
     /// What the run is made of: model, schedule, dataset, seed. A checkpoint of another is refused.
-    pub identity: serde_json::Value,
+    pub identity: Value,
     /// `[train]` of the run file, which may change from one start to the next.
-    pub settings: serde_json::Value,
+    pub settings: Value,
 }
 
 impl Progress {
     /// The beginning of a run.
-    pub fn start(identity: serde_json::Value, settings: serde_json::Value) -> Self {
+    pub fn start(identity: Value, settings: Value) -> Self {
         Self {
             step: 0,
             samples: 0,
@@ -92,11 +95,12 @@ impl Shard {
 
 const FORMAT: u32 = 2;
 
-/// The key of the object that says what run the checkpoints are of, and who last began to write them.
+/// The keys of the objects that say what run the checkpoints are of, and which attempt at it began last.
 const RUN: &str = "run.json";
+const START: &str = "start.json";
 
 /// How late a shared folder may show on one node what was written on another.
-const SHOWN_WITHIN: Duration = Duration::from_secs(10);
+const SHOWN_WITHIN: Duration = Duration::from_secs(20);
 
 /// The checkpoints of one run.
 #[derive(Debug)]
@@ -118,43 +122,56 @@ impl Checkpoints {
         Ok(Self { location, path: uri.into(), keep: config.keep.max(1) })
     }
 
-    /// Makes sure that checkpoints can be written, and leaves word of what run they are of.
+    /// Makes sure that checkpoints can be written, and leaves word of this start.
     ///
     /// # Errors
     /// If the store cannot be written.
-    pub fn prepare(&self, identity: &serde_json::Value, writer: &Writer) -> Result<(), Error> {
-        self.put_json(RUN, &serde_json::json!({ "run": identity, "attempt": writer.attempt }))
+    pub fn announce(&self, writer: &Writer) -> Result<(), Error> {
+        self.put_json(START, &serde_json::json!({ "attempt": writer.attempt }))
     }
 
-    /// Makes sure that all that write do so in the same place: that they see what the first has left there. All ranks call it
-    /// together.
+    /// Makes sure that all ranks read and write in the same place: that they see what the first has announced. All ranks call it
+    /// together, before any of them has looked for checkpoints: a shared folder may not show for long what was not there before.
     ///
     /// # Errors
     /// [`Error::World`], on all of them, names the first rank that does not.
     pub fn check_shared(&self, writer: &Writer, world: &World, device: Device) -> Result<(), Error> {
-        let writes = writer.rank == 0 || writer.others.contains(&writer.rank);
-        let seen = !writes || world.size() == 1 || self.sees(&writer.attempt);
-        let seen = world.texts(if seen { "seen" } else { "" }, device)?;
-        let Some(rank) = seen.iter().position(String::is_empty) else { return Ok(()) };
-        Err(Error::World(format!(
-            "rank {rank} does not see what rank 0 has written to {}: set checkpoint.uri to a place that all nodes share, or \
-             checkpoint.writers = \"first\"",
-            self.location.uri_of(RUN)
-        )))
+        let problem = if world.is_first() { String::new() } else { self.look_for(&writer.attempt) };
+        let problems = world.texts(&problem, device)?;
+        let Some(rank) = problems.iter().position(|problem| !problem.is_empty()) else { return Ok(()) };
+        Err(Error::World(format!("rank {rank} {}", problems[rank])))
     }
 
-    /// Whether the first rank's word of this attempt is there, or comes soon: a shared folder may show it late.
-    fn sees(&self, attempt: &str) -> bool {
+    /// What is in the way of seeing the first rank's word of this attempt, if that does not come in time; else nothing.
+    fn look_for(&self, attempt: &str) -> String {
         let until = Instant::now() + SHOWN_WITHIN;
         loop {
-            let word = self.location.get_if_present(RUN).ok().flatten();
-            let word = word.and_then(|word| serde_json::from_slice::<serde_json::Value>(&word).ok());
-            let seen = word.is_some_and(|word| word["attempt"] == attempt);
-            if seen || Instant::now() > until {
-                return seen;
+            let word = self.location.get_if_present(START);
+            let attempt_of =
+                |word: &Bytes| Some(serde_json::from_slice::<Value>(word).ok()?["attempt"].take());
+            let seen = word.as_ref().ok().and_then(Option::as_ref).and_then(attempt_of);
+            if seen.is_some_and(|seen| seen == attempt) {
+                return String::new();
+            }
+            if Instant::now() > until {
+                let place = self.location.uri_of(START);
+                return match word {
+                    Err(error) => format!("cannot read what rank 0 has written: {error}"),
+                    Ok(_) => format!(
+                        "does not find {place}, which rank 0 has just written: set checkpoint.uri to a place that all nodes share"
+                    ),
+                };
             }
             std::thread::sleep(SHOWN_WITHIN / 100);
         }
+    }
+
+    /// Leaves word of what run the checkpoints are of.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub fn prepare(&self, identity: &Value) -> Result<(), Error> {
+        self.put_json(RUN, identity)
     }
 
     /// Steps with a committed checkpoint, ascending.
@@ -172,7 +189,7 @@ impl Checkpoints {
         let key = commit_key(step);
         let bytes = self.location.get(&key)?;
         let broken = |e: serde_json::Error| self.error(&key, format!("not a commit: {e}"));
-        let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(broken)?;
+        let value: Value = serde_json::from_slice(&bytes).map_err(broken)?;
         if value["format"] != FORMAT {
             let message = format!("format {} is not known to this version of Tidemill", value["format"]);
             return Err(self.error(&key, message));
@@ -180,7 +197,7 @@ impl Checkpoints {
         serde_json::from_value(value).map_err(broken)
     }
 
-    fn shard(&self, step: u64, shard: &Shard) -> Result<bytes::Bytes, Error> {
+    fn shard(&self, step: u64, shard: &Shard) -> Result<Bytes, Error> {
         let bytes = self.location.get(&shard.file)?;
         if !shard.is(&bytes) {
             let message = format!(

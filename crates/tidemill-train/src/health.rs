@@ -1,5 +1,5 @@
 //! Whether all ranks are as fast as each other and compute rightly, asked before the first step: each times a matrix product, a copy in
-//! memory and a collective, of numbers whose results are known. In lockstep a slow device makes all of them slow, and one that computes
+//! memory and a collective; what the first two must give is known. In lockstep a slow device makes all of them slow, and one that computes
 //! wrongly spoils all of their weights, and nothing else shows which one it is.
 
 use std::time::Instant;

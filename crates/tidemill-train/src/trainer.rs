@@ -50,7 +50,9 @@ pub fn train(job: Job, observer: &mut dyn Observer) -> Result<Outcome, Error> {
     job.train.validate()?;
     keep_memory();
     let mut trainer = Trainer::new(job, observer)?;
-    trainer.run(observer)
+    let outcome = trainer.run(observer);
+    trainer.finish_log(observer);
+    outcome
 }
 
 /// The noise schedule a run trains with: the model's, with the run file's changes.
@@ -149,6 +151,9 @@ impl Trainer {
             ));
         }
         let checkpoints = Arc::new(Checkpoints::open(&job.checkpoint, &job.output)?);
+        let writer = Writer::new(&world, job.checkpoint.writers, device)?;
+        world.by_first(device, || checkpoints.announce(&writer))?;
+        checkpoints.check_shared(&writer, &world, device)?;
         let progress = match checkpoints.restore(&mut optimizer, &identity, &world, device)? {
             Some(mut progress) => {
                 observer.committed(progress.step);
@@ -163,10 +168,8 @@ impl Trainer {
             }
             None => Progress::start(identity, settings),
         };
-        let writer = Writer::new(&world, job.checkpoint.writers, device)?;
-        world.by_first(device, || checkpoints.prepare(&progress.identity, &writer))?;
-        checkpoints.check_shared(&writer, &world, device)?;
         let opened = world.by_first(device, || {
+            checkpoints.prepare(&progress.identity)?;
             let endpoint = job.train.prometheus.as_deref().map(Endpoint::open).transpose()?;
             let log = MetricsLog::open(&job.output, progress.step)?;
             if let Some(preview) = &mut job.preview {
@@ -230,7 +233,6 @@ impl Trainer {
         self.checkpoint()?;
         let saved = self.saver.finish(PATIENCE);
         self.tell_saved(observer);
-        self.finish_log(observer);
         saved?;
         Ok(Outcome {
             steps: self.progress.step,

@@ -155,7 +155,7 @@ impl World {
     /// What the first rank alone has done; where that failed, all ranks fail alike.
     ///
     /// # Errors
-    /// [`Error::World`] with the text of the first rank's.
+    /// [`Error::World`] with the text of the first rank's; without other ranks its own.
     pub(crate) fn by_first<T>(
         &self,
         device: Device,
@@ -164,7 +164,10 @@ impl World {
         let done = self.is_first().then(work).transpose();
         let problem = done.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let problem = self.texts(&problem, device)?.swap_remove(0);
-        if problem.is_empty() { done } else { Err(Error::World(problem)) }
+        match done {
+            done if problem.is_empty() || self.size == 1 => done,
+            _ => Err(Error::World(problem)),
+        }
     }
 
     /// Makes sure that all ranks were given the same.

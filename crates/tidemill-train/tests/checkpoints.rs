@@ -103,7 +103,7 @@ fn a_place_that_cannot_be_written_is_refused_before_the_first_step() {
     let mut job = job(data.path(), &output);
     job.checkpoint.uri = Some(file.display().to_string());
     let error = train(job, &mut common::Quiet::default()).unwrap_err();
-    assert!(matches!(&error, Error::World(_)) && error.to_string().contains("file"), "{error}");
+    assert!(matches!(&error, Error::Storage(_)) && error.to_string().contains("file"), "{error}");
     assert!(!output.join("metrics.jsonl").exists());
 }
 

@@ -23,11 +23,6 @@ impl Interleave {
         (*before.last()? > 0).then_some(Self { before })
     }
 
-    /// A single part, whose turn it always is.
-    pub fn single() -> Self {
-        Self { before: vec![0, 1] }
-    }
-
     /// All weights together: the turns after which each part has had exactly its weight.
     pub fn period(&self) -> u64 {
         self.weight(&self.all())

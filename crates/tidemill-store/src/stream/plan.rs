@@ -1,5 +1,5 @@
 //! Which rows are in which global batch: the buckets' and datasets' turns, and each dataset's order. A plan is pure
-//! arithmetic over the datasets' indices and a state; it knows of no nodes, ranks or readers, and whoever asks for a
+//! arithmetic over the datasets' indices and a state; it knows of no ranks or readers, and whoever asks for a
 //! batch gets the same.
 
 use std::collections::BTreeMap;

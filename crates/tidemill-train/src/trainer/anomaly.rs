@@ -10,7 +10,7 @@ use super::step::PendingStep;
 use crate::Error;
 use crate::config::{NotFinite, SpikeAction};
 use crate::job::Observer;
-use crate::metrics::{MetricsLog, StepMetrics};
+use crate::metrics::StepMetrics;
 
 /// Steps that may be left out one after the other.
 const MOST_SKIPPED: u64 = 10;
@@ -187,7 +187,7 @@ impl Trainer {
                 restored.step,
                 step - restored.step
             ));
-            self.log = Some(MetricsLog::open(&self.job.output, restored.step)?);
+            self.reopen_log(restored.step, observer);
         }
         // A stream of another phase cannot go on in this one: there its batches do come again.
         self.reopen = restored.phase != self.progress.phase;

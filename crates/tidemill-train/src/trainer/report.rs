@@ -76,6 +76,17 @@ impl Trainer {
         self.metrics_wait = problem.is_some();
     }
 
+    /// Takes the lines of the steps after `step` out of the file. If that cannot be written, they stay.
+    pub(super) fn reopen_log(&mut self, step: u64, observer: &mut dyn Observer) {
+        let Some(log) = &mut self.log else { return };
+        match log.flush().and_then(|()| MetricsLog::open(&self.job.output, step)) {
+            Ok(reopened) => (*log, self.metrics_wait) = (reopened, false),
+            Err(problem) => {
+                observer.event(&format!("the metrics of steps that are lost stay in the file: {problem}"))
+            }
+        }
+    }
+
     /// The last try to write metrics that could not be.
     pub(super) fn finish_log(&mut self, observer: &mut dyn Observer) {
         if let Some(Err(problem)) = self.log.as_mut().map(MetricsLog::flush) {

@@ -21,7 +21,9 @@ impl StopSignal {
         let raised = Arc::new(AtomicBool::new(false));
         let mut hooks = Vec::new();
         // In this order: the first Ctrl-C finds the flag down and raises it, the second one finds it up.
-        hooks.extend(flag::register_conditional_shutdown(SIGINT, 1, raised.clone()));
+        let interrupted = Arc::new(AtomicBool::new(false));
+        hooks.extend(flag::register_conditional_shutdown(SIGINT, 1, interrupted.clone()));
+        hooks.extend(flag::register(SIGINT, interrupted));
         for signal in [SIGINT, SIGTERM] {
             hooks.extend(flag::register(signal, raised.clone()));
         }

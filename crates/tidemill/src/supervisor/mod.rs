@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use signal_hook::consts::SIGTERM;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 pub use self::config::SupervisorConfig;
 pub use self::heartbeat::Heartbeat;
@@ -84,10 +84,17 @@ fn watch(group: &mut WorkerGroup, config: &SupervisorConfig, signal: &StopSignal
     let mut stopping: Option<Instant> = None;
     loop {
         group.look();
+        if signal.raised() && stopping.is_none() {
+            group.terminate();
+            stopping = Some(Instant::now());
+        }
         match (judge(&group.view(), &config.limits()), stopping) {
             (Verdict::Done, _) => return Ok(None),
             // As it was asked to; before its first step a worker has nothing to save, and just dies.
-            (Verdict::Fault(Fault { cause: Cause::Reclaimed | Cause::Killed(SIGTERM), .. }), Some(_)) => {
+            (
+                Verdict::Fault(Fault { cause: Cause::Reclaimed | Cause::Killed(SIGTERM | SIGINT), .. }),
+                Some(_),
+            ) => {
                 return Ok(None);
             }
             (Verdict::Fault(fault), Some(_)) => {
@@ -95,10 +102,6 @@ fn watch(group: &mut WorkerGroup, config: &SupervisorConfig, signal: &StopSignal
             }
             (Verdict::Fault(fault), None) => return Ok(Some(fault)),
             (Verdict::Wait, _) => (),
-        }
-        if signal.raised() && stopping.is_none() {
-            group.terminate();
-            stopping = Some(Instant::now());
         }
         if stopping.is_some_and(|since| since.elapsed() > config.grace()) {
             let message = format!("they did not stop within {} s and are killed", config.grace().as_secs());

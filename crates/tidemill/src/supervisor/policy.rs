@@ -208,9 +208,9 @@ pub fn next(incidents: &[Incident], allowed: &RangeInclusive<usize>) -> Next {
     let all = || (0..*allowed.end()).collect();
     let Some(last) = incidents.last() else { return Next::Restart { places: all(), pause: Duration::ZERO } };
     // Input that made a step before makes sense; then what refuses it now is a store that cannot be reached, or the like.
-    let begun = incidents.iter().any(|incident| incident.stepped);
+    let begun = incidents.iter().any(|incident| incident.step > 0);
     if let Cause::Refused(message) = &last.fault.cause
-        && !begun
+        && !incidents.iter().any(|incident| incident.stepped)
     {
         return Next::Refuse(message.clone());
     }
