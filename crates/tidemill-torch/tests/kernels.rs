@@ -2,10 +2,20 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_torch::{best_format, geglu, group_norm_silu, guard, load_cuda};
 
 const F64: (Kind, Device) = (Kind::Double, Device::Cpu);
+
+/// Seeds the generator, which is the process's: other tests draw when this is dropped, so that each draws the same every time.
+fn draw(seed: i64) -> MutexGuard<'static, ()> {
+    static DRAWING: Mutex<()> = Mutex::new(());
+    let guard = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
+    tch::manual_seed(seed);
+    guard
+}
 
 /// An operation's output and the gradients of its inputs, as f64; the output's gradient is `grad`.
 fn passes(
@@ -46,7 +56,7 @@ fn check(
 
 #[test]
 fn group_norm_and_silu_are_libtorchs() {
-    tch::manual_seed(7);
+    let _drawing = draw(7);
     for (size, groups) in [
         ([2, 64, 8, 8], 32),
         ([1, 6, 3, 5], 3),
@@ -71,7 +81,7 @@ fn on_a_gpu_group_norm_and_silu_are_those_of_the_cpu() {
     if !load_cuda().unwrap() || !tch::Cuda::is_available() {
         return eprintln!("skipped: there is no NVIDIA GPU here");
     }
-    tch::manual_seed(11);
+    let _drawing = draw(11);
     for (kind, least) in [(Kind::Float, 1e-5), (Kind::BFloat16, 1e-2)] {
         let leaves = |device| {
             tch::manual_seed(12);
@@ -99,8 +109,9 @@ fn on_a_gpu_group_norm_and_silu_are_those_of_the_cpu() {
 
 #[test]
 fn geglu_is_libtorchs() {
-    tch::manual_seed(8);
-    for size in [[2, 64, 256], [1, 1, 2], [5, 33, 70]] {
+    let _drawing = draw(8);
+    // Many values of each, for the bound is on the error of all: erf is good to 1.5e-7, which of a single value near zero is much.
+    for size in [[2, 64, 256], [500, 1, 2], [5, 33, 70]] {
         let x = Tensor::randn(size, F64) * 2.0;
         let grad = Tensor::randn([size[0], size[1], size[2] / 2], F64);
         let theirs = |t: &[Tensor]| {
@@ -113,7 +124,7 @@ fn geglu_is_libtorchs() {
 
 #[test]
 fn weights_may_be_f32_where_images_are_bf16() {
-    tch::manual_seed(9);
+    let _drawing = draw(9);
     let x = Tensor::randn([2, 8, 4, 4], (Kind::BFloat16, Device::Cpu)).set_requires_grad(true);
     let weight = Tensor::randn([8], (Kind::Float, Device::Cpu)).set_requires_grad(true);
     let bias = Tensor::zeros([8], (Kind::Float, Device::Cpu)).set_requires_grad(true);
@@ -127,7 +138,7 @@ fn weights_may_be_f32_where_images_are_bf16() {
 
 #[test]
 fn what_is_not_contiguous_or_not_finite_is_taken_as_by_libtorch() {
-    tch::manual_seed(10);
+    let _drawing = draw(10);
     let x = Tensor::randn([2, 4, 4, 8], (Kind::Float, Device::Cpu)).permute([0, 3, 1, 2]);
     let (weight, bias) =
         (Tensor::ones([8], (Kind::Float, Device::Cpu)), Tensor::zeros([8], (Kind::Float, Device::Cpu)));
