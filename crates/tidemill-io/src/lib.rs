@@ -9,12 +9,14 @@ pub mod uri;
 
 mod checksum;
 mod local;
+mod mapped;
 mod runtime;
 
 pub use checksum::Checksum;
 pub use error::{Error, Result};
 pub use local::LocalFile;
 pub use location::{Entry, Location, Upload};
+pub use mapped::{Mapped, copy_past_caches};
 pub use runtime::{block_on, runtime};
 pub use store::Limits;
 pub use uri::Address;

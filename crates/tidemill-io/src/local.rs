@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io;
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::mapped::Mapped;
 
 /// A file that is open for reading.
 #[derive(Debug)]
@@ -37,11 +37,9 @@ impl LocalFile {
         self.file.read_exact_at(bytes, offset).map_err(|error| failure(&self.uri, error))
     }
 
-    /// Tells the system that some bytes will be read soon, so that it reads them in one go.
-    pub fn will_need(&self, range: Range<u64>) {
-        let length = NonZeroU64::new(range.end.saturating_sub(range.start));
-        // It is advice: whoever reads is told what is wrong.
-        let _ = rustix::fs::fadvise(&self.file, range.start, length, rustix::fs::Advice::WillNeed);
+    /// Some of its bytes, mapped into memory; none if the system does not let us.
+    pub fn map(&self, range: Range<u64>) -> Option<Mapped> {
+        Mapped::new(&self.file, range)
     }
 }
 

@@ -42,11 +42,29 @@ pub struct Block {
 
 /// The checksum of a row of a tensor file: XXH3-64 of `row`, `sample_id` and the tensor's bytes, little-endian.
 pub fn row_checksum(row: u32, sample_id: u64, tensor: &[u8]) -> u64 {
+    let mut hasher = row_hasher(row, sample_id);
+    hasher.write(tensor);
+    hasher.finish()
+}
+
+/// What has seen all of [`row_checksum`]'s bytes but the tensor's.
+fn row_hasher(row: u32, sample_id: u64) -> XxHash3_64 {
     let mut hasher = XxHash3_64::new();
     hasher.write(&row.to_le_bytes());
     hasher.write(&sample_id.to_le_bytes());
-    hasher.write(tensor);
-    hasher.finish()
+    hasher
+}
+
+impl Block {
+    /// What the tensor of a row is to be written to, for [`is_row`](Self::is_row).
+    pub fn row_hasher(&self, i: usize) -> XxHash3_64 {
+        row_hasher(self.rows[i], self.sample_ids[i])
+    }
+
+    /// Whether what a row's hasher has seen is what was committed.
+    pub fn is_row(&self, i: usize, seen: &XxHash3_64) -> bool {
+        seen.finish() == self.sums[i]
+    }
 }
 
 impl Place<'_> {
@@ -129,7 +147,9 @@ impl Place<'_> {
     /// # Errors
     /// [`Error::Corrupt`] if it is not what was committed.
     pub fn verify(self, block: &Block, i: usize, tensor: &[u8]) -> Result<()> {
-        match row_checksum(block.rows[i], block.sample_ids[i], tensor) == block.sums[i] {
+        let mut hasher = block.row_hasher(i);
+        hasher.write(tensor);
+        match block.is_row(i, &hasher) {
             true => Ok(()),
             false => Err(self.corrupt(&format!("wrong checksum of row {i}"))),
         }

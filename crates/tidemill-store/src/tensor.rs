@@ -2,13 +2,13 @@
 //! There the page cache is as good as memory of ours, and reading each row to where it is needed saves a copy.
 
 use std::fs::File;
+use std::hash::Hasher;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use tidemill_io::{LocalFile, Location};
+use tidemill_io::{LocalFile, Location, Mapped, copy_past_caches};
 
 use crate::block::{Block, Place};
 use crate::buffer::Pool;
@@ -48,19 +48,10 @@ pub struct LocalBlock {
     width: usize,
     /// The file that has it, and nothing else, if it is cached.
     cached: Option<PathBuf>,
-    open: Option<KeptOpen>,
+    /// Where its rows are read, if the system lets us.
+    mapped: Option<Mapped>,
     block: Block,
 }
-
-/// One of a limited number of files that are kept open; others are opened for each row.
-#[derive(Debug)]
-struct KeptOpen(LocalFile);
-
-/// How many are.
-static KEPT_OPEN: AtomicUsize = AtomicUsize::new(0);
-
-/// And how many may be: a process may often have no more than 1,024.
-const MOST_OPEN: usize = 256;
 
 /// A row group that is open.
 pub enum Opened<'a> {
@@ -96,11 +87,12 @@ impl<'a> Opened<'a> {
             entry: place.entry.clone(),
             width: place.width,
             cached,
-            open: None,
+            mapped: None,
             block,
         };
         // If it cannot be opened now, whoever reads a row is told why.
-        local.open = local.open_file().ok().and_then(KeptOpen::new);
+        let file = local.open_file().ok();
+        local.mapped = file.and_then(|file| file.map(local.offset(0)..local.offset(local.block.rows.len())));
         Self::Here(Arc::new(local))
     }
 
@@ -122,8 +114,8 @@ impl<'a> Opened<'a> {
                 Ok(place.tensors(block, at)?.into_iter().map(Stored::Memory).collect())
             }
             Self::Here(local) => {
-                if let ([first, .., last], None, Some(open)) = (at, &local.cached, &local.open) {
-                    open.0.will_need(local.offset(*first)..local.offset(last + 1));
+                if let ([first, .., last], None, Some(mapped)) = (at, &local.cached, &local.mapped) {
+                    mapped.will_need(local.offset(*first)..local.offset(last + 1));
                 }
                 Ok(at.iter().map(|i| Stored::File(local.clone(), *i)).collect())
             }
@@ -182,33 +174,20 @@ impl Stored {
 
     fn copy_to(&self, bytes: &mut [u8]) -> Result<()> {
         match self {
-            Self::Memory(tensor) => bytes.copy_from_slice(tensor),
+            Self::Memory(tensor) => copy_past_caches(tensor, bytes),
             Self::File(local, i) => local.read(*i, bytes)?,
         }
         Ok(())
     }
 }
 
-impl KeptOpen {
-    fn new(file: LocalFile) -> Option<Self> {
-        let kept = Self(file);
-        // Dropping it counts it out again.
-        (KEPT_OPEN.fetch_add(1, Ordering::Relaxed) < MOST_OPEN).then_some(kept)
-    }
-}
-
-impl Drop for KeptOpen {
-    fn drop(&mut self) {
-        KEPT_OPEN.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl LocalBlock {
     fn read(&self, i: usize, bytes: &mut [u8]) -> Result<()> {
-        let read = match &self.open {
-            Some(open) => open.0.read_exact_at(bytes, self.offset(i)),
-            None => self.open_file().and_then(|file| file.read_exact_at(bytes, self.offset(i))),
-        };
+        if self.read_mapped(i, bytes) {
+            return Ok(());
+        }
+        // The whole way once more, which says what is wrong.
+        let read = self.open_file().and_then(|file| file.read_exact_at(bytes, self.offset(i)));
         let read = read.map_err(Error::from).and_then(|()| self.place().verify(&self.block, i, bytes));
         if read.is_err() && self.cached.is_some() {
             // Another process needed the room, or the disk is damaged.
@@ -216,6 +195,14 @@ impl LocalBlock {
             return Ok(());
         }
         read
+    }
+
+    /// Whether a tensor could be read from memory, and is what was committed.
+    fn read_mapped(&self, i: usize, bytes: &mut [u8]) -> bool {
+        let Some(mapped) = &self.mapped else { return false };
+        let mut sum = self.block.row_hasher(i);
+        let read = mapped.copy_to(self.offset(i), bytes, |piece| sum.write(piece));
+        read.is_ok() && self.block.is_row(i, &sum)
     }
 
     fn open_file(&self) -> tidemill_io::Result<LocalFile> {

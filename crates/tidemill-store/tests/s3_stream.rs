@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use support::*;
 use tidemill_io::{Limits, store};
 use tidemill_store::stream::{Batch, Phase, Ranks, Reading, Seat, Split, Stream, StreamConfig, only};
-use tidemill_store::{Cache, Checksum, Dataset, DatasetSpec, TensorSpec};
+use tidemill_store::{Cache, Checksum, Dataset, DatasetSpec, Error, TensorSpec};
 use tidemill_testing::{Fault, S3Server};
 
 /// Rows of 8 KB, so that the bytes of a batch are mostly theirs.
@@ -101,6 +101,27 @@ fn a_store_with_bad_moments_changes_nothing() {
     server.fail_next((0..200).map(|i| all[(hash(i, seed()) % 12).min(4) as usize]));
     let batches = take(&remote, 16, Reading::default(), 40);
     assert_eq!(batches, take(&local, 16, Reading::default(), 40));
+}
+
+#[test]
+fn a_damaged_object_ends_the_stream_with_its_name() {
+    let (server, folder) = (S3Server::start(&["damaged"]), tempfile::tempdir().unwrap());
+    let [local, remote] = datasets(&server, folder.path(), "damaged", &[320]);
+    let path = files(folder.path()).into_iter().find(|path| path.ends_with("latents-64.parquet")).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    // In the tensors of a row group in the middle.
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    let key = format!("d/{}", path.strip_prefix(folder.path()).unwrap().display());
+    server.put("damaged", &key, bytes);
+    // Whole row groups, and, with a batch of many rows, those that are read by themselves.
+    for global_batch in [8, 200] {
+        let mut stream =
+            Stream::open(&only(&remote), config(global_batch), Reading::default(), None).unwrap();
+        let error = (0..100).find_map(|_| stream.next_batch().err()).expect("it is found within an epoch");
+        assert!(matches!(&error, Error::Corrupt { path, .. } if path.ends_with(&key)), "{error}");
+    }
+    take(&local, 8, Reading::default(), 80);
 }
 
 #[test]

@@ -220,6 +220,20 @@ fn a_damaged_block_ends_the_stream_with_its_name() {
 }
 
 #[test]
+fn a_file_that_is_cut_under_a_stream_ends_it_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, manifest) = write_dataset(folder.path(), spec(16, 0.0), &[100]);
+    let mut stream = stream(&open(folder.path()), &config(1, 8, 2), None).unwrap();
+    stream.next_batch().unwrap();
+    let file = manifest.commits[0].files.iter().find(|file| file.group.to_string() == "text").unwrap();
+    let path = folder.path().join(&file.path);
+    // Its row groups may be mapped into memory by now.
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(4).unwrap();
+    let error = (0..100).find_map(|_| stream.next_batch().err()).expect("it is found within an epoch");
+    assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+}
+
+#[test]
 fn unreadable_rows_are_skipped_and_counted_if_asked() {
     let folder = tempfile::tempdir().unwrap();
     let whole: Vec<Batch> = {
