@@ -22,8 +22,9 @@ from typing import Any
 
 import ray
 from ray.data import ActorPoolStrategy, DataContext
-from tidemill.ray.feeder import IN_FLIGHT, Encoders, Feeder
+from tidemill.ray.feeder import Encoders, Feeder
 from tidemill.ray.offline import COMMIT_CPUS
+from tidemill.ray.pace import UNITS_EACH
 from tidemill.ray.stages import in_actors
 
 from benches import plots, report, runner, sleeping
@@ -192,9 +193,12 @@ def fed(workers: int | str, speeds: Speeds) -> Iterator[Iterator[Reading]]:
     """Trainers whose feeder has so many encoders, and is asked for as much as keeps the most of them busy."""
     most = int(str(workers).rpartition("..")[2])
     pool = {"workers": workers, "cpus": 0, "gpus": 1}
-    run = {"engine": {"device": "auto", "prepare": {"cpus": 1}, "encode": pool}, "speeds": speeds}
+    run = {
+        "engine": {"device": "auto", "prepare": {"workers": 0, "cpus": 1}, "encode": pool},
+        "speeds": speeds,
+    }
     feeder = Feeder.remote(run, sleeping.prepared, sleeping.Encoder)
-    ahead = max(2, math.ceil(IN_FLIGHT * most / (RANKS * WINDOW)))
+    ahead = max(2, math.ceil((UNITS_EACH + 2) * most / (RANKS * WINDOW)))
     try:
         with ended([Rank(Encoders(feeder), WINDOW, ahead) for _ in range(RANKS)]) as ranks:
             yield observed(trained(ranks, trainers()), feeder.encoders.remote)

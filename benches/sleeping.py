@@ -47,12 +47,12 @@ def table(rows: int, row_bytes: int) -> pa.Table:
 # What a `Feeder` takes in place of its own. `run` is a mapping with the engine's section and these speeds.
 
 
-@ray.remote(max_retries=-1)
-def prepared(run: dict[str, Any], unit: str, epoch: int, resolution: int) -> pa.Table:
-    """A unit, read and prepared."""
+@ray.remote(max_retries=-1, num_returns=2)
+def prepared(run: dict[str, Any], unit: str, epoch: int, resolution: int) -> tuple[pa.Table, float]:
+    """A unit, read and prepared, and the seconds that it took."""
     speeds = run["speeds"]
     time.sleep(speeds.prepare_s)
-    return table(speeds.rows, speeds.prepared_bytes)
+    return table(speeds.rows, speeds.prepared_bytes), speeds.prepare_s
 
 
 @ray.remote

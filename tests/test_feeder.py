@@ -1,7 +1,66 @@
-"""When the feeder of encoders gives one back."""
+"""How many units the feeder of encoders prepares, and when it starts an encoder or gives one back."""
 
 import pytest
-from tidemill.ray import feeder
+from tidemill.ray import pace
+
+
+@pytest.mark.parametrize(
+    ("prepare_s", "encode_s", "encoders", "ahead"),
+    [
+        # What a unit takes in each stage; with so many encoders, units ready or being prepared.
+        (None, None, 1, 2),
+        (1.0, None, 3, 6),
+        (0.0, 1.0, 4, 4),
+        (0.8, 1.0, 4, 8),
+        (8.0, 1.0, 1, 11),
+        (8.0, 1.0, 0, 11),
+        (8.0, 0.0, 2, 2 + 2 * pace.MOST_EACH),
+    ],
+)
+def test_as_many_are_prepared_as_keep_encoders_busy(prepare_s, encode_s, encoders, ahead):
+    measured = pace.Pace()
+    for _ in range(3):
+        if prepare_s is not None:
+            measured.prepared(prepare_s)
+        if encode_s is not None:
+            measured.encoded(encode_s)
+    assert measured.ahead(encoders) == ahead
+
+
+def test_averages_follow_what_units_take():
+    measured = pace.Pace()
+    measured.prepared(1.0)
+    measured.prepared(2.0)
+    assert measured.prepare_s == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize(
+    ("ready", "units", "lasts"),
+    [
+        # Units that wait; those that each encoder has.
+        (1, (), True),
+        (0, (), False),
+        (1, (2,), True),
+        (1, (1,), False),
+        (2, (1,), True),
+        (2, (2, 2), True),
+        (1, (2, 2), False),
+        (3, (2, 1), True),
+        (2, (2, 1), False),
+    ],
+)
+def test_encoders_are_started_for_a_backlog_that_lasts(ready, units, lasts, monkeypatch):
+    now = 50.0
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now)
+    backlog = pace.Backlog()
+    assert backlog.lasts(ready, units, 0.0) == lasts
+    assert not pace.Backlog().lasts(ready, units, 2.0)
+    assert not backlog.lasts(ready, units, 2.0)
+    now += 2.0
+    assert backlog.lasts(ready, units, 2.0) == lasts
+    # A moment without one, and it begins anew.
+    assert not backlog.lasts(0, units, 2.0)
+    assert not backlog.lasts(ready, units, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -18,12 +77,12 @@ from tidemill.ray import feeder
 )
 def test_encoders_are_given_back_when_fewer_would_do(working, others, fits, monkeypatch):
     now = 100.0
-    monkeypatch.setattr(feeder.time, "monotonic", lambda: now)
-    load = feeder._Load()
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now)
+    load = pace.Load()
     for busy in working * 10:
         load.count(busy)
         assert not load.fits(100), "too soon to say"
-        now += feeder.IDLE_S / 20
+        now += pace.IDLE_S / 20
     assert load.fits(others) == fits
     # Judged once; then a new while begins.
     assert not load.fits(100)

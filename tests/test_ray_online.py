@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import online
 import pytest
@@ -10,6 +11,9 @@ import ray
 import tidemill
 import tidemill.ray
 from ray.train import ScalingConfig
+from tidemill.ray.feeder import Encoders, Feeder
+
+from benches import sleeping
 
 ENGINE = {
     "engine.kind": "ray",
@@ -40,6 +44,32 @@ def test_encoders_feed_trainers_with_the_same_rows(trained_online, scenes, tmp_p
     online.assert_same(tmp_path, trained_online)
     # They are gone with the training.
     assert not ranks.ray_processes("ray::_Encoder")
+
+
+@pytest.mark.parametrize(
+    ("prepare_s", "encode_s", "encoders"), [(1.0, 0.1, 1), (0.05, 0.5, 3)], ids=["prepare", "encode"]
+)
+def test_the_slowest_stage_gets_the_workers(prepare_s, encode_s, encoders):
+    speeds = sleeping.Speeds(rows=4, prepare_s=prepare_s, encode_s=encode_s)
+    pool = {"workers": "1..3", "cpus": 0.1, "gpus": 0}
+    prepare = {"workers": 0, "cpus": 0.5}
+    feeder = Feeder.remote(
+        {"engine": {"device": "cpu", "prepare": prepare, "encode": pool}, "speeds": speeds},
+        sleeping.prepared,
+        sleeping.Encoder,
+    )
+    wanted = Encoders(feeder)
+    numbers = [wanted.want("unit", 0, 64) for _ in range(40)]
+    start, most = time.monotonic(), 0
+    for number in numbers:
+        while wanted.take(number) is None:
+            pass
+        most = max(most, ray.get(feeder.encoders.remote())["encoders"])
+    seconds = time.monotonic() - start
+    ray.kill(feeder)
+    assert most == encoders
+    # One unit after the other would take 40 times as long as one.
+    assert seconds < 30 * max(prepare_s, encode_s)
 
 
 @pytest.mark.faults

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from datasets import load_dataset
 
-from benches.peers.stream_rows import BATCH, LATENTS, TEXT, measure
+from benches.peers.stream_rows import BATCH, LATENTS, TEXT, Epochs, measure
 
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
 BUFFER = 1024
@@ -40,4 +40,4 @@ def state():
 
 
 at = state()
-measure(batches, lambda: batches(at), count)
+measure(lambda: Epochs(batches), lambda: batches(at))

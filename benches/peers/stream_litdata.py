@@ -56,4 +56,4 @@ if not local.exists():
         shutil.rmtree(local, ignore_errors=True)
         raise
 at = state()
-measure(loader, lambda: loader(at), count)
+measure(loader, lambda: loader(at))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benches.peers.stream_rows import BATCH, LATENTS, ROW_BYTES, TEXT, measure
+from benches.peers.stream_rows import BATCH, LATENTS, ROW_BYTES, TEXT, Epochs, measure
 
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
 THREADS = 2
@@ -32,4 +32,4 @@ def batches(first=0):
         yield from (batch.result() for batch in waiting)
 
 
-measure(batches, lambda: batches(int(0.6 * count)), count)
+measure(lambda: Epochs(batches), lambda: batches(int(0.6 * count)))

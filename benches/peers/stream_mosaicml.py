@@ -42,4 +42,4 @@ if not local.exists():
 clean_stale_shared_memory()
 at = state()
 clean_stale_shared_memory()
-measure(loader, lambda: (clean_stale_shared_memory(), loader(at))[1], count)
+measure(loader, lambda: (clean_stale_shared_memory(), loader(at))[1])

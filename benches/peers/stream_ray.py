@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import ray
 
-from benches.peers.stream_rows import BATCH, LATENTS, TEXT, measure
+from benches.peers.stream_rows import BATCH, LATENTS, TEXT, Epochs, measure
 
 folder, count, cpus = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 BUFFER = 1024
@@ -35,6 +35,6 @@ def batches(skipped=0):
         }
 
 
-measure(batches, lambda: batches(int(0.6 * count) // BATCH), count)
+measure(lambda: Epochs(batches), lambda: batches(int(0.6 * count) // BATCH))
 # Its threads may outlive its shutdown, and then end the process with an error.
 os._exit(0)

@@ -1,6 +1,7 @@
 """Ours: `tidemill.Stream`, handed to torch. python -m benches.peers.stream_tidemill <folder> <rows>"""
 
 import sys
+from itertools import islice
 from pathlib import Path
 
 import tidemill
@@ -11,16 +12,21 @@ from benches.peers.stream_rows import BATCH, measure
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
 
 
-def batches(state=None):
+def stream(state=None):
     arguments = {"resolution": 256, "global_batch": BATCH, "shuffle_window": 8}
-    for batch in tidemill.Stream(folder / "tidemill", **arguments, state=state):
-        yield {"latents": torch.from_dlpack(batch.latents), "text": torch.from_dlpack(batch.text)}
+    return tidemill.Stream(folder / "tidemill", **arguments, state=state)
 
 
-def at(share: float):
-    stream = tidemill.Stream(folder / "tidemill", resolution=256, global_batch=BATCH, shuffle_window=8)
-    return stream.state_dict() | {"batches": int(share * count / BATCH)}
+class Epochs:
+    """The stream has no end: the next epoch goes on where the last one stopped."""
+
+    def __init__(self, state=None):
+        self._batches = stream(state)
+
+    def __iter__(self):
+        for batch in islice(self._batches, count // BATCH):
+            yield {"latents": torch.from_dlpack(batch.latents), "text": torch.from_dlpack(batch.text)}
 
 
-state = at(0.6)
-measure(batches, lambda: batches(state), count)
+state = stream().state_dict() | {"batches": int(0.6 * count / BATCH)}
+measure(Epochs, lambda: Epochs(state))

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -30,15 +32,8 @@ from ray.exceptions import (
 
 import tidemill
 from tidemill import _native
+from tidemill.ray.pace import UNITS_EACH, Backlog, Load, Pace
 from tidemill.run_file import ResolvedRun, arguments_of
-
-# Units that each encoder has: one that it encodes, others that are prepared meanwhile.
-IN_FLIGHT = 3
-
-# Seconds after which an encoder that nobody needed is given back, and the share of their time for which the
-# others may then have units.
-IDLE_S = 30
-FULL = 0.95
 
 # What a reference ends in if the process or the node that made it is lost, or was killed for memory.
 LOST = (RayActorError, ObjectLostError, OutOfMemoryError, NodeDiedError, WorkerCrashedError)
@@ -97,9 +92,12 @@ class _Wanted:
     rows: ray.ObjectRef | None = None
 
 
-@ray.remote(max_retries=-1)
-def _prepared(run: ResolvedRun, unit: str, epoch: int, resolution: int) -> pa.Table:
-    return _preparer(run).prepare(unit, epoch, resolution)
+@ray.remote(max_retries=-1, num_returns=2)
+def _prepared(run: ResolvedRun, unit: str, epoch: int, resolution: int) -> tuple[pa.Table, float]:
+    """The prepared rows, and the seconds that it took."""
+    preparer = _preparer(run)
+    start = time.perf_counter()
+    return preparer.prepare(unit, epoch, resolution), time.perf_counter() - start
 
 
 @ray.remote
@@ -131,27 +129,36 @@ class Feeder:
         pool = engine["encode"]
         self._run = ray.put(run)
         self._prepared = prepared.options(num_cpus=engine["prepare"]["cpus"])
+        self._most_preparing = _range(engine["prepare"]["workers"])[1] or math.inf
         self._encoder = encoder.options(
             num_cpus=pool["cpus"], num_gpus=_gpus(engine), accelerator_type=pool.get("accelerator")
         )
         self._fewest, self._most = _range(pool["workers"])
         self._encoders: dict[Any, _Work] = {}
-        self._starting = 0
-        self._load = _Load()
+        self._starting = self._preparing = self._ready = 0
+        self._pace, self._backlog, self._load = Pace(), Backlog(), Load()
         self._broken: Exception | None = None
-        # Units are handed out in the order in which they were asked for.
-        self._line = asyncio.Lock()
-        self._freed = asyncio.Event()
+        # Units are prepared in the order in which they were asked for, and encoded as they become ready.
+        self._to_prepare, self._to_encode = asyncio.Lock(), asyncio.Lock()
+        self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def encoded(self, unit: str, epoch: int, resolution: int) -> list[ray.ObjectRef]:
         """A reference to the unit's rows, in a list because Ray would else send the rows themselves."""
         self._fit()
-        async with self._line:
-            encoder = await self._next_free()
-            work = self._encoders[encoder]
-            self._count(work, 1)
-        prepared = self._prepared.remote(self._run, unit, epoch, resolution)
+        async with self._to_prepare:
+            await self._until(self._may_prepare)
+            self._preparing += 1
+        prepared, seconds = self._prepared.remote(self._run, unit, epoch, resolution)
+        try:
+            self._pace.prepared(await seconds)
+        except RayError:
+            # Whoever wants the rows hears of it by their reference.
+            return [prepared]
+        finally:
+            self._preparing -= 1
+            self._changed.set()
+        encoder, work = await self._free_encoder()
         rows, seconds = encoder.encode.remote(prepared)
         self._begin(self._watch(encoder, work, seconds))
         return [rows]
@@ -165,22 +172,41 @@ class Feeder:
             "busy": sum(work.busy for work in works),
         }
 
-    async def _next_free(self) -> Any:
-        """The encoder with the fewest units, for none should wait while others have several."""
+    def _may_prepare(self) -> bool:
+        ahead = self._pace.ahead(len(self._encoders))
+        return self._preparing < self._most_preparing and self._preparing + self._ready < ahead
+
+    async def _free_encoder(self) -> tuple[Any, _Work]:
+        """The encoder with the fewest units, since none should wait while others have two, given one more."""
+        self._ready += 1
+        try:
+            self._fit()
+            async with self._to_encode:
+                await self._until(lambda: any(work.units < UNITS_EACH for work in self._encoders.values()))
+                encoder, work = min(self._encoders.items(), key=lambda item: item[1].units)
+                self._count(work, 1)
+        finally:
+            self._ready -= 1
+            self._changed.set()
+        return encoder, work
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        """Waits for what this class counts."""
         while True:
             if self._broken is not None:
                 raise self._broken
-            encoder = min(self._encoders, key=lambda encoder: self._encoders[encoder].units, default=None)
-            if encoder is not None and self._encoders[encoder].units < IN_FLIGHT:
-                return encoder
-            self._fit(more=True)
-            self._freed.clear()
-            await self._freed.wait()
+            if holds():
+                return
+            self._changed.clear()
+            await self._changed.wait()
 
-    def _fit(self, more: bool = False) -> None:
+    def _fit(self) -> None:
         """Starts an encoder if there are too few; gives one back if fewer were enough for a while."""
         there = len(self._encoders) + self._starting
-        if there < self._fewest or (more and not self._starting and there < self._most):
+        units = [work.units for work in self._encoders.values()]
+        # Units that were prepared at the same time are no sign that more encoders are needed.
+        lasts = self._backlog.lasts(self._ready, units, self._pace.prepare_s or 0.0)
+        if there < self._fewest or (lasts and not self._starting and there < self._most):
             self._starting += 1
             self._begin(self._start())
         elif len(self._encoders) > self._fewest and self._load.fits(len(self._encoders) - 1):
@@ -208,7 +234,7 @@ class Feeder:
             self._load.begin()
         finally:
             self._starting -= 1
-            self._freed.set()
+            self._changed.set()
         if self._broken is None:
             self._fit()
 
@@ -218,13 +244,14 @@ class Feeder:
             # Not added in one statement, which would add to what was there before the others' units.
             busy = await seconds
             work.busy += busy
+            self._pace.encoded(busy)
         except LOST:
             self._lose(encoder)
         except RayTaskError:
             pass
         finally:
             self._count(work, -1)
-            self._freed.set()
+            self._changed.set()
         self._fit()
 
     def _count(self, work: _Work, change: int) -> None:
@@ -249,34 +276,6 @@ class _Work:
     since: float
     busy: float = 0.0
     units: int = 0
-
-
-class _Load:
-    """How many encoders have had units, on average since the pool changed or was judged."""
-
-    def __init__(self) -> None:
-        self._busy = 0
-        self.begin()
-
-    def begin(self) -> None:
-        """Forgets what was."""
-        self._since = self._at = time.monotonic()
-        self._seconds = 0.0
-
-    def count(self, busy: int) -> None:
-        """So many have units now."""
-        now = time.monotonic()
-        self._seconds += self._busy * (now - self._at)
-        self._busy, self._at = busy, now
-
-    def fits(self, encoders: int) -> bool:
-        """Whether so many would have been enough, if there was time enough to say."""
-        if time.monotonic() - self._since < IDLE_S:
-            return False
-        self.count(self._busy)
-        mean = self._seconds / (self._at - self._since)
-        self.begin()
-        return mean < FULL * encoders
 
 
 @lru_cache(maxsize=4)
