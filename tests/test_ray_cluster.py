@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import groupby
 from pathlib import Path
 
 import online
@@ -70,48 +71,62 @@ def test_encoders_are_on_their_gpus_only(nodes, pairs_run, encoded_pairs, tmp_pa
 
 @pytest.mark.faults
 def test_online_trainers_and_encoders_are_where_they_belong(nodes, trained_online, scenes, tmp_path):
-    """Trainers on A100 are fed by encoders on A10G, of which a node is lost on the way."""
-    nodes.add("A10G")
+    """Trainers on A100 are fed by encoders on A10G. Their only node is lost on the way, and another joins."""
     settings = {**ranks.SETTINGS, **online.SETTINGS, **on(nodes, tmp_path), "source.uri": scenes}
     trainers = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5, "accelerator_type:A100": 0.1})
     trainer = tidemill.ray.Trainer(tidemill.resolve(settings), mode="online", scaling_config=trainers)
 
-    def lose_one():
+    def exchange():
         nodes.cluster.remove_node(nodes.a10g, allow_graceful=False)
+        nodes.add("A10G")
 
-    with ranks.at_step(tmp_path, 8, lose_one):
+    with ranks.at_step(tmp_path, 8, exchange):
         result = trainer.fit()
     assert nodes.a10g not in nodes.cluster.worker_nodes
     assert result.return_value["finished"]
     assert (places("_Encoder"), places("TrainWorker")) == ({"A10G"}, {"A100"})
     online.assert_same(tmp_path, trained_online)
-    ranks.tell_pause("online, a node with an encoder", tmp_path)
+    ranks.tell_pause("online, the only node with encoders, for which another joins", tmp_path)
 
 
 @pytest.mark.faults
-def test_training_goes_on_with_fewer_workers(nodes, dataset, tmp_path, monkeypatch):
-    """A node with one of two is lost, and none comes in its place."""
+def test_training_follows_the_nodes_that_there_are(nodes, dataset, tmp_path, monkeypatch):
+    """A node with one of two workers is lost, and none comes in its place; later one joins."""
     # Ray Train waits so long for one.
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "15")
     ranks.link(tmp_path, dataset)
-    phase = [{"resolution": 64, "steps": 200}]
+    phase = [{"resolution": 64, "steps": STEPS_OF_NODES}]
     settings = {**ranks.SETTINGS, "train.phase": phase, "checkpoint.keep": 100}
     settings |= {"train.global_batch": 14, "train.micro_batch": 5, "checkpoint.every": 20}
     run = tidemill.resolve({**settings, "output": str(tmp_path)})
-    scaling = ScalingConfig(num_workers=(1, 2), resources_per_worker={"CPU": 2})
+    scaling = ScalingConfig(
+        num_workers=(1, 2), resources_per_worker={"CPU": 2}, elastic_resize_monitor_interval_s=5
+    )
 
     def lose_one():
         nodes.cluster.remove_node(nodes.a100, allow_graceful=False)
 
-    with ranks.at_step(tmp_path, 30, lose_one):
+    def gain_one():
+        assert workers_of(tmp_path)[-1] == 1
+        nodes.add("A100")
+
+    with ranks.at_step(tmp_path, 30, lose_one), ranks.at_step(tmp_path, 100, gain_one):
         result = tidemill.ray.Trainer(run, scaling_config=scaling).fit()
     assert nodes.a100 not in nodes.cluster.worker_nodes
-    assert result.return_value["steps"] == 200
-    assert len(ranks.losses(tmp_path)) == 200
-    commits = sorted(tmp_path.glob("checkpoints/*/commit.json"))
-    shards = [len(json.loads(commit.read_text())["shards"]) for commit in commits]
-    assert (shards[0], shards[-1]) == (2, 1)
+    assert result.return_value["steps"] == STEPS_OF_NODES
+    assert len(ranks.losses(tmp_path)) == STEPS_OF_NODES
+    assert [workers for workers, _ in groupby(workers_of(tmp_path))] == [2, 1, 2]
     ranks.tell_pause("a node with one of two workers", tmp_path)
+
+
+# So many that a node is noticed long before the end.
+STEPS_OF_NODES = 400
+
+
+def workers_of(output):
+    """How many workers wrote each checkpoint."""
+    commits = sorted(output.glob("checkpoints/*/commit.json"))
+    return [len(json.loads(commit.read_text())["shards"]) for commit in commits]
 
 
 def places(actors):

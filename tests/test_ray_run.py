@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import online
 import pytest
 import ranks
@@ -33,14 +34,14 @@ def address():
 
 
 class Running:
-    """`tidemill run --mode online`."""
+    """A verb in a process of its own."""
 
-    def __init__(self, address, output, scenes, **settings):
-        given = {**ranks.SETTINGS, **online.SETTINGS, **ENGINE, "source.uri": scenes, "output": str(output)}
-        path, given = arguments_of({**given, "engine.ray.address": address, **settings}, {})
+    def __init__(self, address, output, *verb, **settings):
+        given = {**ranks.SETTINGS, **ENGINE, "engine.ray.address": address, **settings}
+        path, given = arguments_of({**given, "output": str(output)}, {})
         sets = [part for setting in given for part in ("--set", setting)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tidemill", "run", path, *sets, "--mode", "online", "--json"],
+            [sys.executable, "-m", "tidemill", verb[0], path, *sets, *verb[1:], "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -52,8 +53,14 @@ class Running:
         return self.process.returncode, json.loads(out.splitlines()[-1]), err
 
 
+def run_online(address, output, scenes, **settings):
+    """`tidemill run --mode online`."""
+    settings = {**online.SETTINGS, "source.uri": scenes, **settings}
+    return Running(address, output, "run", "--mode", "online", **settings)
+
+
 def test_one_command_encodes_trains_and_exports(address, trained_online, scenes, tmp_path):
-    running = Running(address, tmp_path, scenes, **{"engine.ray.env": {"FI_PROVIDER": "of-this-test"}})
+    running = run_online(address, tmp_path, scenes, **{"engine.ray.env": {"FI_PROVIDER": "of-this-test"}})
     ranks.wait_for(tmp_path, 1, running.process)
     for name in ("_Encoder", "TrainWorker"):
         environments = [Path(f"/proc/{pid}/environ").read_text() for pid in ranks.ray_processes(name)]
@@ -70,7 +77,7 @@ def test_one_command_encodes_trains_and_exports(address, trained_online, scenes,
 
 
 def test_what_can_be_refused_at_once_is(address, scenes, tmp_path):
-    code, result, said = Running(address, tmp_path, f"{scenes}.none").end()
+    code, result, said = run_online(address, tmp_path, f"{scenes}.none").end()
     assert code == 2, said
     assert "source.uri" in result["error"]["message"]
 
@@ -88,7 +95,7 @@ def test_workers_that_are_started_here_stay_here(dataset, tmp_path):
 
 @pytest.mark.faults
 def test_a_driver_that_is_killed_costs_time_and_nothing_else(address, trained_online, scenes, tmp_path, rng):
-    running = Running(address, tmp_path, scenes)
+    running = run_online(address, tmp_path, scenes)
     victim, at = ranks.child(running.process.pid, "ray.fit"), rng.randrange(9, 18)
     ranks.wait_for(tmp_path, at, running.process)
     os.kill(victim, signal.SIGKILL)
@@ -101,14 +108,33 @@ def test_a_driver_that_is_killed_costs_time_and_nothing_else(address, trained_on
 
 
 @pytest.mark.faults
+def test_a_driver_of_training_that_is_killed_costs_as_little(address, dataset, tmp_path, rng):
+    settings = {"train.phase": [{"resolution": 64, "steps": 60}], "train.global_batch": 14}
+    code, said = ranks.train(tmp_path / "alone", dataset, 2, **settings)
+    assert code == 0, said
+    ranks.link(tmp_path / "ray", dataset)
+    running = Running(address, tmp_path / "ray", "train", **settings)
+    victim = ranks.child(running.process.pid, "ray.fit")
+    ranks.wait_for(tmp_path / "ray", rng.randrange(9, 40), running.process)
+    os.kill(victim, signal.SIGKILL)
+    code, result, said = running.end()
+    assert code == 0, said
+    assert "starting it again from the last checkpoint" in said
+    assert result["resumed_at"] >= 8
+    states = [ranks.state(tmp_path / name, 60) for name in ("alone", "ray")]
+    assert all(np.array_equal(values, states[1][name]) for name, values in states[0].items())
+    ranks.tell_pause("the driver of training", tmp_path / "ray")
+
+
+@pytest.mark.faults
 def test_a_run_that_is_stopped_goes_on(address, trained_online, scenes, tmp_path):
-    running = Running(address, tmp_path, scenes)
+    running = run_online(address, tmp_path, scenes)
     ranks.wait_for(tmp_path, 9, running.process)
     running.process.send_signal(signal.SIGTERM)
     code, result, said = running.end()
     assert code == 1, said
     done = re.search(r"(\d+) of 24 steps", result["error"]["message"])
-    code, result, said = Running(address, tmp_path, scenes).end()
+    code, result, said = run_online(address, tmp_path, scenes).end()
     assert code == 0, said
     # From where it stopped, not from the checkpoint before.
     assert result["train"]["resumed_at"] == int(done[1]) > 8
