@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -100,6 +101,7 @@ class Found:
     offline: dict[int, float]
     large: list[Online]
     growth: list[Reading]
+    offline_growth: dict[float, float]
 
     @property
     def below(self) -> list[Online]:
@@ -220,21 +222,43 @@ def growing(most: int, seconds: float) -> list[Reading]:
         return [first, *takewhile(lambda reading: reading.at < first.at + seconds, readings)]
 
 
-def offline(count: int, seconds: float) -> float:
-    """Rows/s of `tidemill preprocess` on Ray with so many encoders, as tidemill.ray.offline runs them."""
-    units = count * math.ceil((seconds + WARM_S) / OFFLINE.encode_s)
-    source = sleeping.Units(units, OFFLINE)
+def encoded(fewest: int, most: int, units: int, speeds: Speeds) -> list[tuple[float, int]]:
+    """When units were done, and their rows, by `tidemill preprocess` as tidemill.ray.offline runs it."""
+    source = sleeping.Units(units, speeds)
     read = ray.data.read_datasource(source, override_num_blocks=units, num_cpus=1)
     read.context.target_max_block_size = None
     arrow = {"batch_size": None, "batch_format": "pyarrow"}
-    prepared = read.map_batches(partial(sleeping.prepare, OFFLINE), num_cpus=1, **arrow)
-    compute = ActorPoolStrategy(min_size=count, max_size=count)
-    encoded = in_actors(prepared, sleeping.Encode, OFFLINE, compute=compute, num_cpus=0, num_gpus=1)
+    prepared = read.map_batches(partial(sleeping.prepare, speeds), num_cpus=1, **arrow)
+    compute = ActorPoolStrategy(min_size=fewest, max_size=most)
+    encoded = in_actors(prepared, sleeping.Encode, speeds, compute=compute, num_cpus=0, num_gpus=1)
     done = encoded.map_batches(sleeping.commit, num_cpus=COMMIT_CPUS, **arrow)
-    rows = sorted((row["at"], row["rows"]) for row in done.iter_rows())
+    return sorted((row["at"], row["rows"]) for row in done.iter_rows())
+
+
+def offline(count: int, seconds: float) -> float:
+    """Rows/s of so many encoders."""
+    units = count * math.ceil((seconds + WARM_S) / OFFLINE.encode_s)
+    rows = encoded(count, count, units, OFFLINE)
     # Without the start, and the end, at which encoders run out of units.
     some = rows[len(rows) // 4 : -max(1, len(rows) // 10)]
     return slope([at for at, _ in some], list(accumulate(rows for _, rows in some)))
+
+
+def growing_offline(most: int, seconds: float) -> dict[float, float]:
+    """Seconds from the first unit until a pool that grows from one does some shares of what `most` do."""
+    units = math.ceil(most * seconds / OFFLINE.encode_s / 2)
+    rows = encoded(1, most, units, replace(OFFLINE, load_s=LOAD_S))
+    reached: dict[float, float] = {}
+    recent: deque[tuple[float, int]] = deque()
+    for at, count in rows:
+        recent.append((at, count))
+        while recent[0][0] < at - WARM_S:
+            recent.popleft()
+        doing = sum(count for _, count in recent) / WARM_S / (most * OFFLINE.encoder)
+        for share in (0.5, 0.9):
+            if doing >= share:
+                reached.setdefault(share, at - rows[0][0])
+    return reached
 
 
 def measure(plan: Plan) -> Found:
@@ -252,12 +276,13 @@ def measure(plan: Plan) -> Found:
         ]
         large = [said(online(count, LARGE, plan.seconds)) for count in plan.large]
         growth = growing(plan.most, plan.growth_s)
+        offline_growth = said(growing_offline(plan.most, plan.growth_s))
     points = [
         Online(runs[0].encoders, median(run.rate for run in runs), median(run.busy for run in runs))
         for runs in zip(*online_runs, strict=True)
     ]
     rates = [median(runs) for runs in zip(*offline_runs, strict=True)]
-    return Found(alone, points, dict(zip(plan.offline, rates, strict=True)), large, growth)
+    return Found(alone, points, dict(zip(plan.offline, rates, strict=True)), large, growth, offline_growth)
 
 
 def tables(found: Found) -> str:
@@ -296,6 +321,10 @@ def sentences(found: Found) -> list[str]:
         f"end, {growth[-1].at - start:.0f} s after its first window; in the last 30 s the trainers take "
         f"{report.number(rate(end))} img/s.",
     ]
+    shares = " and ".join(
+        f"{share:.0%} after {seconds:.0f} s" for share, seconds in found.offline_growth.items()
+    )
+    said.append(f"Offline a pool that may grow from 1 does of what all encoders do {shares or 'too little'}.")
     large = ", ".join(
         f"{p.encoders} encoders {report.number(p.rate)} img/s, {p.busy:.1%} busy" for p in found.large
     )

@@ -1,8 +1,11 @@
 """What the tests of the Python module share: pairs, the quickstart's models, a run."""
 
+import faulthandler
 import io
 import os
 import random
+import signal
+import threading
 from pathlib import Path
 
 import online
@@ -14,6 +17,32 @@ import tidemill
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
+
+TIMER = pytest.StashKey[threading.Timer]()
+
+
+def pytest_timeout_set_timer(item, settings):
+    """Interrupts the tests, as Ctrl-C does, when one takes too long, so that what it has started is ended.
+
+    `ray.get` goes on waiting through what pytest-timeout would raise.
+    """
+
+    def interrupt():
+        os.write(2, f"\n{item.nodeid} takes more than {settings.timeout:.0f} s\n".encode())
+        faulthandler.dump_traceback(file=2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = item.stash[TIMER] = threading.Timer(settings.timeout, interrupt)
+    timer.daemon = True
+    timer.start()
+    return True
+
+
+def pytest_timeout_cancel_timer(item):
+    """The test is over."""
+    if TIMER in item.stash:
+        item.stash[TIMER].cancel()
+    return True
 
 
 @pytest.fixture(scope="session")

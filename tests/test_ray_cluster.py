@@ -28,6 +28,7 @@ class Nodes:
     """A head, and nodes with GPUs that are there by name only."""
 
     def __init__(self):
+        self.joined = []
         self.cluster = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
         )
@@ -39,8 +40,19 @@ class Nodes:
         resources = {KIND + accelerator: 1}
         return self.cluster.add_node(num_cpus=2, num_gpus=1, resources=resources)
 
+    def join(self, accelerator):
+        """As `add`, which works on the main thread only."""
+        command = [Path(sys.executable).with_name("ray"), "start", "--block", "--num-cpus=2", "--num-gpus=1"]
+        resources = json.dumps({KIND + accelerator: 1})
+        place = [f"--address={self.cluster.address}", "--object-store-memory=157286400"]
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.joined.append(subprocess.Popen([*command, *place, f"--resources={resources}"], **silent))
+
     def end(self):
         ray.shutdown()
+        for node in self.joined:
+            node.terminate()
+            node.wait(timeout=60)
         self.cluster.shutdown()
 
 
@@ -78,7 +90,7 @@ def test_online_trainers_and_encoders_are_where_they_belong(nodes, trained_onlin
 
     def exchange():
         nodes.cluster.remove_node(nodes.a10g, allow_graceful=False)
-        nodes.add("A10G")
+        nodes.join("A10G")
 
     with ranks.at_step(tmp_path, 8, exchange):
         result = trainer.fit()
@@ -108,7 +120,7 @@ def test_training_follows_the_nodes_that_there_are(nodes, dataset, tmp_path, mon
 
     def gain_one():
         assert workers_of(tmp_path)[-1] == 1
-        nodes.add("A100")
+        nodes.join("A100")
 
     with ranks.at_step(tmp_path, 30, lose_one), ranks.at_step(tmp_path, 100, gain_one):
         result = tidemill.ray.Trainer(run, scaling_config=scaling).fit()

@@ -109,7 +109,8 @@ def test_a_driver_that_is_killed_costs_time_and_nothing_else(address, trained_on
 
 @pytest.mark.faults
 def test_a_driver_of_training_that_is_killed_costs_as_little(address, dataset, tmp_path, rng):
-    settings = {"train.phase": [{"resolution": 64, "steps": 60}], "train.global_batch": 14}
+    phase = [{"resolution": 64, "steps": 60}]
+    settings = {"train.phase": phase, "train.global_batch": 14, "train.micro_batch": 5}
     code, said = ranks.train(tmp_path / "alone", dataset, 2, **settings)
     assert code == 0, said
     ranks.link(tmp_path / "ray", dataset)
