@@ -321,10 +321,9 @@ def sentences(found: Found) -> list[str]:
         f"end, {growth[-1].at - start:.0f} s after its first window; in the last 30 s the trainers take "
         f"{report.number(rate(end))} img/s.",
     ]
-    shares = " and ".join(
-        f"{share:.0%} after {seconds:.0f} s" for share, seconds in found.offline_growth.items()
-    )
-    said.append(f"Offline a pool that may grow from 1 does of what all encoders do {shares or 'too little'}.")
+    shares = [f"{share:.0%} after {seconds:.0f} s" for share, seconds in found.offline_growth.items()]
+    reached = " and ".join(shares) or "less than half"
+    said.append(f"Offline, a pool that may grow from 1 reaches of all encoders' rate {reached}.")
     large = ", ".join(
         f"{p.encoders} encoders {report.number(p.rate)} img/s, {p.busy:.1%} busy" for p in found.large
     )

@@ -5,7 +5,6 @@ import io
 import os
 import random
 import signal
-import threading
 from pathlib import Path
 
 import online
@@ -18,30 +17,27 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 
-TIMER = pytest.StashKey[threading.Timer]()
-
 
 def pytest_timeout_set_timer(item, settings):
-    """Interrupts the tests, as Ctrl-C does, when one takes too long, so that what it has started is ended.
+    """Ends the tests, as Ctrl-C does, when one takes too long, so that what it has started is ended, too.
 
-    `ray.get` goes on waiting through what pytest-timeout would raise.
+    `ray.get` goes on waiting through what pytest-timeout would raise; and Ctrl-C itself is Ray Train's.
     """
 
-    def interrupt():
-        os.write(2, f"\n{item.nodeid} takes more than {settings.timeout:.0f} s\n".encode())
-        faulthandler.dump_traceback(file=2)
-        os.kill(os.getpid(), signal.SIGINT)
+    def interrupt(_signal, _frame):
+        with item.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            print(f"\n{item.nodeid} takes more than {settings.timeout:.0f} s", flush=True)
+            faulthandler.dump_traceback()
+        raise KeyboardInterrupt
 
-    timer = item.stash[TIMER] = threading.Timer(settings.timeout, interrupt)
-    timer.daemon = True
-    timer.start()
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, settings.timeout)
     return True
 
 
 def pytest_timeout_cancel_timer(item):
     """The test is over."""
-    if TIMER in item.stash:
-        item.stash[TIMER].cancel()
+    signal.setitimer(signal.ITIMER_REAL, 0)
     return True
 
 

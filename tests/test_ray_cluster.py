@@ -50,10 +50,12 @@ class Nodes:
 
     def end(self):
         ray.shutdown()
-        for node in self.joined:
-            node.terminate()
-            node.wait(timeout=60)
-        self.cluster.shutdown()
+        try:
+            for node in self.joined:
+                node.terminate()
+                node.wait(timeout=60)
+        finally:
+            self.cluster.shutdown()
 
 
 @pytest.fixture
@@ -132,7 +134,7 @@ def test_training_follows_the_nodes_that_there_are(nodes, dataset, tmp_path, mon
 
 
 # So many that a node is noticed long before the end.
-STEPS_OF_NODES = 400
+STEPS_OF_NODES = 600
 
 
 def workers_of(output):

@@ -47,12 +47,12 @@ def test_encoders_feed_trainers_with_the_same_rows(trained_online, scenes, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("prepare_s", "encode_s", "encoders"), [(1.0, 0.1, 1), (0.05, 0.5, 3)], ids=["prepare", "encode"]
+    ("prepare_s", "encode_s", "encoders"), [(1.0, 0.02, 1), (0.05, 0.5, 3)], ids=["prepare", "encode"]
 )
 def test_the_slowest_stage_gets_the_workers(prepare_s, encode_s, encoders):
     speeds = sleeping.Speeds(rows=4, prepare_s=prepare_s, encode_s=encode_s)
     pool = {"workers": "1..3", "cpus": 0.1, "gpus": 0}
-    prepare = {"workers": 0, "cpus": 0.5}
+    prepare = {"workers": 0, "cpus": 1}
     feeder = Feeder.remote(
         {"engine": {"device": "cpu", "prepare": prepare, "encode": pool}, "speeds": speeds},
         sleeping.prepared,
@@ -60,10 +60,12 @@ def test_the_slowest_stage_gets_the_workers(prepare_s, encode_s, encoders):
     )
     wanted = Encoders(feeder)
     numbers = [wanted.want("unit", 0, 64) for _ in range(40)]
-    start, most = time.monotonic(), 0
+    start = most = 0
     for number in numbers:
         while wanted.take(number) is None:
             pass
+        # Once processes have started.
+        start = start or time.monotonic()
         most = max(most, ray.get(feeder.encoders.remote())["encoders"])
     seconds = time.monotonic() - start
     ray.kill(feeder)

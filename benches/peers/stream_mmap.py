@@ -15,8 +15,10 @@ folder, count = Path(sys.argv[1]), int(sys.argv[2])
 THREADS = 2
 
 
+flat = np.memmap(folder / "rows.f16", np.float16, "r").reshape(-1, ROW_BYTES // 2)
+
+
 def batches(first=0):
-    flat = np.memmap(folder / "rows.f16", np.float16, "r").reshape(-1, ROW_BYTES // 2)
     split = int(np.prod(LATENTS))
     order = np.random.default_rng(0).permutation(len(flat))
 

@@ -26,11 +26,11 @@ def rows(folder: Path) -> Iterator[dict[str, np.ndarray]]:
 class Epochs:
     """What a generator function yields, from its beginning each time that somebody iterates."""
 
-    def __init__(self, batches: Callable[..., Iterator], *arguments: object) -> None:
-        self._batches, self._arguments = batches, arguments
+    def __init__(self, batches: Callable[[], Iterator]) -> None:
+        self._batches = batches
 
     def __iter__(self) -> Iterator:
-        return self._batches(*self._arguments)
+        return self._batches()
 
 
 def measure(fresh: Callable[[], Iterable], resumed: Callable[[], Iterable]) -> None:

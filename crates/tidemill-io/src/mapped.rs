@@ -12,6 +12,7 @@ use memmap2::{Advice, Mmap, MmapOptions};
 const PIECE: usize = 32 << 10;
 
 /// Shorter copies do not go past the caches.
+#[cfg(target_arch = "x86_64")]
 const LARGE: usize = 4 << 10;
 
 /// A range of a file of this machine.
@@ -22,21 +23,28 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Maps a range of a file; none if the system does not let us.
+    /// Maps a range of a file; none if the system does not let us, or cannot say which pages it fails to read (Linux
+    /// before 5.14).
     pub(crate) fn new(file: &File, range: Range<u64>) -> Option<Self> {
         let len = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
-        // SAFETY: files of datasets and caches are never written to again. `copy_to` lets no reference outlive it, so that
-        // whoever breaks that rule changes bytes whose checksum then fails.
+        // SAFETY: files of datasets and caches are never written to again, and `copy_to` lets no reference outlive it.
         #[expect(unsafe_code, reason = "another process may write to the file")]
         let map = unsafe { MmapOptions::new().offset(range.start).len(len).map(file) }.ok()?;
-        Some(Self { map, start: range.start })
+        let mapped = Self { map, start: range.start };
+        mapped.populate(0, 1).is_ok().then_some(mapped)
     }
 
-    /// Fills `bytes` with those of the file from `offset` on, and shows them to `see`, some at a time.
+    /// Fills `bytes` with those of the file from `offset` on by `copy`, and shows them to `see`, some at a time.
     ///
     /// # Errors
     /// If they are not within the range, or cannot be read.
-    pub fn copy_to(&self, offset: u64, bytes: &mut [u8], mut see: impl FnMut(&[u8])) -> io::Result<()> {
+    pub fn copy_to(
+        &self,
+        offset: u64,
+        bytes: &mut [u8],
+        copy: fn(&[u8], &mut [u8]),
+        mut see: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
         let start = offset.checked_sub(self.start).and_then(|start| usize::try_from(start).ok());
         let from = start.and_then(|start| self.map.get(start..)?.get(..bytes.len()));
         let (Some(start), Some(from)) = (start, from) else {
@@ -44,7 +52,7 @@ impl Mapped {
         };
         self.populate(start, bytes.len())?;
         for (from, to) in from.chunks(PIECE).zip(bytes.chunks_mut(PIECE)) {
-            copy_past_caches(from, to);
+            copy(from, to);
             see(from);
         }
         Ok(())
@@ -59,7 +67,7 @@ impl Mapped {
     }
 
     /// Brings pages into memory. Touching one that cannot be read, of a damaged disk or a file that has been cut, would end
-    /// the process; this is told.
+    /// the process; here it is an error. Only a file that is cut in the moment between this and the copy still does that.
     #[cfg(target_os = "linux")]
     fn populate(&self, start: usize, len: usize) -> io::Result<()> {
         self.map.advise_range(Advice::PopulateRead, start, len)
@@ -73,11 +81,11 @@ impl Mapped {
 
 /// Copies bytes that this processor will not need soon, between slices of one length.
 pub fn copy_past_caches(from: &[u8], to: &mut [u8]) {
-    match from.len() {
-        #[cfg(target_arch = "x86_64")]
-        LARGE.. => streaming::copy(from, to),
-        _ => to.copy_from_slice(from),
+    #[cfg(target_arch = "x86_64")]
+    if from.len() >= LARGE {
+        return streaming::copy(from, to);
     }
+    to.copy_from_slice(from);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -139,17 +147,17 @@ mod tests {
         let bytes: Vec<u8> = (0..100_000_u32).map(|i| (i % 253) as u8).collect();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&bytes).unwrap();
-        let mapped = Mapped::new(&file, 5000..100_000).unwrap();
+        let (copy, mapped) = (copy_past_caches, Mapped::new(&file, 5000..100_000).unwrap());
 
         let (mut to, mut seen) = (vec![0; 90_000], Vec::new());
-        mapped.copy_to(6001, &mut to, |piece| seen.extend_from_slice(piece)).unwrap();
+        mapped.copy_to(6001, &mut to, copy, |piece| seen.extend_from_slice(piece)).unwrap();
         assert!(to == bytes[6001..96_001] && seen == to);
         for outside in [4999, 10_001, u64::MAX] {
-            assert!(mapped.copy_to(outside, &mut to, |_| ()).is_err());
+            assert!(mapped.copy_to(outside, &mut to, copy, |_| ()).is_err());
         }
 
         file.set_len(50_000).unwrap();
-        assert!(mapped.copy_to(6001, &mut to[..40_000], |_| ()).is_ok());
-        assert!(mapped.copy_to(6001, &mut to, |_| ()).is_err());
+        assert!(mapped.copy_to(6001, &mut to[..40_000], copy, |_| ()).is_ok());
+        assert!(mapped.copy_to(6001, &mut to, copy, |_| ()).is_err());
     }
 }

@@ -6,6 +6,7 @@ use std::hash::Hasher;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use tidemill_io::{LocalFile, Location, Mapped, copy_past_caches};
@@ -50,8 +51,23 @@ pub struct LocalBlock {
     cached: Option<PathBuf>,
     /// Where its rows are read, if the system lets us.
     mapped: Option<Mapped>,
+    /// If it does not.
+    open: Option<KeptOpen>,
     block: Block,
 }
+
+/// One of a limited number of files that are kept open; others are opened for each row.
+#[derive(Debug)]
+struct KeptOpen(LocalFile);
+
+/// How many are.
+static KEPT_OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// And how many may be: a process may often have no more than 1,024.
+const MOST_OPEN: usize = 256;
+
+/// Between slices of one length.
+type Copying = fn(&[u8], &mut [u8]);
 
 /// A row group that is open.
 pub enum Opened<'a> {
@@ -88,11 +104,14 @@ impl<'a> Opened<'a> {
             width: place.width,
             cached,
             mapped: None,
+            open: None,
             block,
         };
         // If it cannot be opened now, whoever reads a row is told why.
-        let file = local.open_file().ok();
-        local.mapped = file.and_then(|file| file.map(local.offset(0)..local.offset(local.block.rows.len())));
+        if let Ok(file) = local.open_file() {
+            local.mapped = file.map(local.offset(0)..local.offset(local.block.rows.len()));
+            local.open = if local.mapped.is_none() { KeptOpen::new(file) } else { None };
+        }
         Self::Here(Arc::new(local))
     }
 
@@ -152,11 +171,11 @@ impl Tensor {
     /// As [`Place::read`], if it is in a file.
     pub fn copy_to(&self, bytes: &mut [u8]) -> Result<()> {
         match (self.dtype, &self.stored) {
-            (Dtype::F16 | Dtype::I32, stored) => stored.copy_to(bytes)?,
+            (Dtype::F16 | Dtype::I32, stored) => stored.copy_to(bytes, copy_past_caches)?,
             (Dtype::F8E4m3, Stored::Memory(stored)) => float8::decode(stored, bytes),
             (Dtype::F8E4m3, stored) => {
                 let mut copy = vec![0; stored.len()];
-                stored.copy_to(&mut copy)?;
+                stored.copy_to(&mut copy, |from, to| to.copy_from_slice(from))?;
                 float8::decode(&copy, bytes);
             }
         }
@@ -172,22 +191,39 @@ impl Stored {
         }
     }
 
-    fn copy_to(&self, bytes: &mut [u8]) -> Result<()> {
+    fn copy_to(&self, bytes: &mut [u8], copy: Copying) -> Result<()> {
         match self {
-            Self::Memory(tensor) => copy_past_caches(tensor, bytes),
-            Self::File(local, i) => local.read(*i, bytes)?,
+            Self::Memory(tensor) => copy(tensor, bytes),
+            Self::File(local, i) => local.read(*i, bytes, copy)?,
         }
         Ok(())
     }
 }
 
+impl KeptOpen {
+    fn new(file: LocalFile) -> Option<Self> {
+        let kept = Self(file);
+        // Dropping it counts it out again.
+        (KEPT_OPEN.fetch_add(1, Ordering::Relaxed) < MOST_OPEN).then_some(kept)
+    }
+}
+
+impl Drop for KeptOpen {
+    fn drop(&mut self) {
+        KEPT_OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl LocalBlock {
-    fn read(&self, i: usize, bytes: &mut [u8]) -> Result<()> {
-        if self.read_mapped(i, bytes) {
+    fn read(&self, i: usize, bytes: &mut [u8], copy: Copying) -> Result<()> {
+        if self.read_mapped(i, bytes, copy) {
             return Ok(());
         }
-        // The whole way once more, which says what is wrong.
-        let read = self.open_file().and_then(|file| file.read_exact_at(bytes, self.offset(i)));
+        // If it was mapped, this says what is wrong.
+        let read = match &self.open {
+            Some(open) => open.0.read_exact_at(bytes, self.offset(i)),
+            None => self.open_file().and_then(|file| file.read_exact_at(bytes, self.offset(i))),
+        };
         let read = read.map_err(Error::from).and_then(|()| self.place().verify(&self.block, i, bytes));
         if read.is_err() && self.cached.is_some() {
             // Another process needed the room, or the disk is damaged.
@@ -198,10 +234,10 @@ impl LocalBlock {
     }
 
     /// Whether a tensor could be read from memory, and is what was committed.
-    fn read_mapped(&self, i: usize, bytes: &mut [u8]) -> bool {
+    fn read_mapped(&self, i: usize, bytes: &mut [u8], copy: Copying) -> bool {
         let Some(mapped) = &self.mapped else { return false };
         let mut sum = self.block.row_hasher(i);
-        let read = mapped.copy_to(self.offset(i), bytes, |piece| sum.write(piece));
+        let read = mapped.copy_to(self.offset(i), bytes, copy, |piece| sum.write(piece));
         read.is_ok() && self.block.is_row(i, &sum)
     }
 

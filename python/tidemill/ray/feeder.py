@@ -232,6 +232,7 @@ class Feeder:
         else:
             self._encoders[encoder] = _Work(time.monotonic())
             self._load.begin()
+            self._backlog = Backlog()
         finally:
             self._starting -= 1
             self._changed.set()
@@ -243,8 +244,10 @@ class Feeder:
         try:
             # Not added in one statement, which would add to what was there before the others' units.
             busy = await seconds
+            # An encoder's first unit takes longer than all others.
+            if work.busy:
+                self._pace.encoded(busy)
             work.busy += busy
-            self._pace.encoded(busy)
         except LOST:
             self._lose(encoder)
         except RayTaskError:
