@@ -22,6 +22,8 @@ from tidemill.run_file import arguments_of
 
 # How Ray calls the resource that says which GPU a node has.
 KIND = "accelerator_type:"
+# So many that a node is noticed long before the end.
+STEPS_OF_NODES = 600
 
 
 class Nodes:
@@ -131,10 +133,6 @@ def test_training_follows_the_nodes_that_there_are(nodes, dataset, tmp_path, mon
     assert len(ranks.losses(tmp_path)) == STEPS_OF_NODES
     assert [workers for workers, _ in groupby(workers_of(tmp_path))] == [2, 1, 2]
     ranks.tell_pause("a node with one of two workers", tmp_path)
-
-
-# So many that a node is noticed long before the end.
-STEPS_OF_NODES = 600
 
 
 def workers_of(output):

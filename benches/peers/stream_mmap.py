@@ -14,7 +14,6 @@ from benches.peers.stream_rows import BATCH, LATENTS, ROW_BYTES, TEXT, Epochs, m
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
 THREADS = 2
 
-
 flat = np.memmap(folder / "rows.f16", np.float16, "r").reshape(-1, ROW_BYTES // 2)
 
 

@@ -1,6 +1,6 @@
-//! Bytes of a file that are mapped into memory. From the page cache to where they are needed is one copy by the
-//! processor's widest stores past its caches, a quarter faster than `read`, which brings the destination into the
-//! caches only to write it back.
+//! Bytes of a file that are mapped into memory. From the page cache to where they are needed is one copy by
+//! stores past the processor's caches, a quarter faster than `read`, which brings the destination into the caches only
+//! to write it back.
 
 use std::fs::File;
 use std::io;

@@ -6,8 +6,8 @@ import asyncio
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -110,19 +110,22 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
     try:
         encoders = Encoders(broadcast_from_rank_zero(feeder)) if mode == "online" else None
         module = None if denoiser is None else denoiser()
-        result = tidemill.train(
-            run, listener=reports.hear, mode=mode, encoders=encoders, denoiser=module, stop=_event(stop)
-        )
+        with _event(stop) as event:
+            result = tidemill.train(
+                run, listener=reports.hear, mode=mode, encoders=encoders, denoiser=module, stop=event
+            )
     except tidemill.InputError as error:
         # After an exception Ray would start workers again and again, and each would refuse it.
         return {"refused": str(error)}
     finally:
         if feeder is not None:
             ray.kill(feeder)
-    if result is not None and not result["finished"] and not ray.get(stop.asked.remote()):
+    # The first rank speaks for all, and all must do the same: one that reports waits for the others to.
+    result = broadcast_from_rank_zero(result)
+    if not result["finished"] and not ray.get(stop.asked.remote()):
         # The system takes this node back. Ray must not take the run for done, and starts workers again.
         raise _ToldToStop(f"told to stop after step {result['steps']}, which a checkpoint holds")
-    reports.tell(result["steps"] if result else 0)
+    reports.tell(result["steps"])
     return result
 
 
@@ -143,18 +146,24 @@ class _Stop:
         await self._asked.wait()
 
 
-def _event(stop: Any) -> threading.Event:
+@contextmanager
+def _event(stop: Any) -> Iterator[threading.Event]:
     """Is set once training is to stop."""
-    event = threading.Event()
+    event, asked = threading.Event(), stop.wait.remote()
 
     def wait() -> None:
-        # It has died if training ended without being asked to.
+        # The actor has died if training ended elsewhere without being asked to.
         with suppress(RayError):
-            ray.get(stop.wait.remote())
+            ray.get(asked)
             event.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    return event
+    try:
+        yield event
+    finally:
+        # After SIGTERM Ray lets a worker finish what it has asked for, and no more: this kept it there to
+        # save its state, and would now keep it for ever.
+        ray.cancel(asked)
 
 
 class _ToldToStop(Exception):
