@@ -228,10 +228,10 @@ pub fn to_sequence(x: &Tensor) -> Tensor {
 }
 
 /// [N, H W, C] -> [N, C, H, W], with the sizes of `like`. A view of the sequence would lie channels-last, and with it what follows;
-/// on a CPU, where the rest is contiguous, layers would go on to convert one into the other.
+/// where the rest is contiguous, layers would go on to convert one into the other.
 pub fn to_image(x: &Tensor, like: &Tensor) -> Tensor {
     let image = x.transpose(1, 2).reshape(like.size());
-    if image.device() == Device::Cpu { image.contiguous() } else { image }
+    if like.is_contiguous() { image.contiguous() } else { image }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::attention::{Attention, to_image, to_sequence};
 use crate::config::{self, Accepted};
-use crate::layers::{Conv2d, GroupNorm};
+use crate::layers::{Conv2d, GroupNorm, or_panic};
 use crate::params::{Params, Scope, Start};
 use crate::resnet::{Downsample2D, ResnetBlock2D, ResnetShape, Upsample2D};
 use crate::{Error, weights};
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
+use tidemill_torch::best_format;
 
 /// diffusers' VAE attention and residual blocks use this epsilon, whatever the configuration.
 const EPS: f64 = 1e-6;
@@ -187,15 +188,16 @@ impl AutoencoderKl {
     /// Images [N, 3, H, W] in [-1, 1] to moments [N, 2 C, H/d, W/d]: the mean, then the log-variance
     /// of the latents, *unscaled*.
     pub fn encode(&self, images: &Tensor) -> Tensor {
-        let h = self.encoder.forward(images);
+        let h = self.encoder.forward(&or_panic(best_format(images)));
         self.quant_conv.as_ref().map_or_else(|| h.shallow_clone(), |conv| conv.forward(&h))
     }
 
     /// Unscaled latents [N, C, h, w] to images [N, 3, h d, w d], nominally in [-1, 1].
     pub fn decode(&self, latents: &Tensor) -> Tensor {
+        let latents = or_panic(best_format(latents));
         match &self.post_quant_conv {
-            Some(conv) => self.decoder.forward(&conv.forward(latents)),
-            None => self.decoder.forward(latents),
+            Some(conv) => self.decoder.forward(&conv.forward(&latents)),
+            None => self.decoder.forward(&latents),
         }
     }
 

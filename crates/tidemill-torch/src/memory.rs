@@ -28,7 +28,7 @@ const PURGE_DELAY: (i32, i64) = (15, -1);
 static ONCE: Once = Once::new();
 
 /// Has this process's tensors on the CPU come from mimalloc from now on; those that are there stay as they are. Call it
-/// before a network is trained: what its passes free is what they need again, and glibc gives it back to the system in
+/// before a network is used much: what its passes free is what they need again, and glibc gives it back to the system in
 /// between, or has threads wait for each other.
 pub fn keep_memory() {
     ONCE.call_once(|| {

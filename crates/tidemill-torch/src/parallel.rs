@@ -36,11 +36,10 @@ extern "C" fn call<W: Fn(Range<usize>) + Sync>(context: *mut c_void, begin: usiz
     }
 }
 
-/// A slice in parts of equal length, of which each thread writes its own.
+/// A slice in parts, of which each thread writes its own.
 pub struct Parts<'a, T> {
     start: *mut T,
     length: usize,
-    count: usize,
     slice: PhantomData<&'a mut [T]>,
 }
 
@@ -48,21 +47,20 @@ pub struct Parts<'a, T> {
 unsafe impl<T: Send> Sync for Parts<'_, T> {}
 
 impl<'a, T> Parts<'a, T> {
-    /// Parts of `length` elements each; what is left over is in none.
-    pub fn new(slice: &'a mut [T], length: usize) -> Self {
-        let count = slice.len() / length.max(1);
-        Self { start: slice.as_mut_ptr(), length, count, slice: PhantomData }
+    /// Parts of this slice.
+    pub fn new(slice: &'a mut [T]) -> Self {
+        Self { start: slice.as_mut_ptr(), length: slice.len(), slice: PhantomData }
     }
 
-    /// The `i`-th of them.
+    /// A part.
     ///
     /// # Safety
-    /// Nobody may have that part at the same time.
+    /// Nobody may have any of it at the same time.
     #[expect(clippy::mut_from_ref, reason = "that is what it is for")]
-    pub unsafe fn get(&self, i: usize) -> &mut [T] {
-        assert!(i < self.count, "part {i} of {}", self.count);
+    pub unsafe fn get(&self, part: Range<usize>) -> &mut [T] {
+        assert!(part.start <= part.end && part.end <= self.length, "{part:?} of {}", self.length);
         // SAFETY: it lies in the slice, and is the caller's alone.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(i * self.length), self.length) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(part.start), part.len()) }
     }
 }
 
@@ -74,9 +72,10 @@ mod tests {
     fn each_number_comes_once() {
         for n in [0, 1, 2, 7, 1000] {
             let mut calls = vec![0u32; 2 * n];
-            let parts = Parts::new(&mut calls, 2);
+            let parts = Parts::new(&mut calls);
             // SAFETY: each number is in one range.
-            parallel(c"test", n, |range| range.for_each(|i| unsafe { parts.get(i) }[1] += 1)).unwrap();
+            let call = |i: usize| unsafe { parts.get(2 * i..2 * i + 2) }[1] += 1;
+            parallel(c"test", n, |range| range.for_each(call)).unwrap();
             assert!(calls.chunks(2).all(|call| call == [0, 1]));
         }
         let error = parallel(c"test::bad", 10, |range| assert!(!range.contains(&7))).unwrap_err().to_string();

@@ -63,6 +63,7 @@ fn group_norm_and_silu_are_libtorchs() {
         ([3, 8, 1, 1], 2),
         ([2, 96, 16, 24], 32),
         ([1, 4, 40, 40], 1),
+        ([2, 96, 61, 53], 32),
     ] {
         let [_, channels, ..] = size;
         // Far from zero, as images in a network are.
@@ -71,7 +72,31 @@ fn group_norm_and_silu_are_libtorchs() {
         let grad = Tensor::randn(size, F64);
         let theirs = |t: &[Tensor]| t[0].group_norm(groups, Some(&t[1]), Some(&t[2]), 1e-5, true).silu();
         let ours = |t: &[Tensor]| group_norm_silu(&t[0], &t[1], &t[2], groups, 1e-5).unwrap();
-        check(&[x, weight, bias], &grad, ours, theirs);
+        check(&[x.copy(), weight.copy(), bias.copy()], &grad, ours, theirs);
+        check_without_gradients(&[x, weight, bias], ours, theirs);
+    }
+}
+
+/// As [`check`], of the output for images that lie channels-last, where no gradients are wanted: there are kernels for that, too.
+fn check_without_gradients(
+    inputs: &[Tensor],
+    ours: impl Fn(&[Tensor]) -> Tensor,
+    theirs: impl Fn(&[Tensor]) -> Tensor,
+) {
+    for (kind, least) in [(Kind::Float, 2e-7), (Kind::BFloat16, 2e-3)] {
+        let mut inputs: Vec<Tensor> = inputs.iter().map(|input| input.to_kind(kind)).collect();
+        let exact: Vec<Tensor> = inputs.iter().map(|input| input.to_kind(Kind::Double)).collect();
+        let (theirs, exact) = (theirs(&inputs), theirs(&exact));
+        let (format, ours) = no_grad(|| {
+            inputs[0] = best_format(&inputs[0]).unwrap();
+            (inputs[0].stride(), ours(&inputs))
+        });
+        assert_eq!((ours.kind(), ours.stride()), (kind, format), "images stay channels-last");
+        let error = |side: &Tensor| {
+            ((side.to_kind(Kind::Double) - &exact).norm() / (exact.norm() + 1e-30)).double_value(&[])
+        };
+        let (ours, theirs) = (error(&ours), error(&theirs));
+        assert!(ours <= 1.5 * theirs + least, "{kind:?}: {ours:e}, libtorch's {theirs:e}");
     }
 }
 

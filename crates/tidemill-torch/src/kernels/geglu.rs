@@ -54,11 +54,11 @@ fn forward<T: Element>(x: &Tensor) -> Result<Tensor, Error> {
     let mut size = x.size();
     size[x.dim() - 1] = width as i64;
     let mut output = guard(|| Tensor::empty(size, (x.kind(), x.device())))?;
-    let (input, parts) = (elements::<T>(x), Parts::new(elements_mut::<T>(&mut output), width));
+    let (input, parts) = (elements::<T>(x), Parts::new(elements_mut::<T>(&mut output)));
     parallel(c"tidemill::geglu", rows, |rows| {
         for row in rows {
             // SAFETY: each row is taken once.
-            let output = unsafe { parts.get(row) };
+            let output = unsafe { parts.get(width * row..width * (row + 1)) };
             let (a, b) = input[2 * width * row..][..2 * width].split_at(width);
             vectorised(ForwardRow { a, b, output });
         }
@@ -88,12 +88,13 @@ fn backward<T: Element>(x: &Tensor, grad: &Tensor) -> Result<Tensor, Error> {
     let (rows, width) = sizes(x);
     let mut found = empty_like(x)?;
     let (input, grads) = (elements::<T>(x), elements::<T>(grad));
-    let parts = Parts::new(elements_mut::<T>(&mut found), 2 * width);
+    let parts = Parts::new(elements_mut::<T>(&mut found));
     parallel(c"tidemill::geglu_backward", rows, |rows| {
         for row in rows {
             let (a, b) = input[2 * width * row..][..2 * width].split_at(width);
             // SAFETY: each row is taken once.
-            let (to_a, to_b) = unsafe { parts.get(row) }.split_at_mut(width);
+            let to_both = unsafe { parts.get(2 * width * row..2 * width * (row + 1)) };
+            let (to_a, to_b) = to_both.split_at_mut(width);
             vectorised(BackwardRow { a, b, grad: &grads[width * row..][..width], to_a, to_b });
         }
     })?;

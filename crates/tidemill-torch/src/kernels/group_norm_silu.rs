@@ -1,11 +1,14 @@
 //! Group normalisation (Wu and He, 2018) and SiLU.
 
+use std::ops::Range;
+
 use pulp::NullaryFnOnce;
 use tch::{Kind, Tensor};
 
 use super::element::{Bf16, Element};
 use super::math::sigmoid;
-use super::{elements, elements_mut, empty_like, has_kernels, on_gpu, sum, sum_of_pairs, values, vectorised};
+use super::{channels_last, elements, elements_mut, empty_like, has_kernels, images, on_gpu};
+use super::{sum, sum_of_pairs, values, vectorised, wants_gradients};
 use crate::operation::{Backward, differentiable};
 use crate::parallel::{Parts, parallel};
 use crate::{Error, guard};
@@ -30,6 +33,11 @@ pub fn group_norm_silu(
             let input = x.to_kind(weight.kind());
             input.group_norm(groups, Some(weight), Some(bias), eps, true).to_kind(x.kind()).silu()
         });
+    }
+    if x.dim() == 4 && !x.is_contiguous() && !wants_gradients() {
+        let last = guard(|| channels_last(x))?;
+        let output = channels_last::group_norm_silu(&last, weight, bias, groups, eps)?;
+        return guard(|| images(&output));
     }
     let x = &guard(|| x.contiguous())?;
     let form = Form::of(x, groups as usize);
@@ -63,6 +71,11 @@ impl Form {
     fn group(&self) -> usize {
         self.channels * self.pixels
     }
+
+    /// Those of the `i`-th of all groups.
+    fn elements(&self, i: usize) -> Range<usize> {
+        self.group() * i..self.group() * (i + 1)
+    }
 }
 
 /// The output, and of each group of each image mean and reciprocal standard deviation: [N groups, 2], f32.
@@ -78,15 +91,15 @@ fn forward<T: Element>(
     let all = form.images * form.groups;
     let mut moments = guard(|| Tensor::empty([all as i64, 2], (Kind::Float, x.device())))?;
     let input = elements::<T>(x);
-    let outputs = Parts::new(elements_mut::<T>(&mut output), form.group());
-    let found = Parts::new(elements_mut::<f32>(&mut moments), 2);
+    let outputs = Parts::new(elements_mut::<T>(&mut output));
+    let found = Parts::new(elements_mut::<f32>(&mut moments));
     parallel(c"tidemill::group_norm_silu", all, |some| {
         for i in some {
             let first = i % form.groups * form.channels;
             let (weight, bias) = (&weight[first..][..form.channels], &bias[first..][..form.channels]);
-            let x = &input[form.group() * i..][..form.group()];
+            let x = &input[form.elements(i)];
             // SAFETY: each group of each image is taken once.
-            let (output, found) = unsafe { (outputs.get(i), found.get(i)) };
+            let (output, found) = unsafe { (outputs.get(form.elements(i)), found.get(2 * i..2 * i + 2)) };
             found.copy_from_slice(&vectorised(ForwardGroup { x, weight, bias, eps: eps as f32, output }));
         }
     })?;
@@ -168,15 +181,15 @@ fn backward<T: Element>(
     let size = [form.images, form.groups * form.channels, 2].map(|n| n as i64);
     let mut to_weights = guard(|| Tensor::empty(size, (Kind::Float, x.device())))?;
     let (input, grads, moments) = (elements::<T>(x), elements::<T>(grad), elements::<f32>(moments));
-    let outputs = Parts::new(elements_mut::<T>(&mut to_x), form.group());
-    let found = Parts::new(elements_mut::<f32>(&mut to_weights), 2 * form.channels);
+    let outputs = Parts::new(elements_mut::<T>(&mut to_x));
+    let found = Parts::new(elements_mut::<f32>(&mut to_weights));
     parallel(c"tidemill::group_norm_silu_backward", all, |some| {
         let mut slopes = vec![0f32; form.group()];
         for i in some {
             let first = i % form.groups * form.channels;
-            let group = form.group() * i..form.group() * (i + 1);
+            let (group, weights) = (form.elements(i), 2 * form.channels * i..2 * form.channels * (i + 1));
             // SAFETY: each group of each image is taken once.
-            let (to_x, to_weights) = unsafe { (outputs.get(i), found.get(i)) };
+            let (to_x, to_weights) = unsafe { (outputs.get(group.clone()), found.get(weights)) };
             vectorised(BackwardGroup {
                 x: &input[group.clone()],
                 grad: &grads[group],

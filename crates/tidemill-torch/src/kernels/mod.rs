@@ -2,6 +2,7 @@
 //! each is one pass, in f32 whatever the tensors hold. One of them has kernels for NVIDIA GPUs, too. Where there is none,
 //! libtorch's operations do the same.
 
+mod channels_last;
 mod element;
 mod geglu;
 mod group_norm_silu;
@@ -40,6 +41,26 @@ fn elements_mut<T: Element>(tensor: &mut Tensor) -> &mut [T] {
     let length = elements::<T>(tensor).len();
     // SAFETY: as above, and nobody else has the tensor.
     unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast(), length) }
+}
+
+/// [N, C, H, W] as [N, H, W, C], contiguous; without a copy if it lies so.
+fn channels_last(x: &Tensor) -> Tensor {
+    x.permute([0, 2, 3, 1]).contiguous()
+}
+
+/// [N, H, W, C] as [N, C, H, W].
+fn images(x: &Tensor) -> Tensor {
+    x.permute([0, 3, 1, 2])
+}
+
+/// Whether operations are followed for gradients.
+fn wants_gradients() -> bool {
+    // SAFETY: it sets and gives a flag of this thread. There is no way to only ask for it.
+    unsafe {
+        let enabled = torch_sys::at_grad_set_enabled(0);
+        torch_sys::at_grad_set_enabled(enabled);
+        enabled != 0
+    }
 }
 
 /// A tensor as f32, contiguous, where it is.

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tch::{Device, Kind, Tensor, with_grad};
 
-use super::values_on;
+use super::{channels_last, images, values_on, wants_gradients};
 use crate::nvrtc::{Kernels, Launch};
 use crate::operation::{Backward, differentiable};
 use crate::{Error, guard};
@@ -48,13 +48,15 @@ pub fn group_norm_silu(
 }
 
 /// `x` [N, C, H, W] in the memory format that networks had better begin with: channels-last on a GPU if [`group_norm_silu`] has
-/// kernels for it, else as it is.
+/// kernels for it, and on a CPU where no gradients are wanted; else as it is. (With gradients, convolutions on a CPU gain less by it
+/// than it takes to have those of their weights contiguous.)
 ///
 /// # Errors
 /// If memory does not suffice.
 pub fn best_format(x: &Tensor) -> Result<Tensor, Error> {
     let takes = matches!(x.kind(), Kind::Float | Kind::BFloat16);
     guard(|| match x.device() {
+        Device::Cpu if takes && !wants_gradients() => images(&channels_last(x)),
         Device::Cuda(device) if takes && are_good(device, x.kind() == Kind::BFloat16) => {
             images(&channels_last(x))
         }
@@ -138,16 +140,6 @@ fn differentiable_on(
     let on = Passes { device, bf16: x.kind() == Kind::BFloat16, images: last.size()[0] as usize, shape };
     let (output, moments) = on.forward(&last, weight, bias)?;
     differentiable(on, guard(|| images(&output))?, &[x, weight, bias], &[&last, &moments])
-}
-
-/// [N, C, H, W] as [N, H, W, C], contiguous; without a copy if it lies so.
-fn channels_last(x: &Tensor) -> Tensor {
-    x.permute([0, 2, 3, 1]).contiguous()
-}
-
-/// [N, H, W, C] as [N, C, H, W].
-fn images(x: &Tensor) -> Tensor {
-    x.permute([0, 3, 1, 2])
 }
 
 /// As the kernels take it.
