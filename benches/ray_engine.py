@@ -1,69 +1,131 @@
 """`make bench-ray`: the Ray engine beside plain Ray Data with Python's libraries, and the local engine.
 
-Draws scenes, turns them into latents with the quickstart's models, all sides on all cores of this machine,
+Draws pairs, turns them into latents with the quickstart's models, all sides on all cores of this machine,
 writes target/bench/ray.json and redraws docs/benchmarks.md.
 """
 
 import argparse
+import json
+import os
+import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 
-from benches import report, runner
-from benches.runner import Command, Outcome, peer
+from benches import pairs, report, runner
+from benches.runner import Command, Outcome, cores, ours, peer
 
 FOLDER = runner.RESULTS / "ray"
 PAGE = runner.ROOT / "docs" / "benchmarks.md"
+MODELS = runner.ROOT / "assets"
 PACKAGES = ("ray", "torch", "diffusers", "transformers", "pillow", "pyarrow")
 TEMPLATE, LOCAL = "Ray Data: Pillow, diffusers", "the local engine"
 # End to end, and 25 % more time.
 GOALS = {TEMPLATE: 3.0, LOCAL: 0.8}
 # Few rows are a part of all: what they take is taken off both for a rate without start-up.
 PARTS = 5
+UNIT = 1000
+# Different photographs, which come several times.
+PHOTOGRAPHS, WIDTH, HEIGHT = 2000, 500, 375
 
 
-def draw(rows: int) -> None:
-    """Scenes in as many files of 1,000, which both engines take as units."""
-    for name, count in (("all", rows), ("few", rows // PARTS)):
-        folder = FOLDER / name
-        if len(list(folder.glob("*.parquet"))) != count // 1000:
-            command = [runner.TIDEMILL, "synth", folder, "--rows", count, "--files", count // 1000, "-q"]
-            subprocess.run([*map(str, command)], check=True)
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs as Parquet files in a folder."""
+
+    name: str
+    folder: Path
+    rows: int
+    # The column with the image files.
+    image: str
 
 
-def tidemill(kind: str, pairs: str) -> Command:
+def scenes(rows: int) -> Pairs:
+    """Scenes of the quickstart's world, in as many files as there are units."""
+    folder = FOLDER / f"scenes-{rows}"
+    if not folder.exists():
+        command = [runner.TIDEMILL, "synth", folder, "--rows", rows, "--files", rows // UNIT, "-q"]
+        subprocess.run([*map(str, command)], check=True)
+    return Pairs("scenes", folder, rows, "jpg")
+
+
+def photographs(rows: int) -> Pairs:
+    """Drawn pictures as large as photographs."""
+    folder, drawn = FOLDER / f"photographs-{rows}", FOLDER / "photographs"
+    if not folder.exists():
+        shutil.rmtree(drawn, ignore_errors=True)
+        pairs.draw_set(
+            "photographs", drawn, WIDTH, HEIGHT, PHOTOGRAPHS, 1, MODELS / "tokenizer" / "vocab.json"
+        )
+        folder.mkdir()
+        for copy in range(rows // PHOTOGRAPHS):
+            for file in sorted(drawn.iterdir()):
+                os.link(file, folder / f"{copy}-{file.name}")
+    return Pairs(f"photographs of {WIDTH}x{HEIGHT}", folder, rows, "image")
+
+
+def tidemill(kind: str, source: Pairs) -> Command:
     output = FOLDER / kind
-    return peer("ray_tidemill", kind, FOLDER / pairs, output, figure="seconds", writes=[output])
+    settings = {
+        "source.uri": f"{source.folder}/*.parquet",
+        "source.columns": {"image": source.image, "caption": "caption"},
+        "source.rows_per_unit": UNIT,
+        "prepare.resolutions": [64],
+        "models.path": str(MODELS),
+        "engine.kind": kind,
+        "engine.device": "cpu",
+        "engine.ray.address": "local",
+        # Local: one encoder that uses all cores. Ray: an encoder for each core, which has it for itself.
+        "engine.encode.workers": cores() if kind == "ray" else 1,
+        "engine.encode.cpus": 0.5,
+        "engine.prepare.cpus": 0.5,
+        "output": str(output),
+    }
+    given = [part for key, value in settings.items() for part in ("--set", f"{key}={toml(value)}")]
+    return ours("preprocess", "/dev/null", *given, figure="wall_s", writes=[output])
 
 
-def template() -> Command:
-    output = FOLDER / "template"
-    return peer("ray_template", FOLDER / "all", output, figure="seconds", writes=[output])
+def toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {toml(one)}" for key, one in value.items()) + " }"
+    return json.dumps(value)
+
+
+def template(source: Pairs) -> Command:
+    output, blocks = FOLDER / "template", str(source.rows // UNIT)
+    arguments = (source.folder, source.image, blocks, output)
+    return peer("ray_template", *arguments, figure="wall_s", writes=[output])
 
 
 def seconds(runs: Sequence[Outcome]) -> list[float]:
-    return [run.result["seconds"] for run in runs]
+    return [run.result["wall_s"] for run in runs]
 
 
-def measure(rows: int, rounds: int, check_load: bool) -> list[report.Case]:
-    sides = {TEMPLATE: template(), LOCAL: tidemill("local", "all")}
-    found = runner.alternate(tidemill("ray", "all"), sides, rounds, check_load)
-    few = runner.alternate(tidemill("ray", "few"), {LOCAL: tidemill("local", "few")}, rounds, check_load)
-    whole = report.Case(
-        f"{rows:,} pairs, end to end",
-        "rows/s",
-        [rows / s for s in seconds(found["ours"])],
-        {TEMPLATE: [rows / s for s in seconds(found[TEMPLATE])]},
-        {TEMPLATE: GOALS[TEMPLATE]},
-    )
+def end_to_end(source: Pairs, found: dict[str, list[Outcome]]) -> report.Case:
+    rates = {name: [source.rows / s for s in seconds(found[name])] for name in ("ours", TEMPLATE)}
+    name, goals = f"{source.rows:,} {source.name}, end to end", {TEMPLATE: GOALS[TEMPLATE]}
+    return report.Case(name, "rows/s", rates["ours"], {TEMPLATE: rates[TEMPLATE]}, goals)
+
+
+def measure(args: argparse.Namespace) -> list[report.Case]:
+    rounds, check_load = args.rounds, not args.force
+    real, drawn, few = photographs(args.photographs), scenes(args.rows), scenes(args.rows // PARTS)
+    sides = {TEMPLATE: template(real)}
+    cases = [end_to_end(real, runner.alternate(tidemill("ray", real), sides, rounds, check_load))]
+    sides = {TEMPLATE: template(drawn), LOCAL: tidemill("local", drawn)}
+    found = runner.alternate(tidemill("ray", drawn), sides, rounds, check_load)
+    sides = {LOCAL: tidemill("local", few)}
+    found_of_few = runner.alternate(tidemill("ray", few), sides, rounds, check_load)
     without_start = report.Case(
-        "the same, start-up excluded",
+        f"{args.rows:,} scenes, start-up excluded",
         "rows/s",
-        marginal(rows, found["ours"], few["ours"]),
-        {LOCAL: marginal(rows, found[LOCAL], few[LOCAL])},
+        marginal(args.rows, found["ours"], found_of_few["ours"]),
+        {LOCAL: marginal(args.rows, found[LOCAL], found_of_few[LOCAL])},
         {LOCAL: GOALS[LOCAL]},
     )
-    return [whole, without_start]
+    return [*cases, end_to_end(drawn, found), without_start]
 
 
 def marginal(rows: int, whole: Sequence[Outcome], few: Sequence[Outcome]) -> list[float]:
@@ -73,8 +135,8 @@ def marginal(rows: int, whole: Sequence[Outcome], few: Sequence[Outcome]) -> lis
 
 
 def bench(args: argparse.Namespace) -> None:
-    draw(args.rows)
-    cases = measure(args.rows, args.rounds, not args.force)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    cases = measure(args)
     versions, machine = runner.versions(*PACKAGES), runner.machine()
     print(report.comparison(cases))
     about = {"versions": versions, "machine": machine}
@@ -85,13 +147,14 @@ def bench(args: argparse.Namespace) -> None:
         f"Medians of {args.rounds} rounds."
     )
     report.redraw(PAGE, "bench-ray", "\n\n".join([head, report.comparison(cases)]))
-    missed = [f"against {name}" for case in cases for name in case.missed()]
+    missed = [f"{case.name} against {name}" for case in cases for name in case.missed()]
     print("missed: " + "; ".join(missed) if missed else "every goal is reached")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=20_000, help="a multiple of 5,000")
+    parser.add_argument("--rows", type=int, default=20_000, help="scenes, a multiple of 5,000")
+    parser.add_argument("--photographs", type=int, default=10_000, help="a multiple of 2,000")
     parser.add_argument("--rounds", type=int, default=3, help="times that each side runs; medians count")
     runner.main("bench-ray", bench, parser)
 

@@ -45,7 +45,10 @@ def main(name: str, bench: Callable[[argparse.Namespace], None], parser: argpars
 
 @dataclass(frozen=True)
 class Command:
-    """One side of a comparison: a command whose last line of output is a JSON object with its figure."""
+    """One side of a comparison: a command whose last line of output is a JSON object with its figure.
+
+    The object gets `wall_s`, too: the seconds from the command's start to its end.
+    """
 
     arguments: Sequence[str]
     figure: str
@@ -104,7 +107,8 @@ def run(command: Command, limit_s: float = LIMIT_S) -> Outcome:
         process = subprocess.Popen(
             command.arguments, cwd=ROOT, stdout=output, stderr=errors, env=environment, start_new_session=True
         )
-        peak_kib, deadline = 0, time.monotonic() + limit_s
+        start = time.monotonic()
+        peak_kib, deadline = 0, start + limit_s
         while process.poll() is None:
             peak_kib = max(peak_kib, high_water_kib(process.pid))
             if time.monotonic() > deadline:
@@ -112,6 +116,7 @@ def run(command: Command, limit_s: float = LIMIT_S) -> Outcome:
                 process.wait()
                 raise BenchError(f"{' '.join(command.arguments)} took longer than {limit_s} s")
             time.sleep(0.02)
+        wall_s = time.monotonic() - start
         output.seek(0)
         errors.seek(0)
         lines = output.read().splitlines()
@@ -119,7 +124,7 @@ def run(command: Command, limit_s: float = LIMIT_S) -> Outcome:
             raise BenchError(
                 f"{' '.join(command.arguments)} ended with {process.returncode}:\n{errors.read()[-4000:]}"
             )
-        return Outcome(json.loads(lines[-1]), peak_kib / 1024)
+        return Outcome(json.loads(lines[-1]) | {"wall_s": wall_s}, peak_kib / 1024)
 
 
 def high_water_kib(pid: int) -> int:

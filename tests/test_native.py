@@ -195,3 +195,15 @@ def test_python_m_tidemill_is_the_command_line(tmp_path):
     import torch
 
     assert doctor["libtorch"]["version"] == torch.__version__
+
+
+def test_pytorch_is_imported_only_where_it_is_needed():
+    """It takes most of a second, and Ray starts many processes that do without."""
+    code = """
+import sys, tidemill, tidemill.ray
+assert "torch" not in sys.modules
+import torch
+assert issubclass(tidemill.StreamDataset, torch.utils.data.IterableDataset)
+assert torch.ones(2, 2).mm(torch.ones(2, 2)).sum() == 8
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

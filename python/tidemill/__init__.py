@@ -11,18 +11,22 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 # Huge pages for large tensors on the CPU: see crates/tidemill/src/allocator.rs.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-import torch  # also loads the libtorch that the native module links against
-
+# Before the native module.
+from tidemill import _libtorch  # noqa: F401  # isort: skip
 from tidemill import _native
 from tidemill._native import InputError, LostPeersError, TidemillError
-from tidemill.distributed import process_group
 from tidemill.run_file import ResolvedRun, RunFile, arguments_of, resolve
-from tidemill.stream import Stream, StreamDataset
+from tidemill.stream import Stream
+
+if TYPE_CHECKING:
+    import torch
+
+    from tidemill.stream_dataset import StreamDataset
 
 __all__ = [
     "Encode",
@@ -66,12 +70,23 @@ class Encoders(Protocol):
 os.environ.setdefault("TIDEMILL_PYTHON", sys.executable)
 
 
+def __getattr__(name: str) -> Any:
+    """PyTorch takes most of a second to import; where it is not needed, as in Ray's tasks, it is not."""
+    if name == "StreamDataset":
+        from tidemill.stream_dataset import StreamDataset
+
+        return StreamDataset
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line (without the program's name) as the binary does; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
     if verb != "train":
         return _native.main(["tidemill", *arguments])
+    from tidemill.distributed import process_group
+
     with process_group() as place:
         return _native.main(["tidemill", *arguments, *place])
 
@@ -112,6 +127,8 @@ def train(
     def hear(line: str) -> None:
         if listener is not None:
             listener(json.loads(line))
+
+    from tidemill.distributed import process_group
 
     arguments = [*_arguments(run, overrides), "--mode", mode]
     with process_group() as place:

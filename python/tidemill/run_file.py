@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Union
 
-import torch  # noqa: F401  # loads the libtorch that the native module links against
-
 from tidemill import _native
 
 

@@ -1,0 +1,25 @@
+"""Loads the libtorch that the native module links against, without PyTorch's Python part.
+
+That takes most of a second, and Ray starts many processes that never need it.
+"""
+
+import ctypes
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def _load() -> None:
+    spec = find_spec("torch")
+    if spec is not None and spec.origin is not None:
+        try:
+            ctypes.CDLL(str(Path(spec.origin).parent / "lib" / "libtorch_cpu.so"))
+            return
+        except OSError:
+            # It lies elsewhere, or needs libraries that PyTorch finds by itself.
+            pass
+    import torch  # noqa: F401
+
+
+if "torch" not in sys.modules:
+    _load()
