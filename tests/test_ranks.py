@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -277,6 +278,23 @@ def test_ranks_that_cannot_work_together_say_why(dataset, tmp_path):
         assert done.returncode != 0, done.stderr
         assert reason in done.stderr, done.stderr
         assert not [path for path in tmp_path.rglob("metrics.jsonl") if path.is_file()]
+
+
+def test_ranks_of_different_versions_say_so(dataset, tmp_path):
+    ranks.link(tmp_path, dataset)
+    other = tmp_path / "other" / "tidemill"
+    shutil.copytree(Path(tidemill.__file__).parent, other)
+    (native,) = other.glob("_native*.so")
+    manifest = Path(__file__).resolve().parent.parent / "Cargo.toml"
+    (version,) = re.findall(r'^version = "(.*)"', manifest.read_text(), re.MULTILINE)
+    another = re.sub(r"\d", "9", version)
+    native.write_bytes(native.read_bytes().replace(version.encode(), another.encode()))
+    command = " ".join(f"'{part}'" for part in [sys.executable, *ranks.arguments(tmp_path, UNEVEN)])
+    shell = f"[ $RANK = 1 ] && export PYTHONPATH={other.parent}; exec {command}"
+    launch = ["--standalone", "--nproc-per-node=2", "--no-python", "bash", "-c", shell]
+    code, said = ranks.together([[*ranks.TORCHRUN, *launch]])
+    assert code != 0
+    assert f"version is {another} on rank 1, and {version} on rank 0" in said, said
 
 
 def test_an_unknown_group_is_an_error_not_a_crash(dataset, tmp_path):
