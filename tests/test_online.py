@@ -3,10 +3,44 @@
 import json
 import os
 import signal
+import sys
 
 import numpy as np
 import online
 import ranks
+from tidemill.run_file import resolve
+
+# The second rank gets no more rows after three windows, and is then told to stop.
+DRYING = """
+import json, os, sys, threading, time
+import tidemill
+from tidemill import _native
+from tidemill.run_file import ResolvedRun, arguments_of
+
+run, stop = ResolvedRun(sys.argv[1]), threading.Event()
+
+
+class Drying:
+    def __init__(self):
+        self.prepare, self.encode = _native.Preparer(*arguments_of(run, {})).prepare, tidemill.Encode(run)
+        self.wanted, self.taken = [], 0
+
+    def want(self, *unit):
+        self.wanted.append(unit)
+        return len(self.wanted) - 1
+
+    def take(self, number):
+        if os.environ["RANK"] == "1" and self.taken == 3:
+            time.sleep(0.5)
+            return stop.set()
+        self.taken += 1
+        return self.encode(self.prepare(*self.wanted[number]))
+
+
+result = tidemill.train(run, mode="online", encoders=Drying(), stop=stop)
+if os.environ["RANK"] == "0":
+    print("result:", json.dumps(result))
+"""
 
 
 def test_a_killed_worker_costs_no_row(trained_online, scenes, tmp_path, rng):
@@ -30,3 +64,21 @@ def test_other_numbers_of_workers_go_on(scenes, tmp_path):
         commit = json.loads((tmp_path / f"checkpoints/step-{steps:08}/commit.json").read_text())
         assert len(commit["progress"]["stream"]["lanes"]) == workers
     assert np.isfinite(ranks.losses(tmp_path)).all()
+
+
+def test_ranks_that_wait_for_rows_save_what_they_have(trained_online, scenes, tmp_path):
+    """Also those that have theirs already: none begins with a step before all can."""
+    run = resolve({**ranks.SETTINGS, **online.SETTINGS, "source.uri": scenes, "output": str(tmp_path)})
+    launch = [*ranks.TORCHRUN, "--standalone", "--nproc-per-node=2", "--no-python"]
+    script = tmp_path / "drying.py"
+    script.write_text(DRYING)
+    code, said = ranks.together([[*launch, sys.executable, str(script), run.text]])
+    assert code == 0, said
+    result = json.loads(said.split("result: ")[1].splitlines()[0])
+    assert not result["finished"], said
+    assert 0 < result["steps"] < online.STEPS, said
+    assert (tmp_path / f"checkpoints/step-{result['steps']:08}/commit.json").exists()
+    run = online.training(tmp_path, scenes, "2")
+    code, result = run.end()
+    assert code == 0, run.said
+    online.assert_same(tmp_path, trained_online)

@@ -299,7 +299,13 @@ def test_ranks_of_different_versions_say_so(dataset, tmp_path):
 
 def test_an_unknown_group_is_an_error_not_a_crash(dataset, tmp_path):
     ranks.link(tmp_path, dataset)
-    place = ["--process-group=nobody", "--rank=0", "--world-size=2", "--local-world-size=2"]
+    place = [
+        "--process-group=nobody",
+        "--host-group=nobody",
+        "--rank=0",
+        "--world-size=2",
+        "--local-world-size=2",
+    ]
     command = [sys.executable, *ranks.arguments(tmp_path, {}), *place]
     done = subprocess.run(command, env=ranks.environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 1

@@ -27,16 +27,18 @@ def process_group() -> Iterator[list[str]]:
             torch.cuda.set_device(_local_rank() % torch.cuda.device_count())
         # Of each kind of device its own backend: Gloo, and NCCL if there are GPUs.
         dist.init_process_group()
+    # For what ranks ask each other on the host: communication of the other waits for devices and its turn.
+    host = dist.new_group(backend="gloo")
     yield [
         f"--process-group={dist.group.WORLD.group_name}",
+        f"--host-group={host.group_name}",
         f"--rank={dist.get_rank()}",
         f"--world-size={dist.get_world_size()}",
         f"--local-rank={_local_rank()}",
         f"--local-world-size={os.environ.get('LOCAL_WORLD_SIZE', '1')}",
     ]
     # After an error the others may be gone, and there is nobody to take leave of.
-    if made:
-        dist.destroy_process_group()
+    dist.destroy_process_group(None if made else host)
 
 
 def _local_rank() -> int:

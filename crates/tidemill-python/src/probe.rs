@@ -52,7 +52,7 @@ pub fn probe_optimizer(
 }
 
 fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3], Error> {
-    let world = World::new(name, rank, size, size)?;
+    let world = World::new(name, name, rank, size, size)?;
     let failed = |e: tch::TchError| Error::Torch(tidemill_torch::Error::Torch(e.to_string()));
     let tensors: HashMap<String, Tensor> =
         Tensor::read_safetensors(&probe.tensors).map_err(failed)?.into_iter().collect();

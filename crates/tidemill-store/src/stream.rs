@@ -170,6 +170,14 @@ impl Stream {
         Ok(batch)
     }
 
+    /// Whether the next batch is there in time; it is still to be taken.
+    ///
+    /// # Errors
+    /// As [`next_batch`](Self::next_batch).
+    pub fn is_there_within(&mut self, patience: Duration) -> Result<bool> {
+        self.threads.is_there_within(patience)
+    }
+
     /// Where the stream stands after the last batch that [`next_batch`](Self::next_batch) gave.
     pub fn state(&self) -> StreamState {
         self.state.clone()

@@ -67,11 +67,17 @@ impl Phase<'_> {
 
 /// An endless sequence of a rank's parts of global batches.
 pub trait Batches: fmt::Debug {
-    /// The next part; none if it is not there in time.
+    /// Whether the next part is there in time; it is still to be taken.
     ///
     /// # Errors
     /// If rows cannot be read or made.
-    fn next_within(&mut self, patience: Duration) -> Result<Option<Batch>, Error>;
+    fn is_there_within(&mut self, patience: Duration) -> Result<bool, Error>;
+
+    /// The next part; waits until it is there.
+    ///
+    /// # Errors
+    /// As [`is_there_within`](Self::is_there_within).
+    fn next(&mut self) -> Result<Batch, Error>;
 
     /// Where all ranks stand after the last batch, or at the beginning of another phase after it. All of them ask
     /// together.
@@ -142,8 +148,12 @@ impl Data for Stored {
 }
 
 impl Batches for Stream {
-    fn next_within(&mut self, patience: Duration) -> Result<Option<Batch>, Error> {
-        Ok(self.next_batch_within(patience)?)
+    fn is_there_within(&mut self, patience: Duration) -> Result<bool, Error> {
+        Ok(Stream::is_there_within(self, patience)?)
+    }
+
+    fn next(&mut self) -> Result<Batch, Error> {
+        Ok(self.next_batch()?)
     }
 
     /// Every rank knows it: it follows from the number of batches.

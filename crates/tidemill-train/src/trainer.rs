@@ -91,8 +91,9 @@ struct Trainer {
     progress: Progress,
     /// Steps whose numbers are still on the device.
     pending: VecDeque<PendingStep>,
-    /// Whether any rank has asked to stop, or was still writing a checkpoint, as far as is known.
-    asked_to_stop: bool,
+    /// Whether any rank has asked to stop.
+    stopped: bool,
+    /// Whether any rank was still writing a checkpoint, as far as is known.
     someone_writes: bool,
     /// Since the last line of metrics.
     window: Window,
@@ -201,7 +202,7 @@ impl Trainer {
             failed_checkpoints: 0,
             progress,
             pending: VecDeque::new(),
-            asked_to_stop: false,
+            stopped: false,
             someone_writes: false,
             window: Window::new(),
             communication_time: CommunicationTime::default(),
@@ -221,7 +222,7 @@ impl Trainer {
         let started = Instant::now();
         let samples_before = self.progress.samples;
         while let Some((phase, first)) = self.job.train.phase_at(self.progress.step) {
-            if self.stops(observer)? {
+            if self.stopped {
                 break;
             }
             let end = first + self.job.train.phase[phase].steps;
@@ -253,12 +254,15 @@ impl Trainer {
         let mut batches = self.job.data.open(&self.phase(phase), self.progress.stream.as_ref())?;
         self.window = Window::new();
         self.reopen = false;
-        while self.progress.step < end && !self.reopen && !self.stops(observer)? {
-            let Some(batch) = self.next_batch(&mut *batches, observer)? else { break };
+        while self.progress.step < end && !self.reopen {
+            let Some(batch) = self.next_batch(&mut *batches, observer)? else {
+                self.stopped = true;
+                break;
+            };
             self.tell_unreadable(phase, &batch, &*batches, observer);
             observer.doing(self.progress.step, Activity::Step);
             self.profiler.as_mut().map_or(Ok(()), Profiler::before_step)?;
-            self.train_step(phase, &batch, observer.stop())?;
+            self.train_step(phase, &batch)?;
             self.save_profile(Profiler::after_step, observer);
             self.validate(phase, observer)?;
             if self.progress.step.is_multiple_of(self.job.train.log_every) {
@@ -271,18 +275,6 @@ impl Trainer {
             self.stand(phase, end, &*batches)?;
         }
         Ok(())
-    }
-
-    /// Whether to stop after this step. A rank by itself just does; several have to agree, and do so by what they said in
-    /// the step before the last, which is there without waiting.
-    fn stops(&mut self, observer: &dyn Observer) -> Result<bool, Error> {
-        if self.job.world.size() == 1 {
-            return Ok(observer.stop());
-        }
-        if let Some(before) = self.pending.len().checked_sub(2).and_then(|i| self.pending.get(i)) {
-            self.asked_to_stop |= before.fetch()?.stop;
-        }
-        Ok(self.asked_to_stop)
     }
 
     /// Notes where the data stand: in a phase that ends at step `end`, or at the beginning of the next one. All ranks do

@@ -13,12 +13,9 @@ impl Window {
         Self { started: Instant::now(), waited: 0.0 }
     }
 
-    /// Runs `fetch` as time spent waiting for data.
-    pub fn waiting<T>(&mut self, fetch: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let fetched = fetch();
-        self.waited += start.elapsed().as_secs_f64();
-        fetched
+    /// So long was spent waiting for data.
+    pub fn add_waited(&mut self, passed: Duration) {
+        self.waited += passed.as_secs_f64();
     }
 
     /// Leaves out what has passed of it with something else than training.

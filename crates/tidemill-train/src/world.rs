@@ -14,6 +14,8 @@ use crate::difference::{Difference, differences};
 #[derive(Clone, Debug)]
 pub struct World {
     group: Option<Group>,
+    /// The same ranks, for tensors on the CPU, and with threads of its own: nothing in it waits for what the other has to do.
+    host: Option<Group>,
     rank: usize,
     size: usize,
     ranks_per_node: usize,
@@ -22,26 +24,33 @@ pub struct World {
 impl World {
     /// A process that trains by itself.
     pub fn alone() -> Self {
-        Self { group: None, rank: 0, size: 1, ranks_per_node: 1 }
+        Self { group: None, host: None, rank: 0, size: 1, ranks_per_node: 1 }
     }
 
-    /// Rank `rank` of the process group that is registered as `name`, on nodes of `ranks_per_node` consecutive ranks each.
+    /// Rank `rank` of the process group that is registered as `name`, on nodes of `ranks_per_node` consecutive ranks each. `host`
+    /// is another group of the same ranks, for tensors on the CPU.
     ///
     /// # Errors
     /// [`Error::World`] if these numbers make no sense.
-    pub fn new(name: &str, rank: usize, size: usize, ranks_per_node: usize) -> Result<Self, Error> {
+    pub fn new(
+        name: &str,
+        host: &str,
+        rank: usize,
+        size: usize,
+        ranks_per_node: usize,
+    ) -> Result<Self, Error> {
         if rank >= size || ranks_per_node == 0 || !size.is_multiple_of(ranks_per_node) {
             let message = format!("rank {rank} of {size}, with {ranks_per_node} on each node, cannot be");
             return Err(Error::World(message));
         }
-        let group = Some(Group::new(name, size as i64)?);
-        Ok(Self { group, rank, size, ranks_per_node })
+        let (group, host) = (Group::new(name, size as i64)?, Group::new(host, size as i64)?);
+        Ok(Self { group: Some(group), host: Some(host), rank, size, ranks_per_node })
     }
 
     /// One of several ranks that say nothing to each other.
     #[cfg(test)]
     pub(crate) fn apart(rank: usize, size: usize) -> Self {
-        Self { group: None, rank, size, ranks_per_node: size }
+        Self { group: None, host: None, rank, size, ranks_per_node: size }
     }
 
     /// Which rank this is.
@@ -90,6 +99,20 @@ impl World {
                 group.all_reduce(&tensor, ReduceOp::Sum).and_then(Pending::wait).map_err(Error::Peer)
             }
         }
+    }
+
+    /// What is so on any rank. All of them ask together, and no device is waited for.
+    ///
+    /// # Errors
+    /// [`Error::Peer`].
+    pub(crate) fn any<const N: usize>(&self, here: [bool; N]) -> Result<[bool; N], Error> {
+        let Some(host) = &self.host else { return Ok(here) };
+        let mine = guard(|| Tensor::from_slice(&here.map(i32::from)))?;
+        let all = host.all_reduce(&mine, ReduceOp::Max).and_then(Pending::wait).map_err(Error::Peer)?;
+        let all = guard(|| Vec::<i32>::try_from(&all))?;
+        let all = all.ok().and_then(|all| <[i32; N]>::try_from(all).ok());
+        let all = all.ok_or_else(|| Error::World("what ranks asked each other cannot be read".into()))?;
+        Ok(all.map(|so| so != 0))
     }
 
     /// The ranks' tensors, one behind the other.

@@ -165,14 +165,18 @@ impl Data for Drying {
 }
 
 impl Batches for DryingBatches {
-    fn next_within(&mut self, patience: Duration) -> Result<Option<Batch>, Error> {
+    fn is_there_within(&mut self, patience: Duration) -> Result<bool, Error> {
         self.asked += 1;
         assert!(self.asked < 20, "it goes on waiting");
         if self.asked > 3 {
-            Ok(None)
+            Ok(false)
         } else {
-            self.batches.next_within(patience.max(Duration::from_secs(60)))
+            self.batches.is_there_within(patience.max(Duration::from_secs(60)))
         }
+    }
+
+    fn next(&mut self) -> Result<Batch, Error> {
+        self.batches.next()
     }
 
     fn state(&self, next_phase: Option<&Phase<'_>>) -> Result<Value, Error> {

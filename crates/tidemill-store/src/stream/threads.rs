@@ -62,25 +62,42 @@ impl Threads {
         Ok(Self { batches, next: None, stopped })
     }
 
+    /// Whether the next batch is there in time.
+    ///
+    /// # Errors
+    /// If its rows cannot be read.
+    pub fn is_there_within(&mut self, patience: Duration) -> Result<bool> {
+        let until = Instant::now() + patience;
+        let batch = match self.next.take() {
+            Some(Next::There(batch)) => {
+                self.next = Some(Next::There(batch));
+                return Ok(true);
+            }
+            Some(Next::Coming(batch)) => batch,
+            None => match self.batches.recv_deadline(until) {
+                Ok(batch) => batch,
+                Err(RecvTimeoutError::Timeout) => return Ok(false),
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::ReaderDied),
+            },
+        };
+        let next = match batch.recv_deadline(until) {
+            Ok(batch) => Next::There(batch?),
+            Err(RecvTimeoutError::Timeout) => Next::Coming(batch),
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::ReaderDied),
+        };
+        Ok(matches!(self.next.insert(next), Next::There(_)))
+    }
+
     /// The next batch, if it is there in time.
     ///
     /// # Errors
     /// If its rows cannot be read.
     pub fn next_within(&mut self, patience: Duration) -> Result<Option<Batch>> {
-        let until = Instant::now() + patience;
-        let batch = match self.next.take() {
-            Some(batch) => batch,
-            None => match self.batches.recv_deadline(until) {
-                Ok(batch) => batch,
-                Err(RecvTimeoutError::Timeout) => return Ok(None),
-                Err(RecvTimeoutError::Disconnected) => return Err(Error::ReaderDied),
-            },
-        };
-        match batch.recv_deadline(until) {
-            Ok(batch) => batch.map(Some),
-            Err(RecvTimeoutError::Disconnected) => Err(Error::ReaderDied),
-            Err(RecvTimeoutError::Timeout) => {
-                self.next = Some(batch);
+        self.is_there_within(patience)?;
+        match self.next.take() {
+            Some(Next::There(batch)) => Ok(Some(batch)),
+            coming => {
+                self.next = coming;
                 Ok(None)
             }
         }

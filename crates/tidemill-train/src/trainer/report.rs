@@ -101,7 +101,6 @@ impl Trainer {
             .map(|step| step.fetch().map(|numbers| (step, numbers)))
             .collect::<Result<_, _>>()?;
         let Some((_, last)) = fetched.last() else { return Ok(()) };
-        self.asked_to_stop |= last.stop;
         self.someone_writes = last.writing;
         let speed = self.speed(&fetched);
         let communication_time = std::mem::take(&mut self.communication_time);

@@ -42,8 +42,6 @@ pub(super) struct Numbers {
     pub grad_norm: f64,
     /// Rows of the batch that could be read.
     pub rows: u64,
-    /// Whether any rank asks to stop.
-    pub stop: bool,
     /// Whether any rank is still writing a checkpoint.
     pub writing: bool,
     /// Memory of each rank's process, in MiB.
@@ -59,12 +57,12 @@ struct Sums {
     by_timestep: ByTimestep,
 }
 
-/// What a rank adds to the sums besides its loss and the norm of its gradients: its rows, whether it wants to stop, whether
-/// it is writing a checkpoint, and at its own place its memory.
-fn said(rows: usize, stop: bool, writing: bool, world: &World) -> Vec<f32> {
-    let mut said = vec![rows as f32, f32::from(stop), f32::from(writing)];
+/// What a rank adds to the sums besides its loss and the norm of its gradients: its rows, whether it is
+/// writing a checkpoint, and at its own place its memory.
+fn said(rows: usize, writing: bool, world: &World) -> Vec<f32> {
+    let mut said = vec![rows as f32, f32::from(writing)];
     said.resize(said.len() + world.size(), 0.0);
-    said[3 + world.rank()] = memory_mib() as f32;
+    said[2 + world.rank()] = memory_mib() as f32;
     said
 }
 
@@ -75,13 +73,12 @@ impl PendingStep {
         let sums = sums.map_err(|e| Error::World(format!("the sums of a step cannot be read: {e}")))?;
         let wrong = || Error::World(format!("a step has the sums {sums:?}"));
         let (said, by_timestep) = sums.split_last_chunk::<SUMS>().ok_or_else(wrong)?;
-        let [loss, _, rows, stop, writing, memory @ ..] = said else { return Err(wrong()) };
+        let [loss, _, rows, writing, memory @ ..] = said else { return Err(wrong()) };
         Ok(Numbers {
             // In f32, as the device has seen it.
             loss: f64::from(loss / rows),
             grad_norm: guard(|| self.grad_norm.double_value(&[]))?,
             rows: *rows as u64,
-            stop: *stop > 0.0,
             writing: *writing > 0.0,
             memory: memory.iter().map(|mib| *mib as u64).collect(),
             loss_by_timestep: means(by_timestep),
@@ -98,8 +95,8 @@ impl Sums {
 }
 
 impl Trainer {
-    /// Forward, backward, optimizer. `stop`: whether this rank wants to stop.
-    pub(super) fn train_step(&mut self, phase: usize, batch: &Batch, stop: bool) -> Result<(), Error> {
+    /// Forward, backward, optimizer.
+    pub(super) fn train_step(&mut self, phase: usize, batch: &Batch) -> Result<(), Error> {
         let Sums { loss, by_timestep } = self.accumulate(phase, batch)?;
         let (train, world, step) = (&self.job.train, &self.job.world, self.progress.step);
         let communication_time = self.optimizer.gradients().finish()?;
@@ -107,7 +104,7 @@ impl Trainer {
             self.communication_time.plus(communication_time).plus(self.optimizer.communication_time());
         let squared_norm = self.optimizer.squared_norm(world)?;
         let limit = self.skipped_above();
-        let said = said(batch.sample_ids.len(), stop, self.saver.is_busy(), world);
+        let said = said(batch.sample_ids.len(), self.saver.is_busy(), world);
         let sums = guard(|| {
             let said = Tensor::from_slice(&said).to_device(loss.device());
             Tensor::cat(&[loss.reshape([1]), squared_norm.reshape([1]), said, by_timestep.sums()], 0)

@@ -96,7 +96,7 @@ impl Pass<'_> {
         let patience = self.phase.train.stream.stall_seconds;
         for number in 0..count.div_ceil(global_batch) {
             observer.doing(self.step, Activity::Data);
-            let batch = wait_for(&mut stream, "validation", patience, self.phase.world, observer)?;
+            let (batch, _) = wait_for(&mut stream, "validation", patience, self.phase.world, observer)?;
             let Some(mut batch) = batch else { return Ok(None) };
             observer.doing(self.step, Activity::Step);
             // Places among all of the rows.

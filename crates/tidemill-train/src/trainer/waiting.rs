@@ -13,8 +13,17 @@ use crate::world::World;
 /// How long a batch is waited for between two looks at whether to stop.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// How long was waited.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Waited {
+    /// For data, of this rank or of others.
+    data: Duration,
+    /// For ranks that came later.
+    ranks: Duration,
+}
+
 impl Trainer {
-    /// Waits for the next batch, and says so if that takes long; none if it is to stop meanwhile.
+    /// Waits for the next batch, and says so if that takes long; none if any rank is to stop.
     pub(super) fn next_batch(
         &mut self,
         batches: &mut dyn Batches,
@@ -23,26 +32,39 @@ impl Trainer {
         observer.doing(self.progress.step, Activity::Data);
         let what = format!("step {}", self.progress.step + 1);
         let (patience, world) = (self.job.train.stream.stall_seconds, &self.job.world);
-        self.window.waiting(|| wait_for(batches, &what, patience, world, observer))
+        let (batch, waited) = wait_for(batches, &what, patience, world, observer)?;
+        self.window.add_waited(waited.data);
+        self.communication_time.exposed += waited.ranks.as_secs_f64();
+        Ok(batch)
     }
 }
 
-/// The next batch. Says so each time that `what` has waited for it `patience` seconds; none if it is to stop meanwhile. Of several
-/// ranks none can do that by itself: others may be in the middle of the step.
+/// The next batch, once all ranks have their part of it: who had begun with it could not leave it again. Says so each time that `what`
+/// has waited for it `patience` seconds. None if any rank is to stop; then no rank has taken its part.
 pub(super) fn wait_for(
     batches: &mut dyn Batches,
     what: &str,
     patience: u64,
     world: &World,
     observer: &mut dyn Observer,
-) -> Result<Option<Batch>, Error> {
-    let (started, mut said) = (Instant::now(), 0);
+) -> Result<(Option<Batch>, Waited), Error> {
+    let (started, mut said, mut waited) = (Instant::now(), 0, Waited::default());
     loop {
-        if let Some(batch) = batches.next_within(LOOK)? {
-            return Ok(Some(batch));
+        let looked = Instant::now();
+        let there = batches.is_there_within(LOOK)?;
+        let here = looked.elapsed();
+        let [lacking, stop] = world.any([!there, observer.stop()])?;
+        let others = looked.elapsed() - here;
+        waited.data += if lacking { here + others } else { here };
+        if stop {
+            return Ok((None, waited));
         }
-        if world.size() == 1 && observer.stop() {
-            return Ok(None);
+        if !lacking {
+            waited.ranks += others;
+            return Ok((Some(batches.next()?), waited));
+        }
+        if there {
+            continue;
         }
         let times = started.elapsed().as_secs() / patience.max(1);
         if times > said {

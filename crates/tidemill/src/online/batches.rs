@@ -21,6 +21,9 @@ use super::rows::{Selection, bytes, pick, sample_ids};
 use crate::Encode;
 use crate::error::{Error, Result};
 
+/// How long is waited at a time for what has no limit.
+const LONG: Duration = Duration::from_secs(3600);
+
 /// Where all ranks stand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -193,15 +196,13 @@ fn gather(taken: &[(Arc<Window>, u64)]) -> Result<(RecordBatch, Vec<u32>)> {
 }
 
 impl Batches for OnlineBatches {
-    fn next_within(
-        &mut self,
-        patience: Duration,
-    ) -> std::result::Result<Option<Batch>, tidemill_train::Error> {
-        let mut next = || {
-            let there = self.take(Instant::now() + patience)?;
-            there.then(|| self.batch()).transpose()
-        };
-        next().map_err(|error| tidemill_train::Error::Data(Box::new(error)))
+    fn is_there_within(&mut self, patience: Duration) -> std::result::Result<bool, tidemill_train::Error> {
+        self.take(Instant::now() + patience).map_err(|error| tidemill_train::Error::Data(Box::new(error)))
+    }
+
+    fn next(&mut self) -> std::result::Result<Batch, tidemill_train::Error> {
+        while !self.is_there_within(LONG)? {}
+        self.batch().map_err(|error| tidemill_train::Error::Data(Box::new(error)))
     }
 
     fn state(&self, next_phase: Option<&Phase<'_>>) -> std::result::Result<Value, tidemill_train::Error> {

@@ -12,8 +12,11 @@ use crate::supervisor::Heartbeat;
 #[derive(Debug, Clone, clap::Args)]
 pub struct Place {
     /// The group's name; none for a process by itself.
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, requires = "host_group")]
     pub process_group: Option<String>,
+    /// The name of a second group of the same processes, for tensors on the CPU.
+    #[arg(long, hide = true)]
+    pub host_group: Option<String>,
     /// Which of the ranks.
     #[arg(long, hide = true, default_value_t = 0)]
     pub rank: usize,
@@ -35,6 +38,7 @@ impl Default for Place {
     fn default() -> Self {
         Self {
             process_group: None,
+            host_group: None,
             rank: 0,
             world_size: 1,
             local_rank: 0,
@@ -65,8 +69,8 @@ impl Place {
     /// # Errors
     /// If this process was started as one of several, and there is no group.
     pub fn world(&self) -> Result<World> {
-        if let Some(group) = &self.process_group {
-            return Ok(World::new(group, self.rank, self.world_size, self.local_world_size)?);
+        if let (Some(group), Some(host)) = (&self.process_group, &self.host_group) {
+            return Ok(World::new(group, host, self.rank, self.world_size, self.local_world_size)?);
         }
         let others = std::env::var("WORLD_SIZE").ok().and_then(|size| size.parse().ok()).unwrap_or(1);
         if others > 1 {

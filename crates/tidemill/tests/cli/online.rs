@@ -46,7 +46,8 @@ fn batches(data: &Online, run: &Run, state: Option<&Value>) -> Box<dyn Batches> 
 }
 
 fn next(batches: &mut dyn Batches) -> Batch {
-    batches.next_within(Duration::from_secs(60)).unwrap().expect("a batch within a minute")
+    assert!(batches.is_there_within(Duration::from_secs(60)).unwrap(), "no batch within a minute");
+    batches.next().unwrap()
 }
 
 /// Latents and text of each sample of a dataset's training rows.
