@@ -294,7 +294,7 @@ def test_ranks_of_different_versions_say_so(dataset, tmp_path):
     launch = ["--standalone", "--nproc-per-node=2", "--no-python", "bash", "-c", shell]
     code, said = ranks.together([[*ranks.TORCHRUN, *launch]])
     assert code != 0
-    assert f"version is {another} on rank 1, and {version} on rank 0" in said, said
+    assert f'version is "{another}" on rank 1, and "{version}" on rank 0' in said, said
 
 
 def test_an_unknown_group_is_an_error_not_a_crash(dataset, tmp_path):

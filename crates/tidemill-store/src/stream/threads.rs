@@ -20,8 +20,15 @@ use crate::error::{Error, Result};
 pub struct Threads {
     batches: Receiver<Receiver<Result<Batch>>>,
     /// The next batch, if it is under way.
-    next: Option<Receiver<Result<Batch>>>,
+    next: Option<Next>,
     stopped: Arc<AtomicBool>,
+}
+
+/// The batch that comes next.
+#[derive(Debug)]
+enum Next {
+    Coming(Receiver<Result<Batch>>),
+    There(Batch),
 }
 
 /// How many of them, and how far ahead.

@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use tch::Device;
 use tidemill_store::stream::Batch;
 
 use super::Trainer;
 use crate::Error;
+use crate::collective::CommunicationTime;
 use crate::data::Batches;
 use crate::job::{Activity, Observer};
 use crate::world::World;
@@ -34,7 +36,12 @@ impl Trainer {
         let (patience, world) = (self.job.train.stream.stall_seconds, &self.job.world);
         let (batch, waited) = wait_for(batches, &what, patience, world, observer)?;
         self.window.add_waited(waited.data);
-        self.communication_time.exposed += waited.ranks.as_secs_f64();
+        if world.size() > 1 {
+            let exposed = waited.ranks.as_secs_f64();
+            // As other collectives': on a GPU nobody knows for how long they are on their way.
+            let busy = (self.objective.device == Device::Cpu).then_some(exposed);
+            self.communication_time = self.communication_time.plus(CommunicationTime { busy, exposed });
+        }
         Ok(batch)
     }
 }
@@ -61,7 +68,11 @@ pub(super) fn wait_for(
         }
         if !lacking {
             waited.ranks += others;
-            return Ok((Some(batches.next()?), waited));
+            let taken = Instant::now();
+            let batch = batches.next()?;
+            // Some are made only now.
+            waited.data += taken.elapsed();
+            return Ok((Some(batch), waited));
         }
         if there {
             continue;
