@@ -1,6 +1,7 @@
 """Loads the libtorch that the native module links against, without PyTorch's Python part.
 
-That takes most of a second, and Ray starts many processes that never need it.
+That takes most of a second, and Ray starts many processes that never need it. Where there is a GPU, PyTorch
+is imported all the same: it loads CUDA's libraries from wherever they are, and in time.
 """
 
 import ctypes
@@ -9,9 +10,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 
+def _has_gpu() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def _load() -> None:
     spec = find_spec("torch")
-    if spec is not None and spec.origin is not None:
+    if spec is not None and spec.origin is not None and not _has_gpu():
         try:
             ctypes.CDLL(str(Path(spec.origin).parent / "lib" / "libtorch_cpu.so"))
             return

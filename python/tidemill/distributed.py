@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ def process_group() -> Iterator[list[str]]:
     """Makes the process group of the ranks that torchrun, or whoever sets its variables, has started.
 
     Yields the arguments that tell `train` its place among them. A group that is
-    there already, as in a worker of Ray Train, is used as it is.
+    there already, as in a worker of Ray Train, is used as it is, beside one of Gloo for the hosts.
     """
     made = not dist.is_initialized()
     if made:
@@ -28,8 +29,9 @@ def process_group() -> Iterator[list[str]]:
         # Of each kind of device its own backend: Gloo, and NCCL if there are GPUs.
         dist.init_process_group()
     # For what ranks ask each other on the host: communication of the other waits for devices and its turn.
-    host = dist.new_group(backend="gloo")
-    yield [
+    # Who waits in it waits for others' data, or pictures; of ranks that die the connections end.
+    host = dist.new_group(backend="gloo", timeout=timedelta(days=1))
+    place = [
         f"--process-group={dist.group.WORLD.group_name}",
         f"--host-group={host.group_name}",
         f"--rank={dist.get_rank()}",
@@ -37,8 +39,14 @@ def process_group() -> Iterator[list[str]]:
         f"--local-rank={_local_rank()}",
         f"--local-world-size={os.environ.get('LOCAL_WORLD_SIZE', '1')}",
     ]
+    try:
+        yield place
+    finally:
+        if not made:
+            dist.destroy_process_group(host)
     # After an error the others may be gone, and there is nobody to take leave of.
-    dist.destroy_process_group(None if made else host)
+    if made:
+        dist.destroy_process_group()
 
 
 def _local_rank() -> int:

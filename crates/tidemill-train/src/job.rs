@@ -64,7 +64,7 @@ pub trait Observer {
 pub enum Activity {
     /// Waiting for rows.
     Data,
-    /// A step.
+    /// A step, or waiting for others to begin with it.
     Step,
     /// Waiting for the last checkpoint.
     End,

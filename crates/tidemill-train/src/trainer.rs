@@ -260,7 +260,6 @@ impl Trainer {
                 break;
             };
             self.tell_unreadable(phase, &batch, &*batches, observer);
-            observer.doing(self.progress.step, Activity::Step);
             self.profiler.as_mut().map_or(Ok(()), Profiler::before_step)?;
             self.train_step(phase, &batch)?;
             self.save_profile(Profiler::after_step, observer);

@@ -17,7 +17,7 @@ use crate::Error;
 use crate::data::Phase;
 use crate::fit::latents_shape;
 use crate::held_out::HeldOut;
-use crate::job::{Activity, Observer};
+use crate::job::Observer;
 use crate::metrics::Validation;
 use crate::objective::Objective;
 
@@ -95,10 +95,9 @@ impl Pass<'_> {
         let sums = guard(|| ByTimestep::new(self.objective.device))?;
         let patience = self.phase.train.stream.stall_seconds;
         for number in 0..count.div_ceil(global_batch) {
-            observer.doing(self.step, Activity::Data);
-            let (batch, _) = wait_for(&mut stream, "validation", patience, self.phase.world, observer)?;
+            let what = (self.step, "validation");
+            let (batch, _) = wait_for(&mut stream, what, patience, self.phase.world, observer)?;
             let Some(mut batch) = batch else { return Ok(None) };
-            observer.doing(self.step, Activity::Step);
             // Places among all of the rows.
             batch.places.iter_mut().for_each(|place| *place += (number * global_batch) as u32);
             self.add(&batch, count, &sums)?;

@@ -31,10 +31,9 @@ impl Trainer {
         batches: &mut dyn Batches,
         observer: &mut dyn Observer,
     ) -> Result<Option<Batch>, Error> {
-        observer.doing(self.progress.step, Activity::Data);
-        let what = format!("step {}", self.progress.step + 1);
-        let (patience, world) = (self.job.train.stream.stall_seconds, &self.job.world);
-        let (batch, waited) = wait_for(batches, &what, patience, world, observer)?;
+        let (step, patience) = (self.progress.step, self.job.train.stream.stall_seconds);
+        let (what, world) = (format!("step {}", step + 1), &self.job.world);
+        let (batch, waited) = wait_for(batches, (step, &what), patience, world, observer)?;
         self.window.add_waited(waited.data);
         if world.size() > 1 {
             let exposed = waited.ranks.as_secs_f64();
@@ -46,11 +45,11 @@ impl Trainer {
     }
 }
 
-/// The next batch, once all ranks have their part of it: who had begun with it could not leave it again. Says so each time that `what`
-/// has waited for it `patience` seconds. None if any rank is to stop; then no rank has taken its part.
+/// The next batch, once all ranks have their part of it: who had begun with it could not leave it again. Says so each time that `what`,
+/// after `step`, has waited for it `patience` seconds. None if any rank is to stop; then no rank has taken its part.
 pub(super) fn wait_for(
     batches: &mut dyn Batches,
-    what: &str,
+    (step, what): (u64, &str),
     patience: u64,
     world: &World,
     observer: &mut dyn Observer,
@@ -60,6 +59,8 @@ pub(super) fn wait_for(
         let looked = Instant::now();
         let there = batches.is_there_within(LOOK)?;
         let here = looked.elapsed();
+        // Who has its rows waits for the others, as in a step.
+        observer.doing(step, if there { Activity::Step } else { Activity::Data });
         let [lacking, stop] = world.any([!there, observer.stop()])?;
         let others = looked.elapsed() - here;
         waited.data += if lacking { here + others } else { here };
