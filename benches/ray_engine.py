@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -103,6 +103,20 @@ def seconds(runs: Sequence[Outcome]) -> list[float]:
     return [run.result["wall_s"] for run in runs]
 
 
+def alternate(
+    source: Pairs, sides: Mapping[str, Command], args: argparse.Namespace
+) -> dict[str, list[Outcome]]:
+    """Ours on Ray and the others; all must have read all rows."""
+    found = runner.alternate(tidemill("ray", source), sides, args.rounds, not args.force)
+    for name, runs in found.items():
+        for run in runs:
+            rows = run.result["rows"]
+            rows = rows["read"] if isinstance(rows, Mapping) else rows
+            if rows != source.rows:
+                raise runner.BenchError(f"{name} had {rows} rows of {source}")
+    return found
+
+
 def end_to_end(source: Pairs, found: dict[str, list[Outcome]]) -> report.Case:
     rates = {name: [source.rows / s for s in seconds(found[name])] for name in ("ours", TEMPLATE)}
     name, goals = f"{source.rows:,} {source.name}, end to end", {TEMPLATE: GOALS[TEMPLATE]}
@@ -110,14 +124,11 @@ def end_to_end(source: Pairs, found: dict[str, list[Outcome]]) -> report.Case:
 
 
 def measure(args: argparse.Namespace) -> list[report.Case]:
-    rounds, check_load = args.rounds, not args.force
     real, drawn, few = photographs(args.photographs), scenes(args.rows), scenes(args.rows // PARTS)
-    sides = {TEMPLATE: template(real)}
-    cases = [end_to_end(real, runner.alternate(tidemill("ray", real), sides, rounds, check_load))]
+    cases = [end_to_end(real, alternate(real, {TEMPLATE: template(real)}, args))]
     sides = {TEMPLATE: template(drawn), LOCAL: tidemill("local", drawn)}
-    found = runner.alternate(tidemill("ray", drawn), sides, rounds, check_load)
-    sides = {LOCAL: tidemill("local", few)}
-    found_of_few = runner.alternate(tidemill("ray", few), sides, rounds, check_load)
+    found = alternate(drawn, sides, args)
+    found_of_few = alternate(few, {LOCAL: tidemill("local", few)}, args)
     without_start = report.Case(
         f"{args.rows:,} scenes, start-up excluded",
         "rows/s",
@@ -130,8 +141,8 @@ def measure(args: argparse.Namespace) -> list[report.Case]:
 
 def marginal(rows: int, whole: Sequence[Outcome], few: Sequence[Outcome]) -> list[float]:
     """Rows over the time that they took beyond that of few, from all runs in the order of their times."""
-    pairs = zip(sorted(seconds(whole)), sorted(seconds(few)) * 2, strict=False)
-    return [(rows - rows // PARTS) / (all_of_them - some) for all_of_them, some in pairs]
+    times = zip(sorted(seconds(whole)), sorted(seconds(few)) * 2, strict=False)
+    return [(rows - rows // PARTS) / (all_of_them - some) for all_of_them, some in times]
 
 
 def bench(args: argparse.Namespace) -> None:
