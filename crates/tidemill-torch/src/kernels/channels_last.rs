@@ -164,19 +164,24 @@ fn add_up(form: Form, side_by_side: &[f32], mut add: impl FnMut(usize, f32)) {
 /// What each element of an image is multiplied by, and what is then added to it, side by side, from what its tiles have. Moments are
 /// put together as by Chan, Golub and LeVeque (1979).
 fn line(form: Form, of_tiles: &[[f32; 2]], weight: &[f32], bias: &[f32], eps: f64) -> [Vec<f32>; 2] {
-    let count = (form.image() / form.groups) as f64;
-    let of_group = |group: usize| {
-        let tiles = of_tiles.chunks_exact(form.groups).enumerate().map(|(tile, found)| {
-            let [mean, squares] = found[group].map(f64::from);
-            ((form.place(tile).1.len() / form.groups) as f64, mean, squares)
-        });
-        let mean = tiles.clone().map(|(count, mean, _)| count * mean).sum::<f64>() / count;
-        let squares = tiles.map(|(count, of_tile, squares)| squares + count * (of_tile - mean).powi(2));
-        [mean as f32, (squares.sum::<f64>() / count + eps).sqrt().recip() as f32]
-    };
-    let moments: Vec<[f32; 2]> = (0..form.groups).map(of_group).collect();
-    let scale = |channel: usize| moments[channel / form.group()][1] * weight[channel];
-    let shift = |channel: usize| bias[channel] - moments[channel / form.group()][0] * scale(channel);
+    let all = (form.image() / form.groups) as f64;
+    let tiles = of_tiles.chunks_exact(form.groups).enumerate();
+    // With the elements of a group in each.
+    let tiles = tiles.map(|(tile, found)| (found, (form.place(tile).1.len() / form.groups) as f64));
+    let (mut means, mut variances) = (vec![0f64; form.groups], vec![0f64; form.groups]);
+    for (found, count) in tiles.clone() {
+        for (mean, [of_tile, _]) in means.iter_mut().zip(found) {
+            *mean += count / all * f64::from(*of_tile);
+        }
+    }
+    for (found, count) in tiles {
+        for ((variance, mean), [of_tile, squares]) in variances.iter_mut().zip(&means).zip(found) {
+            *variance += (f64::from(*squares) + count * (f64::from(*of_tile) - mean).powi(2)) / all;
+        }
+    }
+    let rstds: Vec<f32> = variances.iter().map(|variance| (variance + eps).sqrt().recip() as f32).collect();
+    let scale = |channel: usize| rstds[channel / form.group()] * weight[channel];
+    let shift = |channel: usize| bias[channel] - means[channel / form.group()] as f32 * scale(channel);
     [form.side_by_side(scale), form.side_by_side(shift)]
 }
 
