@@ -10,7 +10,7 @@ import online
 import ranks
 from tidemill.run_file import resolve
 
-# The second rank gets no more rows after three windows, and is then told to stop.
+# The second rank gets no more rows after three windows, and is told to stop a while later.
 DRYING = """
 import json, os, sys, threading, time
 import tidemill
@@ -31,8 +31,9 @@ class Drying:
 
     def take(self, number):
         if os.environ["RANK"] == "1" and self.taken == 3:
+            threading.Timer(2.5, stop.set).start()
             time.sleep(0.5)
-            return stop.set()
+            return None
         self.taken += 1
         return self.encode(self.prepare(*self.wanted[number]))
 
@@ -68,7 +69,8 @@ def test_other_numbers_of_workers_go_on(scenes, tmp_path):
 
 def test_ranks_that_wait_for_rows_save_what_they_have(trained_online, scenes, tmp_path):
     """Also those that have theirs already: none begins with a step before all can."""
-    run = resolve({**ranks.SETTINGS, **online.SETTINGS, "source.uri": scenes, "output": str(tmp_path)})
+    settings = {"source.uri": scenes, "train.stream.stall_seconds": 1, "output": str(tmp_path)}
+    run = resolve({**ranks.SETTINGS, **online.SETTINGS, **settings})
     launch = [*ranks.TORCHRUN, "--standalone", "--nproc-per-node=2", "--no-python"]
     script = tmp_path / "drying.py"
     script.write_text(DRYING)
@@ -77,6 +79,9 @@ def test_ranks_that_wait_for_rows_save_what_they_have(trained_online, scenes, tm
     result = json.loads(said.split("result: ")[1].splitlines()[0])
     assert not result["finished"], said
     assert 0 < result["steps"] < online.STEPS, said
+    waits = [line for line in said.splitlines() if "has waited for data" in line]
+    assert waits, said
+    assert all(line.startswith("rank 1: ") for line in waits), "the first rank has its rows"
     assert (tmp_path / f"checkpoints/step-{result['steps']:08}/commit.json").exists()
     run = online.training(tmp_path, scenes, "2")
     code, result = run.end()

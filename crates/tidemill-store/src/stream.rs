@@ -153,20 +153,8 @@ impl Stream {
     /// # Errors
     /// If a file cannot be read or is damaged, unless its rows are to be skipped.
     pub fn next_batch(&mut self) -> Result<Batch> {
-        loop {
-            if let Some(batch) = self.next_batch_within(Duration::from_secs(3600))? {
-                return Ok(batch);
-            }
-        }
-    }
-
-    /// As [`next_batch`](Self::next_batch), but gives none if it is not there in time.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn next_batch_within(&mut self, patience: Duration) -> Result<Option<Batch>> {
-        let batch = self.threads.next_within(patience)?;
-        self.state.batches += u64::from(batch.is_some());
+        let batch = self.threads.next()?;
+        self.state.batches += 1;
         Ok(batch)
     }
 

@@ -91,8 +91,6 @@ struct Trainer {
     progress: Progress,
     /// Steps whose numbers are still on the device.
     pending: VecDeque<PendingStep>,
-    /// Whether any rank has asked to stop.
-    stopped: bool,
     /// Whether any rank was still writing a checkpoint, as far as is known.
     someone_writes: bool,
     /// Since the last line of metrics.
@@ -202,7 +200,6 @@ impl Trainer {
             failed_checkpoints: 0,
             progress,
             pending: VecDeque::new(),
-            stopped: false,
             someone_writes: false,
             window: Window::new(),
             communication_time: CommunicationTime::default(),
@@ -222,7 +219,8 @@ impl Trainer {
         let started = Instant::now();
         let samples_before = self.progress.samples;
         while let Some((phase, first)) = self.job.train.phase_at(self.progress.step) {
-            if self.stopped {
+            let [stop] = self.job.world.largest([observer.stop().into()])?;
+            if stop != 0 {
                 break;
             }
             let end = first + self.job.train.phase[phase].steps;
@@ -249,16 +247,13 @@ impl Trainer {
         })
     }
 
-    /// Trains until step `end` or until asked to stop.
+    /// Trains until step `end` or until any rank is to stop.
     fn run_phase(&mut self, phase: usize, end: u64, observer: &mut dyn Observer) -> Result<(), Error> {
         let mut batches = self.job.data.open(&self.phase(phase), self.progress.stream.as_ref())?;
         self.window = Window::new();
         self.reopen = false;
         while self.progress.step < end && !self.reopen {
-            let Some(batch) = self.next_batch(&mut *batches, observer)? else {
-                self.stopped = true;
-                break;
-            };
+            let Some(batch) = self.next_batch(&mut *batches, observer)? else { break };
             self.tell_unreadable(phase, &batch, &*batches, observer);
             self.profiler.as_mut().map_or(Ok(()), Profiler::before_step)?;
             self.train_step(phase, &batch)?;

@@ -101,18 +101,17 @@ impl World {
         }
     }
 
-    /// What is so on any rank. All of them ask together, and no device is waited for.
+    /// The largest of the ranks' numbers, each by itself. All of them ask together, and no device is waited for.
     ///
     /// # Errors
     /// [`Error::Peer`].
-    pub(crate) fn any<const N: usize>(&self, here: [bool; N]) -> Result<[bool; N], Error> {
+    pub(crate) fn largest<const N: usize>(&self, here: [i64; N]) -> Result<[i64; N], Error> {
         let Some(host) = &self.host else { return Ok(here) };
-        let mine = guard(|| Tensor::from_slice(&here.map(i32::from)))?;
+        let mine = guard(|| Tensor::from_slice(&here))?;
         let all = host.all_reduce(&mine, ReduceOp::Max).and_then(Pending::wait).map_err(Error::Peer)?;
-        let all = guard(|| Vec::<i32>::try_from(&all))?;
-        let all = all.ok().and_then(|all| <[i32; N]>::try_from(all).ok());
-        let all = all.ok_or_else(|| Error::World("what ranks asked each other cannot be read".into()))?;
-        Ok(all.map(|so| so != 0))
+        let all = guard(|| Vec::<i64>::try_from(&all))?;
+        let all = all.ok().and_then(|all| <[i64; N]>::try_from(all).ok());
+        all.ok_or_else(|| Error::World("what ranks asked each other cannot be read".into()))
     }
 
     /// The ranks' tensors, one behind the other.

@@ -19,10 +19,13 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Threads {
     batches: Receiver<Receiver<Result<Batch>>>,
-    /// The next batch, if it is under way.
+    /// The next batch, if it was asked for already.
     next: Option<Next>,
     stopped: Arc<AtomicBool>,
 }
+
+/// How long is waited at a time for what has no limit.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// The batch that comes next.
 #[derive(Debug)]
@@ -74,14 +77,13 @@ impl Threads {
     /// # Errors
     /// If its rows cannot be read.
     pub fn is_there_within(&mut self, patience: Duration) -> Result<bool> {
+        if matches!(self.next, Some(Next::There(_))) {
+            return Ok(true);
+        }
         let until = Instant::now() + patience;
         let batch = match self.next.take() {
-            Some(Next::There(batch)) => {
-                self.next = Some(Next::There(batch));
-                return Ok(true);
-            }
             Some(Next::Coming(batch)) => batch,
-            None => match self.batches.recv_deadline(until) {
+            _ => match self.batches.recv_deadline(until) {
                 Ok(batch) => batch,
                 Err(RecvTimeoutError::Timeout) => return Ok(false),
                 Err(RecvTimeoutError::Disconnected) => return Err(Error::ReaderDied),
@@ -95,17 +97,16 @@ impl Threads {
         Ok(matches!(self.next.insert(next), Next::There(_)))
     }
 
-    /// The next batch, if it is there in time.
+    /// The next batch; waits until it is there.
     ///
     /// # Errors
-    /// If its rows cannot be read.
-    pub fn next_within(&mut self, patience: Duration) -> Result<Option<Batch>> {
-        self.is_there_within(patience)?;
-        match self.next.take() {
-            Some(Next::There(batch)) => Ok(Some(batch)),
-            coming => {
-                self.next = coming;
-                Ok(None)
+    /// As [`is_there_within`](Self::is_there_within).
+    pub fn next(&mut self) -> Result<Batch> {
+        loop {
+            self.is_there_within(LONG)?;
+            match self.next.take() {
+                Some(Next::There(batch)) => return Ok(batch),
+                coming => self.next = coming,
             }
         }
     }

@@ -24,6 +24,16 @@ pub(super) struct Waited {
     ranks: Duration,
 }
 
+impl Waited {
+    /// Adds a look at what is there, which took the rank that waited longest `longest`, and this one `all` until it had the answers of
+    /// all ranks. Who came late has not waited for as long.
+    fn add(&mut self, longest: Duration, all: Duration) {
+        let data = longest.min(all);
+        self.data += data;
+        self.ranks += all - data;
+    }
+}
+
 impl Trainer {
     /// Waits for the next batch, and says so if that takes long; none if any rank is to stop.
     pub(super) fn next_batch(
@@ -58,17 +68,15 @@ pub(super) fn wait_for(
     loop {
         let looked = Instant::now();
         let there = batches.is_there_within(LOOK)?;
-        let here = looked.elapsed();
         // Who has its rows waits for the others, as in a step.
         observer.doing(step, if there { Activity::Step } else { Activity::Data });
-        let [lacking, stop] = world.any([!there, observer.stop()])?;
-        let others = looked.elapsed() - here;
-        waited.data += if lacking { here + others } else { here };
-        if stop {
+        let here = looked.elapsed().as_micros() as i64;
+        let [lacking, stop, longest] = world.largest([(!there).into(), observer.stop().into(), here])?;
+        waited.add(Duration::from_micros(longest as u64), looked.elapsed());
+        if stop != 0 {
             return Ok((None, waited));
         }
-        if !lacking {
-            waited.ranks += others;
+        if lacking == 0 {
             let taken = Instant::now();
             let batch = batches.next()?;
             // Some are made only now.
