@@ -70,13 +70,15 @@ class Encoders(Protocol):
 os.environ.setdefault("TIDEMILL_PYTHON", sys.executable)
 
 
-def __getattr__(name: str) -> Any:
-    """PyTorch takes most of a second to import; where it is not needed, as in Ray's tasks, it is not."""
-    if name == "StreamDataset":
-        from tidemill.stream_dataset import StreamDataset
+if not TYPE_CHECKING:
 
-        return StreamDataset
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """PyTorch takes most of a second to import; where it is not needed, as in Ray's tasks, it is not."""
+        if name == "StreamDataset":
+            from tidemill.stream_dataset import StreamDataset
+
+            return StreamDataset
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 
-def _has_gpu() -> bool:
+def has_gpu() -> bool:
+    """Whether there is a driver of NVIDIA's."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -20,7 +21,7 @@ def _has_gpu() -> bool:
 
 def _load() -> None:
     spec = find_spec("torch")
-    if spec is not None and spec.origin is not None and not _has_gpu():
+    if spec is not None and spec.origin is not None and not has_gpu():
         try:
             ctypes.CDLL(str(Path(spec.origin).parent / "lib" / "libtorch_cpu.so"))
             return
