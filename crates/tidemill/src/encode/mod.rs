@@ -56,6 +56,7 @@ impl Encode {
     /// # Errors
     /// If a model is missing or not supported, or the device is out of memory.
     pub fn load(models: &ModelFolder, config: &EncodeConfig, device: Device) -> Result<Self> {
+        // What a batch frees the next one needs again.
         tidemill_torch::keep_memory();
         let kind = config.dtype.kind();
         let encoder = || ClipTextModel::load(&models.text_encoder(), device, kind).map(Box::new);
