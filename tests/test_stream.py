@@ -6,6 +6,7 @@ import subprocess
 import sys
 from itertools import islice
 
+import lightning
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -182,6 +183,37 @@ def test_torch_goes_on_where_it_stopped(dataset):
     for workers in (1, 2):
         with pytest.raises(ValueError, match="num_workers"):
             next(iter(DataLoader(first, batch_size=None, num_workers=workers)))
+
+
+class Watching(lightning.LightningModule):
+    """Takes its batches itself: what Lightning would take ahead of a step would be missing after a resume."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.seen = torch.nn.Parameter(torch.ones(())), []
+
+    def training_step(self, dataloader_iter):
+        batch, _, _ = next(dataloader_iter)
+        self.seen += batch["sample_ids"].tolist()
+        return self.weight * batch["latents"].float().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def test_lightning_goes_on_where_it_stopped(dataset, tmp_path):
+    def rows(steps, **resume):
+        stream = tidemill.StreamDataset(dataset, resolution=64, global_batch=8)
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        trainer = lightning.Trainer(max_steps=steps, accelerator="cpu", default_root_dir=tmp_path, **quiet)
+        module = Watching()
+        trainer.fit(module, stream, weights_only=False, **resume)
+        trainer.save_checkpoint(tmp_path / "saved.ckpt")
+        return module.seen
+
+    whole, begun = rows(10), rows(4)
+    assert len(whole) == 80
+    assert begun + rows(10, ckpt_path=tmp_path / "saved.ckpt") == whole
 
 
 def test_what_is_wrong_is_said(dataset, stream):
