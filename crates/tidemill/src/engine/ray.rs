@@ -98,7 +98,7 @@ impl Ray<'_> {
                 allowed: self.config.max_bad_fraction,
                 ..Tally::default()
             };
-            let ended = self.drive(&missing, &mut tally, progress)?;
+            let ended = self.drive(missing, &mut tally, progress)?;
             counts.add(&tally.counts);
             done += tally.complete;
             let Some(status) = ended else {
@@ -114,12 +114,13 @@ impl Ray<'_> {
     /// Counts what a driver commits, to its end; its status if that came too soon.
     fn drive(
         &self,
-        units: &[InputUnit],
+        units: Vec<InputUnit>,
         tally: &mut Tally,
         progress: &Progress,
     ) -> Result<Option<ExitStatus>> {
-        let plan = std::iter::once(self.plan(units.len())).chain(units.iter().map(to_json));
-        let mut driver = Driver::start("tidemill.ray.offline", plan.collect::<Result<_>>()?)?;
+        let plan = std::iter::once(Ok(self.plan(units.len())?));
+        let plan = plan.chain(units.into_iter().map(|unit| to_json(&unit)));
+        let mut driver = Driver::start("tidemill.ray.offline", plan)?;
         loop {
             match driver.hear()? {
                 Heard::Done(UnitDone { counts, last_bad, .. }) => {

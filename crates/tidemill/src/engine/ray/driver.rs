@@ -62,11 +62,11 @@ pub struct Driver<D> {
 }
 
 impl<D: DeserializeOwned> Driver<D> {
-    /// Runs a module of Python's with the lines of a plan.
+    /// Runs a module of Python's with the lines of a plan, which are made as it reads them: there may be many.
     ///
     /// # Errors
     /// If there is no Python, or the system gives no process.
-    pub fn start(module: &str, plan: Vec<String>) -> Result<Self> {
+    pub fn start(module: &str, plan: impl Iterator<Item = Result<String>> + Send + 'static) -> Result<Self> {
         let mut process = Command::new(interpreter())
             .args(["-m", module])
             .stdin(Stdio::piped())
@@ -81,7 +81,7 @@ impl<D: DeserializeOwned> Driver<D> {
         // It says things before it has read everything, so neither may wait for the other.
         let write = move || {
             // One that is gone says so by its end.
-            if let Some(to) = stdin.and_then(|to| tell(to, &plan).ok()) {
+            if let Some(to) = stdin.and_then(|to| tell(to, plan).ok()) {
                 let _ = written.send(to);
             }
         };
@@ -170,10 +170,10 @@ fn failed(source: std::io::Error) -> Error {
     Error::Start { what: "the driver of Ray", source }
 }
 
-fn tell(to: ChildStdin, lines: &[String]) -> std::io::Result<ChildStdin> {
+fn tell(to: ChildStdin, lines: impl Iterator<Item = Result<String>>) -> std::io::Result<ChildStdin> {
     let mut to = BufWriter::new(to);
     for line in lines {
-        writeln!(to, "{line}")?;
+        writeln!(to, "{}", line.map_err(std::io::Error::other)?)?;
     }
     to.flush()?;
     to.into_inner().map_err(std::io::IntoInnerError::into_error)

@@ -110,7 +110,8 @@ impl Watch<'_> {
 
     /// What the workers give, or how their driver ended before that.
     fn one_driver(&mut self, plan: &str) -> Result<std::result::Result<Value, ExitStatus>> {
-        let mut driver: Driver<Value> = Driver::start("tidemill.ray.fit", vec![plan.to_owned()])?;
+        let mut driver: Driver<Value> =
+            Driver::start("tidemill.ray.fit", std::iter::once(Ok(plan.to_owned())))?;
         let (mut report, mut looked, mut asked) = (Value::Null, Instant::now(), None);
         loop {
             match driver.hear()? {
