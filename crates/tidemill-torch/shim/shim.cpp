@@ -287,6 +287,11 @@ char* tm_from_impl(void* impl, at::Tensor** out) {
   });
 }
 
+// A copy in memory that a GPU can read by itself. (tch has no call without a device, about which libtorch then complains.)
+char* tm_pin(at::Tensor* tensor, at::Tensor** out) {
+  return guarded([&] { *out = new at::Tensor(tensor->pin_memory()); });
+}
+
 char* tm_to_dlpack(at::Tensor* tensor, DLManagedTensor** out) {
   return guarded([&] { *out = at::toDLPack(*tensor); });
 }

@@ -2,7 +2,7 @@
 
 use tch::{Cuda, Device, Kind, Tensor};
 
-use crate::{Error, guard};
+use crate::{Error, ffi, guard};
 
 /// A new tensor on `device` and in `kind`, of row-major little-endian values of another kind. They are read once, from where
 /// they lie; `bytes` may be used again when it returns.
@@ -21,7 +21,32 @@ pub fn tensor_of(bytes: &[u8], stored: Kind, shape: &[i64], kind: Kind, device: 
     // SAFETY: as long as `borrowed` lives, which is to the end of this function, so does `bytes`, which has all of its
     // values; the result is a copy.
     let borrowed = unsafe { Tensor::from_blob(bytes.as_ptr(), shape, &strides, stored, Device::Cpu) };
-    borrowed.to_device_(device, kind, false, true)
+    match pinned(&borrowed, device) {
+        // What is copied has fewer bytes than what it becomes there, most of the time.
+        Some(pinned) => upload_pinned(&pinned, device).to_kind(kind),
+        None => borrowed.to_device_(device, kind, false, true),
+    }
+}
+
+/// A tensor of the host on `device`, or itself where it is there. A GPU copies it by itself when its turn comes: nobody waits
+/// for what the GPU still has to do.
+///
+/// # Panics
+/// Where tch would: run it in [`guard`](crate::guard()).
+pub fn upload(tensor: &Tensor, device: Device) -> Tensor {
+    pinned(tensor, device).map_or_else(|| tensor.to_device(device), |pinned| upload_pinned(&pinned, device))
+}
+
+/// A copy in memory that the GPU can read by itself, which libtorch keeps until it has; none if it is for no GPU, or there is no such
+/// memory left, where a copy from other memory is slower and right as well.
+fn pinned(tensor: &Tensor, device: Device) -> Option<Tensor> {
+    // SAFETY: the tensor lives until the call returns.
+    let pin = || ffi::make("pin", |out| unsafe { ffi::tm_pin(tensor.as_ptr().cast_mut(), out) });
+    device.is_cuda().then(pin)?.ok()
+}
+
+fn upload_pinned(pinned: &Tensor, device: Device) -> Tensor {
+    pinned.to_device_(device, pinned.kind(), true, false)
 }
 
 /// A copy of a tensor's values in memory of the host, row-major and little-endian. What comes from a GPU lies in pinned memory, to
@@ -77,15 +102,40 @@ mod tests {
         let few = guard(|| tensor_of(&bytes(&values), Kind::Int, &[2, 3, 2], Kind::Int, Device::Cpu));
         assert!(few.unwrap_err().to_string().contains("bytes of"), "too few are refused");
     }
+
+    /// The CPU and, if there is one, a GPU.
+    fn devices() -> Vec<Device> {
+        if crate::load_cuda().unwrap() && Cuda::is_available() {
+            return vec![Device::Cpu, Device::Cuda(0)];
+        }
+        eprintln!("skipped for GPUs: there is none");
+        vec![Device::Cpu]
+    }
+
+    #[test]
+    fn what_is_uploaded_has_the_values_that_were_there() {
+        for device in devices() {
+            let mut uploaded = Vec::new();
+            // More than once, for memory is used again.
+            for first in 0..8 {
+                let mut values: Vec<i32> = (first..first + 1000).collect();
+                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                uploaded.push((first, tensor_of(&bytes, Kind::Int, &[1000], Kind::Float, device)));
+                let tensor = Tensor::from_slice(&values);
+                uploaded.push((first, upload(&tensor, device)));
+                values.fill(0);
+            }
+            for (first, tensor) in uploaded {
+                assert_eq!(tensor.device(), device);
+                let expected = Tensor::from_slice(&(first..first + 1000).collect::<Vec<i32>>());
+                assert!(tensor.to_device(Device::Cpu).to_kind(Kind::Int).equal(&expected));
+            }
+        }
+    }
+
     #[test]
     fn a_copy_on_the_host_has_the_values_that_were_there() {
-        let mut devices = vec![Device::Cpu];
-        if crate::load_cuda().unwrap() && Cuda::is_available() {
-            devices.push(Device::Cuda(0));
-        } else {
-            eprintln!("skipped for GPUs: there is none");
-        }
-        for device in devices {
+        for device in devices() {
             let mut tensor = Tensor::arange(12, (Kind::Float, device)).reshape([3, 4]).transpose(0, 1);
             let copy = HostCopy::of(&tensor).unwrap();
             let _ = tensor.fill_(0.0);

@@ -66,6 +66,7 @@ unsafe extern "C" {
     ) -> *mut c_char;
     pub fn tm_off_grad(param: *mut C_tensor) -> *mut c_char;
     pub fn tm_from_impl(address: *mut c_void, out: *mut *mut C_tensor) -> *mut c_char;
+    pub fn tm_pin(tensor: *mut C_tensor, out: *mut *mut C_tensor) -> *mut c_char;
     pub fn tm_to_dlpack(tensor: *mut C_tensor, out: *mut *mut c_void) -> *mut c_char;
     pub fn tm_set_cpu_allocator(
         allocate: extern "C" fn(usize) -> *mut c_void,

@@ -20,7 +20,7 @@ mod python;
 mod recompute;
 
 pub use adamw::{AdamW, Scaler, fused_adamw};
-pub use bytes::{HostCopy, tensor_of};
+pub use bytes::{HostCopy, tensor_of, upload};
 pub use collectives::{Group, Pending, ReduceOp};
 pub use cuda::load_cuda;
 pub use grad::{off_grad, on_grad};

@@ -5,7 +5,7 @@ use crate::config::Timesteps;
 use crate::philox::{Draw, Purpose};
 use tch::{Device, Kind, Tensor};
 use tidemill_models::{ClipTextModel, Denoiser, NoiseSchedule};
-use tidemill_torch::tensor_of;
+use tidemill_torch::{tensor_of, upload};
 
 /// The rows of one micro-batch, as the stream gives them.
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +158,7 @@ impl Objective {
         }
         let mut shape = vec![1; shape.len()];
         shape[0] = -1;
-        let dropped = Tensor::from_slice(&dropped).to_device(self.device).reshape(shape);
+        let dropped = upload(&Tensor::from_slice(&dropped), self.device).reshape(shape);
         empty.where_self(&dropped, &text)
     }
 
@@ -180,7 +180,7 @@ impl Objective {
                 rows.places.iter().map(|place| at(share(place))).collect()
             }
         };
-        Tensor::from_slice(&timesteps).to_device(self.device)
+        upload(&Tensor::from_slice(&timesteps), self.device)
     }
 
     fn noise(&self, rows: Rows, shape: &[i64]) -> Tensor {
@@ -197,7 +197,7 @@ impl Objective {
         for (row, draw) in numbers.chunks_mut(per_row).zip(draws(self.seed, rows, purpose)) {
             draw.normal(row);
         }
-        Tensor::from_slice(&numbers).reshape(shape).to_device(self.device)
+        upload(&Tensor::from_slice(&numbers).reshape(shape), self.device)
     }
 }
 

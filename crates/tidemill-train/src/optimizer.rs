@@ -153,7 +153,7 @@ impl Optimizer {
         ema: Option<EmaConfig>,
         skip: Option<&Tensor>,
     ) -> Result<(), Error> {
-        let count = guard(|| Tensor::from(step as f32).to_device(divisor.device()))?;
+        let count = guard(|| Tensor::full([0i64; 0], step as f64, (Kind::Float, divisor.device())))?;
         let scaler = Scaler { divisor: Some(divisor), skip };
         let mut due = Due::default();
         for Gradient { bucket, start, values } in self.gradients.all()? {

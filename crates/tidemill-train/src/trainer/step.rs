@@ -3,7 +3,7 @@
 
 use tch::{Kind, Tensor};
 use tidemill_store::stream::Batch;
-use tidemill_torch::{AdamW, guard};
+use tidemill_torch::{AdamW, guard, upload};
 
 use super::Trainer;
 use super::by_timestep::{ByTimestep, SUMS, TENTHS, means};
@@ -106,7 +106,7 @@ impl Trainer {
         let limit = self.skipped_above();
         let said = said(batch.sample_ids.len(), self.saver.is_busy(), world);
         let sums = guard(|| {
-            let said = Tensor::from_slice(&said).to_device(loss.device());
+            let said = upload(&Tensor::from_slice(&said), loss.device());
             Tensor::cat(&[loss.reshape([1]), squared_norm.reshape([1]), said, by_timestep.sums()], 0)
         })?;
         let sums = world.sum(sums)?;

@@ -7,7 +7,7 @@ use tch::{Tensor, no_grad};
 use tidemill_models::Denoiser;
 use tidemill_store::DatasetSpec;
 use tidemill_store::stream::Batch;
-use tidemill_torch::guard;
+use tidemill_torch::{guard, upload};
 
 use super::Trainer;
 use super::by_timestep::{ByTimestep, SUMS, TENTHS, means};
@@ -121,7 +121,7 @@ impl Pass<'_> {
                 no_grad(|| {
                     let inputs = self.objective.held_out_inputs(rows);
                     let errors = self.objective.errors(self.denoiser, &inputs);
-                    let counts = Tensor::from_slice(&counts).to_device(self.objective.device);
+                    let counts = upload(&Tensor::from_slice(&counts), self.objective.device);
                     sums.add(&(errors * &counts), &counts, &self.objective.tenths(&inputs.timesteps, TENTHS));
                 });
             })?;
