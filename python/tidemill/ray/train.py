@@ -121,7 +121,8 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
         if feeder is not None:
             ray.kill(feeder)
     # The first rank speaks for all, and all must do the same: one that reports waits for the others to.
-    result, asked = broadcast_from_rank_zero((result, ray.get(stop.asked.remote())))
+    said = (result, ray.get(stop.asked.remote())) if _is_first() else None
+    result, asked = broadcast_from_rank_zero(said)
     if not result["finished"] and not asked:
         # The system takes this node back. Ray must not take the run for done, and starts workers again.
         raise _ToldToStop(f"told to stop after step {result['steps']}, which a checkpoint holds")
