@@ -17,7 +17,8 @@ class StreamDataset(torch.utils.data.IterableDataset):
     [n, L, D] f16, or [n, L] i32 where token ids are stored; the latter two without a copy. The stream has
     threads of its own, so that workers would gain nothing; they are refused, for several would each give the
     same batches, and the state of one would not be that of the process that saves it. `state_dict` is that of
-    the stream, which torchdata's StatefulDataLoader and Lightning look for.
+    the stream, which torchdata's StatefulDataLoader and Lightning look for. Lightning takes a batch ahead of
+    the step, which a resumed run would miss, unless the step takes its batches itself (docs/stream.md).
     """
 
     def __init__(self, datasets: Datasets, **arguments: Any) -> None:
