@@ -10,7 +10,7 @@ TEST_LIMIT := 40m
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-operations sd2-smoke wheel lock clean
+.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations sd2-smoke wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-scaling throughput by the number of encoders that sleep; redraws its part and charts"
 	@echo "make bench-train  train the U-Net beside diffusers on PyTorch; redraws its part"
 	@echo "make bench-compile  beside torch.compile, and with diffusers' U-Net in Tidemill; redraws its part"
+	@echo "make bench-overlap  how much communication hides behind computation; redraws its part"
 	@echo "make bench-operations  where a training step's time goes; redraws docs/performance.md"
 	@echo "make sd2-smoke    two steps of Stable Diffusion 2 in its real size on a CPU; redraws docs/performance.md"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
@@ -84,6 +85,10 @@ bench-train: setup
 # As bench-data.
 bench-compile: setup
 	$(PYTHON) -m benches.train --compile --models small $(ARGS)
+
+# As bench-data.
+bench-overlap: setup
+	$(PYTHON) -m benches.overlap $(ARGS)
 
 # As bench-data, after bench-train, whose models it takes.
 bench-operations: setup

@@ -66,7 +66,8 @@ def test_the_optimizer_takes_pytorchs_steps(world, sharded, rng, tmp_path):
         "sharded": sharded,
         "bucket_elements": rng.choice([1, 500, 10**6]),
         "micro_batches": rng.randrange(1, 4),
-        "bf16": False,
+        "bf16": rng.random() < 0.3,
+        "ema": rng.random() < 0.5,
         "lr": 1e-2,
         "betas": (0.9, 0.99),
         "eps": 1e-8,
@@ -87,8 +88,9 @@ def test_the_optimizer_takes_pytorchs_steps(world, sharded, rng, tmp_path):
     for rank in range(world):
         weights = load_file(tmp_path / f"{rank}.safetensors")
         for i, tensor in enumerate(expected):
-            worst = (weights[str(i)] - tensor).abs().max() / tensor.abs().max()
-            assert worst <= 1e-6, f"{shapes} {probe}"
+            worst = (weights[str(i)].float() - tensor).abs().max() / tensor.abs().max()
+            # In bf16 a gradient near zero may change its sign, and with it the first step.
+            assert worst <= (3e-2 if probe["bf16"] else 1e-6), f"{shapes} {probe}"
         check_bytes(json.loads((tmp_path / f"{rank}.json").read_text()), shapes, probe, world)
 
 
@@ -102,16 +104,18 @@ def check_bytes(found, shapes, probe, world):
     count = sum(sizes)
     trained = count - sum(sizes[i] for i in probe["frozen"])
     parts = world if probe["sharded"] else 1
+    width = 2 if probe["bf16"] else 4
+    working = sum(size * (4 if i in probe["f32"] else width) for i, size in enumerate(sizes))
     # At worst each parameter has a bucket of its own.
     padding = 4 * 32 * (1 + parts) * len(shapes)
-    assert 4 * count <= weights <= 4 * count + padding
-    # In f32 and without shards the master weights are the working weights.
-    needed = 4 * count + 8 * trained
-    assert needed / parts <= state <= (needed + 3 * padding) / parts
+    assert working <= weights <= working + padding
+    # Master weights (in f32 and without shards the working weights), two moments, EMA.
+    needed = 4 * count + 8 * trained + (4 * count if probe["ema"] else 0)
+    assert needed / parts <= state <= (needed + 4 * padding) / parts
     if probe["sharded"] and probe["micro_batches"] == 1:
         # A part, and the buckets that are on their way.
         largest = max(int(np.prod(shape)) for shape in shapes)
-        in_flight = 4 * 4 * max(min(probe["bucket_elements"], count), largest) + 4 * 4 * 32 * parts
+        in_flight = 4 * width * max(min(probe["bucket_elements"], count), largest) + 4 * 4 * 32 * parts
         assert gradients <= (4 * trained + padding) / parts + in_flight
     else:
         whole = 4 * trained + padding
@@ -130,7 +134,7 @@ def check_validations(ours, theirs, tolerance):
     assert all(line["validation_rows"] == 20 for line in found)
 
 
-def check_metrics(lines, world):
+def check_metrics(lines, world, sharded):
     """What a line has beside the loss."""
     assert [line["step"] for line in lines] == list(range(1, 11))
     for line in lines:
@@ -138,8 +142,13 @@ def check_metrics(lines, world):
         assert line["grad_norm"] > 0
         assert line["images_per_second"] > 0
         assert 0 <= line["data_wait"] <= 1
-        assert line["communication"] > 0
-        assert 0 <= line["communication_exposed"] <= line["communication"]
+        for kind, time in line["communication"].items():
+            # Weights come from the step before, and without shards from nowhere.
+            if kind == "weights" and (line["step"] == 1 or not sharded):
+                assert time == {"busy": None, "exposed": 0}
+            else:
+                assert time["busy"] > 0
+                assert 0 <= time["exposed"] <= time["busy"]
         assert len(line["memory_mib"]) == world
         assert min(line["memory_mib"]) > 50
         assert line["checkpoint"] in (0, 5)
@@ -180,7 +189,8 @@ def test_any_number_of_ranks_trains_alike(world, nodes, settings, single, datase
     settings = {**UNEVEN, **validation(dataset), **settings}
     code, said = ranks.train(tmp_path, dataset, ranks=world, nodes=nodes, **settings)
     assert code == 0, said
-    check_metrics(ranks.metrics(tmp_path), world)
+    assert re.search(rf"each of {world} ranks sends [\d.]+ MiB of gradients and [\d.]+ \w+ of weights", said)
+    check_metrics(ranks.metrics(tmp_path), world, settings.get("train.sharding") != "none")
     rounded = settings.get("train.reduce_precision") == "bf16"
     np.testing.assert_allclose(ranks.losses(tmp_path), ranks.losses(single), rtol=1e-3 if rounded else 1e-5)
     check_validations(tmp_path, single, 1e-3 if rounded else 1e-5)
@@ -197,6 +207,22 @@ def test_any_number_of_ranks_trains_alike(world, nodes, settings, single, datase
     assert code == 0, said
     assert "resuming after step 10" in said, said
     assert "train.eps is 1e-8" in said, said
+
+
+def test_a_damaged_shard_of_one_rank_is_named_and_no_rank_uses_its_checkpoint(dataset, tmp_path):
+    code, said = ranks.train(tmp_path, dataset, ranks=2, **UNEVEN)
+    assert code == 0, said
+    (shard,) = (tmp_path / "checkpoints/step-00000010").rglob("rank-1-of-2.safetensors")
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    longer = {"train.phase": [{"resolution": 64, "steps": 12}]}
+    code, said = ranks.train(tmp_path, dataset, ranks=3, **UNEVEN, **longer)
+    assert code == 0, said
+    (told,) = re.findall(r".*rank-1-of-2\.safetensors.*", said)
+    assert "trying the checkpoint before it" in told
+    assert said.count("resuming after step 5") == 1, said
+    assert len(ranks.metrics(tmp_path)) == 12
 
 
 def test_the_recipe_of_the_docs_reads_a_checkpoint(single):

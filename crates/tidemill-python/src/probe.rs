@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::Params;
 use tidemill_torch::AdamW;
-use tidemill_train::{Distribution, Error, Optimizer, Reduction, World};
+use tidemill_train::{Distribution, EmaConfig, Error, Optimizer, Reduction, World};
 
 use crate::error::{TidemillError, raise};
 
@@ -30,7 +30,10 @@ struct Probe {
     bucket_elements: usize,
     /// The gradients come in so many equal parts.
     micro_batches: usize,
+    /// Arithmetic and what crosses the network; f32 otherwise.
     bf16: bool,
+    /// Whether weights are averaged, too.
+    ema: bool,
     lr: f64,
     betas: (f64, f64),
     eps: f64,
@@ -69,6 +72,7 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         f32: names(&probe.f32),
     };
     let mut optimizer = Optimizer::new(&params, kind, distribution, &world)?;
+    let ema = probe.ema.then_some(EmaConfig { decay: 0.9, start_step: 0 });
     for step in 0..probe.steps {
         optimizer.gradients().begin();
         for micro_batch in 0..probe.micro_batches {
@@ -86,7 +90,7 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         let norm = world.sum(optimizer.squared_norm(&world)?)?.sqrt();
         let divisor = 1.0 / (probe.max_grad_norm / (norm + 1e-6)).clamp_max(1.0);
         let Probe { lr, betas, eps, weight_decay, .. } = *probe;
-        optimizer.step(step + 1, AdamW { lr, betas, eps, weight_decay }, &divisor, None, None)?;
+        optimizer.step(step + 1, AdamW { lr, betas, eps, weight_decay }, &divisor, ema, None)?;
     }
     // Waits for the weights of other ranks, too.
     let bytes = optimizer.bytes();

@@ -31,7 +31,7 @@ mod load;
 mod save;
 
 /// Where a run stands.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Optimizer steps done, over all phases.
     pub step: u64,

@@ -7,20 +7,52 @@ use std::time::Instant;
 use tch::{Device, Tensor};
 use tidemill_torch::Pending;
 
+use serde::Serialize;
+
 use crate::Error;
 
-/// Seconds of communication.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// Seconds of communication of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CommunicationTime {
-    /// In which collectives were on their way; not known on a GPU.
+    /// In which collectives were on their way; not known on a GPU, where nobody waits for them. What is not exposed of it is hidden
+    /// behind computation.
     pub busy: Option<f64>,
     /// In which computation waited for them.
     pub exposed: f64,
 }
 
-impl CommunicationTime {
+/// Seconds of a step's communication, by what it is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StepCommunication {
+    /// Gradients, in reduce-scatters (without shards, in all-reduces).
+    pub gradients: CommunicationTime,
+    /// New weights, in all-gathers.
+    pub weights: CommunicationTime,
+    /// What ranks ask each other: whether all have their rows, and the sums of the step. Who is early waits here.
+    pub ranks: CommunicationTime,
+}
+
+impl StepCommunication {
     /// The share of each of so many steps.
     pub fn over(self, steps: usize) -> Self {
+        let [gradients, weights, ranks] = self.kinds().map(|(_, time)| time.over(steps));
+        Self { gradients, weights, ranks }
+    }
+
+    /// Each with its name.
+    pub fn kinds(self) -> [(&'static str, CommunicationTime); 3] {
+        [("gradients", self.gradients), ("weights", self.weights), ("ranks", self.ranks)]
+    }
+}
+
+impl CommunicationTime {
+    /// Of what computation on `device` does nothing but wait for.
+    pub fn waited(device: Device, seconds: f64) -> Self {
+        Self { busy: (device == Device::Cpu).then_some(seconds), exposed: seconds }
+    }
+
+    /// The share of each of so many steps.
+    fn over(self, steps: usize) -> Self {
         let steps = steps.max(1) as f64;
         Self { busy: self.busy.map(|busy| busy / steps), exposed: self.exposed / steps }
     }
@@ -100,8 +132,8 @@ impl Timer {
     /// If it failed: a peer has died, or cannot be reached.
     pub fn wait(&mut self, in_flight: InFlight) -> Result<Tensor, Error> {
         let asked = Instant::now();
-        let result = match in_flight.state {
-            State::Queued(pending) => pending.wait(),
+        let (result, done) = match in_flight.state {
+            State::Queued(pending) => (pending.wait(), Instant::now()),
             State::Watched(receiver) => {
                 let gone = |_| Error::World("the thread that waits for collectives has died".into());
                 let (result, done) = receiver.recv().map_err(gone)?;
@@ -109,10 +141,10 @@ impl Timer {
                 let busy = done.saturating_duration_since(from).as_secs_f64();
                 self.communication_time.busy = Some(self.communication_time.busy.unwrap_or(0.0) + busy);
                 self.quiet_since = Some(done);
-                result
+                (result, done)
             }
         };
-        self.communication_time.exposed += asked.elapsed().as_secs_f64();
+        self.communication_time.exposed += done.saturating_duration_since(asked).as_secs_f64();
         result.map_err(Error::Peer)
     }
 

@@ -2,6 +2,7 @@
 //! as TensorBoard events in `tensorboard/`.
 
 use crate::Error;
+use crate::collective::StepCommunication;
 use crate::records::Records;
 use crate::tensorboard::EventWriter;
 use serde::Serialize;
@@ -36,10 +37,8 @@ pub struct StepMetrics {
     pub mfu: Option<f64>,
     /// Share of that time spent waiting for data.
     pub data_wait: f64,
-    /// Seconds of the step in which gradients or weights were on their way between ranks; none on a GPU, where nobody waits.
-    pub communication: Option<f64>,
-    /// Seconds of the step in which computation waited for them.
-    pub communication_exposed: f64,
+    /// Seconds of the step in which ranks exchanged something, and waited for it.
+    pub communication: StepCommunication,
     /// Resident memory of each rank's process, in MiB.
     pub memory_mib: Vec<u64>,
     /// Mean loss, before weights, of the rows in each tenth of the timesteps, from least noise to most; none where the step has no row.
@@ -109,21 +108,24 @@ impl MetricsLog {
             ("throughput/images_per_second", metrics.images_per_second),
             ("throughput/tflops_per_rank", metrics.tflops),
             ("throughput/data_wait", metrics.data_wait),
-            ("throughput/communication_exposed", metrics.communication_exposed),
             ("memory/most_of_any_rank_mib", most as f64),
             ("checkpoint/step", metrics.checkpoint as f64),
         ];
-        scalars.extend(metrics.communication.map(|seconds| ("throughput/communication", seconds)));
         scalars.extend(metrics.mfu.map(|share| ("throughput/mfu", share)));
         if let Some(validation) = &metrics.validation {
             scalars.push(("validation/loss", validation.loss));
             scalars.extend(validation.ema_loss.map(|loss| ("validation/ema_loss", loss)));
         }
-        let names: Vec<String> = (0..metrics.loss_by_timestep.len())
-            .map(|tenth| format!("loss_by_timestep/tenth_{tenth}"))
-            .collect();
-        let tenths = names.iter().zip(&metrics.loss_by_timestep);
-        scalars.extend(tenths.filter_map(|(name, loss)| Some((name.as_str(), (*loss)?))));
+        let mut named: Vec<(String, f64)> = Vec::new();
+        for (kind, time) in metrics.communication.kinds() {
+            named.push((format!("communication/{kind}_exposed"), time.exposed));
+            named.extend(time.busy.map(|seconds| (format!("communication/{kind}"), seconds)));
+        }
+        let tenths = metrics.loss_by_timestep.iter().enumerate();
+        named.extend(
+            tenths.filter_map(|(tenth, loss)| Some((format!("loss_by_timestep/tenth_{tenth}"), (*loss)?))),
+        );
+        scalars.extend(named.iter().map(|(name, value)| (name.as_str(), *value)));
         self.events.scalars(metrics.step, &scalars).and(lines)
     }
 
@@ -183,8 +185,7 @@ mod tests {
             tflops: 0.5,
             mfu: None,
             data_wait: 0.0,
-            communication: None,
-            communication_exposed: 0.0,
+            communication: StepCommunication::default(),
             memory_mib: vec![100],
             loss_by_timestep: vec![None; 10],
             checkpoint: 0,

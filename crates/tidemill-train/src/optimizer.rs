@@ -251,7 +251,7 @@ impl Optimizer {
     }
 
     /// The time since the last call that weights were on their way, and that they were waited for.
-    pub fn communication_time(&self) -> CommunicationTime {
+    pub fn weights_time(&self) -> CommunicationTime {
         self.weights.communication_time()
     }
 

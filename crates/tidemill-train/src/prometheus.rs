@@ -108,14 +108,13 @@ fn page(metrics: &StepMetrics, counts: Counts) -> String {
     let mfu: Vec<_> = m.mfu.map(|share| (String::new(), share)).into_iter().collect();
     add("model_flops_utilization_ratio", "gauge", "Their share of train.peak_tflops.", &mfu);
     add("data_wait_ratio", "gauge", "Share of the time spent waiting for data.", &one(m.data_wait));
-    let busy: Vec<_> = m.communication.map(|seconds| (String::new(), seconds)).into_iter().collect();
+    let labelled = |kind: &str, value: f64| (format!("{{of=\"{kind}\"}}"), value);
+    let busy = m.communication.kinds().into_iter();
+    let busy: Vec<_> = busy.filter_map(|(kind, time)| Some(labelled(kind, time.busy?))).collect();
     add("communication_seconds", "gauge", "Seconds of a step in which collectives were on their way.", &busy);
-    add(
-        "communication_exposed_seconds",
-        "gauge",
-        "Seconds of a step in which computation waited for collectives.",
-        &one(m.communication_exposed),
-    );
+    let exposed = m.communication.kinds().map(|(kind, time)| labelled(kind, time.exposed));
+    let help = "Seconds of a step in which computation waited for collectives.";
+    add("communication_exposed_seconds", "gauge", help, &exposed);
     let memory = m.memory_mib.iter().enumerate();
     let memory: Vec<_> =
         memory.map(|(rank, mib)| (format!("{{rank=\"{rank}\"}}"), (mib << 20) as f64)).collect();
@@ -152,6 +151,7 @@ fn page(metrics: &StepMetrics, counts: Counts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collective::{CommunicationTime, StepCommunication};
 
     #[test]
     fn a_scraper_gets_the_last_step() {
@@ -181,8 +181,10 @@ mod tests {
             tflops: 0.5,
             mfu: Some(0.25),
             data_wait: 0.25,
-            communication: None,
-            communication_exposed: 0.0,
+            communication: StepCommunication {
+                gradients: CommunicationTime { busy: Some(0.5), exposed: 0.125 },
+                ..StepCommunication::default()
+            },
             memory_mib: vec![1, 2],
             loss_by_timestep: vec![None, Some(0.5)],
             checkpoint: 10,
@@ -198,6 +200,8 @@ mod tests {
             "tidemill_timestep_loss{tenth=\"1\"} 0.5\n",
             "tidemill_learning_rate 0.0001\n",
             "tidemill_resident_memory_bytes{rank=\"1\"} 2097152\n",
+            "tidemill_communication_seconds{of=\"gradients\"} 0.5\n",
+            "tidemill_communication_exposed_seconds{of=\"gradients\"} 0.125\n",
             "tidemill_checkpoint_step 10\n",
             "tidemill_validation_loss 0.125\n",
             "# TYPE tidemill_rollbacks_total counter\ntidemill_rollbacks_total 0\n",

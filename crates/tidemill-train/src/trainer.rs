@@ -13,7 +13,7 @@ use tidemill_torch::{guard, keep_memory, tensor_of};
 
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress, Writer};
-use crate::collective::CommunicationTime;
+use crate::collective::StepCommunication;
 use crate::config::{Precision, Sharding, TrainConfig};
 use crate::data::{Batches, Phase};
 use crate::difference::{Difference, differences};
@@ -95,7 +95,7 @@ struct Trainer {
     someone_writes: bool,
     /// Since the last line of metrics.
     window: Window,
-    communication_time: CommunicationTime,
+    communication: StepCommunication,
     resumed_at: u64,
     /// Rows that batches went without.
     skipped_rows: u64,
@@ -153,7 +153,9 @@ impl Trainer {
         let writer = Writer::new(&world, job.checkpoint.writers, device)?;
         world.by_first(device, || checkpoints.announce(&writer))?;
         checkpoints.check_shared(&writer, &world, device)?;
-        let progress = match checkpoints.restore(&mut optimizer, &identity, &world, device)? {
+        let progress = match checkpoints
+            .restore(&mut optimizer, &identity, &world, device, &mut |m| observer.event(m))?
+        {
             Some(mut progress) => {
                 observer.committed(progress.step);
                 if world.is_first() {
@@ -202,7 +204,7 @@ impl Trainer {
             pending: VecDeque::new(),
             someone_writes: false,
             window: Window::new(),
-            communication_time: CommunicationTime::default(),
+            communication: StepCommunication::default(),
             resumed_at,
             skipped_rows: 0,
             skipped_steps: 0,

@@ -12,7 +12,7 @@ use crate::world::World;
 
 impl Checkpoints {
     /// Loads the newest usable checkpoint into `optimizer`; `None` if there is none. All ranks call it together, and
-    /// load the same.
+    /// load the same; the first one tells of those that cannot be used.
     ///
     /// # Errors
     /// If the newest is of another run, or none of those there can be read.
@@ -22,6 +22,7 @@ impl Checkpoints {
         identity: &serde_json::Value,
         world: &World,
         device: Device,
+        tell: &mut dyn FnMut(&str),
     ) -> Result<Option<Progress>, Error> {
         let seen = self.steps()?;
         let seen = serde_json::to_string(&seen).unwrap_or_default();
@@ -40,7 +41,7 @@ impl Checkpoints {
                 return loaded.map(Some);
             };
             if world.is_first() {
-                tracing::warn!("{problem}; trying the checkpoint before it");
+                tell(&format!("{problem}; trying the checkpoint before it"));
             }
             let elsewhere = || Error::Checkpoint { path: self.path.join(folder(step)), message: problem };
             failure = Some(loaded.err().unwrap_or_else(elsewhere));

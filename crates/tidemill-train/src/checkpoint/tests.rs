@@ -19,6 +19,17 @@ struct Case {
     bucket_elements: usize,
     ranks: usize,
     sharded: bool,
+    /// Whether averaging has begun.
+    ema: bool,
+    /// Every third parameter, or none.
+    freezes: bool,
+}
+
+impl Case {
+    /// All trained, without averages.
+    fn new(sizes: Vec<i64>, bucket_elements: usize, ranks: usize) -> Self {
+        Self { sizes, bucket_elements, ranks, sharded: true, ema: false, freezes: false }
+    }
 }
 
 fn values(sizes: &[i64], purpose: u64) -> Vec<(String, Tensor)> {
@@ -30,7 +41,7 @@ fn values(sizes: &[i64], purpose: u64) -> Vec<(String, Tensor)> {
     (0..).zip(sizes).map(value).collect()
 }
 
-/// The optimizer of a rank, whose parameters are drawn for `purpose`; its moments are 2 and 3 times the weights.
+/// The optimizer of a rank, whose parameters are drawn for `purpose`; its moments are 2 and 3 times the weights, averages 4 times.
 fn optimizer(case: &Case, rank: usize, purpose: u64) -> (World, Optimizer) {
     let world = World::apart(rank, case.ranks);
     let params = tidemill_models::Params::of(Device::Cpu, values(&case.sizes, purpose));
@@ -38,14 +49,22 @@ fn optimizer(case: &Case, rank: usize, purpose: u64) -> (World, Optimizer) {
         sharded: case.sharded && case.ranks > 1,
         bucket_elements: case.bucket_elements,
         reduction: Reduction { kind: Kind::Float, accumulates: false },
-        frozen: Default::default(),
+        frozen: (0..case.sizes.len())
+            .filter(|i| case.freezes && i % 3 == 0)
+            .map(|i| format!("p{i}"))
+            .collect(),
         f32: Default::default(),
     };
-    let optimizer = Optimizer::new(&params, Kind::Float, distribution, &world).unwrap();
+    let mut optimizer = Optimizer::new(&params, Kind::Float, distribution, &world).unwrap();
+    optimizer.prepare_to_load(case.ema);
     let buffers = optimizer.buffers();
-    for (buffer, factor) in [(1, 2.0), (2, 3.0)] {
-        for (moment, master) in buffers[buffer].1.iter().zip(buffers[0].1) {
-            moment.shallow_clone().copy_(&(master * factor));
+    let buckets = optimizer.layout().0.buckets();
+    for (buffer, factor) in buffers[1..].iter().zip([2.0, 3.0, 4.0]) {
+        for ((values, master), bucket) in buffer.1.iter().zip(buffers[0].1).zip(buckets) {
+            // What is frozen has no moments.
+            if factor == 4.0 || !bucket.treatment.frozen {
+                values.shallow_clone().copy_(&(master * factor));
+            }
         }
     }
     drop(buffers);
@@ -54,7 +73,7 @@ fn optimizer(case: &Case, rank: usize, purpose: u64) -> (World, Optimizer) {
 
 /// Saves as all ranks of a case.
 fn save(checkpoints: &Checkpoints, case: &Case, step: u64) {
-    let progress = Progress { step, ..Progress::start(json!({}), json!({})) };
+    let progress = progress_at(step);
     // The first rank last, for it waits for the others.
     for rank in (0..case.ranks).rev() {
         let (world, optimizer) = optimizer(case, rank, step);
@@ -63,6 +82,11 @@ fn save(checkpoints: &Checkpoints, case: &Case, step: u64) {
         let writer = Writer { rank, ranks: case.ranks, others, attempt: "a".into() };
         checkpoints.save(&snapshot, &writer, &|| false).unwrap();
     }
+}
+
+fn progress_at(step: u64) -> Progress {
+    let recent_losses = (1..=step).map(|step| 1.0 / step as f64).collect();
+    Progress { step, samples: 32 * step, recent_losses, ..Progress::start(json!({}), json!({})) }
 }
 
 fn open(folder: &Path) -> Checkpoints {
@@ -75,14 +99,18 @@ fn numbers(tensors: &[Tensor]) -> Vec<Vec<f32>> {
 
 fn case() -> impl Strategy<Value = (Case, Case)> {
     let distribution = || (1usize..6, any::<bool>(), 0usize..400);
-    let case = |sizes: &[i64], (ranks, sharded, bucket_elements)| Case {
-        sizes: sizes.to_vec(),
-        bucket_elements,
-        ranks,
-        sharded,
-    };
-    (prop::collection::vec(1i64..200, 1..8), distribution(), distribution())
-        .prop_map(move |(sizes, a, b)| (case(&sizes, a), case(&sizes, b)))
+    let state = (prop::collection::vec(1i64..200, 1..8), any::<bool>(), any::<bool>());
+    (state, distribution(), distribution()).prop_map(move |((sizes, ema, freezes), a, b)| {
+        let case = |(ranks, sharded, bucket_elements)| Case {
+            sizes: sizes.clone(),
+            bucket_elements,
+            ranks,
+            sharded,
+            ema,
+            freezes,
+        };
+        (case(a), case(b))
+    })
 }
 
 proptest! {
@@ -94,25 +122,29 @@ proptest! {
         save(&checkpoints, &written, 7);
         for rank in 0..read.ranks {
             let (_, expected) = optimizer(&read, rank, 7);
-            let (_, mut loaded) = optimizer(&read, rank, 0);
+            let (_, mut loaded) = optimizer(&Case { ema: false, ..read.clone() }, rank, 0);
             let progress = checkpoints.try_restore(7, &mut loaded, &json!({})).unwrap();
-            prop_assert_eq!(progress.step, 7);
+            prop_assert_eq!(progress, progress_at(7));
+            prop_assert_eq!(loaded.buffers().len(), if written.ema { 4 } else { 3 });
             for ((name, loaded), (_, expected)) in loaded.buffers().into_iter().zip(expected.buffers()) {
                 prop_assert_eq!(numbers(loaded), numbers(expected), "{} of rank {}", name, rank);
             }
         }
-        let (step, weights) = checkpoints.weights(false).unwrap();
-        prop_assert_eq!(step, 7);
-        for ((name, found), (expected_name, expected)) in weights.iter().zip(values(&written.sizes, 7)) {
-            prop_assert_eq!(name, &expected_name);
-            prop_assert!(found.equal(&expected));
+        for averaged in [false, true] {
+            let factor = if averaged && written.ema { 4.0 } else { 1.0 };
+            let (step, weights) = checkpoints.weights(averaged).unwrap();
+            prop_assert_eq!(step, 7);
+            for ((name, found), (expected_name, expected)) in weights.iter().zip(values(&written.sizes, 7)) {
+                prop_assert_eq!(name, &expected_name);
+                prop_assert!(found.equal(&(expected * factor)));
+            }
         }
     }
 }
 
 #[test]
 fn a_shard_that_is_damaged_or_gone_is_named_and_the_checkpoint_before_it_used() {
-    let written = Case { sizes: vec![100, 40, 300], bucket_elements: 150, ranks: 3, sharded: true };
+    let written = Case::new(vec![100, 40, 300], 150, 3);
     let read = Case { ranks: 1, ..written.clone() };
     for spoil in [
         |path: &Path| std::fs::remove_file(path).unwrap(),
@@ -132,7 +164,10 @@ fn a_shard_that_is_damaged_or_gone_is_named_and_the_checkpoint_before_it_used() 
         let (world, mut loaded) = optimizer(&read, 0, 0);
         let failed = checkpoints.try_restore(8, &mut loaded, &json!({})).unwrap_err();
         assert!(failed.to_string().contains("rank-1-of-3.safetensors"), "{failed}");
-        let progress = checkpoints.restore(&mut loaded, &json!({}), &world, Device::Cpu).unwrap();
+        let mut told = Vec::new();
+        let tell = &mut |message: &str| told.push(message.to_string());
+        let progress = checkpoints.restore(&mut loaded, &json!({}), &world, Device::Cpu, tell).unwrap();
+        assert_eq!(told, [format!("{failed}; trying the checkpoint before it")]);
         assert_eq!(progress.unwrap().step, 7);
         let (_, expected) = optimizer(&read, 0, 7);
         assert_eq!(numbers(loaded.buffers()[1].1), numbers(expected.buffers()[1].1));
@@ -141,7 +176,7 @@ fn a_shard_that_is_damaged_or_gone_is_named_and_the_checkpoint_before_it_used() 
 
 #[test]
 fn without_the_others_shards_nothing_is_committed_and_what_is_left_is_removed() {
-    let case = Case { sizes: vec![100], bucket_elements: 0, ranks: 2, sharded: true };
+    let case = Case::new(vec![100], 0, 2);
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = open(folder.path());
     let (world, lonely) = optimizer(&case, 0, 7);
@@ -158,7 +193,7 @@ fn without_the_others_shards_nothing_is_committed_and_what_is_left_is_removed() 
 
 #[test]
 fn only_so_many_are_kept() {
-    let case = Case { sizes: vec![100], bucket_elements: 0, ranks: 2, sharded: true };
+    let case = Case::new(vec![100], 0, 2);
     let folder = tempfile::tempdir().unwrap();
     let config = CheckpointConfig { keep: 2, ..CheckpointConfig::default() };
     let checkpoints = Checkpoints::open(&config, folder.path()).unwrap();
@@ -172,7 +207,7 @@ fn only_so_many_are_kept() {
 
 #[test]
 fn a_checkpoint_that_another_process_has_written_is_not_replaced() {
-    let case = Case { sizes: vec![100], bucket_elements: 0, ranks: 1, sharded: false };
+    let case = Case::new(vec![100], 0, 1);
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = open(folder.path());
     save(&checkpoints, &case, 7);
@@ -190,7 +225,7 @@ fn a_checkpoint_that_another_process_has_written_is_not_replaced() {
 
 #[test]
 fn parameters_of_another_network_are_refused_by_name() {
-    let written = Case { sizes: vec![100, 40], bucket_elements: 0, ranks: 1, sharded: false };
+    let written = Case::new(vec![100, 40], 0, 1);
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = open(folder.path());
     save(&checkpoints, &written, 7);

@@ -174,8 +174,8 @@ impl Trainer {
             self.tell_saved(observer);
         }
         let (world, device) = (self.job.world.clone(), self.objective.device);
-        let restored =
-            self.checkpoints.restore(&mut self.optimizer, &self.progress.identity, &world, device)?;
+        let (identity, tell) = (&self.progress.identity, &mut |message: &str| observer.event(message));
+        let restored = self.checkpoints.restore(&mut self.optimizer, identity, &world, device, tell)?;
         let Some(restored) = restored else {
             let message = format!("there is none to go back to from step {step}; save more often");
             return Err(Error::Checkpoint { path: self.job.output.join("checkpoints"), message });

@@ -6,7 +6,7 @@ use super::Trainer;
 use super::anomaly::Sequel;
 use super::step::{Numbers, PendingStep};
 use crate::Error;
-use crate::collective::CommunicationTime;
+use crate::collective::StepCommunication;
 use crate::data::Batches;
 use crate::job::Observer;
 use crate::metrics::{MetricsLog, StepMetrics, Validation};
@@ -103,10 +103,10 @@ impl Trainer {
         let Some((_, last)) = fetched.last() else { return Ok(()) };
         self.someone_writes = last.writing;
         let speed = self.speed(&fetched);
-        let communication_time = std::mem::take(&mut self.communication_time);
+        let communication = std::mem::take(&mut self.communication);
         for (step, numbers) in &fetched {
-            let communication_time = communication_time.over(fetched.len());
-            if self.report(step, numbers, speed, communication_time, observer)? == Sequel::GoBack {
+            let communication = communication.over(fetched.len());
+            if self.report(step, numbers, speed, communication, observer)? == Sequel::GoBack {
                 // The steps that follow were made with weights that are given up.
                 self.go_back(step.step, observer)?;
                 break;
@@ -132,7 +132,7 @@ impl Trainer {
         pending: &PendingStep,
         numbers: &Numbers,
         speed: Speed,
-        communication_time: CommunicationTime,
+        communication: StepCommunication,
         observer: &mut dyn Observer,
     ) -> Result<Sequel, Error> {
         let step = pending.step;
@@ -154,8 +154,7 @@ impl Trainer {
             tflops: speed.tflops,
             mfu: self.job.train.peak_tflops.map(|peak| speed.tflops / peak),
             data_wait: speed.data_wait,
-            communication: communication_time.busy,
-            communication_exposed: communication_time.exposed,
+            communication,
             memory_mib: numbers.memory.clone(),
             loss_by_timestep: numbers.loss_by_timestep.clone(),
             checkpoint: self.committed,

@@ -1,6 +1,8 @@
 //! One optimizer step on one global batch. Nothing in it waits for the device, except for communication that takes longer
 //! than the backward pass.
 
+use std::time::Instant;
+
 use tch::{Kind, Tensor};
 use tidemill_store::stream::Batch;
 use tidemill_torch::{AdamW, guard, upload};
@@ -98,10 +100,11 @@ impl Trainer {
     /// Forward, backward, optimizer.
     pub(super) fn train_step(&mut self, phase: usize, batch: &Batch) -> Result<(), Error> {
         let Sums { loss, by_timestep } = self.accumulate(phase, batch)?;
+        let gradients = self.optimizer.gradients().finish()?;
+        let communication = &mut self.communication;
+        communication.gradients = communication.gradients.plus(gradients);
+        communication.weights = communication.weights.plus(self.optimizer.weights_time());
         let (train, world, step) = (&self.job.train, &self.job.world, self.progress.step);
-        let communication_time = self.optimizer.gradients().finish()?;
-        self.communication_time =
-            self.communication_time.plus(communication_time).plus(self.optimizer.communication_time());
         let squared_norm = self.optimizer.squared_norm(world)?;
         let limit = self.skipped_above();
         let said = said(batch.sample_ids.len(), self.saver.is_busy(), world);
@@ -109,7 +112,9 @@ impl Trainer {
             let said = upload(&Tensor::from_slice(&said), loss.device());
             Tensor::cat(&[loss.reshape([1]), squared_norm.reshape([1]), said, by_timestep.sums()], 0)
         })?;
+        let asked = Instant::now();
         let sums = world.sum(sums)?;
+        let waited = asked.elapsed();
         let (divisor, grad_norm, skip) = guard(|| {
             let rows = sums.get(2).clamp_min(1.0);
             // Gradients are sums over the rows.
@@ -136,6 +141,7 @@ impl Trainer {
         let adamw =
             AdamW { lr: learning_rate, betas: train.betas, eps: train.eps, weight_decay: train.weight_decay };
         self.optimizer.step(step + 1, adamw, &divisor, train.ema, skip.as_ref())?;
+        self.add_waited_for_ranks(waited);
         self.progress.step += 1;
         self.pending.push_back(PendingStep {
             step: self.progress.step,

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use tch::Device;
 use tidemill_store::stream::Batch;
 
 use super::Trainer;
@@ -45,13 +44,17 @@ impl Trainer {
         let (what, world) = (format!("step {}", step + 1), &self.job.world);
         let (batch, waited) = wait_for(batches, (step, &what), patience, world, observer)?;
         self.window.add_waited(waited.data);
-        if world.size() > 1 {
-            let exposed = waited.ranks.as_secs_f64();
-            // As other collectives': on a GPU nobody knows for how long they are on their way.
-            let busy = (self.objective.device == Device::Cpu).then_some(exposed);
-            self.communication_time = self.communication_time.plus(CommunicationTime { busy, exposed });
-        }
+        self.add_waited_for_ranks(waited.ranks);
         Ok(batch)
+    }
+
+    /// So long a step did nothing but wait for other ranks.
+    pub(super) fn add_waited_for_ranks(&mut self, waited: Duration) {
+        if self.job.world.size() == 1 {
+            return;
+        }
+        let time = CommunicationTime::waited(self.objective.device, waited.as_secs_f64());
+        self.communication.ranks = self.communication.ranks.plus(time);
     }
 }
 
