@@ -263,16 +263,49 @@ def test_adamw_as_it_is_used_differs_by_little_of_the_update(dataset, tmp_path):
     assert of_update <= 1e-2
 
 
-def test_ranks_leave_out_the_same_steps(dataset, tmp_path):
-    spike = {"factor": 1.0001, "window": 2, "action": "skip"}
-    found = []
+@pytest.mark.parametrize(("action", "factor"), [("skip", 1.0001), ("rollback", 1.05)])
+def test_ranks_do_the_same_about_spikes(action, factor, dataset, tmp_path):
+    spike = {"factor": factor, "window": 2, "action": action}
+    found, samples = [], []
     for world in (1, 3):
         output = tmp_path / str(world)
-        code, said = ranks.train(output, dataset, ranks=world, **{**UNEVEN, "train.spike": spike})
+        settings = {**UNEVEN, "train.spike": spike, "checkpoint.every": 2}
+        code, said = ranks.train(output, dataset, ranks=world, **settings)
         assert code == 0, said
-        found.append(re.findall(r"step (\d+) is left out", said))
+        found.append(re.findall(r"step (\d+) is (?:left out|gone back from)", said))
+        lines = (output / "anomalies.jsonl").read_text().splitlines()
+        samples.append([(line["step"], sorted(line["samples"])) for line in map(json.loads, lines)])
+        assert ("back at step" in said) == (action == "rollback")
     assert found[0] == found[1] != []
+    assert samples[0] == samples[1]
+    assert all(len(ids) == 14 for _, ids in samples[0])
     np.testing.assert_allclose(*(ranks.losses(tmp_path / world) for world in ("1", "3")), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("not_finite", "left_out", "end"),
+    [
+        ("stop", [], "step 2: the loss is NaN"),
+        ("skip", [*range(2, 12)], "step 12: the loss is NaN"),
+        ("rollback", [2], "there is none to go back to from step 2"),
+    ],
+)
+def test_ranks_end_alike_where_no_loss_is_finite(not_finite, left_out, end, dataset, tmp_path):
+    """With weights that are beyond repair each way out comes to its end, on all ranks at once."""
+    beyond = {"train.warmup_steps": 0, "train.learning_rate": 1e30, "train.not_finite": not_finite}
+    settings = {**UNEVEN, **beyond, "checkpoint.every": 20, "train.phase": [{"resolution": 64, "steps": 30}]}
+    code, said = ranks.train(tmp_path, dataset, ranks=3, **settings)
+    assert code != 0, said
+    found = re.findall(r"step (\d+) is (?:left out|gone back from)", said)
+    assert [*map(int, found)] == left_out
+    # Of each rank.
+    errors = re.findall(r"error: (.*)", said)
+    assert len(errors) == 3, said
+    assert all(end in error for error in errors), said
+
+
+def steps(n):
+    return {"train.phase": [{"resolution": 64, "steps": n}]}
 
 
 def test_ranks_that_cannot_work_together_say_why(dataset, tmp_path):

@@ -19,3 +19,4 @@ mod run_file;
 mod s3;
 mod s3_faults;
 mod train;
+mod workers;
