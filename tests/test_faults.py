@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 import numpy as np
 import pytest
 import ranks
+from prometheus_client.parser import text_string_to_metric_families
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 STEPS = 80
 SETTINGS = {"train.global_batch": 14, "train.micro_batch": 5, "checkpoint.every": 5}
@@ -58,6 +62,10 @@ def test_ranks_killed_at_random_cost_time_and_nothing_else(undisturbed, dataset,
     assert code == 0, run.said
     assert 12 <= len(result["faults"]) <= 20, run.said
     assert all("was killed (signal 9" in fault["fault"] for fault in result["faults"]), result
+    lines = re.findall(r"\d+ steps and [\d.]+ s since the checkpoint of step \d+ are lost", "".join(run.said))
+    assert len(lines) == len(result["faults"])
+    # Health is looked at again with each crew that comes that far.
+    assert 2 <= "".join(run.said).count("ms for a matrix product") <= len(result["faults"]) + 1
     assert sum("are lost; starting 2 workers again" in line for line in run.said) == len(result["faults"])
     assert_same(tmp_path, undisturbed)
     assert ranks.losses(tmp_path) == ranks.losses(undisturbed)
@@ -148,7 +156,7 @@ def test_sigterm_before_the_first_step_ends_well(dataset, tmp_path, rng):
     assert not result["finished"]
 
 
-def test_a_place_that_fails_again_and_again_is_left_out(dataset, tmp_path):
+def test_a_place_that_fails_again_and_again_is_left_out(undisturbed, dataset, tmp_path):
     run = supervised(tmp_path, dataset, "2..3", **steps(30), **{"checkpoint.every": 30})
     for _ in range(3):
         while 2 not in run.workers():
@@ -161,6 +169,56 @@ def test_a_place_that_fails_again_and_again_is_left_out(dataset, tmp_path):
     assert code == 0, run.said
     assert result["workers"] == 2, run.said
     assert len(result["faults"]) == 3, run.said
+    np.testing.assert_allclose(ranks.losses(tmp_path), ranks.losses(undisturbed)[:30], rtol=2e-2)
+
+
+def test_metrics_are_the_same_wherever_one_looks(dataset, tmp_path):
+    address = f"127.0.0.1:{ranks.free_port()}"
+    run = supervised(tmp_path, dataset, "2", **steps(10000), **{"train.prometheus": address})
+    run.reaches(7)
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+    run.process.send_signal(signal.SIGTERM)
+    code, _ = run.end(seconds=60)
+    assert code == 0, run.said
+    lines = ranks.metrics(tmp_path)
+
+    def labelled(name, label):
+        return {sample.labels.get(label): sample.value for sample in families[name].samples}
+
+    line = lines[int(families["tidemill_step"].samples[0].value) - 1]
+    for name, value in [
+        ("loss", line["loss"]),
+        ("gradient_norm", line["grad_norm"]),
+        ("learning_rate", line["learning_rate"]),
+        ("images_per_second", line["images_per_second"]),
+        ("data_wait_ratio", line["data_wait"]),
+        ("checkpoint_step", line["checkpoint"]),
+        ("checkpoint_failures", 0),
+        ("rollbacks", 0),
+    ]:
+        (sample,) = families[f"tidemill_{name}"].samples
+        assert sample.value == value, name
+    exposed = {kind: time["exposed"] for kind, time in line["communication"].items()}
+    assert labelled("tidemill_communication_exposed_seconds", "of") == exposed
+    memory = {str(rank): mib << 20 for rank, mib in enumerate(line["memory_mib"])}
+    assert labelled("tidemill_resident_memory_bytes", "rank") == memory
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    for tag, value in [
+        ("train/loss", lambda line: line["loss"]),
+        ("train/grad_norm", lambda line: line["grad_norm"]),
+        ("train/learning_rate", lambda line: line["learning_rate"]),
+        ("throughput/images_per_second", lambda line: line["images_per_second"]),
+        ("throughput/data_wait", lambda line: line["data_wait"]),
+        ("communication/gradients", lambda line: line["communication"]["gradients"]["busy"]),
+        ("communication/weights_exposed", lambda line: line["communication"]["weights"]["exposed"]),
+        ("memory/most_of_any_rank_mib", lambda line: max(line["memory_mib"])),
+        ("checkpoint/step", lambda line: line["checkpoint"]),
+    ]:
+        found = [(scalar.step, scalar.value) for scalar in events.Scalars(tag)]
+        np.testing.assert_allclose(found, [(line["step"], value(line)) for line in lines], rtol=1e-6)
 
 
 def test_workers_do_not_outlive_their_supervisor(dataset, tmp_path):

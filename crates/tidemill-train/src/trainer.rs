@@ -75,6 +75,8 @@ struct Trainer {
     saver: Saver,
     /// The last step whose state was handed to the saver, and the last that is written.
     saved: u64,
+    /// When it was.
+    saved_at: Instant,
     committed: u64,
     /// Tries to write one that failed.
     failed_checkpoints: u64,
@@ -192,6 +194,7 @@ impl Trainer {
             objective,
             optimizer,
             saved: resumed_at,
+            saved_at: Instant::now(),
             owed: false,
             saving: 0.0,
             log,

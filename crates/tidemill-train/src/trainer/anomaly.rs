@@ -3,7 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Trainer;
 use super::step::PendingStep;
@@ -182,10 +182,14 @@ impl Trainer {
         };
         self.rollbacks += 1;
         if world.is_first() {
+            // Of one before it, which is used where the last is damaged, nobody knows.
+            let seconds = self.saved_at.elapsed().as_secs_f64();
+            let seconds = (restored.step == self.saved).then(|| format!(" and {seconds:.1} s"));
             observer.event(&format!(
-                "back at step {} of the last checkpoint; {} steps are lost, their batches are not seen again",
+                "back at step {} of the last checkpoint; {} steps{} are lost, their batches are not seen again",
                 restored.step,
-                step - restored.step
+                step - restored.step,
+                seconds.unwrap_or_default()
             ));
             self.reopen_log(restored.step, observer);
         }
@@ -197,7 +201,7 @@ impl Trainer {
         self.progress.step = restored.step;
         self.progress.samples = restored.samples;
         self.progress.recent_losses = restored.recent_losses;
-        (self.saved, self.owed) = (restored.step, false);
+        (self.saved, self.saved_at, self.owed) = (restored.step, Instant::now(), false);
         self.pending.clear();
         Ok(())
     }

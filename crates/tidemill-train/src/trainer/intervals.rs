@@ -53,7 +53,7 @@ impl Trainer {
             if !self.job.world.written_by(writers).is_empty() {
                 self.saver.hand(snapshot)?;
             }
-            self.saved = step;
+            (self.saved, self.saved_at) = (step, started);
             self.saving += started.elapsed().as_secs_f64();
         }
         Ok(())
