@@ -1,8 +1,8 @@
 """`make bench-overlap`: how much of the communication between ranks hides behind computation.
 
 Trains the quickstart's U-Net on two ranks over Gloo with several sizes of buckets, alternately, and counts
-what crosses the loopback interface beside what the start of a run says must; writes target/bench/overlap.json and
-redraws its part of docs/benchmarks.md.
+what crosses the loopback interface beside what the start of a run says must; writes target/bench/overlap.json
+and redraws its part of docs/benchmarks.md.
 """
 
 import argparse

@@ -40,7 +40,7 @@ impl Ranks {
         let _ = std::os::unix::fs::symlink(self.output("out/dataset"), output.join("dataset"));
         let output = format!("output={:?}", output.display().to_string());
         let mut command = command(&[verb, &self.run, "--json", "--set", &output]);
-        settings.iter().for_each(|setting| drop(command.args(["--set", setting])));
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
         command.envs(self.server.settings()).env("OMP_NUM_THREADS", "1");
         command
     }
