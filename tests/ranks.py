@@ -88,12 +88,12 @@ def free_port():
 class Supervised:
     """`tidemill train` with workers; `said` is what it has written so far."""
 
-    def __init__(self, output, workers, settings, flags=()):
+    def __init__(self, output, workers, settings, flags=(), variables=None):
         output.mkdir(exist_ok=True)
         self.output = output
         self.process = subprocess.Popen(
             [sys.executable, *arguments(output, settings), "--workers", workers, "--json", *flags],
-            env=environment(),
+            env={**environment(), **(variables or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

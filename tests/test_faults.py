@@ -256,13 +256,13 @@ def test_a_rank_that_is_too_slow_is_left_out(dataset, tmp_path):
     while 1 not in run.workers():
         time.sleep(0.02)
     slow = run.workers()[1]
-    # As a device that is throttled: a sixth of the time.
+    # As a device that is throttled: a sixth of the time, in slices shorter than what is timed.
     try:
         while run.process.poll() is None:
             os.kill(slow, signal.SIGSTOP)
-            time.sleep(0.15)
+            time.sleep(0.02)
             os.kill(slow, signal.SIGCONT)
-            time.sleep(0.03)
+            time.sleep(0.004)
     except ProcessLookupError:
         pass
     code, result = run.end()
@@ -270,3 +270,39 @@ def test_a_rank_that_is_too_slow_is_left_out(dataset, tmp_path):
     assert result["workers"] == 2, run.said
     assert "rank 1 is" in result["faults"][0]["fault"], result
     assert "slower" in result["faults"][0]["fault"], result
+
+
+# Put before libc, this makes the link of one of three ranks slow.
+SLOW_LINK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+ssize_t writev(int file, const struct iovec *parts, int n) {
+    ssize_t (*real)(int, const struct iovec *, int) = dlsym(RTLD_NEXT, "writev");
+    const char *rank = getenv("RANK"), *world = getenv("WORLD_SIZE");
+    int kind;
+    socklen_t size = sizeof kind;
+    int slow = rank && world && !strcmp(rank, "1") && !strcmp(world, "3");
+    if (slow && !getsockopt(file, SOL_SOCKET, SO_TYPE, &kind, &size)) usleep(20000);
+    return real(file, parts, n);
+}
+"""
+
+
+def test_a_rank_with_a_slow_link_is_left_out(dataset, tmp_path):
+    (tmp_path / "slow_link.c").write_text(SLOW_LINK)
+    library = tmp_path / "slow_link.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "slow_link.c", "-ldl"], check=True)
+    ranks.link(tmp_path, dataset)
+    settings = {**SETTINGS, **steps(5), "train.health": {"exclude": True}}
+    run = ranks.Supervised(tmp_path, "2..3", settings, variables={"LD_PRELOAD": str(library)})
+    code, result = run.end()
+    assert code == 0, run.said
+    assert result["workers"] == 2, run.said
+    (fault,) = result["faults"]
+    assert "rank 1 is" in fault["fault"], result
+    assert "slower than the others at exchanging data with its neighbours" in fault["fault"], result

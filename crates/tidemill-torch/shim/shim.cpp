@@ -15,6 +15,7 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include <dlfcn.h>
 
@@ -255,6 +256,20 @@ char* tm_broadcast(at::Tensor* tensor, int64_t from, const char* group, at::Tens
 
 char* tm_wait(at::Tensor* pending, at::Tensor** out) {
   return guarded([&] { *out = new at::Tensor(call("_c10d_functional::wait_tensor", {*pending})); });
+}
+
+// What goes from one rank to another has no functional form that goes by the group's name. One of the two sends first:
+// on a GPU both are on one stream.
+char* tm_exchange(at::Tensor* tensor, int64_t peer, bool first, const char* group) {
+  return guarded([&] {
+    auto ranks = c10d::resolve_process_group(group);
+    std::vector<at::Tensor> ours{*tensor}, theirs{at::empty_like(*tensor)};
+    auto send = [&] { ranks->send(ours, peer, 0)->wait(); };
+    if (first) send();
+    ranks->recv(theirs, peer, 0)->wait();
+    if (!first) send();
+    tensor->copy_(theirs[0]);
+  });
 }
 
 char* tm_fused_adamw(at::Tensor** params, at::Tensor** grads, at::Tensor** exp_avgs, at::Tensor** exp_avg_sqs,

@@ -120,6 +120,14 @@ impl Group {
         })
         .map(Pending)
     }
+
+    /// Swaps `tensor` (same shape on both) with rank `peer`, and waits for that (on a GPU: makes the current stream wait). Other
+    /// ranks have no part in it. Of the two, one calls with `first`: it sends before it receives.
+    pub fn exchange(&self, tensor: &Tensor, peer: i64, first: bool) -> Result<(), Error> {
+        // SAFETY: as in `all_reduce`.
+        let answer = unsafe { ffi::tm_exchange(tensor.as_ptr().cast_mut(), peer, first, self.name.as_ptr()) };
+        ffi::check("exchange", answer)
+    }
 }
 
 impl Pending {

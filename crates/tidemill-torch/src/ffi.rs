@@ -42,6 +42,7 @@ unsafe extern "C" {
         group: *const c_char,
         out: *mut *mut C_tensor,
     ) -> *mut c_char;
+    pub fn tm_exchange(tensor: *mut C_tensor, peer: i64, first: bool, group: *const c_char) -> *mut c_char;
     pub fn tm_wait(pending: *mut C_tensor, out: *mut *mut C_tensor) -> *mut c_char;
     pub fn tm_fused_adamw(
         params: *mut *mut C_tensor,

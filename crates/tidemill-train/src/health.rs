@@ -1,6 +1,7 @@
 //! Whether all ranks are as fast as each other and compute rightly, asked before the first step: each times a matrix product, a copy in
-//! memory and a collective; what the first two must give is known. In lockstep a slow device makes all of them slow, and one that computes
-//! wrongly spoils all of their weights, and nothing else shows which one it is.
+//! memory, a collective, and what it takes to exchange something with its neighbours; what the first two must give is known. In lockstep
+//! a slow device or link makes all of them slow, and a device that computes wrongly spoils all of their weights, and nothing else shows
+//! which one it is.
 
 use std::time::Instant;
 
@@ -13,10 +14,10 @@ use crate::config::HealthConfig;
 use crate::job::Observer;
 use crate::world::World;
 
-/// Sides of the matrices, and elements of what is copied and summed over ranks.
+/// Sides of the matrices, and elements of what is copied and of what goes over the network.
 const SIDE: i64 = 512;
 const COPIED: i64 = 8 << 20;
-const SUMMED: i64 = 1 << 20;
+const SENT: i64 = 1 << 20;
 
 /// Times that each is done; the first is not counted.
 const TIMES: usize = 6;
@@ -28,8 +29,10 @@ pub struct Timing {
     pub matmul: f64,
     /// 32 MiB from one place in the device's memory to another.
     pub copy: f64,
-    /// The sum of 4 MiB over all ranks, for which each waits for the slowest.
+    /// The sum of 4 MiB over all ranks, for which each waits for the slowest: it says how slow, not which one.
     pub collective: f64,
+    /// 4 MiB to a neighbour and back, with the neighbour where it takes less: a slow link of this rank's own is in both.
+    pub exchange: f64,
     /// Whether the product and the copy were what they must be.
     pub exact: bool,
 }
@@ -62,11 +65,12 @@ pub fn check(
     if world.is_first() {
         let slowest = |of: fn(&Timing) -> f64| 1e3 * timings.iter().map(of).fold(0.0, f64::max);
         observer.event(&format!(
-            "{} ranks: at most {:.1} ms for a matrix product, {:.1} ms for a copy, {:.1} ms for a collective",
+            "{} ranks: at most {:.1} ms for a matrix product, {:.1} ms for a copy, {:.1} ms for a collective, {:.1} ms between neighbours",
             world.size(),
             slowest(|t| t.matmul),
             slowest(|t| t.copy),
-            slowest(|t| t.collective)
+            slowest(|t| t.collective),
+            slowest(|t| t.exchange)
         ));
         found.iter().for_each(|finding| observer.event(&finding.message));
     }
@@ -78,7 +82,7 @@ pub fn check(
 
 fn time(world: &World, device: Device) -> Result<Timing, Error> {
     let numbers = |shape: &[i64]| guard(|| Tensor::ones(shape, (Kind::Float, device)));
-    let (square, long, summed) = (numbers(&[SIDE, SIDE])?, numbers(&[COPIED])?, numbers(&[SUMMED])?);
+    let (square, long, sent) = (numbers(&[SIDE, SIDE])?, numbers(&[COPIED])?, numbers(&[SENT])?);
     let done = |tensor: &Tensor| guard(|| tensor.flatten(0, -1).get(0).double_value(&[]));
     let mean = |run: &dyn Fn() -> Result<Tensor, Error>| -> Result<f64, Error> {
         done(&run()?)?;
@@ -92,15 +96,21 @@ fn time(world: &World, device: Device) -> Result<Timing, Error> {
         let all = |tensor: Tensor, value: i64| tensor.eq(value).all().int64_value(&[]) == 1;
         all(square.matmul(&square), SIDE) && all(long.copy(), 1)
     })?;
+    // One neighbour after the other, or a slow one would seem to be slow with both.
+    let mut exchanges = Vec::new();
+    for peer in world.neighbours().into_iter().flatten() {
+        exchanges.push(mean(&|| world.exchange(&sent, peer).map(|()| sent.shallow_clone()))?);
+    }
     Ok(Timing {
         exact,
         matmul: mean(&|| Ok(guard(|| square.matmul(&square))?))?,
         copy: mean(&|| Ok(guard(|| long.copy())?))?,
-        collective: mean(&|| world.sum(summed.shallow_clone()))?,
+        collective: mean(&|| world.sum(sent.shallow_clone()))?,
+        exchange: exchanges.into_iter().fold(f64::INFINITY, f64::min),
     })
 }
 
-/// The ranks that compute wrongly, and those that took so many times as long as the median for what each does alone.
+/// The ranks that compute wrongly, and those that took so many times as long as the median for what each does alone or with a neighbour.
 fn findings(timings: &[Timing], slower_than: f64) -> Vec<Finding> {
     let wrong = timings.iter().enumerate().filter(|(_, timing)| !timing.exact).map(|(rank, _)| Finding {
         rank,
@@ -121,7 +131,13 @@ fn findings(timings: &[Timing], slower_than: f64) -> Vec<Finding> {
         })
         .collect::<Vec<_>>()
     };
-    [wrong.collect(), of("a matrix product", |t| t.matmul), of("a copy in memory", |t| t.copy)].concat()
+    [
+        wrong.collect(),
+        of("a matrix product", |t| t.matmul),
+        of("a copy in memory", |t| t.copy),
+        of("exchanging data with its neighbours", |t| t.exchange),
+    ]
+    .concat()
 }
 
 #[cfg(test)]
@@ -129,20 +145,22 @@ mod tests {
     use super::*;
 
     fn at(matmul: f64, copy: f64) -> Timing {
-        Timing { matmul, copy, collective: 1.0, exact: true }
+        Timing { matmul, copy, collective: 1.0, exchange: 1.0, exact: true }
     }
 
     #[test]
     fn who_is_slower_than_the_median_or_computes_wrongly_is_named() {
         let found = |timings: &[Timing]| -> Vec<(usize, &str)> {
             let what = |message: &str| {
-                let whats = ["a matrix product", "a copy in memory", "computes wrongly"];
+                let whats = ["a matrix product", "a copy in memory", "its neighbours", "computes wrongly"];
                 whats.into_iter().find(|what| message.contains(what)).unwrap()
             };
             findings(timings, 3.0).into_iter().map(|found| (found.rank, what(&found.message))).collect()
         };
         let sick = Timing { exact: false, ..at(1.0, 1.0) };
         assert_eq!(found(&[at(1.0, 1.0), sick]), [(1, "computes wrongly")]);
+        let far = Timing { exchange: 3.1, ..at(1.0, 1.0) };
+        assert_eq!(found(&[at(1.0, 1.0), at(1.0, 1.0), far]), [(2, "its neighbours")]);
         assert_eq!(found(&[at(1.0, 1.0), at(2.9, 1.0), at(1.1, 2.0)]), []);
         assert_eq!(found(&[at(1.0, 1.0), at(3.1, 1.0)]), [(1, "a matrix product")]);
         assert_eq!(

@@ -47,10 +47,15 @@ impl World {
         Ok(Self { group: Some(group), host: Some(host), rank, size, ranks_per_node })
     }
 
-    /// One of several ranks that say nothing to each other.
+    /// One of several ranks on a node, or several, that say nothing to each other.
     #[cfg(test)]
     pub(crate) fn apart(rank: usize, size: usize) -> Self {
-        Self { group: None, host: None, rank, size, ranks_per_node: size }
+        Self::on_nodes(rank, size, size)
+    }
+
+    #[cfg(test)]
+    fn on_nodes(rank: usize, size: usize, ranks_per_node: usize) -> Self {
+        Self { group: None, host: None, rank, size, ranks_per_node }
     }
 
     /// Which rank this is.
@@ -149,6 +154,34 @@ impl World {
         Ok(())
     }
 
+    /// Swaps a tensor with rank `peer`, which does the same; the others have no part in it.
+    pub(crate) fn exchange(&self, tensor: &Tensor, peer: usize) -> Result<(), Error> {
+        match &self.group {
+            None => Ok(()),
+            Some(group) => group.exchange(tensor, peer as i64, self.rank < peer).map_err(Error::Peer),
+        }
+    }
+
+    /// The two ranks that this one is compared with by what it takes to exchange something with them: those before and behind it
+    /// in a ring, on one node of all ranks, else of those with the same place on their nodes, so that the network is between
+    /// them. Pairs come by rounds, in each of which a rank has one partner at most; two ranks have only each other.
+    pub(crate) fn neighbours(&self) -> Vec<Option<usize>> {
+        let nodes = self.size / self.ranks_per_node;
+        let (stride, ring) = if nodes > 1 { (self.ranks_per_node, nodes) } else { (1, self.size) };
+        let (place, within) = (self.rank / stride, self.rank % stride);
+        // Edge `e` of the ring is between places `e` and `e + 1`. Edges that meet are in different rounds.
+        let round_of = |edge: usize| match ring {
+            2 => edge,
+            _ if edge + 1 == ring && !ring.is_multiple_of(2) => 2,
+            _ => edge % 2,
+        };
+        let before = (place + ring - 1) % ring;
+        let edges = [(place, (place + 1) % ring), (before, before)];
+        let rounds = if ring == 2 { 1 } else { 2 + ring % 2 };
+        let partner = |round| edges.into_iter().find(|(edge, _)| round_of(*edge) == round);
+        (0..rounds).map(|round| partner(round).map(|(_, other)| other * stride + within)).collect()
+    }
+
     /// What each rank says, by ranks; `device` is one that the group's backend takes tensors of.
     ///
     /// # Errors
@@ -217,6 +250,25 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_rank_has_two_neighbours_which_have_it_in_the_same_round() {
+        for (size, ranks_per_node) in [(2, 2), (3, 3), (4, 4), (7, 7), (8, 4), (6, 2), (12, 3), (5, 1)] {
+            let neighbours = |rank| World::on_nodes(rank, size, ranks_per_node).neighbours();
+            for rank in 0..size {
+                let mut theirs = Vec::new();
+                for (round, other) in neighbours(rank).into_iter().enumerate() {
+                    let Some(other) = other else { continue };
+                    assert_eq!(neighbours(other)[round], Some(rank));
+                    assert_eq!(other % ranks_per_node == rank % ranks_per_node, size > ranks_per_node);
+                    theirs.push(other);
+                }
+                theirs.dedup();
+                let ring = if size > ranks_per_node { size / ranks_per_node } else { size };
+                assert_eq!(theirs.len(), if ring == 2 { 1 } else { 2 }, "{rank} of {size}: {theirs:?}");
+            }
+        }
+    }
 
     #[test]
     fn ranks_share_a_batch_as_the_stream_deals_it_out() {
