@@ -118,6 +118,23 @@ def test_sigterm_saves_and_ends_well(whom, undisturbed, dataset, tmp_path):
         ranks.tell_pause("a worker that is told to go", tmp_path)
 
 
+def test_who_does_not_stop_in_time_is_killed(dataset, tmp_path, rng):
+    run = supervised(tmp_path, dataset, "2", **steps(10000), **{"supervisor.grace_seconds": 2})
+    run.reaches(6)
+    workers = run.workers()
+    os.kill(workers[rng.randrange(2)], signal.SIGSTOP)
+    os.kill(run.process.pid, signal.SIGTERM)
+    code, result = run.end(seconds=60)
+    assert code == 1, run.said
+    assert "did not stop within 2 s" in result["error"]["message"], result
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in workers.values())
+    # What was saved before holds.
+    run = supervised(tmp_path, dataset, "2", **steps(10))
+    code, result = run.end()
+    assert code == 0, run.said
+    assert result["resumed_at"] >= 5, result
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_all_processes_saves_and_ends_well(sent, dataset, tmp_path):
     """Ctrl-C in a terminal goes to the workers, too, as does what a service manager sends."""
@@ -272,12 +289,17 @@ def test_a_rank_that_is_too_slow_is_left_out(dataset, tmp_path):
     assert "slower" in result["faults"][0]["fault"], result
 
 
-# Put before libc, this makes the link of one of three ranks slow.
+def put_before_libc(folder, source):
+    """Variables under which calls of the system's functions go to those of this C code."""
+    source = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdlib.h>\n#include <string.h>\n" + source
+    library = folder / "before_libc.so"
+    compiler = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library, "-ldl"]
+    subprocess.run(compiler, input=source, text=True, check=True)
+    return {"LD_PRELOAD": str(library)}
+
+
+# The link of one of three ranks is slow.
 SLOW_LINK = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -294,15 +316,69 @@ ssize_t writev(int file, const struct iovec *parts, int n) {
 
 
 def test_a_rank_with_a_slow_link_is_left_out(dataset, tmp_path):
-    (tmp_path / "slow_link.c").write_text(SLOW_LINK)
-    library = tmp_path / "slow_link.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "slow_link.c", "-ldl"], check=True)
     ranks.link(tmp_path, dataset)
     settings = {**SETTINGS, **steps(5), "train.health": {"exclude": True}}
-    run = ranks.Supervised(tmp_path, "2..3", settings, variables={"LD_PRELOAD": str(library)})
+    run = ranks.Supervised(tmp_path, "2..3", settings, variables=put_before_libc(tmp_path, SLOW_LINK))
     code, result = run.end()
     assert code == 0, run.said
     assert result["workers"] == 2, run.said
     (fault,) = result["faults"]
     assert "rank 1 is" in fault["fault"], result
     assert "slower than the others at exchanging data with its neighbours" in fault["fault"], result
+
+
+# Python runs this as it starts: one of three ranks gets every matrix product wrong.
+SICK_DEVICE = """
+import os
+if (os.environ.get("RANK"), os.environ.get("WORLD_SIZE")) == ("1", "3"):
+    import torch
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("mm", lambda a, b: a.new_zeros(a.shape[0], b.shape[1]), "CPU")
+"""
+
+
+def test_a_rank_that_computes_wrongly_is_left_out(dataset, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SICK_DEVICE)
+    ranks.link(tmp_path, dataset)
+    settings = {**SETTINGS, **steps(5), "train.health": {"exclude": True}}
+    run = ranks.Supervised(tmp_path, "2..3", settings, variables={"PYTHONPATH": str(tmp_path)})
+    code, result = run.end()
+    assert code == 0, run.said
+    assert result["workers"] == 2, run.said
+    (fault,) = result["faults"]
+    assert "rank 1 computes wrongly" in fault["fault"], result
+
+
+# While there is a file, one rank does not get what it has mapped into memory, as from a file system that hangs.
+STALLED_READS = """
+#include <sys/mman.h>
+#include <unistd.h>
+int madvise(void *start, size_t length, int advice) {
+    int (*real)(void *, size_t, int) = dlsym(RTLD_NEXT, "madvise");
+    const char *rank = getenv("RANK");
+    int populate = 22;
+    if (advice == populate && rank && !strcmp(rank, "1"))
+        while (!access(getenv("STALLED"), F_OK)) usleep(10000);
+    return real(start, length, advice);
+}
+"""
+
+
+def test_a_rank_that_gets_no_data_is_replaced(undisturbed, dataset, tmp_path):
+    ranks.link(tmp_path, dataset)
+    stalled = tmp_path / "stalled"
+    variables = {**put_before_libc(tmp_path, STALLED_READS), "STALLED": str(stalled)}
+    settings = {**SETTINGS, **steps(), "supervisor.stall_seconds": 3, "train.stream.stall_seconds": 1}
+    run = ranks.Supervised(tmp_path, "2", settings, variables=variables)
+    run.reaches(3)
+    stalled.touch()
+    while not any("rank 1 has made no step for 3 s; it waits for data" in line for line in list(run.said)):
+        assert run.process.poll() is None, run.said
+        time.sleep(0.02)
+    stalled.unlink()
+    code, result = run.end()
+    assert code == 0, run.said
+    assert len(result["faults"]) == 1, result
+    assert any("has waited for data for 1 s; look at where they come from" in line for line in run.said)
+    assert_same(tmp_path, undisturbed)
+    ranks.tell_pause("a worker whose data does not come", tmp_path)

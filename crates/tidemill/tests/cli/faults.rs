@@ -136,8 +136,8 @@ fn a_full_disk_is_told_and_with_room_the_run_goes_on() {
     );
 }
 
-/// Trains ($3 and on) on a disk ($1) that is filled once there is a checkpoint, and has room again when the trainer has said so; stops
-/// it after another checkpoint. What came of it lies in $2.
+/// Trains ($3 and on) on a disk ($1) that is filled once there is a checkpoint, and has room again when the trainer has said
+/// so; stops it after another checkpoint. What came of it lies in $2.
 const ON_A_DISK_THAT_IS_FULL_FOR_A_WHILE: &str = r#"
 disk=$1 results=$2
 shift 2
@@ -167,8 +167,8 @@ echo $? >"$results/trained.code"
 cp -r "$disk/out" "$results/trained"
 "#;
 
-#[test]
-fn a_full_disk_does_not_end_training() {
+/// Trains while the disk is full for a while, by itself or with what `workers` adds to the command.
+fn train_on_a_disk_that_is_full_for_a_while(workers: &[&str]) {
     let Some(mut unshare) = unshare() else {
         eprintln!("skipped: neither root nor a user may mount a tmpfs here (unshare --mount)");
         return;
@@ -181,7 +181,7 @@ fn a_full_disk_does_not_end_training() {
     let settings = [
         &format!("output={}", disk.join("out").display()),
         "train.global_batch=4",
-        "train.micro_batch=4",
+        "train.micro_batch=2",
         "train.log_every=1",
         "train.phase=[{resolution = 32, steps = 100000}]",
         "checkpoint.every=5",
@@ -191,8 +191,10 @@ fn a_full_disk_does_not_end_training() {
         .args(["sh", "-c", ON_A_DISK_THAT_IS_FULL_FOR_A_WHILE, "sh"])
         .args([&disk, folder.path()])
         .args([BINARY, "train", &run, "--json"])
+        .args(workers)
         .args(settings.iter().flat_map(|setting| ["--set", *setting]))
         .env("NO_COLOR", "1")
+        .env("OMP_NUM_THREADS", "1")
         .status();
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     let said = read("trained.err");
@@ -208,6 +210,16 @@ fn a_full_disk_does_not_end_training() {
         folder.path().join(format!("trained/checkpoints/step-{steps:08}/commit.json")).exists(),
         "{said}"
     );
+}
+
+#[test]
+fn a_full_disk_does_not_end_training() {
+    train_on_a_disk_that_is_full_for_a_while(&[]);
+}
+
+#[test]
+fn a_full_disk_does_not_end_training_of_several_ranks() {
+    train_on_a_disk_that_is_full_for_a_while(&["--workers", "2"]);
 }
 
 /// A command that permissions hold for; as root it goes without the right to pass over them. None where it cannot.
