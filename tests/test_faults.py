@@ -349,7 +349,7 @@ def test_a_rank_that_computes_wrongly_is_left_out(dataset, tmp_path):
     assert "rank 1 computes wrongly" in fault["fault"], result
 
 
-# While there is a file, one rank does not get what it has mapped into memory, as from a file system that hangs.
+# While there is a file, one rank does not get what it has mapped into memory, as from a disk that hangs.
 STALLED_READS = """
 #include <sys/mman.h>
 #include <unistd.h>
