@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -249,21 +250,27 @@ def test_workers_do_not_outlive_their_supervisor(dataset, tmp_path):
         time.sleep(0.1)
 
 
-def test_what_no_restart_mends_is_refused_once(dataset, tmp_path):
+def test_what_no_restart_mends_is_refused_once(undisturbed, dataset, tmp_path):
     blocked = tmp_path / "blocked"
     blocked.write_text("in the way")
+    models = shutil.copytree(ranks.SETTINGS["models.path"], tmp_path / "models")
+    with (models / "text_encoder/config.json").open("a") as config:
+        config.write("\n")
     for settings, reason in [
         ({"train.phase": [{"resolution": 256, "steps": 3}]}, "256"),
+        ({"train.global_batch": 1, "train.micro_batch": 1}, "global_batch = 1 has no row"),
+        ({"models.path": str(models)}, "another text encoder"),
+        ({"checkpoint.uri": str(undisturbed / "checkpoints"), "seed": 7}, "seed"),
         ({"checkpoint.uri": str(blocked)}, "blocked"),
         ({"train.prometheus": "nowhere:0"}, "train.prometheus"),
     ]:
         run = supervised(tmp_path, dataset, "2", **settings)
         code, result = run.end(seconds=120)
         said = "".join(run.said)
-        assert code != 0
-        assert reason in result["error"]["message"]
+        assert code != 0, said
+        assert reason in result["error"]["message"], said
         assert sum(line.startswith("error:") for line in run.said) == 1, said
-        assert "again" not in said
+        assert "workers again" not in said
         assert not (tmp_path / "metrics.jsonl").exists()
 
 
