@@ -111,3 +111,21 @@ pub enum Error {
     #[error("arrow: {0}")]
     Arrow(#[from] arrow::error::ArrowError),
 }
+
+impl Error {
+    /// Whether it refuses what was given; else something failed on the way.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Storage(tidemill_io::Error::Uri { .. })
+                | Self::NoDataset { .. }
+                | Self::NoManifest { .. }
+                | Self::Config { .. }
+                | Self::Format { .. }
+                | Self::State(_)
+                | Self::Cache { .. }
+                | Self::Mds { .. }
+                | Self::Empty { .. }
+        )
+    }
+}

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tch::Device;
 use tidemill_io::Location;
 
 pub use self::save::Writer;
@@ -134,16 +133,14 @@ impl Checkpoints {
     /// together, before any of them has looked for checkpoints: a shared folder may not show for long what was not there before.
     ///
     /// # Errors
-    /// [`Error::World`], on all of them, names the first rank that does not.
-    pub fn check_shared(&self, writer: &Writer, world: &World, device: Device) -> Result<(), Error> {
-        let problem = if world.is_first() { String::new() } else { self.look_for(&writer.attempt) };
-        let problems = world.texts(&problem, device)?;
-        let Some(rank) = problems.iter().position(|problem| !problem.is_empty()) else { return Ok(()) };
-        Err(Error::World(format!("rank {rank} {}", problems[rank])))
+    /// [`Error::World`] on the first rank that does not; see [`World::together`].
+    pub fn check_shared(&self, writer: &Writer, world: &World) -> Result<(), Error> {
+        let seen = if world.is_first() { Ok(()) } else { self.look_for(&writer.attempt) };
+        world.together(seen.map_err(|problem| Error::World(format!("rank {} {problem}", world.rank()))))
     }
 
-    /// What is in the way of seeing the first rank's word of this attempt, if that does not come in time; else nothing.
-    fn look_for(&self, attempt: &str) -> String {
+    /// What is in the way of seeing the first rank's word of this attempt, if that does not come in time.
+    fn look_for(&self, attempt: &str) -> Result<(), String> {
         let until = Instant::now() + SHOWN_WITHIN;
         loop {
             let word = self.location.get_if_present(START);
@@ -151,16 +148,16 @@ impl Checkpoints {
                 |word: &Bytes| Some(serde_json::from_slice::<Value>(word).ok()?["attempt"].take());
             let seen = word.as_ref().ok().and_then(Option::as_ref).and_then(attempt_of);
             if seen.is_some_and(|seen| seen == attempt) {
-                return String::new();
+                return Ok(());
             }
             if Instant::now() > until {
                 let place = self.location.uri_of(START);
-                return match word {
+                return Err(match word {
                     Err(error) => format!("cannot read what rank 0 has written: {error}"),
                     Ok(_) => format!(
                         "does not find {place}, which rank 0 has just written: set checkpoint.uri to a place that all nodes share"
                     ),
-                };
+                });
             }
             std::thread::sleep(SHOWN_WITHIN / 100);
         }

@@ -61,6 +61,16 @@ pub enum Error {
     /// The ranks of a run cannot work together.
     #[error("{0}")]
     World(String),
+    /// What keeps another rank from going on, and with it this one; that rank says so.
+    #[error("rank {rank}: {message}")]
+    Elsewhere {
+        /// Which rank.
+        rank: usize,
+        /// What it says.
+        message: String,
+        /// Whether it refuses what it was given; else something failed.
+        refused: bool,
+    },
     /// A rank is slower than the others, and the run is to go on without it.
     #[error("{message}")]
     Straggler {
@@ -87,6 +97,24 @@ pub enum Error {
     /// libtorch failed.
     #[error(transparent)]
     Torch(#[from] tidemill_torch::Error),
+}
+
+/// What ranks can tell each other of.
+pub trait Refusal: std::fmt::Display + From<Error> {
+    /// Whether it refuses what was given; else something failed on the way.
+    fn is_refusal(&self) -> bool;
+}
+
+impl Refusal for Error {
+    fn is_refusal(&self) -> bool {
+        match self {
+            Self::Config { .. } | Self::Dataset(_) | Self::World(_) => true,
+            Self::Checkpoint { .. } | Self::OtherRun { .. } => true,
+            Self::Elsewhere { refused, .. } => *refused,
+            Self::Store(error) => error.is_refusal(),
+            _ => false,
+        }
+    }
 }
 
 impl Error {

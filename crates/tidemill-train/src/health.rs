@@ -59,7 +59,7 @@ pub fn check(
         return Ok(());
     }
     let own = serde_json::to_string(&time(world, device)?).unwrap_or_default();
-    let texts = world.texts(&own, device)?;
+    let texts = world.texts(&own)?;
     let timings: Vec<Timing> = texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect();
     let found = findings(&timings, config.slower_than);
     if world.is_first() {

@@ -40,7 +40,7 @@ pub use config::{
     TrainConfig, ValidationConfig,
 };
 pub use data::{Batches, Data, Phase, Stored};
-pub use error::Error;
+pub use error::{Error, Refusal};
 pub use gradients::Reduction;
 pub use held_out::HeldOut;
 pub use job::{Activity, Job, Observer, Outcome, TextEncoder};

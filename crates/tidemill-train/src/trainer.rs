@@ -1,32 +1,30 @@
 //! The trainer: set-up, one `train_step` (`step.rs`), one loop. Each concern lives behind one small part: the stream gives
 //! batches, the objective the loss, the optimizer the weights, the checkpoints safety, the metrics sight.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
-use tch::Kind;
-use tidemill_models::{NoiseSchedule, SchedulerConfig};
-use tidemill_store::{Bucket, DatasetSpec, Dtype};
-use tidemill_torch::{guard, keep_memory, tensor_of};
+use tidemill_models::SchedulerConfig;
+use tidemill_store::{Bucket, DatasetSpec};
+use tidemill_torch::keep_memory;
 
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress, Writer};
 use crate::collective::StepCommunication;
-use crate::config::{Precision, Sharding, TrainConfig};
+use crate::config::TrainConfig;
 use crate::data::{Batches, Phase};
 use crate::difference::{Difference, differences};
-use crate::fit::{check_data, flops, frozen, has_moments, identity, norms_in_f32};
-use crate::gradients::Reduction;
 use crate::health;
 use crate::job::{Activity, Job, Observer, Outcome};
 use crate::metrics::MetricsLog;
-use crate::objective::{Drawing, Objective};
-use crate::optimizer::{Distribution, Optimizer, Traffic};
+use crate::objective::Objective;
+use crate::optimizer::{Optimizer, Traffic};
 use crate::profiler::Profiler;
 use crate::prometheus::Endpoint;
 use crate::saver::Saver;
+use crate::trainer::setup::Setup;
 use crate::trainer::step::PendingStep;
 use crate::window::Window;
 
@@ -34,6 +32,7 @@ mod anomaly;
 mod by_timestep;
 mod intervals;
 mod report;
+mod setup;
 mod step;
 mod validation;
 mod waiting;
@@ -47,7 +46,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// If the configuration, dataset, model and checkpoint do not fit each other (before the first
 /// step), or a step, a checkpoint or a metrics file fails.
 pub fn train(job: Job, observer: &mut dyn Observer) -> Result<Outcome, Error> {
-    job.train.validate()?;
     keep_memory();
     let mut trainer = Trainer::new(job, observer)?;
     let outcome = trainer.run(observer);
@@ -115,32 +113,18 @@ struct Trainer {
 
 impl Trainer {
     fn new(mut job: Job, observer: &mut dyn Observer) -> Result<Self, Error> {
-        set_gradient_checkpointing(&mut job)?;
-        let schedule = schedule_of(&job.train, &job.scheduler);
-        let spec = job.data.spec()?;
-        check_data(&job, &spec)?;
-        let flops = flops(&job, &spec)?;
-        let (kind, device) = (working_kind(job.train.precision), job.denoiser.params().device());
-        let identity = identity(&job, &schedule);
-        let settings = serde_json::to_value(&job.train).unwrap_or_default();
-        check_ranks(&job)?;
-        job.world.agree(
-            &serde_json::json!({
-                "version": env!("CARGO_PKG_VERSION"), "train": settings, "checkpoint": job.checkpoint, "run": identity,
-            }),
-            device,
-        )?;
         let world = job.world.clone();
-        health::check(&job.train.health, &world, device, observer)?;
-        let objective = objective(&mut job, &spec, &schedule)?;
-        let frozen = frozen(&job.train, &*job.denoiser)?;
-        if world.is_first() && !frozen.is_empty() {
-            let all = job.denoiser.params().named().len();
-            observer.event(&format!("{} of {all} parameters are frozen", frozen.len()));
+        let Setup { spec, schedule, flops, identity, settings, objective, distribution, checkpoints } =
+            world.together(Setup::of(&mut job))?;
+        world.agree(&serde_json::json!({
+            "version": version(), "train": settings, "checkpoint": job.checkpoint, "run": identity,
+        }))?;
+        health::check(&job.train.health, &world, objective.device, observer)?;
+        if world.is_first() && !distribution.frozen.is_empty() {
+            let (frozen, all) = (distribution.frozen.len(), job.denoiser.params().named().len());
+            observer.event(&format!("{frozen} of {all} parameters are frozen"));
         }
-        let norms = norms_in_f32(&job.train, job.denoiser.params())?;
-        let mut optimizer =
-            Optimizer::new(job.denoiser.params(), kind, distribution(&job, frozen, norms), &world)?;
+        let mut optimizer = Optimizer::new(job.denoiser.params(), objective.kind, distribution, &world)?;
         if world.is_first() && world.size() > 1 {
             let Traffic { gradients, weights } = optimizer.traffic(&world);
             observer.event(&format!(
@@ -151,12 +135,11 @@ impl Trainer {
                 optimizer.layout().0.buckets().len()
             ));
         }
-        let checkpoints = Arc::new(Checkpoints::open(&job.checkpoint, &job.output)?);
-        let writer = Writer::new(&world, job.checkpoint.writers, device)?;
-        world.by_first(device, || checkpoints.announce(&writer))?;
-        checkpoints.check_shared(&writer, &world, device)?;
+        let writer = Writer::new(&world, job.checkpoint.writers)?;
+        world.by_first(|| checkpoints.announce(&writer))?;
+        checkpoints.check_shared(&writer, &world)?;
         let progress = match checkpoints
-            .restore(&mut optimizer, &identity, &world, device, &mut |m| observer.event(m))?
+            .restore(&mut optimizer, &identity, &world, &mut |m| observer.event(m))?
         {
             Some(mut progress) => {
                 observer.committed(progress.step);
@@ -171,7 +154,7 @@ impl Trainer {
             }
             None => Progress::start(identity, settings),
         };
-        let opened = world.by_first(device, || {
+        let opened = world.by_first(|| {
             checkpoints.prepare(&progress.identity)?;
             let endpoint = job.train.prometheus.as_deref().map(Endpoint::open).transpose()?;
             let log = MetricsLog::open(&job.output, progress.step)?;
@@ -182,8 +165,10 @@ impl Trainer {
         })?;
         let (log, endpoint) = opened.map_or((None, None), |(log, endpoint)| (Some(log), endpoint));
         let resumed_at = progress.step;
-        let profiler =
-            job.train.profile.map(|config| Profiler::new(config, &job.output, world.rank(), device));
+        let profiler = job
+            .train
+            .profile
+            .map(|config| Profiler::new(config, &job.output, world.rank(), objective.device));
         Ok(Self {
             saver: Saver::start(checkpoints.clone(), writer)?,
             checkpoints,
@@ -297,77 +282,7 @@ impl Trainer {
     }
 }
 
-/// Refuses more ranks than a phase's batches have rows.
-fn check_ranks(job: &Job) -> Result<(), Error> {
-    let ranks = job.world.size();
-    let mut rows = (0..job.train.phase.len()).map(|phase| (phase, job.train.global_batch_of(phase)));
-    match rows.find(|(_, rows)| *rows < ranks) {
-        None => Ok(()),
-        Some((phase, rows)) => Err(Error::World(format!(
-            "in train.phase[{phase}], global_batch = {rows} has no row for some of the {ranks} ranks"
-        ))),
-    }
-}
-
-fn set_gradient_checkpointing(job: &mut Job) -> Result<(), Error> {
-    let refuse = |error: tidemill_models::Error| Error::Config {
-        key: "train.gradient_checkpointing".into(),
-        message: error.to_string(),
-    };
-    job.denoiser.set_gradient_checkpointing(job.train.gradient_checkpointing).map_err(refuse)
-}
-
-/// How the state of a job's network is spread over its ranks.
-fn distribution(job: &Job, frozen: BTreeSet<String>, norms: BTreeSet<String>) -> Distribution {
-    let (train, ranks) = (&job.train, job.world.size());
-    let kind = working_kind(train.reduce_precision);
-    let element = kind.elt_size_in_bytes();
-    // Of few buckets the first is ready late, of many each takes its time.
-    let eighth = || (job.denoiser.params().count() * element / 8).clamp(1 << 20, 32 << 20);
-    let bytes = train.bucket_bytes.map_or_else(eighth, |bytes| bytes.as_u64() as usize);
-    // The largest share of a batch that any rank has.
-    let share = |phase| train.global_batch_of(phase).div_ceil(ranks);
-    let accumulates = (0..train.phase.len()).any(|phase| share(phase) > train.micro_batch_of(phase));
-    Distribution {
-        sharded: train.sharding == Sharding::ShardGradOp && ranks > 1,
-        bucket_elements: bytes / element,
-        reduction: Reduction { kind, accumulates },
-        frozen,
-        f32: norms,
-    }
-}
-
-/// How rows of these data become inputs; takes the job's text encoder.
-fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> Result<Objective, Error> {
-    let device = job.denoiser.params().device();
-    let text = spec.text.given();
-    let shape: Vec<i64> = text.shape.iter().map(|n| i64::from(*n)).collect();
-    let working = working_kind(job.train.precision);
-    let (stored, kind) = match text.dtype {
-        Dtype::I32 => (Kind::Int, Kind::Int64),
-        _ => (Kind::Half, working),
-    };
-    let schedule = NoiseSchedule::new(schedule.clone(), device);
-    let weights = job.train.min_snr_gamma.map(|gamma| guard(|| schedule.min_snr_weights(gamma)));
-    let weights = weights.transpose()?;
-    Ok(Objective {
-        schedule,
-        scaling_factor: spec.scaling_factor,
-        seed: job.seed,
-        drawing: Drawing { timesteps: job.train.timesteps, caption_dropout: job.train.caption_dropout },
-        noise_offset: job.train.noise_offset,
-        weights,
-        moments: has_moments(spec),
-        empty_text: guard(|| tensor_of(job.data.empty_caption(), stored, &shape, kind, device))?,
-        text_encoder: job.text_encoder.take().map(|encoder| encoder.model),
-        kind: working,
-        device,
-    })
-}
-
-fn working_kind(precision: Precision) -> Kind {
-    match precision {
-        Precision::Bf16 => Kind::BFloat16,
-        Precision::F32 => Kind::Float,
-    }
+/// This build's version, in one piece in the binary, where a test changes it.
+fn version() -> &'static str {
+    std::hint::black_box(env!("CARGO_PKG_VERSION"))
 }

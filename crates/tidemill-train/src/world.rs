@@ -1,14 +1,18 @@
 //! The processes that train together: how many there are, which of them this is, and what they tell each other.
 
 use std::ops::Range;
+use std::time::Duration;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 use tidemill_store::stream::{Ranks, Seat};
 use tidemill_torch::{Group, Pending, ReduceOp, guard};
 
-use crate::Error;
 use crate::config::Writers;
 use crate::difference::{Difference, differences};
+use crate::error::{Error, Refusal};
+
+/// What a rank has to say why it cannot go on, before others end.
+const TELLING: Duration = Duration::from_secs(1);
 
 /// The ranks of a run, and this one's place among them.
 #[derive(Clone, Debug)]
@@ -182,15 +186,13 @@ impl World {
         (0..rounds).map(|round| partner(round).map(|(_, other)| other * stride + within)).collect()
     }
 
-    /// What each rank says, by ranks; `device` is one that the group's backend takes tensors of.
+    /// What each rank says, by ranks. No device is waited for.
     ///
     /// # Errors
     /// [`Error::Peer`].
-    pub fn texts(&self, text: &str, device: Device) -> Result<Vec<String>, Error> {
-        let Some(group) = &self.group else { return Ok(vec![text.into()]) };
-        let gather = |values: Tensor| {
-            group.all_gather(&values.to_device(device)).and_then(Pending::wait).map_err(Error::Peer)
-        };
+    pub fn texts(&self, text: &str) -> Result<Vec<String>, Error> {
+        let Some(host) = &self.host else { return Ok(vec![text.into()]) };
+        let gather = |values: Tensor| host.all_gather(&values).and_then(Pending::wait).map_err(Error::Peer);
         let numbers = |tensor: Tensor| guard(|| Vec::<i64>::try_from(tensor.to_kind(Kind::Int64)));
         let failed = |e: tch::TchError| Error::World(format!("what ranks said cannot be read: {e}"));
         let lengths = numbers(gather(Tensor::from_slice(&[text.len() as i64]))?)?.map_err(failed)?;
@@ -207,43 +209,54 @@ impl World {
         Ok(said.collect())
     }
 
-    /// What the first rank alone has done; where that failed, all ranks fail alike.
+    /// What each rank has done by itself; where one failed, none goes on, and that one alone says why. All of them ask together.
     ///
     /// # Errors
-    /// [`Error::World`] with the text of the first rank's; without other ranks its own.
-    pub(crate) fn by_first<T>(
-        &self,
-        device: Device,
-        work: impl FnOnce() -> Result<T, Error>,
-    ) -> Result<Option<T>, Error> {
-        let done = self.is_first().then(work).transpose();
-        let problem = done.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        let problem = self.texts(&problem, device)?.swap_remove(0);
-        match done {
-            done if problem.is_empty() || self.size == 1 => done,
-            _ => Err(Error::World(problem)),
+    /// This rank's, if it is the first that failed, else [`Error::Elsewhere`], or [`Error::Peer`].
+    pub fn together<T, E: Refusal>(&self, done: Result<T, E>) -> Result<T, E> {
+        let failure = done.as_ref().err().map(|error| (error.is_refusal(), error.to_string()));
+        let said = self.texts(&serde_json::to_string(&failure).unwrap_or_default());
+        let said = match said {
+            Ok(said) => said,
+            // If the others are gone, what is wrong here may be why.
+            Err(lost) => return done.and(Err(lost.into())),
+        };
+        let failure = |text: &String| serde_json::from_str::<Option<(bool, String)>>(text).ok().flatten();
+        let first = said.iter().enumerate().find_map(|(rank, text)| Some((rank, failure(text)?)));
+        match first {
+            Some((rank, (refused, message))) if rank != self.rank => {
+                // A launcher that sees this rank end stops all others.
+                std::thread::sleep(TELLING);
+                Err(Error::Elsewhere { rank, message, refused }.into())
+            }
+            _ => done,
         }
+    }
+
+    /// What the first rank alone does; where that fails, all ranks fail.
+    ///
+    /// # Errors
+    /// As [`together`](Self::together).
+    pub(crate) fn by_first<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<Option<T>, Error> {
+        self.together(self.is_first().then(work).transpose())
     }
 
     /// Makes sure that all ranks were given the same.
     ///
     /// # Errors
-    /// [`Error::World`], on all of them, names the first thing in which one differs from the first rank.
-    pub(crate) fn agree(&self, given: &serde_json::Value, device: Device) -> Result<(), Error> {
-        let texts = self.texts(&given.to_string(), device)?;
+    /// [`Error::World`] on the first rank names the first thing in which another differs from it; else as
+    /// [`together`](Self::together).
+    pub(crate) fn agree(&self, given: &serde_json::Value) -> Result<(), Error> {
+        let texts = self.texts(&given.to_string())?;
         let parsed: Vec<serde_json::Value> =
             texts.iter().map(|text| serde_json::from_str(text).unwrap_or_default()).collect();
-        for (rank, theirs) in parsed.iter().enumerate().skip(1) {
-            if let Some(Difference { path, first, second }) =
-                differences(&parsed[0], theirs).into_iter().next()
-            {
-                let message = format!(
-                    "the ranks were not given the same: {path} is {second} on rank {rank}, and {first} on rank 0"
-                );
-                return Err(Error::World(message));
-            }
-        }
-        Ok(())
+        let differs = |(rank, theirs)| Some((rank, differences(&parsed[0], theirs).into_iter().next()?));
+        let differing = parsed.iter().enumerate().skip(1).find_map(differs);
+        self.together(differing.map_or(Ok(()), |(rank, Difference { path, first, second })| {
+            Err(Error::World(format!(
+                "the ranks were not given the same: {path} is {second} on rank {rank}, and {first} on rank 0"
+            )))
+        }))
     }
 }
 

@@ -126,7 +126,7 @@ where
             }
             0
         }
-        Err(error @ Error::Told(_)) => error.exit_code(),
+        Err(error) if error.is_told() => error.exit_code(),
         Err(error) => {
             eprintln!("{}", render(&error));
             if reporter.json {

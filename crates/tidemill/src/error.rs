@@ -1,6 +1,8 @@
 //! The one error of the application: whatever a stage says, sorted into what the user can mend (exit code 2) and
 //! what went wrong on the way (exit code 1).
 
+use tidemill_train::Refusal;
+
 use crate::run_file::RunFileError;
 
 /// The crate's result.
@@ -155,6 +157,7 @@ impl Error {
     /// 2 if the input was refused, 1 if the work failed.
     pub fn exit_code(&self) -> u8 {
         use tidemill_data::Error as Data;
+        use tidemill_train::Error as Train;
         match self {
             Self::RunFile(_) | Self::Arguments(_) | Self::Refused(_) | Self::Missing { .. } => 2,
             Self::Told(error) => error.exit_code(),
@@ -162,8 +165,9 @@ impl Error {
             Self::Data(Data::Arrow(_) | Data::Storage(_) | Data::Changed { .. }) => 1,
             Self::Data(_) => 2,
             Self::Models(error) => models_exit_code(error),
-            Self::Store(error) => store_exit_code(error),
-            Self::Train(error) => train_exit_code(error),
+            Self::Store(error) => exit_code(error.is_refusal()),
+            Self::Train(Train::Data(error)) => error.downcast_ref::<Self>().map_or(1, Self::exit_code),
+            Self::Train(error) => exit_code(error.is_refusal()),
             Self::Synth(tidemill_synth::Error::Config { .. }) => 2,
             _ => 1,
         }
@@ -171,11 +175,17 @@ impl Error {
 
     /// Whether it is not this process that failed, but another that trains with it.
     pub fn lost_peers(&self) -> bool {
+        use tidemill_train::Error as Train;
         match self {
             Self::Told(error) => error.lost_peers(),
-            Self::Train(tidemill_train::Error::Peer(_)) => true,
+            Self::Train(Train::Peer(_) | Train::Elsewhere { .. }) => true,
             _ => false,
         }
+    }
+
+    /// Whether another process tells of it.
+    pub fn is_told(&self) -> bool {
+        matches!(self, Self::Told(_) | Self::Train(tidemill_train::Error::Elsewhere { .. }))
     }
 
     /// As one JSON object: message, place and help.
@@ -193,37 +203,19 @@ impl Error {
     }
 }
 
-fn store_exit_code(error: &tidemill_store::Error) -> u8 {
-    use tidemill_store::Error as Store;
-    match error {
-        Store::Storage(tidemill_io::Error::Uri { .. })
-        | Store::NoDataset { .. }
-        | Store::NoManifest { .. }
-        | Store::Config { .. }
-        | Store::Format { .. }
-        | Store::State(_)
-        | Store::Cache { .. }
-        | Store::Mds { .. }
-        | Store::Empty { .. } => 2,
-        _ => 1,
+impl Refusal for Error {
+    fn is_refusal(&self) -> bool {
+        self.exit_code() == 2
     }
+}
+
+fn exit_code(refused: bool) -> u8 {
+    if refused { 2 } else { 1 }
 }
 
 fn models_exit_code(error: &tidemill_models::Error) -> u8 {
     match error {
         tidemill_models::Error::Torch(_) => 1,
         _ => 2,
-    }
-}
-
-/// What does not fit is refused input; what fails on the way has failed.
-fn train_exit_code(error: &tidemill_train::Error) -> u8 {
-    use tidemill_train::Error as Train;
-    match error {
-        Train::Config { .. } | Train::Dataset(_) | Train::World(_) => 2,
-        Train::Checkpoint { .. } | Train::OtherRun { .. } => 2,
-        Train::Store(error) => store_exit_code(error),
-        Train::Data(error) => error.downcast_ref::<Error>().map_or(1, Error::exit_code),
-        _ => 1,
     }
 }

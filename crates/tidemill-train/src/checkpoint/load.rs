@@ -1,7 +1,7 @@
 //! Reading a checkpoint, on as many ranks as there are now.
 
 use safetensors::SafeTensors;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 use tidemill_torch::guard;
 
 use super::{Checkpoints, Progress, folder};
@@ -21,21 +21,21 @@ impl Checkpoints {
         optimizer: &mut Optimizer,
         identity: &serde_json::Value,
         world: &World,
-        device: Device,
         tell: &mut dyn FnMut(&str),
     ) -> Result<Option<Progress>, Error> {
         let seen = self.steps()?;
         let seen = serde_json::to_string(&seen).unwrap_or_default();
-        let steps: Vec<u64> = serde_json::from_str(&world.texts(&seen, device)?[0]).unwrap_or_default();
+        let steps: Vec<u64> = serde_json::from_str(&world.texts(&seen)?[0]).unwrap_or_default();
         let mut failure = None;
         for step in steps.into_iter().rev() {
-            let loaded = self.try_restore(step, optimizer, identity);
-            if let Err(error @ Error::OtherRun { .. }) = loaded {
-                return Err(error);
-            }
+            let loaded: Result<Result<_, Error>, Error> = match self.try_restore(step, optimizer, identity) {
+                Err(other @ Error::OtherRun { .. }) => Err(other),
+                loaded => Ok(loaded),
+            };
+            let loaded = world.together(loaded)?;
             // What one rank cannot read, none goes on from.
             let problem = loaded.as_ref().err().map(ToString::to_string).unwrap_or_default();
-            let problems = world.texts(&problem, device)?;
+            let problems = world.texts(&problem)?;
             let Some(problem) = problems.into_iter().find(|problem| !problem.is_empty()) else {
                 optimizer.loaded()?;
                 return loaded.map(Some);
@@ -46,7 +46,7 @@ impl Checkpoints {
             let elsewhere = || Error::Checkpoint { path: self.path.join(folder(step)), message: problem };
             failure = Some(loaded.err().unwrap_or_else(elsewhere));
         }
-        failure.map_or(Ok(None), Err)
+        world.together(failure.map_or(Ok(None), Err))
     }
 
     /// The newest checkpoint's weights by parameter name, f32: averaged where averaging had begun

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tch::Device;
-
 use super::{Checkpoints, Commit, FORMAT, Shard, commit_key, committed_step, folder, step_of};
 use crate::Error;
 use crate::config::Writers;
@@ -27,8 +25,8 @@ impl Writer {
     ///
     /// # Errors
     /// If a collective fails.
-    pub fn new(world: &World, writers: Writers, device: Device) -> Result<Self, Error> {
-        let attempt = world.texts(&unique(), device)?.swap_remove(0);
+    pub fn new(world: &World, writers: Writers) -> Result<Self, Error> {
+        let attempt = world.texts(&unique())?.swap_remove(0);
         let others = world.writers(writers).split_off(1);
         Ok(Self { rank: world.rank(), ranks: world.size(), others, attempt })
     }

@@ -166,7 +166,7 @@ fn a_shard_that_is_damaged_or_gone_is_named_and_the_checkpoint_before_it_used() 
         assert!(failed.to_string().contains("rank-1-of-3.safetensors"), "{failed}");
         let mut told = Vec::new();
         let tell = &mut |message: &str| told.push(message.to_string());
-        let progress = checkpoints.restore(&mut loaded, &json!({}), &world, Device::Cpu, tell).unwrap();
+        let progress = checkpoints.restore(&mut loaded, &json!({}), &world, tell).unwrap();
         assert_eq!(told, [format!("{failed}; trying the checkpoint before it")]);
         assert_eq!(progress.unwrap().step, 7);
         let (_, expected) = optimizer(&read, 0, 7);

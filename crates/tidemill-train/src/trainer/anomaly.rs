@@ -146,7 +146,7 @@ impl Trainer {
     /// The samples of the global batch, from all ranks.
     fn samples_of_all(&self, samples: &[u64]) -> Result<Vec<u64>, Error> {
         let text = serde_json::to_string(samples).unwrap_or_default();
-        let texts = self.job.world.texts(&text, self.objective.device)?;
+        let texts = self.job.world.texts(&text)?;
         Ok(texts.iter().flat_map(|text| serde_json::from_str::<Vec<u64>>(text).unwrap_or_default()).collect())
     }
 
@@ -173,9 +173,9 @@ impl Trainer {
         while !self.saver.is_idle_within(LOOK) {
             self.tell_saved(observer);
         }
-        let (world, device) = (self.job.world.clone(), self.objective.device);
+        let world = self.job.world.clone();
         let (identity, tell) = (&self.progress.identity, &mut |message: &str| observer.event(message));
-        let restored = self.checkpoints.restore(&mut self.optimizer, identity, &world, device, tell)?;
+        let restored = self.checkpoints.restore(&mut self.optimizer, identity, &world, tell)?;
         let Some(restored) = restored else {
             let message = format!("there is none to go back to from step {step}; save more often");
             return Err(Error::Checkpoint { path: self.job.output.join("checkpoints"), message });

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::{Trainer, working_kind};
+use super::Trainer;
+use super::setup::working_kind;
 use crate::Error;
 use crate::job::Observer;
 use crate::profiler::Profiler;

@@ -9,7 +9,6 @@ use arrow::array::RecordBatch;
 use crossbeam_channel::RecvTimeoutError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tch::Device;
 use tidemill_store::Bucket;
 use tidemill_store::stream::permutation::Permutation;
 use tidemill_store::stream::{Batch, Skipped};
@@ -55,7 +54,6 @@ pub struct OnlineBatches {
     pub windows: Windows,
     pub selection: Selection,
     pub world: World,
-    pub device: Device,
     /// Rows of this rank in a global batch, and the place of the first of them.
     pub share: usize,
     pub first: u32,
@@ -211,7 +209,7 @@ impl Batches for OnlineBatches {
         if resolution != self.selection.resolution {
             lane.leave_begun();
         }
-        let lanes = self.world.texts(&json!(lane).to_string(), self.device)?;
+        let lanes = self.world.texts(&json!(lane).to_string())?;
         let read = |lane: &String| serde_json::from_str(lane);
         let lanes: std::result::Result<Vec<Lane>, _> = lanes.iter().map(read).collect();
         let lanes = lanes.map_err(|error| tidemill_train::Error::Data(Box::new(error)))?;

@@ -179,7 +179,6 @@ impl Online {
             windows: self.windows,
             selection,
             world: world.clone(),
-            device: self.device,
             share: world.share_of(phase.global_batch()),
             first: world.first_of(phase.global_batch()) as u32,
             encode: alone.then(|| self.encode(self.device)).transpose()?,

@@ -64,6 +64,14 @@ impl Place {
         Heartbeat::start(supervisor, self.rank).map_err(gone)
     }
 
+    /// [`World::together`] of the ranks, if this is one.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn together<T>(&self, done: Result<T>) -> Result<T> {
+        if self.process_group.is_some() { self.world()?.together(done) } else { done }
+    }
+
     /// The ranks, as the trainer knows them.
     ///
     /// # Errors

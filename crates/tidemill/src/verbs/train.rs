@@ -16,7 +16,7 @@ use crate::engine::device::{cores, device_of, devices};
 use crate::engine::signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::generate::TextEmbedder;
-use crate::online::{Elsewhere, Mode};
+use crate::online::{Elsewhere, Ledger, Mode};
 use crate::python::interpreter;
 use crate::reporter::{Progress, Reporter};
 use crate::run_file::Run;
@@ -67,7 +67,7 @@ fn workers(text: &str) -> std::result::Result<RangeInclusive<usize>, String> {
 /// # Errors
 /// Refused input; a loss that is no number.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
-    let run = args.run.open()?;
+    let run = args.place.together(args.run.open())?;
     let alone = args.workers.is_none() && !args.place.is_given();
     match &run.file.engine.train {
         Some(workers) if alone => {
@@ -103,7 +103,7 @@ impl Default for Own<'_> {
 /// # Errors
 /// As [`run`].
 pub fn run_own(args: &Args, reporter: &Reporter, own: Own<'_>) -> Result<Value> {
-    run_here(&args.run.open()?, args, reporter, own)
+    run_here(&args.place.together(args.run.open())?, args, reporter, own)
 }
 
 fn run_here(run: &Run, args: &Args, reporter: &Reporter, own: Own<'_>) -> Result<Value> {
@@ -137,16 +137,14 @@ fn worker(run: &Run, mode: Mode, place: &Place, reporter: &Reporter, own: Own<'_
     let (how, result) = match &trained {
         Ok(Trained { finished: true, report }) => (Ended::Done, report.clone()),
         Ok(Trained { report, .. }) => (Ended::Stopped, report.clone()),
-        Err(Error::Train(tidemill_train::Error::Peer(error))) => {
-            (Ended::LostPeers(error.to_string()), Value::Null)
-        }
+        Err(error) if error.lost_peers() => (Ended::LostPeers(error.to_string()), Value::Null),
         Err(Error::Train(tidemill_train::Error::Straggler { rank, message })) => {
             (Ended::Straggler { rank: *rank, message: message.clone() }, Value::Null)
         }
         Err(error) => (Ended::Failed(error.to_string()), Value::Null),
     };
     heartbeat.say(&Message::Ended { how, result });
-    // The supervisor says whose fault it is, once.
+    // The supervisor says whose fault it is, once; without one, the rank whose it is.
     let told = |error| if place.supervisor.is_some() { Error::Told(Box::new(error)) } else { error };
     trained.map(|trained| trained.report).map_err(told)
 }
@@ -172,33 +170,9 @@ pub fn train_run(
     reporter: &Reporter,
     own: Own<'_>,
 ) -> Result<Trained> {
-    run.validate_train()?;
     let world = place.world()?;
     let reporter = &Reporter { quiet: reporter.quiet || !world.is_first(), ..*reporter };
-    let devices = devices(run)?;
-    let device = device_of(run, &devices, place.local_rank)?;
-    let models = run.models()?;
-    let Given { data, text_encoder, held_out, rows } = given(run, mode, place, &devices, own.elsewhere)?;
-    // Ranks of one machine share its cores.
-    let threads = cores(run.file.engine.encode.threads).div_ceil(place.local_world_size);
-    tch::set_num_threads(threads as i32);
-    let denoiser = match own.denoiser {
-        Some(make) => make(device)?,
-        None => Box::new(first_unet(run, &models, device)?),
-    };
-    let job = Job {
-        train: run.file.train.clone(),
-        checkpoint: run.file.checkpoint.clone(),
-        world: world.clone(),
-        seed: run.file.seed,
-        output: run.output().into(),
-        data,
-        denoiser,
-        text_encoder,
-        held_out,
-        scheduler: models.scheduler()?,
-        preview: preview(run, &models, device)?,
-    };
+    let (job, rows) = world.together(job(run, mode, place, &world, own.elsewhere, own.denoiser))?;
     let mut watcher = Watcher {
         progress: reporter.progress("train", "steps", run.file.train.total_steps()),
         reporter,
@@ -215,6 +189,43 @@ pub fn train_run(
     let rows = rows.map(|ledger| ledger.counts());
     let report = if world.is_first() { report(run, &outcome, rows.as_ref(), reporter) } else { Value::Null };
     Ok(Trained { finished: outcome.finished, report })
+}
+
+/// What this process trains, and what becomes of pairs that come without a dataset.
+fn job(
+    run: &Run,
+    mode: Mode,
+    place: &Place,
+    world: &World,
+    elsewhere: Option<Arc<dyn Elsewhere>>,
+    denoiser: Option<MakeDenoiser<'_>>,
+) -> Result<(Job, Option<Arc<Ledger>>)> {
+    run.validate_train()?;
+    let devices = devices(run)?;
+    let device = device_of(run, &devices, place.local_rank)?;
+    let models = run.models()?;
+    let Given { data, text_encoder, held_out, rows } = given(run, mode, place, &devices, elsewhere)?;
+    // Ranks of one machine share its cores.
+    let threads = cores(run.file.engine.encode.threads).div_ceil(place.local_world_size);
+    tch::set_num_threads(threads as i32);
+    let denoiser = match denoiser {
+        Some(make) => make(device)?,
+        None => Box::new(first_unet(run, &models, device)?),
+    };
+    let job = Job {
+        train: run.file.train.clone(),
+        checkpoint: run.file.checkpoint.clone(),
+        world: world.clone(),
+        seed: run.file.seed,
+        output: run.output().into(),
+        data,
+        denoiser,
+        text_encoder,
+        held_out,
+        scheduler: models.scheduler()?,
+        preview: preview(run, &models, device)?,
+    };
+    Ok((job, rows))
 }
 
 /// The U-Net that training starts with: the folder's weights, or random ones from the run's seed.

@@ -1,0 +1,137 @@
+//! What a rank makes of its job by itself, before it says anything to the others: whether all of it fits together, and the parts that
+//! the trainer is put together from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tch::Kind;
+use tidemill_models::{NoiseSchedule, SchedulerConfig};
+use tidemill_store::{Bucket, DatasetSpec, Dtype};
+use tidemill_torch::{guard, tensor_of};
+
+use super::schedule_of;
+use crate::Error;
+use crate::checkpoint::Checkpoints;
+use crate::config::{Precision, Sharding};
+use crate::fit::{check_data, flops, frozen, has_moments, identity, norms_in_f32};
+use crate::gradients::Reduction;
+use crate::job::Job;
+use crate::objective::{Drawing, Objective};
+use crate::optimizer::Distribution;
+
+/// The parts.
+pub(super) struct Setup {
+    pub spec: DatasetSpec,
+    pub schedule: SchedulerConfig,
+    /// Floating-point operations for a row of each bucket, forward and backward.
+    pub flops: BTreeMap<Bucket, f64>,
+    /// What a checkpoint must have been made with to be resumed.
+    pub identity: Value,
+    /// `[train]`, which may change from start to start.
+    pub settings: Value,
+    pub objective: Objective,
+    pub distribution: Distribution,
+    pub checkpoints: Arc<Checkpoints>,
+}
+
+impl Setup {
+    /// Takes the job's text encoder.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub(super) fn of(job: &mut Job) -> Result<Self, Error> {
+        job.train.validate()?;
+        set_gradient_checkpointing(job)?;
+        let schedule = schedule_of(&job.train, &job.scheduler);
+        let spec = job.data.spec()?;
+        check_data(job, &spec)?;
+        check_ranks(job)?;
+        Ok(Self {
+            flops: flops(job, &spec)?,
+            identity: identity(job, &schedule),
+            settings: serde_json::to_value(&job.train).unwrap_or_default(),
+            distribution: distribution(job)?,
+            checkpoints: Arc::new(Checkpoints::open(&job.checkpoint, &job.output)?),
+            objective: objective(job, &spec, &schedule)?,
+            schedule,
+            spec,
+        })
+    }
+}
+
+/// Refuses more ranks than a phase's batches have rows.
+fn check_ranks(job: &Job) -> Result<(), Error> {
+    let ranks = job.world.size();
+    let mut rows = (0..job.train.phase.len()).map(|phase| (phase, job.train.global_batch_of(phase)));
+    match rows.find(|(_, rows)| *rows < ranks) {
+        None => Ok(()),
+        Some((phase, rows)) => Err(Error::World(format!(
+            "in train.phase[{phase}], global_batch = {rows} has no row for some of the {ranks} ranks"
+        ))),
+    }
+}
+
+fn set_gradient_checkpointing(job: &mut Job) -> Result<(), Error> {
+    let refuse = |error: tidemill_models::Error| Error::Config {
+        key: "train.gradient_checkpointing".into(),
+        message: error.to_string(),
+    };
+    job.denoiser.set_gradient_checkpointing(job.train.gradient_checkpointing).map_err(refuse)
+}
+
+/// How the state of a job's network is spread over its ranks.
+fn distribution(job: &Job) -> Result<Distribution, Error> {
+    let (train, ranks) = (&job.train, job.world.size());
+    let kind = working_kind(train.reduce_precision);
+    let element = kind.elt_size_in_bytes();
+    // Of few buckets the first is ready late, of many each takes its time.
+    let eighth = || (job.denoiser.params().count() * element / 8).clamp(1 << 20, 32 << 20);
+    let bytes = train.bucket_bytes.map_or_else(eighth, |bytes| bytes.as_u64() as usize);
+    // The largest share of a batch that any rank has.
+    let share = |phase| train.global_batch_of(phase).div_ceil(ranks);
+    let accumulates = (0..train.phase.len()).any(|phase| share(phase) > train.micro_batch_of(phase));
+    Ok(Distribution {
+        sharded: train.sharding == Sharding::ShardGradOp && ranks > 1,
+        bucket_elements: bytes / element,
+        reduction: Reduction { kind, accumulates },
+        frozen: frozen(train, &*job.denoiser)?,
+        f32: norms_in_f32(train, job.denoiser.params())?,
+    })
+}
+
+/// How rows of these data become inputs; takes the job's text encoder.
+fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> Result<Objective, Error> {
+    let device = job.denoiser.params().device();
+    let text = spec.text.given();
+    let shape: Vec<i64> = text.shape.iter().map(|n| i64::from(*n)).collect();
+    let working = working_kind(job.train.precision);
+    let (stored, kind) = match text.dtype {
+        Dtype::I32 => (Kind::Int, Kind::Int64),
+        _ => (Kind::Half, working),
+    };
+    let schedule = NoiseSchedule::new(schedule.clone(), device);
+    let weights = job.train.min_snr_gamma.map(|gamma| guard(|| schedule.min_snr_weights(gamma)));
+    let weights = weights.transpose()?;
+    Ok(Objective {
+        schedule,
+        scaling_factor: spec.scaling_factor,
+        seed: job.seed,
+        drawing: Drawing { timesteps: job.train.timesteps, caption_dropout: job.train.caption_dropout },
+        noise_offset: job.train.noise_offset,
+        weights,
+        moments: has_moments(spec),
+        empty_text: guard(|| tensor_of(job.data.empty_caption(), stored, &shape, kind, device))?,
+        text_encoder: job.text_encoder.take().map(|encoder| encoder.model),
+        kind: working,
+        device,
+    })
+}
+
+/// What the network computes in.
+pub(super) fn working_kind(precision: Precision) -> Kind {
+    match precision {
+        Precision::Bf16 => Kind::BFloat16,
+        Precision::F32 => Kind::Float,
+    }
+}
