@@ -233,12 +233,13 @@ impl World {
         }
     }
 
-    /// What the first rank alone does; where that fails, all ranks fail.
+    /// What the first rank alone does before the first step; where that fails, all ranks fail.
     ///
     /// # Errors
-    /// As [`together`](Self::together).
+    /// As [`together`](Self::together); of several ranks it refuses: as long as no step was made, to begin again mends nothing.
     pub(crate) fn by_first<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<Option<T>, Error> {
-        self.together(self.is_first().then(work).transpose())
+        let refuse = |error: Error| if self.size == 1 { error } else { Error::World(error.to_string()) };
+        self.together(self.is_first().then(work).transpose().map_err(refuse))
     }
 
     /// Makes sure that all ranks were given the same.
