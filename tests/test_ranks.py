@@ -346,6 +346,30 @@ def test_ranks_that_cannot_work_together_say_why(dataset, tmp_path):
         assert not [path for path in tmp_path.rglob("metrics.jsonl") if path.is_file()]
 
 
+# Each rank looks for the models in another folder.
+CAUGHT = """
+import json, os, sys
+import tidemill
+try:
+    tidemill.train(json.loads(sys.argv[1]), models={"path": f"{sys.argv[2]}/net{os.environ['RANK']}"})
+except tidemill.InputError as error:
+    sys.stdout.write(f"caught on {os.environ['RANK']}: {error}\\n")
+"""
+
+
+def test_what_one_rank_refuses_is_an_exception_on_all(dataset, tmp_path):
+    ranks.link(tmp_path, dataset)
+    for rank in (0, 2):
+        (tmp_path / f"net{rank}").symlink_to(ranks.SETTINGS["models.path"])
+    (tmp_path / "caught.py").write_text(CAUGHT)
+    run = json.dumps({**ranks.SETTINGS, **UNEVEN, "output": str(tmp_path)})
+    launch = ["--standalone", "--nproc-per-node=3", str(tmp_path / "caught.py"), run, str(tmp_path)]
+    _, said = ranks.together([[*ranks.TORCHRUN, *launch]])
+    caught = dict(re.findall(r"caught on (\d): (.*)", said))
+    assert set(caught) == {"0", "1", "2"}, said
+    assert all(f"{tmp_path}/net1" in message for message in caught.values()), said
+
+
 def test_ranks_of_different_versions_say_so(dataset, tmp_path):
     ranks.link(tmp_path, dataset)
     other = tmp_path / "other" / "tidemill"

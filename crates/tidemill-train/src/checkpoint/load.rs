@@ -23,7 +23,7 @@ impl Checkpoints {
         world: &World,
         tell: &mut dyn FnMut(&str),
     ) -> Result<Option<Progress>, Error> {
-        let seen = self.steps()?;
+        let seen = world.together(self.steps())?;
         let seen = serde_json::to_string(&seen).unwrap_or_default();
         let steps: Vec<u64> = serde_json::from_str(&world.texts(&seen)?[0]).unwrap_or_default();
         let mut failure = None;

@@ -53,6 +53,7 @@ impl Setup {
             settings: serde_json::to_value(&job.train).unwrap_or_default(),
             distribution: distribution(job)?,
             checkpoints: Arc::new(Checkpoints::open(&job.checkpoint, &job.output)?),
+            // After what looks at the text encoder.
             objective: objective(job, &spec, &schedule)?,
             schedule,
             spec,
