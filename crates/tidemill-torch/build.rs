@@ -3,7 +3,7 @@
 use std::{env, path::PathBuf};
 
 fn main() {
-    println!("cargo:rerun-if-changed=shim/shim.cpp");
+    println!("cargo:rerun-if-changed=shim");
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     let Some(libtorch) = env::var_os("LIBTORCH").map(PathBuf::from) else {
         println!(
@@ -18,7 +18,7 @@ fn main() {
         .flag("-D_GLIBCXX_USE_CXX11_ABI=1")
         .include(libtorch.join("include"))
         .include(libtorch.join("include/torch/csrc/api/include"))
-        .file("shim/shim.cpp")
+        .files(["shim/shim.cpp", "shim/gpu.cpp"])
         .compile("tidemill_shim");
     // Our symbols need libtorch's after them on the link line.
     println!("cargo:rustc-link-search=native={}", libtorch.join("lib").display());

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::Params;
 use tidemill_torch::AdamW;
-use tidemill_train::{Distribution, EmaConfig, Error, Optimizer, Reduction, World};
+use tidemill_train::{Distribution, Error, Optimizer, Reduction, Scalars, World};
 
 use crate::error::{TidemillError, raise};
 
@@ -72,7 +72,7 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         f32: names(&probe.f32),
     };
     let mut optimizer = Optimizer::new(&params, kind, distribution, &world)?;
-    let ema = probe.ema.then_some(EmaConfig { decay: 0.9, start_step: 0 });
+    let averaged = probe.ema.then_some(0.9);
     for step in 0..probe.steps {
         optimizer.gradients().begin();
         for micro_batch in 0..probe.micro_batches {
@@ -90,7 +90,9 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         let norm = world.sum(optimizer.squared_norm(&world)?)?.sqrt();
         let divisor = 1.0 / (probe.max_grad_norm / (norm + 1e-6)).clamp_max(1.0);
         let Probe { lr, betas, eps, weight_decay, .. } = *probe;
-        optimizer.step(step + 1, AdamW { lr, betas, eps, weight_decay }, &divisor, ema, None)?;
+        let count = Tensor::from((step + 1) as f32);
+        let scalars = Scalars { count: &count, learning_rate: None, divisor: &divisor, skip: None };
+        optimizer.step(AdamW { lr, betas, eps, weight_decay }, scalars, averaged)?;
     }
     // Waits for the weights of other ranks, too.
     let bytes = optimizer.bytes();

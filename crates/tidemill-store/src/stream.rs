@@ -166,6 +166,11 @@ impl Stream {
         self.threads.is_there_within(patience)
     }
 
+    /// The next batch, if it is there already; it is still to be taken.
+    pub fn peek(&mut self) -> Option<&Batch> {
+        self.threads.peek()
+    }
+
     /// Where the stream stands after the last batch that [`next_batch`](Self::next_batch) gave.
     pub fn state(&self) -> StreamState {
         self.state.clone()

@@ -8,7 +8,6 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/record_function.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -17,12 +16,11 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
-#include <dlfcn.h>
+#include "guarded.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -30,18 +28,6 @@
 #include <vector>
 
 namespace {
-
-template <typename F>
-char* guarded(F&& body) {
-  try {
-    body();
-    return nullptr;
-  } catch (const std::exception& e) {
-    return strdup(e.what());
-  } catch (...) {
-    return strdup("unknown C++ exception");
-  }
-}
 
 // Calls an operator through the dispatcher, boxed: the backends (Gloo, NCCL) register their kernels
 // there at run time, so none of their headers is needed.
@@ -187,40 +173,6 @@ extern "C" {
 
 void tm_free(char* text) { free(text); }
 
-char* tm_load_cuda(bool* loaded) {
-  *loaded = false;
-  // Without a driver there is no GPU, and libtorch's CUDA half takes long to load.
-  if (!dlopen("libcuda.so.1", RTLD_LAZY)) return nullptr;
-  if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return strdup(dlerror());
-  *loaded = true;
-  return nullptr;
-}
-
-// A function of NVRTC or of the NVIDIA driver, by its name. PyTorch's wheels know where NVRTC is by a library beside libtorch.
-char* tm_gpu_function(const char* name, void** out) {
-  return guarded([&] {
-    static void* library = [] {
-      Dl_info found;
-      TORCH_CHECK(dladdr(reinterpret_cast<void*>(&c10::GetCPUAllocator), &found), "libc10 cannot be found");
-      std::string path(found.dli_fname);
-      path = path.substr(0, path.rfind('/') + 1) + "libcaffe2_nvrtc.so";
-      void* library = dlopen(path.c_str(), RTLD_NOW);
-      TORCH_CHECK(library, dlerror());
-      return library;
-    }();
-    *out = dlsym(library, name);
-    TORCH_CHECK(*out, dlerror());
-  });
-}
-
-// The CUstream that operations on a GPU go to.
-char* tm_gpu_stream(int index, void** out) {
-  return guarded([&] {
-    c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
-    *out = guard.getStream(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index))).native_handle();
-  });
-}
-
 char* tm_all_reduce(at::Tensor* input, const char* op, const char* group, at::Tensor** out) {
   return guarded([&] {
     *out = new at::Tensor(call("_c10d_functional::all_reduce", {*input, std::string(op), std::string(group)}));
@@ -274,14 +226,17 @@ char* tm_exchange(at::Tensor* tensor, int64_t peer, bool first, const char* grou
 
 char* tm_fused_adamw(at::Tensor** params, at::Tensor** grads, at::Tensor** exp_avgs, at::Tensor** exp_avg_sqs,
                      at::Tensor** steps, size_t n, double lr, double beta1, double beta2, double weight_decay,
-                     double eps, at::Tensor* divisor, at::Tensor* skip) {
+                     double eps, at::Tensor* divisor, at::Tensor* skip, at::Tensor* learning_rate) {
   return guarded([&] {
     at::NoGradGuard no_grad;
     std::optional<at::Tensor> grad_scale, found_inf;
     if (divisor) grad_scale = *divisor;
     if (skip) found_inf = *skip;
-    at::_fused_adamw_(list(params, n), list(grads, n), list(exp_avgs, n), list(exp_avg_sqs, n), {}, list(steps, n),
-                      lr, beta1, beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false, grad_scale, found_inf);
+    auto step = [&](const auto& lr) {
+      at::_fused_adamw_(list(params, n), list(grads, n), list(exp_avgs, n), list(exp_avg_sqs, n), {}, list(steps, n), lr,
+                        beta1, beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false, grad_scale, found_inf);
+    };
+    learning_rate ? step(*learning_rate) : step(lr);
   });
 }
 

@@ -25,6 +25,8 @@ pub struct Scaler<'a> {
     pub divisor: Option<&'a Tensor>,
     /// If it is 1, nothing is changed.
     pub skip: Option<&'a Tensor>,
+    /// Takes the place of [`AdamW::lr`].
+    pub learning_rate: Option<&'a Tensor>,
 }
 
 const OPERATION: &str = "fused_adamw";
@@ -63,7 +65,9 @@ pub fn fused_adamw(
             check_tensor(what, i, tensor, size, param)?;
         }
     }
-    for (what, scalar) in [("divisor", scaler.divisor), ("skip", scaler.skip)] {
+    for (what, scalar) in
+        [("divisor", scaler.divisor), ("skip", scaler.skip), ("learning rate", scaler.learning_rate)]
+    {
         if let (Some(scalar), Some(param)) = (scalar, params.first()) {
             check_tensor(what, 0, scalar, &[], param)?;
         }
@@ -89,6 +93,7 @@ pub fn fused_adamw(
             options.eps,
             pointer(scaler.divisor),
             pointer(scaler.skip),
+            pointer(scaler.learning_rate),
         )
     };
     ffi::check(OPERATION, answer)

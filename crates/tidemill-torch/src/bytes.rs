@@ -1,5 +1,8 @@
 //! Tensors of values that lie in memory which is not libtorch's, and the values of tensors for those who know nothing of these.
 
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
 use tch::{Cuda, Device, Kind, Tensor};
 
 use crate::{Error, ffi, guard};
@@ -82,6 +85,61 @@ impl AsRef<[u8]> for HostCopy {
     }
 }
 
+/// A copy of a tensor's values on its way to the host: a GPU makes it when its turn comes, and nobody else's work waits for it.
+#[derive(Debug)]
+pub struct Download {
+    copy: Tensor,
+    /// What the GPU does next, if there is one.
+    mark: Option<Mark>,
+}
+
+/// A place in what a GPU has to do.
+#[derive(Debug)]
+struct Mark(*mut c_void);
+
+// SAFETY: it may be used on any thread, by one at a time.
+unsafe impl Send for Mark {}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // SAFETY: it is the shim's, and nobody has it any more.
+        unsafe { ffi::tm_gpu_drop_mark(self.0) };
+    }
+}
+
+impl Download {
+    /// Begins it. The tensor may be changed afterwards.
+    ///
+    /// # Errors
+    /// If memory does not suffice, or the device fails.
+    pub fn begin(tensor: &Tensor) -> Result<Self, Error> {
+        // Without blocking, libtorch chooses pinned memory by itself.
+        let copy = guard(|| tensor.detach().to_device_(Device::Cpu, tensor.kind(), true, true))?;
+        let mark = match tensor.device() {
+            Device::Cuda(device) => {
+                let mut mark = Mark(null_mut());
+                // SAFETY: the shim makes a mark.
+                ffi::check("mark", unsafe { ffi::tm_gpu_mark(device as c_int, &mut mark.0) })?;
+                Some(mark)
+            }
+            _ => None,
+        };
+        Ok(Self { copy, mark })
+    }
+
+    /// The tensor on the host, once it is there.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn wait(&self) -> Result<&Tensor, Error> {
+        if let Some(mark) = &self.mark {
+            // SAFETY: the mark is there.
+            ffi::check("download", unsafe { ffi::tm_gpu_reach(mark.0) })?;
+        }
+        Ok(&self.copy)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +187,22 @@ mod tests {
                 assert_eq!(tensor.device(), device);
                 let expected = Tensor::from_slice(&(first..first + 1000).collect::<Vec<i32>>());
                 assert!(tensor.to_device(Device::Cpu).to_kind(Kind::Int).equal(&expected));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_downloaded_has_the_values_that_were_there() {
+        for device in devices() {
+            let mut tensor = Tensor::arange(1000, (Kind::Float, device));
+            let downloads = [0, 1, 2].map(|_| {
+                let download = Download::begin(&tensor).unwrap();
+                tensor += 1;
+                download
+            });
+            for (first, download) in downloads.iter().enumerate() {
+                let expected = Tensor::arange(1000, (Kind::Float, Device::Cpu)) + first as i64;
+                assert!(download.wait().unwrap().equal(&expected), "{device:?}, {first}");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The shim's C functions, and how their error texts become [`Error`].
 
 use crate::{Error, headline};
-use std::ffi::{CStr, c_char, c_double, c_int, c_void};
+use std::ffi::{CStr, c_char, c_double, c_int, c_ulonglong, c_void};
 use tch::Tensor;
 use torch_sys::C_tensor;
 
@@ -10,6 +10,16 @@ unsafe extern "C" {
     pub fn tm_load_cuda(loaded: *mut bool) -> *mut c_char;
     pub fn tm_gpu_function(name: *const c_char, out: *mut *mut c_void) -> *mut c_char;
     pub fn tm_gpu_stream(index: c_int, out: *mut *mut c_void) -> *mut c_char;
+    pub fn tm_gpu_own_stream(index: c_int, before: *mut i64) -> *mut c_char;
+    pub fn tm_gpu_back_to_stream(index: c_int, before: i64) -> *mut c_char;
+    pub fn tm_gpu_mark(index: c_int, out: *mut *mut c_void) -> *mut c_char;
+    pub fn tm_gpu_reach(mark: *mut c_void) -> *mut c_char;
+    pub fn tm_gpu_drop_mark(mark: *mut c_void);
+    pub fn tm_graph_new_pool(out: *mut c_ulonglong) -> *mut c_char;
+    pub fn tm_graph_begin(index: c_int, pool: *const c_ulonglong, out: *mut *mut c_void) -> *mut c_char;
+    pub fn tm_graph_end(graph: *mut c_void) -> *mut c_char;
+    pub fn tm_graph_replay(graph: *mut c_void) -> *mut c_char;
+    pub fn tm_graph_drop(graph: *mut c_void);
     pub fn tm_all_reduce(
         input: *mut C_tensor,
         op: *const c_char,
@@ -58,6 +68,7 @@ unsafe extern "C" {
         eps: c_double,
         divisor: *mut C_tensor,
         skip: *mut C_tensor,
+        learning_rate: *mut C_tensor,
     ) -> *mut c_char;
     pub fn tm_on_grad(
         param: *mut C_tensor,

@@ -1,7 +1,7 @@
 //! What `tch` lacks, for the trainer: collectives on the process group that Python (torchrun, Ray
 //! Train) made, addressed by its name, PyTorch's fused AdamW step, hooks on gradients that are ready, PyTorch's profiler,
-//! operations of our own, and tensors shared with Python.
-//! Everything goes through a small C++ shim (`shim/shim.cpp`) that turns C++ exceptions into [`Error`].
+//! operations of our own, recorded sequences of a GPU's work, and tensors shared with Python.
+//! Everything goes through a small C++ shim (`shim/`) that turns C++ exceptions into [`Error`].
 
 mod adamw;
 mod bytes;
@@ -9,6 +9,7 @@ mod collectives;
 mod cuda;
 mod ffi;
 mod grad;
+mod graph;
 mod guard;
 mod kernels;
 mod memory;
@@ -20,10 +21,11 @@ mod python;
 mod recompute;
 
 pub use adamw::{AdamW, Scaler, fused_adamw};
-pub use bytes::{HostCopy, tensor_of, upload};
+pub use bytes::{Download, HostCopy, tensor_of, upload};
 pub use collectives::{Group, Pending, ReduceOp};
 pub use cuda::load_cuda;
 pub use grad::{off_grad, on_grad};
+pub use graph::{Graph, GraphMemory, OwnStream};
 pub use guard::guard;
 pub use kernels::{best_format, geglu, group_norm_silu};
 pub use memory::keep_memory;

@@ -111,7 +111,7 @@ fn a_step_is_scaled_or_skipped_without_anybody_looking() {
         let (param, m, v) = (of([1.0, 2.0, 3.0]), of([0.1, 0.2, 0.3]), of([0.4, 0.5, 0.6]));
         let state = [&param, &m, &v].map(|tensor| [tensor.shallow_clone()]);
         let [skip, divisor] = [skip, divisor].map(|scalar| scalar.map(Tensor::from));
-        let scaler = Scaler { divisor: divisor.as_ref(), skip: skip.as_ref() };
+        let scaler = Scaler { divisor: divisor.as_ref(), skip: skip.as_ref(), learning_rate: None };
         let count = [Tensor::from(3f32)];
         fused_adamw(options, &state[0], &[of(grad)], &state[1], &state[2], &count, scaler).unwrap();
         [param, m, v].map(|tensor| Vec::<f32>::try_from(tensor).unwrap())

@@ -40,6 +40,9 @@ pub struct TrainConfig {
     /// Whether layers keep nothing but their inputs for the backward pass, which computes the rest again: less memory, and a forward
     /// pass more.
     pub gradient_checkpointing: bool,
+    /// Whether a step on a GPU is recorded once and then started as a whole (CUDA graphs), so that the GPU does not wait for the host
+    /// between its kernels.
+    pub cuda_graph: bool,
     /// Arithmetic of the forward and backward pass. Master weights are f32 in either case.
     pub precision: Precision,
     /// Arithmetic of group and layer normalisation; unset: as all of it. In bf16 only means and variances are f32.
@@ -117,6 +120,7 @@ impl Default for TrainConfig {
             micro_batch: 32,
             freeze: Vec::new(),
             gradient_checkpointing: false,
+            cuda_graph: false,
             precision: Precision::Bf16,
             norm_precision: None,
             sharding: Sharding::ShardGradOp,
@@ -212,6 +216,11 @@ impl Default for PreviewConfig {
 }
 
 impl TrainConfig {
+    /// Whether step `step`, counted from 0 over all phases, is averaged: how much weight the old average has then.
+    pub fn averaged_at(&self, step: u64) -> Option<f64> {
+        self.ema.filter(|ema| step + 1 > ema.start_step).map(|ema| ema.decay)
+    }
+
     /// Checks what can be checked without a dataset or a model.
     ///
     /// # Errors

@@ -79,6 +79,11 @@ pub trait Batches: fmt::Debug {
     /// As [`is_there_within`](Self::is_there_within).
     fn next(&mut self) -> Result<Batch, Error>;
 
+    /// The next part, if it is there and known already; it is still to be taken.
+    fn peek(&mut self) -> Option<&Batch> {
+        None
+    }
+
     /// Where all ranks stand after the last batch, or at the beginning of another phase after it. All of them ask
     /// together.
     ///
@@ -154,6 +159,10 @@ impl Batches for Stream {
 
     fn next(&mut self) -> Result<Batch, Error> {
         Ok(self.next_batch()?)
+    }
+
+    fn peek(&mut self) -> Option<&Batch> {
+        Stream::peek(self)
     }
 
     /// Every rank knows it: it follows from the number of batches.

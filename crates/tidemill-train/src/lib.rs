@@ -7,6 +7,7 @@ mod collective;
 mod config;
 mod data;
 mod difference;
+mod draws;
 mod error;
 mod fit;
 mod gradient_buffers;
@@ -40,13 +41,14 @@ pub use config::{
     TrainConfig, ValidationConfig,
 };
 pub use data::{Batches, Data, Phase, Stored};
+pub use draws::{Drawer, Draws, Names};
 pub use error::{Error, Refusal};
 pub use gradients::Reduction;
 pub use held_out::HeldOut;
 pub use job::{Activity, Job, Observer, Outcome, TextEncoder};
 pub use metrics::{StepMetrics, Validation};
-pub use objective::{Inputs, Objective, Rows};
-pub use optimizer::{Distribution, Optimizer};
+pub use objective::{Inputs, MicroBatch, Objective, Rows};
+pub use optimizer::{Distribution, Optimizer, Scalars};
 pub use philox::{Draw, Purpose};
 pub use preview::{Preview, decode, initial_noise};
 pub use tensorboard::EventWriter;

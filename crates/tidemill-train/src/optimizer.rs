@@ -11,7 +11,6 @@ use tidemill_torch::{AdamW, Scaler, guard};
 use crate::Error;
 use crate::adamw::{Due, converted_at_once, squared_norm, stretches};
 use crate::collective::CommunicationTime;
-use crate::config::EmaConfig;
 use crate::gradient_buffers::bytes_of;
 use crate::gradients::{Gradient, Gradients, Reduction};
 use crate::layout::{Bucket, Layout, Treatment};
@@ -31,6 +30,19 @@ pub struct Distribution {
     pub frozen: BTreeSet<String>,
     /// Names of parameters whose working weights are f32.
     pub f32: BTreeSet<String>,
+}
+
+/// What a step takes beside its gradients: scalars on the device, f32.
+#[derive(Clone, Copy, Debug)]
+pub struct Scalars<'a> {
+    /// The number of the step, counted from 1.
+    pub count: &'a Tensor,
+    /// In place of AdamW's.
+    pub learning_rate: Option<&'a Tensor>,
+    /// What gradients are divided by.
+    pub divisor: &'a Tensor,
+    /// If it is 1, weights, moments and averages stay as they are.
+    pub skip: Option<&'a Tensor>,
 }
 
 /// Bytes that each rank sends in a step.
@@ -140,21 +152,13 @@ impl Optimizer {
         Ok(guard(|| squared_norm(gradients.iter().map(|gradient| &gradient.values)) / ranks_per_part)?)
     }
 
-    /// One AdamW step, the `step`-th counted from 1, with the gradients divided by `divisor` (a scalar, f32); then EMA, and new
-    /// working weights. If `skip` (a scalar, f32) is 1, weights, moments and EMA stay as they are.
+    /// One AdamW step, then averages with this much weight on the old ones, if any, and new working weights.
     ///
     /// # Errors
     /// If libtorch fails.
-    pub fn step(
-        &mut self,
-        step: u64,
-        adamw: AdamW,
-        divisor: &Tensor,
-        ema: Option<EmaConfig>,
-        skip: Option<&Tensor>,
-    ) -> Result<(), Error> {
-        let count = guard(|| Tensor::full([0i64; 0], step as f64, (Kind::Float, divisor.device())))?;
-        let scaler = Scaler { divisor: Some(divisor), skip };
+    pub fn step(&mut self, adamw: AdamW, scalars: Scalars, averaged: Option<f64>) -> Result<(), Error> {
+        let Scalars { count, learning_rate, divisor, skip } = scalars;
+        let scaler = Scaler { divisor: Some(divisor), skip, learning_rate };
         let mut due = Due::default();
         for Gradient { bucket, start, values } in self.gradients.all()? {
             let state = [&self.master[bucket], &self.exp_avg[bucket], &self.exp_avg_sq[bucket]];
@@ -164,18 +168,19 @@ impl Optimizer {
                 guard(|| due.add(&grad, state.map(|part| part.narrow(0, start, length))))?;
                 start += length;
                 if due.converted >= converted_at_once(grad.device()) {
-                    due.update(adamw, &count, scaler)?;
+                    due.update(adamw, count, scaler)?;
                 }
             }
         }
-        due.update(adamw, &count, scaler)?;
-        guard(|| no_grad(|| self.update_ema(step, ema, skip)))?;
+        due.update(adamw, count, scaler)?;
+        if let Some(decay) = averaged {
+            guard(|| no_grad(|| self.update_ema(decay, skip)))?;
+        }
         self.weights.update_trained(&self.master)
     }
 
-    fn update_ema(&mut self, step: u64, config: Option<EmaConfig>, skip: Option<&Tensor>) {
-        let Some(config) = config.filter(|c| step > c.start_step) else { return };
-        let weight = 1.0 - config.decay;
+    fn update_ema(&mut self, decay: f64, skip: Option<&Tensor>) {
+        let weight = 1.0 - decay;
         match &mut self.ema {
             None => self.ema = Some(self.master.iter().map(Tensor::copy).collect()),
             Some(ema) => {

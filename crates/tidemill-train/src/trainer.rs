@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use tidemill_models::SchedulerConfig;
 use tidemill_store::{Bucket, DatasetSpec};
-use tidemill_torch::keep_memory;
+use tidemill_torch::{OwnStream, keep_memory};
 
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress, Writer};
@@ -24,13 +24,17 @@ use crate::optimizer::{Optimizer, Traffic};
 use crate::profiler::Profiler;
 use crate::prometheus::Endpoint;
 use crate::saver::Saver;
+use crate::trainer::ahead::Ahead;
+use crate::trainer::recorded::Recorded;
 use crate::trainer::setup::Setup;
 use crate::trainer::step::PendingStep;
 use crate::window::Window;
 
+mod ahead;
 mod anomaly;
 mod by_timestep;
 mod intervals;
+mod recorded;
 mod report;
 mod setup;
 mod step;
@@ -89,6 +93,10 @@ struct Trainer {
     endpoint: Option<Endpoint>,
     profiler: Option<Profiler>,
     progress: Progress,
+    ahead: Ahead,
+    /// The GPU that steps are recorded on, if they are to be, and those that are.
+    recorded_on: Option<usize>,
+    recorded: Recorded,
     /// Steps whose numbers are still on the device.
     pending: VecDeque<PendingStep>,
     /// Whether any rank was still writing a checkpoint, as far as is known.
@@ -114,8 +122,17 @@ struct Trainer {
 impl Trainer {
     fn new(mut job: Job, observer: &mut dyn Observer) -> Result<Self, Error> {
         let world = job.world.clone();
-        let Setup { spec, schedule, flops, identity, settings, objective, distribution, checkpoints } =
-            world.together(Setup::of(&mut job))?;
+        let Setup {
+            spec,
+            schedule,
+            flops,
+            identity,
+            settings,
+            objective,
+            distribution,
+            recorded_on,
+            checkpoints,
+        } = world.together(Setup::of(&mut job))?;
         world.agree(&serde_json::json!({
             "version": version(), "train": settings, "checkpoint": job.checkpoint, "run": identity,
         }))?;
@@ -189,6 +206,9 @@ impl Trainer {
             committed: resumed_at,
             failed_checkpoints: 0,
             progress,
+            ahead: Ahead::default(),
+            recorded_on,
+            recorded: Recorded::default(),
             pending: VecDeque::new(),
             someone_writes: false,
             window: Window::new(),
@@ -206,6 +226,7 @@ impl Trainer {
 
     fn run(&mut self, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         let total = self.job.train.total_steps();
+        let _stream = self.recorded_on.map(OwnStream::enter).transpose()?;
         let started = Instant::now();
         let samples_before = self.progress.samples;
         while let Some((phase, first)) = self.job.train.phase_at(self.progress.step) {
@@ -242,15 +263,18 @@ impl Trainer {
         let mut batches = self.job.data.open(&self.phase(phase), self.progress.stream.as_ref())?;
         self.window = Window::new();
         self.reopen = false;
+        // Steps of another phase have other shapes.
+        self.recorded.clear();
         while self.progress.step < end && !self.reopen {
             let Some(batch) = self.next_batch(&mut *batches, observer)? else { break };
+            self.draw_ahead(phase, batches.peek())?;
             self.tell_unreadable(phase, &batch, &*batches, observer);
             self.profiler.as_mut().map_or(Ok(()), Profiler::before_step)?;
             self.train_step(phase, &batch)?;
             self.save_profile(Profiler::after_step, observer);
             self.validate(phase, observer)?;
             if self.progress.step.is_multiple_of(self.job.train.log_every) {
-                self.flush(observer)?;
+                self.flush_past(observer)?;
             }
             self.at_intervals(&|trainer| trainer.stand(phase, end, &*batches), observer)?;
         }

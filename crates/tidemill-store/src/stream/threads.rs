@@ -31,7 +31,7 @@ const LONG: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 enum Next {
     Coming(Receiver<Result<Batch>>),
-    There(Batch),
+    There(Result<Batch>),
 }
 
 /// How many of them, and how far ahead.
@@ -72,29 +72,48 @@ impl Threads {
         Ok(Self { batches, next: None, stopped })
     }
 
+    /// Waits until then for the next batch, or for why there is none.
+    fn look(&mut self, until: Instant) {
+        let coming = match self.next.take() {
+            Some(Next::Coming(batch)) => Ok(batch),
+            None => self.batches.recv_deadline(until),
+            there => {
+                self.next = there;
+                return;
+            }
+        };
+        self.next = match coming.map(|batch| (batch.recv_deadline(until), batch)) {
+            Ok((Ok(batch), _)) => Some(Next::There(batch)),
+            Ok((Err(RecvTimeoutError::Timeout), batch)) => Some(Next::Coming(batch)),
+            Err(RecvTimeoutError::Timeout) => None,
+            Ok((Err(RecvTimeoutError::Disconnected), _)) | Err(RecvTimeoutError::Disconnected) => {
+                Some(Next::There(Err(Error::ReaderDied)))
+            }
+        };
+    }
+
     /// Whether the next batch is there in time.
     ///
     /// # Errors
     /// If its rows cannot be read.
     pub fn is_there_within(&mut self, patience: Duration) -> Result<bool> {
-        if matches!(self.next, Some(Next::There(_))) {
-            return Ok(true);
+        self.look(Instant::now() + patience);
+        match self.next.take() {
+            Some(Next::There(Err(error))) => Err(error),
+            next => {
+                self.next = next;
+                Ok(matches!(self.next, Some(Next::There(_))))
+            }
         }
-        let until = Instant::now() + patience;
-        let batch = match self.next.take() {
-            Some(Next::Coming(batch)) => batch,
-            _ => match self.batches.recv_deadline(until) {
-                Ok(batch) => batch,
-                Err(RecvTimeoutError::Timeout) => return Ok(false),
-                Err(RecvTimeoutError::Disconnected) => return Err(Error::ReaderDied),
-            },
-        };
-        let next = match batch.recv_deadline(until) {
-            Ok(batch) => Next::There(batch?),
-            Err(RecvTimeoutError::Timeout) => Next::Coming(batch),
-            Err(RecvTimeoutError::Disconnected) => return Err(Error::ReaderDied),
-        };
-        Ok(matches!(self.next.insert(next), Next::There(_)))
+    }
+
+    /// The next batch, if it is there; it is still to be taken. Why there is none, whoever takes it is told.
+    pub fn peek(&mut self) -> Option<&Batch> {
+        self.look(Instant::now());
+        match &self.next {
+            Some(Next::There(Ok(batch))) => Some(batch),
+            _ => None,
+        }
     }
 
     /// The next batch; waits until it is there.
@@ -103,9 +122,9 @@ impl Threads {
     /// As [`is_there_within`](Self::is_there_within).
     pub fn next(&mut self) -> Result<Batch> {
         loop {
-            self.is_there_within(LONG)?;
+            self.look(Instant::now() + LONG);
             match self.next.take() {
-                Some(Next::There(batch)) => return Ok(batch),
+                Some(Next::There(batch)) => return batch,
                 coming => self.next = coming,
             }
         }

@@ -78,13 +78,14 @@ fn gradients_that_come_in_parts_are_added_up() {
 #[test]
 fn averages_begin_late_and_follow_the_weights_unless_a_step_is_left_out() {
     let (params, mut optimizer) = of_one(Tensor::from_slice(&[1f32, -2.0]), Kind::Float, false);
-    let ema = Some(EmaConfig { decay: 0.9, start_step: 2 });
     let numbers = |parts: &[Tensor]| Vec::<f32>::try_from(parts[0].narrow(0, 0, 2)).unwrap();
     let mut expected: Option<Vec<f32>> = None;
     for step in 1..=6u64 {
         give(&params, &mut optimizer, &[step as f64 - 3.5]);
         let (skip, before) = (Tensor::from(f32::from(step == 5)), numbers(&optimizer.master));
-        optimizer.step(step, ADAMW, &Tensor::from(1f32), ema, Some(&skip)).unwrap();
+        let [count, divisor] = [step as f32, 1.0].map(Tensor::from);
+        let scalars = Scalars { count: &count, learning_rate: None, divisor: &divisor, skip: Some(&skip) };
+        optimizer.step(ADAMW, scalars, (step > 2).then_some(0.9)).unwrap();
         let weights = numbers(&optimizer.master);
         assert_eq!(weights == before, step == 5);
         expected = match expected {
@@ -115,7 +116,9 @@ fn gradients_of_one_micro_batch_take_the_step_of_their_sum() {
         (&params.named()[0].1 * &slope).sum(Kind::Float).backward();
         optimizer.gradients().finish().unwrap();
         let norm = optimizer.squared_norm(&world).unwrap().double_value(&[]);
-        optimizer.step(1, ADAMW, &Tensor::from(2f32), None, None).unwrap();
+        let [count, divisor] = [1f32, 2.0].map(Tensor::from);
+        let scalars = Scalars { count: &count, learning_rate: None, divisor: &divisor, skip: None };
+        optimizer.step(ADAMW, scalars, None).unwrap();
         (norm, optimizer.master[0].copy(), optimizer.bytes()[1] / length as usize)
     });
     assert!((one.0 / sum.0 - 1.0).abs() < 1e-4, "{} {}", one.0, sum.0);

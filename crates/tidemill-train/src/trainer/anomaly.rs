@@ -203,6 +203,8 @@ impl Trainer {
         self.progress.recent_losses = restored.recent_losses;
         (self.saved, self.saved_at, self.owed) = (restored.step, Instant::now(), false);
         self.pending.clear();
+        // What was read may lie elsewhere.
+        self.recorded.clear();
         Ok(())
     }
 }

@@ -96,8 +96,20 @@ impl Trainer {
 
     /// Waits for the steps since the last time and writes their metrics.
     pub(super) fn flush(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
-        let fetched: Vec<(PendingStep, Numbers)> = std::mem::take(&mut self.pending)
-            .into_iter()
+        self.flush_but(0, observer)
+    }
+
+    /// As [`Self::flush`], but a GPU is not waited for: of the step that it has just been told nothing is said yet, so that it has
+    /// something to do meanwhile.
+    pub(super) fn flush_past(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
+        self.flush_but(usize::from(self.objective.device.is_cuda()), observer)
+    }
+
+    fn flush_but(&mut self, last: usize, observer: &mut dyn Observer) -> Result<(), Error> {
+        let count = self.pending.len().saturating_sub(last);
+        let fetched: Vec<(PendingStep, Numbers)> = self
+            .pending
+            .drain(..count)
             .map(|step| step.fetch().map(|numbers| (step, numbers)))
             .collect::<Result<_, _>>()?;
         let Some((_, last)) = fetched.last() else { return Ok(()) };

@@ -10,14 +10,16 @@ use tidemill_models::{NoiseSchedule, SchedulerConfig};
 use tidemill_store::{Bucket, DatasetSpec, Dtype};
 use tidemill_torch::{guard, tensor_of};
 
+use super::recorded::recorded_on;
 use super::schedule_of;
 use crate::Error;
 use crate::checkpoint::Checkpoints;
 use crate::config::{Precision, Sharding};
+use crate::draws::Drawer;
 use crate::fit::{check_data, flops, frozen, has_moments, identity, norms_in_f32};
 use crate::gradients::Reduction;
 use crate::job::Job;
-use crate::objective::{Drawing, Objective};
+use crate::objective::Objective;
 use crate::optimizer::Distribution;
 
 /// The parts.
@@ -32,6 +34,8 @@ pub(super) struct Setup {
     pub settings: Value,
     pub objective: Objective,
     pub distribution: Distribution,
+    /// The GPU that steps are to be recorded on, if they are to be.
+    pub recorded_on: Option<usize>,
     pub checkpoints: Arc<Checkpoints>,
 }
 
@@ -52,6 +56,7 @@ impl Setup {
             identity: identity(job, &schedule),
             settings: serde_json::to_value(&job.train).unwrap_or_default(),
             distribution: distribution(job)?,
+            recorded_on: recorded_on(job.train.cuda_graph, job.denoiser.params().device(), job.world.size())?,
             checkpoints: Arc::new(Checkpoints::open(&job.checkpoint, &job.output)?),
             // After what looks at the text encoder.
             objective: objective(job, &spec, &schedule)?,
@@ -114,14 +119,19 @@ fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> R
     let schedule = NoiseSchedule::new(schedule.clone(), device);
     let weights = job.train.min_snr_gamma.map(|gamma| guard(|| schedule.min_snr_weights(gamma)));
     let weights = weights.transpose()?;
+    let drawer = Drawer {
+        seed: job.seed,
+        timesteps: schedule.config().num_train_timesteps,
+        how: job.train.timesteps,
+        caption_dropout: job.train.caption_dropout,
+        noise_offset: job.train.noise_offset,
+        moments: has_moments(spec),
+    };
     Ok(Objective {
         schedule,
         scaling_factor: spec.scaling_factor,
-        seed: job.seed,
-        drawing: Drawing { timesteps: job.train.timesteps, caption_dropout: job.train.caption_dropout },
-        noise_offset: job.train.noise_offset,
+        drawer,
         weights,
-        moments: has_moments(spec),
         empty_text: guard(|| tensor_of(job.data.empty_caption(), stored, &shape, kind, device))?,
         text_encoder: job.text_encoder.take().map(|encoder| encoder.model),
         kind: working,

@@ -5,19 +5,22 @@ use std::time::Instant;
 
 use tch::{Kind, Tensor};
 use tidemill_store::stream::Batch;
-use tidemill_torch::{AdamW, guard, upload};
+use tidemill_torch::{AdamW, Download, guard, upload};
 
 use super::Trainer;
+use super::ahead::Wanted;
 use super::by_timestep::{ByTimestep, SUMS, TENTHS, means};
 use crate::Error;
-use crate::config::NotFinite;
+use crate::config::{NotFinite, SpikeAction, TrainConfig};
+use crate::draws::Names;
 use crate::fit::latents_shape;
 use crate::memory::memory_mib;
 use crate::metrics::Validation;
-use crate::objective::Rows;
+use crate::objective::{MicroBatch, Rows};
+use crate::optimizer::Scalars;
 use crate::world::World;
 
-/// A step whose numbers are still on the device.
+/// A step whose numbers are on their way from the device.
 pub(super) struct PendingStep {
     pub step: u64,
     pub phase: usize,
@@ -30,10 +33,7 @@ pub(super) struct PendingStep {
     pub validation: Option<Validation>,
     /// The loss above which the device has left it out.
     pub skipped_above: f64,
-    /// GradientBuffers over all ranks, in the order of [`Numbers`]; f32.
-    sums: Tensor,
-    /// Global norm of the gradients.
-    grad_norm: Tensor,
+    answers: Download,
 }
 
 /// What all ranks know of a step.
@@ -52,6 +52,29 @@ pub(super) struct Numbers {
     pub loss_by_timestep: Vec<Option<f64>>,
 }
 
+/// All that a step takes from the host, on the device.
+#[derive(Debug)]
+pub(super) struct StepInputs {
+    /// This rank's rows.
+    pub micro_batches: Vec<MicroBatch>,
+    /// [`LEARNING_RATE`], [`COUNT`], [`LIMIT`], then what [`said`] says: f32.
+    pub numbers: Tensor,
+}
+
+/// Of the step.
+const LEARNING_RATE: i64 = 0;
+/// The step's number, counted from 1.
+const COUNT: i64 = 1;
+/// The loss above which the device leaves it out.
+const LIMIT: i64 = 2;
+/// Numbers before those that are added up over the ranks.
+const SAID: i64 = 3;
+
+/// What a step leaves on the device: f32, the norm of the gradients, then sums over all ranks: losses, squared norms, what ranks
+/// have [`said`], errors and rows by timesteps.
+#[derive(Debug)]
+pub(super) struct Answers(pub Tensor);
+
 /// Sums over a rank's rows, on the device.
 struct Sums {
     /// Their losses: [], f32.
@@ -68,23 +91,59 @@ fn said(rows: usize, writing: bool, world: &World) -> Vec<f32> {
     said
 }
 
+/// Whether the device may leave steps out by itself.
+fn may_skip(train: &TrainConfig) -> bool {
+    let of_spikes = train.spike.is_some_and(|spike| spike.action == SpikeAction::Skip);
+    // Recorded steps are tried before.
+    train.not_finite != NotFinite::Stop || of_spikes || train.cuda_graph
+}
+
 impl PendingStep {
     /// Waits for the step.
     pub fn fetch(&self) -> Result<Numbers, Error> {
-        let sums = guard(|| Vec::<f32>::try_from(&self.sums))?;
-        let sums = sums.map_err(|e| Error::World(format!("the sums of a step cannot be read: {e}")))?;
-        let wrong = || Error::World(format!("a step has the sums {sums:?}"));
-        let (said, by_timestep) = sums.split_last_chunk::<SUMS>().ok_or_else(wrong)?;
-        let [loss, _, rows, writing, memory @ ..] = said else { return Err(wrong()) };
+        let answers = Vec::<f32>::try_from(self.answers.wait()?);
+        let answers = answers.map_err(|e| Error::World(format!("the sums of a step cannot be read: {e}")))?;
+        let wrong = || Error::World(format!("a step has the sums {answers:?}"));
+        let (said, by_timestep) = answers.split_last_chunk::<SUMS>().ok_or_else(wrong)?;
+        let [grad_norm, loss, _, rows, writing, memory @ ..] = said else { return Err(wrong()) };
         Ok(Numbers {
             // In f32, as the device has seen it.
             loss: f64::from(loss / rows),
-            grad_norm: guard(|| self.grad_norm.double_value(&[]))?,
+            grad_norm: f64::from(*grad_norm),
             rows: *rows as u64,
             writing: *writing > 0.0,
             memory: memory.iter().map(|mib| *mib as u64).collect(),
             loss_by_timestep: means(by_timestep),
         })
+    }
+}
+
+impl StepInputs {
+    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.micro_batches.iter().flat_map(MicroBatch::tensors).chain([&self.numbers])
+    }
+
+    /// The shapes of all of them: what steps of different shapes compute differs.
+    pub fn shapes(&self) -> Vec<Vec<i64>> {
+        self.tensors().map(Tensor::size).collect()
+    }
+
+    /// Takes the values of others of these shapes.
+    ///
+    /// # Panics
+    /// Where tch would: run it in [`guard`](tidemill_torch::guard()).
+    pub fn overwrite(&self, others: &Self) {
+        self.tensors().zip(others.tensors()).for_each(|(mine, other)| mine.shallow_clone().copy_(other));
+    }
+
+    /// The same rows in a step that is left out, so that nothing comes of it but its answers.
+    ///
+    /// # Panics
+    /// As [`Self::overwrite`].
+    pub fn left_out(self) -> Self {
+        // No loss is below 0.
+        let _ = self.numbers.get(LIMIT).fill_(-1.0);
+        self
     }
 }
 
@@ -99,22 +158,86 @@ impl Sums {
 impl Trainer {
     /// Forward, backward, optimizer.
     pub(super) fn train_step(&mut self, phase: usize, batch: &Batch) -> Result<(), Error> {
-        let Sums { loss, by_timestep } = self.accumulate(phase, batch)?;
+        let learning_rate = self.job.train.learning_rate_at(self.progress.step);
+        let skipped_above = self.skipped_above();
+        let inputs = self.inputs(phase, batch, learning_rate, skipped_above)?;
+        let Answers(answers) = match self.recorded_on {
+            None => self.compute(&inputs)?,
+            Some(device) => self.compute_recorded(inputs, device)?,
+        };
+        let answers = Download::begin(&answers)?;
+        self.progress.step += 1;
+        self.pending.push_back(PendingStep {
+            step: self.progress.step,
+            phase,
+            learning_rate,
+            samples: batch.sample_ids.clone(),
+            flops: self.flops.get(&batch.bucket).copied().unwrap_or_default(),
+            validation: None,
+            skipped_above,
+            answers,
+        });
+        Ok(())
+    }
+
+    /// Has drawn for the batch after this one, if it is there, what that will want.
+    pub(super) fn draw_ahead(&mut self, phase: usize, next: Option<&Batch>) -> Result<(), Error> {
+        if let Some(next) = next {
+            self.ahead.begin(self.wanted(phase, next, self.progress.step + 1)?);
+        }
+        Ok(())
+    }
+
+    fn wanted(&self, phase: usize, batch: &Batch, step: u64) -> Result<Wanted, Error> {
+        let (train, objective) = (&self.job.train, &self.objective);
+        let sizes = (train.global_batch_of(phase), train.micro_batch_of(phase));
+        let shape = objective.latents_shape(latents_shape(&self.spec, batch.bucket)?);
+        Ok(Wanted::of(batch, objective.drawer, step, sizes, shape))
+    }
+
+    /// Takes what the step needs to the device.
+    fn inputs(
+        &mut self,
+        phase: usize,
+        batch: &Batch,
+        learning_rate: f64,
+        skipped_above: f64,
+    ) -> Result<StepInputs, Error> {
+        let step = self.progress.step;
+        let draws = self.ahead.take(&self.wanted(phase, batch, step)?)?;
+        let (train, objective) = (&self.job.train, &self.objective);
+        let shape = latents_shape(&self.spec, batch.bucket)?;
+        let sizes = (train.global_batch_of(phase), train.micro_batch_of(phase));
+        let mut numbers = vec![learning_rate as f32, (step + 1) as f32, skipped_above as f32];
+        numbers.extend(said(batch.sample_ids.len(), self.saver.is_busy(), &self.job.world));
+        let inputs = guard(|| StepInputs {
+            micro_batches: micro_batches(batch, shape, step, sizes)
+                .zip(&draws)
+                .map(|(rows, draws)| objective.on_device(rows, draws))
+                .collect(),
+            numbers: upload(&Tensor::from_slice(&numbers), objective.device),
+        })?;
+        Ok(inputs)
+    }
+
+    /// What the step computes, all of it on the device.
+    fn compute(&mut self, inputs: &StepInputs) -> Result<Answers, Error> {
+        let Sums { loss, by_timestep } = self.accumulate(&inputs.micro_batches)?;
         let gradients = self.optimizer.gradients().finish()?;
         let communication = &mut self.communication;
         communication.gradients = communication.gradients.plus(gradients);
         communication.weights = communication.weights.plus(self.optimizer.weights_time());
         let (train, world, step) = (&self.job.train, &self.job.world, self.progress.step);
         let squared_norm = self.optimizer.squared_norm(world)?;
-        let limit = self.skipped_above();
-        let said = said(batch.sample_ids.len(), self.saver.is_busy(), world);
+        let number = |at| guard(|| inputs.numbers.get(at));
         let sums = guard(|| {
-            let said = upload(&Tensor::from_slice(&said), loss.device());
+            let said = inputs.numbers.narrow(0, SAID, inputs.numbers.size()[0] - SAID);
             Tensor::cat(&[loss.reshape([1]), squared_norm.reshape([1]), said, by_timestep.sums()], 0)
         })?;
         let asked = Instant::now();
         let sums = world.sum(sums)?;
         let waited = asked.elapsed();
+        let limit = number(LIMIT)?;
         let (divisor, grad_norm, skip) = guard(|| {
             let rows = sums.get(2).clamp_min(1.0);
             // Gradients are sums over the rows.
@@ -126,56 +249,60 @@ impl Trainer {
             };
             // Nobody looks at it here: the device leaves the step out by itself.
             let loss = sums.get(0) / &rows;
-            let skip = match (train.not_finite, limit) {
+            let good = match train.not_finite {
                 // Also before going back: what is not finite would stay in what lies between parameters.
-                (NotFinite::Skip | NotFinite::Rollback, limit) => {
-                    Some((&loss + &norm).isfinite().logical_and(&loss.le(limit)))
+                NotFinite::Skip | NotFinite::Rollback => {
+                    (&loss + &norm).isfinite().logical_and(&loss.le_tensor(&limit))
                 }
-                (_, limit) if limit.is_finite() => Some(loss.gt(limit).logical_not()),
-                _ => None,
+                NotFinite::Stop => loss.gt_tensor(&limit).logical_not(),
             };
-            let skip = skip.map(|good| good.logical_not().to_kind(Kind::Float));
+            let skip = may_skip(train).then(|| good.logical_not().to_kind(Kind::Float));
             (rows / clip, norm, skip)
         })?;
-        let learning_rate = train.learning_rate_at(step);
-        let adamw =
-            AdamW { lr: learning_rate, betas: train.betas, eps: train.eps, weight_decay: train.weight_decay };
-        self.optimizer.step(step + 1, adamw, &divisor, train.ema, skip.as_ref())?;
+        let adamw = AdamW {
+            lr: train.learning_rate_at(step),
+            betas: train.betas,
+            eps: train.eps,
+            weight_decay: train.weight_decay,
+        };
+        let (count, learning_rate) = (number(COUNT)?, number(LEARNING_RATE)?);
+        let on_gpu = self.objective.device.is_cuda();
+        let scalars = Scalars {
+            count: &count,
+            // On a CPU it would have to be looked at, and is rounded to f32.
+            learning_rate: on_gpu.then_some(&learning_rate),
+            divisor: &divisor,
+            skip: skip.as_ref(),
+        };
+        self.optimizer.step(adamw, scalars, train.averaged_at(step))?;
         self.add_waited_for_ranks(waited);
-        self.progress.step += 1;
-        self.pending.push_back(PendingStep {
-            step: self.progress.step,
-            phase,
-            learning_rate,
-            samples: batch.sample_ids.clone(),
-            flops: self.flops.get(&batch.bucket).copied().unwrap_or_default(),
-            validation: None,
-            skipped_above: limit,
-            sums,
-            grad_norm,
-        });
-        Ok(())
+        Ok(Answers(guard(|| Tensor::cat(&[grad_norm.reshape([1]), sums], 0))?))
+    }
+
+    /// As [`Self::compute`], on this GPU, as it is recorded once for all steps of a kind.
+    fn compute_recorded(&mut self, inputs: StepInputs, device: usize) -> Result<Answers, Error> {
+        let averaged = self.job.train.averaged_at(self.progress.step).is_some();
+        let mut recorded = std::mem::take(&mut self.recorded);
+        let answers =
+            recorded.take((inputs.shapes(), averaged), inputs, device, |inputs| self.compute(inputs));
+        self.recorded = recorded;
+        answers
     }
 
     /// Forward and backward of this rank's rows, micro-batch by micro-batch; gives the sum of the rows' losses. Gradients
     /// are those of the sum over all rows, and are reduced over the ranks in the last backward pass.
-    fn accumulate(&mut self, phase: usize, batch: &Batch) -> Result<Sums, Error> {
+    fn accumulate(&mut self, micro_batches: &[MicroBatch]) -> Result<Sums, Error> {
         let (objective, denoiser) = (&self.objective, &*self.job.denoiser);
-        let shape = latents_shape(&self.spec, batch.bucket)?;
         let device = objective.device;
         let none = || Sums {
             loss: Tensor::zeros([0i64; 0], (Kind::Float, device)),
             by_timestep: ByTimestep::new(device),
         };
         let mut sums = guard(none)?;
-        let train = &self.job.train;
-        let sizes = (train.global_batch_of(phase), train.micro_batch_of(phase));
-        let micro_batches = micro_batches(batch, shape, self.progress.step, sizes);
-        let last = micro_batches.len().saturating_sub(1);
         self.optimizer.gradients().begin();
-        for (i, rows) in micro_batches.enumerate() {
+        for (i, rows) in micro_batches.iter().enumerate() {
             let inputs = guard(|| objective.inputs(rows))?;
-            if i == last {
+            if i + 1 == micro_batches.len() {
                 self.optimizer.gradients().last_micro_batch();
             }
             let done = guard(|| {
@@ -205,12 +332,15 @@ pub(super) fn micro_batches<'a>(
     let (latent, text) = (batch.latents.len() / count.max(1), batch.text.len() / count.max(1));
     (0..count).step_by(size).map(move |first| {
         let end = (first + size).min(count);
-        Rows {
+        let names = Names {
             step,
             global_batch,
+            places: &batch.places[first..end],
             sample_ids: &batch.sample_ids[first..end],
             epochs: &batch.epochs[first..end],
-            places: &batch.places[first..end],
+        };
+        Rows {
+            names,
             latents: &batch.latents[first * latent..end * latent],
             latents_shape,
             text: &batch.text[first * text..end * text],

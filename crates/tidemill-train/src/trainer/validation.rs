@@ -116,10 +116,12 @@ impl Pass<'_> {
         let size = self.phase.train.micro_batch_of(self.phase.index);
         for rows in micro_batches(batch, shape, 0, (count as usize, size)) {
             let counts = |(place, epoch): (&u32, &u32)| f32::from(u64::from(*place) < count && *epoch == 0);
-            let counts: Vec<f32> = rows.places.iter().zip(rows.epochs).map(counts).collect();
+            let counts: Vec<f32> = rows.names.places.iter().zip(rows.names.epochs).map(counts).collect();
             guard(|| {
                 no_grad(|| {
-                    let inputs = self.objective.held_out_inputs(rows);
+                    let shape = self.objective.latents_shape(rows.latents_shape);
+                    let draws = self.objective.drawer.held_out().draw(rows.names, shape);
+                    let inputs = self.objective.inputs(&self.objective.on_device(rows, &draws));
                     let errors = self.objective.errors(self.denoiser, &inputs);
                     let counts = upload(&Tensor::from_slice(&counts), self.objective.device);
                     sums.add(&(errors * &counts), &counts, &self.objective.tenths(&inputs.timesteps, TENTHS));

@@ -1,0 +1,125 @@
+//! What is drawn for the next step, on a thread of its own while this one is computed.
+
+use std::thread::JoinHandle;
+
+use tidemill_store::stream::Batch;
+use tidemill_torch::guard;
+
+use crate::Error;
+use crate::draws::{Drawer, Draws, Names};
+
+/// The rows of a rank's part of a batch, by all that their draws depend on.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wanted {
+    drawer: Drawer,
+    step: u64,
+    global_batch: usize,
+    micro_batch: usize,
+    /// Of a latent [C, h, w].
+    shape: [i64; 3],
+    places: Vec<u32>,
+    sample_ids: Vec<u64>,
+    epochs: Vec<u32>,
+}
+
+impl Wanted {
+    /// Those of `batch`, of a global batch of the first size, in micro-batches of the second.
+    pub fn of(
+        batch: &Batch,
+        drawer: Drawer,
+        step: u64,
+        (global_batch, micro_batch): (usize, usize),
+        shape: [i64; 3],
+    ) -> Self {
+        let (places, sample_ids, epochs) =
+            (batch.places.clone(), batch.sample_ids.clone(), batch.epochs.clone());
+        Self { drawer, step, global_batch, micro_batch, shape, places, sample_ids, epochs }
+    }
+
+    /// Draws for each micro-batch.
+    fn draw(&self) -> Result<Vec<Draws>, tidemill_torch::Error> {
+        let micro_batches = (0..self.sample_ids.len()).step_by(self.micro_batch).map(|first| {
+            let end = (first + self.micro_batch).min(self.sample_ids.len());
+            Names {
+                step: self.step,
+                global_batch: self.global_batch,
+                places: &self.places[first..end],
+                sample_ids: &self.sample_ids[first..end],
+                epochs: &self.epochs[first..end],
+            }
+        });
+        guard(|| micro_batches.map(|names| self.drawer.draw(names, self.shape)).collect())
+    }
+}
+
+/// The thread, and what it draws for.
+#[derive(Debug, Default)]
+pub(super) struct Ahead(Option<(Wanted, JoinHandle<Result<Vec<Draws>, tidemill_torch::Error>>)>);
+
+impl Ahead {
+    /// Begins to draw what the next step will want.
+    pub fn begin(&mut self, wanted: Wanted) {
+        let of_thread = wanted.clone();
+        let thread = std::thread::Builder::new().name("draws".into()).spawn(move || of_thread.draw());
+        // Without a thread it is drawn when it is wanted.
+        self.0 = thread.ok().map(|thread| (wanted, thread));
+    }
+
+    /// What is wanted: as it was drawn ahead or, if that was for other rows, drawn now.
+    ///
+    /// # Errors
+    /// If memory does not suffice.
+    pub fn take(&mut self, wanted: &Wanted) -> Result<Vec<Draws>, Error> {
+        let ahead = self.0.take().filter(|(begun, _)| begun == wanted);
+        let drawn = ahead.and_then(|(_, thread)| thread.join().ok());
+        Ok(drawn.unwrap_or_else(|| wanted.draw())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Timesteps;
+
+    fn wanted(step: u64, first: u64) -> Wanted {
+        let how = Timesteps::Stratified;
+        Wanted {
+            drawer: Drawer {
+                seed: 3,
+                timesteps: 1000,
+                how,
+                caption_dropout: 0.5,
+                noise_offset: 0.0,
+                moments: true,
+            },
+            step,
+            global_batch: 8,
+            micro_batch: 2,
+            shape: [1, 2, 2],
+            places: (0..5).collect(),
+            sample_ids: (first..first + 5).collect(),
+            epochs: vec![0; 5],
+        }
+    }
+
+    fn equal(a: &[Draws], b: &[Draws]) -> bool {
+        a.len() == b.len()
+            && a.iter().zip(b).all(|(a, b)| a.noise.equal(&b.noise) && a.timesteps.equal(&b.timesteps))
+    }
+
+    #[test]
+    fn what_is_drawn_ahead_is_taken_for_the_same_rows_only() {
+        let drawn = wanted(4, 10).draw().unwrap();
+        assert_eq!(drawn.iter().map(|draws| draws.noise.size()[0]).collect::<Vec<_>>(), [2, 2, 1]);
+        for begun in [None, Some(wanted(4, 10)), Some(wanted(3, 10)), Some(wanted(4, 11))] {
+            let mut ahead = Ahead::default();
+            let same = begun.as_ref() == Some(&wanted(4, 10));
+            if let Some(begun) = begun {
+                assert_eq!(equal(&begun.draw().unwrap(), &drawn), same);
+                ahead.begin(begun);
+            }
+            assert!(equal(&ahead.take(&wanted(4, 10)).unwrap(), &drawn));
+            assert!(ahead.0.is_none());
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Steps on a GPU that are recorded once and then started as a whole (`train.cuda_graph`).
+
+use std::collections::BTreeMap;
+
+use tch::{Device, Tensor, no_grad};
+use tidemill_torch::{Download, Graph, GraphMemory, guard};
+
+use super::step::{Answers, StepInputs};
+use crate::Error;
+
+/// Steps of a kind that are taken as always before one is recorded: by then everything that a step leaves behind is there (moments,
+/// averages, compiled kernels, workspaces of libraries).
+const BEFORE: u32 = 3;
+
+/// How far apart answers may be: kernels that add up in no fixed order round differently.
+const ROUNDING: f32 = 0.02;
+
+/// What makes steps different from each other: the shapes of their inputs, and whether weights are averaged.
+pub(super) type Kind = (Vec<Vec<i64>>, bool);
+
+/// The steps that are recorded.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    memory: Option<GraphMemory>,
+    steps: BTreeMap<Kind, State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// So many were taken.
+    Seen(u32),
+    There(Step),
+}
+
+/// A recorded step: where it takes its inputs from, and where it leaves its answers.
+#[derive(Debug)]
+struct Step {
+    graph: Graph,
+    inputs: StepInputs,
+    answers: Answers,
+}
+
+impl Recorded {
+    /// Takes a step on `device`, by `compute` or, once a few of its kind were, as it is recorded then. The answers hold until the next
+    /// step.
+    ///
+    /// # Errors
+    /// Of `compute`, if the GPU fails, and if the step cannot be recorded.
+    pub fn take(
+        &mut self,
+        kind: Kind,
+        inputs: StepInputs,
+        device: usize,
+        mut compute: impl FnMut(&StepInputs) -> Result<Answers, Error>,
+    ) -> Result<Answers, Error> {
+        let state = self.steps.entry(kind).or_insert(State::Seen(0));
+        if let State::Seen(steps) = state
+            && *steps < BEFORE
+        {
+            *steps += 1;
+            return compute(&inputs);
+        }
+        if let State::There(Step { graph, inputs: read, answers }) = state {
+            guard(|| no_grad(|| read.overwrite(&inputs)))?;
+            graph.replay()?;
+            return Ok(Answers(answers.0.shallow_clone()));
+        }
+        let memory = self.memory.map_or_else(GraphMemory::new, Ok)?;
+        self.memory = Some(memory);
+        let step = Step::record(inputs, device, memory, compute)?;
+        let answers = Answers(step.answers.0.shallow_clone());
+        *state = State::There(step);
+        Ok(answers)
+    }
+
+    /// Forgets them: what they read or write is there no more.
+    pub fn clear(&mut self) {
+        self.steps.clear();
+    }
+}
+
+impl Step {
+    /// Records a step and takes it. What it answers has to be what the same step answers when it is not recorded.
+    fn record(
+        inputs: StepInputs,
+        device: usize,
+        memory: GraphMemory,
+        mut compute: impl FnMut(&StepInputs) -> Result<Answers, Error>,
+    ) -> Result<Self, Error> {
+        let refuse = |why: String| Error::Config {
+            key: "train.cuda_graph".into(),
+            message: format!("a step cannot be recorded on this GPU: {why}; set it to false"),
+        };
+        let numbers = guard(|| inputs.numbers.copy())?;
+        let left_out = guard(|| no_grad(|| inputs.left_out()))?;
+        let expected = Download::begin(&compute(&left_out)?.0)?;
+        let inputs = StepInputs { numbers, ..left_out };
+        let (graph, answers) = Graph::record(device, memory, || compute(&inputs))
+            .map_err(|error: Error| refuse(error.to_string()))?;
+        graph.replay()?;
+        let answered = Download::begin(&answers.0)?;
+        match differs(expected.wait()?, answered.wait()?) {
+            None => Ok(Self { graph, inputs, answers }),
+            Some(why) => Err(refuse(format!("{why}; weights may be spoilt, the last checkpoint's are not"))),
+        }
+    }
+}
+
+/// How far apart two of a step's answers are, if it is too far for rounding.
+fn differs(expected: &Tensor, answered: &Tensor) -> Option<String> {
+    let numbers = |answers: &Tensor| Vec::<f32>::try_from(answers).unwrap_or_default();
+    let (expected, answered) = (numbers(expected), numbers(answered));
+    // The norm of the gradients, and the sum of the losses.
+    let differ = expected.iter().zip(&answered).take(2).any(|(expected, answered)| {
+        !((expected - answered).abs() <= ROUNDING * expected.abs().max(f32::MIN_POSITIVE))
+    });
+    (differ || expected.is_empty() || expected.len() != answered.len()).then(|| {
+        let first = |numbers: &[f32]| numbers[..numbers.len().min(2)].to_vec();
+        format!(
+            "norm of the gradients and loss are {:?}, and recorded {:?}",
+            first(&expected),
+            first(&answered)
+        )
+    })
+}
+
+/// The GPU that steps are to be recorded on, if they are to be.
+///
+/// # Errors
+/// If they cannot be on this device, or not with so many ranks.
+pub(super) fn recorded_on(cuda_graph: bool, device: Device, ranks: usize) -> Result<Option<usize>, Error> {
+    let refuse = |message: String| Err(Error::Config { key: "train.cuda_graph".into(), message });
+    match (cuda_graph, device) {
+        (false, _) => Ok(None),
+        (true, _) if ranks > 1 => refuse(format!("steps of one rank can be recorded, and these are {ranks}")),
+        (true, Device::Cuda(index)) => Ok(Some(index)),
+        (true, _) => refuse("steps are recorded on a GPU, and the device is the CPU; set it to false".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_may_differ_by_rounding() {
+        let of = |numbers: &[f32]| Tensor::from_slice(numbers);
+        assert_eq!(differs(&of(&[2.0, 3.0, 4.0]), &of(&[2.02, 2.98, 9.0])), None);
+        assert_eq!(differs(&of(&[0.0, 3.0]), &of(&[0.0, 3.0])), None);
+        for (expected, answered) in
+            [([2.0, 3.0], [2.1, 3.0]), ([2.0, 3.0], [2.0, 0.0]), ([2.0, 3.0], [2.0, f32::NAN])]
+        {
+            assert!(differs(&of(&expected), &of(&answered)).unwrap().contains("recorded"));
+        }
+        assert!(differs(&of(&[2.0, 3.0]), &of(&[2.0])).is_some());
+    }
+
+    #[test]
+    fn steps_are_recorded_on_one_gpu() {
+        assert_eq!(recorded_on(false, Device::Cuda(1), 2).unwrap(), None);
+        assert_eq!(recorded_on(false, Device::Cpu, 1).unwrap(), None);
+        assert_eq!(recorded_on(true, Device::Cuda(1), 1).unwrap(), Some(1));
+        for (device, ranks, says) in
+            [(Device::Cpu, 1, "the device is the CPU"), (Device::Cuda(0), 2, "are 2")]
+        {
+            let refused = recorded_on(true, device, ranks).unwrap_err().to_string();
+            assert!(refused.contains("train.cuda_graph") && refused.contains(says), "{refused}");
+        }
+    }
+}
