@@ -40,7 +40,7 @@ class Setting:
     device: str
 
 
-def tidemill(setting: Setting, *denoiser: str) -> tuple[list[str], Path]:
+def tidemill(setting: Setting, *denoiser: str, recorded: bool = False) -> tuple[list[str], Path]:
     """`tidemill train`, or with options of `own_denoiser` what that does; and where its steps are."""
     output = setting.folder / "run"
     run = {
@@ -50,6 +50,7 @@ def tidemill(setting: Setting, *denoiser: str) -> tuple[list[str], Path]:
         "train.global_batch": setting.batch,
         "train.micro_batch": setting.batch,
         "train.log_every": 1,
+        "train.cuda_graph": recorded,
         # It is ended before its last step, and so before a checkpoint.
         "train.phase": [{"resolution": setting.pixels, "steps": 10 * setting.steps}],
     }
@@ -75,10 +76,12 @@ def diffusers(setting: Setting, *flags: str) -> tuple[list[str], Path]:
 
 SIDES: dict[str, Callable[[Setting], tuple[list[str], Path]]] = {
     "Tidemill": tidemill,
+    "Tidemill, recorded": lambda setting: tidemill(setting, recorded=True),
     "diffusers, eager": diffusers,
     "diffusers, eager, channels-last": lambda setting: diffusers(setting, "--channels-last"),
     "diffusers, torch.compile": lambda setting: diffusers(setting, "--channels-last", "--compile"),
     "Tidemill with diffusers' U-Net": lambda setting: tidemill(setting, "--eager"),
+    "Tidemill with diffusers' U-Net, recorded": lambda setting: tidemill(setting, "--eager", recorded=True),
 }
 
 
@@ -141,7 +144,7 @@ def bench(args: argparse.Namespace) -> None:
 
 
 def goal(pixels: int, name: str, rate: float) -> str:
-    if name != "Tidemill" or pixels not in GOAL:
+    if name not in ("Tidemill", "Tidemill, recorded") or pixels not in GOAL:
         return ""
     return f"{GOAL[pixels]:.0f}" + (", missed" if rate <= GOAL[pixels] else "")
 

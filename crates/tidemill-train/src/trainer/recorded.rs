@@ -75,7 +75,8 @@ impl Recorded {
 
     /// Forgets them: what they read or write is there no more.
     pub fn clear(&mut self) {
-        self.steps.clear();
+        // Their memory goes with the last of them, and libtorch knows it no longer.
+        *self = Self::default();
     }
 }
 

@@ -1,0 +1,151 @@
+"""Training on a GPU, as far as one that computes nothing can show: what it is asked for, not what it answers."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ranks
+import tidemill
+from benches.null_gpu import NullGpu, Report
+
+ROOT = Path(__file__).resolve().parent.parent
+# Of a kind of steps, before one is recorded.
+BEFORE = 3
+GPU = {
+    "engine.device": "cuda:0",
+    "train.precision": "bf16",
+    "train.global_batch": 10,
+    "train.micro_batch": 10,
+    "train.cuda_graph": True,
+    # Where everything is 1, some of it is left out.
+    "train.not_finite": "skip",
+    "checkpoint.every": 1000,
+}
+# From the first step on.
+AVERAGED = {"decay": 0.9, "start_step": 0}
+
+
+@pytest.fixture(scope="session")
+def gpu(tmp_path_factory):
+    return NullGpu(tmp_path_factory.mktemp("null-gpu"))
+
+
+def run(gpu, folder, *command, **options):
+    """Runs a command on the GPU; what it was asked for, and the command's end."""
+    report = folder / "report.json"
+    environment = {**os.environ, **gpu.environment(report)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, **options)
+    return (Report.read(report) if report.exists() else None), ended
+
+
+def train(gpu, output, dataset, **settings):
+    ranks.link(output, dataset)
+    command = [sys.executable, *ranks.arguments(output, {**GPU, **settings}), "--quiet", "--json"]
+    report, ended = run(gpu, output, *command)
+    assert ended.returncode == 0, ended.stderr
+    return report
+
+
+def phases(*steps, **more):
+    return [{"resolution": 64, "steps": count, **more} for count in steps]
+
+
+def test_a_recorded_step_is_all_that_a_step_is(gpu, dataset, tmp_path):
+    reports = {}
+    for recorded in (False, True):
+        settings = {"train.cuda_graph": recorded, "train.phase": phases(8), "train.ema": AVERAGED}
+        reports[recorded] = train(gpu, tmp_path / str(recorded), dataset, **settings)
+        lines = ranks.metrics(tmp_path / str(recorded))
+        assert [line["step"] for line in lines] == list(range(1, 9))
+    plain, recorded = reports[False], reports[True]
+    assert (plain.captures, plain.violations, recorded.violations, recorded.escaped) == (0, 0, 0, 0)
+    assert (recorded.captures, recorded.replays) == (1, 8 - BEFORE)
+    # What is done anew in a replay: inputs are copied to where it reads them, and answers to the host.
+    assert recorded.replayed == recorded.captured * recorded.replays
+    per_step = (plain.launches - recorded.launches + recorded.captured) / (8 - BEFORE - 1)
+    print(f"{recorded.captured} kernels in a recorded step, {per_step:.0f} fewer launches for each replay")
+    assert 0.98 < recorded.captured / per_step < 1.02
+
+
+def test_every_kind_of_step_is_recorded(gpu, dataset, tmp_path):
+    settings = {
+        "train.phase": [*phases(12), *phases(6, global_batch=8, micro_batch=8)],
+        "train.micro_batch": 6,
+        "train.ema": {"decay": 0.9, "start_step": 5},
+        "train.gradient_checkpointing": True,
+        "train.norm_precision": "f32",
+        "train.freeze": ["conv_in.*"],
+        "train.min_snr_gamma": 5.0,
+        "train.noise_offset": 0.1,
+        "train.spike": {"factor": 100.0, "window": 2, "action": "skip"},
+        "train.validation": {"every": 6, "rows": 8, "dataset": str(dataset)},
+    }
+    report = train(gpu, tmp_path, dataset, **settings)
+    assert (report.violations, report.escaped) == (0, 0)
+    # Steps 1 to 5 are not averaged, the other seven of the phase are; then come six of another shape.
+    assert report.captures == 3
+    assert report.replays == sum(steps - BEFORE for steps in (5, 7, 6))
+    assert len(ranks.metrics(tmp_path)) == 18
+
+
+DENOISER = """
+import json, sys
+import tidemill, torch
+from diffusers import UNet2DConditionModel
+
+settings, looks = json.loads(sys.argv[1]), sys.argv[2] == "looks"
+
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.unet = UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(settings["models.path"] + "/unet"))
+
+    def forward(self, sample, timesteps, text):
+        if looks:
+            sample.sum().item()
+        return self.unet(sample, timesteps, text).sample
+
+tidemill.train(settings, denoiser=Own().to("cuda"))
+"""
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_module_is_recorded_unless_it_waits_for_the_gpu(looks, gpu, dataset, tmp_path):
+    ranks.link(tmp_path, dataset)
+    settings = {
+        **ranks.SETTINGS,
+        **GPU,
+        "output": str(tmp_path),
+        "train.phase": phases(6),
+        "train.ema": AVERAGED,
+    }
+    script = [sys.executable, "-c", DENOISER, json.dumps(settings), "looks" if looks else ""]
+    report, ended = run(gpu, tmp_path, *script)
+    assert report.captures == 1, ended.stderr
+    if not looks:
+        assert ended.returncode == 0, ended.stderr
+        assert (report.violations, report.escaped, report.replays) == (0, 0, 6 - BEFORE)
+        return
+    assert report.violations > 0 and report.replays == 0
+    # What the module raises comes out as it is, and its traceback shows where.
+    assert "sample.sum().item()" in ended.stderr or "in forward" in ended.stderr
+    assert "not permitted when stream is capturing" in ended.stderr
+
+
+def test_steps_are_not_recorded_on_a_cpu(dataset, tmp_path):
+    ranks.link(tmp_path, dataset)
+    with pytest.raises(tidemill.InputError, match=r"train.cuda_graph.*device is the CPU"):
+        tidemill.train({**ranks.SETTINGS, "output": str(tmp_path), "train.cuda_graph": True})
+
+
+def test_the_bench_for_gpus_runs(gpu, tmp_path):
+    size = ["--channels", "64", "--text", "64", "--pixels", "64", "--batch", "4", "--steps", "60"]
+    sides = ["Tidemill", "Tidemill, recorded", "diffusers, eager, channels-last"]
+    command = [sys.executable, "-m", "benches.gpu", "--force", "--folder", str(tmp_path / "bench")]
+    _, ended = run(gpu, tmp_path, *command, *size, "--sides", *sides, cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr
+    table = (tmp_path / "bench" / "gpu.md").read_text()
+    assert all(f"| {side} |" in table for side in sides), table
