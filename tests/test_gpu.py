@@ -1,4 +1,4 @@
-"""Training on a GPU, as far as one that computes nothing can show: what it is asked for, not what it answers."""
+"""Training on a GPU, as far as one that computes nothing can show: what it is asked for."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import ranks
 import tidemill
+
 from benches.null_gpu import NullGpu, Report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +39,7 @@ def run(gpu, folder, *command, **options):
     report = folder / "report.json"
     environment = {**os.environ, **gpu.environment(report)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, **options)
-    return (Report.read(report) if report.exists() else None), ended
+    return (Report.read(report)[-1] if report.exists() else None), ended
 
 
 def train(gpu, output, dataset, **settings):
@@ -68,6 +69,21 @@ def test_a_recorded_step_is_all_that_a_step_is(gpu, dataset, tmp_path):
     per_step = (plain.launches - recorded.launches + recorded.captured) / (8 - BEFORE - 1)
     print(f"{recorded.captured} kernels in a recorded step, {per_step:.0f} fewer launches for each replay")
     assert 0.98 < recorded.captured / per_step < 1.02
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_steps_do_not_wait_for_the_gpu(recorded, gpu, dataset, tmp_path):
+    waits = []
+    for steps in (10, 25):
+        settings = {
+            "train.cuda_graph": recorded,
+            "train.phase": phases(steps),
+            "train.log_every": 1000,
+            "train.ema": AVERAGED,
+        }
+        waits.append(train(gpu, tmp_path / str(steps), dataset, **settings).waits)
+    # But for the numbers of each, which are there when they are asked for in the end.
+    assert waits[1] - waits[0] == 25 - 10
 
 
 def test_every_kind_of_step_is_recorded(gpu, dataset, tmp_path):
@@ -101,7 +117,8 @@ settings, looks = json.loads(sys.argv[1]), sys.argv[2] == "looks"
 class Own(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.unet = UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(settings["models.path"] + "/unet"))
+        config = UNet2DConditionModel.load_config(settings["models.path"] + "/unet")
+        self.unet = UNet2DConditionModel.from_config(config)
 
     def forward(self, sample, timesteps, text):
         if looks:
@@ -129,9 +146,10 @@ def test_a_module_is_recorded_unless_it_waits_for_the_gpu(looks, gpu, dataset, t
         assert ended.returncode == 0, ended.stderr
         assert (report.violations, report.escaped, report.replays) == (0, 0, 6 - BEFORE)
         return
-    assert report.violations > 0 and report.replays == 0
+    assert report.violations > 0
+    assert report.replays == 0
     # What the module raises comes out as it is, and its traceback shows where.
-    assert "sample.sum().item()" in ended.stderr or "in forward" in ended.stderr
+    assert "in forward" in ended.stderr
     assert "not permitted when stream is capturing" in ended.stderr
 
 

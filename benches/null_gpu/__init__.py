@@ -1,8 +1,9 @@
-"""A GPU that computes nothing, for machines without one: what a program asks of its GPU can be counted, and goes wrong as it would.
+"""A GPU that computes nothing, for machines without one: what a program asks of its GPU is counted.
 
-It takes the place of CUDA's libraries under PyTorch's own CUDA half (`null_gpu.cpp`). What comes of it: whether all
-that a step computes with is on the device, whether the step can be recorded, how many kernels it starts, how long the
-host takes to do so, and how much of the GPU's memory it wants. What does not: numbers, and how fast a GPU is.
+It takes the place of CUDA's libraries under PyTorch's own CUDA half (`null_gpu.cpp`). What comes of it: whether
+all that a step computes with is on the device, whether the step can be recorded, how many kernels it starts, how
+long the host takes to do so, and how much of the GPU's memory it wants. What does not: numbers, and how fast a
+GPU is.
 """
 
 import json
@@ -57,7 +58,7 @@ class NullGpu:
 class Report:
     """What a process has asked the GPU for."""
 
-    # Kernels, copies and the calls of libraries, by name; and all of them.
+    # Kernels, copies and the calls of libraries: by name, once the process has ended, and all of them.
     kernels: Mapping[str, int]
     launches: int
     # Captures, what was launched in them, and what was meanwhile on other streams.
@@ -72,10 +73,13 @@ class Report:
     # Times that the host waited.
     waits: int
     peak_bytes: int
+    # Since the process's start.
+    seconds: float
 
     @classmethod
-    def read(cls, path: Path) -> "Report":
-        return cls(**json.loads(path.read_text()))
+    def read(cls, path: Path) -> list["Report"]:
+        """What it was at each copy to the host, and at the end."""
+        return [cls(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def _symbols(which: str, *files: Path) -> set[str]:

@@ -3,12 +3,14 @@
 // copied to the host is 1.0 again and again, a single number 0.0. Captures have CUDA's rules: what a stream that is captured may not
 // do fails and is a violation, what goes to another stream meanwhile has escaped the capture.
 //
-// NULL_GPU_REPORT names the file that gets the counts when the process ends.
+// NULL_GPU_REPORT names a file that gets the counts so far, as a line of JSON, whenever something is copied to the host, and when the
+// process ends.
 
 #include <driver_types.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -47,23 +49,28 @@ struct Counts {
   std::map<std::string, long> kernels;
   long launches = 0, captures = 0, captured = 0, escaped = 0, replays = 0, replayed = 0, violations = 0, waits = 0;
   size_t peak_bytes = 0;
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
 
-  ~Counts() {
+  // Adds a line to the report; of kernels the last one has the names.
+  void write(bool last) const {
     const char* path = getenv("NULL_GPU_REPORT");
-    FILE* file = path && launches ? fopen(path, "w") : nullptr;
+    FILE* file = path && launches ? fopen(path, "a") : nullptr;
     if (!file) return;
+    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     fprintf(file,
             "{\"launches\": %ld, \"captures\": %ld, \"captured\": %ld, \"escaped\": %ld, \"replays\": %ld, \"replayed\": %ld, "
-            "\"violations\": %ld, \"waits\": %ld, \"peak_bytes\": %zu, \"kernels\": {",
-            launches, captures, captured, escaped, replays, replayed, violations, waits, peak_bytes);
+            "\"violations\": %ld, \"waits\": %ld, \"peak_bytes\": %zu, \"seconds\": %f, \"kernels\": {",
+            launches, captures, captured, escaped, replays, replayed, violations, waits, peak_bytes, seconds);
     const char* separator = "";
     for (const auto& [name, count] : kernels) {
+      if (!last) break;
       fprintf(file, "%s\"%s\": %ld", separator, name.c_str(), count);
       separator = ", ";
     }
     fprintf(file, "}}\n");
     fclose(file);
   }
+  ~Counts() { write(true); }
 } counts;
 
 // The one capture that there may be.
@@ -136,6 +143,7 @@ void copy(void* to, const void* from, size_t bytes) {
     memcpy(to, from, bytes);
     return;
   }
+  counts.write(false);
   float value = bytes > sizeof(float);
   memset(to, 0, bytes);
   for (size_t i = 0; i + sizeof value <= bytes; i += sizeof value) memcpy((char*)to + i, &value, sizeof value);

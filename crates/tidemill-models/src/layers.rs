@@ -75,9 +75,7 @@ impl GroupNorm {
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        in_kind_of(&self.weight, x, |x| {
-            x.group_norm(self.groups, Some(&self.weight), Some(&self.bias), self.eps, true)
-        })
+        or_panic(tidemill_torch::group_norm(x, &self.weight, &self.bias, self.groups, self.eps))
     }
 
     /// The SiLU of [`Self::forward`].
@@ -111,16 +109,10 @@ impl LayerNorm {
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        in_kind_of(&self.weight, x, |x| {
-            x.layer_norm([self.size], Some(&self.weight), Some(&self.bias), self.eps, true)
-        })
+        // In the dtype of the weight; where that is x's, these are no copies.
+        let input = x.to_kind(self.weight.kind());
+        input.layer_norm([self.size], Some(&self.weight), Some(&self.bias), self.eps, true).to_kind(x.kind())
     }
-}
-
-/// What `norm` makes of `x`, with arithmetic in the dtype of its weight, in the dtype of `x`.
-fn in_kind_of(weight: &Tensor, x: &Tensor, norm: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
-    // Where they are alike these are no copies.
-    norm(&x.to_kind(weight.kind())).to_kind(x.kind())
 }
 
 /// The activations of CLIP's MLP.

@@ -5,7 +5,9 @@
 #include <ATen/DLConvertor.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/stack.h>
 #include <ATen/record_function.h>
 #include <c10/core/CPUAllocator.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -237,6 +239,13 @@ char* tm_fused_adamw(at::Tensor** params, at::Tensor** grads, at::Tensor** exp_a
                         beta1, beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false, grad_scale, found_inf);
     };
     learning_rate ? step(*learning_rate) : step(lr);
+  });
+}
+
+char* tm_norms(at::Tensor** tensors, size_t n, at::Tensor** out) {
+  return guarded([&] {
+    at::NoGradGuard no_grad;
+    *out = new at::Tensor(at::stack(at::_foreach_norm(list(tensors, n), /*ord=*/2, at::kFloat)));
   });
 }
 

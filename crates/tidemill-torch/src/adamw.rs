@@ -99,6 +99,16 @@ pub fn fused_adamw(
     ffi::check(OPERATION, answer)
 }
 
+/// The norm of each of these tensors, which have one dtype: [n], f32. On a GPU these are few kernels, however many tensors.
+///
+/// # Errors
+/// If libtorch refuses them.
+pub fn norms(tensors: &[Tensor]) -> Result<Tensor, Error> {
+    let mut list = pointers(tensors);
+    // SAFETY: an array of live tensors; the shim keeps no pointer past the call.
+    ffi::make("norms", |out| unsafe { ffi::tm_norms(list.as_mut_ptr(), tensors.len(), out) })
+}
+
 /// libtorch's kernel walks raw memory and checks none of this.
 fn check_tensor(
     what: &'static str,

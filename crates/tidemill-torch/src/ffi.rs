@@ -110,6 +110,7 @@ unsafe extern "C" {
         ) -> bool,
         drop: extern "C" fn(*mut c_void),
     ) -> *mut c_char;
+    pub fn tm_norms(tensors: *mut *mut C_tensor, n: usize, out: *mut *mut C_tensor) -> *mut c_char;
     pub fn tm_parallel(
         name: *const c_char,
         n: usize,

@@ -20,14 +20,14 @@ mod profile;
 mod python;
 mod recompute;
 
-pub use adamw::{AdamW, Scaler, fused_adamw};
+pub use adamw::{AdamW, Scaler, fused_adamw, norms};
 pub use bytes::{Download, HostCopy, tensor_of, upload};
 pub use collectives::{Group, Pending, ReduceOp};
 pub use cuda::load_cuda;
 pub use grad::{off_grad, on_grad};
 pub use graph::{Graph, GraphMemory, OwnStream};
 pub use guard::guard;
-pub use kernels::{best_format, geglu, group_norm_silu};
+pub use kernels::{AdamWPiece, adamw_in_one_pass, best_format, geglu, group_norm, group_norm_silu};
 pub use memory::keep_memory;
 pub use profile::Profile;
 pub use python::{tensor_at, to_dlpack};

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::{AdamW, Error, Scaler, fused_adamw};
+use tidemill_torch::{AdamW, Error, Scaler, fused_adamw, norms};
 
 fn run_python(dir: &Path) {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().to_string();
@@ -124,4 +124,19 @@ fn a_step_is_scaled_or_skipped_without_anybody_looking() {
     assert_eq!(step(Some(0.0), None, grad), step(None, None, grad));
     assert_eq!(step(None, Some(4.0), grad.map(|g| 4.0 * g)), step(None, None, grad));
     assert_ne!(step(None, None, grad)[0], [1.0, 2.0, 3.0]);
+}
+
+#[test]
+fn norms_are_those_of_each_tensor_in_f32() {
+    for kind in [Kind::Float, Kind::BFloat16] {
+        let tensors = [3i64, 1000, 1].map(|n| Tensor::randn([n], (Kind::Float, Device::Cpu)).to_kind(kind));
+        let found = Vec::<f32>::try_from(norms(&tensors).unwrap()).unwrap();
+        for (found, tensor) in found.iter().zip(&tensors) {
+            let expected = tensor.to_kind(Kind::Double).norm().double_value(&[]);
+            assert!(
+                (f64::from(*found) / expected - 1.0).abs() < 1e-5,
+                "{kind:?}: {found}, expected {expected}"
+            );
+        }
+    }
 }

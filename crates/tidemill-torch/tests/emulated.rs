@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::group_norm_silu;
+use tidemill_torch::{AdamW, Scaler, fused_adamw, geglu, group_norm, group_norm_silu};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
@@ -21,54 +21,149 @@ fn compiled(folder: &Path, element: &str) -> std::path::PathBuf {
 }
 
 /// Runs the program on tensors as it reads them; gives what it writes.
-fn run(program: &Path, tensors: &[&Tensor]) -> Vec<f32> {
-    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+fn run(program: &Path, which: &str, tensors: &[&Tensor]) -> Tensor {
+    let mut child =
+        Command::new(program).arg(which).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let numbers = |tensor: &&Tensor| Vec::<f32>::try_from(tensor.reshape([-1])).unwrap();
     let bytes: Vec<u8> = tensors.iter().flat_map(numbers).flat_map(f32::to_le_bytes).collect();
     child.stdin.take().unwrap().write_all(&bytes).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
-    output.stdout.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+    let floats = output.stdout.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+    Tensor::from_slice(&floats.collect::<Vec<_>>())
+}
+
+/// The programs of a folder, for tensors of a dtype, and how far apart results may be.
+fn programs(folder: &Path) -> [(std::path::PathBuf, Kind, f64); 2] {
+    [("float", Kind::Float, 2e-6), ("bf16", Kind::BFloat16, 1e-2)]
+        .map(|(element, kind, least)| (compiled(folder, element), kind, least))
+}
+
+/// Whether each first tensor is what the second one is.
+fn compare(pairs: &[(Tensor, Tensor)], least: f64, what: &str) {
+    for (i, (gpu, cpu)) in pairs.iter().enumerate() {
+        let cpu = cpu.to_kind(Kind::Float);
+        let error = (gpu - &cpu).norm().double_value(&[]) / cpu.norm().double_value(&[]);
+        assert!(error <= least, "{what}, {i}: {error:e}");
+    }
+}
+
+/// Random numbers that this dtype can hold, as f32.
+fn drawn(size: &[i64], kind: Kind) -> Tensor {
+    Tensor::randn(size, FLOAT).to_kind(kind).to_kind(Kind::Float)
 }
 
 #[test]
 fn kernels_for_gpus_do_as_those_for_cpus() {
     let folder = tempfile::tempdir().unwrap();
     tch::manual_seed(13);
-    for (element, kind, least) in [("float", Kind::Float, 2e-6), ("bf16", Kind::BFloat16, 1e-2)] {
-        let program = compiled(folder.path(), element);
-        // Tiles of 32 pixels: some whole, one begun; one alone.
-        for [n, height, width, channels, groups] in [[2, 7, 10, 24, 3], [1, 1, 2, 8, 2], [1, 8, 8, 16, 16]] {
-            let images =
-                || (Tensor::randn([n, channels, height, width], FLOAT)).to_kind(kind).to_kind(Kind::Float);
-            let (x, grad) = (images() * 2.0 + 4.0, images());
-            let x = x.to_kind(kind).to_kind(Kind::Float);
-            let (weight, bias) = (Tensor::randn([channels], FLOAT), Tensor::randn([channels], FLOAT));
+    for (program, kind, least) in programs(folder.path()) {
+        group_norms(&program, kind, least);
+        geglus(&program, kind, least);
+        steps(&program, kind);
+    }
+}
+
+fn group_norms(program: &Path, kind: Kind, least: f64) {
+    // Tiles of 32 pixels: some whole, one begun; one alone.
+    for [n, height, width, channels, groups] in [[2, 7, 10, 24, 3], [1, 1, 2, 8, 2], [1, 8, 8, 16, 16]] {
+        let images = || drawn(&[n, channels, height, width], kind);
+        let (x, grad) = ((images() * 2.0 + 4.0).to_kind(kind).to_kind(Kind::Float), images());
+        let (weight, bias) = (drawn(&[channels], kind), drawn(&[channels], kind));
+        for silu in [true, false] {
+            // With SiLU weights are of the dtype of x, without f32.
+            let of_weights = if silu { kind } else { Kind::Float };
             let leaves =
-                [x.to_kind(kind), weight.copy(), bias.copy()].map(|leaf| leaf.set_requires_grad(true));
-            let output = group_norm_silu(&leaves[0], &leaves[1], &leaves[2], groups, 1e-5).unwrap();
+                [x.to_kind(kind), weight.to_kind(of_weights).copy(), bias.to_kind(of_weights).copy()]
+                    .map(|leaf| leaf.set_requires_grad(true));
+            let [x_, weight_, bias_] = &leaves;
+            let output = match silu {
+                true => group_norm_silu(x_, weight_, bias_, groups, 1e-5),
+                false => group_norm(x_, weight_, bias_, groups, 1e-5),
+            };
+            let output = output.unwrap();
             let loss = (output.to_kind(Kind::Float) * &grad).sum(Kind::Float);
             let cpu = Tensor::run_backward(&[loss], &leaves, false, false);
             let last = |tensor: &Tensor| tensor.permute([0, 2, 3, 1]).contiguous();
-            let sizes = Tensor::from_slice(&[n, height * width, channels, groups]).to_kind(Kind::Float);
-            let found = run(&program, &[&sizes, &last(&x), &last(&grad), &weight, &bias]);
-            let found = Tensor::from_slice(&found);
+            let bf16_weights = of_weights == Kind::BFloat16;
+            let sizes = [n, height * width, channels, groups, silu.into(), bf16_weights.into()];
+            let sizes = Tensor::from_slice(&sizes);
+            let inputs = [&sizes.to_kind(Kind::Float), &last(&x), &last(&grad), &weight, &bias];
+            let found = run(program, "group_norm", &inputs);
             let count = x.numel() as i64;
             let shape = [n, height, width, channels];
-            let of_channels = found.narrow(0, 2 * count, 2 * n * channels).reshape([n, channels, 2]);
-            let of_channels = of_channels.sum_dim_intlist([0i64].as_slice(), false, Kind::Float);
             let pairs = [
                 (found.narrow(0, 0, count).reshape(shape), last(&output.detach())),
                 (found.narrow(0, count, count).reshape(shape), last(&cpu[0])),
-                (of_channels.select(1, 0), cpu[1].shallow_clone()),
-                (of_channels.select(1, 1), cpu[2].shallow_clone()),
+                (found.narrow(0, 2 * count, channels), cpu[1].shallow_clone()),
+                (found.narrow(0, 2 * count + channels, channels), cpu[2].shallow_clone()),
             ];
-            for (i, (gpu, cpu)) in pairs.iter().enumerate() {
-                let cpu = cpu.to_kind(Kind::Float);
-                let scale = cpu.norm().double_value(&[]);
-                let error = (gpu - &cpu).norm().double_value(&[]) / scale;
-                assert!(error <= least, "{element}, {shape:?}, {i}: {error:e}");
-            }
+            compare(&pairs, least, &format!("group norm, {kind:?}, {shape:?}, {silu}"));
+        }
+    }
+}
+
+fn geglus(program: &Path, kind: Kind, least: f64) {
+    for [rows, width] in [[1, 1], [7, 33], [20, 64]] {
+        let (x, grad) = (drawn(&[rows, 2 * width], kind) * 2.0, drawn(&[rows, width], kind));
+        let leaf = x.to_kind(kind).set_requires_grad(true);
+        let output = geglu(&leaf).unwrap();
+        let loss = (output.to_kind(Kind::Float) * &grad).sum(Kind::Float);
+        let to_x = Tensor::run_backward(&[loss], &[&leaf], false, false).remove(0);
+        let sizes = Tensor::from_slice(&[rows, width]).to_kind(Kind::Float);
+        let found = run(program, "geglu", &[&sizes, &x, &grad]);
+        let count = rows * width;
+        let pairs = [
+            (found.narrow(0, 0, count).reshape([rows, width]), output.detach()),
+            (found.narrow(0, count, 2 * count).reshape([rows, 2 * width]), to_x),
+        ];
+        compare(&pairs, least, &format!("geglu, {kind:?}, [{rows}, {width}]"));
+    }
+}
+
+fn steps(program: &Path, kind: Kind) {
+    let adamw = AdamW { lr: 0.01, betas: (0.9, 0.99), eps: 1e-6, weight_decay: 0.1 };
+    let (count, divisor, fresh) = (3.0, 2.0, 0.25);
+    // A begun stretch, and more than one.
+    let lengths = [7, 9000];
+    for skip in [0.0, 1.0] {
+        let state = lengths.map(|n| {
+            let second = drawn(&[n], Kind::Float).square();
+            [
+                drawn(&[n], kind),
+                drawn(&[n], Kind::Float),
+                drawn(&[n], Kind::Float),
+                second,
+                drawn(&[n], Kind::Float),
+            ]
+        });
+        let numbers =
+            [adamw.lr, count, divisor, skip, 0.9, 0.99, adamw.eps, adamw.weight_decay, fresh, 7.0, 9000.0];
+        let numbers = Tensor::from_slice(&numbers).to_kind(Kind::Float);
+        let inputs: Vec<&Tensor> = [&numbers].into_iter().chain(state.iter().flatten()).collect();
+        let found = run(program, "adamw", &inputs);
+        let scalar = |value: f64| Tensor::from(value as f32);
+        let (divisor, skipped) = (scalar(divisor), scalar(skip));
+        let scaler = Scaler { divisor: Some(&divisor), skip: Some(&skipped), learning_rate: None };
+        let mut at = 0;
+        for [grad, master, first, second, ema] in &state {
+            let one = |tensor: &Tensor| [tensor.shallow_clone()];
+            let copied = [one(&grad.copy()), one(&first.copy()), one(&second.copy())];
+            let (before, [grad, first, second]) = (master.copy(), copied);
+            fused_adamw(adamw, &one(master), &grad, &first, &second, &[scalar(count)], scaler).unwrap();
+            let averaged = ema + (master - ema) * (fresh * (1.0 - skip));
+            let weights = if skip == 0.0 { master.to_kind(kind) } else { before.zeros_like() };
+            let expected = [master, &first[0], &second[0], &averaged, &weights];
+            let length = master.numel() as i64;
+            let pairs = expected.map(|expected| {
+                let found = found.narrow(0, at, length);
+                at += length;
+                // Of zeros, too.
+                (found + 1.0, expected.to_kind(Kind::Float) + 1.0)
+            });
+            compare(&pairs[..4], 1e-6, &format!("AdamW, {kind:?}, skip {skip}"));
+            // A rounding may go the other way.
+            compare(&pairs[4..], 1e-4, &format!("working weights, {kind:?}, skip {skip}"));
         }
     }
 }

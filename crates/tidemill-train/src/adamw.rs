@@ -1,8 +1,8 @@
-//! AdamW on gradients of any dtype: it takes f32 only, and a copy in f32 of all of them would take as much memory as the weights. So
+//! AdamW on gradients of any dtype by libtorch: it takes f32 only, and a copy in f32 of all of them would take as much memory as the weights. So
 //! they become f32 a stretch at a time.
 
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::{AdamW, Scaler, fused_adamw};
+use tidemill_torch::{AdamW, Scaler, fused_adamw, guard, norms};
 
 use crate::Error;
 
@@ -21,9 +21,33 @@ pub fn stretches(grad: &Tensor) -> Vec<Tensor> {
 }
 
 /// The square of the norm of all gradients together: a scalar, f32.
-pub fn squared_norm<'a>(gradients: impl Iterator<Item = &'a Tensor>) -> Tensor {
-    let norms = gradients.flat_map(stretches).map(|grad| grad.to_kind(Kind::Float).norm());
-    Tensor::stack(&norms.collect::<Vec<_>>(), 0).square().sum(Kind::Float)
+///
+/// # Errors
+/// If libtorch fails.
+pub fn squared_norm(gradients: &[&Tensor], device: Device) -> Result<Tensor, Error> {
+    let each = if device.is_cuda() { together(gradients)? } else { one_by_one(gradients)? };
+    Ok(guard(|| each.square().sum(Kind::Float))?)
+}
+
+/// The norms of what stays in a CPU's cache: [n].
+fn one_by_one(gradients: &[&Tensor]) -> Result<Tensor, Error> {
+    Ok(guard(|| {
+        let stretches = gradients.iter().flat_map(|grad| stretches(grad));
+        let norms: Vec<Tensor> = stretches.map(|grad| grad.to_kind(Kind::Float).norm()).collect();
+        Tensor::stack(&norms, 0)
+    })?)
+}
+
+/// The norms of tensors of one dtype at a time: [n].
+fn together(gradients: &[&Tensor]) -> Result<Tensor, Error> {
+    let of = |kind| -> Vec<Tensor> {
+        let of_kind = gradients.iter().filter(|grad| (grad.kind() == Kind::Float) == (kind == Kind::Float));
+        of_kind.map(|grad| grad.shallow_clone()).collect()
+    };
+    let groups = [of(Kind::Float), of(Kind::BFloat16)];
+    let norms = groups.iter().filter(|group| !group.is_empty()).map(|group| norms(group));
+    let norms = norms.collect::<Result<Vec<_>, _>>()?;
+    Ok(guard(|| Tensor::cat(&norms, 0))?)
 }
 
 /// What AdamW is to be called with.

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tch::{Kind, Tensor, no_grad};
+use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_models::Params;
-use tidemill_torch::{AdamW, Scaler, guard};
+use tidemill_torch::{AdamW, AdamWPiece, Scaler, adamw_in_one_pass, guard};
 
 use crate::Error;
 use crate::adamw::{Due, converted_at_once, squared_norm, stretches};
@@ -149,7 +149,9 @@ impl Optimizer {
     pub fn squared_norm(&self, world: &World) -> Result<Tensor, Error> {
         let ranks_per_part = (world.size() / self.layout.parts()) as f64;
         let gradients = self.gradients.all()?;
-        Ok(guard(|| squared_norm(gradients.iter().map(|gradient| &gradient.values)) / ranks_per_part)?)
+        let values: Vec<&Tensor> = gradients.iter().map(|gradient| &gradient.values).collect();
+        let sum = squared_norm(&values, self.master[0].device())?;
+        Ok(guard(|| sum / ranks_per_part)?)
     }
 
     /// One AdamW step, then averages with this much weight on the old ones, if any, and new working weights.
@@ -159,8 +161,28 @@ impl Optimizer {
     pub fn step(&mut self, adamw: AdamW, scalars: Scalars, averaged: Option<f64>) -> Result<(), Error> {
         let Scalars { count, learning_rate, divisor, skip } = scalars;
         let scaler = Scaler { divisor: Some(divisor), skip, learning_rate };
+        let gradients = self.gradients.all()?;
+        if let Device::Cuda(device) = count.device()
+            && self.step_in_one_pass(device, &gradients, adamw, scaler, count, averaged)?
+        {
+            return Ok(());
+        }
+        self.step_by_libtorch(gradients, adamw, scaler, count)?;
+        if let Some(decay) = averaged {
+            guard(|| no_grad(|| self.update_ema(decay, skip, |_| true)))?;
+        }
+        self.weights.update_trained(&self.master)
+    }
+
+    fn step_by_libtorch(
+        &self,
+        gradients: Vec<Gradient>,
+        adamw: AdamW,
+        scaler: Scaler,
+        count: &Tensor,
+    ) -> Result<(), Error> {
         let mut due = Due::default();
-        for Gradient { bucket, start, values } in self.gradients.all()? {
+        for Gradient { bucket, start, values } in gradients {
             let state = [&self.master[bucket], &self.exp_avg[bucket], &self.exp_avg_sq[bucket]];
             let mut start = start as i64;
             for grad in guard(|| stretches(&values))? {
@@ -172,19 +194,60 @@ impl Optimizer {
                 }
             }
         }
-        due.update(adamw, count, scaler)?;
-        if let Some(decay) = averaged {
-            guard(|| no_grad(|| self.update_ema(decay, skip)))?;
-        }
-        self.weights.update_trained(&self.master)
+        due.update(adamw, count, scaler)
     }
 
-    fn update_ema(&mut self, decay: f64, skip: Option<&Tensor>) {
+    /// Weights, moments, averages and, where they are whole, working weights, by a kernel of ours; says whether there is one.
+    fn step_in_one_pass(
+        &mut self,
+        device: usize,
+        gradients: &[Gradient],
+        adamw: AdamW,
+        scaler: Scaler,
+        count: &Tensor,
+        averaged: Option<f64>,
+    ) -> Result<bool, Error> {
+        let whole = self.layout.parts() == 1;
+        let piece = |gradient: &Gradient| -> Result<AdamWPiece, Error> {
+            let (bucket, length) = (gradient.bucket, gradient.values.numel() as i64);
+            let part = |parts: &[Tensor]| parts[bucket].narrow(0, gradient.start as i64, length);
+            let working = if whole { Some(self.weights.whole()?) } else { None };
+            Ok(guard(|| AdamWPiece {
+                grad: gradient.values.shallow_clone(),
+                master: part(&self.master),
+                exp_avg: part(&self.exp_avg),
+                exp_avg_sq: part(&self.exp_avg_sq),
+                ema: self.ema.as_deref().filter(|_| averaged.is_some()).map(part),
+                weights: working
+                    .filter(|weights| weights[bucket].data_ptr() != self.master[bucket].data_ptr())
+                    .map(part),
+            })?)
+        };
+        let pieces = gradients.iter().map(piece).collect::<Result<Vec<_>, Error>>()?;
+        let fresh = averaged.map_or(0.0, |decay| 1.0 - decay);
+        if !adamw_in_one_pass(device, adamw, scaler, count, fresh, &pieces)? {
+            return Ok(false);
+        }
+        if let Some(decay) = averaged {
+            // What is frozen has no gradients. (Averages that begin are copies of all.)
+            let layout = self.layout.clone();
+            let frozen = |bucket: usize| layout.buckets()[bucket].treatment.frozen;
+            guard(|| no_grad(|| self.update_ema(decay, scaler.skip, frozen)))?;
+        }
+        if !whole {
+            self.weights.update_trained(&self.master)?;
+        }
+        Ok(true)
+    }
+
+    /// Begins averages, or goes on with those of some buckets.
+    fn update_ema(&mut self, decay: f64, skip: Option<&Tensor>, wanted: impl Fn(usize) -> bool) {
         let weight = 1.0 - decay;
         match &mut self.ema {
             None => self.ema = Some(self.master.iter().map(Tensor::copy).collect()),
             Some(ema) => {
-                for (ema, master) in ema.iter_mut().zip(&self.master) {
+                let buckets = ema.iter_mut().zip(&self.master).enumerate();
+                for (_, (ema, master)) in buckets.filter(|(bucket, _)| wanted(*bucket)) {
                     let _ = match skip {
                         None => ema.lerp_(master, weight),
                         Some(skip) => ema.lerp_tensor_(master, &((1.0 - skip) * weight)),

@@ -5,7 +5,7 @@ use tch::{Kind, Tensor};
 
 use super::element::{Bf16, Element};
 use super::math::normal;
-use super::{elements, elements_mut, empty_like, has_kernels, vectorised};
+use super::{elements, elements_mut, empty_like, gpu, has_kernels, vectorised};
 use crate::operation::{Backward, differentiable};
 use crate::parallel::{Parts, parallel};
 use crate::{Error, guard};
@@ -15,6 +15,9 @@ use crate::{Error, guard};
 /// # Errors
 /// If memory does not suffice.
 pub fn geglu(x: &Tensor) -> Result<Tensor, Error> {
+    if let Some(on_gpu) = gpu::geglu(x) {
+        return on_gpu;
+    }
     if !has_kernels(x) {
         return guard(|| {
             let both = x.chunk(2, -1);

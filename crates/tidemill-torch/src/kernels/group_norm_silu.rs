@@ -7,11 +7,30 @@ use tch::{Kind, Tensor};
 
 use super::element::{Bf16, Element};
 use super::math::sigmoid;
-use super::{channels_last, elements, elements_mut, empty_like, has_kernels, images, on_gpu};
+use super::{channels_last, elements, elements_mut, empty_like, gpu, has_kernels, images};
 use super::{sum, sum_of_pairs, values, vectorised, wants_gradients};
 use crate::operation::{Backward, differentiable};
 use crate::parallel::{Parts, parallel};
 use crate::{Error, guard};
+
+/// As [`group_norm_silu`], without SiLU; on a CPU by libtorch, and with as much arithmetic in f32 as that has.
+///
+/// # Errors
+/// If memory does not suffice.
+pub fn group_norm(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    groups: i64,
+    eps: f64,
+) -> Result<Tensor, Error> {
+    gpu::group_norm(x, weight, bias, groups, eps, false).unwrap_or_else(|| {
+        guard(|| {
+            let input = x.to_kind(weight.kind());
+            input.group_norm(groups, Some(weight), Some(bias), eps, true).to_kind(x.kind())
+        })
+    })
+}
 
 /// The SiLU of the normalised x [N, C, ...], in groups of C / `groups` channels; `weight` and `bias` [C]. In the dtype of x, with
 /// arithmetic in f32, or where there is no kernel in the dtype of `weight`.
@@ -25,7 +44,7 @@ pub fn group_norm_silu(
     groups: i64,
     eps: f64,
 ) -> Result<Tensor, Error> {
-    if let Some(output) = on_gpu::group_norm_silu(x, weight, bias, groups, eps) {
+    if let Some(output) = gpu::group_norm(x, weight, bias, groups, eps, true) {
         return output;
     }
     if !has_kernels(x) {

@@ -1,17 +1,17 @@
 //! Operations on the CPU that libtorch does in several passes over memory, and keeps more for the backward pass than it takes: here
-//! each is one pass, in f32 whatever the tensors hold. One of them has kernels for NVIDIA GPUs, too. Where there is none,
+//! each is one pass, in f32 whatever the tensors hold. For NVIDIA GPUs there are kernels, too (`gpu/`). Where there is none,
 //! libtorch's operations do the same.
 
 mod channels_last;
 mod element;
 mod geglu;
+mod gpu;
 mod group_norm_silu;
 mod math;
-mod on_gpu;
 
 pub use geglu::geglu;
-pub use group_norm_silu::group_norm_silu;
-pub use on_gpu::best_format;
+pub use gpu::{AdamWPiece, adamw_in_one_pass, best_format};
+pub use group_norm_silu::{group_norm, group_norm_silu};
 
 use pulp::{Arch, NullaryFnOnce};
 use tch::{Device, Kind, Tensor};

@@ -1,6 +1,5 @@
-// Runs the kernels of group_norm_silu.cu on a CPU, thread for thread. Reads from standard input, as float: N, P, C, G, then x and the
-// output's gradient [N, P, C], weight and bias [C]; writes the output, the gradient of x, and those of weight and bias of each
-// image [N, C, 2].
+// Runs the kernels for GPUs on a CPU, thread for thread: the one that the first argument names. Reads tensors from standard input, as
+// float, and writes what it finds, as float.
 
 #include <algorithm>
 #include <barrier>
@@ -8,12 +7,13 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
 struct Place { unsigned x = 0, y = 0; };
 static thread_local Place threadIdx;
-static Place blockIdx, blockDim;
+static Place blockIdx, blockDim, gridDim;
 static std::barrier<>* all;
 static float shared[1 << 16];
 
@@ -27,13 +27,17 @@ static float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits,
 static unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
 static float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
-#include "../../src/kernels/group_norm_silu.cu"
+#include "../../src/kernels/gpu/element.cu"
+#include "../../src/kernels/gpu/adamw.cu"
+#include "../../src/kernels/gpu/geglu.cu"
+#include "../../src/kernels/gpu/group_norm.cu"
 
 // More than one channel for some of them.
 constexpr unsigned THREADS = 8;
 
 static void launch(unsigned x, unsigned y, const std::function<void()>& kernel) {
   blockDim = {THREADS};
+  gridDim = {x, y};
   for (blockIdx.y = 0; blockIdx.y < y; ++blockIdx.y) {
     for (blockIdx.x = 0; blockIdx.x < x; ++blockIdx.x) {
       std::barrier<> barrier(THREADS);
@@ -64,24 +68,82 @@ static void write(const std::vector<E>& values) {
   }
 }
 
-int main() {
-  auto sizes = read(4);
-  int n = sizes[0], pixels = sizes[1], channels = sizes[2], groups = sizes[3];
-  Shape s{pixels, channels, groups, (pixels + TILE - 1) / TILE, 1e-5f};
+// N, P, C, G, whether SiLU follows and whether weights are bf16, then x and the output's gradient [N, P, C], weight and bias [C]; gives the output, the
+// gradient of x, and those of weight and bias.
+static void group_norm() {
+  auto sizes = read(6);
+  int n = sizes[0], pixels = sizes[1], channels = sizes[2], groups = sizes[3], silu = sizes[4], bf16_weights = sizes[5];
+  Shape s{n, pixels, channels, groups, (pixels + TILE - 1) / TILE, silu, bf16_weights, 1e-5f};
   size_t count = size_t(n) * pixels * channels;
   auto x = elements(read(count)), grad = elements(read(count));
   auto weight = read(channels), bias = read(channels);
   std::vector<T> output(count), to_x(count);
   std::vector<float> of_tiles(size_t(2) * n * s.tiles * channels), moments(2 * n * groups);
   std::vector<float> of_channels(2 * n * channels), of_groups(2 * n * groups);
-  float *w = weight.data(), *b = bias.data(), *t = of_tiles.data(), *m = moments.data(), *g = of_groups.data();
+  // What is bf16 is only where it may be, of the same values.
+  std::vector<bf16> weight16(channels), bias16(channels), to_weight16(channels), to_bias16(channels);
+  for (int c = 0; c < channels; ++c) put(&weight16[c], weight[c]), put(&bias16[c], bias[c]);
+  std::vector<float> to_weight(channels), to_bias(channels);
+  auto either = [&](auto& floats, auto& halves) { return bf16_weights ? (void*)halves.data() : (void*)floats.data(); };
+  void *w = either(weight, weight16), *b = either(bias, bias16);
+  void *to_w = either(to_weight, to_weight16), *to_b = either(to_bias, to_bias16);
+  float *t = of_tiles.data(), *m = moments.data(), *g = of_groups.data();
   launch(s.tiles, n, [&] { moments_of_tiles(x.data(), t, s); });
   launch(n, 1, [&] { moments_of_groups(t, m, s); });
   launch(s.tiles, n, [&] { apply(x.data(), w, b, m, output.data(), s); });
   launch(s.tiles, n, [&] { sums_of_tiles(x.data(), grad.data(), w, b, m, t, s); });
   launch(n, 1, [&] { sums_of_images(t, w, of_channels.data(), g, s); });
+  launch(2, 1, [&] { sums_of_all(of_channels.data(), to_w, to_b, s); });
   launch(s.tiles, n, [&] { gradient(x.data(), grad.data(), w, b, m, g, to_x.data(), s); });
   write(output);
   write(to_x);
-  write(of_channels);
+  bf16_weights ? (write(to_weight16), write(to_bias16)) : (write(to_weight), write(to_bias));
+}
+
+// Rows and W, then x [rows, 2 W] and the output's gradient [rows, W]; gives the output and the gradient of x.
+static void geglu() {
+  auto sizes = read(2);
+  Sizes s{size_t(sizes[0]), size_t(sizes[1])};
+  auto x = elements(read(2 * s.rows * s.width)), grad = elements(read(s.rows * s.width));
+  std::vector<T> output(s.rows * s.width), to_x(2 * s.rows * s.width);
+  // Fewer threads than elements.
+  launch(3, 1, [&] { forward(x.data(), output.data(), s); });
+  launch(3, 1, [&] { backward(x.data(), grad.data(), to_x.data(), s); });
+  write(output);
+  write(to_x);
+}
+
+// Learning rate, count, divisor, skip, the rate and decays of AdamW, what is fresh of averages, and the lengths of two pieces; then of
+// each piece gradient, master weights, moments and averages. Gives the last four, and working weights.
+static void adamw() {
+  auto numbers = read(11);
+  float *scalars = numbers.data();
+  Step s{scalars, scalars + 1, scalars + 2, scalars + 3, scalars[4], scalars[5], scalars[6], scalars[7], scalars[8]};
+  std::vector<std::vector<float>> state;
+  std::vector<std::vector<T>> tensors;
+  Pieces pieces{};
+  unsigned blocks = 0;
+  state.reserve(8), tensors.reserve(4);
+  for (unsigned length : {unsigned(scalars[9]), unsigned(scalars[10])}) {
+    tensors.push_back(elements(read(length)));
+    const T* grad = tensors.back().data();
+    for (int i = 0; i < 4; ++i) state.push_back(read(length));
+    float *master = state.end()[-4].data(), *m = state.end()[-3].data(), *v = state.end()[-2].data(), *ema = state.end()[-1].data();
+    tensors.push_back(std::vector<T>(length));
+    pieces.of[pieces.count++] = {grad, master, m, v, ema, tensors.back().data(), length, blocks};
+    blocks += (length + STRETCH - 1) / STRETCH;
+  }
+  pieces.bf16_weights = sizeof(T) == 2;
+  float found[3];
+  launch(1, 1, [&] { if (threadIdx.x == 0) common(s, found); });
+  launch(blocks, 1, [&] { step(pieces, s, found); });
+  for (int i = 0; i < pieces.count; ++i) {
+    for (int j = 0; j < 4; ++j) write(state[4 * i + j]);
+    write(tensors[2 * i + 1]);
+  }
+}
+
+int main(int, char** arguments) {
+  std::string which = arguments[1];
+  which == "adamw" ? adamw() : which == "geglu" ? geglu() : group_norm();
 }

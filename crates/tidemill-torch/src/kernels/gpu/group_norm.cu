@@ -1,24 +1,14 @@
-// Group normalisation and SiLU of images that lie channels-last, for NVRTC. x [N, P, C]: N images of P pixels of C channels, in G
-// groups of D channels; ELEMENT is float or bf16, arithmetic is float. A block takes a tile of pixels of an image, so that threads side
+// Group normalisation, and SiLU or not, of images that lie channels-last. x [N, P, C]: N images of P pixels of C channels, in G
+// groups of D channels. A block takes a tile of pixels of an image, so that threads side
 // by side read channels side by side. All sums are added up in a fixed order: the same input gives the same output.
-
-typedef unsigned short bf16;
-typedef ELEMENT T;
-
-__device__ inline float get(float x) { return x; }
-__device__ inline float get(bf16 x) { return __uint_as_float((unsigned)x << 16); }
-__device__ inline void put(float* to, float value) { *to = value; }
-__device__ inline void put(bf16* to, float value) {
-  unsigned bits = __float_as_uint(value);
-  // Of a NaN the addition could make something else.
-  *to = value != value ? 0x7FC0 : (bf16)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
 
 // Pixels of a tile.
 #define TILE 32
 
 struct Shape {
-  int pixels, channels, groups, tiles;
+  int images, pixels, channels, groups, tiles;
+  // Whether SiLU follows, and whether weight and bias, and their gradients, are bf16; else float.
+  int silu, bf16_weights;
   float eps;
 };
 
@@ -27,6 +17,10 @@ __device__ inline size_t begin_of(Shape s) {
   return ((size_t)blockIdx.y * s.pixels + blockIdx.x * TILE) * s.channels;
 }
 __device__ inline int pixels_of(Shape s, int tile) { return min(TILE, s.pixels - tile * TILE); }
+
+__device__ inline float weight_of(const void* weights, int c, Shape s) {
+  return s.bf16_weights ? get(((const bf16*)weights)[c]) : ((const float*)weights)[c];
+}
 
 __device__ inline float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
 
@@ -77,38 +71,39 @@ extern "C" __global__ void moments_of_groups(const float* tiles, float* moments,
 }
 
 // Blocks (tile, image).
-extern "C" __global__ void apply(const T* x, const float* weight, const float* bias, const float* moments, T* output, Shape s) {
+extern "C" __global__ void apply(const T* x, const void* weights, const void* biases, const float* moments, T* output, Shape s) {
   const T* tile = x + begin_of(s);
   T* to = output + begin_of(s);
   int n = pixels_of(s, blockIdx.x), d = s.channels / s.groups;
   for (int c = threadIdx.x; c < s.channels; c += blockDim.x) {
     const float* of_group = moments + 2 * ((size_t)blockIdx.y * s.groups + c / d);
-    float scale = of_group[1] * weight[c], shift = bias[c] - of_group[0] * scale;
+    float scale = of_group[1] * weight_of(weights, c, s), shift = weight_of(biases, c, s) - of_group[0] * scale;
     for (int p = 0; p < n; ++p) {
       float z = get(tile[(size_t)p * s.channels + c]) * scale + shift;
-      put(to + (size_t)p * s.channels + c, z * sigmoid(z));
+      put(to + (size_t)p * s.channels + c, s.silu ? z * sigmoid(z) : z);
     }
   }
 }
 
 // With n = (x - mean) rstd and z = weight n + bias: the gradient of z.
-__device__ inline float slope(float grad, float n, float weight, float bias) {
+__device__ inline float slope(float grad, float n, float weight, float bias, int silu) {
+  if (!silu) return grad;
   float z = weight * n + bias, s = sigmoid(z);
   return grad * s * (1.0f + z * (1.0f - s));
 }
 
 // Blocks (tile, image). Of each tile and channel the sums of d n and d, where d is the gradient of z: [N, tiles, C, 2].
-extern "C" __global__ void sums_of_tiles(const T* x, const T* grad, const float* weight, const float* bias, const float* moments,
+extern "C" __global__ void sums_of_tiles(const T* x, const T* grad, const void* weights, const void* biases, const float* moments,
                                          float* found, Shape s) {
   const T *tile = x + begin_of(s), *grads = grad + begin_of(s);
   int pixels = pixels_of(s, blockIdx.x), group = s.channels / s.groups;
   for (int c = threadIdx.x; c < s.channels; c += blockDim.x) {
     const float* of_group = moments + 2 * ((size_t)blockIdx.y * s.groups + c / group);
-    float along = 0, across = 0;
+    float weight = weight_of(weights, c, s), bias = weight_of(biases, c, s), along = 0, across = 0;
     for (int p = 0; p < pixels; ++p) {
       size_t i = (size_t)p * s.channels + c;
       float n = (get(tile[i]) - of_group[0]) * of_group[1];
-      float d = slope(get(grads[i]), n, weight[c], bias[c]);
+      float d = slope(get(grads[i]), n, weight, bias, s.silu);
       along += d * n;
       across += d;
     }
@@ -118,9 +113,8 @@ extern "C" __global__ void sums_of_tiles(const T* x, const T* grad, const float*
   }
 }
 
-// Blocks (image). The same of each channel, which are the gradients of weight and bias: [N, C, 2]; and the means over groups, of
-// these times weight: [N, G, 2].
-extern "C" __global__ void sums_of_images(const float* tiles, const float* weight, float* channels, float* groups, Shape s) {
+// Blocks (image). The same of each channel: [N, C, 2]; and the means over groups, of these times weight: [N, G, 2].
+extern "C" __global__ void sums_of_images(const float* tiles, const void* weights, float* channels, float* groups, Shape s) {
   float* of_image = channels + (size_t)2 * blockIdx.x * s.channels;
   for (int c = threadIdx.x; c < s.channels; c += blockDim.x) {
     float along = 0, across = 0;
@@ -137,8 +131,9 @@ extern "C" __global__ void sums_of_images(const float* tiles, const float* weigh
   for (int g = threadIdx.x; g < s.groups; g += blockDim.x) {
     float along = 0, across = 0;
     for (int c = g * d; c < (g + 1) * d; ++c) {
-      along += of_image[2 * c] * weight[c];
-      across += of_image[2 * c + 1] * weight[c];
+      float weight = weight_of(weights, c, s);
+      along += of_image[2 * c] * weight;
+      across += of_image[2 * c + 1] * weight;
     }
     float* to = groups + 2 * ((size_t)blockIdx.x * s.groups + g);
     to[0] = along / ((float)d * s.pixels);
@@ -147,7 +142,7 @@ extern "C" __global__ void sums_of_images(const float* tiles, const float* weigh
 }
 
 // Blocks (tile, image). The gradient of x.
-extern "C" __global__ void gradient(const T* x, const T* grad, const float* weight, const float* bias, const float* moments,
+extern "C" __global__ void gradient(const T* x, const T* grad, const void* weights, const void* biases, const float* moments,
                                     const float* groups, T* to_x, Shape s) {
   const T *tile = x + begin_of(s), *grads = grad + begin_of(s);
   T* to = to_x + begin_of(s);
@@ -155,11 +150,31 @@ extern "C" __global__ void gradient(const T* x, const T* grad, const float* weig
   for (int c = threadIdx.x; c < s.channels; c += blockDim.x) {
     size_t g = (size_t)blockIdx.y * s.groups + c / group;
     float mean = moments[2 * g], rstd = moments[2 * g + 1];
+    float weight = weight_of(weights, c, s), bias = weight_of(biases, c, s);
     for (int p = 0; p < pixels; ++p) {
       size_t i = (size_t)p * s.channels + c;
       float n = (get(tile[i]) - mean) * rstd;
-      float d = slope(get(grads[i]), n, weight[c], bias[c]);
-      put(to + i, rstd * (d * weight[c] - groups[2 * g + 1] - n * groups[2 * g]));
+      float d = slope(get(grads[i]), n, weight, bias, s.silu);
+      put(to + i, rstd * (d * weight - groups[2 * g + 1] - n * groups[2 * g]));
+    }
+  }
+}
+
+// Blocks (some channels). The gradients of weight and bias [C], from the sums of each image's channels.
+extern "C" __global__ void sums_of_all(const float* channels, void* to_weights, void* to_biases, Shape s) {
+  for (int c = blockIdx.x * blockDim.x + threadIdx.x; c < s.channels; c += gridDim.x * blockDim.x) {
+    float along = 0, across = 0;
+    for (int i = 0; i < s.images; ++i) {
+      const float* of_image = channels + 2 * ((size_t)i * s.channels + c);
+      along += of_image[0];
+      across += of_image[1];
+    }
+    if (s.bf16_weights) {
+      put((bf16*)to_weights + c, along);
+      put((bf16*)to_biases + c, across);
+    } else {
+      ((float*)to_weights)[c] = along;
+      ((float*)to_biases)[c] = across;
     }
   }
 }

@@ -1,0 +1,112 @@
+//! Kernels for NVIDIA GPUs, compiled where they run. What they are compiled to is tried on some numbers before it is used; if it does
+//! not do as libtorch's operations, these are used, and that is said.
+
+mod adamw;
+mod geglu;
+mod group_norm;
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_void};
+use std::sync::{Mutex, PoisonError};
+
+use tch::{Device, Kind, Tensor, with_grad};
+
+pub use adamw::{AdamWPiece, adamw_in_one_pass};
+pub use geglu::geglu;
+pub use group_norm::{best_format, group_norm};
+
+use crate::nvrtc::{Kernels, Launch};
+use crate::{Error, guard};
+
+/// Kernels that are compiled together, for tensors of bf16 or of f32.
+struct Source {
+    /// What they do, for who reads that they cannot be used.
+    what: &'static str,
+    /// With a zero at its end.
+    text: &'static str,
+    kernels: &'static [&'static CStr],
+    /// Whether they do as libtorch's operations, on a GPU and for a dtype.
+    try_them: fn(device: usize, kind: Kind) -> Result<(), Error>,
+}
+
+/// Those of a source for a GPU and a dtype; `None` are no good.
+type Compiled = HashMap<(&'static str, usize, bool), Option<Kernels>>;
+
+static COMPILED: Mutex<Option<Compiled>> = Mutex::new(None);
+
+/// The GPU of a tensor that there may be kernels for.
+fn gpu_of(x: &Tensor) -> Option<usize> {
+    match x.device() {
+        Device::Cuda(device) if matches!(x.kind(), Kind::Float | Kind::BFloat16) && x.numel() > 0 => {
+            Some(device)
+        }
+        _ => None,
+    }
+}
+
+/// Compiles the kernels for a GPU and a dtype at their first use, and tries them.
+fn are_good(source: &Source, device: usize, kind: Kind) -> bool {
+    let of = (source.what, device, kind == Kind::BFloat16);
+    if let Some(known) = with_compiled(|all| all.get(&of).map(Option::is_some)) {
+        return known;
+    }
+    let element = if of.2 { c"-DELEMENT=bf16" } else { c"-DELEMENT=float" };
+    let text = CStr::from_bytes_with_nul(source.text.as_bytes()).unwrap_or_default();
+    let tried = Kernels::compile(text, &[element], source.kernels, device as i32).and_then(|kernels| {
+        with_compiled(|all| all.insert(of, Some(kernels)));
+        // The first use may be where no gradients are wanted.
+        with_grad(|| (source.try_them)(device, kind))
+    });
+    if let Err(error) = &tried {
+        let what = source.what;
+        tracing::warn!("{what} on GPU {device} is libtorch's, for our kernels cannot be used: {error}");
+        with_compiled(|all| all.insert(of, None));
+    }
+    tried.is_ok()
+}
+
+/// Runs a kernel.
+///
+/// # Safety
+/// As [`Kernels::run`].
+unsafe fn run(
+    source: &Source,
+    device: usize,
+    kind: Kind,
+    name: &str,
+    how: Launch,
+    arguments: &mut [*mut c_void],
+) -> Result<(), Error> {
+    with_compiled(|all| match all.get(&(source.what, device, kind == Kind::BFloat16)) {
+        // SAFETY: as the caller promises.
+        Some(Some(kernels)) => unsafe { kernels.run(name, how, arguments) },
+        _ => Err(Error::Torch(format!("{name} is not compiled"))),
+    })
+}
+
+fn with_compiled<R>(work: impl FnOnce(&mut Compiled) -> R) -> R {
+    work(COMPILED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+}
+
+/// Some numbers to try kernels on: f32.
+fn numbers_on(device: usize, size: &[i64], scale: f64, shift: f64) -> Result<Tensor, Error> {
+    let count: i64 = size.iter().product();
+    let options = (Kind::Float, Device::Cuda(device));
+    guard(|| ((Tensor::arange(count, options) * 0.7).sin() * scale + shift).reshape(size))
+}
+
+/// Whether what kernels give for tensors of this dtype is what libtorch gives.
+fn same(kind: Kind, ours: &[Tensor], theirs: &[Tensor]) -> Result<(), Error> {
+    let least = if kind == Kind::Float { 1e-5 } else { 1e-2 };
+    for (i, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
+        let distance = || {
+            let [ours, theirs] = [ours, theirs].map(|tensor| tensor.to_kind(Kind::Float));
+            ((ours - &theirs).norm() / theirs.norm()).double_value(&[])
+        };
+        let error = guard(distance)?;
+        if error.is_nan() || error > least {
+            return Err(Error::Torch(format!("they differ from libtorch's by {error:.1e} ({kind:?}, {i})")));
+        }
+    }
+    Ok(())
+}
