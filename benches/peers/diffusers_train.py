@@ -30,6 +30,8 @@ def main() -> None:
     parser.add_argument("--after", type=int, default=3, help="steps before the trace")
     args = parser.parse_args()
     torch.manual_seed(0)
+    # As Tidemill does.
+    torch.backends.cudnn.benchmark = True
     config = UNet2DConditionModel.load_config(args.models / "unet")
     unet = UNet2DConditionModel.from_config(config).train().to(args.device)
     if args.channels_last:

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
+use tch::Cuda;
 use tidemill_models::SchedulerConfig;
 use tidemill_store::{Bucket, DatasetSpec};
 use tidemill_torch::{OwnStream, keep_memory};
@@ -226,6 +227,10 @@ impl Trainer {
 
     fn run(&mut self, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         let total = self.job.train.total_steps();
+        if self.objective.device.is_cuda() {
+            // Steps have few shapes, and many of them: cuDNN is to try which of its kernels are the fastest for each.
+            Cuda::cudnn_set_benchmark(true);
+        }
         let _stream = self.recorded_on.map(OwnStream::enter).transpose()?;
         let started = Instant::now();
         let samples_before = self.progress.samples;
