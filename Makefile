@@ -10,7 +10,7 @@ TEST_LIMIT := 40m
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations sd2-smoke wheel lock clean
+.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches sd2-smoke wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-compile  beside torch.compile, and with diffusers' U-Net in Tidemill; redraws its part"
 	@echo "make bench-overlap  how much communication hides behind computation; redraws its part"
 	@echo "make bench-operations  where a training step's time goes; redraws docs/performance.md"
+	@echo "make bench-launches  what a training step asks of a GPU, counted without one; redraws docs/performance.md"
 	@echo "make sd2-smoke    two steps of Stable Diffusion 2 in its real size on a CPU; redraws docs/performance.md"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
 	@echo "make setup        what the others need: .venv, the CLI, the Python module"
@@ -93,6 +94,10 @@ bench-overlap: setup
 # As bench-data, after bench-train, whose models it takes.
 bench-operations: setup
 	$(PYTHON) -m benches.operations $(ARGS)
+
+# It needs no GPU.
+bench-launches: setup
+	$(PYTHON) -m benches.launches $(ARGS)
 
 sd2-smoke: setup
 	$(PYTHON) -m benches.sd2 $(ARGS)

@@ -111,6 +111,10 @@ def measure(setting: Setting, name: str) -> tuple[float, float]:
     arguments, log = SIDES[name](setting)
     side = Side(name, arguments, lines_of(log))
     take_turns([side], setting.steps, turn_s=runner.LIMIT_S, limit_s=runner.LIMIT_S)
+    for line in side.said.splitlines():
+        # Such as that a kernel of ours cannot be used.
+        if "WARN" in line:
+            print(f"  {name}: {line.strip()}", flush=True)
     rate = setting.batch * (setting.steps - WARM) / (side.ends[-1] - side.ends[WARM - 1])
     return rate, side.ends[0]
 
@@ -153,9 +157,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=runner.RESULTS / "gpu", help="where everything goes")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES)[:5])
     parser.add_argument("--pixels", nargs="+", type=int, default=[256, 512])
-    parser.add_argument("--batch", nargs="+", type=int, default=[64, 16], help="for each size")
+    parser.add_argument("--batch", nargs="+", type=int, default=[128, 32], help="for each size")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--channels", type=int, default=320, help="of the first block; SD2 has 320")
     parser.add_argument("--text", type=int, default=1024, help="width of the text embeddings; SD2 has 1024")

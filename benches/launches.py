@@ -1,6 +1,6 @@
 """`make bench-launches`: what a training step asks of a GPU, counted on one that computes nothing.
 
-Stable Diffusion 2's U-Net in its real size, bf16, in Tidemill and in diffusers: kernels per step, seconds that the
+Stable Diffusion 2's U-Net in its real size, bf16, in Tidemill and in diffusers: kernels per step, how long the
 host takes to start them, and the GPU's memory. A GPU that is done sooner than the host waits for it.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 from benches import gpu, report, runner
@@ -78,10 +77,10 @@ def bench(args: argparse.Namespace) -> None:
     heads = ["", "launches", "recorded", "host, ms", "memory, GiB"]
     versions, machine = runner.versions("torch", "diffusers"), runner.machine()
     named = ", ".join(f"{package} {version}" for package, version in versions.items())
+    size = f"{millions:.0f} million parameters, bf16, batches of {args.batch} at {args.pixels} pixels"
     head = (
-        f"Counted on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}: {millions:.0f} million "
-        f"parameters, bf16, batches of {args.batch} latents of {args.pixels // 8} x {args.pixels // 8}; medians of "
-        f"{args.steps - WARM} steps after {WARM}."
+        f"Counted on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}: {size}; medians "
+        f"of {args.steps - WARM} steps after {WARM}."
     )
     table = report.table(heads, rows)
     written = {name: vars(step) for name, step in steps.items()}

@@ -28,6 +28,8 @@ class Side:
     # Seconds in which it ran until the end of each step.
     ends: list[float] = field(default_factory=list)
     peak_mib: float = 0.0
+    # What it wrote to its standard error.
+    said: str = ""
 
 
 def take_turns(sides: Sequence[Side], steps: int, turn_s: float, limit_s: float = 1800) -> None:
@@ -100,6 +102,8 @@ class _Running:
     def end(self) -> None:
         self.signal(signal.SIGKILL)
         self.process.wait()
+        self.errors.seek(0)
+        self.side.said = self.errors.read()
         self.errors.close()
 
 

@@ -206,7 +206,7 @@ fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
         };
         Ok(pieces.into_iter().flat_map(all).flatten().collect())
     };
-    [0.0, 1.0].iter().try_for_each(|skip| same(Kind::Float, &steps(true, *skip)?, &steps(false, *skip)?))
+    [0.0, 1.0].iter().try_for_each(|skip| same(kind, &steps(true, *skip)?, &steps(false, *skip)?))
 }
 
 /// Some numbers.
