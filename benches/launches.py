@@ -1,7 +1,7 @@
 """`make bench-launches`: what a training step asks of a GPU, counted on one that computes nothing.
 
-Stable Diffusion 2's U-Net in its real size, bf16, in Tidemill and in diffusers: kernels per step, how long the
-host takes to start them, and the GPU's memory. A GPU that is done sooner than the host waits for it.
+Stable Diffusion 2's U-Net in its real size, bf16, in Tidemill and in diffusers: kernels per step, how long
+the host takes to start them, and the GPU's memory. A GPU that is done sooner than the host waits for it.
 """
 
 import argparse
@@ -79,8 +79,8 @@ def bench(args: argparse.Namespace) -> None:
     named = ", ".join(f"{package} {version}" for package, version in versions.items())
     size = f"{millions:.0f} million parameters, bf16, batches of {args.batch} at {args.pixels} pixels"
     head = (
-        f"Counted on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}: {size}; medians "
-        f"of {args.steps - WARM} steps after {WARM}."
+        f"Counted on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}: {size}; "
+        f"medians of {args.steps - WARM} steps after {WARM}."
     )
     table = report.table(heads, rows)
     written = {name: vars(step) for name, step in steps.items()}
