@@ -272,10 +272,9 @@ impl Trainer {
         self.recorded.clear();
         while self.progress.step < end && !self.reopen {
             let Some(batch) = self.next_batch(&mut *batches, observer)? else { break };
-            self.draw_ahead(phase, batches.peek())?;
             self.tell_unreadable(phase, &batch, &*batches, observer);
             self.profiler.as_mut().map_or(Ok(()), Profiler::before_step)?;
-            self.train_step(phase, &batch)?;
+            self.train_step(phase, &batch, batches.peek())?;
             self.save_profile(Profiler::after_step, observer);
             self.validate(phase, observer)?;
             if self.progress.step.is_multiple_of(self.job.train.log_every) {

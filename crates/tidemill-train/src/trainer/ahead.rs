@@ -52,27 +52,35 @@ impl Wanted {
     }
 }
 
-/// The thread, and what it draws for.
+/// What is drawn for, and the thread.
+type Begun = (Wanted, JoinHandle<Result<Vec<Draws>, tidemill_torch::Error>>);
+
+/// Draws that were begun.
 #[derive(Debug, Default)]
-pub(super) struct Ahead(Option<(Wanted, JoinHandle<Result<Vec<Draws>, tidemill_torch::Error>>)>);
+pub(super) struct Ahead(Option<Begun>);
 
 impl Ahead {
-    /// Begins to draw what the next step will want.
-    pub fn begin(&mut self, wanted: Wanted) {
-        let of_thread = wanted.clone();
-        let thread = std::thread::Builder::new().name("draws".into()).spawn(move || of_thread.draw());
-        // Without a thread it is drawn when it is wanted.
-        self.0 = thread.ok().map(|thread| (wanted, thread));
-    }
-
-    /// What is wanted: as it was drawn ahead or, if that was for other rows, drawn now.
+    /// What is wanted now; and begins to draw what the next step will want, if that is known.
     ///
     /// # Errors
     /// If memory does not suffice.
-    pub fn take(&mut self, wanted: &Wanted) -> Result<Vec<Draws>, Error> {
-        let ahead = self.0.take().filter(|(begun, _)| begun == wanted);
-        let drawn = ahead.and_then(|(_, thread)| thread.join().ok());
+    pub fn take(&mut self, wanted: &Wanted, next: Option<Wanted>) -> Result<Vec<Draws>, Error> {
+        let drawn = self.drawn(wanted);
+        self.0 = next.and_then(Self::begun);
         Ok(drawn.unwrap_or_else(|| wanted.draw())?)
+    }
+
+    /// What was drawn ahead, if it was for the same rows.
+    fn drawn(&mut self, wanted: &Wanted) -> Option<Result<Vec<Draws>, tidemill_torch::Error>> {
+        let (_, thread) = self.0.take().filter(|(begun, _)| begun == wanted)?;
+        thread.join().ok()
+    }
+
+    /// Without a thread it is drawn when it is wanted.
+    fn begun(wanted: Wanted) -> Option<Begun> {
+        let of_thread = wanted.clone();
+        let thread = std::thread::Builder::new().name("draws".into()).spawn(move || of_thread.draw());
+        Some((wanted, thread.ok()?))
     }
 }
 
@@ -111,15 +119,24 @@ mod tests {
     fn what_is_drawn_ahead_is_taken_for_the_same_rows_only() {
         let drawn = wanted(4, 10).draw().unwrap();
         assert_eq!(drawn.iter().map(|draws| draws.noise.size()[0]).collect::<Vec<_>>(), [2, 2, 1]);
-        for begun in [None, Some(wanted(4, 10)), Some(wanted(3, 10)), Some(wanted(4, 11))] {
-            let mut ahead = Ahead::default();
-            let same = begun.as_ref() == Some(&wanted(4, 10));
-            if let Some(begun) = begun {
-                assert_eq!(equal(&begun.draw().unwrap(), &drawn), same);
-                ahead.begin(begun);
-            }
-            assert!(equal(&ahead.take(&wanted(4, 10)).unwrap(), &drawn));
-            assert!(ahead.0.is_none());
+        for begun in [wanted(4, 10), wanted(3, 10), wanted(4, 11)] {
+            let same = begun == wanted(4, 10);
+            assert_eq!(equal(&begun.draw().unwrap(), &drawn), same);
+            let mut ahead = Ahead(Ahead::begun(begun.clone()));
+            assert_eq!(ahead.drawn(&wanted(4, 10)).is_some(), same);
+            let mut ahead = Ahead(Ahead::begun(begun));
+            assert!(equal(&ahead.take(&wanted(4, 10), None).unwrap(), &drawn));
         }
+    }
+
+    #[test]
+    fn each_step_has_the_next_one_drawn() {
+        let mut ahead = Ahead::default();
+        for step in 0..3 {
+            let expected = wanted(step, 10).draw().unwrap();
+            assert!(equal(&ahead.take(&wanted(step, 10), Some(wanted(step + 1, 10))).unwrap(), &expected));
+            assert_eq!(ahead.0.as_ref().map(|(begun, _)| begun), Some(&wanted(step + 1, 10)));
+        }
+        assert!(ahead.drawn(&wanted(3, 10)).is_some());
     }
 }

@@ -12,7 +12,7 @@ use super::ahead::Wanted;
 use super::by_timestep::{ByTimestep, SUMS, TENTHS, means};
 use crate::Error;
 use crate::config::{NotFinite, SpikeAction, TrainConfig};
-use crate::draws::Names;
+use crate::draws::{Draws, Names};
 use crate::fit::latents_shape;
 use crate::memory::memory_mib;
 use crate::metrics::Validation;
@@ -156,11 +156,19 @@ impl Sums {
 }
 
 impl Trainer {
-    /// Forward, backward, optimizer.
-    pub(super) fn train_step(&mut self, phase: usize, batch: &Batch) -> Result<(), Error> {
+    /// Forward, backward, optimizer. Meanwhile it is drawn what the next batch will want, if that is there.
+    pub(super) fn train_step(
+        &mut self,
+        phase: usize,
+        batch: &Batch,
+        next: Option<&Batch>,
+    ) -> Result<(), Error> {
         let learning_rate = self.job.train.learning_rate_at(self.progress.step);
         let skipped_above = self.skipped_above();
-        let inputs = self.inputs(phase, batch, learning_rate, skipped_above)?;
+        let step = self.progress.step;
+        let next = next.map(|next| self.wanted(phase, next, step + 1)).transpose()?;
+        let draws = self.ahead.take(&self.wanted(phase, batch, step)?, next)?;
+        let inputs = self.inputs(phase, batch, &draws, [learning_rate, skipped_above])?;
         let Answers(answers) = match self.recorded_on {
             None => self.compute(&inputs)?,
             Some(device) => self.compute_recorded(inputs, device)?,
@@ -180,14 +188,6 @@ impl Trainer {
         Ok(())
     }
 
-    /// Has drawn for the batch after this one, if it is there, what that will want.
-    pub(super) fn draw_ahead(&mut self, phase: usize, next: Option<&Batch>) -> Result<(), Error> {
-        if let Some(next) = next {
-            self.ahead.begin(self.wanted(phase, next, self.progress.step + 1)?);
-        }
-        Ok(())
-    }
-
     fn wanted(&self, phase: usize, batch: &Batch, step: u64) -> Result<Wanted, Error> {
         let (train, objective) = (&self.job.train, &self.objective);
         let sizes = (train.global_batch_of(phase), train.micro_batch_of(phase));
@@ -197,14 +197,13 @@ impl Trainer {
 
     /// Takes what the step needs to the device.
     fn inputs(
-        &mut self,
+        &self,
         phase: usize,
         batch: &Batch,
-        learning_rate: f64,
-        skipped_above: f64,
+        draws: &[Draws],
+        [learning_rate, skipped_above]: [f64; 2],
     ) -> Result<StepInputs, Error> {
         let step = self.progress.step;
-        let draws = self.ahead.take(&self.wanted(phase, batch, step)?)?;
         let (train, objective) = (&self.job.train, &self.objective);
         let shape = latents_shape(&self.spec, batch.bucket)?;
         let sizes = (train.global_batch_of(phase), train.micro_batch_of(phase));
@@ -212,7 +211,7 @@ impl Trainer {
         numbers.extend(said(batch.sample_ids.len(), self.saver.is_busy(), &self.job.world));
         let inputs = guard(|| StepInputs {
             micro_batches: micro_batches(batch, shape, step, sizes)
-                .zip(&draws)
+                .zip(draws)
                 .map(|(rows, draws)| objective.on_device(rows, draws))
                 .collect(),
             numbers: upload(&Tensor::from_slice(&numbers), objective.device),
