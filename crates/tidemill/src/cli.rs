@@ -128,7 +128,9 @@ where
         }
         Err(error) if error.is_told() => error.exit_code(),
         Err(error) => {
-            eprintln!("{}", render(&error));
+            // In one piece, for ranks that share a terminal end together.
+            let line = format!("{}\n", render(&error));
+            eprint!("{line}");
             if reporter.json {
                 print_last(&error.to_json());
             }
