@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::Params;
-use tidemill_torch::AdamW;
-use tidemill_train::{Distribution, Error, Optimizer, Reduction, Scalars, World};
+use tidemill_torch::{AdamW, Scalars};
+use tidemill_train::{Distribution, Error, Optimizer, Reduction, World};
 
 use crate::error::{TidemillError, raise};
 
@@ -90,9 +90,9 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         let norm = world.sum(optimizer.squared_norm(&world)?)?.sqrt();
         let divisor = 1.0 / (probe.max_grad_norm / (norm + 1e-6)).clamp_max(1.0);
         let Probe { lr, betas, eps, weight_decay, .. } = *probe;
-        let count = Tensor::from((step + 1) as f32);
-        let scalars = Scalars { count: &count, learning_rate: None, divisor: &divisor, skip: None };
-        optimizer.step(AdamW { lr, betas, eps, weight_decay }, scalars, averaged)?;
+        let [count, lr] = [(step + 1) as f32, lr as f32].map(Tensor::from);
+        let scalars = Scalars { count: &count, learning_rate: &lr, divisor: &divisor, skip: None };
+        optimizer.step(AdamW { betas, eps, weight_decay }, scalars, averaged)?;
     }
     // Waits for the weights of other ranks, too.
     let bytes = optimizer.bytes();

@@ -226,19 +226,15 @@ char* tm_exchange(at::Tensor* tensor, int64_t peer, bool first, const char* grou
   });
 }
 
-char* tm_fused_adamw(at::Tensor** params, at::Tensor** grads, at::Tensor** exp_avgs, at::Tensor** exp_avg_sqs,
-                     at::Tensor** steps, size_t n, double lr, double beta1, double beta2, double weight_decay,
-                     double eps, at::Tensor* divisor, at::Tensor* skip, at::Tensor* learning_rate) {
+char* tm_fused_adamw(at::Tensor* param, at::Tensor* grad, at::Tensor* exp_avg, at::Tensor* exp_avg_sq, at::Tensor* step,
+                     at::Tensor* lr, double beta1, double beta2, double weight_decay, double eps, at::Tensor* divisor,
+                     at::Tensor* skip) {
   return guarded([&] {
     at::NoGradGuard no_grad;
-    std::optional<at::Tensor> grad_scale, found_inf;
-    if (divisor) grad_scale = *divisor;
+    std::optional<at::Tensor> found_inf;
     if (skip) found_inf = *skip;
-    auto step = [&](const auto& lr) {
-      at::_fused_adamw_(list(params, n), list(grads, n), list(exp_avgs, n), list(exp_avg_sqs, n), {}, list(steps, n), lr,
-                        beta1, beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false, grad_scale, found_inf);
-    };
-    learning_rate ? step(*learning_rate) : step(lr);
+    at::_fused_adamw_({*param}, {*grad}, {*exp_avg}, {*exp_avg_sq}, {}, {*step}, *lr, beta1, beta2, weight_decay, eps,
+                      /*amsgrad=*/false, /*maximize=*/false, *divisor, found_inf);
   });
 }
 

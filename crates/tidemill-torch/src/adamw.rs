@@ -1,15 +1,14 @@
-//! PyTorch's fused AdamW: one kernel for all parameters of a list, on CPU and GPU, the same that
-//! `torch.optim.AdamW(fused=True)` calls.
+//! AdamW on stretches of parameters, with averages and new working weights: on a CPU and on an NVIDIA GPU one pass over memory by
+//! kernels of ours; where there are none, the fused AdamW of libtorch and what it lacks.
 
-use crate::{Error, ffi};
-use tch::{Kind, Tensor};
+use tch::{Kind, Tensor, no_grad};
 use torch_sys::C_tensor;
+
+use crate::{Error, ffi, guard, kernels};
 
 /// AdamW's hyper-parameters (Loshchilov & Hutter, 2019, algorithm 2: decay is decoupled).
 #[derive(Clone, Copy, Debug)]
 pub struct AdamW {
-    /// Learning rate of this step.
-    pub lr: f64,
     /// Decay rates of the first and second moment.
     pub betas: (f64, f64),
     /// Added to the root of the second moment.
@@ -18,118 +17,246 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
-/// What the device decides about a step by itself, so that nobody waits for it: scalars, f32.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Scaler<'a> {
-    /// Gradients are divided by it first.
-    pub divisor: Option<&'a Tensor>,
+/// What a step takes beside its gradients, on the device, so that nobody waits for it: scalars, f32.
+#[derive(Clone, Copy, Debug)]
+pub struct Scalars<'a> {
+    /// The number of the step, counted from 1.
+    pub count: &'a Tensor,
+    /// The learning rate of this step.
+    pub learning_rate: &'a Tensor,
+    /// What gradients are divided by.
+    pub divisor: &'a Tensor,
     /// If it is 1, nothing is changed.
     pub skip: Option<&'a Tensor>,
-    /// Takes the place of [`AdamW::lr`].
-    pub learning_rate: Option<&'a Tensor>,
 }
 
-const OPERATION: &str = "fused_adamw";
+/// A stretch of parameters: [N] of longer tensors, all contiguous, and f32 but for what is said.
+#[derive(Debug)]
+pub struct AdamWPiece<'a> {
+    /// The gradient [N], bf16 or f32.
+    pub grad: Tensor,
+    /// Where the stretch begins in what follows.
+    pub start: usize,
+    /// Master weights.
+    pub master: &'a Tensor,
+    /// First moment.
+    pub exp_avg: &'a Tensor,
+    /// Second moment.
+    pub exp_avg_sq: &'a Tensor,
+    /// Averaged weights, if they are averaged.
+    pub ema: Option<&'a Tensor>,
+    /// Working weights that get what master weights become, bf16 or f32, if there are others than these.
+    pub weights: Option<&'a Tensor>,
+}
 
-/// One step, in place, on `params` and their moments. All lists have the same length, all tensors
-/// are f32 and contiguous; `steps` are scalars (f32) holding the number of this step, counted from 1.
+const OPERATION: &str = "adamw";
+
+/// One step, in place. Of what is new, averages take the share `fresh`.
 ///
 /// # Errors
-/// If the lists differ in length or their tensors in shape, dtype or device, or libtorch refuses them.
-pub fn fused_adamw(
-    options: AdamW,
-    params: &[Tensor],
-    grads: &[Tensor],
-    exp_avgs: &[Tensor],
-    exp_avg_sqs: &[Tensor],
-    steps: &[Tensor],
-    scaler: Scaler,
+/// If tensors are not what a piece is said to be, or the device fails.
+pub fn adamw_step(adamw: AdamW, scalars: Scalars, fresh: f64, pieces: &[AdamWPiece]) -> Result<(), Error> {
+    check(scalars, pieces)?;
+    match scalars.count.device() {
+        tch::Device::Cpu => kernels::adamw_on_cpu(adamw, scalars, fresh, pieces),
+        tch::Device::Cuda(gpu) if kernels::adamw_on_gpu(gpu, adamw, scalars, fresh, pieces)? => Ok(()),
+        _ => by_libtorch(adamw, scalars, fresh, pieces),
+    }
+}
+
+/// The sum of the squares of all elements of these tensors (f32 or bf16, on one device): a scalar, f32.
+///
+/// # Errors
+/// If libtorch refuses them.
+pub fn squared_norm(tensors: &[Tensor]) -> Result<Tensor, Error> {
+    if tensors.iter().all(kernels::has_kernels) {
+        return kernels::squared_norm_on_cpu(tensors);
+    }
+    // Of one dtype at a time, for which the norms of many tensors are few kernels.
+    let of = |kind| tensors.iter().filter(move |tensor| tensor.kind() == kind);
+    let mut sums = Vec::new();
+    for group in [Kind::Float, Kind::BFloat16].map(|kind| pointers(of(kind))) {
+        if !group.is_empty() {
+            let mut list = group;
+            // SAFETY: an array of live tensors; the shim keeps no pointer past the call.
+            let norms =
+                ffi::make("norms", |out| unsafe { ffi::tm_norms(list.as_mut_ptr(), list.len(), out) })?;
+            sums.push(guard(|| norms.square().sum(Kind::Float))?);
+        }
+    }
+    guard(|| Tensor::stack(&sums, 0).sum(Kind::Float))
+}
+
+/// Elements of gradients that libtorch, which takes f32 only, gets at a time.
+const CONVERTED_AT_ONCE: usize = 1 << 24;
+
+/// The step by libtorch's operations.
+pub(crate) fn by_libtorch(
+    adamw: AdamW,
+    scalars: Scalars,
+    fresh: f64,
+    pieces: &[AdamWPiece],
 ) -> Result<(), Error> {
-    let expected = params.len();
-    for (what, list) in
-        [("grads", grads), ("exp_avgs", exp_avgs), ("exp_avg_sqs", exp_avg_sqs), ("steps", steps)]
-    {
-        if list.len() != expected {
-            return Err(Error::Length { operation: OPERATION, what, got: list.len(), expected });
+    for piece in pieces {
+        let all = piece.grad.numel();
+        for from in (0..all).step_by(CONVERTED_AT_ONCE) {
+            let length = CONVERTED_AT_ONCE.min(all - from) as i64;
+            let part = |tensor: &Tensor| tensor.narrow(0, (piece.start + from) as i64, length);
+            guard(|| {
+                let grad = piece.grad.narrow(0, from as i64, length).to_kind(Kind::Float);
+                let [master, exp_avg, exp_avg_sq] = [piece.master, piece.exp_avg, piece.exp_avg_sq].map(part);
+                fused(adamw, scalars, &grad, [&master, &exp_avg, &exp_avg_sq])?;
+                no_grad(|| {
+                    if let Some(mut ema) = piece.ema.map(part) {
+                        let taken = scalars.skip.map_or_else(|| scalars.count.ones_like(), |skip| 1.0 - skip);
+                        let _ = ema.lerp_tensor_(&master, &(taken * fresh));
+                    }
+                    // If the step is left out, they are what they were.
+                    piece.weights.map(part).iter_mut().for_each(|weights| weights.copy_(&master));
+                });
+                Ok(())
+            })??;
         }
     }
-    for (i, param) in params.iter().enumerate() {
-        let size = param.size();
-        for (what, tensor, size) in [
-            ("param", param, size.as_slice()),
-            ("grad", &grads[i], &size),
-            ("exp_avg", &exp_avgs[i], &size),
-            ("exp_avg_sq", &exp_avg_sqs[i], &size),
-            ("step", &steps[i], &[]),
-        ] {
-            check_tensor(what, i, tensor, size, param)?;
-        }
-    }
-    for (what, scalar) in
-        [("divisor", scaler.divisor), ("skip", scaler.skip), ("learning rate", scaler.learning_rate)]
-    {
-        if let (Some(scalar), Some(param)) = (scalar, params.first()) {
-            check_tensor(what, 0, scalar, &[], param)?;
-        }
-    }
-    let pointer =
-        |scalar: Option<&Tensor>| scalar.map_or(std::ptr::null_mut(), |scalar| scalar.as_ptr().cast_mut());
-    let (mut p, mut g) = (pointers(params), pointers(grads));
-    let (mut m, mut v, mut s) = (pointers(exp_avgs), pointers(exp_avg_sqs), pointers(steps));
-    // SAFETY: five arrays of `expected` live tensors; the shim keeps no pointer past the call. The
-    // tensors are changed through libtorch's own shared storage, as every in-place operator does.
+    Ok(())
+}
+
+/// libtorch's kernel, which `torch.optim.AdamW(fused=True)` calls, on master weights and moments.
+fn fused(adamw: AdamW, scalars: Scalars, grad: &Tensor, state: [&Tensor; 3]) -> Result<(), Error> {
+    let at = |tensor: &Tensor| tensor.as_ptr().cast_mut();
+    let AdamW { betas, eps, weight_decay } = adamw;
+    let Scalars { count, learning_rate, divisor, skip } = scalars;
+    let [master, exp_avg, exp_avg_sq] = state.map(at);
+    // SAFETY: live tensors, whose sizes and dtypes were checked; the shim keeps no pointer past the call. They are changed through
+    // libtorch's own shared storage, as every in-place operator does.
     let answer = unsafe {
         ffi::tm_fused_adamw(
-            p.as_mut_ptr(),
-            g.as_mut_ptr(),
-            m.as_mut_ptr(),
-            v.as_mut_ptr(),
-            s.as_mut_ptr(),
-            expected,
-            options.lr,
-            options.betas.0,
-            options.betas.1,
-            options.weight_decay,
-            options.eps,
-            pointer(scaler.divisor),
-            pointer(scaler.skip),
-            pointer(scaler.learning_rate),
+            master,
+            at(grad),
+            exp_avg,
+            exp_avg_sq,
+            at(count),
+            at(learning_rate),
+            betas.0,
+            betas.1,
+            weight_decay,
+            eps,
+            at(divisor),
+            skip.map_or(std::ptr::null_mut(), at),
         )
     };
     ffi::check(OPERATION, answer)
 }
 
-/// The norm of each of these tensors, which have one dtype: [n], f32. On a GPU these are few kernels, however many tensors.
-///
-/// # Errors
-/// If libtorch refuses them.
-pub fn norms(tensors: &[Tensor]) -> Result<Tensor, Error> {
-    let mut list = pointers(tensors);
-    // SAFETY: an array of live tensors; the shim keeps no pointer past the call.
-    ffi::make("norms", |out| unsafe { ffi::tm_norms(list.as_mut_ptr(), tensors.len(), out) })
+/// Kernels walk raw memory and check none of this.
+fn check(scalars: Scalars, pieces: &[AdamWPiece]) -> Result<(), Error> {
+    let Scalars { count, learning_rate, divisor, skip } = scalars;
+    let numbers = [
+        ("step", Some(count)),
+        ("learning rate", Some(learning_rate)),
+        ("divisor", Some(divisor)),
+        ("skip", skip),
+    ];
+    for (what, number) in numbers {
+        number.map_or(Ok(()), |number| check_tensor(what, 0, number, &[Kind::Float], 1..=1, count))?;
+    }
+    for (i, piece) in pieces.iter().enumerate() {
+        let length = piece.grad.numel();
+        let either = [Kind::Float, Kind::BFloat16];
+        check_tensor("grad", i, &piece.grad, &either, length..=length, count)?;
+        let state = [
+            ("param", Some(piece.master), &either[..1]),
+            ("exp_avg", Some(piece.exp_avg), &either[..1]),
+            ("exp_avg_sq", Some(piece.exp_avg_sq), &either[..1]),
+            ("average", piece.ema, &either[..1]),
+            ("working weights", piece.weights, &either),
+        ];
+        for (what, tensor, kinds) in state {
+            let wanted = piece.start + length..=usize::MAX;
+            tensor.map_or(Ok(()), |tensor| check_tensor(what, i, tensor, kinds, wanted, count))?;
+        }
+    }
+    Ok(())
 }
 
-/// libtorch's kernel walks raw memory and checks none of this.
 fn check_tensor(
     what: &'static str,
     index: usize,
     tensor: &Tensor,
-    size: &[i64],
-    param: &Tensor,
+    kinds: &[Kind],
+    elements: std::ops::RangeInclusive<usize>,
+    beside: &Tensor,
 ) -> Result<(), Error> {
-    let fits = tensor.size() == size
-        && tensor.kind() == Kind::Float
-        && tensor.device() == param.device()
+    let fits = elements.contains(&tensor.numel())
+        && kinds.contains(&tensor.kind())
+        && tensor.device() == beside.device()
         && tensor.is_contiguous();
     if fits {
         return Ok(());
     }
     let layout = if tensor.is_contiguous() { "contiguous" } else { "strided" };
     let got = format!("{layout} {:?} {:?} on {:?}", tensor.kind(), tensor.size(), tensor.device());
-    let expected = format!("contiguous {:?} {size:?} on {:?}", Kind::Float, param.device());
+    let expected =
+        format!("contiguous {kinds:?} of {} elements or more on {:?}", elements.start(), beside.device());
     Err(Error::Tensor { operation: OPERATION, what, index, got, expected })
 }
 
-fn pointers(tensors: &[Tensor]) -> Vec<*mut C_tensor> {
-    tensors.iter().map(|t| t.as_ptr().cast_mut()).collect()
+fn pointers<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Vec<*mut C_tensor> {
+    tensors.map(|t| t.as_ptr().cast_mut()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Device;
+
+    use super::*;
+
+    /// What a step by one of the two ways makes of two pieces that do not lie side by side, one of them longer than what is taken at a
+    /// time.
+    fn after(ours: bool, [grads, weights]: [Kind; 2], skip: Option<f32>) -> Vec<Tensor> {
+        let adamw = AdamW { betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
+        let drawn = || Tensor::randn([10_000], (Kind::Float, Device::Cpu));
+        tch::manual_seed(3);
+        let (grad, state) = (drawn().to_kind(grads), [drawn(), drawn(), drawn().square(), drawn()]);
+        let [master, exp_avg, exp_avg_sq, ema] = &state;
+        let working = master.to_kind(weights).copy();
+        let piece = |start: usize, length: i64| AdamWPiece {
+            grad: grad.narrow(0, start as i64, length),
+            start,
+            master,
+            exp_avg,
+            exp_avg_sq,
+            ema: Some(ema),
+            weights: Some(&working),
+        };
+        let pieces = [piece(3, 9000), piece(9010, 7)];
+        let [count, rate, divisor] = [3f32, 0.01, 2.0].map(Tensor::from);
+        let skip = skip.map(Tensor::from);
+        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: skip.as_ref() };
+        if ours {
+            adamw_step(adamw, scalars, 0.25, &pieces)
+        } else {
+            by_libtorch(adamw, scalars, 0.25, &pieces)
+        }
+        .unwrap();
+        state.into_iter().chain([working]).collect()
+    }
+
+    #[test]
+    fn one_pass_does_what_libtorchs_operations_do() {
+        for grads in [Kind::Float, Kind::BFloat16] {
+            for weights in [Kind::Float, Kind::BFloat16] {
+                for skip in [None, Some(0.0), Some(1.0)] {
+                    let [ours, theirs] = [true, false].map(|ours| after(ours, [grads, weights], skip));
+                    for (i, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+                        let least = if ours.kind() == Kind::Float { 1e-6 } else { 1e-2 };
+                        assert!(
+                            ours.allclose(theirs, least, 1e-6, false),
+                            "{i} of {grads:?}, {weights:?}, {skip:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
 }

@@ -55,20 +55,18 @@ unsafe extern "C" {
     pub fn tm_exchange(tensor: *mut C_tensor, peer: i64, first: bool, group: *const c_char) -> *mut c_char;
     pub fn tm_wait(pending: *mut C_tensor, out: *mut *mut C_tensor) -> *mut c_char;
     pub fn tm_fused_adamw(
-        params: *mut *mut C_tensor,
-        grads: *mut *mut C_tensor,
-        exp_avgs: *mut *mut C_tensor,
-        exp_avg_sqs: *mut *mut C_tensor,
-        steps: *mut *mut C_tensor,
-        n: usize,
-        lr: c_double,
+        param: *mut C_tensor,
+        grad: *mut C_tensor,
+        exp_avg: *mut C_tensor,
+        exp_avg_sq: *mut C_tensor,
+        step: *mut C_tensor,
+        lr: *mut C_tensor,
         beta1: c_double,
         beta2: c_double,
         weight_decay: c_double,
         eps: c_double,
         divisor: *mut C_tensor,
         skip: *mut C_tensor,
-        learning_rate: *mut C_tensor,
     ) -> *mut c_char;
     pub fn tm_on_grad(
         param: *mut C_tensor,

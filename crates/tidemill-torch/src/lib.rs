@@ -1,5 +1,5 @@
 //! What `tch` lacks, for the trainer: collectives on the process group that Python (torchrun, Ray
-//! Train) made, addressed by its name, PyTorch's fused AdamW step, hooks on gradients that are ready, PyTorch's profiler,
+//! Train) made, addressed by its name, AdamW, hooks on gradients that are ready, PyTorch's profiler,
 //! operations of our own, recorded sequences of a GPU's work, and tensors shared with Python.
 //! Everything goes through a small C++ shim (`shim/`) that turns C++ exceptions into [`Error`].
 
@@ -20,14 +20,14 @@ mod profile;
 mod python;
 mod recompute;
 
-pub use adamw::{AdamW, Scaler, fused_adamw, norms};
+pub use adamw::{AdamW, AdamWPiece, Scalars, adamw_step, squared_norm};
 pub use bytes::{Download, HostCopy, tensor_of, upload};
 pub use collectives::{Group, Pending, ReduceOp};
 pub use cuda::load_cuda;
 pub use grad::{off_grad, on_grad};
 pub use graph::{Graph, GraphMemory, OwnStream};
 pub use guard::guard;
-pub use kernels::{AdamWPiece, adamw_in_one_pass, best_format, geglu, group_norm, group_norm_silu};
+pub use kernels::{best_format, geglu, group_norm, group_norm_silu};
 pub use memory::keep_memory;
 pub use profile::Profile;
 pub use python::{tensor_at, to_dlpack};

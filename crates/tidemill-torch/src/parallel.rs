@@ -52,6 +52,14 @@ impl<'a, T> Parts<'a, T> {
         Self { start: slice.as_mut_ptr(), length: slice.len(), slice: PhantomData }
     }
 
+    /// Parts of this much memory.
+    ///
+    /// # Safety
+    /// It has to have that many elements for as long as the parts live.
+    pub unsafe fn at(start: *mut T, length: usize) -> Self {
+        Self { start, length, slice: PhantomData }
+    }
+
     /// A part.
     ///
     /// # Safety

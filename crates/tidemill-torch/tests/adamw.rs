@@ -1,5 +1,5 @@
-//! The fused AdamW against torch.optim.AdamW (its plain, unfused loop), given the same parameters and
-//! the same gradients for several steps. `TIDEMILL_SEED` repeats a run.
+//! AdamW against torch.optim.AdamW (its plain, unfused loop), given the same parameters and the same gradients for several steps.
+//! `TIDEMILL_SEED` repeats a run.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::{AdamW, Error, Scaler, fused_adamw, norms};
+use tidemill_torch::{AdamW, AdamWPiece, Scalars, adamw_step, squared_norm};
 
 fn run_python(dir: &Path) {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().to_string();
@@ -36,7 +36,6 @@ fn steps_are_pytorchs() {
         serde_json::from_str(&std::fs::read_to_string(dir.path().join("run.json")).unwrap()).unwrap();
     let number = |value: &serde_json::Value| value.as_f64().unwrap();
     let options = AdamW {
-        lr: number(&run["lr"]),
         betas: (number(&run["betas"][0]), number(&run["betas"][1])),
         eps: number(&run["eps"]),
         weight_decay: number(&run["weight_decay"]),
@@ -45,24 +44,33 @@ fn steps_are_pytorchs() {
         Tensor::read_safetensors(dir.path().join("run.safetensors")).unwrap().into_iter().collect();
     let count = run["parameters"].as_u64().unwrap();
     let named = |prefix: String| -> Vec<Tensor> {
-        (0..count).map(|i| tensors[&format!("{prefix}.{i}")].shallow_clone()).collect()
+        (0..count).map(|i| tensors[&format!("{prefix}.{i}")].reshape([-1])).collect()
     };
-    let params = named("start".into());
-    let zeros = || params.iter().map(Tensor::zeros_like).collect::<Vec<_>>();
-    let (exp_avgs, exp_avg_sqs) = (zeros(), zeros());
+    // All parameters are pieces of the same tensors.
+    let master = Tensor::cat(&named("start".into()), 0);
+    let (exp_avg, exp_avg_sq) = (master.zeros_like(), master.zeros_like());
+    let (rate, divisor) = (Tensor::from(number(&run["lr"]) as f32), Tensor::from(1f32));
     let (mut worst, mut worst_moment) = (0f64, 0f64);
     for step in 0..run["steps"].as_u64().unwrap() {
-        let number = Tensor::from((step + 1) as f32);
-        let steps: Vec<Tensor> = params.iter().map(|_| number.copy()).collect();
-        let grads = named(format!("gradient.{step}"));
-        fused_adamw(options, &params, &grads, &exp_avgs, &exp_avg_sqs, &steps, Scaler::default()).unwrap();
-        let furthest = |found: &[Tensor], name: &str| {
+        let count = Tensor::from((step + 1) as f32);
+        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: None };
+        let mut start = 0;
+        let mut pieces = Vec::new();
+        for grad in named(format!("gradient.{step}")) {
+            let length = grad.numel();
+            pieces.push(piece(grad, start, [&master, &exp_avg, &exp_avg_sq]));
+            start += length;
+        }
+        adamw_step(options, scalars, 0.0, &pieces).unwrap();
+        let furthest = |found: &Tensor, name: &str| {
             let expected = named(format!("{name}.{step}"));
+            let sizes: Vec<i64> = expected.iter().map(|one| one.numel() as i64).collect();
+            let found = found.split_with_sizes(sizes, 0);
             found.iter().zip(&expected).map(|(a, b)| deviation(a, b)).fold(0.0, f64::max)
         };
-        worst = worst.max(furthest(&params, "parameter"));
+        worst = worst.max(furthest(&master, "parameter"));
         worst_moment =
-            worst_moment.max(furthest(&exp_avgs, "exp_avg")).max(furthest(&exp_avg_sqs, "exp_avg_sq"));
+            worst_moment.max(furthest(&exp_avg, "exp_avg")).max(furthest(&exp_avg_sq, "exp_avg_sq"));
     }
     println!(
         "{options:?}: max |d| of the parameters {worst:.1e}, of the moments {worst_moment:.1e} (limit 1e-6)"
@@ -70,73 +78,69 @@ fn steps_are_pytorchs() {
     assert!(worst <= 1e-6 && worst_moment <= 1e-6);
 }
 
-#[test]
-fn lists_of_other_lengths_are_refused() {
-    let ones =
-        |n: usize| -> Vec<Tensor> { (0..n).map(|_| Tensor::ones([2], (Kind::Float, Device::Cpu))).collect() };
-    let options = AdamW { lr: 0.1, betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.0 };
-    let refused = fused_adamw(options, &ones(2), &ones(2), &ones(2), &ones(1), &ones(2), Scaler::default())
-        .unwrap_err();
-    assert!(matches!(refused, Error::Length { what: "exp_avg_sqs", got: 1, expected: 2, .. }), "{refused}");
+/// One without averages and working weights.
+fn piece<'a>(grad: Tensor, start: usize, state: [&'a Tensor; 3]) -> AdamWPiece<'a> {
+    let [master, exp_avg, exp_avg_sq] = state;
+    AdamWPiece { grad, start, master, exp_avg, exp_avg_sq, ema: None, weights: None }
 }
+
+const OPTIONS: AdamW = AdamW { betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
 
 #[test]
 fn tensors_of_another_kind_are_refused() {
-    let on_cpu = |kind| (kind, Device::Cpu);
-    let good = || Tensor::ones([2, 3], on_cpu(Kind::Float));
-    let options = AdamW { lr: 0.1, betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.0 };
-    let step = || Tensor::from(1f32);
-    let update = |param: Tensor, grad: Tensor, step: Tensor| {
-        fused_adamw(options, &[param], &[grad], &[good()], &[good()], &[step], Scaler::default())
-            .map_err(|e| e.to_string())
+    let ones = |size: &[i64], kind| Tensor::ones(size, (kind, Device::Cpu));
+    let scalar = || Tensor::from(1f32);
+    let step = |start: usize, grad: Tensor, master: Tensor, count: Tensor| {
+        let (rate, divisor, other) = (scalar(), scalar(), ones(&[6], Kind::Float));
+        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: None };
+        adamw_step(OPTIONS, scalars, 0.0, &[piece(grad, start, [&master, &other, &other])])
+            .map_err(|error| error.to_string())
     };
-    update(good(), good(), step()).unwrap();
-    for (grad, says) in [
-        (Tensor::ones([3, 2], on_cpu(Kind::Float)), "grad 0 is contiguous Float [3, 2] on Cpu"),
-        (Tensor::ones([2, 3], on_cpu(Kind::BFloat16)), "contiguous BFloat16 [2, 3] on Cpu"),
-        (Tensor::ones([3, 2], on_cpu(Kind::Float)).transpose(0, 1), "strided Float [2, 3] on Cpu"),
+    let good = || ones(&[6], Kind::Float);
+    step(0, good(), good(), scalar()).unwrap();
+    step(3, ones(&[3], Kind::BFloat16), good(), scalar()).unwrap();
+    for (start, grad, master, says) in [
+        (1, good(), good(), "param 0 is contiguous Float [6] on Cpu, expected contiguous [Float] of 7"),
+        (0, ones(&[6], Kind::Half), good(), "grad 0 is contiguous Half [6] on Cpu"),
+        (0, ones(&[3, 2], Kind::Float).transpose(0, 1), good(), "strided Float [2, 3] on Cpu"),
+        (0, good(), ones(&[6], Kind::Half), "param 0 is contiguous Half [6]"),
     ] {
-        let refused = update(good(), grad, step()).unwrap_err();
+        let refused = step(start, grad, master, scalar()).unwrap_err();
         assert!(refused.contains(says), "{refused}");
     }
-    assert!(update(good(), good(), Tensor::ones([1], on_cpu(Kind::Float))).unwrap_err().contains("step 0"));
-    assert!(update(good().to_kind(Kind::Half), good(), step()).unwrap_err().contains("param 0"));
+    assert!(step(0, good(), good(), ones(&[2], Kind::Float)).unwrap_err().contains("step 0"));
 }
 
 #[test]
-fn a_step_is_scaled_or_skipped_without_anybody_looking() {
-    let options = AdamW { lr: 0.1, betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
+fn a_step_is_scaled_or_skipped() {
     let of = |values: [f32; 3]| Tensor::from_slice(&values);
-    let step = |skip: Option<f32>, divisor: Option<f32>, grad: [f32; 3]| {
-        let (param, m, v) = (of([1.0, 2.0, 3.0]), of([0.1, 0.2, 0.3]), of([0.4, 0.5, 0.6]));
-        let state = [&param, &m, &v].map(|tensor| [tensor.shallow_clone()]);
-        let [skip, divisor] = [skip, divisor].map(|scalar| scalar.map(Tensor::from));
-        let scaler = Scaler { divisor: divisor.as_ref(), skip: skip.as_ref(), learning_rate: None };
-        let count = [Tensor::from(3f32)];
-        fused_adamw(options, &state[0], &[of(grad)], &state[1], &state[2], &count, scaler).unwrap();
-        [param, m, v].map(|tensor| Vec::<f32>::try_from(tensor).unwrap())
+    let step = |skip: Option<f32>, divisor: f32, grad: [f32; 3]| {
+        let (master, m, v) = (of([1.0, 2.0, 3.0]), of([0.1, 0.2, 0.3]), of([0.4, 0.5, 0.6]));
+        let [count, rate, divisor] = [3.0, 0.1, divisor].map(Tensor::from);
+        let skip = skip.map(Tensor::from);
+        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: skip.as_ref() };
+        adamw_step(OPTIONS, scalars, 0.0, &[piece(of(grad), 0, [&master, &m, &v])]).unwrap();
+        [master, m, v].map(|tensor| Vec::<f32>::try_from(tensor).unwrap())
     };
     let (grad, nan) = ([0.5, -0.5, 0.25], [f32::NAN, 0.0, f32::INFINITY]);
-    assert_eq!(
-        step(Some(1.0), Some(2.0), nan),
-        [vec![1.0, 2.0, 3.0], vec![0.1, 0.2, 0.3], vec![0.4, 0.5, 0.6]]
-    );
-    assert_eq!(step(Some(0.0), None, grad), step(None, None, grad));
-    assert_eq!(step(None, Some(4.0), grad.map(|g| 4.0 * g)), step(None, None, grad));
-    assert_ne!(step(None, None, grad)[0], [1.0, 2.0, 3.0]);
+    assert_eq!(step(Some(1.0), 2.0, nan), [vec![1.0, 2.0, 3.0], vec![0.1, 0.2, 0.3], vec![0.4, 0.5, 0.6]]);
+    assert_eq!(step(Some(0.0), 1.0, grad), step(None, 1.0, grad));
+    assert_eq!(step(None, 4.0, grad.map(|g| 4.0 * g)), step(None, 1.0, grad));
+    assert_ne!(step(None, 1.0, grad)[0], [1.0, 2.0, 3.0]);
 }
 
 #[test]
-fn norms_are_those_of_each_tensor_in_f32() {
+fn a_norm_is_that_of_all_elements_in_f32() {
     for kind in [Kind::Float, Kind::BFloat16] {
-        let tensors = [3i64, 1000, 1].map(|n| Tensor::randn([n], (Kind::Float, Device::Cpu)).to_kind(kind));
-        let found = Vec::<f32>::try_from(norms(&tensors).unwrap()).unwrap();
-        for (found, tensor) in found.iter().zip(&tensors) {
-            let expected = tensor.to_kind(Kind::Double).norm().double_value(&[]);
-            assert!(
-                (f64::from(*found) / expected - 1.0).abs() < 1e-5,
-                "{kind:?}: {found}, expected {expected}"
-            );
-        }
+        let tensors =
+            [3i64, 100_000, 1].map(|n| Tensor::randn([n], (Kind::Float, Device::Cpu)).to_kind(kind));
+        let found = squared_norm(&tensors).unwrap().double_value(&[]);
+        let square = |tensor: &Tensor| tensor.to_kind(Kind::Double).square().sum(Kind::Double);
+        let expected: f64 = tensors.iter().map(|tensor| square(tensor).double_value(&[])).sum();
+        assert!((found / expected - 1.0).abs() < 1e-6, "{kind:?}: {found}, expected {expected}");
+    }
+    for wrong in [f32::NAN, f32::INFINITY] {
+        let tensors = [Tensor::from_slice(&[1f32; 7]), Tensor::from_slice(&[1.0, wrong])];
+        assert!(!squared_norm(&tensors).unwrap().double_value(&[]).is_finite());
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::{AdamW, Scaler, fused_adamw, geglu, group_norm, group_norm_silu};
+use tidemill_torch::{AdamW, AdamWPiece, Scalars, adamw_step, geglu, group_norm, group_norm_silu};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
@@ -122,8 +122,8 @@ fn geglus(program: &Path, kind: Kind, least: f64) {
 }
 
 fn steps(program: &Path, kind: Kind) {
-    let adamw = AdamW { lr: 0.01, betas: (0.9, 0.99), eps: 1e-6, weight_decay: 0.1 };
-    let (count, divisor, fresh) = (3.0, 2.0, 0.25);
+    let adamw = AdamW { betas: (0.9, 0.99), eps: 1e-6, weight_decay: 0.1 };
+    let (lr, count, divisor, fresh) = (0.01, 3.0, 2.0, 0.25);
     // A begun stretch, and more than one.
     let lengths = [7, 9000];
     for skip in [0.0, 1.0] {
@@ -138,22 +138,27 @@ fn steps(program: &Path, kind: Kind) {
             ]
         });
         let numbers =
-            [adamw.lr, count, divisor, skip, 0.9, 0.99, adamw.eps, adamw.weight_decay, fresh, 7.0, 9000.0];
+            [lr, count, divisor, skip, 0.9, 0.99, adamw.eps, adamw.weight_decay, fresh, 7.0, 9000.0];
         let numbers = Tensor::from_slice(&numbers).to_kind(Kind::Float);
         let inputs: Vec<&Tensor> = [&numbers].into_iter().chain(state.iter().flatten()).collect();
         let found = run(program, "adamw", &inputs);
         let scalar = |value: f64| Tensor::from(value as f32);
-        let (divisor, skipped) = (scalar(divisor), scalar(skip));
-        let scaler = Scaler { divisor: Some(&divisor), skip: Some(&skipped), learning_rate: None };
+        let [count, rate, divisor, skip_] = [count, lr, divisor, skip].map(scalar);
+        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: Some(&skip_) };
         let mut at = 0;
         for [grad, master, first, second, ema] in &state {
-            let one = |tensor: &Tensor| [tensor.shallow_clone()];
-            let copied = [one(&grad.copy()), one(&first.copy()), one(&second.copy())];
-            let (before, [grad, first, second]) = (master.copy(), copied);
-            fused_adamw(adamw, &one(master), &grad, &first, &second, &[scalar(count)], scaler).unwrap();
-            let averaged = ema + (master - ema) * (fresh * (1.0 - skip));
-            let weights = if skip == 0.0 { master.to_kind(kind) } else { before.zeros_like() };
-            let expected = [master, &first[0], &second[0], &averaged, &weights];
+            let weights = master.zeros_like().to_kind(kind);
+            let piece = AdamWPiece {
+                grad: grad.to_kind(kind),
+                start: 0,
+                master,
+                exp_avg: first,
+                exp_avg_sq: second,
+                ema: Some(ema),
+                weights: Some(&weights),
+            };
+            adamw_step(adamw, scalars, fresh, &[piece]).unwrap();
+            let expected = [master, first, second, ema, &weights];
             let length = master.numel() as i64;
             let pairs = expected.map(|expected| {
                 let found = found.narrow(0, at, length);

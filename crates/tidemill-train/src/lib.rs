@@ -1,7 +1,6 @@
 //! The trainer: latents and embeddings from the stream, noise, U-Net, AdamW with f32 master weights
 //! and EMA spread over the ranks of a process group, checkpoints with exact resume, metrics and pictures on the way.
 
-mod adamw;
 mod checkpoint;
 mod collective;
 mod config;
@@ -48,7 +47,7 @@ pub use held_out::HeldOut;
 pub use job::{Activity, Job, Observer, Outcome, TextEncoder};
 pub use metrics::{StepMetrics, Validation};
 pub use objective::{Inputs, MicroBatch, Objective, Rows};
-pub use optimizer::{Distribution, Optimizer, Scalars};
+pub use optimizer::{Distribution, Optimizer};
 pub use philox::{Draw, Purpose};
 pub use preview::{Preview, decode, initial_noise};
 pub use tensorboard::EventWriter;

@@ -4,12 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tch::{Device, Kind, Tensor, no_grad};
+use tch::{Kind, Tensor, no_grad};
 use tidemill_models::Params;
-use tidemill_torch::{AdamW, AdamWPiece, Scaler, adamw_in_one_pass, guard};
+use tidemill_torch::{AdamW, AdamWPiece, Scalars, adamw_step, guard, squared_norm};
 
 use crate::Error;
-use crate::adamw::{Due, converted_at_once, squared_norm, stretches};
 use crate::collective::CommunicationTime;
 use crate::gradient_buffers::bytes_of;
 use crate::gradients::{Gradient, Gradients, Reduction};
@@ -30,19 +29,6 @@ pub struct Distribution {
     pub frozen: BTreeSet<String>,
     /// Names of parameters whose working weights are f32.
     pub f32: BTreeSet<String>,
-}
-
-/// What a step takes beside its gradients: scalars on the device, f32.
-#[derive(Clone, Copy, Debug)]
-pub struct Scalars<'a> {
-    /// The number of the step, counted from 1.
-    pub count: &'a Tensor,
-    /// In place of AdamW's.
-    pub learning_rate: Option<&'a Tensor>,
-    /// What gradients are divided by.
-    pub divisor: &'a Tensor,
-    /// If it is 1, weights, moments and averages stay as they are.
-    pub skip: Option<&'a Tensor>,
 }
 
 /// Bytes that each rank sends in a step.
@@ -148,112 +134,59 @@ impl Optimizer {
     /// If libtorch fails.
     pub fn squared_norm(&self, world: &World) -> Result<Tensor, Error> {
         let ranks_per_part = (world.size() / self.layout.parts()) as f64;
-        let gradients = self.gradients.all()?;
-        let values: Vec<&Tensor> = gradients.iter().map(|gradient| &gradient.values).collect();
-        let sum = squared_norm(&values, self.master[0].device())?;
+        let gradients: Vec<Tensor> = self.gradients.all()?.into_iter().map(|one| one.values).collect();
+        let sum = squared_norm(&gradients)?;
         Ok(guard(|| sum / ranks_per_part)?)
     }
 
-    /// One AdamW step, then averages with this much weight on the old ones, if any, and new working weights.
+    /// One AdamW step, then averages with this much weight on the old ones, if any, and new working weights. Averages begin as
+    /// what the weights have become.
     ///
     /// # Errors
     /// If libtorch fails.
     pub fn step(&mut self, adamw: AdamW, scalars: Scalars, averaged: Option<f64>) -> Result<(), Error> {
-        let Scalars { count, learning_rate, divisor, skip } = scalars;
-        let scaler = Scaler { divisor: Some(divisor), skip, learning_rate };
-        let gradients = self.gradients.all()?;
-        if let Device::Cuda(device) = count.device()
-            && self.step_in_one_pass(device, &gradients, adamw, scaler, count, averaged)?
-        {
-            return Ok(());
-        }
-        self.step_by_libtorch(gradients, adamw, scaler, count)?;
-        if let Some(decay) = averaged {
-            guard(|| no_grad(|| self.update_ema(decay, skip, |_| true)))?;
-        }
-        self.weights.update_trained(&self.master)
-    }
-
-    fn step_by_libtorch(
-        &self,
-        gradients: Vec<Gradient>,
-        adamw: AdamW,
-        scaler: Scaler,
-        count: &Tensor,
-    ) -> Result<(), Error> {
-        let mut due = Due::default();
-        for Gradient { bucket, start, values } in gradients {
-            let state = [&self.master[bucket], &self.exp_avg[bucket], &self.exp_avg_sq[bucket]];
-            let mut start = start as i64;
-            for grad in guard(|| stretches(&values))? {
-                let length = grad.numel() as i64;
-                guard(|| due.add(&grad, state.map(|part| part.narrow(0, start, length))))?;
-                start += length;
-                if due.converted >= converted_at_once(grad.device()) {
-                    due.update(adamw, count, scaler)?;
-                }
-            }
-        }
-        due.update(adamw, count, scaler)
-    }
-
-    /// Weights, moments, averages and, where they are whole, working weights, by a kernel of ours; says whether there is one.
-    fn step_in_one_pass(
-        &mut self,
-        device: usize,
-        gradients: &[Gradient],
-        adamw: AdamW,
-        scaler: Scaler,
-        count: &Tensor,
-        averaged: Option<f64>,
-    ) -> Result<bool, Error> {
-        let whole = self.layout.parts() == 1;
-        let piece = |gradient: &Gradient| -> Result<AdamWPiece, Error> {
-            let (bucket, length) = (gradient.bucket, gradient.values.numel() as i64);
-            let part = |parts: &[Tensor]| parts[bucket].narrow(0, gradient.start as i64, length);
-            let working = if whole { Some(self.weights.whole()?) } else { None };
-            Ok(guard(|| AdamWPiece {
-                grad: gradient.values.shallow_clone(),
-                master: part(&self.master),
-                exp_avg: part(&self.exp_avg),
-                exp_avg_sq: part(&self.exp_avg_sq),
-                ema: self.ema.as_deref().filter(|_| averaged.is_some()).map(part),
+        let begins = averaged.is_some() && self.ema.is_none();
+        let ema = self.ema.as_deref().filter(|_| averaged.is_some());
+        // Where each rank has all parts, they are written along with the master weights.
+        let working = if self.layout.parts() == 1 { Some(self.weights.whole()?) } else { None };
+        let piece = |Gradient { bucket, start, values }| {
+            let master = &self.master[bucket];
+            AdamWPiece {
+                grad: values,
+                start,
+                master,
+                exp_avg: &self.exp_avg[bucket],
+                exp_avg_sq: &self.exp_avg_sq[bucket],
+                ema: ema.map(|parts| &parts[bucket]),
                 weights: working
-                    .filter(|weights| weights[bucket].data_ptr() != self.master[bucket].data_ptr())
-                    .map(part),
-            })?)
+                    .map(|parts| &parts[bucket])
+                    .filter(|own| own.data_ptr() != master.data_ptr()),
+            }
         };
-        let pieces = gradients.iter().map(piece).collect::<Result<Vec<_>, Error>>()?;
+        let pieces: Vec<AdamWPiece> = self.gradients.all()?.into_iter().map(piece).collect();
         let fresh = averaged.map_or(0.0, |decay| 1.0 - decay);
-        if !adamw_in_one_pass(device, adamw, scaler, count, fresh, &pieces)? {
-            return Ok(false);
+        adamw_step(adamw, scalars, fresh, &pieces)?;
+        if let Some(ema) = ema {
+            guard(|| no_grad(|| self.average_frozen(ema, fresh, scalars.skip)))?;
         }
-        if let Some(decay) = averaged {
-            // What is frozen has no gradients. (Averages that begin are copies of all.)
-            let layout = self.layout.clone();
-            let frozen = |bucket: usize| layout.buckets()[bucket].treatment.frozen;
-            guard(|| no_grad(|| self.update_ema(decay, scaler.skip, frozen)))?;
+        if begins {
+            self.ema = Some(guard(|| self.master.iter().map(Tensor::copy).collect())?);
         }
-        if !whole {
-            self.weights.update_trained(&self.master)?;
+        match working {
+            Some(_) => Ok(()),
+            None => self.weights.update_trained(&self.master),
         }
-        Ok(true)
     }
 
-    /// Begins averages, or goes on with those of some buckets.
-    fn update_ema(&mut self, decay: f64, skip: Option<&Tensor>, wanted: impl Fn(usize) -> bool) {
-        let weight = 1.0 - decay;
-        match &mut self.ema {
-            None => self.ema = Some(self.master.iter().map(Tensor::copy).collect()),
-            Some(ema) => {
-                let buckets = ema.iter_mut().zip(&self.master).enumerate();
-                for (_, (ema, master)) in buckets.filter(|(bucket, _)| wanted(*bucket)) {
-                    let _ = match skip {
-                        None => ema.lerp_(master, weight),
-                        Some(skip) => ema.lerp_tensor_(master, &((1.0 - skip) * weight)),
-                    };
-                }
-            }
+    /// Goes on with the averages of what has no gradients: it may have been trained before.
+    fn average_frozen(&self, ema: &[Tensor], fresh: f64, skip: Option<&Tensor>) {
+        let buckets = ema.iter().zip(&self.master).zip(self.layout.buckets());
+        for ((ema, master), _) in buckets.filter(|(_, bucket)| bucket.treatment.frozen) {
+            let mut ema = ema.shallow_clone();
+            let _ = match skip {
+                None => ema.lerp_(master, fresh),
+                Some(skip) => ema.lerp_tensor_(master, &((1.0 - skip) * fresh)),
+            };
         }
     }
 

@@ -145,7 +145,7 @@ fn a_profile_has_the_steps_that_were_asked_for_and_those_that_there_were() {
         let path = run.path().join(format!("profile/step-{last:08}-rank-0.pt.trace.json"));
         let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
-        let count = events.iter().filter(|event| event["name"] == "aten::_fused_adamw_").count();
+        let count = events.iter().filter(|event| event["name"] == "tidemill::adamw").count();
         assert_eq!(count, optimizer_steps);
     }
 }

@@ -2,6 +2,7 @@
 //! each is one pass, in f32 whatever the tensors hold. For NVIDIA GPUs there are kernels, too (`gpu/`). Where there is none,
 //! libtorch's operations do the same.
 
+mod adamw;
 mod channels_last;
 mod element;
 mod geglu;
@@ -9,18 +10,20 @@ mod gpu;
 mod group_norm_silu;
 mod math;
 
+pub use adamw::{adamw_on_cpu, squared_norm_on_cpu};
 pub use geglu::geglu;
-pub use gpu::{AdamWPiece, adamw_in_one_pass, best_format};
+pub use gpu::{adamw_on_gpu, best_format};
 pub use group_norm_silu::{group_norm, group_norm_silu};
 
 use pulp::{Arch, NullaryFnOnce};
 use tch::{Device, Kind, Tensor};
 
+use crate::parallel::Parts;
 use crate::{Error, guard};
 use element::Element;
 
 /// Whether there are kernels for such a tensor.
-fn has_kernels(x: &Tensor) -> bool {
+pub fn has_kernels(x: &Tensor) -> bool {
     x.device() == Device::Cpu && matches!(x.kind(), Kind::Float | Kind::BFloat16) && x.numel() > 0
 }
 
@@ -41,6 +44,13 @@ fn elements_mut<T: Element>(tensor: &mut Tensor) -> &mut [T] {
     let length = elements::<T>(tensor).len();
     // SAFETY: as above, and nobody else has the tensor.
     unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast(), length) }
+}
+
+/// As [`elements`], of which threads change parts.
+fn parts<T: Element>(tensor: &Tensor) -> Parts<'_, T> {
+    let length = elements::<T>(tensor).len();
+    // SAFETY: the tensor has that many, and lives as long.
+    unsafe { Parts::at(tensor.data_ptr().cast(), length) }
 }
 
 /// [N, C, H, W] as [N, H, W, C], contiguous; without a copy if it lies so.
@@ -97,8 +107,7 @@ fn sum_of_pairs<A: Element, B: Element>(a: &[A], b: &[B], value: impl Fn(f32, f3
             *lane += value(a.get(), b.get());
         }
     }
-    for (lane, (a, b)) in lanes.iter_mut().zip(rest_a.iter().zip(rest_b)) {
-        *lane += value(a.get(), b.get());
-    }
-    lanes.iter().sum()
+    // Added to the lanes, of which there would be a number that compilers do not know, the rest would keep them out of registers.
+    let rest = rest_a.iter().zip(rest_b).map(|(a, b)| value(a.get(), b.get()));
+    lanes.iter().sum::<f32>() + rest.sum::<f32>()
 }

@@ -62,7 +62,7 @@ fn give(params: &Params, optimizer: &mut Optimizer, slopes: &[f64]) {
     optimizer.gradients().finish().unwrap();
 }
 
-const ADAMW: AdamW = AdamW { lr: 0.1, betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
+const ADAMW: AdamW = AdamW { betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
 
 /// As reentrant checkpoints have it: a backward pass within another.
 #[test]
@@ -83,8 +83,8 @@ fn averages_begin_late_and_follow_the_weights_unless_a_step_is_left_out() {
     for step in 1..=6u64 {
         give(&params, &mut optimizer, &[step as f64 - 3.5]);
         let (skip, before) = (Tensor::from(f32::from(step == 5)), numbers(&optimizer.master));
-        let [count, divisor] = [step as f32, 1.0].map(Tensor::from);
-        let scalars = Scalars { count: &count, learning_rate: None, divisor: &divisor, skip: Some(&skip) };
+        let [count, rate, divisor] = [step as f32, 0.1, 1.0].map(Tensor::from);
+        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: Some(&skip) };
         optimizer.step(ADAMW, scalars, (step > 2).then_some(0.9)).unwrap();
         let weights = numbers(&optimizer.master);
         assert_eq!(weights == before, step == 5);
@@ -101,12 +101,12 @@ fn averages_begin_late_and_follow_the_weights_unless_a_step_is_left_out() {
     }
 }
 
-/// Which are bf16 then, and not copied to f32 in one piece.
+/// Which are bf16 then.
 #[test]
 fn gradients_of_one_micro_batch_take_the_step_of_their_sum() {
     tch::manual_seed(5);
     let options = (Kind::Float, Device::Cpu);
-    let length = 2 * converted_at_once(Device::Cpu) + 5;
+    let length = 100_005;
     let (start, slope) = (Tensor::randn([length], options), Tensor::randn([length], options));
     let [one, sum] = [false, true].map(|accumulates| {
         let (world, (params, mut optimizer)) =
@@ -116,8 +116,8 @@ fn gradients_of_one_micro_batch_take_the_step_of_their_sum() {
         (&params.named()[0].1 * &slope).sum(Kind::Float).backward();
         optimizer.gradients().finish().unwrap();
         let norm = optimizer.squared_norm(&world).unwrap().double_value(&[]);
-        let [count, divisor] = [1f32, 2.0].map(Tensor::from);
-        let scalars = Scalars { count: &count, learning_rate: None, divisor: &divisor, skip: None };
+        let [count, rate, divisor] = [1f32, 0.1, 2.0].map(Tensor::from);
+        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: None };
         optimizer.step(ADAMW, scalars, None).unwrap();
         (norm, optimizer.master[0].copy(), optimizer.bytes()[1] / length as usize)
     });

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tch::{Kind, Tensor};
 use tidemill_store::stream::Batch;
-use tidemill_torch::{AdamW, Download, guard, upload};
+use tidemill_torch::{AdamW, Download, Scalars, guard, upload};
 
 use super::Trainer;
 use super::ahead::Wanted;
@@ -17,7 +17,6 @@ use crate::fit::latents_shape;
 use crate::memory::memory_mib;
 use crate::metrics::Validation;
 use crate::objective::{MicroBatch, Rows};
-use crate::optimizer::Scalars;
 use crate::world::World;
 
 /// A step whose numbers are on their way from the device.
@@ -258,21 +257,9 @@ impl Trainer {
             let skip = may_skip(train).then(|| good.logical_not().to_kind(Kind::Float));
             (rows / clip, norm, skip)
         })?;
-        let adamw = AdamW {
-            lr: train.learning_rate_at(step),
-            betas: train.betas,
-            eps: train.eps,
-            weight_decay: train.weight_decay,
-        };
-        let (count, learning_rate) = (number(COUNT)?, number(LEARNING_RATE)?);
-        let on_gpu = self.objective.device.is_cuda();
-        let scalars = Scalars {
-            count: &count,
-            // On a CPU it would have to be looked at, and is rounded to f32.
-            learning_rate: on_gpu.then_some(&learning_rate),
-            divisor: &divisor,
-            skip: skip.as_ref(),
-        };
+        let adamw = AdamW { betas: train.betas, eps: train.eps, weight_decay: train.weight_decay };
+        let (count, learning_rate) = (&number(COUNT)?, &number(LEARNING_RATE)?);
+        let scalars = Scalars { count, learning_rate, divisor: &divisor, skip: skip.as_ref() };
         self.optimizer.step(adamw, scalars, train.averaged_at(step))?;
         self.add_waited_for_ranks(waited);
         Ok(Answers(guard(|| Tensor::cat(&[grad_norm.reshape([1]), sums], 0))?))

@@ -3,11 +3,12 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-use tch::{Device, Kind, Tensor, no_grad};
+use tch::{Device, Kind, Tensor};
 
 use super::{Source, are_good, numbers_on, run, same};
+use crate::adamw::by_libtorch;
 use crate::nvrtc::Launch;
-use crate::{AdamW, Error, Scaler, fused_adamw, guard};
+use crate::{AdamW, AdamWPiece, Error, Scalars, guard};
 
 static SOURCE: Source = Source {
     what: "AdamW",
@@ -21,49 +22,25 @@ const PIECES: usize = 64;
 const STRETCH: usize = 4096;
 const THREADS: usize = 256;
 
-/// A stretch of parameters: tensors [N], contiguous, f32 but for what is said.
-#[derive(Debug)]
-pub struct AdamWPiece {
-    /// The gradient, bf16 or f32.
-    pub grad: Tensor,
-    /// Master weights.
-    pub master: Tensor,
-    /// First moment.
-    pub exp_avg: Tensor,
-    /// Second moment.
-    pub exp_avg_sq: Tensor,
-    /// Averaged weights, if they are averaged.
-    pub ema: Option<Tensor>,
-    /// Working weights that get what master weights become, bf16 or f32, if there are others than these.
-    pub weights: Option<Tensor>,
-}
-
-/// One step of AdamW, the `count`-th counted from 1, on a GPU; of what is new, averages take the share `fresh`. The scaler's divisor
-/// and learning rate have to be there. Says whether there are kernels for it; else nothing was done.
+/// One step on a GPU, as [`crate::adamw_step`] has it. Says whether there are kernels for it; else nothing was done.
 ///
 /// # Errors
 /// If the GPU fails.
-pub fn adamw_in_one_pass(
+pub fn adamw_on_gpu(
     device: usize,
     adamw: AdamW,
-    scaler: Scaler,
-    count: &Tensor,
+    scalars: Scalars,
     fresh: f64,
     pieces: &[AdamWPiece],
 ) -> Result<bool, Error> {
-    let known = |piece: &AdamWPiece| {
-        let bytes = |tensor: Option<&Tensor>| {
-            tensor.is_none_or(|weights| matches!(weights.kind(), Kind::Float | Kind::BFloat16))
-        };
-        bytes(Some(&piece.grad)) && bytes(piece.weights.as_ref()) && u32::try_from(piece.grad.numel()).is_ok()
-    };
+    let short = |piece: &AdamWPiece| u32::try_from(piece.grad.numel()).is_ok();
     let kinds = [Kind::Float, Kind::BFloat16];
     let wanted = kinds.iter().filter(|kind| pieces.iter().any(|piece| piece.grad.kind() == **kind));
-    if !pieces.iter().all(known) || !wanted.clone().all(|kind| are_good(&SOURCE, device, *kind)) {
+    if !pieces.iter().all(short) || !wanted.clone().all(|kind| are_good(&SOURCE, device, *kind)) {
         return Ok(false);
     }
     for kind in wanted {
-        step(device, *kind, adamw, scaler, count, fresh, pieces)?;
+        step(device, *kind, adamw, scalars, fresh, pieces)?;
     }
     Ok(true)
 }
@@ -113,17 +90,16 @@ fn step(
     device: usize,
     kind: Kind,
     adamw: AdamW,
-    scaler: Scaler,
-    count: &Tensor,
+    scalars: Scalars,
     fresh: f64,
     pieces: &[AdamWPiece],
 ) -> Result<(), Error> {
-    let at = |tensor: Option<&Tensor>| tensor.map_or(null_mut(), Tensor::data_ptr);
+    let Scalars { count, learning_rate, divisor, skip } = scalars;
     let mut step = Step {
-        learning_rate: at(scaler.learning_rate),
+        learning_rate: learning_rate.data_ptr(),
         count: count.data_ptr(),
-        divisor: at(scaler.divisor),
-        skip: at(scaler.skip),
+        divisor: divisor.data_ptr(),
+        skip: skip.map_or(null_mut(), Tensor::data_ptr),
         beta1: adamw.betas.0,
         beta2: adamw.betas.1,
         eps: adamw.eps,
@@ -138,7 +114,7 @@ fn step(
     // SAFETY: the arguments are those of the kernel; libtorch's memory is used again in the same order.
     unsafe { run(&SOURCE, device, kind, "common", one, &mut [step_at, found_at]) }?;
     let bf16_weights =
-        |piece: &AdamWPiece| piece.weights.as_ref().is_some_and(|weights| weights.kind() == Kind::BFloat16);
+        |piece: &AdamWPiece| piece.weights.is_some_and(|weights| weights.kind() == Kind::BFloat16);
     for bf16 in [false, true] {
         let of_kind: Vec<&AdamWPiece> =
             pieces.iter().filter(|piece| piece.grad.kind() == kind && bf16_weights(piece) == bf16).collect();
@@ -168,17 +144,19 @@ fn launched(some: &[&AdamWPiece], bf16_weights: bool) -> (Pieces, usize) {
     };
     let mut pieces =
         Pieces { of: [none; PIECES], count: some.len() as i32, bf16_weights: bf16_weights.into() };
-    let at = |tensor: Option<&Tensor>| tensor.map_or(nothing, Tensor::data_ptr);
     let mut blocks = 0;
     for (to, piece) in pieces.of.iter_mut().zip(some) {
         let length = piece.grad.numel();
+        let at = |tensor: &Tensor| {
+            tensor.data_ptr().wrapping_byte_add(piece.start * tensor.kind().elt_size_in_bytes())
+        };
         *to = Piece {
             grad: piece.grad.data_ptr(),
-            master: piece.master.data_ptr(),
-            exp_avg: piece.exp_avg.data_ptr(),
-            exp_avg_sq: piece.exp_avg_sq.data_ptr(),
-            ema: at(piece.ema.as_ref()),
-            weights: at(piece.weights.as_ref()),
+            master: at(piece.master),
+            exp_avg: at(piece.exp_avg),
+            exp_avg_sq: at(piece.exp_avg_sq),
+            ema: piece.ema.map_or(nothing, at),
+            weights: piece.weights.map_or(nothing, at),
             length: length as u32,
             first_block: blocks as u32,
         };
@@ -189,57 +167,37 @@ fn launched(some: &[&AdamWPiece], bf16_weights: bool) -> (Pieces, usize) {
 
 /// Compares the kernels with libtorch's operations.
 fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
-    let adamw = AdamW { lr: 0.0, betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
-    let lengths = [5, 2 * STRETCH as i64 + 3];
+    let adamw = AdamW { betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
     let scalar = |value: f64| guard(|| Tensor::full([0i64; 0], value, (Kind::Float, Device::Cuda(device))));
-    let (count, lr, divisor) = (scalar(3.0)?, scalar(0.1)?, scalar(2.0)?);
-    let steps = |ours: bool, skip: f64| -> Result<Vec<Tensor>, Error> {
+    let (count, learning_rate, divisor) = (&scalar(3.0)?, &scalar(0.1)?, &scalar(2.0)?);
+    let after = |ours: bool, skip: f64| -> Result<Vec<Tensor>, Error> {
         let skip = scalar(skip)?;
-        let scaler = Scaler { divisor: Some(&divisor), skip: Some(&skip), learning_rate: Some(&lr) };
-        let pieces = lengths.iter().map(|length| piece_on(device, kind, *length));
-        let pieces = pieces.collect::<Result<Vec<_>, Error>>()?;
-        if ours {
-            step(device, kind, adamw, scaler, &count, 0.25, &pieces)?;
-        } else {
-            guard(|| by_libtorch(adamw, scaler, &count, &pieces))??;
-        }
-        let all = |piece: AdamWPiece| {
-            [Some(piece.master), Some(piece.exp_avg), Some(piece.exp_avg_sq), piece.ema, piece.weights]
+        let scalars = Scalars { count, learning_rate, divisor, skip: Some(&skip) };
+        let (grads, state) = numbers(device, kind)?;
+        let [master, exp_avg, exp_avg_sq, ema, weights] = &state;
+        let piece = |(start, grad): (usize, Tensor)| {
+            let (ema, weights) = (Some(ema), Some(weights));
+            AdamWPiece { grad, start, master, exp_avg, exp_avg_sq, ema, weights }
         };
-        Ok(pieces.into_iter().flat_map(all).flatten().collect())
+        let pieces: Vec<AdamWPiece> = grads.into_iter().map(piece).collect();
+        match ours {
+            true => step(device, kind, adamw, scalars, 0.25, &pieces),
+            false => by_libtorch(adamw, scalars, 0.25, &pieces),
+        }?;
+        Ok(state.into())
     };
-    [0.0, 1.0].iter().try_for_each(|skip| same(kind, &steps(true, *skip)?, &steps(false, *skip)?))
+    [0.0, 1.0].iter().try_for_each(|skip| same(kind, &after(true, *skip)?, &after(false, *skip)?))
 }
 
-/// Some numbers.
-fn piece_on(device: usize, kind: Kind, length: i64) -> Result<AdamWPiece, Error> {
-    let numbers = |scale, shift| numbers_on(device, &[length], scale, shift);
-    Ok(AdamWPiece {
-        grad: guard(|| numbers(1.0, 0.1).map(|grad| grad.to_kind(kind)))??,
-        master: numbers(2.0, 0.5)?,
-        exp_avg: numbers(0.5, 0.0)?,
-        exp_avg_sq: numbers(0.2, 0.3)?,
-        ema: Some(numbers(1.0, 0.5)?),
-        weights: Some(guard(|| numbers(0.0, 1.0).map(|weights| weights.to_kind(kind)))??),
-    })
-}
-
-/// The same step; averages take a quarter of what is new.
-fn by_libtorch(adamw: AdamW, scaler: Scaler, count: &Tensor, pieces: &[AdamWPiece]) -> Result<(), Error> {
-    for AdamWPiece { grad, master, exp_avg, exp_avg_sq, ema, weights } in pieces {
-        let [master, exp_avg, exp_avg_sq] =
-            [master, exp_avg, exp_avg_sq].map(|tensor| [tensor.shallow_clone()]);
-        let (grad, count) = ([grad.to_kind(Kind::Float)], [count.shallow_clone()]);
-        fused_adamw(adamw, &master, &grad, &exp_avg, &exp_avg_sq, &count, scaler)?;
-        let share = (scaler.skip.map_or_else(|| count[0].zeros_like(), Tensor::shallow_clone) - 1.0) * -0.25;
-        no_grad(|| {
-            if let Some(ema) = ema {
-                let _ = ema.shallow_clone().lerp_tensor_(&master[0], &share);
-            }
-            if let (Some(weights), true) = (weights, share.double_value(&[]) > 0.0) {
-                weights.shallow_clone().copy_(&master[0]);
-            }
-        });
-    }
-    Ok(())
+/// Gradients and where they begin, with some between them that have none, and what they change.
+fn numbers(device: usize, kind: Kind) -> Result<(Vec<(usize, Tensor)>, [Tensor; 5]), Error> {
+    let starts = [0, 8];
+    let lengths = [5, 2 * STRETCH as i64 + 3];
+    let all = starts[1] as i64 + lengths[1];
+    let some = |scale, shift| numbers_on(device, &[all], scale, shift);
+    let (grad, master) = (some(1.0, 0.1)?, some(2.0, 0.5)?);
+    let weights = guard(|| master.to_kind(kind).copy())?;
+    let part = |(start, length): (usize, i64)| grad.narrow(0, start as i64, length).to_kind(kind);
+    let grads = guard(|| starts.into_iter().zip(lengths).map(|of| (of.0, part(of))).collect())?;
+    Ok((grads, [master, some(0.5, 0.0)?, some(0.2, 0.3)?, some(1.0, 0.5)?, weights]))
 }

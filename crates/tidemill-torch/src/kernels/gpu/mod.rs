@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tch::{Device, Kind, Tensor, with_grad};
 
-pub use adamw::{AdamWPiece, adamw_in_one_pass};
+pub use adamw::adamw_on_gpu;
 pub use geglu::geglu;
 pub use group_norm::{best_format, group_norm};
 
