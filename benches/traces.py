@@ -11,7 +11,7 @@ from pathlib import Path
 KINDS = {
     "attention": r"attention|softmax|\b(bmm|baddbmm)\b",
     "convolution": r"convolution",
-    "matrix products": r"\b(mm|addmm|linear|mkldnn_linear|matmul)\b",
+    "matrix products": r"\b(mm|addmm|linear|mkldnn_linear|_linear_pointwise|matmul)\b",
     "norms": r"group_norm|layer_norm",
     "SiLU and GELU": r"silu|gelu|geglu",
     "concatenation": r"\bcat\b",

@@ -38,7 +38,7 @@ struct Handle {
   Stream* stream = nullptr;
 };
 
-constexpr size_t MEMORY = size_t(80) << 30;
+constexpr size_t MEMORY = size_t(141) << 30;
 
 std::mutex mutex;
 std::map<const void*, std::string> names;
@@ -165,7 +165,7 @@ int make_any(void** out) {
 
 extern "C" {
 
-// The device: an A100, for which libtorch chooses its own kernels for attention.
+// The device: an H200, for which libtorch has attention from cuDNN.
 int cudaGetDeviceCount(int* count) { return *count = 1, OK; }
 int cudaGetDevice(int* device) { return *device = 0, OK; }
 int cudaDriverGetVersion(int* version) { return *version = 13000, OK; }
@@ -177,17 +177,17 @@ int cudaGetDeviceProperties(cudaDeviceProp* device, int) {
   memset(device, 0, sizeof *device);
   strcpy(device->name, "a GPU that computes nothing");
   device->totalGlobalMem = MEMORY;
-  device->major = 8;
-  device->multiProcessorCount = 108;
+  device->major = 9;
+  device->multiProcessorCount = 132;
   device->warpSize = 32;
   device->maxThreadsPerBlock = 1024;
   device->maxThreadsPerMultiProcessor = 2048;
   device->maxBlocksPerMultiProcessor = 32;
   device->sharedMemPerBlock = 48 << 10;
-  device->sharedMemPerBlockOptin = 163 << 10;
-  device->sharedMemPerMultiprocessor = 164 << 10;
+  device->sharedMemPerBlockOptin = 227 << 10;
+  device->sharedMemPerMultiprocessor = 228 << 10;
   device->regsPerBlock = device->regsPerMultiprocessor = 65536;
-  device->l2CacheSize = 40 << 20;
+  device->l2CacheSize = 50 << 20;
   device->textureAlignment = 512;
   device->unifiedAddressing = 1;
   const int threads[] = {1024, 1024, 64}, blocks[] = {2147483647, 65535, 65535};
@@ -203,13 +203,13 @@ int cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     case cudaDevAttrMaxGridDimX: *value = 2147483647; break;
     case cudaDevAttrMaxGridDimY: case cudaDevAttrMaxGridDimZ: *value = 65535; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = 48 << 10; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 163 << 10; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 164 << 10; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 << 10; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 << 10; break;
     case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: *value = 65536; break;
-    case cudaDevAttrMultiProcessorCount: *value = 108; break;
+    case cudaDevAttrMultiProcessorCount: *value = 132; break;
     case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
     case cudaDevAttrWarpSize: case cudaDevAttrMaxBlocksPerMultiprocessor: *value = 32; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 8; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
     default: *value = 1;
   }
@@ -371,7 +371,7 @@ int cudaFuncGetAttributes(cudaFuncAttributes* kernel, const void*) {
   kernel->maxThreadsPerBlock = 1024;
   kernel->numRegs = 32;
   kernel->binaryVersion = kernel->ptxVersion = 80;
-  kernel->maxDynamicSharedSizeBytes = 163 << 10;
+  kernel->maxDynamicSharedSizeBytes = 227 << 10;
   return OK;
 }
 int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t, unsigned) {
@@ -417,9 +417,10 @@ void cudnnGetLastErrorString(char* text, size_t room) {
 int cudnnBackendCreateDescriptor(int, void** out) { return make_any(out); }
 int cudnnBackendDestroyDescriptor(void* descriptor) { return free(descriptor), OK; }
 int cudnnBackendGetAttribute(void*, int, int type, int64_t wanted, int64_t* count, void* out) {
-  constexpr int INT64 = 3, SIZE = 5;
+  constexpr int INT64 = 3, INT32 = 23;
   if (count) *count = 1;
-  if (out && wanted > 0 && (type == INT64 || type == SIZE)) memset(out, 0, 8);
+  if (out && wanted > 0 && type == INT64) memset(out, 0, 8);
+  if (out && wanted > 0 && type == INT32) memset(out, 0, 4);
   return OK;
 }
 int cudnnBackendExecute(Handle* handle, void*, void*) { return launch("cudnnBackendExecute", handle->stream); }

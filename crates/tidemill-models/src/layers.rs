@@ -55,7 +55,7 @@ impl Linear {
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        x.linear(&self.weight, self.bias.as_ref())
+        or_panic(tidemill_torch::linear(x, &self.weight, self.bias.as_ref()))
     }
 }
 

@@ -245,6 +245,20 @@ char* tm_norms(at::Tensor** tensors, size_t n, at::Tensor** out) {
   });
 }
 
+// The operation that torch.compile has linear maps from; it has no function in libtorch's headers, and no gradient.
+char* tm_onednn_linear(at::Tensor* x, at::Tensor* weight, at::Tensor* bias, at::Tensor** out) {
+  using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
+                            c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+  return guarded([&] {
+    static auto linear =
+        c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<Linear>();
+    at::NoGradGuard no_grad;
+    std::optional<at::Tensor> added;
+    if (bias) added = *bias;
+    *out = new at::Tensor(linear.call(*x, *weight, added, "none", c10::List<std::optional<at::Scalar>>(), std::nullopt));
+  });
+}
+
 char* tm_on_grad(at::Tensor* param, void* context, CallHook call, DropHook drop) {
   auto hook = std::make_unique<GradHook>(context, call, drop);
   return guarded([&] { torch::autograd::impl::set_post_acc_grad_hooks(*param, std::move(hook)); });

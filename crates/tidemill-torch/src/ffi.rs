@@ -68,6 +68,12 @@ unsafe extern "C" {
         divisor: *mut C_tensor,
         skip: *mut C_tensor,
     ) -> *mut c_char;
+    pub fn tm_onednn_linear(
+        x: *mut C_tensor,
+        weight: *mut C_tensor,
+        bias: *mut C_tensor,
+        out: *mut *mut C_tensor,
+    ) -> *mut c_char;
     pub fn tm_on_grad(
         param: *mut C_tensor,
         context: *mut c_void,
