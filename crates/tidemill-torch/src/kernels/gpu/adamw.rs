@@ -173,13 +173,14 @@ fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
     let after = |ours: bool, skip: f64| -> Result<Vec<Tensor>, Error> {
         let skip = scalar(skip)?;
         let scalars = Scalars { count, learning_rate, divisor, skip: Some(&skip) };
-        let (grads, state) = numbers(device, kind)?;
+        let (grad, state) = numbers(device, kind)?;
         let [master, exp_avg, exp_avg_sq, ema, weights] = &state;
-        let piece = |(start, grad): (usize, Tensor)| {
+        let piece = |(start, length): (usize, usize)| {
+            let grad = grad.narrow(0, start as i64, length as i64);
             let (ema, weights) = (Some(ema), Some(weights));
             AdamWPiece { grad, start, master, exp_avg, exp_avg_sq, ema, weights }
         };
-        let pieces: Vec<AdamWPiece> = grads.into_iter().map(piece).collect();
+        let pieces: Vec<AdamWPiece> = guard(|| TRIED.into_iter().map(piece).collect())?;
         match ours {
             true => step(device, kind, adamw, scalars, 0.25, &pieces),
             false => by_libtorch(adamw, scalars, 0.25, &pieces),
@@ -189,15 +190,14 @@ fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
     [0.0, 1.0].iter().try_for_each(|skip| same(kind, &after(true, *skip)?, &after(false, *skip)?))
 }
 
-/// Gradients and where they begin, with some between them that have none, and what they change.
-fn numbers(device: usize, kind: Kind) -> Result<(Vec<(usize, Tensor)>, [Tensor; 5]), Error> {
-    let starts = [0, 8];
-    let lengths = [5, 2 * STRETCH as i64 + 3];
-    let all = starts[1] as i64 + lengths[1];
-    let some = |scale, shift| numbers_on(device, &[all], scale, shift);
+/// Where the pieces begin that the kernels are tried on, with something between them, and how long they are.
+const TRIED: [(usize, usize); 2] = [(0, 5), (8, 2 * STRETCH + 3)];
+
+/// Gradients, and what they change.
+fn numbers(device: usize, kind: Kind) -> Result<(Tensor, [Tensor; 5]), Error> {
+    let all = TRIED[1].0 + TRIED[1].1;
+    let some = |scale, shift| numbers_on(device, &[all as i64], scale, shift);
     let (grad, master) = (some(1.0, 0.1)?, some(2.0, 0.5)?);
-    let weights = guard(|| master.to_kind(kind).copy())?;
-    let part = |(start, length): (usize, i64)| grad.narrow(0, start as i64, length).to_kind(kind);
-    let grads = guard(|| starts.into_iter().zip(lengths).map(|of| (of.0, part(of))).collect())?;
-    Ok((grads, [master, some(0.5, 0.0)?, some(0.2, 0.3)?, some(1.0, 0.5)?, weights]))
+    let (grad, weights) = guard(|| (grad.to_kind(kind), master.to_kind(kind).copy()))?;
+    Ok((grad, [master, some(0.5, 0.0)?, some(0.2, 0.3)?, some(1.0, 0.5)?, weights]))
 }
