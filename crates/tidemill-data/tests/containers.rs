@@ -292,6 +292,21 @@ fn what_is_wrong_with_a_row_is_said_in_its_row() {
 }
 
 #[test]
+fn a_path_that_leads_nowhere_is_a_row_where_paths_are_required() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pairs, file) = (&pairs()[..3], folder.path().join("a.parquet"));
+    std::fs::write(folder.path().join("1.png"), png(1)).unwrap();
+    // No path is null, so that the file says there are none.
+    parquet(&file, pairs, Arc::new(StringArray::from(vec!["1.png", "nowhere.png", "1.png"])));
+    let config = config(Format::Parquet, &file);
+    let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let found = rows(&read(source.as_ref()).unwrap());
+    let images: Vec<bool> = found.iter().map(|(_, _, image, _)| image.is_some()).collect();
+    assert_eq!(images, [true, false, true]);
+    assert!(found[1].3.as_ref().unwrap().contains("nowhere.png"), "{found:?}");
+}
+
+#[test]
 fn quarantine_keeps_the_sources_words() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.csv"), "key,image,caption\nx,nowhere.png,a cat\n").unwrap();

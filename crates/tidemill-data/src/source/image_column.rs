@@ -22,6 +22,8 @@ pub fn resolved(mut fields: Vec<Field>, image: &str) -> Vec<Field> {
         fields.iter_mut().find(|field| field.name() == image && !is_binary(field.data_type()))
     {
         field.set_data_type(DataType::LargeBinary);
+        // Every row may have a path, and one of them no image.
+        field.set_nullable(true);
         fields.push(Field::new(SOURCE_ERROR, DataType::Utf8, true));
     }
     fields
