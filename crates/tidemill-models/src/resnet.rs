@@ -41,10 +41,11 @@ impl ResnetBlock2D {
 
     /// `x`: [N, inputs, H, W]; `time`: SiLU of the time embedding, [N, E]. Gives [N, outputs, H, W].
     pub fn forward(&self, x: &Tensor, time: Option<&Tensor>) -> Tensor {
-        let mut h = self.conv1.forward(&self.norm1.forward_silu(x));
-        if let (Some(project), Some(time)) = (&self.time_emb_proj, time) {
-            h += project.forward(time).unsqueeze(-1).unsqueeze(-1);
-        }
+        let h = self.norm1.forward_silu(x);
+        let h = match (&self.time_emb_proj, time) {
+            (Some(project), Some(time)) => self.conv1.forward_adding(&h, &project.forward(time)),
+            _ => self.conv1.forward(&h),
+        };
         let h = self.conv2.forward(&self.norm2.forward_silu(&h));
         match &self.conv_shortcut {
             Some(shortcut) => shortcut.forward(x) + h,
