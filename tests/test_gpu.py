@@ -112,6 +112,29 @@ def test_every_kind_of_step_is_recorded(gpu, dataset, tmp_path):
     assert len(ranks.metrics(tmp_path)) == 18
 
 
+def test_weights_lie_as_cudnn_takes_them_and_go_on_on_a_cpu(gpu, dataset, tmp_path):
+    settings = {"train.cuda_graph": False, "checkpoint.every": 2}
+    reports = []
+    for steps in (4, 6):
+        output = tmp_path / str(steps)
+        reports.append(train(gpu, output, dataset, **settings, **{"train.phase": phases(steps)}))
+    commit = json.loads((output / "checkpoints/step-00000006/commit.json").read_text())
+    order = {p["name"]: p.get("order", "row_major") for p in commit["parameters"] if len(p["shape"]) == 4}
+    assert order["conv_in.weight"] == order["mid_block.resnets.0.conv1.weight"] == "channels_last"
+    # Neither weights nor their gradients are copied into another order: fewer copies than convolutions.
+    copies = [sum(n for name, n in r.kernels.items() if "direct_copy_kernel" in name) for r in reports]
+    print(f"{(copies[1] - copies[0]) / 2:.0f} copies in a step, {len(order)} convolutions")
+    assert (copies[1] - copies[0]) / 2 < len(order)
+
+    goes_on = {**GPU, **settings, "engine.device": "cpu", "train.phase": phases(7)}
+    command = [sys.executable, *ranks.arguments(output, goes_on), "--quiet", "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    assert len(ranks.metrics(output)) == 7
+    commit = json.loads((output / "checkpoints/step-00000007/commit.json").read_text())
+    assert not any("order" in parameter for parameter in commit["parameters"])
+
+
 DENOISER = """
 import json, sys
 import tidemill, torch

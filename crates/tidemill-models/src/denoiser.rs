@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use crate::{Error, Params};
 
@@ -32,6 +32,12 @@ pub trait Trainable: Denoiser {
     /// Names of parameters that it wants to stay as they are.
     fn frozen(&self) -> BTreeSet<String> {
         BTreeSet::new()
+    }
+
+    /// Whether it had better have convolutions' weights channels-last when it is trained in this dtype: they are taken so without
+    /// a copy where its images are.
+    fn prefers_channels_last(&self, _kind: Kind) -> bool {
+        false
     }
 
     /// What its checkpoints are checkpoints of: a kind of network, and what tells it from others of its kind.

@@ -76,6 +76,14 @@ impl Params {
         self.entries.borrow().iter().map(|(name, t)| (name.clone(), t.shallow_clone())).collect()
     }
 
+    /// Has convolutions' weights [O, I, H, W] lie as [O, H, W, I] from now on.
+    pub fn make_channels_last(&self) {
+        for (_, tensor) in self.entries.borrow_mut().iter_mut().filter(|(_, tensor)| tensor.dim() == 4) {
+            let moved = tensor.detach().permute([0, 2, 3, 1]).contiguous().permute([0, 3, 1, 2]);
+            tensor.set_data(&moved);
+        }
+    }
+
     /// The names of those of group and layer normalisation.
     pub fn norms(&self) -> BTreeSet<String> {
         self.norms.borrow().clone()

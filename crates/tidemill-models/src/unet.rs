@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::best_format;
+use tidemill_torch::{best_format, prefers_channels_last};
 
 /// The U-Net.
 #[derive(Debug)]
@@ -171,6 +171,10 @@ impl Denoiser for UNet2DConditionModel {
 impl Trainable for UNet2DConditionModel {
     fn params(&self) -> &Params {
         &self.params
+    }
+
+    fn prefers_channels_last(&self, kind: Kind) -> bool {
+        prefers_channels_last(self.params.device(), kind)
     }
 
     fn identity(&self) -> (&'static str, Value) {

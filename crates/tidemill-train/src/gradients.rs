@@ -170,7 +170,7 @@ impl Gradients {
         if let GradientBuffers::Kept(kept) = &collected.sums {
             let slots = layout.slots().iter().zip(kept);
             let found = slots.filter_map(|(slot, values)| {
-                let values = guard(|| values.as_ref().map(|values| values.reshape([-1]))).transpose()?;
+                let values = guard(|| values.as_ref().map(|values| slot.order.flat(values))).transpose()?;
                 Some(values.map(|values| Gradient { bucket: slot.bucket, start: slot.offset, values }))
             });
             return Ok(found.collect::<Result<_, _>>()?);
@@ -218,7 +218,7 @@ impl Collected {
         let first = !std::mem::replace(&mut self.seen[slot], true);
         let add = || {
             let mut sum = bucket.narrow(0, at.offset as i64, at.numel() as i64);
-            match grad.map(|grad| grad.reshape([-1])) {
+            match grad.map(|grad| at.order.flat(grad)) {
                 Some(grad) if first => sum.copy_(&grad),
                 Some(grad) => drop(sum.g_add_(&grad)),
                 None if first => drop(sum.zero_()),

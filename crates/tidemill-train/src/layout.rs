@@ -4,6 +4,8 @@
 
 use std::ops::Range;
 
+use crate::order::Order;
+
 /// Elements that each parameter starts at a multiple of, for vectorised kernels: 64 bytes of bf16, 128 of f32. What is
 /// between them is zero and stays zero.
 const ALIGNMENT: usize = 32;
@@ -15,6 +17,8 @@ pub struct Slot {
     pub name: String,
     /// Its shape.
     pub shape: Vec<i64>,
+    /// How its elements follow each other.
+    pub order: Order,
     /// Its bucket.
     pub bucket: usize,
     /// Its first element in the bucket.
@@ -54,7 +58,7 @@ pub struct Layout {
 pub struct Piece {
     /// Which parameter.
     pub slot: usize,
-    /// Which of its elements, counted row-major.
+    /// Which of its elements, counted in its order.
     pub elements: Range<usize>,
     /// Where the first of them is in the part.
     pub at: usize,
@@ -91,7 +95,7 @@ impl Layout {
         let (mut slots, mut buckets): (Vec<Slot>, Vec<Bucket>) = (Vec::new(), Vec::new());
         for (name, shape) in parameters {
             let treatment = treatment(&name);
-            let mut slot = Slot { name, shape, bucket: 0, offset: 0 };
+            let mut slot = Slot { name, shape, order: Order::RowMajor, bucket: 0, offset: 0 };
             let length = slot.numel().next_multiple_of(ALIGNMENT);
             // The one that is being filled with its like.
             let open = buckets.iter().rposition(|bucket| bucket.treatment == treatment);
@@ -112,6 +116,12 @@ impl Layout {
             bucket.length = bucket.length.next_multiple_of(parts * ALIGNMENT);
         }
         Self { slots, buckets, parts }
+    }
+
+    /// With parameters, by their number, in these orders.
+    pub fn ordered(mut self, order: impl Fn(usize) -> Order) -> Self {
+        self.slots.iter_mut().enumerate().for_each(|(i, slot)| slot.order = order(i));
+        self
     }
 
     /// The parameters, in order.

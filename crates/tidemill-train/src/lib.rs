@@ -20,6 +20,7 @@ mod memory;
 mod metrics;
 mod objective;
 mod optimizer;
+mod order;
 mod philox;
 mod preview;
 mod profiler;

@@ -13,6 +13,7 @@ use crate::collective::CommunicationTime;
 use crate::gradient_buffers::bytes_of;
 use crate::gradients::{Gradient, Gradients, Reduction};
 use crate::layout::{Bucket, Layout, Treatment};
+use crate::order::Order;
 use crate::weights::{Weights, working_kind};
 use crate::world::World;
 
@@ -90,9 +91,14 @@ impl Optimizer {
             frozen: distribution.frozen.contains(name),
             f32: kind != Kind::Float && distribution.f32.contains(name),
         };
-        let layout = Arc::new(Layout::new(shapes, parts, distribution.bucket_elements, treatment));
-        for (_, param) in params.named() {
-            world.broadcast(&no_grad(|| param.detach()))?;
+        let orders: Vec<Order> = params.named().iter().map(|(_, tensor)| Order::of(tensor)).collect();
+        let layout = Layout::new(shapes, parts, distribution.bucket_elements, treatment);
+        let layout = Arc::new(layout.ordered(|slot| orders[slot]));
+        for ((_, param), order) in params.named().iter().zip(&orders) {
+            let elements = guard(|| order.flat(&param.detach()))?;
+            world.broadcast(&elements)?;
+            let taken = || param.detach().copy_(&order.shaped(&elements, &param.size()));
+            guard(|| no_grad(taken))?;
         }
         // In f32 without shards the working weights are the master weights.
         let shared = parts == 1 && kind == Kind::Float;
@@ -285,7 +291,8 @@ fn own_parts(params: &Params, layout: &Layout, part: usize) -> Result<Vec<Tensor
         let values = Tensor::zeros([length], (Kind::Float, params.device()));
         for piece in layout.pieces(bucket, part) {
             let (from, length) = (piece.elements.start as i64, piece.elements.len() as i64);
-            let stretch = named[piece.slot].1.reshape([-1]).narrow(0, from, length);
+            let elements = layout.slots()[piece.slot].order.flat(&named[piece.slot].1);
+            let stretch = elements.narrow(0, from, length);
             values.narrow(0, piece.at as i64, length).copy_(&stretch);
         }
         values

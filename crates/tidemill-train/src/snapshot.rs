@@ -1,7 +1,11 @@
 //! A copy of one rank's share of a run's state, and how it lies in a shard file. Elements of all parameters are numbered
-//! through, in the order of the commit's list of parameters and row-major; a shard has ranges of these numbers, and of each
+//! through, in the order of the commit's list of parameters and within each as it says; a shard has ranges of these numbers, and of each
 //! buffer (master weights, moments, EMA) the values there, one range behind the other. So any number of ranks can read what any
 //! other number wrote.
+
+mod filling;
+
+pub use filling::Filling;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,7 +14,7 @@ use bytes::Bytes;
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor, no_grad};
+use tch::Tensor;
 use tidemill_torch::{HostCopy, guard};
 
 use crate::Error;
@@ -18,6 +22,7 @@ use crate::checkpoint::Progress;
 use crate::config::Writers;
 use crate::layout::Layout;
 use crate::optimizer::Optimizer;
+use crate::order::Order;
 use crate::world::World;
 
 /// A parameter of the network.
@@ -27,6 +32,9 @@ pub struct Parameter {
     pub name: String,
     /// Its shape.
     pub shape: Vec<i64>,
+    /// In what order its elements are numbered.
+    #[serde(default, skip_serializing_if = "Order::is_row_major")]
+    pub order: Order,
 }
 
 /// A copy of what one rank writes, in memory of the host; of what a GPU has, in pinned memory.
@@ -127,8 +135,11 @@ impl Snapshot {
 
 /// What a layout has parameters of.
 fn parameters(layout: &Layout) -> Vec<Parameter> {
-    let parameter =
-        |slot: &crate::layout::Slot| Parameter { name: slot.name.clone(), shape: slot.shape.clone() };
+    let parameter = |slot: &crate::layout::Slot| Parameter {
+        name: slot.name.clone(),
+        shape: slot.shape.clone(),
+        order: slot.order,
+    };
     layout.slots().iter().map(parameter).collect()
 }
 
@@ -205,90 +216,6 @@ fn values(
 /// The smallest range that has all of these in it.
 fn hull(ranges: impl Iterator<Item = Range<usize>>) -> Option<Range<usize>> {
     ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))
-}
-
-/// Fills an optimizer's parts from shards, one after the other.
-pub struct Filling<'a> {
-    layout: &'a Layout,
-    buffers: Vec<(&'static str, &'a [Tensor])>,
-    stretches: Vec<Stretch>,
-    /// Elements that have not come yet, of each buffer.
-    missing: usize,
-}
-
-impl<'a> Filling<'a> {
-    /// Wants all that `optimizer` has room for, from a checkpoint with these parameters.
-    ///
-    /// # Errors
-    /// The first parameter that the checkpoint lacks or has in another shape.
-    pub fn new(optimizer: &'a Optimizer, parameters: &[Parameter]) -> Result<Self, String> {
-        let (layout, part) = optimizer.layout();
-        let theirs: HashMap<&str, &Parameter> = parameters.iter().map(|p| (p.name.as_str(), p)).collect();
-        for slot in layout.slots() {
-            match theirs.get(slot.name.as_str()) {
-                None => return Err(format!("it lacks {}", slot.name)),
-                Some(parameter) if parameter.shape != slot.shape => {
-                    return Err(format!("{} is {:?}, expected {:?}", slot.name, parameter.shape, slot.shape));
-                }
-                Some(_) => (),
-            }
-        }
-        if let Some(other) = parameters.iter().find(|p| layout.slots().iter().all(|slot| slot.name != p.name))
-        {
-            return Err(format!("{} is not a parameter of this model", other.name));
-        }
-        let stretches = stretches(layout, part, parameters);
-        let missing = stretches.iter().map(|stretch| stretch.elements.len()).sum();
-        Ok(Self { layout, buffers: optimizer.buffers(), stretches, missing })
-    }
-
-    /// Whether a shard has anything that is wanted.
-    pub fn wants(&self, ranges: &[Range<usize>]) -> bool {
-        self.stretches
-            .iter()
-            .any(|stretch| ranges.iter().any(|range| overlap(range, &stretch.elements).is_some()))
-    }
-
-    /// Takes what is wanted from a shard.
-    ///
-    /// # Errors
-    /// What the shard lacks.
-    pub fn take(&mut self, ranges: &[Range<usize>], shard: &SafeTensors) -> Result<(), String> {
-        for (name, parts) in &self.buffers {
-            for (elements, bytes) in contents(ranges, shard, name)? {
-                // What is frozen has no moments to fill.
-                let moments = name.starts_with("exp_avg");
-                let filled =
-                    |stretch: &&Stretch| !(moments && self.layout.buckets()[stretch.bucket].treatment.frozen);
-                for stretch in self.stretches.iter().filter(filled) {
-                    let Some(both) = overlap(&elements, &stretch.elements) else { continue };
-                    let (from, length) = (4 * (both.start - elements.start), both.len() as i64);
-                    let at = (stretch.at + both.start - stretch.elements.start) as i64;
-                    let copy = || {
-                        let bytes = &bytes[from..from + 4 * both.len()];
-                        let values = Tensor::from_data_size(bytes, &[length], Kind::Float);
-                        no_grad(|| parts[stretch.bucket].narrow(0, at, length).copy_(&values));
-                    };
-                    guard(copy).map_err(|e| e.to_string())?;
-                }
-            }
-        }
-        let came =
-            |range| self.stretches.iter().filter_map(move |s| Some(overlap(range, &s.elements)?.len()));
-        self.missing = self.missing.saturating_sub(ranges.iter().flat_map(came).sum());
-        Ok(())
-    }
-
-    /// All shards have been offered.
-    ///
-    /// # Errors
-    /// If something has not come.
-    pub fn finish(self) -> Result<(), String> {
-        match self.missing {
-            0 => Ok(()),
-            missing => Err(format!("{missing} values of its parameters are in none of its shards")),
-        }
-    }
 }
 
 /// The values of a buffer in a shard, range by range: f32, little-endian.

@@ -9,7 +9,7 @@ use bytesize::ByteSize;
 use tch::Cuda;
 use tidemill_models::SchedulerConfig;
 use tidemill_store::{Bucket, DatasetSpec};
-use tidemill_torch::{OwnStream, keep_memory};
+use tidemill_torch::{OwnStream, guard, keep_memory};
 
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress, Writer};
@@ -141,6 +141,11 @@ impl Trainer {
         if world.is_first() && !distribution.frozen.is_empty() {
             let (frozen, all) = (distribution.frozen.len(), job.denoiser.params().named().len());
             observer.event(&format!("{frozen} of {all} parameters are frozen"));
+        }
+        // All ranks lay parameters out alike.
+        let contiguous = !job.denoiser.prefers_channels_last(objective.kind);
+        if world.largest([contiguous.into()])? == [0] {
+            guard(|| job.denoiser.params().make_channels_last())?;
         }
         let mut optimizer = Optimizer::new(job.denoiser.params(), objective.kind, distribution, &world)?;
         if world.is_first() && world.size() > 1 {

@@ -46,8 +46,8 @@ impl Weights {
             for slot in &bucket.slots {
                 let (at, mut param) = (&layout.slots()[*slot], named[*slot].1.shallow_clone());
                 guard(|| {
-                    let mut view =
-                        values.narrow(0, at.offset as i64, at.numel() as i64).view(at.shape.as_slice());
+                    let elements = values.narrow(0, at.offset as i64, at.numel() as i64);
+                    let mut view = at.order.shaped(&elements, &at.shape);
                     no_grad(|| view.copy_(&param));
                     param.set_data(&view);
                     let _ = param.set_requires_grad(!bucket.treatment.frozen);

@@ -12,7 +12,7 @@ mod math;
 
 pub use adamw::{adamw_on_cpu, squared_norm_on_cpu};
 pub use geglu::geglu;
-pub use gpu::{adamw_on_gpu, best_format};
+pub use gpu::{adamw_on_gpu, best_format, prefers_channels_last};
 pub use group_norm_silu::{group_norm, group_norm_silu};
 
 use pulp::{Arch, NullaryFnOnce};

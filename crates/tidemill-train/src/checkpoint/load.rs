@@ -82,7 +82,10 @@ impl Checkpoints {
         let tensor = |parameter: &Parameter| {
             let numbers = &numbers[parameter.name.as_str()];
             let bytes = &values[4 * numbers.start..4 * numbers.end];
-            let tensor = guard(|| Tensor::from_data_size(bytes, &parameter.shape, Kind::Float))?;
+            let tensor = guard(|| {
+                let elements = Tensor::from_data_size(bytes, &[numbers.len() as i64], Kind::Float);
+                parameter.order.shaped(&elements, &parameter.shape).contiguous()
+            })?;
             Ok((parameter.name.clone(), tensor))
         };
         Ok((step, commit.parameters.iter().map(tensor).collect::<Result<_, Error>>()?))

@@ -23,20 +23,32 @@ struct Case {
     ema: bool,
     /// Every third parameter, or none.
     freezes: bool,
+    /// Whether convolutions' weights lie so.
+    channels_last: bool,
 }
 
 impl Case {
     /// All trained, without averages.
     fn new(sizes: Vec<i64>, bucket_elements: usize, ranks: usize) -> Self {
-        Self { sizes, bucket_elements, ranks, sharded: true, ema: false, freezes: false }
+        Self {
+            sizes,
+            bucket_elements,
+            ranks,
+            sharded: true,
+            ema: false,
+            freezes: false,
+            channels_last: false,
+        }
     }
 }
 
+/// Every third one is a convolution's weight of so many outputs.
 fn values(sizes: &[i64], purpose: u64) -> Vec<(String, Tensor)> {
     let value = |(i, size): (u64, &i64)| {
-        let mut numbers = vec![0f32; *size as usize];
+        let shape = if i % 3 == 2 { vec![*size, 3, 2, 2] } else { vec![*size] };
+        let mut numbers = vec![0f32; shape.iter().product::<i64>() as usize];
         Draw::new(purpose, 0, i, Purpose::Picture).normal(&mut numbers);
-        (format!("p{i}"), Tensor::from_slice(&numbers))
+        (format!("p{i}"), Tensor::from_slice(&numbers).view(shape.as_slice()))
     };
     (0..).zip(sizes).map(value).collect()
 }
@@ -45,6 +57,9 @@ fn values(sizes: &[i64], purpose: u64) -> Vec<(String, Tensor)> {
 fn optimizer(case: &Case, rank: usize, purpose: u64) -> (World, Optimizer) {
     let world = World::apart(rank, case.ranks);
     let params = tidemill_models::Params::of(Device::Cpu, values(&case.sizes, purpose));
+    if case.channels_last {
+        params.make_channels_last();
+    }
     let distribution = Distribution {
         sharded: case.sharded && case.ranks > 1,
         bucket_elements: case.bucket_elements,
@@ -98,16 +113,17 @@ fn numbers(tensors: &[Tensor]) -> Vec<Vec<f32>> {
 }
 
 fn case() -> impl Strategy<Value = (Case, Case)> {
-    let distribution = || (1usize..6, any::<bool>(), 0usize..400);
+    let distribution = || (1usize..6, any::<bool>(), 0usize..400, any::<bool>());
     let state = (prop::collection::vec(1i64..200, 1..8), any::<bool>(), any::<bool>());
     (state, distribution(), distribution()).prop_map(move |((sizes, ema, freezes), a, b)| {
-        let case = |(ranks, sharded, bucket_elements)| Case {
+        let case = |(ranks, sharded, bucket_elements, channels_last)| Case {
             sizes: sizes.clone(),
             bucket_elements,
             ranks,
             sharded,
             ema,
             freezes,
+            channels_last,
         };
         (case(a), case(b))
     })

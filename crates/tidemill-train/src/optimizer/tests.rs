@@ -126,6 +126,42 @@ fn gradients_of_one_micro_batch_take_the_step_of_their_sum() {
     assert_eq!((one.2, sum.2), (2, 4));
 }
 
+/// A convolution's weight takes the same steps in whatever order its elements lie, and so does what is made of it.
+#[test]
+fn weights_that_lie_channels_last_take_the_same_steps() {
+    tch::manual_seed(6);
+    let options = (Kind::Float, Device::Cpu);
+    let (start, slope) = (Tensor::randn([4, 3, 2, 2], options), Tensor::randn([4, 3, 2, 2], options));
+    for (kind, accumulates) in
+        [(Kind::Float, false), (Kind::Float, true), (Kind::BFloat16, false), (Kind::BFloat16, true)]
+    {
+        let [contiguous, channels_last] = [false, true].map(|channels_last| {
+            let given = start.copy();
+            let given = match channels_last {
+                true => given.permute([0, 2, 3, 1]).contiguous().permute([0, 3, 1, 2]),
+                false => given,
+            };
+            let (params, mut optimizer) = of_one(given, kind, accumulates);
+            for step in [1f32, 2.0] {
+                optimizer.gradients().begin();
+                optimizer.gradients().last_micro_batch();
+                (&params.named()[0].1 * &slope).sum(Kind::Float).backward();
+                optimizer.gradients().finish().unwrap();
+                let [count, rate, divisor] = [step, 0.1, 2.0].map(Tensor::from);
+                let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: None };
+                optimizer.step(ADAMW, scalars, Some(0.9)).unwrap();
+            }
+            let weights = params.named()[0].1.detach().copy();
+            assert_eq!(Order::of(&params.named()[0].1) == Order::ChannelsLast, channels_last);
+            let averaged = optimizer.with_averaged(|| params.named()[0].1.detach().contiguous().copy());
+            [weights, averaged.unwrap(), params.named()[0].1.detach().copy()]
+        });
+        for (one, other) in contiguous.iter().zip(&channels_last) {
+            assert!(one.equal(other) && !one.to_kind(Kind::Float).allclose(&start, 1e-3, 1e-3, false));
+        }
+    }
+}
+
 #[test]
 fn traffic_counts_what_the_buckets_hold() {
     let params = Params::of(Device::Cpu, vec![("p".into(), Tensor::from_slice(&[0f32; 100]))]);

@@ -58,9 +58,19 @@ pub fn best_format(x: &Tensor) -> Result<Tensor, Error> {
     let takes = matches!(x.kind(), Kind::Float | Kind::BFloat16);
     guard(|| match x.device() {
         Device::Cpu if takes && !wants_gradients() => images(&channels_last(x)),
-        Device::Cuda(device) if takes && are_good(&SOURCE, device, x.kind()) => images(&channels_last(x)),
+        device if prefers_channels_last(device, x.kind()) => images(&channels_last(x)),
         _ => x.shallow_clone(),
     })
+}
+
+/// Whether [`best_format`] of images of this dtype that gradients are wanted of is channels-last.
+pub fn prefers_channels_last(device: Device, kind: Kind) -> bool {
+    match device {
+        Device::Cuda(device) => {
+            matches!(kind, Kind::Float | Kind::BFloat16) && are_good(&SOURCE, device, kind)
+        }
+        _ => false,
+    }
 }
 
 /// Compares the kernels with libtorch's operations, in both passes.

@@ -13,7 +13,7 @@ use tch::{Device, Kind, Tensor, with_grad};
 
 pub use adamw::adamw_on_gpu;
 pub use geglu::geglu;
-pub use group_norm::{best_format, group_norm};
+pub use group_norm::{best_format, group_norm, prefers_channels_last};
 
 use crate::nvrtc::{Kernels, Launch};
 use crate::{Error, guard};
