@@ -1,5 +1,8 @@
 //! Linear maps, by the fastest of libtorch's paths for them.
 
+#[cfg(target_arch = "x86_64")]
+use std::sync::LazyLock;
+
 use tch::{Device, Kind, Tensor};
 
 use crate::operation::{Backward, differentiable};
@@ -54,11 +57,14 @@ fn by_onednn(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tenso
     ffi::make("linear", |out| unsafe { ffi::tm_onednn_linear(at(x), at(weight), bias, out) })
 }
 
-/// Whether the CPU is of MKL's maker.
+/// Whether the CPU is of MKL's maker. It is asked once: a virtual machine has its host answer, which takes long.
 #[cfg(target_arch = "x86_64")]
 fn mkl_is_at_home() -> bool {
-    let found = std::arch::x86_64::__cpuid(0);
-    [found.ebx, found.edx, found.ecx] == [*b"Genu", *b"ineI", *b"ntel"].map(u32::from_le_bytes)
+    static AT_HOME: LazyLock<bool> = LazyLock::new(|| {
+        let found = std::arch::x86_64::__cpuid(0);
+        [found.ebx, found.edx, found.ecx] == [*b"Genu", *b"ineI", *b"ntel"].map(u32::from_le_bytes)
+    });
+    *AT_HOME
 }
 
 /// Without MKL libtorch has one path.

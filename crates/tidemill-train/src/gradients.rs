@@ -170,10 +170,10 @@ impl Gradients {
         if let GradientBuffers::Kept(kept) = &collected.sums {
             let slots = layout.slots().iter().zip(kept);
             let found = slots.filter_map(|(slot, values)| {
-                let values = guard(|| values.as_ref().map(|values| slot.order.flat(values))).transpose()?;
-                Some(values.map(|values| Gradient { bucket: slot.bucket, start: slot.offset, values }))
+                let values = values.as_ref()?.shallow_clone();
+                Some(Gradient { bucket: slot.bucket, start: slot.offset, values })
             });
-            return Ok(found.collect::<Result<_, _>>()?);
+            return Ok(found.collect());
         }
         let parts = self.parts.iter().zip(layout.buckets()).enumerate();
         let trained = parts.filter(|(_, (_, bucket))| !bucket.treatment.frozen);
@@ -281,7 +281,7 @@ fn twice(name: &str) -> String {
     )
 }
 
-/// Keeps a gradient as it is, or the sum of those that came for it; without one, it is zero.
+/// Keeps a gradient [N] where it is if it lies in its parameter's order, or the sum of those that came for it; without one, it is zero.
 fn keep(
     kept: &mut [Option<Tensor>],
     layout: &Layout,
@@ -289,15 +289,15 @@ fn keep(
     grad: Option<&Tensor>,
     device: Device,
 ) -> Result<(), Error> {
+    let at = &layout.slots()[slot];
     if let Some(grad) = grad {
-        let sum = match kept[slot].take() {
-            Some(before) => guard(|| no_grad(|| before + grad))?,
-            None => grad.shallow_clone(),
+        let sum = || {
+            let grad = at.order.flat(grad);
+            kept[slot].take().map_or_else(|| grad.shallow_clone(), |before| before + &grad)
         };
-        kept[slot] = Some(sum);
+        kept[slot] = Some(guard(|| no_grad(sum))?);
     } else if kept[slot].is_none() {
-        let shape = layout.slots()[slot].shape.as_slice();
-        kept[slot] = Some(guard(|| Tensor::zeros(shape, (Kind::Float, device)))?);
+        kept[slot] = Some(guard(|| Tensor::zeros([at.numel() as i64], (Kind::Float, device)))?);
     }
     Ok(())
 }
