@@ -149,15 +149,20 @@ trainer=$!
 says() {
     for _ in $(seq 1200); do
         test "$(grep -c "$1" "$results/trained.err")" -ge "$2" && return
+        kill -0 $trainer || exit 1
+        ${3-}
         sleep 0.1
     done
     kill -9 $trainer
     exit 1
 }
+# Again and again, as a checkpoint that cannot be written gives back what it has taken.
+fill() {
+    dd if=/dev/zero bs=1M 2>/dev/null >>"$disk/filling"
+}
 says "is committed" 1
-dd if=/dev/zero of="$disk/filling" bs=1M 2>/dev/null
-says "metrics cannot be written" 1
-says "checkpoint of step .* cannot be written" 1
+says "metrics cannot be written" 1 fill
+says "checkpoint of step .* cannot be written" 1 fill
 rm "$disk/filling"
 says "all metrics are written again" 1
 says "is committed" $(($(grep -c "is committed" "$results/trained.err") + 1))
