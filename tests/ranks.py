@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 SETTINGS = {
@@ -145,7 +145,8 @@ def state(output, step):
     total = sum(int(np.prod(parameter["shape"])) for parameter in commit["parameters"])
     buffers = {}
     for shard in commit["shards"]:
-        for name, values in load_file(root / shard["file"]).items():
+        for name, tensor in load_file(root / shard["file"]).items():
+            values = tensor.float().numpy()
             whole, at = buffers.setdefault(name, np.full(total, np.nan, np.float32)), 0
             for elements in shard["ranges"]:
                 length = elements["end"] - elements["start"]

@@ -98,6 +98,7 @@ def test_every_kind_of_step_is_recorded(gpu, dataset, tmp_path):
         "train.ema": {"decay": 0.9, "start_step": 5},
         "train.gradient_checkpointing": True,
         "train.norm_precision": "f32",
+        "train.moment_precision": "bf16",
         "train.freeze": ["conv_in.*"],
         "train.min_snr_gamma": 5.0,
         "train.noise_offset": 0.1,

@@ -32,6 +32,8 @@ struct Probe {
     micro_batches: usize,
     /// Arithmetic and what crosses the network; f32 otherwise.
     bf16: bool,
+    /// AdamW's moments; f32 otherwise.
+    bf16_moments: bool,
     /// Whether weights are averaged, too.
     ema: bool,
     lr: f64,
@@ -68,6 +70,7 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         sharded: probe.sharded,
         bucket_elements: probe.bucket_elements,
         reduction,
+        moments: if probe.bf16_moments { Kind::BFloat16 } else { Kind::Float },
         frozen: names(&probe.frozen),
         f32: names(&probe.f32),
     };

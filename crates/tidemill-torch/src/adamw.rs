@@ -39,9 +39,10 @@ pub struct AdamWPiece<'a> {
     pub start: usize,
     /// Master weights.
     pub master: &'a Tensor,
-    /// First moment.
+    /// First moment, f32 or bf16, as in all pieces. In bf16 it is rounded up or down at random, by a draw that the step and the values
+    /// decide: to the nearest, an average of which a thousandth is new would stay where it is.
     pub exp_avg: &'a Tensor,
-    /// Second moment.
+    /// Second moment, of the same dtype.
     pub exp_avg_sq: &'a Tensor,
     /// Averaged weights, if they are averaged.
     pub ema: Option<&'a Tensor>,
@@ -104,9 +105,17 @@ pub(crate) fn by_libtorch(
             let part = |tensor: &Tensor| tensor.narrow(0, (piece.start + from) as i64, length);
             guard(|| {
                 let grad = piece.grad.narrow(0, from as i64, length).to_kind(Kind::Float);
-                let [master, exp_avg, exp_avg_sq] = [piece.master, piece.exp_avg, piece.exp_avg_sq].map(part);
-                fused(adamw, scalars, &grad, [&master, &exp_avg, &exp_avg_sq])?;
+                let [master, mut exp_avg, mut exp_avg_sq] =
+                    [piece.master, piece.exp_avg, piece.exp_avg_sq].map(part);
+                // Themselves, where they are f32.
+                let [first, second] = [&exp_avg, &exp_avg_sq].map(|moment| moment.to_kind(Kind::Float));
+                fused(adamw, scalars, &grad, [&master, &first, &second])?;
                 no_grad(|| {
+                    if exp_avg.kind() == Kind::BFloat16 {
+                        let draws = draws(&first, &second, scalars.count);
+                        exp_avg.copy_(&rounded(&first, &draws.bitwise_and(0xFFFF)));
+                        exp_avg_sq.copy_(&rounded(&second, &shifted(&draws, 16)));
+                    }
                     if let Some(mut ema) = piece.ema.map(part) {
                         let taken = scalars.skip.map_or_else(|| scalars.count.ones_like(), |skip| 1.0 - skip);
                         let _ = ema.lerp_tensor_(&master, &(taken * fresh));
@@ -119,6 +128,27 @@ pub(crate) fn by_libtorch(
         }
     }
     Ok(())
+}
+
+/// As [`kernels`] draw it for each element.
+fn draws(first: &Tensor, second: &Tensor, count: &Tensor) -> Tensor {
+    let bits = |tensor: &Tensor| tensor.view_dtype(Kind::Int);
+    let x =
+        bits(first).bitwise_xor_tensor(&((bits(second) + bits(count)) * i64::from(0x9E37_79B1_u32 as i32)));
+    let x = x.bitwise_xor_tensor(&shifted(&x, 16)) * 0x7FEB_352D;
+    let x = x.bitwise_xor_tensor(&shifted(&x, 15)) * i64::from(0x846C_A68B_u32 as i32);
+    x.bitwise_xor_tensor(&shifted(&x, 16))
+}
+
+/// 32 bits, of integers with a sign, to the right, behind zeros.
+fn shifted(x: &Tensor, by: u32) -> Tensor {
+    x.bitwise_right_shift_tensor_scalar(i64::from(by)).bitwise_and(i64::from(u32::MAX >> by))
+}
+
+/// f32 to what bf16 has, by 16 random bits.
+fn rounded(values: &Tensor, draws: &Tensor) -> Tensor {
+    let bits = (values.view_dtype(Kind::Int) + draws).bitwise_and(!0xFFFF);
+    bits.view_dtype(Kind::Float).where_self(&values.isfinite(), values)
 }
 
 /// libtorch's kernel, which `torch.optim.AdamW(fused=True)` calls, on master weights and moments.
@@ -160,14 +190,16 @@ fn check(scalars: Scalars, pieces: &[AdamWPiece]) -> Result<(), Error> {
     for (what, number) in numbers {
         number.map_or(Ok(()), |number| check_tensor(what, 0, number, &[Kind::Float], 1..=1, count))?;
     }
+    let either = [Kind::Float, Kind::BFloat16];
+    let moments = pieces.first().map_or(Kind::Float, |piece| piece.exp_avg.kind());
+    let moments = either.iter().position(|kind| *kind == moments).map_or(&either[..], |i| &either[i..=i]);
     for (i, piece) in pieces.iter().enumerate() {
         let length = piece.grad.numel();
-        let either = [Kind::Float, Kind::BFloat16];
         check_tensor("grad", i, &piece.grad, &either, length..=length, count)?;
         let state = [
             ("param", Some(piece.master), &either[..1]),
-            ("exp_avg", Some(piece.exp_avg), &either[..1]),
-            ("exp_avg_sq", Some(piece.exp_avg_sq), &either[..1]),
+            ("exp_avg", Some(piece.exp_avg), moments),
+            ("exp_avg_sq", Some(piece.exp_avg_sq), moments),
             ("average", piece.ema, &either[..1]),
             ("working weights", piece.weights, &either),
         ];
@@ -213,11 +245,12 @@ mod tests {
 
     /// What a step by one of the two ways makes of two pieces that do not lie side by side, one of them longer than what is taken at a
     /// time.
-    fn after(ours: bool, [grads, weights]: [Kind; 2], skip: Option<f32>) -> Vec<Tensor> {
+    fn after(ours: bool, [grads, weights, moments]: [Kind; 3], skip: Option<f32>) -> Vec<Tensor> {
         let adamw = AdamW { betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
         let drawn = || Tensor::randn([10_000], (Kind::Float, Device::Cpu));
         tch::manual_seed(3);
-        let (grad, state) = (drawn().to_kind(grads), [drawn(), drawn(), drawn().square(), drawn()]);
+        let grad = drawn().to_kind(grads);
+        let state = [drawn(), drawn().to_kind(moments), drawn().square().to_kind(moments), drawn()];
         let [master, exp_avg, exp_avg_sq, ema] = &state;
         let working = master.to_kind(weights).copy();
         let piece = |start: usize, length: i64| AdamWPiece {
@@ -244,17 +277,14 @@ mod tests {
 
     #[test]
     fn one_pass_does_what_libtorchs_operations_do() {
-        for grads in [Kind::Float, Kind::BFloat16] {
-            for weights in [Kind::Float, Kind::BFloat16] {
-                for skip in [None, Some(0.0), Some(1.0)] {
-                    let [ours, theirs] = [true, false].map(|ours| after(ours, [grads, weights], skip));
-                    for (i, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
-                        let least = if ours.kind() == Kind::Float { 1e-6 } else { 1e-2 };
-                        assert!(
-                            ours.allclose(theirs, least, 1e-6, false),
-                            "{i} of {grads:?}, {weights:?}, {skip:?}"
-                        );
-                    }
+        let either = [Kind::Float, Kind::BFloat16];
+        let kinds = (0..8).map(|i| [either[i & 1], either[i >> 1 & 1], either[i >> 2]]);
+        for kinds in kinds {
+            for skip in [None, Some(0.0), Some(1.0)] {
+                let [ours, theirs] = [true, false].map(|ours| after(ours, kinds, skip));
+                for (i, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+                    let least = if ours.kind() == Kind::Float { 1e-6 } else { 1e-2 };
+                    assert!(ours.allclose(theirs, least, 1e-6, false), "{i} of {kinds:?}, {skip:?}");
                 }
             }
         }

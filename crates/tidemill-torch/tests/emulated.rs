@@ -60,7 +60,8 @@ fn kernels_for_gpus_do_as_those_for_cpus() {
     for (program, kind, least) in programs(folder.path()) {
         group_norms(&program, kind, least);
         geglus(&program, kind, least);
-        steps(&program, kind);
+        steps(&program, kind, Kind::Float);
+        steps(&program, kind, Kind::BFloat16);
     }
 }
 
@@ -121,24 +122,38 @@ fn geglus(program: &Path, kind: Kind, least: f64) {
     }
 }
 
-fn steps(program: &Path, kind: Kind) {
-    let adamw = AdamW { betas: (0.9, 0.99), eps: 1e-6, weight_decay: 0.1 };
+fn steps(program: &Path, kind: Kind, moments: Kind) {
+    // Exact in f32, as the program takes them: so moments agree to the last bit, and with it how they are rounded.
+    let adamw = AdamW { betas: (0.875, 0.96875), eps: 1e-6, weight_decay: 0.1 };
     let (lr, count, divisor, fresh) = (0.01, 3.0, 2.0, 0.25);
     // A begun stretch, and more than one.
     let lengths = [7, 9000];
+    let bf16 = f64::from(u8::from(moments == Kind::BFloat16));
     for skip in [0.0, 1.0] {
         let state = lengths.map(|n| {
-            let second = drawn(&[n], Kind::Float).square();
+            let second = drawn(&[n], moments).square().to_kind(moments).to_kind(Kind::Float);
             [
                 drawn(&[n], kind),
                 drawn(&[n], Kind::Float),
-                drawn(&[n], Kind::Float),
+                drawn(&[n], moments),
                 second,
                 drawn(&[n], Kind::Float),
             ]
         });
-        let numbers =
-            [lr, count, divisor, skip, 0.9, 0.99, adamw.eps, adamw.weight_decay, fresh, 7.0, 9000.0];
+        let numbers = [
+            lr,
+            count,
+            divisor,
+            skip,
+            adamw.betas.0,
+            adamw.betas.1,
+            adamw.eps,
+            adamw.weight_decay,
+            fresh,
+            7.0,
+            9000.0,
+            bf16,
+        ];
         let numbers = Tensor::from_slice(&numbers).to_kind(Kind::Float);
         let inputs: Vec<&Tensor> = [&numbers].into_iter().chain(state.iter().flatten()).collect();
         let found = run(program, "adamw", &inputs);
@@ -148,17 +163,18 @@ fn steps(program: &Path, kind: Kind) {
         let mut at = 0;
         for [grad, master, first, second, ema] in &state {
             let weights = master.zeros_like().to_kind(kind);
+            let (first, second) = (first.to_kind(moments), second.to_kind(moments));
             let piece = AdamWPiece {
                 grad: grad.to_kind(kind),
                 start: 0,
                 master,
-                exp_avg: first,
-                exp_avg_sq: second,
+                exp_avg: &first,
+                exp_avg_sq: &second,
                 ema: Some(ema),
                 weights: Some(&weights),
             };
             adamw_step(adamw, scalars, fresh, &[piece]).unwrap();
-            let expected = [master, first, second, ema, &weights];
+            let expected = [master, &first, &second, ema, &weights];
             let length = master.numel() as i64;
             let pairs = expected.map(|expected| {
                 let found = found.narrow(0, at, length);
@@ -166,7 +182,8 @@ fn steps(program: &Path, kind: Kind) {
                 // Of zeros, too.
                 (found + 1.0, expected.to_kind(Kind::Float) + 1.0)
             });
-            compare(&pairs[..4], 1e-6, &format!("AdamW, {kind:?}, skip {skip}"));
+            // Moments in bf16 are rounded by the same draws.
+            compare(&pairs[..4], 1e-6, &format!("AdamW, {kind:?}, {moments:?}, skip {skip}"));
             // A rounding may go the other way.
             compare(&pairs[4..], 1e-4, &format!("working weights, {kind:?}, skip {skip}"));
         }

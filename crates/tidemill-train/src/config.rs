@@ -47,6 +47,9 @@ pub struct TrainConfig {
     pub precision: Precision,
     /// Arithmetic of group and layer normalisation; unset: as all of it. In bf16 only means and variances are f32.
     pub norm_precision: Option<Precision>,
+    /// In what AdamW's moments are kept. In bf16, which is half as much memory, they are rounded up or down at random, so that they are
+    /// right on average.
+    pub moment_precision: Precision,
     /// What each of several ranks has of gradients and optimizer state.
     pub sharding: Sharding,
     /// In what gradients cross the network.
@@ -123,6 +126,7 @@ impl Default for TrainConfig {
             cuda_graph: false,
             precision: Precision::Bf16,
             norm_precision: None,
+            moment_precision: Precision::F32,
             sharding: Sharding::ShardGradOp,
             reduce_precision: Precision::F32,
             bucket_bytes: None,
@@ -157,13 +161,13 @@ impl Default for TrainConfig {
     }
 }
 
-/// Arithmetic of the forward and backward pass.
+/// In what is computed, or something kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
-    /// bfloat16 working weights and activations.
+    /// bfloat16: 8 bits of exponent, 7 of mantissa.
     Bf16,
-    /// Single precision throughout.
+    /// Single precision.
     F32,
 }
 

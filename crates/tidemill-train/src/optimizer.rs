@@ -1,5 +1,5 @@
-//! The optimizer: this rank's parts of the master weights, AdamW's moments and EMA, in f32. It takes the gradients of its parts
-//! and leaves new working weights.
+//! The optimizer: this rank's parts of the master weights, AdamW's moments and EMA, in f32, moments perhaps in bf16. It takes the
+//! gradients of its parts and leaves new working weights.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub struct Distribution {
     pub bucket_elements: usize,
     /// What becomes of gradients.
     pub reduction: Reduction,
+    /// The dtype of AdamW's moments: f32, or bf16.
+    pub moments: Kind,
     /// Names of parameters that stay as they are.
     pub frozen: BTreeSet<String>,
     /// Names of parameters whose working weights are f32.
@@ -108,8 +110,8 @@ impl Optimizer {
         let master: Vec<Tensor> = copied.map_or_else(whole, Ok)?;
         let of_bucket = |(bucket, master): (&Bucket, &Tensor)| match bucket.treatment.frozen {
             // One zero, as often as there are values: what is frozen has no moments.
-            true => Tensor::zeros([1], (Kind::Float, master.device())).expand_as(master),
-            false => master.zeros_like(),
+            true => Tensor::zeros([1], (distribution.moments, master.device())).expand_as(master),
+            false => Tensor::zeros(master.size(), (distribution.moments, master.device())),
         };
         let zeros = || guard(|| layout.buckets().iter().zip(&master).map(of_bucket).collect::<Vec<_>>());
         let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);

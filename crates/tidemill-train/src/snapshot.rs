@@ -7,6 +7,7 @@ mod filling;
 
 pub use filling::Filling;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -14,7 +15,7 @@ use bytes::Bytes;
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
-use tch::Tensor;
+use tch::{Kind, Tensor};
 use tidemill_torch::{HostCopy, guard};
 
 use crate::Error;
@@ -48,8 +49,17 @@ pub struct Snapshot {
     pub parameters: Vec<Parameter>,
     /// Which elements are in it.
     pub ranges: Vec<Range<usize>>,
-    /// f32 values of each buffer, in pieces.
-    buffers: Vec<(&'static str, Vec<Bytes>)>,
+    /// Those of more bytes an element first, so that all are aligned in a file.
+    buffers: Vec<Buffer>,
+}
+
+/// Master weights, moments or EMA.
+#[derive(Debug)]
+struct Buffer {
+    name: &'static str,
+    kind: Kind,
+    /// Its values, in pieces.
+    values: Vec<Bytes>,
 }
 
 /// A stretch of a rank's parts that has consecutive numbers.
@@ -97,11 +107,17 @@ impl Snapshot {
         let whole =
             |part: &Tensor| if gathers { world.gather(&part.contiguous()) } else { Ok(part.shallow_clone()) };
         let buffers = optimizer.buffers();
-        let copied = buffers.iter().map(|(name, parts)| Ok((*name, values(parts, &own, whole)?)));
+        let mut copied = Vec::new();
+        for (name, parts) in &buffers {
+            // There is no network without parameters.
+            let kind = parts.first().map_or(Kind::Float, Tensor::kind);
+            copied.push(Buffer { name, kind, values: values(parts, &own, whole)? });
+        }
+        copied.sort_by_key(|buffer| Reverse(buffer.kind.elt_size_in_bytes()));
         Ok(Self {
             progress: progress.clone(),
             ema: buffers.iter().any(|(name, _)| *name == "ema"),
-            buffers: copied.collect::<Result<_, Error>>()?,
+            buffers: copied,
             parameters,
             ranges: joined(own.into_iter().map(|stretch| stretch.elements)),
         })
@@ -118,17 +134,21 @@ impl Snapshot {
     /// What does not fit.
     pub fn file(&self) -> Result<impl Iterator<Item = Bytes>, String> {
         let elements: usize = self.ranges.iter().map(Range::len).sum();
-        let info = |(i, (name, _)): (usize, &(&str, _))| {
-            let data_offsets = (4 * i * elements, 4 * (i + 1) * elements);
-            ((*name).to_owned(), TensorInfo { dtype: Dtype::F32, shape: vec![elements], data_offsets })
+        let mut end = 0;
+        let info = |Buffer { name, kind, .. }: &Buffer| {
+            let start = end;
+            end += kind.elt_size_in_bytes() * elements;
+            let dtype = if *kind == Kind::BFloat16 { Dtype::BF16 } else { Dtype::F32 };
+            let (shape, data_offsets) = (vec![elements], (start, end));
+            ((*name).to_owned(), TensorInfo { dtype, shape, data_offsets })
         };
-        let infos = self.buffers.iter().enumerate().map(info).collect();
+        let infos = self.buffers.iter().map(info).collect();
         let metadata = Metadata::new(None, infos).map_err(|e| e.to_string())?;
         let mut header = serde_json::to_vec(&metadata).map_err(|e| e.to_string())?;
         // So that values are aligned in the file.
         header.resize(header.len().next_multiple_of(8), b' ');
         let length = Bytes::copy_from_slice(&(header.len() as u64).to_le_bytes());
-        let values = self.buffers.iter().flat_map(|(_, pieces)| pieces.iter().cloned());
+        let values = self.buffers.iter().flat_map(|buffer| buffer.values.iter().cloned());
         Ok([length, header.into()].into_iter().chain(values))
     }
 }
@@ -207,7 +227,8 @@ fn values(
         let Some(lie) = hull(own.clone().map(Stretch::place)) else { continue };
         let lying = guard(|| tensor.narrow(0, lie.start as i64, lie.len() as i64))?;
         let copy = Bytes::from_owner(HostCopy::of(&lying)?);
-        let bytes = |place: Range<usize>| 4 * (place.start - lie.start)..4 * (place.end - lie.start);
+        let size = tensor.kind().elt_size_in_bytes();
+        let bytes = |place: Range<usize>| size * (place.start - lie.start)..size * (place.end - lie.start);
         values.extend(own.map(|stretch| copy.slice(bytes(stretch.place()))));
     }
     Ok(values)
@@ -218,29 +239,54 @@ fn hull(ranges: impl Iterator<Item = Range<usize>>) -> Option<Range<usize>> {
     ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))
 }
 
-/// The values of a buffer in a shard, range by range: f32, little-endian.
+/// The values of a buffer in a shard, range by range.
 ///
 /// # Errors
-/// If the shard has not just these.
+/// If the shard has not just these, or in another dtype.
 pub fn contents<'a>(
     ranges: &'a [Range<usize>],
     shard: &'a SafeTensors,
     buffer: &str,
-) -> Result<impl Iterator<Item = (Range<usize>, &'a [u8])>, String> {
+) -> Result<impl Iterator<Item = (Range<usize>, Values<'a>)>, String> {
     let view = shard.tensor(buffer).map_err(|e| format!("{buffer}: {e}"))?;
-    let (expected, mut rest) = (4 * ranges.iter().map(Range::len).sum::<usize>(), view.data());
-    if rest.len() != expected || view.dtype() != Dtype::F32 {
-        return Err(format!(
-            "{buffer} has {} bytes of {:?}, expected {expected} of F32",
-            rest.len(),
-            view.dtype()
-        ));
+    let kind = match view.dtype() {
+        Dtype::F32 => Kind::Float,
+        Dtype::BF16 if is_moment(buffer) => Kind::BFloat16,
+        other => return Err(format!("{buffer} is {other:?}, expected F32")),
+    };
+    let size = kind.elt_size_in_bytes();
+    let (expected, mut rest) = (size * ranges.iter().map(Range::len).sum::<usize>(), view.data());
+    if rest.len() != expected {
+        return Err(format!("{buffer} has {} bytes, expected {expected}", rest.len()));
     }
     Ok(ranges.iter().map(move |range| {
-        let (values, behind) = rest.split_at(4 * range.len());
+        let (bytes, behind) = rest.split_at(size * range.len());
         rest = behind;
-        (range.clone(), values)
+        (range.clone(), Values { bytes, kind })
     }))
+}
+
+/// Values as they lie in a shard, little-endian.
+#[derive(Clone, Copy)]
+pub struct Values<'a> {
+    /// All of them.
+    pub bytes: &'a [u8],
+    /// f32; moments may be bf16.
+    pub kind: Kind,
+}
+
+impl Values<'_> {
+    /// Some of them, as a tensor.
+    fn tensor(self, range: Range<usize>) -> Tensor {
+        let size = self.kind.elt_size_in_bytes();
+        let bytes = &self.bytes[size * range.start..size * range.end];
+        Tensor::from_data_size(bytes, &[range.len() as i64], self.kind)
+    }
+}
+
+/// Whether a buffer is one of AdamW's moments.
+fn is_moment(buffer: &str) -> bool {
+    buffer.starts_with("exp_avg")
 }
 
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {

@@ -20,8 +20,19 @@ const STEPS: u64 = 40;
 
 #[test]
 fn the_losses_after_a_resume_are_those_of_the_uninterrupted_run() {
+    resumes_exactly(Precision::F32);
+    resumes_exactly(Precision::Bf16);
+}
+
+/// With moments in this.
+fn resumes_exactly(moments: Precision) {
     let (data, whole, halves) = (dir(), dir(), dir());
     dataset(data.path());
+    let job = |data: &Path, output: &Path| {
+        let mut job = job(data, output);
+        job.train.moment_precision = moments;
+        job
+    };
     let outcome = train(job(data.path(), whole.path()), &mut Quiet::default()).unwrap();
     assert!(outcome.finished && outcome.resumed_at == 0);
 
@@ -211,13 +222,14 @@ fn micro_batches_change_nothing_but_rounding() {
 fn bf16_learns_as_f32_does() {
     let data = dir();
     dataset(data.path());
-    let norms = Some(Precision::F32);
-    let settings = [(Precision::F32, None), (Precision::Bf16, None), (Precision::Bf16, norms)];
-    let runs = settings.map(|(precision, norm_precision)| {
+    let (f32, bf16) = (Precision::F32, Precision::Bf16);
+    let settings = [(f32, None, f32), (bf16, None, f32), (bf16, Some(f32), f32), (bf16, None, bf16)];
+    let runs = settings.map(|(precision, norm_precision, moment_precision)| {
         let run = dir();
         let mut job = job(data.path(), run.path());
         job.train.precision = precision;
         job.train.norm_precision = norm_precision;
+        job.train.moment_precision = moment_precision;
         job.train.learning_rate = 5e-3;
         job.train.phase.truncate(1);
         job.train.phase[0].steps = 80;
@@ -227,12 +239,15 @@ fn bf16_learns_as_f32_does() {
     });
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     let ends = runs.each_ref().map(|losses| (mean(&losses[..10]), mean(&losses[70..])));
-    println!("first and last 10 losses, f32, bf16, and that with norms in f32: {ends:?}");
+    println!(
+        "first and last 10 losses, f32, bf16, and that with norms in f32, with moments in bf16: {ends:?}"
+    );
     for (first, last) in ends {
         assert!(last < 0.9 * first, "{first} -> {last}");
         assert!((ends[0].1 / last - 1.0).abs() < 0.05, "{ends:?}");
     }
     assert_ne!(runs[1], runs[2], "norms in f32 change nothing");
+    assert_ne!(runs[1], runs[3], "moments in bf16 change nothing");
 }
 
 #[test]

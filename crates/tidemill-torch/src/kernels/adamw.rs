@@ -113,10 +113,16 @@ struct Piece<'a> {
     grad: Values<'a>,
     start: usize,
     master: Parts<'a, f32>,
-    exp_avg: Parts<'a, f32>,
-    exp_avg_sq: Parts<'a, f32>,
+    /// First and second moment.
+    moments: Moments<'a>,
     ema: Option<Parts<'a, f32>>,
     weights: Option<Changed<'a>>,
+}
+
+/// First and second moment.
+enum Moments<'a> {
+    F32([Parts<'a, f32>; 2]),
+    Bf16([Parts<'a, Bf16>; 2]),
 }
 
 impl<'a> Piece<'a> {
@@ -129,28 +135,48 @@ impl<'a> Piece<'a> {
             grad: Values::of(&piece.grad),
             start: piece.start,
             master: parts(piece.master),
-            exp_avg: parts(piece.exp_avg),
-            exp_avg_sq: parts(piece.exp_avg_sq),
+            moments: match piece.exp_avg.kind() {
+                Kind::Float => Moments::F32([piece.exp_avg, piece.exp_avg_sq].map(parts)),
+                _ => Moments::Bf16([piece.exp_avg, piece.exp_avg_sq].map(parts)),
+            },
             ema: piece.ema.map(parts),
             weights: piece.weights.map(changed),
         }
     }
 
     fn step(&self, common: Common, range: Range<usize>) {
-        match (self.grad, &self.weights) {
-            (Values::F32(grad), None) => self.step_of::<f32, f32>(common, grad, None, range),
-            (Values::Bf16(grad), None) => self.step_of::<Bf16, f32>(common, grad, None, range),
-            (Values::F32(grad), Some(Changed::F32(to))) => self.step_of(common, grad, Some(to), range),
-            (Values::F32(grad), Some(Changed::Bf16(to))) => self.step_of(common, grad, Some(to), range),
-            (Values::Bf16(grad), Some(Changed::F32(to))) => self.step_of(common, grad, Some(to), range),
-            (Values::Bf16(grad), Some(Changed::Bf16(to))) => self.step_of(common, grad, Some(to), range),
+        match &self.moments {
+            Moments::F32(moments) => self.step_with(common, moments, range),
+            Moments::Bf16(moments) => self.step_with(common, moments, range),
         }
     }
 
-    fn step_of<G: Element, W: Element>(
+    fn step_with<M: Element>(&self, common: Common, moments: &[Parts<M>; 2], range: Range<usize>) {
+        match self.grad {
+            Values::F32(grad) => self.step_by(common, grad, moments, range),
+            Values::Bf16(grad) => self.step_by(common, grad, moments, range),
+        }
+    }
+
+    fn step_by<G: Element, M: Element>(
         &self,
         common: Common,
         grad: &[G],
+        moments: &[Parts<M>; 2],
+        range: Range<usize>,
+    ) {
+        match &self.weights {
+            None => self.step_of::<_, _, f32>(common, grad, moments, None, range),
+            Some(Changed::F32(to)) => self.step_of(common, grad, moments, Some(to), range),
+            Some(Changed::Bf16(to)) => self.step_of(common, grad, moments, Some(to), range),
+        }
+    }
+
+    fn step_of<G: Element, M: Element, W: Element>(
+        &self,
+        common: Common,
+        grad: &[G],
+        [exp_avg, exp_avg_sq]: &[Parts<M>; 2],
         weights: Option<&Parts<W>>,
         range: Range<usize>,
     ) {
@@ -161,8 +187,8 @@ impl<'a> Piece<'a> {
                 common,
                 grad: &grad[range],
                 master: self.master.get(there.clone()),
-                exp_avg: self.exp_avg.get(there.clone()),
-                exp_avg_sq: self.exp_avg_sq.get(there.clone()),
+                exp_avg: exp_avg.get(there.clone()),
+                exp_avg_sq: exp_avg_sq.get(there.clone()),
                 ema: self.ema.as_ref().map(|parts| parts.get(there.clone())),
                 weights: weights.map(|parts| parts.get(there.clone())),
             }
@@ -182,6 +208,8 @@ struct Common {
     correction: f32,
     eps: f32,
     fresh: f32,
+    /// Differs from step to step.
+    salt: u32,
 }
 
 impl Common {
@@ -196,32 +224,46 @@ impl Common {
             correction: (1.0 / (1.0 - beta2.powf(count)).sqrt()) as f32,
             eps: adamw.eps as f32,
             fresh: fresh as f32,
+            salt: (count as f32).to_bits(),
         }
     }
 }
 
-struct Stretch<'a, G, W> {
+/// 32 bits that look random, for new values of an element's moments in this step: so that they are rounded alike wherever the
+/// element lies and whoever has it. The hash is Chris Wellons's `lowbias32`.
+#[inline(always)]
+fn draw(exp_avg: f32, exp_avg_sq: f32, salt: u32) -> u32 {
+    let second = exp_avg_sq.to_bits().wrapping_add(salt).wrapping_mul(0x9E37_79B1);
+    let x = exp_avg.to_bits() ^ second;
+    let x = (x ^ x >> 16).wrapping_mul(0x7FEB_352D);
+    let x = (x ^ x >> 15).wrapping_mul(0x846C_A68B);
+    x ^ x >> 16
+}
+
+struct Stretch<'a, G, M, W> {
     common: Common,
     grad: &'a [G],
     master: &'a mut [f32],
-    exp_avg: &'a mut [f32],
-    exp_avg_sq: &'a mut [f32],
+    exp_avg: &'a mut [M],
+    exp_avg_sq: &'a mut [M],
     ema: Option<&'a mut [f32]>,
     weights: Option<&'a mut [W]>,
 }
 
-impl<G: Element, W: Element> NullaryFnOnce for Stretch<'_, G, W> {
+impl<G: Element, M: Element, W: Element> NullaryFnOnce for Stretch<'_, G, M, W> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        let Common { scale, beta, new, decay, step_size, correction, eps, fresh } = self.common;
+        let Common { scale, beta, new, decay, step_size, correction, eps, fresh, salt } = self.common;
         let state = self.master.iter_mut().zip(self.exp_avg).zip(self.exp_avg_sq);
         for (grad, ((w, m), v)) in self.grad.iter().zip(state) {
             let g = grad.get() * scale;
-            *m = beta[0] * *m + new[0] * g;
-            *v = beta[1] * *v + new[1] * g * g;
-            *w = *w * decay - step_size * *m / (v.sqrt() * correction + eps);
+            let first = beta[0] * m.get() + new[0] * g;
+            let second = beta[1] * v.get() + new[1] * g * g;
+            *w = *w * decay - step_size * first / (second.sqrt() * correction + eps);
+            let draw = draw(first, second, salt);
+            (*m, *v) = (M::drawn(first, draw & 0xFFFF), M::drawn(second, draw >> 16));
         }
         if let Some(ema) = self.ema {
             ema.iter_mut().zip(self.master.iter()).for_each(|(ema, w)| *ema += fresh * (*w - *ema));

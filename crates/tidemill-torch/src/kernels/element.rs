@@ -12,6 +12,10 @@ pub trait Element: Copy + Send + Sync {
 
     /// The nearest to a value; of two as near, the even one.
     fn of(value: f32) -> Self;
+
+    /// One of the two around a value, each the more often the nearer it is, so that sums of what is too small for a step between
+    /// them come out right on average. `draw` is 16 random bits.
+    fn drawn(value: f32, draw: u32) -> Self;
 }
 
 impl Element for f32 {
@@ -24,6 +28,11 @@ impl Element for f32 {
 
     #[inline(always)]
     fn of(value: f32) -> Self {
+        value
+    }
+
+    #[inline(always)]
+    fn drawn(value: f32, _: u32) -> Self {
         value
     }
 }
@@ -47,6 +56,12 @@ impl Element for Bf16 {
         let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
         // Of a NaN the addition could make something else.
         Self(if value.is_nan() { 0x7FC0 } else { rounded as u16 })
+    }
+
+    #[inline(always)]
+    fn drawn(value: f32, draw: u32) -> Self {
+        let rounded = value.to_bits().wrapping_add(draw) >> 16;
+        if value.is_finite() { Self(rounded as u16) } else { Self::of(value) }
     }
 }
 

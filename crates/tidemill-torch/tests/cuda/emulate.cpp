@@ -54,8 +54,9 @@ static std::vector<float> read(size_t n) {
   return values;
 }
 
-static std::vector<T> elements(const std::vector<float>& values) {
-  std::vector<T> found(values.size());
+template <typename E = T>
+static std::vector<E> elements(const std::vector<float>& values) {
+  std::vector<E> found(values.size());
   for (size_t i = 0; i < values.size(); ++i) put(&found[i], values[i]);
   return found;
 }
@@ -113,22 +114,28 @@ static void geglu() {
   write(to_x);
 }
 
-// Learning rate, count, divisor, skip, the rate and decays of AdamW, what is fresh of averages, and the lengths of two pieces; then of
+// Learning rate, count, divisor, skip, the rate and decays of AdamW, what is fresh of averages, the lengths of two pieces, and whether moments are bf16; then of
 // each piece gradient, master weights, moments and averages. Gives the last four, and working weights.
 static void adamw() {
-  auto numbers = read(11);
+  auto numbers = read(12);
   float *scalars = numbers.data();
-  Step s{scalars, scalars + 1, scalars + 2, scalars + 3, scalars[4], scalars[5], scalars[6], scalars[7], scalars[8]};
+  Step s{scalars, scalars + 1, scalars + 2, scalars + 3, scalars[4], scalars[5], scalars[6], scalars[7], scalars[8], scalars[11] != 0};
   std::vector<std::vector<float>> state;
+  std::vector<std::vector<bf16>> rounded;
   std::vector<std::vector<T>> tensors;
   Pieces pieces{};
   unsigned blocks = 0;
-  state.reserve(8), tensors.reserve(4);
+  state.reserve(8), tensors.reserve(4), rounded.reserve(4);
   for (unsigned length : {unsigned(scalars[9]), unsigned(scalars[10])}) {
     tensors.push_back(elements(read(length)));
     const T* grad = tensors.back().data();
     for (int i = 0; i < 4; ++i) state.push_back(read(length));
-    float *master = state.end()[-4].data(), *m = state.end()[-3].data(), *v = state.end()[-2].data(), *ema = state.end()[-1].data();
+    float *master = state.end()[-4].data(), *ema = state.end()[-1].data();
+    void *m = state.end()[-3].data(), *v = state.end()[-2].data();
+    if (s.bf16_moments) {
+      for (int i : {-3, -2}) rounded.push_back(elements<bf16>(state.end()[i]));
+      m = rounded.end()[-2].data(), v = rounded.end()[-1].data();
+    }
     tensors.push_back(std::vector<T>(length));
     pieces.of[pieces.count++] = {grad, master, m, v, ema, tensors.back().data(), length, blocks};
     blocks += (length + STRETCH - 1) / STRETCH;
@@ -138,7 +145,10 @@ static void adamw() {
   launch(1, 1, [&] { if (threadIdx.x == 0) common(s, found); });
   launch(blocks, 1, [&] { step(pieces, s, found); });
   for (int i = 0; i < pieces.count; ++i) {
-    for (int j = 0; j < 4; ++j) write(state[4 * i + j]);
+    for (int j = 0; j < 4; ++j) {
+      bool is_rounded = s.bf16_moments && (j == 1 || j == 2);
+      is_rounded ? write(rounded[2 * i + j - 1]) : write(state[4 * i + j]);
+    }
     write(tensors[2 * i + 1]);
   }
 }

@@ -7,7 +7,7 @@ use tidemill_torch::guard;
 use super::{Checkpoints, Progress, folder};
 use crate::Error;
 use crate::optimizer::Optimizer;
-use crate::snapshot::{Filling, Parameter, contents, starts};
+use crate::snapshot::{Filling, Parameter, Values, contents, starts};
 use crate::world::World;
 
 impl Checkpoints {
@@ -67,7 +67,7 @@ impl Checkpoints {
             let bytes = self.shard(step, shard)?;
             let tensors = self.parse(&shard.file, &bytes)?;
             let ranges = contents(&shard.ranges, &tensors, buffer).map_err(|m| self.error(&shard.file, m))?;
-            for (elements, bytes) in ranges {
+            for (elements, Values { bytes, .. }) in ranges {
                 let place = values.get_mut(4 * elements.start..4 * elements.end);
                 let beyond =
                     || self.error(&shard.file, format!("it has values of no parameter: {elements:?}"));

@@ -23,6 +23,7 @@ fn some_working_weights_can_be_f32_among_others_in_bf16() {
         sharded: true,
         bucket_elements: 1 << 20,
         reduction: Reduction { kind: Kind::BFloat16, accumulates: false },
+        moments: Kind::Float,
         frozen: BTreeSet::new(),
         f32: ["norm".to_owned()].into(),
     };
@@ -45,6 +46,7 @@ fn of_one(start: Tensor, kind: Kind, accumulates: bool) -> (Params, Optimizer) {
         sharded: false,
         bucket_elements: 1,
         reduction: Reduction { kind: Kind::Float, accumulates },
+        moments: Kind::Float,
         frozen: BTreeSet::new(),
         f32: BTreeSet::new(),
     };
@@ -170,6 +172,7 @@ fn traffic_counts_what_the_buckets_hold() {
         sharded: true,
         bucket_elements: 1 << 20,
         reduction,
+        moments: Kind::Float,
         frozen: BTreeSet::new(),
         f32: BTreeSet::new(),
     };

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use safetensors::SafeTensors;
-use tch::{Kind, Tensor, no_grad};
+use tch::{Tensor, no_grad};
 use tidemill_torch::guard;
 
-use super::{Parameter, Stretch, contents, overlap, starts, stretches};
+use super::{Parameter, Stretch, Values, contents, is_moment, overlap, starts, stretches};
 use crate::layout::Layout;
 use crate::optimizer::Optimizer;
 use crate::order::Order;
@@ -104,22 +104,21 @@ impl<'a> Filling<'a> {
     /// What the shard lacks.
     pub fn take(&mut self, ranges: &[Range<usize>], shard: &SafeTensors) -> Result<(), String> {
         for (name, parts) in &self.buffers {
-            for (elements, bytes) in contents(ranges, shard, name)? {
+            for (elements, values) in contents(ranges, shard, name)? {
                 // What is frozen has no moments to fill.
-                let moments = name.starts_with("exp_avg");
-                let fills = |bucket: usize| !(moments && self.layout.buckets()[bucket].treatment.frozen);
+                let fills =
+                    |bucket: usize| !(is_moment(name) && self.layout.buckets()[bucket].treatment.frozen);
                 for parameter in &self.reordered {
                     let places = parameter.places(&elements).filter(|(bucket, _, _)| fills(*bucket));
-                    put(parts, places, bytes).map_err(|e| e.to_string())?;
+                    put(parts, places, values).map_err(|e| e.to_string())?;
                 }
                 for stretch in self.stretches.iter().filter(|stretch| fills(stretch.bucket)) {
                     let Some(both) = overlap(&elements, &stretch.elements) else { continue };
-                    let (from, length) = (4 * (both.start - elements.start), both.len() as i64);
+                    let wanted = both.start - elements.start..both.end - elements.start;
                     let at = (stretch.at + both.start - stretch.elements.start) as i64;
                     let copy = || {
-                        let bytes = &bytes[from..from + 4 * both.len()];
-                        let values = Tensor::from_data_size(bytes, &[length], Kind::Float);
-                        no_grad(|| parts[stretch.bucket].narrow(0, at, length).copy_(&values));
+                        let part = parts[stretch.bucket].narrow(0, at, both.len() as i64);
+                        no_grad(|| part.shallow_clone().copy_(&values.tensor(wanted)));
                     };
                     guard(copy).map_err(|e| e.to_string())?;
                 }
@@ -145,24 +144,26 @@ impl<'a> Filling<'a> {
     }
 }
 
-/// Puts values, f32 in `bytes`, where they belong: bucket, place in its part, and which of the values.
+/// Puts values where they belong: bucket, place in its part, and which of the values.
 fn put(
     parts: &[Tensor],
     places: impl Iterator<Item = (usize, usize, usize)>,
-    bytes: &[u8],
+    values: Values,
 ) -> Result<(), tidemill_torch::Error> {
     let mut of_buckets: HashMap<usize, (Vec<i64>, Vec<u8>)> = HashMap::new();
+    let size = values.kind.elt_size_in_bytes();
     for (bucket, at, value) in places {
-        let (places, values) = of_buckets.entry(bucket).or_default();
+        let (places, taken) = of_buckets.entry(bucket).or_default();
         places.push(at as i64);
-        values.extend_from_slice(&bytes[4 * value..4 * value + 4]);
+        taken.extend_from_slice(&values.bytes[size * value..size * (value + 1)]);
     }
     guard(|| {
-        for (bucket, (places, values)) in &of_buckets {
+        for (bucket, (places, bytes)) in &of_buckets {
             let mut part = parts[*bucket].shallow_clone();
-            let values = Tensor::from_data_size(values, &[places.len() as i64], Kind::Float);
+            let taken = Values { bytes, kind: values.kind }.tensor(0..places.len());
             let places = Tensor::from_slice(places).to_device(part.device());
-            no_grad(|| drop(part.index_copy_(0, &places, &values.to_device(part.device()))));
+            let taken = taken.to_device(part.device()).to_kind(part.kind());
+            no_grad(|| drop(part.index_copy_(0, &places, &taken)));
         }
     })
 }

@@ -101,6 +101,7 @@ fn distribution(job: &Job) -> Result<Distribution, Error> {
         sharded: train.sharding == Sharding::ShardGradOp && ranks > 1,
         bucket_elements: bytes / element,
         reduction: Reduction { kind, accumulates },
+        moments: working_kind(train.moment_precision),
         frozen: frozen(train, &*job.denoiser)?,
         f32: norms_in_f32(train, job.denoiser.params())?,
     })

@@ -6,7 +6,9 @@
 
 struct Piece {
   const T* grad;
-  float *master, *exp_avg, *exp_avg_sq;
+  float* master;
+  // float or bf16.
+  void *exp_avg, *exp_avg_sq;
   // Or null.
   float* ema;
   // float or bf16, or null.
@@ -25,6 +27,7 @@ struct Step {
   double beta1, beta2, eps, weight_decay;
   // Of what is new in averages.
   float fresh;
+  int bf16_moments;
 };
 
 // One thread. What all elements have in common: decay, step size, reciprocal root of the second moment's correction.
@@ -33,6 +36,39 @@ extern "C" __global__ void common(Step s, float* found) {
   found[0] = 1.0 - lr * s.weight_decay;
   found[1] = lr / (1.0 - pow(s.beta1, t));
   found[2] = 1.0 / sqrt(1.0 - pow(s.beta2, t));
+}
+
+// As `draw` in ../adamw.rs.
+__device__ inline unsigned draw(float exp_avg, float exp_avg_sq, float count) {
+  unsigned x = __float_as_uint(exp_avg) ^ (__float_as_uint(exp_avg_sq) + __float_as_uint(count)) * 0x9E3779B1u;
+  x = (x ^ x >> 16) * 0x7FEB352Du;
+  x = (x ^ x >> 15) * 0x846CA68Bu;
+  return x ^ x >> 16;
+}
+
+// One of the two around a value, each the more often the nearer it is, by 16 random bits.
+__device__ inline void put_drawn(float* to, float value, unsigned) { *to = value; }
+__device__ inline void put_drawn(bf16* to, float value, unsigned drawn) {
+  unsigned bits = __float_as_uint(value);
+  bool finite = (bits & 0x7F800000) != 0x7F800000;
+  if (finite) *to = (bf16)((bits + drawn) >> 16);
+  else put(to, value);
+}
+
+// New moments of one element.
+struct New {
+  float m, v;
+};
+
+template <typename M>
+__device__ inline New moments(const Piece& p, size_t i, float g, const Step& s) {
+  M *m = (M*)p.exp_avg + i, *v = (M*)p.exp_avg_sq + i;
+  float beta1 = s.beta1, beta2 = s.beta2, new1 = 1.0 - s.beta1, new2 = 1.0 - s.beta2;
+  New found{beta1 * get(*m) + new1 * g, beta2 * get(*v) + new2 * g * g};
+  unsigned drawn = draw(found.m, found.v, *s.count);
+  put_drawn(m, found.m, drawn & 0xFFFF);
+  put_drawn(v, found.v, drawn >> 16);
+  return found;
 }
 
 extern "C" __global__ void step(Pieces pieces, Step s, const float* common) {
@@ -46,14 +82,11 @@ extern "C" __global__ void step(Pieces pieces, Step s, const float* common) {
   Piece p = pieces.of[low];
   size_t begin = (size_t)(blockIdx.x - p.first_block) * STRETCH, end = min(begin + STRETCH, (size_t)p.length);
   float decay = common[0], step_size = common[1], correction = common[2], divisor = *s.divisor;
-  float beta1 = s.beta1, beta2 = s.beta2, new1 = 1.0 - s.beta1, new2 = 1.0 - s.beta2, eps = s.eps;
+  float eps = s.eps;
   for (size_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
     float g = get(p.grad[i]) / divisor;
-    float m = beta1 * p.exp_avg[i] + new1 * g;
-    float v = beta2 * p.exp_avg_sq[i] + new2 * g * g;
-    float w = p.master[i] * decay - step_size * m / (sqrtf(v) * correction + eps);
-    p.exp_avg[i] = m;
-    p.exp_avg_sq[i] = v;
+    New n = s.bf16_moments ? moments<bf16>(p, i, g, s) : moments<float>(p, i, g, s);
+    float w = p.master[i] * decay - step_size * n.m / (sqrtf(n.v) * correction + eps);
     p.master[i] = w;
     if (p.ema) p.ema[i] += s.fresh * (w - p.ema[i]);
     if (p.weights && pieces.bf16_weights) put((bf16*)p.weights + i, w);

@@ -80,6 +80,7 @@ struct Step {
     eps: f64,
     weight_decay: f64,
     fresh: f32,
+    bf16_moments: i32,
 }
 
 // What NVRTC says of the kernels' arguments.
@@ -105,6 +106,7 @@ fn step(
         eps: adamw.eps,
         weight_decay: adamw.weight_decay,
         fresh: fresh as f32,
+        bf16_moments: pieces.iter().any(|piece| piece.exp_avg.kind() == Kind::BFloat16).into(),
     };
     let common = guard(|| Tensor::empty([3], (Kind::Float, Device::Cuda(device))))?;
     let mut found = common.data_ptr();
@@ -170,10 +172,10 @@ fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
     let adamw = AdamW { betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
     let scalar = |value: f64| guard(|| Tensor::full([0i64; 0], value, (Kind::Float, Device::Cuda(device))));
     let (count, learning_rate, divisor) = (&scalar(3.0)?, &scalar(0.1)?, &scalar(2.0)?);
-    let after = |ours: bool, skip: f64| -> Result<Vec<Tensor>, Error> {
+    let after = |ours: bool, moments: Kind, skip: f64| -> Result<[Tensor; 5], Error> {
         let skip = scalar(skip)?;
         let scalars = Scalars { count, learning_rate, divisor, skip: Some(&skip) };
-        let (grad, state) = numbers(device, kind)?;
+        let (grad, state) = numbers(device, kind, moments)?;
         let [master, exp_avg, exp_avg_sq, ema, weights] = &state;
         let piece = |(start, length): (usize, usize)| {
             let grad = grad.narrow(0, start as i64, length as i64);
@@ -185,19 +187,29 @@ fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
             true => step(device, kind, adamw, scalars, 0.25, &pieces),
             false => by_libtorch(adamw, scalars, 0.25, &pieces),
         }?;
-        Ok(state.into())
+        Ok(state)
     };
-    [0.0, 1.0].iter().try_for_each(|skip| same(kind, &after(true, *skip)?, &after(false, *skip)?))
+    for moments in [Kind::Float, Kind::BFloat16] {
+        for skip in [0.0, 1.0] {
+            let [ours, theirs] = [after(true, moments, skip)?, after(false, moments, skip)?];
+            // A last bit decides where moments are rounded to.
+            let least = if moments == Kind::Float { kind } else { moments };
+            same(least, &ours, &theirs)?;
+        }
+    }
+    Ok(())
 }
 
 /// Where the pieces begin that the kernels are tried on, with something between them, and how long they are.
 const TRIED: [(usize, usize); 2] = [(0, 5), (8, 2 * STRETCH + 3)];
 
 /// Gradients, and what they change.
-fn numbers(device: usize, kind: Kind) -> Result<(Tensor, [Tensor; 5]), Error> {
+fn numbers(device: usize, kind: Kind, moments: Kind) -> Result<(Tensor, [Tensor; 5]), Error> {
     let all = TRIED[1].0 + TRIED[1].1;
     let some = |scale, shift| numbers_on(device, &[all as i64], scale, shift);
     let (grad, master) = (some(1.0, 0.1)?, some(2.0, 0.5)?);
     let (grad, weights) = guard(|| (grad.to_kind(kind), master.to_kind(kind).copy()))?;
-    Ok((grad, [master, some(0.5, 0.0)?, some(0.2, 0.3)?, some(1.0, 0.5)?, weights]))
+    let (first, second) = (some(0.5, 0.0)?, some(0.2, 0.3)?);
+    let (first, second) = guard(|| (first.to_kind(moments), second.to_kind(moments)))?;
+    Ok((grad, [master, first, second, some(1.0, 0.5)?, weights]))
 }
