@@ -135,6 +135,25 @@ def test_gradients_are_computed_again_if_the_module_can(models, dataset, tmp_pat
     assert ranks.losses(tmp_path / "again") == pytest.approx(ranks.losses(tmp_path / "kept"), rel=1e-5)
 
 
+def test_weights_keep_their_memory_format(models, dataset, tmp_path):
+    def weights_of(module):
+        return module.down_blocks[0].resnets[0].conv1.weight
+
+    seen, module = set(), unet(models).to(memory_format=torch.channels_last)
+    module.register_forward_pre_hook(lambda *_: seen.add(weights_of(module).stride()))
+    strides = weights_of(module).stride()
+    assert strides != weights_of(unet(models)).stride()
+    train(tmp_path / "row_major", dataset, models, unet(models))
+    train(tmp_path / "channels_last", dataset, models, module)
+    assert seen == {strides} == {weights_of(module).stride()}
+    losses = [ranks.losses(tmp_path / order) for order in ("channels_last", "row_major")]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    # They are read into a module of either.
+    trained = loaded(tmp_path / "channels_last", models, ema=False)
+    torch.testing.assert_close(trained, loaded(tmp_path / "row_major", models, ema=False), rtol=0, atol=1e-3)
+    assert torch.equal(trained, vector(module))
+
+
 WORKER = """
 import json, os, sys, tidemill, torch
 from diffusers import UNet2DConditionModel

@@ -99,8 +99,11 @@ impl Optimizer {
         for ((_, param), order) in params.named().iter().zip(&orders) {
             let elements = guard(|| order.flat(&param.detach()))?;
             world.broadcast(&elements)?;
-            let taken = || param.detach().copy_(&order.shaped(&elements, &param.size()));
-            guard(|| no_grad(taken))?;
+            // A parameter that lies in neither order has been copied.
+            if elements.data_ptr() != param.data_ptr() {
+                let taken = || param.detach().copy_(&order.shaped(&elements, &param.size()));
+                guard(|| no_grad(taken))?;
+            }
         }
         // In f32 without shards the working weights are the master weights.
         let shared = parts == 1 && kind == Kind::Float;
