@@ -44,11 +44,12 @@ def bench(args: argparse.Namespace) -> None:
     pairs = ["--rows", "16", "--files", "1", *sides, "-q"]
     subprocess.run([TIDEMILL, "synth", FOLDER / "pairs", *pairs], check=True)
     subprocess.run([TIDEMILL, "preprocess", "/dev/null", *settings("sd2", **OURS), "-q"], check=True)
-    checkpointing = ["--set", "train.gradient_checkpointing=true"]
-    rows = [
-        row(title, millions, more)
-        for title, more in {"as it is": [], "layers computed again": checkpointing}.items()
-    ]
+    cases = {
+        "as it is": [],
+        "layers computed again": ["--set", "train.gradient_checkpointing=true"],
+        "moments in bf16": ["--set", "train.moment_precision=bf16"],
+    }
+    rows = [row(title, millions, more) for title, more in cases.items()]
     versions, machine = runner.versions("torch"), runner.machine()
     named = ", ".join(f"{package} {version}" for package, version in versions.items())
     head = (
