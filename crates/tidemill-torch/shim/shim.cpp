@@ -112,7 +112,7 @@ struct Recomputed : torch::autograd::Node {
 };
 
 // Gives a new tensor for each input, or null for none; false and why if it cannot.
-using CallBackward = bool (*)(void* context, at::Tensor** saved, size_t n, at::Tensor* grad, at::Tensor** grads,
+using CallBackward = bool (*)(void* context, at::Tensor** saved, size_t n, at::Tensor** outputs, size_t m, at::Tensor** grads,
                               char* message, size_t room);
 
 // An operation whose backward pass is Rust's. It keeps its inputs, and what else the pass needs.
@@ -131,10 +131,16 @@ struct Operation : torch::autograd::Node {
     std::vector<at::Tensor*> pointers;
     for (auto& variable : saved) tensors.push_back(variable.unpack());
     for (auto& tensor : tensors) pointers.push_back(&tensor);
-    std::vector<at::Tensor*> found(inputs, nullptr);
-    char message[512];
+    std::vector<at::Tensor*> found(inputs, nullptr), outputs;
     at::NoGradGuard no_grad;
-    bool done = call(context, pointers.data(), pointers.size(), &grads[0], found.data(), message, sizeof message);
+    for (size_t i = 0; i < grads.size(); ++i) {
+      // Of what nothing was made.
+      if (!grads[i].defined()) grads[i] = input_metadata(i).zeros_like();
+      outputs.push_back(&grads[i]);
+    }
+    char message[512];
+    bool done = call(context, pointers.data(), pointers.size(), outputs.data(), outputs.size(), found.data(), message,
+                     sizeof message);
     torch::autograd::variable_list out;
     for (auto* tensor : found) out.push_back(tensor ? std::move(*std::unique_ptr<at::Tensor>(tensor)) : at::Tensor());
     if (!done) throw std::runtime_error(message);
@@ -318,14 +324,15 @@ char* tm_recompute(at::Tensor** inputs, size_t n, void* context, CallForward cal
   });
 }
 
-// Has the backward pass know that `output` was computed from `inputs`, unless there will be none.
-char* tm_operation(at::Tensor* output, at::Tensor** inputs, size_t n, at::Tensor** more, size_t m, void* context,
+// Has the backward pass know that `outputs` were computed from `inputs`, unless there will be none.
+char* tm_operation(at::Tensor** outputs, size_t k, at::Tensor** inputs, size_t n, at::Tensor** more, size_t m, void* context,
                    CallBackward call, DropHook drop) {
   return guarded([&] {
     auto tensors = list(inputs, n);
     std::shared_ptr<Operation> node(new Operation(tensors, list(more, m), context, call, drop), torch::autograd::deleteNode);
     bool wanted = std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.requires_grad(); });
-    if (at::GradMode::is_enabled() && wanted) torch::autograd::create_gradient_edge(*output, node);
+    if (!at::GradMode::is_enabled() || !wanted) return;
+    for (size_t i = 0; i < k; ++i) torch::autograd::create_gradient_edge(*outputs[i], node);
   });
 }
 

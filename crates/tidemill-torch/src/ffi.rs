@@ -97,7 +97,8 @@ unsafe extern "C" {
         out: *mut *mut C_tensor,
     ) -> *mut c_char;
     pub fn tm_operation(
-        output: *mut C_tensor,
+        outputs: *const *mut C_tensor,
+        k: usize,
         inputs: *const *mut C_tensor,
         n: usize,
         more: *const *mut C_tensor,
@@ -107,7 +108,8 @@ unsafe extern "C" {
             *mut c_void,
             *const *mut C_tensor,
             usize,
-            *mut C_tensor,
+            *const *mut C_tensor,
+            usize,
             *mut *mut C_tensor,
             *mut c_char,
             usize,

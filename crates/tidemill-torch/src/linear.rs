@@ -26,18 +26,19 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     }
     let output = by_onednn(x, weight, bias)?;
     let inputs: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
-    differentiable(Linear, output, &inputs, &[])
+    differentiable(Linear, &[&output], &inputs, &[])?;
+    Ok(output)
 }
 
 struct Linear;
 
 impl Backward for Linear {
-    fn backward(&self, kept: &[Tensor], grad: &Tensor) -> Result<Vec<Tensor>, Error> {
+    fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let (x, weight) = (&kept[0], &kept[1]);
         let wanted = |input: usize| kept.get(input).is_some_and(Tensor::requires_grad);
         let rows = |tensor: &Tensor| tensor.reshape([-1, tensor.size().last().copied().unwrap_or(1)]);
         let (grad, to_weight) = guard(|| {
-            let grad = grad.contiguous();
+            let grad = grads[0].contiguous();
             // A product over so many rows is MKL's strength.
             let to_weight = wanted(1).then(|| rows(&grad).tr().mm(&rows(x)));
             (grad, to_weight)
@@ -103,7 +104,9 @@ mod tests {
                 let ours = |x: &Tensor, w: &Tensor, b: Option<&Tensor>| linear(x, w, b).unwrap();
                 let onednn = |x: &Tensor, w: &Tensor, b: Option<&Tensor>| {
                     let inputs: Vec<&Tensor> = [x, w].into_iter().chain(b).collect();
-                    differentiable(Linear, by_onednn(x, w, b).unwrap(), &inputs, &[]).unwrap()
+                    let output = by_onednn(x, w, b).unwrap();
+                    differentiable(Linear, &[&output], &inputs, &[]).unwrap();
+                    output
                 };
                 let expected = with_gradients(|x, w, b| x.linear(w, b), &leaves);
                 for found in [with_gradients(ours, &leaves), with_gradients(onednn, &leaves)] {

@@ -10,34 +10,35 @@ use crate::{Error, ffi, guard};
 
 /// What the backward pass does for an operation.
 pub trait Backward {
-    /// The gradients of the operation's inputs, in their order, from that of its output, and from what was kept: its inputs,
+    /// The gradients of the operation's inputs, in their order, from those of its outputs, and from what was kept: its inputs,
     /// then what else was to be.
     ///
     /// # Errors
     /// If libtorch fails.
-    fn backward(&self, kept: &[Tensor], grad: &Tensor) -> Result<Vec<Tensor>, Error>;
+    fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error>;
 }
 
-/// Has the backward pass know that `output`, which has no gradient so far, was computed from `inputs`; it keeps `more`, too.
-/// Where there will be no backward pass, nothing is kept.
+/// Has the backward pass know that `outputs`, which have no gradient so far, were computed from `inputs`; it keeps `more`, too, among
+/// which no output itself may be. Where there will be no backward pass, nothing is kept.
 ///
 /// # Errors
 /// If libtorch fails.
 pub fn differentiable<B: Backward>(
     operation: B,
-    output: Tensor,
+    outputs: &[&Tensor],
     inputs: &[&Tensor],
     more: &[&Tensor],
-) -> Result<Tensor, Error> {
+) -> Result<(), Error> {
     let context = Box::into_raw(Box::new(operation)).cast();
     let pointers = |tensors: &[&Tensor]| -> Vec<*mut C_tensor> {
         tensors.iter().map(|tensor| tensor.as_ptr().cast_mut()).collect()
     };
-    let (inputs, more) = (pointers(inputs), pointers(more));
+    let (outputs, inputs, more) = (pointers(outputs), pointers(inputs), pointers(more));
     // SAFETY: the tensors live until the call returns; the shim owns `context` from now on, and frees it by `drop_operation`.
     let answer = unsafe {
         ffi::tm_operation(
-            output.as_ptr().cast_mut(),
+            outputs.as_ptr(),
+            outputs.len(),
             inputs.as_ptr(),
             inputs.len(),
             more.as_ptr(),
@@ -47,8 +48,7 @@ pub fn differentiable<B: Backward>(
             drop_operation::<B>,
         )
     };
-    ffi::check("operation", answer)?;
-    Ok(output)
+    ffi::check("operation", answer)
 }
 
 /// Writes gradients to `grads`, or why there are none to `message`.
@@ -56,7 +56,8 @@ extern "C" fn call_backward<B: Backward>(
     context: *mut c_void,
     kept: *const *mut C_tensor,
     n: usize,
-    grad: *mut C_tensor,
+    outputs: *const *mut C_tensor,
+    m: usize,
     grads: *mut *mut C_tensor,
     message: *mut c_char,
     room: usize,
@@ -64,11 +65,11 @@ extern "C" fn call_backward<B: Backward>(
     // SAFETY: the shim passes what `differentiable` gave it, which it has not freed yet.
     let operation = unsafe { &*context.cast::<B>() };
     // SAFETY: the shim has these tensors, and keeps them until this returns: these are handles of our own.
-    let (kept, grad) = unsafe {
-        let kept = std::slice::from_raw_parts(kept, n).iter();
-        (kept.map(|tensor| Tensor::clone_from_ptr(*tensor)).collect::<Vec<_>>(), Tensor::clone_from_ptr(grad))
-    };
-    match guard(|| operation.backward(&kept, &grad)).and_then(|found| found) {
+    let [kept, outputs] = [(kept, n), (outputs, m)].map(|(tensors, n)| unsafe {
+        let tensors = std::slice::from_raw_parts(tensors, n).iter();
+        tensors.map(|tensor| Tensor::clone_from_ptr(*tensor)).collect::<Vec<_>>()
+    });
+    match guard(|| operation.backward(&kept, &outputs)).and_then(|found| found) {
         Ok(found) => {
             for (i, gradient) in found.into_iter().enumerate() {
                 // SAFETY: there is room for one gradient of each input; the shim frees them.

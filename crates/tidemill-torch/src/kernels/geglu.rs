@@ -29,15 +29,16 @@ pub fn geglu(x: &Tensor) -> Result<Tensor, Error> {
         Kind::Float => forward::<f32>(x),
         _ => forward::<Bf16>(x),
     }?;
-    differentiable(Geglu, output, &[x], &[])
+    differentiable(Geglu, &[&output], &[x], &[])?;
+    Ok(output)
 }
 
 struct Geglu;
 
 impl Backward for Geglu {
-    fn backward(&self, kept: &[Tensor], grad: &Tensor) -> Result<Vec<Tensor>, Error> {
+    fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let x = &kept[0];
-        let grad = &guard(|| grad.to_kind(x.kind()).contiguous())?;
+        let grad = &guard(|| grads[0].to_kind(x.kind()).contiguous())?;
         let found = match x.kind() {
             Kind::Float => backward::<f32>(x, grad),
             _ => backward::<Bf16>(x, grad),

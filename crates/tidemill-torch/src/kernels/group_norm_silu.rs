@@ -64,7 +64,8 @@ pub fn group_norm_silu(
         Kind::Float => forward::<f32>(form, x, weight, bias, eps),
         _ => forward::<Bf16>(form, x, weight, bias, eps),
     }?;
-    differentiable(GroupNormSilu(form), output, &[x, weight, bias], &[&moments])
+    differentiable(GroupNormSilu(form), &[&output], &[x, weight, bias], &[&moments])?;
+    Ok(output)
 }
 
 /// How the elements of x lie.
@@ -171,9 +172,9 @@ fn moments<T: Element>(x: &[T], stretch: usize, eps: f32) -> [f32; 2] {
 struct GroupNormSilu(Form);
 
 impl Backward for GroupNormSilu {
-    fn backward(&self, kept: &[Tensor], grad: &Tensor) -> Result<Vec<Tensor>, Error> {
+    fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let [x, weight, bias, moments] = kept else { unreachable!("as many are kept") };
-        let grad = &guard(|| grad.to_kind(x.kind()).contiguous())?;
+        let grad = &guard(|| grads[0].to_kind(x.kind()).contiguous())?;
         let weights = [values(weight)?, values(bias)?];
         let (to_x, sums) = match x.kind() {
             Kind::Float => backward::<f32>(self.0, x, &weights, moments, grad),

@@ -35,7 +35,8 @@ fn differentiable_on(device: usize, x: &Tensor) -> Result<Tensor, Error> {
     let output = guard(|| Tensor::empty(&size, (x.kind(), x.device())))?;
     let on = Geglu { device, sizes: Sizes::of(&output) };
     on.run("forward", &[&x, &output])?;
-    differentiable(on, output, &[&x], &[])
+    differentiable(on, &[&output], &[&x], &[])?;
+    Ok(output)
 }
 
 /// As the kernels take them.
@@ -73,9 +74,9 @@ impl Geglu {
 }
 
 impl Backward for Geglu {
-    fn backward(&self, kept: &[Tensor], grad: &Tensor) -> Result<Vec<Tensor>, Error> {
+    fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let [x, ..] = kept else { unreachable!("it is kept") };
-        let grad = guard(|| grad.to_kind(x.kind()).contiguous())?;
+        let grad = guard(|| grads[0].to_kind(x.kind()).contiguous())?;
         let to_x = guard(|| x.empty_like())?;
         self.run("backward", &[x, &grad, &to_x])?;
         Ok(vec![to_x])

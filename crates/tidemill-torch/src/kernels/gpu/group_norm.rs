@@ -113,7 +113,9 @@ fn differentiable_on(
     let last = guard(|| channels_last(x))?;
     let on = Passes { device, kind: x.kind(), shape: Shape::of(&last, weight, how) };
     let (output, moments) = on.forward(&last, weight, bias)?;
-    differentiable(on, guard(|| images(&output))?, &[x, weight, bias], &[&last, &moments])
+    let output = guard(|| images(&output))?;
+    differentiable(on, &[&output], &[x, weight, bias], &[&last, &moments])?;
+    Ok(output)
 }
 
 /// As the kernels take it.
@@ -197,10 +199,10 @@ impl Passes {
 }
 
 impl Backward for Passes {
-    fn backward(&self, kept: &[Tensor], grad: &Tensor) -> Result<Vec<Tensor>, Error> {
+    fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let [_, weight, bias, x, moments] = kept else { unreachable!("as many are kept") };
         let Shape { channels, groups, tiles, .. } = self.shape;
-        let grad = guard(|| channels_last(&grad.to_kind(x.kind())))?;
+        let grad = guard(|| channels_last(&grads[0].to_kind(x.kind())))?;
         let [weight, bias] = [weight, bias].map(|tensor| guard(|| tensor.detach().contiguous()));
         let (weight, bias) = (&weight?, &bias?);
         let of_tiles = self.floats(&[tiles, channels, 2])?;
