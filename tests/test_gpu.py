@@ -64,9 +64,9 @@ def test_a_recorded_step_is_all_that_a_step_is(gpu, dataset, tmp_path):
     plain, recorded = reports[False], reports[True]
     assert (plain.captures, plain.violations, recorded.violations, recorded.escaped) == (0, 0, 0, 0)
     assert (recorded.captures, recorded.replays) == (1, 8 - BEFORE)
-    # Kernels of our own, which NVRTC has compiled: group norm, GEGLU, AdamW. Attention is cuDNN's, as
+    # Kernels of our own, which NVRTC has compiled: norms, GEGLU, AdamW. Attention is cuDNN's, as
     # convolutions are, and no products with a softmax between them.
-    ours = {"apply", "gradient", "forward", "backward", "step"}
+    ours = {"apply", "gradient", "forward", "backward", "normalise_sums", "gradients_of_sums", "step"}
     assert ours | {"cudnnBackendExecute"} <= recorded.kernels.keys()
     assert not any("softmax" in name.lower() for name in recorded.kernels)
     # What is done anew in a replay: inputs are copied to where it reads them, and answers to the host.

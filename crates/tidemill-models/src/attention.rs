@@ -146,10 +146,10 @@ impl BasicTransformerBlock {
     }
 
     fn forward(&self, x: &Tensor, text: &Tensor) -> Tensor {
-        let h = self.norm1.forward(x);
-        let x = x + self.attn1.forward(&h, &h);
-        let x = &x + self.attn2.forward(&self.norm2.forward(&x), text);
-        &x + self.ff.forward(&self.norm3.forward(&x))
+        let (x, h) = self.norm1.of_sum(x, None);
+        let (x, h) = self.norm2.of_sum(&x, Some(&self.attn1.forward(&h, &h)));
+        let (x, h) = self.norm3.of_sum(&x, Some(&self.attn2.forward(&h, text)));
+        x + self.ff.forward(&h)
     }
 }
 

@@ -99,7 +99,7 @@ impl GroupNorm {
 /// # Panics
 /// With why it could not, as tch's operators do: whoever runs a pass guards it.
 #[expect(clippy::panic, reason = "as tch's operators do")]
-pub fn or_panic(result: Result<Tensor, tidemill_torch::Error>) -> Tensor {
+pub fn or_panic<T>(result: Result<T, tidemill_torch::Error>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -122,6 +122,11 @@ impl LayerNorm {
         // In the dtype of the weight; where that is x's, these are no copies.
         let input = x.to_kind(self.weight.kind());
         input.layer_norm([self.size], Some(&self.weight), Some(&self.bias), self.eps, true).to_kind(x.kind())
+    }
+
+    /// x + `added`, or x if nothing is, and that normalised.
+    pub fn of_sum(&self, x: &Tensor, added: Option<&Tensor>) -> (Tensor, Tensor) {
+        or_panic(tidemill_torch::layer_norm_of_sum(x, added, &self.weight, &self.bias, self.eps))
     }
 }
 

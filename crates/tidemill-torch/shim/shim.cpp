@@ -115,13 +115,12 @@ struct Recomputed : torch::autograd::Node {
 using CallBackward = bool (*)(void* context, at::Tensor** saved, size_t n, at::Tensor** outputs, size_t m, at::Tensor** grads,
                               char* message, size_t room);
 
-// An operation whose backward pass is Rust's. It keeps its inputs, and what else the pass needs.
+// An operation whose backward pass is Rust's. It keeps what the pass needs.
 struct Operation : torch::autograd::Node {
-  Operation(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& more, void* context, CallBackward call,
+  Operation(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& kept, void* context, CallBackward call,
             DropHook drop)
       : Node(torch::autograd::collect_next_edges(inputs)), inputs(inputs.size()), context(context), call(call), drop(drop) {
-    for (const auto& input : inputs) saved.emplace_back(input, /*is_output=*/false);
-    for (const auto& tensor : more) saved.emplace_back(tensor, /*is_output=*/false);
+    for (const auto& tensor : kept) saved.emplace_back(tensor, /*is_output=*/false);
   }
   ~Operation() override { drop(context); }
 
@@ -325,11 +324,11 @@ char* tm_recompute(at::Tensor** inputs, size_t n, void* context, CallForward cal
 }
 
 // Has the backward pass know that `outputs` were computed from `inputs`, unless there will be none.
-char* tm_operation(at::Tensor** outputs, size_t k, at::Tensor** inputs, size_t n, at::Tensor** more, size_t m, void* context,
+char* tm_operation(at::Tensor** outputs, size_t k, at::Tensor** inputs, size_t n, at::Tensor** kept, size_t m, void* context,
                    CallBackward call, DropHook drop) {
   return guarded([&] {
     auto tensors = list(inputs, n);
-    std::shared_ptr<Operation> node(new Operation(tensors, list(more, m), context, call, drop), torch::autograd::deleteNode);
+    std::shared_ptr<Operation> node(new Operation(tensors, list(kept, m), context, call, drop), torch::autograd::deleteNode);
     bool wanted = std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.requires_grad(); });
     if (!at::GradMode::is_enabled() || !wanted) return;
     for (size_t i = 0; i < k; ++i) torch::autograd::create_gradient_edge(*outputs[i], node);

@@ -101,7 +101,7 @@ unsafe extern "C" {
         k: usize,
         inputs: *const *mut C_tensor,
         n: usize,
-        more: *const *mut C_tensor,
+        kept: *const *mut C_tensor,
         m: usize,
         context: *mut c_void,
         call: extern "C" fn(

@@ -26,7 +26,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     }
     let output = by_onednn(x, weight, bias)?;
     let inputs: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
-    differentiable(Linear, &[&output], &inputs, &[])?;
+    differentiable(Linear, &[&output], &inputs, &inputs)?;
     Ok(output)
 }
 
@@ -105,7 +105,7 @@ mod tests {
                 let onednn = |x: &Tensor, w: &Tensor, b: Option<&Tensor>| {
                     let inputs: Vec<&Tensor> = [x, w].into_iter().chain(b).collect();
                     let output = by_onednn(x, w, b).unwrap();
-                    differentiable(Linear, &[&output], &inputs, &[]).unwrap();
+                    differentiable(Linear, &[&output], &inputs, &inputs).unwrap();
                     output
                 };
                 let expected = with_gradients(|x, w, b| x.linear(w, b), &leaves);

@@ -10,16 +10,15 @@ use crate::{Error, ffi, guard};
 
 /// What the backward pass does for an operation.
 pub trait Backward {
-    /// The gradients of the operation's inputs, in their order, from those of its outputs, and from what was kept: its inputs,
-    /// then what else was to be.
+    /// The gradients of the operation's inputs, in their order, from those of its outputs, and from what was kept.
     ///
     /// # Errors
     /// If libtorch fails.
     fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error>;
 }
 
-/// Has the backward pass know that `outputs`, which have no gradient so far, were computed from `inputs`; it keeps `more`, too, among
-/// which no output itself may be. Where there will be no backward pass, nothing is kept.
+/// Has the backward pass know that `outputs`, which have no gradient so far, were computed from `inputs`. Until then
+/// `kept` is, among which no output itself may be, but where there will be no backward pass.
 ///
 /// # Errors
 /// If libtorch fails.
@@ -27,13 +26,13 @@ pub fn differentiable<B: Backward>(
     operation: B,
     outputs: &[&Tensor],
     inputs: &[&Tensor],
-    more: &[&Tensor],
+    kept: &[&Tensor],
 ) -> Result<(), Error> {
     let context = Box::into_raw(Box::new(operation)).cast();
     let pointers = |tensors: &[&Tensor]| -> Vec<*mut C_tensor> {
         tensors.iter().map(|tensor| tensor.as_ptr().cast_mut()).collect()
     };
-    let (outputs, inputs, more) = (pointers(outputs), pointers(inputs), pointers(more));
+    let (outputs, inputs, kept) = (pointers(outputs), pointers(inputs), pointers(kept));
     // SAFETY: the tensors live until the call returns; the shim owns `context` from now on, and frees it by `drop_operation`.
     let answer = unsafe {
         ffi::tm_operation(
@@ -41,8 +40,8 @@ pub fn differentiable<B: Backward>(
             outputs.len(),
             inputs.as_ptr(),
             inputs.len(),
-            more.as_ptr(),
-            more.len(),
+            kept.as_ptr(),
+            kept.len(),
             context,
             call_backward::<B>,
             drop_operation::<B>,
@@ -88,4 +87,37 @@ extern "C" fn call_backward<B: Backward>(
 extern "C" fn drop_operation<B>(context: *mut c_void) {
     // SAFETY: `differentiable` made it from a box, and the shim frees it once.
     drop(unsafe { Box::from_raw(context.cast::<B>()) });
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind};
+
+    use super::*;
+
+    /// Twice and thrice its input.
+    struct Multiples;
+
+    impl Backward for Multiples {
+        fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+            assert!(kept.len() == 1 && grads.iter().all(Tensor::defined));
+            guard(|| vec![&grads[0] * 2.0 + &grads[1] * 3.0])
+        }
+    }
+
+    #[test]
+    fn of_several_outputs_some_may_go_unused() {
+        let x = Tensor::ones([3], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let multiples = || {
+            let outputs = tch::no_grad(|| [&x * 2.0, &x * 3.0]);
+            differentiable(Multiples, &[&outputs[0], &outputs[1]], &[&x], &[&x]).unwrap();
+            outputs
+        };
+        for (used, expected) in [(&[0][..], 2.0), (&[1], 3.0), (&[0, 1], 5.0)] {
+            let outputs = multiples();
+            let sums: Vec<Tensor> = used.iter().map(|i| outputs[*i].sum(Kind::Float)).collect();
+            let to_x = Tensor::run_backward(&sums, &[&x], false, false).remove(0);
+            assert_eq!(Vec::<f32>::try_from(to_x).unwrap(), [expected; 3], "{used:?}");
+        }
+    }
 }

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::{AdamW, AdamWPiece, Scalars, adamw_step, geglu, group_norm, group_norm_silu};
+use tidemill_torch::{
+    AdamW, AdamWPiece, Scalars, adamw_step, geglu, group_norm, group_norm_silu, layer_norm_of_sum,
+};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
@@ -60,6 +62,7 @@ fn kernels_for_gpus_do_as_those_for_cpus() {
     for (program, kind, least) in programs(folder.path()) {
         group_norms(&program, kind, least);
         geglus(&program, kind, least);
+        layer_norms(&program, kind, least);
         steps(&program, kind, Kind::Float);
         steps(&program, kind, Kind::BFloat16);
     }
@@ -119,6 +122,43 @@ fn geglus(program: &Path, kind: Kind, least: f64) {
             (found.narrow(0, count, 2 * count).reshape([rows, 2 * width]), to_x),
         ];
         compare(&pairs, least, &format!("geglu, {kind:?}, [{rows}, {width}]"));
+    }
+}
+
+fn layer_norms(program: &Path, kind: Kind, least: f64) {
+    // One row, and so many that the blocks take several; of more elements than a warp takes at a time.
+    for [rows, width, parts] in [[1, 8, 1], [13, 36, 3]] {
+        for (adds, of_weights) in [(true, kind), (false, Kind::Float)] {
+            let [x, added] = [2.0, 1.0].map(|scale| {
+                (drawn(&[rows, width], kind) * scale + scale).to_kind(kind).to_kind(Kind::Float)
+            });
+            let [to_sum, grad] = [(); 2].map(|()| drawn(&[rows, width], kind));
+            let (weight, bias) = (drawn(&[width], of_weights), drawn(&[width], of_weights));
+            let bf16_weights = (of_weights == Kind::BFloat16).into();
+            let sizes = Tensor::from_slice(&[rows, width, bf16_weights, adds.into(), parts]);
+            let sizes = sizes.to_kind(Kind::Float);
+            let found = run(program, "layer_norm", &[&sizes, &x, &added, &to_sum, &grad, &weight, &bias]);
+
+            let leaf = |tensor: &Tensor, kind| tensor.to_kind(kind).copy().set_requires_grad(true);
+            let leaves = [leaf(&x, kind), leaf(&weight, of_weights), leaf(&bias, of_weights)];
+            let added = adds.then(|| added.to_kind(kind));
+            let (sum, output) =
+                layer_norm_of_sum(&leaves[0], added.as_ref(), &leaves[1], &leaves[2], 1e-5).unwrap();
+            let dot = |a: &Tensor, b: &Tensor| (a.to_kind(Kind::Float) * b).sum(Kind::Float);
+            let loss = dot(&sum, &to_sum) + dot(&output, &grad);
+            let grads = Tensor::run_backward(&[loss], &leaves, false, false);
+            let mut at = 0;
+            let pairs: Vec<(Tensor, Tensor)> = [sum.detach(), output.detach()]
+                .into_iter()
+                .chain(grads)
+                .map(|expected| {
+                    let count = expected.numel() as i64;
+                    at += count;
+                    (found.narrow(0, at - count, count).reshape(expected.size()), expected)
+                })
+                .collect();
+            compare(&pairs, least, &format!("layer norm, {kind:?}, [{rows}, {width}], {adds}"));
+        }
     }
 }
 

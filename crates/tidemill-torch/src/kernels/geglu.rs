@@ -29,7 +29,7 @@ pub fn geglu(x: &Tensor) -> Result<Tensor, Error> {
         Kind::Float => forward::<f32>(x),
         _ => forward::<Bf16>(x),
     }?;
-    differentiable(Geglu, &[&output], &[x], &[])?;
+    differentiable(Geglu, &[&output], &[x], &[x])?;
     Ok(output)
 }
 

@@ -64,7 +64,7 @@ pub fn group_norm_silu(
         Kind::Float => forward::<f32>(form, x, weight, bias, eps),
         _ => forward::<Bf16>(form, x, weight, bias, eps),
     }?;
-    differentiable(GroupNormSilu(form), &[&output], &[x, weight, bias], &[&moments])?;
+    differentiable(GroupNormSilu(form), &[&output], &[x, weight, bias], &[x, weight, bias, &moments])?;
     Ok(output)
 }
 

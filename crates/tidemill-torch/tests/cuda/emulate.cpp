@@ -27,21 +27,33 @@ static float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits,
 static unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
 static float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
+// More than one channel for some of them, and two warps.
+constexpr unsigned THREADS = 8;
+#define WARP 4
+static std::barrier<>* warps[THREADS / WARP];
+static float __shfl_xor_sync(unsigned, float value, unsigned apart) {
+  static float values[THREADS];
+  auto& warp = *warps[threadIdx.x / WARP];
+  values[threadIdx.x] = value;
+  warp.arrive_and_wait();
+  float other = values[threadIdx.x ^ apart];
+  warp.arrive_and_wait();
+  return other;
+}
+
 #include "../../src/kernels/gpu/element.cu"
 #include "../../src/kernels/gpu/adamw.cu"
 #include "../../src/kernels/gpu/geglu.cu"
 #include "../../src/kernels/gpu/group_norm.cu"
-
-// More than one channel for some of them.
-constexpr unsigned THREADS = 8;
+#include "../../src/kernels/gpu/layer_norm.cu"
 
 static void launch(unsigned x, unsigned y, const std::function<void()>& kernel) {
   blockDim = {THREADS};
   gridDim = {x, y};
   for (blockIdx.y = 0; blockIdx.y < y; ++blockIdx.y) {
     for (blockIdx.x = 0; blockIdx.x < x; ++blockIdx.x) {
-      std::barrier<> barrier(THREADS);
-      all = &barrier;
+      std::barrier<> barrier(THREADS), first(WARP), second(WARP);
+      all = &barrier, warps[0] = &first, warps[1] = &second;
       std::vector<std::jthread> threads;
       for (unsigned i = 0; i < THREADS; ++i) threads.emplace_back([&kernel, i] { threadIdx = {i}; kernel(); });
     }
@@ -114,6 +126,38 @@ static void geglu() {
   write(to_x);
 }
 
+// Rows, their width, whether weights are bf16, whether something is added, and the blocks of the backward pass; then x, what is added, the
+// gradients of sum and output, weight and bias. Gives sum, output, and the gradients of x, weight and bias.
+static void layer_norm() {
+  auto sizes = read(5);
+  size_t rows = sizes[0];
+  int width = sizes[1], bf16_weights = sizes[2];
+  unsigned parts = sizes[4];
+  Rows r{rows, width, bf16_weights, 1e-5f};
+  auto x = elements(read(rows * width)), added = elements(read(rows * width)), to_sum = elements(read(rows * width)),
+       grad = elements(read(rows * width));
+  auto weights = read(width), biases = read(width);
+  auto weights_bf16 = elements<bf16>(weights), biases_bf16 = elements<bf16>(biases);
+  const void *weight = bf16_weights ? (void*)weights_bf16.data() : weights.data();
+  const void *bias = bf16_weights ? (void*)biases_bf16.data() : biases.data();
+  std::vector<T> sum(x), output(x.size()), to_x(x.size());
+  std::vector<float> moments(2 * rows), found(2 * width * parts), to_weights(width), to_biases(width);
+  std::vector<bf16> to_weights_bf16(width), to_biases_bf16(width);
+  bool adds = sizes[3];
+  launch((rows + 1) / 2, 1, [&] {
+    normalise_sums(x.data(), adds ? added.data() : nullptr, weight, bias, sum.data(), output.data(), moments.data(), r);
+  });
+  launch(parts, 1, [&] {
+    gradients_of_sums(sum.data(), to_sum.data(), grad.data(), weight, moments.data(), to_x.data(), found.data(), r);
+  });
+  launch((2 * width + WARP - 1) / WARP, 1, [&] {
+    bf16_weights ? sums_of_parts(found.data(), to_weights_bf16.data(), to_biases_bf16.data(), parts, r)
+                 : sums_of_parts(found.data(), to_weights.data(), to_biases.data(), parts, r);
+  });
+  write(sum), write(output), write(to_x);
+  bf16_weights ? (write(to_weights_bf16), write(to_biases_bf16)) : (write(to_weights), write(to_biases));
+}
+
 // Learning rate, count, divisor, skip, the rate and decays of AdamW, what is fresh of averages, the lengths of two pieces, and whether moments are bf16; then of
 // each piece gradient, master weights, moments and averages. Gives the last four, and working weights.
 static void adamw() {
@@ -155,5 +199,5 @@ static void adamw() {
 
 int main(int, char** arguments) {
   std::string which = arguments[1];
-  which == "adamw" ? adamw() : which == "geglu" ? geglu() : group_norm();
+  which == "adamw" ? adamw() : which == "geglu" ? geglu() : which == "layer_norm" ? layer_norm() : group_norm();
 }

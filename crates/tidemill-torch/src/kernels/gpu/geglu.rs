@@ -35,7 +35,7 @@ fn differentiable_on(device: usize, x: &Tensor) -> Result<Tensor, Error> {
     let output = guard(|| Tensor::empty(&size, (x.kind(), x.device())))?;
     let on = Geglu { device, sizes: Sizes::of(&output) };
     on.run("forward", &[&x, &output])?;
-    differentiable(on, &[&output], &[&x], &[])?;
+    differentiable(on, &[&output], &[&x], &[&x])?;
     Ok(output)
 }
 

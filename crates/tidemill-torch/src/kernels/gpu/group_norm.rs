@@ -114,7 +114,7 @@ fn differentiable_on(
     let on = Passes { device, kind: x.kind(), shape: Shape::of(&last, weight, how) };
     let (output, moments) = on.forward(&last, weight, bias)?;
     let output = guard(|| images(&output))?;
-    differentiable(on, &[&output], &[x, weight, bias], &[&last, &moments])?;
+    differentiable(on, &[&output], &[x, weight, bias], &[weight, bias, &last, &moments])?;
     Ok(output)
 }
 
@@ -200,7 +200,7 @@ impl Passes {
 
 impl Backward for Passes {
     fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let [_, weight, bias, x, moments] = kept else { unreachable!("as many are kept") };
+        let [weight, bias, x, moments] = kept else { unreachable!("as many are kept") };
         let Shape { channels, groups, tiles, .. } = self.shape;
         let grad = guard(|| channels_last(&grads[0].to_kind(x.kind())))?;
         let [weight, bias] = [weight, bias].map(|tensor| guard(|| tensor.detach().contiguous()));

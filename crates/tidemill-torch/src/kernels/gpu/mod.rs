@@ -4,6 +4,7 @@
 mod adamw;
 mod geglu;
 mod group_norm;
+mod layer_norm;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
@@ -14,6 +15,7 @@ use tch::{Device, Kind, Tensor, with_grad};
 pub use adamw::adamw_on_gpu;
 pub use geglu::geglu;
 pub use group_norm::{best_format, group_norm, prefers_channels_last};
+pub use layer_norm::layer_norm_of_sum;
 
 use crate::nvrtc::{Kernels, Launch};
 use crate::{Error, guard};

@@ -1,0 +1,125 @@
+// Layer normalisation of a sum: x + added, both [rows, W], or x alone, and its normalised rows. A warp takes a row, four elements at a
+// time. All sums are added up in a fixed order.
+
+#ifndef WARP
+#define WARP 32
+#endif
+
+struct Rows {
+  size_t rows;
+  int width;
+  // Whether weight and bias, and their gradients, are bf16; else float.
+  int bf16_weights;
+  float eps;
+};
+
+struct alignas(4 * sizeof(T)) Four {
+  T of[4];
+};
+
+__device__ inline float layer_weight(const void* weights, int c, Rows r) {
+  return r.bf16_weights ? get(((const bf16*)weights)[c]) : ((const float*)weights)[c];
+}
+
+// Of all lanes of a warp, for each.
+__device__ inline float sum_of_warp(float x) {
+  for (int apart = WARP / 2; apart; apart /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, apart);
+  return x;
+}
+
+// Without an addition `sum` is x. Mean and reciprocal standard deviation of each row: [rows, 2].
+extern "C" __global__ void normalise_sums(const T* x, const T* added, const void* weights, const void* biases, T* sum, T* output,
+                                          float* moments, Rows r) {
+  int lane = threadIdx.x % WARP, fours = r.width / 4;
+  size_t row = (size_t)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+  if (row >= r.rows) return;
+  const Four *from = (const Four*)(x + row * r.width), *other = (const Four*)(added + row * r.width);
+  Four *sums = (Four*)(sum + row * r.width), *to = (Four*)(output + row * r.width);
+  float total = 0, squares = 0;
+  for (int i = lane; i < fours; i += WARP) {
+    Four v = from[i];
+    if (added) {
+      Four a = other[i];
+      for (int j = 0; j < 4; ++j) put(v.of + j, get(v.of[j]) + get(a.of[j]));
+      sums[i] = v;
+    }
+    for (int j = 0; j < 4; ++j) total += get(v.of[j]);
+  }
+  float mean = sum_of_warp(total) / r.width;
+  for (int i = lane; i < fours; i += WARP) {
+    Four v = sums[i];
+    for (int j = 0; j < 4; ++j) squares += (get(v.of[j]) - mean) * (get(v.of[j]) - mean);
+  }
+  float rstd = rsqrtf(sum_of_warp(squares) / r.width + r.eps);
+  for (int i = lane; i < fours; i += WARP) {
+    Four v = sums[i];
+    for (int j = 0; j < 4; ++j) {
+      int c = 4 * i + j;
+      put(v.of + j, (get(v.of[j]) - mean) * rstd * layer_weight(weights, c, r) + layer_weight(biases, c, r));
+    }
+    to[i] = v;
+  }
+  if (lane == 0) moments[2 * row] = mean, moments[2 * row + 1] = rstd;
+}
+
+// The gradient of x, with what comes to the sum itself; and of the rows of each block those of weight and bias: [blocks, 2, W].
+extern "C" __global__ void gradients_of_sums(const T* sum, const T* to_sum, const T* grad, const void* weights, const float* moments,
+                                             T* to_x, float* found, Rows r) {
+  extern __shared__ float shared[];
+  int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP, fours = r.width / 4;
+  // A lane always takes the same channels.
+  float *to_weights = shared + 2 * r.width * warp, *to_biases = to_weights + r.width;
+  for (int i = lane; i < fours; i += WARP) {
+    for (int c = 4 * i; c < 4 * i + 4; ++c) to_weights[c] = to_biases[c] = 0;
+  }
+  for (size_t row = (size_t)blockIdx.x * warps + warp; row < r.rows; row += (size_t)gridDim.x * warps) {
+    const Four *x = (const Four*)(sum + row * r.width), *grads = (const Four*)(grad + row * r.width);
+    const Four* straight = (const Four*)(to_sum + row * r.width);
+    Four* to = (Four*)(to_x + row * r.width);
+    float mean = moments[2 * row], rstd = moments[2 * row + 1], across = 0, along = 0;
+    for (int i = lane; i < fours; i += WARP) {
+      Four v = x[i], g = grads[i];
+      for (int j = 0; j < 4; ++j) {
+        int c = 4 * i + j;
+        float n = (get(v.of[j]) - mean) * rstd, d = get(g.of[j]);
+        to_weights[c] += d * n;
+        to_biases[c] += d;
+        d *= layer_weight(weights, c, r);
+        across += d;
+        along += d * n;
+      }
+    }
+    across = sum_of_warp(across) / r.width;
+    along = sum_of_warp(along) / r.width;
+    for (int i = lane; i < fours; i += WARP) {
+      Four v = x[i], g = grads[i], s = straight[i];
+      for (int j = 0; j < 4; ++j) {
+        float n = (get(v.of[j]) - mean) * rstd, d = get(g.of[j]) * layer_weight(weights, 4 * i + j, r);
+        put(s.of + j, get(s.of[j]) + rstd * (d - across - n * along));
+      }
+      to[i] = s;
+    }
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; c < 2 * r.width; c += blockDim.x) {
+    float total = 0;
+    for (int w = 0; w < warps; ++w) total += shared[2 * r.width * w + c];
+    found[(size_t)2 * r.width * blockIdx.x + c] = total;
+  }
+}
+
+// Blocks of as many of the 2 W columns as a warp has lanes; the warps share the `parts`.
+extern "C" __global__ void sums_of_parts(const float* found, void* to_weights, void* to_biases, int parts, Rows r) {
+  extern __shared__ float shared[];
+  int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP, c = blockIdx.x * WARP + lane;
+  float total = 0;
+  for (int p = warp; p < parts && c < 2 * r.width; p += warps) total += found[(size_t)2 * r.width * p + c];
+  shared[threadIdx.x] = total;
+  __syncthreads();
+  if (warp || c >= 2 * r.width) return;
+  for (int w = 1; w < warps; ++w) total += shared[w * WARP + lane];
+  void* to = c < r.width ? to_weights : to_biases;
+  c %= r.width;
+  if (r.bf16_weights) put((bf16*)to + c, total);
+  else ((float*)to)[c] = total;
+}
