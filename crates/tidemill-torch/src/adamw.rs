@@ -191,8 +191,10 @@ fn check(scalars: Scalars, pieces: &[AdamWPiece]) -> Result<(), Error> {
         number.map_or(Ok(()), |number| check_tensor(what, 0, number, &[Kind::Float], 1..=1, count))?;
     }
     let either = [Kind::Float, Kind::BFloat16];
-    let moments = pieces.first().map_or(Kind::Float, |piece| piece.exp_avg.kind());
-    let moments = either.iter().position(|kind| *kind == moments).map_or(&either[..], |i| &either[i..=i]);
+    let moments = match pieces.first().map(|piece| piece.exp_avg.kind()) {
+        Some(Kind::BFloat16) => &either[1..],
+        _ => &either[..1],
+    };
     for (i, piece) in pieces.iter().enumerate() {
         let length = piece.grad.numel();
         check_tensor("grad", i, &piece.grad, &either, length..=length, count)?;

@@ -109,6 +109,13 @@ fn tensors_of_another_kind_are_refused() {
         assert!(refused.contains(says), "{refused}");
     }
     assert!(step(0, good(), good(), ones(&[2], Kind::Float)).unwrap_err().contains("step 0"));
+    // Moments are of one dtype.
+    let (master, first, second) = (good(), ones(&[6], Kind::BFloat16), good());
+    let [count, rate, divisor] = [(); 3].map(|()| scalar());
+    let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: None };
+    let mixed = [piece(good(), 0, [&master, &first, &second])];
+    let refused = adamw_step(OPTIONS, scalars, 0.0, &mixed).unwrap_err().to_string();
+    assert!(refused.contains("exp_avg_sq 0 is contiguous Float [6]"), "{refused}");
 }
 
 #[test]
@@ -173,5 +180,6 @@ fn moments_in_bf16_follow_those_in_f32() {
     assert!(deviation(&moved.1, &moved.0) < 1e-2);
     // A rounding of 0.2 to 0.4 % is never far back in first moments; those of second ones add up at random over hundreds of steps.
     let [first, second] = [1, 2].map(|i| deviation(&ours[i], &exact[i]));
+    println!("moments differ by {first:e} and {second:e}");
     assert!(first < 1e-2 && second < 6e-2, "{first}, {second}");
 }

@@ -7,7 +7,7 @@ use crate::{Error, guard};
 
 /// x + `added`, or x if nothing is, and the normalised rows of that, of W elements each: x and `added` [..., W]; `weight` and `bias` [W].
 /// Both are in the dtype of x. On an NVIDIA GPU it is one pass over memory in either direction, with arithmetic in f32; elsewhere libtorch's
-/// operations, in the dtype of `weight`: on a CPU, where these few numbers stay in its caches, one pass was no faster.
+/// operations, in the dtype of `weight`: on a CPU one pass was no faster.
 ///
 /// # Errors
 /// If shapes or dtypes do not go together, or memory does not suffice.
