@@ -206,7 +206,7 @@ impl Transformer2D {
 
     /// `x`: [N, C, H, W]; `text`: [N, L, context]. Gives [N, C, H, W].
     pub fn forward(&self, x: &Tensor, text: &Tensor) -> Tensor {
-        let h = self.norm.forward(x);
+        let (x, h) = self.norm.beside(x);
         let mut h = match &self.proj_in {
             Projection::Conv(conv) => to_sequence(&conv.forward(&h)),
             Projection::Linear(linear) => linear.forward(&to_sequence(&h)),
@@ -215,8 +215,8 @@ impl Transformer2D {
             h = block.forward(&h, text);
         }
         let h = match &self.proj_out {
-            Projection::Conv(conv) => conv.forward(&to_image(&h, x)),
-            Projection::Linear(linear) => to_image(&linear.forward(&h), x),
+            Projection::Conv(conv) => conv.forward(&to_image(&h, &x)),
+            Projection::Linear(linear) => to_image(&linear.forward(&h), &x),
         };
         h + x
     }

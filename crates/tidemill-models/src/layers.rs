@@ -84,13 +84,28 @@ impl GroupNorm {
         Self { weight, bias, groups, eps }
     }
 
+    fn as_operation(&self, silu: bool) -> tidemill_torch::GroupNorm<'_> {
+        let Self { weight, bias, groups, eps } = self;
+        tidemill_torch::GroupNorm { weight, bias, groups: *groups, eps: *eps, silu }
+    }
+
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        or_panic(tidemill_torch::group_norm(x, &self.weight, &self.bias, self.groups, self.eps))
+        or_panic(self.as_operation(false).of(x))
     }
 
     /// The SiLU of [`Self::forward`].
     pub fn forward_silu(&self, x: &Tensor) -> Tensor {
-        or_panic(tidemill_torch::group_norm_silu(x, &self.weight, &self.bias, self.groups, self.eps))
+        or_panic(self.as_operation(true).of(x))
+    }
+
+    /// x, to go past the norm with, and [`Self::forward`]: the gradients of both are added up in one pass.
+    pub fn beside(&self, x: &Tensor) -> (Tensor, Tensor) {
+        or_panic(self.as_operation(false).beside(x))
+    }
+
+    /// [`Self::beside`] with SiLU.
+    pub fn beside_silu(&self, x: &Tensor) -> (Tensor, Tensor) {
+        or_panic(self.as_operation(true).beside(x))
     }
 }
 

@@ -41,14 +41,14 @@ impl ResnetBlock2D {
 
     /// `x`: [N, inputs, H, W]; `time`: SiLU of the time embedding, [N, E]. Gives [N, outputs, H, W].
     pub fn forward(&self, x: &Tensor, time: Option<&Tensor>) -> Tensor {
-        let h = self.norm1.forward_silu(x);
+        let (x, h) = self.norm1.beside_silu(x);
         let h = match (&self.time_emb_proj, time) {
             (Some(project), Some(time)) => self.conv1.forward_adding(&h, &project.forward(time)),
             _ => self.conv1.forward(&h),
         };
         let h = self.conv2.forward(&self.norm2.forward_silu(&h));
         match &self.conv_shortcut {
-            Some(shortcut) => shortcut.forward(x) + h,
+            Some(shortcut) => shortcut.forward(&x) + h,
             None => x + h,
         }
     }

@@ -28,9 +28,7 @@ pub use cuda::load_cuda;
 pub use grad::{off_grad, on_grad};
 pub use graph::{Graph, GraphMemory, OwnStream};
 pub use guard::guard;
-pub use kernels::{
-    best_format, geglu, group_norm, group_norm_silu, layer_norm_of_sum, prefers_channels_last,
-};
+pub use kernels::{GroupNorm, best_format, geglu, layer_norm_of_sum, prefers_channels_last};
 pub use linear::linear;
 pub use memory::keep_memory;
 pub use profile::Profile;

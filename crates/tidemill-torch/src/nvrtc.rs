@@ -50,13 +50,13 @@ impl Kernels {
         let architecture = architecture(device)?;
         let options: Vec<&CStr> =
             [architecture.as_c_str()].into_iter().chain(options.iter().copied()).collect();
-        let ptx = ptx(source, &options)?;
+        let machine_code = machine_code(source, &options)?;
         let mut module = null_mut();
-        // SAFETY: these are the signatures of the driver's API; `ptx` ends with a zero.
+        // SAFETY: these are the signatures of the driver's API; an object of NVRTC's knows its own length.
         unsafe {
             type Load = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
             let load: Load = transmute(function(c"cuModuleLoadData")?);
-            succeeded("cuModuleLoadData", load(&mut module, ptx.as_ptr().cast()))?;
+            succeeded("cuModuleLoadData", load(&mut module, machine_code.as_ptr().cast()))?;
             type Get = unsafe extern "C" fn(*mut Function, *mut c_void, *const c_char) -> c_int;
             let get: Get = transmute(function(c"cuModuleGetFunction")?);
             let found = names.iter().map(|name| {
@@ -122,11 +122,12 @@ fn architecture(device: i32) -> Result<CString, Error> {
         succeeded("cuDeviceGetAttribute", unsafe { attribute(value, which, device) })?;
     }
     let [major, minor] = capability;
-    Ok(CString::new(format!("--gpu-architecture=compute_{major}{minor}")).unwrap_or_default())
+    Ok(CString::new(format!("--gpu-architecture=sm_{major}{minor}")).unwrap_or_default())
 }
 
-/// What NVRTC makes of a source.
-fn ptx(source: &CStr, options: &[&CStr]) -> Result<Vec<u8>, Error> {
+/// What NVRTC makes of a source. (Of PTX in its place a driver that is older than NVRTC takes nothing, though it may be new enough for
+/// the rest of PyTorch.)
+fn machine_code(source: &CStr, options: &[&CStr]) -> Result<Vec<u8>, Error> {
     type Create = unsafe extern "C" fn(
         *mut Program,
         *const c_char,
@@ -147,32 +148,32 @@ fn ptx(source: &CStr, options: &[&CStr]) -> Result<Vec<u8>, Error> {
         succeeded("nvrtcCreateProgram", answer)?;
         let compile: Compile = transmute(function(c"nvrtcCompileProgram")?);
         let answer = compile(program, options.len() as c_int, options.as_ptr());
-        let log = text_of(program, c"nvrtcGetProgramLogSize", c"nvrtcGetProgramLog");
-        let ptx = match answer {
-            0 => text_of(program, c"nvrtcGetPTXSize", c"nvrtcGetPTX"),
+        let log = bytes_of(program, c"nvrtcGetProgramLogSize", c"nvrtcGetProgramLog");
+        let made = match answer {
+            0 => bytes_of(program, c"nvrtcGetCUBINSize", c"nvrtcGetCUBIN"),
             _ => Err(Error::Torch(format!("nvrtc: {}", String::from_utf8_lossy(&log?)))),
         };
         let destroy: Destroy = transmute(function(c"nvrtcDestroyProgram")?);
         succeeded("nvrtcDestroyProgram", destroy(&mut program))?;
-        ptx
+        made
     }
 }
 
-/// A text of a program's, with the zero at its end.
+/// What there is of a program; a text with the zero at its end.
 ///
 /// # Safety
-/// It must be a program of NVRTC's, and these the names of its functions for a text and its size.
-unsafe fn text_of(program: Program, size: &CStr, text: &CStr) -> Result<Vec<u8>, Error> {
+/// It must be a program of NVRTC's, and these the names of its functions for what is wanted and its size.
+unsafe fn bytes_of(program: Program, size: &CStr, wanted: &CStr) -> Result<Vec<u8>, Error> {
     type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
-    type Text = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
+    type Bytes = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
     let mut length = 0;
     // SAFETY: as the caller promises.
     unsafe {
         let size: Size = transmute(function(size)?);
         succeeded("the size of what NVRTC has written", size(program, &mut length))?;
         let mut bytes = vec![0u8; length];
-        let text: Text = transmute(function(text)?);
-        succeeded("what NVRTC has written", text(program, bytes.as_mut_ptr().cast()))?;
+        let wanted: Bytes = transmute(function(wanted)?);
+        succeeded("what NVRTC has written", wanted(program, bytes.as_mut_ptr().cast()))?;
         Ok(bytes)
     }
 }

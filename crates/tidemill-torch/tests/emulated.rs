@@ -3,22 +3,31 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::{
-    AdamW, AdamWPiece, Scalars, adamw_step, geglu, group_norm, group_norm_silu, layer_norm_of_sum,
-};
+use tidemill_torch::{AdamW, AdamWPiece, GroupNorm, Scalars, adamw_step, geglu, layer_norm_of_sum};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-fn compiled(folder: &Path, element: &str) -> std::path::PathBuf {
+/// The program for tensors of a dtype, with a sanitizer that ends it where there is one: it is what would tell of a GPU that threads race,
+/// or read beyond a tensor's end.
+fn compiled(folder: &Path, element: &str, sanitizer: &str) -> PathBuf {
     let program = folder.join(element);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/emulate.cpp");
-    let mut command = Command::new("c++");
-    command.args(["-std=c++20", "-O1", "-pthread", &format!("-DELEMENT={element}"), "-o"]);
-    assert!(command.arg(&program).arg(source).status().unwrap().success());
+    let compile = |flags: &[&str]| {
+        let mut command = Command::new("c++");
+        command.args(["-std=c++20", "-O1", "-pthread", &format!("-DELEMENT={element}"), "-o"]);
+        let done = command.arg(&program).arg(&source).args(flags).output().unwrap();
+        (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let sanitized = compile(&["-g", sanitizer, "-fno-sanitize-recover=all"]).0;
+    if !sanitized || !Command::new(&program).arg("nothing").output().unwrap().status.success() {
+        eprintln!("without {sanitizer}, which this machine's compiler or kernel does not let run");
+        let (compiled, errors) = compile(&[]);
+        assert!(compiled, "{errors}");
+    }
     program
 }
 
@@ -36,9 +45,12 @@ fn run(program: &Path, which: &str, tensors: &[&Tensor]) -> Tensor {
 }
 
 /// The programs of a folder, for tensors of a dtype, and how far apart results may be.
-fn programs(folder: &Path) -> [(std::path::PathBuf, Kind, f64); 2] {
-    [("float", Kind::Float, 2e-6), ("bf16", Kind::BFloat16, 1e-2)]
-        .map(|(element, kind, least)| (compiled(folder, element), kind, least))
+fn programs(folder: &Path) -> [(PathBuf, Kind, f64); 2] {
+    let of = |element, sanitizer, kind, least| (compiled(folder, element, sanitizer), kind, least);
+    [
+        of("float", "-fsanitize=thread", Kind::Float, 2e-6),
+        of("bf16", "-fsanitize=address,undefined", Kind::BFloat16, 1e-2),
+    ]
 }
 
 /// Whether each first tensor is what the second one is.
@@ -69,30 +81,30 @@ fn kernels_for_gpus_do_as_those_for_cpus() {
 }
 
 fn group_norms(program: &Path, kind: Kind, least: f64) {
-    // Tiles of 32 pixels: some whole, one begun; one alone.
-    for [n, height, width, channels, groups] in [[2, 7, 10, 24, 3], [1, 1, 2, 8, 2], [1, 8, 8, 16, 16]] {
+    // Tiles of 16 pixels: some whole, one begun; one alone.
+    for [n, height, width, channels, groups] in [[2, 7, 10, 24, 3], [1, 1, 2, 8, 2], [1, 8, 8, 56, 14]] {
         let images = || drawn(&[n, channels, height, width], kind);
         let (x, grad) = ((images() * 2.0 + 4.0).to_kind(kind).to_kind(Kind::Float), images());
-        let (weight, bias) = (drawn(&[channels], kind), drawn(&[channels], kind));
-        for silu in [true, false] {
-            // With SiLU weights are of the dtype of x, without f32.
-            let of_weights = if silu { kind } else { Kind::Float };
+        let (past, weight, bias) = (images(), drawn(&[channels], kind), drawn(&[channels], kind));
+        // With SiLU weights are of the dtype of x, without f32.
+        for (silu, of_weights, beside) in
+            [(true, kind, true), (true, kind, false), (false, Kind::Float, true)]
+        {
             let leaves =
                 [x.to_kind(kind), weight.to_kind(of_weights).copy(), bias.to_kind(of_weights).copy()]
                     .map(|leaf| leaf.set_requires_grad(true));
             let [x_, weight_, bias_] = &leaves;
-            let output = match silu {
-                true => group_norm_silu(x_, weight_, bias_, groups, 1e-5),
-                false => group_norm(x_, weight_, bias_, groups, 1e-5),
-            };
-            let output = output.unwrap();
-            let loss = (output.to_kind(Kind::Float) * &grad).sum(Kind::Float);
+            let norm = GroupNorm { weight: weight_, bias: bias_, groups, eps: 1e-5, silu };
+            let (x_, output) = norm.beside(x_).unwrap();
+            let dot = |a: &Tensor, b: &Tensor| (a.to_kind(Kind::Float) * b).sum(Kind::Float);
+            let loss = dot(&output, &grad) + dot(&x_, &past) * f64::from(u8::from(beside));
             let cpu = Tensor::run_backward(&[loss], &leaves, false, false);
             let last = |tensor: &Tensor| tensor.permute([0, 2, 3, 1]).contiguous();
             let bf16_weights = of_weights == Kind::BFloat16;
-            let sizes = [n, height * width, channels, groups, silu.into(), bf16_weights.into()];
-            let sizes = Tensor::from_slice(&sizes);
-            let inputs = [&sizes.to_kind(Kind::Float), &last(&x), &last(&grad), &weight, &bias];
+            let flags = [silu, bf16_weights, beside].map(i64::from);
+            let sizes = Tensor::from_slice(&[&[n, height * width, channels, groups], &flags[..]].concat());
+            let sizes = sizes.to_kind(Kind::Float);
+            let inputs = [&sizes, &last(&x), &last(&grad), &last(&past), &weight, &bias];
             let found = run(program, "group_norm", &inputs);
             let count = x.numel() as i64;
             let shape = [n, height, width, channels];
@@ -102,13 +114,13 @@ fn group_norms(program: &Path, kind: Kind, least: f64) {
                 (found.narrow(0, 2 * count, channels), cpu[1].shallow_clone()),
                 (found.narrow(0, 2 * count + channels, channels), cpu[2].shallow_clone()),
             ];
-            compare(&pairs, least, &format!("group norm, {kind:?}, {shape:?}, {silu}"));
+            compare(&pairs, least, &format!("group norm, {kind:?}, {shape:?}, {silu} {beside}"));
         }
     }
 }
 
 fn geglus(program: &Path, kind: Kind, least: f64) {
-    for [rows, width] in [[1, 1], [7, 33], [20, 64]] {
+    for [rows, width] in [[1, 8], [7, 24], [20, 64]] {
         let (x, grad) = (drawn(&[rows, 2 * width], kind) * 2.0, drawn(&[rows, width], kind));
         let leaf = x.to_kind(kind).set_requires_grad(true);
         let output = geglu(&leaf).unwrap();

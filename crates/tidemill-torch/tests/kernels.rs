@@ -5,7 +5,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tch::{Device, Kind, Tensor, no_grad};
-use tidemill_torch::{best_format, geglu, group_norm_silu, guard, load_cuda};
+use tidemill_torch::{GroupNorm, best_format, geglu, guard, load_cuda};
 
 const F64: (Kind, Device) = (Kind::Double, Device::Cpu);
 
@@ -15,6 +15,10 @@ fn draw(seed: i64) -> MutexGuard<'static, ()> {
     let guard = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
     tch::manual_seed(seed);
     guard
+}
+
+fn group_norm_silu(x: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64) -> Tensor {
+    GroupNorm { weight, bias, groups, eps: 1e-5, silu: true }.of(x).unwrap()
 }
 
 /// An operation's output and the gradients of its inputs, as f64; the output's gradient is `grad`.
@@ -71,8 +75,16 @@ fn group_norm_and_silu_are_libtorchs() {
         let (weight, bias) = (Tensor::randn([channels], F64), Tensor::randn([channels], F64));
         let grad = Tensor::randn(size, F64);
         let theirs = |t: &[Tensor]| t[0].group_norm(groups, Some(&t[1]), Some(&t[2]), 1e-5, true).silu();
-        let ours = |t: &[Tensor]| group_norm_silu(&t[0], &t[1], &t[2], groups, 1e-5).unwrap();
-        check(&[x.copy(), weight.copy(), bias.copy()], &grad, ours, theirs);
+        let ours = |t: &[Tensor]| group_norm_silu(&t[0], &t[1], &t[2], groups);
+        let inputs = [&x, &weight, &bias].map(Tensor::copy);
+        check(&inputs, &grad, ours, theirs);
+        // As in a block with a residual.
+        let beside = |t: &[Tensor]| {
+            let norm = GroupNorm { weight: &t[1], bias: &t[2], groups, eps: 1e-5, silu: true };
+            let (x, h) = norm.beside(&t[0]).unwrap();
+            h + x
+        };
+        check(&inputs, &grad, beside, |t| theirs(t) + &t[0]);
         check_without_gradients(&[x, weight, bias], ours, theirs);
     }
 }
@@ -119,7 +131,7 @@ fn on_a_gpu_group_norm_and_silu_are_those_of_the_cpu() {
         let passes = |device| {
             let leaves = leaves(device);
             assert_eq!(best_format(&leaves[0]).unwrap().is_contiguous(), device == Device::Cpu);
-            let output = group_norm_silu(&leaves[0], &leaves[1], &leaves[2], 32, 1e-5).unwrap();
+            let output = group_norm_silu(&leaves[0], &leaves[1], &leaves[2], 32);
             let loss = output.to_kind(Kind::Float).square().sum(Kind::Float);
             let gradients = Tensor::run_backward(&[loss], &leaves, false, false);
             let all = [output.detach()].into_iter().chain(gradients);
@@ -153,7 +165,7 @@ fn weights_may_be_f32_where_images_are_bf16() {
     let x = Tensor::randn([2, 8, 4, 4], (Kind::BFloat16, Device::Cpu)).set_requires_grad(true);
     let weight = Tensor::randn([8], (Kind::Float, Device::Cpu)).set_requires_grad(true);
     let bias = Tensor::zeros([8], (Kind::Float, Device::Cpu)).set_requires_grad(true);
-    let output = group_norm_silu(&x, &weight, &bias, 4, 1e-5).unwrap();
+    let output = group_norm_silu(&x, &weight, &bias, 4);
     output.sum(Kind::Float).backward();
     assert_eq!(
         (output.kind(), x.grad().kind(), weight.grad().kind()),
@@ -167,12 +179,12 @@ fn what_is_not_contiguous_or_not_finite_is_taken_as_by_libtorch() {
     let x = Tensor::randn([2, 4, 4, 8], (Kind::Float, Device::Cpu)).permute([0, 3, 1, 2]);
     let (weight, bias) =
         (Tensor::ones([8], (Kind::Float, Device::Cpu)), Tensor::zeros([8], (Kind::Float, Device::Cpu)));
-    let ours = group_norm_silu(&x, &weight, &bias, 2, 1e-5).unwrap();
+    let ours = group_norm_silu(&x, &weight, &bias, 2);
     let theirs = x.group_norm(2, Some(&weight), Some(&bias), 1e-5, true).silu();
     assert!((ours - theirs).abs().max().double_value(&[]) < 1e-5);
     let spoilt = x.contiguous();
     let _ = spoilt.get(1).fill_(f64::NAN);
-    let finite = group_norm_silu(&spoilt, &weight, &bias, 2, 1e-5).unwrap().isfinite();
+    let finite = group_norm_silu(&spoilt, &weight, &bias, 2).isfinite();
     assert!(finite.get(0).all().int64_value(&[]) == 1 && finite.get(1).any().int64_value(&[]) == 0);
     for value in [f32::NAN, f32::INFINITY] {
         let output = geglu(&Tensor::from_slice(&[value, value])).unwrap();

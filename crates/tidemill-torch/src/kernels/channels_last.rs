@@ -8,7 +8,7 @@ use tch::{Kind, Tensor};
 
 use super::element::{Bf16, Element};
 use super::math::sigmoid;
-use super::{elements, elements_mut, values, vectorised};
+use super::{GroupNorm, elements, elements_mut, values, vectorised};
 use crate::parallel::{Parts, parallel};
 use crate::{Error, guard};
 
@@ -17,14 +17,9 @@ const TILE: usize = 1 << 13;
 /// Numbers side by side, at least.
 const WIDTH: usize = 64;
 
-/// As [`super::group_norm_silu`], of x [N, H, W, C], contiguous, in f32 or bf16.
-pub fn group_norm_silu(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: &Tensor,
-    groups: i64,
-    eps: f64,
-) -> Result<Tensor, Error> {
+/// The norm with SiLU of x [N, H, W, C], contiguous, in f32 or bf16.
+pub fn group_norm_silu(norm: GroupNorm<'_>, x: &Tensor) -> Result<Tensor, Error> {
+    let GroupNorm { weight, bias, groups, eps, .. } = norm;
     let form = Form::of(x, groups as usize);
     match x.kind() {
         Kind::Float => forward::<f32>(form, x, weight, bias, eps),

@@ -7,14 +7,14 @@ mod channels_last;
 mod element;
 mod geglu;
 mod gpu;
-mod group_norm_silu;
+mod group_norm;
 mod layer_norm;
 mod math;
 
 pub use adamw::{adamw_on_cpu, squared_norm_on_cpu};
 pub use geglu::geglu;
 pub use gpu::{adamw_on_gpu, best_format, prefers_channels_last};
-pub use group_norm_silu::{group_norm, group_norm_silu};
+pub use group_norm::GroupNorm;
 pub use layer_norm::layer_norm_of_sum;
 
 use pulp::{Arch, NullaryFnOnce};

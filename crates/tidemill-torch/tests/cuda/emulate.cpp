@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,12 +28,15 @@ static float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits,
 static unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
 static float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
+#define __expf(x) std::exp(x)
+static float __fdividef(float x, float y) { return x / y; }
+
 // More than one channel for some of them, and two warps.
-constexpr unsigned THREADS = 8;
+constexpr unsigned THREADS = 8, MOST = 64;
 #define WARP 4
-static std::barrier<>* warps[THREADS / WARP];
+static std::vector<std::unique_ptr<std::barrier<>>> warps;
 static float __shfl_xor_sync(unsigned, float value, unsigned apart) {
-  static float values[THREADS];
+  static float values[MOST];
   auto& warp = *warps[threadIdx.x / WARP];
   values[threadIdx.x] = value;
   warp.arrive_and_wait();
@@ -47,15 +51,17 @@ static float __shfl_xor_sync(unsigned, float value, unsigned apart) {
 #include "../../src/kernels/gpu/group_norm.cu"
 #include "../../src/kernels/gpu/layer_norm.cu"
 
-static void launch(unsigned x, unsigned y, const std::function<void()>& kernel) {
-  blockDim = {THREADS};
+static void launch(unsigned x, unsigned y, const std::function<void()>& kernel, unsigned n = THREADS) {
+  blockDim = {n};
   gridDim = {x, y};
   for (blockIdx.y = 0; blockIdx.y < y; ++blockIdx.y) {
     for (blockIdx.x = 0; blockIdx.x < x; ++blockIdx.x) {
-      std::barrier<> barrier(THREADS), first(WARP), second(WARP);
-      all = &barrier, warps[0] = &first, warps[1] = &second;
+      std::barrier<> barrier(n);
+      all = &barrier;
+      warps.clear();
+      for (unsigned i = 0; i < n; i += WARP) warps.push_back(std::make_unique<std::barrier<>>(WARP));
       std::vector<std::jthread> threads;
-      for (unsigned i = 0; i < THREADS; ++i) threads.emplace_back([&kernel, i] { threadIdx = {i}; kernel(); });
+      for (unsigned i = 0; i < n; ++i) threads.emplace_back([&kernel, i] { threadIdx = {i}; kernel(); });
     }
   }
 }
@@ -81,14 +87,16 @@ static void write(const std::vector<E>& values) {
   }
 }
 
-// N, P, C, G, whether SiLU follows and whether weights are bf16, then x and the output's gradient [N, P, C], weight and bias [C]; gives the output, the
-// gradient of x, and those of weight and bias.
+// N, P, C, G, whether SiLU follows, whether weights are bf16, and whether x goes past the norm, too; then x, the gradients of the output and of
+// what went past [N, P, C], weight and bias [C]. Gives the output, the gradient of x, and those of weight and bias.
 static void group_norm() {
-  auto sizes = read(6);
+  auto sizes = read(7);
   int n = sizes[0], pixels = sizes[1], channels = sizes[2], groups = sizes[3], silu = sizes[4], bf16_weights = sizes[5];
-  Shape s{n, pixels, channels, groups, (pixels + TILE - 1) / TILE, silu, bf16_weights, 1e-5f};
+  // More than one round of channels for some threads, two pixels at a time, and a warp that is not whole.
+  int tile = 16, wides = channels / WIDE, lanes = (wides + 1) / 2, rows = 2 + WARP / lanes;
+  Shape s{n, pixels, channels, groups, tile, (pixels + tile - 1) / tile, lanes, silu, bf16_weights, 1e-5f};
   size_t count = size_t(n) * pixels * channels;
-  auto x = elements(read(count)), grad = elements(read(count));
+  auto x = elements(read(count)), grad = elements(read(count)), past = elements(read(count));
   auto weight = read(channels), bias = read(channels);
   std::vector<T> output(count), to_x(count);
   std::vector<float> of_tiles(size_t(2) * n * s.tiles * channels), moments(2 * n * groups);
@@ -101,13 +109,16 @@ static void group_norm() {
   void *w = either(weight, weight16), *b = either(bias, bias16);
   void *to_w = either(to_weight, to_weight16), *to_b = either(to_bias, to_bias16);
   float *t = of_tiles.data(), *m = moments.data(), *g = of_groups.data();
-  launch(s.tiles, n, [&] { moments_of_tiles(x.data(), t, s); });
-  launch(n, 1, [&] { moments_of_groups(t, m, s); });
-  launch(s.tiles, n, [&] { apply(x.data(), w, b, m, output.data(), s); });
-  launch(s.tiles, n, [&] { sums_of_tiles(x.data(), grad.data(), w, b, m, t, s); });
-  launch(n, 1, [&] { sums_of_images(t, w, of_channels.data(), g, s); });
+  unsigned threads = lanes * rows;
+  auto in = [](auto& tensor) { return (Wide*)tensor.data(); };
+  launch(s.tiles, n, [&] { moments_of_tiles(in(x), t, s); }, threads);
+  launch(groups, n, [&] { moments_of_groups(t, m, s); }, WARP);
+  launch(s.tiles, n, [&] { apply(in(x), w, b, m, in(output), s); }, threads);
+  launch(s.tiles, n, [&] { sums_of_tiles(in(x), in(grad), w, b, m, t, s); }, threads);
+  launch(groups, n, [&] { sums_of_images(t, w, of_channels.data(), g, s); });
   launch(2, 1, [&] { sums_of_all(of_channels.data(), to_w, to_b, s); });
-  launch(s.tiles, n, [&] { gradient(x.data(), grad.data(), w, b, m, g, to_x.data(), s); });
+  Wide* straight = sizes[6] ? in(past) : nullptr;
+  launch(s.tiles, n, [&] { gradient(in(x), in(grad), straight, w, b, m, g, in(to_x), s); }, threads);
   write(output);
   write(to_x);
   bf16_weights ? (write(to_weight16), write(to_bias16)) : (write(to_weight), write(to_bias));
@@ -116,12 +127,14 @@ static void group_norm() {
 // Rows and W, then x [rows, 2 W] and the output's gradient [rows, W]; gives the output and the gradient of x.
 static void geglu() {
   auto sizes = read(2);
-  Sizes s{size_t(sizes[0]), size_t(sizes[1])};
-  auto x = elements(read(2 * s.rows * s.width)), grad = elements(read(s.rows * s.width));
-  std::vector<T> output(s.rows * s.width), to_x(2 * s.rows * s.width);
+  size_t rows = sizes[0], width = sizes[1];
+  Sizes s{unsigned(width / WIDE), unsigned(rows * width / WIDE)};
+  auto x = elements(read(2 * rows * width)), grad = elements(read(rows * width));
+  std::vector<T> output(rows * width), to_x(2 * rows * width);
+  auto in = [](auto& tensor) { return (Wide*)tensor.data(); };
   // Fewer threads than elements.
-  launch(3, 1, [&] { forward(x.data(), output.data(), s); });
-  launch(3, 1, [&] { backward(x.data(), grad.data(), to_x.data(), s); });
+  launch(3, 1, [&] { forward(in(x), in(output), s); });
+  launch(3, 1, [&] { backward(in(x), in(grad), in(to_x), s); });
   write(output);
   write(to_x);
 }
@@ -199,5 +212,8 @@ static void adamw() {
 
 int main(int, char** arguments) {
   std::string which = arguments[1];
-  which == "adamw" ? adamw() : which == "geglu" ? geglu() : which == "layer_norm" ? layer_norm() : group_norm();
+  if (which == "adamw") adamw();
+  if (which == "geglu") geglu();
+  if (which == "layer_norm") layer_norm();
+  if (which == "group_norm") group_norm();
 }

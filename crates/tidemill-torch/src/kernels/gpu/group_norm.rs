@@ -1,13 +1,15 @@
 //! Group normalisation, and SiLU or not, of images that lie channels-last: libtorch's kernel for GPUs has them converted, and back.
 
 use std::ffi::c_void;
+use std::ptr::null_mut;
 
 use tch::{Device, Kind, Tensor};
 
-use super::{Source, are_good, gpu_of, numbers_on, run, same};
+use super::{Source, aligned, are_good, gpu_of, numbers_on, run, same, wide};
+use crate::kernels::group_norm::{GroupNorm, finish};
 use crate::kernels::{channels_last, images, wants_gradients};
 use crate::nvrtc::Launch;
-use crate::operation::{Backward, differentiable};
+use crate::operation::Backward;
 use crate::{Error, guard};
 
 static SOURCE: Source = Source {
@@ -25,27 +27,28 @@ static SOURCE: Source = Source {
     try_them,
 };
 
-/// Pixels of a tile, as the kernels have it.
-const TILE: usize = 32;
-/// Threads of a block.
+/// Threads of a block, at most, or with wide channels about; and of one that adds up a group's tiles.
 const THREADS: usize = 256;
+const OF_GROUP: usize = 128;
+const WARP: usize = 32;
+/// Blocks that keep a Hopper GPU busy, two for each multiprocessor, and pixels of a tile, which there are enough of then.
+const BLOCKS: usize = 264;
+const TILE: [usize; 2] = [8, 64];
+/// The most channels whose sums a block has room for: 48 KiB.
+const WIDEST: i64 = 6144;
 
-/// Group normalisation, and with `silu` SiLU, of x [N, C, H, W] on a GPU; `None` where there are no kernels for it.
-pub fn group_norm(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: &Tensor,
-    groups: i64,
-    eps: f64,
-    silu: bool,
-) -> Option<Result<Tensor, Error>> {
+/// As [`GroupNorm::of`] or, with x, [`GroupNorm::beside`], of x [N, C, H, W] on a GPU; `None` where there are no kernels for it.
+pub fn group_norm(norm: GroupNorm<'_>, x: &Tensor, beside: bool) -> Option<Result<(Tensor, Tensor), Error>> {
     let device = gpu_of(x)?;
+    let GroupNorm { weight, bias, groups, .. } = norm;
     let known = |tensor: &Tensor| matches!(tensor.kind(), Kind::Float | Kind::BFloat16);
-    if x.dim() != 4 || !known(weight) || weight.kind() != bias.kind() || !are_good(&SOURCE, device, x.kind())
-    {
-        return None;
-    }
-    Some(differentiable_on(device, x, weight, bias, (groups, eps, silu)))
+    let fits = matches!(x.size()[..], [images, channels, _, _] if images <= i64::from(u16::MAX)
+        && channels <= WIDEST
+        && channels % wide(x.kind()) as i64 == 0
+        && groups > 0
+        && channels % groups == 0);
+    (fits && known(weight) && weight.kind() == bias.kind() && are_good(&SOURCE, device, x.kind()))
+        .then(|| differentiable_on(device, norm, x, beside))
 }
 
 /// `x` [N, C, H, W] in the memory format that networks had better begin with: channels-last on a GPU if [`group_norm`] has
@@ -78,24 +81,26 @@ fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
     let numbers = |size: &[i64], scale, shift| numbers_on(device, size, scale, shift);
     let (x, grad) = (numbers(&[2, 96, 5, 9], 2.0, 3.0)?, numbers(&[2, 96, 5, 9], 1.0, 0.0)?);
     let (weight, bias) = (numbers(&[96], 1.0, 0.5)?, numbers(&[96], 0.5, 0.0)?);
-    // Weights are of the dtype of x or, once, f32.
+    // Weights are of the dtype of x or, once, f32, and then x goes past the norm, too.
     let passes = |ours: bool, silu: bool| -> Result<Vec<Tensor>, Error> {
         let of_weights = if silu { kind } else { Kind::Float };
         let leaf =
             |tensor: &Tensor, kind| guard(|| tensor.to_kind(kind).detach().copy().set_requires_grad(true));
         let leaves = [leaf(&x, kind)?, leaf(&weight, of_weights)?, leaf(&bias, of_weights)?];
         let [x, weight, bias] = &leaves;
+        let norm = GroupNorm { weight, bias, groups: 32, eps: 1e-5, silu };
         let theirs = || {
-            let [x, weight, bias] = [x, weight, bias].map(|tensor| tensor.to_kind(Kind::Float));
-            let output = x.group_norm(32, Some(weight), Some(bias), 1e-5, true);
-            if silu { output.silu().to_kind(kind) } else { output.to_kind(kind) }
+            let [weight, bias] = &[weight, bias].map(|tensor| tensor.to_kind(Kind::Float));
+            let output = GroupNorm { weight, bias, ..norm }.by_libtorch(&x.to_kind(Kind::Float));
+            (x.shallow_clone(), output.to_kind(kind))
         };
-        let output = match ours {
-            true => differentiable_on(device, x, weight, bias, (32, 1e-5, silu))?,
+        let (past, output) = match ours {
+            true => differentiable_on(device, norm, x, !silu)?,
             false => guard(theirs)?,
         };
         guard(|| {
-            let loss = (output.to_kind(Kind::Float) * &grad).sum(Kind::Float);
+            let past = if silu { past.zeros_like() } else { past };
+            let loss = ((output.to_kind(Kind::Float) - past.to_kind(Kind::Float)) * &grad).sum(Kind::Float);
             let grads = Tensor::run_backward(&[loss], &leaves, false, false);
             [output.detach()].into_iter().chain(grads).collect()
         })
@@ -105,17 +110,17 @@ fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
 
 fn differentiable_on(
     device: usize,
+    norm: GroupNorm<'_>,
     x: &Tensor,
-    weight: &Tensor,
-    bias: &Tensor,
-    how: (i64, f64, bool),
-) -> Result<Tensor, Error> {
-    let last = guard(|| channels_last(x))?;
-    let on = Passes { device, kind: x.kind(), shape: Shape::of(&last, weight, how) };
-    let (output, moments) = on.forward(&last, weight, bias)?;
-    let output = guard(|| images(&output))?;
-    differentiable(on, &[&output], &[x, weight, bias], &[weight, bias, &last, &moments])?;
-    Ok(output)
+    beside: bool,
+) -> Result<(Tensor, Tensor), Error> {
+    let last = aligned(&guard(|| channels_last(x))?)?;
+    let on = Passes { device, kind: x.kind(), shape: Shape::of(&last, norm) };
+    let [weight, bias] = [norm.weight, norm.bias].map(|tensor| guard(|| tensor.detach().contiguous()));
+    let (weight, bias) = (weight?, bias?);
+    let (output, moments) = on.forward(&last, &weight, &bias)?;
+    let (output, past) = guard(|| (images(&output), images(&last)))?;
+    finish(on, norm, x, beside.then_some(&past), output, &[&weight, &bias, &last, &moments])
 }
 
 /// As the kernels take it.
@@ -126,27 +131,63 @@ struct Shape {
     pixels: i32,
     channels: i32,
     groups: i32,
+    tile: i32,
     tiles: i32,
+    lanes: i32,
     silu: i32,
     bf16_weights: i32,
     eps: f32,
 }
 
 impl Shape {
-    fn of(last: &Tensor, weight: &Tensor, (groups, eps, silu): (i64, f64, bool)) -> Self {
+    fn of(last: &Tensor, norm: GroupNorm<'_>) -> Self {
         let size = last.size();
-        let pixels = (size[1] * size[2]) as usize;
-        let [images, channels, groups] = [size[0], size[3], groups].map(|n| n as i32);
-        let (tiles, silu) = (pixels.div_ceil(TILE) as i32, silu.into());
-        let bf16_weights = (weight.kind() == Kind::BFloat16).into();
-        Self { images, pixels: pixels as i32, channels, groups, tiles, silu, bf16_weights, eps: eps as f32 }
+        let [images, height, width, channels] = [0, 1, 2, 3].map(|i| size[i] as usize);
+        let pixels = height * width;
+        let tile = (images * pixels / BLOCKS).next_power_of_two().clamp(TILE[0], TILE[1]);
+        // Threads side by side take the channels in as few rounds as a block can, and as many each.
+        let wides = channels / wide(last.kind());
+        let lanes = wides.div_ceil(wides.div_ceil(THREADS));
+        let [images, pixels, channels, tiles, tile, lanes] =
+            [images, pixels, channels, pixels.div_ceil(tile), tile, lanes].map(|n| n as i32);
+        Self {
+            images,
+            pixels,
+            channels,
+            groups: norm.groups as i32,
+            tile,
+            tiles,
+            lanes,
+            silu: norm.silu.into(),
+            bf16_weights: (norm.weight.kind() == Kind::BFloat16).into(),
+            eps: norm.eps as f32,
+        }
+    }
+
+    /// The launch of a kernel on such blocks.
+    fn launch(&self, blocks: Blocks) -> Launch {
+        let Self { images, channels, groups, tiles, lanes, .. } = *self;
+        let [images, channels, groups, tiles, lanes] =
+            [images, channels, groups, tiles, lanes].map(|n| n as usize);
+        let rows = THREADS / lanes;
+        match blocks {
+            Blocks::Tiles => {
+                let shared = 4 * 2 * channels * rows;
+                Launch { grid: [tiles, images], threads: lanes * rows, shared }
+            }
+            Blocks::Groups(threads) => {
+                Launch { grid: [groups, images], threads, shared: 4 * 2 * threads / WARP }
+            }
+            Blocks::Channels => Launch { grid: [channels.div_ceil(THREADS), 1], threads: THREADS, shared: 0 },
+        }
     }
 }
 
 /// What a kernel's blocks are of.
 enum Blocks {
     Tiles,
-    Images,
+    /// Of so many threads.
+    Groups(usize),
     Channels,
 }
 
@@ -164,36 +205,28 @@ impl Passes {
         guard(|| Tensor::empty(&size, (Kind::Float, Device::Cuda(self.device))))
     }
 
-    /// Runs one on such blocks.
-    fn run(&self, name: &str, blocks: Blocks, shared: usize, tensors: &[&Tensor]) -> Result<(), Error> {
-        let Shape { images, channels, tiles, .. } = self.shape;
-        let [images, channels, tiles] = [images, channels, tiles].map(|n| n as usize);
-        let grid = match blocks {
-            Blocks::Tiles => [tiles, images],
-            Blocks::Images => [images, 1],
-            Blocks::Channels => [channels.div_ceil(THREADS), 1],
-        };
-        let mut pointers: Vec<*mut c_void> = tensors.iter().map(|tensor| tensor.data_ptr()).collect();
+    /// Runs one on such blocks; of its tensors some may be null.
+    fn run(&self, name: &str, blocks: Blocks, tensors: &[Option<&Tensor>]) -> Result<(), Error> {
+        let at = |tensor: &Option<&Tensor>| tensor.map_or(null_mut(), Tensor::data_ptr);
+        let mut pointers: Vec<*mut c_void> = tensors.iter().map(at).collect();
         let mut shape = self.shape;
         let mut arguments: Vec<*mut c_void> =
             pointers.iter_mut().map(|pointer| std::ptr::from_mut(pointer).cast()).collect();
         arguments.push((&raw mut shape).cast());
-        let how = Launch { grid, threads: THREADS, shared };
+        let how = shape.launch(blocks);
         // SAFETY: the arguments are those of the kernels; libtorch's memory is used again in the same order.
         unsafe { run(&SOURCE, self.device, self.kind, name, how, &mut arguments) }
     }
 
     /// The output like x [N, H, W, C], and the moments [N, G, 2].
     fn forward(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<(Tensor, Tensor), Error> {
-        let Shape { channels, groups, tiles, .. } = self.shape;
+        let Shape { groups, tiles, .. } = self.shape;
         let of_tiles = self.floats(&[tiles, groups, 2])?;
         let moments = self.floats(&[groups, 2])?;
         let output = guard(|| x.empty_like())?;
-        let [weight, bias] = [weight, bias].map(|tensor| guard(|| tensor.detach().contiguous()));
-        let (weight, bias) = (weight?, bias?);
-        self.run("moments_of_tiles", Blocks::Tiles, 8 * channels as usize, &[x, &of_tiles])?;
-        self.run("moments_of_groups", Blocks::Images, 0, &[&of_tiles, &moments])?;
-        self.run("apply", Blocks::Tiles, 0, &[x, &weight, &bias, &moments, &output])?;
+        self.run("moments_of_tiles", Blocks::Tiles, &[x, &of_tiles].map(Some))?;
+        self.run("moments_of_groups", Blocks::Groups(WARP), &[&of_tiles, &moments].map(Some))?;
+        self.run("apply", Blocks::Tiles, &[x, weight, bias, &moments, &output].map(Some))?;
         Ok((output, moments))
     }
 }
@@ -202,17 +235,20 @@ impl Backward for Passes {
     fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let [weight, bias, x, moments] = kept else { unreachable!("as many are kept") };
         let Shape { channels, groups, tiles, .. } = self.shape;
-        let grad = guard(|| channels_last(&grads[0].to_kind(x.kind())))?;
-        let [weight, bias] = [weight, bias].map(|tensor| guard(|| tensor.detach().contiguous()));
-        let (weight, bias) = (&weight?, &bias?);
-        let of_tiles = self.floats(&[tiles, channels, 2])?;
-        let (of_channels, of_groups) = (self.floats(&[channels, 2])?, self.floats(&[groups, 2])?);
+        let last = |grad: &Tensor| aligned(&guard(|| channels_last(&grad.to_kind(x.kind())))?);
+        let grad = &last(&grads[0])?;
+        let past = grads.get(1).map(last).transpose()?;
+        let of_tiles = self.floats(&[tiles, 2, channels])?;
+        let (of_channels, of_groups) = (self.floats(&[2, channels])?, self.floats(&[groups, 2])?);
         let [to_x, to_weight, to_bias] = [x, weight, bias].map(|tensor| guard(|| tensor.empty_like()));
         let (to_x, to_weight, to_bias) = (to_x?, to_weight?, to_bias?);
-        self.run("sums_of_tiles", Blocks::Tiles, 0, &[x, &grad, weight, bias, moments, &of_tiles])?;
-        self.run("sums_of_images", Blocks::Images, 0, &[&of_tiles, weight, &of_channels, &of_groups])?;
-        self.run("sums_of_all", Blocks::Channels, 0, &[&of_channels, &to_weight, &to_bias])?;
-        self.run("gradient", Blocks::Tiles, 0, &[x, &grad, weight, bias, moments, &of_groups, &to_x])?;
+        let tensors = [x, grad, weight, bias, moments, &of_tiles].map(Some);
+        self.run("sums_of_tiles", Blocks::Tiles, &tensors)?;
+        let tensors = [&of_tiles, weight, &of_channels, &of_groups].map(Some);
+        self.run("sums_of_images", Blocks::Groups(OF_GROUP), &tensors)?;
+        self.run("sums_of_all", Blocks::Channels, &[&of_channels, &to_weight, &to_bias].map(Some))?;
+        let tensors = [weight, bias, moments, &of_groups, &to_x].map(Some);
+        self.run("gradient", Blocks::Tiles, &[&[Some(x), Some(grad), past.as_ref()], &tensors[..]].concat())?;
         Ok(vec![guard(|| images(&to_x))?, to_weight, to_bias])
     }
 }

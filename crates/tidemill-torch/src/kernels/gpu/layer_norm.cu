@@ -1,10 +1,6 @@
 // Layer normalisation of a sum: x + added, both [rows, W], or x alone, and its normalised rows. A warp takes a row, four elements at a
 // time. All sums are added up in a fixed order.
 
-#ifndef WARP
-#define WARP 32
-#endif
-
 struct Rows {
   size_t rows;
   int width;
@@ -19,12 +15,6 @@ struct alignas(4 * sizeof(T)) Four {
 
 __device__ inline float layer_weight(const void* weights, int c, Rows r) {
   return r.bf16_weights ? get(((const bf16*)weights)[c]) : ((const float*)weights)[c];
-}
-
-// Of all lanes of a warp, for each.
-__device__ inline float sum_of_warp(float x) {
-  for (int apart = WARP / 2; apart; apart /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, apart);
-  return x;
 }
 
 // Without an addition `sum` is x. Mean and reciprocal standard deviation of each row: [rows, 2].
@@ -67,10 +57,10 @@ extern "C" __global__ void gradients_of_sums(const T* sum, const T* to_sum, cons
                                              T* to_x, float* found, Rows r) {
   extern __shared__ float shared[];
   int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP, fours = r.width / 4;
-  // A lane always takes the same channels.
+  // A lane always takes the same channels. The first of all fours lie side by side, then the second: so lanes meet in no bank.
   float *to_weights = shared + 2 * r.width * warp, *to_biases = to_weights + r.width;
   for (int i = lane; i < fours; i += WARP) {
-    for (int c = 4 * i; c < 4 * i + 4; ++c) to_weights[c] = to_biases[c] = 0;
+    for (int j = 0; j < 4; ++j) to_weights[j * fours + i] = to_biases[j * fours + i] = 0;
   }
   for (size_t row = (size_t)blockIdx.x * warps + warp; row < r.rows; row += (size_t)gridDim.x * warps) {
     const Four *x = (const Four*)(sum + row * r.width), *grads = (const Four*)(grad + row * r.width);
@@ -80,11 +70,10 @@ extern "C" __global__ void gradients_of_sums(const T* sum, const T* to_sum, cons
     for (int i = lane; i < fours; i += WARP) {
       Four v = x[i], g = grads[i];
       for (int j = 0; j < 4; ++j) {
-        int c = 4 * i + j;
         float n = (get(v.of[j]) - mean) * rstd, d = get(g.of[j]);
-        to_weights[c] += d * n;
-        to_biases[c] += d;
-        d *= layer_weight(weights, c, r);
+        to_weights[j * fours + i] += d * n;
+        to_biases[j * fours + i] += d;
+        d *= layer_weight(weights, 4 * i + j, r);
         across += d;
         along += d * n;
       }
@@ -102,8 +91,9 @@ extern "C" __global__ void gradients_of_sums(const T* sum, const T* to_sum, cons
   }
   __syncthreads();
   for (int c = threadIdx.x; c < 2 * r.width; c += blockDim.x) {
+    int at = c / r.width * r.width + c % 4 * fours + c % r.width / 4;
     float total = 0;
-    for (int w = 0; w < warps; ++w) total += shared[2 * r.width * w + c];
+    for (int w = 0; w < warps; ++w) total += shared[2 * r.width * w + at];
     found[(size_t)2 * r.width * blockIdx.x + c] = total;
   }
 }

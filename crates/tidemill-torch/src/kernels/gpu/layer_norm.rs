@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use tch::{Device, Kind, Tensor};
 
-use super::{Source, are_good, gpu_of, numbers_on, run, same};
+use super::{Source, aligned, are_good, gpu_of, numbers_on, run, same};
 use crate::nvrtc::Launch;
 use crate::operation::{Backward, differentiable};
 use crate::{Error, guard};
@@ -70,15 +70,6 @@ fn differentiable_on(
     let kept = guard(|| sum.detach())?;
     differentiable(on, &[&sum, &output], &inputs, &[&weight, &bias, &kept, &moments])?;
     Ok((sum, output))
-}
-
-/// Contiguous, and so that four elements can be read at a time.
-fn aligned(tensor: &Tensor) -> Result<Tensor, Error> {
-    guard(|| {
-        let tensor = tensor.detach().contiguous();
-        let four = 4 * tensor.kind().elt_size_in_bytes();
-        if (tensor.data_ptr() as usize).is_multiple_of(four) { tensor } else { tensor.copy() }
-    })
 }
 
 /// As the kernels take them.

@@ -90,6 +90,19 @@ fn with_compiled<R>(work: impl FnOnce(&mut Compiled) -> R) -> R {
     work(COMPILED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
+/// Elements that a thread takes at once: 16 bytes.
+fn wide(kind: Kind) -> usize {
+    16 / kind.elt_size_in_bytes()
+}
+
+/// Contiguous, and so that 16 bytes can be read at a time.
+fn aligned(tensor: &Tensor) -> Result<Tensor, Error> {
+    guard(|| {
+        let tensor = tensor.detach().contiguous();
+        if (tensor.data_ptr() as usize).is_multiple_of(16) { tensor } else { tensor.copy() }
+    })
+}
+
 /// Some numbers to try kernels on: f32.
 fn numbers_on(device: usize, size: &[i64], scale: f64, shift: f64) -> Result<Tensor, Error> {
     let count: i64 = size.iter().product();

@@ -1,4 +1,4 @@
-//! Group normalisation (Wu and He, 2018) and SiLU.
+//! Group normalisation (Wu and He, 2018), and SiLU.
 
 use std::ops::Range;
 
@@ -13,59 +13,94 @@ use crate::operation::{Backward, differentiable};
 use crate::parallel::{Parts, parallel};
 use crate::{Error, guard};
 
-/// As [`group_norm_silu`], without SiLU; on a CPU by libtorch, and with as much arithmetic in f32 as that has.
+/// Group normalisation of x [N, C, ...] in groups of C / `groups` channels, and with `silu` the SiLU of that.
 ///
-/// # Errors
-/// If memory does not suffice.
-pub fn group_norm(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: &Tensor,
-    groups: i64,
-    eps: f64,
-) -> Result<Tensor, Error> {
-    gpu::group_norm(x, weight, bias, groups, eps, false).unwrap_or_else(|| {
-        guard(|| {
-            let input = x.to_kind(weight.kind());
-            input.group_norm(groups, Some(weight), Some(bias), eps, true).to_kind(x.kind())
-        })
-    })
+/// What it gives is in the dtype of x, with arithmetic in f32; where there is no kernel, in the dtype of `weight`, and with as much in
+/// f32 as libtorch has. On a CPU there are kernels with SiLU only.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupNorm<'a> {
+    /// [C].
+    pub weight: &'a Tensor,
+    /// [C], in the dtype of `weight`.
+    pub bias: &'a Tensor,
+    /// How many groups.
+    pub groups: i64,
+    /// What is added to variances.
+    pub eps: f64,
+    /// Whether SiLU follows.
+    pub silu: bool,
 }
 
-/// The SiLU of the normalised x [N, C, ...], in groups of C / `groups` channels; `weight` and `bias` [C]. In the dtype of x, with
-/// arithmetic in f32, or where there is no kernel in the dtype of `weight`.
-///
-/// # Errors
-/// If memory does not suffice.
-pub fn group_norm_silu(
+impl GroupNorm<'_> {
+    /// The normalised x.
+    ///
+    /// # Errors
+    /// If memory does not suffice.
+    pub fn of(self, x: &Tensor) -> Result<Tensor, Error> {
+        Ok(self.pass(x, false)?.1)
+    }
+
+    /// x, to go past the norm with, and the normalised x. Both have gradients, whose sum is x's: it is made where that of the norm is,
+    /// without a pass over memory of its own.
+    ///
+    /// # Errors
+    /// If memory does not suffice.
+    pub fn beside(self, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+        self.pass(x, true)
+    }
+
+    fn pass(self, x: &Tensor, beside: bool) -> Result<(Tensor, Tensor), Error> {
+        if let Some(outputs) = gpu::group_norm(self, x, beside) {
+            return outputs;
+        }
+        if !has_kernels(x) || !self.silu {
+            return Ok((x.shallow_clone(), guard(|| self.by_libtorch(x))?));
+        }
+        if x.dim() == 4 && !x.is_contiguous() && !wants_gradients() {
+            let last = guard(|| channels_last(x))?;
+            let output = channels_last::group_norm_silu(self, &last)?;
+            return Ok((x.shallow_clone(), guard(|| images(&output))?));
+        }
+        self.on_cpu(x, beside)
+    }
+
+    pub(super) fn by_libtorch(self, x: &Tensor) -> Tensor {
+        let Self { weight, bias, groups, eps, silu } = self;
+        let input = x.to_kind(weight.kind());
+        let output = input.group_norm(groups, Some(weight), Some(bias), eps, true).to_kind(x.kind());
+        if silu { output.silu() } else { output }
+    }
+
+    fn on_cpu(self, x: &Tensor, beside: bool) -> Result<(Tensor, Tensor), Error> {
+        let Self { weight, bias, groups, eps, .. } = self;
+        let contiguous = &guard(|| x.contiguous())?;
+        let form = Form::of(contiguous, groups as usize);
+        let (output, moments) = match x.kind() {
+            Kind::Float => forward::<f32>(form, contiguous, weight, bias, eps),
+            _ => forward::<Bf16>(form, contiguous, weight, bias, eps),
+        }?;
+        let kept = [contiguous, weight, bias, &moments];
+        finish(GroupNormSilu(form), self, x, beside.then_some(contiguous), output, &kept)
+    }
+}
+
+/// Has the backward pass know of an output, and of x beside it, if `past` is that.
+pub(super) fn finish<B: Backward>(
+    operation: B,
+    norm: GroupNorm<'_>,
     x: &Tensor,
-    weight: &Tensor,
-    bias: &Tensor,
-    groups: i64,
-    eps: f64,
-) -> Result<Tensor, Error> {
-    if let Some(output) = gpu::group_norm(x, weight, bias, groups, eps, true) {
-        return output;
-    }
-    if !has_kernels(x) {
-        return guard(|| {
-            let input = x.to_kind(weight.kind());
-            input.group_norm(groups, Some(weight), Some(bias), eps, true).to_kind(x.kind()).silu()
-        });
-    }
-    if x.dim() == 4 && !x.is_contiguous() && !wants_gradients() {
-        let last = guard(|| channels_last(x))?;
-        let output = channels_last::group_norm_silu(&last, weight, bias, groups, eps)?;
-        return guard(|| images(&output));
-    }
-    let x = &guard(|| x.contiguous())?;
-    let form = Form::of(x, groups as usize);
-    let (output, moments) = match x.kind() {
-        Kind::Float => forward::<f32>(form, x, weight, bias, eps),
-        _ => forward::<Bf16>(form, x, weight, bias, eps),
-    }?;
-    differentiable(GroupNormSilu(form), &[&output], &[x, weight, bias], &[x, weight, bias, &moments])?;
-    Ok(output)
+    past: Option<&Tensor>,
+    output: Tensor,
+    kept: &[&Tensor],
+) -> Result<(Tensor, Tensor), Error> {
+    let inputs = [x, norm.weight, norm.bias];
+    let Some(past) = past else {
+        differentiable(operation, &[&output], &inputs, kept)?;
+        return Ok((x.shallow_clone(), output));
+    };
+    let past = guard(|| past.detach())?;
+    differentiable(operation, &[&output, &past], &inputs, kept)?;
+    Ok((past, output))
 }
 
 /// How the elements of x lie.
@@ -174,11 +209,12 @@ struct GroupNormSilu(Form);
 impl Backward for GroupNormSilu {
     fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let [x, weight, bias, moments] = kept else { unreachable!("as many are kept") };
-        let grad = &guard(|| grads[0].to_kind(x.kind()).contiguous())?;
+        let grads =
+            guard(|| grads.iter().map(|grad| grad.to_kind(x.kind()).contiguous()).collect::<Vec<_>>())?;
         let weights = [values(weight)?, values(bias)?];
         let (to_x, sums) = match x.kind() {
-            Kind::Float => backward::<f32>(self.0, x, &weights, moments, grad),
-            _ => backward::<Bf16>(self.0, x, &weights, moments, grad),
+            Kind::Float => backward::<f32>(self.0, x, &weights, moments, &grads),
+            _ => backward::<Bf16>(self.0, x, &weights, moments, &grads),
         }?;
         guard(|| {
             let sums = sums.sum_dim_intlist([0i64].as_slice(), false, Kind::Float);
@@ -188,19 +224,21 @@ impl Backward for GroupNormSilu {
     }
 }
 
-/// The gradient of x; and for each image and channel those of weight and bias: [N, C, 2], f32.
+/// The gradient of x, from that of the output and, if there is one, that of x beside it; and for each image and channel those of weight
+/// and bias: [N, C, 2], f32.
 fn backward<T: Element>(
     form: Form,
     x: &Tensor,
     [weight, bias]: &[Vec<f32>; 2],
     moments: &Tensor,
-    grad: &Tensor,
+    grads: &[Tensor],
 ) -> Result<(Tensor, Tensor), Error> {
     let mut to_x = empty_like(x)?;
     let all = form.images * form.groups;
     let size = [form.images, form.groups * form.channels, 2].map(|n| n as i64);
     let mut to_weights = guard(|| Tensor::empty(size, (Kind::Float, x.device())))?;
-    let (input, grads, moments) = (elements::<T>(x), elements::<T>(grad), elements::<f32>(moments));
+    let (input, moments) = (elements::<T>(x), elements::<f32>(moments));
+    let (grads, past) = (elements::<T>(&grads[0]), grads.get(1).map(elements::<T>));
     let outputs = Parts::new(elements_mut::<T>(&mut to_x));
     let found = Parts::new(elements_mut::<f32>(&mut to_weights));
     parallel(c"tidemill::group_norm_silu_backward", all, |some| {
@@ -212,7 +250,8 @@ fn backward<T: Element>(
             let (to_x, to_weights) = unsafe { (outputs.get(group.clone()), found.get(weights)) };
             vectorised(BackwardGroup {
                 x: &input[group.clone()],
-                grad: &grads[group],
+                grad: &grads[group.clone()],
+                past: past.map(|past| &past[group]),
                 weight: &weight[first..][..form.channels],
                 bias: &bias[first..][..form.channels],
                 moments: [moments[2 * i], moments[2 * i + 1]],
@@ -228,6 +267,8 @@ fn backward<T: Element>(
 struct BackwardGroup<'a, T> {
     x: &'a [T],
     grad: &'a [T],
+    /// What comes to x past the norm.
+    past: Option<&'a [T]>,
     weight: &'a [f32],
     bias: &'a [f32],
     moments: [f32; 2],
@@ -244,7 +285,7 @@ impl<T: Element> NullaryFnOnce for BackwardGroup<'_, T> {
     /// and d, and that of x is rstd (d weight - mean(d weight) - n mean(d weight n)).
     #[inline(always)]
     fn call(self) {
-        let Self { x, grad, weight, bias, moments: [mean, rstd], slopes, to_x, to_weights } = self;
+        let Self { x, grad, past, weight, bias, moments: [mean, rstd], slopes, to_x, to_weights } = self;
         let pixels = x.len() / weight.len();
         let normalised = |x: f32| (x - mean) * rstd;
         let (mut along, mut across) = (0f32, 0f32);
@@ -262,10 +303,21 @@ impl<T: Element> NullaryFnOnce for BackwardGroup<'_, T> {
             across += to_bias * weight;
         }
         let (along, across) = (along / x.len() as f32, across / x.len() as f32);
-        let inputs = x.chunks_exact(pixels).zip(slopes.chunks_exact(pixels));
-        for ((to_x, (x, slopes)), weight) in to_x.chunks_exact_mut(pixels).zip(inputs).zip(weight) {
-            for ((to_x, x), d) in to_x.iter_mut().zip(x).zip(slopes) {
-                *to_x = T::of(rstd * (d * weight - across - normalised(x.get()) * along));
+        let of_norm = |d: f32, x: f32, weight: f32| rstd * (d * weight - across - normalised(x) * along);
+        for (channel, (to_x, weight)) in to_x.chunks_exact_mut(pixels).zip(weight).enumerate() {
+            let here = channel * pixels..(channel + 1) * pixels;
+            let inputs = x[here.clone()].iter().zip(&slopes[here.clone()]);
+            match past {
+                None => {
+                    for (to_x, (x, d)) in to_x.iter_mut().zip(inputs) {
+                        *to_x = T::of(of_norm(*d, x.get(), *weight));
+                    }
+                }
+                Some(past) => {
+                    for ((to_x, (x, d)), past) in to_x.iter_mut().zip(inputs).zip(&past[here]) {
+                        *to_x = T::of(past.get() + of_norm(*d, x.get(), *weight));
+                    }
+                }
             }
         }
     }
