@@ -1,10 +1,12 @@
 """The native module: stages over Arrow without copies, verbs, errors, and the command line."""
 
 import json
+import math
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -167,6 +169,70 @@ def test_refused_input_is_a_value_error(run, tmp_path):
         tidemill.Prepare(run, prepare={"reslutions": [64]})
     with pytest.raises(ValueError, match=r"none\.toml"):
         tidemill.preprocess(tmp_path / "none.toml")
+
+
+def test_values_of_python_mean_what_toml_says(tmp_path):
+    """Also those that JSON writes in another way than TOML."""
+    file = tmp_path / "run.toml"
+    file.write_text(
+        r"""
+output = "runs/😀"
+prepare.resolutions = [64, 32]
+[sample]
+prompts = ["a 😀", "two\nlines of \"this\" \\ that", "\u0000\u0001\u007f\u0085"]
+ema = false
+[train]
+learning_rate = 1e-5
+[train.ema]
+[[train.phase]]
+steps = 10
+resolution = 64
+[[train.phase]]
+steps = 5
+resolution = 32
+learning_rate = 1e16
+[engine.ray.env]
+"a.b 😀\u007f" = "c"
+""",
+        encoding="utf-8",
+    )
+    phases = [
+        {"steps": 10, "resolution": 64, "learning_rate": None},
+        {"steps": 5, "resolution": 32, "learning_rate": 1e16},
+    ]
+    prompts = ("a 😀", 'two\nlines of "this" \\ that', "\0\1\x7f\x85")
+    mappings = {
+        "output": Path("runs/😀"),
+        "prepare.resolutions": [64, 32],
+        "sample": {"prompts": prompts, "ema": False},
+        "train": {"learning_rate": 1e-5, "ema": {}, "phase": phases},
+        'engine.ray.env."a.b 😀\\u007f"': "c",
+    }
+    resolved = tidemill.resolve(file)
+    assert resolved["sample"]["prompts"] == list(prompts)
+    assert resolved["train"]["ema"]
+    assert tidemill.resolve(mappings) == resolved
+    assert tidemill.resolve(resolved) == resolved
+
+
+def test_none_is_a_key_that_is_left_out(run):
+    nothing = {"checkpoint.uri": None, "output": None, "train": {"min_snr_gamma": None, "ema": None}}
+    assert tidemill.resolve(run, **nothing) == tidemill.resolve(run, train={})
+    uri = {"checkpoint.uri": "s3://bucket"}
+    assert tidemill.resolve(run | uri, **nothing) == tidemill.resolve(run | uri)
+    assert tidemill.resolve(run, train={"ema": {"decay": None}}) == tidemill.resolve(run, train={"ema": {}})
+    with pytest.raises(tidemill.InputError, match="cannot hold None"):
+        tidemill.resolve(run, source={"uri": ["a.parquet", None]})
+
+
+def test_numbers_that_are_not_finite_are_toml_but_are_not_handed_on(run):
+    with pytest.raises(tidemill.InputError, match="a bound is not a number"):
+        tidemill.Prepare(run, **{"filter.score.score.max": math.nan})
+    limits = {"filter.score.score": {"min": -math.inf, "max": math.inf}}
+    tidemill.Prepare(run, **limits)
+    # Taken for keys that are left out, numbers that have a default would become it.
+    with pytest.raises(tidemill.InputError, match=r"m..: a number that is not finite"):
+        tidemill.Prepare(tidemill.resolve(run, **limits))
 
 
 def test_verbs_are_functions(run, tmp_path):

@@ -43,7 +43,7 @@ pub enum Error {
         /// What is different.
         key: String,
     },
-    /// The loss or the gradient is not finite.
+    /// The loss or the gradient is not finite, or the loss far too large, and leaving steps out or going back has not helped.
     #[error(
         "step {step}: the loss is {loss}, the gradient's norm {grad_norm}; lower the learning rate or check the samples of this batch \
          (sample ids {samples:?}). The last checkpoint is intact"

@@ -29,7 +29,22 @@ impl HeldOut {
                 )));
             }
         }
-        train.phase.iter().try_for_each(|phase| self.rows(phase.resolution).map(drop))
+        train.phase.iter().try_for_each(|phase| self.check_buckets(phase.resolution, trained_on))
+    }
+
+    /// Refuses rows in buckets that training has none of.
+    fn check_buckets(&self, resolution: u32, trained_on: &DatasetSpec) -> Result<(), Error> {
+        for name in self.rows(resolution)?.into_keys() {
+            let buckets = self.datasets[name].buckets_with_rows(self.split, resolution)?;
+            if let Some(bucket) = buckets.into_iter().find(|bucket| !trained_on.latents.contains_key(bucket))
+            {
+                return Err(Error::Dataset(format!(
+                    "`{name}` has held-out rows of {bucket}, which training has none of: prepare both with the same \
+                     prepare.crop and prepare.resolution"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// The first `limit` rows in an order that never changes, as batches no larger than the phase's; and how many

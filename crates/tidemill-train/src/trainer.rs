@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
+use serde_json::Value;
 use tch::Cuda;
 use tidemill_models::SchedulerConfig;
 use tidemill_store::{Bucket, DatasetSpec};
@@ -161,8 +162,9 @@ impl Trainer {
         let writer = Writer::new(&world, job.checkpoint.writers)?;
         world.by_first(|| checkpoints.announce(&writer))?;
         checkpoints.check_shared(&writer, &world)?;
+        let averaged = |step| job.train.averaged_at(step).is_some();
         let progress = match checkpoints
-            .restore(&mut optimizer, &identity, &world, &mut |m| observer.event(m))?
+            .restore(&mut optimizer, &identity, &averaged, &world, &mut |m| observer.event(m))?
         {
             Some(mut progress) => {
                 observer.committed(progress.step);
@@ -270,7 +272,8 @@ impl Trainer {
 
     /// Trains until step `end` or until any rank is to stop.
     fn run_phase(&mut self, phase: usize, end: u64, observer: &mut dyn Observer) -> Result<(), Error> {
-        let mut batches = self.job.data.open(&self.phase(phase), self.progress.stream.as_ref())?;
+        let place = self.place_in(phase)?;
+        let mut batches = self.job.data.open(&self.phase(phase), place.as_ref())?;
         self.window = Window::new();
         self.reopen = false;
         // Steps of another phase have other shapes.
@@ -285,6 +288,8 @@ impl Trainer {
             if self.progress.step.is_multiple_of(self.job.train.log_every) {
                 self.flush_past(observer)?;
             }
+            // A run that goes back finds one from where this phase's data end, and sees no batch again.
+            self.owed |= self.progress.step == end && self.job.train.phase_at(end).is_some();
             self.at_intervals(&|trainer| trainer.stand(phase, end, &*batches), observer)?;
         }
         self.flush(observer)?;
@@ -294,11 +299,24 @@ impl Trainer {
         Ok(())
     }
 
+    /// Where a phase goes on in the data; `None` at the beginning of the first. A run that had ended, or stopped in a phase that is
+    /// shorter now, stands in a phase before it.
+    fn place_in(&self, phase: usize) -> Result<Option<Value>, Error> {
+        let Progress { phase: last, stream, .. } = &self.progress;
+        match stream {
+            Some(_) if *last < phase => {
+                let before = self.job.data.open(&self.phase(*last), stream.as_ref())?;
+                before.state(Some(&self.phase(phase))).map(Some)
+            }
+            place => Ok(place.clone()),
+        }
+    }
+
     /// Notes where the data stand: in a phase that ends at step `end`, or at the beginning of the next one. All ranks do
     /// so together.
     fn stand(&mut self, phase: usize, end: u64, batches: &dyn Batches) -> Result<(), Error> {
-        let next = self.progress.step == end && phase + 1 < self.job.train.phase.len();
-        let next = next.then(|| self.phase(phase + 1));
+        let next = self.job.train.phase_at(end).filter(|_| self.progress.step == end);
+        let next = next.map(|(index, _)| self.phase(index));
         let stream = batches.state(next.as_ref())?;
         self.progress.phase = next.map_or(phase, |next| next.index);
         self.progress.stream = Some(stream);

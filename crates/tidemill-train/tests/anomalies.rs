@@ -142,6 +142,23 @@ fn spikes_are_reported_left_out_or_gone_back_from() {
     assert!(10.0 * most < reported);
 }
 
+#[test]
+fn a_run_whose_losses_stay_too_large_ends() {
+    let data = spoilt(|_| None);
+    for action in [SpikeAction::Skip, SpikeAction::Rollback] {
+        let output = tempfile::tempdir().unwrap();
+        let mut job = job(data.path(), output.path());
+        // Nothing is learnt, and what is less than before is what is compared with: in the end all are larger.
+        job.train.learning_rate = 1e-12;
+        job.train.spike = Some(SpikeConfig { factor: 1.0001, window: 3, action });
+        job.train.phase[1].steps = 400;
+        job.checkpoint.every = 1;
+        let error = train(job, &mut Quiet::default()).unwrap_err();
+        let Error::Diverged { loss, samples, .. } = &error else { panic!("{action:?}: {error}") };
+        assert!(loss.is_finite() && !samples.is_empty(), "{action:?}: {error}");
+    }
+}
+
 /// The samples of the step that a message is about.
 fn all_samples(output: &Path, said: &str) -> Vec<u64> {
     let step: u64 = said.split(' ').nth(1).unwrap().parse().unwrap();

@@ -12,7 +12,7 @@ use tch::Tensor;
 use tidemill_models::RowShape;
 use tidemill_store::stream::Unreadable;
 use tidemill_train::{
-    Checkpoints, EmaConfig, Error, Job, Precision, ProfileConfig, Timesteps, TrainConfig, train,
+    Checkpoints, EmaConfig, Error, Job, PhaseConfig, Precision, ProfileConfig, Timesteps, TrainConfig, train,
 };
 
 /// Phases of 12 and 28 steps, at two resolutions.
@@ -68,6 +68,46 @@ fn a_run_resumes_between_two_phases() {
     assert!(std::panic::catch_unwind(|| train(job(halves.path()), &mut Quiet::dying_after(14))).is_err());
     assert_eq!(train(job(halves.path()), &mut Quiet::default()).unwrap().resumed_at, 12);
     assert_eq!(losses(whole.path()), losses(halves.path()));
+}
+
+#[test]
+fn a_run_that_has_ended_goes_on_with_another_phase_and_none_without_steps_is_in_the_way() {
+    let (data, whole, later) = (dir(), dir(), dir());
+    dataset(data.path());
+    train(job(data.path(), whole.path()), &mut Quiet::default()).unwrap();
+    let mut first = job(data.path(), later.path());
+    first.train.phase.truncate(1);
+    assert!(train(first, &mut Quiet::default()).unwrap().finished);
+    let mut both = job(data.path(), later.path());
+    both.train.phase.insert(1, PhaseConfig { steps: 0, ..PhaseConfig::at(64) });
+    let outcome = train(both, &mut Quiet::default()).unwrap();
+    assert_eq!((outcome.resumed_at, outcome.finished), (12, true));
+    assert_eq!(losses(whole.path()), losses(later.path()));
+}
+
+#[test]
+fn averages_are_left_behind_when_a_run_goes_on_without_them() {
+    let (data, output) = (dir(), dir());
+    dataset(data.path());
+    let job = |averaged: bool, steps| {
+        let mut job = job(data.path(), output.path());
+        job.train.ema = job.train.ema.filter(|_| averaged);
+        job.train.phase[1].steps = steps;
+        job
+    };
+    let checkpoints = Checkpoints::open(&common::checkpoints(), output.path()).unwrap();
+    let are_the_weights = |step| {
+        let [averaged, weights] = [true, false].map(|averaged| checkpoints.weights(averaged).unwrap());
+        assert_eq!((averaged.0, weights.0), (step, step));
+        averaged.1.iter().zip(&weights.1).all(|(a, b)| a.1 == b.1)
+    };
+    train(job(true, 8), &mut Quiet::default()).unwrap();
+    assert!(!are_the_weights(20));
+    train(job(false, 12), &mut Quiet::default()).unwrap();
+    assert!(are_the_weights(24), "and the averages not those of step 20");
+    // They begin anew.
+    train(job(true, 13), &mut Quiet::default()).unwrap();
+    assert!(are_the_weights(25));
 }
 
 #[test]

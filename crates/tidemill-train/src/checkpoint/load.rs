@@ -11,8 +11,9 @@ use crate::snapshot::{Filling, Parameter, Values, contents, starts};
 use crate::world::World;
 
 impl Checkpoints {
-    /// Loads the newest usable checkpoint into `optimizer`; `None` if there is none. All ranks call it together, and
-    /// load the same; the first one tells of those that cannot be used.
+    /// Loads the newest usable checkpoint into `optimizer`; `None` if there is none. Averages are loaded if the run that goes on
+    /// from a step is to have them, by `averaged`. All ranks call it together, and load the same; the first one tells of those that
+    /// cannot be used.
     ///
     /// # Errors
     /// If the newest is of another run, or none of those there can be read.
@@ -20,6 +21,7 @@ impl Checkpoints {
         &self,
         optimizer: &mut Optimizer,
         identity: &serde_json::Value,
+        averaged: &dyn Fn(u64) -> bool,
         world: &World,
         tell: &mut dyn FnMut(&str),
     ) -> Result<Option<Progress>, Error> {
@@ -28,10 +30,11 @@ impl Checkpoints {
         let steps: Vec<u64> = serde_json::from_str(&world.texts(&seen)?[0]).unwrap_or_default();
         let mut failure = None;
         for step in steps.into_iter().rev() {
-            let loaded: Result<Result<_, Error>, Error> = match self.try_restore(step, optimizer, identity) {
-                Err(other @ Error::OtherRun { .. }) => Err(other),
-                loaded => Ok(loaded),
-            };
+            let loaded: Result<Result<_, Error>, Error> =
+                match self.try_restore(step, optimizer, identity, averaged) {
+                    Err(other @ Error::OtherRun { .. }) => Err(other),
+                    loaded => Ok(loaded),
+                };
             let loaded = world.together(loaded)?;
             // What one rank cannot read, none goes on from.
             let problem = loaded.as_ref().err().map(ToString::to_string).unwrap_or_default();
@@ -97,10 +100,12 @@ impl Checkpoints {
         step: u64,
         optimizer: &mut Optimizer,
         identity: &serde_json::Value,
+        averaged: &dyn Fn(u64) -> bool,
     ) -> Result<Progress, Error> {
         let commit = self.commit(step)?;
         self.check_identity(step, &commit.progress.identity, identity)?;
-        optimizer.prepare_to_load(commit.ema);
+        // Averages that nothing is added to any more would go into every checkpoint from here on as if they were the run's.
+        optimizer.prepare_to_load(commit.ema && averaged(step));
         let fail = |message| self.error(&folder(step), message);
         let mut filling = Filling::new(optimizer, &commit.parameters).map_err(fail)?;
         for shard in commit.shards.iter().filter(|shard| filling.wants(&shard.ranges)).collect::<Vec<_>>() {

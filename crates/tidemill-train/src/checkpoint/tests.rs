@@ -144,7 +144,7 @@ proptest! {
         for rank in 0..read.ranks {
             let (_, expected) = optimizer(&read, rank, 7);
             let (_, mut loaded) = optimizer(&Case { ema: false, ..read.clone() }, rank, 0);
-            let progress = checkpoints.try_restore(7, &mut loaded, &json!({})).unwrap();
+            let progress = checkpoints.try_restore(7, &mut loaded, &json!({}), &|_| true).unwrap();
             prop_assert_eq!(progress, progress_at(7));
             prop_assert_eq!(loaded.buffers().len(), if written.ema { 4 } else { 3 });
             for ((name, loaded), (_, expected)) in loaded.buffers().into_iter().zip(expected.buffers()) {
@@ -186,11 +186,11 @@ fn a_shard_that_is_damaged_or_gone_is_named_and_the_checkpoint_before_it_used() 
         let shard = folder.path().join("checkpoints/step-00000008/a/rank-1-of-3.safetensors");
         spoil(&shard);
         let (world, mut loaded) = optimizer(&read, 0, 0);
-        let failed = checkpoints.try_restore(8, &mut loaded, &json!({})).unwrap_err();
+        let failed = checkpoints.try_restore(8, &mut loaded, &json!({}), &|_| true).unwrap_err();
         assert!(failed.to_string().contains("rank-1-of-3.safetensors"), "{failed}");
         let mut told = Vec::new();
         let tell = &mut |message: &str| told.push(message.to_string());
-        let progress = checkpoints.restore(&mut loaded, &json!({}), &world, tell).unwrap();
+        let progress = checkpoints.restore(&mut loaded, &json!({}), &|_| true, &world, tell).unwrap();
         assert_eq!(told, [format!("{failed}; trying the checkpoint before it")]);
         assert_eq!(progress.unwrap().step, 7);
         let (_, expected) = optimizer(&read, 0, 7);
@@ -259,7 +259,7 @@ fn parameters_of_another_network_are_refused_by_name() {
         (vec![100, 40, 2], "lacks p2"),
     ] {
         let (_, mut other) = optimizer(&Case { sizes, ..written.clone() }, 0, 0);
-        let failed = checkpoints.try_restore(7, &mut other, &json!({})).unwrap_err();
+        let failed = checkpoints.try_restore(7, &mut other, &json!({}), &|_| true).unwrap_err();
         assert!(failed.to_string().contains(says), "{failed}");
     }
 }

@@ -83,11 +83,11 @@ impl Trainer {
             observer.event(&format!("the samples of step {step} cannot be written down: {problem}"));
         }
         let named: Vec<u64> = samples.iter().take(NAMED).copied().collect();
-        let what = match (judgement, loss.is_finite() && grad_norm.is_finite()) {
-            (Judgement::Skipped, _) => "is left out",
-            (Judgement::RolledBack, _) => "is gone back from",
-            (_, true) => "is a spike",
-            (_, false) => return Err(Error::Diverged { step, loss, grad_norm, samples: named }),
+        let what = match judgement {
+            Judgement::Skipped => "is left out",
+            Judgement::RolledBack => "is gone back from",
+            Judgement::Fatal => return Err(Error::Diverged { step, loss, grad_norm, samples: named }),
+            Judgement::Fine | Judgement::Reported => "is a spike",
         };
         if self.log.is_some() {
             observer.event(&format!(
@@ -175,27 +175,30 @@ impl Trainer {
         }
         let world = self.job.world.clone();
         let (identity, tell) = (&self.progress.identity, &mut |message: &str| observer.event(message));
-        let restored = self.checkpoints.restore(&mut self.optimizer, identity, &world, tell)?;
+        let averaged = |step| self.job.train.averaged_at(step).is_some();
+        let restored = self.checkpoints.restore(&mut self.optimizer, identity, &averaged, &world, tell)?;
         let Some(restored) = restored else {
             let message = format!("there is none to go back to from step {step}; save more often");
             return Err(Error::Checkpoint { path: self.job.output.join("checkpoints"), message });
         };
         self.rollbacks += 1;
+        let reopen = restored.phase != self.progress.phase;
         if world.is_first() {
             // Of one before it, which is used where the last is damaged, nobody knows.
             let seconds = self.saved_at.elapsed().as_secs_f64();
             let seconds = (restored.step == self.saved).then(|| format!(" and {seconds:.1} s"));
+            // A stream of another phase cannot go on in this one.
+            let batches = if reopen { "come again: another phase began" } else { "are not seen again" };
             observer.event(&format!(
-                "back at step {} of the last checkpoint; {} steps{} are lost, their batches are not seen again",
+                "back at step {} of the last checkpoint; {} steps{} are lost, their batches {batches}",
                 restored.step,
                 step - restored.step,
                 seconds.unwrap_or_default()
             ));
             self.reopen_log(restored.step, observer);
         }
-        // A stream of another phase cannot go on in this one: there its batches do come again.
-        self.reopen = restored.phase != self.progress.phase;
-        if self.reopen {
+        self.reopen = reopen;
+        if reopen {
             (self.progress.phase, self.progress.stream) = (restored.phase, restored.stream);
         }
         self.progress.step = restored.step;

@@ -67,10 +67,14 @@ impl Recorded {
         }
         let memory = self.memory.map_or_else(GraphMemory::new, Ok)?;
         self.memory = Some(memory);
-        let step = Step::record(inputs, device, memory, compute)?;
-        let answers = Answers(step.answers.0.shallow_clone());
-        *state = State::There(step);
-        Ok(answers)
+        match Step::record(inputs, device, memory, &mut compute)? {
+            Ok(step) => {
+                let answers = Answers(step.answers.0.shallow_clone());
+                *state = State::There(step);
+                Ok(answers)
+            }
+            Err(inputs) => compute(&inputs),
+        }
     }
 
     /// Forgets them: what they read or write is there no more.
@@ -81,37 +85,48 @@ impl Recorded {
 }
 
 impl Step {
-    /// Records a step and takes it. What it answers has to be what the same step answers when it is not recorded.
+    /// Records a step and takes it. What it answers has to be what the same step answers when it is not recorded. If that is nothing to
+    /// compare with, for it is not finite, it is neither recorded nor taken: its inputs come back.
     fn record(
         inputs: StepInputs,
         device: usize,
         memory: GraphMemory,
         mut compute: impl FnMut(&StepInputs) -> Result<Answers, Error>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Result<Self, StepInputs>, Error> {
         let refuse = |why: String| Error::Config {
             key: "train.cuda_graph".into(),
             message: format!("a step cannot be recorded on this GPU: {why}; set it to false"),
         };
         let numbers = guard(|| inputs.numbers.copy())?;
         let left_out = guard(|| no_grad(|| inputs.left_out()))?;
-        let expected = Download::begin(&compute(&left_out)?.0)?;
+        let expected = Download::begin(&compute(&left_out)?.0)?.wait()?.copy();
         let inputs = StepInputs { numbers, ..left_out };
+        if !is_finite(&expected) {
+            return Ok(Err(inputs));
+        }
         let (graph, answers) = Graph::record(device, memory, || compute(&inputs))
             .map_err(|error: Error| refuse(error.to_string()))?;
         graph.replay()?;
         let answered = Download::begin(&answers.0)?;
-        match differs(expected.wait()?, answered.wait()?) {
-            None => Ok(Self { graph, inputs, answers }),
+        match differs(&expected, answered.wait()?) {
+            None => Ok(Ok(Self { graph, inputs, answers })),
             Some(why) => Err(refuse(format!("{why}; weights may be spoilt, the last checkpoint's are not"))),
         }
     }
 }
 
+/// Whether a step's answers are as they should be: the norm of the gradients, and the sum of the losses.
+fn is_finite(answers: &Tensor) -> bool {
+    numbers(answers).iter().take(2).all(|number| number.is_finite())
+}
+
+fn numbers(answers: &Tensor) -> Vec<f32> {
+    Vec::<f32>::try_from(answers).unwrap_or_default()
+}
+
 /// How far apart two of a step's answers are, if it is too far for rounding.
 fn differs(expected: &Tensor, answered: &Tensor) -> Option<String> {
-    let numbers = |answers: &Tensor| Vec::<f32>::try_from(answers).unwrap_or_default();
     let (expected, answered) = (numbers(expected), numbers(answered));
-    // The norm of the gradients, and the sum of the losses.
     let near = |(expected, answered): (&f32, &f32)| {
         // What is no number is near to nothing.
         (expected - answered).abs() <= ROUNDING * expected.abs().max(f32::MIN_POSITIVE)
@@ -148,6 +163,8 @@ mod tests {
     #[test]
     fn answers_may_differ_by_rounding() {
         let of = |numbers: &[f32]| Tensor::from_slice(numbers);
+        assert!(is_finite(&of(&[2.0, 3.0, f32::NAN])));
+        assert!(!is_finite(&of(&[2.0, f32::NAN])) && !is_finite(&of(&[f32::INFINITY, 3.0])));
         assert_eq!(differs(&of(&[2.0, 3.0, 4.0]), &of(&[2.02, 2.98, 9.0])), None);
         assert_eq!(differs(&of(&[0.0, 3.0]), &of(&[0.0, 3.0])), None);
         for (expected, answered) in

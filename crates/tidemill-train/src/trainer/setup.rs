@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tch::Kind;
+use tch::{Device, Kind};
+use tidemill_models::sampler::Sampler;
 use tidemill_models::{NoiseSchedule, SchedulerConfig};
 use tidemill_store::{Bucket, DatasetSpec, Dtype};
 use tidemill_torch::{guard, tensor_of};
@@ -14,7 +15,7 @@ use super::recorded::recorded_on;
 use super::schedule_of;
 use crate::Error;
 use crate::checkpoint::Checkpoints;
-use crate::config::{Precision, Sharding};
+use crate::config::{Precision, PreviewConfig, Sharding};
 use crate::draws::Drawer;
 use crate::fit::{check_data, flops, frozen, has_moments, identity, norms_in_f32};
 use crate::gradients::Reduction;
@@ -51,6 +52,7 @@ impl Setup {
         let spec = job.data.spec()?;
         check_data(job, &spec)?;
         check_ranks(job)?;
+        check_preview(job, &schedule)?;
         Ok(Self {
             flops: flops(job, &spec)?,
             identity: identity(job, &schedule),
@@ -76,6 +78,18 @@ fn check_ranks(job: &Job) -> Result<(), Error> {
             "in train.phase[{phase}], global_batch = {rows} has no row for some of the {ranks} ranks"
         ))),
     }
+}
+
+/// Refuses pictures that could not be drawn when their time comes.
+fn check_preview(job: &Job, schedule: &SchedulerConfig) -> Result<(), Error> {
+    let Some(PreviewConfig { method, steps, .. }) = job.preview.as_ref().map(|preview| &preview.config)
+    else {
+        return Ok(());
+    };
+    let schedule = NoiseSchedule::new(schedule.clone(), Device::Cpu);
+    Sampler::new(*method, &schedule, *steps)
+        .map(drop)
+        .map_err(|error| Error::Config { key: "train.preview".into(), message: error.to_string() })
 }
 
 fn set_gradient_checkpointing(job: &mut Job) -> Result<(), Error> {
