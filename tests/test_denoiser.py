@@ -1,7 +1,9 @@
 """Own denoisers, `torch.nn.Module`s, in the place of the built-in U-Net."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -163,7 +165,11 @@ config = UNet2DConditionModel.load_config(sys.argv[2])
 # Other ranks have other weights, and do not keep them.
 if int(os.environ["RANK"]):
     torch.manual_seed(0)
-tidemill.train(json.loads(sys.argv[3]), denoiser=UNet2DConditionModel.from_config(config))
+run, module = json.loads(sys.argv[3]), UNet2DConditionModel.from_config(config)
+result = tidemill.train(run, denoiser=module)
+assert result["finished"], result
+# Which is there, whoever has written it.
+assert tidemill.load(run, module) == result["steps"]
 """
 
 
@@ -246,6 +252,43 @@ def test_an_event_stops_it(dataset, tmp_path):
         tidemill.train(settings_of(tmp_path / "other", ASSETS, {}), stop="now", denoiser=module)
 
 
+def test_ctrl_c_stops_it_with_a_checkpoint(dataset, tmp_path):
+    module = Listening()
+    interrupt = module.register_forward_hook(
+        lambda *_: os.kill(os.getpid(), signal.SIGINT) if len(module.calls) == 6 else None
+    )
+    result = train(tmp_path, dataset, ASSETS, module)
+    assert (result["finished"], len(module.calls) < 2 * STEPS) == (False, True)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    interrupt.remove()
+    again = train(tmp_path, dataset, ASSETS, module)
+    assert (again["finished"], again["resumed_at"]) == (True, result["steps"])
+
+
+def test_gradients_of_before_are_not_part_of_the_first_step(dataset, tmp_path):
+    clean, used = Odd(), Odd()
+    used.load_state_dict(clean.state_dict())
+    used.conv.weight.grad = torch.full_like(used.conv.weight, 50.0)
+    train(tmp_path / "clean", dataset, ASSETS, clean)
+    train(tmp_path / "used", dataset, ASSETS, used)
+    assert ranks.losses(tmp_path / "clean") == ranks.losses(tmp_path / "used")
+
+
+def test_what_fails_in_validation_leaves_autograd_as_it_was(dataset, tmp_path):
+    settings = {"train.validation": {"every": 2, "rows": 8, "dataset": str(dataset)}}
+    with pytest.raises(KeyError, match="in evaluation"):
+        train(tmp_path, dataset, ASSETS, Odd("evaluation"), **settings)
+    assert torch.is_grad_enabled()
+    train(tmp_path / "next", dataset, ASSETS, Odd())
+
+
+def test_it_need_not_take_resolutions_that_no_phase_has(dataset, tmp_path):
+    settings = {name: ranks.SETTINGS[name] for name in ("source", "models.path")}
+    source = {"source.uri": f"{dataset.parent}/data/*.parquet", "prepare.resolutions": [64, 32]}
+    tidemill.preprocess({**settings, **source, "output": str(tmp_path)})
+    train(tmp_path / "run", tmp_path / "dataset", ASSETS, Odd("fixed"), **{"prepare.resolutions": [64, 32]})
+
+
 class Odd(torch.nn.Module):
     """A small module, with one thing wrong with it."""
 
@@ -268,6 +311,11 @@ class Odd(torch.nn.Module):
             return [sample]
         if self.wrong == "width":
             return self.conv(sample) + text @ torch.ones(3, 3)
+        if self.wrong == "fixed":
+            return self.conv(sample) + torch.zeros(1, 4, 8, 8)
+        # Whether it takes a row is asked without gradients, too.
+        if self.wrong == "evaluation" and not self.training and self.calls > 1:
+            raise KeyError("in evaluation")
         if self.wrong == "late" and self.calls > 4:
             raise KeyError("after four calls")
         return (self.conv(sample),)

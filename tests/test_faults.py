@@ -65,8 +65,8 @@ def test_ranks_killed_at_random_cost_time_and_nothing_else(undisturbed, dataset,
     assert all("was killed (signal 9" in fault["fault"] for fault in result["faults"]), result
     lines = re.findall(r"\d+ steps and [\d.]+ s since the checkpoint of step \d+ are lost", "".join(run.said))
     assert len(lines) == len(result["faults"])
-    # Health is looked at again with each crew that comes that far.
-    assert 2 <= "".join(run.said).count("ms for a matrix product") <= len(result["faults"]) + 1
+    # Health is looked at again with each crew that comes that far, as the last does.
+    assert 1 <= "".join(run.said).count("ms for a matrix product") <= len(result["faults"]) + 1
     assert sum("are lost; starting 2 workers again" in line for line in run.said) == len(result["faults"])
     assert_same(tmp_path, undisturbed)
     assert ranks.losses(tmp_path) == ranks.losses(undisturbed)
@@ -122,6 +122,10 @@ def test_sigterm_saves_and_ends_well(whom, undisturbed, dataset, tmp_path):
 def test_who_does_not_stop_in_time_is_killed(dataset, tmp_path, rng):
     run = supervised(tmp_path, dataset, "2", **steps(10000), **{"supervisor.grace_seconds": 2})
     run.reaches(6)
+    # It is written while training goes on.
+    while not (tmp_path / "checkpoints/step-00000005/commit.json").exists():
+        assert run.process.poll() is None, run.said
+        time.sleep(0.02)
     workers = run.workers()
     os.kill(workers[rng.randrange(2)], signal.SIGSTOP)
     os.kill(run.process.pid, signal.SIGTERM)
@@ -275,16 +279,16 @@ def test_what_no_restart_mends_is_refused_once(undisturbed, dataset, tmp_path):
 
 
 def test_a_rank_that_is_too_slow_is_left_out(dataset, tmp_path):
-    settings = {"train.health": {"exclude": True, "slower_than": 2.5}}
+    settings = {"train.health": {"exclude": True, "slower_than": 5}}
     run = supervised(tmp_path, dataset, "2..3", **steps(10), **settings)
     while 1 not in run.workers():
         time.sleep(0.02)
     slow = run.workers()[1]
-    # As a device that is throttled: a sixth of the time, in slices shorter than what is timed.
+    # As a device that is throttled: a twentieth of the time, in slices shorter than what is timed.
     try:
         while run.process.poll() is None:
             os.kill(slow, signal.SIGSTOP)
-            time.sleep(0.02)
+            time.sleep(0.08)
             os.kill(slow, signal.SIGCONT)
             time.sleep(0.004)
     except ProcessLookupError:
@@ -375,11 +379,11 @@ def test_a_rank_that_gets_no_data_is_replaced(undisturbed, dataset, tmp_path):
     ranks.link(tmp_path, dataset)
     stalled = tmp_path / "stalled"
     variables = {**put_before_libc(tmp_path, STALLED_READS), "STALLED": str(stalled)}
-    settings = {**SETTINGS, **steps(), "supervisor.stall_seconds": 3, "train.stream.stall_seconds": 1}
+    settings = {**SETTINGS, **steps(), "supervisor.stall_seconds": 15, "train.stream.stall_seconds": 1}
     run = ranks.Supervised(tmp_path, "2", settings, variables=variables)
     run.reaches(3)
     stalled.touch()
-    while not any("rank 1 has made no step for 3 s; it waits for data" in line for line in list(run.said)):
+    while not any("rank 1 has made no step for 15 s; it waits for data" in line for line in list(run.said)):
         assert run.process.poll() is None, run.said
         time.sleep(0.02)
     stalled.unlink()

@@ -31,7 +31,7 @@ class Drying:
 
     def take(self, number):
         if os.environ["RANK"] == "1" and self.taken == 3:
-            threading.Timer(2.5, stop.set).start()
+            threading.Timer(15, stop.set).start()
             time.sleep(0.5)
             return None
         self.taken += 1
@@ -69,7 +69,7 @@ def test_other_numbers_of_workers_go_on(scenes, tmp_path):
 
 def test_ranks_that_wait_for_rows_save_what_they_have(trained_online, scenes, tmp_path):
     """Also those that have theirs already: none begins with a step before all can."""
-    settings = {"source.uri": scenes, "train.stream.stall_seconds": 1, "output": str(tmp_path)}
+    settings = {"source.uri": scenes, "train.stream.stall_seconds": 4, "output": str(tmp_path)}
     run = resolve({**ranks.SETTINGS, **online.SETTINGS, **settings})
     launch = [*ranks.TORCHRUN, "--standalone", "--nproc-per-node=2", "--no-python"]
     script = tmp_path / "drying.py"

@@ -67,8 +67,8 @@ def test_workers_of_ray_train_as_the_others_do(undisturbed, dataset, tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.faults)])
 def test_a_worker_that_is_lost_is_replaced(how, undisturbed, dataset, tmp_path, rng):
     """Killed, or told to stop, as one is whose node is taken back."""
-    # After a checkpoint.
-    at = rng.randrange(21, 40)
+    # After a checkpoint, which is written while training goes on.
+    at = rng.randrange(25, 40)
 
     def kill():
         os.kill(rng.choice(ranks.ray_processes("TrainWorker")), how)

@@ -72,6 +72,8 @@ class Report:
     violations: int
     # Times that the host waited.
     waits: int
+    # Launches on the first of several devices.
+    on_first: int
     peak_bytes: int
     # Since the process's start.
     seconds: float

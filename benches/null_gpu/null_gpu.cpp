@@ -26,7 +26,12 @@ namespace {
 enum Answer { OK = 0, OUT_OF_MEMORY = 2, NOT_FOUND = 500, NOT_PERMITTED = 900, UNMATCHED = 901, ISOLATION = 905, CAPTURED_EVENT = 907 };
 enum Mode { GLOBAL = 0, THREAD_LOCAL = 1, RELAXED = 2 };
 
-struct Stream {};
+// Of the calling thread.
+thread_local int current_device = 0;
+
+struct Stream {
+  int device = current_device;
+};
 struct Event {
   bool recorded = false, captured = false;
 };
@@ -42,12 +47,14 @@ constexpr size_t MEMORY = size_t(141) << 30;
 
 std::mutex mutex;
 std::map<const void*, std::string> names;
+// Of kernels that the driver has loaded, the device.
+std::map<const void*, int> loaded_on;
 std::map<char*, size_t> blocks;
 size_t used = 0;
 
 struct Counts {
   std::map<std::string, long> kernels;
-  long launches = 0, captures = 0, captured = 0, escaped = 0, replays = 0, replayed = 0, violations = 0, waits = 0;
+  long launches = 0, captures = 0, captured = 0, escaped = 0, replays = 0, replayed = 0, violations = 0, waits = 0, on_first = 0;
   size_t peak_bytes = 0;
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
 
@@ -59,8 +66,8 @@ struct Counts {
     double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     fprintf(file,
             "{\"launches\": %ld, \"captures\": %ld, \"captured\": %ld, \"escaped\": %ld, \"replays\": %ld, \"replayed\": %ld, "
-            "\"violations\": %ld, \"waits\": %ld, \"peak_bytes\": %zu, \"seconds\": %f, \"kernels\": {",
-            launches, captures, captured, escaped, replays, replayed, violations, waits, peak_bytes, seconds);
+            "\"violations\": %ld, \"waits\": %ld, \"on_first\": %ld, \"peak_bytes\": %zu, \"seconds\": %f, \"kernels\": {",
+            launches, captures, captured, escaped, replays, replayed, violations, waits, on_first, peak_bytes, seconds);
     const char* separator = "";
     for (const auto& [name, count] : kernels) {
       if (!last) break;
@@ -87,7 +94,7 @@ bool is_captured(Stream* stream) { return capturing && captured_streams.count(st
 
 int refuse(const char* what, int why) {
   ++counts.violations;
-  fprintf(stderr, "null GPU: %s in a capture\n", what);
+  fprintf(stderr, "null GPU: %s is not permitted, or not in a capture\n", what);
   return last_error = why;
 }
 
@@ -109,7 +116,9 @@ int wait(const char* what, bool captured) {
 
 int launch(const std::string& name, Stream* stream) {
   std::lock_guard lock(mutex);
+  if (stream && stream->device != current_device) return refuse("what is on another device's stream", NOT_PERMITTED);
   ++counts.launches;
+  counts.on_first += current_device == 0;
   ++counts.kernels[name];
   if (is_captured(stream)) {
     ++counts.captured;
@@ -165,9 +174,13 @@ int make_any(void** out) {
 
 extern "C" {
 
-// The device: an H200, for which libtorch has attention from cuDNN.
-int cudaGetDeviceCount(int* count) { return *count = 1, OK; }
-int cudaGetDevice(int* device) { return *device = 0, OK; }
+// Devices, of which NULL_GPU_DEVICES says how many: H200s, for which libtorch has attention from cuDNN.
+int cudaGetDeviceCount(int* count) {
+  const char* given = getenv("NULL_GPU_DEVICES");
+  return *count = given ? atoi(given) : 1, OK;
+}
+int cudaGetDevice(int* device) { return *device = current_device, OK; }
+int cudaSetDevice(int device) { return current_device = device, OK; }
 int cudaDriverGetVersion(int* version) { return *version = 13000, OK; }
 int cudaRuntimeGetVersion(int* version) { return *version = 13000, OK; }
 int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, *greatest = -5, OK; }
@@ -434,14 +447,21 @@ int cuCtxGetCurrent(void** context) {
 int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) { return *flags = 0, *active = 1, OK; }
 // NVRTC looks for it, and does without.
 int cuGetExportTable(const void** table, const void*) { return *table = nullptr, NOT_FOUND; }
-int cuModuleLoadData(void** out, const void*) { return make_any(out); }
-int cuModuleGetFunction(void** out, void*, const char* name) {
+struct Module {
+  int device = current_device;
+};
+int cuModuleLoadData(Module** out, const void*) { return make(out); }
+int cuModuleGetFunction(void** out, Module* module, const char* name) {
   std::lock_guard lock(mutex);
   make_any(out);
+  loaded_on[*out] = module->device;
   names[*out] = name;
   return OK;
 }
 int cuLaunchKernel(void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream* stream) {
+  std::unique_lock lock(mutex);
+  if (loaded_on[kernel] != current_device) return refuse("another device's kernel", NOT_PERMITTED);
+  lock.unlock();
   return launch_kernel(kernel, stream);
 }
 int cuGetErrorString(int, const char** text) { return *text = "an error", OK; }

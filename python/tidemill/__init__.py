@@ -117,8 +117,9 @@ def train(
     In the modes "online" and "colocated" there is no dataset: pairs are encoded as they are wanted. Of
     several processes (torchrun's, or Ray Train's workers) each calls it. `listener` is called with each line
     of metrics, on every rank; if it raises, training ends after a checkpoint. So it does, on all ranks, once
-    `stop` is set on one of them, or a signal comes: `"finished"` is then False. Online, `encoders` may do the
-    encoding elsewhere, as those of `tidemill.ray` do.
+    `stop` is set on one of them, or a signal comes (ctrl-c, SIGTERM): `"finished"` is then False. A second
+    ctrl-c does not wait for that. Online, `encoders` may do the encoding elsewhere, as those of
+    `tidemill.ray` do.
 
     `denoiser`, compiled or not, is trained in place of the model folder's U-Net, from the weights that it has
     (of several processes, those of the first). It is called as diffusers' `UNet2DConditionModel` is:
@@ -131,10 +132,11 @@ def train(
             listener(json.loads(line))
 
     from tidemill.distributed import process_group
+    from tidemill.interrupt import stopping_at_ctrl_c
 
     arguments = [*_arguments(run, overrides), "--mode", mode]
-    with process_group() as place:
-        return json.loads(_native.train([*arguments, *place], hear, encoders, denoiser, stop))
+    with process_group() as place, stopping_at_ctrl_c(stop) as stopping:
+        return json.loads(_native.train([*arguments, *place], hear, encoders, denoiser, stopping))
 
 
 def load(run: RunFile, module: torch.nn.Module, ema: bool = True, **overrides: Any) -> int:

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tidemill._native import InputError
 
-# Before the names of what `torch.compile` has wrapped.
+# What `torch.compile` has wrapped, a whole module or a part of one, and its place in names.
 COMPILED = "_orig_mod"
 
 
@@ -26,6 +27,11 @@ class Adapter:
     def __init__(self, module: torch.nn.Module) -> None:
         if not isinstance(module, torch.nn.Module):
             raise InputError(f"denoiser: a torch.nn.Module is needed, and this is a {type(module).__name__}")
+        if isinstance(module, DistributedDataParallel):
+            raise InputError(
+                "denoiser: give the module within DistributedDataParallel (`.module`); reducing gradients over "
+                "ranks is the trainer's part"
+            )
         self._module = module
         # Compiling waits for the first step.
         self._plain: torch.nn.Module = getattr(module, COMPILED, module)
@@ -60,10 +66,13 @@ class Adapter:
                 f"forward(sample, timesteps, text): {error}"
             ) from None
         self._module.to(device)
+        # What a step of the caller's has left would count as part of the first gradients.
+        self._module.zero_grad(set_to_none=True)
 
     def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """All of them, by the names that checkpoints have them under."""
-        return list(self._plain.named_parameters())
+        named = self._plain.named_parameters()
+        return [(name.replace(f"{COMPILED}.", ""), parameter) for name, parameter in named]
 
     def frozen(self) -> set[str]:
         """The names of those that require no gradient."""

@@ -5,6 +5,7 @@
 use crate::layers::{Conv2d, GroupNorm, LayerNorm, Linear, or_panic};
 use crate::params::Scope;
 use tch::{Device, Kind, Tensor};
+use tidemill_torch::without_cudnn_attention;
 
 /// Keys that a query may have for [`attend_in_products`] to be faster than libtorch's flash attention on a CPU.
 const FEW_KEYS: i64 = 256;
@@ -14,12 +15,18 @@ const FEW_KEYS: i64 = 256;
 pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Tensor {
     // There flash attention makes many small products, one after the other, and setting each up in bf16 takes longer than
     // making it: forward and backward pass take two to three times as long with few keys, and as long with 1,024.
+    let keys = k.size()[2];
     let bf16_on_cpu = q.device() == Device::Cpu && q.kind() == Kind::BFloat16;
-    if bf16_on_cpu && !causal && k.size()[2] <= FEW_KEYS {
-        attend_in_products(q, k, v)
-    } else {
-        Tensor::scaled_dot_product_attention(q, k, v, None::<Tensor>, 0.0, causal, None, false)
+    if bf16_on_cpu && !causal && keys <= FEW_KEYS {
+        return attend_in_products(q, k, v);
     }
+    let attend = || Tensor::scaled_dot_product_attention(q, k, v, None::<Tensor>, 0.0, causal, None, false);
+    if q.device().is_cuda() && keys % 128 == 64 {
+        // cuDNN 9.19's backward pass on Hopper goes through keys by 128 and masks them by 64: of a query whose scores are all far
+        // below zero it makes a gradient that is no number (pytorch/pytorch#196678).
+        return or_panic(without_cudnn_attention(attend));
+    }
+    attend()
 }
 
 /// Attention as two batched products with a softmax between them, whose result is kept for the backward pass.

@@ -65,8 +65,14 @@ impl ModelFolder {
     }
 
     /// Whether the folder has weights for the U-Net, and not its configuration only.
-    pub fn has_unet_weights(&self) -> bool {
-        weights::weight_files(&self.unet()).is_ok()
+    ///
+    /// # Errors
+    /// If there is what looks like weights, and is none that can be read: random ones in their place would be a surprise.
+    pub fn has_unet_weights(&self) -> Result<bool, Error> {
+        match weights::weight_files(&self.unet()) {
+            Err(Error::Missing { .. }) if !weights::looks_weighty(&self.unet())? => Ok(false),
+            found => found.map(|_| true),
+        }
     }
 
     /// The noise schedule's configuration.

@@ -192,6 +192,18 @@ pub(crate) fn weight_files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Err(Error::Missing { path: dir.join("*.safetensors"), hint })
 }
 
+/// Whether a folder has files that by their names are weights, in whatever format, or an index of them; links to nothing, too.
+pub(crate) fn looks_weighty(dir: &Path) -> Result<bool, Error> {
+    const ENDS: [&str; 6] = [".safetensors", ".bin", ".pt", ".ckpt", ".msgpack", ".h5"];
+    for entry in std::fs::read_dir(dir).map_err(Error::io(dir))? {
+        let name = entry.map_err(Error::io(dir))?.file_name().to_string_lossy().into_owned();
+        if ENDS.iter().any(|end| name.ends_with(end)) || name.contains(".index.") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn shards(dir: &Path, index: &Path) -> Result<Vec<PathBuf>, Error> {
     #[derive(serde::Deserialize)]
     struct Index {

@@ -27,7 +27,7 @@ fn a_missing_part_is_named() {
     let dir = tempfile::tempdir().unwrap();
     for part in PARTS {
         write_parts(dir.path());
-        assert!(!ModelFolder::open(dir.path()).unwrap().has_unet_weights());
+        assert!(!ModelFolder::open(dir.path()).unwrap().has_unet_weights().unwrap());
         std::fs::remove_file(dir.path().join(part)).unwrap();
         let message = ModelFolder::open(dir.path()).unwrap_err().to_string();
         assert!(message.contains(dir.path().join(part).to_str().unwrap()), "{message}");
@@ -36,6 +36,26 @@ fn a_missing_part_is_named() {
     let nowhere = dir.path().join("nowhere");
     let message = ModelFolder::open(&nowhere).unwrap_err().to_string();
     assert!(message.contains("nowhere: not found; set [models] path"), "{message}");
+}
+
+#[test]
+fn weights_that_cannot_be_read_are_not_taken_for_none() {
+    let dir = tempfile::tempdir().unwrap();
+    write_parts(dir.path());
+    let unet = dir.path().join("unet");
+    for name in [
+        "diffusion_pytorch_model.bin",
+        "diffusion_pytorch_model.non_ema.safetensors",
+        "diffusion_pytorch_model.safetensors.index.json",
+    ] {
+        std::fs::write(unet.join(name), "{").unwrap();
+        let error = ModelFolder::open(dir.path()).unwrap().has_unet_weights().unwrap_err().to_string();
+        assert!(error.contains("safetensors"), "{name}: {error}");
+        std::fs::remove_file(unet.join(name)).unwrap();
+    }
+    // As of a download that was broken off.
+    std::os::unix::fs::symlink("../blobs/gone", unet.join("diffusion_pytorch_model.safetensors")).unwrap();
+    assert!(ModelFolder::open(dir.path()).unwrap().has_unet_weights().is_err());
 }
 
 #[test]

@@ -88,12 +88,22 @@ char* tm_gpu_function(const char* name, void** out) {
   });
 }
 
+// Makes a GPU the one that this thread's calls of CUDA are for, as libtorch's operations do for themselves; gives the one before.
+char* tm_gpu_enter(int index, int* before) {
+  return guarded([&] { *before = c10::impl::VirtualGuardImpl(CUDA).exchangeDevice(device(index)).index(); });
+}
+
+// Whether attention may be cuDNN's; gives whether it might before.
+char* tm_attention_by_cudnn(bool may, bool* before) {
+  return guarded([&] {
+    *before = at::globalContext().userEnabledCuDNNSDP();
+    at::globalContext().setSDPUseCuDNN(may);
+  });
+}
+
 // The CUstream that operations on a GPU go to.
 char* tm_gpu_stream(int index, void** out) {
-  return guarded([&] {
-    c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
-    *out = guard.getStream(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index))).native_handle();
-  });
+  return guarded([&] { *out = c10::impl::VirtualGuardImpl(CUDA).getStream(device(index)).native_handle(); });
 }
 
 // Has this thread's operations on a GPU go to a stream of its own; gives the one that they went to before.

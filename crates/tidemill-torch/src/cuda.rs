@@ -1,6 +1,8 @@
 //! libtorch's CUDA half, loaded when a device may be needed. Programs are linked with the CPU half only: the other one
 //! is as large again, and `--help` should not wait for it.
 
+use std::ffi::c_int;
+
 use crate::Error;
 use crate::ffi;
 
@@ -15,6 +17,49 @@ pub fn load_cuda() -> Result<bool, Error> {
     let answer = unsafe { ffi::tm_load_cuda(&mut loaded) };
     ffi::check("load_cuda", answer)?;
     Ok(loaded)
+}
+
+/// Makes a GPU the one that this thread's calls of CUDA are for, until it is dropped. libtorch's operations do so for themselves, the
+/// driver's and captures do not.
+#[derive(Debug)]
+pub(crate) struct OnDevice {
+    before: c_int,
+}
+
+impl OnDevice {
+    /// # Errors
+    /// If there is no such GPU, or it fails.
+    pub fn enter(device: i32) -> Result<Self, Error> {
+        let mut before = 0;
+        // SAFETY: the shim writes a number.
+        ffi::check("device", unsafe { ffi::tm_gpu_enter(device, &mut before) })?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for OnDevice {
+    fn drop(&mut self) {
+        let mut ours = 0;
+        // SAFETY: as above. Where a GPU has failed, there is nobody to tell.
+        let _ = ffi::check("device", unsafe { ffi::tm_gpu_enter(self.before, &mut ours) });
+    }
+}
+
+/// Does `work`, in which attention is not cuDNN's.
+///
+/// # Errors
+/// None that is known.
+pub fn without_cudnn_attention<T>(work: impl FnOnce() -> T) -> Result<T, Error> {
+    let set = |may: bool| {
+        let mut before = true;
+        // SAFETY: the shim writes a bool.
+        ffi::check("attention", unsafe { ffi::tm_attention_by_cudnn(may, &mut before) })?;
+        Ok(before)
+    };
+    let before = set(false)?;
+    let result = work();
+    set(before)?;
+    Ok(result)
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ unsafe extern "C" {
     fn tm_free(text: *mut c_char);
     pub fn tm_load_cuda(loaded: *mut bool) -> *mut c_char;
     pub fn tm_gpu_function(name: *const c_char, out: *mut *mut c_void) -> *mut c_char;
+    pub fn tm_gpu_enter(index: c_int, before: *mut c_int) -> *mut c_char;
+    pub fn tm_attention_by_cudnn(may: bool, before: *mut bool) -> *mut c_char;
     pub fn tm_gpu_stream(index: c_int, out: *mut *mut c_void) -> *mut c_char;
     pub fn tm_gpu_own_stream(index: c_int, before: *mut i64) -> *mut c_char;
     pub fn tm_gpu_back_to_stream(index: c_int, before: i64) -> *mut c_char;

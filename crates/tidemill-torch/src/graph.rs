@@ -4,13 +4,16 @@
 use std::ffi::{c_int, c_ulonglong, c_void};
 use std::ptr::null_mut;
 
+use crate::cuda::OnDevice;
 use crate::{Error, ffi};
 
-/// Has what this thread does on a GPU go to a stream of its own, until it is dropped: the default stream cannot be recorded.
+/// Has what this thread does on a GPU go to a stream of its own, until it is dropped: the default stream cannot be recorded. What is
+/// recorded is the stream of the device that is this thread's.
 #[derive(Debug)]
 pub struct OwnStream {
     device: c_int,
     before: i64,
+    _on_device: OnDevice,
 }
 
 impl OwnStream {
@@ -19,7 +22,8 @@ impl OwnStream {
     /// # Errors
     /// If the GPU fails.
     pub fn enter(device: usize) -> Result<Self, Error> {
-        let mut stream = Self { device: device as c_int, before: 0 };
+        let device = device as c_int;
+        let mut stream = Self { device, before: 0, _on_device: OnDevice::enter(device)? };
         // SAFETY: the shim writes a number.
         ffi::check("own stream", unsafe { ffi::tm_gpu_own_stream(stream.device, &mut stream.before) })?;
         Ok(stream)

@@ -6,6 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 
+use crate::cuda::OnDevice;
 use crate::{Error, ffi};
 
 type Program = *mut c_void;
@@ -24,6 +25,8 @@ pub struct Kernels {
 
 // SAFETY: the driver's handles may be used on any thread; they live as long as the process.
 unsafe impl Send for Kernels {}
+// SAFETY: as above, and nothing changes them.
+unsafe impl Sync for Kernels {}
 
 /// The launch of a kernel: blocks in x and y, threads of a block, and bytes of shared memory.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +40,7 @@ pub struct Launch {
 }
 
 impl Kernels {
-    /// Compiles `source` with `options` for a GPU whose context is this thread's, and finds the kernels of these names in it.
+    /// Compiles `source` with `options` for a GPU, and finds the kernels of these names in it.
     ///
     /// # Errors
     /// If there is no NVRTC or no driver, or what they say of the source.
@@ -51,6 +54,7 @@ impl Kernels {
         let options: Vec<&CStr> =
             [architecture.as_c_str()].into_iter().chain(options.iter().copied()).collect();
         let machine_code = machine_code(source, &options)?;
+        let _on_device = OnDevice::enter(device)?;
         let mut module = null_mut();
         // SAFETY: these are the signatures of the driver's API; an object of NVRTC's knows its own length.
         unsafe {
@@ -84,6 +88,7 @@ impl Kernels {
         let Some(kernel) = self.functions.get(name) else {
             return Err(Error::Torch(format!("there is no kernel {name}")));
         };
+        let _on_device = OnDevice::enter(self.device)?;
         let mut stream = null_mut();
         // SAFETY: the shim writes a pointer.
         ffi::check("gpu_stream", unsafe { ffi::tm_gpu_stream(self.device, &mut stream) })?;

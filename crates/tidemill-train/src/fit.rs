@@ -63,7 +63,7 @@ pub(crate) fn norms_in_f32(train: &TrainConfig, params: &Params) -> Result<BTree
     Ok(norms)
 }
 
-/// Floating-point operations for a row of each bucket: forward, and twice as many backward.
+/// Floating-point operations for a row of each bucket that there is a phase for: forward, and twice as many backward.
 ///
 /// # Errors
 /// Why the denoiser cannot take such rows.
@@ -77,7 +77,8 @@ pub(crate) fn flops(job: &Job, spec: &DatasetSpec) -> Result<BTreeMap<Bucket, f6
         let forward = job.denoiser.forward_flops(row).map_err(|error| Error::Dataset(error.to_string()))?;
         Ok((*bucket, 3.0 * forward as f64))
     };
-    spec.latents.keys().map(of).collect()
+    let is_trained = |bucket: &&Bucket| job.train.phase.iter().any(|one| one.resolution == bucket.resolution);
+    spec.latents.keys().filter(is_trained).map(of).collect()
 }
 
 /// Refuses what else could only fail at the first step.

@@ -16,6 +16,9 @@ use crate::layout::{Bucket, Layout, Treatment};
 use crate::order::Order;
 use crate::weights::{Weights, working_kind};
 use crate::world::World;
+use begun::Begun;
+
+mod begun;
 
 /// How a network's state is spread over the ranks.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +75,7 @@ pub struct Optimizer {
     exp_avg: Vec<Tensor>,
     exp_avg_sq: Vec<Tensor>,
     ema: Option<Vec<Tensor>>,
+    begun: Begun,
 }
 
 impl Optimizer {
@@ -120,6 +124,7 @@ impl Optimizer {
         let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
         let gradients = Gradients::new(params, &layout, world, distribution.reduction)?;
         Ok(Self {
+            begun: Begun::at_start(&layout),
             layout,
             part,
             reduced_in: distribution.reduction.kind,
@@ -160,7 +165,7 @@ impl Optimizer {
         let ema = self.ema.as_deref().filter(|_| averaged.is_some());
         // Where each rank has all parts, they are written along with the master weights.
         let working = if self.layout.parts() == 1 { Some(self.weights.whole()?) } else { None };
-        let piece = |Gradient { bucket, start, values }| {
+        let piece = |Gradient { bucket, start, values }: Gradient| {
             let master = &self.master[bucket];
             AdamWPiece {
                 grad: values,
@@ -174,9 +179,12 @@ impl Optimizer {
                     .filter(|own| own.data_ptr() != master.data_ptr()),
             }
         };
-        let pieces: Vec<AdamWPiece> = self.gradients.all()?.into_iter().map(piece).collect();
         let fresh = averaged.map_or(0.0, |decay| 1.0 - decay);
-        adamw_step(adamw, scalars, fresh, &pieces)?;
+        for (begun, gradients) in self.gradients_by_begin()? {
+            let pieces: Vec<AdamWPiece> = gradients.into_iter().map(&piece).collect();
+            let count = &guard(|| scalars.count - begun as f64)?;
+            adamw_step(adamw, Scalars { count, ..scalars }, fresh, &pieces)?;
+        }
         if let Some(ema) = ema {
             guard(|| no_grad(|| self.average_frozen(ema, fresh, scalars.skip)))?;
         }
@@ -233,6 +241,11 @@ impl Optimizer {
             .zip(self.layout.buckets())
             .filter(|(_, bucket)| !bucket.treatment.frozen)
             .map(|(part, _)| part)
+    }
+
+    /// The step after which a parameter's moments began.
+    pub fn begun(&self, slot: usize) -> u64 {
+        self.begun.of(slot)
     }
 
     /// Where parameters lie, and which part of each bucket is this rank's.

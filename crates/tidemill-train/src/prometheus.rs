@@ -3,8 +3,10 @@
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::Error;
@@ -13,10 +15,14 @@ use crate::metrics::StepMetrics;
 /// How long a scraper may take to ask.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Serves the numbers of the last step until it is dropped with the process.
+/// Serves the numbers of the last step until it is dropped.
 #[derive(Debug)]
 pub struct Endpoint {
     page: Arc<Mutex<String>>,
+    address: SocketAddr,
+    /// Whether it is to end.
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// What happened to a run beside its steps.
@@ -49,22 +55,38 @@ impl Endpoint {
             ),
         };
         let listener = TcpListener::bind(address).map_err(failed)?;
-        let page = Arc::new(Mutex::new(String::new()));
-        let served = page.clone();
+        let address = listener.local_addr().map_err(failed)?;
+        let (page, over) = (Arc::new(Mutex::new(String::new())), Arc::new(AtomicBool::new(false)));
+        let (served, ends) = (page.clone(), over.clone());
         let serve = move || {
             for socket in listener.incoming().flatten() {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
                 let page = served.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 // A scraper that has gone asks again.
                 let _ = answer(socket, &page);
             }
         };
-        std::thread::Builder::new().name("prometheus".into()).spawn(serve).map_err(failed)?;
-        Ok(Self { page })
+        let thread = std::thread::Builder::new().name("prometheus".into()).spawn(serve).map_err(failed)?;
+        Ok(Self { page, address, over, thread: Some(thread) })
     }
 
     /// Shows another step.
     pub fn show(&self, metrics: &StepMetrics, counts: Counts) {
         *self.page.lock().unwrap_or_else(PoisonError::into_inner) = page(metrics, counts);
+    }
+}
+
+impl Drop for Endpoint {
+    /// Another run of this process may listen at the same address.
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        // It waits for somebody to ask; where nobody can, it is left to wait.
+        let woken = TcpStream::connect_timeout(&self.address, PATIENCE);
+        if let (Ok(_), Some(thread)) = (woken, self.thread.take()) {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -160,6 +182,8 @@ mod tests {
         let refused = Endpoint::open(&address).unwrap_err().to_string();
         assert!(refused.contains("train.prometheus") && refused.contains(&address), "{refused}");
         drop(probe);
+        // One run after the other.
+        drop(Endpoint::open(&address).unwrap());
         let endpoint = Endpoint::open(&address).unwrap();
         let ask = || {
             let mut socket = TcpStream::connect(&address).unwrap();

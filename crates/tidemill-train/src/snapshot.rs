@@ -36,6 +36,16 @@ pub struct Parameter {
     /// In what order its elements are numbered.
     #[serde(default, skip_serializing_if = "Order::is_row_major")]
     pub order: Order,
+    /// Whether it is not trained, and has no moments.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub frozen: bool,
+    /// The step after which its moments began, if it was frozen before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub moments_since: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A copy of what one rank writes, in memory of the host; of what a GPU has, in pinned memory.
@@ -90,7 +100,7 @@ impl Snapshot {
         writers: Writers,
     ) -> Result<Self, Error> {
         let (layout, part) = optimizer.layout();
-        let parameters = parameters(layout);
+        let parameters = parameters(optimizer);
         let own = match layout.parts() {
             1 => {
                 // Each rank has all of it: the writers share the buckets.
@@ -153,14 +163,17 @@ impl Snapshot {
     }
 }
 
-/// What a layout has parameters of.
-fn parameters(layout: &Layout) -> Vec<Parameter> {
-    let parameter = |slot: &crate::layout::Slot| Parameter {
+/// What an optimizer has parameters of.
+fn parameters(optimizer: &Optimizer) -> Vec<Parameter> {
+    let (layout, _) = optimizer.layout();
+    let parameter = |(number, slot): (usize, &crate::layout::Slot)| Parameter {
         name: slot.name.clone(),
         shape: slot.shape.clone(),
         order: slot.order,
+        frozen: layout.buckets()[slot.bucket].treatment.frozen,
+        moments_since: optimizer.begun(number),
     };
-    layout.slots().iter().map(parameter).collect()
+    layout.slots().iter().enumerate().map(parameter).collect()
 }
 
 /// The number of each parameter's first element, and of all elements.

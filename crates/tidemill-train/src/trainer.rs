@@ -255,7 +255,8 @@ impl Trainer {
         self.checkpoint()?;
         let saved = self.saver.finish(PATIENCE);
         self.tell_saved(observer);
-        saved?;
+        // It is the first that commits: whoever goes on before that would read an older checkpoint, or none.
+        self.job.world.together(saved)?;
         Ok(Outcome {
             steps: self.progress.step,
             finished: self.progress.step >= total,

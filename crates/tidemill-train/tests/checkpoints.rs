@@ -18,15 +18,15 @@ use tidemill_train::{
     StepMetrics, Stored, TrainConfig, train,
 };
 
-/// Hears what is said, and does something after a step.
-struct Listener<F: FnMut(u64)> {
+/// Hears what is said, and does something after a step, with what it has heard.
+struct Listener<F: FnMut(u64, &[String])> {
     heard: Vec<String>,
     after: F,
 }
 
-impl<F: FnMut(u64)> Observer for Listener<F> {
+impl<F: FnMut(u64, &[String])> Observer for Listener<F> {
     fn step(&mut self, metrics: &StepMetrics, _total: u64) {
-        (self.after)(metrics.step);
+        (self.after)(metrics.step, &self.heard);
     }
 
     fn event(&mut self, message: &str) {
@@ -39,7 +39,7 @@ impl<F: FnMut(u64)> Observer for Listener<F> {
 }
 
 /// Runs 40 steps with checkpoints after each tenth.
-fn run(data: &Path, output: &Path, uri: &str, after: impl FnMut(u64)) -> (Outcome, Vec<String>) {
+fn run(data: &Path, output: &Path, uri: &str, after: impl FnMut(u64, &[String])) -> (Outcome, Vec<String>) {
     let mut listener = Listener { heard: Vec::new(), after };
     let mut job = job(data, output);
     job.checkpoint.uri = Some(uri.into());
@@ -61,7 +61,7 @@ fn steps_do_not_wait_for_a_slow_store() {
     store::connect("s3://slow", &settings, Limits::default()).unwrap();
     let latency = Duration::from_millis(250);
     let started = Instant::now();
-    let (outcome, heard) = run(data.path(), output.path(), "s3://slow/run", |step| {
+    let (outcome, heard) = run(data.path(), output.path(), "s3://slow/run", |step, _| {
         if step == 1 {
             server.delay_all(latency);
         }
@@ -81,10 +81,17 @@ fn a_store_that_fails_does_not_end_a_run() {
     let (output, place, aside) =
         (folder.path().join("out"), folder.path().join("to"), folder.path().join("aside"));
     let uri = place.to_str().unwrap();
-    let (outcome, heard) = run(data.path(), &output, uri, |step| match step {
-        5 => block(&place, &aside),
-        25 => unblock(&place, &aside),
-        _ => (),
+    let mut blocked = false;
+    let (outcome, heard) = run(data.path(), &output, uri, |step, heard| {
+        if step == 5 {
+            block(&place, &aside);
+            blocked = true;
+        }
+        // Other threads write, and have time to try.
+        if blocked && step >= 25 && heard.iter().any(|said| said.contains("cannot be written")) {
+            unblock(&place, &aside);
+            blocked = false;
+        }
     });
     assert!(outcome.finished && losses(&output).len() == 40);
     let said = |part: &str| heard.iter().any(|message| message.contains(part));
@@ -116,7 +123,7 @@ fn a_store_that_keeps_steps_waiting_for_rows_is_named() {
     store::connect("s3://late", &settings, Limits::default()).unwrap();
     let data = Path::new("s3://late/dataset");
     dataset(data);
-    let after = |step| {
+    let after = |step, _: &[String]| {
         if step == 3 {
             server.delay_all(Duration::from_millis(1500));
         }

@@ -41,7 +41,8 @@ fn resumes_exactly(moments: Precision) {
     let dying = || train(job(data.path(), halves.path()), &mut Quiet::dying_after(26));
     assert!(std::panic::catch_unwind(dying).is_err());
     let outcome = train(job(data.path(), halves.path()), &mut Quiet::default()).unwrap();
-    assert_eq!((outcome.resumed_at, outcome.steps), (20, STEPS));
+    // Or of a few steps later, if that before took so long to write.
+    assert!((20..26).contains(&outcome.resumed_at) && outcome.steps == STEPS, "{outcome:?}");
 
     let (expected, got) = (losses(whole.path()), losses(halves.path()));
     assert_eq!(expected.len() as u64, STEPS);
@@ -124,7 +125,7 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before() {
     bytes[middle] ^= 1;
     std::fs::write(&shard, bytes).unwrap();
     let outcome = train(job(data.path(), run.path()), &mut Quiet::default()).unwrap();
-    assert_eq!((outcome.resumed_at, outcome.steps), (30, STEPS));
+    assert!((30..40).contains(&outcome.resumed_at) && outcome.steps == STEPS, "{outcome:?}");
     assert_eq!(losses(run.path()), expected);
     // It has been replaced: the next run has nothing left to do.
     let outcome = train(job(data.path(), run.path()), &mut Quiet::default()).unwrap();
@@ -325,7 +326,17 @@ fn frozen_parameters_stay_as_they_are_and_can_be_thawed() {
     for (name, weights) in after(false).chain(after(true)) {
         assert_eq!(weights == started[&name], frozen(&name), "{name}");
     }
-    // What was frozen goes on without moments.
+    // What was frozen goes on without moments, and takes first steps of at most the learning rate.
+    let thawed = |steps| train(job(data.path(), run.path()), &mut Quiet::stopping_after(steps)).unwrap();
+    let mut before: BTreeMap<String, Vec<f32>> = after(false).collect();
+    for step in [21, 22] {
+        assert_eq!(thawed(step).steps, step);
+        for (name, weights) in after(false).filter(|(name, _)| frozen(name)) {
+            let apart = weights.iter().zip(&before[&name]).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+            assert!(apart > 0.0 && apart < 1.1e-3, "{name} by {apart}");
+        }
+        before = after(false).collect();
+    }
     assert!(train(job(data.path(), run.path()), &mut Quiet::default()).unwrap().finished);
     assert!(weights(run.path(), false).iter().all(|(name, weights)| *weights != started[name]));
 }

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use serde_json::json;
 use tch::Tensor;
-use tidemill_models::Params;
-use tidemill_train::Checkpoints;
+use tidemill_models::{ModelFolder, Params, UNetConfig};
+use tidemill_train::{Checkpoints, schedule_of};
 
 use crate::error::{Error, Result};
 use crate::run_file::Run;
@@ -34,6 +35,24 @@ pub fn weights(run: &Run, params: &Params, averaged: bool) -> Result<(u64, Vec<(
         Some(name) => Err(misfit(format!("it has `{name}`, too"))),
         None => Ok((step, fitted)),
     }
+}
+
+/// Refuses a run whose checkpoints are of another noise schedule or another U-Net than it has now: what it draws and exports would be
+/// wrong. Says whether they are of the model folder's U-Net; a denoiser of the user's own is known by its parameters only.
+///
+/// # Errors
+/// What differs.
+pub fn check(run: &Run, models: &ModelFolder) -> Result<bool> {
+    let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
+    let Some(identity) = checkpoints.identity()? else { return Ok(true) };
+    let scheduler = json!(schedule_of(&run.file.train, &models.scheduler()?));
+    let unet = json!(UNetConfig::read(&models.unet().join("config.json"))?);
+    for (key, now) in [("scheduler", scheduler), ("unet", unet)] {
+        if identity.get(key).is_some_and(|trained| *trained != now) {
+            return Err(tidemill_train::Error::OtherRun { path: run.output().into(), key: key.into() }.into());
+        }
+    }
+    Ok(identity.get("unet").is_some())
 }
 
 /// Puts them into `params`, and gives the step.

@@ -5,6 +5,11 @@ use tch::{Kind, Tensor};
 /// The largest difference, relative to the largest magnitude of `expected`; infinite where the shapes
 /// differ or either has a value that is no number. Two tensors of zeros are equal.
 pub fn deviation(found: &Tensor, expected: &Tensor) -> f64 {
+    deviation_within(found, expected, 0.0)
+}
+
+/// As [`deviation`], relative to no less than `least`.
+fn deviation_within(found: &Tensor, expected: &Tensor, least: f64) -> f64 {
     if found.size() != expected.size() {
         return f64::INFINITY;
     }
@@ -13,8 +18,13 @@ pub fn deviation(found: &Tensor, expected: &Tensor) -> f64 {
     if difference == 0.0 {
         return 0.0;
     }
-    let relative = difference / expected.abs().max().double_value(&[]);
+    let relative = difference / largest(&expected).max(least);
     if relative.is_nan() { f64::INFINITY } else { relative }
+}
+
+/// The largest magnitude.
+pub fn largest(tensor: &Tensor) -> f64 {
+    tensor.abs().max().double_value(&[])
 }
 
 /// The largest deviation seen of one subject, and where; printed at the end of its test.
@@ -32,7 +42,18 @@ impl Maximum {
 
     /// Compares and fails at once beyond the limit, naming `at`.
     pub fn check(&mut self, found: &Tensor, expected: &Tensor, at: impl FnOnce() -> String) {
-        let deviation = deviation(found, expected);
+        self.check_within(found, expected, 0.0, at);
+    }
+
+    /// As [`Self::check`]; a difference is relative to no less than `least`.
+    pub fn check_within(
+        &mut self,
+        found: &Tensor,
+        expected: &Tensor,
+        least: f64,
+        at: impl FnOnce() -> String,
+    ) {
+        let deviation = deviation_within(found, expected, least);
         if deviation >= self.worst {
             (self.worst, self.at) = (deviation, at());
         }

@@ -1,10 +1,13 @@
 //! One training step of every U-Net: loss, and the gradient of every parameter, by name.
 
 use crate::cases::{Case, cases};
-use crate::compare::Maximum;
+use crate::compare::{Maximum, largest};
 use std::collections::HashSet;
 use tch::{Device, Reduction, Tensor};
 use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, Trainable, UNet2DConditionModel};
+
+/// Of a network's largest gradient: those of attention's queries and keys are sometimes nothing but rounding.
+const LEAST: f64 = 1e-4;
 
 #[test]
 fn loss_and_every_gradient_are_pytorchs() {
@@ -20,9 +23,11 @@ fn loss_and_every_gradient_are_pytorchs() {
         let named = unet.params().named();
         let names: HashSet<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, case.names("grad.").into_iter().collect(), "{}", case.label());
+        let least = LEAST * named.iter().map(|(_, one)| largest(&one.grad())).fold(0.0, f64::max);
         for (name, parameter) in &named {
             let expected = case.tensor(&format!("grad.{name}"));
-            gradients.check(&parameter.grad(), expected, || format!("{name} of {}", case.label()));
+            let at = || format!("{name} of {}", case.label());
+            gradients.check_within(&parameter.grad(), expected, least, at);
         }
         check_computed_again(&mut unet, &case, &mut again);
         count += named.len();
@@ -40,8 +45,9 @@ fn check_computed_again(unet: &mut UNet2DConditionModel, case: &Case, again: &mu
     named.iter().for_each(|(_, parameter)| drop(parameter.grad().zero_()));
     unet.set_gradient_checkpointing(true).unwrap();
     drop(training_step(unet, case));
+    let least = LEAST * kept.iter().map(largest).fold(0.0, f64::max);
     for ((name, parameter), kept) in named.iter().zip(&kept) {
-        again.check(&parameter.grad(), kept, || format!("{name} of {}", case.label()));
+        again.check_within(&parameter.grad(), kept, least, || format!("{name} of {}", case.label()));
     }
 }
 

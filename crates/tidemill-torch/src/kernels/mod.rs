@@ -20,6 +20,7 @@ pub use layer_norm::layer_norm_of_sum;
 use pulp::{Arch, NullaryFnOnce};
 use tch::{Device, Kind, Tensor};
 
+use crate::guard::wants_gradients;
 use crate::parallel::Parts;
 use crate::{Error, guard};
 use element::Element;
@@ -63,16 +64,6 @@ fn channels_last(x: &Tensor) -> Tensor {
 /// [N, H, W, C] as [N, C, H, W].
 fn images(x: &Tensor) -> Tensor {
     x.permute([0, 3, 1, 2])
-}
-
-/// Whether operations are followed for gradients.
-fn wants_gradients() -> bool {
-    // SAFETY: it sets and gives a flag of this thread. There is no way to only ask for it.
-    unsafe {
-        let enabled = torch_sys::at_grad_set_enabled(0);
-        torch_sys::at_grad_set_enabled(enabled);
-        enabled != 0
-    }
 }
 
 /// A tensor as f32, contiguous, where it is.

@@ -29,6 +29,7 @@ static unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &val
 static float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
 #define __expf(x) std::exp(x)
+#define __restrict__
 static float __fdividef(float x, float y) { return x / y; }
 
 // More than one channel for some of them, and two warps.

@@ -94,6 +94,15 @@ impl Checkpoints {
         Ok((step, commit.parameters.iter().map(tensor).collect::<Result<_, Error>>()?))
     }
 
+    /// What the newest checkpoint was made with, as far as a run that resumes it must have the same; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn identity(&self) -> Result<Option<serde_json::Value>, Error> {
+        let step = self.steps()?.pop();
+        Ok(step.map(|step| self.commit(step)).transpose()?.map(|commit| commit.progress.identity))
+    }
+
     /// Reads those shards that have something of this rank's parts.
     pub(super) fn try_restore(
         &self,
@@ -114,6 +123,7 @@ impl Checkpoints {
             filling.take(&shard.ranges, &tensors).map_err(|m| self.error(&shard.file, m))?;
         }
         filling.finish().map_err(fail)?;
+        optimizer.moments_begin(&commit.parameters, commit.progress.step);
         Ok(commit.progress)
     }
 

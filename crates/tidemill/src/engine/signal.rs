@@ -1,33 +1,63 @@
 //! Ctrl-C and SIGTERM as a flag that the engine looks at between units. A second Ctrl-C ends the process at once. SIGTERM may come
 //! several times and means the same: from a service manager to all processes of a run, and from the one that supervises this.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use signal_hook::SigId;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
+
+const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
+
+/// How many watch.
+static WATCHERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether nobody does. Once a signal was watched for, it does nothing by itself any more: then it has to be told to.
+static UNWATCHED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
+    let unwatched = Arc::new(AtomicBool::new(false));
+    for signal in SIGNALS.into_iter().filter(|signal| ends_processes(*signal)) {
+        // Where the system refuses, signals keep their usual meaning.
+        let _ = flag::register_conditional_default(signal, unwatched.clone());
+    }
+    unwatched
+});
+
+/// Whether a signal does what it does by default, and not what a host (Python) has it do, which goes on.
+#[expect(unsafe_code, reason = "asks for a signal's handler")]
+fn ends_processes(signal: i32) -> bool {
+    // SAFETY: all zeros is a value of this type; it is only written to, and nothing is changed.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let answer = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+    answer == 0 && action.sa_sigaction == libc::SIG_DFL
+}
 
 /// A wish to stop, raised by a signal if one is watched for, until dropped.
 #[derive(Debug, Default)]
 pub struct StopSignal {
     raised: Arc<AtomicBool>,
     hooks: Vec<SigId>,
+    watches: bool,
 }
 
 impl StopSignal {
     /// Starts watching. Where the system refuses, signals keep their usual meaning.
     pub fn watch() -> Self {
+        // Before any other handler.
+        let unwatched = UNWATCHED.clone();
+        WATCHERS.fetch_add(1, Ordering::SeqCst);
+        unwatched.store(false, Ordering::SeqCst);
         let raised = Arc::new(AtomicBool::new(false));
         let mut hooks = Vec::new();
         // In this order: the first Ctrl-C finds the flag down and raises it, the second one finds it up.
         let interrupted = Arc::new(AtomicBool::new(false));
         hooks.extend(flag::register_conditional_shutdown(SIGINT, 1, interrupted.clone()));
         hooks.extend(flag::register(SIGINT, interrupted));
-        for signal in [SIGINT, SIGTERM] {
+        for signal in SIGNALS {
             hooks.extend(flag::register(signal, raised.clone()));
         }
-        Self { raised, hooks }
+        Self { raised, hooks, watches: true }
     }
 
     /// Asks to stop, as a signal does.
@@ -45,6 +75,41 @@ impl Drop for StopSignal {
     fn drop(&mut self) {
         for hook in self.hooks.drain(..) {
             low_level::unregister(hook);
+        }
+        // Those by `default` have not watched.
+        if self.watches && WATCHERS.fetch_sub(1, Ordering::SeqCst) == 1 {
+            UNWATCHED.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    const CHILD: &str = "TIDEMILL_TEST_SIGNALS";
+
+    /// In a process of its own, which then ends by a signal.
+    #[test]
+    fn a_signal_that_nobody_watches_for_any_more_ends_the_process() {
+        if let Ok(signal) = std::env::var(CHILD) {
+            let signal = signal.parse().unwrap();
+            let (first, second) = (StopSignal::watch(), StopSignal::watch());
+            drop(first);
+            low_level::raise(signal).unwrap();
+            assert!(second.raised());
+            drop(second);
+            low_level::raise(signal).unwrap();
+            std::process::exit(7);
+        }
+        for signal in SIGNALS {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            let name = std::thread::current().name().unwrap_or_default().to_owned();
+            let ended = child.args(["--exact", &name]).env(CHILD, signal.to_string()).output().unwrap();
+            assert_eq!(ended.status.signal(), Some(signal), "{ended:?}");
         }
     }
 }

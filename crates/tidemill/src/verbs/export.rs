@@ -43,6 +43,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
 /// As [`run`].
 pub fn export(run: &Run, to: Option<&Path>, averaged: bool, reporter: &Reporter) -> Result<Value> {
     let models = run.models()?;
+    let of_folder = trained::check(run, &models)?;
     let output = PathBuf::from(run.output());
     let to = to.map_or_else(|| output.join("export"), Path::to_path_buf);
     let mut config = UNetConfig::read(&models.unet().join("config.json"))?;
@@ -53,5 +54,12 @@ pub fn export(run: &Run, to: Option<&Path>, averaged: bool, reporter: &Reporter)
     config.sample_size = Some(i64::from(run.resolution()) / factor);
     models.export(&to, &config, &weights, &schedule_of(&run.file.train, &models.scheduler()?))?;
     reporter.say(format!("exported the weights of step {step} to {}", to.display()));
+    if !of_folder {
+        let folder = models.unet();
+        reporter.say(format!(
+            "the run trained a denoiser of its own: its config.json is that of {}",
+            folder.display()
+        ));
+    }
     Ok(json!({ "verb": "export", "path": to, "step": step }))
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use tidemill_models::UNetConfig;
 
 use crate::error::{Error, Result};
 use crate::online::Mode;
@@ -34,6 +35,11 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let run = args.run.open()?;
     run.validate_source()?;
     run.validate_train()?;
+    // What the trainer could not take would else show when all pairs are encoded.
+    let models = run.models()?;
+    models.scheduler()?;
+    models.has_unet_weights()?;
+    UNetConfig::read(&models.unet().join("config.json"))?;
     let preprocessed = match args.mode {
         Mode::Offline => preprocess::preprocess(&run, reporter)?,
         Mode::Online | Mode::Colocated => Value::Null,

@@ -112,6 +112,7 @@ fn load(run: &Run, untrained: bool) -> Result<Generator> {
     tch::set_num_threads(cores(run.file.engine.encode.threads) as i32);
     let unet = first_unet(run, &models, device)?;
     if !untrained {
+        trained::check(run, &models)?;
         trained::load(run, unet.params(), run.file.sample.ema)?;
     }
     generator(run, &models, unet, device)

@@ -73,7 +73,9 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         Some(workers) if alone => {
             cluster::train(&run, workers, args.mode, reporter).map(|trained| trained.report)
         }
-        _ => run_here(&run, args, reporter, Own::default()),
+        // The first rank speaks for all.
+        _ => run_here(&run, args, reporter, Own::default())
+            .map(|report| if args.place.rank == 0 { report } else { Value::Null }),
     }
 }
 
@@ -154,7 +156,7 @@ fn worker(run: &Run, mode: Mode, place: &Place, reporter: &Reporter, own: Own<'_
 pub struct Trained {
     /// Whether all steps are done; else it was asked to stop.
     pub finished: bool,
-    /// What the verb gives; null of all ranks but the first, which speaks for all.
+    /// What the verb gives, on all ranks.
     pub report: Value,
 }
 
@@ -187,7 +189,10 @@ pub fn train_run(
     watcher.progress.finish();
     let outcome = outcome?;
     let rows = rows.map(|ledger| ledger.counts());
-    let report = if world.is_first() { report(run, &outcome, rows.as_ref(), reporter) } else { Value::Null };
+    let report = report(run, &outcome, rows.as_ref());
+    if world.is_first() {
+        say_trained(&run.output(), &report, reporter);
+    }
     Ok(Trained { finished: outcome.finished, report })
 }
 
@@ -233,7 +238,7 @@ fn job(
 /// # Errors
 /// If the configuration is not supported or the weights do not fit it.
 pub fn first_unet(run: &Run, models: &ModelFolder, device: Device) -> Result<UNet2DConditionModel> {
-    if models.has_unet_weights() {
+    if models.has_unet_weights()? {
         return Ok(UNet2DConditionModel::load(&models.unet(), device)?);
     }
     tch::manual_seed(run.file.seed as i64);
@@ -312,11 +317,10 @@ impl Observer for Watcher<'_> {
 }
 
 /// `rows`: what became of pairs on the way, if they came without a dataset.
-fn report(run: &Run, outcome: &Outcome, rows: Option<&Counts>, reporter: &Reporter) -> Value {
-    let output = run.output();
-    let report = json!({
+fn report(run: &Run, outcome: &Outcome, rows: Option<&Counts>) -> Value {
+    json!({
         "verb": "train",
-        "output": output,
+        "output": run.output(),
         "steps": outcome.steps,
         "finished": outcome.finished,
         "resumed_at": outcome.resumed_at,
@@ -331,9 +335,7 @@ fn report(run: &Run, outcome: &Outcome, rows: Option<&Counts>, reporter: &Report
             "read": counts.read, "kept": counts.kept,
             "rejected": counts.total_rejected(), "quarantined": counts.total_quarantined(),
         })),
-    });
-    say_trained(&output, &report, reporter);
-    report
+    })
 }
 
 /// Says how training ended, from its report.

@@ -38,6 +38,12 @@ extern "C" __global__ void common(Step s, float* found) {
   found[2] = 1.0 / sqrt(1.0 - pow(s.beta2, t));
 }
 
+// The same for all elements of a step.
+struct Common {
+  float decay, step_size, correction, divisor, count, eps;
+  int bf16_weights;
+};
+
 // As `draw` in ../adamw.rs.
 __device__ inline unsigned draw(float exp_avg, float exp_avg_sq, float count) {
   unsigned x = __float_as_uint(exp_avg) ^ (__float_as_uint(exp_avg_sq) + __float_as_uint(count)) * 0x9E3779B1u;
@@ -55,20 +61,22 @@ __device__ inline void put_drawn(bf16* to, float value, unsigned drawn) {
   else put(to, value);
 }
 
-// New moments of one element.
-struct New {
-  float m, v;
-};
-
+// One element's step, in which all that is read is read before anything is written: for pieces might overlap, as far as a compiler knows.
 template <typename M>
-__device__ inline New moments(const Piece& p, size_t i, float g, const Step& s) {
+__device__ inline void step_of(const Piece& p, size_t i, const Step& s, Common c) {
   M *m = (M*)p.exp_avg + i, *v = (M*)p.exp_avg_sq + i;
-  float beta1 = s.beta1, beta2 = s.beta2, new1 = 1.0 - s.beta1, new2 = 1.0 - s.beta2;
-  New found{beta1 * get(*m) + new1 * g, beta2 * get(*v) + new2 * g * g};
-  unsigned drawn = draw(found.m, found.v, *s.count);
-  put_drawn(m, found.m, drawn & 0xFFFF);
-  put_drawn(v, found.v, drawn >> 16);
-  return found;
+  float grad = get(p.grad[i]), old_m = get(*m), old_v = get(*v), master = p.master[i], ema = p.ema ? p.ema[i] : 0.0f;
+  float beta1 = s.beta1, beta2 = s.beta2, new1 = 1.0 - s.beta1, new2 = 1.0 - s.beta2, g = grad / c.divisor;
+  float new_m = beta1 * old_m + new1 * g, new_v = beta2 * old_v + new2 * g * g;
+  float w = master * c.decay - c.step_size * new_m / (sqrtf(new_v) * c.correction + c.eps);
+  unsigned drawn = draw(new_m, new_v, c.count);
+  put_drawn(m, new_m, drawn & 0xFFFF);
+  put_drawn(v, new_v, drawn >> 16);
+  p.master[i] = w;
+  if (p.ema) p.ema[i] = ema + s.fresh * (w - ema);
+  if (!p.weights) return;
+  if (c.bf16_weights) put((bf16*)p.weights + i, w);
+  else ((float*)p.weights)[i] = w;
 }
 
 extern "C" __global__ void step(Pieces pieces, Step s, const float* common) {
@@ -81,15 +89,8 @@ extern "C" __global__ void step(Pieces pieces, Step s, const float* common) {
   }
   Piece p = pieces.of[low];
   size_t begin = (size_t)(blockIdx.x - p.first_block) * STRETCH, end = min(begin + STRETCH, (size_t)p.length);
-  float decay = common[0], step_size = common[1], correction = common[2], divisor = *s.divisor;
-  float eps = s.eps;
+  Common c{common[0], common[1], common[2], *s.divisor, *s.count, (float)s.eps, pieces.bf16_weights};
   for (size_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
-    float g = get(p.grad[i]) / divisor;
-    New n = s.bf16_moments ? moments<bf16>(p, i, g, s) : moments<float>(p, i, g, s);
-    float w = p.master[i] * decay - step_size * n.m / (sqrtf(n.v) * correction + eps);
-    p.master[i] = w;
-    if (p.ema) p.ema[i] += s.fresh * (w - p.ema[i]);
-    if (p.weights && pieces.bf16_weights) put((bf16*)p.weights + i, w);
-    if (p.weights && !pieces.bf16_weights) put((float*)p.weights + i, w);
+    s.bf16_moments ? step_of<bf16>(p, i, s, c) : step_of<float>(p, i, s, c);
   }
 }

@@ -103,21 +103,34 @@ struct Channel {
   float mean, rstd, scale, shift;
 };
 
-__device__ inline Channel channel_of(int c, const void* weights, const void* biases, const float* moments, Shape s) {
-  const float* of_group = moments + 2 * ((size_t)blockIdx.y * s.groups + c / (s.channels / s.groups));
+__device__ inline Channel channel_of(int c, int group, const void* weights, const void* biases, const float* moments, Shape s) {
+  const float* of_group = moments + 2 * (blockIdx.y * s.groups + group);
   float scale = of_group[1] * weight_of(weights, c, s);
   return {of_group[0], of_group[1], scale, weight_of(biases, c, s) - of_group[0] * scale};
 }
 
+// The groups of a thread's channels, one after the other: a division for all of them.
+struct GroupOf {
+  int group, left, all;
+  __device__ GroupOf(int c, Shape s) : all(s.channels / s.groups) { group = c / all, left = all - c % all; }
+  __device__ int next() {
+    int found = group;
+    if (--left == 0) ++group, left = all;
+    return found;
+  }
+};
+
 // Blocks (tile, image).
-extern "C" __global__ void apply(const Wide* x, const void* weights, const void* biases, const float* moments, Wide* output, Shape s) {
+extern "C" __global__ void apply(const Wide* __restrict__ x, const void* weights, const void* biases, const float* moments,
+                                 Wide* __restrict__ output, Shape s) {
   const Wide* tile = x + begin_of(s);
   Wide* to = output + begin_of(s);
   int n = pixels_of(s, blockIdx.x), wides = s.channels / WIDE, rows = blockDim.x / s.lanes;
   for (int w = threadIdx.x % s.lanes; w < wides; w += s.lanes) {
     float scale[WIDE], shift[WIDE];
+    GroupOf group(w * WIDE, s);
     for (int j = 0; j < WIDE; ++j) {
-      Channel channel = channel_of(w * WIDE + j, weights, biases, moments, s);
+      Channel channel = channel_of(w * WIDE + j, group.next(), weights, biases, moments, s);
       scale[j] = channel.scale, shift[j] = channel.shift;
     }
 #pragma unroll 4
@@ -147,7 +160,8 @@ extern "C" __global__ void sums_of_tiles(const Wide* x, const Wide* grad, const 
   int n = pixels_of(s, blockIdx.x), wides = s.channels / WIDE, rows = blockDim.x / s.lanes, row = threadIdx.x / s.lanes;
   for (int w = threadIdx.x % s.lanes; w < wides; w += s.lanes) {
     Channel channels[WIDE];
-    for (int j = 0; j < WIDE; ++j) channels[j] = channel_of(w * WIDE + j, weights, biases, moments, s);
+    GroupOf group(w * WIDE, s);
+    for (int j = 0; j < WIDE; ++j) channels[j] = channel_of(w * WIDE + j, group.next(), weights, biases, moments, s);
     float along[WIDE] = {}, across[WIDE] = {};
 #pragma unroll 2
     for (int p = row; p < n; p += rows) {
@@ -197,17 +211,20 @@ extern "C" __global__ void sums_of_images(const float* tiles, const void* weight
 
 // Blocks (tile, image). The gradient of x: rstd (d weight - mean(d weight) - n mean(d weight n)), and `straight`, if that is not null, which
 // comes to x past the norm.
-extern "C" __global__ void gradient(const Wide* x, const Wide* grad, const Wide* straight, const void* weights, const void* biases,
-                                    const float* moments, const float* groups, Wide* to_x, Shape s) {
+extern "C" __global__ void gradient(const Wide* __restrict__ x, const Wide* __restrict__ grad, const Wide* __restrict__ straight,
+                                    const void* weights, const void* biases, const float* moments, const float* groups,
+                                    Wide* __restrict__ to_x, Shape s) {
   const Wide *tile = x + begin_of(s), *grads = grad + begin_of(s), *more = straight ? straight + begin_of(s) : nullptr;
   Wide* to = to_x + begin_of(s);
   int n = pixels_of(s, blockIdx.x), wides = s.channels / WIDE, rows = blockDim.x / s.lanes;
   for (int w = threadIdx.x % s.lanes; w < wides; w += s.lanes) {
     // It is d scale - x slant - level.
     float scale[WIDE], shift[WIDE], slant[WIDE], level[WIDE];
+    GroupOf group(w * WIDE, s);
     for (int j = 0; j < WIDE; ++j) {
-      Channel channel = channel_of(w * WIDE + j, weights, biases, moments, s);
-      const float* of_group = groups + 2 * ((size_t)blockIdx.y * s.groups + (w * WIDE + j) / (s.channels / s.groups));
+      int g = group.next();
+      Channel channel = channel_of(w * WIDE + j, g, weights, biases, moments, s);
+      const float* of_group = groups + 2 * (blockIdx.y * s.groups + g);
       scale[j] = channel.scale, shift[j] = channel.shift;
       slant[j] = channel.rstd * channel.rstd * of_group[0];
       level[j] = channel.rstd * of_group[1] - channel.mean * slant[j];

@@ -33,7 +33,7 @@ const OF_GROUP: usize = 128;
 const WARP: usize = 32;
 /// Blocks that keep a Hopper GPU busy, two for each multiprocessor, and pixels of a tile, which there are enough of then.
 const BLOCKS: usize = 264;
-const TILE: [usize; 2] = [8, 64];
+const TILE: [usize; 2] = [8, 128];
 /// The most channels whose sums a block has room for: 48 KiB.
 const WIDEST: i64 = 6144;
 

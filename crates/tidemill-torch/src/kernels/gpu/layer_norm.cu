@@ -103,7 +103,10 @@ extern "C" __global__ void sums_of_parts(const float* found, void* to_weights, v
   extern __shared__ float shared[];
   int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP, c = blockIdx.x * WARP + lane;
   float total = 0;
-  for (int p = warp; p < parts && c < 2 * r.width; p += warps) total += found[(size_t)2 * r.width * p + c];
+  // Lanes beyond the last column add up the last one, for nobody.
+  const float* column = found + min(c, 2 * r.width - 1);
+#pragma unroll 8
+  for (int p = warp; p < parts; p += warps) total += column[(size_t)2 * r.width * p];
   shared[threadIdx.x] = total;
   __syncthreads();
   if (warp || c >= 2 * r.width) return;

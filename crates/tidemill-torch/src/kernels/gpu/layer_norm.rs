@@ -21,8 +21,14 @@ static SOURCE: Source = Source {
 /// Threads of a block, in warps of 32.
 const THREADS: usize = 128;
 const WARP: usize = 32;
-/// Most blocks of the backward pass, each of which has sums of its own: eight for each multiprocessor of a Hopper GPU.
-const PARTS: usize = 1056;
+/// Multiprocessors of a Hopper GPU, the threads that each can have, and bytes of memory that its blocks share.
+const PROCESSORS: usize = 132;
+const THREADS_OF_EACH: usize = 2048;
+const SHARED_OF_EACH: usize = 227 << 10;
+/// Rows that a warp had better have for the sums of its own to be worth it.
+const ROWS: usize = 4;
+/// Threads of a block that adds up other blocks' sums: the more, the fewer one after the other.
+const SUMMING: usize = 1024;
 /// The widest rows whose sums a block has room for: 48 KiB.
 const WIDEST: i64 = 1536;
 
@@ -64,9 +70,9 @@ fn differentiable_on(
         let sum = if on.adds { x.empty_like() } else { x.detach() };
         (sum, x.empty_like(), Tensor::empty([rows.rows as i64, 2], (Kind::Float, x.device())))
     })?;
-    let blocks = rows.rows.div_ceil(THREADS / WARP);
+    let how = Launch { grid: [rows.rows.div_ceil(THREADS / WARP), 1], threads: THREADS, shared: 0 };
     let tensors = [Some(&x), added.as_ref(), Some(&weight), Some(&bias), Some(&sum), Some(&output)];
-    on.run("normalise_sums", blocks, 0, &[&tensors[..], &[Some(&moments)]].concat(), None)?;
+    on.run("normalise_sums", how, &[&tensors[..], &[Some(&moments)]].concat(), None)?;
     let kept = guard(|| sum.detach())?;
     differentiable(on, &[&sum, &output], &inputs, &[&weight, &bias, &kept, &moments])?;
     Ok((sum, output))
@@ -99,12 +105,11 @@ struct LayerNormOfSum {
 }
 
 impl LayerNormOfSum {
-    /// Runs one on so many blocks with so much shared memory. `parts` goes before the sizes.
+    /// Runs one. `parts` goes before the sizes.
     fn run(
         &self,
         name: &str,
-        blocks: usize,
-        shared: usize,
+        how: Launch,
         tensors: &[Option<&Tensor>],
         parts: Option<usize>,
     ) -> Result<(), Error> {
@@ -115,7 +120,6 @@ impl LayerNormOfSum {
             pointers.iter_mut().map(|pointer| std::ptr::from_mut(pointer).cast()).collect();
         arguments.extend(parts.as_mut().map(|parts| std::ptr::from_mut(parts).cast()));
         arguments.push((&raw mut rows).cast());
-        let how = Launch { grid: [blocks, 1], threads: THREADS, shared };
         // SAFETY: the arguments are those of the kernels; libtorch's memory is used again in the same order.
         unsafe { run(&SOURCE, self.device, self.kind, name, how, &mut arguments) }
     }
@@ -129,7 +133,10 @@ impl Backward for LayerNormOfSum {
         let [to_sum, to_output] = [to_sum, to_output].map(|grad| aligned(&grad.to_kind(self.kind)));
         let (to_sum, to_output) = (to_sum?, to_output?);
         let (warps, width) = (THREADS / WARP, self.rows.width as usize);
-        let parts = self.rows.rows.div_ceil(warps).min(PARTS);
+        let shared = 4 * 2 * width * warps;
+        // Blocks of the backward pass have sums of their own: as many as can run at the same time.
+        let at_once = (SHARED_OF_EACH / (shared + 1024)).min(THREADS_OF_EACH / THREADS);
+        let parts = self.rows.rows.div_ceil(ROWS * warps).min(PROCESSORS * at_once);
         let found = guard(|| {
             let options = (Kind::Float, Device::Cuda(self.device));
             Tensor::empty([parts as i64, 2, width as i64], options)
@@ -137,9 +144,11 @@ impl Backward for LayerNormOfSum {
         let [to_x, to_weight, to_bias] = [sum, weight, bias].map(|tensor| guard(|| tensor.empty_like()));
         let (to_x, to_weight, to_bias) = (to_x?, to_weight?, to_bias?);
         let tensors = [sum, &to_sum, &to_output, weight, moments, &to_x, &found].map(Some);
-        self.run("gradients_of_sums", parts, 4 * 2 * width * warps, &tensors, None)?;
+        let how = Launch { grid: [parts, 1], threads: THREADS, shared };
+        self.run("gradients_of_sums", how, &tensors, None)?;
         let tensors = [&found, &to_weight, &to_bias].map(Some);
-        self.run("sums_of_parts", (2 * width).div_ceil(WARP), 4 * THREADS, &tensors, Some(parts))?;
+        let how = Launch { grid: [(2 * width).div_ceil(WARP), 1], threads: SUMMING, shared: 4 * SUMMING };
+        self.run("sums_of_parts", how, &tensors, Some(parts))?;
         // What was added has the same gradient.
         let to_added = self.adds.then(|| to_x.shallow_clone());
         Ok([to_x, to_weight, to_bias].into_iter().chain(to_added).collect())

@@ -8,7 +8,7 @@ mod layer_norm;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tch::{Device, Kind, Tensor, with_grad};
 
@@ -31,8 +31,16 @@ struct Source {
     try_them: fn(device: usize, kind: Kind) -> Result<(), Error>,
 }
 
-/// Those of a source for a GPU and a dtype; `None` are no good.
-type Compiled = HashMap<(&'static str, usize, bool), Option<Kernels>>;
+/// Of a source, for a GPU and a dtype.
+#[derive(Default)]
+struct Known {
+    /// Once they are compiled.
+    kernels: Option<Arc<Kernels>>,
+    /// Once they are tried.
+    good: Option<bool>,
+}
+
+type Compiled = HashMap<(&'static str, usize, bool), Known>;
 
 static COMPILED: Mutex<Option<Compiled>> = Mutex::new(None);
 
@@ -46,24 +54,27 @@ fn gpu_of(x: &Tensor) -> Option<usize> {
     }
 }
 
-/// Compiles the kernels for a GPU and a dtype at their first use, and tries them.
+/// Compiles the kernels for a GPU and a dtype at their first use, and tries them. Threads that come meanwhile do so, too, and wait for
+/// nobody: a backward pass, which a trial has, may be what another one waits for.
 fn are_good(source: &Source, device: usize, kind: Kind) -> bool {
     let of = (source.what, device, kind == Kind::BFloat16);
-    if let Some(known) = with_compiled(|all| all.get(&of).map(Option::is_some)) {
-        return known;
+    if let Some(good) = with_compiled(|all| all.get(&of).and_then(|known| known.good)) {
+        return good;
     }
     let element = if of.2 { c"-DELEMENT=bf16" } else { c"-DELEMENT=float" };
     let text = CStr::from_bytes_with_nul(source.text.as_bytes()).unwrap_or_default();
     let tried = Kernels::compile(text, &[element], source.kernels, device as i32).and_then(|kernels| {
-        with_compiled(|all| all.insert(of, Some(kernels)));
+        with_compiled(|all| {
+            all.entry(of).or_default().kernels.get_or_insert_with(|| Arc::new(kernels)).clone()
+        });
         // The first use may be where no gradients are wanted.
         with_grad(|| (source.try_them)(device, kind))
     });
     if let Err(error) = &tried {
         let what = source.what;
         tracing::warn!("{what} on GPU {device} is libtorch's, for our kernels cannot be used: {error}");
-        with_compiled(|all| all.insert(of, None));
     }
+    with_compiled(|all| all.entry(of).or_default().good = Some(tried.is_ok()));
     tried.is_ok()
 }
 
@@ -79,11 +90,11 @@ unsafe fn run(
     how: Launch,
     arguments: &mut [*mut c_void],
 ) -> Result<(), Error> {
-    with_compiled(|all| match all.get(&(source.what, device, kind == Kind::BFloat16)) {
-        // SAFETY: as the caller promises.
-        Some(Some(kernels)) => unsafe { kernels.run(name, how, arguments) },
-        _ => Err(Error::Torch(format!("{name} is not compiled"))),
-    })
+    let of = (source.what, device, kind == Kind::BFloat16);
+    let kernels = with_compiled(|all| all.get(&of).and_then(|known| known.kernels.clone()));
+    let kernels = kernels.ok_or_else(|| Error::Torch(format!("{name} is not compiled")))?;
+    // SAFETY: as the caller promises.
+    unsafe { kernels.run(name, how, arguments) }
 }
 
 fn with_compiled<R>(work: impl FnOnce(&mut Compiled) -> R) -> R {
