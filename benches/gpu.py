@@ -1,22 +1,29 @@
 """`bash benches/gpu.sh`: steps of Stable Diffusion 2's U-Net on one GPU, in Tidemill and in diffusers.
 
-The real configuration with random weights, bf16, latents of 256 and 512 pixels; one side after the other.
-Prints a table, and writes it and the figures into a folder. With `--device cpu` and a smaller network it
-runs on any machine.
+The real configuration with random weights, bf16, latents of 512 and 256 pixels; one side after the other,
+what matters most first. Prints a table, and writes it and the figures into a folder after each side. Calls
+for other sides or sizes add to them, as long as device and versions are the same. With `--device cpu` and a
+smaller network it runs on any machine.
 """
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import torch
+from diffusers import UNet2DConditionModel
+from tidemill import _native
 
 from benches import report, runner
+from benches.runner import BenchError
 from benches.train import make_models, run_of, settings
 from benches.turns import Side, lines_of, take_turns
 
@@ -26,6 +33,11 @@ PAIRS = 128
 WARM = 5
 # MLPerf's best published figure of one H200 at 512 pixels.
 GOAL = {512: 151.0}
+# Of latents, as the model's configuration says.
+SIZE = 64
+COMPILED = "diffusers, torch.compile"
+# Where an error of Tidemill's, after a cross, or a traceback says what is wrong.
+TELLING = re.compile(r"\u00d7|[\w.]+(Error|Exception)\b")
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,7 @@ class Setting:
 
 def tidemill(setting: Setting, *denoiser: str, recorded: bool = False) -> tuple[list[str], Path]:
     """`tidemill train`, or with options of `own_denoiser` what that does; and where its steps are."""
-    output = setting.folder / "run"
+    output = emptied(setting)
     run = {
         **preprocessing(setting),
         "output": str(output),
@@ -54,8 +66,6 @@ def tidemill(setting: Setting, *denoiser: str, recorded: bool = False) -> tuple[
         # It is ended before its last step, and so before a checkpoint.
         "train.phase": [{"resolution": setting.pixels, "steps": 10 * setting.steps}],
     }
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir()
     (output / "dataset").symlink_to(setting.folder / f"data-{setting.pixels}" / "dataset")
     if denoiser:
         arguments = runner.peer("own_denoiser", json.dumps(run_of("gpu", **run)), *denoiser).arguments
@@ -66,20 +76,28 @@ def tidemill(setting: Setting, *denoiser: str, recorded: bool = False) -> tuple[
 
 def diffusers(setting: Setting, *flags: str) -> tuple[list[str], Path]:
     """diffusers' U-Net in PyTorch, and where its steps are."""
-    log = setting.folder / "diffusers.jsonl"
-    log.unlink(missing_ok=True)
+    log = emptied(setting) / "diffusers.jsonl"
     # Latents are an eighth of the pixels.
     shape = ["--batch", setting.batch, "--size", setting.pixels // 8, "--steps", setting.steps, "--log", log]
     where = ["--device", setting.device, "--bf16"]
     return runner.peer("diffusers_train", setting.model, *map(str, shape), *where, *flags).arguments, log
 
 
+def emptied(setting: Setting) -> Path:
+    """The folder that sides write into, one after the other: what torch.compile leaves is large."""
+    output = setting.folder / "run"
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    return output
+
+
+# What matters most first.
 SIDES: dict[str, Callable[[Setting], tuple[list[str], Path]]] = {
-    "Tidemill": tidemill,
     "Tidemill, recorded": lambda setting: tidemill(setting, recorded=True),
-    "diffusers, eager": diffusers,
+    "Tidemill": tidemill,
     "diffusers, eager, channels-last": lambda setting: diffusers(setting, "--channels-last"),
-    "diffusers, torch.compile": lambda setting: diffusers(setting, "--channels-last", "--compile"),
+    "diffusers, eager": diffusers,
+    COMPILED: lambda setting: diffusers(setting, "--channels-last", "--compile"),
     "Tidemill with diffusers' U-Net": lambda setting: tidemill(setting, "--eager"),
     "Tidemill with diffusers' U-Net, recorded": lambda setting: tidemill(setting, "--eager", recorded=True),
 }
@@ -88,7 +106,7 @@ SIDES: dict[str, Callable[[Setting], tuple[list[str], Path]]] = {
 def preprocessing(setting: Setting) -> dict[str, object]:
     """What the run file says of it, beside what those of all benches of training do."""
     return {
-        "source.uri": f"{setting.folder}/pairs/*.parquet",
+        "source.uri": f"{setting.folder}/pairs-{setting.pixels}/*.parquet",
         "prepare.resolutions": [setting.pixels],
         "models.path": str(setting.model),
         "engine.device": setting.device,
@@ -96,55 +114,158 @@ def preprocessing(setting: Setting) -> dict[str, object]:
     }
 
 
-def prepare(setting: Setting, most: int) -> None:
-    if not (setting.folder / "pairs").exists():
-        sides = ["--min-side", str(most), "--max-side", str(most + 64), "-q"]
-        command = [*TIDEMILL, "synth", setting.folder / "pairs", "--rows", str(PAIRS), "--files", "2", *sides]
-        subprocess.run(command, check=True)
-    subprocess.run(
-        [*TIDEMILL, "preprocess", "/dev/null", *settings("gpu", **preprocessing(setting)), "-q"], check=True
-    )
+def prepare(setting: Setting, side: int) -> None:
+    """Latents of pictures whose sides are at least so long, unless they are there."""
+
+    def pairs(folder: Path) -> None:
+        sides = ["--min-side", str(side), "--max-side", str(side + 64)]
+        run_verb("synth", str(folder), "--rows", str(PAIRS), "--files", "2", *sides)
+
+    def data(folder: Path) -> None:
+        run = {**preprocessing(setting), "output": str(folder)}
+        run_verb("preprocess", "/dev/null", *settings("gpu", **run))
+
+    make_once(setting.folder / f"pairs-{setting.pixels}", pairs)
+    make_once(setting.folder / f"data-{setting.pixels}", data)
 
 
-def measure(setting: Setting, name: str) -> tuple[float, float]:
+def run_verb(verb: str, *arguments: str) -> None:
+    ended = subprocess.run([*TIDEMILL, verb, *arguments, "-q"], check=False)
+    if ended.returncode != 0:
+        raise BenchError(f"tidemill {verb} ended with {ended.returncode}")
+
+
+def make_once(folder: Path, make: Callable[[Path], object]) -> None:
+    """It has its name once it is whole: what a run that was cut off had begun is made anew."""
+    if not folder.exists():
+        part = folder.with_name(f"{folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        make(part)
+        part.rename(folder)
+
+
+def measure(setting: Setting, name: str, limit_s: float) -> dict[str, float]:
     """Images per second after the first steps, and seconds to the first one."""
+    if name.startswith(report.OURS):
+        prepare(setting, setting.pixels)
     arguments, log = SIDES[name](setting)
     side = Side(name, arguments, lines_of(log))
-    take_turns([side], setting.steps, turn_s=runner.LIMIT_S, limit_s=runner.LIMIT_S)
+    take_turns([side], setting.steps, turn_s=limit_s, limit_s=limit_s)
     for line in side.said.splitlines():
         # Such as that a kernel of ours cannot be used.
         if "WARN" in line:
             print(f"  {name}: {line.strip()}", flush=True)
-    rate = setting.batch * (setting.steps - WARM) / (side.ends[-1] - side.ends[WARM - 1])
-    return rate, side.ends[0]
+    seconds = side.ends[-1] - side.ends[WARM - 1]
+    # As on a GPU that computes nothing.
+    if seconds <= 0:
+        raise BenchError(f"{name} took its steps faster than can be measured; --steps makes them more")
+    rate = setting.batch * (setting.steps - WARM) / seconds
+    return {"images_per_second": rate, "first_step_s": side.ends[0]}
+
+
+def try_side(setting: Setting, name: str, limit_s: float) -> dict[str, object]:
+    """What gpu.json says of a side. One that fails is no reason to go without those after it."""
+    entry = {"pixels": setting.pixels, "batch": setting.batch, "side": name}
+    try:
+        entry |= measure(setting, name, limit_s)
+        said = "{images_per_second:.2f} img/s, first step after {first_step_s:.1f} s".format(**entry)
+    except BenchError as error:
+        entry["failed"] = reason(str(error))
+        said = f"failed: {error}"
+    print(f"  {setting.pixels} pixels: {name} {said}", flush=True)
+    return entry
+
+
+def reason(error: str) -> str:
+    """The line that tells most, short enough for a table."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    telling = [line for line in lines if TELLING.match(line)] or lines
+    return telling[-1].strip("\u00d7: ").replace("|", "/")[:100]
+
+
+def cases(args: argparse.Namespace) -> list[tuple[Setting, str]]:
+    """All that is asked for, in the order of measuring: torch.compile takes minutes and comes last."""
+    model = args.folder / "model"
+    sizes = [
+        Setting(args.folder, model, pixels, batch, args.steps, args.device)
+        for pixels, batch in zip(args.pixels, args.batch, strict=True)
+    ]
+    every = [(size, name) for size in sizes for name in args.sides]
+    return sorted(every, key=lambda case: case[1] == COMPILED)
+
+
+def begin(args: argparse.Namespace) -> dict:
+    """What was found before, on the same device with the same versions; else the folder is emptied."""
+    versions = runner.versions("torch", "diffusers")
+    # Git's name is unknown where there is no git, and changes where a build does not: the build itself tells.
+    commit, build = versions.pop("tidemill"), sha256(Path(_native.__file__).read_bytes()).hexdigest()[:8]
+    common = {
+        "device": torch.cuda.get_device_name() if args.device != "cpu" else runner.machine()["cpu"],
+        "versions": {"tidemill's build": build, **versions},
+        "channels": args.channels,
+        "text": args.text,
+        "steps": args.steps,
+    }
+    path = args.folder / "gpu.json"
+    found = json.loads(path.read_text())[0] if path.exists() else {}
+    if {key: found.get(key) for key in common} != common:
+        shutil.rmtree(args.folder, ignore_errors=True)
+        found = {**common, "commit": commit, "sides": []}
+        report.write_json(path, [found])
+    make_once(args.folder / "model", lambda folder: make_models(folder, args.channels, args.text, SIZE))
+    return found
+
+
+def put(found: dict, entry: dict[str, object]) -> None:
+    """Adds a side, or replaces it."""
+    sides = {(one["pixels"], one["batch"], one["side"]): one for one in [*found["sides"], entry]}
+    # Those of a size together.
+    found["sides"] = sorted(sides.values(), key=lambda one: (-one["pixels"], one["batch"]))
+
+
+def page(found: dict, millions: float) -> str:
+    versions = {"tidemill": found["commit"], **found["versions"]}
+    named = ", ".join(f"{package} {version}" for package, version in versions.items())
+    size = f"{millions:.0f} million parameters"
+    head = f"On {found['device']} with {named}: {size}, {found['steps'] - WARM} steps after {WARM}."
+    heads = ["pixels", "batch", "", "img/s", "first step after, s", "goal"]
+    return f"{head}\n\n{report.table(heads, [row(entry) for entry in found['sides']])}\n"
+
+
+def row(entry: dict) -> list[str]:
+    shown = [str(entry["pixels"]), str(entry["batch"]), entry["side"]]
+    if "failed" in entry:
+        return [*shown, f"failed: {entry['failed']}", "", ""]
+    rate = entry["images_per_second"]
+    return [*shown, f"{rate:.2f}", f"{entry['first_step_s']:.1f}", goal(entry["pixels"], entry["side"], rate)]
+
+
+def millions_of(model: Path) -> float:
+    """Of the U-Net's parameters."""
+    with torch.device("meta"):
+        unet = UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(model / "unet"))
+    return sum(parameter.numel() for parameter in unet.parameters()) / 1e6
 
 
 def bench(args: argparse.Namespace) -> None:
-    shutil.rmtree(args.folder, ignore_errors=True)
-    args.folder.mkdir(parents=True)
-    model = args.folder / "model"
-    most = max(args.pixels)
-    millions = make_models(model, args.channels, args.text, most // 8)
-    device = torch.cuda.get_device_name() if args.device != "cpu" else runner.machine()["cpu"]
-    rows, written = [], []
-    for pixels, batch in zip(args.pixels, args.batch, strict=True):
-        setting = Setting(args.folder, model, pixels, batch, args.steps, args.device)
-        prepare(setting, most)
-        for name in args.sides:
-            rate, first = measure(setting, name)
-            print(f"  {pixels} pixels: {name} {rate:.2f} img/s, first step after {first:.1f} s", flush=True)
-            shown = [f"{rate:.2f}", f"{first:.1f}", goal(pixels, name, rate)]
-            rows.append([str(pixels), str(batch), name, *shown])
-            found = {"images_per_second": rate, "first_step_s": first}
-            written.append({"pixels": pixels, "batch": batch, "side": name, **found})
-    versions = runner.versions("torch", "diffusers")
-    named = ", ".join(f"{package} {version}" for package, version in versions.items())
-    size = f"{millions:.0f} million parameters"
-    head = f"On {device} with {named}: {size}, {args.steps - WARM} steps after {WARM}."
-    table = report.table(["pixels", "batch", "", "img/s", "first step after, s", "goal"], rows)
-    (args.folder / "gpu.md").write_text(f"{head}\n\n{table}\n")
-    report.write_json(args.folder / "gpu.json", [{"device": device, "versions": versions, "sides": written}])
-    print(f"\n{head}\n\n{table}")
+    deadline = time.monotonic() + args.limit_s
+    found = begin(args)
+    millions = millions_of(args.folder / "model")
+    failed = []
+    for setting, name in cases(args):
+        title = f"{name} at {setting.pixels} pixels"
+        if time.monotonic() >= deadline:
+            print(f"  left out, {args.limit_s:g} s are over: {title}", flush=True)
+            continue
+        entry = try_side(setting, name, args.side_limit_s)
+        failed += [title] if "failed" in entry else []
+        put(found, entry)
+        # What is there stays if the run is cut off.
+        report.write_json(args.folder / "gpu.json", [found])
+        (args.folder / "gpu.md").write_text(page(found, millions))
+    print(f"\n{page(found, millions)}")
+    if failed:
+        raise BenchError(f"failed: {'; '.join(failed)}")
 
 
 def goal(pixels: int, name: str, rate: float) -> str:
@@ -158,8 +279,14 @@ if __name__ == "__main__":
     parser.add_argument("--folder", type=Path, default=runner.RESULTS / "gpu", help="where everything goes")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES)[:5])
-    parser.add_argument("--pixels", nargs="+", type=int, default=[256, 512])
-    parser.add_argument("--batch", nargs="+", type=int, default=[128, 32], help="for each size")
+    parser.add_argument("--pixels", nargs="+", type=int, default=[512, 256])
+    parser.add_argument("--batch", nargs="+", type=int, default=[32, 128], help="for each size")
+    parser.add_argument(
+        "--limit-s", type=float, default=460, help="sides that would begin later than this are left out"
+    )
+    parser.add_argument(
+        "--side-limit-s", type=float, default=240, help="a side that takes longer than this has failed"
+    )
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--channels", type=int, default=320, help="of the first block; SD2 has 320")
     parser.add_argument("--text", type=int, default=1024, help="width of the text embeddings; SD2 has 1024")

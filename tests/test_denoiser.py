@@ -339,6 +339,11 @@ class TwoInputs(torch.nn.Linear):
         (Odd("width"), {}, "does not take a row of latents .*: RuntimeError: mat1 and mat2"),
         (Odd(), {"train.gradient_checkpointing": True}, "Odd has no enable_gradient_checkpointing"),
         (Odd(), {"train.freeze": ["*"]}, "no parameter is left to train"),
+        (
+            Odd(),
+            {"train.preview": {"prompts": ["a"], "steps": 1000}},
+            r"train.preview\] sampler: steps = 1000 must be",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_the_first_step(module, settings, says, dataset, tmp_path):
@@ -353,6 +358,17 @@ def test_what_the_module_raises_comes_out(dataset, tmp_path):
         train(tmp_path, dataset, ASSETS, module)
     assert raised.traceback[-1].name == "forward"
     assert all(parameter.dtype == torch.float32 for parameter in module.parameters())
+
+
+def test_what_was_trained_with_another_schedule_is_not_exported(models, dataset, tmp_path):
+    trained = {"train.phase": [{"resolution": 64, "steps": 2}], "train.prediction": "v_prediction"}
+    train(tmp_path, dataset, models, **trained)
+    for verb in (tidemill.export, tidemill.sample):
+        with pytest.raises(tidemill.InputError, match="another scheduler"):
+            verb(settings_of(tmp_path, models, {"sample.prompts": ["a circle"]}))
+    tidemill.export(settings_of(tmp_path, models, trained))
+    scheduler = json.loads((tmp_path / "export/scheduler/scheduler_config.json").read_text())
+    assert scheduler["prediction_type"] == "v_prediction"
 
 
 def test_checkpoints_of_another_network_are_refused(models, dataset, tmp_path):

@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import ranks
 import tidemill
 
+from benches import gpu as gpu_bench
 from benches.null_gpu import NullGpu, Report
+from benches.runner import BenchError
 
 ROOT = Path(__file__).resolve().parent.parent
 # Of a kind of steps, before one is recorded.
@@ -113,6 +116,16 @@ def test_every_kind_of_step_is_recorded(gpu, dataset, tmp_path):
     assert len(ranks.metrics(tmp_path)) == 18
 
 
+def test_a_second_gpu_does_all_that_is_its(gpu, dataset, tmp_path, monkeypatch):
+    """Of kernels of ours, which the driver loads and starts, and of captures nobody else thinks."""
+    monkeypatch.setenv("NULL_GPU_DEVICES", "2")
+    settings = {"engine.device": "cuda:1", "train.phase": phases(6), "train.ema": AVERAGED}
+    report = train(gpu, tmp_path, dataset, **settings)
+    assert (report.violations, report.escaped, report.on_first) == (0, 0, 0)
+    assert report.replays == 6 - BEFORE
+    assert {"apply", "gradient", "forward", "backward", "step"} <= report.kernels.keys()
+
+
 def test_weights_lie_as_cudnn_takes_them_and_go_on_on_a_cpu(gpu, dataset, tmp_path):
     settings = {"train.cuda_graph": False, "checkpoint.every": 2}
     reports = []
@@ -189,10 +202,70 @@ def test_steps_are_not_recorded_on_a_cpu(dataset, tmp_path):
 
 
 def test_the_bench_for_gpus_runs(gpu, tmp_path):
-    size = ["--channels", "64", "--text", "64", "--pixels", "64", "--batch", "4", "--steps", "60"]
-    sides = ["Tidemill", "Tidemill, recorded", "diffusers, eager, channels-last"]
-    command = [sys.executable, "-m", "benches.gpu", "--force", "--folder", str(tmp_path / "bench")]
-    _, ended = run(gpu, tmp_path, *command, *size, "--sides", *sides, cwd=ROOT)
-    assert ended.returncode == 0, ended.stderr
-    table = (tmp_path / "bench" / "gpu.md").read_text()
-    assert all(f"| {side} |" in table for side in sides), table
+    bench = tmp_path / "bench"
+    size = ["--channels", "64", "--text", "64", "--pixels", "64", "--batch", "4", "--steps", "100"]
+    command = [sys.executable, "-m", "benches.gpu", "--force", "--folder", str(bench), *size]
+    # The second call adds to what the first one found, with the same data.
+    calls = [["Tidemill, recorded", "diffusers, eager, channels-last"], ["Tidemill"]]
+    made = set()
+    for sides in calls:
+        _, ended = run(gpu, tmp_path, *command, "--sides", *sides, cwd=ROOT)
+        assert ended.returncode == 0, ended.stderr
+        made.add(tuple((bench / name).stat().st_ino for name in ("model", "pairs-64", "data-64")))
+    table = (bench / "gpu.md").read_text()
+    assert all(f"| {side} |" in table for sides in calls for side in sides), table
+    assert len(made) == 1
+
+
+# A line for each step; or what is wrong.
+STEPS = "import sys, time; [print(n, file=open(sys.argv[1], 'a')) or time.sleep(0.05) for n in range(99)]"
+BROKEN = "raise MemoryError('8 GiB | too few')"
+
+
+def test_the_bench_for_gpus_keeps_what_it_has(tmp_path, monkeypatch, capsys):
+    def bench(limit_s=60, steps=8, pixels=512, **sides):
+        def command(script):
+            return lambda setting: (
+                [sys.executable, "-c", script, str(log)],
+                gpu_bench.emptied(setting) / "log",
+            )
+
+        log = tmp_path / "run" / "log"
+        monkeypatch.setattr(gpu_bench, "SIDES", {name: command(script) for name, script in sides.items()})
+        size = {"pixels": [pixels], "batch": [4], "steps": steps, "channels": 64, "text": 64}
+        limits = {"limit_s": limit_s, "side_limit_s": 5}
+        gpu_bench.bench(Namespace(folder=tmp_path, device="cpu", sides=list(sides), **size, **limits))
+
+    def rows():
+        (found,) = json.loads((tmp_path / "gpu.json").read_text())
+        assert all(f"| {one['side']} |" in (tmp_path / "gpu.md").read_text() for one in found["sides"])
+        return {(one["pixels"], one["side"]): one.get("failed") for one in found["sides"]}
+
+    # One that fails or hangs keeps nobody from going on.
+    with pytest.raises(BenchError, match="failed: b at 512 pixels; c at 512 pixels"):
+        bench(b=BROKEN, c="import time; time.sleep(60)", a=STEPS)
+    reasons = {"b": "MemoryError: 8 GiB / too few", "c": "c has not taken 8 steps within 5 s", "a": None}
+    assert rows() == {(512, side): reason for side, reason in reasons.items()}
+    # What is measured again takes its row's place, and the others stay.
+    bench(b=STEPS)
+    bench(pixels=256, a=STEPS)
+    bench(limit_s=0, d=STEPS)
+    assert "left out, 0 s are over: d at 512 pixels" in capsys.readouterr().out
+    assert rows() == {(512, "b"): None, (512, "c"): reasons["c"], (512, "a"): None, (256, "a"): None}
+    # Under other circumstances all is measured anew.
+    bench(steps=9, a=STEPS)
+    assert rows() == {(512, "a"): None}
+
+
+def test_the_bench_for_gpus_begins_with_what_matters_most(tmp_path):
+    sizes = {"pixels": [512, 256], "batch": [32, 128], "steps": 30}
+    args = Namespace(folder=tmp_path, device="cpu", sides=list(gpu_bench.SIDES)[:5], **sizes)
+    eager = [
+        "Tidemill, recorded",
+        "Tidemill",
+        "diffusers, eager, channels-last",
+        "diffusers, eager",
+    ]
+    expected = [(pixels, side) for pixels in (512, 256) for side in eager]
+    expected += [(pixels, "diffusers, torch.compile") for pixels in (512, 256)]
+    assert [(setting.pixels, side) for setting, side in gpu_bench.cases(args)] == expected

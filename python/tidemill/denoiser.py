@@ -29,8 +29,8 @@ class Adapter:
             raise InputError(f"denoiser: a torch.nn.Module is needed, and this is a {type(module).__name__}")
         if isinstance(module, DistributedDataParallel):
             raise InputError(
-                "denoiser: give the module within DistributedDataParallel (`.module`); reducing gradients over "
-                "ranks is the trainer's part"
+                "denoiser: give the module within DistributedDataParallel (`.module`); reducing gradients is "
+                "the trainer's part"
             )
         self._module = module
         # Compiling waits for the first step.

@@ -1,4 +1,4 @@
-"""Ctrl-C while a run trains: a wish to stop after a checkpoint, and not an exception in the middle of a step."""
+"""Ctrl-C while a run trains: a wish to stop after a checkpoint, not an exception in the middle of a step."""
 
 from __future__ import annotations
 

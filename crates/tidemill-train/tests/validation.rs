@@ -9,8 +9,10 @@ use std::path::Path;
 use common::{Quiet, ROWS, dataset, held_out_dataset, job, losses};
 use serde_json::Value;
 use tidemill_store::stream::only;
-use tidemill_store::{Dataset, Split};
-use tidemill_train::{HeldOut, Job, ValidationConfig, train};
+use tidemill_store::{Dataset, DatasetSpec, Split};
+use tidemill_train::{
+    Batches, Data, Error, HeldOut, Job, Phase, Stored, TrainConfig, ValidationConfig, train,
+};
 
 const SHARE: f64 = 0.3;
 
@@ -80,6 +82,44 @@ fn fewer_rows_are_the_first_of_them() {
     assert_eq!(at_first(5), at_first(5));
     assert_eq!((at_first(5).0, at_first(9).0), (5.0, 9.0));
     assert_ne!(at_first(5).1, at_first(9).1);
+}
+
+/// A dataset that has nothing at 128 pixels, as far as it says.
+#[derive(Debug)]
+struct Fewer(Stored);
+
+impl Data for Fewer {
+    fn spec(&self) -> Result<DatasetSpec, Error> {
+        let mut spec = self.0.spec()?;
+        spec.latents.retain(|bucket, _| bucket.resolution != 128);
+        Ok(spec)
+    }
+
+    fn empty_caption(&self) -> &[u8] {
+        self.0.empty_caption()
+    }
+
+    fn identity(&self) -> (&'static str, Value) {
+        self.0.identity()
+    }
+
+    fn check(&self, train: &TrainConfig) -> Result<(), Error> {
+        self.0.check(train)
+    }
+
+    fn open(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn Batches>, Error> {
+        self.0.open(phase, state)
+    }
+}
+
+#[test]
+fn held_out_rows_of_sizes_that_are_not_trained_on_are_refused_before_the_first_step() {
+    let (data, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    held_out_dataset(data.path(), 0.4);
+    let mut job = validating(data.path(), output.path(), 10);
+    job.data = Box::new(Fewer(Stored(only(&Dataset::open(data.path().to_str().unwrap()).unwrap()))));
+    let error = train(job, &mut Quiet::default()).unwrap_err().to_string();
+    assert!(error.contains("held-out rows of 128, which training has none of"), "{error}");
 }
 
 #[test]

@@ -53,9 +53,9 @@ impl Recorded {
         device: usize,
         mut compute: impl FnMut(&StepInputs) -> Result<Answers, Error>,
     ) -> Result<Answers, Error> {
-        if !self.steps.contains_key(&kind) {
-            // Once weights are averaged, they always are: the others' memory is for these.
-            self.steps.retain(|(_, averaged), _| *averaged == kind.1);
+        // Once weights are averaged, they always are: the others' memory is for these.
+        if self.steps.keys().any(|(_, averaged)| *averaged != kind.1) {
+            self.clear();
         }
         let state = self.steps.entry(kind).or_insert(State::Seen(0));
         if let State::Seen(steps) = state
