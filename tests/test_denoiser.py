@@ -342,7 +342,7 @@ class TwoInputs(torch.nn.Linear):
         (
             Odd(),
             {"train.preview": {"prompts": ["a"], "steps": 1000}},
-            r"train.preview\] sampler: steps = 1000 must be",
+            "sampler: steps = 1000 must be",
         ),
     ],
 )

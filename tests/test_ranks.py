@@ -71,7 +71,7 @@ def test_the_optimizer_takes_pytorchs_steps(world, sharded, rng, tmp_path):
         "ema": rng.random() < 0.5,
         "lr": 1e-2,
         "betas": (0.9, 0.99),
-        # Not less: of a gradient near zero, which ranks add up in another order, it would make a step of any size.
+        # Not less: of a gradient near zero, which ranks add up in another order, it would make any step.
         "eps": 1e-3,
         "weight_decay": 0.1,
         "max_grad_norm": rng.choice([1.0, 1e9]),

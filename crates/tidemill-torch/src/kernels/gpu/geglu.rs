@@ -55,7 +55,7 @@ impl Sizes {
         let both = x.size().last().map_or(1, |both| *both as usize);
         // Both halves of all rows are counted in 32 bits, and a step beyond the last.
         let all = x.numel() / 2 / wide;
-        (both % (2 * wide) == 0 && all < 1 << 30)
+        (both.is_multiple_of(2 * wide) && all < 1 << 30)
             .then(|| Self { width: (both / 2 / wide) as u32, all: all as u32 })
     }
 }
