@@ -47,7 +47,8 @@ def environment():
 
 
 def train(output, dataset, ranks=1, nodes=1, flags=(), **settings):
-    """Trains to the end and returns the output of all ranks, on what they take for several nodes."""
+    """Trains to the end and returns the output of all ranks, on what they take for several nodes: so many, or of
+    so many ranks each."""
     link(output, dataset)
     command = [*arguments(output, settings), *flags]
     if ranks == 1:
@@ -55,9 +56,12 @@ def train(output, dataset, ranks=1, nodes=1, flags=(), **settings):
     elif nodes == 1:
         launches = [[*TORCHRUN, "--standalone", f"--nproc-per-node={ranks}", *command]]
     else:
-        place = [f"--nproc-per-node={ranks // nodes}", f"--nnodes={nodes}", "--master-addr=127.0.0.1"]
-        place.append(f"--master-port={free_port()}")
-        launches = [[*TORCHRUN, *place, f"--node-rank={node}", *command] for node in range(nodes)]
+        per_node = nodes if isinstance(nodes, list) else [ranks // nodes] * nodes
+        place = [f"--nnodes={len(per_node)}", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+        launches = [
+            [*TORCHRUN, *place, f"--node-rank={node}", f"--nproc-per-node={count}", *command]
+            for node, count in enumerate(per_node)
+        ]
     return together(launches)
 
 

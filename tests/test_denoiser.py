@@ -373,8 +373,10 @@ def test_what_was_trained_with_another_schedule_is_not_exported(models, dataset,
 
 def test_checkpoints_of_another_network_are_refused(models, dataset, tmp_path):
     train(tmp_path, dataset, ASSETS, Odd())
+    module, before = unet(models), vector(unet(models))
     with pytest.raises(tidemill.InputError, match="another denoiser"):
-        train(tmp_path, dataset, ASSETS, unet(models))
+        train(tmp_path, dataset, ASSETS, module, **{"train.precision": "bf16"})
+    assert torch.equal(vector(module), before)
     with pytest.raises(tidemill.InputError, match="another network"):
         tidemill.load(settings_of(tmp_path, ASSETS, {}), unet(models))
     with pytest.raises(tidemill.InputError, match="another network"):

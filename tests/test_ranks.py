@@ -183,6 +183,7 @@ UNEVEN = {"train.global_batch": 14, "train.micro_batch": 5}
         (3, 1, {"train.micro_batch": 2, "train.bucket_bytes": "100 KiB"}),
         (4, 1, {"checkpoint.writers": "first"}),
         (4, 2, {"checkpoint.writers": "node"}),
+        (3, [2, 1], {}),
         (2, 1, {"train.gradient_checkpointing": True}),
         (2, 1, {"train.sharding": "none", "train.micro_batch": 3}),
         (3, 1, {"train.sharding": "none", "train.reduce_precision": "bf16"}),

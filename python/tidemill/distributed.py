@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,13 +32,18 @@ def process_group() -> Iterator[list[str]]:
     # For what ranks ask each other on the host: communication of the other waits for devices and its turn.
     # Who waits in it waits for others' data, or pictures; of ranks that die the connections end.
     host = dist.new_group(backend="gloo", timeout=timedelta(days=1))
+    # Machines may have different numbers of ranks: then these are taken for several, alike on all.
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    on_each = [0] * dist.get_world_size()
+    dist.all_gather_object(on_each, here, group=host)
     place = [
         f"--process-group={dist.group.WORLD.group_name}",
         f"--host-group={host.group_name}",
         f"--rank={dist.get_rank()}",
         f"--world-size={dist.get_world_size()}",
         f"--local-rank={_local_rank()}",
-        f"--local-world-size={os.environ.get('LOCAL_WORLD_SIZE', '1')}",
+        f"--local-world-size={here}",
+        f"--ranks-per-node={math.gcd(*on_each)}",
     ]
     try:
         yield place

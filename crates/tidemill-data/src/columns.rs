@@ -184,6 +184,11 @@ impl Texts {
     }
 }
 
+/// What an f32 was written as: its shortest decimal. A score of 4.1 is then not below a bound of 4.1, as it is not in DuckDB.
+pub fn as_written(value: f64) -> f64 {
+    (value as f32).to_string().parse().unwrap_or(value)
+}
+
 /// A numeric column as f64.
 pub struct Numbers {
     column: String,
@@ -198,7 +203,12 @@ impl Numbers {
             return Err(refuse());
         }
         let values = arrow::compute::cast(column, &DataType::Float64).map_err(|_| refuse())?;
-        Ok(Self { column: place.column.into(), values: values.as_primitive::<Float64Type>().clone() })
+        let values = values.as_primitive::<Float64Type>();
+        let values = match column.data_type() {
+            DataType::Float32 => values.unary(as_written),
+            _ => values.clone(),
+        };
+        Ok(Self { column: place.column.into(), values })
     }
 
     /// The number of one row; `None` if null.

@@ -251,12 +251,26 @@ fn identify(
             file: file.uri.clone(),
             problem: format!("column `{}` has vanished; the file changed while it was read", field.name()),
         })?;
-        columns.push(column.clone());
+        let fits = goes_into(column.data_type(), field.data_type());
+        columns.push(if fits { arrow::compute::cast(column, field.data_type())? } else { column.clone() });
     }
     RecordBatch::try_new(schema.clone(), columns).map_err(|e| Error::Read {
         file: file.uri.clone(),
         problem: format!("its columns differ from those of the source's first file: {e}"),
     })
+}
+
+/// Whether values of one type are values of another, as writers of several files have them: texts and bytes of either length, and
+/// integers where one file has numbers with fractions, or larger ones.
+fn goes_into(from: &DataType, to: &DataType) -> bool {
+    let texts = [DataType::Utf8, DataType::LargeUtf8, DataType::Utf8View];
+    let bytes = [DataType::Binary, DataType::LargeBinary, DataType::BinaryView];
+    let exactly = matches!(to, DataType::Int64) && from.is_signed_integer();
+    let nearly = matches!(to, DataType::Float64) && (from.is_integer() || from.is_floating());
+    from == to
+        || [texts, bytes].iter().any(|kinds| kinds.contains(from) && kinds.contains(to))
+        || exactly
+        || nearly
 }
 
 /// Keys as strings, `<file>#<row>` where they are null.

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, AsArray, BinaryArray, BinaryViewArray, DictionaryArray, Float32Array, Int64Array,
-    LargeBinaryArray, RecordBatch, StringArray, StringViewArray,
+    ArrayRef, AsArray, BinaryArray, BinaryViewArray, DictionaryArray, Float32Array, Float64Array, Int64Array,
+    LargeBinaryArray, LargeStringArray, RecordBatch, StringArray, StringViewArray,
 };
 use arrow::datatypes::{DataType, Int32Type, UInt64Type};
 use parquet::arrow::ArrowWriter;
@@ -201,6 +201,38 @@ fn mistakes_in_the_columns_name_file_column_and_alternatives() {
     }
     let text = open_error(&with(Columns { width: Some("unused".into()), ..Columns::default() }));
     assert!(text.contains("source.columns.width needs integers"), "{text}");
+}
+
+/// Of several writers' files.
+#[test]
+fn columns_of_other_types_are_taken_if_nothing_is_lost_and_else_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |name: &str, column: &str, values: ArrayRef| {
+        let table = table(3);
+        let fields = table.schema();
+        let columns = fields.fields().iter().zip(table.columns()).map(|(field, own)| {
+            let own = if field.name() == column { values.clone() } else { own.clone() };
+            (field.name().clone(), own)
+        });
+        write(&folder.path().join(name), &RecordBatch::try_from_iter(columns).unwrap(), 10);
+    };
+    let floats: ArrayRef = Arc::new(Float64Array::from(vec![0.5, 1.5, 2.5]));
+    with("a.parquet", "score", floats.clone());
+    with("b.parquet", "caption", Arc::new(LargeStringArray::from(vec!["x", "y", "z"])));
+    let filter: FilterConfig = serde_json::from_str(r#"{"score": {"score": {"min": 0.0}}}"#).unwrap();
+    let open = || source::open(&config(folder.path()), &filter, &CaptionConfig::default()).unwrap();
+    let source = open();
+    let batches: Vec<_> = source.units().unwrap().iter().flat_map(|unit| read(&*source, unit)).collect();
+    assert_eq!(batches.len(), 2);
+    assert!(batches.iter().all(|batch| batch.schema() == source.schema()));
+    with("c.parquet", "score", Arc::new(StringArray::from(vec!["1", "2", "3"])));
+    let error = open().units().unwrap_err().to_string();
+    assert!(error.contains("c.parquet") && error.contains("score"), "{error}");
+    std::fs::remove_file(folder.path().join("c.parquet")).unwrap();
+    // What has fractions does not go into integers.
+    with("0.parquet", "score", Arc::new(Int64Array::from(vec![1, 2, 3])));
+    let error = open().units().unwrap_err().to_string();
+    assert!(error.contains("its column `score` is Float64, and Int64 in the source's first file"), "{error}");
 }
 
 #[test]

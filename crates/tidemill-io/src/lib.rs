@@ -11,6 +11,7 @@ mod checksum;
 mod local;
 mod mapped;
 mod runtime;
+mod unfinished;
 
 pub use checksum::Checksum;
 pub use error::{Error, Result};

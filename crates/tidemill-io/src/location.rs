@@ -55,6 +55,10 @@ impl Location {
         Ok(Self { prefix, uri, store: address.store, limits: address.limits })
     }
 
+    pub(crate) fn prefix(&self) -> &Path {
+        &self.prefix
+    }
+
     /// Path or URI of the folder, for messages.
     pub fn uri(&self) -> &str {
         &self.uri

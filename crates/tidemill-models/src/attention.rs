@@ -22,8 +22,8 @@ pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Tensor {
     }
     let attend = || Tensor::scaled_dot_product_attention(q, k, v, None::<Tensor>, 0.0, causal, None, false);
     if q.device().is_cuda() && keys % 128 == 64 {
-        // cuDNN 9.19's backward pass on Hopper goes through keys by 128 and masks them by 64: of a query whose scores are all far
-        // below zero it makes a gradient that is no number (pytorch/pytorch#196678).
+        // cuDNN 9.19's backward pass on Hopper goes through keys by 128 and masks them by 64: with a mask at least, of a query whose
+        // scores are all far below zero it makes a gradient that is no number (pytorch/pytorch#196678).
         return or_panic(without_cudnn_attention(attend));
     }
     attend()

@@ -12,7 +12,7 @@ use crate::buffer::Pool;
 use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::layout::{Group, Split};
-use crate::manifest::{Manifest, key_of, unreadable};
+use crate::manifest::{Manifest, key_of, of_store, unreadable};
 use crate::rows::RowBatches;
 use crate::shards::{Row, Shards};
 use crate::spec::{DatasetSpec, Header, is_dataset};
@@ -82,7 +82,10 @@ impl Dataset {
     fn read(location: Location, number: u64) -> Result<Self> {
         let key = key_of(number);
         let snapshot = Snapshot::read(&location, &key);
-        let snapshot = snapshot.map_err(|problem| unreadable(&location, &key, &*problem))?;
+        let snapshot = snapshot.map_err(|problem| match of_store(problem) {
+            Ok(failure) => failure.into(),
+            Err(problem) => unreadable(&location, &key, &*problem),
+        })?;
         Self::new(location, number, snapshot)
     }
 

@@ -58,14 +58,23 @@ impl Gc {
         let is_in = |entry: &Entry, folder: &str| entry.key.starts_with(&format!("{folder}/"));
         entries.sort_by_key(|entry| (!is_in(entry, MANIFEST), !is_in(entry, COMMITS)));
         for entry in entries {
-            self.remove(&location, entry, &mut garbage)?;
+            self.remove(entry, &mut garbage, |entry| Ok(location.delete(&entry.key)?))?;
+        }
+        let old = |entry: &Entry| entry.age() >= self.older_than && InUse::are_ours(&entry.key);
+        for entry in location.unfinished().into_iter().filter(old) {
+            self.remove(entry, &mut garbage, |entry| Ok(location.delete_unfinished(entry)?))?;
         }
         Ok(garbage)
     }
 
-    fn remove(&self, location: &Location, entry: Entry, garbage: &mut Garbage) -> Result<()> {
+    fn remove(
+        &self,
+        entry: Entry,
+        garbage: &mut Garbage,
+        delete: impl FnOnce(&Entry) -> Result<()>,
+    ) -> Result<()> {
         if !self.dry_run {
-            location.delete(&entry.key)?;
+            delete(&entry)?;
         }
         garbage.objects += 1;
         garbage.bytes += entry.bytes;
@@ -104,8 +113,11 @@ impl InUse {
 
     /// Whether a key is in use; keys that are none of ours always are.
     fn names(&self, key: &str) -> bool {
-        let ours = [MANIFEST, COMMITS, DATA].iter().any(|folder| key.starts_with(&format!("{folder}/")));
-        self.keys.contains(key) || !(ours || key.starts_with(EMPTY_CAPTION))
+        self.keys.contains(key) || !(Self::are_ours(key) || key.starts_with(EMPTY_CAPTION))
+    }
+
+    fn are_ours(key: &str) -> bool {
+        [MANIFEST, COMMITS, DATA].iter().any(|folder| key.starts_with(&format!("{folder}/")))
     }
 }
 

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::ParquetError;
 use parquet::file::metadata::{FileMetaData, KeyValue};
 use parquet::file::properties::WriterProperties;
 use serde::Serialize;
@@ -105,6 +106,28 @@ impl Digest {
 
     fn finish(self) -> String {
         self.0.finalize().to_hex()[..32].to_owned()
+    }
+}
+
+/// The failure of the store that is behind a problem, if one is: then nothing is known of what was read.
+pub(crate) fn of_store(problem: Problem) -> Result<tidemill_io::Error, Problem> {
+    let problem = match problem.downcast::<tidemill_io::Error>() {
+        Ok(failure) => return Ok(*failure),
+        Err(problem) => problem,
+    };
+    let problem = match problem.downcast::<ParquetError>() {
+        Ok(error) => match *error {
+            ParquetError::External(cause) => return of_store(cause),
+            other => return Err(other.into()),
+        },
+        Err(problem) => problem,
+    };
+    match problem.downcast::<std::io::Error>() {
+        Ok(error) => match error.into_inner() {
+            Some(cause) => of_store(cause),
+            None => Err("the store cannot be read".into()),
+        },
+        Err(problem) => Err(problem),
     }
 }
 

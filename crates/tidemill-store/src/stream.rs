@@ -130,7 +130,10 @@ impl Stream {
         };
         let start = config.start(&datasets);
         let state = match state {
-            Some(state) => state.check_continues(&start).map(|()| state)?,
+            Some(state) => {
+                state.check_continues(&start)?;
+                StreamState { datasets: start.datasets, ..state }
+            }
             None => start,
         };
         let datasets = datasets::of_phase(&datasets, &config.phase)?;

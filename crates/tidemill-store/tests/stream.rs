@@ -190,6 +190,27 @@ fn a_stream_stays_with_its_snapshot() {
     );
 }
 
+#[test]
+fn a_unit_that_was_written_again_is_read_where_a_stream_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (writer, first) = write_dataset(folder.path(), spec(16, 0.0), &[100]);
+    let mut whole = stream(&open(folder.path()), &config(1, 8, 2), None).unwrap();
+    let state = whole.state();
+    // As a user does who is told that it is damaged.
+    let commit = format!("commits/{}.json", first.commits[0].id);
+    for path in first.commits[0].files.iter().map(|file| &file.path).chain([&commit]) {
+        std::fs::remove_file(folder.path().join(path)).unwrap();
+    }
+    assert!(stream(&open(folder.path()), &config(1, 8, 2), Some(state.clone())).is_err());
+    write_unit(&writer, 0, 100, 7);
+    assert_eq!(writer.snapshot(&plan(&[100])).unwrap().number, first.number + 1);
+    let mut resumed = stream(&open(folder.path()), &config(1, 8, 2), Some(state)).unwrap();
+    for _ in 0..20 {
+        assert_eq!(resumed.next_batch().unwrap(), whole.next_batch().unwrap());
+    }
+    assert_eq!(resumed.state().datasets["dataset"].manifest, first.number + 1);
+}
+
 /// A dataset of one unit, with a damaged last row in its last block of latents; the row's id and its file.
 fn damaged(folder: &Path) -> (u64, PathBuf) {
     let (_, manifest) = write_dataset(folder, spec(16, 0.0), &[100]);

@@ -50,16 +50,21 @@ impl Drop for OnDevice {
 /// # Errors
 /// None that is known.
 pub fn without_cudnn_attention<T>(work: impl FnOnce() -> T) -> Result<T, Error> {
-    let set = |may: bool| {
+    /// Whether it may be, again, also after a panic.
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            let _ = may(self.0);
+        }
+    }
+    fn may(by_cudnn: bool) -> Result<bool, Error> {
         let mut before = true;
         // SAFETY: the shim writes a bool.
-        ffi::check("attention", unsafe { ffi::tm_attention_by_cudnn(may, &mut before) })?;
+        ffi::check("attention", unsafe { ffi::tm_attention_by_cudnn(by_cudnn, &mut before) })?;
         Ok(before)
-    };
-    let before = set(false)?;
-    let result = work();
-    set(before)?;
-    Ok(result)
+    }
+    let _before = Before(may(false)?);
+    Ok(work())
 }
 
 #[cfg(test)]

@@ -224,13 +224,13 @@ fn commit_key(step: u64) -> String {
     format!("{}/commit.json", folder(step))
 }
 
-/// The step that an object is of.
+/// The step that an object is of. What lies deeper may be another run's.
 fn step_of(key: &str) -> Option<u64> {
-    key.split('/').find_map(|part| part.strip_prefix("step-"))?.parse().ok()
+    key.split('/').next()?.strip_prefix("step-")?.parse().ok()
 }
 
 fn committed_step(key: &str) -> Option<u64> {
-    key.ends_with("/commit.json").then(|| step_of(key)).flatten()
+    step_of(key).filter(|step| key == commit_key(*step))
 }
 
 #[cfg(test)]

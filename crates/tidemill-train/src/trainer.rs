@@ -138,6 +138,8 @@ impl Trainer {
         world.agree(&serde_json::json!({
             "version": version(), "train": settings, "checkpoint": job.checkpoint, "run": identity,
         }))?;
+        // While a denoiser of the user's own still has the weights that it came with.
+        world.together(checkpoints.check_run(&identity))?;
         health::check(&job.train.health, &world, objective.device, observer)?;
         if world.is_first() && !distribution.frozen.is_empty() {
             let (frozen, all) = (distribution.frozen.len(), job.denoiser.params().named().len());

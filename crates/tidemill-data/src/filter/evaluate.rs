@@ -10,7 +10,7 @@ use arrow::datatypes::{DataType, Float64Type, Schema};
 use sqlparser::tokenizer::Location;
 
 use super::expression::{Expression, Node, Operator, Term, refuse};
-use crate::columns::{is_number, is_text};
+use crate::columns::{as_written, is_number, is_text};
 use crate::error::{Error, Result};
 
 /// The values of a part of the expression, one for each row.
@@ -188,9 +188,9 @@ fn column(batch: &RecordBatch, name: &str, at: Location) -> Result<Values> {
         DataType::Boolean => Values::Booleans(column.as_boolean().clone()),
         _ if is_number(data_type) => {
             let numbers = cast(column, &DataType::Float64)?;
-            Values::Numbers(
-                numbers.as_primitive::<Float64Type>().iter().map(|n| n.and_then(finite)).collect(),
-            )
+            let of = if *data_type == DataType::Float32 { as_written } else { |number| number };
+            let numbers = numbers.as_primitive::<Float64Type>().iter();
+            Values::Numbers(numbers.map(|n| n.map(of).and_then(finite)).collect())
         }
         _ if is_text(data_type) => Values::Text(cast(column, &DataType::Utf8)?.as_string().clone()),
         _ => {
@@ -203,7 +203,7 @@ fn column(batch: &RecordBatch, name: &str, at: Location) -> Result<Values> {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{BinaryArray, DictionaryArray, Int64Array};
+    use arrow::array::{BinaryArray, DictionaryArray, Float32Array, Int64Array};
     use arrow::datatypes::Int32Type;
 
     use super::*;
@@ -252,6 +252,19 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert_eq!(evaluate(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn floats_of_32_bits_are_what_they_are_written_as() {
+        let column: ArrayRef = Arc::new(Float32Array::from(vec![4.1, 0.1, f32::NAN]));
+        let table = RecordBatch::try_from_iter([("s", column)]).unwrap();
+        for (text, expected) in
+            [("s >= 4.1", [true, false]), ("s <= 0.1", [false, true]), ("s in (4.1, 0.1)", [true, true])]
+        {
+            let found = Expression::parse(text).unwrap().evaluate(&table).unwrap();
+            assert_eq!([found.value(0), found.value(1)], expected, "{text}");
+            assert!(found.is_null(2));
         }
     }
 

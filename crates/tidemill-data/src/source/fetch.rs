@@ -24,10 +24,28 @@ type Task<V> = JoinHandle<Result<V, String>>;
 pub fn resolve(file: &str, reference: &str) -> String {
     match file.rsplit_once('/') {
         Some((folder, _)) if !reference.contains("://") && !reference.starts_with('/') => {
-            format!("{folder}/{reference}")
+            if folder.contains("://") { beside(folder, reference) } else { format!("{folder}/{reference}") }
         }
         _ => reference.to_owned(),
     }
+}
+
+/// A URI from that of a folder, without `.` and `..`, which stores know nothing of.
+fn beside(folder: &str, reference: &str) -> String {
+    let mut folded = folder.trim_end_matches('/').to_owned();
+    let host = folded.find("://").map_or(0, |scheme| scheme + 3);
+    let root = folded[host..].find('/').map_or(folded.len(), |length| host + length);
+    for part in reference.split('/') {
+        match part {
+            "." => (),
+            ".." => folded.truncate(folded.rfind('/').unwrap_or(0).max(root)),
+            part => {
+                folded.push('/');
+                folded.push_str(part);
+            }
+        }
+    }
+    folded
 }
 
 /// Fetches the image of each item that names one. Items come out in order, with what became of their image. Images
@@ -185,6 +203,9 @@ mod tests {
             ("/data/a.jsonl", "../1.jpg", "/data/../1.jpg"),
             ("/data/a.jsonl", "/img/1.jpg", "/img/1.jpg"),
             ("s3://b/a.jsonl", "1.jpg", "s3://b/1.jpg"),
+            ("s3://b/d/a.jsonl", "./1.jpg", "s3://b/d/1.jpg"),
+            ("s3://b/d/a.jsonl", "../i/./1.jpg", "s3://b/i/1.jpg"),
+            ("s3://b/a.jsonl", "../../1.jpg", "s3://b/1.jpg"),
             ("s3://b/a.jsonl", "s3://c/1.jpg", "s3://c/1.jpg"),
             ("/data/a.jsonl", "https://h/1.jpg", "https://h/1.jpg"),
         ];

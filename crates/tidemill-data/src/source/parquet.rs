@@ -21,8 +21,8 @@ use super::list::list;
 use super::object::ObjectReader;
 use super::row_groups::RowGroups;
 use super::{
-    BATCH_BYTES, Batches, InputFile, InputUnit, SOURCE_ERROR, Source, Span, identified_schema, identify,
-    key_name, needed_columns, some_units,
+    BATCH_BYTES, Batches, InputFile, InputUnit, SOURCE_ERROR, Source, Span, goes_into, identified_schema,
+    identify, key_name, needed_columns, some_units,
 };
 use crate::caption::config::CaptionConfig;
 use crate::columns::Place;
@@ -64,7 +64,21 @@ impl ParquetSource {
 
     async fn units_of(&self, file: &InputFile) -> Result<Vec<InputUnit>> {
         let footer = Footer::open(file).await?;
-        footer.columns(&self.needed)?;
+        let fields = resolved(footer.columns(&self.needed)?, &self.image);
+        // The key becomes text.
+        let (_, others) = self.schema.fields().split_at(3);
+        for field in &fields {
+            let first = others.iter().find(|first| first.name() == field.name());
+            if let Some(first) = first.filter(|first| !goes_into(field.data_type(), first.data_type())) {
+                let problem = format!(
+                    "its column `{}` is {}, and {} in the source's first file; write them alike, or take them into different datasets",
+                    field.name(),
+                    field.data_type(),
+                    first.data_type()
+                );
+                return Err(Error::Read { file: file.uri.clone(), problem });
+            }
+        }
         let groups = footer.row_groups();
         let unit = |rows: Range<u64>| {
             let weights = footer.weights(&touched(&groups, &rows), &footer.mask(&self.needed));

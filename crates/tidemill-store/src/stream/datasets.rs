@@ -83,8 +83,8 @@ fn text_encoder(spec: &DatasetSpec) -> &str {
     spec.models.text_encoder.as_deref().unwrap_or("none")
 }
 
-/// The datasets at the snapshots that a state names. A dataset that the state does not know stays as it is; the state is
-/// refused later, by its name.
+/// The datasets at the snapshots that a state names, or at the newest if that says the same: one of its units may have been damaged, and
+/// been written again. A dataset that the state does not know stays as it is; the state is refused later, by its name.
 ///
 /// # Errors
 /// [`Error::State`] if a snapshot is no longer there.
@@ -92,6 +92,7 @@ pub fn at_snapshots(datasets: &Datasets, state: &StreamState) -> Result<Datasets
     let at = |(name, dataset): (&String, &Dataset)| {
         let dataset = match state.datasets.get(name) {
             None => dataset.clone(),
+            Some(Snapshot { digest, .. }) if digest == dataset.manifest_digest() => dataset.clone(),
             Some(Snapshot { manifest, .. }) => dataset.at(*manifest).map_err(|e| {
                 let uri = dataset.location().uri();
                 Error::State(format!(

@@ -33,6 +33,8 @@ impl Checkpoints {
             let loaded: Result<Result<_, Error>, Error> =
                 match self.try_restore(step, optimizer, identity, averaged) {
                     Err(other @ Error::OtherRun { .. }) => Err(other),
+                    // That says nothing of the checkpoint: who goes on from the one before would leave it behind.
+                    Err(Error::Storage(failure)) if !failure.is_not_found() => Err(failure.into()),
                     loaded => Ok(loaded),
                 };
             let loaded = world.together(loaded)?;
@@ -92,6 +94,17 @@ impl Checkpoints {
             Ok((parameter.name.clone(), tensor))
         };
         Ok((step, commit.parameters.iter().map(tensor).collect::<Result<_, Error>>()?))
+    }
+
+    /// Refuses a run that is not the one that the newest checkpoint is of, before anything is made for it. One that cannot be read
+    /// refuses nobody: [`Self::restore`] says so.
+    ///
+    /// # Errors
+    /// [`Error::OtherRun`].
+    pub fn check_run(&self, identity: &serde_json::Value) -> Result<(), Error> {
+        let newest = self.steps().ok().and_then(|mut steps| steps.pop());
+        let commit = newest.and_then(|step| self.commit(step).ok().map(|commit| (step, commit)));
+        commit.map_or(Ok(()), |(step, commit)| self.check_identity(step, &commit.progress.identity, identity))
     }
 
     /// What the newest checkpoint was made with, as far as a run that resumes it must have the same; `None` if there is none.

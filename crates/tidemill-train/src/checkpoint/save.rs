@@ -149,6 +149,12 @@ impl Checkpoints {
         for key in commits.into_iter().chain(others) {
             self.location.delete(key)?;
         }
+        // What processes were writing when they were killed. Nobody writes a step again that is older than the newest.
+        for file in self.location.unfinished() {
+            if step_of(&file.key).is_some_and(|step| step < newest) {
+                self.location.delete_unfinished(&file)?;
+            }
+        }
         Ok(())
     }
 }

@@ -66,9 +66,6 @@ impl RunFileError {
     }
 }
 
-/// Names of keys and values that the design has and a later version brings, so that the refusal can say so.
-const LATER: &[&str] = &["sample", "mean"];
-
 /// Rewrites serde's message about `key` (empty if unknown); the second part is help.
 pub(super) fn explain(key: &str, message: &str) -> (String, Option<String>) {
     let names: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
@@ -99,7 +96,6 @@ fn suggest(wrong: &str, valid: &[&str]) -> String {
     let closeness = |name: &&str| strsim::jaro_winkler(wrong, name);
     let nearest = valid.iter().copied().max_by(|a, b| closeness(a).total_cmp(&closeness(b)));
     match nearest.filter(|name| closeness(name) > 0.7) {
-        _ if LATER.contains(&wrong) => format!("a later version brings `{wrong}`; this one knows {all}"),
         Some(nearest) => format!("did you mean `{nearest}`? Known here: {all}"),
         None => format!("known here: {all}"),
     }

@@ -26,7 +26,8 @@ impl Run {
             }
         }
         let datasets = file.train.mix.iter_mut().filter_map(|entry| entry.dataset.as_mut());
-        for uri in datasets.chain([&mut file.output]).chain(&mut file.checkpoint.uri) {
+        let validation = file.train.validation.as_mut().and_then(|validation| validation.dataset.as_mut());
+        for uri in datasets.chain(validation).chain([&mut file.output]).chain(&mut file.checkpoint.uri) {
             make_absolute(uri)?;
         }
         for path in [Some(&mut file.models.path), file.train.stream.cache.as_mut()].into_iter().flatten() {

@@ -218,7 +218,7 @@ pub fn next(incidents: &[Incident], allowed: &RangeInclusive<usize>) -> Next {
         incidents.iter().rev().take_while(|incident| incident.committed == last.committed).collect();
     // An error that comes again in the same step is not going to go away. One before any step may, if the run has begun.
     let same = |before: &&Incident| before.step == last.step && before.fault.cause == last.fault.cause;
-    if let Cause::Failed(message) = &last.fault.cause
+    if let Cause::Failed(message) | Cause::Refused(message) = &last.fault.cause
         && (last.step > last.committed || !begun)
         && since[1..].iter().any(same)
     {

@@ -107,7 +107,8 @@ impl WorkerGroup {
             Message::Rank(_) => worker.stepped = Instant::now(),
             Message::Beat { step, doing } => {
                 worker.beat = Some(Instant::now());
-                if step > worker.step {
+                // A run that has gone back to a checkpoint makes steps, too.
+                if step != worker.step {
                     (worker.step, worker.stepped) = (step, Instant::now());
                 }
                 worker.doing = doing;

@@ -9,6 +9,7 @@ use tch::Cuda;
 use self::network::Network;
 use crate::engine::device::gpus;
 use crate::error::Result;
+use crate::python::loaded_libtorch;
 use crate::reporter::Reporter;
 
 mod network;
@@ -78,16 +79,6 @@ fn shown(network: &Network) -> String {
         path(&network.libfabric),
         variables.collect::<String>()
     )
-}
-
-/// The folder of the libtorch this process has loaded: of several on a machine, only that one counts.
-fn loaded_libtorch() -> Option<PathBuf> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let library = maps
-        .lines()
-        .filter_map(|line| line.split_whitespace().last())
-        .find(|p| p.contains("libtorch_cpu"))?;
-    Some(Path::new(library).parent()?.parent()?.to_path_buf())
 }
 
 /// libtorch tells its version only in files beside it: `version.py` in the wheel, `build-version` in the archive.

@@ -29,6 +29,10 @@ pub struct Place {
     /// How many of the ranks are on this machine.
     #[arg(long, hide = true, default_value_t = 1)]
     pub local_world_size: usize,
+    /// How many consecutive ranks have a machine, or part of one, to themselves; as many as are on this one, if not given. Where
+    /// machines have different numbers of ranks, it is one that divides all.
+    #[arg(long, hide = true)]
+    pub ranks_per_node: Option<usize>,
     /// The socket of the process that supervises it.
     #[arg(long, hide = true)]
     pub supervisor: Option<PathBuf>,
@@ -43,6 +47,7 @@ impl Default for Place {
             world_size: 1,
             local_rank: 0,
             local_world_size: 1,
+            ranks_per_node: None,
             supervisor: None,
         }
     }
@@ -78,7 +83,13 @@ impl Place {
     /// If this process was started as one of several, and there is no group.
     pub fn world(&self) -> Result<World> {
         if let (Some(group), Some(host)) = (&self.process_group, &self.host_group) {
-            return Ok(World::new(group, host, self.rank, self.world_size, self.local_world_size)?);
+            return Ok(World::new(
+                group,
+                host,
+                self.rank,
+                self.world_size,
+                self.ranks_per_node.unwrap_or(self.local_world_size),
+            )?);
         }
         let others = std::env::var("WORLD_SIZE").ok().and_then(|size| size.parse().ok()).unwrap_or(1);
         if others > 1 {

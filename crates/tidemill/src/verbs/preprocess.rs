@@ -17,7 +17,7 @@ use crate::engine::incremental::Incremental;
 use crate::engine::ray::Ray;
 use crate::engine::signal::StopSignal;
 use crate::engine::{Encoded, Encoder, Kind, Local, Stage, Summary, judge};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::reporter::Reporter;
 use crate::run_file::Run;
 use crate::verbs::RunArgs;
@@ -63,12 +63,27 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     pass(&prepare, &sink, Some(encode))?;
     let mut last = None;
     if run.file.dedup.is_set() {
+        all_there(&sink, &units)?;
         let (sink, duplicates) = sink.without_duplicates(&units, &run.file.dedup)?;
         pass(&prepare.leaving_out(duplicates), &sink, None)?;
         last = Some(sink);
     }
-    last.as_ref().unwrap_or(&sink).snapshot(&units)?;
+    let sink = last.as_ref().unwrap_or(&sink);
+    all_there(sink, &units)?;
+    sink.snapshot(&units)?;
     report(run, units.len(), &done, reporter)
+}
+
+/// Refuses to call a dataset whole whose units somebody has removed since they were committed.
+fn all_there(sink: &DatasetSink, units: &[InputUnit]) -> Result<()> {
+    match sink.missing(units)?.0.len() {
+        0 => Ok(()),
+        gone => Err(Error::Missing {
+            what: format!("{gone} of {} units", units.len()),
+            problem: "they were removed since they were encoded, as `tidemill gc` removes those of settings that no snapshot has".into(),
+            hint: "run the same command again".into(),
+        }),
+    }
 }
 
 /// Does the units on Ray. What follows finds nothing left to do but units without rows.

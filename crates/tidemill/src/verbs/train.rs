@@ -206,6 +206,12 @@ fn job(
     denoiser: Option<MakeDenoiser<'_>>,
 ) -> Result<(Job, Option<Arc<Ledger>>)> {
     run.validate_train()?;
+    if run.file.train.health.exclude && place.process_group.is_some() && place.supervisor.is_none() {
+        return Err(run.refuse(
+            "train.health.exclude",
+            "only `--workers` can go on without a rank; set it to false here",
+        ));
+    }
     let devices = devices(run)?;
     let device = device_of(run, &devices, place.local_rank)?;
     let models = run.models()?;
