@@ -47,8 +47,10 @@ def environment():
 
 
 def train(output, dataset, ranks=1, nodes=1, flags=(), **settings):
-    """Trains to the end and returns the output of all ranks, on what they take for several nodes: so many, or of
-    so many ranks each."""
+    """Trains to the end and returns the output of all ranks, on what they take for several nodes.
+
+    `nodes` is how many, or a list of how many ranks each has.
+    """
     link(output, dataset)
     command = [*arguments(output, settings), *flags]
     if ranks == 1:
