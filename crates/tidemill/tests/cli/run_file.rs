@@ -47,7 +47,7 @@ const CASES: &[Case] = &[
         &["run.toml:2:8", "prepare.crop: \"centre\"", "did you mean `center`?"],
     ),
     ("[engine]\nkind = \"dask\"", &[], &["run.toml:2:8", "engine.kind: \"dask\"", "`local`, `ray`"]),
-    ("[encode]\nlatents = \"mean\"", &[], &["run.toml:2:11", "a later version brings `mean`", "`moments`"]),
+    ("[encode]\nlatents = \"mean\"", &[], &["run.toml:2:11", "did you mean `moments`?"]),
     (
         "[train]\nsharding = \"zero3\"",
         &[],
