@@ -345,6 +345,7 @@ mod tests {
     fn a_run_is_started_again_unless_that_cannot_help() {
         let killed = |rank, step, committed| incident(rank, Cause::Killed(9), step, committed);
         let failed = |step, committed| incident(0, Cause::Failed("no".into()), step, committed);
+        let refused = |step, committed| incident(1, Cause::Refused("bad".into()), step, committed);
         for (incidents, expected) in [
             (vec![killed(0, 7, 0)], restart(0..4, 0)),
             (vec![killed(0, 7, 0), killed(1, 15, 10)], restart(0..4, 0)),
@@ -355,16 +356,21 @@ mod tests {
                 vec![failed(7, 0), failed(7, 0)],
                 Next::GiveUp("after step 7 it failed twice in the same way: no".into()),
             ),
-            (vec![incident(1, Cause::Refused("bad".into()), 0, 0)], Next::Refuse("bad".into())),
+            (vec![refused(0, 0)], Next::Refuse("bad".into())),
             (
                 vec![failed(0, 0), failed(0, 0)],
                 Next::GiveUp("after step 0 it failed twice in the same way: no".into()),
             ),
             // A store that cannot be reached while a run that has begun is started again.
             (vec![killed(1, 15, 10), failed(10, 10), failed(10, 10)], restart(0..4, 2)),
-            (vec![killed(0, 15, 10), incident(1, Cause::Refused("bad".into()), 10, 10)], restart(0..4, 1)),
+            (vec![killed(0, 15, 10), refused(10, 10)], restart(0..4, 1)),
+            // What is refused in a step: there is no checkpoint to go back to, say.
+            (
+                vec![refused(4, 0), refused(4, 0)],
+                Next::GiveUp("after step 4 it failed twice in the same way: bad".into()),
+            ),
             // Bad input to a run that has checkpoints, before it goes on.
-            (vec![incident(1, Cause::Refused("bad".into()), 10, 10)], Next::Refuse("bad".into())),
+            (vec![refused(10, 10)], Next::Refuse("bad".into())),
         ] {
             assert_eq!(next(&incidents, &(2..=4)), expected, "{incidents:?}");
         }
