@@ -47,8 +47,16 @@ def undisturbed(dataset, tmp_path_factory):
 
 def test_ranks_killed_at_random_cost_time_and_nothing_else(undisturbed, dataset, tmp_path, rng):
     run = supervised(tmp_path, dataset, "2", **steps())
+
+    def looked_at():
+        return "".join(run.said).count("ms for a matrix product")
+
     kills = 0
     while kills < 20:
+        # Some crews come as far as their first look at each other, however slow the machine is.
+        before = looked_at()
+        while kills in (5, 12) and looked_at() == before and run.process.poll() is None:
+            time.sleep(0.02)
         # A fast machine must not come to the end before the last.
         until, latest = time.monotonic() + rng.uniform(0.2, 5), 3 * (kills + 1)
         while time.monotonic() < until and ranks.steps_so_far(tmp_path) < latest:
@@ -65,8 +73,8 @@ def test_ranks_killed_at_random_cost_time_and_nothing_else(undisturbed, dataset,
     assert all("was killed (signal 9" in fault["fault"] for fault in result["faults"]), result
     lines = re.findall(r"\d+ steps and [\d.]+ s since the checkpoint of step \d+ are lost", "".join(run.said))
     assert len(lines) == len(result["faults"])
-    # Health is looked at again with each crew that comes that far, as the last does.
-    assert 1 <= "".join(run.said).count("ms for a matrix product") <= len(result["faults"]) + 1
+    # Health is looked at again with each crew that comes that far.
+    assert 2 <= looked_at() <= len(result["faults"]) + 1
     assert sum("are lost; starting 2 workers again" in line for line in run.said) == len(result["faults"])
     assert_same(tmp_path, undisturbed)
     assert ranks.losses(tmp_path) == ranks.losses(undisturbed)

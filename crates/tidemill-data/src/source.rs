@@ -261,16 +261,16 @@ fn identify(
 }
 
 /// Whether values of one type are values of another, as writers of several files have them: texts and bytes of either length, and
-/// integers where one file has numbers with fractions, or larger ones.
+/// integers where the first file has numbers with fractions (as pandas writes them where one is missing), or larger ones.
 fn goes_into(from: &DataType, to: &DataType) -> bool {
     let texts = [DataType::Utf8, DataType::LargeUtf8, DataType::Utf8View];
     let bytes = [DataType::Binary, DataType::LargeBinary, DataType::BinaryView];
-    let exactly = matches!(to, DataType::Int64) && from.is_signed_integer();
-    let nearly = matches!(to, DataType::Float64) && (from.is_integer() || from.is_floating());
-    from == to
-        || [texts, bytes].iter().any(|kinds| kinds.contains(from) && kinds.contains(to))
-        || exactly
-        || nearly
+    let integers = match to {
+        DataType::Int64 => from.is_signed_integer(),
+        DataType::Float64 => from.is_integer(),
+        _ => false,
+    };
+    from == to || integers || [texts, bytes].iter().any(|kinds| kinds.contains(from) && kinds.contains(to))
 }
 
 /// Keys as strings, `<file>#<row>` where they are null.

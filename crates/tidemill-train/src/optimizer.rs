@@ -182,7 +182,8 @@ impl Optimizer {
         let fresh = averaged.map_or(0.0, |decay| 1.0 - decay);
         for (begun, gradients) in self.gradients_by_begin()? {
             let pieces: Vec<AdamWPiece> = gradients.into_iter().map(&piece).collect();
-            let count = &guard(|| scalars.count - begun as f64)?;
+            let later = (begun > 0).then(|| guard(|| scalars.count - begun as f64)).transpose()?;
+            let count = later.as_ref().unwrap_or(scalars.count);
             adamw_step(adamw, Scalars { count, ..scalars }, fresh, &pieces)?;
         }
         if let Some(ema) = ema {

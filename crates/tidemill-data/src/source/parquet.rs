@@ -65,9 +65,23 @@ impl ParquetSource {
     async fn units_of(&self, file: &InputFile) -> Result<Vec<InputUnit>> {
         let footer = Footer::open(file).await?;
         let fields = resolved(footer.columns(&self.needed)?, &self.image);
-        // The key becomes text.
+        self.check_types(file, &fields)?;
+        let groups = footer.row_groups();
+        let unit = |rows: Range<u64>| {
+            let weights = footer.weights(&touched(&groups, &rows), &footer.mask(&self.needed));
+            let held = weights.into_iter().map(Weight::held).max().unwrap_or(0);
+            InputUnit { file: file.clone(), span: Span::Rows(rows), held }
+        };
+        Ok(cut(&groups, self.rows_per_unit).into_iter().map(unit).collect())
+    }
+}
+
+impl ParquetSource {
+    /// Refuses columns that are not what the first file has.
+    fn check_types(&self, file: &InputFile, fields: &[Field]) -> Result<()> {
+        // Behind the key, which becomes text.
         let (_, others) = self.schema.fields().split_at(3);
-        for field in &fields {
+        for field in fields {
             let first = others.iter().find(|first| first.name() == field.name());
             if let Some(first) = first.filter(|first| !goes_into(field.data_type(), first.data_type())) {
                 let problem = format!(
@@ -79,13 +93,7 @@ impl ParquetSource {
                 return Err(Error::Read { file: file.uri.clone(), problem });
             }
         }
-        let groups = footer.row_groups();
-        let unit = |rows: Range<u64>| {
-            let weights = footer.weights(&touched(&groups, &rows), &footer.mask(&self.needed));
-            let held = weights.into_iter().map(Weight::held).max().unwrap_or(0);
-            InputUnit { file: file.clone(), span: Span::Rows(rows), held }
-        };
-        Ok(cut(&groups, self.rows_per_unit).into_iter().map(unit).collect())
+        Ok(())
     }
 }
 

@@ -51,13 +51,13 @@ fn opening_and_resuming_take_no_time_at_any_scale() {
         took.push(started.elapsed());
         assert_eq!(shares.iter().flat_map(|share| &share.rows).count(), 2048);
     }
-    // Other processes may have taken the core from some.
+    // Other processes may have taken the core from a few.
     took.sort_unstable();
-    let median = took[took.len() / 2];
+    let slowest = took[took.len() - 5];
     let megabytes = index.heap_bytes() as f64 / 1e6;
     println!(
-        "index of {SHARDS} shards, {} blocks: {opened:?}, {megabytes:.1} MB; first batches, median of 100: {median:?}",
+        "index of {SHARDS} shards, {} blocks: {opened:?}, {megabytes:.1} MB; first batches of 100, but for four: at most {slowest:?}",
         index.blocks()
     );
-    assert!(opened < Duration::from_secs(10) && median < Duration::from_millis(250) && megabytes < 256.0);
+    assert!(opened < Duration::from_secs(10) && slowest < Duration::from_millis(250) && megabytes < 256.0);
 }

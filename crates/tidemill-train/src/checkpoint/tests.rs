@@ -230,6 +230,22 @@ fn only_so_many_are_kept() {
 }
 
 #[test]
+fn another_runs_checkpoints_stay_and_what_was_being_written_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (checkpoints, case) = (open(folder.path()), Case::new(vec![10], 4, 1));
+    let at = |path: &str| folder.path().join("checkpoints").join(path);
+    let others = ["ablation/step-00000001/commit.json", "ablation/step-00000099/commit.json"];
+    let unfinished = ["step-00000001/a/rank-0-of-1.safetensors#1", "step-00000002/a/x#12"];
+    for path in others.into_iter().chain(unfinished) {
+        std::fs::create_dir_all(at(path).parent().unwrap()).unwrap();
+        std::fs::write(at(path), "{}").unwrap();
+    }
+    save(&checkpoints, &case, 7);
+    assert_eq!(checkpoints.steps().unwrap(), [7]);
+    assert!(others.iter().all(|path| at(path).exists()) && !unfinished.iter().any(|path| at(path).exists()));
+}
+
+#[test]
 fn a_checkpoint_that_another_process_has_written_is_not_replaced() {
     let case = Case::new(vec![100], 0, 1);
     let folder = tempfile::tempdir().unwrap();

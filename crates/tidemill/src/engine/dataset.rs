@@ -151,6 +151,15 @@ impl DatasetSink {
         Ok((missing.into_iter().map(|(_, unit)| unit.clone()).collect(), before))
     }
 
+    /// How many of these units nobody has committed.
+    ///
+    /// # Errors
+    /// If the dataset cannot be listed.
+    pub fn uncommitted(&self, units: &[InputUnit]) -> Result<usize> {
+        let committed = self.writer.committed()?;
+        Ok(units.iter().filter(|unit| !committed.contains(&self.key(unit).id())).count())
+    }
+
     /// Makes these units the dataset's newest snapshot.
     ///
     /// # Errors

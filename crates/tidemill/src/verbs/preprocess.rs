@@ -76,7 +76,7 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
 
 /// Refuses to call a dataset whole whose units somebody has removed since they were committed.
 fn all_there(sink: &DatasetSink, units: &[InputUnit]) -> Result<()> {
-    match sink.missing(units)?.0.len() {
+    match sink.uncommitted(units)? {
         0 => Ok(()),
         gone => Err(Error::Missing {
             what: format!("{gone} of {} units", units.len()),

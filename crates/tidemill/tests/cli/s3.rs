@@ -216,8 +216,8 @@ fn a_slow_store_hardly_holds_up_the_quickstarts_steps() {
     let number = |name: &str| trained[name].as_f64().unwrap();
     let share = number("checkpoint_stall_seconds") / number("seconds");
     println!("three checkpoints took {:.2} % of {:.1} s", 100.0 * share, number("seconds"));
-    // Of one request each it would be more.
-    assert!(number("checkpoint_stall_seconds") < 3.0 * 0.3, "{trained}");
+    // Steps that waited for a single request would have waited longer.
+    assert!(number("checkpoint_stall_seconds") < 0.3, "{trained}");
     assert!(remote.server.keys("slow").iter().any(|key| key.ends_with("step-00000030/commit.json")));
 }
 
