@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef};
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
@@ -33,6 +33,7 @@ pub use self::parquet::ParquetSource;
 pub use self::record::Record;
 pub use self::records::RecordSource;
 use crate::caption::config::CaptionConfig;
+use crate::columns::as_written;
 use crate::config::{FilterConfig, Format, SourceConfig};
 use crate::error::{Error, Result};
 
@@ -251,8 +252,7 @@ fn identify(
             file: file.uri.clone(),
             problem: format!("column `{}` has vanished; the file changed while it was read", field.name()),
         })?;
-        let fits = goes_into(column.data_type(), field.data_type());
-        columns.push(if fits { arrow::compute::cast(column, field.data_type())? } else { column.clone() });
+        columns.push(as_first(column, field.data_type())?);
     }
     RecordBatch::try_new(schema.clone(), columns).map_err(|e| Error::Read {
         file: file.uri.clone(),
@@ -261,16 +261,31 @@ fn identify(
 }
 
 /// Whether values of one type are values of another, as writers of several files have them: texts and bytes of either length, and
-/// integers where the first file has numbers with fractions (as pandas writes them where one is missing), or larger ones.
+/// integers where the first file has numbers with fractions (as pandas writes them where one is missing), or larger ones; floats of 32
+/// bits as they are written.
 fn goes_into(from: &DataType, to: &DataType) -> bool {
     let texts = [DataType::Utf8, DataType::LargeUtf8, DataType::Utf8View];
     let bytes = [DataType::Binary, DataType::LargeBinary, DataType::BinaryView];
-    let integers = match to {
+    let numbers = match to {
         DataType::Int64 => from.is_signed_integer(),
-        DataType::Float64 => from.is_integer(),
+        DataType::Float64 => from.is_integer() || *from == DataType::Float32,
         _ => false,
     };
-    from == to || integers || [texts, bytes].iter().any(|kinds| kinds.contains(from) && kinds.contains(to))
+    from == to || numbers || [texts, bytes].iter().any(|kinds| kinds.contains(from) && kinds.contains(to))
+}
+
+/// A column as the first file has it, if it [goes into](goes_into) that.
+fn as_first(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
+    if !goes_into(column.data_type(), to) {
+        return Ok(column.clone());
+    }
+    let values = arrow::compute::cast(column, to)?;
+    Ok(match (column.data_type(), to) {
+        (DataType::Float32, DataType::Float64) => {
+            Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(as_written))
+        }
+        _ => values,
+    })
 }
 
 /// Keys as strings, `<file>#<row>` where they are null.

@@ -9,7 +9,7 @@ use arrow::array::{
     ArrayRef, AsArray, BinaryArray, BinaryViewArray, DictionaryArray, Float32Array, Float64Array, Int64Array,
     LargeBinaryArray, LargeStringArray, RecordBatch, StringArray, StringViewArray,
 };
-use arrow::datatypes::{DataType, Int32Type, UInt64Type};
+use arrow::datatypes::{DataType, Float64Type, Int32Type, UInt64Type};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
@@ -225,6 +225,9 @@ fn columns_of_other_types_are_taken_if_nothing_is_lost_and_else_refused_at_once(
     let batches: Vec<_> = source.units().unwrap().iter().flat_map(|unit| read(&*source, unit)).collect();
     assert_eq!(batches.len(), 2);
     assert!(batches.iter().all(|batch| batch.schema() == source.schema()));
+    // Floats of 32 bits in the second file, which has 0, 1 and 2.
+    let scores = batches[1]["score"].as_primitive::<Float64Type>();
+    assert_eq!(scores.values().as_ref(), [0.0, 1.0, 2.0]);
     with("c.parquet", "score", Arc::new(StringArray::from(vec!["1", "2", "3"])));
     let error = open().units().unwrap_err().to_string();
     assert!(error.contains("c.parquet") && error.contains("score"), "{error}");
