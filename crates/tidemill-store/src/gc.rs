@@ -50,10 +50,12 @@ impl Gc {
         let Some(newest) = snapshots.last() else {
             return Err(Error::NoManifest { uri: location.uri().into() });
         };
-        let in_use = InUse::new(&location, &snapshots, newest)?;
+        let mut entries = location.entries("")?;
+        let young = entries.iter().filter(|entry| entry.age() < self.older_than);
+        let young: HashSet<UnitId> = young.filter_map(|entry| UnitId::of_commit_key(&entry.key)).collect();
+        let in_use = InUse::new(&location, &snapshots, newest, &young)?;
 
         let mut garbage = Garbage::default();
-        let mut entries = location.entries("")?;
         entries.retain(|entry| entry.age() >= self.older_than && !in_use.names(&entry.key));
         let is_in = |entry: &Entry, folder: &str| entry.key.starts_with(&format!("{folder}/"));
         entries.sort_by_key(|entry| (!is_in(entry, MANIFEST), !is_in(entry, COMMITS)));
@@ -89,15 +91,23 @@ struct InUse {
 }
 
 impl InUse {
-    /// What the kept snapshots name, and the units that were committed under the newest one's settings since it was
-    /// made: a run that stopped before its snapshot goes on from these.
-    fn new(location: &Location, snapshots: &[Manifest], newest: &Manifest) -> Result<Self> {
+    /// What the kept snapshots name, and the units without a snapshot that somebody may be at work on: those under
+    /// the newest one's settings, from which a run that stopped before its snapshot goes on, and those under
+    /// settings of which a unit is `young`, however long that work has been going on.
+    fn new(
+        location: &Location,
+        snapshots: &[Manifest],
+        newest: &Manifest,
+        young: &HashSet<UnitId>,
+    ) -> Result<Self> {
         let named: BTreeSet<&UnitId> =
             snapshots.iter().flat_map(|s| &s.commits).map(|commit| &commit.id).collect();
-        let settings: HashSet<&Digests> = newest.commits.iter().map(|commit| &commit.unit.digests).collect();
         let others = writer::committed(location)?.into_iter().filter(|id| !named.contains(id));
         let others: Vec<UnitId> = others.collect();
         let later = writer::read_commits(location, &others)?;
+        let at_work = later.iter().filter(|commit| young.contains(&commit.id));
+        let settings = newest.commits.iter().chain(at_work).map(|commit| &commit.unit.digests);
+        let settings: HashSet<&Digests> = settings.collect();
         let later = later.iter().filter(|commit| settings.contains(&commit.unit.digests));
 
         let mut keys = HashSet::from([crate::layout::DATASET.to_owned()]);

@@ -442,3 +442,32 @@ fn gc_removes_what_nobody_names_and_nothing_else() {
         "they have the newest snapshot's settings, so they may be wanted again"
     );
 }
+
+#[test]
+fn gc_leaves_work_under_new_settings_alone_while_it_goes_on() {
+    const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+    let folder = tempfile::tempdir().unwrap();
+    let uri = folder.path().to_str().unwrap();
+    let (writer, _) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
+    let write = |unit: u64| {
+        let mut attempt = writer.begin(&changed(unit, 50, true));
+        attempt.write(&batch(&sample_ids(unit, 50), writer.spec())).unwrap();
+        let Outcome::Committed(commit) = attempt.commit().unwrap() else { panic!("nobody else writes it") };
+        let files = commit.files.iter().map(|file| file.path.clone());
+        files.chain([format!("commits/{}.json", commit.id)]).collect::<Vec<_>>()
+    };
+    let age = |keys: &[String]| {
+        for key in keys {
+            let file = fs::File::options().write(true).open(folder.path().join(key)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - 2 * DAY).unwrap();
+        }
+    };
+    let gc = || Gc { keep: 1, older_than: DAY, dry_run: false }.run(uri).unwrap().keys;
+
+    let (first, last) = (write(0), write(1));
+    age(&first);
+    assert_eq!(gc(), [""; 0], "a unit was committed today, so the first may be of the same work");
+    age(&last);
+    let gone: BTreeSet<String> = gc().into_iter().collect();
+    assert_eq!(gone, first.into_iter().chain(last).collect(), "nobody works on them any more");
+}

@@ -21,7 +21,7 @@ pub struct Args {
     /// Newest snapshots to keep; a training run goes on with the one that it began with.
     #[arg(long, default_value_t = 2)]
     pub keep: usize,
-    /// Leave alone what is younger than this, for somebody may be writing it.
+    /// Leave alone what is younger than this, and units under settings with a unit that is: somebody may be at work.
     #[arg(long, default_value_t = 24.0)]
     pub older_than_hours: f64,
     /// Only say what would go.
