@@ -138,6 +138,11 @@ char* tm_gpu_reach(c10::Event* mark) {
 
 void tm_gpu_drop_mark(c10::Event* mark) { delete mark; }
 
+// Gives back what tensors that are gone have left.
+char* tm_gpu_empty_cache() {
+  return guarded([] { c10::getDeviceAllocator(CUDA)->emptyCache(); });
+}
+
 char* tm_graph_new_pool(unsigned long long* out) {
   return guarded([&] { std::tie(out[0], out[1]) = Graph::new_pool(); });
 }

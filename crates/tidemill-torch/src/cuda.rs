@@ -19,6 +19,15 @@ pub fn load_cuda() -> Result<bool, Error> {
     Ok(loaded)
 }
 
+/// Gives back the memory of GPUs that libtorch keeps for tensors to come, for other processes to have.
+///
+/// # Errors
+/// If there is no GPU, or it fails.
+pub fn empty_cache() -> Result<(), Error> {
+    // SAFETY: it takes nothing.
+    ffi::check("memory", unsafe { ffi::tm_gpu_empty_cache() })
+}
+
 /// Makes a GPU the one that this thread's calls of CUDA are for, until it is dropped. libtorch's operations do so for themselves, the
 /// driver's and captures do not.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ mod recompute;
 pub use adamw::{AdamW, AdamWPiece, Scalars, adamw_step, squared_norm};
 pub use bytes::{Download, HostCopy, tensor_of, upload};
 pub use collectives::{Group, Pending, ReduceOp};
-pub use cuda::{load_cuda, without_cudnn_attention};
+pub use cuda::{empty_cache, load_cuda, without_cudnn_attention};
 pub use grad::{off_grad, on_grad};
 pub use graph::{Graph, GraphMemory, OwnStream};
 pub use guard::guard;

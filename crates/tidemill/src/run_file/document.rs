@@ -69,7 +69,8 @@ impl Document {
         let parse = |text| DeTable::parse(text).map_err(|e| self.error(e.message(), e.span()));
         let mut root = parse(&self.text[..self.file])?.into_inner();
         for text in &self.overrides {
-            merge(&mut root, parse(text)?.into_inner());
+            merge(&mut root, parse(text)?.into_inner())
+                .map_err(|NoEntry { message, span }| self.error(message, Some(span)))?;
         }
         Ok(root)
     }
@@ -172,31 +173,42 @@ fn key_in_value(value: &Spanned<DeValue<'_>>, span: &Range<usize>, key: String) 
     deeper.or_else(|| (value.span() == *span).then_some(key))
 }
 
+/// An override of an array's entry that is not there.
+struct NoEntry {
+    message: String,
+    span: Range<usize>,
+}
+
 /// Puts `from` over `into`: tables are merged, `phase.0.steps` reaches into an array, all else is replaced.
-fn merge<'i>(into: &mut DeTable<'i>, from: DeTable<'i>) {
+fn merge<'i>(into: &mut DeTable<'i>, from: DeTable<'i>) -> Result<(), NoEntry> {
     for (key, value) in from {
         match into.get_mut(key.get_ref().as_ref()) {
-            Some(old) => merge_value(old, value),
+            Some(old) => merge_value(old, value)?,
             None => drop(into.insert(key, value)),
         }
     }
+    Ok(())
 }
 
-fn merge_value<'i>(into: &mut Spanned<DeValue<'i>>, from: Spanned<DeValue<'i>>) {
+fn merge_value<'i>(into: &mut Spanned<DeValue<'i>>, from: Spanned<DeValue<'i>>) -> Result<(), NoEntry> {
     let span = from.span();
     match (into.get_mut(), from.into_inner()) {
-        (DeValue::Table(old), DeValue::Table(new)) => merge(old, new),
-        (DeValue::Array(old), DeValue::Table(new)) if indices(&new, old.len()) => {
+        (DeValue::Table(old), DeValue::Table(new)) => merge(old, new)?,
+        (DeValue::Array(old), DeValue::Table(new)) if are_indices(&new) => {
+            let entries = old.len();
             for (index, value) in new {
-                if let Some(old) = index.get_ref().parse::<usize>().ok().and_then(|i| old.get_mut(i)) {
-                    merge_value(old, value);
-                }
+                let old = index.get_ref().parse().ok().and_then(|i: usize| old.get_mut(i));
+                let message =
+                    || format!("there is no entry {}: there are {entries}, from 0 on", index.get_ref());
+                let old = old.ok_or_else(|| NoEntry { message: message(), span: index.span() })?;
+                merge_value(old, value)?;
             }
         }
         (_, new) => *into = Spanned::new(span, new),
     }
+    Ok(())
 }
 
-fn indices(table: &DeTable<'_>, len: usize) -> bool {
-    table.keys().all(|key| key.get_ref().parse::<usize>().is_ok_and(|i| i < len))
+fn are_indices(table: &DeTable<'_>) -> bool {
+    table.keys().all(|key| key.get_ref().parse::<usize>().is_ok())
 }

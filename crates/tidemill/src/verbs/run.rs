@@ -1,22 +1,25 @@
 //! `tidemill run`: preprocess, train, sample and export, one after the other; each goes on where an earlier run
 //! stopped. Ends with `summary.json` in the run's output. Without a dataset in between, the second takes in the first.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use tidemill_models::UNetConfig;
 
+use crate::engine::device::devices;
 use crate::error::{Error, Result};
 use crate::online::Mode;
 use crate::reporter::Reporter;
-use crate::supervisor::Heartbeat;
 use crate::verbs::place::Place;
 use crate::verbs::{RunArgs, export, preprocess, sample, train};
 
 /// Arguments of `tidemill run`.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "Example:\n  tidemill run run.toml --set seed=7")]
+#[command(
+    after_help = "Examples:\n  tidemill run run.toml --set seed=7\n  tidemill run run.toml --workers 8"
+)]
 pub struct Args {
     /// Which run.
     #[command(flatten)]
@@ -24,6 +27,9 @@ pub struct Args {
     /// How the encoders feed the trainer.
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
+    /// Train with so many processes, as `tidemill train --workers`.
+    #[arg(long, value_name = "N", value_parser = train::workers)]
+    pub workers: Option<RangeInclusive<usize>>,
 }
 
 /// Does everything and writes the summary.
@@ -44,19 +50,15 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         Mode::Offline => preprocess::preprocess(&run, reporter)?,
         Mode::Online | Mode::Colocated => Value::Null,
     };
-    let trained = match &run.file.engine.train {
-        Some(workers) => train::cluster::train(&run, workers, args.mode, reporter)?,
-        None => train::train_run(
-            &run,
-            args.mode,
-            &Place::default(),
-            &Heartbeat::default(),
-            reporter,
-            train::Own::default(),
-        )?,
-    };
-    if !trained.finished {
-        let done = trained.report["steps"].as_u64().unwrap_or(0);
+    let (place, workers) = (Place::default(), args.workers.clone());
+    if workers.is_some() && devices(&run)?.iter().any(|device| device.is_cuda()) {
+        // What the encoders had is for the workers.
+        tidemill_torch::empty_cache().map_err(tidemill_models::Error::from)?;
+    }
+    let train = train::Args { run: args.run.clone(), mode: args.mode, workers, place };
+    let trained = train::run(&train, reporter)?;
+    if trained["finished"] != true {
+        let done = trained["steps"].as_u64().unwrap_or(0);
         return Err(Error::Interrupted { done, total: run.file.train.total_steps(), unit: "steps" });
     }
     let draw = |untrained, folder: &str| {
@@ -74,7 +76,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "score": sampled["score"],
         "untrained_score": untrained["score"],
         "seconds": start.elapsed().as_secs_f64(),
-        "rows": if args.mode == Mode::Offline { &preprocessed["rows"] } else { &trained.report["rows"] },
+        "rows": if args.mode == Mode::Offline { &preprocessed["rows"] } else { &trained["rows"] },
         "grid": sampled["grid"],
         "export": exported["path"],
     });
@@ -84,7 +86,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     write.map_err(|source| Error::Write { path: path.display().to_string(), source })?;
     reporter.say(format!("summary in {}", path.display()));
     Ok(json!({
-        "verb": "run", "summary": summary, "preprocess": preprocessed, "train": trained.report, "sample": sampled,
+        "verb": "run", "summary": summary, "preprocess": preprocessed, "train": trained, "sample": sampled,
         "export": exported,
     }))
 }

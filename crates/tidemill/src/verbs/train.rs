@@ -24,7 +24,7 @@ use crate::supervisor::{Doing, Ended, Heartbeat, Message, WorkerCommand, supervi
 use crate::verbs::RunArgs;
 use crate::verbs::place::Place;
 
-pub mod cluster;
+mod cluster;
 mod data;
 
 /// Arguments of `tidemill train`.
@@ -50,7 +50,10 @@ pub struct Args {
 }
 
 /// A number of workers, or a range.
-fn workers(text: &str) -> std::result::Result<RangeInclusive<usize>, String> {
+///
+/// # Errors
+/// Says what it should be.
+pub fn workers(text: &str) -> std::result::Result<RangeInclusive<usize>, String> {
     let number = |text: &str| text.parse::<usize>().map_err(|_| format!("`{text}` is not a number"));
     let (fewest, most) = match text.split_once("..") {
         Some((fewest, most)) => (number(fewest)?, number(most.trim_start_matches('='))?),
@@ -70,9 +73,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let run = args.place.together(args.run.open())?;
     let alone = args.workers.is_none() && !args.place.is_given();
     match &run.file.engine.train {
-        Some(workers) if alone => {
-            cluster::train(&run, workers, args.mode, reporter).map(|trained| trained.report)
-        }
+        Some(workers) if alone => cluster::train(&run, workers, args.mode, reporter),
         // The first rank speaks for all.
         _ => run_here(&run, args, reporter, Own::default())
             .map(|report| if args.place.rank == 0 { report } else { Value::Null }),

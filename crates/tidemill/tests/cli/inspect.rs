@@ -30,6 +30,14 @@ fn a_dataset_and_its_source_can_be_looked_at() {
         let counts = inspected["histograms"][histogram]["counts"].as_array().unwrap();
         assert_eq!(counts.iter().map(|n| n.as_u64()).sum::<Option<u64>>(), kept, "{histogram}");
     }
+    // The same without what the run file says.
+    let (elsewhere, output) = (at("elsewhere.toml"), format!("output={:?}", at("out")));
+    std::fs::write(&elsewhere, std::fs::read_to_string(&run).unwrap().replace("/out", "/nowhere")).unwrap();
+    assert_eq!(tidemill_json(&["inspect", &elsewhere]).0, 2);
+    let (_, set) = tidemill_json(&["inspect", &elsewhere, "--set", &output]);
+    assert_eq!(set["totals"], inspected["totals"]);
+    let (code, refused) = tidemill_json(&["inspect", &at("pairs"), "--set", "seed=7"]);
+    assert!(code == 2 && refused.to_string().contains("give the run file"), "{refused}");
     let shown = String::from_utf8(tidemill(&["inspect", &at("pairs")]).stdout).unwrap();
     assert!(shown.contains("short side, pixels: ") && shown.contains('█'), "{shown}");
 

@@ -152,6 +152,15 @@ fn verbs_train_without_a_dataset() {
     let line: Value = serde_json::from_str(quarantine.lines().next().unwrap()).unwrap();
     assert!(line["key"].is_string() && line["reason"].is_string(), "{line}");
 
+    // The same by two processes that are looked after.
+    let two = format!("output={:?}", folder.path().join("two").display().to_string());
+    let overrides = settings(&["train.log_every=1", "sample.scenes=0", &two]);
+    let flags = overrides.iter().flat_map(|setting| ["--set", setting.as_str()]);
+    let arguments = ["run", &file, "--mode", "online", "--workers", "2"];
+    let (code, result) = tidemill_json(&arguments.into_iter().chain(flags).collect::<Vec<_>>());
+    assert_eq!((code, &result["train"]["workers"]), (0, &2.into()), "{result}");
+    assert!(folder.path().join("two/export/unet").exists());
+
     // In turn with the encoders, on from there.
     let longer = "train.phase=[{ resolution = 64, steps = 20 }, { resolution = 32, steps = 4 }]";
     let (code, result) = run("train", "colocated", &[longer]);

@@ -30,6 +30,11 @@ const CASES: &[Case] = &[
         &["run.toml:4:1", "train.phase.0.step", "`steps`"],
     ),
     (
+        "[[train.phase]]\nresolution = 64\nsteps = 1",
+        &["train.phase.1.steps=5"],
+        &["--set:1:13", "there is no entry 1: there are 1, from 0 on"],
+    ),
+    (
         "[filter]\nscore.aesthetic = { mni = 5 }",
         &[],
         &["run.toml:2:21", "filter.score.aesthetic.mni", "`min`"],

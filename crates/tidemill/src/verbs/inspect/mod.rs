@@ -27,6 +27,9 @@ const MOST_ROWS: u64 = 1_000_000;
 pub struct Args {
     /// A dataset's folder or URI, a run file (its dataset is looked at), a Parquet file, or a folder of them.
     pub path: PathBuf,
+    /// Override one key of the run file; may be given several times.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub overrides: Vec<String>,
     /// List the rows of a dataset that are not used: key, source file and row, reason.
     #[arg(long, value_enum, value_name = "STATUS")]
     pub list: Option<Refused>,
@@ -72,6 +75,9 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
             "--sheet draws from the source; give the run file that names it".into(),
         ));
     }
+    if !args.overrides.is_empty() {
+        return Err(Error::Arguments("--set changes a run file's settings; give the run file".into()));
+    }
     let path = args.path.to_string_lossy();
     match path.contains("://") || args.path.join("dataset.json").is_file() {
         true => dataset::inspect(&path, None, args, reporter),
@@ -85,7 +91,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
 /// The run's dataset, and its source for the sheet, which can be drawn before there is any dataset.
 fn run_file(args: &Args, reporter: &Reporter) -> Result<Value> {
     use tidemill_store::Error as Store;
-    let run = Run::open(&args.path, &[])?;
+    let run = Run::open(&args.path, &args.overrides)?;
     let sheet = args.sheet.as_ref().map(|path| sheet::draw(&run, path, args, reporter)).transpose()?;
     let tokenizer = run.models().ok().and_then(|models| ClipTokenizer::open(&models.tokenizer()).ok());
     let found = dataset::inspect(&run.dataset(), tokenizer.as_ref(), args, reporter);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toml::Table;
 
-use super::{Trained, say_trained};
+use super::say_trained;
 use crate::engine::TrainWorkers;
 use crate::engine::ray::{Cluster, Deaths, Driver, Heard, Pool};
 use crate::engine::remote::to_json;
@@ -42,7 +42,7 @@ struct Plan<'a> {
 /// What is wrong with the run; what workers fail with again and again; a driver that dies again and again; a signal, if the
 /// workers have not saved their state within `supervisor.grace_seconds` after it: the same command then goes on from the last
 /// checkpoint.
-pub fn train(run: &Run, workers: &TrainWorkers, mode: Mode, reporter: &Reporter) -> Result<Trained> {
+pub fn train(run: &Run, workers: &TrainWorkers, mode: Mode, reporter: &Reporter) -> Result<Value> {
     run.validate_train()?;
     if mode != Mode::Offline {
         run.validate_online(false)?;
@@ -77,7 +77,7 @@ pub fn train(run: &Run, workers: &TrainWorkers, mode: Mode, reporter: &Reporter)
     let report = watch.until_done(&plan)?;
     watch.progress.finish();
     say_trained(&run.output(), &report, reporter);
-    Ok(Trained { finished: report["finished"] == true, report })
+    Ok(report)
 }
 
 /// Shows steps.
