@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use support::*;
 use tidemill_store::commit::FileEntry;
 use tidemill_store::{
-    Bucket, Dataset, Dtype, Error, Gc, Group, Manifest, Outcome, Split, TensorSpec, UnitKey, Writer,
+    Bucket, Dataset, Dtype, Error, Group, Manifest, Outcome, Split, TensorSpec, UnitKey, Writer,
 };
 
 const UNITS: [u64; 4] = [300, 1, 77, 500];
@@ -354,16 +354,6 @@ fn without(batch: &RecordBatch, left_out: &[&str]) -> RecordBatch {
     RecordBatch::try_new(batch.schema(), columns).unwrap()
 }
 
-/// Units with new rows digests; the text is new as well if `new_text`.
-fn changed(unit: u64, rows: u64, new_text: bool) -> UnitKey {
-    let mut key = unit_key(unit, rows);
-    key.digests.rows = "e".into();
-    if new_text {
-        key.digests.tensors.insert("text".into(), "u".into());
-    }
-    key
-}
-
 #[test]
 fn tensors_that_are_still_good_are_copied() {
     for new_text in [true, false] {
@@ -402,72 +392,4 @@ fn tensors_that_nobody_has_are_missed() {
     let batch = without(&batch(&sample_ids(0, UNITS[0]), writer.spec()), &["text"]);
     let error = writer.begin(&changed(0, UNITS[0], true)).write(&batch).unwrap_err();
     assert!(error.to_string().contains("`text` of the encoded batch: is null in a kept row"), "{error}");
-}
-
-#[test]
-fn gc_removes_what_nobody_names_and_nothing_else() {
-    let folder = tempfile::tempdir().unwrap();
-    let uri = folder.path().to_str().unwrap();
-    let gc = |keep, older_than, dry_run| {
-        Gc { keep, older_than: std::time::Duration::from_secs(older_than), dry_run }.run(uri).unwrap()
-    };
-    let (writer, first) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
-    fs::write(folder.path().join("notes.txt"), "not ours").unwrap();
-    assert_eq!(gc(1, 0, false).keys, [""; 0]);
-
-    // An orphan, a unit committed after the snapshot, and a snapshot that leaves two units behind.
-    let orphan = first.commits[0].files[0].path.replace(&first.commits[0].attempt, "lost");
-    fs::create_dir_all(folder.path().join(&orphan).parent().unwrap()).unwrap();
-    fs::write(folder.path().join(&orphan), [7; 100]).unwrap();
-    let Outcome::Committed(later) = write_unit(&writer, 9, 50, 50) else { panic!("nobody else writes it") };
-    writer.snapshot(&plan(&UNITS)[1..3]).unwrap();
-
-    assert_eq!(gc(1, 3600, false).objects, 0, "everything is young");
-    let only_orphan = gc(2, 0, true);
-    assert_eq!((only_orphan.keys, only_orphan.bytes), (vec![orphan.clone()], 100));
-    assert!(folder.path().join(&orphan).exists(), "a dry run removes nothing");
-    let garbage = gc(1, 0, false);
-    assert!(garbage.keys.contains(&orphan) && garbage.keys.contains(&"manifest/1.parquet".to_owned()));
-    assert!(garbage.keys.iter().all(|key| !folder.path().join(key).exists()));
-    assert!(folder.path().join("notes.txt").exists());
-    assert!(writer.committed().unwrap().contains(&later.id));
-    let dataset = open(folder.path());
-    assert_eq!(dataset.totals().unwrap().rows.read, 78);
-    assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());
-    // Units left behind by settings that are no longer in use do go.
-    let kept: Vec<_> = first.commits.iter().filter(|c| writer.committed().unwrap().contains(&c.id)).collect();
-    assert_eq!(
-        kept.len(),
-        UNITS.len(),
-        "they have the newest snapshot's settings, so they may be wanted again"
-    );
-}
-
-#[test]
-fn gc_leaves_work_under_new_settings_alone_while_it_goes_on() {
-    const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
-    let folder = tempfile::tempdir().unwrap();
-    let uri = folder.path().to_str().unwrap();
-    let (writer, _) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
-    let write = |unit: u64| {
-        let mut attempt = writer.begin(&changed(unit, 50, true));
-        attempt.write(&batch(&sample_ids(unit, 50), writer.spec())).unwrap();
-        let Outcome::Committed(commit) = attempt.commit().unwrap() else { panic!("nobody else writes it") };
-        let files = commit.files.iter().map(|file| file.path.clone());
-        files.chain([format!("commits/{}.json", commit.id)]).collect::<Vec<_>>()
-    };
-    let age = |keys: &[String]| {
-        for key in keys {
-            let file = fs::File::options().write(true).open(folder.path().join(key)).unwrap();
-            file.set_modified(std::time::SystemTime::now() - 2 * DAY).unwrap();
-        }
-    };
-    let gc = || Gc { keep: 1, older_than: DAY, dry_run: false }.run(uri).unwrap().keys;
-
-    let (first, last) = (write(0), write(1));
-    age(&first);
-    assert_eq!(gc(), [""; 0], "a unit was committed today, so the first may be of the same work");
-    age(&last);
-    let gone: BTreeSet<String> = gc().into_iter().collect();
-    assert_eq!(gone, first.into_iter().chain(last).collect(), "nobody works on them any more");
 }

@@ -221,3 +221,13 @@ pub fn tally<T: Ord>(items: impl IntoIterator<Item = T>) -> BTreeMap<T, usize> {
     items.into_iter().for_each(|item| *counts.entry(item).or_default() += 1);
     counts
 }
+
+/// Units with new rows digests; the text is new as well if `new_text`.
+pub fn changed(unit: u64, rows: u64, new_text: bool) -> UnitKey {
+    let mut key = unit_key(unit, rows);
+    key.digests.rows = "e".into();
+    if new_text {
+        key.digests.tensors.insert("text".into(), "u".into());
+    }
+    key
+}
