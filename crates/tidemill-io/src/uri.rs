@@ -111,23 +111,19 @@ impl Address {
         }
     }
 
-    /// Every object that the path names, matches as a glob, or has below it as a directory: URI and metadata,
-    /// ordered by URI.
+    /// Every object that the path matches as a glob, or names, or has below it as a directory: URI and metadata,
+    /// ordered by URI. What no glob matches may be a name that looks like one, as in a shell.
     ///
     /// # Errors
     /// [`Error::Uri`] if nothing is found, [`Error::Storage`] if the store refuses.
     pub async fn expand(&self) -> Result<Vec<(String, ObjectMeta)>> {
-        let mut found = if self.is_glob() {
-            let pattern = Pattern::new(&self.uri())
-                .map_err(|e| Error::Uri { uri: self.uri(), problem: format!("is no valid glob: {e}") })?;
-            let below = self.list(&self.fixed()).await?;
-            below.into_iter().filter(|(uri, _)| pattern.matches_with(uri, GLOB)).collect()
-        } else {
-            match self.head().await? {
+        let mut found = if self.is_glob() { self.matching().await? } else { Vec::new() };
+        if found.is_empty() {
+            found = match self.head().await? {
                 Some(meta) => vec![(self.uri(), meta)],
                 None => self.list(self.path.trim_end_matches('/')).await?,
-            }
-        };
+            };
+        }
         if found.is_empty() {
             let problem = "no such file or directory, and nothing matches it; check the path".into();
             return Err(Error::Uri { uri: self.uri(), problem });
@@ -148,6 +144,14 @@ impl Address {
             object_store::coalesce_ranges(ranges, |range| self.store.get_range(&key, range), GAP).await
         };
         bytes.map_err(|source| self.failure("read", source))
+    }
+
+    async fn matching(&self) -> Result<Vec<(String, ObjectMeta)>> {
+        let pattern = Pattern::new(&self.uri())
+            .map_err(|e| Error::Uri { uri: self.uri(), problem: format!("is no valid glob: {e}") })?;
+        let mut below = self.list(&self.fixed()).await?;
+        below.retain(|(uri, _)| pattern.matches_with(uri, GLOB));
+        Ok(below)
     }
 
     fn is_glob(&self) -> bool {
@@ -213,6 +217,21 @@ mod tests {
         ];
         for (uri, file, name) in cases {
             assert_eq!(parse(uri).unwrap().relative(file), name, "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_name_may_look_like_a_glob() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        for name in ["a1/x", "b[1]/x", "c[1]/x", "c1/x"] {
+            std::fs::create_dir_all(path(name)).unwrap();
+            std::fs::write(path(&format!("{name}/file")), name).unwrap();
+        }
+        let found = |uri: &str| crate::runtime::block_on(parse(&path(uri)).unwrap().expand()).unwrap();
+        for (uri, file) in [("a[1]/x/*", "a1/x/file"), ("b[1]/x", "b[1]/x/file"), ("c[1]/x/*", "c1/x/file")] {
+            let files: Vec<String> = found(uri).into_iter().map(|(uri, _)| uri).collect();
+            assert_eq!(files, [path(file)], "{uri}");
         }
     }
 

@@ -23,7 +23,7 @@ pub enum Error {
     },
     /// A dataset without a manifest: nothing of it may be read yet.
     #[error(
-        "the dataset {uri} has no manifest: its preprocessing has not finished; run `tidemill preprocess` again, it does only what is missing"
+        "the dataset {uri} has no manifest: what makes it, `tidemill preprocess` or `tidemill mds import`, has not finished; run the same command again, it does only what is missing"
     )]
     NoManifest {
         /// The dataset.
@@ -47,7 +47,7 @@ pub enum Error {
     },
     /// An object of the dataset is not what was committed.
     #[error(
-        "{path} is damaged: {problem}; remove its commit ({commit}) and run `tidemill preprocess` again to rewrite the unit"
+        "{path} is damaged: {problem}; remove its commit ({commit}) and run what made it, `tidemill preprocess` or `tidemill mds import`, again to rewrite the unit"
     )]
     Corrupt {
         /// The file.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::commit::{Commit, Digests, UnitId};
 use crate::error::{Error, Result};
-use crate::layout::{COMMITS, DATA, EMPTY_CAPTION, MANIFEST};
+use crate::layout::{COMMITS, DATA, MANIFEST};
 use crate::manifest::{self, Manifest};
 use crate::writer;
 use tidemill_io::{Entry, Location};
@@ -113,7 +113,6 @@ impl InUse {
         let mut keys = HashSet::from([crate::layout::DATASET.to_owned()]);
         for snapshot in snapshots {
             keys.insert(manifest::key_of(snapshot.number));
-            keys.insert(snapshot.header.empty_caption.path.clone());
         }
         for commit in snapshots.iter().flat_map(|snapshot| &snapshot.commits).chain(later) {
             keys.extend(keys_of(commit));
@@ -121,9 +120,10 @@ impl InUse {
         Ok(Self { keys })
     }
 
-    /// Whether a key is in use; keys that are none of ours always are.
+    /// Whether a key is in use; keys that are none of ours always are. So are empty captions, which are small: each is
+    /// put before the first unit that it belongs to, and no unit names it before there is a snapshot.
     fn names(&self, key: &str) -> bool {
-        self.keys.contains(key) || !(Self::are_ours(key) || key.starts_with(EMPTY_CAPTION))
+        self.keys.contains(key) || !Self::are_ours(key)
     }
 
     fn are_ours(key: &str) -> bool {

@@ -44,12 +44,12 @@ impl Dataset {
     /// Reads every file of the snapshot and compares it with its commit. `progress` is told the bytes done.
     ///
     /// # Errors
-    /// If the snapshot itself cannot be read.
+    /// If the snapshot itself cannot be read; if the store fails, for that says nothing about a file.
     pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verification> {
         let mut result = Verification::default();
         for commit in &self.manifest()?.commits {
             for file in &commit.files {
-                if let Err(problem) = check(self.location(), file) {
+                if let Some(problem) = check(self.location(), file)? {
                     let (path, commit) = (self.location().uri_of(&file.path), commit.id.commit_key());
                     result.damaged.push(Damage { path, problem, commit });
                 }
@@ -62,37 +62,40 @@ impl Dataset {
     }
 }
 
-fn check(location: &Location, file: &FileEntry) -> Result<(), String> {
+/// What is wrong with a file, if anything is.
+fn check(location: &Location, file: &FileEntry) -> Result<Option<String>> {
+    let size = match location.size(&file.path) {
+        Err(error) if error.is_not_found() => return Ok(Some(error.to_string())),
+        size => size?,
+    };
+    if size != file.bytes {
+        return Ok(Some(format!("has {size} bytes, {} were committed", file.bytes)));
+    }
     let mut hasher = XxHash3_64::new();
     for start in (0..file.bytes).step_by(CHUNK as usize) {
-        let end = (start + CHUNK).min(file.bytes);
-        let bytes = location.get_range(&file.path, start..end).map_err(|e| e.to_string())?;
-        if bytes.len() as u64 != end - start {
-            return Err(format!("is shorter than the {} bytes committed", file.bytes));
-        }
-        hasher.write(&bytes);
+        hasher.write(&location.get_range(&file.path, start..(start + CHUNK).min(file.bytes))?);
     }
     let found = Checksum::from(&hasher);
     if found != file.xxh3 {
-        return Err(format!("has the checksum {found}, {} was committed", file.xxh3));
+        return Ok(Some(format!("has the checksum {found}, {} was committed", file.xxh3)));
     }
-    let rows = rows_in_footer(location, file)?;
-    if u64::try_from(rows) != Ok(file.rows) {
-        return Err(format!("has {rows} rows, {} were committed", file.rows));
-    }
-    Ok(())
+    Ok(match rows_in_footer(location, file)? {
+        Ok(rows) if u64::try_from(rows) == Ok(file.rows) => None,
+        Ok(rows) => Some(format!("has {rows} rows, {} were committed", file.rows)),
+        Err(error) => Some(format!("has no readable footer: {error}")),
+    })
 }
 
-fn rows_in_footer(location: &Location, file: &FileEntry) -> Result<i64, String> {
+fn rows_in_footer(location: &Location, file: &FileEntry) -> Result<std::result::Result<i64, ParquetError>> {
     let mut wanted = FOOTER;
     loop {
         let start = file.bytes.saturating_sub(wanted);
-        let end = location.get_range(&file.path, start..file.bytes).map_err(|e| e.to_string())?;
+        let end = location.get_range(&file.path, start..file.bytes)?;
         let mut reader = ParquetMetaDataReader::new();
         match reader.try_parse_sized(&end, file.bytes).and_then(|()| reader.finish()) {
-            Ok(metadata) => return Ok(metadata.file_metadata().num_rows()),
+            Ok(metadata) => return Ok(Ok(metadata.file_metadata().num_rows())),
             Err(ParquetError::NeedMoreData(bytes)) if bytes as u64 > wanted => wanted = bytes as u64,
-            Err(error) => return Err(format!("has no readable footer: {error}")),
+            Err(error) => return Ok(Err(error)),
         }
     }
 }

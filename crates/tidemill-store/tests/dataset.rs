@@ -256,6 +256,7 @@ fn a_flipped_byte_is_found_and_named() {
     }
 
     let text = folder.path().join(&manifest.commits[0].file(Group::Text(Split::Train)).unwrap().path);
+    let rows = &manifest.commits[0].file(Group::Rows).unwrap().path;
     flip(&text, 500);
     let error = dataset.tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap_err();
     assert!(matches!(&error, Error::Corrupt { path, .. } if *path == text.to_str().unwrap()), "{error}");
@@ -263,6 +264,12 @@ fn a_flipped_byte_is_found_and_named() {
     assert!(dataset.verify(|_| ()).unwrap().damaged[0].problem.contains("cannot read"));
     fs::write(&text, b"PAR1").unwrap();
     assert_eq!(dataset.verify(|_| ()).unwrap().damaged.len(), 1);
+    // What goes on beyond its end is no Parquet file any more.
+    let (path, bytes) = (&text, fs::read(folder.path().join(&rows)).unwrap());
+    fs::write(folder.path().join(&rows), [&bytes[..], b"more"].concat()).unwrap();
+    fs::remove_file(path).unwrap();
+    let damaged = dataset.verify(|_| ()).unwrap().damaged;
+    assert!(damaged.iter().any(|d| d.problem.contains("were committed")) && damaged.len() == 2);
 }
 
 #[test]

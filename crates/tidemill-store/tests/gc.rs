@@ -71,6 +71,10 @@ fn gc_leaves_work_under_new_settings_alone_while_it_goes_on() {
             file.set_modified(std::time::SystemTime::now() - 2 * DAY).unwrap();
         }
     };
+    // No unit names it before there is a snapshot.
+    let empty = "empty-caption-of-the-work.bin".to_owned();
+    fs::write(folder.path().join(&empty), "tokens").unwrap();
+    age(&[empty]);
     let gc = || Gc { keep: 1, older_than: DAY, dry_run: false }.run(uri).unwrap().keys;
 
     let (first, last) = (write(0), write(1));

@@ -185,6 +185,29 @@ fn ours(folder: &Path, samples: &[(u32, Vec<u8>, String)], options: WriteOptions
 }
 
 #[test]
+fn shards_of_another_export_are_left_alone() {
+    let (folder, zstd) = (tempfile::tempdir().unwrap(), WriteOptions { zstd: Some(3), ..Default::default() });
+    let samples: Vec<_> = (0..4).map(|i| (i, vec![i as u8; 9], format!("caption {i}"))).collect();
+    ours(folder.path(), &samples, WriteOptions::default());
+    let create = || {
+        let location = Location::open(folder.path().to_str().unwrap()).unwrap();
+        MdsWriter::create(location, vec![Column::new("a", "uint32")], zstd)
+    };
+    assert!(create().unwrap_err().to_string().contains("index.json: there is a finished folder"));
+    fs::remove_file(folder.path().join("index.json")).unwrap();
+    let error = create().unwrap_err().to_string();
+    assert!(error.contains("shard.00000.mds: another export did not finish"), "{error}");
+    fs::remove_file(folder.path().join("shard.00000.mds")).unwrap();
+
+    // Two that begin at the same time.
+    let [mut one, mut other] = [create().unwrap(), create().unwrap()];
+    one.write(&[&1u32.to_le_bytes()]).unwrap();
+    other.write(&[&2u32.to_le_bytes()]).unwrap();
+    one.finish().unwrap();
+    assert!(other.finish().unwrap_err().to_string().contains("writes into the same folder"));
+}
+
+#[test]
 fn damage_is_refused_by_name() {
     let samples: Vec<_> = (0..40).map(|i| (i, vec![i as u8; 9], format!("caption {i}"))).collect();
     type Damage = (&'static str, fn(&Path), &'static str);

@@ -43,11 +43,18 @@ impl MdsWriter {
     /// Starts a folder with these columns, which are put into the order of their names.
     ///
     /// # Errors
-    /// [`Error::Mds`] if there is a finished folder already; [`Error::Config`] if zstd has no such level.
+    /// [`Error::Mds`] if there are shards already: `StreamingDataset` takes a raw one that it finds for what a compressed
+    /// one holds, whatever the index says of it; [`Error::Config`] if zstd has no such level.
     pub fn create(location: Location, mut columns: Vec<Column>, options: WriteOptions) -> Result<Self> {
-        if location.get_if_present(INDEX)?.is_some() {
-            let problem = "there is a finished folder already; remove it, or give another".into();
-            return Err(Error::Mds { path: location.uri_of(INDEX), problem });
+        let taken = |key: &String| key == INDEX || (key.starts_with("shard.") && !key.contains('/'));
+        if let Some(key) = location.list("")?.into_iter().find(taken) {
+            let problem = match key == INDEX {
+                true => "there is a finished folder already; remove it, or give another",
+                false => {
+                    "another export did not finish, or is at work; remove what it has written, or give another folder"
+                }
+            };
+            return Err(Error::Mds { path: location.uri_of(&key), problem: problem.into() });
         }
         if let Some(level) = options.zstd.filter(|level| !(1..=22).contains(level)) {
             return Err(Error::Config { key: "zstd", problem: format!("{level} is no level from 1 to 22") });
@@ -111,9 +118,19 @@ impl MdsWriter {
         if !self.ends.is_empty() {
             self.flush()?;
         }
-        let index = Index { shards: self.shards, version: VERSION };
-        self.location.put(INDEX, json(&self.location, INDEX, &index)?.into())?;
+        let index = Index { shards: std::mem::take(&mut self.shards), version: VERSION };
+        self.put(INDEX, json(&self.location, INDEX, &index)?.into())?;
         Ok(index)
+    }
+
+    /// Puts a file that nobody else may have put meanwhile.
+    fn put(&self, key: &str, bytes: Bytes) -> Result<()> {
+        let ours = bytes.clone();
+        if self.location.put_if_absent(key, bytes)? || self.location.get(key)? == ours {
+            return Ok(());
+        }
+        let problem = "another export writes into the same folder; give each its own".into();
+        Err(Error::Mds { path: self.location.uri_of(key), problem })
     }
 
     /// Bytes of what precedes the samples when there are so many.
@@ -142,7 +159,7 @@ impl MdsWriter {
         let zip = self.options.zstd.map(|level| self.compress(&raw, &name, level)).transpose()?;
         let zip_data = zip.as_ref().map(|zip| FileInfo::of(format!("{name}.zstd"), zip));
         let file = zip_data.as_ref().unwrap_or(&raw_data).basename.clone();
-        self.location.put(&file, zip.map_or_else(|| raw.into(), Bytes::from))?;
+        self.put(&file, zip.map_or_else(|| raw.into(), Bytes::from))?;
         self.shards.push(ShardInfo {
             config: self.config.clone(),
             raw_data,

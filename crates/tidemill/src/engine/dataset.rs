@@ -11,8 +11,8 @@ use tidemill_store::commit::UnitId;
 use tidemill_store::dedup::{DedupConfig, Mask, read_rows};
 use tidemill_store::spec::FORMAT;
 use tidemill_store::{
-    Bucket, Counts, DatasetSpec, Digests, Known, Manifest, ModelDigests, TensorSpec, UnitKey, UnitWriter,
-    Writer,
+    Bucket, Counts, Dataset, DatasetSpec, Digests, Known, Manifest, ModelDigests, TensorSpec, UnitKey,
+    UnitWriter, Writer,
 };
 
 use super::remote::{DatasetTicket, Ticket};
@@ -34,9 +34,16 @@ impl DatasetSink {
     /// the columns that the run's settings leave as they are need not be computed again ([`known`](Self::known)).
     ///
     /// # Errors
-    /// If models cannot be read, settings make no sense, what is there is no dataset that this version can read, or it
-    /// cannot be written.
+    /// If models cannot be read, settings make no sense, what is there is no dataset that this version can read or one
+    /// that was imported, or it cannot be written.
     pub fn open(run: &Run, prepare: &Prepare, encode: &Encode) -> Result<Self> {
+        if newest(&run.dataset())?.is_some_and(|dataset| is_imported(&dataset)) {
+            let message = format!(
+                "{} is a dataset that `tidemill mds import` made; give another output",
+                run.dataset()
+            );
+            return Err(run.refuse("output", message));
+        }
         let models = run.models()?;
         let spec = specification(run, encode, model_digests(&models)?)?;
         let empty = encode.caption(&ClipTokenizer::open(&models.tokenizer())?.encode(""))?;
@@ -190,6 +197,22 @@ impl Attempt for UnitWriter {
         UnitWriter::commit(*self)?;
         Ok(())
     }
+}
+
+/// The dataset of the newest snapshot, if there is one.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn newest(uri: &str) -> Result<Option<Dataset>> {
+    match Dataset::open(uri) {
+        Err(tidemill_store::Error::NoDataset { .. } | tidemill_store::Error::NoManifest { .. }) => Ok(None),
+        dataset => Ok(Some(dataset?)),
+    }
+}
+
+/// Whether `tidemill mds import` made it, and not `tidemill preprocess`: neither takes the place of what the other made.
+pub fn is_imported(dataset: &Dataset) -> bool {
+    dataset.spec().prepare["imported"] == "mds"
 }
 
 /// What shapes the rows, and each tensor column.

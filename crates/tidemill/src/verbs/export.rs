@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::reporter::Reporter;
 use crate::run_file::Run;
 use crate::trained;
-use crate::verbs::RunArgs;
+use crate::verbs::{RunArgs, local_path};
 
 /// Arguments of `tidemill export`.
 #[derive(Debug, Clone, clap::Args)]
@@ -21,7 +21,7 @@ pub struct Args {
     #[command(flatten)]
     pub run: RunArgs,
     /// The folder to write; `export` under the run's output if not given.
-    #[arg(long)]
+    #[arg(long, value_parser = local_path)]
     pub to: Option<PathBuf>,
     /// Export the last weights instead of their average.
     #[arg(long)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidemill_store::Gc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::reporter::Reporter;
 use crate::verbs::RunArgs;
 
@@ -35,7 +35,8 @@ pub struct Args {
 /// If there is no dataset, or the store fails.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let dataset = args.run.open()?.dataset();
-    let older_than = Duration::from_secs_f64(args.older_than_hours.max(0.0) * 3600.0);
+    let older_than = Duration::try_from_secs_f64(args.older_than_hours * 3600.0)
+        .map_err(|_| Error::Arguments(format!("--older-than-hours: {} is no age", args.older_than_hours)))?;
     let garbage = Gc { keep: args.keep, older_than, dry_run: args.dry_run }.run(&dataset)?;
     for key in &garbage.keys {
         reporter.say(format!("  {key}"));

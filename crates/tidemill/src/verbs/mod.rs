@@ -29,6 +29,17 @@ pub struct RunArgs {
     pub overrides: Vec<String>,
 }
 
+/// A path of this machine, for what is written here only.
+///
+/// # Errors
+/// If it is a URI: a folder would get its name.
+pub fn local_path(text: &str) -> std::result::Result<PathBuf, String> {
+    match text.contains("://") {
+        true => Err("this is written to a path of this machine only; copy it from there".into()),
+        false => Ok(text.into()),
+    }
+}
+
 impl RunArgs {
     /// Reads and checks the run file.
     ///

@@ -16,8 +16,8 @@ use crate::generate::{Generator, TextEmbedder};
 use crate::reporter::Reporter;
 use crate::run_file::Run;
 use crate::trained;
-use crate::verbs::RunArgs;
 use crate::verbs::train::first_unet;
+use crate::verbs::{RunArgs, local_path};
 
 /// Most pictures shown in the grid.
 const GRID_PICTURES: usize = 36;
@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long)]
     pub untrained: bool,
     /// Folder to write to; `samples` under the run's output if not given.
-    #[arg(long)]
+    #[arg(long, value_parser = local_path)]
     pub to: Option<PathBuf>,
     /// Also write the initial noise, as `noise.safetensors`.
     #[arg(long)]

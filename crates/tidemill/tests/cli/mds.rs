@@ -85,10 +85,16 @@ fn latents_go_to_mds_and_come_back() {
 
     let (code, error) = import(&path("mds"), &path("out/dataset"), &[]);
     assert!(code == 2 && error.to_string().contains("preprocess` made"), "{error}");
-    // A run whose dataset it is trains on it.
+    let more = ["--latents", "sample", "--scaled-by", FACTOR];
+    assert_eq!(mds(&[&["export", &run, "--to", &path("other")], &more[..]].concat()).0, 0);
+    let (code, error) = import(&path("other"), &path("imported"), &[]);
+    assert!(code == 2 && error.to_string().contains("import into another folder"), "{error}");
     std::fs::create_dir(path("trained")).unwrap();
     std::fs::rename(path("imported"), path("trained/dataset")).unwrap();
     let output = format!("output={}", path("trained"));
+    let (code, error) = tidemill_json(&["preprocess", &run, "--set", &output]);
+    assert!(code == 2 && error.to_string().contains("mds import` made"), "{error}");
+    // A run whose dataset it is trains on it.
     let phase = "train.phase=[{resolution = 64, steps = 2}]";
     let (code, result) = tidemill_json(&[
         "train",

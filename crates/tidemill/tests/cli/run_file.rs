@@ -222,6 +222,14 @@ fn other_refusals_have_code_2_and_say_what_to_do() {
             "--sheet draws from the source",
         ),
         (vec!["synth".into(), at("scenes"), "--rows".into(), "0".into()], "rows"),
+        (
+            vec!["export".into(), at("empty.toml"), "--to".into(), "s3://bucket/model".into()],
+            "of this machine only",
+        ),
+        (
+            vec!["gc".into(), at("empty.toml"), "--older-than-hours".into(), "NaN".into()],
+            "--older-than-hours: NaN is no age",
+        ),
         (vec!["no-such-verb".into()], "no-such-verb"),
     ];
     for (args, expected) in cases {

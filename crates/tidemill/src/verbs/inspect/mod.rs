@@ -13,6 +13,7 @@ use tidemill_data::ClipTokenizer;
 use crate::error::{Error, Result};
 use crate::reporter::Reporter;
 use crate::run_file::Run;
+use crate::verbs::local_path;
 
 /// Rows that histograms are made of, at most: of a large dataset the first ones.
 const MOST_ROWS: u64 = 1_000_000;
@@ -43,7 +44,7 @@ pub struct Args {
     #[arg(long)]
     pub verify: bool,
     /// Draw random rows of a run file's source as they go into training, with captions, into this PNG file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = local_path)]
     pub sheet: Option<PathBuf>,
     /// Seed of the sheet's rows.
     #[arg(long, default_value_t = 0)]

@@ -12,7 +12,7 @@ use tidemill_store::mds::{Folder, Found, Import, latent_resolutions, latents_col
 use tidemill_store::{Dataset, DatasetSpec, Digests, ModelDigests, UnitId, UnitKey, Writer};
 
 use super::models::Models;
-use crate::engine::dataset::short_digest;
+use crate::engine::dataset::{is_imported, newest, short_digest};
 use crate::engine::signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::reporter::{Progress, Reporter};
@@ -53,8 +53,8 @@ pub struct Args {
 /// # Errors
 /// Refused input; a damaged shard, by name; a signal.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
-    refuse_other_datasets(&args.to)?;
     let mds = Folder::open(&args.from)?;
+    refuse_other_datasets(args, &mds)?;
     let resolutions = resolutions(&mds)?;
     let models = Models::load(&args.models)?;
     let settings = json!({ "imported": "mds", "scaled_by": args.scaled_by });
@@ -142,15 +142,19 @@ impl Pass<'_> {
     }
 }
 
-/// An import would take the place of what a dataset has, which nobody wants of one that was preprocessed.
-fn refuse_other_datasets(uri: &str) -> Result<()> {
-    use tidemill_store::Error as Store;
-    match Dataset::open(uri) {
-        Ok(dataset) if dataset.spec().prepare["imported"] != "mds" => Err(Error::Arguments(format!(
-            "{uri} is a dataset that `tidemill preprocess` made; import into another folder"
-        ))),
-        Ok(_) | Err(Store::NoDataset { .. } | Store::NoManifest { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
+/// An import takes the place of what a dataset has, which nobody wants of one that was made of something else.
+fn refuse_other_datasets(args: &Args, mds: &Folder) -> Result<()> {
+    let Some(dataset) = newest(&args.to)? else { return Ok(()) };
+    let refuse = |what: &str| {
+        Err(Error::Arguments(format!("{} is a dataset {what}; import into another folder", args.to)))
+    };
+    if !is_imported(&dataset) {
+        return refuse("that `tidemill preprocess` made");
+    }
+    let files: HashSet<String> = mds.shards.iter().flat_map(|shard| mds.files(shard)).collect();
+    match dataset.manifest()?.commits.iter().find(|commit| !files.contains(&commit.unit.file)) {
+        Some(commit) => refuse(&format!("with rows of {}, which is not in {}", commit.unit.file, args.from)),
+        None => Ok(()),
     }
 }
 
