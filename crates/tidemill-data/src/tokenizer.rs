@@ -72,14 +72,15 @@ impl Ids<'_> {
 }
 
 impl ClipTokenizer {
-    /// Opens a folder with `vocab.json` and `merges.txt`, and optionally `tokenizer_config.json` and
+    /// Opens a folder with `vocab.json` and `merges.txt`, or `tokenizer.json`, and optionally `tokenizer_config.json` and
     /// `special_tokens_map.json` (which wins), from which only the special tokens are taken.
     ///
     /// The padding token is looked up, not registered as special: Stable Diffusion 2 pads with `!` (id 0), and a
     /// literal `!` in a caption must stay a word.
     ///
     /// # Errors
-    /// [`crate::Error::Tokenizer`] if a file is missing or malformed, or a special token is not in the vocabulary.
+    /// [`crate::Error::Tokenizer`] if a file is missing or malformed, a special token is not in the vocabulary, or there
+    /// are tokens that CLIP does not have.
     pub fn open(folder: &Path) -> Result<Self> {
         let folder = Folder::read(folder)?;
         let bpe = folder.bpe()?;

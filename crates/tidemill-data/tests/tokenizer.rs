@@ -103,6 +103,34 @@ proptest! {
 }
 
 #[test]
+fn one_file_is_read_as_the_two_before_it_and_added_tokens_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |name: &str| std::fs::read_to_string(assets().join(name)).unwrap();
+    let vocab: serde_json::Value = serde_json::from_str(&read("vocab.json")).unwrap();
+    let lines = read("merges.txt");
+    let merges: Vec<Vec<&str>> = lines.lines().skip(1).map(|line| line.split(' ').collect()).collect();
+    let added = |content: &str| serde_json::json!({ "content": content, "normalized": true });
+    let write = |merges: &serde_json::Value, more: &str| {
+        let added = ["!", "<|startoftext|>", "<|endoftext|>", more].map(added);
+        let file =
+            serde_json::json!({ "added_tokens": added, "model": { "vocab": vocab, "merges": merges } });
+        std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
+        ClipTokenizer::open(folder.path())
+    };
+    std::fs::write(folder.path().join("tokenizer_config.json"), r#"{ "pad_token": "!" }"#).unwrap();
+    let pairs = serde_json::json!(merges);
+    let joined = serde_json::json!(lines.lines().skip(1).collect::<Vec<_>>());
+    for merges in [&pairs, &joined] {
+        let whole = write(merges, "!").unwrap();
+        for caption in ["a small red circle!", "<|ENDOFTEXT|> it's", "Größe 猫"] {
+            assert_eq!(whole.encode(caption), PAIRS[1].ours.encode(caption), "{caption}");
+        }
+    }
+    let error = write(&pairs, "<cat-toy>").err().unwrap().to_string();
+    assert!(error.contains("tokenizer.json") && error.contains("`<cat-toy>`"), "{error}");
+}
+
+#[test]
 fn every_character_is_classed_alike() {
     // A character in 97, and all of the Latin, Greek, Cyrillic and Hebrew ones: alone, and next to letters, numbers
     // and punctuation.

@@ -32,7 +32,9 @@ impl ModelFolder {
             "unet/config.json",
             "scheduler/scheduler_config.json",
         ] {
-            if !path.join(part).is_file() {
+            // transformers 5 writes all of a tokenizer into one file.
+            let instead = part.starts_with("tokenizer/") && path.join("tokenizer/tokenizer.json").is_file();
+            if !path.join(part).is_file() && !instead {
                 return Err(Error::Missing { path: path.join(part), hint: hint(part) });
             }
         }
@@ -99,6 +101,11 @@ impl ModelFolder {
         if real(to)? == real(&self.path)? {
             return Err(Error::SameFolder { path: to.into() });
         }
+        // It comes last: what an export that is broken off has left does not open, also where another one was before.
+        let index = to.join("model_index.json");
+        if index.exists() {
+            std::fs::remove_file(&index).map_err(Error::io(&index))?;
+        }
         copy_files(&self.tokenizer(), &to.join("tokenizer"))?;
         for part in ["vae", "text_encoder"] {
             copy_config(&self.path.join(part), &to.join(part))?;
@@ -107,17 +114,30 @@ impl ModelFolder {
         unet.write(&to.join("unet/config.json"))?;
         weights::save_weights(tensors, &to.join("unet").join(weights::DIFFUSERS_FILE))?;
         scheduler.write(&to.join("scheduler/scheduler_config.json"))?;
-        write_index(&to.join("model_index.json"))
+        write_index(&index)
     }
 }
 
-/// The digest (blake3, hex) of a model part: every file in its folder, names and contents.
+/// What a tokenizer is read from.
+const TOKENIZER: [&str; 5] =
+    ["vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"];
+
+/// The digest (blake3, hex) of a model part: every file of its folder that it is read from, names and contents. What else lies
+/// there (`.DS_Store`, weights in other formats) makes it no other model.
 ///
 /// # Errors
 /// If a file cannot be read.
 pub fn digest(dir: &Path) -> Result<String, Error> {
+    let weights = match weights::files_read(dir) {
+        Err(Error::Missing { .. }) => Vec::new(),
+        weights => weights?,
+    };
+    let is_read = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        name == "config.json" || TOKENIZER.iter().any(|file| name == *file) || weights.contains(path)
+    };
     let mut hasher = blake3::Hasher::new();
-    for path in files(dir)? {
+    for path in files(dir)?.into_iter().filter(is_read) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut content = blake3::Hasher::new();
         let file = std::fs::File::open(&path).map_err(Error::io(&path))?;

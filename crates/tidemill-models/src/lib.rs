@@ -33,4 +33,4 @@ pub use schedule::{BetaSchedule, NoiseSchedule, Prediction, SchedulerConfig, Tim
 pub use unet::UNet2DConditionModel;
 pub use unet_config::UNetConfig;
 pub use vae::{AutoencoderKl, VaeConfig};
-pub use weights::{load_weights, save_weights};
+pub use weights::{check_weights, load_weights, save_weights};

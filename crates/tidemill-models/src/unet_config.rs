@@ -43,8 +43,13 @@ pub struct UNetConfig {
     pub attention_head_dim: PerLevel,
     /// Linear maps around the transformer blocks (SD 2.x) instead of 1x1 convolutions (SD 1.x).
     pub use_linear_projection: bool,
-    /// Attention in f32 (SD 2.1).
+    /// Attention in f32 (SD 2.1). diffusers' converter of SD 1.x writes null for false.
+    #[serde(deserialize_with = "null_is_false")]
     pub upcast_attention: bool,
+}
+
+fn null_is_false<'de, D: serde::Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 impl Default for UNetConfig {

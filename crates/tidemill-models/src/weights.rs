@@ -22,25 +22,42 @@ pub(crate) const TRANSFORMERS_FILE: &str = "model.safetensors";
 /// If no weights are there, a file is not valid, or names or shapes differ from the parameters':
 /// the message lists which.
 pub fn load_weights(params: &Params, dir: &Path) -> Result<(), Error> {
+    check_weights(params, dir)?;
+    let named = params.named();
+    let expected: HashMap<&str, &Tensor> = named.iter().map(|(name, t)| (name.as_str(), t)).collect();
+    for path in weight_files(dir)? {
+        let mut file = SafetensorsFile::open(&path)?;
+        for stored in file.names() {
+            let name = parameter_name(&stored, &expected);
+            if let Some(target) = name.and_then(|name| expected.get(name.as_str()).copied()) {
+                copy_into(target, &file.read(&stored)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Compares names and shapes of the weights in the folder `dir` with those of `params`, and reads no more than that.
+///
+/// # Errors
+/// As [`load_weights`].
+pub fn check_weights(params: &Params, dir: &Path) -> Result<(), Error> {
     let named = params.named();
     let expected: HashMap<&str, &Tensor> = named.iter().map(|(name, t)| (name.as_str(), t)).collect();
     let mut found = std::collections::HashSet::new();
     let mut wrong = Vec::new();
     for path in weight_files(dir)? {
-        let mut file = SafetensorsFile::open(&path)?;
+        let file = SafetensorsFile::open(&path)?;
         for stored in file.names() {
             let Some(name) = parameter_name(&stored, &expected) else { continue };
-            let Some(target) = expected.get(name.as_str()) else {
-                wrong.push(format!("{stored} is not a parameter of this model"));
-                continue;
-            };
-            let tensor = file.read(&stored)?;
-            if !same_but_trailing_ones(&tensor.size(), &target.size()) {
-                wrong.push(format!("{stored} is {:?}, expected {:?}", tensor.size(), target.size()));
-                continue;
+            let (shape, target) = (file.shape(&stored), expected.get(name.as_str()).map(|t| t.size()));
+            match target {
+                None => wrong.push(format!("{stored} is not a parameter of this model")),
+                Some(target) if !same_but_trailing_ones(&shape, &target) => {
+                    wrong.push(format!("{stored} is {shape:?}, expected {target:?}"));
+                }
+                Some(_) => _ = found.insert(name),
             }
-            copy_into(target, &tensor)?;
-            found.insert(name);
         }
     }
     let missing = named.iter().filter(|(name, _)| !found.contains(name));
@@ -65,6 +82,11 @@ fn summarise(problems: &[String]) -> String {
         text += &format!("; and {} more", problems.len() - SHOWN);
     }
     text
+}
+
+/// Whether a weight is that of a VAE's attention, of which diffusers wants none as a convolution.
+fn is_linear(name: &str) -> bool {
+    name.contains(".mid_block.attentions.") && name.ends_with(".weight") && !name.contains(".group_norm.")
 }
 
 /// Old VAEs store their attention as 1x1 convolutions.
@@ -111,7 +133,13 @@ pub fn save_weights(tensors: &[(String, Tensor)], path: &Path) -> Result<(), Err
         views.push((name.as_str(), view));
     }
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    safetensors::serialize_to_file(views, Some(metadata), path).map_err(|e| invalid(e.to_string()))
+    // What safetensors writes only its owner can read; what is created here, whoever may read the user's files.
+    let partial = path.with_extension("partial");
+    let permissions =
+        File::create(&partial).and_then(|file| file.metadata()).map_err(Error::io(&partial))?.permissions();
+    safetensors::serialize_to_file(views, Some(metadata), &partial).map_err(|e| invalid(e.to_string()))?;
+    std::fs::set_permissions(&partial, permissions).map_err(Error::io(&partial))?;
+    std::fs::rename(&partial, path).map_err(Error::io(path))
 }
 
 /// Copies the weights of the folder `from` into one file in the folder `to`, floats as f32.
@@ -128,11 +156,10 @@ pub fn copy_in_f32(from: &Path, to: &Path) -> Result<(), Error> {
         let mut file = SafetensorsFile::open(&path)?;
         for stored in file.names() {
             let tensor = file.read(&stored)?;
-            let tensor = if tensor.is_floating_point() {
-                tidemill_torch::guard(|| tensor.to_kind(Kind::Float))?
-            } else {
-                tensor
-            };
+            let tensor = tidemill_torch::guard(|| {
+                let tensor = if is_linear(&stored) { tensor.reshape(&tensor.size()[..2]) } else { tensor };
+                if tensor.is_floating_point() { tensor.to_kind(Kind::Float) } else { tensor }
+            })?;
             tensors.push((stored, tensor));
         }
     }
@@ -173,16 +200,30 @@ fn kind_of(dtype: Dtype) -> Option<Kind> {
 
 /// The weight files of a model folder: one, or all shards that an index names.
 pub(crate) fn weight_files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let single_or_index = single_or_index(dir)?;
+    match single_or_index.extension().is_some_and(|extension| extension == "json") {
+        true => shards(dir, &single_or_index),
+        false => Ok(vec![single_or_index]),
+    }
+}
+
+/// All files that weights are read from, an index among them.
+pub(crate) fn files_read(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut files = weight_files(dir)?;
+    files.push(single_or_index(dir)?);
+    Ok(files)
+}
+
+fn single_or_index(dir: &Path) -> Result<PathBuf, Error> {
     // A `fp16` variant serves when nothing else is there.
     for variant in ["", ".fp16"] {
         for file in [DIFFUSERS_FILE, TRANSFORMERS_FILE] {
             let single = dir.join(file.replace(".safetensors", &format!("{variant}.safetensors")));
-            if single.exists() {
-                return Ok(vec![single]);
-            }
             let index = dir.join(format!("{file}.index{variant}.json"));
-            if index.exists() {
-                return shards(dir, &index);
+            // Where both are there, diffusers takes the index, and transformers the file.
+            let both = if file == DIFFUSERS_FILE { [index, single] } else { [single, index] };
+            if let Some(found) = both.into_iter().find(|path| path.exists()) {
+                return Ok(found);
             }
         }
     }
@@ -268,7 +309,11 @@ impl SafetensorsFile {
             .seek(SeekFrom::Start(self.data_start + start as u64))
             .and_then(|_| self.file.read_exact(&mut bytes))
             .map_err(|e| invalid(format!("{name}: {e}")))?;
-        let shape: Vec<i64> = info.shape.iter().map(|n| i64::try_from(*n).unwrap_or(0)).collect();
-        Ok(tidemill_torch::guard(|| Tensor::from_data_size(&bytes, &shape, kind))?)
+        Ok(tidemill_torch::guard(|| Tensor::from_data_size(&bytes, &self.shape(name), kind))?)
+    }
+
+    fn shape(&self, name: &str) -> Vec<i64> {
+        let shape = self.header.info(name).map_or(&[][..], |info| &info.shape);
+        shape.iter().map(|n| i64::try_from(*n).unwrap_or(0)).collect()
     }
 }

@@ -69,8 +69,25 @@ fn an_export_is_in_f32_throughout_and_leaves_its_source_alone() {
     let message = export(&assets.join("vae/..")).unwrap_err().to_string();
     assert!(message.contains("give another folder"), "{message}");
 
+    std::fs::write(dir.path().join("model_index.json"), "of an earlier one").unwrap();
     export(dir.path()).unwrap();
     assert_eq!(digests(), before);
+    // Whoever can read one file can read all.
+    let mode = |file: &str| {
+        std::os::unix::fs::PermissionsExt::mode(
+            &std::fs::metadata(dir.path().join(file)).unwrap().permissions(),
+        )
+    };
+    assert_eq!(mode("unet/diffusion_pytorch_model.safetensors"), mode("unet/config.json"));
+    // One that is broken off leaves nothing that opens.
+    let broken = ModelFolder::open(&assets).unwrap();
+    let nothing = Path::new("/dev/null");
+    std::fs::remove_file(dir.path().join("unet/config.json")).unwrap();
+    std::os::unix::fs::symlink(nothing.join("config.json"), dir.path().join("unet/config.json")).unwrap();
+    assert!(broken.export(dir.path(), &UNetConfig::default(), &[], &SchedulerConfig::default()).is_err());
+    assert!(!dir.path().join("model_index.json").exists());
+    std::fs::remove_file(dir.path().join("unet/config.json")).unwrap();
+    export(dir.path()).unwrap();
     let file = |part: &str| std::fs::read(dir.path().join(part)).unwrap();
     let config: serde_json::Value = serde_json::from_slice(&file("text_encoder/config.json")).unwrap();
     assert_eq!(config["dtype"], "float32");
@@ -90,6 +107,36 @@ fn an_export_is_in_f32_throughout_and_leaves_its_source_alone() {
 }
 
 #[test]
+fn an_export_of_an_old_vae_is_one_that_diffusers_opens() {
+    let (old, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets");
+    for part in ["vae", "text_encoder", "tokenizer", "unet", "scheduler"] {
+        std::fs::create_dir(old.path().join(part)).unwrap();
+        for file in std::fs::read_dir(assets.join(part)).unwrap().map(|entry| entry.unwrap()) {
+            std::fs::copy(file.path(), old.path().join(part).join(file.file_name())).unwrap();
+        }
+    }
+    let file = "vae/diffusion_pytorch_model.safetensors";
+    let weights = tch::Tensor::read_safetensors(assets.join(file)).unwrap();
+    let is_linear = |name: &str, tensor: &tch::Tensor| name.contains(".attentions.") && tensor.dim() == 2;
+    let convolutions: Vec<_> = weights
+        .iter()
+        .map(|(name, tensor)| match is_linear(name, tensor) {
+            true => (name, tensor.unsqueeze(-1).unsqueeze(-1)),
+            false => (name, tensor.shallow_clone()),
+        })
+        .collect();
+    assert!(weights.iter().any(|(name, tensor)| is_linear(name, tensor)));
+    tch::Tensor::write_safetensors(&convolutions, old.path().join(file)).unwrap();
+    let folder = ModelFolder::open(old.path()).unwrap();
+    folder.export(to.path(), &UNetConfig::default(), &[], &SchedulerConfig::default()).unwrap();
+    let exported = BTreeMap::from_iter(tch::Tensor::read_safetensors(to.path().join(file)).unwrap());
+    for (name, tensor) in weights {
+        assert_eq!(exported[&name].size(), tensor.size(), "{name}");
+    }
+}
+
+#[test]
 fn a_digest_sees_names_and_contents() {
     let digest_of = |files: &[(&str, &str)]| {
         let dir = tempfile::tempdir().unwrap();
@@ -98,11 +145,18 @@ fn a_digest_sees_names_and_contents() {
         }
         digest(dir.path()).unwrap()
     };
-    let one = digest_of(&[("a", "1"), ("b", "2")]);
-    assert_eq!(one, digest_of(&[("b", "2"), ("a", "1")]));
-    for other in
-        [&[("a", "2"), ("b", "1")][..], &[("a", "1"), ("c", "2")], &[("a", "1")], &[("a", "12"), ("b", "")]]
-    {
+    let (config, weights) = ("config.json", "model.safetensors");
+    let one = digest_of(&[(config, "1"), (weights, "2")]);
+    assert_eq!(one, digest_of(&[(weights, "2"), (config, "1")]));
+    for other in [
+        &[(config, "2"), (weights, "1")][..],
+        &[(config, "1"), ("model.fp16.safetensors", "2")],
+        &[(config, "1")],
+        &[(config, "12"), (weights, "")],
+        &[(config, "1"), (weights, "2"), ("vocab.json", "")],
+    ] {
         assert_ne!(one, digest_of(other), "{other:?}");
     }
+    let strange = [(".DS_Store", ""), ("model.fp16.safetensors", "2"), ("pytorch_model.bin", "3")];
+    assert_eq!(one, digest_of(&[&[(config, "1"), (weights, "2")], &strange[..]].concat()));
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidemill_models::{Params, RowShape, SchedulerConfig, Trainable};
-use tidemill_store::{Bucket, DatasetSpec, Dtype};
+use tidemill_store::{Bucket, DatasetSpec, Dtype, ModelDigests};
 
 use crate::Error;
 use crate::config::{Precision, TrainConfig};
@@ -115,18 +115,37 @@ fn text_shape(job: &Job, spec: &DatasetSpec) -> Result<[i64; 2], Error> {
 }
 
 /// What a checkpoint must have been made with to be resumed.
-pub(crate) fn identity(job: &Job, schedule: &SchedulerConfig) -> serde_json::Value {
+pub(crate) fn identity(job: &Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> serde_json::Value {
     let (network, denoiser) = job.denoiser.identity();
     let (name, data) = job.data.identity();
-    let mut identity = serde_json::json!({
+    let ModelDigests { vae, text_encoder, tokenizer } = &spec.models;
+    serde_json::json!({
         "seed": job.seed,
         "global_batch": job.train.global_batch,
         network: denoiser,
         "scheduler": schedule,
         name: data,
-    });
-    if let Some(encoder) = &job.text_encoder {
-        identity["text_encoder"] = encoder.digest.clone().into();
+        "vae": vae,
+        "text_encoder": job.text_encoder.as_ref().map(|encoder| &encoder.digest).or(text_encoder.as_ref()),
+        "tokenizer": tokenizer,
+    })
+}
+
+/// Whether a part of the identity is what a run or an export has now.
+pub fn is_same(key: &str, trained: Option<&serde_json::Value>, now: &serde_json::Value) -> bool {
+    /// They shape what is drawn, and nothing that is trained.
+    const OF_SAMPLERS: [&str; 4] = ["timestep_spacing", "steps_offset", "set_alpha_to_one", "sample_size"];
+    let of_training = |value: &serde_json::Value| {
+        let mut value = value.clone();
+        if let Some(object) = value.as_object_mut() {
+            object.retain(|key, _| !OF_SAMPLERS.contains(&key.as_str()));
+        }
+        value
+    };
+    match (key, trained) {
+        // Earlier versions did not say.
+        ("vae" | "text_encoder" | "tokenizer", None) => true,
+        ("scheduler" | "unet", Some(trained)) => of_training(trained) == of_training(now),
+        (_, trained) => trained == Some(now),
     }
-    identity
 }

@@ -43,6 +43,7 @@ pub use config::{
 pub use data::{Batches, Data, Phase, Stored};
 pub use draws::{Drawer, Draws, Names};
 pub use error::{Error, Refusal};
+pub use fit::is_same;
 pub use gradients::Reduction;
 pub use held_out::HeldOut;
 pub use job::{Activity, Job, Observer, Outcome, TextEncoder};

@@ -59,11 +59,13 @@ pub fn train(job: Job, observer: &mut dyn Observer) -> Result<Outcome, Error> {
     outcome
 }
 
-/// The noise schedule a run trains with: the model's, with the run file's changes.
+/// The noise schedule a run trains with: the model's, with the run file's changes. `StableDiffusionPipeline`, which opens what is
+/// exported, has samplers begin at timestep 1 whatever the model's file says, so pictures of training do, too.
 pub fn schedule_of(train: &TrainConfig, scheduler: &SchedulerConfig) -> SchedulerConfig {
     let mut config = scheduler.clone();
     config.prediction_type = train.prediction.unwrap_or(config.prediction_type);
     config.rescale_betas_zero_snr = train.zero_terminal_snr.unwrap_or(config.rescale_betas_zero_snr);
+    config.steps_offset = 1;
     config
 }
 

@@ -6,8 +6,10 @@ use std::path::Path;
 use serde_json::json;
 use tch::Tensor;
 use tidemill_models::{ModelFolder, Params, UNetConfig};
-use tidemill_train::{Checkpoints, schedule_of};
+use tidemill_store::ModelDigests;
+use tidemill_train::{Checkpoints, is_same, schedule_of};
 
+use crate::engine::dataset::model_digests;
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 
@@ -37,8 +39,8 @@ pub fn weights(run: &Run, params: &Params, averaged: bool) -> Result<(u64, Vec<(
     }
 }
 
-/// Refuses a run whose checkpoints are of another noise schedule or another U-Net than it has now: what it draws and exports would be
-/// wrong. Says whether they are of the model folder's U-Net; a denoiser of the user's own is known by its parameters only.
+/// Refuses a run whose checkpoints are of another noise schedule, U-Net, VAE, text encoder or tokenizer than it has now: what it draws
+/// and exports would be wrong. Says whether they are of the model folder's U-Net; a denoiser of the user's own is known by its parameters only.
 ///
 /// # Errors
 /// What differs.
@@ -47,8 +49,17 @@ pub fn check(run: &Run, models: &ModelFolder) -> Result<bool> {
     let Some(identity) = checkpoints.identity()? else { return Ok(true) };
     let scheduler = json!(schedule_of(&run.file.train, &models.scheduler()?));
     let unet = json!(UNetConfig::read(&models.unet().join("config.json"))?);
-    for (key, now) in [("scheduler", scheduler), ("unet", unet)] {
-        if identity.get(key).is_some_and(|trained| *trained != now) {
+    let ModelDigests { vae, text_encoder, tokenizer } = model_digests(models)?;
+    let now = [
+        ("scheduler", scheduler),
+        ("unet", unet),
+        ("vae", vae.into()),
+        ("text_encoder", text_encoder.into()),
+        ("tokenizer", tokenizer.into()),
+    ];
+    for (key, now) in now {
+        let trained = identity.get(key).filter(|trained| !trained.is_null());
+        if trained.is_some_and(|trained| !is_same(key, Some(trained), &now)) {
             return Err(tidemill_train::Error::OtherRun { path: run.output().into(), key: key.into() }.into());
         }
     }

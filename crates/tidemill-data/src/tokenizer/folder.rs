@@ -1,10 +1,10 @@
 //! The files of a tokenizer folder, checked: vocabulary, merges and special tokens.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::CONTEXT;
@@ -41,12 +41,54 @@ struct Specials {
     pad: String,
 }
 
+/// Vocabulary and merges out of the one file that transformers 5 writes, in the form of the two files before it. What else it says
+/// of begin and end of text goes to these.
+fn from_one_file(path: &Path, special: &mut Specials) -> Result<[Text; 2]> {
+    #[derive(Deserialize)]
+    struct Whole {
+        added_tokens: Vec<Added>,
+        model: Model,
+    }
+    #[derive(Deserialize)]
+    struct Added {
+        content: String,
+        normalized: bool,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        vocab: BTreeMap<String, u32>,
+        merges: Vec<Merge>,
+    }
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Merge {
+        Pair([String; 2]),
+        Line(String),
+    }
+    let file = Text::read(path.into())?;
+    let Whole { added_tokens, model } = serde_json::from_str(&file.text).map_err(|e| file.fail(e))?;
+    for Added { content, normalized } in added_tokens {
+        let tokens = [&mut special.bos, &mut special.eos].into_iter();
+        tokens.filter(|token| token.content == content).for_each(|token| token.normalized = normalized);
+    }
+    let vocab = serde_json::to_string(&model.vocab).map_err(|e| file.fail(e))?;
+    let lines = model.merges.into_iter().map(|merge| match merge {
+        Merge::Pair(pair) => pair.join(" "),
+        Merge::Line(line) => line,
+    });
+    let merges = lines.collect::<Vec<_>>().join("\n");
+    Ok([vocab, merges].map(|text| Text { path: path.into(), text }))
+}
+
 impl Folder {
     /// Reads the files.
     pub fn read(folder: &Path) -> Result<Self> {
-        let vocab = Text::read(folder.join("vocab.json"))?;
-        let merges = Text::read(folder.join("merges.txt"))?;
-        let special = Specials::read(folder)?;
+        let whole = folder.join("tokenizer.json");
+        let mut special = Specials::read(folder)?;
+        let [vocab, merges] = match !folder.join("vocab.json").exists() && whole.exists() {
+            true => from_one_file(&whole, &mut special)?,
+            false => [Text::read(folder.join("vocab.json"))?, Text::read(folder.join("merges.txt"))?],
+        };
         let ids = serde_json::from_str(&vocab.text).map_err(|e| vocab.fail(e))?;
         let mut folder = Self { vocab, merges, ids, special };
         let [bos, eos, _] = folder.special_ids()?;
@@ -135,7 +177,28 @@ impl Specials {
             }
             special.update(&json).map_err(|(key, problem)| file.fail(format!("`{key}` {problem}")))?;
         }
+        special.refuse_others(folder)?;
         Ok(special)
+    }
+
+    /// Tokens that somebody has added, as textual inversion does, would be cut into pieces.
+    fn refuse_others(&self, folder: &Path) -> Result<()> {
+        let known = [&self.bos.content, &self.eos.content, &self.pad];
+        for name in
+            ["added_tokens.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.json"]
+        {
+            let path = folder.join(name);
+            if !path.exists() {
+                continue;
+            }
+            let file = Text::read(path)?;
+            let json: Value = serde_json::from_str(&file.text).map_err(|e| file.fail(e))?;
+            let added = if name == "added_tokens.json" { keys(&json) } else { added_tokens(&json) };
+            if let Some(token) = added.into_iter().find(|token| !known.contains(&token)) {
+                return Err(file.fail(format!("adds the token `{token}`: only CLIP's own are known here")));
+            }
+        }
+        Ok(())
     }
 
     fn update(&mut self, json: &Value) -> Result<(), (&'static str, &'static str)> {
@@ -151,6 +214,19 @@ impl Specials {
         }
         Ok(())
     }
+}
+
+fn keys(json: &Value) -> Vec<String> {
+    json.as_object().into_iter().flat_map(|object| object.keys().cloned()).collect()
+}
+
+/// The tokens that transformers' files call added, or special beside those with names of their own.
+fn added_tokens(json: &Value) -> Vec<String> {
+    let by_id = json["added_tokens_decoder"].as_object().into_iter().flat_map(|tokens| tokens.values());
+    let listed = ["added_tokens", "additional_special_tokens", "extra_special_tokens"];
+    let listed = listed.iter().filter_map(|key| json[*key].as_array()).flatten();
+    let content = |token: &Value| Some(token.as_str().or_else(|| token["content"].as_str())?.to_owned());
+    by_id.chain(listed).filter_map(content).collect()
 }
 
 /// A token written as a string or as transformers' `AddedToken`. Its `lstrip` and `rstrip` make no difference, for

@@ -16,6 +16,11 @@ def variants(rng, out):
     """`<network>/plain` is the reference; the other folders beside it hold the same weights."""
     unet = networks.make_unet(rng, 2, out / "unet" / "plain")
     unet.save_pretrained(out / "unet" / "sharded", max_shard_size="40KB")
+    # What an earlier save has left beside the shards, which diffusers does not look at.
+    shutil.copytree(out / "unet" / "sharded", out / "unet" / "left-over")
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in unet.state_dict().items()}
+    save_file(zeros, out / "unet" / "left-over" / WEIGHTS)
+    assert_same(type(unet).from_pretrained(out / "unet" / "left-over").state_dict(), unet.state_dict())
     # diffusers gathers what a fp16 repository offers: the variant's files alone, in halves.
     half = unet.to(torch.float16)
     half.save_pretrained(out / "unet" / "fp16", variant="fp16")

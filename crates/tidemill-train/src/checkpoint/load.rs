@@ -6,6 +6,7 @@ use tidemill_torch::guard;
 
 use super::{Checkpoints, Progress, folder};
 use crate::Error;
+use crate::fit::is_same;
 use crate::optimizer::Optimizer;
 use crate::snapshot::{Filling, Parameter, Values, contents, starts};
 use crate::world::World;
@@ -152,7 +153,7 @@ impl Checkpoints {
     ) -> Result<(), Error> {
         let Some(expected) = expected.as_object() else { return Ok(()) };
         for (key, value) in expected {
-            if stored.get(key) != Some(value) {
+            if !is_same(key, stored.get(key), value) {
                 return Err(Error::OtherRun { path: self.path.join(folder(step)), key: key.clone() });
             }
         }

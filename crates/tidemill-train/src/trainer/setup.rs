@@ -55,7 +55,7 @@ impl Setup {
         check_preview(job, &schedule)?;
         Ok(Self {
             flops: flops(job, &spec)?,
-            identity: identity(job, &schedule),
+            identity: identity(job, &spec, &schedule),
             settings: serde_json::to_value(&job.train).unwrap_or_default(),
             distribution: distribution(job)?,
             recorded_on: recorded_on(job.train.cuda_graph, job.denoiser.params().device(), job.world.size())?,

@@ -6,12 +6,21 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tidemill_models::UNetConfig;
+use tch::Device;
+use tidemill_data::tokenizer::CONTEXT;
+use tidemill_models::sampler::Sampler;
+use tidemill_models::{
+    ClipTextConfig, NoiseSchedule, RowShape, Start, Trainable, UNet2DConditionModel, UNetConfig, VaeConfig,
+    check_weights,
+};
+use tidemill_train::schedule_of;
 
 use crate::engine::device::devices;
 use crate::error::{Error, Result};
+use crate::generate::SampleConfig;
 use crate::online::Mode;
 use crate::reporter::Reporter;
+use crate::run_file::Run;
 use crate::verbs::place::Place;
 use crate::verbs::{RunArgs, export, preprocess, sample, train};
 
@@ -41,11 +50,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let run = args.run.open()?;
     run.validate_source()?;
     run.validate_train()?;
-    // What the trainer could not take would else show when all pairs are encoded.
-    let models = run.models()?;
-    models.scheduler()?;
-    models.has_unet_weights()?;
-    UNetConfig::read(&models.unet().join("config.json"))?;
+    check_models(&run)?;
     let preprocessed = match args.mode {
         Mode::Offline => preprocess::preprocess(&run, reporter)?,
         Mode::Online | Mode::Colocated => Value::Null,
@@ -68,8 +73,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         sample::sample(&run, &args, reporter)
     };
     let config = &run.file.sample;
-    let nothing = config.prompts.is_empty() && config.scenes == 0;
-    let sampled = if nothing { Value::Null } else { draw(false, "samples")? };
+    let sampled = if draws(config) { draw(false, "samples")? } else { Value::Null };
     let untrained = if config.scenes == 0 { Value::Null } else { draw(true, "untrained")? };
     let exported = export::export(&run, None, config.ema, reporter)?;
     let summary = json!({
@@ -89,4 +93,30 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "verb": "run", "summary": summary, "preprocess": preprocessed, "train": trained, "sample": sampled,
         "export": exported,
     }))
+}
+
+/// Refuses models that the trainer or what comes after it could not take: that would else show when all pairs are encoded.
+fn check_models(run: &Run) -> Result<()> {
+    let models = run.models()?;
+    let (vae, text) = (models.vae().join("config.json"), models.text_encoder().join("config.json"));
+    let (vae, text) = (VaeConfig::read(&vae)?, ClipTextConfig::read(&text)?);
+    let config = UNetConfig::read(&models.unet().join("config.json"))?;
+    let unet = UNet2DConditionModel::new(config, Device::Cpu, Start::Empty)?;
+    let side = i64::from(run.resolution()) / vae.downscale();
+    let row =
+        RowShape { latents: [vae.latent_channels, side, side], text: [CONTEXT as i64, text.hidden_size] };
+    unet.forward_flops(row)?;
+    if models.has_unet_weights()? {
+        check_weights(unet.params(), &models.unet())?;
+    }
+    let (sample, schedule) = (&run.file.sample, schedule_of(&run.file.train, &models.scheduler()?));
+    if draws(sample) {
+        Sampler::new(sample.method, &NoiseSchedule::new(schedule, Device::Cpu), sample.steps)?;
+    }
+    Ok(())
+}
+
+/// Whether pictures are drawn after training.
+fn draws(config: &SampleConfig) -> bool {
+    !config.prompts.is_empty() || config.scenes > 0
 }

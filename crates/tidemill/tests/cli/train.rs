@@ -147,6 +147,49 @@ fn a_dataset_of_other_models_is_refused_by_name() {
         std::fs::remove_dir_all(&models).unwrap();
     }
     assert_eq!(train(&run, &[phase]).0, 0);
+
+    // What draws and exports needs the same models, whose samplers may visit other timesteps, and which may lie beside other files.
+    let models = folder.path().join("models");
+    copy(&assets(), &models);
+    let here = format!("models.path={}", models.display());
+    let export = || tidemill_json(&["export", &run, "--set", phase, "--set", &here]);
+    let edit = |file: &str, from: &str, to: &str| {
+        let text = std::fs::read_to_string(models.join(file)).unwrap();
+        assert!(text.contains(from));
+        std::fs::write(models.join(file), text.replace(from, to)).unwrap();
+    };
+    edit("scheduler/scheduler_config.json", "\"leading\"", "\"trailing\"");
+    std::fs::write(models.join("vae/.DS_Store"), "").unwrap();
+    assert_eq!((train(&run, &[phase, &here]).0, export().0), (0, 0));
+    edit("vae/config.json", "}", " }");
+    let (code, result) = export();
+    assert!(code == 2 && result.to_string().contains("another vae"), "{result}");
+}
+
+#[test]
+fn what_run_could_not_end_with_is_refused_before_anything_is_encoded() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 64);
+    let models = folder.path().join("models");
+    let refuses = |file: &str, from: &str, to: &str, settings: &[&str], says: &str| {
+        let _ = std::fs::remove_dir_all(&models);
+        copy(&assets(), &models);
+        let text = std::fs::read_to_string(models.join(file)).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(models.join(file), text.replace(from, to)).unwrap();
+        let here = format!("models.path={}", models.display());
+        let settings =
+            [&here, "train.phase=[{resolution = 64, steps = 2}]"].into_iter().chain(settings.iter().copied());
+        let flags = settings.flat_map(|setting| ["--set", setting]);
+        let (code, result) = tidemill_json(&["run", &run].into_iter().chain(flags).collect::<Vec<_>>());
+        assert!(code == 2 && result.to_string().contains(says), "{code} {result}");
+        assert!(!folder.path().join("out/dataset/commits").exists(), "{says}");
+    };
+    let unet = "unet/config.json";
+    refuses(unet, "\"cross_attention_dim\": 64", "\"cross_attention_dim\": 48", &[], "48");
+    refuses(unet, "\"in_channels\": 4", "\"in_channels\": 9", &[], "9");
+    let drawn = ["train.zero_terminal_snr=true", "sample.prompts=[\"a\"]"];
+    refuses("scheduler/scheduler_config.json", "\"leading\"", "\"trailing\"", &drawn, "v_prediction");
 }
 
 #[test]
