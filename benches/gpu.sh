@@ -5,11 +5,12 @@
 #   bash benches/gpu.sh target/wheels      # on the GPU machine, which has PyTorch and transformers
 #
 # Nothing is fetched. What follows the folder goes to `python -m benches.gpu`: --sides, --pixels and --batch say what
-# to measure, --limit-s after how many seconds no further side begins (460), --side-limit-s when one has failed (240).
+# to measure, --limit-s how many seconds all sides may take (470), --side-limit-s when one has failed (240).
 # gpu.md and gpu.json in target/bench/gpu are written after each side. Further calls add to them, and find the data
 # there, while device and versions are the same, such as for torch.compile alone:
 #
 #   bash benches/gpu.sh target/wheels --sides "diffusers, torch.compile"
+#   bash benches/gpu.sh target/wheels --sides "Tidemill, recorded" --pixels 512 --batch 64
 #
 # Ends with 1 if a side has failed; its row says why.
 set -euo pipefail

@@ -177,6 +177,9 @@ def cores() -> int:
 def versions(*packages: str) -> dict[str, str]:
     """Versions of Python packages, and which Tidemill this is."""
     command = ["git", "describe", "--always", "--tags", "--dirty"]
-    describe = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    ours = {"tidemill": describe.stdout.strip() or "unknown", "python": platform.python_version()}
+    describe = ""
+    # Where there is no git, it is not known.
+    if shutil.which("git"):
+        describe = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    ours = {"tidemill": describe.strip() or "unknown", "python": platform.python_version()}
     return ours | {package: metadata.version(package) for package in packages}

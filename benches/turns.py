@@ -48,7 +48,8 @@ def take_turns(sides: Sequence[Side], steps: int, turn_s: float, limit_s: float 
         while waiting:
             if time.monotonic() > deadline:
                 raise BenchError(f"{waiting[0].name} has not taken {steps} steps within {limit_s} s")
-            waiting = [side for side in waiting if not running[side.name].turn(steps, turn_s)]
+            turn = min(turn_s, deadline - time.monotonic())
+            waiting = [side for side in waiting if not running[side.name].turn(steps, turn)]
     finally:
         for one in running.values():
             one.end()

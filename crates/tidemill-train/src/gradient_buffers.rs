@@ -62,8 +62,8 @@ impl GradientBuffers {
         }
     }
 
-    /// A step begins: what is kept of the last one goes.
-    pub fn begin(&mut self) {
+    /// The step is taken: what is kept of it goes.
+    pub fn end(&mut self) {
         if let Self::Kept(kept) = self {
             kept.fill_with(|| None);
         }

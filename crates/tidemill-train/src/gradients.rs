@@ -131,7 +131,6 @@ impl Gradients {
         let mut collected = lock(&self.collected);
         let layout = collected.layout.clone();
         collected.seen.fill(false);
-        collected.sums.begin();
         collected.last = false;
         let missing = layout
             .buckets()
@@ -139,6 +138,11 @@ impl Gradients {
             .map(|bucket| if bucket.treatment.frozen { 0 } else { bucket.slots.len() });
         collected.missing = missing.collect();
         collected.waiting = layout.buckets().len();
+    }
+
+    /// The step is taken, and nobody asks for its gradients any more: what comes before the next backward pass has their memory.
+    pub fn end(&mut self) {
+        lock(&self.collected).sums.end();
     }
 
     /// The backward pass that comes next is the last of the step: buckets are reduced as they become ready.

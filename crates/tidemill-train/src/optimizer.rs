@@ -192,6 +192,7 @@ impl Optimizer {
         if begins {
             self.ema = Some(guard(|| self.master.iter().map(Tensor::copy).collect())?);
         }
+        self.gradients.end();
         match working {
             Some(_) => Ok(()),
             None => self.weights.update_trained(&self.master),

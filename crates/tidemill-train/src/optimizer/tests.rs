@@ -120,8 +120,10 @@ fn gradients_of_one_micro_batch_take_the_step_of_their_sum() {
         let norm = optimizer.squared_norm(&world).unwrap().double_value(&[]);
         let [count, rate, divisor] = [1f32, 0.1, 2.0].map(Tensor::from);
         let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: None };
+        let bytes = optimizer.bytes()[1] / length as usize;
         optimizer.step(ADAMW, scalars, None).unwrap();
-        (norm, optimizer.master[0].copy(), optimizer.bytes()[1] / length as usize)
+        assert_eq!(optimizer.bytes()[1] > 0, accumulates, "nothing is kept for nobody");
+        (norm, optimizer.master[0].copy(), bytes)
     });
     assert!((one.0 / sum.0 - 1.0).abs() < 1e-4, "{} {}", one.0, sum.0);
     assert!(one.1.equal(&sum.1) && !one.1.narrow(0, 0, length).equal(&start));
