@@ -123,7 +123,7 @@ impl FeedForward {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        self.out.forward(&or_panic(tidemill_torch::geglu(&self.proj.forward(x))))
+        self.out.forward(&self.proj.forward_geglu(x))
     }
 }
 

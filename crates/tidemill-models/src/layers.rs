@@ -67,6 +67,15 @@ impl Linear {
     pub fn forward(&self, x: &Tensor) -> Tensor {
         or_panic(tidemill_torch::linear(x, &self.weight, self.bias.as_ref()))
     }
+
+    /// GEGLU of [`Self::forward`]. On a GPU the bias goes there: its gradient is then added up where that of the product is made.
+    pub fn forward_geglu(&self, x: &Tensor) -> Tensor {
+        if !x.device().is_cuda() {
+            return or_panic(tidemill_torch::geglu(&self.forward(x), None));
+        }
+        let product = or_panic(tidemill_torch::linear(x, &self.weight, None));
+        or_panic(tidemill_torch::geglu(&product, self.bias.as_ref()))
+    }
 }
 
 /// Group normalisation of [N, C, ...] over groups of channels.

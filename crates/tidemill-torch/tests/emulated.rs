@@ -120,20 +120,25 @@ fn group_norms(program: &Path, kind: Kind, least: f64) {
 }
 
 fn geglus(program: &Path, kind: Kind, least: f64) {
-    for [rows, width] in [[1, 8], [7, 24], [20, 64]] {
+    // With a bias, whose gradient has parts: of one row, and of more than a block's warps take at a time; a warp's columns and some.
+    for [rows, width, parts] in [[1, 8, 0], [7, 24, 0], [20, 64, 0], [1, 8, 1], [7, 24, 2], [20, 72, 3]] {
         let (x, grad) = (drawn(&[rows, 2 * width], kind) * 2.0, drawn(&[rows, width], kind));
-        let leaf = x.to_kind(kind).set_requires_grad(true);
-        let output = geglu(&leaf).unwrap();
-        let loss = (output.to_kind(Kind::Float) * &grad).sum(Kind::Float);
-        let to_x = Tensor::run_backward(&[loss], &[&leaf], false, false).remove(0);
-        let sizes = Tensor::from_slice(&[rows, width]).to_kind(Kind::Float);
-        let found = run(program, "geglu", &[&sizes, &x, &grad]);
+        let bias = drawn(&[2 * width], kind) * f64::from(i8::from(parts > 0));
+        let leaves = [&x, &bias].map(|leaf| leaf.copy().set_requires_grad(true));
+        let output = geglu(&(&leaves[0] + &leaves[1]), None).unwrap();
+        let loss = (&output * &grad).sum(Kind::Float);
+        let [to_x, to_bias] = Tensor::run_backward(&[loss], &leaves, false, false).try_into().unwrap();
+        let sizes = Tensor::from_slice(&[rows, width, parts]).to_kind(Kind::Float);
+        let found = run(program, "geglu", &[&sizes, &x, &grad, &bias]);
         let count = rows * width;
-        let pairs = [
+        let mut pairs = vec![
             (found.narrow(0, 0, count).reshape([rows, width]), output.detach()),
             (found.narrow(0, count, 2 * count).reshape([rows, 2 * width]), to_x),
         ];
-        compare(&pairs, least, &format!("geglu, {kind:?}, [{rows}, {width}]"));
+        if parts > 0 {
+            pairs.push((found.narrow(0, 3 * count, 2 * width), to_bias));
+        }
+        compare(&pairs, least, &format!("geglu, {kind:?}, [{rows}, {width}], {parts}"));
     }
 }
 

@@ -155,7 +155,7 @@ fn geglu_is_libtorchs() {
             let both = t[0].chunk(2, -1);
             &both[0] * both[1].gelu("none")
         };
-        check(&[x], &grad, |t| geglu(&t[0]).unwrap(), theirs);
+        check(&[x], &grad, |t| geglu(&t[0], None).unwrap(), theirs);
     }
 }
 
@@ -187,7 +187,7 @@ fn what_is_not_contiguous_or_not_finite_is_taken_as_by_libtorch() {
     let finite = group_norm_silu(&spoilt, &weight, &bias, 2).isfinite();
     assert!(finite.get(0).all().int64_value(&[]) == 1 && finite.get(1).any().int64_value(&[]) == 0);
     for value in [f32::NAN, f32::INFINITY] {
-        let output = geglu(&Tensor::from_slice(&[value, value])).unwrap();
+        let output = geglu(&Tensor::from_slice(&[value, value]), None).unwrap();
         assert_eq!(output.isfinite().any().int64_value(&[]), 0);
     }
 }
@@ -195,15 +195,15 @@ fn what_is_not_contiguous_or_not_finite_is_taken_as_by_libtorch() {
 #[test]
 fn nothing_is_kept_without_gradients_and_a_changed_input_is_refused() {
     let x = Tensor::ones([1, 4], (Kind::Float, Device::Cpu));
-    assert!(!geglu(&x).unwrap().requires_grad());
+    assert!(!geglu(&x, None).unwrap().requires_grad());
     let x = x.set_requires_grad(true);
-    assert!(!no_grad(|| geglu(&x)).unwrap().requires_grad());
+    assert!(!no_grad(|| geglu(&x, None)).unwrap().requires_grad());
     let mut changed = &x * 1.0;
-    let output = geglu(&changed).unwrap();
+    let output = geglu(&changed, None).unwrap();
     let _ = changed.g_add_scalar_(1.0);
     let error = guard(|| output.sum(Kind::Float).backward()).unwrap_err().to_string();
     assert!(error.contains("modified by an inplace operation"), "{error}");
-    let loss = geglu(&x).unwrap().sum(Kind::Float);
+    let loss = geglu(&x, None).unwrap().sum(Kind::Float);
     loss.backward();
     let error = guard(|| loss.backward()).unwrap_err().to_string();
     assert!(error.contains("a second time"), "{error}");

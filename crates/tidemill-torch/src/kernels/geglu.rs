@@ -10,13 +10,17 @@ use crate::operation::{Backward, differentiable};
 use crate::parallel::{Parts, parallel};
 use crate::{Error, guard};
 
-/// `a * gelu(b)` of x [..., 2 W], which holds a and then b in each row: [..., W]. GELU is the exact one.
+/// `a * gelu(b)` of x [..., 2 W], which holds a and then b in each row: [..., W]. GELU is the exact one. A bias [2 W] is added to x
+/// first, by the kernels for GPUs in the same pass.
 ///
 /// # Errors
 /// If memory does not suffice.
-pub fn geglu(x: &Tensor) -> Result<Tensor, Error> {
-    if let Some(on_gpu) = gpu::geglu(x) {
+pub fn geglu(x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, Error> {
+    if let Some(on_gpu) = gpu::geglu(x, bias) {
         return on_gpu;
+    }
+    if let Some(bias) = bias {
+        return geglu(&guard(|| x + bias)?, None);
     }
     if !has_kernels(x) {
         return guard(|| {

@@ -47,6 +47,7 @@ static float __shfl_xor_sync(unsigned, float value, unsigned apart) {
 }
 
 #include "../../src/kernels/gpu/element.cu"
+#include "../../src/kernels/gpu/sums.cu"
 #include "../../src/kernels/gpu/adamw.cu"
 #include "../../src/kernels/gpu/geglu.cu"
 #include "../../src/kernels/gpu/group_norm.cu"
@@ -125,19 +126,28 @@ static void group_norm() {
   bf16_weights ? (write(to_weight16), write(to_bias16)) : (write(to_weight), write(to_bias));
 }
 
-// Rows and W, then x [rows, 2 W] and the output's gradient [rows, W]; gives the output and the gradient of x.
+// Rows, W, and the parts of the bias's gradient or 0 for none; then x [rows, 2 W], the output's gradient [rows, W] and the bias. Gives the
+// output and the gradients of x and bias.
 static void geglu() {
-  auto sizes = read(2);
+  auto sizes = read(3);
   size_t rows = sizes[0], width = sizes[1];
+  unsigned parts = sizes[2];
   Sizes s{unsigned(width / WIDE), unsigned(rows * width / WIDE)};
-  auto x = elements(read(2 * rows * width)), grad = elements(read(rows * width));
-  std::vector<T> output(rows * width), to_x(2 * rows * width);
+  auto x = elements(read(2 * rows * width)), grad = elements(read(rows * width)), bias = elements(read(2 * width));
+  std::vector<T> output(rows * width), to_x(2 * rows * width), to_bias(2 * width);
+  std::vector<float> found(2 * width * parts);
   auto in = [](auto& tensor) { return (Wide*)tensor.data(); };
   // Fewer threads than elements.
-  launch(3, 1, [&] { forward(in(x), in(output), s); });
-  launch(3, 1, [&] { backward(in(x), in(grad), in(to_x), s); });
-  write(output);
-  write(to_x);
+  launch(3, 1, [&] { forward(in(x), parts ? in(bias) : nullptr, in(output), s); });
+  if (!parts) {
+    launch(3, 1, [&] { backward(in(x), in(grad), in(to_x), s); });
+  } else {
+    launch((s.width + WARP - 1) / WARP, parts, [&] { backward_with_bias(in(x), in(bias), in(grad), in(to_x), found.data(), s); });
+    launch((2 * width + WARP - 1) / WARP, 1, [&] {
+      sums_of_parts(found.data(), to_bias.data(), to_bias.data() + width, parts, width, sizeof(T) == 2);
+    });
+  }
+  write(output), write(to_x), write(to_bias);
 }
 
 // Rows, their width, whether weights are bf16, whether something is added, and the blocks of the backward pass; then x, what is added, the
@@ -165,8 +175,8 @@ static void layer_norm() {
     gradients_of_sums(sum.data(), to_sum.data(), grad.data(), weight, moments.data(), to_x.data(), found.data(), r);
   });
   launch((2 * width + WARP - 1) / WARP, 1, [&] {
-    bf16_weights ? sums_of_parts(found.data(), to_weights_bf16.data(), to_biases_bf16.data(), parts, r)
-                 : sums_of_parts(found.data(), to_weights.data(), to_biases.data(), parts, r);
+    bf16_weights ? sums_of_parts(found.data(), to_weights_bf16.data(), to_biases_bf16.data(), parts, width, true)
+                 : sums_of_parts(found.data(), to_weights.data(), to_biases.data(), parts, width, false);
   });
   write(sum), write(output), write(to_x);
   bf16_weights ? (write(to_weights_bf16), write(to_biases_bf16)) : (write(to_weights), write(to_biases));

@@ -97,22 +97,3 @@ extern "C" __global__ void gradients_of_sums(const T* sum, const T* to_sum, cons
     found[(size_t)2 * r.width * blockIdx.x + c] = total;
   }
 }
-
-// Blocks of as many of the 2 W columns as a warp has lanes; the warps share the `parts`.
-extern "C" __global__ void sums_of_parts(const float* found, void* to_weights, void* to_biases, int parts, Rows r) {
-  extern __shared__ float shared[];
-  int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP, c = blockIdx.x * WARP + lane;
-  float total = 0;
-  // Lanes beyond the last column add up the last one, for nobody.
-  const float* column = found + min(c, 2 * r.width - 1);
-#pragma unroll 8
-  for (int p = warp; p < parts; p += warps) total += column[(size_t)2 * r.width * p];
-  shared[threadIdx.x] = total;
-  __syncthreads();
-  if (warp || c >= 2 * r.width) return;
-  for (int w = 1; w < warps; ++w) total += shared[w * WARP + lane];
-  void* to = c < r.width ? to_weights : to_biases;
-  c %= r.width;
-  if (r.bf16_weights) put((bf16*)to + c, total);
-  else ((float*)to)[c] = total;
-}

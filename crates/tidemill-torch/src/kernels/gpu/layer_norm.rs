@@ -6,29 +6,25 @@ use std::ptr::null_mut;
 
 use tch::{Device, Kind, Tensor};
 
-use super::{Source, aligned, are_good, gpu_of, numbers_on, run, same};
+use super::{PROCESSORS, Source, WARP, aligned, are_good, gpu_of, numbers_on, run, same, sum_parts};
 use crate::nvrtc::Launch;
 use crate::operation::{Backward, differentiable};
 use crate::{Error, guard};
 
 static SOURCE: Source = Source {
     what: "LayerNorm",
-    text: concat!(include_str!("element.cu"), include_str!("layer_norm.cu"), "\0"),
+    text: concat!(include_str!("element.cu"), include_str!("sums.cu"), include_str!("layer_norm.cu"), "\0"),
     kernels: &[c"normalise_sums", c"gradients_of_sums", c"sums_of_parts"],
     try_them,
 };
 
 /// Threads of a block, in warps of 32.
 const THREADS: usize = 128;
-const WARP: usize = 32;
-/// Multiprocessors of a Hopper GPU, the threads that each can have, and bytes of memory that its blocks share.
-const PROCESSORS: usize = 132;
+/// Threads that each multiprocessor can have, and bytes of memory that its blocks share.
 const THREADS_OF_EACH: usize = 2048;
 const SHARED_OF_EACH: usize = 227 << 10;
 /// Rows that a warp had better have for the sums of its own to be worth it.
 const ROWS: usize = 4;
-/// Threads of a block that adds up other blocks' sums: the more, the fewer one after the other.
-const SUMMING: usize = 1024;
 /// The widest rows whose sums a block has room for: 48 KiB.
 const WIDEST: i64 = 1536;
 
@@ -72,7 +68,7 @@ fn differentiable_on(
     })?;
     let how = Launch { grid: [rows.rows.div_ceil(THREADS / WARP), 1], threads: THREADS, shared: 0 };
     let tensors = [Some(&x), added.as_ref(), Some(&weight), Some(&bias), Some(&sum), Some(&output)];
-    on.run("normalise_sums", how, &[&tensors[..], &[Some(&moments)]].concat(), None)?;
+    on.run("normalise_sums", how, &[&tensors[..], &[Some(&moments)]].concat())?;
     let kept = guard(|| sum.detach())?;
     differentiable(on, &[&sum, &output], &inputs, &[&weight, &bias, &kept, &moments])?;
     Ok((sum, output))
@@ -105,20 +101,12 @@ struct LayerNormOfSum {
 }
 
 impl LayerNormOfSum {
-    /// Runs one. `parts` goes before the sizes.
-    fn run(
-        &self,
-        name: &str,
-        how: Launch,
-        tensors: &[Option<&Tensor>],
-        parts: Option<usize>,
-    ) -> Result<(), Error> {
+    fn run(&self, name: &str, how: Launch, tensors: &[Option<&Tensor>]) -> Result<(), Error> {
         let at = |tensor: &Option<&Tensor>| tensor.map_or(null_mut(), Tensor::data_ptr);
         let mut pointers: Vec<*mut c_void> = tensors.iter().map(at).collect();
-        let (mut parts, mut rows) = (parts.map(|parts| parts as i32), self.rows);
+        let mut rows = self.rows;
         let mut arguments: Vec<*mut c_void> =
             pointers.iter_mut().map(|pointer| std::ptr::from_mut(pointer).cast()).collect();
-        arguments.extend(parts.as_mut().map(|parts| std::ptr::from_mut(parts).cast()));
         arguments.push((&raw mut rows).cast());
         // SAFETY: the arguments are those of the kernels; libtorch's memory is used again in the same order.
         unsafe { run(&SOURCE, self.device, self.kind, name, how, &mut arguments) }
@@ -145,10 +133,13 @@ impl Backward for LayerNormOfSum {
         let (to_x, to_weight, to_bias) = (to_x?, to_weight?, to_bias?);
         let tensors = [sum, &to_sum, &to_output, weight, moments, &to_x, &found].map(Some);
         let how = Launch { grid: [parts, 1], threads: THREADS, shared };
-        self.run("gradients_of_sums", how, &tensors, None)?;
-        let tensors = [&found, &to_weight, &to_bias].map(Some);
-        let how = Launch { grid: [(2 * width).div_ceil(WARP), 1], threads: SUMMING, shared: 4 * SUMMING };
-        self.run("sums_of_parts", how, &tensors, Some(parts))?;
+        self.run("gradients_of_sums", how, &tensors)?;
+        sum_parts(
+            (&SOURCE, self.device, self.kind),
+            &found,
+            [to_weight.data_ptr(), to_bias.data_ptr()],
+            weight.kind(),
+        )?;
         // What was added has the same gradient.
         let to_added = self.adds.then(|| to_x.shallow_clone());
         Ok([to_x, to_weight, to_bias].into_iter().chain(to_added).collect())

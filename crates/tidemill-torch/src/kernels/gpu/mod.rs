@@ -20,6 +20,11 @@ pub use layer_norm::layer_norm_of_sum;
 use crate::nvrtc::{Kernels, Launch};
 use crate::{Error, guard};
 
+/// Threads of a warp.
+const WARP: usize = 32;
+/// Multiprocessors of a Hopper GPU.
+const PROCESSORS: usize = 132;
+
 /// Kernels that are compiled together, for tensors of bf16 or of f32.
 struct Source {
     /// What they do, for who reads that they cannot be used.
@@ -99,6 +104,32 @@ unsafe fn run(
 
 fn with_compiled<R>(work: impl FnOnce(&mut Compiled) -> R) -> R {
     work(COMPILED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+}
+
+/// Runs `sums_of_parts` of a source that has it, for `found` [parts, 2 W], f32, into two places for W numbers of this dtype.
+fn sum_parts(
+    (source, device, kind): (&Source, usize, Kind),
+    found: &Tensor,
+    [mut first, mut second]: [*mut c_void; 2],
+    to: Kind,
+) -> Result<(), Error> {
+    /// Threads of a block: the more, the fewer sums one after the other.
+    const SUMMING: usize = 1024;
+    let sizes = found.size();
+    let (mut from, mut parts) = (found.data_ptr(), sizes[0] as i32);
+    let (mut width, mut to_bf16) = (sizes[2] as i32, i32::from(to == Kind::BFloat16));
+    let how =
+        Launch { grid: [(2 * width as usize).div_ceil(WARP), 1], threads: SUMMING, shared: 4 * SUMMING };
+    let mut arguments: [*mut c_void; 6] = [
+        (&raw mut from).cast(),
+        (&raw mut first).cast(),
+        (&raw mut second).cast(),
+        (&raw mut parts).cast(),
+        (&raw mut width).cast(),
+        (&raw mut to_bf16).cast(),
+    ];
+    // SAFETY: the arguments are those of the kernel; libtorch's memory is used again in the same order.
+    unsafe { run(source, device, kind, "sums_of_parts", how, &mut arguments) }
 }
 
 /// Elements that a thread takes at once: 16 bytes.
