@@ -92,16 +92,18 @@ impl Attention {
         }
     }
 
-    /// `x`: [N, L, width]; `context`: [N, M, context width]. Gives [N, L, width].
-    pub fn forward(&self, x: &Tensor, context: &Tensor) -> Tensor {
+    /// `x`: [N, L, width]; `context`, what x attends to if not itself: [N, M, context width]. Gives [N, L, width].
+    pub fn forward(&self, x: &Tensor, context: Option<&Tensor>) -> Tensor {
         let kind = x.kind();
         let head = |t: Tensor| {
             let t = split_heads(&t, self.heads);
             if self.upcast { t.to_kind(Kind::Float) } else { t }
         };
-        let q = head(self.to_q.forward(x));
-        let k = head(self.to_k.forward(context));
-        let v = head(self.to_v.forward(context));
+        let [q, k, v] = match context {
+            None => Linear::all_of(x, [&self.to_q, &self.to_k, &self.to_v]),
+            Some(context) => [self.to_q.forward(x), self.to_k.forward(context), self.to_v.forward(context)],
+        };
+        let [q, k, v] = [q, k, v].map(head);
         self.to_out.forward(&join_heads(&attend(&q, &k, &v, false)).to_kind(kind))
     }
 }
@@ -154,8 +156,8 @@ impl BasicTransformerBlock {
 
     fn forward(&self, x: &Tensor, text: &Tensor) -> Tensor {
         let (x, h) = self.norm1.of_sum(x, None);
-        let (x, h) = self.norm2.of_sum(&x, Some(&self.attn1.forward(&h, &h)));
-        let (x, h) = self.norm3.of_sum(&x, Some(&self.attn2.forward(&h, text)));
+        let (x, h) = self.norm2.of_sum(&x, Some(&self.attn1.forward(&h, None)));
+        let (x, h) = self.norm3.of_sum(&x, Some(&self.attn2.forward(&h, Some(text))));
         x + self.ff.forward(&h)
     }
 }

@@ -68,6 +68,14 @@ impl Linear {
         or_panic(tidemill_torch::linear(x, &self.weight, self.bias.as_ref()))
     }
 
+    /// [`Self::forward`] of each. On a GPU the gradients of x are added up as they are made, not in passes of their own.
+    pub fn all_of<const N: usize>(x: &Tensor, maps: [&Self; N]) -> [Tensor; N] {
+        if x.device().is_cuda() && maps.iter().all(|map| map.bias.is_none()) {
+            return or_panic(tidemill_torch::linear_maps(x, maps.map(|map| &map.weight)));
+        }
+        maps.map(|map| map.forward(x))
+    }
+
     /// GEGLU of [`Self::forward`]. On a GPU the bias goes there: its gradient is then added up where that of the product is made.
     pub fn forward_geglu(&self, x: &Tensor) -> Tensor {
         if !x.device().is_cuda() {

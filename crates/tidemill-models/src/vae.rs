@@ -235,7 +235,7 @@ impl MidBlock {
         let mut h = self.resnets[0].forward(x, None);
         if let Some((norm, attention)) = &self.attention {
             let sequence = to_sequence(&norm.forward(&h));
-            h = &h + to_image(&attention.forward(&sequence, &sequence), &h);
+            h = &h + to_image(&attention.forward(&sequence, None), &h);
         }
         self.resnets[1].forward(&h, None)
     }

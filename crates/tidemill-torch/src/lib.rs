@@ -29,7 +29,7 @@ pub use grad::{off_grad, on_grad};
 pub use graph::{Graph, GraphMemory, OwnStream};
 pub use guard::guard;
 pub use kernels::{GroupNorm, best_format, geglu, layer_norm_of_sum, prefers_channels_last};
-pub use linear::linear;
+pub use linear::{linear, linear_maps};
 pub use memory::keep_memory;
 pub use profile::Profile;
 pub use python::{tensor_at, to_dlpack};

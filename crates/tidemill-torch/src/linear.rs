@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::sync::LazyLock;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::operation::{Backward, differentiable};
 use crate::{Error, ffi, guard};
@@ -48,6 +48,41 @@ impl Backward for Linear {
             guard(|| wanted(2).then(|| rows(&grad).sum_dim_intlist([0i64].as_slice(), false, Kind::Float)))?;
         let all = [to_x, to_weight, to_bias].into_iter().take(kept.len());
         Ok(all.map(Option::unwrap_or_default).collect())
+    }
+}
+
+/// x W^T of x [..., K], with each W [N, K]: [..., N] of each. The gradient of x is added up product by product.
+///
+/// # Errors
+/// As [`linear`].
+pub fn linear_maps<const N: usize>(x: &Tensor, weights: [&Tensor; N]) -> Result<[Tensor; N], Error> {
+    let outputs = guard(|| no_grad(|| weights.map(|weight| x.linear(weight, None::<&Tensor>))))?;
+    let inputs: Vec<&Tensor> = [x].into_iter().chain(weights).collect();
+    differentiable(LinearMaps, &outputs.each_ref(), &inputs, &inputs)?;
+    Ok(outputs)
+}
+
+struct LinearMaps;
+
+impl Backward for LinearMaps {
+    fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let [x, weights @ ..] = kept else { unreachable!("it is kept") };
+        let rows = |tensor: &Tensor| tensor.reshape([-1, tensor.size().last().copied().unwrap_or(1)]);
+        Ok(guard(|| {
+            let mut to_x: Option<Tensor> = None;
+            for (grad, weight) in grads.iter().zip(weights).filter(|_| x.requires_grad()) {
+                to_x = Some(match to_x {
+                    None => rows(grad).mm(weight),
+                    Some(mut sum) => sum.addmm_(&rows(grad), weight),
+                });
+            }
+            let to_x = to_x.map(|to_x| to_x.reshape(x.size()));
+            let to_weight = |(grad, weight): (&Tensor, &Tensor)| {
+                weight.requires_grad().then(|| rows(grad).tr().mm(&rows(x))).unwrap_or_default()
+            };
+            let to_weights = grads.iter().zip(weights).map(to_weight);
+            [to_x.unwrap_or_default()].into_iter().chain(to_weights).collect()
+        })?)
     }
 }
 
@@ -115,6 +150,23 @@ mod tests {
                         assert!(found.allclose(expected, 1e-5, 1e-5, false), "{frozen:?} {biased}");
                     }
                 }
+            }
+        }
+        for frozen in [None, Some(0), Some(1), Some(2)] {
+            let mut leaves = [drawn(&[3, 40, 24]).transpose(0, 1), drawn(&[16, 24]), drawn(&[8, 24])];
+            for (i, leaf) in leaves.iter_mut().enumerate() {
+                *leaf = leaf.set_requires_grad(Some(i) != frozen);
+            }
+            let theirs = |x: &Tensor, w: &Tensor, v: Option<&Tensor>| {
+                Tensor::cat(&[x.linear(w, None::<&Tensor>), x.linear(v.unwrap(), None::<&Tensor>)], -1)
+            };
+            let ours = |x: &Tensor, w: &Tensor, v: Option<&Tensor>| {
+                Tensor::cat(&linear_maps(x, [w, v.unwrap()]).unwrap(), -1)
+            };
+            let [found, expected] = [with_gradients(ours, &leaves), with_gradients(theirs, &leaves)];
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!(found.allclose(expected, 1e-5, 1e-5, false), "{frozen:?}");
             }
         }
         let refused = linear(&drawn(&[100, 3]), &drawn(&[4, 5]), None).unwrap_err().to_string();
