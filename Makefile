@@ -46,6 +46,7 @@ setup: target/.native
 target/.native: .venv/.ready $(SOURCES)
 	cargo build --release --locked --workspace --lib --bins --tests
 	install -m 755 target/release/libtidemill_native.so python/tidemill/_native.abi3.so
+	ln -sfn ../../target/release/tidemill .venv/bin/tidemill
 	@touch $@
 
 # The Python module as a wheel, for other machines: target/wheels/.

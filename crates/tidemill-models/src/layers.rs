@@ -3,6 +3,7 @@
 use crate::params::{Init, Scope};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
+use tidemill_torch::add_shifted;
 
 /// A 2-D convolution on [N, C, H, W].
 #[derive(Debug)]
@@ -37,9 +38,29 @@ impl Conv2d {
 
     /// [`Self::forward`] and, added to all pixels, `more` [N, C], in one sum with the bias: on a GPU each is a pass over memory.
     pub fn forward_adding(&self, x: &Tensor, more: &Tensor) -> Tensor {
-        let mut output = self.convolve(x, None);
-        output += (more + &self.bias).unsqueeze(-1).unsqueeze(-1);
+        let (mut output, shift) = (self.convolve(x, None), more + &self.bias);
+        if x.device().is_cuda() {
+            return or_panic(add_shifted(&output, None, &shift));
+        }
+        output += shift.unsqueeze(-1).unsqueeze(-1);
         output
+    }
+
+    /// [`Self::forward`] and `onto`; on a GPU in one sum with the bias.
+    pub fn forward_onto(&self, x: &Tensor, onto: &Tensor) -> Tensor {
+        match x.device().is_cuda() {
+            true => or_panic(add_shifted(&self.convolve(x, None), Some(onto), &self.bias)),
+            false => onto + self.forward(x),
+        }
+    }
+
+    /// [`Self::forward`] of two; on a GPU in one sum with both biases.
+    pub fn sum_of([(one, x), (other, y)]: [(&Self, &Tensor); 2]) -> Tensor {
+        if !x.device().is_cuda() {
+            return one.forward(x) + other.forward(y);
+        }
+        let shift = &one.bias + &other.bias;
+        or_panic(add_shifted(&one.convolve(x, None), Some(&other.convolve(y, None)), &shift))
     }
 
     fn convolve(&self, x: &Tensor, bias: Option<&Tensor>) -> Tensor {

@@ -46,10 +46,10 @@ impl ResnetBlock2D {
             (Some(project), Some(time)) => self.conv1.forward_adding(&h, &project.forward(time)),
             _ => self.conv1.forward(&h),
         };
-        let h = self.conv2.forward(&self.norm2.forward_silu(&h));
+        let h = self.norm2.forward_silu(&h);
         match &self.conv_shortcut {
-            Some(shortcut) => shortcut.forward(&x) + h,
-            None => x + h,
+            Some(shortcut) => Conv2d::sum_of([(shortcut, &x), (&self.conv2, &h)]),
+            None => self.conv2.forward_onto(&h, &x),
         }
     }
 }

@@ -137,7 +137,11 @@ pub fn save_weights(tensors: &[(String, Tensor)], path: &Path) -> Result<(), Err
     let partial = path.with_extension("partial");
     let permissions =
         File::create(&partial).and_then(|file| file.metadata()).map_err(Error::io(&partial))?.permissions();
-    safetensors::serialize_to_file(views, Some(metadata), &partial).map_err(|e| invalid(e.to_string()))?;
+    let written = safetensors::serialize_to_file(views, Some(metadata), &partial).map_err(|e| match e {
+        safetensors::SafeTensorError::IoError(error) => Error::io(&partial)(error),
+        other => invalid(other.to_string()),
+    });
+    written.inspect_err(|_| drop(std::fs::remove_file(&partial)))?;
     std::fs::set_permissions(&partial, permissions).map_err(Error::io(&partial))?;
     std::fs::rename(&partial, path).map_err(Error::io(path))
 }

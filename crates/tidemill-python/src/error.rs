@@ -27,7 +27,10 @@ pub fn raise_torch(error: tidemill_torch::Error) -> PyErr {
 pub fn raise(error: impl Into<tidemill::Error>) -> PyErr {
     let error = error.into();
     match (error.exit_code(), error.lost_peers()) {
-        (2, _) => InputError::new_err(error.to_string()),
+        (2, _) => InputError::new_err(match error.help() {
+            Some(help) => format!("{error}; {help}"),
+            None => error.to_string(),
+        }),
         (_, true) => LostPeersError::new_err(error.to_string()),
         _ => TidemillError::new_err(error.to_string()),
     }

@@ -19,7 +19,7 @@ use self::plan::Plan;
 use self::planner::Planner;
 pub use self::share::{Ranks, Seat};
 use self::state::Version;
-pub use self::state::{Phase, StreamState};
+pub use self::state::{Phase, Snapshot, StreamState};
 use self::threads::{Numbers, Threads};
 use crate::bucket::Bucket;
 pub use crate::buffer::Buffer;

@@ -125,7 +125,7 @@ struct Operation : torch::autograd::Node {
   ~Operation() override { drop(context); }
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
-    TORCH_CHECK(!saved.empty(), "a backward pass went through the graph a second time, after what was kept for it was freed");
+    TORCH_CHECK(!released, "a backward pass went through the graph a second time, after what was kept for it was freed");
     std::vector<at::Tensor> tensors;
     std::vector<at::Tensor*> pointers;
     for (auto& variable : saved) tensors.push_back(variable.unpack());
@@ -146,9 +146,13 @@ struct Operation : torch::autograd::Node {
     return out;
   }
 
-  void release_variables() override { saved.clear(); }
+  void release_variables() override {
+    saved.clear();
+    released = true;
+  }
 
   size_t inputs;
+  bool released = false;
   std::vector<torch::autograd::SavedVariable> saved;
   void* context;
   CallBackward call;

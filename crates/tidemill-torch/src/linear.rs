@@ -68,7 +68,7 @@ impl Backward for LinearMaps {
     fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let [x, weights @ ..] = kept else { unreachable!("it is kept") };
         let rows = |tensor: &Tensor| tensor.reshape([-1, tensor.size().last().copied().unwrap_or(1)]);
-        Ok(guard(|| {
+        guard(|| {
             let mut to_x: Option<Tensor> = None;
             for (grad, weight) in grads.iter().zip(weights).filter(|_| x.requires_grad()) {
                 to_x = Some(match to_x {
@@ -77,12 +77,13 @@ impl Backward for LinearMaps {
                 });
             }
             let to_x = to_x.map(|to_x| to_x.reshape(x.size()));
-            let to_weight = |(grad, weight): (&Tensor, &Tensor)| {
-                weight.requires_grad().then(|| rows(grad).tr().mm(&rows(x))).unwrap_or_default()
+            let to_weight = |(grad, weight): (&Tensor, &Tensor)| match weight.requires_grad() {
+                true => rows(grad).tr().mm(&rows(x)),
+                false => Tensor::default(),
             };
             let to_weights = grads.iter().zip(weights).map(to_weight);
             [to_x.unwrap_or_default()].into_iter().chain(to_weights).collect()
-        })?)
+        })
     }
 }
 

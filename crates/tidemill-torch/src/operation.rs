@@ -65,8 +65,9 @@ extern "C" fn call_backward<B: Backward>(
     let operation = unsafe { &*context.cast::<B>() };
     // SAFETY: the shim has these tensors, and keeps them until this returns: these are handles of our own.
     let [kept, outputs] = [(kept, n), (outputs, m)].map(|(tensors, n)| unsafe {
-        let tensors = std::slice::from_raw_parts(tensors, n).iter();
-        tensors.map(|tensor| Tensor::clone_from_ptr(*tensor)).collect::<Vec<_>>()
+        // C++ has no address for none.
+        let tensors = if n == 0 { &[] } else { std::slice::from_raw_parts(tensors, n) };
+        tensors.iter().map(|tensor| Tensor::clone_from_ptr(*tensor)).collect::<Vec<_>>()
     });
     match guard(|| operation.backward(&kept, &outputs)).and_then(|found| found) {
         Ok(found) => {

@@ -74,6 +74,7 @@ fn kernels_for_gpus_do_as_those_for_cpus() {
     for (program, kind, least) in programs(folder.path()) {
         group_norms(&program, kind, least);
         geglus(&program, kind, least);
+        shifts(&program, kind, least);
         layer_norms(&program, kind, least);
         steps(&program, kind, Kind::Float);
         steps(&program, kind, Kind::BFloat16);
@@ -139,6 +140,19 @@ fn geglus(program: &Path, kind: Kind, least: f64) {
             pairs.push((found.narrow(0, 3 * count, 2 * width), to_bias));
         }
         compare(&pairs, least, &format!("geglu, {kind:?}, [{rows}, {width}], {parts}"));
+    }
+}
+
+fn shifts(program: &Path, kind: Kind, least: f64) {
+    for (two, each) in [(true, false), (false, true), (true, true)] {
+        let [n, pixels, channels] = [3, 7, 24];
+        let [a, b] = [(); 2].map(|()| drawn(&[n, pixels, channels], kind));
+        let shift = drawn(&[if each { n } else { 1 }, 1, channels], kind);
+        let sizes = [n, pixels, channels, two.into(), each.into()];
+        let sizes = Tensor::from_slice(&sizes).to_kind(Kind::Float);
+        let found = run(program, "shifted", &[&sizes, &a, &b, &shift]).reshape([n, pixels, channels]);
+        let expected = &a + &shift + &b * f64::from(u8::from(two));
+        compare(&[(found, expected)], least, &format!("shifted, {kind:?}, {two} {each}"));
     }
 }
 

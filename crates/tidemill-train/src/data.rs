@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
-use tidemill_store::stream::{Batch, Datasets, Reading, Skipped, Stream, StreamConfig, StreamState};
-use tidemill_store::{DatasetSpec, Split};
+use tidemill_store::stream::{
+    Batch, Datasets, Reading, Skipped, Snapshot, Stream, StreamConfig, StreamState,
+};
+use tidemill_store::{Dataset, DatasetSpec, Split};
 
 use crate::Error;
 use crate::config::TrainConfig;
@@ -32,6 +35,11 @@ pub trait Data {
     /// # Errors
     /// If there are none.
     fn check(&self, train: &TrainConfig) -> Result<(), Error>;
+
+    /// What to tell of a state that a run goes on from, such as that there are rows by now which it does not have.
+    fn remarks(&self, _state: &Value) -> Vec<String> {
+        Vec::new()
+    }
 
     /// This rank's part of the batches of a phase, from the beginning or from where a state says.
     ///
@@ -129,6 +137,22 @@ impl Data for Stored {
             }
         }
         Ok(())
+    }
+
+    fn remarks(&self, state: &Value) -> Vec<String> {
+        let Ok(state) = StreamState::deserialize(state) else { return Vec::new() };
+        let remark = |(name, dataset): (&String, &Dataset)| {
+            let Snapshot { manifest, digest } = state.datasets.get(name)?;
+            (digest != dataset.manifest_digest()).then(|| {
+                format!(
+                    "goes on with snapshot {manifest} of {}, as it began: what was preprocessed, left out or removed since shows in snapshot {} \
+                     only; to train on that, export these weights and begin a run of another output with them",
+                    dataset.location().uri(),
+                    dataset.number()
+                )
+            })
+        };
+        self.0.iter().filter_map(remark).collect()
     }
 
     fn open(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn Batches>, Error> {

@@ -174,6 +174,8 @@ impl Trainer {
                 observer.committed(progress.step);
                 if world.is_first() {
                     observer.event(&format!("resuming after step {}", progress.step));
+                    let remarks = progress.stream.as_ref().map(|state| job.data.remarks(state));
+                    remarks.iter().flatten().for_each(|remark| observer.event(remark));
                     for Difference { path, first, second } in differences(&progress.settings, &settings) {
                         observer.event(&format!("train.{path} is {second} from here on, and was {first}"));
                     }

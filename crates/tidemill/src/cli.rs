@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::allocator;
 use crate::error::{Error, Result};
-use crate::reporter::Reporter;
+use crate::reporter::{Reporter, tell};
 use crate::verbs;
 
 /// Pre-trains Stable Diffusion from image-caption pairs.
@@ -129,8 +129,7 @@ where
         Err(error) if error.is_told() => error.exit_code(),
         Err(error) => {
             // In one piece, for ranks that share a terminal end together.
-            let line = format!("{}\n", render(&error));
-            eprint!("{line}");
+            tell(render(&error));
             if reporter.json {
                 print_last(&error.to_json());
             }
@@ -183,7 +182,9 @@ pub fn command() -> clap::Command {
 fn show_warnings() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TIDEMILL_LOG");
     let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // What cannot be written cannot be complained about either: that would be a panic.
+    let subscriber = tracing_subscriber::fmt().log_internal_errors(false).with_env_filter(filter);
+    let subscriber = subscriber.with_writer(std::io::stderr);
     // An error says that there is a subscriber already.
     let _ = subscriber.without_time().with_target(false).try_init();
 }

@@ -1,6 +1,8 @@
 //! The one error of the application: whatever a stage says, sorted into what the user can mend (exit code 2) and
 //! what went wrong on the way (exit code 1).
 
+use std::collections::BTreeMap;
+
 use tidemill_train::Refusal;
 
 use crate::run_file::RunFileError;
@@ -39,7 +41,8 @@ pub enum Error {
     /// Too many rows are unreadable.
     #[error(
         "{quarantined} of {read} rows are unreadable, more than engine.max_bad_fraction = {allowed} allows \
-         (the last: {last}); look into the source, or raise the limit"
+         ({}; the last: {last}); look into the source, or raise the limit",
+        by_reason(reasons)
     )]
     TooManyBad {
         /// Rows quarantined so far.
@@ -48,6 +51,8 @@ pub enum Error {
         read: u64,
         /// The limit.
         allowed: f64,
+        /// How many of them there are of each kind of error.
+        reasons: BTreeMap<String, u64>,
         /// Position and error of the last of them.
         last: String,
     },
@@ -188,6 +193,11 @@ impl Error {
         matches!(self, Self::Told(_) | Self::Train(tidemill_train::Error::Elsewhere { .. }))
     }
 
+    /// What to do about it, where the message itself does not say.
+    pub fn help(&self) -> Option<&str> {
+        if let Self::RunFile(error) = self { error.help() } else { None }
+    }
+
     /// As one JSON object: message, place and help.
     pub fn to_json(&self) -> serde_json::Value {
         let mut error = serde_json::json!({ "message": self.to_string() });
@@ -218,4 +228,10 @@ fn models_exit_code(error: &tidemill_models::Error) -> u8 {
         tidemill_models::Error::Torch(_) => 1,
         _ => 2,
     }
+}
+
+fn by_reason(reasons: &BTreeMap<String, u64>) -> String {
+    let mut reasons: Vec<_> = reasons.iter().collect();
+    reasons.sort_by_key(|(_, rows)| std::cmp::Reverse(**rows));
+    reasons.iter().map(|(reason, rows)| format!("{reason} {rows}")).collect::<Vec<_>>().join(", ")
 }

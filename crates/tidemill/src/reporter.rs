@@ -1,6 +1,7 @@
 //! What people see while a verb works: a bar with rate and ETA on a terminal, a plain line every few seconds
 //! elsewhere, nothing when asked to be quiet. Progress goes to stderr; results go to stdout.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -111,6 +112,11 @@ impl Progress {
         };
         let note = bar.message();
         let note = if note.is_empty() { note } else { format!(", {note}") };
-        eprintln!("{what}: {done}{total} {unit}, {:.1} {unit}/s{eta}{note}", self.rate());
+        tell(format_args!("{what}: {done}{total} {unit}, {:.1} {unit}/s{eta}{note}", self.rate()));
     }
+}
+
+/// Writes a line to standard error, if it can be written to: a terminal that is gone is no reason to end the work.
+pub fn tell(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

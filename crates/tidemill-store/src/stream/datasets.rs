@@ -96,7 +96,8 @@ pub fn at_snapshots(datasets: &Datasets, state: &StreamState) -> Result<Datasets
             Some(Snapshot { manifest, .. }) => dataset.at(*manifest).map_err(|e| {
                 let uri = dataset.location().uri();
                 Error::State(format!(
-                    "it needs snapshot {manifest} of the dataset, which {uri} does not have ({e})"
+                    "it needs snapshot {manifest} of the dataset, which {uri} does not have ({e}), as `tidemill gc` has removed it; \
+                     export the weights, and begin a run of another output with them"
                 ))
             })?,
         };

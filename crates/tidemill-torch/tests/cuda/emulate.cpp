@@ -52,6 +52,7 @@ static float __shfl_xor_sync(unsigned, float value, unsigned apart) {
 #include "../../src/kernels/gpu/geglu.cu"
 #include "../../src/kernels/gpu/group_norm.cu"
 #include "../../src/kernels/gpu/layer_norm.cu"
+#include "../../src/kernels/gpu/shifted.cu"
 
 static void launch(unsigned x, unsigned y, const std::function<void()>& kernel, unsigned n = THREADS) {
   blockDim = {n};
@@ -124,6 +125,20 @@ static void group_norm() {
   write(output);
   write(to_x);
   bf16_weights ? (write(to_weight16), write(to_bias16)) : (write(to_weight), write(to_bias));
+}
+
+// Images, pixels of each, channels, whether there is another one to add, and whether each image has a shift of its own; then a, b and the
+// shifts. Gives the sum.
+static void shifted() {
+  auto sizes = read(5);
+  size_t n = sizes[0], pixels = sizes[1], channels = sizes[2], count = n * pixels * channels;
+  bool two = sizes[3], each = sizes[4];
+  Images s{unsigned(channels / WIDE), unsigned(each ? pixels : n * pixels), unsigned(count / WIDE)};
+  auto a = elements(read(count)), b = elements(read(count)), shift = elements(read(each ? n * channels : channels));
+  std::vector<T> output(count);
+  auto in = [](auto& tensor) { return (Wide*)tensor.data(); };
+  launch(3, 1, [&] { add_shifted(in(a), two ? in(b) : nullptr, in(shift), in(output), s); });
+  write(output);
 }
 
 // Rows, W, and the parts of the bias's gradient or 0 for none; then x [rows, 2 W], the output's gradient [rows, W] and the bias. Gives the
@@ -225,6 +240,7 @@ int main(int, char** arguments) {
   std::string which = arguments[1];
   if (which == "adamw") adamw();
   if (which == "geglu") geglu();
+  if (which == "shifted") shifted();
   if (which == "layer_norm") layer_norm();
   if (which == "group_norm") group_norm();
 }

@@ -1,14 +1,18 @@
-//! Ctrl-C and SIGTERM as a flag that the engine looks at between units. A second Ctrl-C ends the process at once. SIGTERM may come
+//! Ctrl-C, SIGTERM and a terminal that is gone (SIGHUP) as a flag that the engine looks at between units. A second Ctrl-C ends the process at once. SIGTERM may come
 //! several times and means the same: from a service manager to all processes of a run, and from the one that supervises this.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use signal_hook::SigId;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
+/// Those that ask to stop, but for what was to be ignored from the beginning, as `nohup` has it.
+static SIGNALS: LazyLock<Vec<i32>> = LazyLock::new(|| {
+    let all = [SIGINT, SIGTERM, SIGHUP].into_iter();
+    all.filter(|signal| handler(*signal) != Some(libc::SIG_IGN)).collect()
+});
 
 /// How many watch.
 static WATCHERS: AtomicUsize = AtomicUsize::new(0);
@@ -16,21 +20,22 @@ static WATCHERS: AtomicUsize = AtomicUsize::new(0);
 /// Whether nobody does. Once a signal was watched for, it does nothing by itself any more: then it has to be told to.
 static UNWATCHED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
     let unwatched = Arc::new(AtomicBool::new(false));
-    for signal in SIGNALS.into_iter().filter(|signal| ends_processes(*signal)) {
+    // That of a host (Python) goes on.
+    for signal in SIGNALS.iter().copied().filter(|signal| handler(*signal) == Some(libc::SIG_DFL)) {
         // Where the system refuses, signals keep their usual meaning.
         let _ = flag::register_conditional_default(signal, unwatched.clone());
     }
     unwatched
 });
 
-/// Whether a signal does what it does by default, and not what a host (Python) has it do, which goes on.
+/// What is done about a signal.
 #[expect(unsafe_code, reason = "asks for a signal's handler")]
-fn ends_processes(signal: i32) -> bool {
+fn handler(signal: i32) -> Option<libc::sighandler_t> {
     // SAFETY: all zeros is a value of this type; it is only written to, and nothing is changed.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     let answer = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
-    answer == 0 && action.sa_sigaction == libc::SIG_DFL
+    (answer == 0).then_some(action.sa_sigaction)
 }
 
 /// A wish to stop, raised by a signal if one is watched for, until dropped.
@@ -54,7 +59,7 @@ impl StopSignal {
         let interrupted = Arc::new(AtomicBool::new(false));
         hooks.extend(flag::register_conditional_shutdown(SIGINT, 1, interrupted.clone()));
         hooks.extend(flag::register(SIGINT, interrupted));
-        for signal in SIGNALS {
+        for signal in SIGNALS.iter().copied() {
             hooks.extend(flag::register(signal, raised.clone()));
         }
         Self { raised, hooks, watches: true }
@@ -105,7 +110,7 @@ mod tests {
             low_level::raise(signal).unwrap();
             std::process::exit(7);
         }
-        for signal in SIGNALS {
+        for signal in SIGNALS.iter().copied() {
             let mut child = Command::new(std::env::current_exe().unwrap());
             let name = std::thread::current().name().unwrap_or_default().to_owned();
             let ended = child.args(["--exact", &name]).env(CHILD, signal.to_string()).output().unwrap();

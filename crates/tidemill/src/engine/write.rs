@@ -74,7 +74,10 @@ impl Tally {
 pub fn judge(counts: &Counts, allowed: f64, last: String) -> Result<()> {
     let (quarantined, read) = (counts.total_quarantined(), counts.read);
     match quarantined as f64 > allowed * read as f64 {
-        true => Err(Error::TooManyBad { quarantined, read, allowed, last }),
+        true => {
+            let reasons = counts.quarantined.clone();
+            Err(Error::TooManyBad { quarantined, read, allowed, reasons, last })
+        }
         false => Ok(()),
     }
 }

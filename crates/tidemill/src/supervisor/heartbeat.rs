@@ -11,6 +11,7 @@ use signal_hook::consts::SIGKILL;
 use signal_hook::low_level;
 
 use super::messages::{Doing, Message};
+use crate::reporter::tell;
 
 /// Time between two heartbeats.
 const EVERY: Duration = Duration::from_millis(200);
@@ -79,7 +80,7 @@ impl Line {
     /// any of the clean-up that could hang, too; its checkpoints are as good as ever.
     fn send_or_die(&mut self, message: &Message) {
         if self.send(message).is_err() {
-            eprintln!("the process that supervises this worker is gone");
+            tell("the process that supervises this worker is gone");
             let _ = low_level::raise(SIGKILL);
         }
     }

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use self::config::SupervisorConfig;
 pub use self::heartbeat::Heartbeat;
@@ -92,7 +92,10 @@ fn watch(group: &mut WorkerGroup, config: &SupervisorConfig, signal: &StopSignal
             (Verdict::Done, _) => return Ok(None),
             // As it was asked to; before its first step a worker has nothing to save, and just dies.
             (
-                Verdict::Fault(Fault { cause: Cause::Reclaimed | Cause::Killed(SIGTERM | SIGINT), .. }),
+                Verdict::Fault(Fault {
+                    cause: Cause::Reclaimed | Cause::Killed(SIGTERM | SIGINT | SIGHUP),
+                    ..
+                }),
                 Some(_),
             ) => {
                 return Ok(None);

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::generate::TextEmbedder;
 use crate::online::{Elsewhere, Ledger, Mode};
 use crate::python::interpreter;
-use crate::reporter::{Progress, Reporter};
+use crate::reporter::{Progress, Reporter, tell};
 use crate::run_file::Run;
 use crate::supervisor::{Doing, Ended, Heartbeat, Message, WorkerCommand, supervise};
 use crate::verbs::RunArgs;
@@ -301,7 +301,7 @@ impl Observer for Watcher<'_> {
     fn event(&mut self, message: &str) {
         match self.world.rank() {
             0 => self.progress.line(message, self.reporter),
-            rank => eprintln!("rank {rank}: {message}"),
+            rank => tell(format_args!("rank {rank}: {message}")),
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{assets, tidemill_json, world};
+use crate::common::{assets, command, tidemill, tidemill_json, world};
 
 /// A few steps at 64 pixels.
 const SHORT: [&str; 6] =
@@ -190,6 +190,32 @@ fn what_run_could_not_end_with_is_refused_before_anything_is_encoded() {
     refuses(unet, "\"in_channels\": 4", "\"in_channels\": 9", &[], "9");
     let drawn = ["train.zero_terminal_snr=true", "sample.prompts=[\"a\"]"];
     refuses("scheduler/scheduler_config.json", "\"leading\"", "\"trailing\"", &drawn, "v_prediction");
+}
+
+#[test]
+fn a_run_that_goes_on_says_that_its_dataset_is_not_the_newest() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 64);
+    preprocess(&run, &[]);
+    let steps = |steps: u64| format!("train.phase=[{{resolution = 64, steps = {steps}}}]");
+    assert_eq!(train(&run, &[&steps(2)]).0, 0);
+    preprocess(&run, &["caption.template=a {caption}"]);
+    let said = |steps: &str| {
+        let output = tidemill(&["train", &run, "--set", steps, "--set", "engine.device=cpu"]);
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = said(&steps(4));
+    assert!(
+        text.contains("goes on with snapshot 1 of") && text.contains("shows in snapshot 2 only"),
+        "{text}"
+    );
+    // Standard error that cannot be written to is no reason to end anything.
+    for (verb, setting) in [("train", steps(6)), ("preprocess", "prepare.crop=random".to_owned())] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut verb = command(&[verb, &run, "--set", &setting, "--set", "train.log_every=1"]);
+        assert!(verb.stderr(full).status().unwrap().success(), "{setting}");
+    }
 }
 
 #[test]

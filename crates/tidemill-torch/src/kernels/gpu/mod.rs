@@ -5,6 +5,7 @@ mod adamw;
 mod geglu;
 mod group_norm;
 mod layer_norm;
+mod shifted;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
@@ -16,6 +17,7 @@ pub use adamw::adamw_on_gpu;
 pub use geglu::geglu;
 pub use group_norm::{best_format, group_norm, prefers_channels_last};
 pub use layer_norm::layer_norm_of_sum;
+pub use shifted::add_shifted;
 
 use crate::nvrtc::{Kernels, Launch};
 use crate::{Error, guard};
