@@ -1,8 +1,10 @@
 //! Files and object stores behind one path or URI. [`uri`] understands what a user writes (a local path, `file://`,
-//! `s3://`, `gs://`, `az://`, `http(s)://`, with globs or without), [`Location`] is a folder to read and write, and
-//! [`store`] is the one place that knows credentials, time-outs and retries. Nothing here knows of Arrow or torch.
+//! `s3://`, `gs://`, `az://`, `http(s)://`, with globs or without), [`Location`] is a folder to read and write, [`http`]
+//! gets what the web has, and [`store`] is the one place that knows credentials, time-outs and retries. Nothing here
+//! knows of Arrow or torch.
 
 pub mod error;
+pub mod http;
 pub mod location;
 pub mod store;
 pub mod uri;
