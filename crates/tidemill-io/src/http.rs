@@ -12,7 +12,7 @@ use reqwest::{Client, Response, StatusCode};
 use tokio::time::timeout;
 use url::Url;
 
-use crate::store::{Limits, limits_of, root_of};
+use crate::store::{Limits, limits_of};
 
 /// An answer that keeps coming may take so many times as long as [`Limits::request`] allows for each piece of it.
 const LONGEST: u32 = 10;
@@ -76,8 +76,8 @@ pub fn is_url(uri: &str) -> bool {
 /// # Errors
 /// Any [`Failure`]; what may pass was tried again as often as the [`Limits`] say, but for time-outs: once.
 pub async fn get(url: &str, most: u64, room: &mut impl Room) -> Result<Bytes, Failure> {
-    let limits = root_of(url).map(|(root, _)| limits_of(&root)).unwrap_or_default();
     let url = Url::parse(url)?;
+    let limits = limits_of(&format!("{}/", url.origin().ascii_serialization()));
     let mut tries = Tries { pause: limits.first_pause, limits: &limits, begun: Instant::now(), again: 0 };
     loop {
         match attempt(&url, &limits, most, room).await {

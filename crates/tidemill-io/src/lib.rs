@@ -12,6 +12,7 @@ pub mod uri;
 mod checksum;
 mod local;
 mod mapped;
+mod redact;
 mod runtime;
 mod unfinished;
 
@@ -20,6 +21,7 @@ pub use error::{Error, Result};
 pub use local::LocalFile;
 pub use location::{Entry, Location, Upload};
 pub use mapped::{Mapped, copy_past_caches};
+pub use redact::{redacted, shown};
 pub use runtime::{block_on, runtime};
 pub use store::Limits;
 pub use uri::Address;

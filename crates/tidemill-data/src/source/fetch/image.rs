@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use object_store::ObjectStoreExt;
 use tidemill_io::http::{self, Failure, Room};
-use tidemill_io::uri;
+use tidemill_io::{redacted, shown, uri};
 
 use super::room::Place;
 use crate::decode::MAX_BYTES;
@@ -22,8 +22,8 @@ pub async fn image(uri: &str, place: &mut Place) -> Fetched {
 async fn of_web(url: &str, place: &mut Place) -> Fetched {
     let got = http::get(url, MAX_BYTES as u64, place).await;
     got.map_err(|failure| match failure {
-        Failure::TooLarge(most) => format!("size: {url} has more than {most} bytes"),
-        failure => format!("fetch: {url}: {failure}"),
+        Failure::TooLarge(most) => format!("size: {} has more than {most} bytes", shown(url)),
+        failure => format!("fetch: {}: {failure}", shown(url)),
     })
 }
 
@@ -33,7 +33,7 @@ async fn of_store(uri: &str, place: &mut Place) -> Fetched {
         .map_err(|e| format!("fetch: {e}"))?;
     let failed = |error| match error {
         object_store::Error::NotFound { .. } => format!("fetch: {uri}: there is no such image"),
-        other => format!("fetch: {uri}: {other}"),
+        other => format!("fetch: {uri}: {}", redacted(&other.to_string())),
     };
     let response = location.store.get(&path).await.map_err(failed)?;
     let size = response.meta.size;
