@@ -70,8 +70,8 @@ pub fn is_url(uri: &str) -> bool {
     ["http", "https"].iter().any(|http| scheme.eq_ignore_ascii_case(http))
 }
 
-/// Gets a whole file of `most` bytes at most, with the name and password that its URL may have. No byte
-/// is taken before there is `room` for it.
+/// Gets a whole file of `most` bytes at most, with the name and password that its URL may have. No byte is
+/// taken before there is `room` for it.
 ///
 /// # Errors
 /// Any [`Failure`]; what may pass was tried again as often as the [`Limits`] say, but for time-outs: once.

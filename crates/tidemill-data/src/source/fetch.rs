@@ -1,5 +1,5 @@
 //! Images that a row only names: fetched concurrently, given in row order, with bounded bytes in flight. An image that
-//! cannot be had is that row's error and nobody else's.
+//! cannot be had is that row's error and nobody else's, but for a store that fails.
 
 mod image;
 mod room;
@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 pub use self::image::Fetched;
 use self::image::image;
 use self::room::Place;
+use crate::error::Result;
 
 /// Images of one reader that come at the same time, or wait for their turn.
 const IN_LINE: usize = 64;
@@ -46,9 +47,9 @@ fn beside(folder: &str, reference: &str) -> String {
     folded
 }
 
-/// Fetches the image of each item that names one. Items come out in order, with what became of their image. Images
-/// under way or waiting for their turn have `room` bytes at most, beside the first in line: however long that one
-/// takes, the others come meanwhile.
+/// Fetches the image of each item that names one. Items come out in order, with what became of their image, or an
+/// error where a store failed. Images under way or waiting for their turn have `room` bytes at most, beside the first
+/// in line: however long that one takes, the others come meanwhile.
 pub fn fetch<T, I: Iterator<Item = (T, Option<String>)>>(
     runtime: &'static Runtime,
     items: I,
@@ -69,7 +70,7 @@ pub struct Fetch<I, T> {
 
 /// An image under way, or here and waiting for its turn.
 struct Coming {
-    image: JoinHandle<(Fetched, Place)>,
+    image: JoinHandle<(Result<Fetched>, Place)>,
     first: oneshot::Sender<()>,
 }
 
@@ -81,15 +82,15 @@ impl Coming {
     }
 
     /// Waits for the image, which is now the first in line.
-    fn wait(self, runtime: &Runtime) -> Fetched {
+    fn wait(self, runtime: &Runtime) -> Result<Fetched> {
         // It may be here already.
         self.first.send(()).ok();
-        runtime.block_on(self.image).map_err(|e| format!("fetch: {e}"))?.0
+        runtime.block_on(self.image).map_or_else(|e| Ok(Err(format!("fetch: {e}"))), |(image, _)| image)
     }
 }
 
 impl<T, I: Iterator<Item = (T, Option<String>)>> Iterator for Fetch<I, T> {
-    type Item = (T, Option<Fetched>);
+    type Item = Result<(T, Option<Fetched>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.line.len() < IN_LINE {
@@ -98,7 +99,8 @@ impl<T, I: Iterator<Item = (T, Option<String>)>> Iterator for Fetch<I, T> {
             self.line.push_back((item, coming));
         }
         let (item, coming) = self.line.pop_front()?;
-        Some((item, coming.map(|coming| coming.wait(self.runtime))))
+        let image = coming.map(|coming| coming.wait(self.runtime)).transpose();
+        Some(image.map(|image| (item, image)))
     }
 }
 
@@ -126,7 +128,7 @@ mod tests {
         let items = (0..sizes.len()).map(|i| (i, (i % 10 != 9).then(|| path(i))));
         let mut images = fetch(runtime().unwrap(), items, ROOM);
         for (i, size) in sizes.iter().enumerate() {
-            let (item, image) = images.next().unwrap();
+            let (item, image) = images.next().unwrap().unwrap();
             assert_eq!(item, i);
             match image {
                 None => assert_eq!(i % 10, 9),
@@ -149,7 +151,7 @@ mod tests {
         store::connect(&server.root(), &[], limits).unwrap();
         let root = server.root().replace("://", "://user:secret@");
         let items = (0..40).map(|i| (i, Some(format!("{root}/{i}.jpg?sig=secret"))));
-        let mut images = fetch(runtime().unwrap(), items, ROOM).map(|(_, image)| image.unwrap());
+        let mut images = fetch(runtime().unwrap(), items, ROOM).map(|item| item.unwrap().1.unwrap());
         let problem = images.next().unwrap().unwrap_err();
         assert_eq!(problem, format!("fetch: {}/0.jpg?…: nothing came for 500ms", server.root()));
         assert!(images.all(|image| image.unwrap() == "image"));
