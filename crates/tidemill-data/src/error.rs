@@ -1,6 +1,8 @@
 //! What can go wrong, in two sizes. An [`Error`] stops the run or is refused before it starts; a [`RowError`] makes
 //! one row unreadable, sends it to quarantine and never stops anything.
 
+use tidemill_io::shown;
+
 /// The crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -17,7 +19,7 @@ pub enum Error {
         problem: String,
     },
     /// A path or URI that cannot be understood or opened.
-    #[error("source.uri `{uri}`: {problem}")]
+    #[error("source.uri `{}`: {problem}", shown(uri))]
     Uri {
         /// As the user wrote it.
         uri: String,

@@ -12,7 +12,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use tidemill_data::config::{Columns, OneOrMany};
+use tidemill_data::config::{Columns, Format, OneOrMany};
 use tidemill_data::{CaptionConfig, FilterConfig, SourceConfig, source};
 use tidemill_io::{Limits, store};
 use tidemill_testing::{Fault, Request, S3Server};
@@ -197,6 +197,40 @@ fn a_store_that_fails_is_no_damaged_file() {
     server.stop_failing();
     assert!(error.starts_with("cannot read s3://failing/a.parquet: "), "{error}");
     assert!(error.contains("503") && !error.contains("damaged"), "{error}");
+}
+
+#[test]
+fn a_store_that_fails_is_no_rows_reason() {
+    let server = S3Server::start(&["images"]);
+    connect(&server, "s3://images");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl").display().to_string();
+    std::fs::write(&path, r#"{"image": "s3://images/1.png", "caption": "one"}"#).unwrap();
+    let config = SourceConfig { format: Format::Jsonl, uri: OneOrMany::One(path), ..SourceConfig::default() };
+    let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let unit = source.units().unwrap().remove(0);
+    let outcome = |status: u16| {
+        server.fail_next([Fault::Status(status); 100]);
+        let batches = source.read(&unit).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        server.stop_failing();
+        match batches {
+            Ok(batches) => batches[0][source::SOURCE_ERROR].as_string::<i32>().value(0).to_owned(),
+            Err(error) => error.to_string(),
+        }
+    };
+    for (status, reason) in [(404, "there is no such image"), (403, "403 Forbidden")] {
+        let outcome = outcome(status);
+        assert!(outcome.starts_with("fetch: s3://images/1.png: ") && outcome.contains(reason), "{outcome}");
+    }
+    for (status, reason) in
+        [(503, "check the network"), (429, "check the network"), (401, "check the credentials")]
+    {
+        let outcome = outcome(status);
+        assert!(
+            outcome.starts_with("cannot read s3://images/1.png: ") && outcome.contains(reason),
+            "{outcome}"
+        );
+    }
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! What can go wrong with a path, a URI or a store. Every message says what was wrong, where, and what to do; what
-//! stores and systems say in codes is put into words here.
+//! stores and systems say in codes is put into words here, and what their URLs keep secret left out.
 
 use std::error::Error as StdError;
 use std::io::ErrorKind;
+
+use crate::redact::{redacted, shown};
 
 /// The crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -12,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A path or URI that cannot be understood or opened, or that names nothing.
-    #[error("`{uri}`: {problem}")]
+    #[error("`{}`: {}", shown(uri), redacted(problem))]
     Uri {
         /// As given.
         uri: String,
@@ -20,7 +22,7 @@ pub enum Error {
         problem: String,
     },
     /// The store refused or failed.
-    #[error("cannot {action} {uri}: {}", explain(source, uri))]
+    #[error("cannot {action} {}: {}", shown(uri), explain(source, uri))]
     Storage {
         /// What was tried.
         action: &'static str,
@@ -55,7 +57,7 @@ pub(crate) fn causes<'a, T: StdError + 'static>(
 
 /// What the store said, and what to do about it.
 fn explain(error: &object_store::Error, uri: &str) -> String {
-    let said = said(&error.to_string());
+    let said = said(&redacted(&error.to_string()));
     match advice(error, &said, uri) {
         Some(advice) => format!("{said}; {advice}"),
         None => said,
@@ -179,6 +181,16 @@ mod tests {
             "{message}"
         );
         assert!(message.contains("AWS_ENDPOINT_URL") && !message.contains("xml"), "{message}");
+    }
+
+    #[test]
+    fn signatures_and_passwords_are_left_out() {
+        let url = "https://user:secret@host/a.tar?sig=secret";
+        let source = object_store::Error::Generic { store: "x", source: format!("GET {url} failed").into() };
+        let refused = Error::Uri { uri: url.into(), problem: format!("{url} is none") };
+        for message in [message(url, source), refused.to_string()] {
+            assert!(message.contains("https://host/a.tar?…") && !message.contains("secret"), "{message}");
+        }
     }
 
     #[test]

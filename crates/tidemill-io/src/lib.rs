@@ -1,8 +1,10 @@
 //! Files and object stores behind one path or URI. [`uri`] understands what a user writes (a local path, `file://`,
-//! `s3://`, `gs://`, `az://`, `http(s)://`, with globs or without), [`Location`] is a folder to read and write, and
-//! [`store`] is the one place that knows credentials, time-outs and retries. Nothing here knows of Arrow or torch.
+//! `s3://`, `gs://`, `az://`, `http(s)://`, with globs or without), [`Location`] is a folder to read and write, [`http`]
+//! gets what the web has, and [`store`] is the one place that knows credentials, time-outs and retries. Nothing here
+//! knows of Arrow or torch.
 
 pub mod error;
+pub mod http;
 pub mod location;
 pub mod store;
 pub mod uri;
@@ -10,6 +12,7 @@ pub mod uri;
 mod checksum;
 mod local;
 mod mapped;
+mod redact;
 mod runtime;
 mod unfinished;
 
@@ -18,6 +21,7 @@ pub use error::{Error, Result};
 pub use local::LocalFile;
 pub use location::{Entry, Location, Upload};
 pub use mapped::{Mapped, copy_past_caches};
+pub use redact::{redacted, shown};
 pub use runtime::{block_on, runtime};
 pub use store::Limits;
 pub use uri::Address;

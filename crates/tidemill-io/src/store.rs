@@ -149,6 +149,13 @@ pub(crate) fn connection(root: &str) -> Result<Connection> {
     Ok(connection)
 }
 
+/// The limits that [`connect`] was given for a bucket or host; the usual ones if there were none.
+pub(crate) fn limits_of(root: &str) -> Limits {
+    let connections = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let connection = connections.as_ref().and_then(|connections| connections.get(root));
+    connection.map(|connection| connection.limits.clone()).unwrap_or_default()
+}
+
 /// What precedes an object's path in a URI with a scheme, and the path.
 pub(crate) fn root_of(uri: &str) -> Result<(String, String)> {
     let (scheme, rest) = uri

@@ -13,6 +13,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use url::Url;
 
 use crate::error::{Error, Result};
+use crate::http;
 use crate::store::{self, Connection, Limits, connection, root_of};
 
 /// `*` and `?` stay within one path segment, as in a shell; `**` crosses them.
@@ -50,11 +51,15 @@ pub fn parse(uri: &str) -> Result<Address> {
         let path = url.to_file_path().map_err(|()| fail("is no absolute local path".into()))?;
         return local(&path.to_string_lossy());
     }
-    if matches!(scheme, "http" | "https") && uri.contains(WILD) {
+    let (root, path) = root_of(uri)?;
+    if http::is_url(uri) && uri.contains(WILD) {
         let problem = "over http a URL names one file: globs and query strings are not supported";
         return Err(fail(problem.into()));
     }
-    let (root, path) = root_of(uri)?;
+    if http::is_url(uri) && root.contains('@') {
+        let problem = "a name and password are not sent over http; use the store's own scheme";
+        return Err(fail(problem.into()));
+    }
     let Connection { store, limits } = connection(&root).map_err(|error| match error {
         Error::Uri { problem, .. } => fail(problem),
         error => error,
@@ -242,5 +247,7 @@ mod tests {
         for uri in ["https://host/*.parquet", "http://host/x.parquet?token=1"] {
             assert!(parse(uri).unwrap_err().to_string().contains("names one file"), "{uri}");
         }
+        let message = parse("https://user:word@host/x.parquet").unwrap_err().to_string();
+        assert!(message.starts_with("`https://host/x.parquet`: a name and password"), "{message}");
     }
 }

@@ -1,24 +1,23 @@
 //! Images that a row only names: fetched concurrently, given in row order, with bounded bytes in flight. An image that
-//! cannot be had is that row's error and nobody else's.
+//! cannot be had is that row's error and nobody else's, but for a store that fails.
+
+mod image;
+mod room;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use bytes::Bytes;
-use object_store::{GetResult, ObjectStoreExt};
-use tidemill_io::uri;
 use tokio::runtime::Runtime;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::decode::MAX_BYTES;
+pub use self::image::Fetched;
+use self::image::image;
+use self::room::Place;
+use crate::error::Result;
 
-/// Images asked for at the same time by one reader, and images waiting to be handed on.
-const CONCURRENT: usize = 32;
-
-/// An image's bytes, or why there are none, as `kind: detail`.
-pub type Fetched = Result<Bytes, String>;
-
-/// A request under way, on the source's thread.
-type Task<V> = JoinHandle<Result<V, String>>;
+/// Images of one reader that come at the same time, or wait for their turn.
+const IN_LINE: usize = 64;
 
 /// Where a row's image is: a URI or absolute path as it stands, anything else beside the file that names it.
 pub fn resolve(file: &str, reference: &str) -> String {
@@ -48,144 +47,88 @@ fn beside(folder: &str, reference: &str) -> String {
     folded
 }
 
-/// Fetches the image of each item that names one. Items come out in order, with what became of their image. Images
-/// under way or waiting for their turn have `room` bytes at most, but for one that is larger by itself; an image counts
-/// from its response's header on, before its body is read.
+/// Fetches the image of each item that names one. Items come out in order, with what became of their image, or an
+/// error where a store failed. Images under way or waiting for their turn have `room` bytes at most, beside the first
+/// in line: however long that one takes, the others come meanwhile.
 pub fn fetch<T, I: Iterator<Item = (T, Option<String>)>>(
     runtime: &'static Runtime,
     items: I,
     room: u64,
 ) -> Fetch<I, T> {
-    let (opening, bodies) = (VecDeque::new(), VecDeque::new());
-    Fetch { runtime, items, room, opening, held: None, bodies, in_flight: 0 }
+    Fetch { runtime, items, room: Arc::new(Semaphore::new(room as usize)), line: VecDeque::new() }
 }
 
 /// The iterator of [`fetch`].
 pub struct Fetch<I, T> {
     runtime: &'static Runtime,
     items: I,
-    room: u64,
-    /// Waiting for the response's header, which tells the size. None: nothing to fetch.
-    opening: VecDeque<(T, Option<Task<GetResult>>)>,
-    /// The first one whose header is there but for whose body there is no room yet.
-    held: Option<(T, GetResult)>,
-    /// Under way, or here and waiting for their turn; with their sizes.
-    bodies: VecDeque<(T, u64, Body)>,
-    in_flight: u64,
+    /// Bytes that are free.
+    room: Arc<Semaphore>,
+    /// Items in order. None: nothing to fetch.
+    line: VecDeque<(T, Option<Coming>)>,
 }
 
-enum Body {
-    Coming(Task<Bytes>),
-    Here(Option<Fetched>),
+/// An image under way, or here and waiting for its turn.
+struct Coming {
+    image: JoinHandle<(Result<Fetched>, Place)>,
+    first: oneshot::Sender<()>,
 }
 
-impl<T, I: Iterator<Item = (T, Option<String>)>> Fetch<I, T> {
-    fn ask(&mut self) {
-        while self.opening.len() < CONCURRENT {
-            let Some((item, uri)) = self.items.next() else { break };
-            self.opening.push_back((item, uri.map(|uri| self.runtime.spawn(open(uri)))));
-        }
+impl Coming {
+    fn ask(runtime: &Runtime, room: &Arc<Semaphore>, uri: String) -> Self {
+        let (mut place, first) = Place::new(room.clone());
+        let image = runtime.spawn(async move { (image(&uri, &mut place).await, place) });
+        Self { image, first }
     }
 
-    /// The next item in order whose body may be asked for: at once, or after a wait if nothing else is left to wait
-    /// for.
-    fn opened(&mut self) -> Option<(T, Option<Result<GetResult, String>>)> {
-        if let Some((item, response)) = self.held.take() {
-            return Some((item, Some(Ok(response))));
-        }
-        let (_, first) = self.opening.front()?;
-        let waits = first.as_ref().is_some_and(|task| !task.is_finished());
-        if !self.bodies.is_empty() && (waits || self.bodies.len() >= CONCURRENT) {
-            return None;
-        }
-        let (item, task) = self.opening.pop_front()?;
-        Some((item, task.map(|task| join(self.runtime, task))))
-    }
-
-    /// Asks for bodies in order for as long as there is room for them.
-    fn start(&mut self) {
-        while let Some((item, opened)) = self.opened() {
-            let body = match opened {
-                None => (item, 0, Body::Here(None)),
-                Some(Err(problem)) => (item, 0, Body::Here(Some(Err(problem)))),
-                Some(Ok(response)) => {
-                    let size = response.meta.size;
-                    if !self.bodies.is_empty() && self.in_flight + size > self.room {
-                        self.held = Some((item, response));
-                        break;
-                    }
-                    self.in_flight += size;
-                    (item, size, Body::Coming(self.runtime.spawn(body(response))))
-                }
-            };
-            self.bodies.push_back(body);
-        }
+    /// Waits for the image, which is now the first in line.
+    fn wait(self, runtime: &Runtime) -> Result<Fetched> {
+        // It may be here already.
+        self.first.send(()).ok();
+        runtime.block_on(self.image).map_or_else(|e| Ok(Err(format!("fetch: {e}"))), |(image, _)| image)
     }
 }
 
 impl<T, I: Iterator<Item = (T, Option<String>)>> Iterator for Fetch<I, T> {
-    type Item = (T, Option<Fetched>);
+    type Item = Result<(T, Option<Fetched>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.ask();
-        self.start();
-        let (item, size, body) = self.bodies.pop_front()?;
-        let image = match body {
-            Body::Coming(task) => Some(join(self.runtime, task)),
-            Body::Here(image) => image,
-        };
-        self.in_flight -= size;
-        Some((item, image))
-    }
-}
-
-async fn open(uri: String) -> Result<GetResult, String> {
-    let (location, path) = uri::parse(&uri)
-        .and_then(|location| location.key().map(|path| (location, path)))
-        .map_err(|e| format!("fetch: {e}"))?;
-    let response = location.store.get(&path).await.map_err(|e| match e {
-        object_store::Error::NotFound { .. } => format!("fetch: {uri}: there is no such image"),
-        other => format!("fetch: {uri}: {other}"),
-    })?;
-    match response.meta.size {
-        size if size > MAX_BYTES as u64 => {
-            Err(format!("size: {uri} has {size} bytes, more than {MAX_BYTES}"))
+        while self.line.len() < IN_LINE {
+            let Some((item, uri)) = self.items.next() else { break };
+            let coming = uri.map(|uri| Coming::ask(self.runtime, &self.room, uri));
+            self.line.push_back((item, coming));
         }
-        _ => Ok(response),
+        let (item, coming) = self.line.pop_front()?;
+        let image = coming.map(|coming| coming.wait(self.runtime)).transpose();
+        Some(image.map(|image| (item, image)))
     }
-}
-
-async fn body(response: GetResult) -> Fetched {
-    let path = response.meta.location.clone();
-    response.bytes().await.map_err(|e| format!("fetch: {path}: {e}"))
-}
-
-fn join<V>(runtime: &Runtime, task: Task<V>) -> Result<V, String> {
-    runtime.block_on(task).unwrap_or_else(|e| Err(format!("fetch: {e}")))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tidemill_io::{Limits, runtime, store};
+    use tidemill_testing::WebServer;
+    use tidemill_testing::web::ok;
+
     use super::{fetch, resolve};
 
-    const ROOM: u64 = 64 << 20;
+    const ROOM: u64 = 1 << 20;
 
     #[test]
-    fn images_come_in_order_and_within_the_limit() {
+    fn images_come_in_order() {
         let folder = tempfile::tempdir().unwrap();
-        // Two of them are larger than the limit; the fourth is not there.
-        let sizes: Vec<u64> = (0..60).map(|i| if i % 40 == 5 { ROOM + 1 } else { (i % 7) << 20 }).collect();
+        // Some of them are larger than the room; the fourth is not there.
+        let sizes: Vec<u64> = (0..200).map(|i| if i % 40 == 5 { ROOM + 1 } else { (i % 7) << 14 }).collect();
         let path = |i: usize| folder.path().join(i.to_string()).display().to_string();
         for (i, size) in sizes.iter().enumerate().filter(|(i, _)| *i != 3) {
             std::fs::File::create(path(i)).unwrap().set_len(*size).unwrap();
         }
         let items = (0..sizes.len()).map(|i| (i, (i % 10 != 9).then(|| path(i))));
-        let mut images = fetch(tidemill_io::runtime().unwrap(), items, ROOM);
+        let mut images = fetch(runtime().unwrap(), items, ROOM);
         for (i, size) in sizes.iter().enumerate() {
-            images.ask();
-            images.start();
-            assert!(images.in_flight <= ROOM || images.bodies.len() == 1);
-            let (item, image) = images.next().unwrap();
+            let (item, image) = images.next().unwrap().unwrap();
             assert_eq!(item, i);
             match image {
                 None => assert_eq!(i % 10, 9),
@@ -193,7 +136,25 @@ mod tests {
                 Some(Ok(bytes)) => assert_eq!(bytes.len() as u64, *size),
             }
         }
-        assert!(images.next().is_none() && images.in_flight == 0);
+        assert!(images.next().is_none() && images.room.available_permits() as u64 == ROOM);
+    }
+
+    #[test]
+    fn one_that_hangs_costs_its_neighbours_nothing() {
+        let server = WebServer::start(|head| {
+            if head.starts_with("GET /0.jpg?") {
+                std::thread::sleep(Duration::from_secs(10));
+            }
+            ok(b"image")
+        });
+        let limits = Limits { retries: 0, request: Duration::from_millis(500), ..Limits::default() };
+        store::connect(&server.root(), &[], limits).unwrap();
+        let root = server.root().replace("://", "://user:secret@");
+        let items = (0..40).map(|i| (i, Some(format!("{root}/{i}.jpg?sig=secret"))));
+        let mut images = fetch(runtime().unwrap(), items, ROOM).map(|item| item.unwrap().1.unwrap());
+        let problem = images.next().unwrap().unwrap_err();
+        assert_eq!(problem, format!("fetch: {}/0.jpg?…: nothing came for 500ms", server.root()));
+        assert!(images.all(|image| image.unwrap() == "image"));
     }
 
     #[test]

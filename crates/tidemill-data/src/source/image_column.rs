@@ -55,7 +55,10 @@ pub fn resolve_images(
     let mut images = fetch(runtime, items, room);
     let mut start = 0;
     Ok(Box::new(std::iter::from_fn(move || {
-        let piece = Piece::fill(&mut images, &column.bytes, room)?;
+        let piece = match Piece::fill(&mut images, &column.bytes, room) {
+            Ok(piece) => piece?,
+            Err(error) => return Some(Err(error)),
+        };
         let rows = piece.rows;
         start += rows;
         let (images, errors) = piece.finish();
@@ -106,20 +109,20 @@ struct Piece {
 impl Piece {
     /// Takes images until there are enough bytes. None if there are no more.
     fn fill(
-        from: &mut impl Iterator<Item = (usize, Option<Fetched>)>,
+        from: &mut impl Iterator<Item = Result<(usize, Option<Fetched>)>>,
         inline: &LargeBinaryArray,
         enough: u64,
-    ) -> Option<Self> {
+    ) -> Result<Option<Self>> {
         let mut piece = Self::default();
         while piece.bytes < enough {
-            let Some((row, fetched)) = from.next() else { break };
+            let Some((row, fetched)) = from.next().transpose()? else { break };
             match fetched {
                 None => piece.push(inline.is_valid(row).then(|| inline.value(row)), None),
                 Some(Ok(bytes)) => piece.push(Some(&bytes), None),
                 Some(Err(problem)) => piece.push(None, Some(problem)),
             }
         }
-        (piece.rows > 0).then_some(piece)
+        Ok((piece.rows > 0).then_some(piece))
     }
 
     fn push(&mut self, image: Option<&[u8]>, error: Option<String>) {

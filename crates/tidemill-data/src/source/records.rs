@@ -159,7 +159,10 @@ impl RecordSource {
             error => (error, None),
         });
         let fetched = fetch::fetch(self.runtime, named, room - container);
-        let records = fetched.map(|(record, image)| record.map(|record| with_image(record, image)));
+        let records = fetched.map(|item| {
+            let (record, image) = item?;
+            record.map(|record| with_image(record, image))
+        });
         Ok(self.table.clone().batches(unit, room, records))
     }
 }
