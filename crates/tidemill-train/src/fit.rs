@@ -131,6 +131,33 @@ pub(crate) fn identity(job: &Job, spec: &DatasetSpec, schedule: &SchedulerConfig
     })
 }
 
+/// What of a part of the identity is not what it was, for people: a number, or which settings.
+pub(crate) fn what_differs(
+    key: &str,
+    trained: Option<&serde_json::Value>,
+    now: &serde_json::Value,
+) -> String {
+    /// What an online run's parts are digests of.
+    const SETTINGS: [(&str, &str); 5] = [
+        ("source", "[source]"),
+        ("rows", "[filter], [caption], source.columns or [validation]"),
+        ("images", "[prepare]"),
+        ("models", "[models] or encode.dtype"),
+        ("window", "online.window"),
+    ];
+    match (trained, now) {
+        (Some(serde_json::Value::Object(trained)), serde_json::Value::Object(now)) => {
+            let parts = now.iter().filter(|(part, now)| trained.get(*part) != Some(now)).map(|(part, _)| {
+                let setting = SETTINGS.iter().find(|(name, _)| key == "online" && name == part);
+                setting.map_or(part.as_str(), |(_, setting)| setting)
+            });
+            format!("{key} ({})", parts.collect::<Vec<_>>().join(", "))
+        }
+        (Some(trained), now) if trained.is_number() => format!("{key} ({trained}, now {now})"),
+        _ => key.into(),
+    }
+}
+
 /// Whether a part of the identity is what a run or an export has now.
 pub fn is_same(key: &str, trained: Option<&serde_json::Value>, now: &serde_json::Value) -> bool {
     /// They shape what is drawn, and nothing that is trained.

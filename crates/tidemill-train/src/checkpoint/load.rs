@@ -6,7 +6,7 @@ use tidemill_torch::guard;
 
 use super::{Checkpoints, Progress, folder};
 use crate::Error;
-use crate::fit::is_same;
+use crate::fit::{is_same, what_differs};
 use crate::optimizer::Optimizer;
 use crate::snapshot::{Filling, Parameter, Values, contents, starts};
 use crate::world::World;
@@ -154,7 +154,8 @@ impl Checkpoints {
         let Some(expected) = expected.as_object() else { return Ok(()) };
         for (key, value) in expected {
             if !is_same(key, stored.get(key), value) {
-                return Err(Error::OtherRun { path: self.path.join(folder(step)), key: key.clone() });
+                let key = what_differs(key, stored.get(key), value);
+                return Err(Error::OtherRun { path: self.path.join(folder(step)), key });
             }
         }
         Ok(())

@@ -173,7 +173,7 @@ fn verbs_train_without_a_dataset() {
         ("train.validation={ every = 5 }", "the rows that this run holds out are not stored"),
         ("filter.min_side=5000", "no row of the source can be trained on"),
         ("engine.max_bad_fraction=0.001", "rows are unreadable, more than engine.max_bad_fraction = 0.001"),
-        ("prepare.flip=true", "was made with another"),
+        ("prepare.flip=true", "was made with another online ([prepare])"),
     ] {
         let output = format!("output={:?}", folder.path().join("other").display().to_string());
         let more = if setting.contains("flip") { vec![setting] } else { vec![setting, &output] };
