@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tidemill_io::{Limits, Location, block_on, store, uri};
@@ -164,6 +164,31 @@ fn what_keeps_failing_is_given_up_with_a_reason() {
             assert!(message.contains(part), "{part}: {message}");
         }
     }
+}
+
+#[test]
+fn pauses_grow_so_that_the_time_for_retries_is_used() {
+    let server = S3Server::start(&["patient"]);
+    let limits = Limits {
+        first_pause: Duration::from_millis(1),
+        longest_pause: Duration::from_millis(100),
+        retry_for: Duration::from_millis(500),
+        ..Limits::default()
+    };
+    let location = open_with(&server, "s3://patient", &[], limits);
+    server.fail_next([Fault::Status(503); 100]);
+    let started = Instant::now();
+    let message = location.get("a").unwrap_err().to_string();
+    assert!(started.elapsed() > Duration::from_millis(500) && message.contains("503"), "{message}");
+}
+
+#[test]
+fn that_nobody_gives_credentials_is_soon_said() {
+    let limits = Limits { credentials_for: Duration::from_millis(200), ..Limits::default() };
+    store::connect("s3://stranger", &[("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")], limits).unwrap();
+    let started = Instant::now();
+    let message = Location::open("s3://stranger").unwrap().get("a").unwrap_err().to_string();
+    assert!(started.elapsed() < Duration::from_secs(5) && message.contains("127.0.0.1:1"), "{message}");
 }
 
 #[test]
