@@ -12,8 +12,8 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use tidemill_data::config::{Columns, OneOrMany};
-use tidemill_data::{CaptionConfig, FilterConfig, SourceConfig, source};
+use tidemill_data::config::{Columns, Format, OneOrMany};
+use tidemill_data::{CaptionConfig, Error, FilterConfig, SourceConfig, source};
 use tidemill_io::{Limits, store};
 use tidemill_testing::{Fault, Request, S3Server};
 
@@ -197,6 +197,28 @@ fn a_store_that_fails_is_no_damaged_file() {
     server.stop_failing();
     assert!(error.starts_with("cannot read s3://failing/a.parquet: "), "{error}");
     assert!(error.contains("503") && !error.contains("damaged"), "{error}");
+}
+
+#[test]
+fn a_store_that_fails_under_a_parser_is_none_either() {
+    let server = S3Server::start(&["lines"]);
+    connect(&server, "s3://lines");
+    let cases = [
+        (Format::Jsonl, "{\"image\": \"a.jpg\", \"caption\": \"a\"}\n"),
+        (Format::Csv, "image,caption\na.jpg,a\n"),
+    ];
+    for (format, text) in cases {
+        server.put("lines", "a", text);
+        let config = SourceConfig { format, columns: Columns::default(), ..config("s3://lines/a") };
+        let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+        let units = source.units().unwrap();
+        server.fail_next([Fault::Status(503); 100]);
+        let read = source.read(&units[0]).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        server.stop_failing();
+        let error = read.unwrap_err();
+        assert!(matches!(error, Error::Storage(_)), "{error}");
+        assert!(error.to_string().contains("AWS_ENDPOINT_URL"), "{error}");
+    }
 }
 
 #[test]
