@@ -12,6 +12,7 @@ mod local;
 mod mapped;
 mod runtime;
 mod unfinished;
+mod whole;
 
 pub use checksum::Checksum;
 pub use error::{Error, Result};

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::local::LocalFile;
 use crate::runtime::{block_on, runtime};
 use crate::store::{self, Limits};
-use crate::uri;
+use crate::{uri, whole};
 
 /// Small objects fetched at a time.
 const GETS_IN_FLIGHT: usize = 64;
@@ -111,13 +111,12 @@ impl Location {
         })
     }
 
-    /// Gets a whole object.
+    /// Gets a whole object, a large one by several requests.
     ///
     /// # Errors
     /// [`Error::Storage`], also if it is not there.
     pub fn get(&self, key: &str) -> Result<Bytes> {
-        let path = self.path(key);
-        self.wait("read", key, async { self.store.get(&path).await?.bytes().await })
+        self.wait("read", key, whole::get(self.store.as_ref(), &self.path(key), self.limits.range))
     }
 
     /// Gets a whole object, or `None` if it is not there.

@@ -28,6 +28,9 @@ pub struct Limits {
     /// Time from sending a request to the last byte of its answer. A body that needs longer goes on in another
     /// request, so this bounds the slowest link at one part (8 MiB) per `request` when writing.
     pub request: Duration,
+    /// Bytes of a larger object that one request asks for when all of it is wanted. Each has its own retries and time,
+    /// so this bounds the slowest link at four of them per `retry_for` when reading.
+    pub range: usize,
     /// How often a request is tried again, if there is time: by default more often than pauses leave time for.
     pub retries: usize,
     /// Time from the first try after which none follows. Credentials are not renewed in between.
@@ -49,6 +52,7 @@ impl Default for Limits {
         Self {
             connect: Duration::from_secs(5),
             request: Duration::from_secs(60),
+            range: 32 << 20,
             retries: 60,
             retry_for: Duration::from_secs(180),
             credentials_for: Duration::from_secs(20),

@@ -137,6 +137,27 @@ fn a_body_that_breaks_goes_on_where_it_broke() {
 }
 
 #[test]
+fn a_large_object_may_take_longer_than_its_requests() {
+    let server = S3Server::start(&["long"]);
+    let limits = Limits {
+        range: 10_000,
+        retries: 60,
+        retry_for: Duration::from_millis(400),
+        ..limits()
+    };
+    let location = open_with(&server, "s3://long", &[], limits);
+    server.put("long", "a", bytes(105_000));
+    server.put("long", "small", bytes(10_000));
+    server.delay_all(Duration::from_millis(40));
+    server.fail_next([Fault::BreakBody(5_000); 100]);
+    assert_eq!(location.get("a").unwrap(), bytes(105_000));
+    server.stop_failing();
+    server.take_requests();
+    assert_eq!(location.get("small").unwrap(), bytes(10_000));
+    assert_eq!(server.take_requests().len(), 1);
+}
+
+#[test]
 fn a_conditional_put_whose_answer_is_lost_is_tried_again() {
     let server = S3Server::start(&["lost"]);
     let location = open(&server, "s3://lost");

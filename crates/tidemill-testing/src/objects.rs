@@ -105,6 +105,9 @@ impl S3 for Objects {
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
         let input = request.input;
         let Stored { bytes, e_tag, modified } = self.state().object(&input.bucket, &input.key)?;
+        if input.if_match.as_ref().and_then(ETagCondition::as_etag).is_some_and(|wanted| *wanted != e_tag) {
+            return Err(s3_error!(PreconditionFailed));
+        }
         let size = bytes.len();
         let (bytes, content_range) = match input.range {
             None => (bytes, None),
