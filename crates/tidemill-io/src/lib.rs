@@ -12,13 +12,15 @@ mod local;
 mod mapped;
 mod runtime;
 mod unfinished;
+mod upload;
 mod whole;
 
 pub use checksum::Checksum;
 pub use error::{Error, Result};
 pub use local::LocalFile;
-pub use location::{Entry, Location, Upload};
+pub use location::{Entry, Location};
 pub use mapped::{Mapped, copy_past_caches};
 pub use runtime::{block_on, runtime};
 pub use store::Limits;
+pub use upload::Upload;
 pub use uri::Address;

@@ -88,6 +88,27 @@ fn large_objects_go_up_in_parts_and_appear_whole() {
 }
 
 #[test]
+fn an_upload_that_comes_to_nothing_leaves_no_parts() {
+    let server = S3Server::start(&["parts"]);
+    let location = open(&server, "s3://parts");
+    let begun = || {
+        let mut upload = location.upload("big");
+        upload.write(bytes(9_000_000)).unwrap();
+        upload
+    };
+    drop(begun());
+    assert_eq!(server.open_uploads(), 0, "dropped");
+    // The first request begins the upload; the third is the second part, or makes the object of them.
+    for good in [1, 2, 3] {
+        server.fail_next(std::iter::repeat_n(Fault::None, good).chain([Fault::Status(403)]));
+        assert!(begun().finish().is_err());
+        assert_eq!((server.open_uploads(), server.keys("parts").len()), (0, 0), "after {good} requests");
+    }
+    begun().finish().unwrap();
+    assert_eq!((server.open_uploads(), server.keys("parts").len()), (0, 1));
+}
+
+#[test]
 fn what_fails_for_a_while_is_tried_again() {
     let server = S3Server::start(&["faulty"]);
     let location = open(&server, "s3://faulty/x");
@@ -139,12 +160,7 @@ fn a_body_that_breaks_goes_on_where_it_broke() {
 #[test]
 fn a_large_object_may_take_longer_than_its_requests() {
     let server = S3Server::start(&["long"]);
-    let limits = Limits {
-        range: 10_000,
-        retries: 60,
-        retry_for: Duration::from_millis(400),
-        ..limits()
-    };
+    let limits = Limits { range: 10_000, retries: 60, retry_for: Duration::from_millis(400), ..limits() };
     let location = open_with(&server, "s3://long", &[], limits);
     server.put("long", "a", bytes(105_000));
     server.put("long", "small", bytes(10_000));

@@ -87,6 +87,10 @@ impl Objects {
         self.state().bucket(bucket).unwrap().keys().cloned().collect()
     }
 
+    pub fn open_uploads(&self) -> usize {
+        self.state().uploads.len()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }

@@ -127,6 +127,11 @@ impl S3Server {
         self.objects.keys(bucket)
     }
 
+    /// Uploads in parts that were begun and neither completed nor aborted.
+    pub fn open_uploads(&self) -> usize {
+        self.objects.open_uploads()
+    }
+
     /// Spoils the next requests, each with one of the faults, in their order.
     pub fn fail_next(&self, faults: impl IntoIterator<Item = Fault>) {
         self.shared.faults.lock().unwrap().extend(faults);
