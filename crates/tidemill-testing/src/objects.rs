@@ -38,6 +38,7 @@ struct State {
     /// Parts by number, by upload.
     uploads: HashMap<String, BTreeMap<i32, Bytes>>,
     started_uploads: usize,
+    forbids_deletes: bool,
 }
 
 impl State {
@@ -85,6 +86,10 @@ impl Objects {
 
     pub fn keys(&self, bucket: &str) -> Vec<String> {
         self.state().bucket(bucket).unwrap().keys().cloned().collect()
+    }
+
+    pub fn forbid_deletes(&self) {
+        self.state().forbids_deletes = true;
     }
 
     pub fn open_uploads(&self) -> usize {
@@ -189,6 +194,9 @@ impl S3 for Objects {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let mut state = self.state();
+        if state.forbids_deletes {
+            return Err(s3_error!(AccessDenied));
+        }
         let bucket = state.bucket(&request.input.bucket)?;
         let keys = request.input.delete.objects.into_iter().map(|object| object.key);
         let deleted = keys.map(|key| {

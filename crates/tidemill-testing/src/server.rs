@@ -127,6 +127,11 @@ impl S3Server {
         self.objects.keys(bucket)
     }
 
+    /// Refuses to delete anything from now on.
+    pub fn forbid_deletes(&self) {
+        self.objects.forbid_deletes();
+    }
+
     /// Uploads in parts that were begun and neither completed nor aborted.
     pub fn open_uploads(&self) -> usize {
         self.objects.open_uploads()
