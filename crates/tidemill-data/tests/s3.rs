@@ -241,3 +241,25 @@ fn an_overwritten_object_has_another_identity_and_a_copied_one_the_same() {
     server.put("one", "x/a.parquet", changed);
     assert_ne!(before, identity("s3://one/x/a.parquet"));
 }
+
+#[test]
+fn an_object_that_is_replaced_while_it_is_read_is_no_mixture() {
+    let server = S3Server::start(&["replaced"]);
+    connect(&server, "s3://replaced");
+    let lines =
+        |caption: &str| format!("{{\"image\": \"a.jpg\", \"caption\": \"{caption}\"}}\n").into_bytes();
+    let mut other = file();
+    other[200] ^= 1;
+    for (format, before, after) in [(Format::Parquet, file(), other), (Format::Jsonl, lines("a"), lines("b"))]
+    {
+        server.put("replaced", "a", before);
+        let config = SourceConfig { format, columns: Columns::default(), ..config("s3://replaced/a") };
+        let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+        let units = source.units().unwrap();
+        // As a worker elsewhere gets it.
+        let unit = serde_json::from_str(&serde_json::to_string(&units[0]).unwrap()).unwrap();
+        server.put("replaced", "a", after);
+        let error = source.read(&unit).and_then(Iterator::collect::<Result<Vec<_>, _>>).unwrap_err();
+        assert!(matches!(&error, Error::Changed { problem, .. } if problem.contains("replaced")), "{error}");
+    }
+}

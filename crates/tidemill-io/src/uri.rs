@@ -9,7 +9,7 @@ use bytes::Bytes;
 use glob::{MatchOptions, Pattern};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 use url::Url;
 
 use crate::error::{Error, Result};
@@ -132,16 +132,22 @@ impl Address {
         Ok(found)
     }
 
-    /// Gets some ranges of the object, in their order.
+    /// Gets some ranges of the object, in their order; of a remote one only if it still has the entity tag, if one is
+    /// given.
     ///
     /// # Errors
-    /// [`Error::Storage`].
-    pub async fn get_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    /// [`Error::Storage`], which [is a change](Error::is_changed) if it has another.
+    pub async fn get_ranges(&self, ranges: &[Range<u64>], e_tag: Option<&str>) -> Result<Vec<Bytes>> {
         let key = self.key()?;
         let bytes = if self.is_local() {
             self.store.get_ranges(&key, ranges).await
         } else {
-            object_store::coalesce_ranges(ranges, |range| self.store.get_range(&key, range), GAP).await
+            let get = async |range: Range<u64>| {
+                let (range, if_match) = (Some(range.into()), e_tag.map(str::to_owned));
+                let options = GetOptions { range, if_match, ..GetOptions::default() };
+                self.store.get_opts(&key, options).await?.bytes().await
+            };
+            object_store::coalesce_ranges(ranges, get, GAP).await
         };
         bytes.map_err(|source| self.failure("read", source))
     }

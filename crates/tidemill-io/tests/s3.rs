@@ -287,7 +287,7 @@ fn http_reads_one_file_and_writes_none() {
     let address = uri::parse(&url).unwrap();
     let found = block_on(address.expand()).unwrap();
     assert_eq!((found[0].0.as_str(), found[0].1.size), (url.as_str(), 5));
-    assert_eq!(block_on(address.get_ranges(&[0..1, 3..5])).unwrap(), ["h", "lo"]);
+    assert_eq!(block_on(address.get_ranges(&[0..1, 3..5], None)).unwrap(), ["h", "lo"]);
     server.take_requests();
     let url = format!("{endpoint}/web/a.parquet");
     let message = block_on(uri::parse(&url).unwrap().expand()).unwrap_err().to_string();

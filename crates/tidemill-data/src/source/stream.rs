@@ -43,6 +43,7 @@ impl Failure {
 pub struct ObjectStream {
     runtime: &'static Runtime,
     address: Address,
+    e_tag: Option<String>,
     /// First byte that nobody has asked for.
     next: u64,
     /// Chunks below this offset are asked for ahead of time.
@@ -64,6 +65,7 @@ impl ObjectStream {
     pub fn open(runtime: &'static Runtime, file: &InputFile, wanted: Range<u64>, room: u64) -> Result<Self> {
         Ok(Self {
             address: uri::parse(&file.uri)?,
+            e_tag: file.e_tag.clone(),
             runtime,
             next: wanted.start,
             wanted: wanted.end,
@@ -91,7 +93,8 @@ impl ObjectStream {
             };
             let range = self.next..end.min(self.size);
             self.next = range.end;
-            self.coming.push_back(self.runtime.spawn(fetch(self.address.clone(), range)));
+            let fetch = fetch(self.address.clone(), self.e_tag.clone(), range);
+            self.coming.push_back(self.runtime.spawn(fetch));
         }
     }
 
@@ -104,8 +107,9 @@ impl ObjectStream {
     }
 }
 
-async fn fetch(address: Address, range: Range<u64>) -> Result<Bytes> {
-    let bytes = address.get_ranges(std::slice::from_ref(&range)).await?.pop().unwrap_or_default();
+async fn fetch(address: Address, e_tag: Option<String>, range: Range<u64>) -> Result<Bytes> {
+    let bytes = address.get_ranges(std::slice::from_ref(&range), e_tag.as_deref()).await?;
+    let bytes = bytes.into_iter().next().unwrap_or_default();
     if bytes.len() as u64 == range.end - range.start {
         return Ok(bytes);
     }
