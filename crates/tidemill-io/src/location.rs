@@ -225,8 +225,10 @@ impl Location {
         Upload::new(self.store.clone(), self.path(key), self.uri_of(key))
     }
 
+    /// A key as it is listed; only what can be none is encoded.
     fn path(&self, key: &str) -> Path {
-        Path::from_iter(self.prefix.parts().chain(Path::from(key).parts()))
+        let key = Path::parse(key).unwrap_or_else(|_| Path::from(key));
+        Path::from_iter(self.prefix.parts().chain(key.parts()))
     }
 
     fn wait<T>(

@@ -1,6 +1,7 @@
 //! From what a user writes (a path, `file://`, `s3://`, with globs or without) to objects in a store.
 //! Local files keep their absolute path as their URI, because that is what people read in messages.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::{Component, Path as FsPath, PathBuf};
 use std::sync::Arc;
@@ -198,12 +199,29 @@ impl Address {
             let uri = format!("{}{directory}", self.root);
             Error::Storage { action: "list", uri, source }
         })?;
+        let metas = if self.is_local() { metas } else { without_markers(metas, &key) };
         Ok(metas.into_iter().map(|meta| (format!("{}{}", self.root, meta.location), meta)).collect())
     }
 
     fn failure(&self, action: &'static str, source: object_store::Error) -> Error {
         Error::Storage { action, uri: self.uri(), source }
     }
+}
+
+/// What was listed in a folder, without the empty objects by which consoles show a folder: they are named like it, or
+/// like a folder below that has something in it.
+fn without_markers(mut listed: Vec<ObjectMeta>, folder: &Path) -> Vec<ObjectMeta> {
+    if listed.iter().all(|meta| meta.size > 0) {
+        return listed;
+    }
+    let folders_of = |meta: &ObjectMeta| {
+        let name = meta.location.as_ref();
+        name.match_indices('/').map(|(end, _)| name[..end].to_owned()).collect::<Vec<_>>()
+    };
+    let mut folders: HashSet<String> = listed.iter().flat_map(folders_of).collect();
+    folders.insert(folder.to_string());
+    listed.retain(|meta| meta.size > 0 || !folders.contains(meta.location.as_ref()));
+    listed
 }
 
 #[cfg(test)]

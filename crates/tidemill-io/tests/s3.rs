@@ -69,6 +69,20 @@ fn listings_go_on_after_a_thousand_keys() {
 }
 
 #[test]
+fn what_is_listed_can_be_read_but_for_markers_of_folders() {
+    let server = S3Server::start(&["console"]);
+    let location = open(&server, "s3://console/data");
+    for key in ["data/", "data/gpu[0]/", "data/gpu[0]/50%25#.json", "data/empty.txt"] {
+        server.put("console", key, if key.ends_with(".json") { "hello" } else { "" });
+    }
+    let found = block_on(uri::parse("s3://console/data").unwrap().expand()).unwrap();
+    let found: Vec<_> = found.iter().map(|(uri, _)| uri.as_str()).collect();
+    assert_eq!(found, ["s3://console/data/empty.txt", "s3://console/data/gpu[0]/50%25#.json"]);
+    let key = location.list("").unwrap().into_iter().find(|key| key.ends_with(".json")).unwrap();
+    assert_eq!(location.get(&key).unwrap(), "hello");
+}
+
+#[test]
 fn large_objects_go_up_in_parts_and_appear_whole() {
     let server = S3Server::start(&["large"]);
     let location = open(&server, "s3://large");
