@@ -48,6 +48,9 @@ pub fn parse(uri: &str) -> Result<Address> {
     let Some((scheme, _)) = uri.split_once("://") else { return local(uri) };
     if scheme == "file" {
         let url = Url::parse(uri).map_err(|e| fail(e.to_string()))?;
+        if url.fragment().is_some() || url.query().is_some() {
+            return Err(fail("in a URI # and ? end the path: write %23, %3F, or a plain path".into()));
+        }
         let path = url.to_file_path().map_err(|()| fail("is no absolute local path".into()))?;
         return local(&path.to_string_lossy());
     }
@@ -256,6 +259,15 @@ mod tests {
         for (uri, file) in [("a[1]/x/*", "a1/x/file"), ("b[1]/x", "b[1]/x/file"), ("c[1]/x/*", "c1/x/file")] {
             let files: Vec<String> = found(uri).into_iter().map(|(uri, _)| uri).collect();
             assert_eq!(files, [path(file)], "{uri}");
+        }
+    }
+
+    #[test]
+    fn file_uris_are_percent_encoded() {
+        assert_eq!(parse("file:///data/a%23%3F.parquet").unwrap().path, "data/a#?.parquet");
+        for uri in ["file:///data/a#1.parquet", "file:///data/part-?.parquet"] {
+            let message = parse(uri).unwrap_err().to_string();
+            assert!(message.contains(uri) && message.contains("%23, %3F, or a plain path"), "{message}");
         }
     }
 
