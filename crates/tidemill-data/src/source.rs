@@ -47,6 +47,9 @@ pub struct InputFile {
     /// Digest (hex) of the size, the entity tag (local files: head and tail) and the name below the fixed part of the
     /// source's URI: the same wherever the file lies, another when its content changes.
     pub identity: String,
+    /// The remote object's entity tag, by which a replaced one is known; no part of any identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub e_tag: Option<String>,
 }
 
 /// A unit of work: a stretch of one file. Whoever has the unit and the configuration can read it.

@@ -13,7 +13,7 @@ use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use tidemill_data::config::{Columns, Format, OneOrMany};
-use tidemill_data::{CaptionConfig, FilterConfig, SourceConfig, source};
+use tidemill_data::{CaptionConfig, Error, FilterConfig, SourceConfig, source};
 use tidemill_io::{Limits, store};
 use tidemill_testing::{Fault, Request, S3Server};
 
@@ -234,6 +234,28 @@ fn a_store_that_fails_is_no_rows_reason() {
 }
 
 #[test]
+fn a_store_that_fails_under_a_parser_is_none_either() {
+    let server = S3Server::start(&["lines"]);
+    connect(&server, "s3://lines");
+    let cases = [
+        (Format::Jsonl, "{\"image\": \"a.jpg\", \"caption\": \"a\"}\n"),
+        (Format::Csv, "image,caption\na.jpg,a\n"),
+    ];
+    for (format, text) in cases {
+        server.put("lines", "a", text);
+        let config = SourceConfig { format, columns: Columns::default(), ..config("s3://lines/a") };
+        let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+        let units = source.units().unwrap();
+        server.fail_next([Fault::Status(503); 100]);
+        let read = source.read(&units[0]).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        server.stop_failing();
+        let error = read.unwrap_err();
+        assert!(matches!(error, Error::Storage(_)), "{error}");
+        assert!(error.to_string().contains("AWS_ENDPOINT_URL"), "{error}");
+    }
+}
+
+#[test]
 fn an_overwritten_object_has_another_identity_and_a_copied_one_the_same() {
     let server = S3Server::start(&["one", "other"]);
     connect(&server, "s3://one");
@@ -252,4 +274,26 @@ fn an_overwritten_object_has_another_identity_and_a_copied_one_the_same() {
     changed[200] ^= 1;
     server.put("one", "x/a.parquet", changed);
     assert_ne!(before, identity("s3://one/x/a.parquet"));
+}
+
+#[test]
+fn an_object_that_is_replaced_while_it_is_read_is_no_mixture() {
+    let server = S3Server::start(&["replaced"]);
+    connect(&server, "s3://replaced");
+    let lines =
+        |caption: &str| format!("{{\"image\": \"a.jpg\", \"caption\": \"{caption}\"}}\n").into_bytes();
+    let mut other = file();
+    other[200] ^= 1;
+    for (format, before, after) in [(Format::Parquet, file(), other), (Format::Jsonl, lines("a"), lines("b"))]
+    {
+        server.put("replaced", "a", before);
+        let config = SourceConfig { format, columns: Columns::default(), ..config("s3://replaced/a") };
+        let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+        let units = source.units().unwrap();
+        // As a worker elsewhere gets it.
+        let unit = serde_json::from_str(&serde_json::to_string(&units[0]).unwrap()).unwrap();
+        server.put("replaced", "a", after);
+        let error = source.read(&unit).and_then(Iterator::collect::<Result<Vec<_>, _>>).unwrap_err();
+        assert!(matches!(&error, Error::Changed { problem, .. } if problem.contains("replaced")), "{error}");
+    }
 }

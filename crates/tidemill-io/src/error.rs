@@ -42,6 +42,14 @@ impl Error {
         matches!(self, Self::Storage { source: object_store::Error::NotFound { .. }, .. })
     }
 
+    /// Whether the object is no longer the one whose entity tag was given.
+    pub fn is_changed(&self) -> bool {
+        let Self::Storage { source, .. } = self else { return false };
+        // In the middle of a body object_store has no variant for it.
+        matches!(source, object_store::Error::Precondition { .. })
+            || source.to_string().contains("412 Precondition Failed")
+    }
+
     /// Whether not even the bucket is there.
     pub(crate) fn is_bucket_missing(&self) -> bool {
         matches!(self, Self::Storage { source, .. } if is_bucket_missing(&source.to_string()))

@@ -15,13 +15,16 @@ mod mapped;
 mod redact;
 mod runtime;
 mod unfinished;
+mod upload;
+mod whole;
 
 pub use checksum::Checksum;
 pub use error::{Error, Result};
 pub use local::LocalFile;
-pub use location::{Entry, Location, Upload};
+pub use location::{Entry, Location};
 pub use mapped::{Mapped, copy_past_caches};
 pub use redact::{redacted, shown};
 pub use runtime::{block_on, runtime};
 pub use store::Limits;
+pub use upload::Upload;
 pub use uri::Address;

@@ -2,32 +2,25 @@
 //! tokio runtime; nothing here may be called from inside another.
 
 use std::future::Future;
-use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
-use tokio::io::AsyncWriteExt;
-use twox_hash::XxHash3_64;
 
-use crate::checksum::Checksum;
 use crate::error::{Error, Result};
 use crate::local::LocalFile;
 use crate::runtime::{block_on, runtime};
 use crate::store::{self, Limits};
-use crate::uri;
+use crate::upload::{PART_BYTES, Upload};
+use crate::{uri, whole};
 
 /// Small objects fetched at a time.
 const GETS_IN_FLIGHT: usize = 64;
-
-/// Bytes of one part of an upload; S3 wants at least 5 MiB. Smaller objects are put by one request.
-const PART_BYTES: usize = 8 << 20;
 
 /// A folder of files or objects.
 #[derive(Debug, Clone)]
@@ -111,13 +104,12 @@ impl Location {
         })
     }
 
-    /// Gets a whole object.
+    /// Gets a whole object, a large one by several requests.
     ///
     /// # Errors
     /// [`Error::Storage`], also if it is not there.
     pub fn get(&self, key: &str) -> Result<Bytes> {
-        let path = self.path(key);
-        self.wait("read", key, async { self.store.get(&path).await?.bytes().await })
+        self.wait("read", key, whole::get(self.store.as_ref(), &self.path(key), self.limits.range))
     }
 
     /// Gets a whole object, or `None` if it is not there.
@@ -230,12 +222,13 @@ impl Location {
 
     /// Starts an object that is written piece by piece and does not exist before [`Upload::finish`].
     pub fn upload(&self, key: &str) -> Upload {
-        let writer = BufWriter::with_capacity(self.store.clone(), self.path(key), PART_BYTES);
-        Upload { writer, uri: self.uri_of(key), hasher: XxHash3_64::new(), bytes: 0 }
+        Upload::new(self.store.clone(), self.path(key), self.uri_of(key))
     }
 
+    /// A key as it is listed; only what can be none is encoded.
     fn path(&self, key: &str) -> Path {
-        Path::from_iter(self.prefix.parts().chain(Path::from(key).parts()))
+        let key = Path::parse(key).unwrap_or_else(|_| Path::from(key));
+        Path::from_iter(self.prefix.parts().chain(key.parts()))
     }
 
     fn wait<T>(
@@ -270,56 +263,10 @@ impl Entry {
     }
 }
 
-/// An object in the making.
-pub struct Upload {
-    writer: BufWriter,
-    uri: String,
-    hasher: XxHash3_64,
-    bytes: u64,
-}
-
-impl Upload {
-    /// Appends bytes; waits while too many parts are on their way.
-    ///
-    /// # Errors
-    /// [`Error::Storage`].
-    pub fn write(&mut self, bytes: Bytes) -> Result<()> {
-        self.hasher.write(&bytes);
-        self.bytes += bytes.len() as u64;
-        // However many parts it makes, few are on their way at a time.
-        for start in (0..bytes.len()).step_by(PART_BYTES) {
-            let part = bytes.slice(start..bytes.len().min(start + PART_BYTES));
-            runtime()?.block_on(self.writer.put(part)).map_err(|source| self.failure(source))?;
-        }
-        Ok(())
-    }
-
-    /// Makes the object appear; gives its size in bytes and its checksum.
-    ///
-    /// # Errors
-    /// [`Error::Storage`].
-    pub fn finish(mut self) -> Result<(u64, Checksum)> {
-        // The writer wraps the store's error for tokio.
-        let source = |error: std::io::Error| {
-            let other = |error: std::io::Error| object_store::Error::Generic {
-                store: "upload",
-                source: error.into(),
-            };
-            error.downcast().unwrap_or_else(other)
-        };
-        let shutdown = runtime()?.block_on(self.writer.shutdown());
-        shutdown.map_err(|error| self.failure(source(error)))?;
-        Ok((self.bytes, Checksum::from(&self.hasher)))
-    }
-
-    fn failure(&self, source: object_store::Error) -> Error {
-        Error::Storage { action: "write", uri: self.uri.clone(), source }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Checksum;
 
     #[test]
     fn objects_come_back_under_their_keys() {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
 use object_store::aws::AmazonS3Builder;
@@ -28,23 +28,34 @@ pub struct Limits {
     /// Time from sending a request to the last byte of its answer. A body that needs longer goes on in another
     /// request, so this bounds the slowest link at one part (8 MiB) per `request` when writing.
     pub request: Duration,
-    /// How often a request is tried again.
+    /// Bytes of a larger object that one request asks for when all of it is wanted. Each has its own retries and time,
+    /// so this bounds the slowest link at four of them per `retry_for` when reading.
+    pub range: usize,
+    /// How often a request is tried again, if there is time: by default more often than pauses leave time for.
     pub retries: usize,
     /// Time from the first try after which none follows. Credentials are not renewed in between.
     pub retry_for: Duration,
+    /// The same for asking whoever hands out credentials, who is not there if there are none.
+    pub credentials_for: Duration,
     /// The first pause between two tries.
     pub first_pause: Duration,
-    /// The longest pause; each is a random time up to twice the one before.
+    /// The longest pause; each is a random time up to [`GROWTH`] times the one before.
     pub longest_pause: Duration,
 }
+
+/// Pauses are drawn evenly between the first one and so many times the one before. With 2 they would not grow: half
+/// of it is what is drawn on average.
+const GROWTH: f64 = 4.0;
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(5),
             request: Duration::from_secs(60),
-            retries: 10,
+            range: 32 << 20,
+            retries: 60,
             retry_for: Duration::from_secs(180),
+            credentials_for: Duration::from_secs(20),
             first_pause: Duration::from_millis(100),
             longest_pause: Duration::from_secs(15),
         }
@@ -52,15 +63,21 @@ impl Default for Limits {
 }
 
 impl Limits {
-    fn retry(&self) -> RetryConfig {
+    /// Retries of requests that may be tried again for so long.
+    fn retry(&self, time: Duration) -> RetryConfig {
         let backoff =
-            BackoffConfig { init_backoff: self.first_pause, max_backoff: self.longest_pause, base: 2.0 };
-        RetryConfig { backoff, max_retries: self.retries, retry_timeout: self.retry_for }
+            BackoffConfig { init_backoff: self.first_pause, max_backoff: self.longest_pause, base: GROWTH };
+        RetryConfig { backoff, max_retries: self.retries, retry_timeout: time }
     }
 
-    /// A count of retries that starts anew.
+    /// A count of retries that starts anew, and its time as well.
     pub(crate) fn retries(&self) -> Retries {
-        Retries { left: self.retries, pause: self.first_pause, longest_pause: self.longest_pause }
+        Retries {
+            left: self.retries,
+            until: Instant::now() + self.retry_for,
+            pause: self.first_pause,
+            longest_pause: self.longest_pause,
+        }
     }
 
     fn client(&self, plain_http: bool) -> ClientOptions {
@@ -75,6 +92,7 @@ impl Limits {
 /// was lost, and answers that are no object and break off.
 pub(crate) struct Retries {
     left: usize,
+    until: Instant,
     pause: Duration,
     longest_pause: Duration,
 }
@@ -85,7 +103,7 @@ impl Retries {
         let lost = causes::<HttpError>(&error)
             .next()
             .is_some_and(|error| matches!(error.kind(), HttpErrorKind::Timeout | HttpErrorKind::Interrupted));
-        if !lost || self.left == 0 {
+        if !lost || self.left == 0 || Instant::now() > self.until {
             return Err(error);
         }
         tracing::info!("{error}; trying again");
@@ -194,22 +212,29 @@ fn build(root: &str, settings: &[(String, String)], limits: &Limits) -> Result<A
         "http" | "https" => Ok(ObjectStoreScheme::Http),
         _ => ObjectStoreScheme::parse(&url).map(|(scheme, _)| scheme),
     };
-    let retry = limits.retry();
+    let (retry, brief) = (limits.retry(limits.retry_for), limits.retry(limits.credentials_for));
     let client = limits.client(url.scheme() == "http" || plain_endpoint(settings));
+    // Stores pass their retries on to what gives them credentials, so that comes from another one with its own.
     let store = match scheme {
         Ok(ObjectStoreScheme::AmazonS3) => {
             let builder = AmazonS3Builder::new().with_url(root).with_retry(retry).with_client_options(client);
-            with_settings(builder, settings, AmazonS3Builder::with_config).build().map(shared)
+            let builder = with_settings(builder, settings, AmazonS3Builder::with_config);
+            let asks = builder.clone().with_retry(brief).build();
+            asks.and_then(|asks| builder.with_credentials(asks.credentials().clone()).build()).map(shared)
         }
         Ok(ObjectStoreScheme::GoogleCloudStorage) => {
             let builder =
                 GoogleCloudStorageBuilder::new().with_url(root).with_retry(retry).with_client_options(client);
-            with_settings(builder, settings, GoogleCloudStorageBuilder::with_config).build().map(shared)
+            let builder = with_settings(builder, settings, GoogleCloudStorageBuilder::with_config);
+            let asks = builder.clone().with_retry(brief).build();
+            asks.and_then(|asks| builder.with_credentials(asks.credentials().clone()).build()).map(shared)
         }
         Ok(ObjectStoreScheme::MicrosoftAzure) => {
             let builder =
                 MicrosoftAzureBuilder::new().with_url(root).with_retry(retry).with_client_options(client);
-            with_settings(builder, settings, MicrosoftAzureBuilder::with_config).build().map(shared)
+            let builder = with_settings(builder, settings, MicrosoftAzureBuilder::with_config);
+            let asks = builder.clone().with_retry(brief).build();
+            asks.and_then(|asks| builder.with_credentials(asks.credentials().clone()).build()).map(shared)
         }
         Ok(ObjectStoreScheme::Http) => HttpBuilder::new()
             .with_url(root)

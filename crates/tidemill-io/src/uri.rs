@@ -1,6 +1,7 @@
 //! From what a user writes (a path, `file://`, `s3://`, with globs or without) to objects in a store.
 //! Local files keep their absolute path as their URI, because that is what people read in messages.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::{Component, Path as FsPath, PathBuf};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use glob::{MatchOptions, Pattern};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 use url::Url;
 
 use crate::error::{Error, Result};
@@ -48,6 +49,9 @@ pub fn parse(uri: &str) -> Result<Address> {
     let Some((scheme, _)) = uri.split_once("://") else { return local(uri) };
     if scheme == "file" {
         let url = Url::parse(uri).map_err(|e| fail(e.to_string()))?;
+        if url.fragment().is_some() || url.query().is_some() {
+            return Err(fail("in a URI # and ? end the path: write %23, %3F, or a plain path".into()));
+        }
         let path = url.to_file_path().map_err(|()| fail("is no absolute local path".into()))?;
         return local(&path.to_string_lossy());
     }
@@ -137,16 +141,22 @@ impl Address {
         Ok(found)
     }
 
-    /// Gets some ranges of the object, in their order.
+    /// Gets some ranges of the object, in their order; of a remote one only if it still has the entity tag, if one is
+    /// given.
     ///
     /// # Errors
-    /// [`Error::Storage`].
-    pub async fn get_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    /// [`Error::Storage`], which [is a change](Error::is_changed) if it has another.
+    pub async fn get_ranges(&self, ranges: &[Range<u64>], e_tag: Option<&str>) -> Result<Vec<Bytes>> {
         let key = self.key()?;
         let bytes = if self.is_local() {
             self.store.get_ranges(&key, ranges).await
         } else {
-            object_store::coalesce_ranges(ranges, |range| self.store.get_range(&key, range), GAP).await
+            let get = async |range: Range<u64>| {
+                let (range, if_match) = (Some(range.into()), e_tag.map(str::to_owned));
+                let options = GetOptions { range, if_match, ..GetOptions::default() };
+                self.store.get_opts(&key, options).await?.bytes().await
+            };
+            object_store::coalesce_ranges(ranges, get, GAP).await
         };
         bytes.map_err(|source| self.failure("read", source))
     }
@@ -197,12 +207,29 @@ impl Address {
             let uri = format!("{}{directory}", self.root);
             Error::Storage { action: "list", uri, source }
         })?;
+        let metas = if self.is_local() { metas } else { without_markers(metas, &key) };
         Ok(metas.into_iter().map(|meta| (format!("{}{}", self.root, meta.location), meta)).collect())
     }
 
     fn failure(&self, action: &'static str, source: object_store::Error) -> Error {
         Error::Storage { action, uri: self.uri(), source }
     }
+}
+
+/// What was listed in a folder, without the empty objects by which consoles show a folder: they are named like it, or
+/// like a folder below that has something in it.
+fn without_markers(mut listed: Vec<ObjectMeta>, folder: &Path) -> Vec<ObjectMeta> {
+    if listed.iter().all(|meta| meta.size > 0) {
+        return listed;
+    }
+    let folders_of = |meta: &ObjectMeta| {
+        let name = meta.location.as_ref();
+        name.match_indices('/').map(|(end, _)| name[..end].to_owned()).collect::<Vec<_>>()
+    };
+    let mut folders: HashSet<String> = listed.iter().flat_map(folders_of).collect();
+    folders.insert(folder.to_string());
+    listed.retain(|meta| meta.size > 0 || !folders.contains(meta.location.as_ref()));
+    listed
 }
 
 #[cfg(test)]
@@ -237,6 +264,15 @@ mod tests {
         for (uri, file) in [("a[1]/x/*", "a1/x/file"), ("b[1]/x", "b[1]/x/file"), ("c[1]/x/*", "c1/x/file")] {
             let files: Vec<String> = found(uri).into_iter().map(|(uri, _)| uri).collect();
             assert_eq!(files, [path(file)], "{uri}");
+        }
+    }
+
+    #[test]
+    fn file_uris_are_percent_encoded() {
+        assert_eq!(parse("file:///data/a%23%3F.parquet").unwrap().path, "data/a#?.parquet");
+        for uri in ["file:///data/a#1.parquet", "file:///data/part-?.parquet"] {
+            let message = parse(uri).unwrap_err().to_string();
+            assert!(message.contains(uri) && message.contains("%23, %3F, or a plain path"), "{message}");
         }
     }
 

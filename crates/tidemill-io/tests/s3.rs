@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tidemill_io::{Limits, Location, block_on, store, uri};
@@ -69,6 +69,20 @@ fn listings_go_on_after_a_thousand_keys() {
 }
 
 #[test]
+fn what_is_listed_can_be_read_but_for_markers_of_folders() {
+    let server = S3Server::start(&["console"]);
+    let location = open(&server, "s3://console/data");
+    for key in ["data/", "data/gpu[0]/", "data/gpu[0]/50%25#.json", "data/empty.txt"] {
+        server.put("console", key, if key.ends_with(".json") { "hello" } else { "" });
+    }
+    let found = block_on(uri::parse("s3://console/data").unwrap().expand()).unwrap();
+    let found: Vec<_> = found.iter().map(|(uri, _)| uri.as_str()).collect();
+    assert_eq!(found, ["s3://console/data/empty.txt", "s3://console/data/gpu[0]/50%25#.json"]);
+    let key = location.list("").unwrap().into_iter().find(|key| key.ends_with(".json")).unwrap();
+    assert_eq!(location.get(&key).unwrap(), "hello");
+}
+
+#[test]
 fn large_objects_go_up_in_parts_and_appear_whole() {
     let server = S3Server::start(&["large"]);
     let location = open(&server, "s3://large");
@@ -85,6 +99,27 @@ fn large_objects_go_up_in_parts_and_appear_whole() {
     assert_eq!(server.keys("large"), ["put"]);
     let parts = server.take_requests().iter().filter(|r| r.method == "PUT" && r.key == "put").count();
     assert_eq!(parts, 3, "20 MB in parts of 8 MiB");
+}
+
+#[test]
+fn an_upload_that_comes_to_nothing_leaves_no_parts() {
+    let server = S3Server::start(&["parts"]);
+    let location = open(&server, "s3://parts");
+    let begun = || {
+        let mut upload = location.upload("big");
+        upload.write(bytes(9_000_000)).unwrap();
+        upload
+    };
+    drop(begun());
+    assert_eq!(server.open_uploads(), 0, "dropped");
+    // The first request begins the upload; the third is the second part, or makes the object of them.
+    for good in [1, 2, 3] {
+        server.fail_next(std::iter::repeat_n(Fault::None, good).chain([Fault::Status(403)]));
+        assert!(begun().finish().is_err());
+        assert_eq!((server.open_uploads(), server.keys("parts").len()), (0, 0), "after {good} requests");
+    }
+    begun().finish().unwrap();
+    assert_eq!((server.open_uploads(), server.keys("parts").len()), (0, 1));
 }
 
 #[test]
@@ -137,6 +172,22 @@ fn a_body_that_breaks_goes_on_where_it_broke() {
 }
 
 #[test]
+fn a_large_object_may_take_longer_than_its_requests() {
+    let server = S3Server::start(&["long"]);
+    let limits = Limits { range: 10_000, retries: 60, retry_for: Duration::from_millis(400), ..limits() };
+    let location = open_with(&server, "s3://long", &[], limits);
+    server.put("long", "a", bytes(105_000));
+    server.put("long", "small", bytes(10_000));
+    server.delay_all(Duration::from_millis(40));
+    server.fail_next([Fault::BreakBody(5_000); 100]);
+    assert_eq!(location.get("a").unwrap(), bytes(105_000));
+    server.stop_failing();
+    server.take_requests();
+    assert_eq!(location.get("small").unwrap(), bytes(10_000));
+    assert_eq!(server.take_requests().len(), 1);
+}
+
+#[test]
 fn a_conditional_put_whose_answer_is_lost_is_tried_again() {
     let server = S3Server::start(&["lost"]);
     let location = open(&server, "s3://lost");
@@ -164,6 +215,31 @@ fn what_keeps_failing_is_given_up_with_a_reason() {
             assert!(message.contains(part), "{part}: {message}");
         }
     }
+}
+
+#[test]
+fn pauses_grow_so_that_the_time_for_retries_is_used() {
+    let server = S3Server::start(&["patient"]);
+    let limits = Limits {
+        first_pause: Duration::from_millis(1),
+        longest_pause: Duration::from_millis(100),
+        retry_for: Duration::from_millis(500),
+        ..Limits::default()
+    };
+    let location = open_with(&server, "s3://patient", &[], limits);
+    server.fail_next([Fault::Status(503); 100]);
+    let started = Instant::now();
+    let message = location.get("a").unwrap_err().to_string();
+    assert!(started.elapsed() > Duration::from_millis(500) && message.contains("503"), "{message}");
+}
+
+#[test]
+fn that_nobody_gives_credentials_is_soon_said() {
+    let limits = Limits { credentials_for: Duration::from_millis(200), ..Limits::default() };
+    store::connect("s3://stranger", &[("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")], limits).unwrap();
+    let started = Instant::now();
+    let message = Location::open("s3://stranger").unwrap().get("a").unwrap_err().to_string();
+    assert!(started.elapsed() < Duration::from_secs(5) && message.contains("127.0.0.1:1"), "{message}");
 }
 
 #[test]
@@ -225,7 +301,7 @@ fn http_reads_one_file_and_writes_none() {
     let address = uri::parse(&url).unwrap();
     let found = block_on(address.expand()).unwrap();
     assert_eq!((found[0].0.as_str(), found[0].1.size), (url.as_str(), 5));
-    assert_eq!(block_on(address.get_ranges(&[0..1, 3..5])).unwrap(), ["h", "lo"]);
+    assert_eq!(block_on(address.get_ranges(&[0..1, 3..5], None)).unwrap(), ["h", "lo"]);
     server.take_requests();
     let url = format!("{endpoint}/web/a.parquet");
     let message = block_on(uri::parse(&url).unwrap().expand()).unwrap_err().to_string();

@@ -38,6 +38,7 @@ struct State {
     /// Parts by number, by upload.
     uploads: HashMap<String, BTreeMap<i32, Bytes>>,
     started_uploads: usize,
+    forbids_deletes: bool,
 }
 
 impl State {
@@ -87,6 +88,14 @@ impl Objects {
         self.state().bucket(bucket).unwrap().keys().cloned().collect()
     }
 
+    pub fn forbid_deletes(&self) {
+        self.state().forbids_deletes = true;
+    }
+
+    pub fn open_uploads(&self) -> usize {
+        self.state().uploads.len()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
@@ -105,6 +114,9 @@ impl S3 for Objects {
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
         let input = request.input;
         let Stored { bytes, e_tag, modified } = self.state().object(&input.bucket, &input.key)?;
+        if input.if_match.as_ref().and_then(ETagCondition::as_etag).is_some_and(|wanted| *wanted != e_tag) {
+            return Err(s3_error!(PreconditionFailed));
+        }
         let size = bytes.len();
         let (bytes, content_range) = match input.range {
             None => (bytes, None),
@@ -182,6 +194,9 @@ impl S3 for Objects {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let mut state = self.state();
+        if state.forbids_deletes {
+            return Err(s3_error!(AccessDenied));
+        }
         let bucket = state.bucket(&request.input.bucket)?;
         let keys = request.input.delete.objects.into_iter().map(|object| object.key);
         let deleted = keys.map(|key| {

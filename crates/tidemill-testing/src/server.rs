@@ -127,6 +127,16 @@ impl S3Server {
         self.objects.keys(bucket)
     }
 
+    /// Refuses to delete anything from now on.
+    pub fn forbid_deletes(&self) {
+        self.objects.forbid_deletes();
+    }
+
+    /// Uploads in parts that were begun and neither completed nor aborted.
+    pub fn open_uploads(&self) -> usize {
+        self.objects.open_uploads()
+    }
+
     /// Spoils the next requests, each with one of the faults, in their order.
     pub fn fail_next(&self, faults: impl IntoIterator<Item = Fault>) {
         self.shared.faults.lock().unwrap().extend(faults);

@@ -23,6 +23,8 @@ pub enum Event {
     Committed { step: u64 },
     /// It could not be written.
     Failed { step: u64, why: String, again_in: Duration },
+    /// Those that are too old could not be removed.
+    Kept { why: String },
 }
 
 /// A thread that writes checkpoints, one at a time.
@@ -163,6 +165,10 @@ impl Desk {
         loop {
             let Err(error) = checkpoints.save(snapshot, writer, &|| !self.time_is_up()) else {
                 tell(Event::Committed { step });
+                // It is there, whatever becomes of older ones.
+                if let Err(error) = checkpoints.retain(writer) {
+                    tell(Event::Kept { why: error.to_string() });
+                }
                 return Ok(());
             };
             if self.time_is_up() {

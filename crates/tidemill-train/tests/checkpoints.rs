@@ -102,6 +102,25 @@ fn a_store_that_fails_does_not_end_a_run() {
 }
 
 #[test]
+fn a_store_that_deletes_nothing_has_good_checkpoints_nevertheless() {
+    let (data, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    dataset(data.path());
+    let server = S3Server::start(&["forever"]);
+    let settings = server.settings();
+    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    store::connect("s3://forever", &settings, Limits::default()).unwrap();
+    server.forbid_deletes();
+    let (_, heard) = run(data.path(), output.path(), "s3://forever/run", |_, _| {});
+    let said = |part: &str| heard.iter().any(|message| message.contains(part));
+    assert!(said("checkpoint of step 40 is committed") && !said("cannot be written"), "{heard:?}");
+    assert!(
+        said("beyond checkpoint.keep cannot be removed: cannot delete s3://forever/run/step-"),
+        "{heard:?}"
+    );
+    assert_eq!(checkpoints("s3://forever/run").steps().unwrap().last(), Some(&40));
+}
+
+#[test]
 fn a_place_that_cannot_be_written_is_refused_before_the_first_step() {
     let (data, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     dataset(data.path());

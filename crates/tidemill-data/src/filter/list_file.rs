@@ -122,7 +122,7 @@ impl Write for Lines<'_, '_> {
 
 async fn read_parquet(address: Address, meta: &ObjectMeta, take: &mut Take<'_>) -> Result<(), String> {
     let fail = |e: parquet::errors::ParquetError| format!(": cannot be read as Parquet: {e}");
-    let reader = ObjectReader { address, size: meta.size };
+    let reader = ObjectReader { address, size: meta.size, e_tag: None };
     let builder = ParquetRecordBatchStreamBuilder::new(reader).await.map_err(fail)?;
     let fields = builder.schema().fields().clone();
     let texts: Vec<usize> = (0..fields.len()).filter(|&i| is_text(fields[i].data_type())).collect();

@@ -6,7 +6,7 @@ use tidemill_io::{block_on, uri};
 use super::{Batches, InputFile};
 use crate::error::{Error, Result};
 
-/// The batches of a file. Where reading fails because the file is gone or has another size by now, the error says so.
+/// The batches of a file. Where reading fails because the file is gone or another by now, the error says so.
 pub fn explained(file: &InputFile, batches: Result<Batches>) -> Result<Batches> {
     let batches = batches.map_err(|error| explain(file, error))?;
     let file = file.clone();
@@ -14,6 +14,9 @@ pub fn explained(file: &InputFile, batches: Result<Batches>) -> Result<Batches> 
 }
 
 fn explain(file: &InputFile, error: Error) -> Error {
+    if matches!(&error, Error::Storage(error) if error.is_changed()) {
+        return changed(file, "has been replaced since the run began".into());
+    }
     if matches!(&error, Error::Storage(error) if file.uri.contains("://") && !error.is_not_found()) {
         // The store has been asked often enough.
         return error;
@@ -52,7 +55,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");
         std::fs::write(&path, "12345").unwrap();
-        let file = InputFile { uri: path.display().to_string(), size: 5, identity: String::new() };
+        let file =
+            InputFile { uri: path.display().to_string(), size: 5, identity: String::new(), e_tag: None };
         let explained = || {
             let error = Error::Read { file: file.uri.clone(), problem: "bad magic".into() };
             explain(&file, error).to_string()

@@ -57,10 +57,8 @@ pub async fn images(file: &InputFile) -> Result<Vec<String>> {
     let prefix = object_store::path::Path::parse(location.path.trim_end_matches('/'))
         .map_err(|e| Error::Read { file: file.uri.clone(), problem: e.to_string() })?;
     let listed = location.store.list(Some(&prefix)).try_collect::<Vec<_>>().await;
-    let listed = listed.map_err(|e| Error::Read {
-        file: file.uri.clone(),
-        problem: format!("its folder cannot be listed: {e}"),
-    })?;
+    let failed = |source| tidemill_io::Error::Storage { action: "list", uri: folder.into(), source };
+    let listed = listed.map_err(failed)?;
     let mut uris: Vec<String> =
         listed.into_iter().map(|meta| format!("{}{}", location.root, meta.location)).collect();
     uris.sort_unstable();

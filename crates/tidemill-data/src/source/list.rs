@@ -54,6 +54,7 @@ async fn list_all(uris: &[String], keep: impl Fn(&str) -> bool) -> Result<Vec<In
 /// entity tag if it is remote, or else its head and tail.
 async fn identified(address: &Address, uri: String, meta: ObjectMeta) -> Result<InputFile> {
     let name = format!("{}\n{}\n", address.relative(&uri), meta.size);
+    let e_tag = meta.e_tag.as_deref().filter(|_| !address.is_local()).and_then(strong);
     let content = match meta.e_tag {
         Some(tag) if !address.is_local() => vec![tag.into_bytes().into()],
         _ if address.is_local() => ends(&uri, meta.size).await?,
@@ -61,7 +62,13 @@ async fn identified(address: &Address, uri: String, meta: ObjectMeta) -> Result<
     };
     let parts: Vec<&[u8]> =
         std::iter::once(name.as_bytes()).chain(content.iter().map(AsRef::as_ref)).collect();
-    Ok(InputFile { identity: digest(&parts), size: meta.size, uri })
+    Ok(InputFile { identity: digest(&parts), size: meta.size, uri, e_tag })
+}
+
+/// A listed entity tag as a request can name it, which has quotes that Azure lists it without. A weak one may not be
+/// asked for: it stays the same where bytes change.
+fn strong(listed: &str) -> Option<String> {
+    (!listed.starts_with("W/")).then(|| format!("\"{}\"", listed.trim_matches('"')))
 }
 
 /// The head and the tail of a local file.
@@ -70,11 +77,25 @@ async fn ends(uri: &str, size: u64) -> Result<Vec<bytes::Bytes>> {
         return Ok(Vec::new());
     }
     let ranges = [0..size.min(ENDS), size.saturating_sub(ENDS)..size];
-    Ok(uri::parse(uri)?.get_ranges(&ranges).await?)
+    Ok(uri::parse(uri)?.get_ranges(&ranges, None).await?)
 }
 
 fn digest(parts: &[&[u8]]) -> String {
     let mut hasher = blake3::Hasher::new();
     parts.iter().for_each(|part| _ = hasher.update(part));
     hasher.finalize().to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::strong;
+
+    #[test]
+    fn entity_tags_are_asked_for_as_stores_compare_them() {
+        for (listed, asked) in
+            [("\"5d41\"", Some("\"5d41\"")), ("0x8D", Some("\"0x8D\"")), ("W/\"5d41\"", None)]
+        {
+            assert_eq!(strong(listed).as_deref(), asked);
+        }
+    }
 }

@@ -20,15 +20,17 @@ const FOOTER_HINT: u64 = 64 * 1024;
 /// Bytes behind a footer: its length, and the magic number.
 const ENDING: usize = 8;
 
-/// An object and its size. Failures of its store come as [`ParquetError::External`] around a [`tidemill_io::Error`].
+/// An object, and its size and entity tag as listed. Failures of its store come as [`ParquetError::External`] around a [`tidemill_io::Error`].
 pub struct ObjectReader {
     pub address: Address,
     pub size: u64,
+    pub e_tag: Option<String>,
 }
 
 impl ObjectReader {
     async fn fetch(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.address.get_ranges(ranges).await.map_err(|e| ParquetError::External(e.into()))
+        let bytes = self.address.get_ranges(ranges, self.e_tag.as_deref()).await;
+        bytes.map_err(|e| ParquetError::External(e.into()))
     }
 
     async fn fetch_one(&self, range: Range<u64>) -> Result<Bytes> {

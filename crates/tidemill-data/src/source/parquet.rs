@@ -204,7 +204,8 @@ impl<'a> Footer<'a> {
                 "the file is empty (0 bytes), no Parquet; write it again or take it out of source.uri";
             return Err(Error::Read { file: file.uri.clone(), problem: problem.into() });
         }
-        let mut reader = ObjectReader { address: uri::parse(&file.uri)?, size: file.size };
+        let mut reader =
+            ObjectReader { address: uri::parse(&file.uri)?, size: file.size, e_tag: file.e_tag.clone() };
         let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new());
         let metadata = AssertUnwindSafe(metadata).catch_unwind().await.unwrap_or_else(|_| Err(gave_up()));
         let metadata = metadata.map_err(|e| unreadable(file, e))?;

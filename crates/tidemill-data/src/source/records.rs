@@ -80,7 +80,7 @@ impl RecordSource {
     fn csv(&self, file: &InputFile, stream: ObjectStream) -> Result<CsvRecords<ObjectStream>> {
         let failure = stream.failure();
         let records = CsvRecords::new(stream).map_err(|problem| {
-            failure.error(file).unwrap_or_else(|| Error::Read { file: file.uri.clone(), problem })
+            failure.take().unwrap_or_else(|| Error::Read { file: file.uri.clone(), problem })
         })?;
         match self.needed.iter().find(|(name, _)| !records.columns().contains(name)) {
             None => Ok(records),
@@ -144,9 +144,8 @@ impl RecordSource {
         let inside = self.format == Format::WebDataset;
         let container = if inside { room } else { room / 8 };
         let (records, failure) = self.records(unit, container)?;
-        let file = unit.file.clone();
         // What a parser takes for the end of a file may be the end of the network.
-        let records = records.map(move |record| failure.error(&file).map_or(Ok(record), Err));
+        let records = records.map(move |record| failure.take().map_or(Ok(record), Err));
         if inside {
             return Ok(self.table.clone().batches(unit, room, records));
         }

@@ -4,12 +4,10 @@
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Buf, Bytes};
-use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
-use tidemill_io::uri;
+use tidemill_io::{Address, uri};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
@@ -28,21 +26,24 @@ const AHEAD: usize = 2;
 /// Set once the object could not be fetched any further, in contrast to what is wrong with its content: parsers see
 /// both as an `io::Error`.
 #[derive(Clone, Default)]
-pub struct Failure(Arc<OnceLock<String>>);
+pub struct Failure(Arc<Mutex<Option<Error>>>);
 
 impl Failure {
-    /// The error that ends the run, if there is one.
-    pub fn error(&self, file: &InputFile) -> Option<Error> {
-        let problem = self.0.get()?.clone();
-        Some(Error::Read { file: file.uri.clone(), problem })
+    /// The error that ends the run, if there is one. It is given once.
+    pub fn take(&self) -> Option<Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn set(&self, error: Error) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 }
 
 /// An object being read from some offset to its end.
 pub struct ObjectStream {
     runtime: &'static Runtime,
-    store: Arc<dyn ObjectStore>,
-    path: Path,
+    address: Address,
+    e_tag: Option<String>,
     /// First byte that nobody has asked for.
     next: u64,
     /// Chunks below this offset are asked for ahead of time.
@@ -50,7 +51,7 @@ pub struct ObjectStream {
     size: u64,
     /// Bytes fetched at once.
     chunk: u64,
-    coming: VecDeque<JoinHandle<object_store::Result<Bytes>>>,
+    coming: VecDeque<JoinHandle<Result<Bytes>>>,
     current: Bytes,
     failure: Failure,
 }
@@ -62,10 +63,9 @@ impl ObjectStream {
     /// # Errors
     /// If the URI cannot be understood.
     pub fn open(runtime: &'static Runtime, file: &InputFile, wanted: Range<u64>, room: u64) -> Result<Self> {
-        let location = uri::parse(&file.uri)?;
         Ok(Self {
-            path: location.key()?,
-            store: location.store,
+            address: uri::parse(&file.uri)?,
+            e_tag: file.e_tag.clone(),
             runtime,
             next: wanted.start,
             wanted: wanted.end,
@@ -93,35 +93,43 @@ impl ObjectStream {
             };
             let range = self.next..end.min(self.size);
             self.next = range.end;
-            let (store, path) = (self.store.clone(), self.path.clone());
-            self.coming.push_back(self.runtime.spawn(async move {
-                let bytes = store.get_range(&path, range.clone()).await?;
-                match bytes.len() as u64 == range.end - range.start {
-                    true => Ok(bytes),
-                    false => Err(object_store::Error::Generic {
-                        store: "object",
-                        source: format!("{} bytes came for {range:?}; it changed meanwhile", bytes.len())
-                            .into(),
-                    }),
-                }
-            }));
+            let fetch = fetch(self.address.clone(), self.e_tag.clone(), range);
+            self.coming.push_back(self.runtime.spawn(fetch));
         }
     }
+
+    /// The next bytes; none at the end.
+    fn next_chunk(&mut self) -> Result<Option<Bytes>> {
+        self.ask_ahead();
+        let Some(chunk) = self.coming.pop_front() else { return Ok(None) };
+        let chunk = self.runtime.block_on(chunk);
+        chunk.map_err(|e| Error::Read { file: self.address.uri(), problem: e.to_string() })?.map(Some)
+    }
+}
+
+async fn fetch(address: Address, e_tag: Option<String>, range: Range<u64>) -> Result<Bytes> {
+    let bytes = address.get_ranges(std::slice::from_ref(&range), e_tag.as_deref()).await?;
+    let bytes = bytes.into_iter().next().unwrap_or_default();
+    if bytes.len() as u64 == range.end - range.start {
+        return Ok(bytes);
+    }
+    let problem = format!("{} bytes came for {range:?}", bytes.len());
+    Err(Error::Read { file: address.uri(), problem })
 }
 
 impl Read for ObjectStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.current.is_empty() {
-            self.ask_ahead();
-            let Some(chunk) = self.coming.pop_front() else { return Ok(0) };
-            let chunk = self.runtime.block_on(chunk).map_err(|e| e.to_string());
-            match chunk.and_then(|chunk| chunk.map_err(|e| e.to_string())) {
-                Ok(bytes) => self.current = bytes,
-                Err(problem) => {
+            match self.next_chunk() {
+                Ok(Some(bytes)) => self.current = bytes,
+                Ok(None) => return Ok(0),
+                Err(error) => {
                     // Nothing more can come.
                     (self.next, self.size) = (0, 0);
                     self.coming.clear();
-                    return Err(io::Error::other(self.failure.0.get_or_init(|| problem).clone()));
+                    let told = io::Error::other(error.to_string());
+                    self.failure.set(error);
+                    return Err(told);
                 }
             }
         }

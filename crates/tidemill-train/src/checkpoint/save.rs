@@ -37,8 +37,7 @@ impl Writer {
 }
 
 impl Checkpoints {
-    /// Saves one rank's share of a state. The first rank commits it when all have, as long as it may `wait` for them, then
-    /// removes the oldest beyond `keep`.
+    /// Saves one rank's share of a state. The first rank commits it when all have, as long as it may `wait` for them.
     ///
     /// # Errors
     /// If the store cannot be written, or the others' shards do not come.
@@ -70,7 +69,7 @@ impl Checkpoints {
         if !self.location.put_if_absent(&commit_key(step), text.into())? {
             self.check_own(step, writer)?;
         }
-        self.retain()
+        Ok(())
     }
 
     /// Writes a shard from where its values lie: they are not copied again.
@@ -135,8 +134,14 @@ impl Checkpoints {
         Ok(true)
     }
 
-    /// Removes the oldest checkpoints, and what is left of those that were never committed.
-    fn retain(&self) -> Result<(), Error> {
+    /// Has the first rank remove the oldest checkpoints beyond `keep`, and what is left of those that were never committed.
+    ///
+    /// # Errors
+    /// If the store does not let it, which takes nothing from the checkpoints that there are.
+    pub fn retain(&self, writer: &Writer) -> Result<(), Error> {
+        if writer.rank > 0 {
+            return Ok(());
+        }
         let keys = self.location.list("")?;
         let mut steps: Vec<u64> = keys.iter().filter_map(|key| committed_step(key)).collect();
         steps.sort_unstable();

@@ -100,6 +100,7 @@ fn save(checkpoints: &Checkpoints, case: &Case, step: u64) {
         let others = (1..case.ranks).collect();
         let writer = Writer { rank, ranks: case.ranks, others, attempt: "a".into() };
         checkpoints.save(&snapshot, &writer, &|| false).unwrap();
+        checkpoints.retain(&writer).unwrap();
     }
 }
 

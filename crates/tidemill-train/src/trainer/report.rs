@@ -50,6 +50,7 @@ impl Trainer {
             match event {
                 Saved::Committed { step } => self.committed = step,
                 Saved::Failed { .. } => self.failed_checkpoints += 1,
+                Saved::Kept { .. } => (),
             }
             match event {
                 Saved::Committed { .. } if !self.job.world.is_first() => (),
@@ -59,6 +60,9 @@ impl Trainer {
                 }
                 Saved::Failed { step, why, again_in } => observer.event(&format!(
                     "checkpoint of step {step} cannot be written: {why}; training goes on, the next try is in {again_in:?}"
+                )),
+                Saved::Kept { why } => observer.event(&format!(
+                    "checkpoints beyond checkpoint.keep cannot be removed: {why}; they stay, and training goes on"
                 )),
             }
         }

@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_unit_is_committed_whole_or_not_at_all() {
-        let file = InputFile { uri: "a.parquet".into(), size: 1, identity: "a".into() };
+        let file = InputFile { uri: "a.parquet".into(), size: 1, identity: "a".into(), e_tag: None };
         let unit = InputUnit { file, span: Span::Rows(3..6), held: 0 };
         let name = serde_json::to_string(&WholeUnit { unit: unit.clone(), rows: 3 }).unwrap();
         let whole = |lengths: &[usize]| {

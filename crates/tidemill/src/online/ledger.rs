@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn unit(uri: &str) -> InputUnit {
-        let file = InputFile { uri: uri.into(), size: 0, identity: String::new() };
+        let file = InputFile { uri: uri.into(), size: 0, identity: String::new(), e_tag: None };
         InputUnit { file, span: Span::Rows(0..1000), held: 0 }
     }
 

@@ -237,9 +237,7 @@ fn wrong_credentials_and_missing_buckets_say_what_to_do() {
     let missing = ["source.uri=s3://no-such-bucket/*.parquet", "output=s3://no-such-bucket/out"];
     let wrong = ("AWS_SECRET_ACCESS_KEY", "wrong");
     let right = ("AWS_REGION", "us-east-1");
-    let nobody = ("AWS_ENDPOINT_URL", "http://127.0.0.1:1");
-    let cases: [(&[&str], _, _); 5] = [
-        (&[], nobody, ["cannot list s3://refused/pairs", "10 retries", "check the network and AWS_REGION"]),
+    let cases: [(&[&str], _, _); 4] = [
         (&[], wrong, ["cannot list s3://refused/pairs", "SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"]),
         (&[&pairs], wrong, ["s3://refused/out/dataset", "SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"]),
         (&missing[..1], right, ["s3://no-such-bucket", "there is no such bucket", "AWS_ENDPOINT_URL"]),

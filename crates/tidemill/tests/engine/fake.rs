@@ -44,7 +44,7 @@ impl Work {
 /// The unit of the file `file` with these rows.
 pub fn unit(file: usize, rows: Range<u64>) -> InputUnit {
     let (uri, identity) = (format!("{file:03}"), file.to_string());
-    InputUnit { file: InputFile { uri, size: 0, identity }, span: Span::Rows(rows), held: 0 }
+    InputUnit { file: InputFile { uri, size: 0, identity, e_tag: None }, span: Span::Rows(rows), held: 0 }
 }
 
 fn rows_of(unit: &InputUnit) -> Range<u64> {
