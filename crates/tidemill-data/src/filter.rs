@@ -103,7 +103,7 @@ impl Rule {
             Self::MinSide(side) => short >= *side,
             Self::MaxSide(side) => long <= *side,
             Self::Area(bounds) => bounds.contains(&(u64::from(short) * u64::from(long))),
-            Self::MaxAspect(aspect) => f64::from(long) <= aspect * f64::from(short),
+            Self::MaxAspect(aspect) => f64::from(long) / f64::from(short) <= *aspect,
             Self::CaptionLength(bounds) => {
                 let length = facts.caption.trim().chars().count();
                 bounds.contains(&u32::try_from(length).unwrap_or(u32::MAX))
@@ -294,6 +294,12 @@ mod tests {
         ];
         for (facts, expected) in cases {
             assert_eq!(refusal(&config, facts).as_deref(), expected, "{facts:?}");
+        }
+        // Bounds that no binary fraction is: an image exactly at one passes.
+        for (aspect, width) in [(1.15, 115), (2.3, 230)] {
+            let config = FilterConfig { max_aspect: Some(aspect), ..FilterConfig::default() };
+            assert_eq!(refusal(&config, facts(width, 100, "")), None, "{aspect}");
+            assert!(refusal(&config, facts(width + 1, 100, "")).is_some(), "{aspect}");
         }
     }
 

@@ -11,6 +11,7 @@ mod claims;
 mod fetch;
 mod image_column;
 mod image_folder;
+mod json;
 mod list;
 pub(crate) mod object;
 mod parquet;

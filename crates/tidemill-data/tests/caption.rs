@@ -89,6 +89,22 @@ fn the_first_caption_that_is_not_blank_is_chosen() {
 }
 
 #[test]
+fn a_caption_that_cleaning_shows_to_be_blank_does_not_count() {
+    let blank = "&nbsp;\u{feff} \0&#160; &nbsp;";
+    let input = batch(vec![
+        ("a", texts([Some("\u{feff}"), Some(blank), Some("cat"), Some(blank), Some("\0")])),
+        ("b", texts([Some("a cat"), Some("\0"), Some(blank), None, Some(" ")])),
+        ("c", texts([Some(blank), Some("a dog"), None, None, None])),
+    ]);
+    for choice in ["first", "longest", "random"] {
+        let config = json!({"choice": choice, "clean": "open_clip"});
+        let output = stage(&["a", "b", "c"], config, 3).run(&input).unwrap();
+        assert_eq!(column(&output, "caption"), some(["a cat", "a dog", "cat", "", ""]), "{choice}");
+        assert_eq!(column(&output, "caption_source")[..4], some(["b", "c", "a", "a"]), "{choice}");
+    }
+}
+
+#[test]
 fn a_list_is_a_set_of_candidates() {
     let rows: [&[Option<&str>]; 3] = [&[None, Some(""), Some("a cat"), Some("x")], &[Some("y")], &[]];
     let output = stage(&["list"], json!({}), 0).run(&batch(vec![("list", lists(&rows))])).unwrap();

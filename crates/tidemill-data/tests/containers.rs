@@ -433,6 +433,43 @@ fn several_captions_and_carried_fields_are_handed_over() {
 }
 
 #[test]
+fn a_samples_text_is_its_caption_unless_it_is_blank_or_unreadable() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.tar");
+    let encoding = "encoding: the sample's .txt is not valid UTF-8";
+    let json = r#"{"caption": "json's", "score": NaN, "txt": null}"#;
+    // The .txt, the .json, the captions wanted, and what they are, or the row's error.
+    type Case<'a> = (&'a [u8], &'a str, [&'a str; 2], Result<[Option<&'a str>; 2], &'a str>);
+    let cases: [Case; 9] = [
+        (b"text", json, ["caption", "txt"], Ok([Some("text"), Some("text")])),
+        (b" \n", json, ["caption", "txt"], Ok([Some("json's"), None])),
+        (b"", "{}", ["caption", "txt"], Ok([None, None])),
+        (b"", r#"{"caption": null}"#, ["caption", "txt"], Ok([None, None])),
+        (b"text", r#"{"caption": " "}"#, ["caption", "txt"], Ok([Some("text"), Some("text")])),
+        (b"\xff", json, ["caption", "alt"], Ok([Some("json's"), None])),
+        (b"\xff", r#"{"alt": "a"}"#, ["alt", "other"], Ok([Some("a"), None])),
+        (b"\xff", json, ["caption", "txt"], Err(encoding)),
+        (b"\xff", r#"{"caption": ""}"#, ["caption", "alt"], Err(encoding)),
+    ];
+    for (txt, json, names, expected) in cases {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (name, data) in [("7.jpg", &b"image"[..]), ("7.txt", txt), ("7.json", json.as_bytes())] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(data.len() as u64);
+            tar.append_data(&mut header, name, data).unwrap();
+        }
+        std::fs::write(&path, tar.into_inner().unwrap()).unwrap();
+        let mut config = config(Format::WebDataset, &path);
+        config.columns.caption = OneOrMany::Many(names.map(str::to_owned).to_vec());
+        let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+        let batch = read(source.as_ref()).unwrap().remove(0);
+        let text = |name: &str| batch[name].as_string::<i32>().iter().next().unwrap();
+        let found = text("source_error").map_or(Ok(names.map(text)), Err);
+        assert_eq!(found, expected, "{:?} {json} {names:?}", String::from_utf8_lossy(txt));
+    }
+}
+
+#[test]
 fn a_file_that_vanishes_while_it_is_read_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("big.tar");

@@ -16,8 +16,13 @@ static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
     LazyLock::new(|| Arc::new(support::byte_tokenizer(tempfile::tempdir().unwrap().path())));
 
 fn stage(config: Value) -> Prepare {
+    filtered(config, json!({}))
+}
+
+fn filtered(config: Value, filter: Value) -> Prepare {
     let config: PrepareConfig = serde_json::from_value(config).unwrap();
-    let (filter, source) = (FilterConfig::default(), SourceConfig::default());
+    let filter: FilterConfig = serde_json::from_value(filter).unwrap();
+    let source = SourceConfig::default();
     Prepare::new(&config, &filter, &source, &CaptionConfig::default(), 0, TOKENIZER.clone()).unwrap()
 }
 
@@ -100,6 +105,29 @@ fn facts_about_other_images_are_not_believed() {
     let tokens = output["token_ids"].as_fixed_size_list();
     assert!((0..4).all(|row| tokens.is_null(row) == embedded[row]));
     assert!(prepare.needs_images(&attach(&[const { None }; 4], &earlier, &["text"])).unwrap());
+}
+
+#[test]
+fn rows_that_are_refused_now_are_those_of_a_fresh_run() {
+    let earlier = stage(json!({"resolutions": [16], "hashes": true})).run(&batch(&images())).unwrap();
+    let digest = earlier["sha256"].as_fixed_size_binary().value(0);
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("list.txt");
+    std::fs::write(&list, digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()).unwrap();
+    // By the header, by the resolution and by the bytes; then there are neither hashes, neither, or no `phash`.
+    let cases = [
+        (16, json!({"max_side": 39}), "max_side", [true, true]),
+        (64, json!({}), "resolution", [true, true]),
+        (16, json!({"opt_out": {"sha256": list}}), "opt_out.sha256", [false, true]),
+    ];
+    for (resolution, filter, reason, nulls) in cases {
+        let prepare = filtered(json!({"resolutions": [resolution], "hashes": true}), filter);
+        let fresh = prepare.run(&batch(&images())).unwrap();
+        let output = prepare.run(&attach(&images(), &earlier, &["latents_16", "text"])).unwrap();
+        assert_eq!(output["reason"].as_string::<i32>().value(0), reason);
+        assert_eq!([output["sha256"].is_null(0), output["phash"].is_null(0)], nulls, "{reason}");
+        assert_same(&output, &fresh, &["pixels_16", "token_ids"]);
+    }
 }
 
 #[test]

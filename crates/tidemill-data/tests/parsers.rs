@@ -59,7 +59,8 @@ fn tars_of_python_give_the_samples_of_webdataset() {
             for (row, (found, expected)) in found.iter().zip(expected).enumerate() {
                 let mut fields = expected.fields.clone();
                 for name in ["caption", "txt"] {
-                    fields.extend(expected.txt.clone().map(|text| (name.to_owned(), text.into())));
+                    let text = expected.txt.clone().filter(|text| !text.trim().is_empty());
+                    fields.extend(text.map(|text| (name.to_owned(), text.into())));
                 }
                 assert_eq!(found.error, None);
                 assert_eq!((found.row, found.key.as_ref()), (row as u64, Some(&expected.key)));
@@ -120,7 +121,6 @@ fn what_is_wrong_with_a_sample_is_its_own_error() {
         ("an empty image", tar(&[("a.jpg", b"")]), vec![(Some("a"), Some(0), None)]),
         ("bad JSON", tar(&[("a.jpg", b"x"), ("a.json", b"{")]), vec![(Some("a"), Some(1), Some("json: "))]),
         ("JSON, no object", tar(&[("a.json", b"[1]")]), vec![(Some("a"), None, Some("json: "))]),
-        ("no UTF-8", tar(&[("a.txt", b"\xff")]), vec![(Some("a"), None, Some("encoding: "))]),
         (
             "twice the same member",
             tar(&[("a.jpg", b"x"), ("a.jpg", b"yy")]),

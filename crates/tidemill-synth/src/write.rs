@@ -34,7 +34,8 @@ struct Row {
     scene: Scene,
 }
 
-/// Draws `config.rows` captioned scenes into `out_dir` as `scenes-00000.parquet`, ..., and their report as `synth.json`.
+/// Draws `config.rows` captioned scenes into `out_dir` as `scenes-00000.parquet`, ..., and their report as `synth.json`. Files
+/// of an earlier call that had more of them are removed.
 ///
 /// Columns: `key`, `caption` (nullable), `jpg` (Binary, nullable), `width`, `height` (Int64, pixels), `score` (Float64, 4 to 7),
 /// and what the scene shows: `size`, `colour`, `shape`, `place`.
@@ -44,6 +45,7 @@ struct Row {
 pub fn synth(config: &SynthConfig, out_dir: &Path) -> Result<SynthReport> {
     config.validate()?;
     std::fs::create_dir_all(out_dir).map_err(|source| Error::Io { path: out_dir.into(), source })?;
+    remove_from(config.files, out_dir).map_err(|source| Error::Io { path: out_dir.into(), source })?;
     let broken = plan_broken(config);
     let files = (0..config.files)
         .into_par_iter()
@@ -60,6 +62,28 @@ pub fn synth(config: &SynthConfig, out_dir: &Path) -> Result<SynthReport> {
     let write = || serde_json::to_writer_pretty(File::create(&path)?, &report).map_err(Into::into);
     write().map_err(|source| Error::Io { path: path.clone(), source })?;
     Ok(report)
+}
+
+/// Removes the scenes' files from this number on, which an earlier call left: whoever reads the folder would take them in.
+fn remove_from(first: usize, out_dir: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(out_dir)? {
+        let entry = entry?;
+        let number = entry.file_name().to_str().and_then(file_number);
+        if number.is_some_and(|number| number >= first) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn file_name(file: usize) -> String {
+    format!("scenes-{file:05}.parquet")
+}
+
+/// The number of the file of this name, if it is one of the scenes' files.
+fn file_number(name: &str) -> Option<usize> {
+    let number = name.strip_prefix("scenes-")?.strip_suffix(".parquet")?.parse().ok()?;
+    (file_name(number) == name).then_some(number)
 }
 
 /// Which rows are broken, and how.
@@ -88,7 +112,7 @@ fn write_file(
     file: usize,
     out_dir: &Path,
 ) -> Result<PathBuf> {
-    let path = out_dir.join(format!("scenes-{file:05}.parquet"));
+    let path = out_dir.join(file_name(file));
     let first = config.rows * file / config.files;
     let end = config.rows * (file + 1) / config.files;
     let parquet_error = |source| Error::Parquet { path: path.clone(), source };

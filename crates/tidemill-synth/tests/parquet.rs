@@ -118,6 +118,27 @@ fn the_seed_decides_every_byte() {
 }
 
 #[test]
+fn files_of_a_larger_world_do_not_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(&small(8), dir.path()).unwrap();
+    for other in ["scenes-1.parquet", "scenes-00002.parquet.bak", "other.parquet"] {
+        std::fs::write(dir.path().join(other), "kept").unwrap();
+    }
+    synth(&SynthConfig { files: 1, ..small(8) }, dir.path()).unwrap();
+    let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    let expected = [
+        "other.parquet",
+        "scenes-00000.parquet",
+        "scenes-00002.parquet.bak",
+        "scenes-1.parquet",
+        "synth.json",
+    ];
+    assert_eq!(names, expected);
+}
+
+#[test]
 fn settings_that_cannot_be_met_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let refused = [

@@ -9,6 +9,13 @@ pub fn caption_language(text: &str) -> Option<(&'static str, f64)> {
     Some((iso_639_1(found.lang()), found.confidence()))
 }
 
+/// The codes that [`caption_language`] gives, in alphabetical order.
+pub fn codes() -> Vec<&'static str> {
+    let mut codes: Vec<_> = Lang::all().iter().map(|language| iso_639_1(*language)).collect();
+    codes.sort_unstable();
+    codes
+}
+
 fn iso_639_1(language: Lang) -> &'static str {
     match language {
         Lang::Afr => "af",

@@ -27,7 +27,7 @@ use crate::draw::{Purpose, below, draw, fraction};
 use crate::error::{Result, RowError};
 
 /// Raised whenever the same configuration would give other captions than before.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// `[caption]`, ready to be applied.
 pub struct CaptionStage {
@@ -95,10 +95,6 @@ impl CaptionStage {
         let rows = (0..batch.num_rows()).into_par_iter();
         let rows = rows.map(|row| {
             let Caption { text, source } = self.choose(&columns, row, ids.value(row))?;
-            let text = match self.clean {
-                Clean::None => text,
-                Clean::OpenClip => clean::open_clip(&text),
-            };
             let field = |name: &str| {
                 fields.get(name).filter(|column| column.is_valid(row)).map_or("", |column| column.value(row))
             };
@@ -108,7 +104,7 @@ impl CaptionStage {
         Ok(Captions { rows: rows.collect(), columns })
     }
 
-    /// The chosen candidate as it is in the source.
+    /// The chosen candidate, cleaned. If that shows it to be blank, it did not count, and the choice is among the others.
     fn choose(&self, columns: &[Texts], row: usize, id: u64) -> Result<Caption, RowError> {
         let mut candidates = Vec::new();
         // What there is to say if no column has a caption.
@@ -117,7 +113,7 @@ impl CaptionStage {
             for (item, text) in texts.row(row) {
                 match text {
                     Ok(text) if text.trim().is_empty() => {
-                        nothing = Ok(Caption { text: text.to_owned(), source: (column, item) });
+                        nothing = Ok(Caption { text: self.clean(text), source: (column, item) });
                     }
                     Ok(text) => candidates.push(Candidate { text, column, item }),
                     Err(error) if nothing.is_err() => nothing = Err(error),
@@ -125,13 +121,22 @@ impl CaptionStage {
                 }
             }
         }
-        match choice::choose(self.choice, &candidates, &self.weights, || {
-            fraction(draw(self.seed, id, Purpose::Caption, 0))
-        }) {
-            Some(&Candidate { text, column, item }) => {
-                Ok(Caption { text: text.to_owned(), source: (column, item) })
+        let number = || fraction(draw(self.seed, id, Purpose::Caption, 0));
+        while let Some(&chosen) = choice::choose(self.choice, &candidates, &self.weights, number) {
+            let caption = Caption { text: self.clean(chosen.text), source: (chosen.column, chosen.item) };
+            if !caption.text.is_empty() {
+                return Ok(caption);
             }
-            None => nothing,
+            candidates.retain(|candidate| *candidate != chosen);
+            nothing = Ok(caption);
+        }
+        nothing
+    }
+
+    fn clean(&self, text: &str) -> String {
+        match self.clean {
+            Clean::None => text.to_owned(),
+            Clean::OpenClip => clean::open_clip(text),
         }
     }
 

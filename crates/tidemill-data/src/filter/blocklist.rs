@@ -2,7 +2,7 @@
 //! is not listed is taken for one that is with a chance of entries / 2^64.
 
 use twox_hash::XxHash3_64;
-use url::Url;
+use url::{ParseError, Url};
 
 use super::list_file::for_each_entry;
 use super::similar::SimilarList;
@@ -47,8 +47,10 @@ impl Blocklist {
     /// Whether a key or URL, or the domain of a URL, is listed.
     pub fn has_text(&self, text: &str) -> bool {
         match self.part {
-            Part::Domain => host(text)
-                .is_some_and(|host| domains(&host).any(|d| self.has(XxHash3_64::oneshot(d.as_bytes())))),
+            Part::Domain => {
+                let host = host(text).unwrap_or_else(|| written_host(text));
+                domains(&host).any(|domain| self.has(XxHash3_64::oneshot(domain.as_bytes())))
+            }
             _ => self.has(XxHash3_64::oneshot(text.trim().as_bytes())),
         }
     }
@@ -110,8 +112,22 @@ fn first_eight(digest: &[u8; 32]) -> u64 {
 /// missing.
 fn host(url: &str) -> Option<String> {
     let url = url.trim();
-    let parsed = if url.contains("://") { Url::parse(url) } else { Url::parse(&format!("http://{url}")) };
-    Some(parsed.ok()?.host_str()?.trim_end_matches('.').to_owned()).filter(|host| !host.is_empty())
+    let parsed = match Url::parse(url) {
+        Ok(parsed) if parsed.has_host() => parsed,
+        // `example.com:80/x` is a scheme and a path.
+        Ok(_) | Err(ParseError::RelativeUrlWithoutBase) => Url::parse(&format!("http://{url}")).ok()?,
+        Err(_) => return None,
+    };
+    Some(parsed.host_str()?.trim_end_matches('.').to_owned()).filter(|host| !host.is_empty())
+}
+
+/// What stands in a host's place in something that is no URL, for its port or its name is impossible.
+fn written_host(url: &str) -> String {
+    let in_path = ['/', '?', '#', '\\'];
+    let behind_scheme = url.split_once("//").filter(|(scheme, _)| !scheme.contains(in_path));
+    let authority = behind_scheme.map_or(url, |(_, rest)| rest).split(in_path).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().and_then(|host| host.split(':').next()).unwrap_or_default();
+    host.trim().trim_end_matches('.').to_lowercase()
 }
 
 /// `a.b.c`, `b.c`, `c`.
@@ -162,6 +178,18 @@ mod tests {
             ("https://xn--bcher-kva.de/x", true),
             ("https://one.org", true),
             ("https://elsewhere.org/example.com", false),
+            ("example.com/r?u=https://elsewhere.org/a.jpg", true),
+            ("elsewhere.org/r?u=https://example.com/a.jpg", false),
+            ("example.com:8080/a.jpg", true),
+            ("//example.com/a.jpg", true),
+            ("https:/example.com/x", true),
+            ("https:example.com/x", true),
+            ("http:\\\\example.com\\x", true),
+            ("https://xn--a.example.com/x", true),
+            ("xn--a.Example.com./r?u=https://elsewhere.org/", true),
+            ("https://xn--a.elsewhere.org/r?u=https://example.com/", false),
+            ("https://user:word@example.com:99999/x", true),
+            ("https://example.com.elsewhere.org:99999/x", false),
             ("", false),
             ("no url at all", false),
         ];

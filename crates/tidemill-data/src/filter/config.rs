@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::expression::Expression;
+use crate::caption::language::codes;
 use crate::config::{OneOrMany, SourceConfig, refuse};
 use crate::error::Result;
 
@@ -28,7 +29,7 @@ pub struct FilterConfig {
     pub max_aspect: Option<f64>,
     /// Bounds on the caption's length in characters (Unicode scalar values), white space at both ends not counted.
     pub caption_length: Bounds<u32>,
-    /// Languages that captions may be in (ISO 639-1, such as "en"); any language if empty.
+    /// Languages that captions may be in (ISO 639-1, such as "en"), of those that can be told; any language if empty.
     pub languages: Vec<String>,
     /// How sure the detection of the language must be, from 0 to 1.
     pub language_confidence: Option<f64>,
@@ -153,9 +154,13 @@ impl FilterConfig {
     }
 
     fn validate_languages(&self) -> Result<()> {
-        let two_letters = |code: &&String| code.len() == 2 && code.bytes().all(|b| b.is_ascii_lowercase());
-        if let Some(code) = self.languages.iter().find(|code| !two_letters(code)) {
-            return refuse("filter.languages", format!("{code:?} is no ISO 639-1 code, such as \"en\""));
+        let known = codes();
+        if let Some(code) = self.languages.iter().find(|code| !known.contains(&code.as_str())) {
+            let problem = match code.as_str() {
+                "no" => "Norwegian is found as \"nb\", not as \"no\"".to_owned(),
+                _ => format!("{code:?} is none of the languages that can be told: {}", known.join(", ")),
+            };
+            return refuse("filter.languages", problem);
         }
         match self.language_confidence {
             Some(_) if self.languages.is_empty() => refuse(

@@ -96,8 +96,8 @@ impl Prepare {
             caption: pair.caption,
             scores: &pair.scores,
             condition: selection.has(row),
-            sha256: known.hashes.sha256,
-            phash: known.hashes.phash,
+            sha256: None,
+            phash: None,
         };
         let verdict = |verdict, facts: &Facts| {
             let hashes = Hashes { sha256: facts.sha256, phash: facts.phash };
@@ -111,12 +111,17 @@ impl Prepare {
         if cuts.iter().all(Option::is_none) {
             return verdict(Verdict::Rejected(TOO_SMALL.to_owned()), &facts);
         }
-        if self.hashes.sha256 && facts.sha256.is_none() {
-            facts.sha256 = Some(sha256(pair.image.clone()?));
+        // What an earlier run knows comes no sooner than it would be found out, so that rows refused by then are the same.
+        if self.hashes.sha256 {
+            facts.sha256 = Some(match known.hashes.sha256 {
+                Some(hash) => hash,
+                None => sha256(pair.image.clone()?),
+            });
         }
         if let Some(refused) = self.refusal(Stage::Bytes, &facts) {
             return verdict(refused, &facts);
         }
+        facts.phash = known.hashes.phash;
         if facts.phash.is_some()
             && let Some(refused) = self.refusal(Stage::Pixels, &facts)
         {

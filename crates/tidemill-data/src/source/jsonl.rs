@@ -4,8 +4,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 
-use serde_json::{Map, Value};
-
+use super::json::object;
 use super::record::{MAX_TEXT, Record};
 
 /// Bytes that a line is assumed to have when a file is cut: a caption, a URI and some numbers.
@@ -82,7 +81,7 @@ impl<R: Read> Iterator for JsonLines<R> {
 
 fn parse(row: u64, line: &[u8]) -> Record {
     let text = if row == 0 { line.strip_prefix(BOM).unwrap_or(line) } else { line };
-    match serde_json::from_slice::<Map<String, Value>>(text) {
+    match object(text) {
         Ok(fields) => Record { row, fields, text_bytes: line.len(), ..Record::default() },
         Err(e) => Record::broken(row, format!("json: the line at byte {row}: {e}")),
     }

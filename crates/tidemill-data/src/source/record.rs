@@ -25,6 +25,8 @@ pub struct Record {
     pub key: Option<String>,
     /// Everything but the image.
     pub fields: Map<String, Value>,
+    /// Fields that are there but cannot be read, and why, as `kind: detail`: an error only where they are wanted.
+    pub unreadable: Vec<(&'static str, &'static str)>,
     /// The encoded image, where the container holds it.
     pub image: Option<Bytes>,
     /// Bytes that the fields take in the container.
@@ -183,6 +185,10 @@ fn strings(records: &mut [Record], mut get: impl FnMut(&mut Record) -> Option<St
 
 /// A field's value; null if there is no such field, or if it does not do, which the record then says.
 fn or_fail<T>(record: &mut Record, name: &str, read: fn(&Value) -> Result<T, String>) -> Option<T> {
+    if let Some((_, problem)) = record.unreadable.iter().find(|(field, _)| *field == name) {
+        record.fail((*problem).to_owned());
+        return None;
+    }
     let value = record.fields.get(name).filter(|value| !value.is_null())?;
     match read(value) {
         Ok(value) => Some(value),

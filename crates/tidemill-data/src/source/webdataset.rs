@@ -7,6 +7,7 @@ use bytes::Bytes;
 use flate2::bufread::MultiGzDecoder;
 use serde_json::Value;
 
+use super::json::object;
 use super::record::{MAX_TEXT, Record};
 use super::tar::{Cut, Member, Members};
 use crate::decode::MAX_BYTES;
@@ -156,20 +157,41 @@ impl Sample {
             error: self.error,
             ..Record::default()
         };
-        match self.json.map(|json| serde_json::from_slice(&json)) {
+        match self.json.map(|json| object(&json)) {
             Some(Ok(fields)) => record.fields = fields,
             Some(Err(e)) => record.fail(format!("json: the sample's .json: {e}")),
             None => {}
         }
-        match self.text.map(String::from_utf8) {
-            Some(Ok(text)) => {
-                record.fields.insert("caption".into(), Value::String(text.clone()));
-                record.fields.insert("txt".into(), Value::String(text));
-            }
-            Some(Err(_)) => record.fail("encoding: the sample's .txt is not valid UTF-8".into()),
-            None => {}
+        if let Some(text) = self.text {
+            add_text(&mut record, text);
         }
         record
+    }
+}
+
+/// Adds what a .txt gives: `txt`, and the caption in place of the .json's. A blank one gives nothing, for that is how
+/// img2dataset writes a null; one that cannot be read leaves a caption as it is.
+fn add_text(record: &mut Record, text: Vec<u8>) {
+    match String::from_utf8(text) {
+        Ok(text) if text.trim().is_empty() => {}
+        Ok(text) => {
+            record.fields.insert("caption".into(), Value::String(text.clone()));
+            record.fields.insert("txt".into(), Value::String(text));
+        }
+        Err(_) => {
+            let problem = "encoding: the sample's .txt is not valid UTF-8";
+            record.unreadable.push(("txt", problem));
+            if is_blank(record.fields.get("caption")) {
+                record.unreadable.push(("caption", problem));
+            }
+        }
+    }
+}
+
+fn is_blank(field: Option<&Value>) -> bool {
+    match field {
+        None | Some(Value::Null) => true,
+        Some(value) => value.as_str().is_some_and(|text| text.trim().is_empty()),
     }
 }
 

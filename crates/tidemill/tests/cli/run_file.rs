@@ -89,7 +89,7 @@ const CASES: &[Case] = &[
     ("[engine]\nmax_bad_fraction = 2", &[], &["run.toml:2:20", "between 0 and 1"]),
     ("[filter]\nmax_aspect = 0.5", &[], &["run.toml:2:14", "at least 1"]),
     ("[filter]\nwhere = \"score >\"", &[], &["run.toml:2:9", "filter.where: "]),
-    ("[filter]\nlanguages = [\"english\"]", &[], &["run.toml:2:13", "no ISO 639-1 code"]),
+    ("[filter]\nlanguages = [\"english\"]", &[], &["run.toml:2:13", "none of the languages"]),
     (
         "[dedup]\nnear = { phash_distance = 20 }",
         &[],
