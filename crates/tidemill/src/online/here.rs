@@ -40,14 +40,14 @@ pub fn make(
     mut making: Making,
     windows: impl Iterator<Item = Open>,
     to: &feed::Windows,
-    stop: &StopSignal,
+    stop: &Arc<StopSignal>,
 ) -> Result<()> {
     let quiet = Reporter { json: false, quiet: true };
     let mut windows = windows.map(|open| open.window).peekable();
     while let Some(epoch) = windows.peek().map(|window| making.windows.epoch(*window)) {
         let same = |window: &u64| making.windows.epoch(*window) == epoch;
         let numbers: Vec<u64> = std::iter::from_fn(|| windows.next_if(same)).collect();
-        let sink = WindowSink::new(&making, numbers, epoch, to);
+        let sink = WindowSink::new(&making, numbers, epoch, to, stop);
         let units = sink.units(&making);
         let prepare = making.run.in_epoch(epoch).prepare()?;
         let (config, encoders) = (&making.run.file.engine, making.stages.len());
@@ -89,6 +89,7 @@ struct Shared {
     ledger: Arc<Ledger>,
     assembly: Mutex<Assembly>,
     to: feed::Windows,
+    stop: Arc<StopSignal>,
 }
 
 /// Windows that are not complete, by their places in the epoch, with the rows of their units.
@@ -98,7 +99,13 @@ struct Assembly {
 }
 
 impl WindowSink {
-    fn new(making: &Making, numbers: Vec<u64>, epoch: u64, to: &feed::Windows) -> Self {
+    fn new(
+        making: &Making,
+        numbers: Vec<u64>,
+        epoch: u64,
+        to: &feed::Windows,
+        stop: &Arc<StopSignal>,
+    ) -> Self {
         let mut places = HashMap::new();
         let mut parts = BTreeMap::new();
         for (place, number) in numbers.iter().enumerate() {
@@ -115,6 +122,7 @@ impl WindowSink {
             ledger: making.ledger.clone(),
             assembly: Mutex::new(Assembly { next: 0, parts }),
             to: to.clone(),
+            stop: stop.clone(),
         };
         Self { places, shared: Arc::new(shared) }
     }
@@ -142,7 +150,12 @@ struct Part {
 }
 
 impl Attempt for Part {
+    /// Fails once nobody takes windows any more: otherwise the engine would see the units begun through, for which the
+    /// last checkpoint would wait.
     fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        if self.shared.stop.raised() {
+            return Err(Error::Thread("trainer"));
+        }
         self.shared.ledger.add(batch, &self.unit, self.shared.epoch)?;
         let rows = self.shared.selection.of(batch)?;
         if rows.num_rows() > 0 {
@@ -174,5 +187,56 @@ impl Assembly {
         let complete = self.parts.get(&self.next)?.iter().all(Option::is_some);
         let parts = complete.then(|| self.parts.remove(&self.next)).flatten()?;
         Some(parts.into_iter().flatten().flatten().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, LargeBinaryArray, StringArray, UInt64Array};
+    use crossbeam_channel::{Receiver, bounded};
+    use tidemill_data::source::{InputFile, Span};
+
+    use super::*;
+
+    fn unit(number: usize) -> InputUnit {
+        let file = InputFile { uri: number.to_string(), size: 0, identity: String::new() };
+        InputUnit { file, span: Span::Rows(0..1), held: 0 }
+    }
+
+    /// Takes the windows of an epoch, each of two units.
+    fn sink(windows: usize, output: &str) -> (WindowSink, Receiver<Result<Window>>) {
+        let (to, from) = bounded(windows);
+        let parts = (0..windows).map(|window| (window, vec![None, None]));
+        let shared = Shared {
+            epoch: 0,
+            numbers: (0..windows as u64).collect(),
+            selection: Selection { resolution: 64, held_out: 0.0 },
+            ledger: Arc::new(Ledger::open(output, 1.0, 2 * windows).unwrap()),
+            assembly: Mutex::new(Assembly { next: 0, parts: parts.collect() }),
+            to,
+            stop: Arc::default(),
+        };
+        let places = (0..2 * windows).map(|n| (name(&unit(n)), (n / 2, n % 2))).collect();
+        (WindowSink { places, shared: Arc::new(shared) }, from)
+    }
+
+    fn kept() -> RecordBatch {
+        let columns: [(&str, ArrayRef, bool); 4] = [
+            ("sample_id", Arc::new(UInt64Array::from(vec![7])), false),
+            ("status", Arc::new(StringArray::from(vec!["kept"])), false),
+            ("reason", Arc::new(StringArray::from(vec![None::<&str>])), true),
+            ("latents_64", Arc::new(LargeBinaryArray::from(vec![Some(&b"latents"[..])])), true),
+        ];
+        RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+    }
+
+    #[test]
+    fn a_unit_begun_ends_with_the_wish_to_stop() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sink, _windows) = sink(1, folder.path().to_str().unwrap());
+        let mut part = sink.begin(&unit(0)).unwrap();
+        part.write(&kept()).unwrap();
+        sink.shared.stop.raise();
+        assert!(part.write(&kept()).is_err());
     }
 }
