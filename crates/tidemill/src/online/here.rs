@@ -1,7 +1,8 @@
 //! The local engine as a maker of windows: one epoch after the other it prepares and encodes the units of a lane.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use tidemill_data::InputUnit;
@@ -88,6 +89,10 @@ struct Shared {
     selection: Selection,
     ledger: Arc<Ledger>,
     assembly: Mutex<Assembly>,
+    /// Notified when a window is handed over.
+    handed: Condvar,
+    /// Windows after the next one whose units may be begun: encoders share a window, and some are at the one after it.
+    ahead: usize,
     to: feed::Windows,
     stop: Arc<StopSignal>,
 }
@@ -121,6 +126,8 @@ impl WindowSink {
             selection: making.selection.clone(),
             ledger: making.ledger.clone(),
             assembly: Mutex::new(Assembly { next: 0, parts }),
+            handed: Condvar::new(),
+            ahead: making.stages.len().div_ceil(making.run.file.online.window.max(1)),
             to: to.clone(),
             stop: stop.clone(),
         };
@@ -133,7 +140,22 @@ impl WindowSink {
     }
 }
 
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Assembly> {
+        self.assembly.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Sink for WindowSink {
+    /// Not for windows far behind one that a slow unit holds up: the rows of all of them would lie in memory.
+    fn has_room(&self, unit: &InputUnit, patience: Duration) -> bool {
+        let Shared { handed, ahead, .. } = &*self.shared;
+        let Some((window, _)) = self.places.get(&name(unit)) else { return true };
+        let far = |assembly: &mut Assembly| *window > assembly.next + ahead;
+        let waited = handed.wait_timeout_while(self.shared.lock(), patience, far);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     fn begin(&self, unit: &InputUnit) -> Result<Box<dyn Attempt>> {
         let (window, slot) = *self.places.get(&name(unit)).ok_or(Error::Thread("online"))?;
         Ok(Box::new(Part { shared: self.shared.clone(), unit: unit.clone(), window, slot, rows: Vec::new() }))
@@ -167,13 +189,14 @@ impl Attempt for Part {
     /// Waits while the trainer has enough: it needs nobody who waits here.
     fn commit(self: Box<Self>) -> Result<()> {
         self.shared.ledger.end_unit(&self.unit)?;
-        let mut assembly = self.shared.assembly.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut assembly = self.shared.lock();
         if let Some(parts) = assembly.parts.get_mut(&self.window) {
             parts[self.slot] = Some(self.rows);
         }
         while let Some(rows) = assembly.next_complete() {
             let (number, epoch) = (self.shared.numbers[assembly.next], self.shared.epoch as u32);
             assembly.next += 1;
+            self.shared.handed.notify_all();
             let handed = self.shared.to.send(Ok(Window { number, epoch, rows }));
             handed.map_err(|_| Error::Thread("trainer"))?;
         }
@@ -213,6 +236,8 @@ mod tests {
             selection: Selection { resolution: 64, held_out: 0.0 },
             ledger: Arc::new(Ledger::open(output, 1.0, 2 * windows).unwrap()),
             assembly: Mutex::new(Assembly { next: 0, parts: parts.collect() }),
+            handed: Condvar::new(),
+            ahead: 1,
             to,
             stop: Arc::default(),
         };
@@ -238,5 +263,23 @@ mod tests {
         part.write(&kept()).unwrap();
         sink.shared.stop.raise();
         assert!(part.write(&kept()).is_err());
+    }
+
+    #[test]
+    fn a_slow_unit_lets_others_get_only_a_window_ahead() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sink, windows) = sink(4, folder.path().to_str().unwrap());
+        let with_room = || (0..8).filter(|n| sink.has_room(&unit(*n), Duration::ZERO)).collect::<Vec<_>>();
+        let slow = sink.begin(&unit(0)).unwrap();
+        for number in 1..4 {
+            assert_eq!(with_room(), [0, 1, 2, 3]);
+            sink.begin(&unit(number)).unwrap().commit().unwrap();
+        }
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| sink.has_room(&unit(7), Duration::from_secs(60)));
+            slow.commit().unwrap();
+            assert!(waiting.join().unwrap());
+        });
+        assert_eq!((windows.len(), with_room().len()), (2, 8));
     }
 }
