@@ -35,6 +35,9 @@ use crate::tokenizer::ClipTokenizer;
 /// Raised whenever the same configuration would give other pixels than before.
 const IMAGE_VERSION: u32 = 2;
 
+/// The same where images are decoded at a scale: raised also when rows can be read that could not before.
+const SCALED_VERSION: u32 = 3;
+
 /// Bytes of a row's output without its pixels: 77 token ids, key, caption and what is carried along.
 const TEXT_BYTES: u64 = 2048;
 
@@ -224,7 +227,8 @@ fn image_digest(column: &str, config: &PrepareConfig, resolution: u32, scaled: b
     buckets.retain(|listed, _| resolutions.iter().any(|resolution| resolution.to_string() == *listed));
     let alone =
         PrepareConfig { resolutions, buckets, scaled_decode: scaled, hashes: false, ..config.clone() };
-    digest(&(column, alone, config.draws().then_some(seed), IMAGE_VERSION))
+    let version = if scaled { SCALED_VERSION } else { IMAGE_VERSION };
+    digest(&(column, alone, config.draws().then_some(seed), version))
 }
 
 /// Configurations hold only ordered maps, so that their JSON is canonical.

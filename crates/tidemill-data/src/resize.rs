@@ -50,7 +50,9 @@ impl Rect {
         let Area { left, top, right, bottom } = self.into();
         let scale = |to: u32, from: u32| f64::from(to) / f64::from(from.max(1));
         let (x, y) = (scale(to.0, from.0), scale(to.1, from.1));
-        Area { left: left * x, top: top * y, right: right * x, bottom: bottom * y }
+        // The product can be rounded past the image's edge, as in 338 * (43 / 338).
+        let (right, bottom) = ((right * x).min(f64::from(to.0)), (bottom * y).min(f64::from(to.1)));
+        Area { left: left * x, top: top * y, right, bottom }
     }
 }
 
@@ -121,6 +123,7 @@ fn horizontal_first(image: (u32, u32), size: (u32, u32)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decode::Scale;
 
     #[test]
     fn a_crop_outside_the_image_is_an_error() {
@@ -160,6 +163,19 @@ mod tests {
         assert_eq!(crop.scaled((100, 80), (100, 80)), crop.into());
         let half = Area { left: 5.0, top: 10.0, right: 20.0, bottom: 30.0 };
         assert_eq!(crop.scaled((100, 80), (50, 40)), half);
+    }
+
+    #[test]
+    fn a_crop_at_the_edge_stays_inside_whatever_the_scale() {
+        for (side, wanted) in (256..4096).flat_map(|side| [1, 2, 4].map(|wanted| (side, wanted))) {
+            let (to, _) = Scale::reaching([(8, wanted)]).of_size((side, side));
+            let area =
+                Rect { x: 56, y: 56, width: side - 56, height: side - 56 }.scaled((side, side), (to, to));
+            for (from, end) in [(area.left, area.right), (area.top, area.bottom)] {
+                let gap = f64::from(to) - end;
+                assert!(0.0 < from && from < end && (0.0..1e-9).contains(&gap), "{side} as {to}: {area:?}");
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -50,7 +51,7 @@ impl Reporter {
             bar.set_draw_target(ProgressDrawTarget::stderr());
         }
         let lines = (!terminal && !self.quiet).then(|| Mutex::new(Instant::now()));
-        Progress { bar, lines, what: what.into(), unit: unit.into() }
+        Progress { bar, lines, what: what.into(), unit: unit.into(), before: AtomicU64::new(0) }
     }
 }
 
@@ -62,9 +63,20 @@ pub struct Progress {
     lines: Option<Mutex<Instant>>,
     what: String,
     unit: String,
+    /// Things that were done before the start.
+    before: AtomicU64,
 }
 
 impl Progress {
+    /// Shows that `n` things were done before: they count as done, but for neither rate nor ETA.
+    pub fn start_at(&self, n: u64) {
+        self.before.store(n, Ordering::Relaxed);
+        self.bar.set_position(n);
+        // The bar takes in a new position only when it is drawn.
+        self.bar.tick();
+        self.bar.reset_eta();
+    }
+
     /// Counts `n` more things done.
     pub fn add(&self, n: u64) {
         self.bar.inc(n);
@@ -88,7 +100,8 @@ impl Progress {
 
     /// Things per second since the start.
     pub fn rate(&self) -> f64 {
-        self.bar.position() as f64 / self.bar.elapsed().as_secs_f64().max(1e-9)
+        let done = self.bar.position().saturating_sub(self.before.load(Ordering::Relaxed));
+        done as f64 / self.bar.elapsed().as_secs_f64().max(1e-9)
     }
 
     /// Ends the display.
@@ -119,4 +132,21 @@ impl Progress {
 /// Writes a line to standard error, if it can be written to: a terminal that is gone is no reason to end the work.
 pub fn tell(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_before_is_no_part_of_the_rate() {
+        let progress = Reporter { json: true, quiet: true }.progress("test", "steps", 1_000_000);
+        progress.start_at(900_000);
+        std::thread::sleep(Duration::from_millis(20));
+        progress.add(1);
+        assert_eq!(progress.bar.position(), 900_001);
+        for rate in [progress.rate(), progress.bar.per_sec()] {
+            assert!(rate <= 50.0, "{rate} steps/s");
+        }
+    }
 }

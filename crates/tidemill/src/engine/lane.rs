@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::Scope;
+use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -29,6 +30,9 @@ pub(super) const CUTS_AHEAD: usize = 2;
 
 /// Encoded batches that may wait to be written.
 const WRITES_AHEAD: usize = 2;
+
+/// How long a lane waits for room in the sink before it looks whether the run goes on.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A unit and what is read of it.
 pub(super) struct Line {
@@ -84,6 +88,7 @@ fn feed(
     to: &Sender<Step<Pending>>,
 ) -> Result<()> {
     for line in lines {
+        while !shared.stopping() && !shared.sink.has_room(&line.unit, PATIENCE) {}
         if shared.stopping() || feed_unit(shared, line, jobs, to).is_break() {
             break;
         }

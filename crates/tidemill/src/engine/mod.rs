@@ -34,6 +34,8 @@ mod retry;
 pub mod signal;
 mod write;
 
+use std::time::Duration;
+
 use arrow::array::RecordBatch;
 use tidemill_data::{InputUnit, Prepare};
 
@@ -132,6 +134,12 @@ impl Stage for Prepare {
 
 /// Where finished rows go.
 pub trait Sink: Sync {
+    /// Whether there is room for a unit, or will be within `patience`. Asked before anything of it is prepared: rows that are
+    /// under way hold memory that others may need to make the room.
+    fn has_room(&self, _unit: &InputUnit, _patience: Duration) -> bool {
+        true
+    }
+
     /// Starts a unit. Nothing of it counts until it is committed; an attempt that is dropped leaves no trace that a
     /// reader sees.
     ///

@@ -15,7 +15,7 @@ use tidemill_store::stream::{Batch, Skipped};
 use tidemill_train::{Batches, Phase, World};
 
 use super::feed::{Feed, Window};
-use super::lanes::{Lane, Windows};
+use super::lanes::{Lane, Windows, deal};
 use super::rows::{Selection, bytes, pick, sample_ids};
 use crate::Encode;
 use crate::error::{Error, Result};
@@ -45,6 +45,14 @@ impl State {
             return Err(Error::Refused("the checkpoint's place in the data is that of no rank".into()));
         }
         Ok(state)
+    }
+
+    /// What so many ranks have before them at a resolution. At another one a window that was begun may have other rows.
+    pub fn at(mut self, resolution: u32, ranks: usize) -> Vec<Lane> {
+        if self.resolution != resolution {
+            self.lanes.iter_mut().for_each(Lane::leave_begun);
+        }
+        deal(&self.lanes, ranks)
     }
 }
 
@@ -224,5 +232,25 @@ impl Batches for OnlineBatches {
 impl fmt::Debug for OnlineBatches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OnlineBatches").field("lane", &self.lane).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::online::lanes::start;
+
+    #[test]
+    fn another_resolution_leaves_the_windows_begun() {
+        let mut lanes = start(2);
+        lanes[0].give(3, 2);
+        for ranks in [1, 2] {
+            for (resolution, begun) in [(64, 1), (32, 0)] {
+                let state = State { resolution: 64, lanes: lanes.clone() };
+                let lanes = state.at(resolution, ranks);
+                let next = lanes.iter().flat_map(|lane| lane.windows(ranks).take(4));
+                assert_eq!(next.filter(|open| open.given > 0).count(), begun, "{resolution} on {ranks}");
+            }
+        }
     }
 }

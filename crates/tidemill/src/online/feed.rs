@@ -37,7 +37,9 @@ impl Feed {
     ///
     /// # Errors
     /// If the system gives no thread.
-    pub fn start(make: impl FnOnce(&Windows, &StopSignal) -> Result<()> + Send + 'static) -> Result<Self> {
+    pub fn start(
+        make: impl FnOnce(&Windows, &Arc<StopSignal>) -> Result<()> + Send + 'static,
+    ) -> Result<Self> {
         let (to, from) = bounded(AHEAD);
         let stop = Arc::new(StopSignal::default());
         let stopped = stop.clone();

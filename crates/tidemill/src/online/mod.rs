@@ -168,7 +168,7 @@ impl Online {
     fn batches(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<OnlineBatches> {
         let (resolution, world) = (phase.resolution(), phase.world);
         let lanes = match state {
-            Some(state) => lanes::deal(&State::read(state)?.lanes, world.size()),
+            Some(state) => State::read(state)?.at(resolution, world.size()),
             None => lanes::start(world.size()),
         };
         let lane = lanes[world.rank()].clone();

@@ -184,7 +184,7 @@ pub fn train_run(
         signal: StopSignal::watch(),
         listener: own.listener,
         stop: own.stop,
-        seen: 0,
+        seen: None,
     };
     let outcome = train(job, &mut watcher);
     watcher.progress.finish();
@@ -279,8 +279,8 @@ struct Watcher<'a> {
     signal: StopSignal,
     listener: Box<dyn FnMut(&StepMetrics) -> bool + Send + 'a>,
     stop: Box<dyn Fn() -> bool + Send + 'a>,
-    /// Steps shown so far.
-    seen: u64,
+    /// Steps shown so far; none before the first one is begun.
+    seen: Option<u64>,
 }
 
 impl Observer for Watcher<'_> {
@@ -291,8 +291,9 @@ impl Observer for Watcher<'_> {
             metrics.images_per_second,
             100.0 * metrics.data_wait
         ));
-        self.progress.add(metrics.step.saturating_sub(self.seen));
-        self.seen = self.seen.max(metrics.step);
+        let seen = self.seen.unwrap_or(0);
+        self.progress.add(metrics.step.saturating_sub(seen));
+        self.seen = Some(seen.max(metrics.step));
         if !(self.listener)(metrics) {
             self.signal.raise();
         }
@@ -310,6 +311,11 @@ impl Observer for Watcher<'_> {
     }
 
     fn doing(&mut self, step: u64, activity: Activity) {
+        if self.seen.is_none() {
+            // What an earlier run has done is no progress of this one's.
+            self.progress.start_at(step);
+            self.seen = Some(step);
+        }
         let doing = match activity {
             Activity::Data => Doing::Data,
             Activity::Step => Doing::Step,

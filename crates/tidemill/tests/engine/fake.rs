@@ -239,6 +239,8 @@ pub struct Committed {
     pub work: Work,
     /// What fails: "begin", "write" or "commit".
     pub fails_to: &'static str,
+    /// Units after the first that is not committed for which there is room; else there is for all.
+    pub room: Option<usize>,
     /// Called with the number of rows after each write.
     pub on_write: Option<Box<dyn Fn(usize) + Send + Sync>>,
     /// Called after each commit.
@@ -249,6 +251,12 @@ impl Committed {
     /// The rows of all units, unit by unit.
     pub fn rows(&self) -> Vec<Row> {
         self.units.lock().unwrap().values().flatten().cloned().collect()
+    }
+
+    fn has_room(&self, unit: &InputUnit) -> bool {
+        let units = self.units.lock().unwrap();
+        let first = (0..).find(|number| !units.contains_key(&format!("{number:03}"))).unwrap();
+        self.room.is_none_or(|room| unit.file.uri.parse::<usize>().unwrap() <= first + room)
     }
 
     fn step(&self, name: &str) -> Result<()> {
@@ -266,7 +274,12 @@ struct Unit {
 }
 
 impl Sink for Memory {
+    fn has_room(&self, unit: &InputUnit, _patience: Duration) -> bool {
+        self.0.has_room(unit)
+    }
+
     fn begin(&self, unit: &InputUnit) -> Result<Box<dyn Attempt>> {
+        assert!(self.0.has_room(unit), "{} was begun without room", unit.file.uri);
         self.0.step("begin")?;
         Ok(Box::new(Unit { name: unit.file.uri.clone(), rows: Vec::new(), sink: self.0.clone() }))
     }

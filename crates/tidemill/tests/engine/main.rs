@@ -266,6 +266,31 @@ fn a_stop_signal_lets_the_units_in_work_end() {
 }
 
 #[test]
+fn a_lane_waits_for_room_in_the_sink_as_long_as_the_run_goes_on() {
+    // All is well; the unit that the others wait for fails; somebody stops the run.
+    for (fails_at, stops) in [(None, false), (Some(390), false), (None, true)] {
+        let mut case = Case::new(&[400, 10, 10, 10, 10, 10, 10, 10]);
+        let work = Work::Sleep(Duration::from_micros(50));
+        case.encode.resize_with(3, || FakeEncode { work, ..FakeEncode::default() });
+        case.memory = least_memory(8, 3);
+        case.prepare.fails_at = fails_at;
+        let stop = case.stop.clone();
+        let on_write: Box<dyn Fn(usize) + Send + Sync> = Box::new(move |_| {
+            if stops {
+                stop.raise();
+            }
+        });
+        case.sink = Arc::new(Committed { room: Some(1), on_write: Some(on_write), ..Committed::default() });
+        let (result, rows) = case.run();
+        match (fails_at, stops) {
+            (None, false) => assert_eq!((result.unwrap().units, rows.len()), (8, 470)),
+            (Some(_), _) => assert!(result.unwrap_err().to_string().contains("no such column")),
+            (_, true) => assert!(matches!(result, Err(Error::Interrupted { .. })), "{result:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_source_that_is_too_bad_stops_the_run() {
     for (lengths, committed) in [(&[50, 50][..], 50), (&[50, 1000, 1000], 50)] {
         let mut case = Case::new(lengths);

@@ -72,8 +72,7 @@ pub fn train(run: &Run, workers: &TrainWorkers, mode: Mode, reporter: &Reporter)
         progress,
         reporter,
     };
-    // What an earlier run has done is no progress of this one's.
-    watch.show();
+    watch.start();
     let report = watch.until_done(&plan)?;
     watch.progress.finish();
     say_trained(&run.output(), &report, reporter);
@@ -143,6 +142,12 @@ impl Watch<'_> {
     fn interrupted(&mut self) -> Error {
         self.show();
         Error::Interrupted { done: self.shown, total: self.total, unit: "steps" }
+    }
+
+    /// What an earlier run has done is no progress of this one's.
+    fn start(&mut self) {
+        self.shown = self.metrics.last().map_or(0, |last| last.step);
+        self.progress.start_at(self.shown);
     }
 
     fn show(&mut self) {
