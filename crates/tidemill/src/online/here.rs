@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     fn unit(number: usize) -> InputUnit {
-        let file = InputFile { uri: number.to_string(), size: 0, identity: String::new() };
+        let file = InputFile { uri: number.to_string(), size: 0, identity: String::new(), e_tag: None };
         InputUnit { file, span: Span::Rows(0..1), held: 0 }
     }
 
