@@ -76,6 +76,13 @@ pub enum Span {
     Bytes(Range<u64>),
 }
 
+impl InputUnit {
+    /// Another part of the same file.
+    fn part(&self, span: Span) -> Self {
+        Self { span, ..self.clone() }
+    }
+}
+
 impl Span {
     /// Start and end, whatever they count.
     pub fn range(&self) -> &Range<u64> {
@@ -137,6 +144,12 @@ pub trait Source: Send + Sync {
     /// As [`read_within`](Self::read_within).
     fn read(&self, unit: &InputUnit) -> Result<Batches> {
         self.read_within(unit, BATCH_BYTES)
+    }
+
+    /// A unit cut into stretches of about a batch, each of which can be read alone; the unit itself where its container can only
+    /// be read from its beginning.
+    fn stretches(&self, unit: &InputUnit) -> Vec<InputUnit> {
+        vec![unit.clone()]
     }
 
     /// As [`read`](Self::read), with nulls for the images, if the container can be read without fetching them.

@@ -12,23 +12,24 @@ use arrow::array::{ArrayRef, BinaryArray, RecordBatch, StringArray};
 use image::{Rgb, RgbImage};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
-use tidemill_data::config::OneOrMany;
+use tidemill_data::config::{Format, OneOrMany};
 use tidemill_data::inspect::sheet::{SheetOptions, Tile, tiles};
 use tidemill_data::{CaptionConfig, FilterConfig, Prepare, PrepareConfig, Source, SourceConfig, source};
 
 const ROWS: usize = 200;
 
 /// Row i is grey i; every fourth is too narrow, and every tenth no image at all.
+fn image(i: usize) -> Vec<u8> {
+    if i % 10 == 9 {
+        return b"no image".to_vec();
+    }
+    let picture = RgbImage::from_pixel(if i.is_multiple_of(4) { 20 } else { 64 }, 48, Rgb([i as u8; 3]));
+    let mut bytes = Cursor::new(Vec::new());
+    picture.write_to(&mut bytes, image::ImageFormat::Png).unwrap();
+    bytes.into_inner()
+}
+
 fn write(path: &Path) {
-    let image = |i: usize| {
-        if i % 10 == 9 {
-            return b"no image".to_vec();
-        }
-        let picture = RgbImage::from_pixel(if i.is_multiple_of(4) { 20 } else { 64 }, 48, Rgb([i as u8; 3]));
-        let mut bytes = Cursor::new(Vec::new());
-        picture.write_to(&mut bytes, image::ImageFormat::Png).unwrap();
-        bytes.into_inner()
-    };
     let captions = StringArray::from_iter_values((0..ROWS).map(|i| format!("grey {i}")));
     let batch = RecordBatch::try_from_iter([
         ("image", Arc::new(BinaryArray::from_iter_values((0..ROWS).map(image))) as ArrayRef),
@@ -47,6 +48,29 @@ fn grey(tile: &Tile) -> usize {
     tile.picture.get_pixel(middle, middle)[0].into()
 }
 
+fn write_tar(path: &Path) {
+    let mut tar = tar::Builder::new(std::fs::File::create(path).unwrap());
+    for i in 0..ROWS {
+        for (name, data) in [(format!("{i}.png"), image(i)), (format!("{i}.txt"), b"grey".to_vec())] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(data.len() as u64);
+            tar.append_data(&mut header, name, data.as_slice()).unwrap();
+        }
+    }
+    tar.finish().unwrap();
+}
+
+/// The tiles of a source, of which narrow images are rejected.
+fn sheet(config: &SourceConfig, options: SheetOptions) -> Vec<Tile> {
+    let (no_filter, caption) = (FilterConfig::default(), CaptionConfig::default());
+    let source: Box<dyn Source> = source::open(config, &no_filter, &caption).unwrap();
+    let pixels = PrepareConfig { resolutions: vec![16, 32], ..PrepareConfig::default() };
+    let filter = FilterConfig { min_side: Some(32), ..FilterConfig::default() };
+    let tokenizer = Arc::new(support::byte_tokenizer(tempfile::tempdir().unwrap().path()));
+    let prepare = Prepare::new(&pixels, &filter, config, &caption, 0, tokenizer).unwrap();
+    tiles(&*source, &prepare, "image", options).unwrap()
+}
+
 #[test]
 fn a_seed_gives_its_pictures_with_their_captions() {
     let folder = tempfile::tempdir().unwrap();
@@ -56,22 +80,7 @@ fn a_seed_gives_its_pictures_with_their_captions() {
         rows_per_unit: 50,
         ..SourceConfig::default()
     };
-    let source: Box<dyn Source> =
-        source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
-    let pixels = PrepareConfig { resolutions: vec![16, 32], ..PrepareConfig::default() };
-    let tokenizer = Arc::new(support::byte_tokenizer(folder.path()));
-    let prepare = Prepare::new(
-        &pixels,
-        &FilterConfig { min_side: Some(32), ..FilterConfig::default() },
-        &config,
-        &CaptionConfig::default(),
-        0,
-        tokenizer,
-    );
-    let prepare = prepare.unwrap();
-    let draw = |seed, rejected| {
-        tiles(&*source, &prepare, "image", SheetOptions { tiles: 24, seed, rejected }).unwrap()
-    };
+    let draw = |seed, rejected| sheet(&config, SheetOptions { tiles: 24, seed, rejected });
 
     let drawn = draw(0, false);
     let greys: Vec<usize> = drawn.iter().map(grey).collect();
@@ -92,4 +101,31 @@ fn a_seed_gives_its_pictures_with_their_captions() {
     assert!(
         rejected.iter().all(|tile| tile.picture.get_pixel(0, 0)[0] > 150 && grey(tile).is_multiple_of(4))
     );
+}
+
+#[test]
+fn one_large_unit_is_shown_from_all_over() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("pairs.parquet"));
+    write_tar(&folder.path().join("pairs.tar"));
+    for (format, name) in [(Format::Parquet, "pairs.parquet"), (Format::WebDataset, "pairs.tar")] {
+        let config = SourceConfig {
+            format,
+            uri: OneOrMany::One(folder.path().join(name).display().to_string()),
+            ..SourceConfig::default()
+        };
+        let of_batches = |rows_per_batch, tiles| {
+            let config = SourceConfig { rows_per_batch, ..config.clone() };
+            sheet(&config, SheetOptions { tiles, seed: 0, rejected: false })
+        };
+        assert_eq!(of_batches(256, 8).len(), 8, "{name}: of a single batch, too");
+        let sheet = |tiles| of_batches(5, tiles);
+        let greys: Vec<usize> = sheet(8).iter().map(grey).collect();
+        let quarters = (0..4).filter(|quarter| greys.iter().any(|grey| grey / 50 == *quarter)).count();
+        assert!(greys.len() == 8 && quarters >= 3, "{name}: {greys:?}");
+        // Every kept row is found where all are asked for, each once, though no batch gives more than some.
+        let mut all: Vec<usize> = sheet(ROWS).iter().map(grey).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..ROWS).filter(|i| i % 4 != 0 && i % 10 != 9).collect::<Vec<_>>(), "{name}");
+    }
 }

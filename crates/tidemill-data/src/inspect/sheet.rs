@@ -12,7 +12,7 @@ use crate::columns::{Images, Place};
 use crate::decode;
 use crate::error::{Error, Result, RowError};
 use crate::prepare::Prepare;
-use crate::source::{InputUnit, Source};
+use crate::source::{Batches, InputUnit, Source};
 use crate::status::{KEPT, REJECTED};
 
 /// Greatest side of a tile in pixels, and a rejected row's frame.
@@ -24,8 +24,11 @@ const PAPER: Rgb<u8> = Rgb([255, 255, 255]);
 /// Rows of one batch that are tried; the others of it are not decoded.
 const TRIED: usize = 16;
 
-/// Units that a sheet is spread over, if there are as many.
-const UNITS: usize = 8;
+/// Batches that a sheet is spread over, of as many units, if there are so many.
+const PLACES: usize = 8;
+
+/// Of a unit that can only be read from its beginning, one batch in so many is looked at, at first.
+const PASSED: u64 = 4;
 
 /// What to show.
 #[derive(Debug, Clone, Copy)]
@@ -47,8 +50,8 @@ pub struct Tile {
     pub caption: String,
 }
 
-/// Tiles of random rows: of a few random units the rows of each batch that a hash of seed and sample id puts first. Few
-/// rows are read, and fewer decoded, however large the source is. The image column is `image`.
+/// Tiles of random rows: of a few random units some random batches, and of each of these the rows that a hash of seed and
+/// sample id puts first. Few rows are read, and fewer decoded, however large the source is. The image column is `image`.
 ///
 /// # Errors
 /// If the source cannot be read or has no kept rows where it was looked at.
@@ -60,17 +63,24 @@ pub fn tiles(
 ) -> Result<Vec<Tile>> {
     let mut units = source.units()?;
     units.sort_by_key(|unit| draw(options.seed, unit_hash(unit)));
-    let quota = options.tiles.div_ceil(units.len().clamp(1, UNITS));
+    let quota = options.tiles.div_ceil(units.len().clamp(1, PLACES));
+    let share = options.tiles.div_ceil(PLACES);
     let mut found = Vec::new();
     for unit in units {
         let enough = (found.len() + quota).min(options.tiles);
-        for batch in source.read(&unit)? {
+        // What a batch has beyond its share, for units of few batches.
+        let mut spare = Vec::new();
+        for batch in batches(source, &unit, options.seed) {
             let chosen = first_by_draw(&batch?, options.seed)?;
-            add(&chosen, &prepare.run(&chosen)?, image, options, &mut found)?;
+            let mut tiles = Vec::new();
+            add(&chosen, &prepare.run(&chosen)?, image, options, &mut tiles)?;
+            spare.extend(tiles.split_off(share.min(tiles.len())));
+            found.extend(tiles);
             if found.len() >= enough {
                 break;
             }
         }
+        found.extend(spare);
         found.truncate(enough);
         if found.len() == options.tiles {
             break;
@@ -81,6 +91,27 @@ pub fn tiles(
         return Err(Error::Read { file: files, problem: "no row of it passes the filters".into() });
     }
     Ok(found)
+}
+
+/// The batches of a unit in the order in which they are looked at, each read when it is its turn: where the unit can be cut,
+/// in the order of a draw; elsewhere those that a draw picks, and behind them the others.
+fn batches(source: &dyn Source, unit: &InputUnit, seed: u64) -> impl Iterator<Item = Result<RecordBatch>> {
+    let mut stretches = source.stretches(unit);
+    stretches.sort_by_key(|stretch| draw(seed, unit_hash(stretch)));
+    let hash = unit_hash(unit);
+    let picked = move |batch: u64| draw(seed, hash.wrapping_add(batch)).is_multiple_of(PASSED);
+    // Whether the picked ones come, or the others, or either.
+    let turns: &[Option<bool>] = if stretches.len() == 1 { &[Some(true), Some(false)] } else { &[None] };
+    turns.iter().flat_map(move |turn| {
+        let read = stretches.clone().into_iter().flat_map(|stretch| read(source, &stretch));
+        let theirs = move |batch: u64| turn.is_none_or(|turn| picked(batch) == turn);
+        (0..).zip(read).filter(move |(batch, _)| theirs(*batch)).map(|(_, batch)| batch)
+    })
+}
+
+/// The batches of a stretch; if it cannot be opened, its error.
+fn read(source: &dyn Source, stretch: &InputUnit) -> Batches {
+    source.read(stretch).unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
 }
 
 fn unit_hash(unit: &InputUnit) -> u64 {

@@ -118,6 +118,13 @@ impl Source for ParquetSource {
         self.batches(unit, &self.needed, room)
     }
 
+    fn stretches(&self, unit: &InputUnit) -> Vec<InputUnit> {
+        let rows = unit.span.range();
+        let stretch = |start| start..rows.end.min(start + self.rows_per_batch as u64);
+        let starts = rows.clone().step_by(self.rows_per_batch);
+        starts.map(|start| unit.part(Span::Rows(stretch(start)))).collect()
+    }
+
     fn read_without_images(&self, unit: &InputUnit) -> Result<Option<Batches>> {
         let others = self.needed.iter().filter(|(name, _)| *name != self.image);
         self.batches(unit, &others.cloned().collect::<Vec<_>>(), BATCH_BYTES).map(Some)

@@ -100,6 +100,10 @@ impl Table {
         self.schema.clone()
     }
 
+    pub fn rows_per_batch(&self) -> usize {
+        self.rows_per_batch
+    }
+
     /// The records of a unit as batches of at most the configured rows, and not much more than `room` bytes.
     pub fn batches(
         self: Arc<Self>,

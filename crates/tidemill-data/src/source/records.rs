@@ -133,6 +133,16 @@ impl Source for RecordSource {
         some_units(units, &self.files)
     }
 
+    fn stretches(&self, unit: &InputUnit) -> Vec<InputUnit> {
+        let Range { start, end } = *unit.span.range();
+        match self.format {
+            Format::Jsonl => jsonl::cut(end - start, self.table.rows_per_batch() as u64)
+                .map(|bytes| unit.part(Span::Bytes(start + bytes.start..start + bytes.end)))
+                .collect(),
+            _ => vec![unit.clone()],
+        }
+    }
+
     fn read_within(&self, unit: &InputUnit, room: u64) -> Result<Batches> {
         explained(&unit.file, self.batches(unit, room.min(BATCH_BYTES)))
     }

@@ -3,18 +3,114 @@
 //! are sorted by these blocks' bits, and only rows that agree in all of them are compared (Manku, Jain and Das Sarma,
 //! "Detecting Near-Duplicates for Web Crawling", 2007).
 
+use std::collections::HashMap;
+
 use super::Row;
+
+/// Pairs that are held at a time, beside one per row: 16 MiB.
+const MOST_PAIRS: usize = 1 << 20;
 
 /// For each row that is within `distance` of an earlier one that stays: its index, and that of the first such row. The
 /// rows are in order of preference, and their hashes differ.
 pub fn duplicates(rows: &[Row], distance: u32) -> Vec<(usize, usize)> {
-    let mut pairs = Vec::new();
+    within(rows, distance, MOST_PAIRS)
+}
+
+fn within(rows: &[Row], distance: u32, most_pairs: usize) -> Vec<(usize, usize)> {
     let masks = masks(distance, rows.len());
-    for (i, mask) in masks.iter().enumerate() {
-        // A pair was found before if an earlier mask is whole in it too.
-        let new = |bits: u64| masks[..i].iter().all(|earlier| bits & earlier != 0);
-        agreeing(rows, *mask, |bits| bits.count_ones() <= distance && new(bits), &mut pairs);
+    let mut search = Search { rows, distance, most_pairs, masks, left_out: Vec::new() };
+    search.settle((0..rows.len()).collect());
+    search.left_out
+}
+
+struct Search<'a> {
+    rows: &'a [Row],
+    distance: u32,
+    /// Beside one per row.
+    most_pairs: usize,
+    masks: Vec<u64>,
+    /// What is found so far: row, and the one that stays.
+    left_out: Vec<(usize, usize)>,
+}
+
+impl Search<'_> {
+    /// Decides on rows that are near none of those that stay so far, and gives those of them that stay. If they make more pairs
+    /// than can be held, the first half is settled alone, and what is near its rows is out before the second half is looked at:
+    /// many rows that all look the same are soon only one.
+    fn settle(&mut self, mut undecided: Vec<usize>) -> Vec<usize> {
+        if let Some(pairs) = self.pairs(&undecided) {
+            let left_out = by_preference(pairs);
+            undecided.retain(|row| left_out.binary_search_by_key(row, |(row, _)| *row).is_err());
+            self.left_out.extend(left_out);
+            return undecided;
+        }
+        let mut second = undecided.split_off(undecided.len() / 2);
+        let mut kept = self.settle(undecided);
+        let near = self.nearest(&kept, &second);
+        second.retain(|row| !near.contains_key(row));
+        self.left_out.extend(near);
+        kept.extend(self.settle(second));
+        kept
     }
+
+    /// The pairs (later row, earlier row) that are near each other, unless they are too many.
+    fn pairs(&self, rows: &[usize]) -> Option<Vec<(usize, usize)>> {
+        let mut pairs = Vec::new();
+        for (i, mask) in self.masks.iter().enumerate() {
+            // A pair was found before if an earlier mask is whole in it too.
+            let new = |bits: u64| self.masks[..i].iter().all(|earlier| bits & earlier != 0);
+            for group in self.sorted(*mask, rows).chunk_by(|a, b| a.0 == b.0) {
+                for (i, (_, later)) in group.iter().enumerate() {
+                    let near = group[..i].iter().filter(|(_, earlier)| {
+                        let bits = self.difference(*earlier, *later);
+                        bits.count_ones() <= self.distance && new(bits)
+                    });
+                    pairs.extend(near.map(|(_, earlier)| (*later, *earlier)));
+                    if pairs.len() > self.most_pairs + rows.len() {
+                        return None;
+                    }
+                }
+            }
+        }
+        Some(pairs)
+    }
+
+    /// For each of the later rows that is near an earlier one the first such.
+    fn nearest(&self, earlier: &[usize], later: &[usize]) -> HashMap<usize, usize> {
+        let mut nearest = HashMap::new();
+        let border = later.first().copied().unwrap_or_default();
+        let rows = [earlier, later].concat();
+        for mask in &self.masks {
+            for group in self.sorted(*mask, &rows).chunk_by(|a, b| a.0 == b.0) {
+                let (earlier, later) = group.split_at(group.partition_point(|(_, row)| *row < border));
+                for (_, row) in later {
+                    let near = |(_, other): &&(u64, usize)| {
+                        self.difference(*other, *row).count_ones() <= self.distance
+                    };
+                    if let Some((_, first)) = earlier.iter().find(near) {
+                        let known = nearest.entry(*row).or_insert(*first);
+                        *known = (*known).min(*first);
+                    }
+                }
+            }
+        }
+        nearest
+    }
+
+    /// The rows with the mask's bits of their hashes, those with the same bits side by side in order of preference.
+    fn sorted(&self, mask: u64, rows: &[usize]) -> Vec<(u64, usize)> {
+        let mut keyed: Vec<_> = rows.iter().map(|row| (self.rows[*row].phash & mask, *row)).collect();
+        keyed.sort_unstable();
+        keyed
+    }
+
+    fn difference(&self, one: usize, other: usize) -> u64 {
+        self.rows[one].phash ^ self.rows[other].phash
+    }
+}
+
+/// Of pairs (later row, earlier row) the rows that are left out, in ascending order, each with the first one that stays.
+fn by_preference(mut pairs: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
     pairs.sort_unstable();
     let mut left_out: Vec<(usize, usize)> = Vec::new();
     // Pairs come by their later row, and then by the earlier one, about which all is known by then.
@@ -25,21 +121,6 @@ pub fn duplicates(rows: &[Row], distance: u32) -> Vec<(usize, usize)> {
         }
     }
     left_out
-}
-
-/// Adds the pairs (later row, earlier row) whose hashes agree in all bits of the mask and differ in bits that count.
-fn agreeing(rows: &[Row], mask: u64, counts: impl Fn(u64) -> bool, pairs: &mut Vec<(usize, usize)>) {
-    let mut keyed: Vec<(u64, usize)> = rows.iter().map(|row| row.phash & mask).zip(0..).collect();
-    keyed.sort_unstable();
-    for group in keyed.chunk_by(|a, b| a.0 == b.0) {
-        for (i, (_, earlier)) in group.iter().enumerate() {
-            for (_, later) in &group[i + 1..] {
-                if counts(rows[*earlier].phash ^ rows[*later].phash) {
-                    pairs.push((*later, *earlier));
-                }
-            }
-        }
-    }
 }
 
 /// One mask for each choice of blocks. More blocks make more masks of more bits: sorting costs more and comparing less,
@@ -78,6 +159,25 @@ mod tests {
                     assert!(masks.iter().any(|mask| mask & bits == 0), "{distance} bits, {rows} rows");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn holding_few_pairs_changes_nothing() {
+        // 1,351 rows of which each looks like dozens of others, and no two the same.
+        let hashes = (0..1_u64 << 20).filter(|hash| hash.count_ones() <= 3);
+        let row = |phash: u64| Row { sample_id: phash, sha256: phash, phash, area: 1 };
+        let mut rows: Vec<Row> = hashes.map(row).collect();
+        rows.sort_by_key(|row| row.phash.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20));
+        let sorted = |most_pairs| {
+            let mut found = within(&rows, 2, most_pairs);
+            found.sort_unstable();
+            found
+        };
+        let whole = sorted(usize::MAX / 2);
+        assert!((500..1330).contains(&whole.len()), "{}", whole.len());
+        for most_pairs in [0, 100, 10_000] {
+            assert_eq!(sorted(most_pairs), whole, "{most_pairs}");
         }
     }
 

@@ -25,9 +25,12 @@ use crate::run_file::Run;
 pub struct DatasetSink {
     writer: Writer,
     digests: Digests,
-    /// The samples to leave out, in ascending order, by the unit that has them.
-    left_out: HashMap<UnitId, Vec<u64>>,
+    /// The samples to leave out, in ascending order, and why, by the unit that has them.
+    left_out: HashMap<UnitId, Vec<LeftOut>>,
 }
+
+/// A sample and the name that it is counted under.
+type LeftOut = (u64, &'static str);
 
 impl DatasetSink {
     /// Opens the run's dataset, or makes it. Units made with other settings stay in older snapshots; of what they hold,
@@ -116,7 +119,7 @@ impl DatasetSink {
             .iter()
             .map(|duplicate| (duplicate.sample_id, duplicate.reason.filter()))
             .collect();
-        let mut left_out: HashMap<UnitId, Vec<u64>> = HashMap::new();
+        let mut left_out: HashMap<UnitId, Vec<LeftOut>> = HashMap::new();
         let mut batches = dataset.read_rows(&["sample_id"]);
         while let Some(batch) = batches.next().transpose()? {
             let (Some(unit), Some(ids)) =
@@ -124,8 +127,8 @@ impl DatasetSink {
             else {
                 continue;
             };
-            let samples: Vec<u64> =
-                ids.values().iter().copied().filter(|id| reasons.contains_key(id)).collect();
+            let samples: Vec<LeftOut> =
+                ids.values().iter().filter_map(|id| Some((*id, *reasons.get(id)?))).collect();
             if !samples.is_empty() {
                 left_out.entry(unit.id).or_default().extend(samples);
             }

@@ -59,4 +59,10 @@ fn duplicates_are_left_out_and_counted() {
     let again = run("preprocess", &file, &settings);
     assert_eq!((again["units"]["done"].as_u64(), &again["rows"]), (Some(0), &twice["rows"]));
     assert_eq!(run("dedup", &file, &settings)["exact"], 0);
+
+    // The same rows, and perhaps some more, for another reason.
+    let near = run("preprocess", &file, &["dedup.near.phash_distance=0", output.as_str()]);
+    let rejected = |reason| count(&near, ["rejected", reason]);
+    assert_eq!(rejected("duplicate.exact"), 0, "{near}");
+    assert_eq!(count(&near, ["rows", "kept"]) + rejected("duplicate.near"), 2 * kept);
 }
