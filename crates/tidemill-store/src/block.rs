@@ -73,9 +73,16 @@ impl Place<'_> {
     /// # Errors
     /// [`Error::Corrupt`] if it is not what was committed; a failure of the store.
     pub fn read(self, pool: &Arc<Pool>) -> Result<Block> {
-        let bytes = self.fetch(pool)?;
-        let values = self.part(&bytes, self.entry.values_at, self.width)?;
-        Ok(Block { values: Some(values), ..self.head(&bytes)? })
+        self.block(&self.fetch(pool)?)
+    }
+
+    /// The whole row group, whose [fetched](Self::fetch) bytes these are.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn block(self, bytes: &Bytes) -> Result<Block> {
+        let values = self.part(bytes, self.entry.values_at, self.width)?;
+        Ok(Block { values: Some(values), ..self.head(bytes)? })
     }
 
     /// The bytes of the whole row group, verified.

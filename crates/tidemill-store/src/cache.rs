@@ -4,12 +4,13 @@
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use tidemill_io::Checksum;
 use twox_hash::XxHash3_64;
 
@@ -45,6 +46,16 @@ pub struct Cache {
     limit: u64,
     /// What that is.
     new: AtomicU64,
+    /// Whether it was said that something cannot be kept.
+    warned: AtomicBool,
+}
+
+/// A row group, as a cache has it.
+pub(crate) enum Cached {
+    /// In a file, which may be gone at any time later.
+    File(PathBuf),
+    /// Fetched, but it cannot be kept.
+    Fetched(Bytes),
 }
 
 impl Cache {
@@ -53,22 +64,23 @@ impl Cache {
     /// # Errors
     /// [`Error::Cache`] if the folder cannot be made or listed.
     pub fn open(folder: impl Into<PathBuf>, limit: u64) -> Result<Arc<Self>> {
-        let cache = Self { folder: folder.into(), limit, new: AtomicU64::new(0) };
+        let (new, warned) = (AtomicU64::new(0), AtomicBool::new(false));
+        let cache = Self { folder: folder.into(), limit, new, warned };
         let failed = |source| Error::Cache { path: cache.folder.display().to_string(), source };
         fs::create_dir_all(&cache.folder).map_err(failed)?;
-        cache.evict().map_err(failed)?;
+        cache.evict(|_| limit).map_err(failed)?;
         Ok(Arc::new(cache))
     }
 
-    /// The file of a row group of which so many rows are wanted. If it is not there or not whole, it is fetched, unless
-    /// hardly any are; then, and if it cannot be kept, `None`. The file may be gone at any time later.
+    /// A row group of which so many rows are wanted. If its file is not there or not whole, it is fetched, unless hardly
+    /// any are; then `None`.
     ///
     /// # Errors
     /// If the row group cannot be fetched, or is not what was committed.
-    pub(crate) fn file(&self, place: Place, rows: usize, pool: &Arc<Pool>) -> Result<Option<PathBuf>> {
+    pub(crate) fn get(&self, place: Place, rows: usize, pool: &Arc<Pool>) -> Result<Option<Cached>> {
         let path = self.folder.join(name(place.entry));
         if is_used(&path, place.entry) {
-            return Ok(Some(path));
+            return Ok(Some(Cached::File(path)));
         }
         if rows * WORTH < place.entry.rows as usize {
             return Ok(None);
@@ -76,25 +88,27 @@ impl Cache {
         let lock = self.lock(place.entry);
         // Whoever had the lock may have fetched it.
         if is_used(&path, place.entry) {
-            return Ok(Some(path));
+            return Ok(Some(Cached::File(path)));
         }
         let bytes = place.fetch(pool)?;
         let kept = self.keep(&path, &bytes);
         drop(lock);
         if let Err(error) = kept {
-            tracing::warn!(
-                "{} cannot be kept in the cache: {error}; it is fetched each time",
-                path.display()
-            );
-            return Ok(None);
+            if !self.warned.swap(true, Ordering::Relaxed) {
+                let folder = self.folder.display();
+                tracing::warn!(
+                    "the cache {folder} cannot be added to: {error}; what it lacks is fetched each time"
+                );
+            }
+            return Ok(Some(Cached::Fetched(bytes)));
         }
         let new = self.new.fetch_add(place.entry.bytes, Ordering::Relaxed) + place.entry.bytes;
         if new > self.limit / LOOK
-            && let Err(error) = self.evict()
+            && let Err(error) = self.evict(|_| self.limit)
         {
             tracing::warn!("the cache {} cannot be looked through: {error}", self.folder.display());
         }
-        Ok(Some(path))
+        Ok(Some(Cached::File(path)))
     }
 
     /// Waits while another process or thread fetches it. The lock ends with its file, or with the process.
@@ -105,7 +119,19 @@ impl Cache {
         file.ok().filter(|file| file.lock().is_ok())
     }
 
+    /// Writes a file; on a full disk in place of those that were not used for longest.
     fn keep(&self, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+        let written = self.write(path, bytes);
+        let full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
+        if !written.as_ref().is_err_and(|error| full.contains(&error.kind())) {
+            return written;
+        }
+        // More than is needed now, so that not each file has the folder looked through.
+        self.evict(|held| held.saturating_sub((held / LOOK).max(bytes.len() as u64)))?;
+        self.write(path, bytes)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         let unique = RandomState::new().hash_one((SystemTime::now(), std::process::id()));
         let unfinished = self.folder.join(format!("{UNFINISHED}{unique:016x}"));
         let written = fs::write(&unfinished, bytes).and_then(|()| fs::rename(&unfinished, path));
@@ -116,8 +142,9 @@ impl Cache {
         written
     }
 
-    /// Removes the files that were not used for longest until the others fit, and those that were never finished.
-    fn evict(&self) -> std::io::Result<()> {
+    /// Removes the files that were not used for longest until there are as many bytes as may be, given those that there
+    /// are, and the files that were never finished.
+    fn evict(&self, most: impl Fn(u64) -> u64) -> std::io::Result<()> {
         self.new.store(0, Ordering::Relaxed);
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -134,8 +161,9 @@ impl Cache {
         }
         files.sort();
         let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+        let most = most(bytes);
         for (_, size, path) in files {
-            if bytes <= self.limit {
+            if bytes <= most {
                 break;
             }
             let _ = fs::remove_file(path);

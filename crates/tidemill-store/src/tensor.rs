@@ -13,7 +13,7 @@ use tidemill_io::{LocalFile, Location, Mapped, copy_past_caches};
 
 use crate::block::{Block, Place};
 use crate::buffer::Pool;
-use crate::cache::Cache;
+use crate::cache::{Cache, Cached};
 use crate::commit::UnitId;
 use crate::error::{Error, Result};
 use crate::float8;
@@ -85,11 +85,15 @@ impl<'a> Opened<'a> {
         if place.location.is_local() {
             return Ok(Self::here(place, None, place.read_head()?));
         }
-        if let Some(file) = cache.map(|cache| cache.file(place, rows, pool)).transpose()?.flatten() {
-            let mut head = vec![0; place.entry.values_at as usize];
-            if File::open(&file).and_then(|file| file.read_exact_at(&mut head, 0)).is_ok() {
-                return Ok(Self::here(place, Some(file), place.head(&head.into())?));
+        match cache.map(|cache| cache.get(place, rows, pool)).transpose()?.flatten() {
+            Some(Cached::Fetched(bytes)) => return Ok(Self::Elsewhere(place, place.block(&bytes)?)),
+            Some(Cached::File(file)) => {
+                let mut head = vec![0; place.entry.values_at as usize];
+                if File::open(&file).and_then(|file| file.read_exact_at(&mut head, 0)).is_ok() {
+                    return Ok(Self::here(place, Some(file), place.head(&head.into())?));
+                }
             }
+            None => {}
         }
         let whole = rows as f64 >= WHOLE * f64::from(place.entry.rows);
         Ok(Self::Elsewhere(place, if whole { place.read(pool) } else { place.read_head() }?))

@@ -15,7 +15,7 @@ use support::*;
 use tidemill_io::{Limits, store};
 use tidemill_store::stream::{Batch, Phase, Ranks, Reading, Seat, Split, Stream, StreamConfig, only};
 use tidemill_store::{Cache, Checksum, Dataset, DatasetSpec, Error, TensorSpec};
-use tidemill_testing::{Fault, S3Server};
+use tidemill_testing::{Fault, S3Server, unshare};
 
 /// Rows of 8 KB, so that the bytes of a batch are mostly theirs.
 fn large(row_group_rows: u32) -> DatasetSpec {
@@ -182,6 +182,48 @@ fn what_is_in_the_cache_is_not_fetched_again() {
     assert!(files[5].exists() && !files[6].exists());
     assert!(cached(&small) > stored / 4);
     assert!(held() <= stored / 3 + stored / 3 / 8, "{} of {stored}", held());
+}
+
+/// Runs a command ($2 and on) with a disk of its own at $1, which has room for a seventh of the test's dataset.
+const ON_A_SMALL_DISK: &str = r#"mount -t tmpfs -o size=1m tmpfs "$1" && shift && exec "$@""#;
+
+#[test]
+fn a_full_disk_has_room_for_what_is_used_and_nothing_is_fetched_twice() {
+    let Some(mut unshare) = unshare() else {
+        eprintln!("skipped: neither root nor a user may mount a tmpfs here (unshare --mount)");
+        return;
+    };
+    let (server, folder) = (S3Server::start(&["full"]), tempfile::tempdir().unwrap());
+    let [_, remote] = datasets(&server, &folder.path().join("d"), "full", &[640, 320]);
+    bytes_read(&server);
+    // With as much room, but of a cache that knows it.
+    let small = Cache::open(folder.path().join("small"), 1 << 20).unwrap();
+    take(&remote, 16, Reading { cache: Some(small), ..Reading::default() }, 60);
+    let small = bytes_read(&server);
+    let place = folder.path().join("cache");
+    fs::create_dir(&place).unwrap();
+    let child = unshare
+        .args(["sh", "-c", ON_A_SMALL_DISK, "sh", place.to_str().unwrap()])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "reads_with_a_full_cache", "--ignored", "--nocapture"])
+        .envs(server.settings())
+        .envs([(CHILD[0], place.to_str().unwrap()), (CHILD[1], remote.location().uri())])
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+    let full = bytes_read(&server);
+    println!("{full} bytes fetched, {small} with a small cache");
+    // Row groups that were fetched twice were half as much again.
+    assert!(full < small * 4 / 3, "{full} bytes fetched, {small} with a small cache");
+}
+
+#[test]
+#[ignore = "run by a_full_disk_has_room_for_what_is_used_and_nothing_is_fetched_twice on a disk of its own"]
+fn reads_with_a_full_cache() {
+    let [place, uri] = CHILD.map(|name| std::env::var(name).unwrap());
+    let cache = Cache::open(&place, 1 << 30).unwrap();
+    let reading = Reading { cache: Some(cache), ..Reading::default() };
+    take(&Dataset::open(&uri).unwrap(), 16, reading, 60);
 }
 
 /// The row groups in a cache, by name.

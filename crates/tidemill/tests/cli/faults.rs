@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
+use tidemill_testing::unshare;
 
 use crate::common::{assets, command, commits, digest, files, json, wait_until, world};
 use crate::pairs::{draw, run_file, tar};
@@ -56,20 +57,6 @@ fn assert_says(message: &str, parts: &[&str]) {
 fn units(result: &Value) -> (usize, usize) {
     let units = |name: &str| result["units"][name].as_u64().unwrap() as usize;
     (units("done"), units("total"))
-}
-
-/// A command that gives another one mounts of its own; none where the system allows no one to do so.
-fn unshare() -> Option<Command> {
-    let ways: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
-    let works = |way: &&&[&str]| {
-        let mount =
-            Command::new("unshare").args(**way).args(["mount", "-t", "tmpfs", "tmpfs", "/tmp"]).output();
-        mount.is_ok_and(|output| output.status.success())
-    };
-    let way = ways.iter().find(works)?;
-    let mut command = Command::new("unshare");
-    command.args(*way);
-    Some(command)
 }
 
 /// Runs a command ($4 and on) on a disk ($1) of so many bytes ($2), looks at what is committed, makes room and runs it
