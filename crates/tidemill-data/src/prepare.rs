@@ -14,7 +14,7 @@ mod row;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::datatypes::{Schema, SchemaRef};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -38,7 +38,7 @@ const IMAGE_VERSION: u32 = 2;
 /// The same where images are decoded at a scale: raised also when rows can be read that could not before.
 const SCALED_VERSION: u32 = 3;
 
-/// Bytes of a row's output without its pixels: 77 token ids, key, caption and what is carried along.
+/// Bytes of a row's output without its pixels and what is carried along: 77 token ids, key, caption and small columns.
 const TEXT_BYTES: u64 = 2048;
 
 /// Digests (BLAKE3, hex) of what shapes each group of output columns, so that a change redoes only that group.
@@ -193,12 +193,22 @@ impl Prepare {
         output.finish(&rows, &input, &self.tokenizer, self.schema(batch.schema_ref())?)
     }
 
-    /// Bytes of a row of the output, at most for all but the longest texts.
+    /// Bytes of a row of the output without the columns carried along, at most for all but the longest texts.
     pub fn row_bytes(&self) -> u64 {
         let pixels = |sizes: &Vec<(u32, u32)>| {
             sizes.iter().map(|&(width, height)| 3 * u64::from(width) * u64::from(height)).max().unwrap_or(0)
         };
         TEXT_BYTES + self.sizes.iter().map(pixels).sum::<u64>()
+    }
+
+    /// Bytes of a batch's columns that are carried along.
+    pub fn carried_bytes(&self, batch: &RecordBatch) -> u64 {
+        let columns = self.carry.iter().filter_map(|name| batch.column_by_name(name));
+        // Of a slice, as far as that can be told.
+        let bytes = |column: &ArrayRef| {
+            column.to_data().get_slice_memory_size().unwrap_or_else(|_| column.get_array_memory_size())
+        };
+        columns.map(|column| bytes(column) as u64).sum()
     }
 
     fn input<'a>(&self, batch: &'a RecordBatch) -> Result<Input<'a>> {

@@ -206,6 +206,14 @@ fn a_plain_table_gets_rows_keys_and_ids() {
 }
 
 #[test]
+fn what_a_slice_carries_along_is_counted_without_the_rest() {
+    let stage = stage(&[16]);
+    let (two, many) = (batch(&[good(), good()]), batch(&vec![good(); 100]));
+    assert!(stage.carried_bytes(&two) > 0);
+    assert_eq!(stage.carried_bytes(&two), stage.carried_bytes(&many.slice(50, 2)));
+}
+
+#[test]
 fn a_batch_without_rows_is_no_special_case() {
     let output = stage(&[16]).run(&batch(&[])).unwrap();
     assert_eq!(output.num_rows(), 0);

@@ -24,8 +24,10 @@ use crate::spec::TensorSpec;
 /// The place of the tensors among a tensor file's columns.
 const TENSOR: usize = 3;
 
-/// Rows of a row group of `rows.parquet`.
+/// Rows of a row group of `rows.parquet`, which is in memory until it is full; and bytes, for columns carried along may be
+/// large.
 const ROWS_PER_GROUP: usize = 16 << 10;
+const BYTES_PER_GROUP: usize = 32 << 20;
 
 /// A file in the making.
 pub struct ShardWriter {
@@ -47,6 +49,7 @@ impl ShardWriter {
         let properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .set_max_row_group_row_count(Some(ROWS_PER_GROUP))
+            .set_max_row_group_bytes(Some(BYTES_PER_GROUP))
             .build();
         Self::new(location, folder, Group::Rows, schema, properties)
     }
@@ -194,4 +197,36 @@ fn block(metadata: &RowGroupMetaData, number: u32, rows: u32, written: &[u8]) ->
         values_at: at(tensors, width)?,
         xxh3: Checksum::of(written),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::hash_map::RandomState;
+    use std::hash::BuildHasher;
+
+    use arrow::array::BinaryArray;
+
+    use super::*;
+
+    #[test]
+    fn row_groups_have_so_many_rows_or_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let location = Location::open(folder.path().to_str().unwrap()).unwrap();
+        let schema = Arc::new(Schema::new(vec![Field::new("carried", DataType::Binary, false)]));
+        let random = RandomState::new();
+        for (rows, bytes, groups) in
+            [(40_000, 8, vec![16 << 10, 16 << 10, 7232]), (700, 1 << 16, vec![511, 189])]
+        {
+            let mut shard = ShardWriter::rows(&location, "unit", schema.clone()).unwrap();
+            for row in 0..rows / 4 {
+                let value = |part: u64| -> Vec<u8> {
+                    (0..bytes / 8).flat_map(|i| random.hash_one((row, part, i)).to_le_bytes()).collect()
+                };
+                shard.write(vec![Arc::new(BinaryArray::from_iter_values((0..4).map(value)))]).unwrap();
+            }
+            shard.writer.flush().unwrap();
+            let written = shard.writer.flushed_row_groups().iter().map(|group| group.num_rows());
+            assert_eq!(written.collect::<Vec<_>>(), groups, "{bytes} bytes a row");
+        }
+    }
 }

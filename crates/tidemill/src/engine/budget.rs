@@ -10,8 +10,8 @@
 //! Nobody waits for ever:
 //! - Writing, encoding and preparing wait for no permit, so work that is under way ends and frees its bytes.
 //! - A feeder waits for the working part. What may lie still there is one unfinished encode batch per lane, and the
-//!   part holds that much and a job more for each ([`least`] is refused otherwise): if a job does not fit, something
-//!   else is under way.
+//!   part holds that much and a job more for each ([`least`] is refused otherwise, and rows count for no more than
+//!   [`Plan::work_per_row`]): if a job does not fit, something else is under way.
 //! - A reader's own part is there as long as it lives. For a batch it waits for its unit's part, where only batches lie
 //!   that the unit's feeder will take. A batch larger than the whole part is let through alone and counts as the whole
 //!   part.
@@ -62,6 +62,11 @@ impl Plan {
         let readers = fit.clamp(1, readers);
         let room = (reading - readers as u64 * held) / (readers as u64 * ROOMS_PER_READER);
         Some(Self { readers, room, held, working })
+    }
+
+    /// Bytes of the part for work that each of so many rows may take.
+    pub fn work_per_row(&self, rows: u64) -> u64 {
+        self.working / rows.max(1)
     }
 }
 

@@ -123,7 +123,7 @@ fn feed_batch(
     let read = Arc::new(read);
     for start in (0..batch.num_rows()).step_by(ROWS_PER_JOB) {
         let rows = batch.slice(start, ROWS_PER_JOB.min(batch.num_rows() - start));
-        let permit = shared.budget.working().take(rows.num_rows() as u64 * shared.row_bytes);
+        let permit = shared.budget.working().take(shared.work_of(&rows));
         let (Some(permit), false) = (permit, shared.failed()) else { return ControlFlow::Break(()) };
         let (done, result) = bounded(1);
         pass(jobs, Job { rows, read: read.clone(), result: done })?;

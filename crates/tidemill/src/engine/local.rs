@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::Instant;
 
+use arrow::array::RecordBatch;
 use bytesize::ByteSize;
 use crossbeam_channel::{Sender, bounded, unbounded};
 use tidemill_data::InputUnit;
@@ -74,8 +75,9 @@ pub(super) struct Shared<'a> {
     pub sink: &'a dyn Sink,
     pub progress: &'a Progress,
     pub batch_size: usize,
-    /// Bytes of a row prepared and encoded, at most.
-    pub row_bytes: u64,
+    /// Bytes of a row prepared and encoded, at most, without what it carries along; and the most that it may count for.
+    row_bytes: u64,
+    row_most: u64,
     pub budget: Budget,
     pub gate: Gate,
     /// Batches that wait for an encoder, and how many may.
@@ -95,6 +97,13 @@ pub(super) struct Shared<'a> {
 impl Shared<'_> {
     pub fn tally(&self) -> MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of a job's rows prepared and encoded. Rows that carry more along than there is room for count as what lets
+    /// each lane have an unfinished encode batch: otherwise all of them could wait for ever.
+    pub fn work_of(&self, rows: &RecordBatch) -> u64 {
+        let (n, carried) = (rows.num_rows() as u64, self.prepare_stage.carried_bytes(rows));
+        (n * self.row_bytes + carried).min(n * self.row_most)
     }
 
     /// Whether another thread has failed.
@@ -191,7 +200,8 @@ impl<'a> Local<'a> {
         let lanes = encoders.len();
         let encoded = encoders.iter().map(|stage| stage.row_bytes()).max().unwrap_or(0);
         let row_bytes = self.prepare.row_bytes() + encoded;
-        let working = (lanes * lane::least_rows(self.batch_size)) as u64 * row_bytes;
+        let rows = (lanes * lane::least_rows(self.batch_size)) as u64;
+        let working = rows * row_bytes;
         let heaviest = units.iter().max_by_key(|unit| unit.held);
         let held = heaviest.map_or(0, |unit| unit.held);
         let Some(plan) = Plan::new(self.memory, working, held, self.readers.max(lanes)) else {
@@ -214,6 +224,7 @@ impl<'a> Local<'a> {
             progress,
             batch_size: self.batch_size,
             row_bytes,
+            row_most: plan.work_per_row(rows),
             budget,
             gate: Gate::new(self.workers.0),
             queued: AtomicUsize::new(0),

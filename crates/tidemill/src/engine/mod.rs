@@ -76,6 +76,11 @@ pub trait Stage: Send {
 
     /// Bytes that the stage adds to a row, at most.
     fn row_bytes(&self) -> u64;
+
+    /// Bytes of a batch that come out as they are, beside what the stage adds.
+    fn carried_bytes(&self, _batch: &RecordBatch) -> u64 {
+        0
+    }
 }
 
 /// A stage that is somewhere else.
@@ -98,6 +103,10 @@ impl<S: Stage + ?Sized> Stage for &mut S {
 
     fn row_bytes(&self) -> u64 {
         S::row_bytes(self)
+    }
+
+    fn carried_bytes(&self, batch: &RecordBatch) -> u64 {
+        S::carried_bytes(self, batch)
     }
 }
 
@@ -129,6 +138,10 @@ impl Stage for Prepare {
 
     fn row_bytes(&self) -> u64 {
         Prepare::row_bytes(self)
+    }
+
+    fn carried_bytes(&self, batch: &RecordBatch) -> u64 {
+        Prepare::carried_bytes(self, batch)
     }
 }
 

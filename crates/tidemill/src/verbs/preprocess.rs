@@ -57,15 +57,15 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     if run.file.engine.kind == Kind::Ray {
         on_cluster(run, &sink, &units, reporter, &mut done)?;
     }
-    let mut pass = |prepare: &Prepare, sink: &DatasetSink, encode| {
-        Pass { run, source: &*source, prepare, sink, reporter }.over(&units, encode, &mut done)
+    let pass = |prepare: &Prepare, sink: &DatasetSink, encode| {
+        Pass { run, source: &*source, prepare, sink, reporter }.over(&units, encode, &done.encoded)
     };
-    pass(&prepare, &sink, Some(encode))?;
+    done.summaries.extend(pass(&prepare, &sink, Some(encode))?);
     let mut last = None;
     if run.file.dedup.is_set() {
         all_there(&sink, &units)?;
         let (sink, duplicates) = sink.without_duplicates(&units, &run.file.dedup)?;
-        pass(&prepare.leaving_out(duplicates), &sink, None)?;
+        done.copied = pass(&prepare.leaving_out(duplicates), &sink, None)?;
         last = Some(sink);
     }
     let sink = last.as_ref().unwrap_or(&sink);
@@ -113,10 +113,13 @@ fn on_cluster(
     Ok(())
 }
 
-/// What was done, by all passes together.
+/// What was done.
 #[derive(Default)]
 struct Done {
+    /// On the cluster and here; none if every unit was committed.
     summaries: Vec<Summary>,
+    /// By the pass that leaves out duplicates: it only copies what is encoded.
+    copied: Option<Summary>,
     encoded: Arc<Encoded>,
 }
 
@@ -130,21 +133,27 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Does the units that are not committed yet. `encode` is an encoder that is loaded already, for the first device.
-    fn over(&self, units: &[InputUnit], encode: Option<Encode>, done: &mut Done) -> Result<()> {
+    /// Does the units that are not committed yet; none if there are none. `encode` is an encoder that is loaded already,
+    /// for the first device.
+    fn over(
+        &self,
+        units: &[InputUnit],
+        encode: Option<Encode>,
+        encoded: &Arc<Encoded>,
+    ) -> Result<Option<Summary>> {
         let (missing, before) = self.sink.missing(units)?;
         if missing.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let (run, models) = (self.run, self.run.models()?);
         let devices = encoders(run, &devices(run)?);
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         if let Some(encode) = encode {
-            stages.push(Box::new(Encoder::new(run, encode, &done.encoded)?));
+            stages.push(Box::new(Encoder::new(run, encode, encoded)?));
         }
         for device in &devices[stages.len()..] {
             let encode = Encode::load(&models, &run.file.encode, *device)?;
-            stages.push(Box::new(Encoder::new(run, encode, &done.encoded)?));
+            stages.push(Box::new(Encoder::new(run, encode, encoded)?));
         }
         let source = Incremental { source: self.source, prepare: self.prepare, sink: self.sink };
         let (config, stop) = (&run.file.engine, StopSignal::watch());
@@ -164,8 +173,7 @@ impl Pass<'_> {
         let progress = self.reporter.progress("preprocess", "rows", rows(&missing));
         let result = engine.run(&missing, &progress);
         progress.finish();
-        done.summaries.push(result?);
-        Ok(())
+        result.map(Some)
     }
 }
 
@@ -188,7 +196,6 @@ fn report(run: &Run, units: usize, done: &Done, reporter: &Reporter) -> Result<V
     let (rejected, quarantined) = (counts.total_rejected(), counts.total_quarantined());
     // Encoders elsewhere do not tell.
     let encoded = (run.file.engine.kind == Kind::Local).then_some(&*done.encoded);
-    // The pass that leaves out duplicates only copies what the first one has done.
     let now = done.summaries.first().map(|s| {
         let rate = s.counts.read as f64 / s.seconds.max(1e-9);
         let stages = s.utilisation.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -202,7 +209,11 @@ fn report(run: &Run, units: usize, done: &Done, reporter: &Reporter) -> Result<V
             "stages": s.utilisation, "memory": s.memory, "encoded": encoded,
         })
     });
-    if done.summaries.is_empty() {
+    if let Some(copied) = &done.copied {
+        reporter
+            .say(format!("{} rows without their duplicates in {:.1} s", copied.counts.read, copied.seconds));
+    }
+    if done.summaries.is_empty() && done.copied.is_none() {
         reporter.say("nothing to do: every unit is committed");
     }
     reporter.say(format!(

@@ -43,6 +43,7 @@ fn duplicates_are_left_out_and_counted() {
         2 * kept,
         "the first pass encodes, the second copies"
     );
+    assert_eq!(twice["units"]["done"], twice["units"]["total"], "each is done once");
 
     let dataset = Dataset::open(folder.path().join("deduplicated/dataset").to_str().unwrap()).unwrap();
     assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());
@@ -65,4 +66,9 @@ fn duplicates_are_left_out_and_counted() {
     let rejected = |reason| count(&near, ["rejected", reason]);
     assert_eq!(rejected("duplicate.exact"), 0, "{near}");
     assert_eq!(count(&near, ["rows", "kept"]) + rejected("duplicate.near"), 2 * kept);
+
+    // Nothing is left to do but to copy.
+    let looser = run("preprocess", &file, &[&settings[..], &["dedup.near={ phash_distance = 8 }"]].concat());
+    assert!(count(&looser, ["rows", "kept"]) < kept, "{looser}");
+    assert_eq!((&looser["units"]["done"], &looser["this_run"]), (&0.into(), &Value::Null), "{looser}");
 }

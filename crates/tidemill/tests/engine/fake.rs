@@ -126,6 +126,10 @@ pub struct FakePrepare {
     pub panics_at: Vec<u64>,
     /// The row of a batch that it refuses.
     pub fails_at: Option<u64>,
+    /// Bytes that each row carries along, as far as the engine knows.
+    pub carries: u64,
+    /// Rows prepared so far.
+    pub prepared: Arc<AtomicU64>,
     pub restarts: AtomicUsize,
 }
 
@@ -133,6 +137,7 @@ impl Stage for FakePrepare {
     fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let rows = numbers(batch, "source_row");
         self.work.spend(rows.len());
+        self.prepared.fetch_add(rows.len() as u64, Ordering::Relaxed);
         if let Some(row) = rows.iter().find(|row| self.panics_at.contains(row)) {
             panic!("cannot stand {row}");
         }
@@ -154,6 +159,10 @@ impl Stage for FakePrepare {
 
     fn row_bytes(&self) -> u64 {
         ROW_BYTES
+    }
+
+    fn carried_bytes(&self, batch: &RecordBatch) -> u64 {
+        self.carries * batch.num_rows() as u64
     }
 }
 

@@ -302,20 +302,26 @@ fn a_source_that_is_too_bad_stops_the_run() {
     }
 }
 
-/// Rows that were read and not yet written, at the most.
-fn most_rows_in_flight(memory: u64) -> u64 {
-    let mut case = Case::new(&[500; 4]);
-    (case.memory, case.readers) = (memory, 3);
-    let (read, written, most) = (case.source.read.clone(), AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
+/// A slow sink; and the most rows of those counted that were not written yet.
+fn slow_sink(counted: Arc<AtomicU64>) -> (Arc<Committed>, Arc<AtomicU64>) {
+    let (written, most) = (AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
     let on_write: Box<dyn Fn(usize) + Send + Sync> = {
         let most = most.clone();
         Box::new(move |rows| {
             let written = written.fetch_add(rows as u64, Ordering::Relaxed);
-            most.fetch_max(read.load(Ordering::Relaxed) - written, Ordering::Relaxed);
+            most.fetch_max(counted.load(Ordering::Relaxed) - written, Ordering::Relaxed);
         })
     };
     let work = Work::Sleep(Duration::from_micros(100));
-    case.sink = Arc::new(Committed { work, on_write: Some(on_write), ..Committed::default() });
+    (Arc::new(Committed { work, on_write: Some(on_write), ..Committed::default() }), most)
+}
+
+/// Rows that were read and not yet written, at the most.
+fn most_rows_in_flight(memory: u64) -> u64 {
+    let mut case = Case::new(&[500; 4]);
+    (case.memory, case.readers) = (memory, 3);
+    let (sink, most) = slow_sink(case.source.read.clone());
+    case.sink = sink;
     case.run().0.unwrap();
     most.load(Ordering::Relaxed)
 }
@@ -332,6 +338,23 @@ fn a_slow_writer_slows_the_readers() {
     let most = most_rows_in_flight(memory);
     assert!(most <= bound, "{most} rows in flight, at most {bound} fit");
     assert!(most_rows_in_flight(1 << 30) > most, "the memory was no bound");
+}
+
+#[test]
+fn what_rows_carry_along_is_work_but_stops_nobody() {
+    let memory = 16_000_000;
+    // Where everything has room, queues are the bound; of heavy rows, an unfinished batch and a job for each lane have it.
+    for (carries, bound) in [(0, u64::MAX), (50_000, 230), (1 << 40, 2 * (32 + 32))] {
+        let mut case = Case::new(&[500; 4]);
+        (case.memory, case.readers, case.prepare.carries) = (memory, 3, carries);
+        case.encode.resize_with(2, FakeEncode::default);
+        let (sink, most) = slow_sink(case.prepare.prepared.clone());
+        case.sink = sink;
+        let (summary, rows) = case.run();
+        let (peak, most) = (summary.unwrap().memory.unwrap().peak, most.load(Ordering::Relaxed));
+        assert!(rows.len() == 2000 && peak <= memory, "{peak} bytes");
+        assert!(most <= bound && (carries > 0 || most > 230), "{most} rows in flight, of {carries} bytes");
+    }
 }
 
 #[test]
