@@ -265,8 +265,8 @@ fn a_flipped_byte_is_found_and_named() {
     fs::write(&text, b"PAR1").unwrap();
     assert_eq!(dataset.verify(|_| ()).unwrap().damaged.len(), 1);
     // What goes on beyond its end is no Parquet file any more.
-    let (path, bytes) = (&text, fs::read(folder.path().join(&rows)).unwrap());
-    fs::write(folder.path().join(&rows), [&bytes[..], b"more"].concat()).unwrap();
+    let (path, bytes) = (&text, fs::read(folder.path().join(rows)).unwrap());
+    fs::write(folder.path().join(rows), [&bytes[..], b"more"].concat()).unwrap();
     fs::remove_file(path).unwrap();
     let damaged = dataset.verify(|_| ()).unwrap().damaged;
     assert!(damaged.iter().any(|d| d.problem.contains("were committed")) && damaged.len() == 2);

@@ -1,4 +1,4 @@
-"""Random images in several formats, sizes and orientations, some transparent, with the hashes that imagehash gives them."""
+"""Random images, some of them turned or transparent, with the hashes that imagehash gives them."""
 
 import io
 import json
