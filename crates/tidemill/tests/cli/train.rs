@@ -201,9 +201,11 @@ fn a_run_that_goes_on_says_that_its_dataset_is_not_the_newest() {
     assert_eq!(train(&run, &[&steps(2)]).0, 0);
     preprocess(&run, &["caption.template=a {caption}"]);
     let said = |steps: &str| {
-        let output = tidemill(&["train", &run, "--set", steps, "--set", "engine.device=cpu"]);
-        assert!(output.status.success());
-        String::from_utf8(output.stderr).unwrap()
+        let arguments = ["train", &run, "--set", steps].into_iter().chain(SHORT);
+        let output = tidemill(&arguments.collect::<Vec<_>>());
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(output.status.success(), "{text}");
+        text
     };
     let text = said(&steps(4));
     assert!(
@@ -213,7 +215,8 @@ fn a_run_that_goes_on_says_that_its_dataset_is_not_the_newest() {
     // Standard error that cannot be written to is no reason to end anything.
     for (verb, setting) in [("train", steps(6)), ("preprocess", "prepare.crop=random".to_owned())] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let mut verb = command(&[verb, &run, "--set", &setting, "--set", "train.log_every=1"]);
+        let arguments = [verb, &run, "--set", &setting].into_iter().chain(SHORT);
+        let mut verb = command(&arguments.collect::<Vec<_>>());
         assert!(verb.stderr(full).status().unwrap().success(), "{setting}");
     }
 }
