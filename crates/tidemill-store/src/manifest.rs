@@ -19,7 +19,7 @@ use tidemill_io::Location;
 use crate::commit::Commit;
 use crate::error::{Error, Result};
 use crate::layout::MANIFEST;
-use crate::spec::Header;
+use crate::spec::{DatasetSpec, Header};
 
 /// The key of the Parquet file's metadata under which the snapshot's header lies, as JSON.
 pub(crate) const HEADER: &str = "dataset";
@@ -71,8 +71,16 @@ impl Manifest {
     }
 
     /// Reads the newest snapshot, if there is any.
-    pub(crate) fn newest(location: &Location) -> Result<Option<Self>> {
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn newest(location: &Location) -> Result<Option<Self>> {
         Self::numbers(location)?.last().map(|number| Self::read(location, *number)).transpose()
+    }
+
+    /// What all shards share.
+    pub fn spec(&self) -> &DatasetSpec {
+        &self.header.spec
     }
 
     /// Reads a snapshot.

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidemill_models::{Params, RowShape, SchedulerConfig, Trainable};
-use tidemill_store::{Bucket, DatasetSpec, Dtype, ModelDigests};
+use tidemill_models::{Params, RowShape, Trainable};
+use tidemill_store::{Bucket, DatasetSpec, Dtype};
 
 use crate::Error;
 use crate::config::{Precision, TrainConfig};
@@ -112,67 +112,4 @@ fn text_shape(job: &Job, spec: &DatasetSpec) -> Result<[i64; 2], Error> {
         _ => size(shape.last()),
     };
     Ok([size(shape.first()), width])
-}
-
-/// What a checkpoint must have been made with to be resumed.
-pub(crate) fn identity(job: &Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> serde_json::Value {
-    let (network, denoiser) = job.denoiser.identity();
-    let (name, data) = job.data.identity();
-    let ModelDigests { vae, text_encoder, tokenizer } = &spec.models;
-    serde_json::json!({
-        "seed": job.seed,
-        "global_batch": job.train.global_batch,
-        network: denoiser,
-        "scheduler": schedule,
-        name: data,
-        "vae": vae,
-        "text_encoder": job.text_encoder.as_ref().map(|encoder| &encoder.digest).or(text_encoder.as_ref()),
-        "tokenizer": tokenizer,
-    })
-}
-
-/// What of a part of the identity is not what it was, for people: a number, or which settings.
-pub(crate) fn what_differs(
-    key: &str,
-    trained: Option<&serde_json::Value>,
-    now: &serde_json::Value,
-) -> String {
-    /// What an online run's parts are digests of.
-    const SETTINGS: [(&str, &str); 5] = [
-        ("source", "[source]"),
-        ("rows", "[filter], [caption], source.columns or [validation]"),
-        ("images", "[prepare]"),
-        ("models", "[models] or encode.dtype"),
-        ("window", "online.window"),
-    ];
-    match (trained, now) {
-        (Some(serde_json::Value::Object(trained)), serde_json::Value::Object(now)) => {
-            let parts = now.iter().filter(|(part, now)| trained.get(*part) != Some(now)).map(|(part, _)| {
-                let setting = SETTINGS.iter().find(|(name, _)| key == "online" && name == part);
-                setting.map_or(part.as_str(), |(_, setting)| setting)
-            });
-            format!("{key} ({})", parts.collect::<Vec<_>>().join(", "))
-        }
-        (Some(trained), now) if trained.is_number() => format!("{key} ({trained}, now {now})"),
-        _ => key.into(),
-    }
-}
-
-/// Whether a part of the identity is what a run or an export has now.
-pub fn is_same(key: &str, trained: Option<&serde_json::Value>, now: &serde_json::Value) -> bool {
-    /// They shape what is drawn, and nothing that is trained.
-    const OF_SAMPLERS: [&str; 4] = ["timestep_spacing", "steps_offset", "set_alpha_to_one", "sample_size"];
-    let of_training = |value: &serde_json::Value| {
-        let mut value = value.clone();
-        if let Some(object) = value.as_object_mut() {
-            object.retain(|key, _| !OF_SAMPLERS.contains(&key.as_str()));
-        }
-        value
-    };
-    match (key, trained) {
-        // Earlier versions did not say.
-        ("vae" | "text_encoder" | "tokenizer", None) => true,
-        ("scheduler" | "unet", Some(trained)) => of_training(trained) == of_training(now),
-        (_, trained) => trained == Some(now),
-    }
 }

@@ -14,6 +14,7 @@ mod gradients;
 pub mod grid;
 mod health;
 mod held_out;
+mod identity;
 mod job;
 mod layout;
 mod memory;
@@ -43,9 +44,9 @@ pub use config::{
 pub use data::{Batches, Data, Phase, Stored};
 pub use draws::{Drawer, Draws, Names};
 pub use error::{Error, Refusal};
-pub use fit::is_same;
 pub use gradients::Reduction;
 pub use held_out::HeldOut;
+pub use identity::is_same;
 pub use job::{Activity, Job, Observer, Outcome, TextEncoder};
 pub use metrics::{StepMetrics, Validation};
 pub use objective::{Inputs, MicroBatch, Objective, Rows};

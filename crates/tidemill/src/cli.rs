@@ -128,7 +128,6 @@ where
         }
         Err(error) if error.is_told() => error.exit_code(),
         Err(error) => {
-            // In one piece, for ranks that share a terminal end together.
             tell(render(&error));
             if reporter.json {
                 print_last(&error.to_json());

@@ -129,9 +129,10 @@ impl Progress {
     }
 }
 
-/// Writes a line to standard error, if it can be written to: a terminal that is gone is no reason to end the work.
+/// Writes a line to standard error, if it can be written to: a terminal that is gone is no reason to end the work. It is written in
+/// one piece, for ranks share a terminal.
 pub fn tell(line: impl Display) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use tidemill_torch::guard;
 
 use super::{Checkpoints, Progress, folder};
 use crate::Error;
-use crate::fit::{is_same, what_differs};
+use crate::identity::{is_same, what_differs};
 use crate::optimizer::Optimizer;
 use crate::snapshot::{Filling, Parameter, Values, contents, starts};
 use crate::world::World;

@@ -11,7 +11,7 @@ use tidemill_store::commit::UnitId;
 use tidemill_store::dedup::{DedupConfig, Mask, read_rows};
 use tidemill_store::spec::FORMAT;
 use tidemill_store::{
-    Bucket, Counts, Dataset, DatasetSpec, Digests, Known, Manifest, ModelDigests, TensorSpec, UnitKey,
+    Bucket, Counts, DatasetSpec, Digests, Known, Location, Manifest, ModelDigests, TensorSpec, UnitKey,
     UnitWriter, Writer,
 };
 
@@ -40,7 +40,7 @@ impl DatasetSink {
     /// If models cannot be read, settings make no sense, what is there is no dataset that this version can read or one
     /// that was imported, or it cannot be written.
     pub fn open(run: &Run, prepare: &Prepare, encode: &Encode) -> Result<Self> {
-        if newest(&run.dataset())?.is_some_and(|dataset| is_imported(&dataset)) {
+        if newest(&run.dataset())?.is_some_and(|snapshot| is_imported(&snapshot)) {
             let message = format!(
                 "{} is a dataset that `tidemill mds import` made; give another output",
                 run.dataset()
@@ -202,20 +202,18 @@ impl Attempt for UnitWriter {
     }
 }
 
-/// The dataset of the newest snapshot, if there is one.
+/// The newest snapshot of a dataset, if there is one. The dataset is not opened: what it lacks may be what is to be written again.
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn newest(uri: &str) -> Result<Option<Dataset>> {
-    match Dataset::open(uri) {
-        Err(tidemill_store::Error::NoDataset { .. } | tidemill_store::Error::NoManifest { .. }) => Ok(None),
-        dataset => Ok(Some(dataset?)),
-    }
+pub fn newest(uri: &str) -> Result<Option<Manifest>> {
+    let location = Location::open(uri).map_err(tidemill_store::Error::from)?;
+    Ok(Manifest::newest(&location)?)
 }
 
 /// Whether `tidemill mds import` made it, and not `tidemill preprocess`: neither takes the place of what the other made.
-pub fn is_imported(dataset: &Dataset) -> bool {
-    dataset.spec().prepare["imported"] == "mds"
+pub fn is_imported(snapshot: &Manifest) -> bool {
+    snapshot.spec().prepare["imported"] == "mds"
 }
 
 /// What shapes the rows, and each tensor column.

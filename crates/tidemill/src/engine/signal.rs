@@ -1,5 +1,6 @@
-//! Ctrl-C, SIGTERM and a terminal that is gone (SIGHUP) as a flag that the engine looks at between units. A second Ctrl-C ends the process at once. SIGTERM may come
-//! several times and means the same: from a service manager to all processes of a run, and from the one that supervises this.
+//! Ctrl-C, SIGTERM and a terminal that is gone (SIGHUP) as a flag that the engine looks at between units. A second Ctrl-C ends the
+//! process at once. SIGTERM may come several times and means the same: from a service manager to all processes of a run, and from the
+//! one that supervises this.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};

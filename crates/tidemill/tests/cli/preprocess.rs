@@ -169,6 +169,21 @@ fn too_many_bad_rows_stop_the_run() {
 }
 
 #[test]
+fn an_empty_caption_that_is_gone_is_put_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = world(folder.path(), 16);
+    preprocess(&run, &[]);
+    let dataset = folder.path().join("out/dataset");
+    let is_empty_caption = |name: &str| name.starts_with("empty-caption-");
+    let names = std::fs::read_dir(&dataset).unwrap().map(|entry| entry.unwrap().file_name());
+    let gone: Vec<_> = names.filter(|name| is_empty_caption(&name.to_string_lossy())).collect();
+    std::fs::remove_file(dataset.join(&gone[0])).unwrap();
+    assert_ne!(tidemill_json(&["inspect", &run]).0, 0);
+    preprocess(&run, &[]);
+    assert_eq!((gone.len(), tidemill_json(&["inspect", &run]).0), (1, 0));
+}
+
+#[test]
 fn other_settings_make_a_new_snapshot_and_gc_takes_the_old_one() {
     let folder = tempfile::tempdir().unwrap();
     let run = world(folder.path(), 64);

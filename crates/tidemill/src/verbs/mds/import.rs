@@ -144,15 +144,15 @@ impl Pass<'_> {
 
 /// An import takes the place of what a dataset has, which nobody wants of one that was made of something else.
 fn refuse_other_datasets(args: &Args, mds: &Folder) -> Result<()> {
-    let Some(dataset) = newest(&args.to)? else { return Ok(()) };
+    let Some(snapshot) = newest(&args.to)? else { return Ok(()) };
     let refuse = |what: &str| {
         Err(Error::Arguments(format!("{} is a dataset {what}; import into another folder", args.to)))
     };
-    if !is_imported(&dataset) {
+    if !is_imported(&snapshot) {
         return refuse("that `tidemill preprocess` made");
     }
     let files: HashSet<String> = mds.shards.iter().flat_map(|shard| mds.files(shard)).collect();
-    match dataset.manifest()?.commits.iter().find(|commit| !files.contains(&commit.unit.file)) {
+    match snapshot.commits.iter().find(|commit| !files.contains(&commit.unit.file)) {
         Some(commit) => refuse(&format!("with rows of {}, which is not in {}", commit.unit.file, args.from)),
         None => Ok(()),
     }
