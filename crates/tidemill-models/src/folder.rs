@@ -162,8 +162,8 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
 fn copy_files(from: &Path, to: &Path) -> Result<(), Error> {
     std::fs::create_dir_all(to).map_err(Error::io(to))?;
     for file in files(from)? {
-        let name = file.file_name().unwrap_or_default();
-        std::fs::copy(&file, to.join(name)).map_err(Error::io(&file))?;
+        let copy = to.join(file.file_name().unwrap_or_default());
+        std::fs::copy(&file, &copy).map_err(Error::io(&copy))?;
     }
     Ok(())
 }
