@@ -213,6 +213,8 @@ async fn answer(
     match fault {
         Some(Fault::Refuse) => return Err(closed()),
         Some(Fault::Status(status)) => {
+            // Who is still sending may take an early answer for a broken connection, and ask again.
+            let _ = BodyExt::collect(request.into_body()).await;
             entry.status = Some(status);
             return Ok(HttpResponse::new(Body::empty())).map(|mut response| {
                 *response.status_mut() = hyper::StatusCode::from_u16(status).unwrap();
