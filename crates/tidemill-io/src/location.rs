@@ -237,7 +237,8 @@ impl Location {
         key: &str,
         operation: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T> {
-        runtime()?.block_on(operation).map_err(|source| self.failure(action, key, source))
+        let told = self.limits.telling(action, || self.uri_of(key), operation);
+        runtime()?.block_on(told).map_err(|source| self.failure(action, key, source))
     }
 
     fn failure(&self, action: &'static str, key: &str, source: object_store::Error) -> Error {

@@ -2,6 +2,7 @@
 //! come from the environment; time-outs and retries are chosen here, once for all of Tidemill.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use object_store::{BackoffConfig, ClientOptions, ObjectMeta, ObjectStore, Object
 use url::Url;
 
 use crate::error::{Error, Result, causes};
+use crate::runtime::telling;
 
 /// How long a request may take and how often it is tried again: after an answer 5xx or 429, a time-out, a refused or
 /// reset connection. A body that breaks off is asked for again from where it broke, as long as the object's entity
@@ -46,6 +48,9 @@ pub struct Limits {
 /// Pauses are drawn evenly between the first one and so many times the one before. With 2 they would not grow: half
 /// of it is what is drawn on average.
 const GROWTH: f64 = 4.0;
+
+/// After this it is said that a store is waited for.
+const TOLD_AFTER: Duration = Duration::from_secs(15);
 
 impl Default for Limits {
     fn default() -> Self {
@@ -78,6 +83,23 @@ impl Limits {
             pause: self.first_pause,
             longest_pause: self.longest_pause,
         }
+    }
+
+    /// Warns if an operation on an object takes long: a store that fails is tried for minutes, and silence looks like a
+    /// process that hangs.
+    pub(crate) async fn telling<T>(
+        &self,
+        action: &str,
+        uri: impl FnOnce() -> String,
+        operation: impl Future<Output = T>,
+    ) -> T {
+        let say = || {
+            let (uri, after, limit) = (uri(), TOLD_AFTER.as_secs(), self.retry_for.as_secs());
+            tracing::warn!(
+                "{action} {uri}: not done after {after} s; a store that fails is tried for {limit} s"
+            );
+        };
+        telling(TOLD_AFTER, say, operation).await
     }
 
     fn client(&self, plain_http: bool) -> ClientOptions {

@@ -126,6 +126,10 @@ impl Address {
     /// # Errors
     /// [`Error::Uri`] if nothing is found, [`Error::Storage`] if the store refuses.
     pub async fn expand(&self) -> Result<Vec<(String, ObjectMeta)>> {
+        self.limits.telling("list", || self.uri(), self.found()).await
+    }
+
+    async fn found(&self) -> Result<Vec<(String, ObjectMeta)>> {
         let mut found = if self.is_glob() { self.matching().await? } else { Vec::new() };
         if found.is_empty() {
             found = match self.head().await? {

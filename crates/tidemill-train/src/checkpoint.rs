@@ -8,6 +8,7 @@
 //! <uri>/step-00001000/commit.json                          [`Commit`]
 //! <uri>/run.json                                           what the run is made of, for people
 //! <uri>/start.json                                         which attempt began last: all ranks must see it
+//! <uri>/owner.json                                         which one trains, so that an older one ends
 //! ```
 
 use std::collections::VecDeque;
@@ -27,6 +28,7 @@ use crate::snapshot::Parameter;
 use crate::world::World;
 
 mod load;
+mod owner;
 mod save;
 
 /// Where a run stands.
@@ -161,14 +163,6 @@ impl Checkpoints {
             }
             std::thread::sleep(SHOWN_WITHIN / 100);
         }
-    }
-
-    /// Leaves word of what run the checkpoints are of.
-    ///
-    /// # Errors
-    /// If the store cannot be written.
-    pub fn prepare(&self, identity: &Value) -> Result<(), Error> {
-        self.put_json(RUN, identity)
     }
 
     /// Steps with a committed checkpoint, ascending.

@@ -43,6 +43,22 @@ pub enum Error {
         /// What is different.
         key: String,
     },
+    /// Another process trains the same run, and began later.
+    #[error(
+        "{}: process {process} on {node} has begun to train this run {seconds} s ago, and goes on from its last checkpoint; \
+         this process ends without saving. Train a run once at a time, and give another run another output",
+        place.display()
+    )]
+    Overtaken {
+        /// Where the run's checkpoints are.
+        place: PathBuf,
+        /// The other process.
+        process: u32,
+        /// Its machine.
+        node: String,
+        /// How long ago it began.
+        seconds: u64,
+    },
     /// The loss or the gradient is not finite, or the loss far too large, and leaving steps out or going back has not helped.
     #[error(
         "step {step}: the loss is {loss}, the gradient's norm {grad_norm}; lower the learning rate or check the samples of this batch \
@@ -109,7 +125,7 @@ impl Refusal for Error {
     fn is_refusal(&self) -> bool {
         match self {
             Self::Config { .. } | Self::Dataset(_) | Self::World(_) => true,
-            Self::Checkpoint { .. } | Self::OtherRun { .. } => true,
+            Self::Checkpoint { .. } | Self::OtherRun { .. } | Self::Overtaken { .. } => true,
             Self::Elsewhere { refused, .. } => *refused,
             Self::Store(error) => error.is_refusal(),
             _ => false,

@@ -25,6 +25,8 @@ pub enum Event {
     Failed { step: u64, why: String, again_in: Duration },
     /// Those that are too old could not be removed.
     Kept { why: String },
+    /// Another process has the run: no more is written. [`Saver::finish`] says why.
+    Overtaken,
 }
 
 /// A thread that writes checkpoints, one at a time.
@@ -81,10 +83,10 @@ impl Saver {
     /// Hands over a copy, to be written after the one that is being written.
     ///
     /// # Errors
-    /// If the thread has died: a run without checkpoints is not what was asked for.
-    pub fn hand(&self, snapshot: Snapshot) -> Result<(), Error> {
+    /// If the thread has ended: a run without checkpoints is not what was asked for.
+    pub fn hand(&mut self, snapshot: Snapshot) -> Result<(), Error> {
         if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-            return Err(died());
+            return self.finish(Duration::ZERO).and_then(|()| Err(died()));
         }
         self.desk.lock().next = Some(snapshot);
         self.desk.changed.notify_all();
@@ -111,6 +113,11 @@ impl Saver {
     }
 }
 
+/// If nobody listens, the run is over.
+fn tell(told: &Sender<Event>, event: Event) {
+    drop(told.send(event));
+}
+
 fn died() -> Error {
     let message = "the thread that writes them has died; its panic is above".into();
     Error::Checkpoint { path: "of this run".into(), message }
@@ -135,6 +142,10 @@ impl Desk {
             failure = self.save(&snapshot, checkpoints, writer, told).err();
             self.lock().writing = false;
             self.changed.notify_all();
+            if matches!(failure, Some(Error::Overtaken { .. })) {
+                tell(told, Event::Overtaken);
+                break;
+            }
         }
         failure
     }
@@ -160,21 +171,19 @@ impl Desk {
         told: &Sender<Event>,
     ) -> Result<(), Error> {
         let (step, mut pause) = (snapshot.step(), FIRST_PAUSE);
-        // If nobody listens, the run is over.
-        let tell = |event| drop(told.send(event));
         loop {
             let Err(error) = checkpoints.save(snapshot, writer, &|| !self.time_is_up()) else {
-                tell(Event::Committed { step });
+                tell(told, Event::Committed { step });
                 // It is there, whatever becomes of older ones.
                 if let Err(error) = checkpoints.retain(writer) {
-                    tell(Event::Kept { why: error.to_string() });
+                    tell(told, Event::Kept { why: error.to_string() });
                 }
                 return Ok(());
             };
-            if self.time_is_up() {
+            if self.time_is_up() || matches!(error, Error::Overtaken { .. }) {
                 return Err(error);
             }
-            tell(Event::Failed { step, why: error.to_string(), again_in: pause });
+            tell(told, Event::Failed { step, why: error.to_string(), again_in: pause });
             self.pause(pause);
             pause = (2 * pause).min(LONGEST_PAUSE);
         }

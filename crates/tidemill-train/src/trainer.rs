@@ -186,7 +186,7 @@ impl Trainer {
             None => Progress::start(identity, settings),
         };
         let opened = world.by_first(|| {
-            checkpoints.prepare(&progress.identity)?;
+            checkpoints.take_over(&progress.identity, &writer)?;
             let endpoint = job.train.prometheus.as_deref().map(Endpoint::open).transpose()?;
             let log = MetricsLog::open(&job.output, progress.step)?;
             if let Some(preview) = &mut job.preview {
@@ -260,7 +260,7 @@ impl Trainer {
         observer.doing(self.progress.step, Activity::End);
         self.checkpoint()?;
         let saved = self.saver.finish(PATIENCE);
-        self.tell_saved(observer);
+        self.tell_saved(observer)?;
         // It is the first that commits: whoever goes on before that would read an older checkpoint, or none.
         self.job.world.together(saved)?;
         Ok(Outcome {

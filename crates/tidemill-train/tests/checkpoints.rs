@@ -59,7 +59,7 @@ fn steps_do_not_wait_for_a_slow_store() {
     let settings = server.settings();
     let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
     store::connect("s3://slow", &settings, Limits::default()).unwrap();
-    let latency = Duration::from_millis(250);
+    let latency = Duration::from_secs(1);
     let started = Instant::now();
     let (outcome, heard) = run(data.path(), output.path(), "s3://slow/run", |step, _| {
         if step == 1 {
@@ -118,6 +118,43 @@ fn a_store_that_deletes_nothing_has_good_checkpoints_nevertheless() {
         "{heard:?}"
     );
     assert_eq!(checkpoints("s3://forever/run").steps().unwrap().last(), Some(&40));
+}
+
+#[test]
+fn a_run_that_another_process_takes_over_ends_before_it_saves() {
+    let (data, output, whole) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    dataset(data.path());
+    let place = output.path().join("checkpoints");
+    let mut second = None;
+    let after = |step, heard: &[String]| {
+        // It has step 10 to go on from, whatever became of that one yet.
+        if step >= 15 && second.is_none() && heard.iter().any(|said| said.contains("step 10 is committed")) {
+            // One that is refused takes nothing over.
+            let mut other = job(data.path(), output.path());
+            other.seed += 1;
+            let refused = train(other, &mut common::Quiet::default()).unwrap_err();
+            assert!(matches!(refused, Error::OtherRun { .. }), "{refused}");
+            let owner = std::fs::read(place.join("owner.json")).unwrap();
+            second = Some(train(job(data.path(), output.path()), &mut common::Quiet::default()).unwrap());
+            assert_ne!(std::fs::read(place.join("owner.json")).unwrap(), owner);
+        }
+    };
+    let mut listener = Listener { heard: Vec::new(), after };
+    let error = train(job(data.path(), output.path()), &mut listener).unwrap_err();
+    drop(listener);
+    println!("{error}");
+    assert!(matches!(&error, Error::Overtaken { process, .. } if *process == std::process::id()), "{error}");
+    let second = second.unwrap();
+    assert!(second.finished && second.resumed_at >= 10, "{}", second.resumed_at);
+    train(job(data.path(), whole.path()), &mut common::Quiet::default()).unwrap();
+    let weights = |output: &Path| {
+        let checkpoints = Checkpoints::open(&common::checkpoints(), output).unwrap();
+        checkpoints.weights(false).unwrap()
+    };
+    let ((step, ours), (_, expected)) = (weights(output.path()), weights(whole.path()));
+    assert_eq!(step, 40);
+    assert!(ours.iter().zip(&expected).all(|((_, ours), (_, expected))| ours.equal(expected)));
 }
 
 #[test]

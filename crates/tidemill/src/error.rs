@@ -2,6 +2,7 @@
 //! what went wrong on the way (exit code 1).
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 
 use tidemill_train::Refusal;
 
@@ -223,9 +224,15 @@ fn exit_code(refused: bool) -> u8 {
     if refused { 2 } else { 1 }
 }
 
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
 fn models_exit_code(error: &tidemill_models::Error) -> u8 {
     match error {
         tidemill_models::Error::Torch(_) => 1,
+        // A disk that is full; other files are those that were named.
+        tidemill_models::Error::Io { source, .. } => exit_code(!is_full(source)),
         _ => 2,
     }
 }

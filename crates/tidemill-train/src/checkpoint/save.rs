@@ -40,9 +40,12 @@ impl Checkpoints {
     /// Saves one rank's share of a state. The first rank commits it when all have, as long as it may `wait` for them.
     ///
     /// # Errors
-    /// If the store cannot be written, or the others' shards do not come.
+    /// If the store cannot be written, or the others' shards do not come; [`Error::Overtaken`].
     pub fn save(&self, snapshot: &Snapshot, writer: &Writer, wait: &dyn Fn() -> bool) -> Result<(), Error> {
         let step = snapshot.step();
+        if writer.rank == 0 {
+            self.check_owner(writer)?;
+        }
         if writer.rank == 0 && self.steps()?.contains(&step) {
             if self.is_intact(step)? {
                 return Ok(());

@@ -171,7 +171,7 @@ impl Trainer {
     /// If there is no checkpoint, or it cannot be read.
     pub(super) fn go_back(&mut self, step: u64, observer: &mut dyn Observer) -> Result<(), Error> {
         while !self.saver.is_idle_within(LOOK) {
-            self.tell_saved(observer);
+            self.tell_saved(observer)?;
         }
         let world = self.job.world.clone();
         let (identity, tell) = (&self.progress.identity, &mut |message: &str| observer.event(message));

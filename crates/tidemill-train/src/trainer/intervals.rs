@@ -28,7 +28,7 @@ impl Trainer {
                 self.owed = false;
             }
         }
-        self.tell_saved(observer);
+        self.tell_saved(observer)?;
         if let Some(preview) = self.job.preview.as_ref().filter(|p| p.due(step)) {
             let (schedule, denoiser) = (&self.schedule, &*self.job.denoiser);
             let kind = working_kind(self.job.train.precision);

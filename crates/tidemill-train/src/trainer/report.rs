@@ -1,5 +1,7 @@
 //! What a run says of its steps: metrics, rows that cannot be read, steps that are left out, what became of checkpoints.
 
+use std::time::Duration;
+
 use tidemill_store::stream::Batch;
 
 use super::Trainer;
@@ -45,27 +47,32 @@ impl Trainer {
     }
 
     /// Says what became of checkpoints.
-    pub(super) fn tell_saved(&mut self, observer: &mut dyn Observer) {
+    ///
+    /// # Errors
+    /// [`Error::Overtaken`].
+    pub(super) fn tell_saved(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         for event in self.saver.events().collect::<Vec<_>>() {
             match event {
-                Saved::Committed { step } => self.committed = step,
-                Saved::Failed { .. } => self.failed_checkpoints += 1,
-                Saved::Kept { .. } => (),
-            }
-            match event {
-                Saved::Committed { .. } if !self.job.world.is_first() => (),
                 Saved::Committed { step } => {
-                    observer.committed(step);
-                    observer.event(&format!("checkpoint of step {step} is committed"));
+                    self.committed = step;
+                    if self.job.world.is_first() {
+                        observer.committed(step);
+                        observer.event(&format!("checkpoint of step {step} is committed"));
+                    }
                 }
-                Saved::Failed { step, why, again_in } => observer.event(&format!(
-                    "checkpoint of step {step} cannot be written: {why}; training goes on, the next try is in {again_in:?}"
-                )),
+                Saved::Failed { step, why, again_in } => {
+                    self.failed_checkpoints += 1;
+                    observer.event(&format!(
+                        "checkpoint of step {step} cannot be written: {why}; training goes on, the next try is in {again_in:?}"
+                    ));
+                }
                 Saved::Kept { why } => observer.event(&format!(
                     "checkpoints beyond checkpoint.keep cannot be removed: {why}; they stay, and training goes on"
                 )),
+                Saved::Overtaken => self.saver.finish(Duration::ZERO)?,
             }
         }
+        Ok(())
     }
 
     /// Says that metrics cannot be written, once until they are.

@@ -1,6 +1,6 @@
 //! The latent dataset as the engine's [`Sink`]: which units there are, under which keys, and what of them is done.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::UInt64Type;
@@ -200,6 +200,20 @@ impl Attempt for UnitWriter {
         UnitWriter::commit(*self)?;
         Ok(())
     }
+}
+
+/// Names the files of a snapshot that the source no longer has, and what goes with them; nothing if it has all of them.
+pub fn left_the_source(snapshot: &Manifest, units: &[InputUnit]) -> Option<String> {
+    let there: HashSet<&str> = units.iter().map(|unit| unit.file.uri.as_str()).collect();
+    let gone = snapshot.commits.iter().filter(|commit| !there.contains(commit.unit.file.as_str()));
+    let mut files: BTreeMap<&str, u64> = BTreeMap::new();
+    gone.for_each(|commit| *files.entry(&commit.unit.file).or_default() += commit.counts.kept);
+    let (first, rows) = (files.keys().next()?, files.values().sum::<u64>());
+    let (files, are) =
+        if files.len() == 1 { ("1 file".into(), "is") } else { (format!("{} files", files.len()), "are") };
+    Some(format!(
+        "{files} of the dataset's last snapshot {are} not in the source any more ({first}): the new snapshot is without their {rows} rows"
+    ))
 }
 
 /// The newest snapshot of a dataset, if there is one. The dataset is not opened: what it lacks may be what is to be written again.

@@ -47,6 +47,8 @@ pub enum Ended {
         /// How slow.
         message: String,
     },
+    /// Another process has taken the run over.
+    Overtaken(String),
     /// A collective failed: another rank's fault, most likely.
     LostPeers(String),
 }

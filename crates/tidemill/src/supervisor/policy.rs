@@ -55,6 +55,8 @@ pub enum Cause {
     Failed(String),
     /// Input that no restart makes better.
     Refused(String),
+    /// Another process trains the run.
+    Overtaken(String),
     /// It is too slow to take part.
     Straggler(String),
     /// The system took its machine or process back; it has written a checkpoint first.
@@ -85,7 +87,7 @@ impl fmt::Display for Fault {
             Cause::Killed(9) => write!(f, "rank {rank} was killed (signal 9; by hand, or for memory)"),
             Cause::Killed(signal) => write!(f, "rank {rank} died of signal {signal}"),
             Cause::Failed(message) | Cause::Refused(message) => write!(f, "rank {rank} failed: {message}"),
-            Cause::Straggler(message) => f.write_str(message),
+            Cause::Straggler(message) | Cause::Overtaken(message) => f.write_str(message),
             Cause::Reclaimed => write!(f, "rank {rank} was told to go"),
             Cause::Silent(time) => write!(f, "rank {rank} hangs: no heartbeat for {} s", time.as_secs()),
             Cause::Stalled(doing, time) => {
@@ -130,6 +132,9 @@ pub fn judge(ranks: &[RankView], limits: &Limits) -> Verdict {
         match (&rank.exit, &rank.ended) {
             (Some(_), Some(Ended::Straggler { rank, message })) => {
                 return fault(*rank, Cause::Straggler(message.clone()));
+            }
+            (Some(_), Some(Ended::Overtaken(message))) => {
+                return fault(i, Cause::Overtaken(message.clone()));
             }
             (Some((Exit::Code(2), _)), Some(Ended::Failed(message))) => {
                 return fault(i, Cause::Refused(message.clone()));
@@ -207,6 +212,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub fn next(incidents: &[Incident], allowed: &RangeInclusive<usize>) -> Next {
     let all = || (0..*allowed.end()).collect();
     let Some(last) = incidents.last() else { return Next::Restart { places: all(), pause: Duration::ZERO } };
+    // To start again would take the run back, and the other would do the same.
+    if let Cause::Overtaken(message) = &last.fault.cause {
+        return Next::Refuse(message.clone());
+    }
     // Input that made a step before makes sense; then what refuses it now is a store that cannot be reached, or the like.
     let begun = incidents.iter().any(|incident| incident.step > 0);
     if let Cause::Refused(message) = &last.fault.cause
@@ -305,6 +314,10 @@ mod tests {
                 vec![lost(), ended(Exit::Code(2), Some(failed()))],
                 fault(1, Cause::Refused("disk full".into())),
             ),
+            (
+                vec![lost(), ended(Exit::Code(2), Some(Ended::Overtaken("by 7".into())))],
+                fault(1, Cause::Overtaken("by 7".into())),
+            ),
             (vec![lost(), healthy()], Verdict::Wait),
             (vec![long_lost(), healthy()], fault(0, Cause::LostPeers("connection closed".into()))),
             (vec![long_lost(), silent(31)], fault(1, Cause::Silent(seconds(31)))),
@@ -371,6 +384,10 @@ mod tests {
             ),
             // Bad input to a run that has checkpoints, before it goes on.
             (vec![refused(10, 10)], Next::Refuse("bad".into())),
+            (
+                vec![killed(1, 15, 10), incident(0, Cause::Overtaken("by 7".into()), 25, 20)],
+                Next::Refuse("by 7".into()),
+            ),
         ] {
             assert_eq!(next(&incidents, &(2..=4)), expected, "{incidents:?}");
         }

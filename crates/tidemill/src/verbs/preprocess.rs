@@ -11,7 +11,7 @@ use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::{Dataset, Writer};
 
 use crate::encode::Encode;
-use crate::engine::dataset::DatasetSink;
+use crate::engine::dataset::{DatasetSink, left_the_source, newest};
 use crate::engine::device::devices;
 use crate::engine::incremental::Incremental;
 use crate::engine::ray::Ray;
@@ -70,6 +70,9 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     }
     let sink = last.as_ref().unwrap_or(&sink);
     all_there(sink, &units)?;
+    if let Some(gone) = newest(&run.dataset())?.and_then(|before| left_the_source(&before, &units)) {
+        reporter.say(gone);
+    }
     sink.snapshot(&units)?;
     report(run, units.len(), &done, reporter)
 }

@@ -144,6 +144,9 @@ fn worker(run: &Run, mode: Mode, place: &Place, reporter: &Reporter, own: Own<'_
         Err(Error::Train(tidemill_train::Error::Straggler { rank, message })) => {
             (Ended::Straggler { rank: *rank, message: message.clone() }, Value::Null)
         }
+        Err(error @ Error::Train(tidemill_train::Error::Overtaken { .. })) => {
+            (Ended::Overtaken(error.to_string()), Value::Null)
+        }
         Err(error) => (Ended::Failed(error.to_string()), Value::Null),
     };
     heartbeat.say(&Message::Ended { how, result });

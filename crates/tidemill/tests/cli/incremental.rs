@@ -11,7 +11,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 use tidemill_store::{Dataset, Split};
 
-use crate::common::{tidemill_json, world, world_of};
+use crate::common::{tidemill, tidemill_json, world, world_of};
 
 const ROWS: usize = 192;
 
@@ -177,14 +177,26 @@ fn a_new_caption_reads_no_image() {
 }
 
 #[test]
-fn an_added_file_is_all_there_is_to_do() {
+fn an_added_file_is_all_there_is_to_do_and_one_that_is_gone_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let run = world(folder.path(), ROWS);
     let first = preprocess(&run, &[]);
-    std::fs::copy(&sources(folder.path())[0], folder.path().join("pairs/added.parquet")).unwrap();
+    let file = folder.path().join("pairs/added.parquet");
+    std::fs::copy(&sources(folder.path())[0], &file).unwrap();
     let second = preprocess(&run, &[]);
     let number = |result: &Value, part: &str, name: &str| result[part][name].as_u64().unwrap();
     let added = number(&second, "units", "total") - number(&first, "units", "total");
     assert!(added > 0 && number(&second, "units", "done") == added);
     assert_eq!(number(&second, "this_run", "rows"), number(&second, "rows", "read") - ROWS as u64);
+
+    // A source that is mounted in part would otherwise make a smaller dataset in silence.
+    std::fs::remove_file(&file).unwrap();
+    let third = tidemill(&["preprocess", &run]);
+    let said = String::from_utf8_lossy(&[third.stdout, third.stderr].concat()).into_owned();
+    let kept = number(&second, "rows", "kept") - number(&first, "rows", "kept");
+    let gone = format!(
+        "not in the source any more ({}): the new snapshot is without their {kept} rows",
+        file.display()
+    );
+    assert!(said.contains(&gone), "{said}");
 }
