@@ -25,7 +25,7 @@ if ((${#need[@]})); then
 fi
 
 command -v cargo >/dev/null || { say "Rust is missing: install rustup, then Rust 1.95 or later"; exit 1; }
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { say "Python 3.10 or later is needed"; exit 1; }
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { say "Python 3.11 or later is needed"; exit 1; }
 
 lock=$(cat requirements.lock requirements-nodeps.lock | sha256sum | cut -d' ' -f1)
 if [[ "$(cat .venv/.lock 2>/dev/null)" != "$lock" ]]; then

@@ -136,6 +136,7 @@ fn open(settings: &str, state: Option<&str>) -> tidemill::Result<Stream> {
         seed: settings.seed,
         window: settings.shuffle_window,
         split: settings.split,
+        bucket: None,
         phase: settings.phase,
     };
     let reading = Reading {

@@ -255,13 +255,17 @@ impl Dataset {
         let hint = if self.spec().latents.contains_key(&bucket) {
             match split {
                 Split::Train => "see `tidemill inspect` for why rows were rejected",
-                Split::Validation => "set [validation] share and preprocess into another output",
+                Split::Validation => {
+                    "it was made without; set [validation] share and run `tidemill preprocess` again, which copies what is encoded"
+                }
             }
             .to_owned()
         } else {
             let there: Vec<String> = self.spec().latents.keys().map(Bucket::to_string).collect();
             let there = there.join(", ");
-            format!("it was prepared for {there}; add the resolution and preprocess into another output")
+            format!(
+                "it was prepared for {there}; add the resolution and run `tidemill preprocess` again, which keeps what is encoded"
+            )
         };
         Error::Empty { uri: self.location().uri().to_owned(), split: split.name(), bucket, hint }
     }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use self::datasets::{Datasets, ONLY, difference, only};
+pub use self::datasets::{Datasets, ONLY, difference, go_back, only, snapshots};
 use self::gather::Gatherer;
 pub use self::gather::{Skipped, Unreadable};
 pub use self::mix::Amount;
@@ -54,6 +54,8 @@ pub struct StreamConfig {
     pub window: usize,
     /// Training rows or held-out ones.
     pub split: Split,
+    /// Only rows of this bucket; a state does not say so.
+    pub bucket: Option<Bucket>,
     /// What the batches are made of.
     pub phase: Phase,
 }

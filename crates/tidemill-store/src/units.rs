@@ -342,7 +342,8 @@ mod tests {
         let datasets = only(&Dataset::open(&uri).unwrap());
         let opened = started.elapsed();
         let phase = Phase::only(256, 2048);
-        let config = || StreamConfig { seed: 1, window: 16, split: Split::Train, phase: phase.clone() };
+        let config =
+            || StreamConfig { seed: 1, window: 16, split: Split::Train, bucket: None, phase: phase.clone() };
         let stream = Stream::open(&datasets, config(), Reading::default(), None).unwrap();
         assert_eq!(stream.rows(), ROWS);
         let mut state = stream.state();

@@ -96,7 +96,7 @@ proptest! {
             datasets.keys().cloned().zip(draws.iter().map(amount)).collect()
         };
         let phase = Phase { resolution: 64, global_batch, mix: mix(&draws) };
-        let config = StreamConfig { seed, window, split: Split::Train, phase };
+        let config = StreamConfig { seed, window, split: Split::Train, bucket: None, phase };
         let n = (300 / global_batch as usize).clamp(3, 40);
 
         let (whole, _) = take(&datasets, &config, 1, 4, None, n);
@@ -135,7 +135,7 @@ fn every_row_has_its_share() {
     let datasets = datasets(folder.path(), 16, &[vec![150, 90], vec![200]]);
     let mix = [("a".into(), Amount::Repeat(1.0)), ("b".into(), Amount::Repeat(2.0))];
     let phase = Phase { resolution: 64, global_batch: 8, mix: mix.into() };
-    let config = StreamConfig { seed: seed(), window: 2, split: Split::Train, phase };
+    let config = StreamConfig { seed: seed(), window: 2, split: Split::Train, bucket: None, phase };
     let usable = |name: &str| -> u64 {
         let dataset = &datasets[name];
         dataset.buckets(64).into_iter().map(|bucket| dataset.rows(Split::Train, bucket)).sum()
@@ -160,7 +160,7 @@ fn a_resolution_without_rows_is_refused() {
     let datasets = datasets(folder.path(), 16, &[vec![50]]);
     let mix = [("a".into(), Amount::Repeat(1.0))].into();
     let phase = Phase { resolution: 96, global_batch: 8, mix };
-    let config = StreamConfig { seed: 1, window: 2, split: Split::Train, phase };
+    let config = StreamConfig { seed: 1, window: 2, split: Split::Train, bucket: None, phase };
     let error = Stream::open(&datasets, config, Reading::default(), None).unwrap_err().to_string();
     assert!(error.contains("prepared for 64") && error.contains("64-128x32"), "{error}");
 }
@@ -176,7 +176,7 @@ fn what_does_not_fit_is_not_mixed() {
     let refused = |names: &[&str]| {
         let mix = names.iter().map(|name| ((*name).to_owned(), Amount::Proportion(1.0))).collect();
         let phase = Phase { resolution: 64, global_batch: 8, mix };
-        let config = StreamConfig { seed: 1, window: 2, split: Split::Train, phase };
+        let config = StreamConfig { seed: 1, window: 2, split: Split::Train, bucket: None, phase };
         Stream::open(&datasets, config, Reading::default(), None).err().map(|error| error.to_string())
     };
     assert!(refused(&["a"]).is_none() && refused(&["b"]).is_none());

@@ -55,7 +55,13 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn config(global_batch: u64) -> StreamConfig {
-    StreamConfig { seed: seed(), window: 4, split: Split::Train, phase: Phase::only(64, global_batch) }
+    StreamConfig {
+        seed: seed(),
+        window: 4,
+        split: Split::Train,
+        bucket: None,
+        phase: Phase::only(64, global_batch),
+    }
 }
 
 fn take(dataset: &Dataset, global_batch: u64, reading: Reading, n: usize) -> Vec<Batch> {

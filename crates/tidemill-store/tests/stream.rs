@@ -15,7 +15,7 @@ use tidemill_store::stream::{
 use tidemill_store::{Bucket, Dataset, Error};
 
 fn config(seed: u64, global_batch: u64, window: usize) -> StreamConfig {
-    StreamConfig { seed, window, split: Split::Train, phase: Phase::only(64, global_batch) }
+    StreamConfig { seed, window, split: Split::Train, bucket: None, phase: Phase::only(64, global_batch) }
 }
 
 fn stream(dataset: &Dataset, config: &StreamConfig, state: Option<StreamState>) -> Result<Stream, Error> {

@@ -11,7 +11,7 @@
 //! <uri>/owner.json                                         which one trains, so that an older one ends
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tidemill_io::Location;
+use tidemill_store::stream::Snapshot;
 
 pub use self::save::Writer;
 use crate::Error;
@@ -48,6 +49,9 @@ pub struct Progress {
     pub identity: Value,
     /// `[train]` of the run file, which may change from one start to the next.
     pub settings: Value,
+    /// Which held-out rows a validation takes.
+    #[serde(default)]
+    pub held_out: BTreeMap<String, Snapshot>,
 }
 
 impl Progress {
@@ -61,6 +65,7 @@ impl Progress {
             recent_losses: VecDeque::new(),
             identity,
             settings,
+            held_out: BTreeMap::new(),
         }
     }
 }

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidemill_store::stream::{
-    Batch, Datasets, Reading, Skipped, Snapshot, Stream, StreamConfig, StreamState,
-};
+use tidemill_store::stream::{Batch, Datasets, Reading, Skipped, Stream, StreamConfig, StreamState, go_back};
 use tidemill_store::{Dataset, DatasetSpec, Split};
 
 use crate::Error;
@@ -36,8 +34,9 @@ pub trait Data {
     /// If there are none.
     fn check(&self, train: &TrainConfig) -> Result<(), Error>;
 
-    /// What to tell of a state that a run goes on from, such as that there are rows by now which it does not have.
-    fn remarks(&self, _state: &Value) -> Vec<String> {
+    /// Takes the rows there were when a run began that goes on from this state, before anything else is asked. Gives what to tell
+    /// of that, such as that there are rows by now which it does not have.
+    fn go_on(&mut self, _state: &Value) -> Vec<String> {
         Vec::new()
     }
 
@@ -139,20 +138,18 @@ impl Data for Stored {
         Ok(())
     }
 
-    fn remarks(&self, state: &Value) -> Vec<String> {
+    fn go_on(&mut self, state: &Value) -> Vec<String> {
         let Ok(state) = StreamState::deserialize(state) else { return Vec::new() };
-        let remark = |(name, dataset): (&String, &Dataset)| {
-            let Snapshot { manifest, digest } = state.datasets.get(name)?;
-            (digest != dataset.manifest_digest()).then(|| {
-                format!(
-                    "goes on with snapshot {manifest} of {}, as it began: what was preprocessed, left out or removed since shows in snapshot {} \
-                     only; to train on that, export these weights and begin a run of another output with them",
-                    dataset.location().uri(),
-                    dataset.number()
-                )
-            })
+        let remark = |(now, then): (Dataset, Dataset)| {
+            format!(
+                "goes on with snapshot {} of {}, as it began: what was preprocessed, left out or removed since shows in snapshot {} \
+                 only; to train on that, export these weights and begin a run of another output with them",
+                then.number(),
+                then.location().uri(),
+                now.number()
+            )
         };
-        self.0.iter().filter_map(remark).collect()
+        go_back(&mut self.0, &state.datasets).into_iter().map(remark).collect()
     }
 
     fn open(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn Batches>, Error> {
@@ -161,6 +158,7 @@ impl Data for Stored {
             seed: phase.seed,
             window: train.shuffle_window,
             split: Split::Train,
+            bucket: None,
             phase: train.stream_phase(phase.index),
         };
         let reading = Reading {

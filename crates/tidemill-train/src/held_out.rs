@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use tidemill_store::stream::{self, Amount, Datasets, Reading, Stream, StreamConfig, difference};
-use tidemill_store::{Dataset, DatasetSpec, Split};
+use tidemill_store::stream::interleave::{Interleave, apportion};
+use tidemill_store::stream::{
+    self, Amount, Datasets, Reading, Snapshot, Stream, StreamConfig, difference, go_back, snapshots,
+};
+use tidemill_store::{Bucket, DatasetSpec, Split};
 
 use crate::Error;
 use crate::config::TrainConfig;
@@ -32,35 +35,57 @@ impl HeldOut {
         train.phase.iter().try_for_each(|phase| self.check_buckets(phase.resolution, trained_on))
     }
 
-    /// Refuses rows in buckets that training has none of.
-    fn check_buckets(&self, resolution: u32, trained_on: &DatasetSpec) -> Result<(), Error> {
-        for name in self.rows(resolution)?.into_keys() {
-            let buckets = self.datasets[name].buckets_with_rows(self.split, resolution)?;
-            if let Some(bucket) = buckets.into_iter().find(|bucket| !trained_on.latents.contains_key(bucket))
-            {
-                return Err(Error::Dataset(format!(
-                    "`{name}` has held-out rows of {bucket}, which training has none of: prepare both with the same \
-                     prepare.crop and prepare.resolution"
-                )));
-            }
-        }
-        Ok(())
+    /// Puts the datasets back to what they were when the run began, so that it is always the same rows.
+    pub(crate) fn go_on(&mut self, snapshots: &BTreeMap<String, Snapshot>) {
+        let _ = go_back(&mut self.datasets, snapshots);
     }
 
-    /// The first `limit` rows in an order that never changes, as batches no larger than the phase's; and how many
-    /// rows those are. Behind them, others follow.
-    pub(crate) fn open(&self, phase: &Phase<'_>, limit: u64) -> Result<(Stream, u64), Error> {
-        let rows = self.rows(phase.resolution())?;
-        let count = rows.values().sum::<u64>().min(limit);
-        let mix = rows.into_keys().map(|name| (name.to_owned(), Amount::Repeat(1.0)));
+    /// Which rows there are: for a checkpoint.
+    pub(crate) fn snapshots(&self) -> BTreeMap<String, Snapshot> {
+        snapshots(&self.datasets)
+    }
+
+    /// Refuses rows in buckets that training has none of.
+    fn check_buckets(&self, resolution: u32, trained_on: &DatasetSpec) -> Result<(), Error> {
+        let unlike = |(_, bucket, _): &(&str, Bucket, u64)| !trained_on.latents.contains_key(bucket);
+        match self.rows(resolution)?.into_iter().find(unlike) {
+            None => Ok(()),
+            Some((name, bucket, _)) => Err(Error::Dataset(format!(
+                "`{name}` has held-out rows of {bucket}, which training has none of: prepare both with the same \
+                 prepare.crop and prepare.resolution"
+            ))),
+        }
+    }
+
+    /// The rows that a loss at a resolution is taken of: `limit` in all, or as many as there are. Each dataset and bucket has its
+    /// share of them and of the timesteps.
+    pub(crate) fn parts(&self, resolution: u32, limit: u64) -> Result<(Vec<Part>, u64), Error> {
+        let rows = self.rows(resolution)?;
+        let count = rows.iter().map(|(.., rows)| rows).sum::<u64>().min(limit);
+        let shares = apportion(count, rows.iter().map(|(.., rows)| *rows));
+        let mut parts: Vec<Part> = rows
+            .into_iter()
+            .map(|(name, bucket, _)| Part { dataset: name.to_owned(), bucket, places: Vec::new() })
+            .collect();
+        if let Some(turns) = Interleave::new(&shares) {
+            (0..count).for_each(|turn| parts[turns.at(turn).0].places.push(turn as u32));
+        }
+        parts.retain(|part| !part.places.is_empty());
+        Ok((parts, count))
+    }
+
+    /// A part's rows in an order that never changes, in batches of the size that is given with them. Behind them, others follow.
+    pub(crate) fn open(&self, part: &Part, phase: &Phase<'_>) -> Result<(Stream, usize), Error> {
+        let global_batch = part.places.len().min(phase.global_batch());
         let config = StreamConfig {
             seed: phase.seed,
             window: phase.train.shuffle_window,
             split: self.split,
+            bucket: Some(part.bucket),
             phase: stream::Phase {
                 resolution: phase.resolution(),
-                global_batch: count.min(phase.global_batch() as u64),
-                mix: mix.collect(),
+                global_batch: global_batch as u64,
+                mix: [(part.dataset.clone(), Amount::Repeat(1.0))].into(),
             },
         };
         let reading = Reading {
@@ -70,20 +95,33 @@ impl HeldOut {
             unreadable: phase.train.stream.unreadable,
             cache: phase.train.stream.open_cache()?,
         };
-        Ok((Stream::open(&self.datasets, config, reading, None)?, count))
+        Ok((Stream::open(&self.datasets, config, reading, None)?, global_batch))
     }
 
-    /// The datasets with rows at a resolution, and how many those are.
-    fn rows(&self, resolution: u32) -> Result<BTreeMap<&str, u64>, Error> {
-        let rows_of = |dataset: &Dataset| {
-            let buckets = dataset.buckets_with_rows(self.split, resolution)?;
-            Ok(buckets.into_iter().map(|bucket| dataset.rows(self.split, bucket)).sum())
-        };
-        let all = self.datasets.iter().map(|(name, dataset)| (name.as_str(), rows_of(dataset)));
-        let (with, without): (Vec<_>, Vec<_>) = all.partition(|(_, rows)| rows.is_ok());
-        match without.into_iter().next() {
-            Some((_, Err(error))) if with.is_empty() => Err(error),
-            _ => Ok(with.into_iter().filter_map(|(name, rows)| Some((name, rows.ok()?))).collect()),
+    /// How many rows each dataset and bucket has at a resolution, where there are any.
+    fn rows(&self, resolution: u32) -> Result<Vec<(&str, Bucket, u64)>, Error> {
+        let (mut rows, mut without) = (Vec::new(), None);
+        for (name, dataset) in &self.datasets {
+            match dataset.buckets_with_rows(self.split, resolution) {
+                Ok(buckets) => rows.extend(
+                    buckets
+                        .into_iter()
+                        .map(|bucket| (name.as_str(), bucket, dataset.rows(self.split, bucket))),
+                ),
+                Err(error) => without = without.or(Some(error)),
+            }
+        }
+        match without {
+            Some(error) if rows.is_empty() => Err(error.into()),
+            _ => Ok(rows),
         }
     }
+}
+
+/// Rows of a dataset and bucket that a loss is taken of.
+pub(crate) struct Part {
+    dataset: String,
+    bucket: Bucket,
+    /// The place of each of the rows, in their order, among those of all parts.
+    pub places: Vec<u32>,
 }

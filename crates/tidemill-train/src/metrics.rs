@@ -50,6 +50,25 @@ pub struct StepMetrics {
     pub validation: Option<Validation>,
 }
 
+/// What happened to a run beside its steps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Checkpoints that could not be written at the first try.
+    pub failed_checkpoints: u64,
+    /// Seconds that steps waited for checkpoints.
+    pub checkpoint_seconds: f64,
+    /// Rows that batches went without because they could not be read.
+    pub skipped_rows: u64,
+    /// Steps that were left out.
+    pub skipped_steps: u64,
+    /// Times that the run went back to a checkpoint.
+    pub rollbacks: u64,
+    /// Loss on held-out rows, when it was last taken.
+    pub validation_loss: Option<f64>,
+    /// The same with averaged weights.
+    pub validation_ema_loss: Option<f64>,
+}
+
 /// The loss on rows that are never trained on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Validation {

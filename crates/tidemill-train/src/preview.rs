@@ -23,8 +23,8 @@ pub struct Preview {
     pub empty: Tensor,
     /// The VAE that decodes, in f32.
     pub vae: AutoencoderKl,
-    /// Side of the latents.
-    pub size: i64,
+    /// Side in pixels; unset: that of the phase.
+    pub resolution: Option<u32>,
     /// Where the grids go; set by the trainer.
     pub dir: Option<PathBuf>,
 }
@@ -41,12 +41,15 @@ impl Preview {
         self.config.every > 0 && step.is_multiple_of(self.config.every) && !self.config.prompts.is_empty()
     }
 
+    /// The pictures of a phase at this resolution.
     pub(crate) fn draw(
         &self,
         denoiser: &dyn Denoiser,
         schedule: &SchedulerConfig,
         kind: Kind,
+        resolution: u32,
     ) -> Result<RgbImage, Error> {
+        let size = i64::from(self.resolution.unwrap_or(resolution)) / self.vae.config().downscale();
         let PreviewConfig { method, steps, guidance, .. } = self.config;
         let device = self.text.device();
         let schedule = NoiseSchedule::new(schedule.clone(), device);
@@ -54,7 +57,7 @@ impl Preview {
         let latents = sample(
             denoiser,
             Sampler::new(method, &schedule, steps)?,
-            &initial_noise(self.seed, self.config.prompts.len(), &self.vae, self.size, device),
+            &initial_noise(self.seed, self.config.prompts.len(), &self.vae, size, device),
             &Conditioning { text: &text, unconditional: &empty, guidance },
             |_| (),
         )?;

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::Error;
-use crate::metrics::StepMetrics;
+use crate::metrics::{Counts, StepMetrics};
 
 /// How long a scraper may take to ask.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -23,23 +23,6 @@ pub struct Endpoint {
     /// Whether it is to end.
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// What happened to a run beside its steps.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
-    /// Checkpoints that could not be written at the first try.
-    pub failed_checkpoints: u64,
-    /// Seconds that steps waited for checkpoints.
-    pub checkpoint_seconds: f64,
-    /// Rows that could not be read.
-    pub skipped_rows: u64,
-    /// Steps that were left out.
-    pub skipped_steps: u64,
-    /// Times that the run went back to a checkpoint.
-    pub rollbacks: u64,
-    /// Loss on held-out rows, when it was last taken.
-    pub validation_loss: Option<f64>,
 }
 
 impl Endpoint {
@@ -121,14 +104,15 @@ fn page(metrics: &StepMetrics, counts: Counts) -> String {
     let one = |value: f64| vec![(String::new(), value)];
     let m = metrics;
     add("step", "gauge", "Optimizer steps done.", &one(m.step as f64));
-    add("samples_total", "counter", "Samples trained on.", &one(m.samples as f64));
+    // A run that goes back has fewer than before.
+    add("samples", "gauge", "Samples trained on.", &one(m.samples as f64));
     add("loss", "gauge", "Mean loss of the last global batch.", &one(m.loss));
     add("gradient_norm", "gauge", "Global norm of the gradients before clipping.", &one(m.grad_norm));
     add("learning_rate", "gauge", "Learning rate.", &one(m.learning_rate));
     add("images_per_second", "gauge", "Images per second, over all ranks.", &one(m.images_per_second));
     add("model_flops_per_second", "gauge", "FLOP/s of each rank's passes.", &one(m.tflops * 1e12));
-    let mfu: Vec<_> = m.mfu.map(|share| (String::new(), share)).into_iter().collect();
-    add("model_flops_utilization_ratio", "gauge", "Their share of train.peak_tflops.", &mfu);
+    let if_any = |value: Option<f64>| value.map(one).unwrap_or_default();
+    add("model_flops_utilization_ratio", "gauge", "Their share of train.peak_tflops.", &if_any(m.mfu));
     add("data_wait_ratio", "gauge", "Share of the time spent waiting for data.", &one(m.data_wait));
     let labelled = |kind: &str, value: f64| (format!("{{of=\"{kind}\"}}"), value);
     let busy = m.communication.kinds().into_iter();
@@ -147,8 +131,9 @@ fn page(metrics: &StepMetrics, counts: Counts) -> String {
     let help = "Mean loss of the last global batch in each tenth of the timesteps.";
     add("timestep_loss", "gauge", help, &tenths);
     let c = counts;
-    let validation: Vec<_> = c.validation_loss.map(|loss| (String::new(), loss)).into_iter().collect();
-    add("validation_loss", "gauge", "Loss on held-out rows, when it was last taken.", &validation);
+    let help = "Loss on held-out rows, when it was last taken.";
+    add("validation_loss", "gauge", help, &if_any(c.validation_loss));
+    add("validation_ema_loss", "gauge", "The same with averaged weights.", &if_any(c.validation_ema_loss));
     add("checkpoint_step", "gauge", "The last step with a checkpoint.", &one(m.checkpoint as f64));
     for (name, help, value) in [
         (
@@ -214,7 +199,9 @@ mod tests {
             checkpoint: 10,
             validation: None,
         };
-        endpoint.show(&metrics, Counts { validation_loss: Some(0.125), ..Counts::default() });
+        let counts =
+            Counts { validation_loss: Some(0.125), validation_ema_loss: Some(0.25), ..Counts::default() };
+        endpoint.show(&metrics, counts);
         let answer = ask();
         for line in [
             "# TYPE tidemill_step gauge\ntidemill_step 12\n",
@@ -228,6 +215,9 @@ mod tests {
             "tidemill_communication_exposed_seconds{of=\"gradients\"} 0.125\n",
             "tidemill_checkpoint_step 10\n",
             "tidemill_validation_loss 0.125\n",
+            "tidemill_validation_ema_loss 0.25\n",
+            // Prometheus takes a counter that falls for one that began anew.
+            "# TYPE tidemill_samples gauge\ntidemill_samples 96\n",
             "# TYPE tidemill_rollbacks_total counter\ntidemill_rollbacks_total 0\n",
         ] {
             assert!(answer.contains(line), "{line} is not in {answer}");

@@ -17,10 +17,9 @@ use crate::checkpoint::{Checkpoints, Progress, Writer};
 use crate::collective::StepCommunication;
 use crate::config::TrainConfig;
 use crate::data::{Batches, Phase};
-use crate::difference::{Difference, differences};
 use crate::health;
 use crate::job::{Activity, Job, Observer, Outcome};
-use crate::metrics::MetricsLog;
+use crate::metrics::{Counts, MetricsLog};
 use crate::objective::Objective;
 use crate::optimizer::{Optimizer, Traffic};
 use crate::profiler::Profiler;
@@ -28,7 +27,7 @@ use crate::prometheus::Endpoint;
 use crate::saver::Saver;
 use crate::trainer::ahead::Ahead;
 use crate::trainer::recorded::Recorded;
-use crate::trainer::setup::Setup;
+use crate::trainer::setup::{Begun, Setup, go_on};
 use crate::trainer::step::PendingStep;
 use crate::window::Window;
 
@@ -84,12 +83,8 @@ struct Trainer {
     /// When it was.
     saved_at: Instant,
     committed: u64,
-    /// Tries to write one that failed.
-    failed_checkpoints: u64,
     /// Whether a checkpoint was due while the last was still being written.
     owed: bool,
-    /// Seconds that steps have waited for copies of the state.
-    saving: f64,
     /// Of the first rank only.
     log: Option<MetricsLog>,
     /// Whether some of its lines could not be written yet.
@@ -109,16 +104,11 @@ struct Trainer {
     window: Window,
     communication: StepCommunication,
     resumed_at: u64,
-    /// Rows that batches went without.
-    skipped_rows: u64,
-    /// Steps that were left out, and how many of them just now.
-    skipped_steps: u64,
+    counts: Counts,
+    /// Steps that were left out just now.
     skipped_in_a_row: u64,
-    /// Times that the run went back to a checkpoint, and how often from the steps up to this one.
-    rollbacks: u64,
+    /// How often the run went back to a checkpoint from the steps up to this one.
     stuck: (u64, u32),
-    /// On held-out rows, when it was last taken.
-    validation_loss: Option<f64>,
     /// Whether the stream does not fit the phase any more.
     reopen: bool,
 }
@@ -126,22 +116,17 @@ struct Trainer {
 impl Trainer {
     fn new(mut job: Job, observer: &mut dyn Observer) -> Result<Self, Error> {
         let world = job.world.clone();
-        let Setup {
-            spec,
-            schedule,
-            flops,
-            identity,
-            settings,
-            objective,
-            distribution,
-            recorded_on,
-            checkpoints,
-        } = world.together(Setup::of(&mut job))?;
+        let checkpoints = Checkpoints::open(&job.checkpoint, &job.output).map(Arc::new);
+        let checkpoints = world.together(checkpoints)?;
+        let checkpoint = checkpoints.stands(&world)?;
+        let remarks = checkpoint.as_ref().map(|checkpoint| go_on(&mut job, checkpoint));
+        let Setup { spec, schedule, flops, identity, settings, objective, distribution, recorded_on } =
+            world.together(Setup::of(&mut job))?;
         world.agree(&serde_json::json!({
             "version": version(), "train": settings, "checkpoint": job.checkpoint, "run": identity,
         }))?;
         // While a denoiser of the user's own still has the weights that it came with.
-        world.together(checkpoints.check_run(&identity))?;
+        checkpoint.map_or(Ok(()), |checkpoint| checkpoints.check_run(&checkpoint, &identity))?;
         health::check(&job.train.health, &world, objective.device, observer)?;
         if world.is_first() && !distribution.frozen.is_empty() {
             let (frozen, all) = (distribution.frozen.len(), job.denoiser.params().named().len());
@@ -166,25 +151,8 @@ impl Trainer {
         let writer = Writer::new(&world, job.checkpoint.writers)?;
         world.by_first(|| checkpoints.announce(&writer))?;
         checkpoints.check_shared(&writer, &world)?;
-        let averaged = |step| job.train.averaged_at(step).is_some();
-        let progress = match checkpoints
-            .restore(&mut optimizer, &identity, &averaged, &world, &mut |m| observer.event(m))?
-        {
-            Some(mut progress) => {
-                observer.committed(progress.step);
-                if world.is_first() {
-                    observer.event(&format!("resuming after step {}", progress.step));
-                    let remarks = progress.stream.as_ref().map(|state| job.data.remarks(state));
-                    remarks.iter().flatten().for_each(|remark| observer.event(remark));
-                    for Difference { path, first, second } in differences(&progress.settings, &settings) {
-                        observer.event(&format!("train.{path} is {second} from here on, and was {first}"));
-                    }
-                }
-                progress.settings = settings;
-                progress
-            }
-            None => Progress::start(identity, settings),
-        };
+        let begun = Begun { identity, settings, remarks: remarks.unwrap_or_default() };
+        let progress = begun.progress(&job, &checkpoints, &mut optimizer, observer)?;
         let opened = world.by_first(|| {
             checkpoints.take_over(&progress.identity, &writer)?;
             let endpoint = job.train.prometheus.as_deref().map(Endpoint::open).transpose()?;
@@ -212,13 +180,11 @@ impl Trainer {
             saved: resumed_at,
             saved_at: Instant::now(),
             owed: false,
-            saving: 0.0,
             log,
             metrics_wait: false,
             endpoint,
             profiler,
             committed: resumed_at,
-            failed_checkpoints: 0,
             progress,
             ahead: Ahead::default(),
             recorded_on,
@@ -228,12 +194,9 @@ impl Trainer {
             window: Window::new(),
             communication: StepCommunication::default(),
             resumed_at,
-            skipped_rows: 0,
-            skipped_steps: 0,
+            counts: Counts::default(),
             skipped_in_a_row: 0,
-            rollbacks: 0,
             stuck: (0, 0),
-            validation_loss: None,
             reopen: false,
         })
     }
@@ -270,10 +233,10 @@ impl Trainer {
             images_per_second: (self.progress.samples - samples_before) as f64 / seconds.max(1e-9),
             seconds,
             resumed_at: self.resumed_at,
-            skipped_rows: self.skipped_rows,
-            skipped_steps: self.skipped_steps,
-            rollbacks: self.rollbacks,
-            checkpoint_seconds: self.saving,
+            skipped_rows: self.counts.skipped_rows,
+            skipped_steps: self.counts.skipped_steps,
+            rollbacks: self.counts.rollbacks,
+            checkpoint_seconds: self.counts.checkpoint_seconds,
         })
     }
 

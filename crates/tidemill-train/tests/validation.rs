@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Quiet, ROWS, dataset, held_out_dataset, job, losses};
+use common::{Quiet, ROWS, Rows, dataset, held_out_dataset, job, losses};
 use serde_json::Value;
 use tidemill_store::stream::only;
 use tidemill_store::{Dataset, DatasetSpec, Split};
@@ -82,6 +82,60 @@ fn fewer_rows_are_the_first_of_them() {
     assert_eq!(at_first(5), at_first(5));
     assert_eq!((at_first(5).0, at_first(9).0), (5.0, 9.0));
     assert_ne!(at_first(5).1, at_first(9).1);
+}
+
+/// The first validation's rows, loss and losses by timestep.
+fn first(output: &Path) -> (f64, f64, Vec<Option<f64>>) {
+    let text = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
+    let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let line = lines.find(|line| line.get("validation_loss").is_some()).unwrap();
+    let tenths = line["validation_loss_by_timestep"].as_array().unwrap().iter().map(Value::as_f64);
+    (line["validation_rows"].as_f64().unwrap(), line["validation_loss"].as_f64().unwrap(), tenths.collect())
+}
+
+#[test]
+fn images_of_all_shapes_take_part_whatever_the_batches() {
+    let data = tempfile::tempdir().unwrap();
+    Rows { share: 0.6, wide: true, ..Rows::default() }.write(data.path());
+    let held_out = (0..ROWS).filter(|id| Split::of(*id, 0.6) == Split::Validation).count() as u64;
+    let validated = |global_batch, rows| {
+        let output = tempfile::tempdir().unwrap();
+        let mut job = validating(data.path(), output.path(), rows);
+        job.train.phase.truncate(1);
+        job.train.phase[0].steps = 8;
+        // The network stays what it is.
+        (job.train.global_batch, job.train.micro_batch, job.train.learning_rate) = (global_batch, 4, 1e-12);
+        train(job, &mut Quiet::default()).unwrap();
+        first(output.path())
+    };
+    for rows in [11, 1000] {
+        let (few, many) = (validated(4, rows), validated(64, rows));
+        assert_eq!((few.0, many.0), (rows.min(held_out) as f64, few.0));
+        assert!((few.1 / many.1 - 1.0).abs() < 1e-4, "{few:?} {many:?}");
+        assert!(few.2.iter().all(Option::is_some), "timesteps are spread over all of the rows: {few:?}");
+        let alike = |(a, b): (&Option<f64>, &Option<f64>)| (a.unwrap() / b.unwrap() - 1.0).abs() < 1e-4;
+        assert!(few.2.iter().zip(&many.2).all(alike), "{few:?} {many:?}");
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_the_rows_that_it_began_with() {
+    let (data, output, whole) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    held_out_dataset(data.path(), SHARE);
+    train(validating(data.path(), whole.path(), 1000), &mut Quiet::default()).unwrap();
+    train(validating(data.path(), output.path(), 1000), &mut Quiet::stopping_after(20)).unwrap();
+    // Meanwhile somebody preprocesses: more rows, other ones held out, another shape.
+    Rows { count: 2 * ROWS, share: 0.5, wide: true, ..Rows::default() }.write(data.path());
+    train(validating(data.path(), output.path(), 1000), &mut Quiet::default()).unwrap();
+    assert_eq!(losses(output.path()), losses(whole.path()));
+    for name in ["validation_loss", "validation_rows"] {
+        assert_eq!(validations(output.path(), name), validations(whole.path(), name), "{name}");
+    }
+    // A run that begins now takes the new ones.
+    let new = tempfile::tempdir().unwrap();
+    train(validating(data.path(), new.path(), 1000), &mut Quiet::stopping_after(8)).unwrap();
+    assert!(first(new.path()).0 > first(whole.path()).0);
 }
 
 /// A dataset that has nothing at 128 pixels, as far as it says.

@@ -106,6 +106,21 @@ pub fn at_snapshots(datasets: &Datasets, state: &StreamState) -> Result<Datasets
     datasets.iter().map(at).collect()
 }
 
+/// Puts datasets back to earlier snapshots, as far as they still have those. Gives each of these as it was given, and as it is
+/// now.
+pub fn go_back(datasets: &mut Datasets, to: &BTreeMap<String, Snapshot>) -> Vec<(Dataset, Dataset)> {
+    let back = |(name, dataset): (&String, &mut Dataset)| {
+        let Snapshot { manifest, digest } = to.get(name)?;
+        if digest == dataset.manifest_digest() {
+            return None;
+        }
+        // Another dataset may have a snapshot of this number.
+        let then = dataset.at(*manifest).ok().filter(|then| then.manifest_digest() == digest)?;
+        Some((std::mem::replace(dataset, then.clone()), then))
+    };
+    datasets.iter_mut().filter_map(back).collect()
+}
+
 /// The snapshots of datasets.
 pub fn snapshots(datasets: &Datasets) -> BTreeMap<String, Snapshot> {
     let snapshot = |dataset: &Dataset| Snapshot {
@@ -128,8 +143,9 @@ pub fn shards<'a>(
     let pool = Pool::new(2 * 2 * config.window);
     let (mut all, mut indices) = (AllShards::new(), Indices::new());
     for (name, dataset) in datasets {
-        let buckets = dataset.buckets_with_rows(config.split, config.phase.resolution)?.into_iter();
-        let of_dataset = buckets.map(|bucket| {
+        let mut buckets = dataset.buckets_with_rows(config.split, config.phase.resolution)?;
+        buckets.retain(|bucket| config.bucket.is_none_or(|only| only == *bucket));
+        let of_dataset = buckets.into_iter().map(|bucket| {
             let shards = Shards::new(dataset, config.split, bucket, cache.cloned(), pool.clone());
             let index = BlockIndex::new(shards.rows(), dataset.spec().row_group_rows);
             all.insert((name.as_str(), bucket), Arc::new(shards));

@@ -97,15 +97,24 @@ impl Checkpoints {
         Ok((step, commit.parameters.iter().map(tensor).collect::<Result<_, Error>>()?))
     }
 
-    /// Refuses a run that is not the one that the newest checkpoint is of, before anything is made for it. One that cannot be read
-    /// refuses nobody: [`Self::restore`] says so.
+    /// Where the newest checkpoint stands that the first rank finds, on all ranks; they call it together. `None` if there is
+    /// none, or it cannot be read: [`Self::restore`] says so.
+    ///
+    /// # Errors
+    /// If another rank cannot be reached.
+    pub fn stands(&self, world: &World) -> Result<Option<Progress>, Error> {
+        let newest = || Some(self.commit(self.steps().ok()?.pop()?).ok()?.progress);
+        let seen = world.is_first().then(newest).flatten();
+        let seen = serde_json::to_string(&seen).unwrap_or_default();
+        Ok(serde_json::from_str(&world.texts(&seen)?[0]).unwrap_or_default())
+    }
+
+    /// Refuses a run that is not the one that a checkpoint is of, before anything is made for it.
     ///
     /// # Errors
     /// [`Error::OtherRun`].
-    pub fn check_run(&self, identity: &serde_json::Value) -> Result<(), Error> {
-        let newest = self.steps().ok().and_then(|mut steps| steps.pop());
-        let commit = newest.and_then(|step| self.commit(step).ok().map(|commit| (step, commit)));
-        commit.map_or(Ok(()), |(step, commit)| self.check_identity(step, &commit.progress.identity, identity))
+    pub fn check_run(&self, checkpoint: &Progress, identity: &serde_json::Value) -> Result<(), Error> {
+        self.check_identity(checkpoint.step, &checkpoint.identity, identity)
     }
 
     /// What the newest checkpoint was made with, as far as a run that resumes it must have the same; `None` if there is none.

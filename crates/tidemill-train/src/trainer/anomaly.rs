@@ -97,7 +97,7 @@ impl Trainer {
             ));
         }
         match judgement {
-            Judgement::Skipped => self.skipped_steps += 1,
+            Judgement::Skipped => self.counts.skipped_steps += 1,
             Judgement::RolledBack => return Ok(Sequel::GoBack),
             _ => self.remember(loss),
         }
@@ -181,7 +181,7 @@ impl Trainer {
             let message = format!("there is none to go back to from step {step}; save more often");
             return Err(Error::Checkpoint { path: self.job.output.join("checkpoints"), message });
         };
-        self.rollbacks += 1;
+        self.counts.rollbacks += 1;
         let reopen = restored.phase != self.progress.phase;
         if world.is_first() {
             // Of one before it, which is used where the last is damaged, nobody knows.

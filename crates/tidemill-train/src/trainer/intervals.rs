@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::Trainer;
 use super::setup::working_kind;
+use super::step::PendingStep;
 use crate::Error;
 use crate::job::Observer;
 use crate::profiler::Profiler;
@@ -29,18 +30,31 @@ impl Trainer {
             }
         }
         self.tell_saved(observer)?;
-        if let Some(preview) = self.job.preview.as_ref().filter(|p| p.due(step)) {
-            let (schedule, denoiser) = (&self.schedule, &*self.job.denoiser);
-            let kind = working_kind(self.job.train.precision);
-            let draw = || self.log.is_some().then(|| preview.draw(denoiser, schedule, kind));
-            if let (Some(grid), Some(log)) = (self.optimizer.with_averaged(draw)?.transpose()?, &mut self.log)
-            {
-                observer.event(&match preview.save(&grid, step, log) {
-                    Ok(path) => format!("pictures of step {step}: {}", path.display()),
-                    Err(problem) => format!("pictures of step {step} cannot be written: {problem}"),
-                });
-            }
+        self.preview(observer)
+    }
+
+    /// Pictures, where they are due. The time that they take is none of the steps'.
+    fn preview(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
+        let step = self.progress.step;
+        let Some(preview) = self.job.preview.as_ref().filter(|preview| preview.due(step)) else {
+            return Ok(());
+        };
+        // Nor is what the device still has to do for steps any of theirs.
+        self.pending.back().map(PendingStep::fetch).transpose()?;
+        let started = Instant::now();
+        let (schedule, denoiser) = (&self.schedule, &*self.job.denoiser);
+        let kind = working_kind(self.job.train.precision);
+        let phase = self.job.train.phase_at(step.saturating_sub(1)).map_or(0, |(phase, _)| phase);
+        let resolution = self.job.train.phase[phase].resolution;
+        let draw = || self.log.is_some().then(|| preview.draw(denoiser, schedule, kind, resolution));
+        let grid = self.optimizer.with_averaged(draw)?.transpose()?;
+        if let (Some(grid), Some(log)) = (grid, &mut self.log) {
+            observer.event(&match preview.save(&grid, step, log) {
+                Ok(path) => format!("pictures of step {step}: {}", path.display()),
+                Err(problem) => format!("pictures of step {step} cannot be written: {problem}"),
+            });
         }
+        self.window.leave_out(started.elapsed());
         Ok(())
     }
 
@@ -55,7 +69,7 @@ impl Trainer {
                 self.saver.hand(snapshot)?;
             }
             (self.saved, self.saved_at) = (step, started);
-            self.saving += started.elapsed().as_secs_f64();
+            self.counts.checkpoint_seconds += started.elapsed().as_secs_f64();
         }
         Ok(())
     }

@@ -12,7 +12,6 @@ use crate::collective::StepCommunication;
 use crate::data::Batches;
 use crate::job::Observer;
 use crate::metrics::{MetricsLog, StepMetrics, Validation};
-use crate::prometheus::Counts;
 use crate::saver::Event as Saved;
 use crate::window::Window;
 
@@ -61,7 +60,7 @@ impl Trainer {
                     }
                 }
                 Saved::Failed { step, why, again_in } => {
-                    self.failed_checkpoints += 1;
+                    self.counts.failed_checkpoints += 1;
                     observer.event(&format!(
                         "checkpoint of step {step} cannot be written: {why}; training goes on, the next try is in {again_in:?}"
                     ));
@@ -164,7 +163,7 @@ impl Trainer {
         }
         self.progress.samples += numbers.rows;
         let expected = self.job.train.global_batch_of(pending.phase) as u64;
-        self.skipped_rows += expected.saturating_sub(numbers.rows);
+        self.counts.skipped_rows += expected.saturating_sub(numbers.rows);
         let metrics = StepMetrics {
             step,
             phase: pending.phase,
@@ -185,25 +184,13 @@ impl Trainer {
         };
         let logged = self.log.as_mut().map_or(Ok(()), |log| log.step(&metrics));
         self.tell_logged(logged.err(), observer);
-        if let Some(Validation { loss, .. }) = &metrics.validation {
-            self.validation_loss = Some(*loss);
+        if let Some(Validation { loss, ema_loss, .. }) = metrics.validation {
+            (self.counts.validation_loss, self.counts.validation_ema_loss) = (Some(loss), ema_loss);
         }
         if let Some(endpoint) = &self.endpoint {
-            endpoint.show(&metrics, self.counts());
+            endpoint.show(&metrics, self.counts);
         }
         observer.step(&metrics, self.job.train.total_steps());
         self.examine(&metrics, pending, observer)
-    }
-
-    /// What happened beside steps.
-    fn counts(&self) -> Counts {
-        Counts {
-            failed_checkpoints: self.failed_checkpoints,
-            checkpoint_seconds: self.saving,
-            skipped_rows: self.skipped_rows,
-            skipped_steps: self.skipped_steps,
-            rollbacks: self.rollbacks,
-            validation_loss: self.validation_loss,
-        }
     }
 }

@@ -2,7 +2,6 @@
 //! the trainer is put together from.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde_json::Value;
 use tch::{Device, Kind};
@@ -14,15 +13,17 @@ use tidemill_torch::{guard, tensor_of};
 use super::recorded::recorded_on;
 use super::schedule_of;
 use crate::Error;
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Checkpoints, Progress};
 use crate::config::{Precision, PreviewConfig, Sharding};
+use crate::difference::{Difference, differences};
 use crate::draws::Drawer;
 use crate::fit::{check_data, flops, frozen, has_moments, norms_in_f32};
 use crate::gradients::Reduction;
+use crate::held_out::HeldOut;
 use crate::identity::identity;
-use crate::job::Job;
+use crate::job::{Job, Observer};
 use crate::objective::Objective;
-use crate::optimizer::Distribution;
+use crate::optimizer::{Distribution, Optimizer};
 
 /// The parts.
 pub(super) struct Setup {
@@ -38,7 +39,6 @@ pub(super) struct Setup {
     pub distribution: Distribution,
     /// The GPU that steps are to be recorded on, if they are to be.
     pub recorded_on: Option<usize>,
-    pub checkpoints: Arc<Checkpoints>,
 }
 
 impl Setup {
@@ -60,12 +60,59 @@ impl Setup {
             settings: serde_json::to_value(&job.train).unwrap_or_default(),
             distribution: distribution(job)?,
             recorded_on: recorded_on(job.train.cuda_graph, job.denoiser.params().device(), job.world.size())?,
-            checkpoints: Arc::new(Checkpoints::open(&job.checkpoint, &job.output)?),
             // After what looks at the text encoder.
             objective: objective(job, &spec, &schedule)?,
             schedule,
             spec,
         })
+    }
+}
+
+/// Puts a job's data back to what they were when the run began that goes on. Gives what to tell of that.
+pub(super) fn go_on(job: &mut Job, checkpoint: &Progress) -> Vec<String> {
+    if let Some(held_out) = &mut job.held_out {
+        held_out.go_on(&checkpoint.held_out);
+    }
+    checkpoint.stream.as_ref().map(|state| job.data.go_on(state)).unwrap_or_default()
+}
+
+/// What a run begins with, or goes on with.
+pub(super) struct Begun {
+    pub identity: Value,
+    pub settings: Value,
+    /// What to tell of data that were put back.
+    pub remarks: Vec<String>,
+}
+
+impl Begun {
+    /// The beginning, or where the newest checkpoint stands, which is loaded. All ranks call it together.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::restore`].
+    pub(super) fn progress(
+        self,
+        job: &Job,
+        checkpoints: &Checkpoints,
+        optimizer: &mut Optimizer,
+        observer: &mut dyn Observer,
+    ) -> Result<Progress, Error> {
+        let Self { identity, settings, remarks } = self;
+        let (world, averaged) = (&job.world, |step| job.train.averaged_at(step).is_some());
+        let tell = &mut |message: &str| observer.event(message);
+        let restored = checkpoints.restore(optimizer, &identity, &averaged, world, tell)?;
+        if let Some(Progress { step, settings: before, .. }) = &restored {
+            observer.committed(*step);
+            if world.is_first() {
+                observer.event(&format!("resuming after step {step}"));
+                remarks.iter().for_each(|remark| observer.event(remark));
+                for Difference { path, first, second } in differences(before, &settings) {
+                    observer.event(&format!("train.{path} is {second} from here on, and was {first}"));
+                }
+            }
+        }
+        let held_out = job.held_out.as_ref().map(HeldOut::snapshots).unwrap_or_default();
+        let start = || Progress::start(identity, Value::Null);
+        Ok(Progress { settings, held_out, ..restored.unwrap_or_else(start) })
     }
 }
 

@@ -90,17 +90,20 @@ impl Trainer {
 impl Pass<'_> {
     /// The mean over the rows, with the weights as they are; none if it is to stop meanwhile. All ranks call it together.
     fn run(&self, observer: &mut dyn Observer) -> Result<Option<Loss>, Error> {
-        let (mut stream, count) = self.held_out.open(&self.phase, self.limit)?;
-        let global_batch = count.min(self.phase.global_batch() as u64);
+        let (parts, count) = self.held_out.parts(self.phase.resolution(), self.limit)?;
         let sums = guard(|| ByTimestep::new(self.objective.device))?;
         let patience = self.phase.train.stream.stall_seconds;
-        for number in 0..count.div_ceil(global_batch) {
-            let what = (self.step, "validation");
-            let (batch, _) = wait_for(&mut stream, what, patience, self.phase.world, observer)?;
-            let Some(mut batch) = batch else { return Ok(None) };
-            // Places among all of the rows.
-            batch.places.iter_mut().for_each(|place| *place += (number * global_batch) as u32);
-            self.add(&batch, count, &sums)?;
+        for part in &parts {
+            let (mut stream, global_batch) = self.held_out.open(part, &self.phase)?;
+            for places in part.places.chunks(global_batch) {
+                let what = (self.step, "validation");
+                let (batch, _) = wait_for(&mut stream, what, patience, self.phase.world, observer)?;
+                let Some(mut batch) = batch else { return Ok(None) };
+                // What the last batch has beyond the part's rows has a place behind all of them.
+                let among_all = |place: u32| places.get(place as usize).copied().unwrap_or(count as u32);
+                batch.places.iter_mut().for_each(|place| *place = among_all(*place));
+                self.add(&batch, count, &sums)?;
+            }
         }
         let sums = self.phase.world.sum(guard(|| sums.sums())?)?;
         let sums = guard(|| Vec::<f32>::try_from(&sums))?;
@@ -115,8 +118,8 @@ impl Pass<'_> {
         let shape = latents_shape(self.spec, batch.bucket)?;
         let size = self.phase.train.micro_batch_of(self.phase.index);
         for rows in micro_batches(batch, shape, 0, (count as usize, size)) {
-            let counts = |(place, epoch): (&u32, &u32)| f32::from(u64::from(*place) < count && *epoch == 0);
-            let counts: Vec<f32> = rows.names.places.iter().zip(rows.names.epochs).map(counts).collect();
+            let counts = |place: &u32| f32::from(u64::from(*place) < count);
+            let counts: Vec<f32> = rows.names.places.iter().map(counts).collect();
             guard(|| {
                 no_grad(|| {
                     let shape = self.objective.latents_shape(rows.latents_shape);

@@ -26,22 +26,58 @@ pub const TEXT: [u32; 2] = [5, 6];
 
 /// Writes a dataset of 50 rows at two resolutions: latents of 4 x 4 and 6 x 6 cells.
 pub fn dataset(folder: &Path) {
-    spoilt_dataset(folder, |_| None);
+    Rows::default().write(folder);
 }
 
 /// The same, in which the latents of some rows have one value everywhere. Sample ids are row numbers.
 pub fn spoilt_dataset(folder: &Path, spoilt: fn(u64) -> Option<f32>) {
-    write_dataset(folder, spoilt, 0.0);
+    Rows { spoilt, ..Rows::default() }.write(folder);
 }
 
 /// The same, with a share of the rows held out.
 pub fn held_out_dataset(folder: &Path, share: f64) {
-    write_dataset(folder, |_| None, share);
+    Rows { share, ..Rows::default() }.write(folder);
 }
 
-fn write_dataset(folder: &Path, spoilt: fn(u64) -> Option<f32>, validation_share: f64) {
+/// A bucket of images of 96 x 64 pixels.
+pub const WIDE: Bucket = Bucket { resolution: 64, width: 96, height: 64 };
+
+/// The rows of a dataset.
+pub struct Rows {
+    /// How many.
+    pub count: u64,
+    /// Which of them have one value everywhere.
+    pub spoilt: fn(u64) -> Option<f32>,
+    /// How many of them are held out.
+    pub share: f64,
+    /// Whether each third is of images of another shape, at 64 pixels.
+    pub wide: bool,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self { count: ROWS, spoilt: |_| None, share: 0.0, wide: false }
+    }
+}
+
+impl Rows {
+    /// As a new snapshot of the dataset in a folder.
+    pub fn write(&self, folder: &Path) {
+        write_dataset(folder, self);
+    }
+
+    fn is_wide(&self, row: u64, resolution: u32) -> bool {
+        self.wide && resolution == WIDE.resolution && row.is_multiple_of(3)
+    }
+}
+
+fn write_dataset(folder: &Path, rows: &Rows) {
     let form = |resolution, cells| (Bucket::square(resolution), TensorSpec::f16([4, cells, cells]));
-    let latents = BTreeMap::from([form(64, 4), form(128, 6)]);
+    let mut latents = BTreeMap::from([form(64, 4), form(128, 6)]);
+    if rows.wide {
+        latents.insert(WIDE, TensorSpec::f16([4, 4, 6]));
+    }
+    let validation_share = rows.share;
     let spec = DatasetSpec {
         format: tidemill_store::spec::FORMAT,
         latents,
@@ -55,41 +91,46 @@ fn write_dataset(folder: &Path, spoilt: fn(u64) -> Option<f32>, validation_share
     };
     let empty = values(u64::MAX, spec.text.bytes());
     let writer = Writer::open(folder.to_str().unwrap(), spec.clone(), &empty).unwrap();
-    let unit = UnitKey { file: "f".into(), identity: "i".into(), span: 0..ROWS, digests: Digests::default() };
+    let digests = Digests::default();
+    let identity = format!("{} {}", rows.count, rows.share);
+    let unit = UnitKey { file: "f".into(), identity, span: 0..rows.count, digests };
     let mut attempt = writer.begin(&unit);
-    attempt.write(&batch(&spec, spoilt)).unwrap();
+    attempt.write(&batch(&spec, rows)).unwrap();
     attempt.commit().unwrap();
     writer.snapshot(&[unit.id()]).unwrap();
 }
 
-fn batch(spec: &DatasetSpec, spoilt: fn(u64) -> Option<f32>) -> RecordBatch {
+fn batch(spec: &DatasetSpec, rows: &Rows) -> RecordBatch {
+    let ids = || 0..rows.count;
     let mut fields = vec![
         Field::new("sample_id", DataType::UInt64, false),
         Field::new("status", DataType::Utf8, false),
         Field::new("reason", DataType::Utf8, true),
     ];
     let mut columns: Vec<ArrayRef> = vec![
-        Arc::new(UInt64Array::from_iter_values(0..ROWS)),
-        Arc::new((0..ROWS).map(|_| Some("kept")).collect::<StringArray>()),
-        Arc::new((0..ROWS).map(|_| None::<&str>).collect::<StringArray>()),
+        Arc::new(UInt64Array::from_iter_values(ids())),
+        Arc::new(ids().map(|_| Some("kept")).collect::<StringArray>()),
+        Arc::new(ids().map(|_| None::<&str>).collect::<StringArray>()),
     ];
     let mut add = |name: String, column: ArrayRef| {
         fields.push(Field::new(name, column.data_type().clone(), true));
         columns.push(column);
     };
-    for (bucket, form) in &spec.latents {
-        let rows = (0..ROWS).map(|row| match spoilt(row) {
-            Some(value) => Some(f16::from_f32(value).to_le_bytes().repeat(form.elements())),
-            None => Some(values(row, form.bytes())),
+    for resolution in [64, 128] {
+        let bucket = |row| if rows.is_wide(row, resolution) { WIDE } else { Bucket::square(resolution) };
+        let form = |row| &spec.latents[&bucket(row)];
+        let latents = ids().map(|row| match (rows.spoilt)(row) {
+            Some(value) => Some(f16::from_f32(value).to_le_bytes().repeat(form(row).elements())),
+            None => Some(values(row, form(row).bytes())),
         });
-        let sizes = (0..ROWS).map(|_| Some([Some(bucket.width), Some(bucket.height)]));
+        let sizes = ids().map(bucket).map(|bucket| Some([Some(bucket.width), Some(bucket.height)]));
         let sizes = FixedSizeListArray::from_iter_primitive::<UInt32Type, _, _>(sizes, 2);
-        add(format!("latents_{bucket}"), Arc::new(rows.collect::<LargeBinaryArray>()));
-        add(format!("size_{bucket}"), Arc::new(sizes));
+        add(format!("latents_{resolution}"), Arc::new(latents.collect::<LargeBinaryArray>()));
+        add(format!("size_{resolution}"), Arc::new(sizes));
     }
     let width = spec.text.bytes();
-    let rows = (0..ROWS).map(|row| Some(values(row, width)));
-    let text = FixedSizeBinaryArray::try_from_sparse_iter_with_size(rows, width as i32).unwrap();
+    let text = ids().map(|row| Some(values(row, width)));
+    let text = FixedSizeBinaryArray::try_from_sparse_iter_with_size(text, width as i32).unwrap();
     add("text".into(), Arc::new(text));
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
 }

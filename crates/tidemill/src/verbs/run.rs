@@ -13,7 +13,7 @@ use tidemill_models::{
     ClipTextConfig, NoiseSchedule, RowShape, Start, Trainable, UNet2DConditionModel, UNetConfig, VaeConfig,
     check_weights,
 };
-use tidemill_train::schedule_of;
+use tidemill_train::{ValidationConfig, schedule_of};
 
 use crate::engine::device::devices;
 use crate::error::{Error, Result};
@@ -51,6 +51,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     run.validate_source()?;
     run.validate_train()?;
     check_models(&run)?;
+    check_validation(&run, args.mode)?;
     let preprocessed = match args.mode {
         Mode::Offline => preprocess::preprocess(&run, reporter)?,
         Mode::Online | Mode::Colocated => Value::Null,
@@ -93,6 +94,19 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "verb": "run", "summary": summary, "preprocess": preprocessed, "train": trained, "sample": sampled,
         "export": exported,
     }))
+}
+
+/// Refuses a validation for which the dataset that is about to be made would hold nothing out.
+fn check_validation(run: &Run, mode: Mode) -> Result<()> {
+    let train = &run.file.train;
+    let of_this = |config: &ValidationConfig| config.dataset.is_none() && train.mix.is_empty();
+    match train.validation.as_ref().filter(|config| of_this(config)) {
+        Some(_) if mode == Mode::Offline && run.file.validation.share == 0.0 => Err(run.refuse(
+            "train.validation",
+            "nothing is held out to take the loss of: set [validation] share, or name a dataset",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses models that the trainer or what comes after it could not take: that would else show when all pairs are encoded.

@@ -178,7 +178,8 @@ pub fn train_run(
 ) -> Result<Trained> {
     let world = place.world()?;
     let reporter = &Reporter { quiet: reporter.quiet || !world.is_first(), ..*reporter };
-    let (job, rows) = world.together(job(run, mode, place, &world, own.elsewhere, own.denoiser))?;
+    let job = job(run, mode, place, &world, own.elsewhere, own.denoiser, reporter);
+    let (job, rows) = world.together(job)?;
     let mut watcher = Watcher {
         progress: reporter.progress("train", "steps", run.file.train.total_steps()),
         reporter,
@@ -208,6 +209,7 @@ fn job(
     world: &World,
     elsewhere: Option<Arc<dyn Elsewhere>>,
     denoiser: Option<MakeDenoiser<'_>>,
+    reporter: &Reporter,
 ) -> Result<(Job, Option<Arc<Ledger>>)> {
     run.validate_train()?;
     if run.file.train.health.exclude && place.process_group.is_some() && place.supervisor.is_none() {
@@ -219,7 +221,8 @@ fn job(
     let devices = devices(run)?;
     let device = device_of(run, &devices, place.local_rank)?;
     let models = run.models()?;
-    let Given { data, text_encoder, held_out, rows } = given(run, mode, place, &devices, elsewhere)?;
+    let Given { data, text_encoder, held_out, rows } =
+        given(run, mode, place, &devices, elsewhere, reporter)?;
     // Ranks of one machine share its cores.
     let threads = cores(run.file.engine.encode.threads).div_ceil(place.local_world_size);
     tch::set_num_threads(threads as i32);
@@ -266,7 +269,7 @@ fn preview(run: &Run, models: &ModelFolder, device: Device) -> Result<Option<Pre
         seed: run.file.seed,
         text: embedder.embed(&config.prompts)?,
         empty: embedder.embed(&[String::new()])?,
-        size: i64::from(run.resolution()) / vae.config().downscale(),
+        resolution: run.file.sample.resolution,
         vae,
         config,
         dir: None,

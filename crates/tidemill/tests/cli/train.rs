@@ -190,6 +190,7 @@ fn what_run_could_not_end_with_is_refused_before_anything_is_encoded() {
     refuses(unet, "\"in_channels\": 4", "\"in_channels\": 9", &[], "9");
     let drawn = ["train.zero_terminal_snr=true", "sample.prompts=[\"a\"]"];
     refuses("scheduler/scheduler_config.json", "\"leading\"", "\"trailing\"", &drawn, "v_prediction");
+    refuses(unet, "", "", &["train.validation={every = 1}"], "set [validation] share");
 }
 
 #[test]
@@ -200,18 +201,24 @@ fn a_run_that_goes_on_says_that_its_dataset_is_not_the_newest() {
     let steps = |steps: u64| format!("train.phase=[{{resolution = 64, steps = {steps}}}]");
     assert_eq!(train(&run, &[&steps(2)]).0, 0);
     preprocess(&run, &["caption.template=a {caption}"]);
-    let said = |steps: &str| {
-        let arguments = ["train", &run, "--set", steps].into_iter().chain(SHORT);
+    let said = |settings: &[&str]| {
+        let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+        let arguments = ["train", &run].into_iter().chain(settings).chain(SHORT);
         let output = tidemill(&arguments.collect::<Vec<_>>());
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert!(output.status.success(), "{text}");
         text
     };
-    let text = said(&steps(4));
+    let text = said(&[&steps(4)]);
     assert!(
         text.contains("goes on with snapshot 1 of") && text.contains("shows in snapshot 2 only"),
         "{text}"
     );
+    // Another form of it is another snapshot, too.
+    preprocess(&run, &["prepare.resolutions=[64, 32]", "validation.share=0.2"]);
+    let text = said(&[&steps(5), "validation.share=0.1"]);
+    assert!(text.contains("shows in snapshot 3 only"), "{text}");
+    assert!(text.contains("holds out 0.2 of its rows") && text.contains("not the 0.1"), "{text}");
     // Standard error that cannot be written to is no reason to end anything.
     for (verb, setting) in [("train", steps(6)), ("preprocess", "prepare.crop=random".to_owned())] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();

@@ -11,6 +11,7 @@ use tidemill_train::{Data, HeldOut, MixConfig, Stored, TextEncoder};
 use crate::engine::dataset::model_digests;
 use crate::error::Result;
 use crate::online::{Elsewhere, Encoders, Ledger, Mode, Online};
+use crate::reporter::Reporter;
 use crate::run_file::Run;
 use crate::verbs::place::Place;
 
@@ -32,12 +33,14 @@ pub fn given(
     place: &Place,
     devices: &[Device],
     elsewhere: Option<Arc<dyn Elsewhere>>,
+    reporter: &Reporter,
 ) -> Result<Given> {
     let (models, device) = (run.models()?, devices[place.local_rank % devices.len()]);
     let (data, digests, rows): (Box<dyn Data>, _, _) = match mode {
         Mode::Offline => {
             let datasets = datasets(run)?;
             let digests = check_models(run, &models, &datasets)?;
+            other_shares(run, &datasets).into_iter().for_each(|remark| reporter.say(remark));
             (Box::new(Stored(datasets)), digests, None)
         }
         Mode::Online | Mode::Colocated => {
@@ -94,6 +97,21 @@ fn datasets(run: &Run) -> Result<Datasets> {
         Ok((entry.name.clone(), Dataset::open(&uri)?))
     };
     mix.iter().map(open).collect()
+}
+
+/// What to tell of datasets that hold out other rows than the run file says: that is settled when they are made.
+fn other_shares(run: &Run, datasets: &Datasets) -> Vec<String> {
+    let asked = run.file.validation.share;
+    let other = datasets.values().filter(|dataset| asked > 0.0 && dataset.spec().validation_share != asked);
+    let remark = |dataset: &Dataset| {
+        format!(
+            "{} holds out {} of its rows, as it was made, and not the {asked} of validation.share: preprocess or import it again to \
+             change that",
+            dataset.location().uri(),
+            dataset.spec().validation_share
+        )
+    };
+    other.map(remark).collect()
 }
 
 /// Refuses datasets whose tensors other models made than those that the pictures will be drawn with.
