@@ -5,9 +5,8 @@
 
 mod support;
 
-use std::io::Cursor;
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BooleanArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
@@ -15,11 +14,9 @@ use arrow::array::{
 use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::UInt32Type;
 use serde_json::{Value, json};
+use support::TOKENIZER;
 use tidemill_data::draw::{Purpose, draw};
-use tidemill_data::{CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
-
-static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
-    LazyLock::new(|| Arc::new(support::byte_tokenizer(tempfile::tempdir().unwrap().path())));
+use tidemill_data::{CaptionConfig, FilterConfig, Prepare, PrepareConfig, SourceConfig};
 
 fn stage(config: Value) -> Prepare {
     let config: PrepareConfig = serde_json::from_value(config).unwrap();
@@ -36,9 +33,7 @@ fn png(number: u64, width: u32, height: u32) -> Vec<u8> {
         let (block, detail) = (random(x / 29, y / 23), random(x, y));
         image::Rgb([0, 1, 2].map(|c| (block[c] / 2).saturating_add(detail[c] / 2)))
     };
-    let mut bytes = Cursor::new(Vec::new());
-    image::RgbImage::from_fn(width, height, pixel).write_to(&mut bytes, image::ImageFormat::Png).unwrap();
-    bytes.into_inner()
+    support::png(&image::RgbImage::from_fn(width, height, pixel))
 }
 
 fn batch(images: &[Vec<u8>]) -> RecordBatch {
