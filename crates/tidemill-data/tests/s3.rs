@@ -24,15 +24,13 @@ const GROUPS: usize = 4;
 const FOOTER: u64 = 64 << 10;
 
 fn connect(server: &S3Server, uri: &str) {
-    let settings = server.settings();
-    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let limits = Limits {
         retries: 3,
         first_pause: Duration::from_millis(1),
         longest_pause: Duration::from_millis(5),
         ..Limits::default()
     };
-    store::connect(uri, &settings, limits).unwrap();
+    store::connect(uri, &server.settings(), limits).unwrap();
 }
 
 /// A file with two columns that are needed and, between them, one that is not. Each has 200 kB in a row group.

@@ -1,40 +1,22 @@
-//! What the tests share: a seed that is printed, scripts run by the Python whose packages we compare with, and what
-//! most fixtures are made of.
+//! What the tests share: scripts of the libraries that we compare with, and what most fixtures are made of.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::io::{Cursor, Write};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Arc, LazyLock, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
 
 use arrow::array::RecordBatch;
 use flate2::write::GzEncoder;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use tidemill_data::{CaptionConfig, ClipTokenizer, FilterConfig, Source, SourceConfig, source};
-
-/// The seed of this run: `TIDEMILL_SEED`, or the time.
-pub fn seed() -> u64 {
-    static SEED: OnceLock<u64> = OnceLock::new();
-    *SEED.get_or_init(|| {
-        let given =
-            std::env::var("TIDEMILL_SEED").ok().map(|text| text.parse().expect("TIDEMILL_SEED is a number"));
-        let seed = given.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs());
-        println!("seed {seed} (TIDEMILL_SEED={seed} repeats this run)");
-        seed
-    })
-}
+use tidemill_testing::seed;
 
 /// Runs `tests/python/<script>` with the seed and a folder to write into.
 pub fn python(script: &str, folder: &Path) {
-    let python = std::env::var("TIDEMILL_PYTHON").expect("TIDEMILL_PYTHON, which .cargo/config.toml sets");
-    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);
-    let status = Command::new(python).arg(&script).arg(seed().to_string()).arg(folder).status();
-    let status =
-        status.unwrap_or_else(|e| panic!("{}: {e}; `make setup` makes the interpreter", script.display()));
-    assert!(status.success(), "{} failed", script.display());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);
+    tidemill_testing::python(&script, &[&seed().to_string(), folder.to_str().unwrap()]);
 }
 
 /// A file's text as JSON.
