@@ -175,8 +175,7 @@ def peak(pair_set: pairs.PairSet, uri: str, rows: int) -> dict:
     shutil.rmtree(output, ignore_errors=True)
     # 64 pixels are what the small models in assets/ are made for.
     settings = {"output": output, "engine.memory": f"{MEMORY_MIB} MiB", "prepare.resolutions": "[64]"}
-    overrides = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    command = ours("preprocess", run_file(pair_set, uri), *overrides)
+    command = ours("preprocess", run_file(pair_set, uri), *runner.overrides(settings))
     working = runner.run(command)
     if working.result["rows"]["kept"] != rows:
         raise runner.BenchError(f"preprocess kept {working.result['rows']} of {rows} rows")

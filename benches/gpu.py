@@ -70,7 +70,7 @@ def tidemill(setting: Setting, *denoiser: str, recorded: bool = False) -> tuple[
     if denoiser:
         arguments = runner.peer("own_denoiser", json.dumps(run_of("gpu", **run)), *denoiser).arguments
     else:
-        arguments = [*TIDEMILL, "train", "/dev/null", *settings("gpu", **run), "--json", "--quiet"]
+        arguments = [*TIDEMILL, "train", *settings("gpu", **run), "--json", "--quiet"]
     return arguments, output / "metrics.jsonl"
 
 
@@ -123,7 +123,7 @@ def prepare(setting: Setting, side: int) -> None:
 
     def data(folder: Path) -> None:
         run = {**preprocessing(setting), "output": str(folder)}
-        run_verb("preprocess", "/dev/null", *settings("gpu", **run))
+        run_verb("preprocess", *settings("gpu", **run))
 
     make_once(setting.folder / f"pairs-{setting.pixels}", pairs)
     make_once(setting.folder / f"data-{setting.pixels}", data)

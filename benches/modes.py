@@ -14,6 +14,8 @@ from datetime import date
 from pathlib import Path
 from statistics import fmean, median
 
+from tidemill.run_file import command_line_of
+
 from benches import report, runner
 from benches.runner import ROOT, TIDEMILL
 
@@ -35,10 +37,11 @@ class Run:
     first_steps_s: float
 
 
-def settings(output: Path, steps: int) -> list[str]:
-    values = {
+def run_of(output: Path, steps: int) -> dict[str, object]:
+    """A run file's content."""
+    return {
         "source.uri": f"{FOLDER}/pairs/*.parquet",
-        "source.columns": '{ image = "jpg", caption = "caption", key = "key" }',
+        "source.columns": {"image": "jpg", "caption": "caption", "key": "key"},
         "source.rows_per_unit": 256,
         "prepare.resolutions": [64],
         "prepare.crop": "random",
@@ -47,15 +50,14 @@ def settings(output: Path, steps: int) -> list[str]:
         "train.global_batch": 64,
         "train.micro_batch": 32,
         "train.log_every": LOG_EVERY,
-        "train.phase": f"[{{ resolution = 64, steps = {steps} }}]",
+        "train.phase": [{"resolution": 64, "steps": steps}],
         "output": str(output),
     }
-    texts = ((key, value if "{" in str(value) else json.dumps(value)) for key, value in values.items())
-    return [part for key, value in texts for part in ("--set", f"{key}={value}")]
 
 
 def tidemill(verb: str, output: Path, steps: int, *more: str) -> dict:
-    command = [str(TIDEMILL), verb, "/dev/null", *settings(output, steps), *more, "--json", "--quiet"]
+    run = command_line_of(run_of(output, steps))
+    command = [str(TIDEMILL), verb, *run, *more, "--json", "--quiet"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 

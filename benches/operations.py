@@ -31,7 +31,7 @@ def ours(model: str, precision: str) -> traces.Trace:
         "train.phase": [{"resolution": 8 * SIZE, "steps": AFTER + STEPS}],
         "train.profile": {"after": AFTER, "steps": STEPS},
     }
-    subprocess.run([TIDEMILL, "train", "/dev/null", *settings(model, **more), "-q"], check=True)
+    subprocess.run([TIDEMILL, "train", *settings(model, **more), "-q"], check=True)
     (path,) = (output / "profile").iterdir()
     return traces.read(path, STEPS)
 

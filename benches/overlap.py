@@ -19,6 +19,8 @@ from datetime import date
 from pathlib import Path
 from statistics import fmean, median
 
+from tidemill.run_file import command_line_of
+
 from benches import report, runner
 from benches.runner import ROOT, TIDEMILL
 
@@ -55,15 +57,10 @@ class Run:
     sent_mb: float
 
 
-def settings(values: Mapping[str, object]) -> list[str]:
-    texts = ((key, value if "{" in str(value) else json.dumps(value)) for key, value in values.items())
-    return [part for key, value in texts for part in ("--set", f"{key}={value}")]
-
-
 def base(output: Path) -> dict[str, object]:
     return {
         "source.uri": f"{FOLDER}/pairs/*.parquet",
-        "source.columns": '{ image = "jpg", caption = "caption", key = "key" }',
+        "source.columns": {"image": "jpg", "caption": "caption", "key": "key"},
         "prepare.resolutions": [64],
         "models.path": str(ROOT / "assets"),
         "engine.device": "cpu",
@@ -79,7 +76,7 @@ def prepare(rows: int) -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     draw = [TIDEMILL, "synth", FOLDER / "pairs", "--rows", rows, "--files", 4, "-q"]
     subprocess.run([*map(str, draw)], check=True)
-    command = [TIDEMILL, "preprocess", "/dev/null", *settings(base(FOLDER)), "--quiet"]
+    command = [TIDEMILL, "preprocess", *command_line_of(base(FOLDER)), "--quiet"]
     subprocess.run([*map(str, command)], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -95,8 +92,8 @@ def train(case: Mapping[str, object], steps: int) -> Run:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
     (output / "dataset").symlink_to(FOLDER / "dataset")
-    values = base(output) | {"train.phase": f"[{{ resolution = 64, steps = {steps} }}]"} | dict(case)
-    command = [str(TIDEMILL), "train", "/dev/null", *settings(values), "--workers", str(RANKS), "--json"]
+    values = base(output) | {"train.phase": [{"resolution": 64, "steps": steps}]} | dict(case)
+    command = [str(TIDEMILL), "train", *command_line_of(values), "--workers", str(RANKS), "--json"]
     environment = {**os.environ, "TIDEMILL_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     with (output / "said").open("w+") as said:
         options = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": said}

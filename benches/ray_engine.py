@@ -83,7 +83,7 @@ def tidemill(kind: str, source: Pairs) -> Command:
         "engine.prepare.cpus": 0.5,
         "output": str(output),
     }
-    given = [part for key, value in settings.items() for part in ("--set", f"{key}={toml(value)}")]
+    given = runner.overrides({key: toml(value) for key, value in settings.items()})
     return ours("preprocess", "/dev/null", *given, figure="wall_s", writes=[output])
 
 

@@ -81,6 +81,14 @@ def ours(*arguments: str | Path, figure: str = "rows_per_second", writes: Sequen
     return Command([str(TIDEMILL), *map(str, arguments), "--json", "--quiet"], figure, writes)
 
 
+def overrides(settings: Mapping[str, object]) -> list[str]:
+    """`--set` for settings that are text already.
+
+    `tidemill.run_file` has the same for values of Python, but its import sets variables that peers inherit.
+    """
+    return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+
+
 def alternate(
     ours: Command, peers: Mapping[str, Command], rounds: int, check_load: bool
 ) -> dict[str, list[Outcome]]:

@@ -43,7 +43,7 @@ def bench(args: argparse.Namespace) -> None:
     sides = ["--min-side", str(PIXELS), "--max-side", str(PIXELS + 64)]
     pairs = ["--rows", "16", "--files", "1", *sides, "-q"]
     subprocess.run([TIDEMILL, "synth", FOLDER / "pairs", *pairs], check=True)
-    subprocess.run([TIDEMILL, "preprocess", "/dev/null", *settings("sd2", **OURS), "-q"], check=True)
+    subprocess.run([TIDEMILL, "preprocess", *settings("sd2", **OURS), "-q"], check=True)
     cases = {
         "as it is": [],
         "layers computed again": ["--set", "train.gradient_checkpointing=true"],
@@ -63,7 +63,7 @@ def bench(args: argparse.Namespace) -> None:
 def row(title: str, millions: float, more: list[str]) -> list[str]:
     metrics = OUTPUT / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
-    arguments = [str(TIDEMILL), "train", "/dev/null", *settings("sd2", **OURS), *more, "--json", "--quiet"]
+    arguments = [str(TIDEMILL), "train", *settings("sd2", **OURS), *more, "--json", "--quiet"]
     side = Side(title, arguments, lines_of(metrics))
     take_turns([side], STEPS, turn_s=600)
     (second,) = (end - start for start, end in pairwise(side.ends))

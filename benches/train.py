@@ -17,7 +17,7 @@ from statistics import median
 
 import torch
 from diffusers import UNet2DConditionModel
-from tidemill.run_file import arguments_of
+from tidemill.run_file import command_line_of
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from benches import report, runner
@@ -88,8 +88,7 @@ def run_of(name: str, **more: object) -> dict[str, object]:
 
 def settings(name: str, **more: object) -> list[str]:
     """The same for the command line."""
-    _, texts = arguments_of(run_of(name, **more), {})
-    return [part for text in texts for part in ("--set", text)]
+    return command_line_of(run_of(name, **more))
 
 
 def prepare(name: str) -> None:
@@ -97,7 +96,7 @@ def prepare(name: str) -> None:
     if not pairs.exists():
         sides = ["--min-side", str(8 * SIZE), "--max-side", str(9 * SIZE)]
         subprocess.run([TIDEMILL, "synth", pairs, "--rows", "128", "--files", "2", *sides, "-q"], check=True)
-    subprocess.run([TIDEMILL, "preprocess", "/dev/null", *settings(name), "-q"], check=True)
+    subprocess.run([TIDEMILL, "preprocess", *settings(name), "-q"], check=True)
 
 
 def ours(name: str, precision: str, steps: int, title: str = "Tidemill", *denoiser: str) -> Side:
@@ -119,7 +118,7 @@ def ours(name: str, precision: str, steps: int, title: str = "Tidemill", *denois
     if denoiser:
         arguments = runner.peer("own_denoiser", json.dumps(run_of(name, **more)), *denoiser).arguments
     else:
-        arguments = [str(TIDEMILL), "train", "/dev/null", *settings(name, **more), "--json", "--quiet"]
+        arguments = [str(TIDEMILL), "train", *settings(name, **more), "--json", "--quiet"]
     return Side(f"{title}, {precision}", arguments, lines_of(output / "metrics.jsonl"))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tidemill.run_file import command_line_of
 
 SETTINGS = {
     "output": None,
@@ -35,10 +36,7 @@ SETTINGS = {
 
 def arguments(output, settings):
     """`tidemill train` with these settings, after `python`."""
-    from tidemill.run_file import arguments_of
-
-    path, given = arguments_of({**SETTINGS, **settings, "output": str(output)}, {})
-    return ["-m", "tidemill", "train", path, *(part for s in given for part in ("--set", s))]
+    return ["-m", "tidemill", "train", *command_line_of({**SETTINGS, **settings}, output=str(output))]
 
 
 def environment():
@@ -89,6 +87,30 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+class Running:
+    """A verb in a process of its own."""
+
+    def __init__(self, verb, run, *flags, **overrides):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tidemill", verb, *command_line_of(run, **overrides), *flags, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def commits(self, output, least):
+        """Waits until so many units are committed."""
+        while len(list(output.glob("dataset/commits/*"))) < least:
+            assert self.process.poll() is None, self.process.stderr.read()
+            time.sleep(0.02)
+
+    def end(self, seconds=280):
+        """The exit code, the result and what was said."""
+        out, err = self.process.communicate(timeout=seconds)
+        assert out, err
+        return self.process.returncode, json.loads(out.splitlines()[-1]), err
 
 
 class Supervised:
@@ -161,6 +183,13 @@ def state(output, step):
             assert at == len(values)
     assert not any(np.isnan(whole).any() for whole in buffers.values())
     return buffers
+
+
+def assert_same(a, b, step):
+    """Two runs have the same state at a step."""
+    ours, theirs = state(a, step), state(b, step)
+    for name, values in ours.items():
+        assert np.array_equal(values, theirs[name]), name
 
 
 def wait_for(output, step, process, said=(), seconds=120):

@@ -29,11 +29,6 @@ def supervised(output, dataset, workers, **settings):
     return ranks.Supervised(output, workers, {**SETTINGS, **settings})
 
 
-def assert_same(a, b):
-    for name, values in ranks.state(a, STEPS).items():
-        assert np.array_equal(values, ranks.state(b, STEPS)[name]), name
-
-
 @pytest.fixture(scope="module")
 def undisturbed(dataset, tmp_path_factory):
     output = tmp_path_factory.mktemp("undisturbed")
@@ -76,7 +71,7 @@ def test_ranks_killed_at_random_cost_time_and_nothing_else(undisturbed, dataset,
     # Health is looked at again with each crew that comes that far.
     assert 2 <= looked_at() <= len(result["faults"]) + 1
     assert sum("are lost; starting 2 workers again" in line for line in run.said) == len(result["faults"])
-    assert_same(tmp_path, undisturbed)
+    ranks.assert_same(tmp_path, undisturbed, STEPS)
     assert ranks.losses(tmp_path) == ranks.losses(undisturbed)
     ranks.tell_pause("the worst of 20 killed workers", tmp_path)
 
@@ -91,7 +86,7 @@ def test_a_rank_that_hangs_is_replaced(undisturbed, dataset, tmp_path, rng):
     assert code == 0, result
     assert fault["rank"] == stopped, result
     assert "no heartbeat for 2 s" in fault["fault"], result
-    assert_same(tmp_path, undisturbed)
+    ranks.assert_same(tmp_path, undisturbed, STEPS)
     ranks.tell_pause("a worker that hangs", tmp_path)
 
 
@@ -123,7 +118,7 @@ def test_sigterm_saves_and_ends_well(whom, undisturbed, dataset, tmp_path):
         assert code == 0, result
         assert fault["steps_lost"] == 0, result
         assert "told to go" in fault["fault"], result
-        assert_same(tmp_path, undisturbed)
+        ranks.assert_same(tmp_path, undisturbed, STEPS)
         ranks.tell_pause("a worker that is told to go", tmp_path)
 
 
@@ -399,5 +394,5 @@ def test_a_rank_that_gets_no_data_is_replaced(undisturbed, dataset, tmp_path):
     assert code == 0, run.said
     assert len(result["faults"]) == 1, result
     assert any("has waited for data for 1 s; look at where they come from" in line for line in run.said)
-    assert_same(tmp_path, undisturbed)
+    ranks.assert_same(tmp_path, undisturbed, STEPS)
     ranks.tell_pause("a worker whose data does not come", tmp_path)

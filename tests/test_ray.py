@@ -3,9 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 
 import pairs
 import pyarrow as pa
@@ -14,7 +11,6 @@ import ranks
 import ray
 import tidemill
 import tidemill.ray
-from tidemill.run_file import arguments_of
 
 WHOLE = {"batch_size": None, "batch_format": "pyarrow"}
 
@@ -111,21 +107,12 @@ def test_input_is_refused_as_elsewhere(cluster, pairs_run, tmp_path):
 
 def test_a_driver_that_is_killed_is_started_again(cluster, pairs_run, encoded_pairs, tmp_path):
     output, expected = encoded_pairs
-    path, overrides = arguments_of(pairs_run, {"output": str(tmp_path), **on(cluster)})
-    arguments = [argument for setting in overrides for argument in ("--set", setting)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tidemill", "preprocess", path, *arguments, "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    victim = ranks.child(process.pid, "ray.offline")
-    while not list(tmp_path.glob("dataset/commits/*")):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
+    running = ranks.Running("preprocess", pairs_run, output=str(tmp_path), **on(cluster))
+    victim = ranks.child(running.process.pid, "ray.offline")
+    running.commits(tmp_path, 1)
     os.kill(victim, signal.SIGKILL)
-    out, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
-    assert json.loads(out.splitlines()[-1])["rows"] == expected["rows"]
-    assert "starting it again for the units that are left" in err
+    code, result, said = running.end(seconds=200)
+    assert code == 0, said
+    assert result["rows"] == expected["rows"]
+    assert "starting it again for the units that are left" in said
     pairs.assert_same(tmp_path, output)

@@ -18,7 +18,6 @@ import tidemill
 import tidemill.ray
 from ray.cluster_utils import Cluster
 from ray.train import ScalingConfig
-from tidemill.run_file import arguments_of
 
 # How Ray calls the resource that says which GPU a node has.
 KIND = "accelerator_type:"
@@ -153,32 +152,6 @@ def places(actors):
     return {kind for actor in found for kind in kinds.get(actor["Address"]["NodeID"], [])}
 
 
-class Running:
-    """`tidemill preprocess` in a process of its own."""
-
-    def __init__(self, settings, **overrides):
-        path, given = arguments_of(settings, overrides)
-        arguments = [argument for setting in given for argument in ("--set", setting)]
-        self.output = Path(overrides["output"])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tidemill", "preprocess", path, *arguments, "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def commits(self, least):
-        """Waits until so many units are committed."""
-        while len(list(self.output.glob("dataset/commits/*"))) < least:
-            assert self.process.poll() is None, self.process.stderr.read()
-            time.sleep(0.02)
-
-    def end(self):
-        out, err = self.process.communicate(timeout=250)
-        assert self.process.returncode == 0, err
-        return json.loads(out.splitlines()[-1])
-
-
 def kill_an_encoder(nodes):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -203,10 +176,11 @@ def gain_a_node(nodes):
 @pytest.mark.faults
 @pytest.mark.parametrize("fault", [kill_an_encoder, lose_a_node, gain_a_node])
 def test_preprocessing_survives(fault, nodes, pairs_run, encoded_pairs, tmp_path):
-    running = Running(pairs_run, **on(nodes, tmp_path))
-    running.commits(2)
+    running = ranks.Running("preprocess", pairs_run, **on(nodes, tmp_path))
+    running.commits(tmp_path, 2)
     began = time.monotonic()
     fault(nodes)
-    running.end()
+    code, _, said = running.end(seconds=250)
+    assert code == 0, said
     print(f"{fault.__name__}: done {time.monotonic() - began:.1f} s later")
     pairs.assert_same(tmp_path, encoded_pairs[0])

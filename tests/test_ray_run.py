@@ -1,20 +1,15 @@
 """`tidemill run` on a cluster, all of it: pairs are encoded while workers of Ray Train train."""
 
-import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import online
 import pytest
 import ranks
 import ray
 from safetensors.numpy import load_file
-from tidemill.run_file import arguments_of
 
 ENGINE = {
     "engine.kind": "ray",
@@ -33,30 +28,16 @@ def address():
     ray.shutdown()
 
 
-class Running:
-    """A verb in a process of its own."""
-
-    def __init__(self, address, output, *verb, **settings):
-        given = {**ranks.SETTINGS, **ENGINE, "engine.ray.address": address, **settings}
-        path, given = arguments_of({**given, "output": str(output)}, {})
-        sets = [part for setting in given for part in ("--set", setting)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tidemill", verb[0], path, *sets, *verb[1:], "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def end(self):
-        """The exit code, the result and what was said."""
-        out, err = self.process.communicate(timeout=280)
-        return self.process.returncode, json.loads(out.splitlines()[-1]), err
+def start(address, output, verb, *flags, **settings):
+    """A verb on the cluster."""
+    run = {**ranks.SETTINGS, **ENGINE, "engine.ray.address": address, **settings}
+    return ranks.Running(verb, run, *flags, output=str(output))
 
 
 def run_online(address, output, scenes, **settings):
     """`tidemill run --mode online`."""
     settings = {**online.SETTINGS, "source.uri": scenes, **settings}
-    return Running(address, output, "run", "--mode", "online", **settings)
+    return start(address, output, "run", "--mode", "online", **settings)
 
 
 def test_one_command_encodes_trains_and_exports(address, trained_online, scenes, tmp_path):
@@ -114,7 +95,7 @@ def test_a_driver_of_training_that_is_killed_costs_as_little(address, dataset, t
     code, said = ranks.train(tmp_path / "alone", dataset, 2, **settings)
     assert code == 0, said
     ranks.link(tmp_path / "ray", dataset)
-    running = Running(address, tmp_path / "ray", "train", **settings)
+    running = start(address, tmp_path / "ray", "train", **settings)
     victim = ranks.child(running.process.pid, "ray.fit")
     ranks.wait_for(tmp_path / "ray", rng.randrange(9, 40), running.process)
     os.kill(victim, signal.SIGKILL)
@@ -122,8 +103,7 @@ def test_a_driver_of_training_that_is_killed_costs_as_little(address, dataset, t
     assert code == 0, said
     assert "starting it again from the last checkpoint" in said
     assert result["resumed_at"] >= 8
-    states = [ranks.state(tmp_path / name, 60) for name in ("alone", "ray")]
-    assert all(np.array_equal(values, states[1][name]) for name, values in states[0].items())
+    ranks.assert_same(tmp_path / "alone", tmp_path / "ray", 60)
     ranks.tell_pause("the driver of training", tmp_path / "ray")
 
 

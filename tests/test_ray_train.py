@@ -5,7 +5,6 @@ import shutil
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 import ranks
 import ray
@@ -36,11 +35,6 @@ def trainer(output, dataset, workers, denoiser=None, **settings):
     return tidemill.ray.Trainer(run, denoiser=denoiser, scaling_config=ScalingConfig(num_workers=workers))
 
 
-def assert_same(a, b):
-    for name, values in ranks.state(a, STEPS).items():
-        assert np.array_equal(values, ranks.state(b, STEPS)[name]), name
-
-
 @pytest.fixture(scope="module")
 def undisturbed(dataset, tmp_path_factory):
     """Two workers of `tidemill train`."""
@@ -56,7 +50,7 @@ def test_workers_of_ray_train_as_the_others_do(undisturbed, dataset, tmp_path):
     assert result.return_value["finished"]
     assert result.metrics["step"] == STEPS
     assert result.metrics["loss"] == ranks.losses(undisturbed)[-1]
-    assert_same(tmp_path, undisturbed)
+    ranks.assert_same(tmp_path, undisturbed, STEPS)
     # Ray knows where checkpoints are, and has no copies of them.
     last = tmp_path / f"checkpoints/step-{STEPS:08}"
     assert Path(result.checkpoint.path) == last
@@ -78,7 +72,7 @@ def test_a_worker_that_is_lost_is_replaced(how, undisturbed, dataset, tmp_path, 
     assert result.metrics["step"] == STEPS
     # Of the last start: not from the beginning.
     assert result.return_value["resumed_at"] >= 20
-    assert_same(tmp_path, undisturbed)
+    ranks.assert_same(tmp_path, undisturbed, STEPS)
     assert ranks.losses(tmp_path) == ranks.losses(undisturbed)
     ranks.tell_pause(f"a worker of Ray Train, {how.name}", tmp_path)
 

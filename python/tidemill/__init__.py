@@ -20,7 +20,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 from tidemill import _libtorch  # noqa: F401  # isort: skip
 from tidemill import _native
 from tidemill._native import InputError, LostPeersError, TidemillError
-from tidemill.run_file import ResolvedRun, RunFile, arguments_of, resolve
+from tidemill.run_file import ResolvedRun, RunFile, arguments_of, command_line_of, resolve
 from tidemill.stream import Stream
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def train(
     from tidemill.distributed import process_group
     from tidemill.interrupt import stopping_at_ctrl_c
 
-    arguments = [*_arguments(run, overrides), "--mode", mode]
+    arguments = [*command_line_of(run, **overrides), "--mode", mode]
     with process_group() as place, stopping_at_ctrl_c(stop) as stopping:
         return json.loads(_native.train([*arguments, *place], hear, encoders, denoiser, stopping))
 
@@ -193,9 +193,4 @@ class Encode:
 
 
 def _call(verb: str, run: RunFile, overrides: Mapping[str, Any], *flags: str) -> dict[str, Any]:
-    return json.loads(_native.call([verb, *_arguments(run, overrides), *flags]))
-
-
-def _arguments(run: RunFile, overrides: Mapping[str, Any]) -> list[str]:
-    path, settings = arguments_of(run, overrides)
-    return [path, *(argument for setting in settings for argument in ("--set", setting))]
+    return json.loads(_native.call([verb, *command_line_of(run, **overrides), *flags]))

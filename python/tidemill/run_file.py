@@ -47,6 +47,12 @@ def arguments_of(run: RunFile, overrides: Mapping[str, Any]) -> tuple[str, list[
     return os.fspath(run), list(_settings(overrides))
 
 
+def command_line_of(run: RunFile, **overrides: Any) -> list[str]:
+    """The same as a verb of the command line takes them."""
+    path, settings = arguments_of(run, overrides)
+    return [path, *(argument for setting in settings for argument in ("--set", setting))]
+
+
 def _without_null(table: dict[str, Any]) -> dict[str, Any]:
     """Refuses null, which is what the native side's JSON makes of infinity, and no key that is left out."""
     for key, value in table.items():

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::alloc::System;
 use std::io::Write;
 use std::path::Path;
@@ -11,12 +13,11 @@ use arrow::array::{BinaryArray, RecordBatch, StringArray};
 use cap::Cap;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression as PageCompression;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter};
 use parquet::file::properties::WriterProperties;
 use tidemill_data::config::OneOrMany;
-use tidemill_data::{CaptionConfig, FilterConfig, RowError, SourceConfig, decode, source};
+use tidemill_data::{RowError, SourceConfig, decode};
 
 #[global_allocator]
 static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
@@ -48,7 +49,7 @@ fn refusal(bytes: &[u8]) -> String {
     let path = folder.path().join("a.parquet");
     std::fs::write(&path, bytes).unwrap();
     let config = SourceConfig { uri: OneOrMany::One(path.display().to_string()), ..Default::default() };
-    let source = match source::open(&config, &FilterConfig::default(), &CaptionConfig::default()) {
+    let source = match support::open(&config) {
         Ok(source) => source,
         Err(error) => return error.to_string(),
     };
@@ -101,10 +102,7 @@ fn file() -> Vec<u8> {
         .set_compression(PageCompression::SNAPPY)
         .set_dictionary_enabled(false)
         .build();
-    let batch = batch.unwrap();
-    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
-    writer.write(&batch).unwrap();
-    writer.into_inner().unwrap()
+    support::parquet(&batch.unwrap(), Some(properties))
 }
 
 /// That file with another footer.

@@ -4,8 +4,7 @@
 
 mod support;
 
-use std::io::Cursor;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, Int64Array, ListBuilder, RecordBatch, StringArray, StringBuilder,
@@ -13,12 +12,10 @@ use arrow::array::{
 };
 use arrow::datatypes::Int32Type;
 use serde_json::json;
+use support::TOKENIZER;
 use tidemill_data::caption::clean;
 use tidemill_data::config::{Bounds, Columns, OneOrMany};
-use tidemill_data::{CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
-
-static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
-    LazyLock::new(|| Arc::new(support::byte_tokenizer(tempfile::tempdir().unwrap().path())));
+use tidemill_data::{CaptionConfig, FilterConfig, Prepare, PrepareConfig, SourceConfig};
 
 fn columns(names: &[&str]) -> OneOrMany {
     OneOrMany::Many(names.iter().map(|&name| name.to_owned()).collect())
@@ -37,9 +34,8 @@ fn stage(names: &[&str], caption: serde_json::Value, seed: u64) -> Prepare {
 /// Columns by name; ids count from 0, and every image is the same.
 fn batch(fields: Vec<(&str, ArrayRef)>) -> RecordBatch {
     let rows = fields[0].1.len();
-    let mut png = Cursor::new(Vec::new());
-    image::RgbImage::new(8, 8).write_to(&mut png, image::ImageFormat::Png).unwrap();
-    let images: BinaryArray = (0..rows).map(|_| Some(png.get_ref().as_slice())).collect();
+    let png = support::png(&image::RgbImage::new(8, 8));
+    let images: BinaryArray = (0..rows).map(|_| Some(png.as_slice())).collect();
     let ids = UInt64Array::from_iter_values(0..rows as u64);
     let own = [("image", Arc::new(images) as ArrayRef), ("sample_id", Arc::new(ids))];
     RecordBatch::try_from_iter(own.into_iter().chain(fields)).unwrap()

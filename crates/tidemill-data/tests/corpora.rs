@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use tidemill_data::SourceConfig;
 use tidemill_data::config::OneOrMany;
 use tidemill_data::source::csv::CsvRecords;
 use tidemill_data::source::jsonl::{JsonLines, first_byte};
 use tidemill_data::source::webdataset::Samples;
-use tidemill_data::{CaptionConfig, FilterConfig, SourceConfig, source};
 
 /// The inputs of a target, each with its bytes.
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
@@ -56,9 +58,7 @@ fn parquet() {
     for (path, _) in corpus("parquet") {
         let uri = OneOrMany::One(path.display().to_string());
         let config = SourceConfig { uri, ..SourceConfig::default() };
-        let Ok(source) = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()) else {
-            continue;
-        };
+        let Ok(source) = support::open(&config) else { continue };
         for unit in source.units().unwrap_or_default() {
             let _ = source.read(&unit).map(|batches| batches.take_while(Result::is_ok).count());
         }

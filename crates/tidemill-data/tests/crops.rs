@@ -5,9 +5,8 @@
 
 mod support;
 
-use std::io::Cursor;
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BooleanArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
@@ -15,30 +14,26 @@ use arrow::array::{
 use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::UInt32Type;
 use serde_json::{Value, json};
+use support::TOKENIZER;
 use tidemill_data::draw::{Purpose, draw};
-use tidemill_data::{CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
-
-static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
-    LazyLock::new(|| Arc::new(support::byte_tokenizer(tempfile::tempdir().unwrap().path())));
+use tidemill_data::{CaptionConfig, FilterConfig, Prepare, PrepareConfig, SourceConfig};
+use tidemill_testing::seed;
 
 fn stage(config: Value) -> Prepare {
     let config: PrepareConfig = serde_json::from_value(config).unwrap();
     let (filter, source) = (FilterConfig::default(), SourceConfig::default());
     let caption = CaptionConfig::default();
-    Prepare::new(&config, &filter, &source, &caption, support::seed(), TOKENIZER.clone()).unwrap()
+    Prepare::new(&config, &filter, &source, &caption, seed(), TOKENIZER.clone()).unwrap()
 }
 
 /// Blocks of random colours, with random detail on top.
 fn png(number: u64, width: u32, height: u32) -> Vec<u8> {
-    let random =
-        |x: u32, y: u32| draw(support::seed() ^ number, u64::from(x), Purpose::Crop, y).to_le_bytes();
+    let random = |x: u32, y: u32| draw(seed() ^ number, u64::from(x), Purpose::Crop, y).to_le_bytes();
     let pixel = |x, y| {
         let (block, detail) = (random(x / 29, y / 23), random(x, y));
         image::Rgb([0, 1, 2].map(|c| (block[c] / 2).saturating_add(detail[c] / 2)))
     };
-    let mut bytes = Cursor::new(Vec::new());
-    image::RgbImage::from_fn(width, height, pixel).write_to(&mut bytes, image::ImageFormat::Png).unwrap();
-    bytes.into_inner()
+    support::png(&image::RgbImage::from_fn(width, height, pixel))
 }
 
 fn batch(images: &[Vec<u8>]) -> RecordBatch {
@@ -80,7 +75,7 @@ fn record(folder: &Path, output: &RecordBatch, resolution: u32, images: &[Vec<u8
 fn pillow_makes_the_same_pixels_of_what_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     // Some too small for the larger resolution; shapes from three times as wide as high to the opposite, whatever the seed is.
-    let short = |i| 60 + (draw(support::seed(), i, Purpose::Caption, 0) % 200) as u32;
+    let short = |i| 60 + (draw(seed(), i, Purpose::Caption, 0) % 200) as u32;
     let long = |i: u64| short(i) + short(i) * (i % 12) as u32 * 2 / 11;
     let images: Vec<Vec<u8>> =
         (0..24).map(|i| if i < 12 { png(i, long(i), short(i)) } else { png(i, short(i), long(i)) }).collect();

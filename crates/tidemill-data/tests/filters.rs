@@ -5,28 +5,22 @@
 
 mod support;
 
-use std::io::Cursor;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, Float64Array, RecordBatch, StringArray, UInt64Array,
 };
 use arrow::compute::concat_batches;
 use arrow::datatypes::UInt64Type;
-use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use support::TOKENIZER;
 use tidemill_data::config::{Columns, OneOrMany};
 use tidemill_data::filter::Expression;
 use tidemill_data::phash::phash;
-use tidemill_data::{
-    CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode, source,
-};
-
-static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
-    LazyLock::new(|| Arc::new(support::byte_tokenizer(tempfile::tempdir().unwrap().path())));
+use tidemill_data::{CaptionConfig, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode, source};
 
 const ENGLISH: &str = "a photograph of a small dog that is running along the beach";
 
@@ -40,9 +34,7 @@ fn png(pattern: u32, width: u32, height: u32) -> Vec<u8> {
         let value = wave(f64::from(x) / f64::from(width), f64::from(y) / f64::from(height)) as u8;
         image::Rgb([value, value, 90])
     });
-    let mut bytes = Cursor::new(Vec::new());
-    picture.write_to(&mut bytes, image::ImageFormat::Png).unwrap();
-    bytes.into_inner()
+    support::png(&picture)
 }
 
 fn sha256(bytes: &[u8]) -> String {
@@ -216,10 +208,7 @@ fn the_digest_of_the_rows_follows_what_the_lists_hold() {
 }
 
 fn parquet(path: &Path, batch: &RecordBatch) -> SourceConfig {
-    let file = std::fs::File::create(path).unwrap();
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
-    writer.write(batch).unwrap();
-    writer.close().unwrap();
+    std::fs::write(path, support::parquet(batch, None)).unwrap();
     SourceConfig { uri: OneOrMany::One(path.display().to_string()), ..source_config() }
 }
 

@@ -4,17 +4,16 @@
 
 mod support;
 
-use std::io::Cursor;
 use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BinaryArray, RecordBatch, StringArray};
 use image::{Rgb, RgbImage};
-use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
+use support::TOKENIZER;
 use tidemill_data::config::{Format, OneOrMany};
 use tidemill_data::inspect::sheet::{SheetOptions, Tile, tiles};
-use tidemill_data::{CaptionConfig, FilterConfig, Prepare, PrepareConfig, Source, SourceConfig, source};
+use tidemill_data::{CaptionConfig, FilterConfig, Prepare, PrepareConfig, SourceConfig};
 
 const ROWS: usize = 200;
 
@@ -23,10 +22,8 @@ fn image(i: usize) -> Vec<u8> {
     if i % 10 == 9 {
         return b"no image".to_vec();
     }
-    let picture = RgbImage::from_pixel(if i.is_multiple_of(4) { 20 } else { 64 }, 48, Rgb([i as u8; 3]));
-    let mut bytes = Cursor::new(Vec::new());
-    picture.write_to(&mut bytes, image::ImageFormat::Png).unwrap();
-    bytes.into_inner()
+    let width = if i.is_multiple_of(4) { 20 } else { 64 };
+    support::png(&RgbImage::from_pixel(width, 48, Rgb([i as u8; 3])))
 }
 
 fn write(path: &Path) {
@@ -37,10 +34,7 @@ fn write(path: &Path) {
     ])
     .unwrap();
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(25)).build();
-    let file = std::fs::File::create(path).unwrap();
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
-    writer.write(&batch).unwrap();
-    writer.close().unwrap();
+    std::fs::write(path, support::parquet(&batch, Some(properties))).unwrap();
 }
 
 fn grey(tile: &Tile) -> usize {
@@ -49,25 +43,17 @@ fn grey(tile: &Tile) -> usize {
 }
 
 fn write_tar(path: &Path) {
-    let mut tar = tar::Builder::new(std::fs::File::create(path).unwrap());
-    for i in 0..ROWS {
-        for (name, data) in [(format!("{i}.png"), image(i)), (format!("{i}.txt"), b"grey".to_vec())] {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(data.len() as u64);
-            tar.append_data(&mut header, name, data.as_slice()).unwrap();
-        }
-    }
-    tar.finish().unwrap();
+    let sample = |i| [(format!("{i}.png"), image(i)), (format!("{i}.txt"), b"grey".to_vec())];
+    std::fs::write(path, support::tar((0..ROWS).flat_map(sample))).unwrap();
 }
 
 /// The tiles of a source, of which narrow images are rejected.
 fn sheet(config: &SourceConfig, options: SheetOptions) -> Vec<Tile> {
-    let (no_filter, caption) = (FilterConfig::default(), CaptionConfig::default());
-    let source: Box<dyn Source> = source::open(config, &no_filter, &caption).unwrap();
+    let source = support::open(config).unwrap();
     let pixels = PrepareConfig { resolutions: vec![16, 32], ..PrepareConfig::default() };
     let filter = FilterConfig { min_side: Some(32), ..FilterConfig::default() };
-    let tokenizer = Arc::new(support::byte_tokenizer(tempfile::tempdir().unwrap().path()));
-    let prepare = Prepare::new(&pixels, &filter, config, &caption, 0, tokenizer).unwrap();
+    let caption = CaptionConfig::default();
+    let prepare = Prepare::new(&pixels, &filter, config, &caption, 0, TOKENIZER.clone()).unwrap();
     tiles(&*source, &prepare, "image", options).unwrap()
 }
 

@@ -4,16 +4,13 @@
 
 mod support;
 
-use std::io::Cursor;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch, StringArray, UInt64Array};
 use serde_json::{Value, json};
+use support::TOKENIZER;
 use tidemill_data::prepare::known;
-use tidemill_data::{CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
-
-static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
-    LazyLock::new(|| Arc::new(support::byte_tokenizer(tempfile::tempdir().unwrap().path())));
+use tidemill_data::{CaptionConfig, FilterConfig, Prepare, PrepareConfig, SourceConfig};
 
 fn stage(config: Value) -> Prepare {
     filtered(config, json!({}))
@@ -33,16 +30,7 @@ fn picture(width: u32, height: u32) -> image::RgbImage {
 }
 
 fn png(width: u32, height: u32) -> Option<Vec<u8>> {
-    let mut bytes = Cursor::new(Vec::new());
-    picture(width, height).write_to(&mut bytes, image::ImageFormat::Png).unwrap();
-    Some(bytes.into_inner())
-}
-
-fn jpeg(width: usize, height: usize) -> Option<Vec<u8>> {
-    let picture = picture(width as u32, height as u32);
-    let (pixels, format) = (picture.as_raw().as_slice(), turbojpeg::PixelFormat::RGB);
-    let image = turbojpeg::Image { pixels, width, pitch: 3 * width, height, format };
-    Some(turbojpeg::compress(image, 90, turbojpeg::Subsamp::Sub2x2).unwrap().to_vec())
+    Some(support::png(&picture(width, height)))
 }
 
 /// Its header is readable, its pixels are not.
@@ -132,7 +120,7 @@ fn rows_that_are_refused_now_are_those_of_a_fresh_run() {
 
 #[test]
 fn pixels_do_not_depend_on_what_is_known() {
-    let images = [jpeg(400, 300)];
+    let images = [Some(support::jpeg(&picture(400, 300)))];
     for (hashes, good) in [(true, 32), (false, 64)] {
         let prepare = stage(json!({"resolutions": [16, 32, 64], "scaled_decode": true, "hashes": hashes}));
         let fresh = prepare.run(&batch(&images)).unwrap();

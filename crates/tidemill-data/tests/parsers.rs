@@ -6,12 +6,11 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 
-use flate2::write::GzEncoder;
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use support::gzip;
 use tidemill_data::source::Record;
 use tidemill_data::source::csv::CsvRecords;
 use tidemill_data::source::jsonl::{JsonLines, first_byte};
@@ -19,19 +18,7 @@ use tidemill_data::source::webdataset::Samples;
 
 /// A tar as a list of members.
 fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut tar = tar::Builder::new(Vec::new());
-    for (name, data) in members {
-        let mut header = tar::Header::new_gnu();
-        header.set_size(data.len() as u64);
-        tar.append_data(&mut header, name, *data).unwrap();
-    }
-    tar.into_inner().unwrap()
-}
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut gzip = GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(bytes).unwrap();
-    gzip.finish().unwrap()
+    support::tar(members.iter().copied())
 }
 
 fn samples(bytes: &[u8]) -> Vec<Record> {

@@ -4,22 +4,17 @@
 
 mod support;
 
-use std::io::Cursor;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, Float64Array, RecordBatch, StringArray, UInt64Array,
 };
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use proptest::prelude::*;
+use support::TOKENIZER;
 use tidemill_data::config::{Bounds, Columns, OneOrMany};
 use tidemill_data::prepare::Crop;
-use tidemill_data::{
-    CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode,
-};
-
-static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
-    LazyLock::new(|| Arc::new(support::byte_tokenizer(tempfile::tempdir().unwrap().path())));
+use tidemill_data::{CaptionConfig, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode};
 
 /// A gradient, so that neighbouring pixels differ.
 fn picture(width: u32, height: u32) -> image::RgbImage {
@@ -27,21 +22,11 @@ fn picture(width: u32, height: u32) -> image::RgbImage {
 }
 
 fn png(width: u32, height: u32) -> Vec<u8> {
-    let mut bytes = Cursor::new(Vec::new());
-    picture(width, height).write_to(&mut bytes, image::ImageFormat::Png).unwrap();
-    bytes.into_inner()
+    support::png(&picture(width, height))
 }
 
 fn jpeg(width: u32, height: u32) -> Vec<u8> {
-    let picture = picture(width, height);
-    let image = turbojpeg::Image {
-        pixels: picture.as_raw().as_slice(),
-        width: width as usize,
-        pitch: 3 * width as usize,
-        height: height as usize,
-        format: turbojpeg::PixelFormat::RGB,
-    };
-    turbojpeg::compress(image, 90, turbojpeg::Subsamp::Sub2x2).unwrap().to_vec()
+    support::jpeg(&picture(width, height))
 }
 
 /// One input row.

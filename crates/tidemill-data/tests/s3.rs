@@ -2,18 +2,19 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, AsArray, BinaryArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::UInt64Type;
-use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use tidemill_data::config::{Columns, Format, OneOrMany};
-use tidemill_data::{CaptionConfig, Error, FilterConfig, SourceConfig, source};
+use tidemill_data::{Error, SourceConfig, source};
 use tidemill_io::{Limits, store};
 use tidemill_testing::{Fault, Request, S3Server};
 
@@ -23,15 +24,13 @@ const GROUPS: usize = 4;
 const FOOTER: u64 = 64 << 10;
 
 fn connect(server: &S3Server, uri: &str) {
-    let settings = server.settings();
-    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let limits = Limits {
         retries: 3,
         first_pause: Duration::from_millis(1),
         longest_pause: Duration::from_millis(5),
         ..Limits::default()
     };
-    store::connect(uri, &settings, limits).unwrap();
+    store::connect(uri, &server.settings(), limits).unwrap();
 }
 
 /// A file with two columns that are needed and, between them, one that is not. Each has 200 kB in a row group.
@@ -54,10 +53,7 @@ fn file() -> Vec<u8> {
         .set_compression(Compression::UNCOMPRESSED)
         .set_dictionary_enabled(false)
         .build();
-    let batch = batch.unwrap();
-    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
-    writer.write(&batch).unwrap();
-    writer.into_inner().unwrap()
+    support::parquet(&batch.unwrap(), Some(properties))
 }
 
 /// Where the column chunks of some columns lie in a row group.
@@ -92,12 +88,7 @@ fn only_the_footer_and_the_needed_column_chunks_are_fetched() {
         server.put("pairs", name, file.clone());
     }
     connect(&server, "s3://pairs");
-    let source = source::open(
-        &config("s3://pairs/train/*.parquet"),
-        &FilterConfig::default(),
-        &CaptionConfig::default(),
-    )
-    .unwrap();
+    let source = support::open(&config("s3://pairs/train/*.parquet")).unwrap();
     let uris: Vec<_> = source.files().iter().map(|file| file.uri.as_str()).collect();
     assert_eq!(uris, ["s3://pairs/train/a.parquet", "s3://pairs/train/b.parquet"]);
 
@@ -142,7 +133,7 @@ fn the_next_row_group_comes_while_one_is_decoded() {
     server.put("ahead", "a.parquet", file());
     connect(&server, "s3://ahead");
     let config = SourceConfig { rows_per_unit: 1000, ..config("s3://ahead/a.parquet") };
-    let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let source = support::open(&config).unwrap();
     let unit = source.units().unwrap().remove(0);
     let mut batches = source.read(&unit).unwrap();
     server.take_requests();
@@ -168,12 +159,7 @@ fn a_file_is_read_over_http() {
     let server = S3Server::start(&["public"]);
     server.put("public", "a b.parquet", file());
     let [(_, endpoint), ..] = server.settings();
-    let source = source::open(
-        &config(&format!("{endpoint}/public/a%20b.parquet")),
-        &FilterConfig::default(),
-        &CaptionConfig::default(),
-    )
-    .unwrap();
+    let source = support::open(&config(&format!("{endpoint}/public/a%20b.parquet"))).unwrap();
     let units = source.units().unwrap();
     let rows = |unit| source.read(unit).unwrap().map(|batch| batch.unwrap().num_rows()).sum::<usize>();
     assert_eq!(units.iter().map(rows).sum::<usize>(), GROUPS * GROUP_ROWS);
@@ -184,9 +170,7 @@ fn a_store_that_fails_is_no_damaged_file() {
     let server = S3Server::start(&["failing"]);
     server.put("failing", "a.parquet", file());
     connect(&server, "s3://failing");
-    let source =
-        source::open(&config("s3://failing/a.parquet"), &FilterConfig::default(), &CaptionConfig::default())
-            .unwrap();
+    let source = support::open(&config("s3://failing/a.parquet")).unwrap();
     let units = source.units().unwrap();
     server.fail_next([Fault::Status(503), Fault::BreakBody(1000), Fault::Refuse]);
     assert_eq!(source.read(&units[0]).unwrap().map(|batch| batch.unwrap().num_rows()).sum::<usize>(), 20);
@@ -207,7 +191,7 @@ fn a_store_that_fails_is_no_rows_reason() {
     let path = folder.path().join("a.jsonl").display().to_string();
     std::fs::write(&path, r#"{"image": "s3://images/1.png", "caption": "one"}"#).unwrap();
     let config = SourceConfig { format: Format::Jsonl, uri: OneOrMany::One(path), ..SourceConfig::default() };
-    let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let source = support::open(&config).unwrap();
     let unit = source.units().unwrap().remove(0);
     let outcome = |status: u16| {
         server.fail_next([Fault::Status(status); 100]);
@@ -244,7 +228,7 @@ fn a_store_that_fails_under_a_parser_is_none_either() {
     for (format, text) in cases {
         server.put("lines", "a", text);
         let config = SourceConfig { format, columns: Columns::default(), ..config("s3://lines/a") };
-        let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+        let source = support::open(&config).unwrap();
         let units = source.units().unwrap();
         server.fail_next([Fault::Status(503); 100]);
         let read = source.read(&units[0]).and_then(Iterator::collect::<Result<Vec<_>, _>>);
@@ -260,11 +244,7 @@ fn an_overwritten_object_has_another_identity_and_a_copied_one_the_same() {
     let server = S3Server::start(&["one", "other"]);
     connect(&server, "s3://one");
     connect(&server, "s3://other");
-    let identity = |uri: &str| {
-        source::open(&config(uri), &FilterConfig::default(), &CaptionConfig::default()).unwrap().files()[0]
-            .identity
-            .clone()
-    };
+    let identity = |uri: &str| support::open(&config(uri)).unwrap().files()[0].identity.clone();
     server.put("one", "x/a.parquet", file());
     server.put("other", "y/z/a.parquet", file());
     let before = identity("s3://one/x/*.parquet");
@@ -288,7 +268,7 @@ fn an_object_that_is_replaced_while_it_is_read_is_no_mixture() {
     {
         server.put("replaced", "a", before);
         let config = SourceConfig { format, columns: Columns::default(), ..config("s3://replaced/a") };
-        let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+        let source = support::open(&config).unwrap();
         let units = source.units().unwrap();
         // As a worker elsewhere gets it.
         let unit = serde_json::from_str(&serde_json::to_string(&units[0]).unwrap()).unwrap();

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +12,6 @@ use arrow::array::{
     LargeBinaryArray, LargeStringArray, RecordBatch, StringArray, StringViewArray,
 };
 use arrow::datatypes::{DataType, Float64Type, Int32Type, UInt64Type};
-use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
 use tidemill_data::config::{Columns, OneOrMany};
@@ -18,10 +19,7 @@ use tidemill_data::{CaptionConfig, Error, FilterConfig, InputUnit, Source, Sourc
 
 fn write(path: &Path, batch: &RecordBatch, row_group: usize) {
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(row_group)).build();
-    let file = std::fs::File::create(path).unwrap();
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
-    writer.write(batch).unwrap();
-    writer.close().unwrap();
+    std::fs::write(path, support::parquet(batch, Some(properties))).unwrap();
 }
 
 fn images(rows: usize) -> Vec<Vec<u8>> {
@@ -58,9 +56,7 @@ fn read(source: &dyn Source, unit: &InputUnit) -> Vec<RecordBatch> {
 }
 
 fn open_error(config: &SourceConfig) -> String {
-    let error = source::open(config, &FilterConfig::default(), &CaptionConfig::default())
-        .and_then(|source| source.units())
-        .unwrap_err();
+    let error = support::open(config).and_then(|source| source.units()).unwrap_err();
     println!("{error}");
     error.to_string()
 }
@@ -70,12 +66,7 @@ fn units_cover_every_row_once_and_batches_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("a.parquet"), &table(53), 10);
     write(&folder.path().join("b.parquet"), &table(5), 10);
-    let source = source::open(
-        &config(&folder.path().join("*.parquet")),
-        &FilterConfig::default(),
-        &CaptionConfig::default(),
-    )
-    .unwrap();
+    let source = support::open(&config(&folder.path().join("*.parquet"))).unwrap();
     let units = source.units().unwrap();
     let ranges: Vec<_> = units.iter().map(|unit| (unit.span.range().start, unit.span.range().end)).collect();
     assert_eq!(ranges, [(0, 20), (20, 40), (40, 53), (0, 5)]);
@@ -123,10 +114,10 @@ fn a_unit_can_be_read_from_its_json_by_someone_else() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("odd name %41 #1.parquet"), &table(30), 10);
     let config = config(folder.path());
-    let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let source = support::open(&config).unwrap();
     let unit = source.units().unwrap().remove(1);
     let text = serde_json::to_string(&unit).unwrap();
-    let other = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let other = support::open(&config).unwrap();
     let copy: InputUnit = serde_json::from_str(&text).unwrap();
     assert_eq!(read(source.as_ref(), &unit), read(other.as_ref(), &copy));
 }
@@ -152,7 +143,7 @@ fn every_physical_type_of_the_parts_is_accepted() {
                 RecordBatch::try_from_iter([("image", image.clone()), ("caption", caption.clone())]).unwrap();
             write(&folder.path().join("a.parquet"), &batch, 10);
             let config = SourceConfig { columns: Columns::default(), ..config(folder.path()) };
-            let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+            let source = support::open(&config).unwrap();
             let batches = read(source.as_ref(), &source.units().unwrap()[0]);
             assert_eq!(batches[0]["caption"].data_type(), caption.data_type());
             assert_eq!(batches[0]["image"].data_type(), image.data_type());
@@ -172,7 +163,7 @@ fn paths_are_understood_as_a_shell_would() {
     let files = |uris: &[&str]| {
         let uris = uris.iter().map(|uri| uri.replace('~', &root.display().to_string())).collect();
         let config = SourceConfig { uri: OneOrMany::Many(uris), ..config(root) };
-        let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+        let source = support::open(&config).unwrap();
         let names = source.files().iter().map(|file| file.uri.rsplit('/').next().unwrap().to_owned());
         names.collect::<Vec<_>>()
     };
@@ -271,7 +262,7 @@ fn a_damaged_row_group_is_an_error_of_its_batch() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[4..400].fill(0xff);
     std::fs::write(&path, bytes).unwrap();
-    let source = source::open(&config(&path), &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let source = support::open(&config(&path)).unwrap();
     let units = source.units().unwrap();
     let results: Result<Vec<RecordBatch>, Error> = source.read(&units[0]).and_then(Iterator::collect);
     let error = results.unwrap_err().to_string();
@@ -284,7 +275,7 @@ fn a_damaged_row_group_is_an_error_of_its_batch() {
 fn identities(uris: &[&Path]) -> Vec<(String, Vec<u64>)> {
     let uris = uris.iter().map(|uri| uri.display().to_string()).collect();
     let config = SourceConfig { uri: OneOrMany::Many(uris), ..config(Path::new("")) };
-    let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let source = support::open(&config).unwrap();
     let ids = |unit: &InputUnit| {
         let batches = read(source.as_ref(), unit);
         batches.iter().flat_map(|b| b["sample_id"].as_primitive::<UInt64Type>().values().to_vec()).collect()
@@ -308,7 +299,7 @@ proptest! {
             bytes[at] = value;
         }
         std::fs::write(&path, bytes).unwrap();
-        let read = source::open(&config(&path), &FilterConfig::default(), &CaptionConfig::default()).and_then(|source| {
+        let read = support::open(&config(&path)).and_then(|source| {
             source.units()?.iter().try_for_each(|unit| source.read(unit)?.try_for_each(|batch| batch.map(drop)))
         });
         if let Err(error) = read {
@@ -381,7 +372,6 @@ fn identical_files_are_kept_apart() {
 fn the_schema_is_known_before_anything_is_read() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("a.parquet"), &table(4), 10);
-    let source =
-        source::open(&config(folder.path()), &FilterConfig::default(), &CaptionConfig::default()).unwrap();
+    let source = support::open(&config(folder.path())).unwrap();
     assert_eq!(source.schema().field_with_name("id").unwrap().data_type(), &DataType::Utf8);
 }

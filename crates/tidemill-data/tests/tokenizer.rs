@@ -4,7 +4,6 @@
 
 #[path = "support/hugging_face.rs"]
 mod hugging_face;
-mod support;
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -134,7 +133,7 @@ fn one_file_is_read_as_the_two_before_it_and_added_tokens_are_refused() {
 fn every_character_is_classed_alike() {
     // A character in 97, and all of the Latin, Greek, Cyrillic and Hebrew ones: alone, and next to letters, numbers
     // and punctuation.
-    let start = support::seed() % 97;
+    let start = tidemill_testing::seed() % 97;
     let all = ('\0'..=char::MAX).filter(|&c| c < '\u{600}' || u64::from(c as u32) % 97 == start);
     for c in all {
         assert_same(&format!("a{c}b 1{c}2 !{c}? {c}{c}"));

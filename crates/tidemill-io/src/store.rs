@@ -166,10 +166,10 @@ static CONNECTIONS: Mutex<Option<HashMap<String, Connection>>> = Mutex::new(None
 ///
 /// # Errors
 /// [`Error::Uri`] if the scheme is unknown or the settings make no sense.
-pub fn connect(uri: &str, settings: &[(&str, &str)], limits: Limits) -> Result<()> {
+pub fn connect(uri: &str, settings: &[(&str, String)], limits: Limits) -> Result<()> {
     let (root, _) = root_of(uri)?;
     let settings: Vec<_> =
-        settings.iter().map(|(name, value)| (name.to_lowercase(), (*value).into())).collect();
+        settings.iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect();
     let store = build(&root, &settings, &limits)?;
     let mut connections = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
     connections.get_or_insert_default().insert(root, Connection { store, limits });

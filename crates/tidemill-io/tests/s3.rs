@@ -22,9 +22,8 @@ fn limits() -> Limits {
 
 /// Opens `uri` with the server's settings, some of them replaced.
 fn open_with(server: &S3Server, uri: &str, other: &[(&str, &str)], limits: Limits) -> Location {
-    let settings = server.settings();
-    let mut settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    settings.extend(other);
+    let mut settings = server.settings().to_vec();
+    settings.extend(other.iter().map(|&(name, value)| (name, value.to_owned())));
     store::connect(uri, &settings, limits).unwrap();
     Location::open(uri).unwrap()
 }
@@ -236,7 +235,8 @@ fn pauses_grow_so_that_the_time_for_retries_is_used() {
 #[test]
 fn that_nobody_gives_credentials_is_soon_said() {
     let limits = Limits { credentials_for: Duration::from_millis(200), ..Limits::default() };
-    store::connect("s3://stranger", &[("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")], limits).unwrap();
+    let nobody = [("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1".to_owned())];
+    store::connect("s3://stranger", &nobody, limits).unwrap();
     let started = Instant::now();
     let message = Location::open("s3://stranger").unwrap().get("a").unwrap_err().to_string();
     assert!(started.elapsed() < Duration::from_secs(5) && message.contains("127.0.0.1:1"), "{message}");

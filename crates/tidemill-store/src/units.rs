@@ -352,9 +352,7 @@ mod tests {
         let stream = Stream::open(&datasets, config(), Reading::default(), Some(state)).unwrap();
         let resumed = started.elapsed();
         drop(stream);
-        let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
-        let peak: u64 = peak.split_whitespace().nth(1).unwrap().parse().unwrap();
+        let peak = tidemill_testing::peak_kib(std::process::id()).unwrap();
         println!(
             "\n{{\"open_s\": {}, \"resume_s\": {}, \"peak_kb\": {peak}}}",
             opened.as_secs_f64(),

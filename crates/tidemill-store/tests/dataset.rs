@@ -16,6 +16,7 @@ use tidemill_store::commit::FileEntry;
 use tidemill_store::{
     Bucket, Dataset, Dtype, Error, Group, Manifest, Outcome, Split, TensorSpec, UnitKey, Writer,
 };
+use tidemill_testing::seed;
 
 const UNITS: [u64; 4] = [300, 1, 77, 500];
 

@@ -6,7 +6,6 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
@@ -21,20 +20,14 @@ use tidemill_store::mds::{
 use tidemill_store::{
     Bucket, Dataset, DatasetSpec, Digests, Error, Location, Split, TensorSpec, UnitKey, Writer,
 };
+use tidemill_testing::seed;
 
 const FACTOR: f32 = 0.18215;
-
-fn python(arguments: &[&str]) {
-    let python = std::env::var("TIDEMILL_PYTHON").expect("TIDEMILL_PYTHON, which .cargo/config.toml sets");
-    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python");
-    let status = Command::new(python).arg(scripts.join(arguments[0])).args(&arguments[1..]).status();
-    assert!(status.expect("the interpreter of `make setup`").success(), "{arguments:?}");
-}
 
 /// The folders that `write_mds.py` leaves.
 fn theirs() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    python(&["write_mds.py", &seed().to_string(), folder.path().to_str().unwrap()]);
+    python("write_mds.py", &[&seed().to_string(), folder.path().to_str().unwrap()]);
     folder
 }
 
@@ -148,7 +141,7 @@ fn mosaicml_reads_what_ours_wrote() {
     let dataset = import(&mds, &text[..mds_spec().text.bytes()], Path::new(&path("dataset"))).unwrap();
     let exported = export.run(&dataset, &path("again"), |_| ()).unwrap();
     assert!(exported.shards > 1 && exported.samples == dataset.totals().unwrap().rows.kept, "{exported:?}");
-    python(&["read_mds.py", "again", &path("plain"), &path("again")]);
+    python("read_mds.py", &["again", &path("plain"), &path("again")]);
     let error = export.run(&dataset, &path("again"), |_| ()).unwrap_err().to_string();
     assert!(error.contains("again/index.json: there is a finished folder"), "{error}");
     let mean = Export { latents: LatentsOf::Mean, ..export };
@@ -166,7 +159,7 @@ fn mosaicml_reads_what_ours_wrote() {
     sample.run(&dataset, &path("samples"), |_| ()).unwrap();
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/dataset-format.md");
     let (page, factor) = (page.to_str().unwrap(), FACTOR.to_string());
-    python(&["read_mds.py", "moments", page, &path("moments"), &path("means"), &path("samples"), &factor]);
+    python("read_mds.py", &["moments", page, &path("moments"), &path("means"), &path("samples"), &factor]);
     let buckets = write_dataset(Path::new(&path("buckets")), bucketed(spec(32, 0.2)), &[50]);
     assert_eq!(buckets.1.number, 1);
     let error = sample.run(&open(Path::new(&path("buckets"))), &path("x"), |_| ()).unwrap_err().to_string();

@@ -14,6 +14,7 @@ use tidemill_store::stream::{
     Amount, Batch, Datasets, Phase, Ranks, Reading, Seat, Split, Stream, StreamConfig, StreamState,
 };
 use tidemill_store::{Bucket, Error};
+use tidemill_testing::seed;
 
 /// Datasets with several buckets that share no sample. `units` has the rows of each of their units.
 fn datasets(folder: &Path, row_group_rows: u32, units: &[Vec<u64>]) -> Datasets {

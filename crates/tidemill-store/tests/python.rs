@@ -5,11 +5,11 @@
 
 mod support;
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::Path;
 
 use support::*;
 use tidemill_store::{DatasetSpec, Dtype, Group, Split, TensorSpec};
+use tidemill_testing::seed;
 
 #[test]
 fn other_tools_read_what_was_written() {
@@ -45,12 +45,6 @@ fn read_with_other_tools(text: TensorSpec) {
     }
     std::fs::write(folder.path().join("expected.json"), expected.to_string()).unwrap();
 
-    let python = std::env::var("TIDEMILL_PYTHON").expect("TIDEMILL_PYTHON, which .cargo/config.toml sets");
-    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let status = Command::new(python)
-        .arg(here.join("tests/python/read_dataset.py"))
-        .arg(here.join("../../docs/dataset-format.md"))
-        .arg(folder.path())
-        .status();
-    assert!(status.expect("the interpreter of `make setup`").success());
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/dataset-format.md");
+    python("read_dataset.py", &[page.to_str().unwrap(), folder.path().to_str().unwrap()]);
 }

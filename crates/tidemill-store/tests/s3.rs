@@ -9,22 +9,20 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 
-use support::{check_tensors, hash, open, plan, seed, spec, tally, write_dataset, write_unit, writer};
+use support::{check_tensors, hash, open, plan, spec, tally, write_dataset, write_unit, writer};
 use tidemill_io::{Limits, store};
 use tidemill_store::{Bucket, Outcome, Split};
-use tidemill_testing::{Fault, S3Server};
+use tidemill_testing::{Fault, S3Server, seed};
 
 const UNITS: [u64; 5] = [150, 70, 1, 220, 90];
 
 fn connect(server: &S3Server, uri: &str) {
-    let settings = server.settings();
-    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let limits = Limits {
         first_pause: Duration::from_millis(1),
         longest_pause: Duration::from_millis(5),
         ..Limits::default()
     };
-    store::connect(uri, &settings, limits).unwrap();
+    store::connect(uri, &server.settings(), limits).unwrap();
 }
 
 #[test]

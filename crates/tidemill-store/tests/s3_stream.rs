@@ -15,7 +15,7 @@ use support::*;
 use tidemill_io::{Limits, store};
 use tidemill_store::stream::{Batch, Phase, Ranks, Reading, Seat, Split, Stream, StreamConfig, only};
 use tidemill_store::{Cache, Checksum, Dataset, DatasetSpec, Error, TensorSpec};
-use tidemill_testing::{Fault, S3Server, unshare};
+use tidemill_testing::{Fault, S3Server, peak_kib, seed, unshare};
 
 /// Rows of 8 KB, so that the bytes of a batch are mostly theirs.
 fn large(row_group_rows: u32) -> DatasetSpec {
@@ -36,11 +36,10 @@ fn in_bucket(
     spec: DatasetSpec,
     units: &[u64],
 ) -> [Dataset; 2] {
-    let settings = server.settings();
-    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let (first_pause, longest_pause) = (Duration::from_millis(1), Duration::from_millis(5));
     let uri = format!("s3://{bucket}");
-    store::connect(&uri, &settings, Limits { first_pause, longest_pause, ..Limits::default() }).unwrap();
+    let limits = Limits { first_pause, longest_pause, ..Limits::default() };
+    store::connect(&uri, &server.settings(), limits).unwrap();
     write_dataset(folder, spec, units);
     for file in files(folder) {
         let key = format!("{name}/{}", file.strip_prefix(folder).unwrap().display());
@@ -265,9 +264,7 @@ fn reads_many_batches() {
     let datasets = only(&Dataset::open(&std::env::var(CHILD[1]).unwrap()).unwrap());
     let mut stream = Stream::open(&datasets, config(16), Reading::default(), None).unwrap();
     (0..1500).for_each(|_| drop(stream.next_batch().unwrap()));
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
-    println!("\n{{\"peak_kb\": {}}}", peak.split_whitespace().nth(1).unwrap());
+    println!("\n{{\"peak_kb\": {}}}", peak_kib(std::process::id()).unwrap());
 }
 
 #[test]

@@ -2,23 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tidemill_synth::{
     Colour, Combinations, Picture, Place, RgbView, Scene, Shape, Size, check, draw, random_scene,
 };
+use tidemill_testing::seed;
 use turbojpeg::{Image, PixelFormat, Subsamp};
 
 const SIDE: usize = 64;
-
-fn seed() -> u64 {
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let seed = std::env::var("TIDEMILL_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(now);
-    println!("TIDEMILL_SEED={seed}");
-    seed
-}
 
 /// A box blur with weights (w, 1 - 2 w, w) along both axes.
 fn blur(picture: &Picture, w: f32) -> Picture {

@@ -5,20 +5,9 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tch::{Device, Kind, Tensor};
+use tidemill_testing::{python, seed};
 use tidemill_torch::{AdamW, AdamWPiece, Scalars, adamw_step, squared_norm};
-
-fn run_python(dir: &Path) {
-    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().to_string();
-    let seed = std::env::var("TIDEMILL_SEED").unwrap_or_else(|_| clock());
-    println!("TIDEMILL_SEED={seed} repeats this run");
-    let python = std::env::var("TIDEMILL_PYTHON").expect("TIDEMILL_PYTHON: the .venv's interpreter");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/adamw.py");
-    let output = Command::new(python).arg(script).arg(dir).arg(seed).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
 
 /// The largest magnitude.
 fn largest(tensor: &Tensor) -> f64 {
@@ -36,7 +25,8 @@ fn deviation(found: &Tensor, expected: &Tensor, least: f64) -> f64 {
 #[test]
 fn steps_are_pytorchs() {
     let dir = tempfile::tempdir().unwrap();
-    run_python(dir.path());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/adamw.py");
+    python(&script, &[dir.path().to_str().unwrap(), &seed().to_string()]);
     let run: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(dir.path().join("run.json")).unwrap()).unwrap();
     let number = |value: &serde_json::Value| value.as_f64().unwrap();

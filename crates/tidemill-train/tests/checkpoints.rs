@@ -56,9 +56,7 @@ fn steps_do_not_wait_for_a_slow_store() {
     let (data, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     dataset(data.path());
     let server = S3Server::start(&["slow"]);
-    let settings = server.settings();
-    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    store::connect("s3://slow", &settings, Limits::default()).unwrap();
+    store::connect("s3://slow", &server.settings(), Limits::default()).unwrap();
     let latency = Duration::from_secs(1);
     let started = Instant::now();
     let (outcome, heard) = run(data.path(), output.path(), "s3://slow/run", |step, _| {
@@ -106,9 +104,7 @@ fn a_store_that_deletes_nothing_has_good_checkpoints_nevertheless() {
     let (data, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     dataset(data.path());
     let server = S3Server::start(&["forever"]);
-    let settings = server.settings();
-    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    store::connect("s3://forever", &settings, Limits::default()).unwrap();
+    store::connect("s3://forever", &server.settings(), Limits::default()).unwrap();
     server.forbid_deletes();
     let (_, heard) = run(data.path(), output.path(), "s3://forever/run", |_, _| {});
     let said = |part: &str| heard.iter().any(|message| message.contains(part));
@@ -174,9 +170,7 @@ fn a_place_that_cannot_be_written_is_refused_before_the_first_step() {
 fn a_store_that_keeps_steps_waiting_for_rows_is_named() {
     let output = tempfile::tempdir().unwrap();
     let server = S3Server::start(&["late"]);
-    let settings = server.settings();
-    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    store::connect("s3://late", &settings, Limits::default()).unwrap();
+    store::connect("s3://late", &server.settings(), Limits::default()).unwrap();
     let data = Path::new("s3://late/dataset");
     dataset(data);
     let after = |step, _: &[String]| {

@@ -2,44 +2,32 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tch::Tensor;
 
-static CASES: OnceLock<(tempfile::TempDir, u64)> = OnceLock::new();
+static CASES: OnceLock<tempfile::TempDir> = OnceLock::new();
 
 /// The folder that `make_cases.py` filled for `subject`. libtorch is set to the threads Python had.
 pub fn folder(subject: &str) -> PathBuf {
     tch::set_num_threads(1);
-    let (dir, _) = CASES.get_or_init(|| {
-        let seed = std::env::var("TIDEMILL_SEED").map_or_else(|_| clock(), |s| s.parse().unwrap());
-        println!("TIDEMILL_SEED={seed} repeats these cases");
+    let seed = tidemill_testing::seed().to_string();
+    let dir = CASES.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap();
-        python("make_cases.py", &[dir.path().to_str().unwrap(), &seed.to_string()]);
-        (dir, seed)
+        python("make_cases.py", &[dir.path().to_str().unwrap(), &seed]);
+        dir
     });
     dir.path().join(subject)
 }
 
 /// The seed the cases were drawn from, for what a test itself draws.
 pub fn seed() -> i64 {
-    folder("");
-    i64::try_from(CASES.get().unwrap().1).unwrap()
+    i64::try_from(tidemill_testing::seed()).unwrap()
 }
 
-fn clock() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
-}
-
-/// Runs a script that lies beside this file; its output is this test's.
+/// Runs a script that lies beside this file.
 pub fn python(script: &str, arguments: &[&str]) {
-    let python = std::env::var("TIDEMILL_PYTHON").expect("TIDEMILL_PYTHON: the .venv's interpreter");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(script);
-    let output = Command::new(python).arg(path).args(arguments).output().unwrap();
-    println!("{}", String::from_utf8_lossy(&output.stdout));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script} failed:\n{errors}");
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity");
+    tidemill_testing::python(&scripts.join(script), arguments);
 }
 
 /// The cases of a subject, in order.

@@ -1,12 +1,11 @@
-//! What the tests share: a seed that is printed, and a little world of encoded rows whose every value follows
-//! from the sample id, so that any reader can tell whether it got the right bytes.
+//! What the tests share: a little world of encoded rows whose every value follows from the sample id, so that any
+//! reader can tell whether it got the right bytes; and scripts of the libraries that read or write the same.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, FixedSizeBinaryArray, FixedSizeListArray, Float32Array, LargeBinaryArray, RecordBatch,
@@ -22,16 +21,10 @@ use twox_hash::XxHash3_64;
 
 pub const RESOLUTIONS: [u32; 2] = [64, 128];
 
-/// The seed of this run: `TIDEMILL_SEED`, or the time.
-pub fn seed() -> u64 {
-    static SEED: OnceLock<u64> = OnceLock::new();
-    *SEED.get_or_init(|| {
-        let given =
-            std::env::var("TIDEMILL_SEED").ok().map(|text| text.parse().expect("TIDEMILL_SEED is a number"));
-        let seed = given.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs());
-        println!("seed {seed} (TIDEMILL_SEED={seed} repeats this run)");
-        seed
-    })
+/// Runs `tests/python/<script>`.
+pub fn python(script: &str, arguments: &[&str]) {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python");
+    tidemill_testing::python(&scripts.join(script), arguments);
 }
 
 pub fn hash(a: u64, b: u64) -> u64 {

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidemill_store::Dataset;
@@ -35,14 +35,6 @@ pub fn json(output: &Output) -> (i32, Value) {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let last = stdout.lines().last().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)));
     (output.status.code().unwrap(), serde_json::from_str(last).unwrap())
-}
-
-/// The seed of this run: `TIDEMILL_SEED`, or the time. It is printed.
-pub fn seed() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let seed = std::env::var("TIDEMILL_SEED").map_or(now, |seed| seed.parse().unwrap());
-    println!("seed {seed} (TIDEMILL_SEED={seed} repeats this run)");
-    seed
 }
 
 /// Draws `rows` small scenes into `folder/pairs` and writes `folder/run.toml` for them.

@@ -25,7 +25,7 @@ fn digest(folder: &Path, name: &str) -> String {
 
 /// Numbers that look random, from a seed that is printed.
 fn moments() -> impl Iterator<Item = f64> {
-    let seed = common::seed();
+    let seed = tidemill_testing::seed();
     (0u64..).map(move |i| {
         let hash = blake3::hash(format!("{seed} {i}").as_bytes());
         f64::from(u32::from_le_bytes(*hash.as_bytes().first_chunk().unwrap())) / f64::from(u32::MAX)

@@ -3,9 +3,10 @@
 #![cfg(target_os = "linux")]
 
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
+use tidemill_testing::peak_kib;
 
 use crate::common::{command, json, tidemill_json};
 use crate::pairs::{Pair, draw, parquet, run_file, tar};
@@ -35,13 +36,6 @@ fn bytes(pairs: &[Pair]) -> u64 {
     pairs.iter().map(|pair| pair.jpeg.len() as u64).sum()
 }
 
-/// The most resident memory that a process has had so far.
-fn high_water(child: &Child) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(1024 * line.split_whitespace().next()?.parse::<u64>().ok()?)
-}
-
 /// Result and most resident memory of `preprocess`.
 fn preprocess(run: &str) -> (Value, u64) {
     let (memory, workers) = (format!("engine.memory={MEMORY}"), format!("engine.prepare.workers={WORKERS}"));
@@ -52,7 +46,7 @@ fn preprocess(run: &str) -> (Value, u64) {
         .unwrap();
     let mut most = 0;
     while child.try_wait().unwrap().is_none() {
-        most = most.max(high_water(&child).unwrap_or(0));
+        most = most.max(1024 * peak_kib(child.id()).unwrap_or(0));
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     let output = child.wait_with_output().unwrap();

@@ -12,9 +12,10 @@ use tidemill::engine::dataset::model_digests;
 use tidemill::online::{Encoders, Online};
 use tidemill_store::stream::Batch;
 use tidemill_store::{Dataset, Split};
+use tidemill_testing::seed;
 use tidemill_train::{Batches, Data, Phase, World};
 
-use crate::common::{seed, tidemill_json, world};
+use crate::common::{tidemill_json, world};
 
 const ROWS: usize = 150;
 const BATCH: usize = 14;

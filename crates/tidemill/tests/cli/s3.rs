@@ -40,9 +40,7 @@ impl Remote {
             .replace(&format!("{here}/out"), &format!("s3://{bucket}/out"));
         let run = folder.path().join("remote.toml").display().to_string();
         std::fs::write(&run, text).unwrap();
-        let settings = server.settings();
-        let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        store::connect(&format!("s3://{bucket}"), &settings, Limits::default()).unwrap();
+        store::connect(&format!("s3://{bucket}"), &server.settings(), Limits::default()).unwrap();
         Self { server, bucket, folder, run, rows }
     }
 

@@ -2,7 +2,7 @@
 
 use tidemill_testing::Fault;
 
-use crate::common::{self, digest, wait_until};
+use crate::common::{digest, wait_until};
 use crate::s3::Remote;
 
 #[test]
@@ -31,7 +31,7 @@ fn a_killed_run_in_a_bucket_goes_on_where_it_stopped() {
 
 /// Faults among good answers, from a seed that is printed: one request in four fails somehow.
 fn faults(requests: u64) -> impl Iterator<Item = Fault> {
-    let seed = common::seed();
+    let seed = tidemill_testing::seed();
     let faults = [
         Fault::Status(500),
         Fault::Status(503),

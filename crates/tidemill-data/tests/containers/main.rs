@@ -1,0 +1,60 @@
+//! Every container through the public interface: the same pairs give the same rows whatever holds them, and what is
+//! broken about a container is a row or an error that says so.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod pairs;
+mod records;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::path::Path;
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::DataType;
+use tidemill_data::config::{Columns, Format, OneOrMany};
+use tidemill_data::{Error, Source, SourceConfig};
+
+fn config(format: Format, uri: &Path) -> SourceConfig {
+    SourceConfig {
+        format,
+        uri: OneOrMany::One(uri.display().to_string()),
+        columns: Columns { key: Some("key".into()), ..Columns::default() },
+        rows_per_unit: 20,
+        rows_per_batch: 7,
+        ..SourceConfig::default()
+    }
+}
+
+fn read(source: &dyn Source) -> Result<Vec<RecordBatch>, Error> {
+    let mut batches = Vec::new();
+    for unit in source.units()? {
+        for batch in source.read(&unit)? {
+            batches.push(batch?);
+        }
+    }
+    Ok(batches)
+}
+
+/// Key, caption, image and error of every row.
+type Row = (String, Option<String>, Option<Vec<u8>>, Option<String>);
+
+fn rows(batches: &[RecordBatch]) -> Vec<Row> {
+    let text = |batch: &RecordBatch, name: &str, row: usize| -> Option<String> {
+        let column = batch.column_by_name(name)?.as_string::<i32>();
+        column.is_valid(row).then(|| column.value(row).to_owned())
+    };
+    let row = |batch: &RecordBatch, row: usize| {
+        let images = arrow::compute::cast(&batch["image"], &DataType::LargeBinary).unwrap();
+        let images = images.as_binary::<i64>();
+        let image = images.is_valid(row).then(|| images.value(row).to_vec());
+        let key = text(batch, "key", row).unwrap();
+        (key, text(batch, "caption", row), image, text(batch, "source_error", row))
+    };
+    batches.iter().flat_map(|batch| (0..batch.num_rows()).map(move |i| row(batch, i))).collect()
+}
+
+fn read_rows(config: &SourceConfig) -> Vec<Row> {
+    let source = support::open(config).unwrap();
+    rows(&read(source.as_ref()).unwrap())
+}
