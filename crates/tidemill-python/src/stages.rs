@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3_arrow::input::AnyRecordBatch;
 use tidemill::Run;
 use tidemill::engine::device::devices;
+use tidemill::engine::maker::Maker;
 use tidemill::engine::remote::{encode_rows, prepare_rows};
 use tidemill::engine::{Encoded, Encoder, Stage};
 
@@ -37,6 +38,7 @@ pub struct Encode {
     batch_size: usize,
     /// Whether the run file says how many threads libtorch may use; else it is not ours to say.
     threads: bool,
+    maker: Maker,
 }
 
 #[pymethods]
@@ -48,7 +50,8 @@ impl Encode {
             let (config, device) = (&run.file.encode, devices(&run)?[0]);
             let encode = tidemill::Encode::load(&run.models()?, config, device)?;
             let encoder = Mutex::new(Encoder::new(&run, encode, &Arc::new(Encoded::default()))?);
-            Ok(Self { encoder, batch_size: config.batch_size, threads: run.file.engine.encode.threads > 0 })
+            let (batch_size, threads) = (config.batch_size, run.file.engine.encode.threads > 0);
+            Ok(Self { encoder, batch_size, threads, maker: Maker::of(&run)? })
         };
         py.detach(load).map_err(raise)
     }
@@ -60,10 +63,11 @@ impl Encode {
             if self.threads {
                 encoder.enter();
             }
-            if batches.iter().all(|batch| batch.num_rows() == 0) {
-                return batches.iter().map(|batch| encoder.run(batch)).collect();
-            }
-            encode_rows(&*encoder, self.batch_size, batches.into_iter().map(Ok))
+            let encoded = match batches.iter().all(|batch| batch.num_rows() == 0) {
+                true => batches.iter().map(|batch| encoder.run(batch)).collect(),
+                false => encode_rows(&*encoder, self.batch_size, batches.into_iter().map(Ok)),
+            };
+            self.maker.sign(encoded?)
         })
     }
 }

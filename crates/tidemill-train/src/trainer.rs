@@ -78,6 +78,8 @@ struct Trainer {
     optimizer: Optimizer,
     checkpoints: Arc<Checkpoints>,
     saver: Saver,
+    /// Until the run is taken over from whoever has trained it before.
+    writer: Option<Writer>,
     /// The last step whose state was handed to the saver, and the last that is written.
     saved: u64,
     /// When it was.
@@ -154,7 +156,6 @@ impl Trainer {
         let begun = Begun { identity, settings, remarks: remarks.unwrap_or_default() };
         let progress = begun.progress(&job, &checkpoints, &mut optimizer, observer)?;
         let opened = world.by_first(|| {
-            checkpoints.take_over(&progress.identity, &writer)?;
             let endpoint = job.train.prometheus.as_deref().map(Endpoint::open).transpose()?;
             let log = MetricsLog::open(&job.output, progress.step)?;
             if let Some(preview) = &mut job.preview {
@@ -169,7 +170,8 @@ impl Trainer {
             .profile
             .map(|config| Profiler::new(config, &job.output, world.rank(), objective.device));
         Ok(Self {
-            saver: Saver::start(checkpoints.clone(), writer)?,
+            saver: Saver::start(checkpoints.clone(), writer.clone())?,
+            writer: Some(writer),
             checkpoints,
             job,
             spec,
@@ -244,6 +246,10 @@ impl Trainer {
     fn run_phase(&mut self, phase: usize, end: u64, observer: &mut dyn Observer) -> Result<(), Error> {
         let place = self.place_in(phase)?;
         let mut batches = self.job.data.open(&self.phase(phase), place.as_ref())?;
+        // Only now there is nothing left that could refuse the run.
+        if let Some(writer) = self.writer.take() {
+            self.job.world.by_first(|| self.checkpoints.take_over(&self.progress.identity, &writer))?;
+        }
         self.window = Window::new();
         self.reopen = false;
         // Steps of another phase have other shapes.

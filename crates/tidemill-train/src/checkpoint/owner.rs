@@ -25,8 +25,7 @@ struct Owner {
 
 impl Owner {
     fn new(attempt: String) -> Self {
-        let node = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        Self { attempt, process: std::process::id(), node: node.trim().into(), began: now() }
+        Self { attempt, process: std::process::id(), node: tidemill_io::node(), began: now() }
     }
 }
 

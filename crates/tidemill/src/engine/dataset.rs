@@ -72,6 +72,11 @@ impl DatasetSink {
         Ok(Self { writer, digests: ticket.digests.clone(), left_out: HashMap::new() })
     }
 
+    /// The models that its tensors are made with.
+    pub(super) fn models(&self) -> &ModelDigests {
+        &self.writer.spec().models
+    }
+
     /// The key of a unit of rows that come from no file: their sample ids name it.
     pub(super) fn key_of_rows(&self, sample_ids: &[u64]) -> UnitKey {
         UnitKey {

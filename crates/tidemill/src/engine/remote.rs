@@ -17,6 +17,7 @@ use super::Stage;
 use super::cut::{Cut, Cutter};
 use super::dataset::DatasetSink;
 use super::incremental::Incremental;
+use super::maker::check_maker;
 use super::meter::Meter;
 use super::retry::Guarded;
 use super::write::last_bad;
@@ -108,7 +109,7 @@ impl UnitWorker {
     /// a unit of their own, which their sample ids name.
     ///
     /// # Errors
-    /// If they are not those of one unit, or cannot be written.
+    /// If they are not those of one unit, other models made them, or they cannot be written.
     pub fn commit(&self, batches: &[RecordBatch]) -> Result<UnitDone> {
         let sink = self.sink()?;
         let key = match units_of(batches)?.as_slice() {
@@ -121,6 +122,7 @@ impl UnitWorker {
         let mut done = UnitDone { unit: key.id().to_string(), ..UnitDone::default() };
         let mut writer = sink.begin_key(&key);
         for batch in batches {
+            check_maker(batch, sink.models())?;
             let batch = without_unit(batch)?;
             done.counts.add(&Counts::of(&batch)?);
             if let Some(last) = last_bad(&batch) {

@@ -2,8 +2,9 @@
 //! process at once. SIGTERM may come several times and means the same: from a service manager to all processes of a run, and from the
 //! one that supervises this.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -31,12 +32,55 @@ static UNWATCHED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
 
 /// What is done about a signal.
 #[expect(unsafe_code, reason = "asks for a signal's handler")]
-fn handler(signal: i32) -> Option<libc::sighandler_t> {
+fn action(signal: i32) -> Option<libc::sigaction> {
     // SAFETY: all zeros is a value of this type; it is only written to, and nothing is changed.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     let answer = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
-    (answer == 0).then_some(action.sa_sigaction)
+    (answer == 0).then_some(action)
+}
+
+fn handler(signal: i32) -> Option<libc::sighandler_t> {
+    action(signal).map(|action| action.sa_sigaction)
+}
+
+/// Has something done about a signal that was done about it before.
+#[expect(unsafe_code, reason = "puts a signal's handler back")]
+fn put_back(signal: i32, action: &libc::sigaction) {
+    // SAFETY: the system gave the action for this signal, and its handler is still part of the process.
+    unsafe { libc::sigaction(signal, action, std::ptr::null_mut()) };
+}
+
+/// What is done about signals where a host sets handlers of its own (Python's `signal.signal`) between two watches: signal-hook does
+/// not see that its handler is gone. It calls the one that was there before it, too, and Python's is always the same.
+struct Handlers {
+    /// signal-hook's, by signal.
+    ours: BTreeMap<i32, libc::sigaction>,
+    /// The host's, which have their turn again when nobody watches any more.
+    theirs: BTreeMap<i32, libc::sigaction>,
+}
+
+static HANDLERS: Mutex<Handlers> = Mutex::new(Handlers { ours: BTreeMap::new(), theirs: BTreeMap::new() });
+
+impl Handlers {
+    fn lock() -> MutexGuard<'static, Self> {
+        HANDLERS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// After signal-hook was asked to watch.
+    fn take(&mut self) {
+        for (signal, now) in SIGNALS.iter().filter_map(|signal| Some((*signal, action(*signal)?))) {
+            let ours = self.ours.entry(signal).or_insert(now);
+            if ours.sa_sigaction != now.sa_sigaction {
+                put_back(signal, ours);
+                self.theirs.insert(signal, now);
+            }
+        }
+    }
+
+    fn give_back(&mut self) {
+        std::mem::take(&mut self.theirs).iter().for_each(|(signal, action)| put_back(*signal, action));
+    }
 }
 
 /// A wish to stop, raised by a signal if one is watched for, until dropped.
@@ -63,6 +107,7 @@ impl StopSignal {
         for signal in SIGNALS.iter().copied() {
             hooks.extend(flag::register(signal, raised.clone()));
         }
+        Handlers::lock().take();
         Self { raised, hooks, watches: true }
     }
 
@@ -85,6 +130,7 @@ impl Drop for StopSignal {
         // Those by `default` have not watched.
         if self.watches && WATCHERS.fetch_sub(1, Ordering::SeqCst) == 1 {
             UNWATCHED.store(true, Ordering::SeqCst);
+            Handlers::lock().give_back();
         }
     }
 }
@@ -103,6 +149,10 @@ mod tests {
     fn a_signal_that_nobody_watches_for_any_more_ends_the_process() {
         if let Ok(signal) = std::env::var(CHILD) {
             let signal = signal.parse().unwrap();
+            let before = action(signal).unwrap();
+            drop(StopSignal::watch());
+            // As a host does that has handlers of its own.
+            put_back(signal, &before);
             let (first, second) = (StopSignal::watch(), StopSignal::watch());
             drop(first);
             low_level::raise(signal).unwrap();

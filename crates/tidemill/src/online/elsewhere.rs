@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow::array::RecordBatch;
 use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare};
+use tidemill_store::ModelDigests;
 
 use super::feed::{self, Window};
 use super::lanes::{Open, Windows};
 use super::ledger::Ledger;
 use super::rows::Selection;
+use crate::engine::maker::check_maker;
 use crate::engine::remote::prepare_rows;
 use crate::engine::signal::StopSignal;
 use crate::error::{Error, Result};
@@ -40,6 +42,8 @@ pub struct Asking {
     pub windows: Windows,
     /// Windows asked for at a time.
     pub ahead: usize,
+    /// What they are to encode with.
+    pub models: ModelDigests,
     pub selection: Selection,
     pub ledger: Arc<Ledger>,
 }
@@ -94,6 +98,7 @@ impl Asking {
                 }
             };
             for batch in batches {
+                check_maker(&batch, &self.models)?;
                 self.ledger.add(&batch, &self.units[unit], epoch)?;
                 rows.push(self.selection.of(&batch)?);
             }

@@ -135,6 +135,7 @@ impl Online {
                 units: self.units.clone(),
                 windows: self.windows,
                 ahead: self.run.file.online.ahead,
+                models: self.spec.models.clone(),
                 selection: selection.clone(),
                 ledger: self.ledger.clone(),
             };
