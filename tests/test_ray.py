@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import pairs
@@ -91,6 +92,21 @@ def test_what_would_write_wrong_units_is_refused(cluster, pairs_run, tmp_path):
     # By chance a unit may have lost nothing.
     for commit in (tmp_path / "dataset").glob("commits/*"):
         assert json.loads(commit.read_text())["counts"]["read"] == 25
+
+
+def test_rows_that_other_models_encoded_are_refused(cluster, pairs_run, tmp_path):
+    run = tidemill.ray.resolve(pairs_run, output=str(tmp_path))
+    models = tmp_path / "models"
+    shutil.copytree(run["models"]["path"], models)
+    # As on a node whose folder was not brought up to date.
+    config = models / "vae" / "config.json"
+    config.write_text(config.read_text() + "\n")
+    other = tidemill.ray.resolve(pairs_run, output=str(tmp_path), **{"models.path": str(models)})
+    prepared = tidemill.ray.read(run).map_batches(tidemill.ray.Prepare(run), **WHOLE)
+    encoded = tidemill.ray.encode(prepared, other, concurrency=1)
+    with pytest.raises(ray.exceptions.RayTaskError, match="another VAE than where the run was started"):
+        tidemill.ray.write_latents(encoded, run)
+    assert not list((tmp_path / "dataset").glob("commits/*"))
 
 
 def test_input_is_refused_as_elsewhere(cluster, pairs_run, tmp_path):
