@@ -9,10 +9,8 @@ use tch::Tensor;
 /// How the ranks' values are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReduceOp {
-    /// The sum over ranks.
+    /// The sum over ranks. There is no mean, for Gloo has none.
     Sum,
-    /// The mean over ranks. Gloo has no mean: use [`ReduceOp::Sum`] and divide.
-    Avg,
     /// The largest value of all ranks.
     Max,
 }
@@ -21,7 +19,6 @@ impl ReduceOp {
     fn name(self) -> &'static CStr {
         match self {
             ReduceOp::Sum => c"sum",
-            ReduceOp::Avg => c"avg",
             ReduceOp::Max => c"max",
         }
     }

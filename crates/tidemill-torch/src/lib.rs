@@ -49,18 +49,6 @@ pub enum Error {
     /// An operation of `tch` failed inside [`guard`].
     #[error("{0}")]
     Torch(String),
-    /// The lists handed to an operation on several tensors differ in length.
-    #[error("{operation}: {what} has {got} tensors where the parameters are {expected}")]
-    Length {
-        /// The operation that was called.
-        operation: &'static str,
-        /// The list that is too short or too long.
-        what: &'static str,
-        /// Its length.
-        got: usize,
-        /// The number of parameters.
-        expected: usize,
-    },
     /// A tensor handed to an operation is not what its memory will be taken for.
     #[error("{operation}: {what} {index} is {got}, expected {expected}")]
     Tensor {

@@ -42,17 +42,14 @@ pub use config::{
     TrainConfig, ValidationConfig,
 };
 pub use data::{Batches, Data, Phase, Stored};
-pub use draws::{Drawer, Draws, Names};
 pub use error::{Error, Refusal};
 pub use gradients::Reduction;
 pub use held_out::HeldOut;
 pub use identity::is_same;
 pub use job::{Activity, Job, Observer, Outcome, TextEncoder};
 pub use metrics::{StepMetrics, Validation};
-pub use objective::{Inputs, MicroBatch, Objective, Rows};
 pub use optimizer::{Distribution, Optimizer};
 pub use philox::{Draw, Purpose};
 pub use preview::{Preview, decode, initial_noise};
-pub use tensorboard::EventWriter;
 pub use trainer::{schedule_of, train};
 pub use world::World;

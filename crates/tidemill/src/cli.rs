@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use miette::{GraphicalReportHandler, GraphicalTheme};
 use serde_json::Value;
 
@@ -170,11 +170,6 @@ where
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Cli> {
     let args = std::iter::once("tidemill".into()).chain(arguments);
     Cli::try_parse_from(args).map_err(|e| Error::Arguments(e.to_string()))
-}
-
-/// The whole command line, for documentation and tests.
-pub fn command() -> clap::Command {
-    Cli::command()
 }
 
 /// Warnings of the libraries go to stderr; `TIDEMILL_LOG` chooses others. Whoever set up logging before keeps it.
