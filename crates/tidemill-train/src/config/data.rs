@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use bytesize::ByteSize;
+use serde::{Deserialize, Deserializer, Serialize, de};
 use tidemill_store::Cache;
 use tidemill_store::stream::{Amount, Unreadable};
 
@@ -24,6 +25,7 @@ pub struct StreamingConfig {
     /// it.
     pub cache: Option<PathBuf>,
     /// What the folder may hold, in bytes.
+    #[serde(deserialize_with = "bytes")]
     pub cache_bytes: u64,
     /// Seconds of waiting for rows after which that is said.
     pub stall_seconds: u64,
@@ -50,6 +52,12 @@ impl Default for StreamingConfig {
             stall_seconds: 30,
         }
     }
+}
+
+/// A number, or text with a unit.
+fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let wrong = |_| de::Error::custom("must be bytes, such as \"256 GiB\" or 274877906944");
+    ByteSize::deserialize(deserializer).map(|bytes| bytes.as_u64()).map_err(wrong)
 }
 
 /// `[[train.mix]]`: a dataset and how much of it. One of `proportion`, `repeat` and `count` is given.

@@ -78,6 +78,11 @@ const CASES: &[Case] = &[
         &[],
         &["run.toml:2:10", "engine.memory: must be bytes, such as \"4 GiB\""],
     ),
+    (
+        "[train.stream]\ncache_bytes = \"much\"",
+        &[],
+        &["run.toml:2:15", "train.stream.cache_bytes: must be bytes, such as \"256 GiB\""],
+    ),
     ("[engine.prepare]\nworkers = \"8..2\"", &[], &["run.toml:2:11", "engine.prepare.workers", "no range"]),
     ("[engine.encode]\nworkers = 0", &[], &["run.toml:2:11", "engine.encode.workers: must be at least 1"]),
     ("[engine.encode]\nworkers = \"1..4\"", &[], &["run.toml:2:11", "a range is for engine.kind = \"ray\""]),
@@ -133,6 +138,8 @@ fn overrides_replace_and_merge() {
     assert_eq!((run.file.seed, run.file.engine.device.as_str()), (2, "cpu"));
     assert_eq!((run.file.train.phase[0].steps, run.file.train.phase[0].resolution), (9, 64));
     assert_eq!(run.file.prepare.resolutions, [64, 32]);
+    let run = Run::parse("run.toml", "", &["train.stream.cache_bytes=10 GiB".into()]).unwrap();
+    assert_eq!(run.file.train.stream.cache_bytes, 10 << 30);
     // Strings need no quotes, and may have them.
     for value in ["a b", "\"a b\""] {
         let run = Run::parse("run.toml", "", &[format!("name={value}")]).unwrap();
