@@ -20,23 +20,13 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.exceptions import (
-    NodeDiedError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    RayError,
-    RayTaskError,
-    WorkerCrashedError,
-)
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 import tidemill
 from tidemill import _native
+from tidemill.ray.faults import LOST
 from tidemill.ray.pace import UNITS_EACH, Backlog, Load, Pace
 from tidemill.run_file import ResolvedRun, arguments_of
-
-# What a reference ends in if the process or the node that made it is lost, or was killed for memory.
-LOST = (RayActorError, ObjectLostError, OutOfMemoryError, NodeDiedError, WorkerCrashedError)
 
 
 class Encoders:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,7 +23,6 @@ from ray.train import (
     Result,
     RunConfig,
     ScalingConfig,
-    UserCallback,
 )
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchTrainer
@@ -32,11 +30,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import tidemill
 from tidemill import Mode
+from tidemill.ray.faults import Hopeless, ToldToStop
 from tidemill.ray.feeder import Encoders, Feeder
 from tidemill.run_file import ResolvedRun, RunFile, resolve
-
-# Times that training may fail with the same message before it is given up.
-ATTEMPTS = 3
 
 
 class Trainer:
@@ -72,7 +68,7 @@ class Trainer:
             _train,
             train_loop_config={"run": resolved, "mode": mode, "denoiser": denoiser, "stop": self._name},
             scaling_config=scaling_config or ScalingConfig(),
-            run_config=replace(run_config, callbacks=[*(run_config.callbacks or []), _Hopeless()]),
+            run_config=replace(run_config, callbacks=[*(run_config.callbacks or []), Hopeless()]),
         )
 
     def fit(self) -> Result:
@@ -125,7 +121,7 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
     result, asked = broadcast_from_rank_zero(said)
     if not result["finished"] and not asked:
         # The system takes this node back. Ray must not take the run for done, and starts workers again.
-        raise _ToldToStop(f"told to stop after step {result['steps']}, which a checkpoint holds")
+        raise ToldToStop(f"told to stop after step {result['steps']}, which a checkpoint holds")
     reports.tell(result["steps"])
     return result
 
@@ -165,32 +161,6 @@ def _event(stop: Any) -> Iterator[threading.Event]:
         # After SIGTERM Ray lets a worker finish what it has asked for, and no more: this kept it there to
         # save its state, and would now keep it for ever.
         ray.cancel(asked)
-
-
-class _ToldToStop(Exception):
-    """A worker was, and has saved what it did."""
-
-
-class _Hopeless(UserCallback):
-    """Ends training when workers fail again and again in a way that new ones do not mend."""
-
-    def __init__(self) -> None:
-        self._seen: Counter[str] = Counter()
-
-    def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
-        """It gets on."""
-        self._seen.clear()
-
-    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Counts what workers say of themselves; that they or others are lost is no reason to give up."""
-        for message in {str(error) for error in worker_exceptions.values() if _own_fault(error)}:
-            self._seen[message] += 1
-            if self._seen[message] == ATTEMPTS:
-                raise tidemill.TidemillError(f"failed {ATTEMPTS} times without a checkpoint: {message}")
-
-
-def _own_fault(error: Exception) -> bool:
-    return isinstance(error, tidemill.TidemillError) and not isinstance(error, tidemill.LostPeersError)
 
 
 def _feeder(run: ResolvedRun) -> Any:
