@@ -1,5 +1,7 @@
 """What workers of Ray Train fail with, and when they are not started again."""
 
+import os
+
 import pytest
 import ranks
 import ray
@@ -9,6 +11,9 @@ from ray.exceptions import RayActorError
 from ray.train import ScalingConfig
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from tidemill.ray.faults import Hopeless, ToldToStop
+from tidemill.ray.feeder import Encoders, Feeder
+
+from benches import sleeping
 
 DAMAGED = tidemill.TidemillError("latents-64.parquet: block 3 is damaged")
 DEAD = WorkerHealthCheckFailedError("rank 0", RayActorError())
@@ -79,6 +84,50 @@ def cluster():
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield
     ray.shutdown()
+
+
+def take(encoders):
+    """What trainers make of a unit's rows."""
+    number = encoders.want("unit", 0, 64)
+    while (rows := encoders.take(number)) is None:
+        pass
+    return rows
+
+
+def test_a_feeder_that_dies_is_no_fault_of_trainers(cluster):
+    @ray.remote(num_cpus=0)
+    class Feeder:
+        def encoded(self, unit, epoch, resolution):
+            os._exit(1)
+
+    encoders = Encoders(Feeder.remote())
+    with pytest.raises(tidemill.TidemillError, match="the feeder of the encoders is gone"):
+        take(encoders)
+    assert encoders.gone
+
+
+def test_encoders_that_cannot_start_say_why(cluster):
+    """With nothing in it that the next one would say otherwise."""
+
+    @ray.remote
+    class Encoder:
+        def __init__(self, run):
+            raise LookupError("there is no such model\nnor a similar one")
+
+        def ready(self):
+            pass
+
+    engine = {"device": "cpu", "prepare": {"workers": 0, "cpus": 0}}
+    engine["encode"] = {"workers": 1, "cpus": 0, "gpus": 0}
+    run = {"engine": engine, "speeds": sleeping.Speeds(rows=1, prepare_s=0.0, encode_s=0.0)}
+    feeder = Feeder.remote(run, sleeping.prepared, Encoder)
+    encoders = Encoders(feeder)
+    with pytest.raises(tidemill.TidemillError) as error:
+        take(encoders)
+    ray.kill(feeder)
+    said = "an encoder cannot be started: LookupError: there is no such model\nnor a similar one"
+    assert str(error.value) == said
+    assert not encoders.gone
 
 
 @pytest.mark.faults

@@ -36,6 +36,8 @@ class Encoders:
         self._feeder = feeder
         self._numbers = itertools.count()
         self._wanted: dict[int, _Wanted] = {}
+        self.gone = False
+        """Whether the feeder has died, which is no fault of who asks it."""
 
     def want(self, unit: str, epoch: int, resolution: int) -> int:
         """Asks for a unit's rows."""
@@ -48,7 +50,7 @@ class Encoders:
         wanted = self._wanted[number]
         try:
             if wanted.rows is None:
-                wanted.rows = _promised(wanted.promise)
+                wanted.rows = self._promised(wanted.promise)
             if wanted.rows is None or not ray.wait([wanted.rows], timeout=1)[0]:
                 return None
             rows = ray.get(wanted.rows)
@@ -61,18 +63,18 @@ class Encoders:
         del self._wanted[number]
         return rows
 
+    def _promised(self, promise: ray.ObjectRef) -> ray.ObjectRef | None:
+        if not ray.wait([promise], timeout=1)[0]:
+            return None
+        try:
+            [rows] = ray.get(promise)
+        except LOST as error:
+            self.gone = True
+            raise tidemill.TidemillError(f"the feeder of the encoders is gone: {error}") from error
+        return rows
+
     def _ask(self, number: int, what: tuple[str, int, int]) -> None:
         self._wanted[number] = _Wanted(what, self._feeder.encoded.remote(*what))
-
-
-def _promised(promise: ray.ObjectRef) -> ray.ObjectRef | None:
-    if not ray.wait([promise], timeout=1)[0]:
-        return None
-    try:
-        [rows] = ray.get(promise)
-    except LOST as error:
-        raise tidemill.TidemillError(f"the feeder of the encoders is gone: {error}") from error
-    return rows
 
 
 @dataclass
@@ -214,7 +216,7 @@ class Feeder:
         except RayActorError as error:
             # Its node was lost, or it cannot load what it needs.
             if "__init__" in str(error) or "creation task" in str(error):
-                self._broken = tidemill.TidemillError(f"an encoder cannot be started: {error}")
+                self._broken = tidemill.TidemillError(f"an encoder cannot be started: {_last_said(error)}")
         except RayError as error:
             # Such as an environment that cannot be made: trainers would wait for ever.
             if not isinstance(error, LOST):
@@ -275,6 +277,13 @@ class _Work:
 def _preparer(run: ResolvedRun) -> _native.Preparer:
     """One for all tasks of a process."""
     return _native.Preparer(*arguments_of(run, {}))
+
+
+def _last_said(error: Exception) -> str:
+    """The error at the end of a traceback, without the ids of processes before it."""
+    lines = str(error).rstrip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith(" ")]
+    return "\n".join(lines[max(frames, default=-1) + 1 :]) or str(error)
 
 
 def _range(workers: int | str) -> tuple[int, int]:

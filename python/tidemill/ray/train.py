@@ -103,8 +103,10 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
     reports, stop = _Reports(run), ray.get_actor(config["stop"])
     # The first rank has it, on its own node, and all ask it.
     feeder = _feeder(run) if mode == "online" and _is_first() else None
+    encoders = None
     try:
-        encoders = Encoders(broadcast_from_rank_zero(feeder)) if mode == "online" else None
+        if mode == "online":
+            encoders = Encoders(broadcast_from_rank_zero(feeder))
         module = None if denoiser is None else denoiser()
         with _event(stop) as event:
             result = tidemill.train(
@@ -113,6 +115,11 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
     except tidemill.InputError as error:
         # After an exception Ray would start workers again and again, and each would refuse it.
         return {"refused": str(error)}
+    except tidemill.TidemillError as error:
+        if encoders is not None and encoders.gone:
+            # With its node or the first worker, as often as it happens.
+            raise tidemill.LostPeersError(str(error)) from error
+        raise
     finally:
         if feeder is not None:
             ray.kill(feeder)
