@@ -21,6 +21,7 @@ import ray
 from ray.exceptions import RayError
 
 import tidemill
+from tidemill.ray.cluster import start
 
 Lines: TypeAlias = "queue.Queue[str | None]"
 """The lines after the plan, followed by None."""
@@ -48,15 +49,8 @@ def drive(work: Callable[[dict[str, Any], Lines], Iterable[Any]], most: int = 0)
 
 
 def _start(cluster: dict[str, Any]) -> None:
-    address, env = cluster["address"], cluster["env"]
-    options = {"address": address} if address else {}
-    if env:
-        options["runtime_env"] = {"env_vars": env}
-    try:
-        ray.init(**options, log_to_driver=False, logging_level="warning")
-    except (ConnectionError, ValueError) as error:
-        where = f"engine.ray.address = {json.dumps(address)}" if address else "a Ray cluster"
-        raise tidemill.InputError(f"{where}: {error}") from error
+    env = {"runtime_env": {"env_vars": cluster["env"]}} if cluster["env"] else {}
+    start(cluster["address"], log_to_driver=False, logging_level="warning", **env)
 
 
 def _listen(count: int, most: int) -> Lines:

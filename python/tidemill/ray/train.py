@@ -30,6 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import tidemill
 from tidemill import Mode
+from tidemill.ray.cluster import connect, with_env
 from tidemill.ray.faults import Hopeless, ToldToStop
 from tidemill.ray.feeder import Encoders, Feeder
 from tidemill.run_file import ResolvedRun, RunFile, resolve
@@ -63,12 +64,18 @@ class Trainer:
             storage_path=str(output.parent),
             failure_config=FailureConfig(max_failures=-1),
         )
+        self._run = resolved
         self._name = f"tidemill-stop-{uuid.uuid4().hex}"
         self._trainer = TorchTrainer(
             _train,
             train_loop_config={"run": resolved, "mode": mode, "denoiser": denoiser, "stop": self._name},
             scaling_config=scaling_config or ScalingConfig(),
-            run_config=replace(run_config, callbacks=[*(run_config.callbacks or []), Hopeless()]),
+            run_config=replace(
+                run_config,
+                callbacks=[*(run_config.callbacks or []), Hopeless()],
+                # Actors that workers start, such as encoders, have it from them.
+                worker_runtime_env=with_env(resolved, run_config.worker_runtime_env),
+            ),
         )
 
     def fit(self) -> Result:
@@ -76,6 +83,7 @@ class Trainer:
 
         `return_value` is what `tidemill.train` gives.
         """
+        connect(self._run)
         stop = self._stop()
         try:
             result = self._trainer.fit()
