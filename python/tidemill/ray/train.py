@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -14,7 +11,6 @@ from typing import Any
 import ray
 import ray.train
 import torch
-from ray.exceptions import RayError
 from ray.train import (
     Checkpoint,
     CheckpointUploadMode,
@@ -33,6 +29,7 @@ from tidemill import Mode
 from tidemill.ray.cluster import connect, with_env
 from tidemill.ray.faults import Hopeless, ToldToStop
 from tidemill.ray.feeder import Encoders, Feeder
+from tidemill.ray.stop import Losses, Stop, heard
 from tidemill.run_file import ResolvedRun, RunFile, resolve
 
 
@@ -72,7 +69,7 @@ class Trainer:
             scaling_config=scaling_config or ScalingConfig(),
             run_config=replace(
                 run_config,
-                callbacks=[*(run_config.callbacks or []), Hopeless()],
+                callbacks=[*(run_config.callbacks or []), Hopeless(), Losses(self._name)],
                 # Actors that workers start, such as encoders, have it from them.
                 worker_runtime_env=with_env(resolved, run_config.worker_runtime_env),
             ),
@@ -97,13 +94,16 @@ class Trainer:
             raise tidemill.InputError(refused)
         return result
 
-    def stop(self) -> None:
-        """Has the workers of a `fit` in another thread save their state and end, with `"finished"` False."""
-        ray.get(self._stop().ask.remote())
+    def stop(self) -> bool:
+        """Has the workers of a `fit` in another thread save their state and end, with `"finished"` False.
+
+        Says whether there are any: `fit` may be waiting for room for them, and would go on waiting.
+        """
+        return ray.get(self._stop().ask.remote())
 
     def _stop(self) -> Any:
         how = {"name": self._name, "get_if_exists": True, "max_concurrency": 10_000}
-        return _Stop.options(**how, scheduling_strategy=_here()).remote()
+        return Stop.options(**how, scheduling_strategy=_here()).remote()
 
 
 def _train(config: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
         if mode == "online":
             encoders = Encoders(broadcast_from_rank_zero(feeder))
         module = None if denoiser is None else denoiser()
-        with _event(stop) as event:
+        with heard(stop) as event:
             result = tidemill.train(
                 run, listener=reports.hear, mode=mode, encoders=encoders, denoiser=module, stop=event
             )
@@ -139,43 +139,6 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
         raise ToldToStop(f"told to stop after step {result['steps']}, which a checkpoint holds")
     reports.tell(result["steps"])
     return result
-
-
-@ray.remote(num_cpus=0)
-class _Stop:
-    """Whether training is to stop, for all workers."""
-
-    def __init__(self) -> None:
-        self._asked = asyncio.Event()
-
-    async def ask(self) -> None:
-        self._asked.set()
-
-    async def asked(self) -> bool:
-        return self._asked.is_set()
-
-    async def wait(self) -> None:
-        await self._asked.wait()
-
-
-@contextmanager
-def _event(stop: Any) -> Iterator[threading.Event]:
-    """Is set once training is to stop."""
-    event, asked = threading.Event(), stop.wait.remote()
-
-    def wait() -> None:
-        # The actor has died if training ended elsewhere without being asked to.
-        with suppress(RayError):
-            ray.get(asked)
-            event.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    try:
-        yield event
-    finally:
-        # After SIGTERM Ray lets a worker finish what it has asked for, and no more: this kept it there to
-        # save its state, and would now keep it for ever.
-        ray.cancel(asked)
 
 
 def _feeder(run: ResolvedRun) -> Any:
