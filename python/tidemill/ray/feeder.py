@@ -26,6 +26,7 @@ import tidemill
 from tidemill import _native
 from tidemill.ray.faults import LOST
 from tidemill.ray.pace import UNITS_EACH, Backlog, Load, Pace
+from tidemill.ray.waits import Room, Want, actors, tasks
 from tidemill.run_file import ResolvedRun, arguments_of
 
 
@@ -122,8 +123,9 @@ class Feeder:
         self._run = ray.put(run)
         self._prepared = prepared.options(num_cpus=engine["prepare"]["cpus"])
         self._most_preparing = _range(engine["prepare"]["workers"])[1] or math.inf
+        room = _room(engine)
         self._encoder = encoder.options(
-            num_cpus=pool["cpus"], num_gpus=_gpus(engine), accelerator_type=pool.get("accelerator")
+            num_cpus=room.cpus, num_gpus=room.gpus, accelerator_type=room.accelerator
         )
         self._fewest, self._most = _range(pool["workers"])
         self._encoders: dict[Any, _Work] = {}
@@ -273,6 +275,15 @@ class _Work:
     units: int = 0
 
 
+def wants(engine: dict[str, Any]) -> list[Want]:
+    """What trainers wait for, who are fed."""
+    fewest = _range(engine["encode"]["workers"])[0]
+    return [
+        tasks("prepare task", Room(engine["prepare"]["cpus"])),
+        actors("encoder", _room(engine), fewest, "_Encoder"),
+    ]
+
+
 @lru_cache(maxsize=4)
 def _preparer(run: ResolvedRun) -> _native.Preparer:
     """One for all tasks of a process."""
@@ -292,6 +303,10 @@ def _range(workers: int | str) -> tuple[int, int]:
     return int(fewest), int(most or fewest)
 
 
-def _gpus(engine: dict[str, Any]) -> float:
-    gpus = engine["encode"].get("gpus")
-    return (0 if engine["device"] == "cpu" else 1) if gpus is None else gpus
+def _room(engine: dict[str, Any]) -> Room:
+    """What an encoder must have."""
+    pool = engine["encode"]
+    gpus = pool.get("gpus")
+    if gpus is None:
+        gpus = 0 if engine["device"] == "cpu" else 1
+    return Room(pool["cpus"], gpus, pool.get("accelerator"))

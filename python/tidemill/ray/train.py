@@ -28,8 +28,9 @@ import tidemill
 from tidemill import Mode
 from tidemill.ray.cluster import connect, with_env
 from tidemill.ray.faults import Hopeless, ToldToStop
-from tidemill.ray.feeder import Encoders, Feeder
+from tidemill.ray.feeder import Encoders, Feeder, wants
 from tidemill.ray.stop import Losses, Stop, heard
+from tidemill.ray.waits import LOOK_S, Room, Want, told
 from tidemill.run_file import ResolvedRun, RunFile, resolve
 
 
@@ -61,7 +62,7 @@ class Trainer:
             storage_path=str(output.parent),
             failure_config=FailureConfig(max_failures=-1),
         )
-        self._run = resolved
+        self._run, self._mode = resolved, mode
         self._name = f"tidemill-stop-{uuid.uuid4().hex}"
         self._trainer = TorchTrainer(
             _train,
@@ -83,7 +84,8 @@ class Trainer:
         connect(self._run)
         stop = self._stop()
         try:
-            result = self._trainer.fit()
+            with told(*self._wants(stop)):
+                result = self._trainer.fit()
         except ControllerError as error:
             hopeless = isinstance(error.controller_failure, tidemill.TidemillError)
             raise error.controller_failure if hopeless else error from None
@@ -100,6 +102,15 @@ class Trainer:
         Says whether there are any: `fit` may be waiting for room for them, and would go on waiting.
         """
         return ray.get(self._stop().ask.remote())
+
+    def _wants(self, stop: Any) -> list[Want]:
+        scaling, engine = self._trainer.scaling_config, self._run["engine"]
+        room = Room(scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, scaling.accelerator_type)
+
+        def missing() -> int:
+            return 0 if ray.get(stop.workers.remote(), timeout=LOOK_S) else scaling.min_workers
+
+        return [Want("worker", room, missing), *(wants(engine) if self._mode == "online" else [])]
 
     def _stop(self) -> Any:
         how = {"name": self._name, "get_if_exists": True, "max_concurrency": 10_000}
