@@ -1,6 +1,7 @@
 """What workers of Ray Train fail with, and when they are not started again."""
 
 import os
+import shutil
 
 import pytest
 import ranks
@@ -128,6 +129,25 @@ def test_encoders_that_cannot_start_say_why(cluster):
     said = "an encoder cannot be started: LookupError: there is no such model\nnor a similar one"
     assert str(error.value) == said
     assert not encoders.gone
+
+
+@pytest.mark.timeout(120)
+def test_checkpoints_that_were_deleted_are_not_missed(cluster, dataset, tmp_path, monkeypatch):
+    """Also where nothing stays of them, as with a store of objects."""
+    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.3")
+    ranks.link(tmp_path, dataset)
+    for steps in (3, 4):
+        settings = {"train.phase": [{"resolution": 64, "steps": steps}], "checkpoint.every": 1}
+        settings |= {"train.global_batch": 4, "train.micro_batch": 4, "checkpoint.keep": 1}
+        run = tidemill.resolve({**ranks.SETTINGS, **settings, "output": str(tmp_path)})
+        result = tidemill.ray.Trainer(run, scaling_config=ScalingConfig(num_workers=1)).fit()
+        assert result.return_value["steps"] == steps
+        last = tmp_path / f"checkpoints/step-{steps:08}"
+        assert result.checkpoint.path == str(last)
+        for folder in tmp_path.glob("checkpoints/step-*"):
+            if not (folder / "commit.json").exists():
+                shutil.rmtree(folder)
+        assert list(tmp_path.glob("checkpoints/step-*")) == [last]
 
 
 @pytest.mark.faults

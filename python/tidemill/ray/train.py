@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -82,6 +83,7 @@ class Trainer:
         `return_value` is what `tidemill.train` gives.
         """
         connect(self._run)
+        self._forget()
         stop = self._stop()
         try:
             with told(*self._wants(stop)):
@@ -102,6 +104,17 @@ class Trainer:
         Says whether there are any: `fit` may be waiting for room for them, and would go on waiting.
         """
         return ray.get(self._stop().ask.remote())
+
+    def _forget(self) -> None:
+        """Deletes Ray's own list of the run's checkpoints.
+
+        Ray refuses to start where one of them is gone, as all but the last few are after a while; and the run
+        goes on from what is there, whatever Ray knows of it.
+        """
+        storage = self._trainer.run_config.storage_context
+        if _where_it_is(_checkpoints(self._run), storage) is not None:
+            with suppress(FileNotFoundError):
+                storage.storage_filesystem.delete_file(storage.checkpoint_manager_snapshot_path)
 
     def _wants(self, stop: Any) -> list[Want]:
         scaling, engine = self._trainer.scaling_config, self._run["engine"]
@@ -168,9 +181,8 @@ class _Reports:
     """
 
     def __init__(self, run: ResolvedRun) -> None:
-        checkpoint = run["checkpoint"]
-        self._every = max(1, checkpoint["every"])
-        self._checkpoints = checkpoint.get("uri") or f"{run['output']}/checkpoints"
+        self._every = max(1, run["checkpoint"]["every"])
+        self._checkpoints = _checkpoints(run)
         self._metrics: dict[str, Any] = {}
         self._told = 0
 
@@ -187,7 +199,8 @@ class _Reports:
         if _is_first() and step > self._told:
             self._told = step
             uri = f"{self._checkpoints}/step-{step:08}"
-            checkpoint, metrics = _where_it_is(uri), {**metrics, "checkpoint_uri": uri}
+            checkpoint = _where_it_is(uri, ray.train.get_context().get_storage())
+            metrics = {**metrics, "checkpoint_uri": uri}
         ray.train.report(metrics, checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
 
 
@@ -195,9 +208,12 @@ def _is_first() -> bool:
     return ray.train.get_context().get_world_rank() == 0
 
 
-def _where_it_is(uri: str) -> Checkpoint | None:
+def _checkpoints(run: ResolvedRun) -> str:
+    return run["checkpoint"].get("uri") or f"{run['output']}/checkpoints"
+
+
+def _where_it_is(uri: str, storage: Any) -> Checkpoint | None:
     """Ray keeps only what is in its own folder without a copy."""
-    storage = ray.train.get_context().get_storage()
     checkpoint = Checkpoint(uri)
     inside = PurePosixPath(checkpoint.path).is_relative_to(storage.experiment_fs_path)
     return (
