@@ -14,6 +14,7 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from tidemill import _native
+from tidemill.ray.cluster import connect, remote_with_env
 from tidemill.run_file import RunFile, arguments_of, resolve
 
 
@@ -23,8 +24,10 @@ def read(run: RunFile, **overrides: Any) -> Dataset:
     Sample ids are those that `tidemill preprocess` gives.
     """
     resolved = resolve(run, **overrides)
+    connect(resolved)
     ticket = json.dumps({"run": json.loads(resolved.text), "dataset": None})
-    return read_units(ticket, _native.units(*arguments_of(resolved, {})))
+    units = _native.units(*arguments_of(resolved, {}))
+    return read_units(ticket, units, **remote_with_env(resolved, {}))
 
 
 def read_units(ticket: str, units: Sequence[str], **remote: Any) -> Dataset:
@@ -40,8 +43,9 @@ def write_latents(dataset: Dataset, run: RunFile, **overrides: Any) -> dict[str,
 
     Blocks that are in the dataset already are not written again. Says what became of the rows.
     """
-    ticket = _native.ticket(*arguments_of(resolve(run, **overrides), {}))
-    units = [done["unit"] for done in committed(dataset, ticket)]
+    resolved = resolve(run, **overrides)
+    ticket = _native.ticket(*arguments_of(resolved, {}))
+    units = [done["unit"] for done in committed(dataset, ticket, **remote_with_env(resolved, {}))]
     return {"units": len(units), "rows": json.loads(_native.UnitWorker(ticket).snapshot(units))}
 
 

@@ -7,6 +7,7 @@ standard output what is done, a line of JSON each.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import signal
@@ -14,13 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TypeAlias
 
 import ray
 from ray.exceptions import RayError
 
 import tidemill
+from tidemill.ray.cluster import start
 
 Lines: TypeAlias = "queue.Queue[str | None]"
 """The lines after the plan, followed by None."""
@@ -31,12 +32,13 @@ GRACE = 120
 
 def drive(work: Callable[[dict[str, Any], Lines], Iterable[Any]], most: int = 0) -> None:
     """Starts Ray for `work`; says what that has done, and how it ended. Reads `most` lines ahead of it."""
-    say = partial(_say, _own_stdout())
+    pipe = _Pipe()
+    say = pipe.say
     plan = json.loads(sys.stdin.readline())
     lines = _listen(plan["lines"], most)
-    cluster = plan["cluster"]
+    _tell(pipe)
     try:
-        _start(cluster)
+        _start(plan["cluster"])
         for done in work(plan, lines):
             say({"done": done})
         say("finished")
@@ -48,15 +50,8 @@ def drive(work: Callable[[dict[str, Any], Lines], Iterable[Any]], most: int = 0)
 
 
 def _start(cluster: dict[str, Any]) -> None:
-    address, env = cluster["address"], cluster["env"]
-    options = {"address": address} if address else {}
-    if env:
-        options["runtime_env"] = {"env_vars": env}
-    try:
-        ray.init(**options, log_to_driver=False, logging_level="warning")
-    except (ConnectionError, ValueError) as error:
-        where = f"engine.ray.address = {json.dumps(address)}" if address else "a Ray cluster"
-        raise tidemill.InputError(f"{where}: {error}") from error
+    env = {"runtime_env": {"env_vars": cluster["env"]}} if cluster["env"] else {}
+    start(cluster["address"], log_to_driver=False, logging_level="warning", **env)
 
 
 def _listen(count: int, most: int) -> Lines:
@@ -76,13 +71,38 @@ def _listen(count: int, most: int) -> Lines:
     return lines
 
 
-def _own_stdout() -> TextIO:
+class _Pipe:
     """Standard output for us alone; what Ray and others print goes to standard error."""
-    say = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    return say
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w")
+        self._lock = threading.Lock()
+        os.dup2(2, 1)
+
+    def say(self, what: Any) -> None:
+        """What the verb understands."""
+        self.note(json.dumps(what))
+
+    def note(self, line: str) -> None:
+        """A line, which the verb shows below its bar if it does not understand it."""
+        with self._lock:
+            self._out.write(line + "\n")
+            self._out.flush()
 
 
-def _say(out: TextIO, what: Any) -> None:
-    out.write(json.dumps(what) + "\n")
-    out.flush()
+def _tell(pipe: _Pipe) -> None:
+    """Shows people what this package logs: below the verb's bar, which there is on a terminal only."""
+    log = logging.getLogger("tidemill")
+    log.setLevel(logging.INFO)
+    log.addHandler(_Notes(pipe) if sys.stderr.isatty() else logging.StreamHandler(sys.stderr))
+    log.propagate = False
+
+
+class _Notes(logging.Handler):
+    def __init__(self, pipe: _Pipe) -> None:
+        super().__init__()
+        self._pipe = pipe
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Says it as a note."""
+        self._pipe.note(self.format(record))

@@ -20,23 +20,14 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.exceptions import (
-    NodeDiedError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    RayError,
-    RayTaskError,
-    WorkerCrashedError,
-)
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 import tidemill
 from tidemill import _native
+from tidemill.ray.faults import LOST
 from tidemill.ray.pace import UNITS_EACH, Backlog, Load, Pace
+from tidemill.ray.waits import Room, Want, actors, tasks
 from tidemill.run_file import ResolvedRun, arguments_of
-
-# What a reference ends in if the process or the node that made it is lost, or was killed for memory.
-LOST = (RayActorError, ObjectLostError, OutOfMemoryError, NodeDiedError, WorkerCrashedError)
 
 
 class Encoders:
@@ -46,6 +37,8 @@ class Encoders:
         self._feeder = feeder
         self._numbers = itertools.count()
         self._wanted: dict[int, _Wanted] = {}
+        self.gone = False
+        """Whether the feeder has died, which is no fault of who asks it."""
 
     def want(self, unit: str, epoch: int, resolution: int) -> int:
         """Asks for a unit's rows."""
@@ -58,7 +51,7 @@ class Encoders:
         wanted = self._wanted[number]
         try:
             if wanted.rows is None:
-                wanted.rows = _promised(wanted.promise)
+                wanted.rows = self._promised(wanted.promise)
             if wanted.rows is None or not ray.wait([wanted.rows], timeout=1)[0]:
                 return None
             rows = ray.get(wanted.rows)
@@ -71,18 +64,18 @@ class Encoders:
         del self._wanted[number]
         return rows
 
+    def _promised(self, promise: ray.ObjectRef) -> ray.ObjectRef | None:
+        if not ray.wait([promise], timeout=1)[0]:
+            return None
+        try:
+            [rows] = ray.get(promise)
+        except LOST as error:
+            self.gone = True
+            raise tidemill.TidemillError(f"the feeder of the encoders is gone: {error}") from error
+        return rows
+
     def _ask(self, number: int, what: tuple[str, int, int]) -> None:
         self._wanted[number] = _Wanted(what, self._feeder.encoded.remote(*what))
-
-
-def _promised(promise: ray.ObjectRef) -> ray.ObjectRef | None:
-    if not ray.wait([promise], timeout=1)[0]:
-        return None
-    try:
-        [rows] = ray.get(promise)
-    except LOST as error:
-        raise tidemill.TidemillError(f"the feeder of the encoders is gone: {error}") from error
-    return rows
 
 
 @dataclass
@@ -130,8 +123,9 @@ class Feeder:
         self._run = ray.put(run)
         self._prepared = prepared.options(num_cpus=engine["prepare"]["cpus"])
         self._most_preparing = _range(engine["prepare"]["workers"])[1] or math.inf
+        room = _room(engine)
         self._encoder = encoder.options(
-            num_cpus=pool["cpus"], num_gpus=_gpus(engine), accelerator_type=pool.get("accelerator")
+            num_cpus=room.cpus, num_gpus=room.gpus, accelerator_type=room.accelerator
         )
         self._fewest, self._most = _range(pool["workers"])
         self._encoders: dict[Any, _Work] = {}
@@ -224,7 +218,7 @@ class Feeder:
         except RayActorError as error:
             # Its node was lost, or it cannot load what it needs.
             if "__init__" in str(error) or "creation task" in str(error):
-                self._broken = tidemill.TidemillError(f"an encoder cannot be started: {error}")
+                self._broken = tidemill.TidemillError(f"an encoder cannot be started: {_last_said(error)}")
         except RayError as error:
             # Such as an environment that cannot be made: trainers would wait for ever.
             if not isinstance(error, LOST):
@@ -281,10 +275,26 @@ class _Work:
     units: int = 0
 
 
+def wants(engine: dict[str, Any]) -> list[Want]:
+    """What trainers wait for, who are fed."""
+    fewest = _range(engine["encode"]["workers"])[0]
+    return [
+        tasks("prepare task", Room(engine["prepare"]["cpus"])),
+        actors("encoder", _room(engine), fewest, "_Encoder"),
+    ]
+
+
 @lru_cache(maxsize=4)
 def _preparer(run: ResolvedRun) -> _native.Preparer:
     """One for all tasks of a process."""
     return _native.Preparer(*arguments_of(run, {}))
+
+
+def _last_said(error: Exception) -> str:
+    """The error at the end of a traceback, without the ids of processes before it."""
+    lines = str(error).rstrip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith(" ")]
+    return "\n".join(lines[max(frames, default=-1) + 1 :]) or str(error)
 
 
 def _range(workers: int | str) -> tuple[int, int]:
@@ -293,6 +303,10 @@ def _range(workers: int | str) -> tuple[int, int]:
     return int(fewest), int(most or fewest)
 
 
-def _gpus(engine: dict[str, Any]) -> float:
-    gpus = engine["encode"].get("gpus")
-    return (0 if engine["device"] == "cpu" else 1) if gpus is None else gpus
+def _room(engine: dict[str, Any]) -> Room:
+    """What an encoder must have."""
+    pool = engine["encode"]
+    gpus = pool.get("gpus")
+    if gpus is None:
+        gpus = 0 if engine["device"] == "cpu" else 1
+    return Room(pool["cpus"], gpus, pool.get("accelerator"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from threading import Thread
@@ -20,8 +21,15 @@ def train(plan: dict[str, Any], _lines: Lines) -> Iterator[Any]:
     run = ResolvedRun(json.dumps(plan["run"]))
     trainer = tidemill.ray.Trainer(run, mode=plan["mode"], scaling_config=_scaling(plan["train"]))
     # In a thread of its own, for a handler may come in the midst of a call of Ray's.
-    signal.signal(signal.SIGTERM, lambda *_: Thread(target=trainer.stop, daemon=True).start())
+    signal.signal(signal.SIGTERM, lambda *_: Thread(target=_stop, args=(trainer,), daemon=True).start())
     yield trainer.fit().return_value
+
+
+def _stop(trainer: tidemill.ray.Trainer) -> None:
+    if not trainer.stop():
+        # Nobody trains, so there is nothing to be saved, but `fit` would wait for room for workers. The verb
+        # has asked for an end and takes this for it; Ray ends what a driver has started when it is gone.
+        os._exit(1)
 
 
 def _scaling(pool: dict[str, Any]) -> ScalingConfig:

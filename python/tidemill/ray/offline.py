@@ -11,6 +11,7 @@ from ray.data import ActorPoolStrategy, DataContext
 from tidemill.ray.data import committed, read_units
 from tidemill.ray.driver import Lines, drive
 from tidemill.ray.stages import Prepare, encode
+from tidemill.ray.waits import Room, Want, actors, tasks, told
 from tidemill.run_file import ResolvedRun
 
 # Units in one execution of Ray Data, which plans a task for each. Between executions the cluster runs empty.
@@ -23,8 +24,9 @@ COMMIT_CPUS = 0.25
 def preprocess_all(plan: dict[str, Any], units: Lines) -> Iterator[dict[str, Any]]:
     """Does all units of the plan."""
     DataContext.get_current().enable_progress_bars = False
-    for some in _rounds(units):
-        yield from preprocess(plan, some)
+    with told(*_wants(plan)):
+        for some in _rounds(units):
+            yield from preprocess(plan, some)
 
 
 def preprocess(plan: dict[str, Any], units: list[str]) -> Iterator[dict[str, Any]]:
@@ -43,6 +45,16 @@ def preprocess(plan: dict[str, Any], units: list[str]) -> Iterator[dict[str, Any
         accelerator_type=pool["accelerator"],
     )
     return committed(encoded, ticket, num_cpus=COMMIT_CPUS)
+
+
+def _wants(plan: dict[str, Any]) -> list[Want]:
+    prepare, pool = plan["prepare"], plan["encode"]
+    room = Room(pool["cpus"], pool["gpus"], pool["accelerator"])
+    return [
+        tasks("prepare task", Room(prepare["cpus"])),
+        # As Ray Data calls what `encode` starts.
+        actors("encoder", room, pool["fewest"], "MapBatches(Encode)"),
+    ]
 
 
 def _rounds(units: Lines) -> Iterator[list[str]]:

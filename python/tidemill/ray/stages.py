@@ -9,6 +9,7 @@ import pyarrow as pa
 from ray.data import Dataset
 
 import tidemill
+from tidemill.ray.cluster import remote_with_env
 from tidemill.run_file import ResolvedRun, RunFile, resolve
 
 
@@ -36,7 +37,8 @@ class Encode:
 
 def encode(prepared: Dataset, run: RunFile, **remote: Any) -> Dataset:
     """`Encode` over whole blocks, each a unit. `remote` is for Ray: num_gpus, concurrency and the like."""
-    return in_actors(prepared, Encode, resolve(run), **remote)
+    resolved = resolve(run)
+    return in_actors(prepared, Encode, resolved, **remote_with_env(resolved, remote))
 
 
 def in_actors(prepared: Dataset, stage: type, *arguments: Any, **remote: Any) -> Dataset:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -15,7 +12,6 @@ from typing import Any
 import ray
 import ray.train
 import torch
-from ray.exceptions import RayError
 from ray.train import (
     Checkpoint,
     CheckpointUploadMode,
@@ -24,7 +20,6 @@ from ray.train import (
     Result,
     RunConfig,
     ScalingConfig,
-    UserCallback,
 )
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchTrainer
@@ -32,11 +27,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import tidemill
 from tidemill import Mode
-from tidemill.ray.feeder import Encoders, Feeder
+from tidemill.ray.cluster import connect, with_env
+from tidemill.ray.faults import Hopeless, ToldToStop
+from tidemill.ray.feeder import Encoders, Feeder, wants
+from tidemill.ray.stop import Losses, Stop, heard
+from tidemill.ray.waits import LOOK_S, Room, Want, told
 from tidemill.run_file import ResolvedRun, RunFile, resolve
-
-# Times that training may fail with the same message before it is given up.
-ATTEMPTS = 3
 
 
 class Trainer:
@@ -67,12 +63,18 @@ class Trainer:
             storage_path=str(output.parent),
             failure_config=FailureConfig(max_failures=-1),
         )
+        self._run, self._mode = resolved, mode
         self._name = f"tidemill-stop-{uuid.uuid4().hex}"
         self._trainer = TorchTrainer(
             _train,
             train_loop_config={"run": resolved, "mode": mode, "denoiser": denoiser, "stop": self._name},
             scaling_config=scaling_config or ScalingConfig(),
-            run_config=replace(run_config, callbacks=[*(run_config.callbacks or []), _Hopeless()]),
+            run_config=replace(
+                run_config,
+                callbacks=[*(run_config.callbacks or []), Hopeless(), Losses(self._name)],
+                # Actors that workers start, such as encoders, have it from them.
+                worker_runtime_env=with_env(resolved, run_config.worker_runtime_env),
+            ),
         )
 
     def fit(self) -> Result:
@@ -80,9 +82,12 @@ class Trainer:
 
         `return_value` is what `tidemill.train` gives.
         """
+        connect(self._run)
+        self._forget()
         stop = self._stop()
         try:
-            result = self._trainer.fit()
+            with told(*self._wants(stop)):
+                result = self._trainer.fit()
         except ControllerError as error:
             hopeless = isinstance(error.controller_failure, tidemill.TidemillError)
             raise error.controller_failure if hopeless else error from None
@@ -93,13 +98,36 @@ class Trainer:
             raise tidemill.InputError(refused)
         return result
 
-    def stop(self) -> None:
-        """Has the workers of a `fit` in another thread save their state and end, with `"finished"` False."""
-        ray.get(self._stop().ask.remote())
+    def stop(self) -> bool:
+        """Has the workers of a `fit` in another thread save their state and end, with `"finished"` False.
+
+        Says whether there are any: `fit` may be waiting for room for them, and would go on waiting.
+        """
+        return ray.get(self._stop().ask.remote())
+
+    def _forget(self) -> None:
+        """Deletes Ray's own list of the run's checkpoints.
+
+        Ray refuses to start where one of them is gone, as all but the last few are after a while; and the run
+        goes on from what is there, whatever Ray knows of it.
+        """
+        storage = self._trainer.run_config.storage_context
+        if _where_it_is(_checkpoints(self._run), storage) is not None:
+            with suppress(FileNotFoundError):
+                storage.storage_filesystem.delete_file(storage.checkpoint_manager_snapshot_path)
+
+    def _wants(self, stop: Any) -> list[Want]:
+        scaling, engine = self._trainer.scaling_config, self._run["engine"]
+        room = Room(scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, scaling.accelerator_type)
+
+        def missing() -> int:
+            return 0 if ray.get(stop.workers.remote(), timeout=LOOK_S) else scaling.min_workers
+
+        return [Want("worker", room, missing), *(wants(engine) if self._mode == "online" else [])]
 
     def _stop(self) -> Any:
         how = {"name": self._name, "get_if_exists": True, "max_concurrency": 10_000}
-        return _Stop.options(**how, scheduling_strategy=_here()).remote()
+        return Stop.options(**how, scheduling_strategy=_here()).remote()
 
 
 def _train(config: dict[str, Any]) -> dict[str, Any]:
@@ -107,16 +135,23 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
     reports, stop = _Reports(run), ray.get_actor(config["stop"])
     # The first rank has it, on its own node, and all ask it.
     feeder = _feeder(run) if mode == "online" and _is_first() else None
+    encoders = None
     try:
-        encoders = Encoders(broadcast_from_rank_zero(feeder)) if mode == "online" else None
+        if mode == "online":
+            encoders = Encoders(broadcast_from_rank_zero(feeder))
         module = None if denoiser is None else denoiser()
-        with _event(stop) as event:
+        with heard(stop) as event:
             result = tidemill.train(
                 run, listener=reports.hear, mode=mode, encoders=encoders, denoiser=module, stop=event
             )
     except tidemill.InputError as error:
         # After an exception Ray would start workers again and again, and each would refuse it.
         return {"refused": str(error)}
+    except tidemill.TidemillError as error:
+        if encoders is not None and encoders.gone:
+            # With its node or the first worker, as often as it happens.
+            raise tidemill.LostPeersError(str(error)) from error
+        raise
     finally:
         if feeder is not None:
             ray.kill(feeder)
@@ -125,72 +160,9 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
     result, asked = broadcast_from_rank_zero(said)
     if not result["finished"] and not asked:
         # The system takes this node back. Ray must not take the run for done, and starts workers again.
-        raise _ToldToStop(f"told to stop after step {result['steps']}, which a checkpoint holds")
+        raise ToldToStop(f"told to stop after step {result['steps']}, which a checkpoint holds")
     reports.tell(result["steps"])
     return result
-
-
-@ray.remote(num_cpus=0)
-class _Stop:
-    """Whether training is to stop, for all workers."""
-
-    def __init__(self) -> None:
-        self._asked = asyncio.Event()
-
-    async def ask(self) -> None:
-        self._asked.set()
-
-    async def asked(self) -> bool:
-        return self._asked.is_set()
-
-    async def wait(self) -> None:
-        await self._asked.wait()
-
-
-@contextmanager
-def _event(stop: Any) -> Iterator[threading.Event]:
-    """Is set once training is to stop."""
-    event, asked = threading.Event(), stop.wait.remote()
-
-    def wait() -> None:
-        # The actor has died if training ended elsewhere without being asked to.
-        with suppress(RayError):
-            ray.get(asked)
-            event.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    try:
-        yield event
-    finally:
-        # After SIGTERM Ray lets a worker finish what it has asked for, and no more: this kept it there to
-        # save its state, and would now keep it for ever.
-        ray.cancel(asked)
-
-
-class _ToldToStop(Exception):
-    """A worker was, and has saved what it did."""
-
-
-class _Hopeless(UserCallback):
-    """Ends training when workers fail again and again in a way that new ones do not mend."""
-
-    def __init__(self) -> None:
-        self._seen: Counter[str] = Counter()
-
-    def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
-        """It gets on."""
-        self._seen.clear()
-
-    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Counts what workers say of themselves; that they or others are lost is no reason to give up."""
-        for message in {str(error) for error in worker_exceptions.values() if _own_fault(error)}:
-            self._seen[message] += 1
-            if self._seen[message] == ATTEMPTS:
-                raise tidemill.TidemillError(f"failed {ATTEMPTS} times without a checkpoint: {message}")
-
-
-def _own_fault(error: Exception) -> bool:
-    return isinstance(error, tidemill.TidemillError) and not isinstance(error, tidemill.LostPeersError)
 
 
 def _feeder(run: ResolvedRun) -> Any:
@@ -209,9 +181,8 @@ class _Reports:
     """
 
     def __init__(self, run: ResolvedRun) -> None:
-        checkpoint = run["checkpoint"]
-        self._every = max(1, checkpoint["every"])
-        self._checkpoints = checkpoint.get("uri") or f"{run['output']}/checkpoints"
+        self._every = max(1, run["checkpoint"]["every"])
+        self._checkpoints = _checkpoints(run)
         self._metrics: dict[str, Any] = {}
         self._told = 0
 
@@ -228,7 +199,8 @@ class _Reports:
         if _is_first() and step > self._told:
             self._told = step
             uri = f"{self._checkpoints}/step-{step:08}"
-            checkpoint, metrics = _where_it_is(uri), {**metrics, "checkpoint_uri": uri}
+            checkpoint = _where_it_is(uri, ray.train.get_context().get_storage())
+            metrics = {**metrics, "checkpoint_uri": uri}
         ray.train.report(metrics, checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
 
 
@@ -236,9 +208,12 @@ def _is_first() -> bool:
     return ray.train.get_context().get_world_rank() == 0
 
 
-def _where_it_is(uri: str) -> Checkpoint | None:
+def _checkpoints(run: ResolvedRun) -> str:
+    return run["checkpoint"].get("uri") or f"{run['output']}/checkpoints"
+
+
+def _where_it_is(uri: str, storage: Any) -> Checkpoint | None:
     """Ray keeps only what is in its own folder without a copy."""
-    storage = ray.train.get_context().get_storage()
     checkpoint = Checkpoint(uri)
     inside = PurePosixPath(checkpoint.path).is_relative_to(storage.experiment_fs_path)
     return (

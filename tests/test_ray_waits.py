@@ -1,0 +1,161 @@
+"""What a cluster has no room for: it is said what is waited for, and the wait can be ended."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import online
+import pytest
+import ranks
+import ray
+import tidemill
+from tidemill import _native
+from tidemill.ray import waits
+from tidemill.ray.stop import Losses, Stop, heard
+from tidemill.run_file import arguments_of
+
+
+@pytest.fixture(scope="module")
+def address():
+    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield context.address_info["gcs_address"]
+    ray.shutdown()
+
+
+@contextmanager
+def running(verb, output, **settings):
+    """A verb in a process of its own, which ends with the test."""
+    path, given = arguments_of(
+        {**ranks.SETTINGS, "engine.kind": "ray", **settings, "output": str(output)}, {}
+    )
+    sets = [part for setting in given for part in ("--set", setting)]
+    command = [sys.executable, "-m", "tidemill", verb, path, *sets, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+@pytest.mark.timeout(100)
+def test_training_that_has_not_begun_is_stopped_at_once(address, dataset, tmp_path):
+    ranks.link(tmp_path, dataset)
+    settings = {"engine.ray.address": address, "engine.train": {"workers": 2, "cpus": 4}}
+    with running("train", tmp_path, **settings) as process:
+        while not ranks.ray_processes("TrainController"):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        out, err = process.communicate(timeout=60)
+    assert time.monotonic() - start < 20
+    assert process.returncode == 1, err
+    assert "0 of 10 steps" in json.loads(out.splitlines()[-1])["error"]["message"], out
+
+
+# A driver that speaks sooner.
+SOON = """
+import runpy, sys
+from tidemill.ray import waits
+waits.FIRST_S, waits.LOOK_S = 1.0, 0.2
+runpy.run_module(sys.argv[1], run_name="__main__")
+"""
+
+
+@contextmanager
+def driver(address, module, plan, lines=(), **options):
+    """What a verb starts, and has told a plan."""
+    command = [sys.executable, "-c", SOON, module]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    process = subprocess.Popen(command, text=True, **pipes)
+    try:
+        cluster = {"address": address, "env": {}}
+        for line in (json.dumps({"cluster": cluster, "lines": len(lines), **plan}), *lines):
+            process.stdin.write(line + "\n")
+        process.stdin.flush()
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def first(stream, word):
+    """The first line with a word in it; the tests' time limit ends the wait for one."""
+    line = next(line for line in stream if word in line)
+    return line[line.index(word) :].rstrip()
+
+
+def pool(fewest, most, cpus, gpus=0, accelerator=None):
+    return {"fewest": fewest, "most": most, "cpus": cpus, "gpus": gpus, "accelerator": accelerator}
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("terminal", [False, True])
+def test_preprocessing_says_what_it_waits_for(terminal, address, pairs_run, tmp_path):
+    resolved = tidemill.resolve(pairs_run, output=str(tmp_path))
+    arguments = arguments_of(resolved, {})
+    plan = {"ticket": _native.ticket(*arguments), "prepare": pool(0, 0, 64)}
+    plan["encode"] = pool(2, 3, 1, 1, "A10G")
+    ours, theirs = pty.openpty()
+    options = {"stderr": theirs} if terminal else {}
+    with driver(address, "tidemill.ray.offline", plan, _native.units(*arguments), **options) as process:
+        said = process.stdout if terminal else process.stderr
+        lines = {first(said, "waits for"), first(said, "waits for")}
+    os.close(ours)
+    os.close(theirs)
+    has = "the cluster has CPU 2 (2 free), no GPU"
+    assert f"waits for 1 prepare task of CPU 64; {has}" in lines
+    assert f"waits for 2 encoders of CPU 1, GPU 1, accelerator A10G; {has}" in lines
+
+
+@pytest.mark.timeout(100)
+def test_training_says_what_it_waits_for(address, dataset, tmp_path):
+    ranks.link(tmp_path, dataset)
+    run = json.loads(tidemill.resolve({**ranks.SETTINGS, "output": str(tmp_path)}).text)
+    plan = {"run": run, "mode": "offline", "train": pool(3, 4, 1, 0, "A100")}
+    with driver(address, "tidemill.ray.fit", plan) as process:
+        said = first(process.stderr, "waits for")
+    assert said.startswith("waits for 3 workers of CPU 1, accelerator A100; the cluster has CPU 2 (")
+
+
+@pytest.mark.timeout(100)
+def test_trainers_without_encoders_say_what_they_wait_for(address, scenes, tmp_path):
+    encode = {"engine.kind": "ray", "engine.encode.workers": "1..4", "engine.encode.gpus": 2}
+    settings = {**ranks.SETTINGS, **online.SETTINGS, **encode, "source.uri": scenes}
+    settings["output"] = str(tmp_path)
+    plan = {"run": json.loads(tidemill.resolve(settings).text), "mode": "online", "train": pool(1, 1, 0.5)}
+    with driver(address, "tidemill.ray.fit", plan) as process:
+        said = first(process.stderr, "waits for 1 encoder")
+    assert said.startswith("waits for 1 encoder of CPU 1, GPU 2; the cluster has CPU 2 (")
+
+
+def test_what_is_missing_is_said_now_and_then(caplog, monkeypatch):
+    monkeypatch.setattr(waits, "_cluster", lambda: "little")
+    # By the second.
+    missing = {0: 0, 10: 2, 39: 2, 40: 1, 60: 1, 339: 1, 340: 1, 350: 0, 360: 0}
+    looks = iter(missing.values())
+    wait = waits._Wait(waits.Want("encoder", waits.Room(1, 0.5), lambda: next(looks)))
+    heard = []
+    caplog.set_level("INFO", "tidemill.ray")
+    for second in missing:
+        wait.look(second)
+        heard += [(second, record.message) for record in caplog.records]
+        caplog.clear()
+    said = "waits for 1 encoder of CPU 1, GPU 0.5; the cluster has little"
+    assert heard == [(40, said), (340, said), (350, "the encoders that were waited for are there")]
+
+
+def test_who_wishes_an_end_knows_whether_workers_hear_of_it(address):
+    stop = Stop.options(name="stop-of-this-test").remote()
+    assert not ray.get(stop.ask.remote())
+    with heard(stop) as event:
+        assert event.wait(10)
+        assert ray.get(stop.ask.remote())
+        Losses("stop-of-this-test").after_exception(None, {})
+        assert not ray.get(stop.ask.remote())
+    Losses("stop-that-has-gone").after_exception(None, {})
