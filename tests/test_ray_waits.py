@@ -153,6 +153,7 @@ def test_what_is_missing_is_said_now_and_then(caplog, monkeypatch):
 def test_who_wishes_an_end_knows_whether_workers_hear_of_it(address):
     stop = Stop.options(name="stop-of-this-test").remote()
     assert not ray.get(stop.ask.remote())
+    ray.get(stop.began.remote())
     with heard(stop) as event:
         assert event.wait(10)
         assert ray.get(stop.ask.remote())

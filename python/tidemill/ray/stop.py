@@ -62,8 +62,7 @@ class Losses(UserCallback):
 
 @contextmanager
 def heard(stop: Any) -> Iterator[threading.Event]:
-    """For a worker that begins: what is set once training is to stop."""
-    ray.get(stop.began.remote())
+    """For a worker: what is set once training is to stop."""
     event, asked = threading.Event(), stop.wait.remote()
 
     def wait() -> None:

@@ -133,6 +133,7 @@ class Trainer:
 def _train(config: dict[str, Any]) -> dict[str, Any]:
     run, mode, denoiser = config["run"], config["mode"], config["denoiser"]
     reports, stop = _Reports(run), ray.get_actor(config["stop"])
+    ray.get(stop.began.remote())
     # The first rank has it, on its own node, and all ask it.
     feeder = _feeder(run) if mode == "online" and _is_first() else None
     encoders = None
