@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import ray
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tidemill.run_file import command_line_of
@@ -87,6 +88,17 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+@contextmanager
+def ray_of(cpus):
+    """Ray on this machine, with so many CPUs as it is told; gives its address."""
+    context = ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    try:
+        yield context.address_info["gcs_address"]
+    finally:
+        ray.shutdown()
 
 
 class Running:

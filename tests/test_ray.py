@@ -19,10 +19,8 @@ WHOLE = {"batch_size": None, "batch_format": "pyarrow"}
 @pytest.fixture(scope="module")
 def cluster():
     """One node of this machine."""
-    context = ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    yield context.address_info["gcs_address"]
-    ray.shutdown()
+    with ranks.ray_of(4) as address:
+        yield address
 
 
 def on(cluster, **encode):

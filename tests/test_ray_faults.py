@@ -82,9 +82,8 @@ def test_what_differs_between_two_accounts_of_an_error_does_not_count():
 
 @pytest.fixture(scope="module")
 def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
+    with ranks.ray_of(2) as address:
+        yield address
 
 
 def take(encoders):

@@ -26,9 +26,8 @@ ENGINE = {
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    ray.init(num_cpus=5, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
+    with ranks.ray_of(5) as address:
+        yield address
 
 
 def trainer(output, scenes, mode="online", **settings):

@@ -8,7 +8,6 @@ from pathlib import Path
 import online
 import pytest
 import ranks
-import ray
 from safetensors.numpy import load_file
 
 ENGINE = {
@@ -23,9 +22,8 @@ ENGINE = {
 
 @pytest.fixture(scope="module")
 def address():
-    context = ray.init(num_cpus=5, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield context.address_info["gcs_address"]
-    ray.shutdown()
+    with ranks.ray_of(5) as address:
+        yield address
 
 
 def start(address, output, verb, *flags, **settings):

@@ -6,6 +6,7 @@ import sys
 
 import pyarrow as pa
 import pytest
+import ranks
 import ray
 import tidemill
 import tidemill.ray
@@ -32,10 +33,8 @@ except tidemill.InputError as error:
 
 @pytest.fixture(scope="module")
 def address():
-    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    yield context.address_info["gcs_address"]
-    ray.shutdown()
+    with ranks.ray_of(2) as address:
+        yield address
 
 
 def settings(address, output="/tmp/nowhere"):

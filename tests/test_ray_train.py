@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import ranks
-import ray
 import tidemill
 import tidemill.ray
 from ray.train import ScalingConfig
@@ -24,9 +23,8 @@ SETTINGS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
+    with ranks.ray_of(4) as address:
+        yield address
 
 
 def trainer(output, dataset, workers, denoiser=None, **settings):

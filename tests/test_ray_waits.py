@@ -22,9 +22,8 @@ from tidemill.run_file import arguments_of
 
 @pytest.fixture(scope="module")
 def address():
-    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield context.address_info["gcs_address"]
-    ray.shutdown()
+    with ranks.ray_of(2) as address:
+        yield address
 
 
 @contextmanager

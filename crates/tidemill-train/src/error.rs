@@ -45,7 +45,7 @@ pub enum Error {
     },
     /// Another process trains the same run, and began later.
     #[error(
-        "{}: process {process} on {node} has begun to train this run {seconds} s ago, and goes on from its last checkpoint; \
+        "{}: process {process} on {node} began to train this run {seconds} s ago, and goes on from its last checkpoint; \
          this process ends without saving. Train a run once at a time, and give another run another output",
         place.display()
     )]

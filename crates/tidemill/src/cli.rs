@@ -137,7 +137,7 @@ where
     }
 }
 
-/// Runs one verb with its arguments (no program name) without printing anything but progress, and gives its result.
+/// Runs one verb with its arguments (no program name) without printing anything but progress and warnings, and gives its result.
 ///
 /// # Errors
 /// The verb's error, or [`Error::Arguments`] for arguments that clap refuses.
@@ -147,6 +147,7 @@ where
     T: Into<OsString>,
 {
     let cli = parse(arguments.into_iter().map(Into::into))?;
+    show_warnings();
     cli.verb.run(&Reporter { json: true, quiet: cli.output.quiet })
 }
 
@@ -161,6 +162,7 @@ where
 {
     match parse(["train".into()].into_iter().chain(arguments.into_iter().map(Into::into)))? {
         Cli { verb: Verb::Train(args), output } => {
+            show_warnings();
             verbs::train::run_own(&args, &Reporter { json: true, quiet: output.quiet }, own)
         }
         _ => Err(Error::Arguments("these are not the arguments of `train`".into())),

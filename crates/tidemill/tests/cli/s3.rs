@@ -197,7 +197,7 @@ fn a_slow_store_hardly_holds_up_the_quickstarts_steps() {
     let text = std::fs::read_to_string(remote.local("run.toml")).unwrap();
     std::fs::write(&run, text + TRAINING).unwrap();
     assert_eq!(remote.json(&["preprocess", &run, "--set", &local]).0, 0);
-    let latency = Duration::from_millis(400);
+    let latency = Duration::from_secs(1);
     remote.server.delay_all(latency);
     let settings = [
         &local,
@@ -215,9 +215,9 @@ fn a_slow_store_hardly_holds_up_the_quickstarts_steps() {
     let number = |name: &str| trained[name].as_f64().unwrap();
     let share = number("checkpoint_stall_seconds") / number("seconds");
     println!("three checkpoints took {:.2} % of {:.1} s", 100.0 * share, number("seconds"));
-    // Steps that waited for a single request of each checkpoint would have waited longer. Copies of the weights take a tenth of a
-    // second in all, and four times that on a machine that is busy.
-    assert!(number("checkpoint_stall_seconds") < 3.0 * latency.as_secs_f64(), "{trained}");
+    // Steps that waited for a single request would have waited longer. Copies of the weights take a tenth of a second in all,
+    // and four times that on a machine that is busy.
+    assert!(number("checkpoint_stall_seconds") < latency.as_secs_f64(), "{trained}");
     assert!(remote.server.keys("slow").iter().any(|key| key.ends_with("step-00000030/commit.json")));
 }
 
