@@ -103,6 +103,9 @@ bench-launches: setup
 sd2-smoke: setup
 	$(PYTHON) -m benches.sd2 $(ARGS)
 
+# Tests train beside each other, and OpenMP's threads would wait for work by keeping the others' cores busy.
+test test-faults: export OMP_WAIT_POLICY = passive
+
 test: setup
 	timeout $(TEST_LIMIT) cargo test --release --locked --workspace
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests --durations=25

@@ -4,6 +4,7 @@
 //! Everything goes through a small C++ shim (`shim/`) that turns C++ exceptions into [`Error`].
 
 mod adamw;
+mod bf16;
 mod bytes;
 mod collectives;
 mod cuda;
@@ -22,6 +23,7 @@ mod python;
 mod recompute;
 
 pub use adamw::{AdamW, AdamWPiece, Scalars, adamw_step, squared_norm};
+pub use bf16::computes_in_bf16;
 pub use bytes::{Download, HostCopy, tensor_of, upload};
 pub use collectives::{Group, Pending, ReduceOp};
 pub use cuda::{empty_cache, load_cuda, without_cudnn_attention};

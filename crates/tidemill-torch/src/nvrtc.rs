@@ -118,6 +118,15 @@ impl Kernels {
 
 /// The option that says which GPU to compile for.
 fn architecture(device: i32) -> Result<CString, Error> {
+    let [major, minor] = capability(device)?;
+    Ok(CString::new(format!("--gpu-architecture=sm_{major}{minor}")).unwrap_or_default())
+}
+
+/// A GPU's compute capability, major and minor.
+///
+/// # Errors
+/// If there is no driver, or no such GPU.
+pub(crate) fn capability(device: i32) -> Result<[i32; 2], Error> {
     type Attribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
     // SAFETY: this is the signature of the driver's API.
     let attribute: Attribute = unsafe { transmute(function(c"cuDeviceGetAttribute")?) };
@@ -126,8 +135,7 @@ fn architecture(device: i32) -> Result<CString, Error> {
         // SAFETY: as above. Devices have the numbers that libtorch gives them.
         succeeded("cuDeviceGetAttribute", unsafe { attribute(value, which, device) })?;
     }
-    let [major, minor] = capability;
-    Ok(CString::new(format!("--gpu-architecture=sm_{major}{minor}")).unwrap_or_default())
+    Ok(capability)
 }
 
 /// What NVRTC makes of a source. (Of PTX in its place a driver that is older than NVRTC takes nothing, though it may be new enough for

@@ -43,8 +43,8 @@ pub struct TrainConfig {
     /// Whether a step on a GPU is recorded once and then started as a whole (CUDA graphs), so that the GPU does not wait for the host
     /// between its kernels.
     pub cuda_graph: bool,
-    /// Arithmetic of the forward and backward pass. Master weights are f32 in either case.
-    pub precision: Precision,
+    /// Arithmetic of the forward and backward pass; unset: bf16 where the device has it, else f32. Master weights are f32 in either case.
+    pub precision: Option<Precision>,
     /// Arithmetic of group and layer normalisation; unset: as all of it. In bf16 only means and variances are f32.
     pub norm_precision: Option<Precision>,
     /// In what AdamW's moments are kept. In bf16, which is half as much memory, they are rounded up or down at random, so that they are
@@ -124,7 +124,7 @@ impl Default for TrainConfig {
             freeze: Vec::new(),
             gradient_checkpointing: false,
             cuda_graph: false,
-            precision: Precision::Bf16,
+            precision: None,
             norm_precision: None,
             moment_precision: Precision::F32,
             sharding: Sharding::ShardGradOp,
@@ -241,7 +241,7 @@ impl TrainConfig {
                 return refuse("train.learning_rate", format!("{rate} must be a positive number"));
             }
         }
-        if (self.precision, self.norm_precision) == (Precision::F32, Some(Precision::Bf16)) {
+        if (self.precision, self.norm_precision) == (Some(Precision::F32), Some(Precision::Bf16)) {
             return refuse(
                 "train.norm_precision",
                 "norms cannot be bf16 where train.precision is f32".into(),
@@ -367,7 +367,11 @@ mod tests {
             ),
             (TrainConfig { learning_rate: f64::NAN, ..good() }, "train.learning_rate"),
             (
-                TrainConfig { precision: Precision::F32, norm_precision: Some(Precision::Bf16), ..good() },
+                TrainConfig {
+                    precision: Some(Precision::F32),
+                    norm_precision: Some(Precision::Bf16),
+                    ..good()
+                },
                 "train.norm_precision",
             ),
             (TrainConfig { caption_dropout: 1.5, ..good() }, "train.caption_dropout"),

@@ -55,7 +55,7 @@ pub(crate) fn norms_in_f32(train: &TrainConfig, params: &Params) -> Result<BTree
         return Ok(BTreeSet::new());
     }
     let norms = params.norms();
-    if norms.is_empty() && train.precision != Precision::F32 {
+    if norms.is_empty() && train.precision != Some(Precision::F32) {
         let message =
             "it is not known which parameters of this denoiser are those of norms; leave it out".into();
         return Err(Error::Config { key: "train.norm_precision".into(), message });

@@ -268,7 +268,7 @@ fn bf16_learns_as_f32_does() {
     let runs = settings.map(|(precision, norm_precision, moment_precision)| {
         let run = dir();
         let mut job = job(data.path(), run.path());
-        job.train.precision = precision;
+        job.train.precision = Some(precision);
         job.train.norm_precision = norm_precision;
         job.train.moment_precision = moment_precision;
         job.train.learning_rate = 5e-3;

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::Trainer;
-use super::setup::working_kind;
 use super::step::PendingStep;
 use crate::Error;
 use crate::job::Observer;
@@ -43,7 +42,7 @@ impl Trainer {
         self.pending.back().map(PendingStep::fetch).transpose()?;
         let started = Instant::now();
         let (schedule, denoiser) = (&self.schedule, &*self.job.denoiser);
-        let kind = working_kind(self.job.train.precision);
+        let kind = self.objective.kind;
         let phase = self.job.train.phase_at(step.saturating_sub(1)).map_or(0, |(phase, _)| phase);
         let resolution = self.job.train.phase[phase].resolution;
         let draw = || self.log.is_some().then(|| preview.draw(denoiser, schedule, kind, resolution));

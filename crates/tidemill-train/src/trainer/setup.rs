@@ -8,7 +8,7 @@ use tch::{Device, Kind};
 use tidemill_models::sampler::Sampler;
 use tidemill_models::{NoiseSchedule, SchedulerConfig};
 use tidemill_store::{Bucket, DatasetSpec, Dtype};
-use tidemill_torch::{guard, tensor_of};
+use tidemill_torch::{computes_in_bf16, guard, tensor_of};
 
 use super::recorded::recorded_on;
 use super::schedule_of;
@@ -39,6 +39,8 @@ pub(super) struct Setup {
     pub distribution: Distribution,
     /// The GPU that steps are to be recorded on, if they are to be.
     pub recorded_on: Option<usize>,
+    /// What to tell of its precision.
+    pub remark: Option<&'static str>,
 }
 
 impl Setup {
@@ -48,6 +50,9 @@ impl Setup {
     /// What does not fit.
     pub(super) fn of(job: &mut Job) -> Result<Self, Error> {
         job.train.validate()?;
+        let has_bf16 = computes_in_bf16(job.denoiser.params().device())?;
+        let (precision, remark) = precision(job.train.precision, has_bf16);
+        job.train.precision = Some(precision);
         set_gradient_checkpointing(job)?;
         let schedule = schedule_of(&job.train, &job.scheduler);
         let spec = job.data.spec()?;
@@ -61,9 +66,10 @@ impl Setup {
             distribution: distribution(job)?,
             recorded_on: recorded_on(job.train.cuda_graph, job.denoiser.params().device(), job.world.size())?,
             // After what looks at the text encoder.
-            objective: objective(job, &spec, &schedule)?,
+            objective: objective(job, &spec, &schedule, working_kind(precision))?,
             schedule,
             spec,
+            remark,
         })
     }
 }
@@ -170,11 +176,15 @@ fn distribution(job: &Job) -> Result<Distribution, Error> {
 }
 
 /// How rows of these data become inputs; takes the job's text encoder.
-fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> Result<Objective, Error> {
+fn objective(
+    job: &mut Job,
+    spec: &DatasetSpec,
+    schedule: &SchedulerConfig,
+    working: Kind,
+) -> Result<Objective, Error> {
     let device = job.denoiser.params().device();
     let text = spec.text.given();
     let shape: Vec<i64> = text.shape.iter().map(|n| i64::from(*n)).collect();
-    let working = working_kind(job.train.precision);
     let (stored, kind) = match text.dtype {
         Dtype::I32 => (Kind::Int, Kind::Int64),
         _ => (Kind::Half, working),
@@ -202,10 +212,46 @@ fn objective(job: &mut Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> R
     })
 }
 
-/// What the network computes in.
-pub(super) fn working_kind(precision: Precision) -> Kind {
+/// In what the passes compute on a device, and what to tell of it.
+fn precision(asked: Option<Precision>, has_bf16: bool) -> (Precision, Option<&'static str>) {
+    match asked {
+        Some(Precision::Bf16) if !has_bf16 => (
+            Precision::Bf16,
+            Some(
+                "train.precision = \"bf16\" is many times slower than \"f32\" here: this device has no arithmetic in bf16",
+            ),
+        ),
+        Some(asked) => (asked, None),
+        None if has_bf16 => (Precision::Bf16, None),
+        None => (Precision::F32, Some("computing in f32: this device has no arithmetic in bf16")),
+    }
+}
+
+/// As libtorch calls it.
+fn working_kind(precision: Precision) -> Kind {
     match precision {
         Precision::Bf16 => Kind::BFloat16,
         Precision::F32 => Kind::Float,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn precision_is_as_asked_and_else_the_devices() {
+        use Precision::{Bf16, F32};
+        for (asked, has_bf16, expected, told) in [
+            (None, true, Bf16, false),
+            (None, false, F32, true),
+            (Some(Bf16), true, Bf16, false),
+            (Some(Bf16), false, Bf16, true),
+            (Some(F32), true, F32, false),
+            (Some(F32), false, F32, false),
+        ] {
+            let (got, remark) = precision(asked, has_bf16);
+            assert_eq!((got, remark.is_some()), (expected, told), "{asked:?}, {has_bf16}");
+        }
     }
 }

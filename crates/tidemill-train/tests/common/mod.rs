@@ -173,7 +173,7 @@ pub fn job(data: &Path, output: &Path) -> Job {
         train: TrainConfig {
             global_batch: 8,
             micro_batch: 8,
-            precision: Precision::F32,
+            precision: Some(Precision::F32),
             learning_rate: 1e-3,
             warmup_steps: 5,
             ema: Some(EmaConfig { decay: 0.9, start_step: 15 }),

@@ -203,7 +203,6 @@ fn a_slow_store_hardly_holds_up_the_quickstarts_steps() {
         &local,
         &format!("checkpoint.uri={}", remote.uri("checkpoints")),
         "checkpoint.every=10",
-        "train.precision=bf16",
         "train.global_batch=32",
         "train.micro_batch=32",
         "train.ema={ decay = 0.99 }",
