@@ -143,6 +143,15 @@ char* tm_gpu_empty_cache() {
   return guarded([] { c10::getDeviceAllocator(CUDA)->emptyCache(); });
 }
 
+// The most bytes that tensors on a GPU have taken at a time so far.
+char* tm_gpu_peak_memory(int index, int64_t* out) {
+  return guarded([&] {
+    constexpr auto ALL = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    const auto stats = c10::getDeviceAllocator(CUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(index));
+    *out = stats.allocated_bytes[ALL].peak;
+  });
+}
+
 char* tm_graph_new_pool(unsigned long long* out) {
   return guarded([&] { std::tie(out[0], out[1]) = Graph::new_pool(); });
 }

@@ -28,6 +28,17 @@ pub fn empty_cache() -> Result<(), Error> {
     ffi::check("memory", unsafe { ffi::tm_gpu_empty_cache() })
 }
 
+/// The most bytes that tensors on a GPU have taken at a time in this process so far, as `torch.cuda.max_memory_allocated` counts them.
+///
+/// # Errors
+/// If there is no such GPU.
+pub fn peak_memory(device: usize) -> Result<u64, Error> {
+    let mut bytes = 0;
+    // SAFETY: the shim writes a number.
+    ffi::check("memory", unsafe { ffi::tm_gpu_peak_memory(device as c_int, &mut bytes) })?;
+    Ok(bytes as u64)
+}
+
 /// Makes a GPU the one that this thread's calls of CUDA are for, until it is dropped. libtorch's operations do so for themselves, the
 /// driver's and captures do not.
 #[derive(Debug)]

@@ -18,6 +18,7 @@ unsafe extern "C" {
     pub fn tm_gpu_reach(mark: *mut c_void) -> *mut c_char;
     pub fn tm_gpu_drop_mark(mark: *mut c_void);
     pub fn tm_gpu_empty_cache() -> *mut c_char;
+    pub fn tm_gpu_peak_memory(index: c_int, out: *mut i64) -> *mut c_char;
     pub fn tm_graph_new_pool(out: *mut c_ulonglong) -> *mut c_char;
     pub fn tm_graph_begin(index: c_int, pool: *const c_ulonglong, out: *mut *mut c_void) -> *mut c_char;
     pub fn tm_graph_end(graph: *mut c_void) -> *mut c_char;

@@ -26,7 +26,7 @@ pub use adamw::{AdamW, AdamWPiece, Scalars, adamw_step, squared_norm};
 pub use bf16::computes_in_bf16;
 pub use bytes::{Download, HostCopy, tensor_of, upload};
 pub use collectives::{Group, Pending, ReduceOp};
-pub use cuda::{empty_cache, load_cuda, without_cudnn_attention};
+pub use cuda::{empty_cache, load_cuda, peak_memory, without_cudnn_attention};
 pub use grad::{off_grad, on_grad};
 pub use graph::{Graph, GraphMemory, OwnStream};
 pub use guard::guard;

@@ -42,6 +42,7 @@ pub use config::{
     TrainConfig, ValidationConfig,
 };
 pub use data::{Batches, Data, Phase, Stored};
+pub use difference::{Difference, differences};
 pub use error::{Error, Refusal};
 pub use gradients::Reduction;
 pub use held_out::HeldOut;

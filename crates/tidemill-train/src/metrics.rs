@@ -41,6 +41,8 @@ pub struct StepMetrics {
     pub communication: StepCommunication,
     /// Resident memory of each rank's process, in MiB.
     pub memory_mib: Vec<u64>,
+    /// The most that tensors on each rank's GPU have taken at a time before the step, in MiB, if ranks have GPUs.
+    pub gpu_memory_mib: Option<Vec<u64>>,
     /// Mean loss, before weights, of the rows in each tenth of the timesteps, from least noise to most; none where the step has no row.
     pub loss_by_timestep: Vec<Option<f64>>,
     /// The last step with a checkpoint.
@@ -119,7 +121,7 @@ impl MetricsLog {
         let mut line = serde_json::to_vec(metrics).unwrap_or_default();
         line.push(b'\n');
         let lines = self.lines.add(&line);
-        let most = metrics.memory_mib.iter().max().copied().unwrap_or(0);
+        let most = |mib: &[u64]| mib.iter().max().copied().unwrap_or(0) as f64;
         let mut scalars = vec![
             ("train/loss", metrics.loss),
             ("train/grad_norm", metrics.grad_norm),
@@ -127,9 +129,10 @@ impl MetricsLog {
             ("throughput/images_per_second", metrics.images_per_second),
             ("throughput/tflops_per_rank", metrics.tflops),
             ("throughput/data_wait", metrics.data_wait),
-            ("memory/most_of_any_rank_mib", most as f64),
+            ("memory/most_of_any_rank_mib", most(&metrics.memory_mib)),
             ("checkpoint/step", metrics.checkpoint as f64),
         ];
+        scalars.extend(metrics.gpu_memory_mib.iter().map(|mib| ("memory/most_of_any_gpu_mib", most(mib))));
         scalars.extend(metrics.mfu.map(|share| ("throughput/mfu", share)));
         if let Some(validation) = &metrics.validation {
             scalars.push(("validation/loss", validation.loss));
@@ -206,6 +209,7 @@ mod tests {
             data_wait: 0.0,
             communication: StepCommunication::default(),
             memory_mib: vec![100],
+            gpu_memory_mib: None,
             loss_by_timestep: vec![None; 10],
             checkpoint: 0,
             validation: None,

@@ -121,10 +121,14 @@ fn page(metrics: &StepMetrics, counts: Counts) -> String {
     let exposed = m.communication.kinds().map(|(kind, time)| labelled(kind, time.exposed));
     let help = "Seconds of a step in which computation waited for collectives.";
     add("communication_exposed_seconds", "gauge", help, &exposed);
-    let memory = m.memory_mib.iter().enumerate();
-    let memory: Vec<_> =
-        memory.map(|(rank, mib)| (format!("{{rank=\"{rank}\"}}"), (mib << 20) as f64)).collect();
-    add("resident_memory_bytes", "gauge", "Resident memory of each rank's process.", &memory);
+    let by_rank = |memory: &[u64]| -> Vec<_> {
+        let of = |(rank, mib): (usize, &u64)| (format!("{{rank=\"{rank}\"}}"), (mib << 20) as f64);
+        memory.iter().enumerate().map(of).collect()
+    };
+    let (resident, gpu) = (by_rank(&m.memory_mib), m.gpu_memory_mib.as_deref().map(by_rank));
+    add("resident_memory_bytes", "gauge", "Resident memory of each rank's process.", &resident);
+    let help = "The most that tensors on each rank's GPU have taken at a time.";
+    add("gpu_peak_memory_bytes", "gauge", help, &gpu.unwrap_or_default());
     let tenths = m.loss_by_timestep.iter().enumerate();
     let tenths: Vec<_> =
         tenths.filter_map(|(tenth, loss)| Some((format!("{{tenth=\"{tenth}\"}}"), (*loss)?))).collect();
@@ -195,6 +199,7 @@ mod tests {
                 ..StepCommunication::default()
             },
             memory_mib: vec![1, 2],
+            gpu_memory_mib: Some(vec![3, 4]),
             loss_by_timestep: vec![None, Some(0.5)],
             checkpoint: 10,
             validation: None,
@@ -211,6 +216,7 @@ mod tests {
             "tidemill_timestep_loss{tenth=\"1\"} 0.5\n",
             "tidemill_learning_rate 0.0001\n",
             "tidemill_resident_memory_bytes{rank=\"1\"} 2097152\n",
+            "tidemill_gpu_peak_memory_bytes{rank=\"1\"} 4194304\n",
             "tidemill_communication_seconds{of=\"gradients\"} 0.5\n",
             "tidemill_communication_exposed_seconds{of=\"gradients\"} 0.125\n",
             "tidemill_checkpoint_step 10\n",

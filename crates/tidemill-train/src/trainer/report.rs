@@ -178,6 +178,7 @@ impl Trainer {
             data_wait: speed.data_wait,
             communication,
             memory_mib: numbers.memory.clone(),
+            gpu_memory_mib: numbers.gpu_memory.clone(),
             loss_by_timestep: numbers.loss_by_timestep.clone(),
             checkpoint: self.committed,
             validation: pending.validation.clone(),

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 use tidemill_store::stream::Batch;
 use tidemill_torch::{AdamW, Download, Scalars, guard, upload};
 
@@ -14,7 +14,7 @@ use crate::Error;
 use crate::config::{NotFinite, SpikeAction, TrainConfig};
 use crate::draws::{Draws, Names};
 use crate::fit::latents_shape;
-use crate::memory::memory_mib;
+use crate::memory::{gpu_memory_mib, memory_mib};
 use crate::metrics::Validation;
 use crate::objective::{MicroBatch, Rows};
 use crate::world::World;
@@ -47,6 +47,8 @@ pub(super) struct Numbers {
     pub writing: bool,
     /// Memory of each rank's process, in MiB.
     pub memory: Vec<u64>,
+    /// The most that tensors on each rank's GPU have taken at a time so far, in MiB, if any rank has one.
+    pub gpu_memory: Option<Vec<u64>>,
     /// Mean error of the rows in each tenth of the timesteps, before weights; none where there is no row.
     pub loss_by_timestep: Vec<Option<f64>>,
 }
@@ -82,12 +84,15 @@ struct Sums {
 }
 
 /// What a rank adds to the sums besides its loss and the norm of its gradients: its rows, whether it is
-/// writing a checkpoint, and at its own place its memory.
-fn said(rows: usize, writing: bool, world: &World) -> Vec<f32> {
+/// writing a checkpoint, and at its own places its memory and its GPU's.
+fn said(rows: usize, writing: bool, world: &World, device: Device) -> Result<Vec<f32>, Error> {
     let mut said = vec![rows as f32, f32::from(writing)];
-    said.resize(said.len() + world.size(), 0.0);
-    said[2 + world.rank()] = memory_mib() as f32;
-    said
+    for memory in [memory_mib(), gpu_memory_mib(device)?] {
+        let first = said.len();
+        said.resize(first + world.size(), 0.0);
+        said[first + world.rank()] = memory as f32;
+    }
+    Ok(said)
 }
 
 /// Whether the device may leave steps out by itself.
@@ -105,13 +110,16 @@ impl PendingStep {
         let wrong = || Error::World(format!("a step has the sums {answers:?}"));
         let (said, by_timestep) = answers.split_last_chunk::<SUMS>().ok_or_else(wrong)?;
         let [grad_norm, loss, _, rows, writing, memory @ ..] = said else { return Err(wrong()) };
+        let (memory, gpu_memory) = memory.split_at(memory.len() / 2);
+        let whole = |memory: &[f32]| memory.iter().map(|mib| *mib as u64).collect::<Vec<_>>();
         Ok(Numbers {
             // In f32, as the device has seen it.
             loss: f64::from(loss / rows),
             grad_norm: f64::from(*grad_norm),
             rows: *rows as u64,
             writing: *writing > 0.0,
-            memory: memory.iter().map(|mib| *mib as u64).collect(),
+            memory: whole(memory),
+            gpu_memory: gpu_memory.iter().any(|mib| *mib > 0.0).then(|| whole(gpu_memory)),
             loss_by_timestep: means(by_timestep),
         })
     }
@@ -207,7 +215,12 @@ impl Trainer {
         let shape = latents_shape(&self.spec, batch.bucket)?;
         let sizes = (train.global_batch_of(phase), train.micro_batch_of(phase));
         let mut numbers = vec![learning_rate as f32, (step + 1) as f32, skipped_above as f32];
-        numbers.extend(said(batch.sample_ids.len(), self.saver.is_busy(), &self.job.world));
+        numbers.extend(said(
+            batch.sample_ids.len(),
+            self.saver.is_busy(),
+            &self.job.world,
+            objective.device,
+        )?);
         let inputs = guard(|| StepInputs {
             micro_batches: micro_batches(batch, shape, step, sizes)
                 .zip(draws)

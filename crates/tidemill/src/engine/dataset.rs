@@ -282,12 +282,21 @@ pub(crate) fn specification(run: &Run, encode: &Encode, mut digests: ModelDigest
         scaling_factor: encode.scaling_factor(),
         validation_share: run.file.validation.share,
         row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
-        prepare: json!({
-            "crop": prepare.crop,
-            "flip": prepare.flip,
-            "resample": prepare.resample,
-            "scaled_decode": prepare.scaled_decode,
-        }),
+        prepare: shaping(run),
+    })
+}
+
+/// What of a run's settings shapes rows, pixels and token ids, besides sizes; a dataset keeps it for people to read, and for
+/// `train` to compare.
+pub(crate) fn shaping(run: &Run) -> Value {
+    let prepare = &run.file.prepare;
+    json!({
+        "crop": prepare.crop,
+        "flip": prepare.flip,
+        "resample": prepare.resample,
+        "scaled_decode": prepare.scaled_decode,
+        "filter": run.file.filter,
+        "caption": run.file.caption,
     })
 }
 

@@ -216,7 +216,8 @@ fn a_run_that_goes_on_says_that_its_dataset_is_not_the_newest() {
     );
     // Another form of it is another snapshot, too.
     preprocess(&run, &["prepare.resolutions=[64, 32]", "validation.share=0.2"]);
-    let text = said(&[&steps(5), "validation.share=0.1"]);
+    let text = said(&[&steps(5), "validation.share=0.1", "filter.max_aspect=1.5"]);
+    assert!(text.contains("filter.max_aspect was null"), "{text}");
     assert!(text.contains("shows in snapshot 3 only"), "{text}");
     assert!(text.contains("holds out 0.2 of its rows") && text.contains("not the 0.1"), "{text}");
     // Standard error that cannot be written to is no reason to end anything.

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value, json};
 use tch::Device;
 use tidemill_models::{ClipTextModel, ModelFolder};
 use tidemill_store::stream::{Datasets, only};
 use tidemill_store::{Dataset, Dtype, ModelDigests, Split};
-use tidemill_train::{Data, HeldOut, MixConfig, Stored, TextEncoder};
+use tidemill_train::{Data, Difference, HeldOut, MixConfig, Stored, TextEncoder, differences};
 
-use crate::engine::dataset::model_digests;
+use crate::engine::dataset::{model_digests, shaping};
 use crate::error::Result;
 use crate::online::{Elsewhere, Encoders, Ledger, Mode, Online};
 use crate::reporter::Reporter;
@@ -40,7 +41,8 @@ pub fn given(
         Mode::Offline => {
             let datasets = datasets(run)?;
             let digests = check_models(run, &models, &datasets)?;
-            other_shares(run, &datasets).into_iter().for_each(|remark| reporter.say(remark));
+            let remarks = other_shares(run, &datasets).into_iter().chain(other_settings(run, &datasets));
+            remarks.for_each(|remark| reporter.say(remark));
             (Box::new(Stored(datasets)), digests, None)
         }
         Mode::Online | Mode::Colocated => {
@@ -114,6 +116,31 @@ fn other_shares(run: &Run, datasets: &Datasets) -> Vec<String> {
     other.map(remark).collect()
 }
 
+/// What to tell of settings that have changed since the run's own dataset was made with them.
+fn other_settings(run: &Run, datasets: &Datasets) -> Vec<String> {
+    let mix = &run.file.train.mix;
+    let is_own =
+        |name: &str| mix.is_empty() || mix.iter().any(|entry| entry.name == name && entry.dataset.is_none());
+    let own = datasets.iter().filter(|(name, _)| is_own(name));
+    let (now, made_with) = (shaping(run), own.map(|(_, dataset)| &dataset.spec().prepare));
+    made_with.flat_map(|made_with| changed(made_with, &now)).collect()
+}
+
+/// Says of each setting what it was and is. Imported datasets have others, and those of earlier versions fewer.
+fn changed(made_with: &Value, now: &Value) -> Vec<String> {
+    let both = now.as_object().into_iter().flatten();
+    let both = both.filter_map(|(key, now)| Some((key, made_with.get(key)?, now)));
+    let differences =
+        both.flat_map(|(key, then, now)| differences(&json!({ key: then }), &json!({ key: now })));
+    let remark = |Difference { path, first, second }| {
+        let table = if path.starts_with("filter") || path.starts_with("caption") { "" } else { "prepare." };
+        format!(
+            "{table}{path} was {first} when the dataset was made, and is {second} now, which `tidemill preprocess` applies"
+        )
+    };
+    differences.map(remark).collect()
+}
+
 /// Refuses datasets whose tensors other models made than those that the pictures will be drawn with.
 /// Gives their digests.
 fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Result<ModelDigests> {
@@ -158,6 +185,18 @@ fn text_encoder(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_have_changed_are_named() {
+        let now = json!({ "crop": "center", "flip": false, "filter": { "min_side": 64, "score": {} } });
+        let then = json!({ "crop": "random", "filter": { "min_side": null, "score": {} }, "old": 1 });
+        let told = changed(&then, &now);
+        assert!(told.len() == 2 && told[0].starts_with("prepare.crop was \"random\""), "{told:?}");
+        assert!(told[1].starts_with("filter.min_side was null") && told[1].contains("is 64 now"), "{told:?}");
+        for same in [&now, &json!({ "imported": "mds" })] {
+            assert!(changed(same, &now).is_empty());
+        }
+    }
 
     #[test]
     fn encoders_have_devices_of_their_own_where_there_are_any() {
