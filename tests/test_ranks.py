@@ -155,6 +155,7 @@ def check_metrics(lines, world, sharded):
                 assert 0 <= time["exposed"] <= time["busy"]
         assert len(line["memory_mib"]) == world
         assert min(line["memory_mib"]) > 50
+        assert line["gpu_memory_mib"] is None
         assert line["checkpoint"] in (0, 5)
 
 

@@ -6,8 +6,29 @@ is imported all the same: it loads CUDA's libraries from wherever they are, and 
 
 import ctypes
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+
+# Against whose C++ interface, which each minor version changes, the native module was built.
+BUILT_WITH = "2.11.0"
+
+
+def check(installed: str) -> None:
+    """Refuses another PyTorch, with which the native module has symbols missing, or worse."""
+    if installed.split(".")[:2] != BUILT_WITH.split(".")[:2]:
+        raise ImportError(
+            f"this tidemill was built with torch {BUILT_WITH}, and torch {installed} is installed: "
+            f"pip install torch=={BUILT_WITH}"
+        )
+
+
+def _check_installed() -> None:
+    try:
+        check(version("torch"))
+    except PackageNotFoundError:
+        # Wherever it comes from, it does not say.
+        pass
 
 
 def has_gpu() -> bool:
@@ -31,5 +52,6 @@ def _load() -> None:
     import torch  # noqa: F401
 
 
+_check_installed()
 if "torch" not in sys.modules:
     _load()

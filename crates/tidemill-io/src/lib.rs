@@ -10,6 +10,7 @@ pub mod store;
 pub mod uri;
 
 mod checksum;
+mod cores;
 mod local;
 mod mapped;
 mod node;
@@ -20,6 +21,7 @@ mod upload;
 mod whole;
 
 pub use checksum::Checksum;
+pub use cores::{cores, processes, share_machine};
 pub use error::{Error, Result};
 pub use local::LocalFile;
 pub use location::{Entry, Location};

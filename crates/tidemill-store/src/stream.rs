@@ -199,7 +199,7 @@ impl Stream {
 
 impl Reading {
     fn numbers(&self, remote: bool) -> Numbers {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let cores = tidemill_io::cores();
         let readers = match self.readers {
             0 if remote => (2 * cores).max(16),
             0 => 2 * cores,

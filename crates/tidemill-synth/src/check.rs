@@ -61,7 +61,8 @@ fn name_size(radius: f32) -> Size {
 fn name_place(center: (f32, f32)) -> Option<Place> {
     nearest(Place::ALL, |place| {
         let (x, y) = place.center();
-        (x - center.0).hypot(y - center.1)
+        // Ordered as distances are.
+        (x - center.0).powi(2) + (y - center.1).powi(2)
     })
 }
 

@@ -35,7 +35,8 @@ pub fn draw(scene: &Scene, width: u32, height: u32) -> Result<Picture> {
 
 /// A linear fade across the picture's diagonal length, through its centre.
 fn background(scene: &Scene, w: f32, h: f32) -> Paint<'static> {
-    let reach = w.hypot(h) / 2.0;
+    // libm's `hypotf` would ask wheels for a newer glibc.
+    let reach = (w * w + h * h).sqrt() / 2.0;
     let (dy, dx) = scene.background_angle.sin_cos();
     let end = |sign: f32| Point::from_xy(w / 2.0 + sign * dx * reach, h / 2.0 + sign * dy * reach);
     let [first, last] = scene.background.map(color);

@@ -122,7 +122,7 @@ impl Trainer {
         let checkpoints = world.together(checkpoints)?;
         let checkpoint = checkpoints.stands(&world)?;
         let remarks = checkpoint.as_ref().map(|checkpoint| go_on(&mut job, checkpoint));
-        let Setup { spec, schedule, flops, identity, settings, objective, distribution, recorded_on, remark } =
+        let Setup { spec, schedule, flops, identity, settings, objective, distribution, recorded_on, remarks: on_settings } =
             world.together(Setup::of(&mut job))?;
         world.agree(&serde_json::json!({
             "version": version(), "train": settings, "checkpoint": job.checkpoint, "run": identity,
@@ -130,8 +130,8 @@ impl Trainer {
         // While a denoiser of the user's own still has the weights that it came with.
         checkpoint.map_or(Ok(()), |checkpoint| checkpoints.check_run(&checkpoint, &identity))?;
         health::check(&job.train.health, &world, objective.device, observer)?;
-        if let Some(remark) = remark.filter(|_| world.is_first()) {
-            observer.event(remark);
+        if world.is_first() {
+            on_settings.into_iter().for_each(|remark| observer.event(remark));
         }
         if world.is_first() && !distribution.frozen.is_empty() {
             let (frozen, all) = (distribution.frozen.len(), job.denoiser.params().named().len());

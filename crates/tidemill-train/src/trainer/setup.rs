@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use tch::{Device, Kind};
 use tidemill_models::sampler::Sampler;
-use tidemill_models::{NoiseSchedule, SchedulerConfig};
+use tidemill_models::{NoiseSchedule, Prediction, SchedulerConfig};
 use tidemill_store::{Bucket, DatasetSpec, Dtype};
 use tidemill_torch::{computes_in_bf16, guard, tensor_of};
 
@@ -39,8 +39,8 @@ pub(super) struct Setup {
     pub distribution: Distribution,
     /// The GPU that steps are to be recorded on, if they are to be.
     pub recorded_on: Option<usize>,
-    /// What to tell of its precision.
-    pub remark: Option<&'static str>,
+    /// What to tell of the settings.
+    pub remarks: Vec<&'static str>,
 }
 
 impl Setup {
@@ -67,9 +67,9 @@ impl Setup {
             recorded_on: recorded_on(job.train.cuda_graph, job.denoiser.params().device(), job.world.size())?,
             // After what looks at the text encoder.
             objective: objective(job, &spec, &schedule, working_kind(precision))?,
+            remarks: remark.into_iter().chain(remark_on(&schedule)).collect(),
             schedule,
             spec,
-            remark,
         })
     }
 }
@@ -225,6 +225,14 @@ fn precision(asked: Option<Precision>, has_bf16: bool) -> (Precision, Option<&'s
         None if has_bf16 => (Precision::Bf16, None),
         None => (Precision::F32, Some("computing in f32: this device has no arithmetic in bf16")),
     }
+}
+
+/// What to tell of a schedule that asks for what cannot be learnt.
+fn remark_on(schedule: &SchedulerConfig) -> Option<&'static str> {
+    (schedule.rescale_betas_zero_snr && schedule.prediction_type == Prediction::Epsilon).then_some(
+        "with zero terminal SNR the last timestep is pure noise, from which predicted noise gives no image back: \
+         train.prediction = \"v_prediction\" is usual with it",
+    )
 }
 
 /// As libtorch calls it.

@@ -7,9 +7,8 @@ use std::str::FromStr;
 use bytesize::ByteSize;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sysinfo::System;
 
-use super::device::cores;
+use super::machine::{cores, memory};
 
 /// The least that half of a small machine's memory is taken for.
 const LEAST_MEMORY: u64 = 1 << 30;
@@ -23,9 +22,9 @@ pub struct EngineConfig {
     /// Where the models run: `auto` (every GPU, else the CPU), `cpu`, `cuda` (every GPU) or `cuda:1`.
     pub device: String,
     /// What the batches in flight may take together, as `"4 GiB"` or in bytes: as read, prepared, encoded and waiting.
-    /// Models, libraries and one unpacked image per worker come on top. Half of the machine's memory, and at least 1 GiB,
-    /// if not given.
-    #[serde(deserialize_with = "memory")]
+    /// Models, libraries and one unpacked image per worker come on top. Half of the machine's memory, of which ranks of a machine
+    /// have equal parts, and at least 1 GiB, if not given.
+    #[serde(deserialize_with = "size")]
     pub memory: Option<ByteSize>,
     /// The run stops when more than this share of the rows read is unreadable. Judged from 1,000 rows on, or when all
     /// rows are read.
@@ -209,7 +208,7 @@ impl<'de> Deserialize<'de> for Workers {
 }
 
 /// Bytes as a number, or as text with a unit.
-fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
+fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
     let wrong = |_| de::Error::custom("must be bytes, such as \"4 GiB\" or 4294967296");
     ByteSize::deserialize(deserializer).map(Some).map_err(wrong)
 }
@@ -233,7 +232,8 @@ impl Default for EngineConfig {
 impl EngineConfig {
     /// Bytes that the batches in flight may take.
     pub fn memory(&self) -> u64 {
-        self.memory.map_or_else(|| (machine_memory() / 2).max(LEAST_MEMORY), |memory| memory.as_u64())
+        let part = || memory().map_or(0, |(_, total)| total) / 2 / tidemill_io::processes() as u64;
+        self.memory.map_or_else(|| part().max(LEAST_MEMORY), |memory| memory.as_u64())
     }
 
     /// Units read at the same time.
@@ -282,14 +282,6 @@ impl EngineConfig {
         }
         Ok(())
     }
-}
-
-/// The machine's memory in bytes, or the container's; 0 where the system does not tell.
-fn machine_memory() -> u64 {
-    let Ok(mut system) = System::new() else { return 0 };
-    system.refresh_memory();
-    let container = system.cgroup_limits().map_or(0, |limits| limits.total_memory);
-    if container > 0 { container } else { system.total_memory() }
 }
 
 #[cfg(test)]

@@ -51,11 +51,13 @@ pub fn gpus() -> Result<usize> {
     Ok(if Cuda::is_available() { Cuda::device_count().max(0) as usize } else { 0 })
 }
 
-/// A number of threads from the run file, where 0 means one per core.
-pub fn cores(wanted: usize) -> usize {
-    match wanted {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        n => n,
+/// Devices, for people. Where the run file leaves the choice, a CPU may be a mistake.
+pub fn shown(run: &Run, devices: &[Device]) -> String {
+    match devices {
+        [Device::Cuda(index)] => format!("GPU {index}"),
+        [Device::Cuda(_), ..] => format!("{} GPUs", devices.len()),
+        _ if run.file.engine.device == "auto" => "the CPU, for libtorch sees no GPU".into(),
+        _ => "the CPU".into(),
     }
 }
 

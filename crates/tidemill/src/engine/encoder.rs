@@ -7,7 +7,7 @@ use arrow::array::{Array, RecordBatch};
 use serde::Serialize;
 
 use super::Stage;
-use super::device::cores;
+use super::machine::cores;
 use crate::encode::Encode;
 use crate::error::Result;
 use crate::run_file::Run;

@@ -24,6 +24,7 @@ mod encoder;
 pub mod incremental;
 mod lane;
 pub mod local;
+pub mod machine;
 pub mod maker;
 mod meter;
 mod monitor;

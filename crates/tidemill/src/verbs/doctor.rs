@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use sysinfo::{Disks, System};
+use sysinfo::Disks;
 use tch::Cuda;
 
 use self::network::Network;
 use crate::engine::device::gpus;
+use crate::engine::machine::memory;
 use crate::error::Result;
 use crate::python::loaded_libtorch;
 use crate::reporter::Reporter;
@@ -89,16 +90,6 @@ fn torch_version(libtorch: &Path) -> Option<String> {
     let text = std::fs::read_to_string(libtorch.join("version.py")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("__version__ = "))?;
     Some(line.trim_matches(['\'', '"']).to_string())
-}
-
-/// Memory available and in total, in bytes; in a container, what it is given.
-fn memory() -> Option<(u64, u64)> {
-    let mut system = System::new().ok()?;
-    system.refresh_memory();
-    match system.cgroup_limits() {
-        Some(limits) if limits.total_memory > 0 => Some((limits.free_memory, limits.total_memory)),
-        _ => Some((system.available_memory(), system.total_memory())),
-    }
 }
 
 /// Free bytes of the disk that holds the folder.

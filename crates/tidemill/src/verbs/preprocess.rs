@@ -12,7 +12,7 @@ use tidemill_store::{Dataset, Writer};
 
 use crate::encode::Encode;
 use crate::engine::dataset::{DatasetSink, left_the_source, newest};
-use crate::engine::device::devices;
+use crate::engine::device::{devices, shown};
 use crate::engine::incremental::Incremental;
 use crate::engine::ray::Ray;
 use crate::engine::signal::StopSignal;
@@ -149,7 +149,11 @@ impl Pass<'_> {
             return Ok(None);
         }
         let (run, models) = (self.run, self.run.models()?);
-        let devices = encoders(run, &devices(run)?);
+        let devices = devices(run)?;
+        if encode.is_some() {
+            self.reporter.say(format!("encoding on {}", shown(run, &devices)));
+        }
+        let devices = encoders(run, &devices);
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         if let Some(encode) = encode {
             stages.push(Box::new(Encoder::new(run, encode, encoded)?));

@@ -10,7 +10,8 @@ use tidemill_models::{AutoencoderKl, ModelFolder, UNet2DConditionModel};
 use tidemill_synth::{Prompt, RgbView, check, heldout_prompts};
 use tidemill_train::{grid, schedule_of};
 
-use crate::engine::device::{cores, devices};
+use crate::engine::device::devices;
+use crate::engine::machine::cores;
 use crate::error::{Error, Result};
 use crate::generate::{Generator, TextEmbedder};
 use crate::reporter::Reporter;

@@ -12,7 +12,8 @@ use tidemill_store::Counts;
 use tidemill_train::{Activity, Job, Observer, Outcome, Preview, StepMetrics, World, train};
 
 use self::data::{Given, given};
-use crate::engine::device::{cores, device_of, devices};
+use crate::engine::device::{device_of, devices, shown};
+use crate::engine::machine::cores;
 use crate::engine::signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::generate::TextEmbedder;
@@ -218,13 +219,18 @@ fn job(
             "only `--workers` can go on without a rank; set it to false here",
         ));
     }
+    tidemill_io::share_machine(place.local_world_size);
     let devices = devices(run)?;
     let device = device_of(run, &devices, place.local_rank)?;
+    reporter.say(format!("training on {}", shown(run, &[device])));
     let models = run.models()?;
     let Given { data, text_encoder, held_out, rows } =
         given(run, mode, place, &devices, elsewhere, reporter)?;
-    // Ranks of one machine share its cores.
-    let threads = cores(run.file.engine.encode.threads).div_ceil(place.local_world_size);
+    // Threads that the run file gives are for the machine.
+    let threads = match run.file.engine.encode.threads {
+        0 => cores(0),
+        given => given.div_ceil(place.local_world_size),
+    };
     tch::set_num_threads(threads as i32);
     let denoiser = match denoiser {
         Some(make) => make(device)?,
