@@ -10,6 +10,7 @@ pub mod store;
 pub mod uri;
 
 mod checksum;
+mod durable;
 mod local;
 mod mapped;
 mod node;
