@@ -137,7 +137,13 @@ fn is_bucket_missing(said: &str) -> bool {
 const NO_HARD_LINKS: &str = "commits need them, so that of two writers one wins: put `output` or `checkpoint.uri` on another file \
                              system, or into a bucket by its own URI (s3://, gs://, az://)";
 
+/// The system's limit on open files: the process's, and that of all together. They have no [`ErrorKind`].
+const TOO_MANY_FILES: [i32; 2] = [24, 23];
+
 fn local_advice(error: &io::Error) -> Option<&'static str> {
+    if error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code)) {
+        return Some("raise the limit on open files (`ulimit -n`), then run the same command again");
+    }
     Some(match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             "the disk is full: free some space or choose another folder, then run the same command again"
@@ -146,6 +152,9 @@ fn local_advice(error: &io::Error) -> Option<&'static str> {
             "this user may not do that: check the owner and mode of the file and its folder"
         }
         ErrorKind::ReadOnlyFilesystem => "the file system is read-only: choose another folder",
+        ErrorKind::StaleNetworkFileHandle => {
+            "the server has replaced it or was restarted: mount the file system again, then run the same command again"
+        }
         ErrorKind::NotADirectory => "a part of the path is a file where a folder is needed: correct the path",
         _ => return None,
     })
@@ -186,6 +195,8 @@ mod tests {
             (ErrorKind::PermissionDenied.into(), "owner and mode"),
             (ErrorKind::ReadOnlyFilesystem.into(), "read-only"),
             (ErrorKind::NotADirectory.into(), "is a file"),
+            (ErrorKind::StaleNetworkFileHandle.into(), "mount the file system again"),
+            (io::Error::from_raw_os_error(24), "ulimit -n"),
         ];
         for (error, advice) in cases {
             let message = message("/data/x", local(error));
