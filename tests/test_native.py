@@ -273,3 +273,14 @@ assert issubclass(tidemill.StreamDataset, torch.utils.data.IterableDataset)
 assert torch.ones(2, 2).mm(torch.ones(2, 2)).sum() == 8
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_as_many_files_may_be_open_as_the_system_allows():
+    code = """
+import resource
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
+import tidemill
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
