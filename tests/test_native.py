@@ -283,3 +283,15 @@ assert issubclass(tidemill.StreamDataset, torch.utils.data.IterableDataset)
 assert torch.ones(2, 2).mm(torch.ones(2, 2)).sum() == 8
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_more_files_may_be_open_where_the_system_allows():
+    code = """
+import resource
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
+import tidemill
+enough = most if 0 <= most < 65536 else 65536
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (enough, most)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

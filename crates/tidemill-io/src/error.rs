@@ -2,7 +2,7 @@
 //! stores and systems say in codes is put into words here, and what their URLs keep secret left out.
 
 use std::error::Error as StdError;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 
 use crate::redact::{redacted, shown};
 
@@ -56,6 +56,11 @@ impl Error {
     }
 }
 
+/// A file of a local folder could not be given a second name. The system's error is no cause: what is advised of it would be wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("no hard link can be made there: {0}")]
+pub(crate) struct NoHardLinks(pub io::Error);
+
 /// The errors of some type among an error and its causes.
 pub(crate) fn causes<'a, T: StdError + 'static>(
     error: &'a (dyn StdError + 'static),
@@ -88,8 +93,11 @@ fn said(text: &str) -> String {
 }
 
 fn advice(error: &object_store::Error, said: &str, uri: &str) -> Option<String> {
+    if causes::<NoHardLinks>(error).next().is_some() {
+        return Some(NO_HARD_LINKS.into());
+    }
     // An error of the system may come wrapped in another one, which says nothing of its kind.
-    if let Some(advice) = causes::<std::io::Error>(error).find_map(|error| local_advice(error.kind())) {
+    if let Some(advice) = causes::<io::Error>(error).find_map(local_advice) {
         return Some(advice.into());
     }
     let (credentials, place) = variables(uri);
@@ -125,8 +133,18 @@ fn is_bucket_missing(said: &str) -> bool {
     ["NoSuchBucket", "ContainerNotFound", "bucket does not exist"].iter().any(|words| said.contains(words))
 }
 
-fn local_advice(kind: ErrorKind) -> Option<&'static str> {
-    Some(match kind {
+/// gcsfuse, blobfuse and some SMB servers have none.
+const NO_HARD_LINKS: &str = "commits need them, so that of two writers one wins: put `output` or `checkpoint.uri` on another file \
+                             system, or into a bucket by its own URI (s3://, gs://, az://)";
+
+/// The system's limit on open files: the process's, and that of all together. They have no [`ErrorKind`].
+const TOO_MANY_FILES: [i32; 2] = [24, 23];
+
+fn local_advice(error: &io::Error) -> Option<&'static str> {
+    if error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code)) {
+        return Some("raise the limit on open files (`ulimit -n`), then run the same command again");
+    }
+    Some(match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             "the disk is full: free some space or choose another folder, then run the same command again"
         }
@@ -134,6 +152,9 @@ fn local_advice(kind: ErrorKind) -> Option<&'static str> {
             "this user may not do that: check the owner and mode of the file and its folder"
         }
         ErrorKind::ReadOnlyFilesystem => "the file system is read-only: choose another folder",
+        ErrorKind::StaleNetworkFileHandle => {
+            "the server has replaced it or was restarted: mount the file system again, then run the same command again"
+        }
         ErrorKind::NotADirectory => "a part of the path is a file where a folder is needed: correct the path",
         _ => return None,
     })
@@ -163,19 +184,32 @@ mod tests {
         Error::Storage { action: "write", uri: uri.into(), source }.to_string()
     }
 
+    fn local(source: impl StdError + Send + Sync + 'static) -> object_store::Error {
+        object_store::Error::Generic { store: "x", source: Box::new(source) }
+    }
+
     #[test]
     fn what_the_system_says_becomes_advice() {
         let cases = [
-            (ErrorKind::StorageFull, "free some space"),
-            (ErrorKind::PermissionDenied, "owner and mode"),
-            (ErrorKind::ReadOnlyFilesystem, "read-only"),
-            (ErrorKind::NotADirectory, "is a file"),
+            (io::Error::from(ErrorKind::StorageFull), "free some space"),
+            (ErrorKind::PermissionDenied.into(), "owner and mode"),
+            (ErrorKind::ReadOnlyFilesystem.into(), "read-only"),
+            (ErrorKind::NotADirectory.into(), "is a file"),
+            (ErrorKind::StaleNetworkFileHandle.into(), "mount the file system again"),
+            (io::Error::from_raw_os_error(24), "ulimit -n"),
         ];
-        for (kind, advice) in cases {
-            let source =
-                object_store::Error::Generic { store: "x", source: std::io::Error::from(kind).into() };
-            let message = message("/data/x", source);
+        for (error, advice) in cases {
+            let message = message("/data/x", local(error));
             assert!(message.starts_with("cannot write /data/x: ") && message.contains(advice), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_file_system_without_hard_links_is_named_as_such() {
+        let refused = io::Error::from(ErrorKind::PermissionDenied);
+        let message = message("/data/commit.json", local(NoHardLinks(refused)));
+        for part in ["/data/commit.json", "no hard link", "permission denied", "`checkpoint.uri`", "bucket"] {
+            assert!(message.contains(part) && !message.contains("owner and mode"), "{part}: {message}");
         }
     }
 

@@ -17,6 +17,13 @@ use crate::store::{Limits, limits_of};
 /// An answer that keeps coming may take so many times as long as [`Limits::request`] allows for each piece of it.
 const LONGEST: u32 = 10;
 
+/// How long a connection is kept that nobody uses. A data set may name thousands of hosts and most of them once: kept for 90 s, as
+/// is usual, connections to all of them would take every file that the process may open.
+const IDLE: Duration = Duration::from_secs(3);
+
+/// How many of them are kept for one host. One that has many of the images is asked again at once, so that few are not in use.
+const IDLE_PER_HOST: usize = 16;
+
 /// Where bytes go that come over the network.
 pub trait Room {
     /// Waits until there is room for so many bytes in all.
@@ -131,7 +138,12 @@ fn client() -> Result<&'static Client, Failure> {
     }
     // Some servers refuse whoever does not say who they are.
     let name = concat!("tidemill/", env!("CARGO_PKG_VERSION"));
-    let client = Client::builder().user_agent(name).connect_timeout(Limits::default().connect).build()?;
+    let client = Client::builder()
+        .user_agent(name)
+        .connect_timeout(Limits::default().connect)
+        .pool_idle_timeout(IDLE)
+        .pool_max_idle_per_host(IDLE_PER_HOST)
+        .build()?;
     Ok(CLIENT.get_or_init(|| client))
 }
 

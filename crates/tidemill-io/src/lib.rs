@@ -11,6 +11,7 @@ pub mod uri;
 
 mod checksum;
 mod cores;
+mod durable;
 mod local;
 mod mapped;
 mod node;

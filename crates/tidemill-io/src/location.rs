@@ -1,5 +1,5 @@
 //! A folder, local or in a bucket, with blocking operations on the keys below it. All locations share one small
-//! tokio runtime; nothing here may be called from inside another.
+//! tokio runtime; nothing here may be called from inside another. What has been put outlasts a loss of power.
 
 use std::future::Future;
 use std::ops::Range;
@@ -12,6 +12,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
+use crate::durable::{self, Durable};
 use crate::error::{Error, Result};
 use crate::local::LocalFile;
 use crate::runtime::{block_on, runtime};
@@ -77,9 +78,11 @@ impl Location {
             upload.write(bytes)?;
             return upload.finish().map(|_| ());
         }
-        let path = self.path(key);
-        self.wait("write", key, async { self.store.put(&path, bytes.into()).await })?;
-        Ok(())
+        let (path, file) = (self.path(key), self.durable(key));
+        self.wait("write", key, async {
+            self.store.put(&path, bytes.into()).await?;
+            durable::sync(file).await
+        })
     }
 
     /// Puts an object unless there is one: `false` if there was. Of any number of callers at most one gets `true`,
@@ -90,6 +93,9 @@ impl Location {
     /// # Errors
     /// [`Error::Storage`].
     pub fn put_if_absent(&self, key: &str, bytes: Bytes) -> Result<bool> {
+        if let Some(file) = self.durable(key) {
+            return self.wait("write", key, file.create(bytes));
+        }
         let path = self.path(key);
         self.wait("write", key, async {
             let mut retries = self.limits.retries();
@@ -222,7 +228,14 @@ impl Location {
 
     /// Starts an object that is written piece by piece and does not exist before [`Upload::finish`].
     pub fn upload(&self, key: &str) -> Upload {
-        Upload::new(self.store.clone(), self.path(key), self.uri_of(key))
+        Upload::new(self.store.clone(), self.path(key), self.uri_of(key), self.durable(key))
+    }
+
+    /// The file that an object is to be, if this is a local folder: buckets see to what lasts themselves. None for a key
+    /// that no file can have, which the store refuses.
+    fn durable(&self, key: &str) -> Option<Durable> {
+        let path = self.is_local().then(|| LocalFileSystem::new().path_to_filesystem(&self.path(key)));
+        path?.ok().map(Durable::new)
     }
 
     /// A key as it is listed; only what can be none is encoded.

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use twox_hash::XxHash3_64;
 
 use crate::checksum::Checksum;
+use crate::durable::{self, Durable};
 use crate::error::{Error, Result};
 use crate::runtime::{block_on, runtime};
 
@@ -31,6 +32,8 @@ pub struct Upload {
     store: Arc<dyn ObjectStore>,
     path: Path,
     uri: String,
+    /// The file that it becomes; none in a bucket.
+    file: Option<Durable>,
     /// What is in no part yet.
     rest: PutPayloadMut,
     /// None as long as the object is small.
@@ -46,9 +49,9 @@ struct Parts {
 }
 
 impl Upload {
-    pub(crate) fn new(store: Arc<dyn ObjectStore>, path: Path, uri: String) -> Self {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, path: Path, uri: String, file: Option<Durable>) -> Self {
         let (rest, hasher) = (PutPayloadMut::new(), XxHash3_64::new());
-        Self { store, path, uri, rest, parts: None, hasher, bytes: 0 }
+        Self { store, path, uri, file, rest, parts: None, hasher, bytes: 0 }
     }
 
     /// Appends bytes; waits while too many parts are on their way.
@@ -68,12 +71,17 @@ impl Upload {
         Ok(())
     }
 
-    /// Makes the object appear; gives its size in bytes and its checksum.
+    /// Makes the object appear, and outlast a loss of power; gives its size in bytes and its checksum.
     ///
     /// # Errors
-    /// [`Error::Storage`].
+    /// [`Error::Storage`]; the object may be there, and is not to be relied on.
     pub fn finish(mut self) -> Result<(u64, Checksum)> {
-        runtime()?.block_on(self.complete()).map_err(|source| self.failure(source))?;
+        let file = self.file.take();
+        let finished = async {
+            self.complete().await?;
+            durable::sync(file).await
+        };
+        runtime()?.block_on(finished).map_err(|source| self.failure(source))?;
         Ok((self.bytes, Checksum::from(&self.hasher)))
     }
 

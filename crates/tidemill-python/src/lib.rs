@@ -22,7 +22,7 @@ mod _native {
     use tidemill::cli;
     use tidemill::online::Elsewhere;
     use tidemill::verbs::train::{MakeDenoiser, Own};
-    use tidemill::{Run, trained};
+    use tidemill::{Run, open_files, trained};
     use tidemill_models::Trainable;
     use tidemill_train::StepMetrics;
 
@@ -46,6 +46,12 @@ mod _native {
     use super::stream::{Batch, Stream};
     #[pymodule_export]
     use super::units::{UnitWorker, portable, ticket, units};
+
+    /// Every process that works for Tidemill comes by here, Ray's and PyTorch's as well.
+    #[pymodule_init]
+    fn begin() {
+        open_files::allow_many();
+    }
 
     /// Runs a command line, program name first, and returns the exit code.
     #[pyfunction]

@@ -9,6 +9,7 @@
 //! <uri>/run.json                                           what the run is made of, for people
 //! <uri>/start.json                                         which attempt began last: all ranks must see it
 //! <uri>/owner.json                                         which one trains, so that an older one ends
+//! <uri>/probe                                              put as a commit is when a run starts, and removed again
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -105,6 +106,9 @@ const FORMAT: u32 = 2;
 const RUN: &str = "run.json";
 const START: &str = "start.json";
 
+/// What proves that commits can be put.
+const PROBE: &str = "probe";
+
 /// How late a shared folder may show on one node what was written on another.
 const SHOWN_WITHIN: Duration = Duration::from_secs(20);
 
@@ -128,12 +132,17 @@ impl Checkpoints {
         Ok(Self { location, path: uri.into(), keep: config.keep.max(1) })
     }
 
-    /// Makes sure that checkpoints can be written, and leaves word of this start.
+    /// Makes sure that checkpoints can be written and committed, and leaves word of this start.
     ///
     /// # Errors
-    /// If the store cannot be written.
+    /// If the store cannot be written, or puts nothing only if absent, as a file system without hard links.
     pub fn announce(&self, writer: &Writer) -> Result<(), Error> {
-        self.put_json(START, &serde_json::json!({ "attempt": writer.attempt }))
+        self.put_json(START, &serde_json::json!({ "attempt": writer.attempt }))?;
+        // One that is there, of a process that was killed or starts just now, was put as a commit would be.
+        self.location.put_if_absent(PROBE, Bytes::from_static(b"{}"))?;
+        // It may be gone, and a store that deletes nothing takes checkpoints all the same.
+        let _ = self.location.delete(PROBE);
+        Ok(())
     }
 
     /// Makes sure that all ranks read and write in the same place: that they see what the first has announced. All ranks call it

@@ -8,6 +8,7 @@ pub mod engine;
 pub mod error;
 pub mod generate;
 pub mod online;
+pub mod open_files;
 pub mod python;
 pub mod reporter;
 pub mod run_file;

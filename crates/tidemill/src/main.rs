@@ -3,5 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    tidemill::open_files::allow_many();
     ExitCode::from(tidemill::cli::main(std::env::args_os()))
 }

@@ -1,5 +1,5 @@
 //! Images that a row only names: fetched concurrently, given in row order, with bounded bytes in flight. An image that
-//! cannot be had is that row's error and nobody else's, but for a store that fails.
+//! cannot be had is that row's error and nobody else's, but for a store or a disk that fails.
 
 mod image;
 mod room;
@@ -48,8 +48,8 @@ fn beside(folder: &str, reference: &str) -> String {
 }
 
 /// Fetches the image of each item that names one. Items come out in order, with what became of their image, or an
-/// error where a store failed. Images under way or waiting for their turn have `room` bytes at most, beside the first
-/// in line: however long that one takes, the others come meanwhile.
+/// error where a store or a disk failed. Images under way or waiting for their turn have `room` bytes at most, beside
+/// the first in line: however long that one takes, the others come meanwhile.
 pub fn fetch<T, I: Iterator<Item = (T, Option<String>)>>(
     runtime: &'static Runtime,
     items: I,

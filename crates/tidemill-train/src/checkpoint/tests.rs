@@ -247,6 +247,18 @@ fn another_runs_checkpoints_stay_and_what_was_being_written_goes() {
 }
 
 #[test]
+fn a_start_proves_that_commits_can_be_put_and_leaves_nothing_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (checkpoints, place) = (open(folder.path()), folder.path().join("checkpoints"));
+    let writer = Writer { rank: 0, ranks: 1, others: vec![], attempt: "a".into() };
+    checkpoints.announce(&writer).unwrap();
+    // As a process that was killed leaves it.
+    std::fs::write(place.join(PROBE), "").unwrap();
+    checkpoints.announce(&writer).unwrap();
+    assert_eq!(checkpoints.location.list("").unwrap(), [START]);
+}
+
+#[test]
 fn a_checkpoint_that_another_process_has_written_is_not_replaced() {
     let case = Case::new(vec![100], 0, 1);
     let folder = tempfile::tempdir().unwrap();
