@@ -21,8 +21,9 @@ const ROWS: usize = 150;
 const BATCH: usize = 14;
 
 /// Crops and captions that are drawn anew in each epoch; every unit is of 32 rows, or what is left of a file.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 8] = [
     "prepare.crop=random",
+    "caption.template=['{caption}', 'a picture of {caption}']",
     "validation.share=0.1",
     "engine.encode.threads=1",
     "train.global_batch=14",
@@ -104,6 +105,10 @@ fn each_epoch_has_each_row_once_and_the_first_what_a_dataset_has() {
     assert_ne!(second.iter().map(|row| row.0).collect::<Vec<_>>(), order, "another order");
     let same = second.iter().filter(|row| row.2 == stored[&row.0].0).count();
     assert!(same < stored.len() / 2, "{same} of {} crops are where they were", stored.len());
+    // Half of the rows get the template that they had.
+    let others = second.iter().filter(|row| row.3 != stored[&row.0].1).count();
+    let about_half = stored.len() / 4..=3 * stored.len() / 4;
+    assert!(about_half.contains(&others), "{others} of {} texts are others", stored.len());
 }
 
 #[test]
