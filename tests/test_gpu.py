@@ -69,7 +69,8 @@ def test_a_recorded_step_is_all_that_a_step_is(gpu, dataset, tmp_path):
     # As PyTorch's allocator counts it: f32 master weights and moments at least, before the first step.
     memory = [lines[i]["gpu_memory_mib"] for i in (0, -1)]
     print(f"GPU memory before the first and the last step: {memory} MiB")
-    assert 0 < memory[0][0] < memory[1][0] and len(memory[1]) == 1
+    assert 0 < memory[0][0] < memory[1][0]
+    assert len(memory[1]) == 1
     assert (plain.captures, plain.violations, recorded.violations, recorded.escaped) == (0, 0, 0, 0)
     assert (recorded.captures, recorded.replays) == (1, 8 - BEFORE)
     # Kernels of our own, which NVRTC has compiled: norms, GEGLU, AdamW. Attention is cuDNN's, as
