@@ -5,7 +5,8 @@
 #   bash benches/gpu.sh target/wheels      # on the GPU machine, which has PyTorch and transformers
 #
 # Nothing is fetched. What follows the folder goes to `python -m benches.gpu`: --sides, --pixels and --batch say what
-# to measure, --limit-s how many seconds all sides may take (470), --side-limit-s when one has failed (240).
+# to measure, --limit-s how many seconds all sides may take (460, from the start of this script), --side-limit-s when
+# one has failed (240).
 # gpu.md and gpu.json in target/bench/gpu are written after each side. Further calls add to them, and find the data
 # there, while device and versions are the same, such as for torch.compile alone:
 #
@@ -14,9 +15,10 @@
 #
 # Ends with 1 if a side has failed; its row says why.
 set -euo pipefail
+started=$(date +%s)
 cd "$(dirname "$0")/.."
 wheels=${1:-target/wheels}
 site=target/gpu-site
 python3 -m pip install --quiet --no-index --no-deps --upgrade --target "$site" "$wheels"/*.whl
 export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
-exec python3 -m benches.gpu --force "${@:2}"
+exec python3 -m benches.gpu --force --started "$started" "${@:2}"

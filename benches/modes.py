@@ -1,7 +1,8 @@
 """`make bench-modes`: the quickstart's U-Net trained offline, online and co-located, in the same run.
 
 Draws scenes and trains some steps in each mode on all cores of this machine, alternately, each in a fresh
-process; writes target/bench/modes.json and redraws its part of docs/benchmarks.md.
+process, and says where the time of an image goes; writes target/bench/modes.json and redraws its part of
+docs/benchmarks.md.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from statistics import fmean, median
@@ -24,6 +25,18 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 CHART = ROOT / "docs" / "benchmarks-modes.svg"
 MODES = ("offline", "online", "colocated")
 LOG_EVERY = 2
+# Of a run's times.
+PARTS = ("prepare", "encode", "step")
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of an image in each part, waiting for a core included, for the batch not."""
+
+    # Decoding, cropping, token ids; the VAE and the text encoder. Offline in `preprocess`, by themselves.
+    prepare: float
+    encode: float
+    step: float
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,7 @@ class Run:
     data_wait: float
     # Seconds from opening the data, models loaded, to the end of the first steps.
     first_steps_s: float
+    times: Times
 
 
 def run_of(output: Path, steps: int) -> dict[str, object]:
@@ -62,7 +76,8 @@ def tidemill(verb: str, output: Path, steps: int, *more: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def train(mode: str, steps: int) -> Run:
+def train(mode: str, steps: int, preprocessed: Sequence[Mapping]) -> Run:
+    """Trains; offline its stages are those of `preprocess`."""
     output = FOLDER / mode
     for old in ("checkpoints", "metrics.jsonl", "quarantine.jsonl"):
         path = output / old
@@ -74,30 +89,46 @@ def train(mode: str, steps: int) -> Run:
     steady = [line for line in lines if line["step"] > steps // 4]
     rates = [line["images_per_second"] for line in steady]
     first = lines[LOG_EVERY - 1]["samples"] / lines[LOG_EVERY - 1]["images_per_second"]
+    stages = preprocessed if mode == "offline" else result["stages"]
+    step = 1000 * fmean((1 - line["data_wait"]) / line["images_per_second"] for line in steady)
     return Run(
-        len(rates) / sum(1 / rate for rate in rates), fmean(line["data_wait"] for line in steady), first
+        len(rates) / sum(1 / rate for rate in rates),
+        fmean(line["data_wait"] for line in steady),
+        first,
+        Times(milliseconds(stages, "prepare"), milliseconds(stages, "encode"), step),
     )
 
 
-def preprocess() -> float:
-    """Rows/s of the encoders when nobody trains beside them."""
-    done = tidemill("preprocess", FOLDER / "offline", 1)
-    return done["this_run"]["rows_per_second"]
+def milliseconds(stages: Sequence[Mapping], name: str) -> float:
+    """Of a row in a stage."""
+    (stage,) = [stage for stage in stages if stage["stage"] == name]
+    return 1000 * stage["busy_seconds"] / stage["rows"]
+
+
+def preprocess() -> tuple[float, Sequence[Mapping]]:
+    """Rows/s of the encoders when nobody trains beside them, and what the stages did."""
+    done = tidemill("preprocess", FOLDER / "offline", 1)["this_run"]
+    return done["rows_per_second"], done["stages"]
 
 
 def measure(rows: int, steps: int, rounds: int, check_load: bool) -> tuple[float, dict[str, list[Run]]]:
     shutil.rmtree(FOLDER, ignore_errors=True)
     draw = [TIDEMILL, "synth", FOLDER / "pairs", "--rows", rows, "--files", 8, "-q"]
     subprocess.run([*map(str, draw)], check=True)
-    alone = preprocess()
+    alone, stages = preprocess()
     runs: dict[str, list[Run]] = {mode: [] for mode in MODES}
     for number in range(rounds):
         for mode in MODES:
             if check_load:
                 runner.wait_until_quiet()
-            runs[mode].append(train(mode, steps))
+            runs[mode].append(train(mode, steps, stages))
             print(f"  round {number + 1}: {mode} {runs[mode][-1]}", flush=True)
     return alone, runs
+
+
+def times(runs: Sequence[Run]) -> Times:
+    """Medians."""
+    return Times(*(median(getattr(run.times, part) for run in runs) for part in PARTS))
 
 
 def page(alone: float, runs: Mapping[str, Sequence[Run]], head: str) -> str:
@@ -105,9 +136,15 @@ def page(alone: float, runs: Mapping[str, Sequence[Run]], head: str) -> str:
     for mode, some in runs.items():
         rate, wait = median(run.images_per_second for run in some), median(run.data_wait for run in some)
         first = median(run.first_steps_s for run in some)
-        rows.append([mode, report.number(rate), f"{wait:.0%}", f"{first:.1f}"])
+        spent = [f"{of_image:.1f}" for of_image in asdict(times(some)).values()]
+        rows.append([mode, report.number(rate), f"{wait:.0%}", f"{first:.1f}", *spent])
     columns = ["", "img/s", "waiting for the batch", f"seconds for the first {LOG_EVERY} steps"]
-    note = f"Encoders by themselves (`preprocess`, once): {report.number(alone)} rows/s."
+    columns += [f"{part}, ms" for part in PARTS]
+    note = (
+        f"Encoders by themselves (`preprocess`, once): {report.number(alone)} rows/s. Milliseconds are those "
+        "that a stage's threads, or the trainer in its steps, spend with an image. Where they share cores, "
+        "each waits for the others, too: online these times overlap, and are longer than by themselves."
+    )
     return "\n\n".join([head, report.table(columns, rows), f"![Medians]({CHART.name})", note])
 
 
@@ -116,7 +153,8 @@ def bench(args: argparse.Namespace) -> None:
     versions, machine = runner.versions("torch"), runner.machine()
     rates = {mode: [run.images_per_second for run in some] for mode, some in runs.items()}
     case = report.Case("the quickstart's U-Net, 64 pixels", "img/s", rates.pop("online"), rates)
-    about = {"versions": versions, "machine": machine, "encoders_alone": alone}
+    spent = {mode: asdict(times(some)) for mode, some in runs.items()}
+    about = {"versions": versions, "machine": machine, "encoders_alone": alone, "milliseconds": spent}
     report.write_json(runner.RESULTS / "modes.json", [case.to_json() | about])
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     head = (

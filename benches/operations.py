@@ -1,7 +1,7 @@
 """`make bench-operations`: where a training step's time goes, in Tidemill and in diffusers on PyTorch.
 
 After `make bench-train`, whose models and dataset it takes: profiles three steps of each of its U-Nets with
-each side, and redraws its part of docs/performance.md.
+each side, alternately for some rounds, and redraws its part of docs/performance.md.
 """
 
 import argparse
@@ -46,6 +46,19 @@ def peer(model: str, precision: str) -> traces.Trace:
     return traces.read(path, STEPS)
 
 
+def measure(model: str, precision: str, args: argparse.Namespace) -> tuple[traces.Trace, traces.Trace]:
+    """Both sides' medians. What slows a shared machine for a minute would fall on one of two single runs."""
+    mine, theirs = [], []
+    for number in range(args.rounds):
+        for side, found in ((ours, mine), (peer, theirs)):
+            if not args.force:
+                runner.wait_until_quiet()
+            found.append(side(model, precision))
+        walls = f"Tidemill {mine[-1].wall:,.0f} ms, diffusers {theirs[-1].wall:,.0f} ms"
+        print(f"  {model}, {precision}, round {number + 1}: {walls}", flush=True)
+    return traces.medians(mine), traces.medians(theirs)
+
+
 def tables(mine: traces.Trace, theirs: traces.Trace) -> list[str]:
     kinds = sorted(mine.by_kind.keys() | theirs.by_kind.keys(), key=lambda kind: -mine.by_kind.get(kind, 0))
     rows = [[kind, *figures(mine.by_kind.get(kind, 0), theirs.by_kind.get(kind, 0))] for kind in kinds]
@@ -75,12 +88,20 @@ def bench(args: argparse.Namespace) -> None:
         raise runner.BenchError("there are no models: run `make bench-train` first")
     machine, versions = runner.machine(), runner.versions("torch", "diffusers")
     named = ", ".join(f"{package} {version}" for package, version in versions.items())
-    parts = [f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}."]
+    parts = [
+        f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}. Medians "
+        f"of {args.rounds} rounds, in which sides alternate, each figure's by itself: they need not add up."
+    ]
     for model, precision in CASES:
-        title = f"### The {model} U-Net, {precision}"
-        parts += [title, *tables(ours(model, precision), peer(model, precision))]
+        parts += [f"### The {model} U-Net, {precision}", *tables(*measure(model, precision, args))]
     report.redraw(PAGE, "bench-operations", "\n\n".join(parts))
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="profiles of each side; medians count")
+    runner.main("bench-operations", bench, parser)
+
+
 if __name__ == "__main__":
-    runner.main("bench-operations", bench, argparse.ArgumentParser(description=__doc__))
+    main()

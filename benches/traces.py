@@ -3,9 +3,10 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median, median_low
 
 # The first that is found in an operation's name is its kind.
 KINDS = {
@@ -57,6 +58,21 @@ def read(path: Path, steps: int) -> Trace:
     wall = wall / 1e3 / steps
     by_kind["outside of operations"] = wall - sum(by_kind.values())
     return Trace(by_kind, by_name, {name: n // steps for name, n in calls.items()}, wall)
+
+
+def medians(traces: Sequence[Trace]) -> Trace:
+    """Each figure's median by itself: kinds need not add up to the whole. What a trace lacks took no time."""
+    return Trace(
+        by_kind=_each([trace.by_kind for trace in traces], median),
+        by_name=_each([trace.by_name for trace in traces], median),
+        calls=_each([trace.calls for trace in traces], median_low),
+        wall=median(trace.wall for trace in traces),
+    )
+
+
+def _each(figures: Sequence[Mapping], middle: Callable) -> dict:
+    names = {name for some in figures for name in some}
+    return {name: middle([some.get(name, 0) for some in figures]) for name in names}
 
 
 def is_operation(event: Mapping) -> bool:

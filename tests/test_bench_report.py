@@ -101,3 +101,14 @@ def test_self_times_leave_out_what_is_within(tmp_path: Path) -> None:
             "outside of operations": 0.0,
         }
     )
+
+
+def test_a_median_of_traces_is_that_of_each_operation():
+    def trace(wall, calls, **by_name):
+        return traces.Trace({"norms": wall / 2}, by_name, dict.fromkeys(by_name, calls), wall)
+
+    # The slowest is another one for each.
+    found = traces.medians([trace(9.0, 4, a=1.0, b=7.0), trace(5.0, 4, a=3.0), trace(7.0, 5, a=2.0, b=5.0)])
+    assert (found.wall, found.by_kind) == (7.0, {"norms": 3.5})
+    assert found.by_name == {"a": 2.0, "b": 5.0}
+    assert found.calls == {"a": 4, "b": 4}

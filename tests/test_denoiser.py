@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import ranks
 import tidemill
 import torch
 from diffusers import UNet2DConditionModel
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 STEPS = 10
@@ -210,6 +213,22 @@ class Listening(torch.nn.Conv2d):
         return super().forward(sample)
 
 
+def assert_tensorboard_has_the_pictures(run, steps):
+    """Those of these steps and no others, as they are in their files."""
+    files = {f"step-{step:08}.png" for step in steps}
+    assert {path.name for path in (run / "previews").iterdir()} == files
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    shown = events.Images("preview")
+    assert [picture.step for picture in shown] == steps
+    for picture in shown:
+        decoded = Image.open(BytesIO(picture.encoded_image_string))
+        file = Image.open(run / "previews" / f"step-{picture.step:08}.png")
+        assert (picture.width, picture.height) == decoded.size == file.size
+        assert decoded.format == "PNG"
+        np.testing.assert_array_equal(np.asarray(decoded), np.asarray(file))
+
+
 def test_it_is_in_evaluation_mode_for_validation_and_pictures(dataset, tmp_path):
     module = Listening()
     settings = {
@@ -217,10 +236,7 @@ def test_it_is_in_evaluation_mode_for_validation_and_pictures(dataset, tmp_path)
         "train.preview": {"every": 5, "prompts": ["a circle", "a square"], "steps": 3, "guidance": 2.0},
     }
     train(tmp_path, dataset, ASSETS, module, **settings)
-    assert {step.name for step in (tmp_path / "previews").iterdir()} == {
-        "step-00000005.png",
-        "step-00000010.png",
-    }
+    assert_tensorboard_has_the_pictures(tmp_path, [5, 10])
     trained = [rows for training, grad, rows in module.calls if training and grad]
     # Ten rows a step, in micro-batches of at most six.
     assert len(trained) == 2 * STEPS

@@ -30,7 +30,9 @@ pub use cuda::{empty_cache, load_cuda, peak_memory, without_cudnn_attention};
 pub use grad::{off_grad, on_grad};
 pub use graph::{Graph, GraphMemory, OwnStream};
 pub use guard::guard;
-pub use kernels::{GroupNorm, add_shifted, best_format, geglu, layer_norm_of_sum, prefers_channels_last};
+pub use kernels::{
+    GroupNorm, add_shifted, best_format, geglu, kernel_launches, layer_norm_of_sum, prefers_channels_last,
+};
 pub use linear::{linear, linear_maps};
 pub use memory::keep_memory;
 pub use profile::Profile;

@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::{AdamW, AdamWPiece, GroupNorm, Scalars, adamw_step, geglu, layer_norm_of_sum};
+use tidemill_torch::{AdamW, GroupNorm, geglu, layer_norm_of_sum};
 
-const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
+use common::{ADAMW, STEP, adamw_state, compare, drawn, stepped};
 
 /// The program for tensors of a dtype, with a sanitizer that ends it where there is one: it is what would tell of a GPU that threads race,
 /// or read beyond a tensor's end.
@@ -51,20 +53,6 @@ fn programs(folder: &Path) -> [(PathBuf, Kind, f64); 2] {
         of("float", "-fsanitize=thread", Kind::Float, 2e-6),
         of("bf16", "-fsanitize=address,undefined", Kind::BFloat16, 1e-2),
     ]
-}
-
-/// Whether each first tensor is what the second one is.
-fn compare(pairs: &[(Tensor, Tensor)], least: f64, what: &str) {
-    for (i, (gpu, cpu)) in pairs.iter().enumerate() {
-        let cpu = cpu.to_kind(Kind::Float);
-        let error = (gpu - &cpu).norm().double_value(&[]) / cpu.norm().double_value(&[]);
-        assert!(error <= least, "{what}, {i}: {error:e}");
-    }
-}
-
-/// Random numbers that this dtype can hold, as f32.
-fn drawn(size: &[i64], kind: Kind) -> Tensor {
-    Tensor::randn(size, FLOAT).to_kind(kind).to_kind(Kind::Float)
 }
 
 #[test]
@@ -194,60 +182,21 @@ fn layer_norms(program: &Path, kind: Kind, least: f64) {
 }
 
 fn steps(program: &Path, kind: Kind, moments: Kind) {
-    // Exact in f32, as the program takes them: so moments agree to the last bit, and with it how they are rounded.
-    let adamw = AdamW { betas: (0.875, 0.96875), eps: 1e-6, weight_decay: 0.1 };
-    let (lr, count, divisor, fresh) = (0.01, 3.0, 2.0, 0.25);
-    // A begun stretch, and more than one.
-    let lengths = [7, 9000];
+    let AdamW { betas, eps, weight_decay } = ADAMW;
+    let [lr, count, divisor, fresh] = STEP;
     let bf16 = f64::from(u8::from(moments == Kind::BFloat16));
     for skip in [0.0, 1.0] {
-        let state = lengths.map(|n| {
-            let second = drawn(&[n], moments).square().to_kind(moments).to_kind(Kind::Float);
-            [
-                drawn(&[n], kind),
-                drawn(&[n], Kind::Float),
-                drawn(&[n], moments),
-                second,
-                drawn(&[n], Kind::Float),
-            ]
-        });
-        let numbers = [
-            lr,
-            count,
-            divisor,
-            skip,
-            adamw.betas.0,
-            adamw.betas.1,
-            adamw.eps,
-            adamw.weight_decay,
-            fresh,
-            7.0,
-            9000.0,
-            bf16,
-        ];
+        // A begun stretch, and more than one.
+        let states = [7, 9000].map(|n| adamw_state(n, kind, moments));
+        let numbers =
+            [lr, count, divisor, skip, betas.0, betas.1, eps, weight_decay, fresh, 7.0, 9000.0, bf16];
         let numbers = Tensor::from_slice(&numbers).to_kind(Kind::Float);
-        let inputs: Vec<&Tensor> = [&numbers].into_iter().chain(state.iter().flatten()).collect();
+        let inputs: Vec<&Tensor> = [&numbers].into_iter().chain(states.iter().flatten()).collect();
         let found = run(program, "adamw", &inputs);
-        let scalar = |value: f64| Tensor::from(value as f32);
-        let [count, rate, divisor, skip_] = [count, lr, divisor, skip].map(scalar);
-        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: Some(&skip_) };
         let mut at = 0;
-        for [grad, master, first, second, ema] in &state {
-            let weights = master.zeros_like().to_kind(kind);
-            let (first, second) = (first.to_kind(moments), second.to_kind(moments));
-            let piece = AdamWPiece {
-                grad: grad.to_kind(kind),
-                start: 0,
-                master,
-                exp_avg: &first,
-                exp_avg_sq: &second,
-                ema: Some(ema),
-                weights: Some(&weights),
-            };
-            adamw_step(adamw, scalars, fresh, &[piece]).unwrap();
-            let expected = [master, &first, &second, ema, &weights];
-            let length = master.numel() as i64;
+        for expected in stepped(Device::Cpu, [kind, moments], skip, &states) {
             let pairs = expected.map(|expected| {
+                let length = expected.numel() as i64;
                 let found = found.narrow(0, at, length);
                 at += length;
                 // Of zeros, too.

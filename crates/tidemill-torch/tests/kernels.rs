@@ -2,20 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod common;
 
 use tch::{Device, Kind, Tensor, no_grad};
-use tidemill_torch::{GroupNorm, best_format, geglu, guard, load_cuda};
+use tidemill_torch::{GroupNorm, best_format, geglu, guard};
+
+use common::draw;
 
 const F64: (Kind, Device) = (Kind::Double, Device::Cpu);
-
-/// Seeds the generator, which is the process's: other tests draw when this is dropped, so that each draws the same every time.
-fn draw(seed: i64) -> MutexGuard<'static, ()> {
-    static DRAWING: Mutex<()> = Mutex::new(());
-    let guard = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
-    tch::manual_seed(seed);
-    guard
-}
 
 fn group_norm_silu(x: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64) -> Tensor {
     GroupNorm { weight, bias, groups, eps: 1e-5, silu: true }.of(x).unwrap()
@@ -109,38 +103,6 @@ fn check_without_gradients(
         };
         let (ours, theirs) = (error(&ours), error(&theirs));
         assert!(ours <= 1.5 * theirs + least, "{kind:?}: {ours:e}, libtorch's {theirs:e}");
-    }
-}
-
-/// The kernels for GPUs are also tried on each GPU before they are used.
-#[test]
-fn on_a_gpu_group_norm_and_silu_are_those_of_the_cpu() {
-    if !load_cuda().unwrap() || !tch::Cuda::is_available() {
-        return eprintln!("skipped: there is no NVIDIA GPU here");
-    }
-    let _drawing = draw(11);
-    for (kind, least) in [(Kind::Float, 1e-5), (Kind::BFloat16, 1e-2)] {
-        let leaves = |device| {
-            tch::manual_seed(12);
-            let x = Tensor::randn([3, 320, 17, 9], (Kind::Float, Device::Cpu)) * 2.0 + 1.0;
-            let (weight, bias) =
-                (x.select(0, 0).select(-1, 0).select(-1, 0), x.select(0, 1).select(-1, 0).select(-1, 0));
-            [x, weight, bias]
-                .map(|tensor| tensor.to_device(device).to_kind(kind).detach().copy().set_requires_grad(true))
-        };
-        let passes = |device| {
-            let leaves = leaves(device);
-            assert_eq!(best_format(&leaves[0]).unwrap().is_contiguous(), device == Device::Cpu);
-            let output = group_norm_silu(&leaves[0], &leaves[1], &leaves[2], 32);
-            let loss = output.to_kind(Kind::Float).square().sum(Kind::Float);
-            let gradients = Tensor::run_backward(&[loss], &leaves, false, false);
-            let all = [output.detach()].into_iter().chain(gradients);
-            all.map(|tensor| tensor.to_device(Device::Cpu).to_kind(Kind::Double)).collect::<Vec<_>>()
-        };
-        for (i, (gpu, cpu)) in passes(Device::Cuda(0)).iter().zip(passes(Device::Cpu)).enumerate() {
-            let error = ((gpu - &cpu).norm() / cpu.norm()).double_value(&[]);
-            assert!(error < least, "{kind:?}, {i}: {error:e}");
-        }
     }
 }
 

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tidemill_models::Prediction;
-use tidemill_models::sampler::Method;
 
 pub use self::checkpoint::{CheckpointConfig, Writers};
 pub use self::data::{MixConfig, StreamingConfig};
 pub use self::objective::Timesteps;
 pub use self::phase::PhaseConfig;
+pub use self::preview::PreviewConfig;
 pub use self::profile::ProfileConfig;
 pub use self::schedule::LrSchedule;
 pub use self::trouble::{HealthConfig, NotFinite, SpikeAction, SpikeConfig};
@@ -21,6 +21,7 @@ mod checkpoint;
 mod data;
 mod objective;
 mod phase;
+mod preview;
 mod profile;
 mod schedule;
 mod trouble;
@@ -197,28 +198,6 @@ impl Default for EmaConfig {
     }
 }
 
-/// `[train.preview]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct PreviewConfig {
-    /// Steps between two grids of pictures; 0 draws none.
-    pub every: u64,
-    /// The prompts, one picture each.
-    pub prompts: Vec<String>,
-    /// Sampler.
-    pub method: Method,
-    /// Sampler steps.
-    pub steps: usize,
-    /// Classifier-free guidance scale.
-    pub guidance: f64,
-}
-
-impl Default for PreviewConfig {
-    fn default() -> Self {
-        Self { every: 1000, prompts: Vec::new(), method: Method::Ddim, steps: 25, guidance: 5.0 }
-    }
-}
-
 impl TrainConfig {
     /// Whether step `step`, counted from 0 over all phases, is averaged: how much weight the old average has then.
     pub fn averaged_at(&self, step: u64) -> Option<f64> {
@@ -298,6 +277,7 @@ impl TrainConfig {
         if self.log_every == 0 || self.shuffle_window == 0 {
             return refuse("train.log_every", "log_every and shuffle_window must be at least 1".into());
         }
+        self.validate_preview()?;
         self.validate_mix()
     }
 
@@ -401,6 +381,13 @@ mod tests {
                 "train.spike",
             ),
             (TrainConfig { ema: Some(EmaConfig { decay: 1.0, start_step: 0 }), ..good() }, "train.ema.decay"),
+            (
+                TrainConfig {
+                    preview: Some(PreviewConfig { guidance: f64::NAN, ..PreviewConfig::default() }),
+                    ..good()
+                },
+                "train.preview.guidance",
+            ),
         ] {
             let message = config.validate().unwrap_err().to_string();
             assert!(message.contains(key), "{message}");

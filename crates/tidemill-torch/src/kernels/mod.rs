@@ -14,7 +14,7 @@ mod shifted;
 
 pub use adamw::{adamw_on_cpu, squared_norm_on_cpu};
 pub use geglu::geglu;
-pub use gpu::{adamw_on_gpu, best_format, prefers_channels_last};
+pub use gpu::{adamw_on_gpu, best_format, kernel_launches, prefers_channels_last};
 pub use group_norm::GroupNorm;
 pub use layer_norm::layer_norm_of_sum;
 pub use shifted::add_shifted;

@@ -136,6 +136,7 @@ impl Shared<'_> {
 
     fn finish(self) -> Result<Summary> {
         let utilisation = self.utilisation(&Default::default(), self.start).to_vec();
+        self.sink.ended(&utilisation);
         if let Some(error) = self.first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }

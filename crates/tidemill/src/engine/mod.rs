@@ -161,6 +161,9 @@ pub trait Sink: Sync {
     /// # Errors
     /// If nothing can be written there.
     fn begin(&self, unit: &InputUnit) -> Result<Box<dyn Attempt>>;
+
+    /// Told at the end of a run, however it ends, what each stage did.
+    fn ended(&self, _stages: &[Utilisation]) {}
 }
 
 /// One attempt at writing a unit.

@@ -16,6 +16,7 @@ use tidemill_train::{Batches, Phase, World};
 
 use super::feed::{Feed, Window};
 use super::lanes::{Lane, Windows, deal};
+use super::ledger::Ledger;
 use super::rows::{Selection, bytes, pick, sample_ids};
 use crate::Encode;
 use crate::error::{Error, Result};
@@ -67,6 +68,8 @@ pub struct OnlineBatches {
     pub first: u32,
     /// Encodes each batch when it is wanted, of rows that are only prepared.
     pub encode: Option<Encode>,
+    /// Hears how long that takes.
+    pub ledger: Arc<Ledger>,
     /// What is before this rank after the last batch, and after the rows that are taken for the next one.
     pub lane: Lane,
     pub ahead: Lane,
@@ -144,7 +147,9 @@ impl OnlineBatches {
         let taken: Vec<(Arc<Window>, u64)> = self.taken.drain(..).collect();
         let (mut rows, mut epochs) = gather(&taken)?;
         if let Some(encode) = &self.encode {
+            let started = Instant::now();
             let encoded = encode.run(&rows)?;
+            self.ledger.worked("encode", rows.num_rows() as u64, started.elapsed().as_secs_f64());
             let ids = sample_ids(&rows)?.to_vec();
             rows = self.selection.of(&encoded)?;
             let left = sample_ids(&rows)?;

@@ -14,7 +14,7 @@ use super::lanes::{Open, Windows};
 use super::ledger::{Ledger, name};
 use super::rows::Selection;
 use crate::engine::signal::StopSignal;
-use crate::engine::{Attempt, Local, Sink, Stage};
+use crate::engine::{Attempt, Local, Sink, Stage, Utilisation};
 use crate::error::{Error, Result};
 use crate::reporter::Reporter;
 use crate::run_file::Run;
@@ -28,6 +28,8 @@ pub struct Making {
     pub windows: Windows,
     /// The second stage, once per encoder.
     pub stages: Vec<Box<dyn Stage>>,
+    /// Whether it encodes; else the trainer does.
+    pub encodes: bool,
     /// Which rows are wanted, and which of their columns.
     pub selection: Selection,
     pub ledger: Arc<Ledger>,
@@ -93,6 +95,8 @@ struct Shared {
     handed: Condvar,
     /// Windows after the next one whose units may be begun: encoders share a window, and some are at the one after it.
     ahead: usize,
+    /// As in [`Making`].
+    encodes: bool,
     to: feed::Windows,
     stop: Arc<StopSignal>,
 }
@@ -128,6 +132,7 @@ impl WindowSink {
             assembly: Mutex::new(Assembly { next: 0, parts }),
             handed: Condvar::new(),
             ahead: making.stages.len().div_ceil(making.run.file.online.window.max(1)),
+            encodes: making.encodes,
             to: to.clone(),
             stop: stop.clone(),
         };
@@ -159,6 +164,15 @@ impl Sink for WindowSink {
     fn begin(&self, unit: &InputUnit) -> Result<Box<dyn Attempt>> {
         let (window, slot) = *self.places.get(&name(unit)).ok_or(Error::Thread("online"))?;
         Ok(Box::new(Part { shared: self.shared.clone(), unit: unit.clone(), window, slot, rows: Vec::new() }))
+    }
+
+    /// Writing is left out, which is mostly waiting for the trainer to take a window.
+    fn ended(&self, stages: &[Utilisation]) {
+        let told: &[&str] =
+            if self.shared.encodes { &["read", "prepare", "encode"] } else { &["read", "prepare"] };
+        for stage in stages.iter().filter(|stage| told.contains(&stage.stage)) {
+            self.shared.ledger.worked(stage.stage, stage.rows, stage.busy_seconds);
+        }
     }
 }
 
@@ -238,6 +252,7 @@ mod tests {
             assembly: Mutex::new(Assembly { next: 0, parts: parts.collect() }),
             handed: Condvar::new(),
             ahead: 1,
+            encodes: true,
             to,
             stop: Arc::default(),
         };

@@ -1,4 +1,4 @@
-//! What became of the rows that a process has prepared.
+//! What became of the rows that a process has prepared, and how long that took.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -6,6 +6,7 @@ use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arrow::array::{Array, AsArray, RecordBatch};
+use serde::Serialize;
 use serde_json::json;
 use tidemill_data::InputUnit;
 use tidemill_data::status::QUARANTINED;
@@ -19,11 +20,23 @@ use crate::error::{Error, Result};
 pub struct Ledger {
     read: Mutex<Read>,
     quarantine: Mutex<Quarantine>,
+    work: Mutex<Vec<Work>>,
     path: String,
     /// Greatest share of unreadable rows.
     allowed: f64,
     /// Units of the source.
     units: usize,
+}
+
+/// What a stage has done.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Work {
+    /// The stage.
+    pub stage: &'static str,
+    /// Rows it was given.
+    pub rows: u64,
+    /// Seconds its threads worked, all together.
+    pub busy_seconds: f64,
 }
 
 #[derive(Debug, Default)]
@@ -54,13 +67,31 @@ impl Ledger {
             File::options().create(true).append(true).open(&path)
         };
         let file = open().map_err(|source| Error::Write { path: path.clone(), source })?;
-        let quarantine = Quarantine { file, last: String::new() };
-        Ok(Self { read: Mutex::default(), quarantine: Mutex::new(quarantine), path, allowed, units })
+        let quarantine = Mutex::new(Quarantine { file, last: String::new() });
+        let (read, work) = Default::default();
+        Ok(Self { read, quarantine, work, path, allowed, units })
     }
 
     /// What became of all rows so far.
     pub fn counts(&self) -> Counts {
         lock(&self.read).counts.clone()
+    }
+
+    /// What each stage has done; of the engine's those of epochs that are over, and all once nobody takes batches any more.
+    pub fn work(&self) -> Vec<Work> {
+        lock(&self.work).clone()
+    }
+
+    /// Adds what a stage has done.
+    pub fn worked(&self, stage: &'static str, rows: u64, busy_seconds: f64) {
+        let mut all = lock(&self.work);
+        match all.iter_mut().find(|work| work.stage == stage) {
+            Some(work) => {
+                work.rows += rows;
+                work.busy_seconds += busy_seconds;
+            }
+            None => all.push(Work { stage, rows, busy_seconds }),
+        }
     }
 
     /// Adds rows of a unit.

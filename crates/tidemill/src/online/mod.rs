@@ -34,7 +34,7 @@ pub use self::elsewhere::{Elsewhere, Preparer};
 use self::feed::Feed;
 use self::here::Making;
 use self::lanes::{Lane, Windows};
-pub use self::ledger::Ledger;
+pub use self::ledger::{Ledger, Work};
 use self::rows::Selection;
 use crate::Encode;
 use crate::engine::dataset::{short_digest, specification};
@@ -144,6 +144,7 @@ impl Online {
         let run = self.run.at_resolution(selection.resolution);
         let making = Making {
             stages: self.stages(&run)?,
+            encodes: matches!(self.encoders, Encoders::Devices(_)),
             source: self.source.clone(),
             units: self.units.clone(),
             windows: self.windows,
@@ -183,6 +184,7 @@ impl Online {
             share: world.share_of(phase.global_batch()),
             first: world.first_of(phase.global_batch()) as u32,
             encode: alone.then(|| self.encode(self.device)).transpose()?,
+            ledger: self.ledger.clone(),
             ahead: lane.clone(),
             lane,
             at: None,

@@ -194,8 +194,7 @@ pub fn train_run(
     let outcome = train(job, &mut watcher);
     watcher.progress.finish();
     let outcome = outcome?;
-    let rows = rows.map(|ledger| ledger.counts());
-    let report = report(run, &outcome, rows.as_ref());
+    let report = report(run, &outcome, rows.as_deref());
     if world.is_first() {
         say_trained(&run.output(), &report, reporter);
     }
@@ -341,8 +340,14 @@ impl Observer for Watcher<'_> {
     }
 }
 
-/// `rows`: what became of pairs on the way, if they came without a dataset.
-fn report(run: &Run, outcome: &Outcome, rows: Option<&Counts>) -> Value {
+/// `ledger`: what became of pairs on the way, and how long that took, if they came without a dataset.
+fn report(run: &Run, outcome: &Outcome, ledger: Option<&Ledger>) -> Value {
+    let rows = |counts: Counts| {
+        json!({
+            "read": counts.read, "kept": counts.kept,
+            "rejected": counts.total_rejected(), "quarantined": counts.total_quarantined(),
+        })
+    };
     json!({
         "verb": "train",
         "output": run.output(),
@@ -356,10 +361,8 @@ fn report(run: &Run, outcome: &Outcome, rows: Option<&Counts>) -> Value {
         "skipped_steps": outcome.skipped_steps,
         "rollbacks": outcome.rollbacks,
         "checkpoint_stall_seconds": outcome.checkpoint_seconds,
-        "rows": rows.map(|counts| json!({
-            "read": counts.read, "kept": counts.kept,
-            "rejected": counts.total_rejected(), "quarantined": counts.total_quarantined(),
-        })),
+        "rows": ledger.map(|ledger| rows(ledger.counts())),
+        "stages": ledger.map(Ledger::work),
     })
 }
 

@@ -21,8 +21,9 @@ const ROWS: usize = 150;
 const BATCH: usize = 14;
 
 /// Crops and captions that are drawn anew in each epoch; every unit is of 32 rows, or what is left of a file.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 8] = [
     "prepare.crop=random",
+    "caption.template=['{caption}', 'a picture of {caption}']",
     "validation.share=0.1",
     "engine.encode.threads=1",
     "train.global_batch=14",
@@ -104,6 +105,10 @@ fn each_epoch_has_each_row_once_and_the_first_what_a_dataset_has() {
     assert_ne!(second.iter().map(|row| row.0).collect::<Vec<_>>(), order, "another order");
     let same = second.iter().filter(|row| row.2 == stored[&row.0].0).count();
     assert!(same < stored.len() / 2, "{same} of {} crops are where they were", stored.len());
+    // Half of the rows get the template that they had.
+    let others = second.iter().filter(|row| row.3 != stored[&row.0].1).count();
+    let about_half = stored.len() / 4..=3 * stored.len() / 4;
+    assert!(about_half.contains(&others), "{others} of {} texts are others", stored.len());
 }
 
 #[test]
@@ -132,6 +137,14 @@ fn a_stream_goes_on_where_it_was() {
     }
 }
 
+/// Rows that a stage was given, as a result says, and that it has worked for them.
+fn worked(result: &Value, stage: &str) -> u64 {
+    let mut stages = result["stages"].as_array().unwrap().iter();
+    let found = stages.find(|one| one["stage"] == stage).unwrap();
+    assert!(found["busy_seconds"].as_f64() > Some(0.0), "{found}");
+    found["rows"].as_u64().unwrap()
+}
+
 #[test]
 fn verbs_train_without_a_dataset() {
     let folder = tempfile::tempdir().unwrap();
@@ -150,6 +163,9 @@ fn verbs_train_without_a_dataset() {
     let number = |name: &str| counts[name].as_u64().unwrap();
     assert!(number("read") > ROWS as u64, "{counts}");
     assert_eq!(number("read"), number("kept") + number("rejected") + number("quarantined"));
+    for stage in ["read", "prepare", "encode"] {
+        assert!(worked(&result["train"], stage) >= ROWS as u64, "{stage}: {result}");
+    }
     let quarantine = std::fs::read_to_string(out.join("quarantine.jsonl")).unwrap();
     assert_eq!(quarantine.lines().count() as u64, number("quarantined"));
     let line: Value = serde_json::from_str(quarantine.lines().next().unwrap()).unwrap();
@@ -168,6 +184,7 @@ fn verbs_train_without_a_dataset() {
     let longer = "train.phase=[{ resolution = 64, steps = 20 }, { resolution = 32, steps = 4 }]";
     let (code, result) = run("train", "colocated", &[longer]);
     assert_eq!((code, &result["resumed_at"], &result["steps"]), (0, &20.into(), &24.into()), "{result}");
+    assert!(worked(&result, "prepare") >= 4 * BATCH as u64 && worked(&result, "encode") >= 4 * BATCH as u64);
 
     for (setting, message) in [
         ("dedup.exact=true", "duplicates are found only with a dataset"),

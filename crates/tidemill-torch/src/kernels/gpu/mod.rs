@@ -43,8 +43,10 @@ struct Source {
 struct Known {
     /// Once they are compiled.
     kernels: Option<Arc<Kernels>>,
-    /// Once they are tried.
-    good: Option<bool>,
+    /// Once they are tried; or why they cannot be used.
+    tried: Option<Result<(), String>>,
+    /// How often some were started since.
+    launches: u64,
 }
 
 type Compiled = HashMap<(&'static str, usize, bool), Known>;
@@ -65,7 +67,7 @@ fn gpu_of(x: &Tensor) -> Option<usize> {
 /// nobody: a backward pass, which a trial has, may be what another one waits for.
 fn are_good(source: &Source, device: usize, kind: Kind) -> bool {
     let of = (source.what, device, kind == Kind::BFloat16);
-    if let Some(good) = with_compiled(|all| all.get(&of).and_then(|known| known.good)) {
+    if let Some(good) = with_compiled(|all| all.get(&of)?.tried.as_ref().map(Result::is_ok)) {
         return good;
     }
     let element = if of.2 { c"-DELEMENT=bf16" } else { c"-DELEMENT=float" };
@@ -77,12 +79,27 @@ fn are_good(source: &Source, device: usize, kind: Kind) -> bool {
         // The first use may be where no gradients are wanted.
         with_grad(|| (source.try_them)(device, kind))
     });
-    if let Err(error) = &tried {
+    let tried = tried.map_err(|error| error.to_string());
+    if let Err(problem) = &tried {
         let what = source.what;
-        tracing::warn!("{what} on GPU {device} is libtorch's, for our kernels cannot be used: {error}");
+        tracing::warn!("{what} on GPU {device} is libtorch's, for our kernels cannot be used: {problem}");
     }
-    with_compiled(|all| all.entry(of).or_default().good = Some(tried.is_ok()));
-    tried.is_ok()
+    let good = tried.is_ok();
+    with_compiled(|all| all.entry(of).or_default().tried = Some(tried));
+    good
+}
+
+/// How often kernels of ours have been started on a GPU for tensors of a dtype since they were tried: those for `"AdamW"`, `"GEGLU"`,
+/// `"GroupNorm"`, `"LayerNorm"` or `"the sum with a bias"`. Whoever calls an operation does not see whether it was libtorch's; tests do
+/// by this.
+///
+/// # Errors
+/// Why they cannot be used there.
+pub fn kernel_launches(what: &'static str, device: usize, kind: Kind) -> Result<u64, Error> {
+    with_compiled(|all| match all.get(&(what, device, kind == Kind::BFloat16)) {
+        Some(Known { tried: Some(Err(problem)), .. }) => Err(Error::Torch(problem.clone())),
+        known => Ok(known.map_or(0, |known| known.launches)),
+    })
 }
 
 /// Runs a kernel.
@@ -98,7 +115,11 @@ unsafe fn run(
     arguments: &mut [*mut c_void],
 ) -> Result<(), Error> {
     let of = (source.what, device, kind == Kind::BFloat16);
-    let kernels = with_compiled(|all| all.get(&of).and_then(|known| known.kernels.clone()));
+    let kernels = with_compiled(|all| {
+        let known = all.get_mut(&of)?;
+        known.launches += u64::from(known.tried.is_some());
+        known.kernels.clone()
+    });
     let kernels = kernels.ok_or_else(|| Error::Torch(format!("{name} is not compiled")))?;
     // SAFETY: as the caller promises.
     unsafe { kernels.run(name, how, arguments) }
