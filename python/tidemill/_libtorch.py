@@ -6,6 +6,7 @@ is imported all the same: it loads CUDA's libraries from wherever they are, and 
 
 import ctypes
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,11 +25,9 @@ def check(installed: str) -> None:
 
 
 def _check_installed() -> None:
-    try:
+    # A PyTorch of no package does not say which it is.
+    with suppress(PackageNotFoundError):
         check(version("torch"))
-    except PackageNotFoundError:
-        # Wherever it comes from, it does not say.
-        pass
 
 
 def has_gpu() -> bool:

@@ -122,8 +122,17 @@ impl Trainer {
         let checkpoints = world.together(checkpoints)?;
         let checkpoint = checkpoints.stands(&world)?;
         let remarks = checkpoint.as_ref().map(|checkpoint| go_on(&mut job, checkpoint));
-        let Setup { spec, schedule, flops, identity, settings, objective, distribution, recorded_on, remarks: on_settings } =
-            world.together(Setup::of(&mut job))?;
+        let Setup {
+            spec,
+            schedule,
+            flops,
+            identity,
+            settings,
+            objective,
+            distribution,
+            recorded_on,
+            remarks: on_settings,
+        } = world.together(Setup::of(&mut job))?;
         world.agree(&serde_json::json!({
             "version": version(), "train": settings, "checkpoint": job.checkpoint, "run": identity,
         }))?;
