@@ -147,7 +147,7 @@ def sides(name: str, precision: str, args: argparse.Namespace) -> list[Side]:
 def measure(name: str, args: argparse.Namespace) -> dict[str, dict[str, Figures]]:
     """By precision and side."""
     found: dict[str, dict[str, Figures]] = {}
-    for precision in PRECISIONS:
+    for precision in args.precisions:
         runs: dict[str, list[Side]] = {}
         for number in range(args.rounds):
             if not args.force:
@@ -229,6 +229,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="times that each side runs; medians count")
     parser.add_argument("--steps", type=int, default=12, help="of a run")
     parser.add_argument("--models", nargs="+", choices=CHANNELS, default=list(CHANNELS))
+    parser.add_argument(
+        "--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS, help="f32 where a CPU has no bf16"
+    )
     parser.add_argument(
         "--compile", action="store_true", help="beside torch.compile, and with diffusers' U-Net in Tidemill"
     )
