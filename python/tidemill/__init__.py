@@ -87,10 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
     if verb != "train":
         return _native.main(["tidemill", *arguments])
-    from tidemill.distributed import process_group
+    from tidemill.distributed import end, process_group
 
     with process_group() as place:
-        return _native.main(["tidemill", *arguments, *place])
+        code = _native.main(["tidemill", *arguments, *place])
+        end(code)
+        return code
 
 
 def preprocess(run: RunFile, **overrides: Any) -> dict[str, Any]:

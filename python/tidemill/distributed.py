@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -27,8 +28,7 @@ def process_group() -> Iterator[list[str]]:
             return
         if torch.cuda.is_available():
             torch.cuda.set_device(_local_rank() % torch.cuda.device_count())
-        # Of each kind of device its own backend: Gloo, and NCCL if there are GPUs.
-        dist.init_process_group()
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     # For what ranks ask each other on the host: communication of the other waits for devices and its turn.
     # Who waits in it waits for others' data, or pictures; of ranks that die the connections end.
     host = dist.new_group(backend="gloo", timeout=timedelta(days=1))
@@ -50,9 +50,21 @@ def process_group() -> Iterator[list[str]]:
     finally:
         if not made:
             dist.destroy_process_group(host)
-    # After an error the others may be gone, and there is nobody to take leave of.
+    # After an exception the others may be gone, and there is nobody to take leave of.
     if made:
         dist.destroy_process_group()
+
+
+def end(code: int) -> None:
+    """Ends this process at once if it is one of several ranks that has failed.
+
+    The others may be in the middle of a collective. NCCL would have this one wait for them when it gives up
+    its communicators, and they see that it is gone by its connections, which end with the process.
+    """
+    if code != 0 and dist.is_initialized() and dist.get_world_size() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _local_rank() -> int:

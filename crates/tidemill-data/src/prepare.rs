@@ -29,7 +29,7 @@ use crate::caption::config::CaptionConfig;
 use crate::caption::{self, CaptionStage};
 use crate::config::{Columns, SourceConfig};
 use crate::error::{Result, RowError};
-use crate::filter::{BlocklistConfig, FilterConfig, Filters, Stage};
+use crate::filter::{FilterConfig, Filters, Stage};
 use crate::tokenizer::ClipTokenizer;
 
 /// Raised whenever the same configuration would give other pixels than before.
@@ -101,7 +101,7 @@ impl Prepare {
         let scaled = config.scaled_decode && !hashes.phash;
         let sizes: Vec<_> = config.resolutions.iter().map(|&resolution| config.sizes(resolution)).collect();
         let text = caption::identity(caption, &columns.caption, seed);
-        let rules = (rules(filter), filters.lists(), hashes);
+        let rules = (filter.without_lists(), filters.lists(), hashes);
         let digests = Digests {
             rows: digest(&(&columns, &source.carry, &text, rules, &config.resolutions, &sizes)),
             images: config
@@ -220,12 +220,6 @@ impl Prepare {
         let judge = |row| self.judge(input, &selection, row).unwrap_or_else(Row::quarantined);
         Ok((0..batch.num_rows()).into_par_iter().map(judge).collect())
     }
-}
-
-/// The filters without their lists: what the lists hold counts, not where they lie.
-fn rules(filter: &FilterConfig) -> FilterConfig {
-    let lists = BlocklistConfig::default;
-    FilterConfig { blocklist: lists(), opt_out: lists(), ..filter.clone() }
 }
 
 /// Of what shapes the pixels at one resolution. The other resolutions do only if images are decoded at a scale, which

@@ -64,19 +64,17 @@ pub struct Attention {
     to_v: Linear,
     to_out: Linear,
     heads: i64,
-    upcast: bool,
 }
 
 impl Attention {
     /// U-Net attention: no bias on q, k and v. `context`: width of the sequence attended to.
-    pub fn new(p: Scope, width: i64, context: i64, heads: i64, upcast: bool) -> Self {
+    pub fn new(p: Scope, width: i64, context: i64, heads: i64) -> Self {
         Self {
             to_q: Linear::without_bias(p.sub("to_q"), width, width),
             to_k: Linear::without_bias(p.sub("to_k"), context, width),
             to_v: Linear::without_bias(p.sub("to_v"), context, width),
             to_out: Linear::new(p.sub("to_out").sub(0), width, width),
             heads,
-            upcast,
         }
     }
 
@@ -88,23 +86,17 @@ impl Attention {
             to_v: Linear::new(p.sub("to_v"), width, width),
             to_out: Linear::new(p.sub("to_out").sub(0), width, width),
             heads: 1,
-            upcast: false,
         }
     }
 
     /// `x`: [N, L, width]; `context`, what x attends to if not itself: [N, M, context width]. Gives [N, L, width].
     pub fn forward(&self, x: &Tensor, context: Option<&Tensor>) -> Tensor {
-        let kind = x.kind();
-        let head = |t: Tensor| {
-            let t = split_heads(&t, self.heads);
-            if self.upcast { t.to_kind(Kind::Float) } else { t }
-        };
         let [q, k, v] = match context {
             None => Linear::all_of(x, [&self.to_q, &self.to_k, &self.to_v]),
             Some(context) => [self.to_q.forward(x), self.to_k.forward(context), self.to_v.forward(context)],
         };
-        let [q, k, v] = [q, k, v].map(head);
-        self.to_out.forward(&join_heads(&attend(&q, &k, &v, false)).to_kind(kind))
+        let [q, k, v] = [q, k, v].map(|t| split_heads(&t, self.heads));
+        self.to_out.forward(&join_heads(&attend(&q, &k, &v, false)))
     }
 }
 
@@ -143,12 +135,12 @@ struct BasicTransformerBlock {
 impl BasicTransformerBlock {
     fn new(p: Scope, width: i64, shape: TransformerShape) -> Self {
         let norm = |name| LayerNorm::new(p.sub(name), width, 1e-5);
-        let TransformerShape { heads, context, upcast, .. } = shape;
+        let TransformerShape { heads, context, .. } = shape;
         Self {
             norm1: norm("norm1"),
-            attn1: Attention::new(p.sub("attn1"), width, width, heads, upcast),
+            attn1: Attention::new(p.sub("attn1"), width, width, heads),
             norm2: norm("norm2"),
-            attn2: Attention::new(p.sub("attn2"), width, context, heads, upcast),
+            attn2: Attention::new(p.sub("attn2"), width, context, heads),
             norm3: norm("norm3"),
             ff: FeedForward::new(p.sub("ff"), width),
         }
@@ -173,8 +165,6 @@ pub struct TransformerShape {
     pub layers: i64,
     /// Linear maps on the sequence (SD 2.x) instead of 1x1 convolutions on the image (SD 1.x).
     pub linear_projection: bool,
-    /// Attention in f32 (SD 2.1).
-    pub upcast: bool,
 }
 
 /// The way from image to sequence or back.

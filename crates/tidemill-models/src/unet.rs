@@ -76,7 +76,6 @@ impl UNet2DConditionModel {
             context: config.cross_attention_dim,
             layers: level.transformer_layers,
             linear_projection: config.use_linear_projection,
-            upcast: config.upcast_attention,
         };
         let down = |i: usize| {
             let (level, inputs) = (&levels[i], levels[i.saturating_sub(1)].channels);

@@ -43,7 +43,8 @@ pub struct UNetConfig {
     pub attention_head_dim: PerLevel,
     /// Linear maps around the transformer blocks (SD 2.x) instead of 1x1 convolutions (SD 1.x).
     pub use_linear_projection: bool,
-    /// Attention in f32 (SD 2.1). diffusers' converter of SD 1.x writes null for false.
+    /// Attention in f32 (SD 2.1), as diffusers had it before `scaled_dot_product_attention`, which heeds it no more than we do.
+    /// diffusers' converter of SD 1.x writes null for false.
     #[serde(deserialize_with = "null_is_false")]
     pub upcast_attention: bool,
 }

@@ -267,6 +267,7 @@ mod tests {
             validation_share: 0.1,
             row_group_rows: 64,
             prepare: serde_json::json!({"crop": "center"}),
+            rows: serde_json::Value::Null,
         };
         let xxh3 = Checksum::of(b"e");
         Header { spec, empty_caption: EmptyCaption { path: format!("empty-caption-{xxh3}.bin"), xxh3 } }

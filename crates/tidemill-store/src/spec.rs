@@ -39,6 +39,10 @@ pub struct DatasetSpec {
     pub row_group_rows: u32,
     /// The settings that shaped the pixels and token ids.
     pub prepare: Value,
+    /// The settings that chose the rows and made their captions, for people to read. Units are named by them already, so nothing else
+    /// takes them for a difference: the same list under another name gives the same rows.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub rows: Value,
 }
 
 /// A tensor column: FixedSizeBinary, row-major, little-endian.
@@ -133,7 +137,8 @@ impl DatasetSpec {
 
     /// BLAKE3 of the specification: it changes when anything that shapes the tensors does.
     pub fn digest(&self) -> String {
-        blake3::hash(as_json(self).to_string().as_bytes()).to_hex()[..32].to_owned()
+        let shaping = Self { rows: Value::Null, ..self.clone() };
+        blake3::hash(as_json(&shaping).to_string().as_bytes()).to_hex()[..32].to_owned()
     }
 
     /// The resolutions in pixels.
@@ -187,6 +192,11 @@ pub(crate) struct EmptyCaption {
 }
 
 impl Header {
+    /// Whether shards of one are shards of the other.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.empty_caption == other.empty_caption && self.spec.digest() == other.spec.digest()
+    }
+
     /// Prepares a folder for shards of this kind: marks it as a dataset and puts the empty
     /// caption's row of `text`, under a name that follows from its content.
     pub(crate) fn create(location: &Location, spec: DatasetSpec, empty_caption: &[u8]) -> Result<Self> {

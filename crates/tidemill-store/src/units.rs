@@ -293,6 +293,7 @@ mod tests {
             validation_share: 0.0,
             row_group_rows: 256,
             prepare: serde_json::Value::Null,
+            rows: serde_json::Value::Null,
         };
         Header::create(location, spec, &vec![0; 2 * 77 * 1024]).unwrap()
     }

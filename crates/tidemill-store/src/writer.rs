@@ -163,7 +163,8 @@ impl Writer {
             let newest = Manifest::newest(&self.location)?;
             let number = newest.as_ref().map_or(1, |newest| newest.number + 1);
             let next = Manifest::new(number, self.header.clone(), self.commits(units)?);
-            let same = |newest: &Manifest| newest.commits == next.commits && newest.header == next.header;
+            let same =
+                |newest: &Manifest| newest.commits == next.commits && newest.header.is_like(&next.header);
             if let Some(newest) = newest.filter(same) {
                 return Ok(newest);
             }

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use support::*;
 use tidemill_store::commit::FileEntry;
 use tidemill_store::{
-    Bucket, Dataset, Dtype, Error, Group, Manifest, Outcome, Split, TensorSpec, UnitKey, Writer,
+    Bucket, Dataset, DatasetSpec, Dtype, Error, Group, Manifest, Outcome, Split, TensorSpec, UnitKey, Writer,
 };
 use tidemill_testing::seed;
 
@@ -179,11 +179,13 @@ fn of_racing_writers_one_commits() {
 fn a_rerun_does_only_what_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let (writer, before) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
-    assert_eq!(
-        writer.snapshot(&plan(&UNITS)).unwrap().number,
-        1,
-        "nothing is new, so there is no new snapshot"
-    );
+    // Nor do settings say anything new that name the same units.
+    let renamed = DatasetSpec { rows: serde_json::json!({ "filter": {} }), ..spec(64, 0.1) };
+    assert_eq!(renamed.digest(), spec(64, 0.1).digest());
+    for writer in [&writer, &support::writer(folder.path(), renamed)] {
+        let snapshot = writer.snapshot(&plan(&UNITS)).unwrap();
+        assert_eq!(snapshot.number, 1, "nothing is new, so there is no new snapshot");
+    }
     let lost = &plan(&UNITS)[2];
     fs::remove_file(folder.path().join(format!("commits/{lost}.json"))).unwrap();
 

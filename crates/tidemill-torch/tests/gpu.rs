@@ -10,7 +10,7 @@ use std::sync::MutexGuard;
 use tch::{Device, Kind, Tensor};
 use tidemill_testing::seed;
 use tidemill_torch::{
-    GroupNorm, add_shifted, best_format, geglu, kernel_launches, layer_norm_of_sum, load_cuda,
+    GroupNorm, add_shifted, best_format, geglu, kernel_launches, layer_norm_of_sum, load_cuda, peak_memory,
 };
 
 use common::{adamw_state, compare, draw, drawn, stepped};
@@ -75,6 +75,17 @@ fn check(
     let pairs: Vec<(Tensor, Tensor)> =
         gpu.into_iter().zip(passes(Device::Cpu, inputs, grads, &operation)).collect();
     compare(&pairs, least, &what_of);
+}
+
+#[test]
+fn peak_memory_is_what_tensors_take() {
+    const BYTES: u64 = 256 << 20;
+    let Some(_drawing) = drawing() else { return };
+    let tensor = Tensor::zeros([BYTES as i64], (Kind::Uint8, GPU));
+    let peak = peak_memory(0).unwrap();
+    assert!((BYTES..2 * BYTES).contains(&peak), "{peak}");
+    drop(tensor);
+    assert_eq!(peak_memory(0).unwrap(), peak);
 }
 
 #[test]

@@ -34,6 +34,11 @@ pub trait Data {
     /// If there are none.
     fn check(&self, train: &TrainConfig) -> Result<(), Error>;
 
+    /// Whether rows are encoded in this process, in batches of many sizes.
+    fn encodes_here(&self) -> bool {
+        false
+    }
+
     /// Takes the rows there were when a run began that goes on from this state, before anything else is asked. Gives what to tell
     /// of that, such as that there are rows by now which it does not have.
     fn go_on(&mut self, _state: &Value) -> Vec<String> {

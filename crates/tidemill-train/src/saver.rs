@@ -1,6 +1,7 @@
 //! Writes checkpoints while training goes on. The state is copied, which is all that a step waits for; a thread writes the
 //! copy. If the store fails, it tries again until it succeeds. Meanwhile no other copy is taken, for all ranks have to write the same.
 
+use std::cell::OnceCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -49,7 +50,15 @@ struct State {
     /// Whether one is being written.
     writing: bool,
     /// After this nothing is tried again; nothing more is handed over.
-    ends: Option<Instant>,
+    ends: Option<End>,
+}
+
+/// When a run's last checkpoint is given up.
+#[derive(Clone, Copy)]
+struct End {
+    at: Instant,
+    /// From the end of training to then.
+    patience: Duration,
 }
 
 impl Saver {
@@ -103,7 +112,7 @@ impl Saver {
     /// # Errors
     /// Why the last checkpoint could not be written, or that the thread has died.
     pub fn finish(&mut self, patience: Duration) -> Result<(), Error> {
-        self.desk.lock().ends = Some(Instant::now() + patience);
+        self.desk.lock().ends = Some(End { at: Instant::now() + patience, patience });
         self.desk.changed.notify_all();
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(last)) => last.map_or(Ok(()), Err),
@@ -172,7 +181,9 @@ impl Desk {
     ) -> Result<(), Error> {
         let (step, mut pause) = (snapshot.step(), FIRST_PAUSE);
         loop {
-            let Err(error) = checkpoints.save(snapshot, writer, &|| !self.time_is_up()) else {
+            let own_is_written = OnceCell::new();
+            let wait = || self.waits_for_others(*own_is_written.get_or_init(Instant::now));
+            let Err(error) = checkpoints.save(snapshot, writer, &wait) else {
                 tell(told, Event::Committed { step });
                 // It is there, whatever becomes of older ones.
                 if let Err(error) = checkpoints.retain(writer) {
@@ -190,14 +201,20 @@ impl Desk {
     }
 
     fn time_is_up(&self) -> bool {
-        self.lock().ends.is_some_and(|ends| ends <= Instant::now())
+        self.lock().ends.is_some_and(|end| end.at <= Instant::now())
+    }
+
+    /// Whether the shards of others are still waited for, since one's own was written: on a slow disk that may be after the end,
+    /// and theirs take as long.
+    fn waits_for_others(&self, since: Instant) -> bool {
+        self.lock().ends.is_none_or(|End { at, patience }| Instant::now() < at.max(since + patience))
     }
 
     /// Waits, but not beyond the end; if that is set meanwhile, no longer.
     fn pause(&self, pause: Duration) {
         let has_end = self.lock().ends.is_some();
         let waits = |state: &mut State| state.ends.is_some() == has_end;
-        let left = self.lock().ends.map_or(pause, |ends| ends.saturating_duration_since(Instant::now()));
+        let left = self.lock().ends.map_or(pause, |end| end.at.saturating_duration_since(Instant::now()));
         // Woken for any reason, it is time to try again.
         drop(self.changed.wait_timeout_while(self.lock(), pause.min(left), waits));
     }

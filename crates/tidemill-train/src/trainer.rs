@@ -27,7 +27,7 @@ use crate::prometheus::Endpoint;
 use crate::saver::Saver;
 use crate::trainer::ahead::Ahead;
 use crate::trainer::recorded::Recorded;
-use crate::trainer::setup::{Begun, Setup, go_on};
+use crate::trainer::setup::{Begun, Setup, all_have_bf16, go_on};
 use crate::trainer::step::PendingStep;
 use crate::window::Window;
 
@@ -122,6 +122,7 @@ impl Trainer {
         let checkpoints = world.together(checkpoints)?;
         let checkpoint = checkpoints.stands(&world)?;
         let remarks = checkpoint.as_ref().map(|checkpoint| go_on(&mut job, checkpoint));
+        let has_bf16 = all_have_bf16(&job)?;
         let Setup {
             spec,
             schedule,
@@ -132,7 +133,7 @@ impl Trainer {
             distribution,
             recorded_on,
             remarks: on_settings,
-        } = world.together(Setup::of(&mut job))?;
+        } = world.together(Setup::of(&mut job, has_bf16))?;
         world.agree(&serde_json::json!({
             "version": version(), "train": settings, "checkpoint": job.checkpoint, "run": identity,
         }))?;
@@ -217,8 +218,9 @@ impl Trainer {
 
     fn run(&mut self, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         let total = self.job.train.total_steps();
-        if self.objective.device.is_cuda() {
-            // Steps have few shapes, and many of them: cuDNN is to try which of its kernels are the fastest for each.
+        if self.objective.device.is_cuda() && !self.job.data.encodes_here() {
+            // Steps have few shapes, and many of them: cuDNN is to try which of its kernels are the fastest for each. It would for
+            // encoders of this process, too, for each size of a unit's last batch anew.
             Cuda::cudnn_set_benchmark(true);
         }
         let _stream = self.recorded_on.map(OwnStream::enter).transpose()?;

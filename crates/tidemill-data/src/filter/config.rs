@@ -108,6 +108,12 @@ impl<T: PartialOrd> Bounds<T> {
 }
 
 impl FilterConfig {
+    /// The filters without their lists: what the lists hold counts, not where they lie.
+    pub fn without_lists(&self) -> Self {
+        let lists = BlocklistConfig::default;
+        Self { blocklist: lists(), opt_out: lists(), ..self.clone() }
+    }
+
     /// Refuses bounds that no value can meet and expressions that make no sense.
     ///
     /// # Errors

@@ -42,6 +42,7 @@ pub fn spec(row_group_rows: u32, validation_share: f64) -> DatasetSpec {
         validation_share,
         row_group_rows,
         prepare: serde_json::json!({"crop": "center"}),
+        rows: serde_json::Value::Null,
     }
 }
 

@@ -44,13 +44,12 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// Takes the job's text encoder.
+    /// Takes the job's text encoder. `has_bf16`: whether the devices of all ranks have arithmetic in bf16.
     ///
     /// # Errors
     /// What does not fit.
-    pub(super) fn of(job: &mut Job) -> Result<Self, Error> {
+    pub(super) fn of(job: &mut Job, has_bf16: bool) -> Result<Self, Error> {
         job.train.validate()?;
-        let has_bf16 = computes_in_bf16(job.denoiser.params().device())?;
         let (precision, remark) = precision(job.train.precision, has_bf16);
         job.train.precision = Some(precision);
         set_gradient_checkpointing(job)?;
@@ -120,6 +119,16 @@ impl Begun {
         let start = || Progress::start(identity, Value::Null);
         Ok(Progress { settings, held_out, ..restored.unwrap_or_else(start) })
     }
+}
+
+/// Whether all ranks have devices with arithmetic in bf16; they call it together, for what they compute in must be the same.
+///
+/// # Errors
+/// If a device does not answer.
+pub(super) fn all_have_bf16(job: &Job) -> Result<bool, Error> {
+    let here = computes_in_bf16(job.denoiser.params().device()).map_err(Error::from);
+    let here = job.world.together(here)?;
+    Ok(job.world.largest([(!here).into()])? == [0])
 }
 
 /// Refuses more ranks than a phase's batches have rows.

@@ -85,14 +85,14 @@ struct Sums {
 
 /// What a rank adds to the sums besides its loss and the norm of its gradients: its rows, whether it is
 /// writing a checkpoint, and at its own places its memory and its GPU's.
-fn said(rows: usize, writing: bool, world: &World, device: Device) -> Result<Vec<f32>, Error> {
+fn said(rows: usize, writing: bool, world: &World, device: Device) -> Vec<f32> {
     let mut said = vec![rows as f32, f32::from(writing)];
-    for memory in [memory_mib(), gpu_memory_mib(device)?] {
+    for memory in [memory_mib(), gpu_memory_mib(device)] {
         let first = said.len();
         said.resize(first + world.size(), 0.0);
         said[first + world.rank()] = memory as f32;
     }
-    Ok(said)
+    said
 }
 
 /// Whether the device may leave steps out by itself.
@@ -215,12 +215,7 @@ impl Trainer {
         let shape = latents_shape(&self.spec, batch.bucket)?;
         let sizes = (train.global_batch_of(phase), train.micro_batch_of(phase));
         let mut numbers = vec![learning_rate as f32, (step + 1) as f32, skipped_above as f32];
-        numbers.extend(said(
-            batch.sample_ids.len(),
-            self.saver.is_busy(),
-            &self.job.world,
-            objective.device,
-        )?);
+        numbers.extend(said(batch.sample_ids.len(), self.saver.is_busy(), &self.job.world, objective.device));
         let inputs = guard(|| StepInputs {
             micro_batches: micro_batches(batch, shape, step, sizes)
                 .zip(draws)

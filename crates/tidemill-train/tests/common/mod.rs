@@ -88,6 +88,7 @@ fn write_dataset(folder: &Path, rows: &Rows) {
         validation_share,
         row_group_rows: 8,
         prepare: serde_json::json!({}),
+        rows: serde_json::Value::Null,
     };
     let empty = values(u64::MAX, spec.text.bytes());
     let writer = Writer::open(folder.to_str().unwrap(), spec.clone(), &empty).unwrap();

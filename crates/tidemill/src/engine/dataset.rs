@@ -282,22 +282,25 @@ pub(crate) fn specification(run: &Run, encode: &Encode, mut digests: ModelDigest
         scaling_factor: encode.scaling_factor(),
         validation_share: run.file.validation.share,
         row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
-        prepare: shaping(run),
+        prepare: of_pixels(run),
+        rows: of_rows(run),
     })
 }
 
-/// What of a run's settings shapes rows, pixels and token ids, besides sizes; a dataset keeps it for people to read, and for
-/// `train` to compare.
-pub(crate) fn shaping(run: &Run) -> Value {
+/// What of a run's settings shapes pixels, besides sizes, as a dataset keeps it.
+pub(crate) fn of_pixels(run: &Run) -> Value {
     let prepare = &run.file.prepare;
     json!({
         "crop": prepare.crop,
         "flip": prepare.flip,
         "resample": prepare.resample,
         "scaled_decode": prepare.scaled_decode,
-        "filter": run.file.filter,
-        "caption": run.file.caption,
     })
+}
+
+/// What chooses rows and makes their captions, as a dataset keeps it, but for what lists hold.
+pub(crate) fn of_rows(run: &Run) -> Value {
+    json!({ "filter": run.file.filter.without_lists(), "caption": run.file.caption })
 }
 
 /// f16 of a shape, as a dataset states it.

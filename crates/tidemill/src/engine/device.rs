@@ -24,8 +24,13 @@ pub fn devices(run: &Run) -> Result<Vec<Device>> {
 /// The device of one of the ranks of this machine. Where each sees but one GPU, that is its own.
 ///
 /// # Errors
-/// If there are several GPUs, but fewer than ranks.
-pub fn device_of(run: &Run, devices: &[Device], local_rank: usize) -> Result<Device> {
+/// If there are several GPUs, but fewer than ranks, or one of them is named for all ranks.
+pub fn device_of(run: &Run, devices: &[Device], local_rank: usize, ranks: usize) -> Result<Device> {
+    if ranks > 1 && matches!(devices, [Device::Cuda(_)]) && gpus()? > 1 {
+        let message =
+            format!("{ranks} ranks cannot share one GPU; give \"cuda\", of which each takes its own");
+        return Err(run.refuse("engine.device", message));
+    }
     own(devices, local_rank).ok_or_else(|| {
         let message = format!(
             "rank {local_rank} of this machine has no GPU of its own: there are {}; start as many processes",

@@ -219,6 +219,10 @@ impl Data for Online {
         )
     }
 
+    fn encodes_here(&self) -> bool {
+        !matches!(self.encoders, Encoders::Elsewhere(_))
+    }
+
     /// Which rows there are shows only when they are prepared.
     fn check(&self, _train: &TrainConfig) -> std::result::Result<(), tidemill_train::Error> {
         Ok(())

@@ -220,7 +220,7 @@ fn job(
     }
     tidemill_io::share_machine(place.local_world_size);
     let devices = devices(run)?;
-    let device = device_of(run, &devices, place.local_rank)?;
+    let device = device_of(run, &devices, place.local_rank, place.local_world_size)?;
     reporter.say(format!("training on {}", shown(run, &[device])));
     let models = run.models()?;
     let Given { data, text_encoder, held_out, rows } =

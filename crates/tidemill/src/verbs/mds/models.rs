@@ -59,6 +59,7 @@ impl Models {
             validation_share,
             row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
             prepare,
+            rows: Value::Null,
         })
     }
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tch::Device;
 use tidemill_models::{ClipTextModel, ModelFolder};
 use tidemill_store::stream::{Datasets, only};
-use tidemill_store::{Dataset, Dtype, ModelDigests, Split};
+use tidemill_store::{Dataset, DatasetSpec, Dtype, ModelDigests, Split};
 use tidemill_train::{Data, Difference, HeldOut, MixConfig, Stored, TextEncoder, differences};
 
-use crate::engine::dataset::{model_digests, shaping};
+use crate::engine::dataset::{model_digests, of_pixels, of_rows};
 use crate::error::Result;
 use crate::online::{Elsewhere, Encoders, Ledger, Mode, Online};
 use crate::reporter::Reporter;
@@ -64,10 +64,15 @@ pub fn given(
     Ok(Given { data, text_encoder, held_out, rows })
 }
 
-/// The devices that encode for a rank: its part of those that nobody trains on, or else its own.
+/// The devices that encode for a rank: its part of those that nobody trains on, one of them that it shares with other ranks if there
+/// are fewer than ranks, or else its own.
 fn encoders(devices: &[Device], local_rank: usize, trainers: usize) -> Vec<Device> {
-    let spare: Vec<Device> = devices.iter().skip(trainers + local_rank).step_by(trainers).copied().collect();
-    if spare.is_empty() { vec![devices[local_rank % devices.len()]] } else { spare }
+    let spare = devices.get(trainers..).unwrap_or_default();
+    match spare.len() {
+        0 => vec![devices[local_rank % devices.len()]],
+        few if few < trainers => vec![spare[local_rank % few]],
+        _ => spare.iter().skip(local_rank).step_by(trainers).copied().collect(),
+    }
 }
 
 /// What `train.validation` takes the loss of.
@@ -122,23 +127,26 @@ fn other_settings(run: &Run, datasets: &Datasets) -> Vec<String> {
     let is_own =
         |name: &str| mix.is_empty() || mix.iter().any(|entry| entry.name == name && entry.dataset.is_none());
     let own = datasets.iter().filter(|(name, _)| is_own(name));
-    let (now, made_with) = (shaping(run), own.map(|(_, dataset)| &dataset.spec().prepare));
-    made_with.flat_map(|made_with| changed(made_with, &now)).collect()
+    own.flat_map(|(_, dataset)| {
+        let DatasetSpec { prepare, rows, .. } = dataset.spec();
+        changed("prepare.", prepare, &of_pixels(run)).into_iter().chain(changed("", rows, &of_rows(run)))
+    })
+    .collect()
 }
 
-/// Says of each setting what it was and is. Imported datasets have others, and those of earlier versions fewer.
-fn changed(made_with: &Value, now: &Value) -> Vec<String> {
-    let both = now.as_object().into_iter().flatten();
-    let both = both.filter_map(|(key, now)| Some((key, made_with.get(key)?, now)));
-    let differences =
-        both.flat_map(|(key, then, now)| differences(&json!({ key: then }), &json!({ key: now })));
+/// Says of each setting of a table what it was and is, as far as both know of it: imported datasets have others, and those of earlier
+/// versions fewer.
+fn changed(table: &str, made_with: &Value, now: &Value) -> Vec<String> {
+    let known = |Difference { path, .. }: &Difference| {
+        let key = path.split('.').next().unwrap_or_default();
+        made_with.get(key).is_some() && now.get(key).is_some()
+    };
     let remark = |Difference { path, first, second }| {
-        let table = if path.starts_with("filter") || path.starts_with("caption") { "" } else { "prepare." };
         format!(
             "{table}{path} was {first} when the dataset was made, and is {second} now, which `tidemill preprocess` applies"
         )
     };
-    differences.map(remark).collect()
+    differences(made_with, now).into_iter().filter(known).map(remark).collect()
 }
 
 /// Refuses datasets whose tensors other models made than those that the pictures will be drawn with.
@@ -184,17 +192,22 @@ fn text_encoder(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn settings_that_have_changed_are_named() {
         let now = json!({ "crop": "center", "flip": false, "filter": { "min_side": 64, "score": {} } });
         let then = json!({ "crop": "random", "filter": { "min_side": null, "score": {} }, "old": 1 });
-        let told = changed(&then, &now);
+        let told = changed("prepare.", &then, &now);
         assert!(told.len() == 2 && told[0].starts_with("prepare.crop was \"random\""), "{told:?}");
-        assert!(told[1].starts_with("filter.min_side was null") && told[1].contains("is 64 now"), "{told:?}");
-        for same in [&now, &json!({ "imported": "mds" })] {
-            assert!(changed(same, &now).is_empty());
+        assert!(
+            told[1].starts_with("prepare.filter.min_side was null") && told[1].contains("is 64 now"),
+            "{told:?}"
+        );
+        for same in [&now, &json!({ "imported": "mds" }), &Value::Null] {
+            assert!(changed("", same, &now).is_empty());
         }
     }
 
@@ -208,7 +221,8 @@ mod tests {
         assert_eq!((of(8, 0, 1), of(8, 1, 4)), ((1..8).collect(), vec![5]));
         assert_eq!((of(8, 0, 3), of(8, 1, 3), of(8, 2, 3)), (vec![3, 6], vec![4, 7], vec![5]));
         assert_eq!((of(1, 0, 1), of(4, 3, 4), of(1, 1, 2)), (vec![0], vec![3], vec![0]));
-        // One rank has none left over.
-        assert_eq!((of(3, 0, 2), of(3, 1, 2)), (vec![2], vec![1]));
+        // Ranks are in lockstep: one that encoded on its own would hold up all.
+        assert_eq!((of(3, 0, 2), of(3, 1, 2)), (vec![2], vec![2]));
+        assert_eq!([0, 1, 2, 5].map(|rank| of(8, rank, 6)), [[6], [7], [6], [7]]);
     }
 }
