@@ -37,6 +37,7 @@ fn write(folder: &str, rows: u64) {
         validation_share: 0.0,
         row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
         prepare: serde_json::Value::Null,
+        rows: serde_json::Value::Null,
     };
     let writer =
         Writer::open(folder, spec.clone(), &vec![0; spec.text.bytes()]).expect("a folder to write to");
