@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -56,12 +57,14 @@ def process_group() -> Iterator[list[str]]:
 
 
 def end(code: int) -> None:
-    """Ends this process at once if it is one of several ranks that has failed.
+    """Ends this process if it is one of several ranks on GPUs that has failed.
 
     The others may be in the middle of a collective. NCCL would have this one wait for them when it gives up
     its communicators, and they see that it is gone by its connections, which end with the process.
     """
-    if code != 0 and dist.is_initialized() and dist.get_world_size() > 1:
+    if code != 0 and torch.cuda.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        # They may still be reading what it has told them.
+        time.sleep(2)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
