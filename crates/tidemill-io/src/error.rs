@@ -62,9 +62,7 @@ impl Error {
 pub(crate) struct NoHardLinks(pub io::Error);
 
 /// The errors of some type among an error and its causes.
-pub(crate) fn causes<'a, T: StdError + 'static>(
-    error: &'a (dyn StdError + 'static),
-) -> impl Iterator<Item = &'a T> {
+pub fn causes<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a T> {
     std::iter::successors(Some(error), |&error| error.source()).filter_map(|error| error.downcast_ref())
 }
 
@@ -137,11 +135,16 @@ fn is_bucket_missing(said: &str) -> bool {
 const NO_HARD_LINKS: &str = "commits need them, so that of two writers one wins: put `output` or `checkpoint.uri` on another file \
                              system, or into a bucket by its own URI (s3://, gs://, az://)";
 
-/// The system's limit on open files: the process's, and that of all together. They have no [`ErrorKind`].
+/// EMFILE and ENFILE, which have no [`ErrorKind`] and are these numbers on all systems.
 const TOO_MANY_FILES: [i32; 2] = [24, 23];
 
+/// Whether this process, or the machine, has as many files and sockets open as it may.
+pub fn is_too_many_files(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
+}
+
 fn local_advice(error: &io::Error) -> Option<&'static str> {
-    if error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code)) {
+    if is_too_many_files(error) {
         return Some("raise the limit on open files (`ulimit -n`), then run the same command again");
     }
     Some(match error.kind() {

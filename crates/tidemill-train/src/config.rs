@@ -44,7 +44,7 @@ pub struct TrainConfig {
     /// Whether a step on a GPU is recorded once and then started as a whole (CUDA graphs), so that the GPU does not wait for the host
     /// between its kernels.
     pub cuda_graph: bool,
-    /// Arithmetic of the forward and backward pass; unset: bf16 where the device has it, else f32. Master weights are f32 in either case.
+    /// Arithmetic of the forward and backward pass; unset: bf16 if all ranks' devices have it, else f32. Master weights are f32 in either case.
     pub precision: Option<Precision>,
     /// Arithmetic of group and layer normalisation; unset: as all of it. In bf16 only means and variances are f32.
     pub norm_precision: Option<Precision>,

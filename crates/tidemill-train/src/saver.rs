@@ -219,3 +219,26 @@ impl Desk {
         drop(self.changed.wait_timeout_while(self.lock(), pause.min(left), waits));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_of_others_have_as_long_as_ones_own_had() {
+        let minute = Duration::from_secs(60);
+        let now = Instant::now();
+        let waits = |end: Option<(Instant, Duration)>, own_is_written: Instant| {
+            let desk = Desk::default();
+            desk.lock().ends = end.map(|(at, patience)| End { at, patience });
+            desk.waits_for_others(own_is_written)
+        };
+        assert!(waits(None, now), "training goes on");
+        assert!(waits(Some((now + minute, minute)), now));
+        // Written only just before the end, or after it.
+        assert!(waits(Some((now, minute)), now));
+        assert!(!waits(Some((now, minute)), now.checked_sub(minute).unwrap()));
+        // A run that has failed waits for nobody.
+        assert!(!waits(Some((now, Duration::ZERO)), now));
+    }
+}

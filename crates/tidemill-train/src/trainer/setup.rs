@@ -221,18 +221,18 @@ fn objective(
     })
 }
 
-/// In what the passes compute on a device, and what to tell of it.
+/// In what the passes compute, and what to tell of it. `has_bf16`: as all ranks compute alike, whether all devices have it.
 fn precision(asked: Option<Precision>, has_bf16: bool) -> (Precision, Option<&'static str>) {
     match asked {
         Some(Precision::Bf16) if !has_bf16 => (
             Precision::Bf16,
             Some(
-                "train.precision = \"bf16\" is many times slower than \"f32\" here: this device has no arithmetic in bf16",
+                "train.precision = \"bf16\" is many times slower than \"f32\" on a device that has no arithmetic in bf16, as one of this run",
             ),
         ),
         Some(asked) => (asked, None),
         None if has_bf16 => (Precision::Bf16, None),
-        None => (Precision::F32, Some("computing in f32: this device has no arithmetic in bf16")),
+        None => (Precision::F32, Some("computing in f32: a device of this run has no arithmetic in bf16")),
     }
 }
 

@@ -221,7 +221,9 @@ fn job(
     tidemill_io::share_machine(place.local_world_size);
     let devices = devices(run)?;
     let device = device_of(run, &devices, place.local_rank, place.local_world_size)?;
-    reporter.say(format!("training on {}", shown(run, &[device])));
+    // The first rank says it for all of its machine's.
+    let of_ranks = if place.local_world_size > 1 { devices.get(..place.local_world_size) } else { None };
+    reporter.say(format!("training on {}", shown(run, of_ranks.unwrap_or(&[device]))));
     let models = run.models()?;
     let Given { data, text_encoder, held_out, rows } =
         given(run, mode, place, &devices, elsewhere, reporter)?;

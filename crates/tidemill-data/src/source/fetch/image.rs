@@ -1,10 +1,10 @@
 //! One image, wherever it lies.
 
-use std::error::Error as StdError;
 use std::io::{self, ErrorKind};
 
 use bytes::Bytes;
 use object_store::ObjectStoreExt;
+use tidemill_io::error::{causes, is_too_many_files};
 use tidemill_io::http::{self, Failure, Room};
 use tidemill_io::{Address, redacted, shown, uri};
 
@@ -17,10 +17,6 @@ pub type Fetched = std::result::Result<Bytes, String>;
 
 /// What the system says of a path whose links lead in a circle, for which there is no stable [`ErrorKind`].
 const LOOP: i32 = if cfg!(target_os = "linux") { 40 } else { 62 };
-
-/// Too many open files: in the system, and in this process. Everywhere they have these numbers.
-const ENFILE: i32 = 23;
-const EMFILE: i32 = 24;
 
 /// Gets an image of a store, of this machine or of the web; what it holds has a place before it comes.
 ///
@@ -37,7 +33,7 @@ async fn of_web(url: &str, place: &mut Place) -> Result<Fetched> {
     Ok(match http::get(url, MAX_BYTES as u64, place).await {
         Ok(bytes) => Ok(bytes),
         Err(Failure::TooLarge(most)) => Err(format!("size: {} has more than {most} bytes", shown(url))),
-        Err(failure) if cause(&failure).is_some_and(is_too_many) => {
+        Err(failure) if causes(&failure).any(is_too_many_files) => {
             let source = object_store::Error::Generic { store: "http", source: Box::new(failure) };
             return Err(tidemill_io::Error::Storage { action: "read", uri: shown(url), source }.into());
         }
@@ -77,22 +73,11 @@ fn failed(location: &Address, error: object_store::Error) -> Result<Fetched> {
 
 /// Whether this file cannot be had for what it is or is called, or whose it is.
 fn is_the_files(error: &object_store::Error) -> bool {
-    match cause(error) {
+    match causes(error).next() {
         Some(error) => is_the_paths(error),
         // No file can be called that, or it has shrunk; but of a thread that has died it is not the reason.
         None => !matches!(error, object_store::Error::JoinError { .. }),
     }
-}
-
-/// What this machine said, if that is behind an error.
-fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a io::Error> {
-    let mut causes = std::iter::successors(Some(error), |&error| error.source());
-    causes.find_map(|error| error.downcast_ref::<io::Error>())
-}
-
-/// Whether this process, or the machine, has as many files and sockets open as it may.
-fn is_too_many(error: &io::Error) -> bool {
-    error.raw_os_error().is_some_and(|code| [ENFILE, EMFILE].contains(&code))
 }
 
 /// Whether an error of this machine concerns a path. All others (EMFILE, EIO, ESTALE, and what is yet to come) may pass, or
@@ -113,6 +98,8 @@ fn is_the_objects(error: &object_store::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error as StdError;
+
     use super::*;
 
     fn local(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Result<Fetched> {
@@ -155,14 +142,6 @@ mod tests {
         }
         let message = local(io::Error::from_raw_os_error(24)).unwrap_err().to_string();
         assert!(message.contains("ulimit -n"), "{message}");
-    }
-
-    #[test]
-    fn what_this_machine_says_is_found_behind_other_errors() {
-        let [told, other] = [EMFILE, 111].map(io::Error::from_raw_os_error);
-        let wrapped = |error| object_store::Error::Generic { store: "http", source: Box::new(error) };
-        assert!(cause(&wrapped(told)).is_some_and(is_too_many));
-        assert!(!cause(&wrapped(other)).is_some_and(is_too_many));
     }
 
     #[test]
