@@ -143,6 +143,8 @@ pub fn save_weights(tensors: &[(String, Tensor)], path: &Path) -> Result<(), Err
     });
     written.inspect_err(|_| drop(std::fs::remove_file(&partial)))?;
     std::fs::set_permissions(&partial, permissions).map_err(Error::io(&partial))?;
+    // A loss of power may otherwise leave the name and not the bytes.
+    File::open(&partial).and_then(|file| file.sync_all()).map_err(Error::io(&partial))?;
     std::fs::rename(&partial, path).map_err(Error::io(path))
 }
 

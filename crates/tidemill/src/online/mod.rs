@@ -209,7 +209,9 @@ impl Data for Online {
         let (file, units) = (&self.run.file, &self.units);
         let units: Vec<_> = units.iter().map(|unit| (&unit.file.identity, unit.span.range())).collect();
         let (source, window) = (short_digest(&json!(units)), file.online.window);
-        let rows = short_digest(&json!([file.filter, file.caption, file.source.columns, file.validation]));
+        // Lists may be moved, and grow: somebody opts out while a run is under way.
+        let filter = file.filter.without_lists();
+        let rows = short_digest(&json!([filter, file.caption, file.source.columns, file.validation]));
         // Each phase has one resolution, which its state names.
         let images = short_digest(&json!(PrepareConfig { resolutions: Vec::new(), ..file.prepare.clone() }));
         let models = (&self.spec.models, file.encode.dtype);

@@ -29,6 +29,9 @@ pub struct Place {
     /// How many of the ranks are on this machine.
     #[arg(long, hide = true, default_value_t = 1)]
     pub local_world_size: usize,
+    /// How many places this machine has for ranks, of which some may be left out; as many as there are ranks, if not given.
+    #[arg(long, hide = true)]
+    pub places: Option<usize>,
     /// How many consecutive ranks have a machine, or part of one, to themselves; as many as are on this one, if not given. Where
     /// machines have different numbers of ranks, it is one that divides all.
     #[arg(long, hide = true)]
@@ -47,6 +50,7 @@ impl Default for Place {
             world_size: 1,
             local_rank: 0,
             local_world_size: 1,
+            places: None,
             ranks_per_node: None,
             supervisor: None,
         }

@@ -127,6 +127,7 @@ fn supervise_run(
     run.validate_train()?;
     let mut arguments = vec!["train".into(), args.run.run_file.display().to_string()];
     arguments.extend(["--mode".into(), args.mode.to_string()]);
+    arguments.extend(["--places".into(), workers.end().to_string()]);
     arguments.extend(args.run.overrides.iter().flat_map(|setting| ["--set".into(), setting.clone()]));
     let flags = [("--json", reporter.json), ("--quiet", reporter.quiet)];
     arguments.extend(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| (*flag).to_owned()));

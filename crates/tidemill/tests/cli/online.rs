@@ -186,6 +186,14 @@ fn verbs_train_without_a_dataset() {
     assert_eq!((code, &result["resumed_at"], &result["steps"]), (0, &20.into(), &24.into()), "{result}");
     assert!(worked(&result, "prepare") >= 4 * BATCH as u64 && worked(&result, "encode") >= 4 * BATCH as u64);
 
+    // Somebody opts out while the run lasts.
+    let list = folder.path().join("opt-out.txt");
+    std::fs::write(&list, "nobody\n").unwrap();
+    let opt_out = format!("filter.opt_out.keys={:?}", list.display().to_string());
+    let longer = longer.replace("4 }]", "5 }]");
+    let (code, result) = run("train", "online", &[&longer, &opt_out]);
+    assert_eq!((code, &result["resumed_at"], &result["steps"]), (0, &24.into(), &25.into()), "{result}");
+
     for (setting, message) in [
         ("dedup.exact=true", "duplicates are found only with a dataset"),
         ("prepare.crop=bucket", "made of buckets only with a dataset"),

@@ -50,7 +50,8 @@ pub fn given(
             let encoders = match (mode, elsewhere) {
                 (Mode::Online, Some(elsewhere)) => Encoders::Elsewhere(elsewhere),
                 (Mode::Online, None) => {
-                    Encoders::Devices(encoders(devices, place.local_rank, place.local_world_size))
+                    let places = place.places.unwrap_or(place.local_world_size);
+                    Encoders::Devices(encoders(devices, place.local_rank, places))
                 }
                 _ => Encoders::Trainer,
             };
@@ -65,7 +66,7 @@ pub fn given(
 }
 
 /// The devices that encode for a rank: its part of those that nobody trains on, one of them that it shares with other ranks if there
-/// are fewer than ranks, or else its own.
+/// are fewer than ranks, or else its own. The first devices are the trainers', also of ranks that are left out: for a reason.
 fn encoders(devices: &[Device], local_rank: usize, trainers: usize) -> Vec<Device> {
     let spare = devices.get(trainers..).unwrap_or_default();
     match spare.len() {
