@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::policy::Limits;
+use super::fault::Limits;
 
 /// `[supervisor]`: when `tidemill train --workers` takes a worker for lost. All times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use self::config::SupervisorConfig;
+use self::fault::{Cause, Fault, Verdict, judge};
 pub use self::heartbeat::Heartbeat;
 pub use self::messages::{Doing, Ended, Message};
-use self::policy::{Cause, Fault, Incident, Next, Verdict, judge, next};
+use self::policy::{Incident, Next, next};
 pub use self::worker_group::WorkerCommand;
 use self::worker_group::WorkerGroup;
 use crate::engine::signal::StopSignal;
@@ -19,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::reporter::Reporter;
 
 mod config;
+mod fault;
 mod heartbeat;
 mod messages;
 mod policy;

@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::fault::{Exit, RankView};
 use super::messages::{Doing, Ended, Message};
-use super::policy::{Exit, RankView};
 use crate::error::{Error, Result};
 
 /// How a worker is started.

@@ -1,0 +1,259 @@
+//! What the supervisor makes of what it sees of ranks: whether one is at fault, and which. A pure decision, without processes or
+//! clocks.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::messages::{Doing, Ended};
+
+/// How long is too long.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// From the start of a process to its first heartbeat.
+    pub start: Duration,
+    /// Without a heartbeat.
+    pub heartbeat: Duration,
+    /// With heartbeats, but without a step.
+    pub stall: Duration,
+    /// From the first failed rank, until another may say that the fault is its own.
+    pub blame: Duration,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// What is known of a rank.
+#[derive(Debug, Clone)]
+pub struct RankView {
+    /// How its process ended, and how long ago.
+    pub exit: Option<(Exit, Duration)>,
+    /// What it said of that.
+    pub ended: Option<Ended>,
+    /// Time since its last heartbeat; none before the first.
+    pub silent: Option<Duration>,
+    /// Time since it was started.
+    pub age: Duration,
+    /// Time since its last step, or since its first heartbeat.
+    pub idle: Duration,
+    /// What it last said it does.
+    pub doing: Doing,
+}
+
+/// What is wrong with a rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    /// A signal that nobody here has sent.
+    Killed(i32),
+    /// An error of its own.
+    Failed(String),
+    /// Input that no restart makes better.
+    Refused(String),
+    /// Another process trains the run.
+    Overtaken(String),
+    /// It is too slow to take part.
+    Straggler(String),
+    /// The system took its machine or process back; it has written a checkpoint first.
+    Reclaimed,
+    /// No heartbeat: the process is stopped, or its machine is.
+    Silent(Duration),
+    /// No step, though the process lives.
+    Stalled(Doing, Duration),
+    /// It never came up.
+    NeverStarted(Duration),
+    /// It lost the others, and none of them is at fault: the network between them is.
+    LostPeers(String),
+}
+
+/// A rank's fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Which rank.
+    pub rank: usize,
+    /// What is wrong with it.
+    pub cause: Cause,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, cause } = self;
+        match cause {
+            Cause::Killed(9) => write!(f, "rank {rank} was killed (signal 9; by hand, or for memory)"),
+            Cause::Killed(signal) => write!(f, "rank {rank} died of signal {signal}"),
+            Cause::Failed(message) | Cause::Refused(message) => write!(f, "rank {rank} failed: {message}"),
+            Cause::Straggler(message) | Cause::Overtaken(message) => f.write_str(message),
+            Cause::Reclaimed => write!(f, "rank {rank} was told to go"),
+            Cause::Silent(time) => write!(f, "rank {rank} hangs: no heartbeat for {} s", time.as_secs()),
+            Cause::Stalled(doing, time) => {
+                write!(f, "rank {rank} has made no step for {} s; it {doing}", time.as_secs())
+            }
+            Cause::NeverStarted(time) => write!(f, "rank {rank} did not come up in {} s", time.as_secs()),
+            Cause::LostPeers(message) => write!(f, "rank {rank} lost the others, which live: {message}"),
+        }
+    }
+}
+
+/// What to make of the ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is well, or not clear yet.
+    Wait,
+    /// All have ended well.
+    Done,
+    /// One is at fault, and the others cannot go on.
+    Fault(Fault),
+}
+
+/// Judges the ranks of one start.
+pub fn judge(ranks: &[RankView], limits: &Limits) -> Verdict {
+    let fault = |rank, cause| Verdict::Fault(Fault { rank, cause });
+    if ranks.iter().all(|rank| matches!(rank.exit, Some((Exit::Code(0), _)))) {
+        return match ranks.iter().position(|rank| rank.ended == Some(Ended::Stopped)) {
+            Some(rank) => fault(rank, Cause::Reclaimed),
+            None => Verdict::Done,
+        };
+    }
+    // Those who died of something of their own come before those who only lost the others, and a rank that was killed before
+    // any that may not know what has hit it.
+    let killed = ranks.iter().enumerate().find_map(|(i, rank)| match rank.exit {
+        Some((Exit::Signal(signal), _)) => Some((i, signal)),
+        _ => None,
+    });
+    if let Some((i, signal)) = killed {
+        return fault(i, Cause::Killed(signal));
+    }
+    for (i, rank) in ranks.iter().enumerate() {
+        match (&rank.exit, &rank.ended) {
+            (Some(_), Some(Ended::Straggler { rank, message })) => {
+                return fault(*rank, Cause::Straggler(message.clone()));
+            }
+            (Some(_), Some(Ended::Overtaken(message))) => {
+                return fault(i, Cause::Overtaken(message.clone()));
+            }
+            (Some((Exit::Code(2), _)), Some(Ended::Failed(message))) => {
+                return fault(i, Cause::Refused(message.clone()));
+            }
+            (Some((Exit::Code(code), _)), Some(Ended::Failed(message))) if *code != 0 => {
+                return fault(i, Cause::Failed(message.clone()));
+            }
+            (Some((Exit::Code(code), _)), None) if *code != 0 => {
+                return fault(i, Cause::Failed(format!("exit code {code}; its message is above")));
+            }
+            _ => (),
+        }
+    }
+    for (i, rank) in ranks.iter().enumerate().filter(|(_, rank)| rank.exit.is_none()) {
+        match rank.silent {
+            None if rank.age > limits.start => return fault(i, Cause::NeverStarted(rank.age)),
+            Some(silent) if silent > limits.heartbeat => return fault(i, Cause::Silent(silent)),
+            _ => (),
+        }
+    }
+    let lost = ranks.iter().enumerate().find_map(|(i, rank)| match (&rank.exit, &rank.ended) {
+        (Some((_, ago)), Some(Ended::LostPeers(message))) if *ago > limits.blame => Some((i, message)),
+        _ => None,
+    });
+    if let Some((rank, message)) = lost {
+        return fault(rank, Cause::LostPeers(message.clone()));
+    }
+    // Ranks step together. The one to name is the one that does something else than waiting for others.
+    let living = || ranks.iter().enumerate().filter(|(_, rank)| rank.exit.is_none() && rank.silent.is_some());
+    let stalled = living().count() == ranks.len() && living().all(|(_, rank)| rank.idle > limits.stall);
+    let named = living().find(|(_, rank)| rank.doing != Doing::Step).or_else(|| living().next());
+    match named.filter(|_| stalled) {
+        Some((i, rank)) => fault(i, Cause::Stalled(rank.doing, rank.idle)),
+        None => Verdict::Wait,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        start: Duration::from_secs(300),
+        heartbeat: Duration::from_secs(30),
+        stall: Duration::from_secs(600),
+        blame: Duration::from_secs(5),
+    };
+
+    fn healthy() -> RankView {
+        RankView {
+            exit: None,
+            ended: None,
+            silent: Some(Duration::from_secs(1)),
+            age: Duration::from_secs(1000),
+            idle: Duration::from_secs(2),
+            doing: Doing::Step,
+        }
+    }
+
+    fn ended(exit: Exit, ended: Option<Ended>) -> RankView {
+        RankView { exit: Some((exit, Duration::from_secs(1))), ended, ..healthy() }
+    }
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn the_rank_at_fault_is_named_and_not_those_who_suffer() {
+        let lost = || ended(Exit::Code(1), Some(Ended::LostPeers("connection closed".into())));
+        let long_lost = || RankView { exit: Some((Exit::Code(1), seconds(9))), ..lost() };
+        let failed = || Ended::Failed("disk full".into());
+        let done = || ended(Exit::Code(0), Some(Ended::Done));
+        let fault = |rank, cause| Verdict::Fault(Fault { rank, cause });
+        let silent = |n| RankView { silent: Some(seconds(n)), ..healthy() };
+        let idle = |n, doing| RankView { idle: seconds(n), doing, ..healthy() };
+        let unborn = |age| RankView { silent: None, age: seconds(age), ..healthy() };
+        for (ranks, expected) in [
+            (vec![healthy(), healthy()], Verdict::Wait),
+            (vec![done(), healthy()], Verdict::Wait),
+            (vec![done(), done()], Verdict::Done),
+            (vec![lost(), ended(Exit::Signal(9), None)], fault(1, Cause::Killed(9))),
+            (
+                vec![ended(Exit::Code(1), Some(failed())), ended(Exit::Signal(9), None)],
+                fault(1, Cause::Killed(9)),
+            ),
+            (vec![lost(), ended(Exit::Code(1), Some(failed()))], fault(1, Cause::Failed("disk full".into()))),
+            (
+                vec![lost(), ended(Exit::Code(2), Some(failed()))],
+                fault(1, Cause::Refused("disk full".into())),
+            ),
+            (
+                vec![lost(), ended(Exit::Code(2), Some(Ended::Overtaken("by 7".into())))],
+                fault(1, Cause::Overtaken("by 7".into())),
+            ),
+            (vec![lost(), healthy()], Verdict::Wait),
+            (vec![long_lost(), healthy()], fault(0, Cause::LostPeers("connection closed".into()))),
+            (vec![long_lost(), silent(31)], fault(1, Cause::Silent(seconds(31)))),
+            (vec![healthy(), silent(29)], Verdict::Wait),
+            (vec![healthy(), silent(31)], fault(1, Cause::Silent(seconds(31)))),
+            (vec![healthy(), unborn(299)], Verdict::Wait),
+            (vec![healthy(), unborn(301)], fault(1, Cause::NeverStarted(seconds(301)))),
+            (vec![idle(700, Doing::Step), idle(500, Doing::Data)], Verdict::Wait),
+            (
+                vec![idle(700, Doing::Step), idle(701, Doing::Data)],
+                fault(1, Cause::Stalled(Doing::Data, seconds(701))),
+            ),
+            (
+                vec![
+                    lost(),
+                    ended(Exit::Code(1), Some(Ended::Straggler { rank: 0, message: "slow".into() })),
+                ],
+                fault(0, Cause::Straggler("slow".into())),
+            ),
+            (
+                vec![ended(Exit::Code(0), Some(Ended::Stopped)), ended(Exit::Code(0), Some(Ended::Stopped))],
+                fault(0, Cause::Reclaimed),
+            ),
+        ] {
+            assert_eq!(judge(&ranks, &LIMITS), expected, "{ranks:?}");
+        }
+    }
+}
