@@ -1,31 +1,29 @@
 //! Parquet files with the encoded image in a column, or where to find it, read through `tidemill_io`: only the footer
 //! and the column chunks that are needed are fetched. Units end at row-group boundaries.
 
+mod footer;
+
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow::array::{RecordBatch, new_null_array};
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use futures::{FutureExt, StreamExt, TryStreamExt};
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader};
-use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
-use parquet::basic::Compression;
+use futures::{StreamExt, TryStreamExt};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::errors::ParquetError;
-use tidemill_io::{block_on, uri};
+use tidemill_io::block_on;
 
+use self::footer::Footer;
 use super::changed::explained;
 use super::image_column::{resolve_images, resolved};
 use super::list::list;
-use super::object::ObjectReader;
 use super::row_groups::RowGroups;
 use super::{
     BATCH_BYTES, Batches, InputFile, InputUnit, SOURCE_ERROR, Source, Span, goes_into, identified_schema,
     identify, key_name, needed_columns, some_units,
 };
 use crate::caption::config::CaptionConfig;
-use crate::columns::Place;
 use crate::config::{FilterConfig, SourceConfig};
 use crate::error::{Error, Result};
 
@@ -66,13 +64,11 @@ impl ParquetSource {
         let footer = Footer::open(file).await?;
         let fields = resolved(footer.columns(&self.needed)?, &self.image);
         self.check_types(file, &fields)?;
-        let groups = footer.row_groups();
         let unit = |rows: Range<u64>| {
-            let weights = footer.weights(&touched(&groups, &rows), &footer.mask(&self.needed));
-            let held = weights.into_iter().map(Weight::held).max().unwrap_or(0);
+            let held = footer.held(&rows, &self.needed);
             InputUnit { file: file.clone(), span: Span::Rows(rows), held }
         };
-        Ok(cut(&groups, self.rows_per_unit).into_iter().map(unit).collect())
+        Ok(cut(&footer.row_groups(), self.rows_per_unit).into_iter().map(unit).collect())
     }
 }
 
@@ -156,35 +152,6 @@ impl ParquetSource {
     }
 }
 
-/// The row groups that a range of rows touches.
-fn touched(groups: &[Range<u64>], rows: &Range<u64>) -> Vec<usize> {
-    let touches = |group: &Range<u64>| group.start < rows.end && group.end > rows.start;
-    (0..groups.len()).filter(|&group| touches(&groups[group])).collect()
-}
-
-/// What the needed columns of a row group take.
-#[derive(Clone, Copy)]
-struct Weight {
-    rows: u64,
-    /// As they are stored.
-    stored: u64,
-    /// Without compression.
-    plain: u64,
-    /// Of these what cannot be read where it lies: a column with a dictionary, or compressed.
-    unpacked: u64,
-}
-
-impl Weight {
-    fn held(self) -> u64 {
-        self.stored.saturating_add(self.unpacked)
-    }
-
-    /// The rows of about `room` bytes.
-    fn rows_in(self, room: u64) -> u64 {
-        room.saturating_mul(self.rows).checked_div(self.plain).unwrap_or(u64::MAX)
-    }
-}
-
 /// Joins neighbouring row groups until a unit has at least `target` rows.
 fn cut(row_groups: &[Range<u64>], target: u64) -> Vec<Range<u64>> {
     let mut units: Vec<Range<u64>> = Vec::new();
@@ -195,117 +162,6 @@ fn cut(row_groups: &[Range<u64>], target: u64) -> Vec<Range<u64>> {
         }
     }
     units
-}
-
-/// An opened file whose metadata is known.
-struct Footer<'a> {
-    file: &'a InputFile,
-    reader: ObjectReader,
-    metadata: ArrowReaderMetadata,
-}
-
-impl<'a> Footer<'a> {
-    async fn open(file: &'a InputFile) -> Result<Self> {
-        if file.size == 0 {
-            let problem =
-                "the file is empty (0 bytes), no Parquet; write it again or take it out of source.uri";
-            return Err(Error::Read { file: file.uri.clone(), problem: problem.into() });
-        }
-        let mut reader =
-            ObjectReader { address: uri::parse(&file.uri)?, size: file.size, e_tag: file.e_tag.clone() };
-        let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new());
-        let metadata = AssertUnwindSafe(metadata).catch_unwind().await.unwrap_or_else(|_| Err(gave_up()));
-        let metadata = metadata.map_err(|e| unreadable(file, e))?;
-        Ok(Self { file, reader, metadata })
-    }
-
-    /// The row range of each row group.
-    fn row_groups(&self) -> Vec<Range<u64>> {
-        let mut start = 0_u64;
-        let groups = self.metadata.metadata().row_groups().iter();
-        groups
-            .map(|group| {
-                // A damaged footer may claim any number.
-                let rows = start..start.saturating_add(u64::try_from(group.num_rows()).unwrap_or(0));
-                start = rows.end;
-                rows
-            })
-            .collect()
-    }
-
-    /// The needed columns, in the order needed.
-    fn columns(&self, needed: &[(String, String)]) -> Result<Vec<Field>> {
-        let schema = self.metadata.schema();
-        let fields = needed.iter().map(|(column, wanted_by)| {
-            let field = schema.field_with_name(column).map_err(|_| Error::MissingColumn {
-                file: self.file.uri.clone(),
-                column: column.clone(),
-                wanted_by: wanted_by.clone(),
-                available: schema.fields().iter().map(|field| field.name().clone()).collect(),
-            })?;
-            Place { file: &self.file.uri, column, wanted_by }.check(field.data_type())?;
-            // Files of one source may disagree on what is required.
-            Ok(field.clone().with_nullable(true))
-        });
-        fields.collect()
-    }
-
-    /// The needed columns.
-    fn mask(&self, needed: &[(String, String)]) -> ProjectionMask {
-        let schema = self.metadata.schema();
-        let roots = (0..schema.fields().len())
-            .filter(|&i| needed.iter().any(|(name, _)| name == schema.field(i).name()));
-        ProjectionMask::roots(self.metadata.metadata().file_metadata().schema_descr(), roots)
-    }
-
-    /// What the columns of some row groups take.
-    fn weights(&self, groups: &[usize], columns: &ProjectionMask) -> Vec<Weight> {
-        // A damaged footer may claim any number.
-        let bytes = |claimed: i64| u64::try_from(claimed).unwrap_or(0);
-        let weight = |&group: &usize| {
-            let group = self.metadata.metadata().row_group(group);
-            let mut weight = Weight { rows: bytes(group.num_rows()), stored: 0, plain: 0, unpacked: 0 };
-            let needed = group.columns().iter().enumerate().filter(|(leaf, _)| columns.leaf_included(*leaf));
-            for (_, column) in needed {
-                let (stored, plain) = (bytes(column.compressed_size()), bytes(column.uncompressed_size()));
-                let as_it_lies = column.compression() == Compression::UNCOMPRESSED
-                    && column.dictionary_page_offset().is_none();
-                weight.stored = weight.stored.saturating_add(stored);
-                weight.plain = weight.plain.saturating_add(plain);
-                weight.unpacked = weight.unpacked.saturating_add(if as_it_lies { 0 } else { plain });
-            }
-            weight
-        };
-        groups.iter().map(weight).collect()
-    }
-
-    /// The row groups of a row range, with the needed columns only, to be read as batches of so many rows, or of
-    /// about `room` bytes.
-    fn row_groups_of(
-        self,
-        rows: &Range<u64>,
-        needed: &[(String, String)],
-        batch_rows: usize,
-        room: u64,
-    ) -> Result<RowGroups> {
-        let groups = self.row_groups();
-        let touched = touched(&groups, rows);
-        let skipped = touched.first().map_or(0, |&g| rows.start.saturating_sub(groups[g].start));
-        let mask = self.mask(needed);
-        let weights = self.weights(&touched, &mask);
-        let sizes = weights.iter().map(|weight| weight.stored).collect();
-        let fit = weights.iter().map(|weight| weight.rows_in(room)).min().unwrap_or(1);
-        let batch_rows = usize::try_from(fit).unwrap_or(usize::MAX).clamp(1, batch_rows);
-        let stream = ParquetRecordBatchStreamBuilder::new_with_metadata(self.reader, self.metadata)
-            .with_projection(mask)
-            .with_row_groups(touched)
-            .with_offset(usize::try_from(skipped).unwrap_or(usize::MAX))
-            .with_limit(usize::try_from(rows.end - rows.start).unwrap_or(usize::MAX))
-            .with_batch_size(batch_rows)
-            .build()
-            .map_err(|e| unreadable(self.file, e))?;
-        RowGroups::new(stream, sizes, room)
-    }
 }
 
 /// The batches of one unit, decoded on the caller's thread.
