@@ -3,13 +3,14 @@
 pub mod histogram;
 pub mod sheet;
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::{Array, RecordBatch};
 use serde::Serialize;
 
 use self::histogram::Histogram;
 use crate::columns::{Numbers, Place, Texts};
 use crate::config::Columns;
 use crate::error::Result;
+use crate::prepared::text;
 use crate::status::KEPT;
 use crate::tokenizer::{CONTEXT, ClipTokenizer};
 
@@ -75,7 +76,7 @@ impl Statistics {
             Some(Texts::new(batch.column_by_name(name)?, place))
         });
         let captions = captions.transpose()?;
-        let status = batch.column_by_name("status").and_then(|column| column.as_string_opt::<i32>());
+        let status = text(batch, "status");
         for row in 0..batch.num_rows() {
             if status.is_some_and(|status| status.is_valid(row) && status.value(row) != KEPT) {
                 continue;

@@ -12,6 +12,7 @@ pub mod filter;
 pub mod inspect;
 pub mod phash;
 pub mod prepare;
+pub mod prepared;
 pub mod resize;
 pub mod source;
 pub mod status;

@@ -76,7 +76,8 @@ impl Counts {
     }
 }
 
-fn text<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a StringArray> {
+/// A column of texts.
+pub(crate) fn text<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a StringArray> {
     let fail = |problem: &str| Error::Column { column: name.to_owned(), problem: problem.to_owned() };
     let array = batch.column_by_name(name).ok_or_else(|| fail("is missing"))?;
     array.as_string_opt().ok_or_else(|| fail("is not Utf8"))

@@ -3,7 +3,7 @@
 
 use arrow::array::{Array, AsArray, RecordBatch, UInt64Array};
 use arrow::compute::take_record_batch;
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow::datatypes::UInt32Type;
 use image::imageops::{FilterType, overlay, resize};
 use image::{Rgb, RgbImage};
 use twox_hash::XxHash3_64;
@@ -12,6 +12,7 @@ use crate::columns::{Images, Place};
 use crate::decode;
 use crate::error::{Error, Result, RowError};
 use crate::prepare::Prepare;
+use crate::prepared::sample_ids;
 use crate::source::{Batches, InputUnit, Source};
 use crate::status::{KEPT, REJECTED};
 
@@ -124,9 +125,9 @@ fn draw(seed: u64, id: u64) -> u64 {
 
 /// The rows of a batch that come first by their draw, in the order of the draws.
 fn first_by_draw(batch: &RecordBatch, seed: u64) -> Result<RecordBatch> {
-    let ids = batch.column_by_name("sample_id").and_then(|ids| ids.as_primitive_opt::<UInt64Type>());
+    let ids = sample_ids(batch);
     let mut rows: Vec<u64> = (0..batch.num_rows() as u64).collect();
-    rows.sort_by_key(|row| draw(seed, ids.map_or(*row, |ids| ids.value(*row as usize))));
+    rows.sort_by_key(|row| draw(seed, ids.map_or(*row, |ids| ids[*row as usize])));
     rows.truncate(TRIED);
     Ok(take_record_batch(batch, &UInt64Array::from(rows))?)
 }

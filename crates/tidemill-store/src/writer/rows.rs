@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, RecordBatch};
+use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
 use tidemill_io::Location;
 
 use super::split::SplitWriter;
-use super::tensors::{BatchTensors, column, find};
+use super::tensors::BatchTensors;
 use crate::commit::{Commit, FileEntry};
-use crate::counts::Counts;
+use crate::counts::{Counts, text};
 use crate::error::{Error, Result};
 use crate::layout::Split;
 use crate::shard::ShardWriter;
@@ -92,8 +92,6 @@ impl UnitRows {
 
 /// The indices of the kept rows.
 fn kept(batch: &RecordBatch) -> Result<Vec<u32>> {
-    let status = find(batch, "status")?.as_string_opt::<i32>();
-    let status = status.ok_or_else(|| column("status", "is not Utf8".into()))?;
-    let rows = status.iter().zip(0..);
+    let rows = text(batch, "status")?.iter().zip(0..);
     Ok(rows.filter_map(|(status, row)| (status == Some("kept")).then_some(row)).collect())
 }

@@ -1,8 +1,9 @@
 //! Cuts a unit's prepared rows into encode batches of a given number of kept rows. Cuts fall inside a unit and depend
 //! on its rows alone, so a unit's bytes do not depend on who encodes it.
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::{Array, RecordBatch};
 use arrow::compute::concat_batches;
+use tidemill_data::prepared::text;
 use tidemill_data::status::KEPT;
 
 use crate::error::{Error, Result};
@@ -77,9 +78,8 @@ impl<T> Cutter<T> {
 
 /// Whether each row is kept.
 fn kept(batch: &RecordBatch) -> Result<Vec<bool>> {
-    let status = batch.column_by_name("status").and_then(|column| column.as_string_opt::<i32>());
-    let status =
-        status.ok_or_else(|| Error::Encode("the prepared batch has no Utf8 column `status`".into()))?;
+    let status = text(batch, "status")
+        .ok_or_else(|| Error::Encode("the prepared batch has no Utf8 column `status`".into()))?;
     Ok((0..status.len()).map(|row| status.is_valid(row) && status.value(row) == KEPT).collect())
 }
 
@@ -87,7 +87,7 @@ fn kept(batch: &RecordBatch) -> Result<Vec<bool>> {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{ArrayRef, StringArray, UInt64Array};
+    use arrow::array::{ArrayRef, AsArray, StringArray, UInt64Array};
 
     use super::*;
 

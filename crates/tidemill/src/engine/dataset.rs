@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::UInt64Type;
+use arrow::array::RecordBatch;
 use serde_json::{Value, json};
+use tidemill_data::prepared::sample_ids;
 use tidemill_data::{ClipTokenizer, InputUnit, Prepare};
 use tidemill_models::{ModelFolder, digest};
 use tidemill_store::commit::UnitId;
@@ -127,13 +127,8 @@ impl DatasetSink {
         let mut left_out: HashMap<UnitId, Vec<LeftOut>> = HashMap::new();
         let mut batches = dataset.read_rows(&["sample_id"]);
         while let Some(batch) = batches.next().transpose()? {
-            let (Some(unit), Some(ids)) =
-                (batches.unit(), batch["sample_id"].as_primitive_opt::<UInt64Type>())
-            else {
-                continue;
-            };
-            let samples: Vec<LeftOut> =
-                ids.values().iter().filter_map(|id| Some((*id, *reasons.get(id)?))).collect();
+            let (Some(unit), Some(ids)) = (batches.unit(), sample_ids(&batch)) else { continue };
+            let samples: Vec<LeftOut> = ids.iter().filter_map(|id| Some((*id, *reasons.get(id)?))).collect();
             if !samples.is_empty() {
                 left_out.entry(unit.id).or_default().extend(samples);
             }

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray};
-use arrow::datatypes::{DataType, Field, Schema, UInt64Type};
+use arrow::datatypes::{DataType, Field, Schema};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tidemill_data::source::Source;
-use tidemill_data::{InputUnit, Prepare};
+use tidemill_data::{InputUnit, Prepare, prepared};
 use tidemill_store::spec::Header;
 use tidemill_store::{Counts, Digests, UnitId};
 
@@ -256,13 +256,12 @@ fn whole_unit(text: &str, batches: &[RecordBatch]) -> Result<InputUnit> {
 fn sample_ids(batches: &[RecordBatch]) -> Result<Vec<u64>> {
     let mut ids = Vec::new();
     for batch in batches {
-        let column = batch.column_by_name("sample_id").and_then(|ids| ids.as_primitive_opt::<UInt64Type>());
-        let column = column.ok_or_else(|| {
+        let of_batch = prepared::sample_ids(batch).ok_or_else(|| {
             Error::Encode(
                 "there is no column `sample_id` (UInt64); it is what Prepare and Encode give".into(),
             )
         })?;
-        ids.extend_from_slice(column.values());
+        ids.extend_from_slice(of_batch);
     }
     Ok(ids)
 }

@@ -3,8 +3,9 @@
 
 use std::cell::Cell;
 
-use arrow::array::{AsArray, RecordBatch};
+use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
+use tidemill_data::prepared::text;
 use tidemill_data::status::KEPT;
 use tidemill_torch::guard;
 
@@ -119,6 +120,5 @@ impl Failure {
 }
 
 fn any_kept(batch: &RecordBatch) -> bool {
-    let status = batch.column_by_name("status").and_then(|column| column.as_string_opt::<i32>());
-    status.is_some_and(|status| status.iter().any(|status| status == Some(KEPT)))
+    text(batch, "status").is_some_and(|status| status.iter().any(|status| status == Some(KEPT)))
 }

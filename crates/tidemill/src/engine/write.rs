@@ -1,9 +1,10 @@
 //! The end of a lane: writes each unit's rows, counts them, and commits the unit unless the source turns out to be too
 //! bad to go on with.
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::{Array, RecordBatch};
 use crossbeam_channel::Receiver;
 use tidemill_data::InputUnit;
+use tidemill_data::prepared::text;
 use tidemill_data::status::QUARANTINED;
 use tidemill_store::Counts;
 
@@ -113,8 +114,7 @@ impl Written {
 
 /// Key and reason of the last quarantined row.
 pub(super) fn last_bad(batch: &RecordBatch) -> Option<String> {
-    let text = |name| batch.column_by_name(name)?.as_string_opt::<i32>();
-    let (key, status, reason) = (text("key")?, text("status")?, text("reason")?);
+    let (key, status, reason) = (text(batch, "key")?, text(batch, "status")?, text(batch, "reason")?);
     let row = (0..batch.num_rows()).rfind(|&row| status.value(row) == QUARANTINED)?;
     Some(format!(
         "{}: {}",

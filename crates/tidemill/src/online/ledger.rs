@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::{Array, RecordBatch};
 use serde::Serialize;
 use serde_json::json;
 use tidemill_data::InputUnit;
+use tidemill_data::prepared::text;
 use tidemill_data::status::QUARANTINED;
 use tidemill_store::Counts;
 
@@ -100,8 +101,9 @@ impl Ledger {
     /// If a column is missing, or the file cannot be written.
     pub fn add(&self, batch: &RecordBatch, unit: &InputUnit, epoch: u64) -> Result<()> {
         lock(&self.read).counts.add(&Counts::of(batch)?);
-        let text = |name| batch.column_by_name(name).and_then(|column| column.as_string_opt::<i32>());
-        let (Some(key), Some(status), Some(reason)) = (text("key"), text("status"), text("reason")) else {
+        let [Some(key), Some(status), Some(reason)] =
+            ["key", "status", "reason"].map(|name| text(batch, name))
+        else {
             return Ok(());
         };
         for row in (0..batch.num_rows()).filter(|row| status.value(*row) == QUARANTINED) {

@@ -2,7 +2,7 @@
 
 use arrow::array::{Array, AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::UInt64Type;
+use tidemill_data::prepared;
 use tidemill_data::status::KEPT;
 use tidemill_store::Split;
 
@@ -31,8 +31,7 @@ impl Selection {
         let batch = batch.project(&columns.collect::<Vec<_>>())?;
         let image = batch.column_by_name(&latents).or_else(|| batch.column_by_name(&pixels));
         let image = image.ok_or_else(|| missing(&latents))?;
-        let status = batch.column_by_name("status").and_then(|column| column.as_string_opt::<i32>());
-        let status = status.ok_or_else(|| missing("status"))?;
+        let status = prepared::text(&batch, "status").ok_or_else(|| missing("status"))?;
         let ids = sample_ids(&batch)?;
         let wanted = |row: usize| {
             status.value(row) == KEPT
@@ -49,8 +48,7 @@ impl Selection {
 /// # Errors
 /// If it is missing.
 pub fn sample_ids(batch: &RecordBatch) -> Result<&[u64]> {
-    let ids = batch.column_by_name("sample_id").and_then(|column| column.as_primitive_opt::<UInt64Type>());
-    Ok(ids.ok_or_else(|| missing("sample_id"))?.values())
+    prepared::sample_ids(batch).ok_or_else(|| missing("sample_id"))
 }
 
 /// The bytes of a column's rows, none of which is null, one after the other.

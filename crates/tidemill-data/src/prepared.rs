@@ -1,0 +1,15 @@
+//! Columns of the rows that `Prepare` and `Encode` give, by their names and types. `None` is a column that is not there or of another
+//! type: only who asks knows what that means.
+
+use arrow::array::{AsArray, RecordBatch, StringArray};
+use arrow::datatypes::UInt64Type;
+
+/// A column of texts, such as `status`.
+pub fn text<'a>(batch: &'a RecordBatch, name: &str) -> Option<&'a StringArray> {
+    batch.column_by_name(name)?.as_string_opt()
+}
+
+/// The column `sample_id`.
+pub fn sample_ids(batch: &RecordBatch) -> Option<&[u64]> {
+    Some(batch.column_by_name("sample_id")?.as_primitive_opt::<UInt64Type>()?.values())
+}
