@@ -209,9 +209,8 @@ impl TrainConfig {
     /// # Errors
     /// Names the key and what it may be.
     pub fn validate(&self) -> Result<(), Error> {
-        let refuse = |key: &str, message: String| Err(Error::Config { key: key.into(), message });
         if self.phase.is_empty() || self.total_steps() == 0 {
-            return refuse("train.phase", "give at least one [[train.phase]] with steps > 0".into());
+            return refuse("train.phase", "give at least one [[train.phase]] with steps > 0");
         }
         self.validate_batches()?;
         let rates = self.phase.iter().filter_map(|p| p.learning_rate).chain([self.learning_rate]);
@@ -221,10 +220,7 @@ impl TrainConfig {
             }
         }
         if (self.precision, self.norm_precision) == (Some(Precision::F32), Some(Precision::Bf16)) {
-            return refuse(
-                "train.norm_precision",
-                "norms cannot be bf16 where train.precision is f32".into(),
-            );
+            return refuse("train.norm_precision", "norms cannot be bf16 where train.precision is f32");
         }
         if !(0.0..=1.0).contains(&self.caption_dropout) {
             let message = format!("{} must be between 0 and 1", self.caption_dropout);
@@ -272,17 +268,16 @@ impl TrainConfig {
             return refuse("train.health.slower_than", message);
         }
         if self.validation.as_ref().is_some_and(|validation| validation.every == 0 || validation.rows == 0) {
-            return refuse("train.validation", "every and rows must be at least 1".into());
+            return refuse("train.validation", "every and rows must be at least 1");
         }
         if self.log_every == 0 || self.shuffle_window == 0 {
-            return refuse("train.log_every", "log_every and shuffle_window must be at least 1".into());
+            return refuse("train.log_every", "log_every and shuffle_window must be at least 1");
         }
         self.validate_preview()?;
         self.validate_mix()
     }
 
     fn validate_mix(&self) -> Result<(), Error> {
-        let refuse = |key: String, message: String| Err(Error::Config { key, message });
         let mut names = BTreeSet::new();
         for (i, entry) in self.mix.iter().enumerate() {
             if entry.amount().is_none() {
@@ -302,6 +297,10 @@ impl TrainConfig {
         }
         Ok(())
     }
+}
+
+fn refuse(key: impl Into<String>, message: impl Into<String>) -> Result<(), Error> {
+    Err(Error::config(key, message))
 }
 
 #[cfg(test)]

@@ -134,6 +134,11 @@ impl Refusal for Error {
 }
 
 impl Error {
+    /// A key of the run file that cannot be, and what is wrong with it.
+    pub(crate) fn config(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Config { key: key.into(), message: message.into() }
+    }
+
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }

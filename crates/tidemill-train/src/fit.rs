@@ -25,7 +25,7 @@ pub(crate) fn latents_shape(spec: &DatasetSpec, bucket: Bucket) -> Result<[i64; 
 /// # Errors
 /// For what is no pattern, a pattern that no name fits, and if nothing is left to train.
 pub(crate) fn frozen(train: &TrainConfig, denoiser: &dyn Trainable) -> Result<BTreeSet<String>, Error> {
-    let refuse = |message| Error::Config { key: "train.freeze".into(), message };
+    let refuse = |message: String| Error::config("train.freeze", message);
     let names: Vec<String> = denoiser.params().named().into_iter().map(|(name, _)| name).collect();
     let mut frozen = denoiser.frozen();
     for text in &train.freeze {
@@ -56,9 +56,8 @@ pub(crate) fn norms_in_f32(train: &TrainConfig, params: &Params) -> Result<BTree
     }
     let norms = params.norms();
     if norms.is_empty() && train.precision != Some(Precision::F32) {
-        let message =
-            "it is not known which parameters of this denoiser are those of norms; leave it out".into();
-        return Err(Error::Config { key: "train.norm_precision".into(), message });
+        let message = "it is not known which parameters of this denoiser are those of norms; leave it out";
+        return Err(Error::config("train.norm_precision", message));
     }
     Ok(norms)
 }
@@ -86,10 +85,7 @@ pub(crate) fn check_data(job: &Job, spec: &DatasetSpec) -> Result<(), Error> {
     match (&job.train.validation, &job.held_out) {
         (Some(_), Some(held_out)) => held_out.check(&job.train, spec)?,
         (Some(_), None) => {
-            return Err(Error::Config {
-                key: "train.validation".into(),
-                message: "there are no held-out rows to take the loss of".into(),
-            });
+            return Err(Error::config("train.validation", "there are no held-out rows to take the loss of"));
         }
         (None, _) => (),
     }

@@ -31,11 +31,9 @@ impl Endpoint {
     /// # Errors
     /// If the address cannot be listened at.
     pub fn open(address: &str) -> Result<Self, Error> {
-        let failed = |e: std::io::Error| Error::Config {
-            key: "train.prometheus".into(),
-            message: format!(
-                "cannot listen at {address}: {e}; give another address and port, as in \"0.0.0.0:9100\""
-            ),
+        let failed = |e: std::io::Error| {
+            let hint = "give another address and port, as in \"0.0.0.0:9100\"";
+            Error::config("train.prometheus", format!("cannot listen at {address}: {e}; {hint}"))
         };
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tidemill_store::stream::{Amount, Phase};
 
-use super::{LrSchedule, TrainConfig};
+use super::{LrSchedule, TrainConfig, refuse};
 use crate::Error;
 
 /// `[[train.phase]]`
@@ -99,12 +99,12 @@ impl TrainConfig {
             let (global, micro) = (self.global_batch_of(index), self.micro_batch_of(index));
             let own = phase.global_batch.or(phase.micro_batch).is_some();
             let section = if own { format!("train.phase.{index}") } else { "train".into() };
-            let refuse = |message| Err(Error::Config { key: format!("{section}.micro_batch"), message });
+            let key = format!("{section}.micro_batch");
             if micro == 0 || global == 0 {
-                return refuse("micro_batch and global_batch must be at least 1".into());
+                return refuse(key, "micro_batch and global_batch must be at least 1");
             }
             if micro > global {
-                return refuse(format!("micro_batch = {micro} is larger than global_batch = {global}"));
+                return refuse(key, format!("micro_batch = {micro} is larger than global_batch = {global}"));
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tidemill_models::sampler::Method;
 
-use super::TrainConfig;
+use super::{TrainConfig, refuse};
 use crate::Error;
 
 /// `[train.preview]`
@@ -33,8 +33,7 @@ impl TrainConfig {
     pub(super) fn validate_preview(&self) -> Result<(), Error> {
         match &self.preview {
             Some(preview) if !preview.guidance.is_finite() => {
-                let message = format!("{} must be a number", preview.guidance);
-                Err(Error::Config { key: "train.preview.guidance".into(), message })
+                refuse("train.preview.guidance", format!("{} must be a number", preview.guidance))
             }
             _ => Ok(()),
         }

@@ -97,9 +97,9 @@ impl Step {
         memory: GraphMemory,
         mut compute: impl FnMut(&StepInputs) -> Result<Answers, Error>,
     ) -> Result<Result<Self, StepInputs>, Error> {
-        let refuse = |why: String| Error::Config {
-            key: "train.cuda_graph".into(),
-            message: format!("a step cannot be recorded on this GPU: {why}; set it to false"),
+        let refuse = |why: String| {
+            let message = format!("a step cannot be recorded on this GPU: {why}; set it to false");
+            Error::config("train.cuda_graph", message)
         };
         let numbers = guard(|| inputs.numbers.copy())?;
         let left_out = guard(|| no_grad(|| inputs.left_out()))?;
@@ -151,7 +151,7 @@ fn differs(expected: &Tensor, answered: &Tensor) -> Option<String> {
 /// # Errors
 /// If they cannot be on this device, or not with so many ranks.
 pub(super) fn recorded_on(cuda_graph: bool, device: Device, ranks: usize) -> Result<Option<usize>, Error> {
-    let refuse = |message: String| Err(Error::Config { key: "train.cuda_graph".into(), message });
+    let refuse = |message: String| Err(Error::config("train.cuda_graph", message));
     match (cuda_graph, device) {
         (false, _) => Ok(None),
         (true, _) if ranks > 1 => refuse(format!("steps of one rank can be recorded, and these are {ranks}")),

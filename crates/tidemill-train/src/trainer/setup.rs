@@ -152,14 +152,12 @@ fn check_preview(job: &Job, schedule: &SchedulerConfig) -> Result<(), Error> {
     let schedule = NoiseSchedule::new(schedule.clone(), Device::Cpu);
     Sampler::new(*method, &schedule, *steps)
         .map(drop)
-        .map_err(|error| Error::Config { key: "train.preview".into(), message: error.to_string() })
+        .map_err(|error| Error::config("train.preview", error.to_string()))
 }
 
 fn set_gradient_checkpointing(job: &mut Job) -> Result<(), Error> {
-    let refuse = |error: tidemill_models::Error| Error::Config {
-        key: "train.gradient_checkpointing".into(),
-        message: error.to_string(),
-    };
+    let refuse =
+        |error: tidemill_models::Error| Error::config("train.gradient_checkpointing", error.to_string());
     job.denoiser.set_gradient_checkpointing(job.train.gradient_checkpointing).map_err(refuse)
 }
 

@@ -229,10 +229,7 @@ impl Run {
         file.sample.validate().map_err(|(key, message)| self.refuse(key, message))?;
         file.filter.validate().map_err(|e| self.locate(e))?;
         file.caption.validate(&file.source.columns).map_err(|e| self.locate(e))?;
-        file.dedup.validate().map_err(|error| match error {
-            tidemill_store::Error::Config { key, problem } => self.refuse(key, problem),
-            error => error.into(),
-        })?;
+        file.dedup.validate().map_err(|e| self.locate(e))?;
         file.prepare.validate().map_err(|e| self.locate(e))?;
         self.validate_resolutions()
     }
@@ -264,10 +261,7 @@ impl Run {
             return Err(self.refuse("output", message));
         }
         self.file.supervisor.validate().map_err(|(key, message)| self.refuse(key, message))?;
-        self.file.train.validate().map_err(|error| match error {
-            tidemill_train::Error::Config { key, message } => self.refuse(&key, message),
-            error => error.into(),
-        })
+        self.file.train.validate().map_err(|e| self.locate(e))
     }
 
     /// What training on pairs as they come needs. `alone`: with encoders of this process.
@@ -327,16 +321,18 @@ impl Run {
         self.file.source.validate().map_err(|e| self.locate(e))
     }
 
-    /// Gives an error of the data crate its place in the run file, where it is about a key.
-    pub fn locate(&self, error: tidemill_data::Error) -> Error {
-        match error {
-            tidemill_data::Error::Config { key, problem } => self.refuse(&key, problem),
-            error @ tidemill_data::Error::Uri { .. } => {
+    /// Gives a crate's error its place in the run file, where it is about a key.
+    pub fn locate(&self, error: impl Into<Error>) -> Error {
+        match error.into() {
+            Error::Data(tidemill_data::Error::Config { key, problem }) => self.refuse(&key, problem),
+            Error::Store(tidemill_store::Error::Config { key, problem }) => self.refuse(key, problem),
+            Error::Train(tidemill_train::Error::Config { key, message }) => self.refuse(&key, message),
+            Error::Data(error @ tidemill_data::Error::Uri { .. }) => {
                 let message = error.to_string();
                 let message = message.strip_prefix("source.uri ").unwrap_or(&message);
                 self.refuse("source.uri", message)
             }
-            error => error.into(),
+            error => error,
         }
     }
 }
