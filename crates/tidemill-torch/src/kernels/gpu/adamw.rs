@@ -96,7 +96,7 @@ fn step(
     pieces: &[AdamWPiece],
 ) -> Result<(), Error> {
     let Scalars { count, learning_rate, divisor, skip } = scalars;
-    let mut step = Step {
+    let step = Step {
         learning_rate: learning_rate.data_ptr(),
         count: count.data_ptr(),
         divisor: divisor.data_ptr(),
@@ -109,23 +109,19 @@ fn step(
         bf16_moments: pieces.iter().any(|piece| piece.exp_avg.kind() == Kind::BFloat16).into(),
     };
     let common = guard(|| Tensor::empty([3], (Kind::Float, Device::Cuda(device))))?;
-    let mut found = common.data_ptr();
-    let step_at = (&raw mut step).cast::<c_void>();
-    let found_at = (&raw mut found).cast::<c_void>();
+    // A value like others: both kernels take it after the step.
+    let found = common.data_ptr();
     let one = Launch { grid: [1, 1], threads: 1, shared: 0 };
-    // SAFETY: the arguments are those of the kernel; libtorch's memory is used again in the same order.
-    unsafe { run(&SOURCE, device, kind, "common", one, &mut [step_at, found_at]) }?;
+    run((&SOURCE, device, kind), "common", one, &[], &[&step, &found])?;
     let bf16_weights =
         |piece: &AdamWPiece| piece.weights.is_some_and(|weights| weights.kind() == Kind::BFloat16);
     for bf16 in [false, true] {
         let of_kind: Vec<&AdamWPiece> =
             pieces.iter().filter(|piece| piece.grad.kind() == kind && bf16_weights(piece) == bf16).collect();
         for some in of_kind.chunks(PIECES) {
-            let (mut pieces, blocks) = launched(some, bf16);
+            let (pieces, blocks) = launched(some, bf16);
             let how = Launch { grid: [blocks, 1], threads: THREADS, shared: 0 };
-            let arguments = &mut [(&raw mut pieces).cast(), step_at, found_at];
-            // SAFETY: as above; the kernel has its own copy of the pieces.
-            unsafe { run(&SOURCE, device, kind, "step", how, arguments) }?;
+            run((&SOURCE, device, kind), "step", how, &[], &[&pieces, &step, &found])?;
         }
     }
     Ok(())

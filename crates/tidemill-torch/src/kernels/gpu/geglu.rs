@@ -1,9 +1,6 @@
 //! GEGLU: libtorch takes several passes over memory for it, keeps more for the backward pass than it is given, and reads all once
 //! more for the gradient of the bias before it.
 
-use std::ffi::c_void;
-use std::ptr::null_mut;
-
 use tch::{Kind, Tensor};
 
 use super::{PROCESSORS, Source, WARP, aligned, are_good, gpu_of, numbers_on, run, same, sum_parts, wide};
@@ -47,7 +44,7 @@ fn differentiable_on(
         *width /= 2;
     }
     let output = guard(|| Tensor::empty(&size, (x.kind(), x.device())))?;
-    let on = Geglu { device, sizes };
+    let on = Geglu { device, kind: x.kind(), sizes };
     let blocks = (sizes.all as usize).div_ceil(THREADS).min(BLOCKS);
     let how = Launch { grid: [blocks, 1], threads: THREADS, shared: 0 };
     on.run("forward", how, &[Some(&from), added.as_ref(), Some(&output)])?;
@@ -79,20 +76,13 @@ impl Sizes {
 
 struct Geglu {
     device: usize,
+    kind: Kind,
     sizes: Sizes,
 }
 
 impl Geglu {
     fn run(&self, name: &str, how: Launch, tensors: &[Option<&Tensor>]) -> Result<(), Error> {
-        let at = |tensor: &Option<&Tensor>| tensor.map_or(null_mut(), Tensor::data_ptr);
-        let kind = tensors[0].map_or(Kind::Float, Tensor::kind);
-        let mut pointers: Vec<*mut c_void> = tensors.iter().map(at).collect();
-        let mut sizes = self.sizes;
-        let mut arguments: Vec<*mut c_void> =
-            pointers.iter_mut().map(|pointer| std::ptr::from_mut(pointer).cast()).collect();
-        arguments.push((&raw mut sizes).cast());
-        // SAFETY: the arguments are those of the kernels; libtorch's memory is used again in the same order.
-        unsafe { run(&SOURCE, self.device, kind, name, how, &mut arguments) }
+        run((&SOURCE, self.device, self.kind), name, how, tensors, &[&self.sizes])
     }
 
     /// The gradient of the bias, along with that of x, which is written to `to_x`.
@@ -108,8 +98,8 @@ impl Geglu {
         let how =
             Launch { grid: [columns, parts], threads: THREADS, shared: 4 * 2 * wide(x.kind()) * THREADS };
         self.run("backward_with_bias", how, &[x, bias, grad, to_x, &found].map(Some))?;
-        let halves = guard(|| [0, width].map(|start| to_bias.narrow(0, start, width).data_ptr()))?;
-        sum_parts((&SOURCE, self.device, x.kind()), &found, halves, bias.kind())?;
+        let [first, second] = guard(|| [0, width].map(|start| to_bias.narrow(0, start, width)))?;
+        sum_parts((&SOURCE, self.device, self.kind), &found, [&first, &second])?;
         Ok(to_bias)
     }
 }

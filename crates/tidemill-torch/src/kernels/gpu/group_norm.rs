@@ -1,8 +1,5 @@
 //! Group normalisation, and SiLU or not, of images that lie channels-last: libtorch's kernel for GPUs has them converted, and back.
 
-use std::ffi::c_void;
-use std::ptr::null_mut;
-
 use tch::{Device, Kind, Tensor};
 
 use super::{Source, aligned, are_good, gpu_of, numbers_on, run, same, wide};
@@ -207,15 +204,8 @@ impl Passes {
 
     /// Runs one on such blocks; of its tensors some may be null.
     fn run(&self, name: &str, blocks: Blocks, tensors: &[Option<&Tensor>]) -> Result<(), Error> {
-        let at = |tensor: &Option<&Tensor>| tensor.map_or(null_mut(), Tensor::data_ptr);
-        let mut pointers: Vec<*mut c_void> = tensors.iter().map(at).collect();
-        let mut shape = self.shape;
-        let mut arguments: Vec<*mut c_void> =
-            pointers.iter_mut().map(|pointer| std::ptr::from_mut(pointer).cast()).collect();
-        arguments.push((&raw mut shape).cast());
-        let how = shape.launch(blocks);
-        // SAFETY: the arguments are those of the kernels; libtorch's memory is used again in the same order.
-        unsafe { run(&SOURCE, self.device, self.kind, name, how, &mut arguments) }
+        let how = self.shape.launch(blocks);
+        run((&SOURCE, self.device, self.kind), name, how, tensors, &[&self.shape])
     }
 
     /// The output like x [N, H, W, C], and the moments [N, G, 2].

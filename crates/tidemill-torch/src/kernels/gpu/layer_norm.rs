@@ -1,9 +1,6 @@
 //! Layer normalisation of a sum: libtorch adds in passes of their own, in both directions, and reads all once more for the gradients of
 //! weight and bias.
 
-use std::ffi::c_void;
-use std::ptr::null_mut;
-
 use tch::{Device, Kind, Tensor};
 
 use super::{PROCESSORS, Source, WARP, aligned, are_good, gpu_of, numbers_on, run, same, sum_parts};
@@ -102,14 +99,7 @@ struct LayerNormOfSum {
 
 impl LayerNormOfSum {
     fn run(&self, name: &str, how: Launch, tensors: &[Option<&Tensor>]) -> Result<(), Error> {
-        let at = |tensor: &Option<&Tensor>| tensor.map_or(null_mut(), Tensor::data_ptr);
-        let mut pointers: Vec<*mut c_void> = tensors.iter().map(at).collect();
-        let mut rows = self.rows;
-        let mut arguments: Vec<*mut c_void> =
-            pointers.iter_mut().map(|pointer| std::ptr::from_mut(pointer).cast()).collect();
-        arguments.push((&raw mut rows).cast());
-        // SAFETY: the arguments are those of the kernels; libtorch's memory is used again in the same order.
-        unsafe { run(&SOURCE, self.device, self.kind, name, how, &mut arguments) }
+        run((&SOURCE, self.device, self.kind), name, how, tensors, &[&self.rows])
     }
 }
 
@@ -134,12 +124,7 @@ impl Backward for LayerNormOfSum {
         let tensors = [sum, &to_sum, &to_output, weight, moments, &to_x, &found].map(Some);
         let how = Launch { grid: [parts, 1], threads: THREADS, shared };
         self.run("gradients_of_sums", how, &tensors)?;
-        sum_parts(
-            (&SOURCE, self.device, self.kind),
-            &found,
-            [to_weight.data_ptr(), to_bias.data_ptr()],
-            weight.kind(),
-        )?;
+        sum_parts((&SOURCE, self.device, self.kind), &found, [&to_weight, &to_bias])?;
         // What was added has the same gradient.
         let to_added = self.adds.then(|| to_x.shallow_clone());
         Ok([to_x, to_weight, to_bias].into_iter().chain(to_added).collect())

@@ -7,8 +7,10 @@ mod group_norm;
 mod layer_norm;
 mod shifted;
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
+use std::ptr::{from_ref, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tch::{Device, Kind, Tensor, with_grad};
@@ -102,17 +104,16 @@ pub fn kernel_launches(what: &'static str, device: usize, kind: Kind) -> Result<
     })
 }
 
-/// Runs a kernel.
-///
-/// # Safety
-/// As [`Kernels::run`].
-unsafe fn run(
-    source: &Source,
-    device: usize,
-    kind: Kind,
+/// Kernels of a source for a GPU and a dtype.
+type On = (&'static Source, usize, Kind);
+
+/// Runs a kernel. It takes pointers to these tensors, null for those that are not there, and then a copy of each value.
+fn run(
+    (source, device, kind): On,
     name: &str,
     how: Launch,
-    arguments: &mut [*mut c_void],
+    tensors: &[Option<&Tensor>],
+    values: &[&dyn Any],
 ) -> Result<(), Error> {
     let of = (source.what, device, kind == Kind::BFloat16);
     let kernels = with_compiled(|all| {
@@ -121,38 +122,34 @@ unsafe fn run(
         known.kernels.clone()
     });
     let kernels = kernels.ok_or_else(|| Error::Torch(format!("{name} is not compiled")))?;
-    // SAFETY: as the caller promises.
-    unsafe { kernels.run(name, how, arguments) }
+    let pointer = |tensor: &Option<&Tensor>| tensor.map_or(null_mut(), Tensor::data_ptr);
+    let pointers: Vec<*mut c_void> = tensors.iter().map(pointer).collect();
+    let values = values.iter().map(|value| address(*value));
+    let mut arguments: Vec<*mut c_void> = pointers.iter().map(address).chain(values).collect();
+    // SAFETY: each caller here gives a kernel what its text takes, in that order. Tensors live until the kernel is launched, and
+    // libtorch's memory is used again only after it.
+    unsafe { kernels.run(name, how, &mut arguments) }
+}
+
+/// Where the driver reads an argument.
+fn address<T: ?Sized>(argument: &T) -> *mut c_void {
+    from_ref(argument).cast_mut().cast()
 }
 
 fn with_compiled<R>(work: impl FnOnce(&mut Compiled) -> R) -> R {
     work(COMPILED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Runs `sums_of_parts` of a source that has it, for `found` [parts, 2 W], f32, into two places for W numbers of this dtype.
-fn sum_parts(
-    (source, device, kind): (&Source, usize, Kind),
-    found: &Tensor,
-    [mut first, mut second]: [*mut c_void; 2],
-    to: Kind,
-) -> Result<(), Error> {
+/// Runs `sums_of_parts` of a source that has it, for `found` [parts, 2, W], f32, into two tensors of W numbers.
+fn sum_parts(on: On, found: &Tensor, [first, second]: [&Tensor; 2]) -> Result<(), Error> {
     /// Threads of a block: the more, the fewer sums one after the other.
     const SUMMING: usize = 1024;
     let sizes = found.size();
-    let (mut from, mut parts) = (found.data_ptr(), sizes[0] as i32);
-    let (mut width, mut to_bf16) = (sizes[2] as i32, i32::from(to == Kind::BFloat16));
+    let [parts, width] = [sizes[0] as i32, sizes[2] as i32];
+    let to_bf16 = i32::from(first.kind() == Kind::BFloat16);
     let how =
         Launch { grid: [(2 * width as usize).div_ceil(WARP), 1], threads: SUMMING, shared: 4 * SUMMING };
-    let mut arguments: [*mut c_void; 6] = [
-        (&raw mut from).cast(),
-        (&raw mut first).cast(),
-        (&raw mut second).cast(),
-        (&raw mut parts).cast(),
-        (&raw mut width).cast(),
-        (&raw mut to_bf16).cast(),
-    ];
-    // SAFETY: the arguments are those of the kernel; libtorch's memory is used again in the same order.
-    unsafe { run(source, device, kind, "sums_of_parts", how, &mut arguments) }
+    run(on, "sums_of_parts", how, &[found, first, second].map(Some), &[&parts, &width, &to_bf16])
 }
 
 /// Elements that a thread takes at once: 16 bytes.

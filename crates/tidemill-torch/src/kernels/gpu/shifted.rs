@@ -1,8 +1,5 @@
 //! Sums of images and of what all pixels of a channel share: libtorch adds a convolution's bias in a pass of its own, element by element.
 
-use std::ffi::c_void;
-use std::ptr::null_mut;
-
 use tch::{Kind, Tensor};
 
 use super::{Source, aligned, are_good, gpu_of, numbers_on, run, same, wide};
@@ -35,20 +32,15 @@ fn differentiable_on(
     a: &Tensor,
     b: Option<&Tensor>,
     shift: &Tensor,
-    mut sizes: Images,
+    sizes: Images,
 ) -> Result<Tensor, Error> {
     let last = |images: &Tensor| aligned(&guard(|| channels_last(images))?);
     let (of_a, of_b, by) = (last(a)?, b.map(last).transpose()?, aligned(shift)?);
     let output = guard(|| of_a.empty_like())?;
-    let at = |tensor: Option<&Tensor>| tensor.map_or(null_mut(), Tensor::data_ptr);
-    let mut pointers = [Some(&of_a), of_b.as_ref(), Some(&by), Some(&output)].map(at);
-    let mut arguments: Vec<*mut c_void> =
-        pointers.iter_mut().map(|pointer| std::ptr::from_mut(pointer).cast()).collect();
-    arguments.push((&raw mut sizes).cast());
+    let tensors = [Some(&of_a), of_b.as_ref(), Some(&by), Some(&output)];
     let blocks = (sizes.all as usize).div_ceil(THREADS).min(BLOCKS);
     let how = Launch { grid: [blocks, 1], threads: THREADS, shared: 0 };
-    // SAFETY: the arguments are those of the kernel; libtorch's memory is used again in the same order.
-    unsafe { run(&SOURCE, device, a.kind(), "add_shifted", how, &mut arguments) }?;
+    run((&SOURCE, device, a.kind()), "add_shifted", how, &tensors, &[&sizes])?;
     let output = guard(|| images(&output))?;
     let inputs: Vec<&Tensor> = [a, shift].into_iter().chain(b).collect();
     differentiable(Sum { alike: shift.dim() == 1, two: b.is_some() }, &[&output], &inputs, &[])?;
