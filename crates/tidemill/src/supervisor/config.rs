@@ -29,6 +29,9 @@ impl Default for SupervisorConfig {
 /// From the first failed rank, until another may say that the fault is its own.
 const BLAME: Duration = Duration::from_secs(5);
 
+/// From what a process says of its end to the end.
+const LEAVE: Duration = Duration::from_secs(20);
+
 impl SupervisorConfig {
     /// Refuses times that are none.
     ///
@@ -56,6 +59,7 @@ impl SupervisorConfig {
             heartbeat: seconds(self.heartbeat_seconds),
             stall: seconds(self.stall_seconds),
             blame: BLAME,
+            leave: LEAVE,
         }
     }
 

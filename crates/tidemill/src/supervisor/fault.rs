@@ -17,6 +17,8 @@ pub struct Limits {
     pub stall: Duration,
     /// From the first failed rank, until another may say that the fault is its own.
     pub blame: Duration,
+    /// From what a process says of its end to the end.
+    pub leave: Duration,
 }
 
 /// How a process ended.
@@ -33,8 +35,8 @@ pub enum Exit {
 pub struct RankView {
     /// How its process ended, and how long ago.
     pub exit: Option<(Exit, Duration)>,
-    /// What it said of that.
-    pub ended: Option<Ended>,
+    /// What it said of that, and how long ago.
+    pub ended: Option<(Ended, Duration)>,
     /// Time since its last heartbeat; none before the first.
     pub silent: Option<Duration>,
     /// Time since it was started.
@@ -43,6 +45,31 @@ pub struct RankView {
     pub idle: Duration,
     /// What it last said it does.
     pub doing: Doing,
+}
+
+impl RankView {
+    /// Whether it has done all that it should. Its process may wait for others before it goes, but not when all are done.
+    fn is_done(&self, limits: &Limits) -> bool {
+        match (&self.exit, &self.ended) {
+            (Some((exit, _)), _) => *exit == Exit::Code(0),
+            (None, Some((Ended::Done | Ended::Stopped, ago))) => *ago > limits.leave,
+            (None, _) => false,
+        }
+    }
+
+    /// How its process failed and how long ago. One that hangs in its clean-up (a thread, a communicator) has failed as it says.
+    fn failure(&self, limits: &Limits) -> Option<(Exit, Duration)> {
+        let left = match &self.ended {
+            Some((Ended::Done | Ended::Stopped, _)) | None => None,
+            Some((_, ago)) => (*ago > limits.leave).then_some((Exit::Code(1), *ago)),
+        };
+        self.exit.filter(|(exit, _)| *exit != Exit::Code(0)).or(left)
+    }
+
+    /// Whether it lives and makes no step.
+    fn is_stalled(&self, limits: &Limits) -> bool {
+        self.exit.is_none() && self.silent.is_some() && self.idle > limits.stall
+    }
 }
 
 /// What is wrong with a rank.
@@ -112,40 +139,33 @@ pub enum Verdict {
 /// Judges the ranks of one start.
 pub fn judge(ranks: &[RankView], limits: &Limits) -> Verdict {
     let fault = |rank, cause| Verdict::Fault(Fault { rank, cause });
-    if ranks.iter().all(|rank| matches!(rank.exit, Some((Exit::Code(0), _)))) {
-        return match ranks.iter().position(|rank| rank.ended == Some(Ended::Stopped)) {
+    let how = |rank: &RankView| rank.ended.as_ref().map(|(how, _)| how.clone());
+    if ranks.iter().all(|rank| rank.is_done(limits)) {
+        return match ranks.iter().position(|rank| how(rank) == Some(Ended::Stopped)) {
             Some(rank) => fault(rank, Cause::Reclaimed),
             None => Verdict::Done,
         };
     }
     // Those who died of something of their own come before those who only lost the others, and a rank that was killed before
     // any that may not know what has hit it.
-    let killed = ranks.iter().enumerate().find_map(|(i, rank)| match rank.exit {
-        Some((Exit::Signal(signal), _)) => Some((i, signal)),
-        _ => None,
-    });
-    if let Some((i, signal)) = killed {
-        return fault(i, Cause::Killed(signal));
-    }
-    for (i, rank) in ranks.iter().enumerate() {
-        match (&rank.exit, &rank.ended) {
-            (Some(_), Some(Ended::Straggler { rank, message })) => {
-                return fault(*rank, Cause::Straggler(message.clone()));
-            }
-            (Some(_), Some(Ended::Overtaken(message))) => {
-                return fault(i, Cause::Overtaken(message.clone()));
-            }
-            (Some((Exit::Code(2), _)), Some(Ended::Failed(message))) => {
-                return fault(i, Cause::Refused(message.clone()));
-            }
-            (Some((Exit::Code(code), _)), Some(Ended::Failed(message))) if *code != 0 => {
-                return fault(i, Cause::Failed(message.clone()));
-            }
-            (Some((Exit::Code(code), _)), None) if *code != 0 => {
-                return fault(i, Cause::Failed(format!("exit code {code}; its message is above")));
-            }
-            _ => (),
+    let failed =
+        || ranks.iter().enumerate().filter_map(|(i, rank)| Some((i, rank.failure(limits)?, how(rank))));
+    for (i, (exit, _), _) in failed() {
+        if let Exit::Signal(signal) = exit {
+            return fault(i, Cause::Killed(signal));
         }
+    }
+    for (i, (exit, _), how) in failed() {
+        return match (exit, how) {
+            (_, Some(Ended::Straggler { rank, message })) => fault(rank, Cause::Straggler(message)),
+            (_, Some(Ended::Overtaken(message))) => fault(i, Cause::Overtaken(message)),
+            (Exit::Code(2), Some(Ended::Failed(message))) => fault(i, Cause::Refused(message)),
+            (_, Some(Ended::Failed(message))) => fault(i, Cause::Failed(message)),
+            (Exit::Code(code), None) => {
+                fault(i, Cause::Failed(format!("exit code {code}; its message is above")))
+            }
+            _ => continue,
+        };
     }
     for (i, rank) in ranks.iter().enumerate().filter(|(_, rank)| rank.exit.is_none()) {
         match rank.silent {
@@ -154,18 +174,19 @@ pub fn judge(ranks: &[RankView], limits: &Limits) -> Verdict {
             _ => (),
         }
     }
-    let lost = ranks.iter().enumerate().find_map(|(i, rank)| match (&rank.exit, &rank.ended) {
-        (Some((_, ago)), Some(Ended::LostPeers(message))) if *ago > limits.blame => Some((i, message)),
-        _ => None,
-    });
-    if let Some((rank, message)) = lost {
-        return fault(rank, Cause::LostPeers(message.clone()));
+    for (i, (_, ago), how) in failed() {
+        if let Some(Ended::LostPeers(message)) = how
+            && ago > limits.blame
+        {
+            return fault(i, Cause::LostPeers(message));
+        }
     }
     // Ranks step together. The one to name is the one that does something else than waiting for others.
-    let living = || ranks.iter().enumerate().filter(|(_, rank)| rank.exit.is_none() && rank.silent.is_some());
-    let stalled = living().count() == ranks.len() && living().all(|(_, rank)| rank.idle > limits.stall);
-    let named = living().find(|(_, rank)| rank.doing != Doing::Step).or_else(|| living().next());
-    match named.filter(|_| stalled) {
+    if !ranks.iter().all(|rank| rank.is_stalled(limits) || rank.is_done(limits)) {
+        return Verdict::Wait;
+    }
+    let stalled = || ranks.iter().enumerate().filter(|(_, rank)| rank.is_stalled(limits));
+    match stalled().find(|(_, rank)| rank.doing != Doing::Step).or_else(|| stalled().next()) {
         Some((i, rank)) => fault(i, Cause::Stalled(rank.doing, rank.idle)),
         None => Verdict::Wait,
     }
@@ -180,6 +201,7 @@ mod tests {
         heartbeat: Duration::from_secs(30),
         stall: Duration::from_secs(600),
         blame: Duration::from_secs(5),
+        leave: Duration::from_secs(20),
     };
 
     fn healthy() -> RankView {
@@ -194,7 +216,8 @@ mod tests {
     }
 
     fn ended(exit: Exit, ended: Option<Ended>) -> RankView {
-        RankView { exit: Some((exit, Duration::from_secs(1))), ended, ..healthy() }
+        let ended = ended.map(|how| (how, seconds(1)));
+        RankView { exit: Some((exit, seconds(1))), ended, ..healthy() }
     }
 
     fn seconds(n: u64) -> Duration {
@@ -210,6 +233,7 @@ mod tests {
         let fault = |rank, cause| Verdict::Fault(Fault { rank, cause });
         let silent = |n| RankView { silent: Some(seconds(n)), ..healthy() };
         let idle = |n, doing| RankView { idle: seconds(n), doing, ..healthy() };
+        let leaving = |how, n| RankView { ended: Some((how, seconds(n))), ..healthy() };
         let unborn = |age| RankView { silent: None, age: seconds(age), ..healthy() };
         for (ranks, expected) in [
             (vec![healthy(), healthy()], Verdict::Wait),
@@ -230,6 +254,18 @@ mod tests {
                 fault(1, Cause::Overtaken("by 7".into())),
             ),
             (vec![lost(), healthy()], Verdict::Wait),
+            // It has said how it ended, and its process hangs.
+            (vec![leaving(failed(), 19), healthy()], Verdict::Wait),
+            (vec![leaving(failed(), 21), healthy()], fault(0, Cause::Failed("disk full".into()))),
+            (vec![leaving(failed(), 21), ended(Exit::Signal(9), None)], fault(1, Cause::Killed(9))),
+            (
+                vec![leaving(Ended::LostPeers("gone".into()), 21), healthy()],
+                fault(0, Cause::LostPeers("gone".into())),
+            ),
+            (vec![done(), leaving(Ended::Done, 19)], Verdict::Wait),
+            (vec![done(), leaving(Ended::Done, 21)], Verdict::Done),
+            (vec![healthy(), leaving(Ended::Done, 21)], Verdict::Wait),
+            (vec![leaving(Ended::Stopped, 21), leaving(Ended::Stopped, 21)], fault(0, Cause::Reclaimed)),
             (vec![long_lost(), healthy()], fault(0, Cause::LostPeers("connection closed".into()))),
             (vec![long_lost(), silent(31)], fault(1, Cause::Silent(seconds(31)))),
             (vec![healthy(), silent(29)], Verdict::Wait),
@@ -241,6 +277,8 @@ mod tests {
                 vec![idle(700, Doing::Step), idle(701, Doing::Data)],
                 fault(1, Cause::Stalled(Doing::Data, seconds(701))),
             ),
+            // The others have ended, and the first one's last checkpoint does not come to an end.
+            (vec![idle(701, Doing::End), done()], fault(0, Cause::Stalled(Doing::End, seconds(701)))),
             (
                 vec![
                     lost(),

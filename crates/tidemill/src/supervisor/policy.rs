@@ -67,6 +67,12 @@ pub fn next(incidents: &[Incident], allowed: &RangeInclusive<usize>) -> Next {
     {
         return Next::GiveUp(format!("after step {} it failed twice in the same way: {message}", last.step));
     }
+    // Ranks of one machine that lose each other before they have made a step do not find each other.
+    let apart =
+        |incident: &&Incident| matches!(incident.fault.cause, Cause::LostPeers(_)) && !incident.stepped;
+    if incidents.iter().rev().take_while(apart).count() >= REPEATED {
+        return Next::GiveUp(format!("{}; so it was {REPEATED} times, before any step", last.fault));
+    }
     if since.len() > PATIENCE {
         return Next::GiveUp(format!("{} ({} faults without a new checkpoint)", last.fault, since.len()));
     }
@@ -143,6 +149,12 @@ mod tests {
         ] {
             assert_eq!(next(&incidents, &(2..=4)), expected, "{incidents:?}");
         }
+        // Nor do ranks find each other that did not before; those that have made steps may.
+        let lost = |rank, step| incident(rank, Cause::LostPeers("no route".into()), step, 0);
+        let mut apart = vec![lost(0, 7), lost(1, 0), lost(2, 0)];
+        assert_eq!(next(&apart, &(2..=4)), restart(0..4, 4));
+        apart.push(lost(3, 0));
+        assert!(matches!(next(&apart, &(2..=4)), Next::GiveUp(_)));
         let many: Vec<Incident> = (0..21).map(|i| killed(i % 4, 5, 0)).collect();
         assert_eq!(next(&many[..20], &(4..=4)), restart(0..4, 0));
         assert!(matches!(next(&many, &(4..=4)), Next::GiveUp(_)));

@@ -48,7 +48,7 @@ struct Worker {
     process: Child,
     started: Instant,
     exit: Option<(Exit, Instant)>,
-    ended: Option<Ended>,
+    ended: Option<(Ended, Instant)>,
     result: Value,
     beat: Option<Instant>,
     step: u64,
@@ -121,7 +121,9 @@ impl WorkerGroup {
                 self.committed = self.committed.max(Some(step));
                 self.steps.retain(|(made, _)| *made >= step);
             }
-            Message::Ended { how, result } => (worker.ended, worker.result) = (Some(how), result),
+            Message::Ended { how, result } => {
+                (worker.ended, worker.result) = (Some((how, Instant::now())), result);
+            }
         }
     }
 
@@ -205,7 +207,7 @@ impl Worker {
     fn view(&self) -> RankView {
         RankView {
             exit: self.exit.map(|(exit, when)| (exit, when.elapsed())),
-            ended: self.ended.clone(),
+            ended: self.ended.as_ref().map(|(how, when)| (how.clone(), when.elapsed())),
             silent: self.beat.map(|beat| beat.elapsed()),
             age: self.started.elapsed(),
             idle: self.stepped.elapsed(),
