@@ -142,7 +142,7 @@ def train(
 
 
 def load(run: RunFile, module: torch.nn.Module, ema: bool = True, **overrides: Any) -> int:
-    """Puts the weights of the run's last checkpoint into `module`, and returns the step that they are of.
+    """Puts the weights of the run's last checkpoint, or of `sample.step`, into `module`; returns their step.
 
     With `ema` they are the averaged ones, if averaging had begun.
     """

@@ -75,7 +75,6 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         f32: names(&probe.f32),
     };
     let mut optimizer = Optimizer::new(&params, kind, distribution, &world)?;
-    let averaged = probe.ema.then_some(0.9);
     for step in 0..probe.steps {
         optimizer.gradients().begin();
         for micro_batch in 0..probe.micro_batches {
@@ -93,9 +92,9 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         let norm = world.sum(optimizer.squared_norm(&world)?)?.sqrt();
         let divisor = 1.0 / (probe.max_grad_norm / (norm + 1e-6)).clamp_max(1.0);
         let Probe { lr, betas, eps, weight_decay, .. } = *probe;
-        let [count, lr] = [(step + 1) as f32, lr as f32].map(Tensor::from);
-        let scalars = Scalars { count: &count, learning_rate: &lr, divisor: &divisor, skip: None };
-        optimizer.step(AdamW { betas, eps, weight_decay }, scalars, averaged)?;
+        let [count, learning_rate, fresh] = &[(step + 1) as f32, lr as f32, 0.1].map(Tensor::from);
+        let scalars = Scalars { count, learning_rate, divisor: &divisor, fresh, skip: None };
+        optimizer.step(AdamW { betas, eps, weight_decay }, scalars, probe.ema)?;
     }
     // Waits for the weights of other ranks, too.
     let bytes = optimizer.bytes();

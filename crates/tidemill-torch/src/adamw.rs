@@ -26,8 +26,20 @@ pub struct Scalars<'a> {
     pub learning_rate: &'a Tensor,
     /// What gradients are divided by.
     pub divisor: &'a Tensor,
+    /// The share that averages take of what is new.
+    pub fresh: &'a Tensor,
     /// If it is 1, nothing is changed.
     pub skip: Option<&'a Tensor>,
+}
+
+impl Scalars<'_> {
+    /// The share that averages take of what is new, if anything is changed: a scalar, f32.
+    ///
+    /// # Panics
+    /// Where tch would: run it in [`guard`].
+    pub fn taken(&self) -> Tensor {
+        self.skip.map_or_else(|| self.fresh.shallow_clone(), |skip| (1.0 - skip) * self.fresh)
+    }
 }
 
 /// A stretch of parameters: [N] of longer tensors, all contiguous, and f32 but for what is said.
@@ -52,16 +64,16 @@ pub struct AdamWPiece<'a> {
 
 const OPERATION: &str = "adamw";
 
-/// One step, in place. Of what is new, averages take the share `fresh`.
+/// One step, in place.
 ///
 /// # Errors
 /// If tensors are not what a piece is said to be, or the device fails.
-pub fn adamw_step(adamw: AdamW, scalars: Scalars, fresh: f64, pieces: &[AdamWPiece]) -> Result<(), Error> {
+pub fn adamw_step(adamw: AdamW, scalars: Scalars, pieces: &[AdamWPiece]) -> Result<(), Error> {
     check(scalars, pieces)?;
     match scalars.count.device() {
-        tch::Device::Cpu => kernels::adamw_on_cpu(adamw, scalars, fresh, pieces),
-        tch::Device::Cuda(gpu) if kernels::adamw_on_gpu(gpu, adamw, scalars, fresh, pieces)? => Ok(()),
-        _ => by_libtorch(adamw, scalars, fresh, pieces),
+        tch::Device::Cpu => kernels::adamw_on_cpu(adamw, scalars, pieces),
+        tch::Device::Cuda(gpu) if kernels::adamw_on_gpu(gpu, adamw, scalars, pieces)? => Ok(()),
+        _ => by_libtorch(adamw, scalars, pieces),
     }
 }
 
@@ -92,12 +104,7 @@ pub fn squared_norm(tensors: &[Tensor]) -> Result<Tensor, Error> {
 const CONVERTED_AT_ONCE: usize = 1 << 24;
 
 /// The step by libtorch's operations.
-pub(crate) fn by_libtorch(
-    adamw: AdamW,
-    scalars: Scalars,
-    fresh: f64,
-    pieces: &[AdamWPiece],
-) -> Result<(), Error> {
+pub(crate) fn by_libtorch(adamw: AdamW, scalars: Scalars, pieces: &[AdamWPiece]) -> Result<(), Error> {
     for piece in pieces {
         let all = piece.grad.numel();
         for from in (0..all).step_by(CONVERTED_AT_ONCE) {
@@ -117,8 +124,7 @@ pub(crate) fn by_libtorch(
                         exp_avg_sq.copy_(&rounded(&second, &shifted(&draws, 16)));
                     }
                     if let Some(mut ema) = piece.ema.map(part) {
-                        let taken = scalars.skip.map_or_else(|| scalars.count.ones_like(), |skip| 1.0 - skip);
-                        let _ = ema.lerp_tensor_(&master, &(taken * fresh));
+                        let _ = ema.lerp_tensor_(&master, &scalars.taken());
                     }
                     // If the step is left out, they are what they were.
                     piece.weights.map(part).iter_mut().for_each(|weights| weights.copy_(&master));
@@ -155,7 +161,7 @@ fn rounded(values: &Tensor, draws: &Tensor) -> Tensor {
 fn fused(adamw: AdamW, scalars: Scalars, grad: &Tensor, state: [&Tensor; 3]) -> Result<(), Error> {
     let at = |tensor: &Tensor| tensor.as_ptr().cast_mut();
     let AdamW { betas, eps, weight_decay } = adamw;
-    let Scalars { count, learning_rate, divisor, skip } = scalars;
+    let Scalars { count, learning_rate, divisor, skip, .. } = scalars;
     let [master, exp_avg, exp_avg_sq] = state.map(at);
     // SAFETY: live tensors, whose sizes and dtypes were checked; the shim keeps no pointer past the call. They are changed through
     // libtorch's own shared storage, as every in-place operator does.
@@ -180,11 +186,12 @@ fn fused(adamw: AdamW, scalars: Scalars, grad: &Tensor, state: [&Tensor; 3]) -> 
 
 /// Kernels walk raw memory and check none of this.
 fn check(scalars: Scalars, pieces: &[AdamWPiece]) -> Result<(), Error> {
-    let Scalars { count, learning_rate, divisor, skip } = scalars;
+    let Scalars { count, learning_rate, divisor, fresh, skip } = scalars;
     let numbers = [
         ("step", Some(count)),
         ("learning rate", Some(learning_rate)),
         ("divisor", Some(divisor)),
+        ("share of what is new", Some(fresh)),
         ("skip", skip),
     ];
     for (what, number) in numbers {
@@ -265,15 +272,11 @@ mod tests {
             weights: Some(&working),
         };
         let pieces = [piece(3, 9000), piece(9010, 7)];
-        let [count, rate, divisor] = [3f32, 0.01, 2.0].map(Tensor::from);
+        let [count, learning_rate, divisor, fresh] = &[3f32, 0.01, 2.0, 0.25].map(Tensor::from);
         let skip = skip.map(Tensor::from);
-        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: skip.as_ref() };
-        if ours {
-            adamw_step(adamw, scalars, 0.25, &pieces)
-        } else {
-            by_libtorch(adamw, scalars, 0.25, &pieces)
-        }
-        .unwrap();
+        let scalars = Scalars { count, learning_rate, divisor, fresh, skip: skip.as_ref() };
+        if ours { adamw_step(adamw, scalars, &pieces) } else { by_libtorch(adamw, scalars, &pieces) }
+            .unwrap();
         state.into_iter().chain([working]).collect()
     }
 

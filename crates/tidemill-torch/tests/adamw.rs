@@ -44,11 +44,11 @@ fn steps_are_pytorchs() {
     // All parameters are pieces of the same tensors.
     let master = Tensor::cat(&named("start".into()), 0);
     let (exp_avg, exp_avg_sq) = (master.zeros_like(), master.zeros_like());
-    let (rate, divisor) = (Tensor::from(number(&run["lr"]) as f32), Tensor::from(1f32));
+    let [learning_rate, divisor, fresh] = &[number(&run["lr"]) as f32, 1.0, 0.0].map(Tensor::from);
     let (mut worst, mut worst_moment) = (0f64, 0f64);
     for step in 0..run["steps"].as_u64().unwrap() {
-        let count = Tensor::from((step + 1) as f32);
-        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: None };
+        let count = &Tensor::from((step + 1) as f32);
+        let scalars = Scalars { count, learning_rate, divisor, fresh, skip: None };
         let mut start = 0;
         let mut pieces = Vec::new();
         for grad in named(format!("gradient.{step}")) {
@@ -56,7 +56,7 @@ fn steps_are_pytorchs() {
             pieces.push(piece(grad, start, [&master, &exp_avg, &exp_avg_sq]));
             start += length;
         }
-        adamw_step(options, scalars, 0.0, &pieces).unwrap();
+        adamw_step(options, scalars, &pieces).unwrap();
         let furthest = |found: &Tensor, name: &str| {
             let expected = named(format!("{name}.{step}"));
             let sizes: Vec<i64> = expected.iter().map(|one| one.numel() as i64).collect();
@@ -88,9 +88,9 @@ fn tensors_of_another_kind_are_refused() {
     let ones = |size: &[i64], kind| Tensor::ones(size, (kind, Device::Cpu));
     let scalar = || Tensor::from(1f32);
     let step = |start: usize, grad: Tensor, master: Tensor, count: Tensor| {
-        let (rate, divisor, other) = (scalar(), scalar(), ones(&[6], Kind::Float));
-        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: None };
-        adamw_step(OPTIONS, scalars, 0.0, &[piece(grad, start, [&master, &other, &other])])
+        let ([learning_rate, divisor, fresh], other) = (&[(); 3].map(|()| scalar()), ones(&[6], Kind::Float));
+        let scalars = Scalars { count: &count, learning_rate, divisor, fresh, skip: None };
+        adamw_step(OPTIONS, scalars, &[piece(grad, start, [&master, &other, &other])])
             .map_err(|error| error.to_string())
     };
     let good = || ones(&[6], Kind::Float);
@@ -108,10 +108,10 @@ fn tensors_of_another_kind_are_refused() {
     assert!(step(0, good(), good(), ones(&[2], Kind::Float)).unwrap_err().contains("step 0"));
     // Moments are of one dtype.
     let (master, first, second) = (good(), ones(&[6], Kind::BFloat16), good());
-    let [count, rate, divisor] = [(); 3].map(|()| scalar());
-    let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: None };
+    let [count, learning_rate, divisor, fresh] = &[(); 4].map(|()| scalar());
+    let scalars = Scalars { count, learning_rate, divisor, fresh, skip: None };
     let mixed = [piece(good(), 0, [&master, &first, &second])];
-    let refused = adamw_step(OPTIONS, scalars, 0.0, &mixed).unwrap_err().to_string();
+    let refused = adamw_step(OPTIONS, scalars, &mixed).unwrap_err().to_string();
     assert!(refused.contains("exp_avg_sq 0 is contiguous Float [6]"), "{refused}");
 }
 
@@ -120,10 +120,10 @@ fn a_step_is_scaled_or_skipped() {
     let of = |values: [f32; 3]| Tensor::from_slice(&values);
     let step = |skip: Option<f32>, divisor: f32, grad: [f32; 3]| {
         let (master, m, v) = (of([1.0, 2.0, 3.0]), of([0.1, 0.2, 0.3]), of([0.4, 0.5, 0.6]));
-        let [count, rate, divisor] = [3.0, 0.1, divisor].map(Tensor::from);
+        let [count, learning_rate, divisor, fresh] = &[3.0, 0.1, divisor, 0.0].map(Tensor::from);
         let skip = skip.map(Tensor::from);
-        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: skip.as_ref() };
-        adamw_step(OPTIONS, scalars, 0.0, &[piece(of(grad), 0, [&master, &m, &v])]).unwrap();
+        let scalars = Scalars { count, learning_rate, divisor, fresh, skip: skip.as_ref() };
+        adamw_step(OPTIONS, scalars, &[piece(of(grad), 0, [&master, &m, &v])]).unwrap();
         [master, m, v].map(|tensor| Vec::<f32>::try_from(tensor).unwrap())
     };
     let (grad, nan) = ([0.5, -0.5, 0.25], [f32::NAN, 0.0, f32::INFINITY]);
@@ -160,12 +160,12 @@ fn moments_in_bf16_follow_those_in_f32() {
     let second = Tensor::ones([50_000], options) + Tensor::rand([50_000], options);
     let state = |kind| [start.copy(), start.zeros_like().to_kind(kind), second.to_kind(kind).copy()];
     let [ours, exact] = [Kind::BFloat16, Kind::Float].map(state);
-    let [rate, divisor] = [0.01f32, 1.0].map(Tensor::from);
+    let [learning_rate, divisor, fresh] = &[0.01f32, 1.0, 0.0].map(Tensor::from);
     for step in 1..=500i32 {
         let (grad, count) = (Tensor::randn([50_000], options) * 0.1 + 0.1, Tensor::from(step as f32));
-        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: None };
+        let scalars = Scalars { count: &count, learning_rate, divisor, fresh, skip: None };
         for [master, first, second] in [&ours, &exact] {
-            adamw_step(adamw, scalars, 0.0, &[piece(grad.copy(), 0, [master, first, second])]).unwrap();
+            adamw_step(adamw, scalars, &[piece(grad.copy(), 0, [master, first, second])]).unwrap();
         }
     }
     let mean = |tensor: &Tensor| tensor.mean(Kind::Float).double_value(&[]);

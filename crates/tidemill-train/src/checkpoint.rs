@@ -119,6 +119,7 @@ pub struct Checkpoints {
     /// For messages.
     path: PathBuf,
     keep: usize,
+    keep_every: Option<u64>,
 }
 
 impl Checkpoints {
@@ -129,7 +130,12 @@ impl Checkpoints {
     pub fn open(config: &CheckpointConfig, output: &Path) -> Result<Self, Error> {
         let uri = config.uri.clone().unwrap_or_else(|| output.join("checkpoints").display().to_string());
         let location = Location::open(&uri)?;
-        Ok(Self { location, path: uri.into(), keep: config.keep.max(1) })
+        Ok(Self {
+            location,
+            path: uri.into(),
+            keep: config.keep.max(1),
+            keep_every: config.keep_every.filter(|every| *every > 0),
+        })
     }
 
     /// Makes sure that checkpoints can be written and committed, and leaves word of this start.

@@ -190,18 +190,23 @@ pub struct EmaConfig {
     pub decay: f64,
     /// The step (counted over all phases) at which averaging begins, with a copy of the weights.
     pub start_step: u64,
+    /// Whether the decay rises to that number, so that the weights that averaging began with are soon forgotten.
+    pub warmup: bool,
 }
 
 impl Default for EmaConfig {
     fn default() -> Self {
-        Self { decay: 0.9999, start_step: 0 }
+        Self { decay: 0.9999, start_step: 0, warmup: true }
     }
 }
 
 impl TrainConfig {
-    /// Whether step `step`, counted from 0 over all phases, is averaged: how much weight the old average has then.
+    /// Whether step `step`, counted from 0 over all phases, is averaged: how much weight the old average has then. It rises as that
+    /// of diffusers' `EMAModel`.
     pub fn averaged_at(&self, step: u64) -> Option<f64> {
-        self.ema.filter(|ema| step + 1 > ema.start_step).map(|ema| ema.decay)
+        let EmaConfig { decay, start_step, warmup } = self.ema.filter(|ema| step + 1 > ema.start_step)?;
+        let before = (step - start_step.min(step)) as f64;
+        Some(if warmup { decay.min((1.0 + before) / (10.0 + before)) } else { decay })
     }
 
     /// Checks what can be checked without a dataset or a model.
@@ -315,6 +320,19 @@ mod tests {
     }
 
     #[test]
+    fn averages_forget_what_they_began_with() {
+        let at = |ema, step| TrainConfig { ema: Some(ema), ..TrainConfig::default() }.averaged_at(step);
+        let ema = EmaConfig { decay: 0.9, start_step: 5, warmup: true };
+        assert_eq!(at(ema, 4), None);
+        // As diffusers' EMAModel, which copies the weights at its first step.
+        assert_eq!(
+            [6, 7, 15, 86].map(|step| at(ema, step)),
+            [2.0 / 11.0, 3.0 / 12.0, 11.0 / 20.0, 0.9].map(Some)
+        );
+        assert_eq!(at(EmaConfig { warmup: false, ..ema }, 6), Some(0.9));
+    }
+
+    #[test]
     fn nonsense_is_refused_by_key() {
         let phase = two_phases().phase;
         let good = || TrainConfig { phase: phase.clone(), ..TrainConfig::default() };
@@ -379,7 +397,10 @@ mod tests {
                 TrainConfig { spike: Some(SpikeConfig { factor: 0.5, ..SpikeConfig::default() }), ..good() },
                 "train.spike",
             ),
-            (TrainConfig { ema: Some(EmaConfig { decay: 1.0, start_step: 0 }), ..good() }, "train.ema.decay"),
+            (
+                TrainConfig { ema: Some(EmaConfig { decay: 1.0, ..EmaConfig::default() }), ..good() },
+                "train.ema.decay",
+            ),
             (
                 TrainConfig {
                     preview: Some(PreviewConfig { guidance: f64::NAN, ..PreviewConfig::default() }),

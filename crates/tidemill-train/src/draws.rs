@@ -3,7 +3,7 @@
 
 use tch::Tensor;
 
-use crate::config::Timesteps;
+use crate::config::{Timesteps, TrainConfig};
 use crate::philox::{Draw, Purpose};
 
 /// Rows of a step, by all that what is drawn for them depends on.
@@ -55,6 +55,13 @@ impl Drawer {
     /// For a comparison of networks: timesteps are spread evenly over the batch, and captions stay.
     pub fn held_out(self) -> Self {
         Self { how: Timesteps::Stratified, caption_dropout: 0.0, ..self }
+    }
+
+    /// For the rows of a phase. At each resolution epochs count from 0, and a row gets there another timestep than in the same epoch
+    /// of the first phase's.
+    pub fn of_phase(self, train: &TrainConfig, phase: usize) -> Self {
+        let [first, this] = [0, phase].map(|phase| u64::from(train.phase[phase].resolution));
+        Self { seed: self.seed.wrapping_add((this ^ first).wrapping_mul(0x9E37_79B9_7F4A_7C15)), ..self }
     }
 
     /// For rows whose latents have this shape [C, h, w].
@@ -124,6 +131,7 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
+    use crate::config::PhaseConfig;
 
     const UNIFORM: Drawer = Drawer {
         seed: 1,
@@ -164,6 +172,19 @@ mod tests {
         let rate = first.to_kind(tch::Kind::Float).mean(tch::Kind::Float).double_value(&[]);
         assert!((rate - 0.1).abs() < 0.03, "{rate}");
         assert!(!first.equal(&second));
+    }
+
+    #[test]
+    fn phases_draw_alike_at_one_resolution_only() {
+        let phase = [256, 512, 256].map(PhaseConfig::at).to_vec();
+        let train = TrainConfig { phase, ..TrainConfig::default() };
+        let ids: Vec<u64> = (0..200).collect();
+        let [first, second, third] =
+            [0, 1, 2].map(|phase| UNIFORM.of_phase(&train, phase).timesteps(names(&ids, &[0; 200])));
+        assert_eq!(first, UNIFORM.timesteps(names(&ids, &[0; 200])));
+        assert_eq!(first, third);
+        let alike = first.iter().zip(&second).filter(|(a, b)| a == b).count();
+        assert!(alike < 5, "{alike} of 200 timesteps are the same");
     }
 
     fn drawn(how: Timesteps, step: u64, count: usize) -> Vec<i64> {

@@ -155,14 +155,14 @@ impl Optimizer {
         Ok(guard(|| sum / ranks_per_part)?)
     }
 
-    /// One AdamW step, then averages with this much weight on the old ones, if any, and new working weights. Averages begin as
-    /// what the weights have become.
+    /// One AdamW step, then averages, if weights are averaged, and new working weights. Averages begin as what the weights have
+    /// become.
     ///
     /// # Errors
     /// If libtorch fails.
-    pub fn step(&mut self, adamw: AdamW, scalars: Scalars, averaged: Option<f64>) -> Result<(), Error> {
-        let begins = averaged.is_some() && self.ema.is_none();
-        let ema = self.ema.as_deref().filter(|_| averaged.is_some());
+    pub fn step(&mut self, adamw: AdamW, scalars: Scalars, averaged: bool) -> Result<(), Error> {
+        let begins = averaged && self.ema.is_none();
+        let ema = self.ema.as_deref().filter(|_| averaged);
         // Where each rank has all parts, they are written along with the master weights.
         let working = if self.layout.parts() == 1 { Some(self.weights.whole()?) } else { None };
         let piece = |Gradient { bucket, start, values }: Gradient| {
@@ -179,15 +179,14 @@ impl Optimizer {
                     .filter(|own| own.data_ptr() != master.data_ptr()),
             }
         };
-        let fresh = averaged.map_or(0.0, |decay| 1.0 - decay);
         for (begun, gradients) in self.gradients_by_begin()? {
             let pieces: Vec<AdamWPiece> = gradients.into_iter().map(&piece).collect();
             let later = (begun > 0).then(|| guard(|| scalars.count - begun as f64)).transpose()?;
             let count = later.as_ref().unwrap_or(scalars.count);
-            adamw_step(adamw, Scalars { count, ..scalars }, fresh, &pieces)?;
+            adamw_step(adamw, Scalars { count, ..scalars }, &pieces)?;
         }
         if let Some(ema) = ema {
-            guard(|| no_grad(|| self.average_frozen(ema, fresh, scalars.skip)))?;
+            guard(|| no_grad(|| self.average_frozen(ema, &scalars.taken())))?;
         }
         if begins {
             self.ema = Some(guard(|| self.master.iter().map(Tensor::copy).collect())?);
@@ -200,14 +199,10 @@ impl Optimizer {
     }
 
     /// Goes on with the averages of what has no gradients: it may have been trained before.
-    fn average_frozen(&self, ema: &[Tensor], fresh: f64, skip: Option<&Tensor>) {
+    fn average_frozen(&self, ema: &[Tensor], taken: &Tensor) {
         let buckets = ema.iter().zip(&self.master).zip(self.layout.buckets());
         for ((ema, master), _) in buckets.filter(|(_, bucket)| bucket.treatment.frozen) {
-            let mut ema = ema.shallow_clone();
-            let _ = match skip {
-                None => ema.lerp_(master, fresh),
-                Some(skip) => ema.lerp_tensor_(master, &((1.0 - skip) * fresh)),
-            };
+            let _ = ema.shallow_clone().lerp_tensor_(master, taken);
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Preview {
     pub vae: AutoencoderKl,
     /// Side in pixels; unset: that of the phase.
     pub resolution: Option<u32>,
+    /// Pictures that are drawn at a time.
+    pub batch_size: usize,
     /// Where the grids go; set by the trainer.
     pub dir: Option<PathBuf>,
 }
@@ -50,20 +52,20 @@ impl Preview {
         resolution: u32,
     ) -> Result<RgbImage, Error> {
         let size = i64::from(self.resolution.unwrap_or(resolution)) / self.vae.config().downscale();
-        let PreviewConfig { method, steps, guidance, .. } = self.config;
-        let device = self.text.device();
+        let PreviewConfig { method, steps, guidance, ref prompts, .. } = self.config;
+        let (device, unconditional) = (self.text.device(), &self.empty.to_kind(kind));
         let schedule = NoiseSchedule::new(schedule.clone(), device);
-        let (text, empty) = (self.text.to_kind(kind), self.empty.to_kind(kind));
-        let latents = sample(
-            denoiser,
-            Sampler::new(method, &schedule, steps)?,
-            &initial_noise(self.seed, self.config.prompts.len(), &self.vae, size, device),
-            &Conditioning { text: &text, unconditional: &empty, guidance },
-            |_| (),
-        )?;
-        let images = decode(&self.vae, &latents)?;
-        let columns = (self.config.prompts.len() as f64).sqrt().ceil() as u32;
-        Ok(grid::draw(&grid::pictures(&images), &self.config.prompts, columns))
+        let noise = initial_noise(self.seed, prompts.len(), &self.vae, size, device);
+        let mut pictures = Vec::with_capacity(prompts.len());
+        for first in (0..prompts.len()).step_by(self.batch_size) {
+            let some = self.batch_size.min(prompts.len() - first) as i64;
+            let [text, noise] = [&self.text, &noise].map(|all| all.narrow(0, first as i64, some));
+            let conditioning = Conditioning { text: &text.to_kind(kind), unconditional, guidance };
+            let latents =
+                sample(denoiser, Sampler::new(method, &schedule, steps)?, &noise, &conditioning, |_| ())?;
+            pictures.extend(grid::pictures(&decode(&self.vae, &latents)?));
+        }
+        Ok(grid::draw(&pictures, prompts, (prompts.len() as f64).sqrt().ceil() as u32))
     }
 
     pub(crate) fn save(&self, grid: &RgbImage, step: u64, log: &mut MetricsLog) -> Result<PathBuf, Error> {

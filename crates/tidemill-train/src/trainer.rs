@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use serde_json::Value;
 use tch::Cuda;
-use tidemill_models::SchedulerConfig;
+use tidemill_models::{Prediction, SchedulerConfig, TimestepSpacing};
 use tidemill_store::{Bucket, DatasetSpec};
 use tidemill_torch::{OwnStream, guard, keep_memory};
 
@@ -59,11 +59,15 @@ pub fn train(job: Job, observer: &mut dyn Observer) -> Result<Outcome, Error> {
 }
 
 /// The noise schedule a run trains with: the model's, with the run file's changes. `StableDiffusionPipeline`, which opens what is
-/// exported, has samplers begin at timestep 1 whatever the model's file says, so pictures of training do, too.
+/// exported, has samplers begin at timestep 1 whatever the model's file says, so pictures of training do, too. With zero terminal SNR
+/// they begin at pure noise (Lin et al., 2023, section 3.3), from which predicted noise gives no image.
 pub fn schedule_of(train: &TrainConfig, scheduler: &SchedulerConfig) -> SchedulerConfig {
     let mut config = scheduler.clone();
     config.prediction_type = train.prediction.unwrap_or(config.prediction_type);
     config.rescale_betas_zero_snr = train.zero_terminal_snr.unwrap_or(config.rescale_betas_zero_snr);
+    if config.rescale_betas_zero_snr && config.prediction_type != Prediction::Epsilon {
+        config.timestep_spacing = TimestepSpacing::Trailing;
+    }
     config.steps_offset = 1;
     config
 }

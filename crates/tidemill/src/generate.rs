@@ -36,6 +36,8 @@ pub struct SampleConfig {
     pub dtype: Dtype,
     /// Whether to use the averaged weights, if the run has any.
     pub ema: bool,
+    /// The checkpoint whose weights are drawn with and exported; unset: the newest.
+    pub step: Option<u64>,
 }
 
 impl Default for SampleConfig {
@@ -50,6 +52,7 @@ impl Default for SampleConfig {
             batch_size: 16,
             dtype: Dtype::F32,
             ema: true,
+            step: None,
         }
     }
 }

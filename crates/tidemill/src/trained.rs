@@ -1,4 +1,4 @@
-//! The weights that a run has trained, as its last checkpoint holds them.
+//! The weights that a run has trained, as its last checkpoint holds them, or the one of `sample.step`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,14 +13,17 @@ use crate::engine::dataset::model_digests;
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 
-/// Those of the last checkpoint for a network with `params`, in their order, f32, with the step that they are of: averaged if
+/// Those of the checkpoint for a network with `params`, in their order, f32, with the step that they are of: averaged if
 /// `averaged` is set and averaging had begun.
 ///
 /// # Errors
 /// If there is no checkpoint, or it is of another network.
 pub fn weights(run: &Run, params: &Params, averaged: bool) -> Result<(u64, Vec<(String, Tensor)>)> {
     let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
-    let (step, weights) = checkpoints.weights(averaged)?;
+    let (step, weights) = match run.file.sample.step {
+        Some(step) => (step, checkpoints.weights_of(step, averaged)?),
+        None => checkpoints.weights(averaged)?,
+    };
     let mut weights: HashMap<String, Tensor> = weights.into_iter().collect();
     let misfit = |problem: String| Error::Missing {
         what: format!("the checkpoint in {}", run.output()),

@@ -18,13 +18,15 @@ const STRETCH: usize = 4096;
 ///
 /// # Errors
 /// If memory does not suffice.
-pub fn adamw_on_cpu(adamw: AdamW, scalars: Scalars, fresh: f64, pieces: &[AdamWPiece]) -> Result<(), Error> {
+pub fn adamw_on_cpu(adamw: AdamW, scalars: Scalars, pieces: &[AdamWPiece]) -> Result<(), Error> {
     let number = |scalar: &Tensor| guard(|| scalar.double_value(&[]));
     if scalars.skip.map(number).transpose()? == Some(1.0) {
         return Ok(());
     }
-    let Scalars { count, learning_rate, divisor, .. } = scalars;
-    let common = Common::new(adamw, number(learning_rate)?, number(count)?, number(divisor)?, fresh);
+    let Scalars { count, learning_rate, divisor, fresh, .. } = scalars;
+    let [lr, count, divisor, fresh] =
+        [number(learning_rate)?, number(count)?, number(divisor)?, number(fresh)?];
+    let common = Common::new(adamw, lr, count, divisor, fresh);
     let pieces: Vec<Piece> = pieces.iter().map(Piece::of).collect();
     let stretches = stretches(pieces.iter().map(|piece| piece.grad.len()));
     parallel(c"tidemill::adamw", stretches.len(), |some| {

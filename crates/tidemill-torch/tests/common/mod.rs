@@ -64,10 +64,10 @@ pub fn stepped(
     let tensors: Vec<(Tensor, [Tensor; 5])> = states.iter().map(tensors).collect();
     let [rate, count, divisor, fresh] = STEP;
     let scalar = |value: f64| Tensor::from(value as f32).to_device(device);
-    let [count, rate, divisor, skip] = [count, rate, divisor, skip].map(scalar);
-    let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: Some(&skip) };
+    let [count, learning_rate, divisor, fresh, skip] = &[count, rate, divisor, fresh, skip].map(scalar);
+    let scalars = Scalars { count, learning_rate, divisor, fresh, skip: Some(skip) };
     let pieces: Vec<AdamWPiece> = tensors.iter().map(|(grad, changed)| piece(grad, changed)).collect();
-    adamw_step(ADAMW, scalars, fresh, &pieces).unwrap();
+    adamw_step(ADAMW, scalars, &pieces).unwrap();
     drop(pieces);
     tensors.into_iter().map(|(_, changed)| changed).collect()
 }

@@ -202,7 +202,7 @@ static void layer_norm() {
 static void adamw() {
   auto numbers = read(12);
   float *scalars = numbers.data();
-  Step s{scalars, scalars + 1, scalars + 2, scalars + 3, scalars[4], scalars[5], scalars[6], scalars[7], scalars[8], scalars[11] != 0};
+  Step s{scalars, scalars + 1, scalars + 2, scalars + 3, scalars + 8, scalars[4], scalars[5], scalars[6], scalars[7], scalars[11] != 0};
   std::vector<std::vector<float>> state;
   std::vector<std::vector<bf16>> rounded;
   std::vector<std::vector<T>> tensors;

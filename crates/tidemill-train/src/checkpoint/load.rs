@@ -55,8 +55,7 @@ impl Checkpoints {
         world.together(failure.map_or(Ok(None), Err))
     }
 
-    /// The newest checkpoint's weights by parameter name, f32: averaged where averaging had begun
-    /// and `averaged` is set, else the master weights; with the step they are of.
+    /// The weights of the newest checkpoint, as [`Self::weights_of`], with the step they are of.
     ///
     /// # Errors
     /// If there is no checkpoint, or it cannot be read.
@@ -65,6 +64,20 @@ impl Checkpoints {
             let message = "no committed checkpoint here; run `tidemill train` first".to_string();
             return Err(Error::Checkpoint { path: self.path.clone(), message });
         };
+        Ok((step, self.weights_of(step, averaged)?))
+    }
+
+    /// A checkpoint's weights by parameter name, f32: averaged where averaging had begun and `averaged` is set, else the master
+    /// weights.
+    ///
+    /// # Errors
+    /// If there is none of this step, or it cannot be read.
+    pub fn weights_of(&self, step: u64, averaged: bool) -> Result<Vec<(String, Tensor)>, Error> {
+        let steps = self.steps()?;
+        if !steps.contains(&step) {
+            let message = format!("there is no checkpoint of step {step} here, only of {steps:?}");
+            return Err(Error::Checkpoint { path: self.path.clone(), message });
+        }
         let commit = self.commit(step)?;
         let buffer = if averaged && commit.ema { "ema" } else { "master" };
         let (numbers, all) = starts(&commit.parameters);
@@ -94,7 +107,7 @@ impl Checkpoints {
             })?;
             Ok((parameter.name.clone(), tensor))
         };
-        Ok((step, commit.parameters.iter().map(tensor).collect::<Result<_, Error>>()?))
+        commit.parameters.iter().map(tensor).collect()
     }
 
     /// Where the newest checkpoint stands that the first rank finds, on all ranks; they call it together. `None` if there is

@@ -1,5 +1,6 @@
 //! Writing a checkpoint.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Checkpoints, Commit, FORMAT, Shard, commit_key, committed_step, folder, step_of};
@@ -137,7 +138,7 @@ impl Checkpoints {
         Ok(true)
     }
 
-    /// Has the first rank remove the oldest checkpoints beyond `keep`, and what is left of those that were never committed.
+    /// Has the first rank remove checkpoints that are not [`kept`], and what is left of those that were never committed.
     ///
     /// # Errors
     /// If the store does not let it, which takes nothing from the checkpoints that there are.
@@ -146,9 +147,8 @@ impl Checkpoints {
             return Ok(());
         }
         let keys = self.location.list("")?;
-        let mut steps: Vec<u64> = keys.iter().filter_map(|key| committed_step(key)).collect();
-        steps.sort_unstable();
-        let kept = &steps[steps.len().saturating_sub(self.keep)..];
+        let steps: BTreeSet<u64> = keys.iter().filter_map(|key| committed_step(key)).collect();
+        let kept = kept(&steps, self.keep, self.keep_every);
         let newest = kept.last().copied().unwrap_or(0);
         let old = |key: &&String| step_of(key).is_some_and(|step| step < newest && !kept.contains(&step));
         // The commits first: from then on the checkpoint does not exist.
@@ -165,6 +165,18 @@ impl Checkpoints {
         }
         Ok(())
     }
+}
+
+/// Which checkpoints stay: so many of the newest, and the first in each stretch of `keep_every` steps but the first, which may come
+/// late where a checkpoint was not written in time.
+fn kept(steps: &BTreeSet<u64>, keep: usize, keep_every: Option<u64>) -> BTreeSet<u64> {
+    let newest = steps.iter().rev().take(keep);
+    let is_first = |step: u64, every: u64| {
+        let begin = step - step % every;
+        begin > 0 && steps.range(begin..step).next().is_none()
+    };
+    let firsts = steps.iter().filter(|step| keep_every.is_some_and(|every| is_first(**step, every)));
+    newest.chain(firsts).copied().collect()
 }
 
 /// A name that no other attempt has.

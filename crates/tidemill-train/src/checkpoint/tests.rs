@@ -231,6 +231,23 @@ fn only_so_many_are_kept() {
 }
 
 #[test]
+fn the_first_of_every_so_many_steps_stays() {
+    let case = Case::new(vec![100], 0, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let config = CheckpointConfig { keep: 2, keep_every: Some(10), ..CheckpointConfig::default() };
+    let checkpoints = Checkpoints::open(&config, folder.path()).unwrap();
+    // That of step 20 was late.
+    for step in [4, 8, 10, 14, 18, 22, 24, 30, 34] {
+        save(&checkpoints, &case, step);
+    }
+    assert_eq!(checkpoints.steps().unwrap(), [10, 22, 30, 34]);
+    assert_eq!(checkpoints.weights(false).unwrap().0, 34);
+    assert!(checkpoints.weights_of(10, false).is_ok());
+    let missing = checkpoints.weights_of(20, false).unwrap_err().to_string();
+    assert!(missing.contains("no checkpoint of step 20 here, only of [10, 22, 30, 34]"), "{missing}");
+}
+
+#[test]
 fn another_runs_checkpoints_stay_and_what_was_being_written_goes() {
     let folder = tempfile::tempdir().unwrap();
     let (checkpoints, case) = (open(folder.path()), Case::new(vec![10], 4, 1));

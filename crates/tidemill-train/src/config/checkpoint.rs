@@ -10,6 +10,8 @@ pub struct CheckpointConfig {
     pub every: u64,
     /// How many to keep.
     pub keep: usize,
+    /// Besides, the first of every so many steps is kept for good.
+    pub keep_every: Option<u64>,
     /// Where they go; unset: `checkpoints/` under the run's output.
     pub uri: Option<String>,
     /// Which of several ranks write them.
@@ -30,6 +32,6 @@ pub enum Writers {
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        Self { every: 1000, keep: 3, uri: None, writers: Writers::All }
+        Self { every: 1000, keep: 3, keep_every: None, uri: None, writers: Writers::All }
     }
 }

@@ -19,7 +19,7 @@ pub enum LrSchedule {
 }
 
 impl LrSchedule {
-    /// What is left of the learning rate when this share of the phase is done.
+    /// What is left of the learning rate when this share of what follows warm-up is done.
     fn left(self, done: f64) -> f64 {
         match self {
             Self::Constant => 1.0,
@@ -30,16 +30,20 @@ impl LrSchedule {
 }
 
 impl TrainConfig {
-    /// The learning rate of `step`, counted from 0 over all phases. A phase with a warm-up of its own starts from 0 again.
+    /// The learning rate of `step`, counted from 0 over all phases. A phase with a warm-up of its own starts from 0 again. As in
+    /// diffusers' `get_scheduler` it falls only when it has risen, over the rest of the phase.
     pub fn learning_rate_at(&self, step: u64) -> f64 {
         let Some((index, first)) = self.phase_at(step) else { return 0.0 };
         let phase = &self.phase[index];
         let base = phase.learning_rate.unwrap_or(self.learning_rate);
-        let (since, over) =
-            phase.warmup_steps.map_or((step, self.warmup_steps), |steps| (step - first, steps));
-        let warmup = ((since + 1) as f64 / over.max(1) as f64).min(1.0);
-        let done = (step - first) as f64 / phase.steps as f64;
-        base * warmup * phase.schedule.unwrap_or(self.schedule).left(done)
+        let (before, over) = phase.warmup_steps.map_or((first, self.warmup_steps), |own| (0, own));
+        // Of a warm-up over all phases, what reaches into this one.
+        let (since, rising) = (step - first, over.saturating_sub(before));
+        if since < rising {
+            return base * (before + since + 1) as f64 / over as f64;
+        }
+        let done = (since - rising) as f64 / (phase.steps - rising) as f64;
+        base * phase.schedule.unwrap_or(self.schedule).left(done)
     }
 }
 
@@ -64,11 +68,11 @@ mod tests {
     fn learning_rates_follow_warm_up_and_phases() {
         for (schedule, expected) in [
             (LrSchedule::Constant, [0.25e-4, 1e-4, 1e-4, 1e-5, 1e-5, 0.5e-4, 1e-4, 1e-4]),
-            (LrSchedule::Linear, [0.25e-4, 0.7e-4, 0.1e-4, 1e-5, 0.2e-5, 0.5e-4, 1e-4, 1e-4]),
+            (LrSchedule::Linear, [0.25e-4, 1e-4, 1e-4 / 6.0, 1e-5, 0.2e-5, 0.5e-4, 1e-4, 1e-4]),
             // Half a cosine is at a half in the middle: see below.
             (
                 LrSchedule::Cosine,
-                [0.25e-4, 0.793_892_6e-4, 0.024_471_7e-4, 1e-5, 0.095_491_5e-5, 0.5e-4, 1e-4, 1e-4],
+                [0.25e-4, 1e-4, 0.066_987_298e-4, 1e-5, 0.095_491_503e-5, 0.5e-4, 1e-4, 1e-4],
             ),
         ] {
             let config = config(schedule);
@@ -77,7 +81,13 @@ mod tests {
                 assert!((rate - expected).abs() < 1e-11, "{schedule:?}: {rates:?}");
             }
         }
-        assert!((config(LrSchedule::Cosine).learning_rate_at(5) - 0.5e-4).abs() < 1e-12);
+        assert!((config(LrSchedule::Cosine).learning_rate_at(7) - 0.5e-4).abs() < 1e-12);
+        // A warm-up that is not over when the first phase is.
+        let long = TrainConfig { warmup_steps: 12, ..config(LrSchedule::Linear) };
+        let rates = [9, 10, 11, 12, 14].map(|step| long.learning_rate_at(step));
+        for (rate, expected) in rates.iter().zip([10e-4 / 12.0, 11e-5 / 12.0, 1e-5, 1e-5, 1e-5 / 3.0]) {
+            assert!((rate - expected).abs() < 1e-11, "{rates:?}");
+        }
         assert_eq!(config(LrSchedule::Constant).phase_at(19), None);
     }
 }

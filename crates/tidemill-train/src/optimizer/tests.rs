@@ -85,9 +85,9 @@ fn averages_begin_late_and_follow_the_weights_unless_a_step_is_left_out() {
     for step in 1..=6u64 {
         give(&params, &mut optimizer, &[step as f64 - 3.5]);
         let (skip, before) = (Tensor::from(f32::from(step == 5)), numbers(&optimizer.master));
-        let [count, rate, divisor] = [step as f32, 0.1, 1.0].map(Tensor::from);
-        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: Some(&skip) };
-        optimizer.step(ADAMW, scalars, (step > 2).then_some(0.9)).unwrap();
+        let [count, learning_rate, divisor, fresh] = &[step as f32, 0.1, 1.0, 0.1].map(Tensor::from);
+        let scalars = Scalars { count, learning_rate, divisor, fresh, skip: Some(&skip) };
+        optimizer.step(ADAMW, scalars, step > 2).unwrap();
         let weights = numbers(&optimizer.master);
         assert_eq!(weights == before, step == 5);
         expected = match expected {
@@ -118,10 +118,10 @@ fn gradients_of_one_micro_batch_take_the_step_of_their_sum() {
         (&params.named()[0].1 * &slope).sum(Kind::Float).backward();
         optimizer.gradients().finish().unwrap();
         let norm = optimizer.squared_norm(&world).unwrap().double_value(&[]);
-        let [count, rate, divisor] = [1f32, 0.1, 2.0].map(Tensor::from);
-        let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: None };
+        let [count, learning_rate, divisor, fresh] = &[1f32, 0.1, 2.0, 0.0].map(Tensor::from);
+        let scalars = Scalars { count, learning_rate, divisor, fresh, skip: None };
         let bytes = optimizer.bytes()[1] / length as usize;
-        optimizer.step(ADAMW, scalars, None).unwrap();
+        optimizer.step(ADAMW, scalars, false).unwrap();
         assert_eq!(optimizer.bytes()[1] > 0, accumulates, "nothing is kept for nobody");
         (norm, optimizer.master[0].copy(), bytes)
     });
@@ -151,9 +151,9 @@ fn weights_that_lie_channels_last_take_the_same_steps() {
                 optimizer.gradients().last_micro_batch();
                 (&params.named()[0].1 * &slope).sum(Kind::Float).backward();
                 optimizer.gradients().finish().unwrap();
-                let [count, rate, divisor] = [step, 0.1, 2.0].map(Tensor::from);
-                let scalars = Scalars { count: &count, learning_rate: &rate, divisor: &divisor, skip: None };
-                optimizer.step(ADAMW, scalars, Some(0.9)).unwrap();
+                let [count, learning_rate, divisor, fresh] = &[step, 0.1, 2.0, 0.1].map(Tensor::from);
+                let scalars = Scalars { count, learning_rate, divisor, fresh, skip: None };
+                optimizer.step(ADAMW, scalars, true).unwrap();
             }
             let weights = params.named()[0].1.detach().copy();
             assert_eq!(Order::of(&params.named()[0].1) == Order::ChannelsLast, channels_last);

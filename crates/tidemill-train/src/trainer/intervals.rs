@@ -46,11 +46,13 @@ impl Trainer {
         let phase = self.job.train.phase_at(step.saturating_sub(1)).map_or(0, |(phase, _)| phase);
         let resolution = self.job.train.phase[phase].resolution;
         let draw = || self.log.is_some().then(|| preview.draw(denoiser, schedule, kind, resolution));
-        let grid = self.optimizer.with_averaged(draw)?.transpose()?;
+        let grid = self.optimizer.with_averaged(draw)?;
         if let (Some(grid), Some(log)) = (grid, &mut self.log) {
-            observer.event(&match preview.save(&grid, step, log) {
-                Ok(path) => format!("pictures of step {step}: {}", path.display()),
-                Err(problem) => format!("pictures of step {step} cannot be written: {problem}"),
+            // Memory may suffice for steps and not for pictures, which are no reason to end a run.
+            observer.event(&match grid.map(|grid| preview.save(&grid, step, log)) {
+                Ok(Ok(path)) => format!("pictures of step {step}: {}", path.display()),
+                Ok(Err(problem)) => format!("pictures of step {step} cannot be written: {problem}"),
+                Err(problem) => format!("pictures of step {step} cannot be drawn: {problem}"),
             });
         }
         self.window.leave_out(started.elapsed());

@@ -14,7 +14,7 @@ use super::recorded::recorded_on;
 use super::schedule_of;
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress};
-use crate::config::{Precision, PreviewConfig, Sharding};
+use crate::config::{Precision, PreviewConfig, Sharding, TrainConfig};
 use crate::difference::{Difference, differences};
 use crate::draws::Drawer;
 use crate::fit::{check_data, flops, frozen, has_moments, norms_in_f32};
@@ -66,7 +66,7 @@ impl Setup {
             recorded_on: recorded_on(job.train.cuda_graph, job.denoiser.params().device(), job.world.size())?,
             // After what looks at the text encoder.
             objective: objective(job, &spec, &schedule, working_kind(precision))?,
-            remarks: remark.into_iter().chain(remark_on(&schedule)).collect(),
+            remarks: remark.into_iter().chain(remark_on(&schedule, &job.train)).collect(),
             schedule,
             spec,
         })
@@ -235,11 +235,18 @@ fn precision(asked: Option<Precision>, has_bf16: bool) -> (Precision, Option<&'s
 }
 
 /// What to tell of a schedule that asks for what cannot be learnt.
-fn remark_on(schedule: &SchedulerConfig) -> Option<&'static str> {
-    (schedule.rescale_betas_zero_snr && schedule.prediction_type == Prediction::Epsilon).then_some(
-        "with zero terminal SNR the last timestep is pure noise, from which predicted noise gives no image back: \
-         train.prediction = \"v_prediction\" is usual with it",
-    )
+fn remark_on(schedule: &SchedulerConfig, train: &TrainConfig) -> Option<&'static str> {
+    match schedule.prediction_type {
+        _ if !schedule.rescale_betas_zero_snr => None,
+        Prediction::Epsilon => Some(
+            "with zero terminal SNR the last timestep is pure noise, from which predicted noise gives no image back: \
+             train.prediction = \"v_prediction\" is usual with it",
+        ),
+        _ => train.min_snr_gamma.map(|_| {
+            "with zero terminal SNR pictures begin at pure noise, for which train.min_snr_gamma leaves a loss no weight: \
+             the weight is min(SNR, gamma) / (SNR + 1)"
+        }),
+    }
 }
 
 /// As libtorch calls it.

@@ -58,7 +58,7 @@ pub(super) struct Numbers {
 pub(super) struct StepInputs {
     /// This rank's rows.
     pub micro_batches: Vec<MicroBatch>,
-    /// [`LEARNING_RATE`], [`COUNT`], [`LIMIT`], then what [`said`] says: f32.
+    /// [`LEARNING_RATE`], [`COUNT`], [`LIMIT`], [`FRESH`], then what [`said`] says: f32.
     pub numbers: Tensor,
 }
 
@@ -68,8 +68,10 @@ const LEARNING_RATE: i64 = 0;
 const COUNT: i64 = 1;
 /// The loss above which the device leaves it out.
 const LIMIT: i64 = 2;
+/// The share that averages take of the new weights.
+const FRESH: i64 = 3;
 /// Numbers before those that are added up over the ranks.
-const SAID: i64 = 3;
+const SAID: i64 = 4;
 
 /// What a step leaves on the device: f32, the norm of the gradients, then sums over all ranks: losses, squared norms, what ranks
 /// have [`said`], errors and rows by timesteps.
@@ -199,7 +201,7 @@ impl Trainer {
         let (train, objective) = (&self.job.train, &self.objective);
         let sizes = (train.global_batch_of(phase), train.micro_batch_of(phase));
         let shape = objective.latents_shape(latents_shape(&self.spec, batch.bucket)?);
-        Ok(Wanted::of(batch, objective.drawer, step, sizes, shape))
+        Ok(Wanted::of(batch, objective.drawer.of_phase(train, phase), step, sizes, shape))
     }
 
     /// Takes what the step needs to the device.
@@ -214,7 +216,8 @@ impl Trainer {
         let (train, objective) = (&self.job.train, &self.objective);
         let shape = latents_shape(&self.spec, batch.bucket)?;
         let sizes = (train.global_batch_of(phase), train.micro_batch_of(phase));
-        let mut numbers = vec![learning_rate as f32, (step + 1) as f32, skipped_above as f32];
+        let fresh = train.averaged_at(step).map_or(0.0, |decay| 1.0 - decay);
+        let mut numbers = [learning_rate, (step + 1) as f64, skipped_above, fresh].map(|n| n as f32).to_vec();
         numbers.extend(said(batch.sample_ids.len(), self.saver.is_busy(), &self.job.world, objective.device));
         let inputs = guard(|| StepInputs {
             micro_batches: micro_batches(batch, shape, step, sizes)
@@ -266,9 +269,9 @@ impl Trainer {
             (rows / clip, norm, skip)
         })?;
         let adamw = AdamW { betas: train.betas, eps: train.eps, weight_decay: train.weight_decay };
-        let (count, learning_rate) = (&number(COUNT)?, &number(LEARNING_RATE)?);
-        let scalars = Scalars { count, learning_rate, divisor: &divisor, skip: skip.as_ref() };
-        self.optimizer.step(adamw, scalars, train.averaged_at(step))?;
+        let (count, learning_rate, fresh) = (&number(COUNT)?, &number(LEARNING_RATE)?, &number(FRESH)?);
+        let scalars = Scalars { count, learning_rate, divisor: &divisor, fresh, skip: skip.as_ref() };
+        self.optimizer.step(adamw, scalars, train.averaged_at(step).is_some())?;
         self.add_waited_for_ranks(waited);
         Ok(Answers(guard(|| Tensor::cat(&[grad_norm.reshape([1]), sums], 0))?))
     }

@@ -177,7 +177,7 @@ pub fn job(data: &Path, output: &Path) -> Job {
             precision: Some(Precision::F32),
             learning_rate: 1e-3,
             warmup_steps: 5,
-            ema: Some(EmaConfig { decay: 0.9, start_step: 15 }),
+            ema: Some(EmaConfig { decay: 0.9, start_step: 15, ..EmaConfig::default() }),
             shuffle_window: 2,
             log_every: 1,
             phase: vec![phase(64, 12), phase(128, 28)],

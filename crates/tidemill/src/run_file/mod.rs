@@ -260,6 +260,9 @@ impl Run {
                            checkpoints into a bucket with checkpoint.uri";
             return Err(self.refuse("output", message));
         }
+        if self.file.checkpoint.keep_every == Some(0) {
+            return Err(self.refuse("checkpoint.keep_every", "must be at least 1"));
+        }
         self.file.supervisor.validate().map_err(|(key, message)| self.refuse(key, message))?;
         self.file.train.validate().map_err(|e| self.locate(e))
     }

@@ -278,6 +278,7 @@ fn preview(run: &Run, models: &ModelFolder, device: Device) -> Result<Option<Pre
         text: embedder.embed(&config.prompts)?,
         empty: embedder.embed(&[String::new()])?,
         resolution: run.file.sample.resolution,
+        batch_size: run.file.sample.batch_size,
         vae,
         config,
         dir: None,

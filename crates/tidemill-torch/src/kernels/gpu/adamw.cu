@@ -22,11 +22,9 @@ struct Pieces {
 };
 
 struct Step {
-  // On the device; `skip` may be null.
-  const float *learning_rate, *count, *divisor, *skip;
+  // On the device; `skip` may be null. `fresh`: the share of what is new in averages.
+  const float *learning_rate, *count, *divisor, *skip, *fresh;
   double beta1, beta2, eps, weight_decay;
-  // Of what is new in averages.
-  float fresh;
   int bf16_moments;
 };
 
@@ -40,7 +38,7 @@ extern "C" __global__ void common(Step s, float* found) {
 
 // The same for all elements of a step.
 struct Common {
-  float decay, step_size, correction, divisor, count, eps;
+  float decay, step_size, correction, divisor, count, eps, fresh;
   int bf16_weights;
 };
 
@@ -73,7 +71,7 @@ __device__ inline void step_of(const Piece& p, size_t i, const Step& s, Common c
   put_drawn(m, new_m, drawn & 0xFFFF);
   put_drawn(v, new_v, drawn >> 16);
   p.master[i] = w;
-  if (p.ema) p.ema[i] = ema + s.fresh * (w - ema);
+  if (p.ema) p.ema[i] = ema + c.fresh * (w - ema);
   if (!p.weights) return;
   if (c.bf16_weights) put((bf16*)p.weights + i, w);
   else ((float*)p.weights)[i] = w;
@@ -89,7 +87,7 @@ extern "C" __global__ void step(Pieces pieces, Step s, const float* common) {
   }
   Piece p = pieces.of[low];
   size_t begin = (size_t)(blockIdx.x - p.first_block) * STRETCH, end = min(begin + STRETCH, (size_t)p.length);
-  Common c{common[0], common[1], common[2], *s.divisor, *s.count, (float)s.eps, pieces.bf16_weights};
+  Common c{common[0], common[1], common[2], *s.divisor, *s.count, (float)s.eps, *s.fresh, pieces.bf16_weights};
   for (size_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
     s.bf16_moments ? step_of<bf16>(p, i, s, c) : step_of<float>(p, i, s, c);
   }

@@ -30,7 +30,6 @@ pub fn adamw_on_gpu(
     device: usize,
     adamw: AdamW,
     scalars: Scalars,
-    fresh: f64,
     pieces: &[AdamWPiece],
 ) -> Result<bool, Error> {
     let short = |piece: &AdamWPiece| u32::try_from(piece.grad.numel()).is_ok();
@@ -40,7 +39,7 @@ pub fn adamw_on_gpu(
         return Ok(false);
     }
     for kind in wanted {
-        step(device, *kind, adamw, scalars, fresh, pieces)?;
+        step(device, *kind, adamw, scalars, pieces)?;
     }
     Ok(true)
 }
@@ -75,16 +74,16 @@ struct Step {
     count: *mut c_void,
     divisor: *mut c_void,
     skip: *mut c_void,
+    fresh: *mut c_void,
     beta1: f64,
     beta2: f64,
     eps: f64,
     weight_decay: f64,
-    fresh: f32,
     bf16_moments: i32,
 }
 
 // What NVRTC says of the kernels' arguments.
-const _: () = assert!(size_of::<Pieces>() == 3592 && size_of::<Step>() == 72);
+const _: () = assert!(size_of::<Pieces>() == 3592 && size_of::<Step>() == 80);
 
 /// Of the pieces whose gradients have this dtype.
 fn step(
@@ -92,20 +91,19 @@ fn step(
     kind: Kind,
     adamw: AdamW,
     scalars: Scalars,
-    fresh: f64,
     pieces: &[AdamWPiece],
 ) -> Result<(), Error> {
-    let Scalars { count, learning_rate, divisor, skip } = scalars;
+    let Scalars { count, learning_rate, divisor, fresh, skip } = scalars;
     let step = Step {
         learning_rate: learning_rate.data_ptr(),
         count: count.data_ptr(),
         divisor: divisor.data_ptr(),
         skip: skip.map_or(null_mut(), Tensor::data_ptr),
+        fresh: fresh.data_ptr(),
         beta1: adamw.betas.0,
         beta2: adamw.betas.1,
         eps: adamw.eps,
         weight_decay: adamw.weight_decay,
-        fresh: fresh as f32,
         bf16_moments: pieces.iter().any(|piece| piece.exp_avg.kind() == Kind::BFloat16).into(),
     };
     let common = guard(|| Tensor::empty([3], (Kind::Float, Device::Cuda(device))))?;
@@ -167,10 +165,11 @@ fn launched(some: &[&AdamWPiece], bf16_weights: bool) -> (Pieces, usize) {
 fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
     let adamw = AdamW { betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
     let scalar = |value: f64| guard(|| Tensor::full([0i64; 0], value, (Kind::Float, Device::Cuda(device))));
-    let (count, learning_rate, divisor) = (&scalar(3.0)?, &scalar(0.1)?, &scalar(2.0)?);
+    let (count, learning_rate) = (&scalar(3.0)?, &scalar(0.1)?);
+    let (divisor, fresh) = (&scalar(2.0)?, &scalar(0.25)?);
     let after = |ours: bool, moments: Kind, skip: f64| -> Result<[Tensor; 5], Error> {
         let skip = scalar(skip)?;
-        let scalars = Scalars { count, learning_rate, divisor, skip: Some(&skip) };
+        let scalars = Scalars { count, learning_rate, divisor, fresh, skip: Some(&skip) };
         let (grad, state) = numbers(device, kind, moments)?;
         let [master, exp_avg, exp_avg_sq, ema, weights] = &state;
         let piece = |(start, length): (usize, usize)| {
@@ -180,8 +179,8 @@ fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
         };
         let pieces: Vec<AdamWPiece> = guard(|| TRIED.into_iter().map(piece).collect())?;
         match ours {
-            true => step(device, kind, adamw, scalars, 0.25, &pieces),
-            false => by_libtorch(adamw, scalars, 0.25, &pieces),
+            true => step(device, kind, adamw, scalars, &pieces),
+            false => by_libtorch(adamw, scalars, &pieces),
         }?;
         Ok(state)
     };
