@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use tch::Device;
+use tch::{Device, Tensor};
 use tidemill_models::{SchedulerConfig, Start, UNet2DConditionModel, UNetConfig};
 use tidemill_store::stream::only;
 use tidemill_store::{Bucket, Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
@@ -23,6 +23,8 @@ use tidemill_train::{
 
 pub const ROWS: u64 = 50;
 pub const TEXT: [u32; 2] = [5, 6];
+/// Of a [`job`]: 12 at one resolution, then 28 at another.
+pub const STEPS: u64 = 40;
 
 /// Writes a dataset of 50 rows at two resolutions: latents of 4 x 4 and 6 x 6 cells.
 pub fn dataset(folder: &Path) {
@@ -194,6 +196,21 @@ pub fn job(data: &Path, output: &Path) -> Job {
         scheduler: SchedulerConfig::default(),
         preview: None,
     }
+}
+
+/// The weights that a job starts with.
+pub fn initial(job: &Job) -> Vec<(String, Vec<f32>)> {
+    job.denoiser.params().named().into_iter().map(|(name, tensor)| (name, numbers(&tensor))).collect()
+}
+
+/// The values of a tensor.
+pub fn numbers(tensor: &Tensor) -> Vec<f32> {
+    Vec::try_from(tensor.detach().reshape([-1])).unwrap()
+}
+
+/// A folder of a test's own.
+pub fn dir() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
 }
 
 /// The losses in `metrics.jsonl`.
