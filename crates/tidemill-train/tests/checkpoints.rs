@@ -4,9 +4,11 @@
 
 mod common;
 
-use common::{dataset, job, losses};
+use common::{dataset, job, losses, metric};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tidemill_io::{Limits, store};
@@ -26,6 +28,11 @@ struct Listener<F: FnMut(u64, &[String])> {
 
 impl<F: FnMut(u64, &[String])> Observer for Listener<F> {
     fn step(&mut self, metrics: &StepMetrics, _total: u64) {
+        let committed = |said: &String| -> Option<u64> {
+            said.strip_prefix("checkpoint of step ")?.strip_suffix(" is committed")?.parse().ok()
+        };
+        let newest = self.heard.iter().rev().find_map(committed).unwrap_or(0);
+        assert_eq!(metrics.checkpoint, newest, "in the metrics of step {}", metrics.step);
         (self.after)(metrics.step, &self.heard);
     }
 
@@ -58,8 +65,9 @@ fn steps_do_not_wait_for_a_slow_store() {
     let server = S3Server::start(&["slow"]);
     store::connect("s3://slow", &server.settings(), Limits::default()).unwrap();
     let latency = Duration::from_secs(1);
-    let started = Instant::now();
+    let (started, mut steps) = (Instant::now(), Vec::new());
     let (outcome, heard) = run(data.path(), output.path(), "s3://slow/run", |step, _| {
+        steps.push(Instant::now());
         if step == 1 {
             server.delay_all(latency);
         }
@@ -68,6 +76,9 @@ fn steps_do_not_wait_for_a_slow_store() {
     println!("steps waited {waited:.4} of {:.2} s; with the last checkpoint {all:.2} s", outcome.seconds);
     // To write one takes several requests; a step that waited for any would have waited this long.
     assert!(waited < latency.as_secs_f64(), "{waited} s");
+    // That is what the run says, and this what there was.
+    let longest = steps.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    assert!(longest < latency, "{longest:?} from one step to the next");
     assert!(heard.contains(&"checkpoint of step 40 is committed".into()), "{heard:?}");
     assert_eq!(checkpoints("s3://slow/run").steps().unwrap().last(), Some(&40));
 }
@@ -79,18 +90,27 @@ fn a_store_that_fails_does_not_end_a_run() {
     let (output, place, aside) =
         (folder.path().join("out"), folder.path().join("to"), folder.path().join("aside"));
     let uri = place.to_str().unwrap();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let mut blocked = false;
-    let (outcome, heard) = run(data.path(), &output, uri, |step, heard| {
+    let after = |step, heard: &[String]| {
         if step == 5 {
             block(&place, &aside);
             blocked = true;
         }
         // Other threads write, and have time to try.
         if blocked && step >= 25 && heard.iter().any(|said| said.contains("cannot be written")) {
+            let failures = scraped(&address, "tidemill_checkpoint_failures_total");
+            assert!(failures >= 1.0, "{failures}");
             unblock(&place, &aside);
             blocked = false;
         }
-    });
+    };
+    let mut listener = Listener { heard: Vec::new(), after };
+    let mut job = job(data.path(), &output);
+    job.checkpoint.uri = Some(uri.into());
+    job.train.prometheus = Some(address.clone());
+    let outcome = train(job, &mut listener).unwrap();
+    let heard = listener.heard;
     assert!(outcome.finished && losses(&output).len() == 40);
     let said = |part: &str| heard.iter().any(|message| message.contains(part));
     assert!(said("checkpoint of step 10 cannot be written") && said("training goes on"), "{heard:?}");
@@ -188,6 +208,9 @@ fn a_store_that_keeps_steps_waiting_for_rows_is_named() {
     job.train.stream.stall_seconds = 1;
     let outcome = train(job, &mut listener).unwrap();
     assert!(outcome.finished && listener.heard.iter().any(waits), "{:?}", listener.heard);
+    // That step did hardly anything else.
+    let share = metric(output.path(), "data_wait").into_iter().fold(0.0, f64::max);
+    assert!(share > 0.5, "{share}");
 }
 
 /// Stored rows that do not come any more after three batches.
@@ -278,6 +301,16 @@ fn a_run_that_waits_for_rows_can_be_stopped_and_saves_what_it_has() {
     assert_eq!((outcome.resumed_at, outcome.finished), (3, true));
     train(job(data.path(), whole.path()), &mut common::Quiet::default()).unwrap();
     assert_eq!(losses(output.path()), losses(whole.path()));
+}
+
+/// A number that a run serves to Prometheus.
+fn scraped(address: &str, name: &str) -> f64 {
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut page = String::new();
+    socket.read_to_string(&mut page).unwrap();
+    let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("{page}")).parse().unwrap()
 }
 
 /// Puts a file where the folder of checkpoints is.
