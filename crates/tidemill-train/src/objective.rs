@@ -228,6 +228,13 @@ mod tests {
     }
 
     #[test]
+    fn tenths_begin_with_least_noise() {
+        let timesteps = Tensor::from_slice(&[0i64, 99, 100, 999]);
+        let tenths = objective(true, 0.0).tenths(&timesteps, 10);
+        assert_eq!(Vec::<i64>::try_from(&tenths).unwrap(), [0, 0, 1, 9]);
+    }
+
+    #[test]
     fn dropped_captions_become_the_empty_one() {
         let ids: Vec<u64> = (0..32).collect();
         let (moments, text) = (vec![0u8; ids.len() * 32], bytes(&vec![1.0; ids.len() * 6]));
