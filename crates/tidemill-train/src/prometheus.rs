@@ -202,8 +202,15 @@ mod tests {
             checkpoint: 10,
             validation: None,
         };
-        let counts =
-            Counts { validation_loss: Some(0.125), validation_ema_loss: Some(0.25), ..Counts::default() };
+        let counts = Counts {
+            failed_checkpoints: 1,
+            checkpoint_seconds: 2.5,
+            skipped_rows: 3,
+            skipped_steps: 4,
+            rollbacks: 5,
+            validation_loss: Some(0.125),
+            validation_ema_loss: Some(0.25),
+        };
         endpoint.show(&metrics, counts);
         let answer = ask();
         for line in [
@@ -222,7 +229,11 @@ mod tests {
             "tidemill_validation_ema_loss 0.25\n",
             // Prometheus takes a counter that falls for one that began anew.
             "# TYPE tidemill_samples gauge\ntidemill_samples 96\n",
-            "# TYPE tidemill_rollbacks_total counter\ntidemill_rollbacks_total 0\n",
+            "tidemill_checkpoint_failures_total 1\n",
+            "tidemill_checkpoint_stall_seconds_total 2.5\n",
+            "tidemill_unreadable_rows_total 3\n",
+            "tidemill_skipped_steps_total 4\n",
+            "# TYPE tidemill_rollbacks_total counter\ntidemill_rollbacks_total 5\n",
         ] {
             assert!(answer.contains(line), "{line} is not in {answer}");
         }
