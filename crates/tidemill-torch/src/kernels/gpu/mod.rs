@@ -187,3 +187,39 @@ fn same(kind: Kind, ours: &[Tensor], theirs: &[Tensor]) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_near_is_the_same_and_what_is_no_number_is_not() {
+        let theirs = Tensor::from_slice(&[1f32, -2.0, 3.0]);
+        let no_number = Tensor::from_slice(&[1f32, f32::NAN, 3.0]);
+        let moved = |by: f64| &theirs + by;
+        for (kind, near, far) in [(Kind::Float, 1e-6, 1e-2), (Kind::BFloat16, 1e-3, 1e-1)] {
+            // Each behind one that is as it should be.
+            let is_same = |ours: &Tensor| {
+                let [ours, theirs] = [ours, &theirs].map(|tensor| tensor.to_kind(kind));
+                same(kind, &[theirs.shallow_clone(), ours], &[theirs.shallow_clone(), theirs]).is_ok()
+            };
+            assert!(is_same(&theirs) && is_same(&moved(near)), "{kind:?}");
+            assert!(!is_same(&moved(far)) && !is_same(&no_number), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn kernels_that_fail_their_trial_are_not_used() {
+        let wrong = Source {
+            what: "what is wrong",
+            text: "\0",
+            kernels: &[],
+            try_them: |_, _| Err(Error::Torch("wrong".into())),
+        };
+        // The second time that is known.
+        for _ in 0..2 {
+            assert!(!are_good(&wrong, 0, Kind::Float));
+        }
+        assert!(kernel_launches(wrong.what, 0, Kind::Float).is_err());
+    }
+}
