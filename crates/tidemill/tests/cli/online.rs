@@ -117,6 +117,7 @@ fn a_stream_goes_on_where_it_was() {
     let file = world(folder.path(), ROWS);
     let run = Run::open(Path::new(&file), &settings(&["engine.encode.workers=2"])).unwrap();
     let stop = 1 + seed() as usize % 18;
+    let mut orders = Vec::new();
     for encoders in [Encoders::Devices(vec![Device::Cpu]), Encoders::Trainer] {
         let data = online(&run, encoders);
         let mut whole = batches(&data, &run, None);
@@ -134,7 +135,10 @@ fn a_stream_goes_on_where_it_was() {
             "after {stop}"
         );
         assert_eq!(whole.state(None).unwrap(), rest.state(None).unwrap());
+        orders.push(rows(&all).into_iter().map(|(id, epoch, ..)| (id, epoch)).collect::<Vec<_>>());
     }
+    // Each goes on with runs of the other.
+    assert_eq!(orders[0], orders[1]);
 }
 
 /// Rows that a stage was given, as a result says, and that it has worked for them.
