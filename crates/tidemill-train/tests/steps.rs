@@ -65,7 +65,8 @@ fn a_step_is_by_the_mean_gradient_and_by_no_more_than_its_largest_norm() {
 fn settings_of_noise_captions_and_optimizer_change_losses() {
     let data = dir();
     dataset(data.path());
-    let with = |set: fn(&mut TrainConfig)| {
+    type Set = fn(&mut TrainConfig);
+    let with = |set: Set| {
         let run = dir();
         let mut job = job(data.path(), run.path());
         job.train.phase.truncate(1);
@@ -74,7 +75,7 @@ fn settings_of_noise_captions_and_optimizer_change_losses() {
         train(job, &mut Quiet::default()).unwrap();
         losses(run.path())
     };
-    let settings: [(&str, fn(&mut TrainConfig)); 5] = [
+    let settings: [(&str, Set); 5] = [
         ("caption_dropout", |train| train.caption_dropout = 1.0),
         ("noise_offset", |train| train.noise_offset = 0.5),
         ("betas.0", |train| train.betas.0 = 0.5),
