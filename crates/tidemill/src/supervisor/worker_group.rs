@@ -264,3 +264,29 @@ fn listen(socket: UnixStream, tell: &Sender<(usize, Message)>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_counted_from_the_last_checkpoint_and_also_after_the_run_has_gone_back() {
+        let worker = WorkerCommand { python: "true".into(), arguments: vec![], silent: true };
+        let mut group = WorkerGroup::start(&worker, &[0, 1]).unwrap();
+        let beat = |group: &mut WorkerGroup, step| {
+            group.hear(0, Message::Beat { step, doing: Doing::Step });
+            group.workers[0].stepped
+        };
+        group.hear(0, Message::Committed(4));
+        let began = beat(&mut group, 4);
+        assert!(!group.stepped() && group.committed() == Some(4));
+        let fifth = beat(&mut group, 5);
+        assert!(group.stepped() && fifth > began);
+        assert_eq!(beat(&mut group, 5), fifth, "no step");
+        assert!(beat(&mut group, 4) > fifth, "back at the checkpoint, it makes steps");
+        assert_eq!(group.step(), 5);
+        // Of a rank that there is not, as from another supervisor's worker.
+        group.hear(7, Message::Committed(9));
+        assert_eq!(group.committed(), Some(4));
+    }
+}
