@@ -1,8 +1,11 @@
 """What a run file says of the cluster, where Python runs the stages and the trainer."""
 
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 
 import pyarrow as pa
 import pytest
@@ -78,3 +81,63 @@ def test_what_python_says_counts_more_than_the_run_file(run):
 def test_a_cluster_that_cannot_be_is_refused():
     with pytest.raises(tidemill.InputError, match=r'^engine.ray.address = "nowhere": '):
         cluster.start("nowhere")
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What `ray.init` is called with."""
+    calls = []
+    monkeypatch.setattr(ray, "init", lambda **options: calls.append(options))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return calls
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("address", "variable"),
+    [("{}", None), ("ray://{}", None), ("{}", "elsewhere:1"), (None, "{}"), ("auto", "ray://{}")],
+)
+def test_an_address_at_which_nothing_answers_is_refused_by_name(address, variable, started, monkeypatch):
+    monkeypatch.setattr(cluster, "PATIENCE_S", 1.0)
+    place = f"localhost:{ranks.free_port()}"
+    address, variable = (text and text.format(place) for text in (address, variable))
+    if variable:
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+    named = f"RAY_ADDRESS={variable}" if address in (None, "auto") else f'engine.ray.address = "{address}"'
+    with pytest.raises(tidemill.InputError) as error:
+        cluster.start(address)
+    assert str(error.value).startswith(f"{named}: nothing has answered there for 1 s (")
+    assert "head node" in str(error.value)
+    assert not started
+
+
+@pytest.mark.timeout(60)
+def test_a_head_node_that_comes_up_late_is_waited_for(started):
+    port = ranks.free_port()
+
+    def listen():
+        time.sleep(1)
+        with socket.create_server(("127.0.0.1", port)) as server:
+            server.accept()[0].close()
+
+    head = threading.Thread(target=listen)
+    head.start()
+    cluster.start(f"127.0.0.1:{port}")
+    head.join()
+    assert started == [{"address": f"127.0.0.1:{port}"}]
+
+
+@pytest.mark.parametrize("address", [None, "auto", "local", "anyscale://mine:1"])
+def test_what_ray_looks_up_is_left_to_it(address, started, monkeypatch):
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("tried"))
+    cluster.start(address)
+    assert started == [{"address": address} if address else {}]
+
+
+@pytest.mark.timeout(120)
+def test_a_verb_says_soon_that_its_cluster_cannot_be_reached(pairs_run, tmp_path):
+    nowhere = f"127.0.0.1:{ranks.free_port()}"
+    settings = {"engine.kind": "ray", "engine.ray.address": nowhere}
+    code, result, said = ranks.Running("preprocess", pairs_run, output=str(tmp_path), **settings).end(60)
+    assert code == 2, said
+    assert f'engine.ray.address = "{nowhere}": nothing has answered' in result["error"]["message"]
