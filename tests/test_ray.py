@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 
 import pairs
 import pyarrow as pa
@@ -12,6 +14,8 @@ import ranks
 import ray
 import tidemill
 import tidemill.ray
+from tidemill import _native
+from tidemill.run_file import arguments_of
 
 WHOLE = {"batch_size": None, "batch_format": "pyarrow"}
 
@@ -117,6 +121,31 @@ def test_input_is_refused_as_elsewhere(cluster, pairs_run, tmp_path):
     for _ in range(2):
         with pytest.raises(tidemill.TidemillError, match=r"unreadable, more than engine.max_bad_fraction"):
             tidemill.preprocess(pairs_run, output=str(tmp_path), **strict)
+
+
+@pytest.mark.timeout(120)
+def test_an_encoder_that_refuses_to_start_ends_the_run(cluster, pairs_run, tmp_path):
+    """At once, with its own words. The verb itself found nothing wrong with its copy of the models."""
+    models = tmp_path / "models"
+    shutil.copytree(pairs_run["models"]["path"], models)
+    run = tidemill.resolve(pairs_run, output=str(tmp_path), **{"models.path": str(models)})
+    ticket = _native.ticket(*arguments_of(run, {}))
+    units = _native.units(*arguments_of(run, {}))
+    (models / "vae/diffusion_pytorch_model.safetensors").unlink()
+    plan = {"cluster": {"address": cluster, "env": {}}, "lines": len(units), "ticket": ticket}
+    plan["prepare"] = {"most": 0, "cpus": 1}
+    plan["encode"] = {"fewest": 1, "most": 1, "cpus": 1, "gpus": 0, "accelerator": None}
+    # With standard input open: its end would be that of the verb.
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-m", "tidemill.ray.offline"], **pipes) as driver:
+        driver.stdin.write("".join(f"{line}\n" for line in [json.dumps(plan), *units]))
+        driver.stdin.flush()
+        said = driver.stdout.readlines()[-1]
+    error = json.loads(said)["error"]
+    assert error["refused"], error
+    node = ray.util.get_node_ip_address()
+    assert error["message"].startswith(f"an encoder on {node} refuses to start: "), error
+    assert str(models) in error["message"]
 
 
 def test_a_driver_that_is_killed_is_started_again(cluster, pairs_run, encoded_pairs, tmp_path):

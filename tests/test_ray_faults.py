@@ -16,6 +16,7 @@ from tidemill.ray.feeder import Encoders, Feeder
 
 from benches import sleeping
 
+REFUSED = tidemill.InputError("engine.device: no such GPU")
 DAMAGED = tidemill.TidemillError("latents-64.parquet: block 3 is damaged")
 DEAD = WorkerHealthCheckFailedError("rank 0", RayActorError())
 
@@ -45,6 +46,13 @@ def test_the_same_failure_without_a_new_checkpoint_ends_training(errors, saved):
         failing(errors, errors, errors, saved=saved)
 
 
+@pytest.mark.parametrize("errors", [[REFUSED], [tidemill.LostPeersError("rank 1 is gone"), REFUSED]])
+def test_what_is_refused_ends_training_at_once(errors):
+    """Also where the others say only that they have lost who refuses."""
+    with pytest.raises(tidemill.InputError, match=r"^engine\.device: no such GPU$"):
+        failing(errors)
+
+
 @pytest.mark.parametrize(
     "errors",
     [
@@ -53,6 +61,7 @@ def test_the_same_failure_without_a_new_checkpoint_ends_training(errors, saved):
         [DEAD],
         # Others say what comes of it.
         [DEAD, RuntimeError("connection closed by peer")],
+        [DEAD, REFUSED],
     ],
 )
 def test_workers_that_are_lost_are_replaced_for_ever(errors):
@@ -106,28 +115,67 @@ def test_a_feeder_that_dies_is_no_fault_of_trainers(cluster):
     assert encoders.gone
 
 
-def test_encoders_that_cannot_start_say_why(cluster):
-    """With nothing in it that the next one would say otherwise."""
+def fed(start):
+    """What a trainer gets whose encoders begin with this."""
 
     @ray.remote
     class Encoder:
         def __init__(self, run):
-            raise LookupError("there is no such model\nnor a similar one")
+            start()
 
         def ready(self):
             pass
+
+        @ray.method(num_returns=2)
+        def encode(self, prepared):
+            return prepared, 0.0
 
     engine = {"device": "cpu", "prepare": {"workers": 0, "cpus": 0}}
     engine["encode"] = {"workers": 1, "cpus": 0, "gpus": 0}
     run = {"engine": engine, "speeds": sleeping.Speeds(rows=1, prepare_s=0.0, encode_s=0.0)}
     feeder = Feeder.remote(run, sleeping.prepared, Encoder)
     encoders = Encoders(feeder)
+    try:
+        return take(encoders)
+    finally:
+        ray.kill(feeder)
+        assert not encoders.gone
+
+
+@pytest.mark.timeout(60)
+def test_encoders_that_cannot_start_say_why(cluster):
+    """With nothing in it that the next one would say otherwise."""
+
+    def start():
+        raise LookupError("there is no such model\nnor a similar one")
+
     with pytest.raises(tidemill.TidemillError) as error:
-        take(encoders)
-    ray.kill(feeder)
+        fed(start)
     said = "an encoder cannot be started: LookupError: there is no such model\nnor a similar one"
     assert str(error.value) == said
-    assert not encoders.gone
+
+
+@pytest.mark.timeout(60)
+def test_encoders_that_refuse_to_start_say_where_and_why(cluster):
+    def start():
+        raise tidemill.InputError("engine.device: no such GPU\n  as this")
+
+    with pytest.raises(tidemill.InputError) as error:
+        fed(start)
+    node = ray.util.get_node_ip_address()
+    assert str(error.value) == f"an encoder on {node} refuses to start: engine.device: no such GPU\n  as this"
+
+
+@pytest.mark.timeout(60)
+def test_an_encoder_that_is_killed_while_it_starts_is_replaced(cluster, tmp_path):
+    def start():
+        first = tmp_path / "first"
+        if not first.exists():
+            first.touch()
+            os._exit(1)
+
+    assert fed(start).num_rows == 1
+    assert (tmp_path / "first").exists()
 
 
 @pytest.mark.timeout(120)

@@ -21,6 +21,7 @@ import ray
 from ray.exceptions import RayError
 
 import tidemill
+from tidemill.ray.causes import cause_of
 from tidemill.ray.cluster import start
 
 Lines: TypeAlias = "queue.Queue[str | None]"
@@ -43,7 +44,7 @@ def drive(work: Callable[[dict[str, Any], Lines], Iterable[Any]], most: int = 0)
             say({"done": done})
         say("finished")
     except (tidemill.InputError, tidemill.TidemillError, RayError) as error:
-        cause = getattr(error, "cause", None) or error
+        cause = cause_of(error)
         refused = any(isinstance(e, tidemill.InputError) for e in (error, cause))
         say({"error": {"message": str(cause).strip(), "refused": refused}})
     ray.shutdown()

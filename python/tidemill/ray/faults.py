@@ -35,7 +35,7 @@ class ToldToStop(Exception):
 
 
 class Hopeless(UserCallback):
-    """Ends training when workers fail again and again in a way that new ones do not mend."""
+    """Ends training when workers refuse what they get, or fail again and again: new ones do not mend that."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
@@ -50,23 +50,27 @@ class Hopeless(UserCallback):
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Counts what workers fail with, once each time, however many of them do."""
-        for kind, said in own_faults(worker_exceptions.values()).items():
+        faults = own_faults(worker_exceptions.values())
+        for fault in faults:
+            if isinstance(fault, tidemill.InputError):
+                raise fault
+        # By what two accounts of one have in common.
+        for kind, said in {PASSING.sub("#", said): said for said in map(_said, faults)}.items():
             self._seen[kind] += 1
             if self._seen[kind] == ATTEMPTS:
                 raise tidemill.TidemillError(f"failed {ATTEMPTS} times without a checkpoint: {said}")
 
 
-def own_faults(errors: Iterable[Exception]) -> dict[str, str]:
-    """What workers that fail together say of themselves, by what two accounts of it have in common.
+def own_faults(errors: Iterable[Exception]) -> list[Exception]:
+    """What workers that fail together say of themselves.
 
     That they or others are lost is no reason to give up; and where a process has died, whatever the others
     say may come of that.
     """
     causes = [_cause(error) for error in errors]
     if any(isinstance(cause, (*LOST, WorkerHealthCheckTimeoutError)) for cause in causes):
-        return {}
-    own = [cause for cause in causes if not isinstance(cause, (tidemill.LostPeersError, ToldToStop))]
-    return {PASSING.sub("#", _said(cause)): _said(cause) for cause in own}
+        return []
+    return [cause for cause in causes if not isinstance(cause, (tidemill.LostPeersError, ToldToStop))]
 
 
 def _cause(error: Exception) -> Exception:

@@ -24,6 +24,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 import tidemill
 from tidemill import _native
+from tidemill.ray.causes import cause_of
 from tidemill.ray.faults import LOST
 from tidemill.ray.pace import UNITS_EACH, Backlog, Load, Pace
 from tidemill.ray.waits import Room, Want, actors, tasks
@@ -216,9 +217,9 @@ class Feeder:
         except RayTaskError as error:
             self._broken = error.cause if isinstance(error.cause, Exception) else error
         except RayActorError as error:
-            # Its node was lost, or it cannot load what it needs.
-            if "__init__" in str(error) or "creation task" in str(error):
-                self._broken = tidemill.TidemillError(f"an encoder cannot be started: {_last_said(error)}")
+            # It cannot load what it needs; else it was killed, or its node lost.
+            if error.actor_init_failed:
+                self._broken = cause_of(error)
         except RayError as error:
             # Such as an environment that cannot be made: trainers would wait for ever.
             if not isinstance(error, LOST):
@@ -288,13 +289,6 @@ def wants(engine: dict[str, Any]) -> list[Want]:
 def _preparer(run: ResolvedRun) -> _native.Preparer:
     """One for all tasks of a process."""
     return _native.Preparer(*arguments_of(run, {}))
-
-
-def _last_said(error: Exception) -> str:
-    """The error at the end of a traceback, without the ids of processes before it."""
-    lines = str(error).rstrip().splitlines()
-    frames = [number for number, line in enumerate(lines) if line.startswith(" ")]
-    return "\n".join(lines[max(frames, default=-1) + 1 :]) or str(error)
 
 
 def _range(workers: int | str) -> tuple[int, int]:

@@ -89,13 +89,10 @@ class Trainer:
             with told(*self._wants(stop)):
                 result = self._trainer.fit()
         except ControllerError as error:
-            hopeless = isinstance(error.controller_failure, tidemill.TidemillError)
-            raise error.controller_failure if hopeless else error from None
+            ours = isinstance(error.controller_failure, (tidemill.InputError, tidemill.TidemillError))
+            raise error.controller_failure if ours else error from None
         finally:
             ray.kill(stop)
-        refused = (result.return_value or {}).get("refused")
-        if refused is not None:
-            raise tidemill.InputError(refused)
         return result
 
     def stop(self) -> bool:
@@ -145,9 +142,6 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
             result = tidemill.train(
                 run, listener=reports.hear, mode=mode, encoders=encoders, denoiser=module, stop=event
             )
-    except tidemill.InputError as error:
-        # After an exception Ray would start workers again and again, and each would refuse it.
-        return {"refused": str(error)}
     except tidemill.TidemillError as error:
         if encoders is not None and encoders.gone:
             # With its node or the first worker, as often as it happens.
