@@ -251,6 +251,19 @@ def test_it_is_in_evaluation_mode_for_validation_and_pictures(dataset, tmp_path)
     assert module.hooks == 0
 
 
+def test_captions_are_dropped_in_training_only(dataset, tmp_path):
+    module, texts = Listening(), {True: [], False: []}
+    module.register_forward_pre_hook(lambda _, given: texts[torch.is_grad_enabled()].extend(given[2].clone()))
+    validation = {"every": 5, "rows": 8, "dataset": str(dataset)}
+    train(tmp_path, dataset, ASSETS, module, **{"train.caption_dropout": 1.0, "train.validation": validation})
+    (file,) = dataset.glob("empty-caption-*.bin")
+    empty = torch.from_numpy(np.fromfile(file, np.float16).reshape(77, -1)).float()
+    trained, others = ([torch.equal(text, empty) for text in texts[trains]] for trains in (True, False))
+    assert trained == [True] * 10 * STEPS
+    assert len(others) > 2 * 8
+    assert not any(others)
+
+
 def test_an_event_stops_it(dataset, tmp_path):
     event = threading.Event()
     module = Listening()
