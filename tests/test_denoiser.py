@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from io import BytesIO
 from pathlib import Path
 
@@ -262,6 +263,31 @@ def test_captions_are_dropped_in_training_only(dataset, tmp_path):
     assert trained == [True] * 10 * STEPS
     assert len(others) > 2 * 8
     assert not any(others)
+
+
+def test_time_for_validation_and_pictures_is_none_of_the_steps(dataset, tmp_path):
+    module, naps = Listening(), []
+
+    def nap(*_):
+        if not torch.is_grad_enabled():
+            naps.append(0.3)
+            time.sleep(0.3)
+
+    module.register_forward_pre_hook(nap)
+    settings = {
+        "train.phase": [{"resolution": 64, "steps": 6}],
+        "train.micro_batch": 2,
+        "train.validation": {"every": 5, "rows": 8, "dataset": str(dataset)},
+        "train.preview": {"every": 5, "prompts": ["a circle"], "steps": 8},
+    }
+    train(tmp_path, dataset, ASSETS, module, **settings)
+    lines = ranks.metrics(tmp_path)[4:]
+    # With the weights as they are and with averaged ones; and before the first step it was tried once.
+    validation, pictures = 2 * 4, 8
+    assert len(naps) == 1 + validation + pictures
+    assert lines[0]["validation_seconds"] > 0.3 * validation
+    # Validation would be part of the fifth step's time, and the pictures of the sixth one's: ten rows a step.
+    assert min(line["images_per_second"] for line in lines) > 10 / 2 > 10 / (0.3 * min(validation, pictures))
 
 
 def test_an_event_stops_it(dataset, tmp_path):
