@@ -290,6 +290,39 @@ def test_time_for_validation_and_pictures_is_none_of_the_steps(dataset, tmp_path
     assert min(line["images_per_second"] for line in lines) > 10 / 2 > 10 / (0.3 * min(validation, pictures))
 
 
+def test_pictures_are_always_drawn_from_the_same_noise(dataset, tmp_path):
+    """Of weights that stay as they are, those of different steps are the same."""
+    settings = {
+        "train.learning_rate": 1e-12,
+        "train.weight_decay": 0,
+        "train.preview": {"every": 5, "prompts": ["a circle", "a square"], "steps": 3},
+    }
+    train(tmp_path, dataset, ASSETS, Listening(), **settings)
+    first, second = ((tmp_path / "previews" / f"step-{step:08}.png").read_bytes() for step in (5, 10))
+    assert first == second
+
+
+def test_averaged_weights_are_looked_at_and_the_others_trained(dataset, tmp_path):
+    module, seen = Listening(), []
+
+    def look(*_):
+        weights = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+        if not seen or not np.array_equal(weights, seen[-1]):
+            seen.append(weights)
+
+    module.register_forward_pre_hook(look)
+    settings = {
+        "train.validation": {"every": 5, "rows": 8, "dataset": str(dataset)},
+        "train.preview": {"every": 5, "prompts": ["a circle"], "steps": 3},
+    }
+    train(tmp_path, dataset, ASSETS, module, **settings)
+    middle, end = ranks.state(tmp_path, 5), ranks.state(tmp_path, STEPS)
+    # Validation takes both, and pictures the averaged ones.
+    assert len(seen) == STEPS + 4
+    np.testing.assert_array_equal(seen[5:8], [middle["master"], middle["ema"], middle["master"]])
+    np.testing.assert_array_equal(seen[-2:], [end["master"], end["ema"]])
+
+
 def test_an_event_stops_it(dataset, tmp_path):
     event = threading.Event()
     module = Listening()
