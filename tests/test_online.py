@@ -4,13 +4,15 @@ import json
 import os
 import signal
 import sys
+from glob import glob
 
 import numpy as np
 import online
 import ranks
 from tidemill.run_file import resolve
 
-# The second rank gets no more rows after three windows, and is told to stop a while later.
+# The second rank gets no more rows after three units, and is told to stop a while later.
+# Both tell what they have asked for.
 DRYING = """
 import json, os, sys, threading, time
 import tidemill
@@ -38,7 +40,10 @@ class Drying:
         return self.encode(self.prepare(*self.wanted[number]))
 
 
-result = tidemill.train(run, mode="online", encoders=Drying(), stop=stop)
+encoders = Drying()
+result = tidemill.train(run, mode="online", encoders=encoders, stop=stop)
+with open(f"{sys.argv[2]}/wanted-{os.environ['RANK']}.json", "w") as file:
+    json.dump(encoders.wanted, file)
 if os.environ["RANK"] == "0":
     print("result:", json.dumps(result))
 """
@@ -74,7 +79,7 @@ def test_ranks_that_wait_for_rows_save_what_they_have(trained_online, scenes, tm
     launch = [*ranks.TORCHRUN, "--standalone", "--nproc-per-node=2", "--no-python"]
     script = tmp_path / "drying.py"
     script.write_text(DRYING)
-    code, said = ranks.together([[*launch, sys.executable, str(script), run.text]])
+    code, said = ranks.together([[*launch, sys.executable, str(script), run.text, str(tmp_path)]])
     assert code == 0, said
     result = json.loads(said.split("result: ")[1].splitlines()[0])
     assert not result["finished"], said
@@ -83,6 +88,11 @@ def test_ranks_that_wait_for_rows_save_what_they_have(trained_online, scenes, tm
     assert waits, said
     assert all(line.startswith("rank 1: ") for line in waits), "the first rank has its rows"
     assert (tmp_path / f"checkpoints/step-{result['steps']:08}/commit.json").exists()
+    # Windows of two units are dealt out in turn.
+    wanted = [json.loads((tmp_path / f"wanted-{rank}.json").read_text()) for rank in range(2)]
+    lanes = [{unit for unit, epoch, _ in asked if epoch == 0} for asked in wanted]
+    assert [len(units) for units in lanes] == [4, 4]
+    assert len(set.union(*lanes)) == len(glob(scenes)) == 8
     run = online.training(tmp_path, scenes, "2")
     code, result = run.end()
     assert code == 0, run.said
