@@ -41,10 +41,15 @@ def check_metrics(lines, world, sharded):
             else:
                 assert time["busy"] > 0
                 assert 0 <= time["exposed"] <= time["busy"]
+        # Nothing is computed while ranks ask each other.
+        assert line["communication"]["ranks"]["exposed"] == line["communication"]["ranks"]["busy"]
         assert len(line["memory_mib"]) == world
         assert min(line["memory_mib"]) > 50
         assert line["gpu_memory_mib"] is None
-        assert line["checkpoint"] in (0, 5)
+        # It is written while training goes on.
+        assert line["checkpoint"] in ([0] if line["step"] <= 5 else [0, 5])
+    # Behind the last gradients of a backward pass there is nothing to hide their way.
+    assert sum(line["communication"]["gradients"]["exposed"] for line in lines) > 0
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +122,9 @@ def test_a_damaged_shard_of_one_rank_is_named_and_no_rank_uses_its_checkpoint(da
     (told,) = re.findall(r".*rank-1-of-2\.safetensors.*", said)
     assert "trying the checkpoint before it" in told
     assert said.count("resuming after step 5") == 1, said
-    assert len(ranks.metrics(tmp_path)) == 12
+    lines = ranks.metrics(tmp_path)
+    assert len(lines) == 12
+    assert [line["checkpoint"] for line in lines[5:10]] == [5] * 5
 
 
 def test_the_recipe_of_the_docs_reads_a_checkpoint(single):
