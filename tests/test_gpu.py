@@ -29,6 +29,8 @@ GPU = {
     "train.not_finite": "skip",
     "checkpoint.every": 1000,
 }
+# Kernels of our own, which NVRTC has compiled: norms, GEGLU, AdamW.
+OURS = {"apply", "gradient", "forward", "backward", "normalise_sums", "gradients_of_sums", "step"}
 # From the first step on.
 AVERAGED = {"decay": 0.9, "start_step": 0}
 
@@ -47,11 +49,16 @@ def run(gpu, folder, *command, **options):
 
 
 def train(gpu, output, dataset, **settings):
+    return train_and_listen(gpu, output, dataset, **settings)[0]
+
+
+def train_and_listen(gpu, output, dataset, **settings):
+    """What the GPU was asked for, and what was said."""
     ranks.link(output, dataset)
     command = [sys.executable, *ranks.arguments(output, {**GPU, **settings}), "--quiet", "--json"]
     report, ended = run(gpu, output, *command)
     assert ended.returncode == 0, ended.stderr
-    return report
+    return report, ended.stderr
 
 
 def phases(*steps, **more):
@@ -70,10 +77,8 @@ def test_a_recorded_step_is_all_that_a_step_is(gpu, dataset, tmp_path):
     assert [line["gpu_memory_mib"] for line in lines] == [[1]] * 8
     assert (plain.captures, plain.violations, recorded.violations, recorded.escaped) == (0, 0, 0, 0)
     assert (recorded.captures, recorded.replays) == (1, 8 - BEFORE)
-    # Kernels of our own, which NVRTC has compiled: norms, GEGLU, AdamW. Attention is cuDNN's, as
-    # convolutions are, and no products with a softmax between them.
-    ours = {"apply", "gradient", "forward", "backward", "normalise_sums", "gradients_of_sums", "step"}
-    assert ours | {"cudnnBackendExecute"} <= recorded.kernels.keys()
+    # Attention is cuDNN's, as convolutions are, and no products with a softmax between them.
+    assert OURS | {"cudnnBackendExecute"} <= recorded.kernels.keys()
     assert not any("softmax" in name.lower() for name in recorded.kernels)
     # What is done anew in a replay: inputs are copied to where it reads them, and answers to the host.
     assert recorded.replayed == recorded.captured * recorded.replays
@@ -127,6 +132,19 @@ def test_a_second_gpu_does_all_that_is_its(gpu, dataset, tmp_path, monkeypatch):
     assert (report.violations, report.escaped, report.on_first) == (0, 0, 0)
     assert report.replays == 6 - BEFORE
     assert {"apply", "gradient", "forward", "backward", "step"} <= report.kernels.keys()
+
+
+def test_pytorchs_operations_take_the_place_of_kernels_that_cannot_be_loaded(
+    gpu, dataset, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("NULL_GPU_NO_MODULES", "1")
+    settings = {"train.phase": phases(6), "train.ema": AVERAGED}
+    report, said = train_and_listen(gpu, tmp_path, dataset, **settings)
+    assert len(ranks.metrics(tmp_path)) == 6
+    assert not OURS & report.kernels.keys()
+    for what in ("GroupNorm", "the sum with a bias", "LayerNorm", "GEGLU", "AdamW"):
+        assert said.count(f"{what} on GPU 0 is libtorch's, for our kernels cannot be used") == 1, said
+    assert (report.violations, report.escaped, report.replays) == (0, 0, 6 - BEFORE)
 
 
 def test_weights_lie_as_cudnn_takes_them_and_go_on_on_a_cpu(gpu, dataset, tmp_path):
