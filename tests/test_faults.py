@@ -143,9 +143,18 @@ def test_who_does_not_stop_in_time_is_killed(dataset, tmp_path, rng):
     assert result["resumed_at"] >= 5, result
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.fixture
+def hangups():
+    """What is started takes SIGHUP for what it is, also if `nohup` has it ignored here."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_all_processes_saves_and_ends_well(sent, dataset, tmp_path):
-    """Ctrl-C in a terminal goes to the workers, too, as does what a service manager sends."""
+    """Ctrl-C in a terminal goes to the workers, too, as do its end and what a service manager sends."""
     run = supervised(tmp_path, dataset, "2", **steps(10000))
     run.reaches(3)
     os.killpg(run.process.pid, sent)
