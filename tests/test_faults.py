@@ -29,6 +29,14 @@ def supervised(output, dataset, workers, **settings):
     return ranks.Supervised(output, workers, {**SETTINGS, **settings})
 
 
+def assert_gone(workers):
+    """These end soon without a supervisor."""
+    until = time.monotonic() + 20
+    while any(os.path.exists(f"/proc/{pid}") for pid in workers.values()):
+        assert time.monotonic() < until, "workers go on without a supervisor"
+        time.sleep(0.1)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(dataset, tmp_path_factory):
     output = tmp_path_factory.mktemp("undisturbed")
@@ -164,6 +172,25 @@ def test_a_signal_to_all_processes_saves_and_ends_well(sent, dataset, tmp_path):
     assert (tmp_path / f"checkpoints/step-{result['steps']:08}/commit.json").exists()
 
 
+def test_a_second_ctrl_c_ends_at_once(dataset, tmp_path):
+    """Whatever a rank does that cannot be waited for."""
+    run = supervised(tmp_path, dataset, "2", **steps(10000))
+    run.reaches(3)
+    workers = run.workers()
+    os.kill(workers[1], signal.SIGSTOP)
+    try:
+        run.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert run.process.poll() is None, run.said
+        run.process.send_signal(signal.SIGINT)
+        assert run.process.wait(timeout=10) == 1, run.said
+    finally:
+        os.kill(workers[1], signal.SIGKILL)
+    # It has found no fault.
+    assert run.process.stdout.read() == ""
+    assert_gone(workers)
+
+
 def test_ctrl_c_saves_what_a_single_process_has(dataset, tmp_path):
     ranks.link(tmp_path, dataset)
     command = [sys.executable, *ranks.arguments(tmp_path, {**SETTINGS, **steps(10000)}), "--json"]
@@ -260,10 +287,7 @@ def test_workers_do_not_outlive_their_supervisor(dataset, tmp_path):
     run.reaches(3)
     workers = run.workers()
     run.process.kill()
-    until = time.monotonic() + 20
-    while any(os.path.exists(f"/proc/{pid}") for pid in workers.values()):
-        assert time.monotonic() < until, "workers go on without a supervisor"
-        time.sleep(0.1)
+    assert_gone(workers)
 
 
 def test_what_no_restart_mends_is_refused_once(undisturbed, dataset, tmp_path):
