@@ -36,8 +36,15 @@ def trainer(output, scenes, mode="online", **settings):
     return tidemill.ray.Trainer(run, mode=mode, scaling_config=ScalingConfig(num_workers=2))
 
 
+def encoders_so_far():
+    """How many there have been, also those that are gone."""
+    return sum("_Encoder" in actor["ActorClassName"] for actor in ray._private.state.actors().values())
+
+
 def test_encoders_feed_trainers_with_the_same_rows(trained_online, scenes, tmp_path):
+    before = encoders_so_far()
     result = trainer(tmp_path, scenes).fit()
+    assert encoders_so_far() > before
     assert result.return_value["finished"]
     assert not (tmp_path / "dataset").exists()
     online.assert_same(tmp_path, trained_online)
@@ -90,6 +97,8 @@ def test_whoever_dies_no_row_is_lost(victim, trained_online, scenes, tmp_path, r
 
 def test_colocated_workers_need_no_encoders(scenes, tmp_path):
     phase = [{"resolution": 64, "steps": 4}]
+    before = encoders_so_far()
     result = trainer(tmp_path, scenes, mode="colocated", **{"train.phase": phase}).fit()
     assert result.return_value["steps"] == 4
     assert result.return_value["rows"]["read"] > 0
+    assert encoders_so_far() == before
