@@ -293,3 +293,12 @@ def child(pid, named, seconds=120):
                 pass
         time.sleep(0.02)
     raise AssertionError(f"no {named} was started")
+
+
+def put_before_libc(folder, source):
+    """Variables under which calls of the system's functions go to those of this C code."""
+    source = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdlib.h>\n#include <string.h>\n" + source
+    library = folder / "before_libc.so"
+    compiler = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library, "-ldl"]
+    subprocess.run(compiler, input=source, text=True, check=True)
+    return {"LD_PRELOAD": str(library)}

@@ -314,88 +314,6 @@ def test_what_no_restart_mends_is_refused_once(undisturbed, dataset, tmp_path):
         assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_a_rank_that_is_too_slow_is_left_out(dataset, tmp_path):
-    settings = {"train.health": {"exclude": True, "slower_than": 5}}
-    run = supervised(tmp_path, dataset, "2..3", **steps(10), **settings)
-    while 1 not in run.workers():
-        time.sleep(0.02)
-    slow = run.workers()[1]
-    # As a device that is throttled: a twentieth of the time, in slices shorter than what is timed.
-    try:
-        while run.process.poll() is None:
-            os.kill(slow, signal.SIGSTOP)
-            time.sleep(0.08)
-            os.kill(slow, signal.SIGCONT)
-            time.sleep(0.004)
-    except ProcessLookupError:
-        pass
-    code, result = run.end()
-    assert code == 0, run.said
-    assert result["workers"] == 2, run.said
-    assert "rank 1 is" in result["faults"][0]["fault"], result
-    assert "slower" in result["faults"][0]["fault"], result
-
-
-def put_before_libc(folder, source):
-    """Variables under which calls of the system's functions go to those of this C code."""
-    source = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdlib.h>\n#include <string.h>\n" + source
-    library = folder / "before_libc.so"
-    compiler = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library, "-ldl"]
-    subprocess.run(compiler, input=source, text=True, check=True)
-    return {"LD_PRELOAD": str(library)}
-
-
-# The link of one of three ranks is slow.
-SLOW_LINK = """
-#include <sys/socket.h>
-#include <sys/uio.h>
-#include <unistd.h>
-ssize_t writev(int file, const struct iovec *parts, int n) {
-    ssize_t (*real)(int, const struct iovec *, int) = dlsym(RTLD_NEXT, "writev");
-    const char *rank = getenv("RANK"), *world = getenv("WORLD_SIZE");
-    int kind;
-    socklen_t size = sizeof kind;
-    int slow = rank && world && !strcmp(rank, "1") && !strcmp(world, "3");
-    if (slow && !getsockopt(file, SOL_SOCKET, SO_TYPE, &kind, &size)) usleep(20000);
-    return real(file, parts, n);
-}
-"""
-
-
-def test_a_rank_with_a_slow_link_is_left_out(dataset, tmp_path):
-    ranks.link(tmp_path, dataset)
-    settings = {**SETTINGS, **steps(5), "train.health": {"exclude": True}}
-    run = ranks.Supervised(tmp_path, "2..3", settings, variables=put_before_libc(tmp_path, SLOW_LINK))
-    code, result = run.end()
-    assert code == 0, run.said
-    assert result["workers"] == 2, run.said
-    (fault,) = result["faults"]
-    assert "rank 1 is" in fault["fault"], result
-    assert "slower than the others at exchanging data with its neighbours" in fault["fault"], result
-
-
-# Python runs this as it starts: one of three ranks gets every matrix product wrong.
-SICK_DEVICE = """
-import os
-if (os.environ.get("RANK"), os.environ.get("WORLD_SIZE")) == ("1", "3"):
-    import torch
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("mm", lambda a, b: a.new_zeros(a.shape[0], b.shape[1]), "CPU")
-"""
-
-
-def test_a_rank_that_computes_wrongly_is_left_out(dataset, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(SICK_DEVICE)
-    ranks.link(tmp_path, dataset)
-    settings = {**SETTINGS, **steps(5), "train.health": {"exclude": True}}
-    run = ranks.Supervised(tmp_path, "2..3", settings, variables={"PYTHONPATH": str(tmp_path)})
-    code, result = run.end()
-    assert code == 0, run.said
-    assert result["workers"] == 2, run.said
-    (fault,) = result["faults"]
-    assert "rank 1 computes wrongly" in fault["fault"], result
-
-
 # While there is a file, one rank does not get what it has mapped into memory, as from a disk that hangs.
 STALLED_READS = """
 #include <sys/mman.h>
@@ -414,7 +332,7 @@ int madvise(void *start, size_t length, int advice) {
 def test_a_rank_that_gets_no_data_is_replaced(undisturbed, dataset, tmp_path):
     ranks.link(tmp_path, dataset)
     stalled = tmp_path / "stalled"
-    variables = {**put_before_libc(tmp_path, STALLED_READS), "STALLED": str(stalled)}
+    variables = {**ranks.put_before_libc(tmp_path, STALLED_READS), "STALLED": str(stalled)}
     settings = {**SETTINGS, **steps(), "supervisor.stall_seconds": 15, "train.stream.stall_seconds": 1}
     run = ranks.Supervised(tmp_path, "2", settings, variables=variables)
     run.reaches(3)

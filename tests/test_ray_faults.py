@@ -53,6 +53,13 @@ def test_what_is_refused_ends_training_at_once(errors):
         failing(errors)
 
 
+def test_what_is_refused_of_a_run_that_has_come_to_a_checkpoint_is_tried_again():
+    """A disk may be gone for a while."""
+    failing([REFUSED], [REFUSED], saved=25)
+    with pytest.raises(tidemill.TidemillError, match="failed 3 times without a checkpoint: "):
+        failing([REFUSED], [REFUSED], [REFUSED], saved=25)
+
+
 @pytest.mark.parametrize(
     "errors",
     [
@@ -115,8 +122,8 @@ def test_a_feeder_that_dies_is_no_fault_of_trainers(cluster):
     assert encoders.gone
 
 
-def fed(start):
-    """What a trainer gets whose encoders begin with this."""
+def fed(start, encode=int):
+    """What a trainer gets whose encoders begin with this, and do that for each unit."""
 
     @ray.remote
     class Encoder:
@@ -128,6 +135,7 @@ def fed(start):
 
         @ray.method(num_returns=2)
         def encode(self, prepared):
+            encode()
             return prepared, 0.0
 
     engine = {"device": "cpu", "prepare": {"workers": 0, "cpus": 0}}
@@ -164,6 +172,21 @@ def test_encoders_that_refuse_to_start_say_where_and_why(cluster):
         fed(start)
     node = ray.util.get_node_ip_address()
     assert str(error.value) == f"an encoder on {node} refuses to start: engine.device: no such GPU\n  as this"
+
+
+@pytest.mark.timeout(60)
+def test_what_an_encoder_refuses_that_takes_anothers_place_may_be_tried_again(cluster, tmp_path):
+    """It is no refusal of the run, which would end it: its node may lack what others have."""
+    first = tmp_path / "first"
+
+    def start():
+        if first.exists():
+            raise tidemill.InputError("models.path: there is no such folder")
+        first.touch()
+
+    with pytest.raises(tidemill.TidemillError, match=r"refuses to start: models\.path") as error:
+        fed(start, encode=lambda: os._exit(1))
+    assert not isinstance(error.value, tidemill.InputError)
 
 
 @pytest.mark.timeout(60)

@@ -21,7 +21,7 @@ pub struct Names<'a> {
     pub epochs: &'a [u32],
 }
 
-/// How it is drawn: per (seed, epoch, sample, purpose).
+/// How it is drawn: per (seed, epoch, sample, purpose), and phases of other resolutions than the first have seeds of their own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drawer {
     /// The run's seed.

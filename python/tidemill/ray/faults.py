@@ -52,7 +52,8 @@ class Hopeless(UserCallback):
         """Counts what workers fail with, once each time, however many of them do."""
         faults = own_faults(worker_exceptions.values())
         for fault in faults:
-            if isinstance(fault, tidemill.InputError):
+            # What has made sense until now may do so again, as a file on a disk that is gone for a while.
+            if isinstance(fault, tidemill.InputError) and not self._saved:
                 raise fault
         # By what two accounts of one have in common.
         for kind, said in {PASSING.sub("#", said): said for said in map(_said, faults)}.items():

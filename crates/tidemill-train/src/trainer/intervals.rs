@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use tidemill_torch::guard;
+
 use super::Trainer;
 use super::step::PendingStep;
 use crate::Error;
@@ -45,7 +47,9 @@ impl Trainer {
         let kind = self.objective.kind;
         let phase = self.job.train.phase_at(step.saturating_sub(1)).map_or(0, |(phase, _)| phase);
         let resolution = self.job.train.phase[phase].resolution;
-        let draw = || self.log.is_some().then(|| preview.draw(denoiser, schedule, kind, resolution));
+        let draw =
+            || guard(|| preview.draw(denoiser, schedule, kind, resolution)).map_err(Error::from).flatten();
+        let draw = || self.log.is_some().then(draw);
         let grid = self.optimizer.with_averaged(draw)?;
         if let (Some(grid), Some(log)) = (grid, &mut self.log) {
             // Memory may suffice for steps and not for pictures, which are no reason to end a run.

@@ -48,22 +48,34 @@ pub struct RankView {
 }
 
 impl RankView {
-    /// Whether it has done all that it should. Its process may wait for others before it goes, but not when all are done.
+    /// Whether it has done all that it should, as far as others have. Its process may wait for them before it goes, but not for ever
+    /// when all are done; and what becomes of it in its clean-up does not matter any more.
     fn is_done(&self, limits: &Limits) -> bool {
         match (&self.exit, &self.ended) {
+            (Some(_), Some((Ended::Done | Ended::Stopped, _))) => true,
             (Some((exit, _)), _) => *exit == Exit::Code(0),
             (None, Some((Ended::Done | Ended::Stopped, ago))) => *ago > limits.leave,
-            (None, _) => false,
+            (None, None | Some(_)) => false,
         }
     }
 
-    /// How its process failed and how long ago. One that hangs in its clean-up (a thread, a communicator) has failed as it says.
-    fn failure(&self, limits: &Limits) -> Option<(Exit, Duration)> {
-        let left = match &self.ended {
-            Some((Ended::Done | Ended::Stopped, _)) | None => None,
-            Some((_, ago)) => (*ago > limits.leave).then_some((Exit::Code(1), *ago)),
-        };
-        self.exit.filter(|(exit, _)| *exit != Exit::Code(0)).or(left)
+    /// How its process failed, if it did: one that hangs in its clean-up (a thread, a communicator) after so long has failed as it says.
+    fn failure(&self, leave: Duration) -> Option<Exit> {
+        match (self.exit, &self.ended) {
+            (_, Some((Ended::Done | Ended::Stopped, _))) | (Some((Exit::Code(0), _)), _) => None,
+            (Some((exit, _)), _) => Some(exit),
+            (None, said) => said.as_ref().filter(|(_, ago)| *ago > leave).map(|_| Exit::Code(1)),
+        }
+    }
+
+    /// For how long it has had nobody to train with, if that is all that it says.
+    fn alone(&self) -> Option<(Duration, &str)> {
+        match &self.ended {
+            Some((Ended::LostPeers(message), said)) => {
+                Some((self.exit.map_or(*said, |(_, ago)| ago), message))
+            }
+            _ => None,
+        }
     }
 
     /// Whether it lives and makes no step.
@@ -147,19 +159,22 @@ pub fn judge(ranks: &[RankView], limits: &Limits) -> Verdict {
         };
     }
     // Those who died of something of their own come before those who only lost the others, and a rank that was killed before
-    // any that may not know what has hit it.
+    // any that may not know what has hit it. Once others have lost one that has said what is wrong with it, it is that.
+    let alone = || ranks.iter().enumerate().filter_map(|(i, rank)| Some((i, rank.alone()?)));
+    let lost = alone().find(|(_, (ago, _))| *ago > limits.blame);
+    let leave = if lost.is_some() { Duration::ZERO } else { limits.leave };
     let failed =
-        || ranks.iter().enumerate().filter_map(|(i, rank)| Some((i, rank.failure(limits)?, how(rank))));
-    for (i, (exit, _), _) in failed() {
+        || ranks.iter().enumerate().filter_map(|(i, rank)| Some((i, rank.failure(leave)?, how(rank))));
+    for (i, exit, _) in failed() {
         if let Exit::Signal(signal) = exit {
             return fault(i, Cause::Killed(signal));
         }
     }
-    for (i, (exit, _), how) in failed() {
+    for (i, exit, how) in failed() {
         return match (exit, how) {
             (_, Some(Ended::Straggler { rank, message })) => fault(rank, Cause::Straggler(message)),
             (_, Some(Ended::Overtaken(message))) => fault(i, Cause::Overtaken(message)),
-            (Exit::Code(2), Some(Ended::Failed(message))) => fault(i, Cause::Refused(message)),
+            (_, Some(Ended::Refused(message))) => fault(i, Cause::Refused(message)),
             (_, Some(Ended::Failed(message))) => fault(i, Cause::Failed(message)),
             (Exit::Code(code), None) => {
                 fault(i, Cause::Failed(format!("exit code {code}; its message is above")))
@@ -174,12 +189,8 @@ pub fn judge(ranks: &[RankView], limits: &Limits) -> Verdict {
             _ => (),
         }
     }
-    for (i, (_, ago), how) in failed() {
-        if let Some(Ended::LostPeers(message)) = how
-            && ago > limits.blame
-        {
-            return fault(i, Cause::LostPeers(message));
-        }
+    if let Some((i, (_, message))) = lost {
+        return fault(i, Cause::LostPeers(message.into()));
     }
     // Ranks step together. The one to name is the one that does something else than waiting for others.
     if !ranks.iter().all(|rank| rank.is_stalled(limits) || rank.is_done(limits)) {
@@ -246,8 +257,8 @@ mod tests {
             ),
             (vec![lost(), ended(Exit::Code(1), Some(failed()))], fault(1, Cause::Failed("disk full".into()))),
             (
-                vec![lost(), ended(Exit::Code(2), Some(failed()))],
-                fault(1, Cause::Refused("disk full".into())),
+                vec![lost(), ended(Exit::Code(2), Some(Ended::Refused("no file".into())))],
+                fault(1, Cause::Refused("no file".into())),
             ),
             (
                 vec![lost(), ended(Exit::Code(2), Some(Ended::Overtaken("by 7".into())))],
@@ -262,6 +273,15 @@ mod tests {
                 vec![leaving(Ended::LostPeers("gone".into()), 21), healthy()],
                 fault(0, Cause::LostPeers("gone".into())),
             ),
+            (vec![leaving(failed(), 4), lost()], Verdict::Wait),
+            (vec![leaving(failed(), 9), long_lost()], fault(0, Cause::Failed("disk full".into()))),
+            (
+                vec![leaving(Ended::Refused("no file".into()), 9), long_lost()],
+                fault(0, Cause::Refused("no file".into())),
+            ),
+            // What becomes of processes when all is done.
+            (vec![done(), ended(Exit::Signal(6), Some(Ended::Done))], Verdict::Done),
+            (vec![done(), ended(Exit::Code(1), Some(Ended::Done))], Verdict::Done),
             (vec![done(), leaving(Ended::Done, 19)], Verdict::Wait),
             (vec![done(), leaving(Ended::Done, 21)], Verdict::Done),
             (vec![healthy(), leaving(Ended::Done, 21)], Verdict::Wait),

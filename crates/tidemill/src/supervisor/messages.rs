@@ -40,6 +40,8 @@ pub enum Ended {
     Stopped,
     /// An error of its own.
     Failed(String),
+    /// Input that no restart makes better.
+    Refused(String),
     /// A rank, this or another, is too slow to take part.
     Straggler {
         /// Which.

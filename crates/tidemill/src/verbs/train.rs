@@ -149,6 +149,7 @@ fn worker(run: &Run, mode: Mode, place: &Place, reporter: &Reporter, own: Own<'_
         Err(error @ Error::Train(tidemill_train::Error::Overtaken { .. })) => {
             (Ended::Overtaken(error.to_string()), Value::Null)
         }
+        Err(error) if error.exit_code() == 2 => (Ended::Refused(error.to_string()), Value::Null),
         Err(error) => (Ended::Failed(error.to_string()), Value::Null),
     };
     heartbeat.say(&Message::Ended { how, result });

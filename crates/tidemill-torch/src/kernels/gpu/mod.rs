@@ -209,13 +209,8 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_fail_their_trial_are_not_used() {
-        let wrong = Source {
-            what: "what is wrong",
-            text: "\0",
-            kernels: &[],
-            try_them: |_, _| Err(Error::Torch("wrong".into())),
-        };
+    fn kernels_that_cannot_be_compiled_are_not_used() {
+        let wrong = Source { what: "what is wrong", text: "\0", kernels: &[], try_them: |_, _| Ok(()) };
         // The second time that is known.
         for _ in 0..2 {
             assert!(!are_good(&wrong, 0, Kind::Float));
