@@ -21,6 +21,7 @@ mod parallel;
 mod profile;
 mod python;
 mod recompute;
+mod signals;
 
 pub use adamw::{AdamW, AdamWPiece, Scalars, adamw_step, squared_norm};
 pub use bf16::computes_in_bf16;

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::operation::{Backward, differentiable};
+use crate::signals::HeldBack;
 use crate::{Error, ffi, guard};
 
 /// Fewer rows than this are less work than oneDNN's copy of the weight in an order of its own.
@@ -88,6 +89,7 @@ impl Backward for LinearMaps {
 }
 
 fn by_onednn(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, Error> {
+    let _held = HeldBack::begin()?;
     let at = |tensor: &Tensor| tensor.as_ptr().cast_mut();
     let bias = bias.map_or(std::ptr::null_mut(), at);
     // SAFETY: live tensors, of which the shim keeps none past the call.
