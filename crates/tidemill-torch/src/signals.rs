@@ -37,15 +37,8 @@ impl Drop for HeldBack {
 
 /// From this thread; gives which were before.
 fn hold_back() -> libc::sigset_t {
-    let own = [
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGFPE,
-        libc::SIGILL,
-        libc::SIGTRAP,
-        libc::SIGABRT,
-        libc::SIGSYS,
-    ];
+    let own =
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
     let (mut held, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: the first call fills the set that the others change and read; the last one fills the other set. None can fail with
     // these arguments.
