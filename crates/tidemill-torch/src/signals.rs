@@ -1,6 +1,6 @@
 //! Signals that wait until a product is computed. oneDNN's f32 products for CPUs with AVX2 or AVX-512 have the stack pointer in memory
-//! that they have allocated, and the system puts a handler's frame below it, over what lies there (oneDNN issue 4845, mended in
-//! 3.12). A handler on a stack of its own would do no harm, but whose they are (Python's, a profiler's) does not ask for one.
+//! that they have allocated, and the system puts a handler's frame below it, over what lies there (oneDNN issue 4845, mended
+//! after 3.11.1). A handler on a stack of its own would do no harm, but whose they are (Python's, a profiler's) does not ask for one.
 
 use std::mem::MaybeUninit;
 
