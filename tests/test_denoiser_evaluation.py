@@ -1,9 +1,11 @@
 """Own denoisers in validation and pictures, and what is said of them."""
 
+import json
 import time
 from io import BytesIO
 
 import numpy as np
+import pytest
 import ranks
 import torch
 from denoisers import ASSETS, STEPS, Listening, train
@@ -97,6 +99,20 @@ def test_pictures_are_always_drawn_from_the_same_noise(dataset, tmp_path):
     train(tmp_path, dataset, ASSETS, Listening(), **settings)
     first, second = ((tmp_path / "previews" / f"step-{step:08}.png").read_bytes() for step in (5, 10))
     assert first == second
+
+
+def test_what_a_module_raises_in_pictures_ends_training_after_a_checkpoint(dataset, tmp_path):
+    module = Listening()
+
+    def fail(*_):
+        if not torch.is_grad_enabled() and module.calls and ranks.steps_so_far(tmp_path):
+            raise KeyError("in pictures")
+
+    module.register_forward_pre_hook(fail)
+    with pytest.raises(KeyError, match="in pictures"):
+        train(tmp_path, dataset, ASSETS, module, **{"train.preview": {"every": 2, "prompts": ["a circle"]}})
+    (checkpoint,) = (tmp_path / "checkpoints").glob("step-*/commit.json")
+    assert 2 <= json.loads(checkpoint.read_text())["progress"]["step"] < STEPS
 
 
 def test_averaged_weights_are_looked_at_and_the_others_trained(dataset, tmp_path):

@@ -186,7 +186,7 @@ impl Optimizer {
             adamw_step(adamw, Scalars { count, ..scalars }, &pieces)?;
         }
         if let Some(ema) = ema {
-            guard(|| no_grad(|| self.average_frozen(ema, &scalars.taken())))?;
+            guard(|| no_grad(|| self.average_frozen(ema, scalars)))?;
         }
         if begins {
             self.ema = Some(guard(|| self.master.iter().map(Tensor::copy).collect())?);
@@ -199,10 +199,10 @@ impl Optimizer {
     }
 
     /// Goes on with the averages of what has no gradients: it may have been trained before.
-    fn average_frozen(&self, ema: &[Tensor], taken: &Tensor) {
+    fn average_frozen(&self, ema: &[Tensor], scalars: Scalars) {
         let buckets = ema.iter().zip(&self.master).zip(self.layout.buckets());
         for ((ema, master), _) in buckets.filter(|(_, bucket)| bucket.treatment.frozen) {
-            let _ = ema.shallow_clone().lerp_tensor_(master, taken);
+            let _ = ema.shallow_clone().lerp_tensor_(master, &scalars.taken());
         }
     }
 

@@ -133,8 +133,8 @@ class Feeder:
         self._starting = self._preparing = self._ready = 0
         self._pace, self._backlog, self._load = Pace(), Backlog(), Load()
         self._broken: Exception | None = None
-        # Whether any encoder has ever been ready.
-        self._ever = False
+        # Whether any encoder has been ready so far.
+        self._one_was_ready = False
         # Units are prepared in the order in which they were asked for, and encoded as they become ready.
         self._to_prepare, self._to_encode = asyncio.Lock(), asyncio.Lock()
         self._changed = asyncio.Event()
@@ -223,13 +223,13 @@ class Feeder:
             if error.actor_init_failed:
                 cause = cause_of(error)
                 # Where others encode, what a node refuses may pass, such as a folder that is not mounted yet.
-                self._broken = tidemill.TidemillError(str(cause)) if self._ever else cause
+                self._broken = tidemill.TidemillError(str(cause)) if self._one_was_ready else cause
         except RayError as error:
             # Such as an environment that cannot be made: trainers would wait for ever.
             if not isinstance(error, LOST):
                 self._broken = tidemill.TidemillError(f"an encoder cannot be started: {error}")
         else:
-            self._encoders[encoder], self._ever = _Work(time.monotonic()), True
+            self._encoders[encoder], self._one_was_ready = _Work(time.monotonic()), True
             self._load.begin()
             self._backlog = Backlog()
         finally:
