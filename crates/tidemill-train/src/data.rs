@@ -12,7 +12,7 @@ use tidemill_store::{Dataset, DatasetSpec, Split};
 
 use crate::Error;
 use crate::config::TrainConfig;
-use crate::world::World;
+use crate::parallel::world::World;
 
 /// What a run is trained on.
 pub trait Data {

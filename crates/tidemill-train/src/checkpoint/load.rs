@@ -6,10 +6,10 @@ use tidemill_torch::guard;
 
 use super::{Checkpoints, Progress, folder};
 use crate::Error;
-use crate::identity::{is_same, what_differs};
+use crate::checkpoint::run_identity::{is_same, what_differs};
 use crate::optimizer::Optimizer;
-use crate::snapshot::{Filling, Parameter, Values, contents, starts};
-use crate::world::World;
+use crate::checkpoint::state_copy::{Filling, Parameter, Values, contents, starts};
+use crate::parallel::world::World;
 
 impl Checkpoints {
     /// Loads the newest usable checkpoint into `optimizer`; `None` if there is none. Averages are loaded if the run that goes on

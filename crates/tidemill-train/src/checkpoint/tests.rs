@@ -6,11 +6,11 @@ use tch::{Device, Kind, Tensor};
 
 use super::*;
 use crate::config::Writers;
-use crate::gradients::Reduction;
+use crate::parallel::gradients::Reduction;
 use crate::optimizer::{Distribution, Optimizer};
-use crate::philox::{Draw, Purpose};
-use crate::snapshot::Snapshot;
-use crate::world::World;
+use crate::objective::philox::{Draw, Purpose};
+use crate::checkpoint::state_copy::Snapshot;
+use crate::parallel::world::World;
 
 /// Sizes of the parameters of a network, and how it is distributed.
 #[derive(Clone, Debug)]

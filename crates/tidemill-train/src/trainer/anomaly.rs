@@ -9,7 +9,7 @@ use super::Trainer;
 use super::step::PendingStep;
 use crate::Error;
 use crate::config::{NotFinite, SpikeAction};
-use crate::job::Observer;
+use crate::run_spec::Observer;
 use crate::metrics::StepMetrics;
 
 /// Steps that may be left out one after the other.

@@ -10,18 +10,18 @@ use tidemill_models::{NoiseSchedule, Prediction, SchedulerConfig};
 use tidemill_store::{Bucket, DatasetSpec, Dtype};
 use tidemill_torch::{computes_in_bf16, guard, tensor_of};
 
-use super::recorded::recorded_on;
+use super::cuda_graph::recorded_on;
 use super::schedule_of;
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress};
 use crate::config::{Precision, PreviewConfig, Sharding, TrainConfig};
-use crate::difference::{Difference, differences};
-use crate::draws::Drawer;
-use crate::fit::{check_data, flops, frozen, has_moments, norms_in_f32};
-use crate::gradients::Reduction;
-use crate::held_out::HeldOut;
-use crate::identity::identity;
-use crate::job::{Job, Observer};
+use crate::checkpoint::differences::{Difference, differences};
+use crate::objective::draws::Drawer;
+use crate::trainer::checks::{check_data, flops, frozen, has_moments, norms_in_f32};
+use crate::parallel::gradients::Reduction;
+use crate::evaluation::validation_set::HeldOut;
+use crate::checkpoint::run_identity::identity;
+use crate::run_spec::{Job, Observer};
 use crate::objective::Objective;
 use crate::optimizer::{Distribution, Optimizer};
 

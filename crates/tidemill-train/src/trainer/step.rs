@@ -8,16 +8,16 @@ use tidemill_store::stream::Batch;
 use tidemill_torch::{AdamW, Download, Scalars, guard, upload};
 
 use super::Trainer;
-use super::ahead::Wanted;
+use super::prefetch::Wanted;
 use super::by_timestep::{ByTimestep, SUMS, TENTHS, means};
 use crate::Error;
 use crate::config::{NotFinite, SpikeAction, TrainConfig};
-use crate::draws::{Draws, Names};
-use crate::fit::latents_shape;
-use crate::memory::{gpu_memory_mib, memory_mib};
+use crate::objective::draws::{Draws, Names};
+use crate::trainer::checks::latents_shape;
+use crate::metrics::process_memory::{gpu_memory_mib, memory_mib};
 use crate::metrics::Validation;
 use crate::objective::{MicroBatch, Rows};
-use crate::world::World;
+use crate::parallel::world::World;
 
 /// A step whose numbers are on their way from the device.
 pub(super) struct PendingStep {

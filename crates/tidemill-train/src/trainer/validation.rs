@@ -12,12 +12,12 @@ use tidemill_torch::{guard, upload};
 use super::Trainer;
 use super::by_timestep::{ByTimestep, SUMS, TENTHS, means};
 use super::step::{PendingStep, micro_batches};
-use super::waiting::wait_for;
+use super::wait_for_batch::wait_for;
 use crate::Error;
 use crate::data::Phase;
-use crate::fit::latents_shape;
-use crate::held_out::HeldOut;
-use crate::job::Observer;
+use crate::trainer::checks::latents_shape;
+use crate::evaluation::validation_set::HeldOut;
+use crate::run_spec::Observer;
 use crate::metrics::Validation;
 use crate::objective::Objective;
 

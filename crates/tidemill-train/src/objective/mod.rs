@@ -1,7 +1,7 @@
 //! The training objective: from stored latents and embeddings to the loss of one micro-batch. This is
 //! the one place where latents are multiplied by the VAE's scaling factor.
 
-use crate::draws::{Drawer, Draws, Names};
+use crate::objective::draws::{Drawer, Draws, Names};
 use tch::{Device, Kind, Tensor};
 use tidemill_models::{ClipTextModel, Denoiser, NoiseSchedule};
 use tidemill_torch::{tensor_of, upload};
@@ -246,3 +246,5 @@ mod tests {
         assert!((1..32).contains(&dropped.sum(Kind::Int64).int64_value(&[])));
     }
 }
+pub(crate) mod draws;
+pub(crate) mod philox;

@@ -4,7 +4,7 @@
 use tch::Tensor;
 
 use crate::config::{Timesteps, TrainConfig};
-use crate::philox::{Draw, Purpose};
+use crate::objective::philox::{Draw, Purpose};
 
 /// Rows of a step, by all that what is drawn for them depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

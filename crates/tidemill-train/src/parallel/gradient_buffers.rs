@@ -7,7 +7,7 @@ use tch::{Device, Kind, Tensor};
 use tidemill_torch::guard;
 
 use crate::Error;
-use crate::layout::Layout;
+use crate::parallel::layout::Layout;
 
 /// Buckets of gradients.
 #[derive(Debug)]

@@ -3,9 +3,8 @@
 //! buffer (master weights, moments, EMA) the values there, one range behind the other. So any number of ranks can read what any
 //! other number wrote.
 
-mod filling;
 
-pub use filling::Filling;
+pub use crate::checkpoint::state_copy::reshard::Filling;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -21,10 +20,10 @@ use tidemill_torch::{HostCopy, guard};
 use crate::Error;
 use crate::checkpoint::Progress;
 use crate::config::Writers;
-use crate::layout::Layout;
+use crate::parallel::layout::Layout;
 use crate::optimizer::Optimizer;
-use crate::order::Order;
-use crate::world::World;
+use crate::parallel::element_order::Order;
+use crate::parallel::world::World;
 
 /// A parameter of the network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,7 +165,7 @@ impl Snapshot {
 /// What an optimizer has parameters of.
 fn parameters(optimizer: &Optimizer) -> Vec<Parameter> {
     let (layout, _) = optimizer.layout();
-    let parameter = |(number, slot): (usize, &crate::layout::Slot)| Parameter {
+    let parameter = |(number, slot): (usize, &crate::parallel::layout::Slot)| Parameter {
         name: slot.name.clone(),
         shape: slot.shape.clone(),
         order: slot.order,
@@ -306,3 +305,4 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
     let both = a.start.max(b.start)..a.end.min(b.end);
     (!both.is_empty()).then_some(both)
 }
+mod reshard;

@@ -4,7 +4,7 @@
 //! tensorflow/core/framework/summary.proto.
 
 use crate::Error;
-use crate::records::Records;
+use crate::metrics::append_log::Records;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 

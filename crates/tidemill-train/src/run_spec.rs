@@ -6,10 +6,10 @@ use tidemill_models::{ClipTextModel, SchedulerConfig, Trainable};
 
 use crate::config::{CheckpointConfig, TrainConfig};
 use crate::data::Data;
-use crate::held_out::HeldOut;
+use crate::evaluation::validation_set::HeldOut;
 use crate::metrics::StepMetrics;
-use crate::preview::Preview;
-use crate::world::World;
+use crate::evaluation::preview::Preview;
+use crate::parallel::world::World;
 
 /// A frozen text encoder.
 pub struct TextEncoder {

@@ -14,33 +14,33 @@ use tidemill_torch::{OwnStream, guard, keep_memory};
 
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress, Writer};
-use crate::collective::StepCommunication;
+use crate::parallel::collectives::StepCommunication;
 use crate::config::TrainConfig;
 use crate::data::{Batches, Phase};
-use crate::health;
-use crate::job::{Activity, Job, Observer, Outcome};
+use crate::parallel::health_check;
+use crate::run_spec::{Activity, Job, Observer, Outcome};
 use crate::metrics::{Counts, MetricsLog};
 use crate::objective::Objective;
 use crate::optimizer::{Optimizer, Traffic};
-use crate::profiler::Profiler;
-use crate::prometheus::Endpoint;
-use crate::saver::Saver;
-use crate::trainer::ahead::Ahead;
-use crate::trainer::recorded::Recorded;
+use crate::metrics::profiler::Profiler;
+use crate::metrics::prometheus::Endpoint;
+use crate::checkpoint::background_writer::Saver;
+use crate::trainer::prefetch::Ahead;
+use crate::trainer::cuda_graph::Recorded;
 use crate::trainer::setup::{Begun, Setup, all_have_bf16, go_on};
 use crate::trainer::step::PendingStep;
-use crate::window::Window;
+use crate::metrics::step_stats::Window;
 
-mod ahead;
 mod anomaly;
-mod by_timestep;
 mod intervals;
-mod recorded;
 mod report;
 mod setup;
 mod step;
 mod validation;
-mod waiting;
+mod prefetch;
+mod cuda_graph;
+mod wait_for_batch;
+pub(crate) mod checks;
 
 /// How long the last checkpoint is tried to be written when a run ends.
 const PATIENCE: Duration = Duration::from_secs(60);

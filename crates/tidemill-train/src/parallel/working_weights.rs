@@ -10,9 +10,9 @@ use tidemill_models::Params;
 use tidemill_torch::{Group, guard};
 
 use crate::Error;
-use crate::collective::{CommunicationTime, InFlight, Timer};
-use crate::layout::{Bucket, Layout};
-use crate::world::World;
+use crate::parallel::collectives::{CommunicationTime, InFlight, Timer};
+use crate::parallel::layout::{Bucket, Layout};
+use crate::parallel::world::World;
 
 /// The working weights of one network.
 #[derive(Debug)]

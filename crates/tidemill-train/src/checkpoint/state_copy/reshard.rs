@@ -8,9 +8,9 @@ use tch::{Tensor, no_grad};
 use tidemill_torch::guard;
 
 use super::{Parameter, Stretch, Values, contents, is_moment, overlap, starts, stretches};
-use crate::layout::Layout;
+use crate::parallel::layout::Layout;
 use crate::optimizer::Optimizer;
-use crate::order::Order;
+use crate::parallel::element_order::Order;
 
 /// Fills an optimizer's parts from shards, one after the other.
 pub struct Filling<'a> {

@@ -26,8 +26,8 @@ use tidemill_store::stream::Snapshot;
 pub use self::save::Writer;
 use crate::Error;
 use crate::config::CheckpointConfig;
-use crate::snapshot::Parameter;
-use crate::world::World;
+use crate::checkpoint::state_copy::Parameter;
+use crate::parallel::world::World;
 
 mod load;
 mod owner;
@@ -249,3 +249,7 @@ fn committed_step(key: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests;
+pub(crate) mod state_copy;
+pub(crate) mod background_writer;
+pub(crate) mod run_identity;
+pub(crate) mod differences;

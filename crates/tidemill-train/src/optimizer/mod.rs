@@ -9,16 +9,15 @@ use tidemill_models::Params;
 use tidemill_torch::{AdamW, AdamWPiece, Scalars, adamw_step, guard, squared_norm};
 
 use crate::Error;
-use crate::collective::CommunicationTime;
-use crate::gradient_buffers::bytes_of;
-use crate::gradients::{Gradient, Gradients, Reduction};
-use crate::layout::{Bucket, Layout, Treatment};
-use crate::order::Order;
-use crate::weights::{Weights, working_kind};
-use crate::world::World;
-use begun::Begun;
+use crate::parallel::collectives::CommunicationTime;
+use crate::parallel::gradient_buffers::bytes_of;
+use crate::parallel::gradients::{Gradient, Gradients, Reduction};
+use crate::parallel::layout::{Bucket, Layout, Treatment};
+use crate::parallel::element_order::Order;
+use crate::parallel::working_weights::{Weights, working_kind};
+use crate::parallel::world::World;
+use crate::optimizer::moment_steps::Begun;
 
-mod begun;
 
 /// How a network's state is spread over the ranks.
 #[derive(Clone, Debug, PartialEq)]
@@ -317,3 +316,4 @@ fn own_parts(params: &Params, layout: &Layout, part: usize) -> Result<Vec<Tensor
 
 #[cfg(test)]
 mod tests;
+mod moment_steps;

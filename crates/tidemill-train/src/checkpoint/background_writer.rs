@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Writer};
-use crate::snapshot::Snapshot;
+use crate::checkpoint::state_copy::Snapshot;
 
 /// The pause before a second try; each that follows is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

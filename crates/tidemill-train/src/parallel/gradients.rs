@@ -9,10 +9,10 @@ use tidemill_models::Params;
 use tidemill_torch::{Group, ReduceOp, guard, on_grad};
 
 use crate::Error;
-use crate::collective::{CommunicationTime, InFlight, Timer};
-use crate::gradient_buffers::{GradientBuffers, bytes_of};
-use crate::layout::Layout;
-use crate::world::World;
+use crate::parallel::collectives::{CommunicationTime, InFlight, Timer};
+use crate::parallel::gradient_buffers::{GradientBuffers, bytes_of};
+use crate::parallel::layout::Layout;
+use crate::parallel::world::World;
 
 /// Buckets on their way at a time: of those that have come, memory can be used again.
 const IN_FLIGHT: usize = 2;

@@ -3,13 +3,13 @@
 use tch::{Device, Kind, Tensor, no_grad};
 
 /// Parts of the timesteps that the loss is told of by itself.
-pub(super) const TENTHS: usize = 10;
+pub(crate) const TENTHS: usize = 10;
 
 /// Numbers that the sums come to.
-pub(super) const SUMS: usize = 2 * TENTHS;
+pub(crate) const SUMS: usize = 2 * TENTHS;
 
 /// The errors of rows, summed up by tenths, and how many rows there are in each: [2, 10], f32, on the device.
-pub(super) struct ByTimestep(Tensor);
+pub(crate) struct ByTimestep(Tensor);
 
 impl ByTimestep {
     /// No rows.
@@ -33,7 +33,7 @@ impl ByTimestep {
 }
 
 /// The mean of each tenth that has rows.
-pub(super) fn means(sums: &[f32; SUMS]) -> Vec<Option<f64>> {
+pub(crate) fn means(sums: &[f32; SUMS]) -> Vec<Option<f64>> {
     let (errors, counts) = sums.split_at(TENTHS);
     let mean = |(error, count): (&f32, &f32)| (*count > 0.0).then(|| f64::from(error / count));
     errors.iter().zip(counts).map(mean).collect()

@@ -160,7 +160,7 @@ fn page(metrics: &StepMetrics, counts: Counts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::{CommunicationTime, StepCommunication};
+    use crate::parallel::collectives::{CommunicationTime, StepCommunication};
 
     #[test]
     fn a_scraper_gets_the_last_step() {

@@ -7,7 +7,7 @@ use tidemill_store::{Bucket, DatasetSpec, Dtype};
 
 use crate::Error;
 use crate::config::{Precision, TrainConfig};
-use crate::job::Job;
+use crate::run_spec::Job;
 
 /// Whether latents are moments; else they are means or samples, to be used as they are.
 pub(crate) fn has_moments(spec: &DatasetSpec) -> bool {

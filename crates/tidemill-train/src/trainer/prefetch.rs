@@ -6,7 +6,7 @@ use tidemill_store::stream::Batch;
 use tidemill_torch::guard;
 
 use crate::Error;
-use crate::draws::{Drawer, Draws, Names};
+use crate::objective::draws::{Drawer, Draws, Names};
 
 /// The rows of a rank's part of a batch, by all that their draws depend on.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::order::Order;
+use crate::parallel::element_order::Order;
 
 /// Elements that each parameter starts at a multiple of, for vectorised kernels: 64 bytes of bf16, 128 of f32. What is
 /// between them is zero and stays zero.

@@ -3,7 +3,7 @@
 
 use crate::config::PreviewConfig;
 use crate::metrics::MetricsLog;
-use crate::philox::{Draw, Purpose};
+use crate::objective::philox::{Draw, Purpose};
 use crate::{Error, grid};
 use image::RgbImage;
 use std::path::{Path, PathBuf};
