@@ -1,18 +1,20 @@
 //! The trainer: latents and embeddings from the stream, noise, U-Net, AdamW with f32 master weights
 //! and EMA spread over the ranks of a process group, checkpoints with exact resume, metrics and pictures on the way.
 
-mod evaluation;
-mod parallel;
 mod checkpoint;
 mod config;
 mod data;
 mod error;
+mod evaluation;
 mod metrics;
 mod objective;
 mod optimizer;
-mod trainer;
+mod parallel;
 mod run_spec;
+mod trainer;
 
+pub use checkpoint::differences::{Difference, differences};
+pub use checkpoint::run_identity::is_same;
 pub use checkpoint::{Checkpoints, Progress};
 pub use config::{
     CheckpointConfig, EmaConfig, HealthConfig, LrSchedule, MixConfig, NotFinite, PhaseConfig, Precision,
@@ -20,15 +22,14 @@ pub use config::{
     TrainConfig, ValidationConfig,
 };
 pub use data::{Batches, Data, Phase, Stored};
-pub use checkpoint::differences::{Difference, differences};
 pub use error::{Error, Refusal};
-pub use parallel::gradients::Reduction;
-pub use evaluation::validation_set::HeldOut;
-pub use checkpoint::run_identity::is_same;
-pub use run_spec::{Activity, Job, Observer, Outcome, TextEncoder};
-pub use metrics::{StepMetrics, Validation};
-pub use optimizer::{Distribution, Optimizer};
-pub use objective::philox::{Draw, Purpose};
+pub use evaluation::image_grid;
 pub use evaluation::preview::{Preview, decode, initial_noise};
-pub use trainer::{schedule_of, train};
+pub use evaluation::validation_set::HeldOut;
+pub use metrics::{StepMetrics, Validation};
+pub use objective::philox::{Draw, Purpose};
+pub use optimizer::{Distribution, Optimizer};
+pub use parallel::gradients::Reduction;
 pub use parallel::world::World;
+pub use run_spec::{Activity, Job, Observer, Outcome, TextEncoder};
+pub use trainer::{schedule_of, train};

@@ -6,9 +6,9 @@ use tidemill_models::{ClipTextModel, SchedulerConfig, Trainable};
 
 use crate::config::{CheckpointConfig, TrainConfig};
 use crate::data::Data;
+use crate::evaluation::preview::Preview;
 use crate::evaluation::validation_set::HeldOut;
 use crate::metrics::StepMetrics;
-use crate::evaluation::preview::Preview;
 use crate::parallel::world::World;
 
 /// A frozen text encoder.

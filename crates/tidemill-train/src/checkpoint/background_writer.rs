@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::checkpoint::{Checkpoints, Writer};
 use crate::checkpoint::state_copy::Snapshot;
+use crate::checkpoint::{Checkpoints, Writer};
 
 /// The pause before a second try; each that follows is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

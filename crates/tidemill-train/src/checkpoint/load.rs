@@ -7,8 +7,8 @@ use tidemill_torch::guard;
 use super::{Checkpoints, Progress, folder};
 use crate::Error;
 use crate::checkpoint::run_identity::{is_same, what_differs};
-use crate::optimizer::Optimizer;
 use crate::checkpoint::state_copy::{Filling, Parameter, Values, contents, starts};
+use crate::optimizer::Optimizer;
 use crate::parallel::world::World;
 
 impl Checkpoints {

@@ -25,8 +25,8 @@ use tidemill_store::stream::Snapshot;
 
 pub use self::save::Writer;
 use crate::Error;
-use crate::config::CheckpointConfig;
 use crate::checkpoint::state_copy::Parameter;
+use crate::config::CheckpointConfig;
 use crate::parallel::world::World;
 
 mod load;
@@ -247,9 +247,9 @@ fn committed_step(key: &str) -> Option<u64> {
     step_of(key).filter(|step| key == commit_key(*step))
 }
 
+pub(crate) mod background_writer;
+pub(crate) mod differences;
+pub(crate) mod run_identity;
+pub(crate) mod state_copy;
 #[cfg(test)]
 mod tests;
-pub(crate) mod state_copy;
-pub(crate) mod background_writer;
-pub(crate) mod run_identity;
-pub(crate) mod differences;

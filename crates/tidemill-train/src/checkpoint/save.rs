@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Checkpoints, Commit, FORMAT, Shard, commit_key, committed_step, folder, step_of};
 use crate::Error;
-use crate::config::Writers;
 use crate::checkpoint::state_copy::Snapshot;
+use crate::config::Writers;
 use crate::parallel::world::World;
 
 /// Pauses in which the first rank looks for the others' shards.

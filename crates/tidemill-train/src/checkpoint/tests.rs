@@ -5,11 +5,11 @@ use serde_json::json;
 use tch::{Device, Kind, Tensor};
 
 use super::*;
-use crate::config::Writers;
-use crate::parallel::gradients::Reduction;
-use crate::optimizer::{Distribution, Optimizer};
-use crate::objective::philox::{Draw, Purpose};
 use crate::checkpoint::state_copy::Snapshot;
+use crate::config::Writers;
+use crate::objective::philox::{Draw, Purpose};
+use crate::optimizer::{Distribution, Optimizer};
+use crate::parallel::gradients::Reduction;
 use crate::parallel::world::World;
 
 /// Sizes of the parameters of a network, and how it is distributed.

@@ -1,10 +1,11 @@
 //! Pictures drawn during training: fixed prompts, fixed noise, so that grids of different steps show
 //! what the model learnt in between.
 
+use crate::Error;
 use crate::config::PreviewConfig;
+use crate::evaluation::image_grid as grid;
 use crate::metrics::MetricsLog;
 use crate::objective::philox::{Draw, Purpose};
-use crate::{Error, grid};
 use image::RgbImage;
 use std::path::{Path, PathBuf};
 use tch::{Device, Kind, Tensor};

@@ -2,9 +2,9 @@
 //! as TensorBoard events in `tensorboard/`.
 
 use crate::Error;
-use crate::parallel::collectives::StepCommunication;
 use crate::metrics::append_log::Records;
 use crate::metrics::tensorboard::EventWriter;
+use crate::parallel::collectives::StepCommunication;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -236,9 +236,9 @@ mod tests {
         assert_eq!(steps, [1, 2, 3, 4]);
     }
 }
-pub(crate) mod tensorboard;
-pub(crate) mod prometheus;
-pub(crate) mod profiler;
-pub(crate) mod process_memory;
 pub(crate) mod append_log;
+pub(crate) mod process_memory;
+pub(crate) mod profiler;
+pub(crate) mod prometheus;
 pub(crate) mod step_stats;
+pub(crate) mod tensorboard;

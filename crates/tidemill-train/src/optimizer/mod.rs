@@ -9,15 +9,14 @@ use tidemill_models::Params;
 use tidemill_torch::{AdamW, AdamWPiece, Scalars, adamw_step, guard, squared_norm};
 
 use crate::Error;
+use crate::optimizer::moment_steps::Begun;
 use crate::parallel::collectives::CommunicationTime;
+use crate::parallel::element_order::Order;
 use crate::parallel::gradient_buffers::bytes_of;
 use crate::parallel::gradients::{Gradient, Gradients, Reduction};
 use crate::parallel::layout::{Bucket, Layout, Treatment};
-use crate::parallel::element_order::Order;
 use crate::parallel::working_weights::{Weights, working_kind};
 use crate::parallel::world::World;
-use crate::optimizer::moment_steps::Begun;
-
 
 /// How a network's state is spread over the ranks.
 #[derive(Clone, Debug, PartialEq)]
@@ -314,6 +313,6 @@ fn own_parts(params: &Params, layout: &Layout, part: usize) -> Result<Vec<Tensor
     Ok(guard(|| no_grad(|| (0..layout.buckets().len()).map(own).collect()))?)
 }
 
+mod moment_steps;
 #[cfg(test)]
 mod tests;
-mod moment_steps;

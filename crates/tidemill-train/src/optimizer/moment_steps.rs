@@ -7,9 +7,9 @@ use tidemill_torch::guard;
 
 use super::Optimizer;
 use crate::Error;
+use crate::checkpoint::state_copy::Parameter;
 use crate::parallel::gradients::Gradient;
 use crate::parallel::layout::{Layout, Piece};
-use crate::checkpoint::state_copy::Parameter;
 
 /// The step after which each parameter's moments began, by slot.
 #[derive(Debug)]
@@ -82,7 +82,9 @@ impl Optimizer {
         let begun = |one: &Parameter| if one.frozen { step } else { one.moments_since };
         let theirs: HashMap<&str, u64> =
             parameters.iter().map(|one| (one.name.as_str(), begun(one))).collect();
-        let of = |slot: &crate::parallel::layout::Slot| theirs.get(slot.name.as_str()).copied().unwrap_or_default();
+        let of = |slot: &crate::parallel::layout::Slot| {
+            theirs.get(slot.name.as_str()).copied().unwrap_or_default()
+        };
         self.begun = Begun(self.layout.slots().iter().map(of).collect());
     }
 }

@@ -7,8 +7,8 @@ use tch::{Kind, Tensor};
 use tidemill_store::stream::{Ranks, Seat};
 use tidemill_torch::{Group, Pending, ReduceOp, guard};
 
-use crate::config::Writers;
 use crate::checkpoint::differences::{Difference, differences};
+use crate::config::Writers;
 use crate::error::{Error, Refusal};
 
 /// What a rank has to say why it cannot go on, before others end.

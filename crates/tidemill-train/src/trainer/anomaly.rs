@@ -9,8 +9,8 @@ use super::Trainer;
 use super::step::PendingStep;
 use crate::Error;
 use crate::config::{NotFinite, SpikeAction};
-use crate::run_spec::Observer;
 use crate::metrics::StepMetrics;
+use crate::run_spec::Observer;
 
 /// Steps that may be left out one after the other.
 const MOST_SKIPPED: u64 = 10;

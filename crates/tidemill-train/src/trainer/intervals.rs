@@ -8,9 +8,9 @@ use tidemill_torch::guard;
 use super::Trainer;
 use super::step::PendingStep;
 use crate::Error;
-use crate::run_spec::Observer;
-use crate::metrics::profiler::Profiler;
 use crate::checkpoint::state_copy::Snapshot;
+use crate::metrics::profiler::Profiler;
+use crate::run_spec::Observer;
 
 impl Trainer {
     /// Checkpoints and pictures, where they are due. `stand` notes where the data stand.

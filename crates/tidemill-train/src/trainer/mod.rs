@@ -13,34 +13,34 @@ use tidemill_store::{Bucket, DatasetSpec};
 use tidemill_torch::{OwnStream, guard, keep_memory};
 
 use crate::Error;
+use crate::checkpoint::background_writer::Saver;
 use crate::checkpoint::{Checkpoints, Progress, Writer};
-use crate::parallel::collectives::StepCommunication;
 use crate::config::TrainConfig;
 use crate::data::{Batches, Phase};
-use crate::parallel::health_check;
-use crate::run_spec::{Activity, Job, Observer, Outcome};
+use crate::metrics::profiler::Profiler;
+use crate::metrics::prometheus::Endpoint;
+use crate::metrics::step_stats::Window;
 use crate::metrics::{Counts, MetricsLog};
 use crate::objective::Objective;
 use crate::optimizer::{Optimizer, Traffic};
-use crate::metrics::profiler::Profiler;
-use crate::metrics::prometheus::Endpoint;
-use crate::checkpoint::background_writer::Saver;
-use crate::trainer::prefetch::Ahead;
+use crate::parallel::collectives::StepCommunication;
+use crate::parallel::health_check;
+use crate::run_spec::{Activity, Job, Observer, Outcome};
 use crate::trainer::cuda_graph::Recorded;
+use crate::trainer::prefetch::Ahead;
 use crate::trainer::setup::{Begun, Setup, all_have_bf16, go_on};
 use crate::trainer::step::PendingStep;
-use crate::metrics::step_stats::Window;
 
 mod anomaly;
+pub(crate) mod checks;
+mod cuda_graph;
 mod intervals;
+mod prefetch;
 mod report;
 mod setup;
 mod step;
 mod validation;
-mod prefetch;
-mod cuda_graph;
 mod wait_for_batch;
-pub(crate) mod checks;
 
 /// How long the last checkpoint is tried to be written when a run ends.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -143,7 +143,7 @@ impl Trainer {
         }))?;
         // While a denoiser of the user's own still has the weights that it came with.
         checkpoint.map_or(Ok(()), |checkpoint| checkpoints.check_run(&checkpoint, &identity))?;
-        health::check(&job.train.health, &world, objective.device, observer)?;
+        health_check::check(&job.train.health, &world, objective.device, observer)?;
         if world.is_first() {
             on_settings.into_iter().for_each(|remark| observer.event(remark));
         }

@@ -8,12 +8,12 @@ use super::Trainer;
 use super::anomaly::Sequel;
 use super::step::{Numbers, PendingStep};
 use crate::Error;
-use crate::parallel::collectives::StepCommunication;
-use crate::data::Batches;
-use crate::run_spec::Observer;
-use crate::metrics::{MetricsLog, StepMetrics, Validation};
 use crate::checkpoint::background_writer::Event as Saved;
+use crate::data::Batches;
 use crate::metrics::step_stats::Window;
+use crate::metrics::{MetricsLog, StepMetrics, Validation};
+use crate::parallel::collectives::StepCommunication;
+use crate::run_spec::Observer;
 
 /// Why rows cannot be read: most reasons that are told at a time.
 const REASONS: usize = 3;

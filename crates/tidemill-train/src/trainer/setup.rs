@@ -13,17 +13,17 @@ use tidemill_torch::{computes_in_bf16, guard, tensor_of};
 use super::cuda_graph::recorded_on;
 use super::schedule_of;
 use crate::Error;
+use crate::checkpoint::differences::{Difference, differences};
+use crate::checkpoint::run_identity::identity;
 use crate::checkpoint::{Checkpoints, Progress};
 use crate::config::{Precision, PreviewConfig, Sharding, TrainConfig};
-use crate::checkpoint::differences::{Difference, differences};
-use crate::objective::draws::Drawer;
-use crate::trainer::checks::{check_data, flops, frozen, has_moments, norms_in_f32};
-use crate::parallel::gradients::Reduction;
 use crate::evaluation::validation_set::HeldOut;
-use crate::checkpoint::run_identity::identity;
-use crate::run_spec::{Job, Observer};
 use crate::objective::Objective;
+use crate::objective::draws::Drawer;
 use crate::optimizer::{Distribution, Optimizer};
+use crate::parallel::gradients::Reduction;
+use crate::run_spec::{Job, Observer};
+use crate::trainer::checks::{check_data, flops, frozen, has_moments, norms_in_f32};
 
 /// The parts.
 pub(super) struct Setup {

@@ -9,15 +9,15 @@ use tidemill_torch::{AdamW, Download, Scalars, guard, upload};
 
 use super::Trainer;
 use super::prefetch::Wanted;
-use super::by_timestep::{ByTimestep, SUMS, TENTHS, means};
 use crate::Error;
 use crate::config::{NotFinite, SpikeAction, TrainConfig};
-use crate::objective::draws::{Draws, Names};
-use crate::trainer::checks::latents_shape;
-use crate::metrics::process_memory::{gpu_memory_mib, memory_mib};
+use crate::evaluation::loss_by_timestep::{ByTimestep, SUMS, TENTHS, means};
 use crate::metrics::Validation;
+use crate::metrics::process_memory::{gpu_memory_mib, memory_mib};
+use crate::objective::draws::{Draws, Names};
 use crate::objective::{MicroBatch, Rows};
 use crate::parallel::world::World;
+use crate::trainer::checks::latents_shape;
 
 /// A step whose numbers are on their way from the device.
 pub(super) struct PendingStep {

@@ -10,16 +10,16 @@ use tidemill_store::stream::Batch;
 use tidemill_torch::{guard, upload};
 
 use super::Trainer;
-use super::by_timestep::{ByTimestep, SUMS, TENTHS, means};
 use super::step::{PendingStep, micro_batches};
 use super::wait_for_batch::wait_for;
 use crate::Error;
 use crate::data::Phase;
-use crate::trainer::checks::latents_shape;
+use crate::evaluation::loss_by_timestep::{ByTimestep, SUMS, TENTHS, means};
 use crate::evaluation::validation_set::HeldOut;
-use crate::run_spec::Observer;
 use crate::metrics::Validation;
 use crate::objective::Objective;
+use crate::run_spec::Observer;
+use crate::trainer::checks::latents_shape;
 
 /// One pass over the held-out rows.
 struct Pass<'a> {

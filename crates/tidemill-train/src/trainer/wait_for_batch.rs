@@ -6,10 +6,10 @@ use tidemill_store::stream::Batch;
 
 use super::Trainer;
 use crate::Error;
-use crate::parallel::collectives::CommunicationTime;
 use crate::data::Batches;
-use crate::run_spec::{Activity, Observer};
+use crate::parallel::collectives::CommunicationTime;
 use crate::parallel::world::World;
+use crate::run_spec::{Activity, Observer};
 
 /// How long a batch is waited for between two looks at whether to stop.
 const LOOK: Duration = Duration::from_millis(200);

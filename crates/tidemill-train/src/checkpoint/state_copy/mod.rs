@@ -3,7 +3,6 @@
 //! buffer (master weights, moments, EMA) the values there, one range behind the other. So any number of ranks can read what any
 //! other number wrote.
 
-
 pub use crate::checkpoint::state_copy::reshard::Filling;
 
 use std::cmp::Reverse;
@@ -20,9 +19,9 @@ use tidemill_torch::{HostCopy, guard};
 use crate::Error;
 use crate::checkpoint::Progress;
 use crate::config::Writers;
-use crate::parallel::layout::Layout;
 use crate::optimizer::Optimizer;
 use crate::parallel::element_order::Order;
+use crate::parallel::layout::Layout;
 use crate::parallel::world::World;
 
 /// A parameter of the network.

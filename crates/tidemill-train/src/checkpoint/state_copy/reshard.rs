@@ -8,9 +8,9 @@ use tch::{Tensor, no_grad};
 use tidemill_torch::guard;
 
 use super::{Parameter, Stretch, Values, contents, is_moment, overlap, starts, stretches};
-use crate::parallel::layout::Layout;
 use crate::optimizer::Optimizer;
 use crate::parallel::element_order::Order;
+use crate::parallel::layout::Layout;
 
 /// Fills an optimizer's parts from shards, one after the other.
 pub struct Filling<'a> {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tidemill_data::inspect::sheet::{SheetOptions, tiles};
-use tidemill_train::grid;
+use tidemill_train::image_grid as grid;
 
 use super::Args;
 use crate::error::{Error, Result};
