@@ -6,7 +6,7 @@ use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use pyo3::prelude::*;
 use pyo3_arrow::input::AnyRecordBatch;
-use tidemill::engine::remote::{from_json, to_json};
+use tidemill::engine::ray::unit_worker::{from_json, to_json};
 use tidemill::online::{self, Elsewhere};
 use tidemill::{Error, Result, Run};
 use tidemill_data::InputUnit;

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use pyo3_arrow::input::AnyRecordBatch;
 use tidemill::Run;
 use tidemill::engine::device::devices;
-use tidemill::engine::maker::Maker;
-use tidemill::engine::remote::{encode_rows, prepare_rows};
+use tidemill::engine::ray::model_provenance::Maker;
+use tidemill::engine::ray::unit_worker::{encode_rows, prepare_rows};
 use tidemill::engine::{Encoded, Encoder, Stage};
 
 use crate::batch;

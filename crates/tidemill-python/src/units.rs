@@ -9,9 +9,9 @@ use arrow::error::ArrowError;
 use pyo3::prelude::*;
 use pyo3_arrow::PyTable;
 use pyo3_arrow::input::AnyRecordBatch;
-use tidemill::engine::dataset::DatasetSink;
+use tidemill::engine::dataset_sink::DatasetSink;
 use tidemill::engine::device::devices;
-use tidemill::engine::remote::{self, from_json, to_json};
+use tidemill::engine::ray::unit_worker::{self, from_json, to_json};
 use tidemill::{Encode, Result, Run};
 
 use crate::error::raise;

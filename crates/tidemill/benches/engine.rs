@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use arrow::array::RecordBatch;
 use serde_json::{Value, json};
 use tidemill::Reporter;
-use tidemill::engine::signal::StopSignal;
+use tidemill::engine::stop_signal::StopSignal;
 use tidemill::engine::{Local, Stage};
 use tidemill_data::InputUnit;
 use tidemill_data::source::Source;

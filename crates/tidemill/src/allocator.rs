@@ -1,6 +1,6 @@
 //! How the process's memory allocators are set. Call [`set_up`] before the first thread starts.
 
-use crate::engine::machine::cores;
+use crate::engine::machine_resources::cores;
 
 /// Cores that share an arena where pairs are prepared.
 const CORES_PER_ARENA: usize = 4;

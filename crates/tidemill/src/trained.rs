@@ -9,7 +9,7 @@ use tidemill_models::{ModelFolder, Params, UNetConfig};
 use tidemill_store::ModelDigests;
 use tidemill_train::{Checkpoints, is_same, schedule_of};
 
-use crate::engine::dataset::model_digests;
+use crate::engine::dataset_sink::model_digests;
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 

@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::machine::{cores, memory};
+use crate::engine::machine_resources::{cores, memory};
 
 /// The least that half of a small machine's memory is taken for.
 const LEAST_MEMORY: u64 = 1 << 30;

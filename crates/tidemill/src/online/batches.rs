@@ -14,10 +14,10 @@ use tidemill_store::stream::permutation::Permutation;
 use tidemill_store::stream::{Batch, Skipped};
 use tidemill_train::{Batches, Phase, World};
 
-use super::feed::{Feed, Window};
-use super::lanes::{Lane, Windows, deal};
-use super::ledger::Ledger;
-use super::rows::{Selection, bytes, pick, sample_ids};
+use crate::online::prefetch::{Feed, Window};
+use crate::online::rank_assignment::{Lane, Windows, deal};
+use crate::online::row_accounting::Ledger;
+use crate::online::row_selection::{Selection, bytes, pick, sample_ids};
 use crate::Encode;
 use crate::error::{Error, Result};
 
@@ -243,7 +243,7 @@ impl fmt::Debug for OnlineBatches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::online::lanes::start;
+    use crate::online::rank_assignment::start;
 
     #[test]
     fn another_resolution_leaves_the_windows_begun() {

@@ -19,11 +19,11 @@ use tidemill_train::{CheckpointConfig, TrainConfig};
 
 pub use self::document::{Document, Place};
 pub use self::error::RunFileError;
-use crate::encode::EncodeConfig;
-use crate::engine::{EngineConfig, Kind};
+use crate::encode::config::EncodeConfig;
+use crate::engine::config::{EngineConfig, Kind};
 use crate::error::{Error, Result};
 use crate::generate::SampleConfig;
-use crate::online::OnlineConfig;
+use crate::online::config::OnlineConfig;
 use crate::supervisor::SupervisorConfig;
 
 /// Everything a run file can say.

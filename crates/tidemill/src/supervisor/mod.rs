@@ -15,7 +15,7 @@ pub use self::messages::{Doing, Ended, Message};
 use self::policy::{Incident, Next, next};
 pub use self::worker_group::WorkerCommand;
 use self::worker_group::WorkerGroup;
-use crate::engine::signal::StopSignal;
+use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::reporter::Reporter;
 

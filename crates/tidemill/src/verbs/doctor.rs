@@ -8,7 +8,7 @@ use tch::Cuda;
 
 use self::network::Network;
 use crate::engine::device::gpus;
-use crate::engine::machine::memory;
+use crate::engine::machine_resources::memory;
 use crate::error::Result;
 use crate::python::loaded_libtorch;
 use crate::reporter::Reporter;

@@ -11,11 +11,11 @@ use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::{Dataset, Writer};
 
 use crate::encode::Encode;
-use crate::engine::dataset::{DatasetSink, left_the_source, newest};
+use crate::engine::dataset_sink::{DatasetSink, left_the_source, newest};
 use crate::engine::device::{devices, shown};
-use crate::engine::incremental::Incremental;
+use crate::engine::incremental_source::Incremental;
 use crate::engine::ray::Ray;
-use crate::engine::signal::StopSignal;
+use crate::engine::stop_signal::StopSignal;
 use crate::engine::{Encoded, Encoder, Kind, Local, Stage, Summary, judge};
 use crate::error::{Error, Result};
 use crate::reporter::Reporter;

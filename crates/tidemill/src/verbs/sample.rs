@@ -11,7 +11,7 @@ use tidemill_synth::{Prompt, RgbView, check, heldout_prompts};
 use tidemill_train::{grid, schedule_of};
 
 use crate::engine::device::devices;
-use crate::engine::machine::cores;
+use crate::engine::machine_resources::cores;
 use crate::error::{Error, Result};
 use crate::generate::{Generator, TextEmbedder};
 use crate::reporter::Reporter;

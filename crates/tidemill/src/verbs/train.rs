@@ -13,8 +13,8 @@ use tidemill_train::{Activity, Job, Observer, Outcome, Preview, StepMetrics, Wor
 
 use self::data::{Given, given};
 use crate::engine::device::{device_of, devices, shown};
-use crate::engine::machine::cores;
-use crate::engine::signal::StopSignal;
+use crate::engine::machine_resources::cores;
+use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::generate::TextEmbedder;
 use crate::online::{Elsewhere, Ledger, Mode};

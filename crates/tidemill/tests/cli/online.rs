@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tch::Device;
 use tidemill::Run;
-use tidemill::engine::dataset::model_digests;
+use tidemill::engine::dataset_sink::model_digests;
 use tidemill::online::{Encoders, Online};
 use tidemill_store::stream::Batch;
 use tidemill_store::{Dataset, Split};

@@ -11,7 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidemill::engine::signal::StopSignal;
+use tidemill::engine::stop_signal::StopSignal;
 use tidemill::engine::{Local, Stage, Summary, Utilisation};
 use tidemill::{Error, Reporter, Result};
 use tidemill_data::InputUnit;

@@ -12,8 +12,8 @@ use tidemill_store::mds::{Folder, Found, Import, latent_resolutions, latents_col
 use tidemill_store::{Dataset, DatasetSpec, Digests, ModelDigests, UnitId, UnitKey, Writer};
 
 use super::models::Models;
-use crate::engine::dataset::{is_imported, newest, short_digest};
-use crate::engine::signal::StopSignal;
+use crate::engine::dataset_sink::{is_imported, newest, short_digest};
+use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::reporter::{Progress, Reporter};
 

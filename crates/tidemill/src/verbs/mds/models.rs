@@ -12,7 +12,7 @@ use tidemill_store::spec::FORMAT;
 use tidemill_store::{Bucket, DatasetSpec, ModelDigests, TensorSpec};
 
 use crate::encode::{Encode, EncodeConfig};
-use crate::engine::dataset::{model_digests, tensor};
+use crate::engine::dataset_sink::{model_digests, tensor};
 use crate::error::{Error, Result};
 
 /// Captions whose embeddings are computed again.

@@ -9,7 +9,7 @@ use tidemill_store::stream::{Datasets, only};
 use tidemill_store::{Dataset, DatasetSpec, Dtype, ModelDigests, Split};
 use tidemill_train::{Data, Difference, HeldOut, MixConfig, Stored, TextEncoder, differences};
 
-use crate::engine::dataset::{model_digests, of_pixels, of_rows};
+use crate::engine::dataset_sink::{model_digests, of_pixels, of_rows};
 use crate::error::Result;
 use crate::online::{Elsewhere, Encoders, Ledger, Mode, Online};
 use crate::reporter::Reporter;

@@ -7,13 +7,13 @@ use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender};
 use rayon::ThreadPoolBuilder;
 
-use super::budget::Permit;
-use super::local::Shared;
-use super::retry::Guarded;
+use crate::engine::local::memory_budget::Permit;
+use crate::engine::local::engine::Shared;
+use crate::engine::retry_in_halves::Guarded;
 use crate::error::{Error, Result};
 
 /// One small batch on its way through the pool, and where its result is waited for.
-pub(super) struct Job {
+pub(crate) struct Job {
     pub rows: RecordBatch,
     /// For the batch, as it was read, that the rows are a part of.
     pub read: Arc<Permit>,
@@ -22,7 +22,7 @@ pub(super) struct Job {
 
 /// How many of the workers may work; the others sleep.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     size: Mutex<Size>,
     changed: Condvar,
 }
@@ -68,7 +68,7 @@ impl Gate {
 
 /// A worker: one thread, one job at a time. The pool of one makes rayon's calls stay on this thread, so that the
 /// number of workers is the number of busy cores.
-pub(super) fn work(shared: &Shared<'_>, worker: usize, inbox: &Receiver<Job>) -> Result<()> {
+pub(crate) fn work(shared: &Shared<'_>, worker: usize, inbox: &Receiver<Job>) -> Result<()> {
     let pool = ThreadPoolBuilder::new().num_threads(1).use_current_thread().build();
     let _pool = pool.map_err(|_| Error::Thread("prepare"))?;
     shared.prepare_stage.enter();
@@ -89,7 +89,7 @@ pub(super) fn work(shared: &Shared<'_>, worker: usize, inbox: &Receiver<Job>) ->
 
 /// What the size of the pool is decided from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Load {
+pub(crate) struct Load {
     pub workers: usize,
     /// The least and the most there may be.
     pub range: (usize, usize),
@@ -111,7 +111,7 @@ impl Load {
 
 /// The number of workers from now on: one more if the encoders' queue runs empty while all workers are busy and there
 /// is a core for another, one less if the queue is full.
-pub(super) fn decide(load: &Load) -> usize {
+pub(crate) fn decide(load: &Load) -> usize {
     let (min, max) = load.range;
     let starving = load.queued == 0 && load.busy > 0.8 && load.spare_cores >= 1.0;
     let target = match load.workers {

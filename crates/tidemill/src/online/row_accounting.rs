@@ -13,7 +13,7 @@ use tidemill_data::prepared::text;
 use tidemill_data::status::QUARANTINED;
 use tidemill_store::Counts;
 
-use crate::engine::{JUDGED_FROM, judge};
+use crate::engine::local::writer::{JUDGED_FROM, judge};
 use crate::error::{Error, Result};
 
 /// What became of rows, from the beginning of this process.

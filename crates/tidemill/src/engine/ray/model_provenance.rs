@@ -7,8 +7,8 @@ use arrow::array::RecordBatch;
 use serde::{Deserialize, Serialize};
 use tidemill_store::ModelDigests;
 
-use super::dataset::model_digests;
-use super::remote::{from_json, to_json};
+use crate::engine::dataset_sink::model_digests;
+use crate::engine::ray::unit_worker::{from_json, to_json};
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 

@@ -8,18 +8,18 @@ use tidemill_data::prepared::text;
 use tidemill_data::status::QUARANTINED;
 use tidemill_store::Counts;
 
-use super::Attempt;
-use super::budget::Permit;
-use super::cut::Cut;
-use super::lane::Step;
-use super::local::Shared;
+use crate::engine::sink::Attempt;
+use crate::engine::local::memory_budget::Permit;
+use crate::engine::local::batcher::Cut;
+use crate::engine::local::encode_pipeline::Step;
+use crate::engine::local::engine::Shared;
 use crate::error::{Error, Result};
 
 /// Rows that must have been read before the share of unreadable ones says something about the source; fewer are judged
 /// only when they are all.
 pub const JUDGED_FROM: u64 = 1000;
 
-pub(super) fn write(shared: &Shared<'_>, from: &Receiver<Step<Cut<Permit>>>) -> Result<()> {
+pub(crate) fn write(shared: &Shared<'_>, from: &Receiver<Step<Cut<Permit>>>) -> Result<()> {
     let mut current: Option<Written> = None;
     for step in from {
         match step {
@@ -42,7 +42,7 @@ pub(super) fn write(shared: &Shared<'_>, from: &Receiver<Step<Cut<Permit>>>) -> 
 
 /// Rows and units so far.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     /// Units of this run.
     pub total: usize,
     /// Rows committed before this run.
@@ -113,7 +113,7 @@ impl Written {
 }
 
 /// Key and reason of the last quarantined row.
-pub(super) fn last_bad(batch: &RecordBatch) -> Option<String> {
+pub(crate) fn last_bad(batch: &RecordBatch) -> Option<String> {
     let (key, status, reason) = (text(batch, "key")?, text(batch, "status")?, text(batch, "reason")?);
     let row = (0..batch.num_rows()).rfind(|&row| status.value(row) == QUARANTINED)?;
     Some(format!(

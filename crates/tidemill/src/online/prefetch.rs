@@ -7,7 +7,7 @@ use std::thread::{Builder, JoinHandle};
 use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::engine::signal::StopSignal;
+use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 
 /// Windows that wait for the trainer, beside the one that it takes rows from and the one in the making.

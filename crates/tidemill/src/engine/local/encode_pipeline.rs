@@ -12,21 +12,21 @@ use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use tidemill_data::InputUnit;
 
-use super::Stage;
-use super::budget::Permit;
-use super::cut::{Cut, Cutter, most_rows};
-use super::local::{self, Shared, Thread, pass};
-use super::pool::Job;
-use super::read::Read;
-use super::retry::Guarded;
-use super::write::write;
+use crate::engine::stage::Stage;
+use crate::engine::local::memory_budget::Permit;
+use crate::engine::local::batcher::{Cut, Cutter, most_rows};
+use crate::engine::local::engine::{Shared, Thread, pass};
+use crate::engine::local::worker_pool::Job;
+use crate::engine::local::reader::Read;
+use crate::engine::retry_in_halves::Guarded;
+use crate::engine::local::writer::write;
 use crate::error::{Error, Result};
 
 /// Rows that a worker prepares at a time: few, so that all workers have some soon and order is soon restored.
-pub(super) const ROWS_PER_JOB: usize = 16;
+pub(crate) const ROWS_PER_JOB: usize = 16;
 
 /// Encode batches that may wait for the encoder.
-pub(super) const CUTS_AHEAD: usize = 2;
+pub(crate) const CUTS_AHEAD: usize = 2;
 
 /// Encoded batches that may wait to be written.
 const WRITES_AHEAD: usize = 2;
@@ -35,13 +35,13 @@ const WRITES_AHEAD: usize = 2;
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A unit and what is read of it.
-pub(super) struct Line {
+pub(crate) struct Line {
     pub unit: InputUnit,
     pub batches: Receiver<Read>,
 }
 
 /// What flows through a lane: each unit's batches between its beginning and its end.
-pub(super) enum Step<T> {
+pub(crate) enum Step<T> {
     Begin(InputUnit),
     Batch(T),
     End,
@@ -55,12 +55,12 @@ struct Pending {
 
 /// The most rows of work that lie still in a lane because its next encode batch is not full, and some that can
 /// complete it.
-pub(super) fn least_rows(batch_size: usize) -> usize {
+pub(crate) fn least_rows(batch_size: usize) -> usize {
     most_rows(batch_size) + 2 * ROWS_PER_JOB
 }
 
 /// Starts the lane's four threads.
-pub(super) fn spawn<'scope, 'env>(
+pub(crate) fn spawn<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     shared: &'scope Shared<'_>,
     stage: Box<dyn Stage + 'env>,

@@ -9,12 +9,12 @@ use tidemill_data::prepared::text;
 use tidemill_data::status::KEPT;
 use tidemill_torch::guard;
 
-use super::Stage;
-use super::meter::Meter;
+use crate::engine::stage::Stage;
+use crate::engine::stage_utilization::Meter;
 use crate::error::{Error, Result};
 
 /// A stage whose failures are contained.
-pub(super) struct Guarded<'a> {
+pub(crate) struct Guarded<'a> {
     name: &'static str,
     stage: &'a dyn Stage,
     meter: &'a Meter,

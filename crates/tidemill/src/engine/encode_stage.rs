@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::array::{Array, RecordBatch};
 use serde::Serialize;
 
-use super::Stage;
-use super::machine::cores;
+use crate::engine::stage::Stage;
+use crate::engine::machine_resources::cores;
 use crate::encode::Encode;
 use crate::error::Result;
 use crate::run_file::Run;

@@ -15,8 +15,8 @@ use tidemill_store::{
     UnitWriter, Writer,
 };
 
-use super::remote::{DatasetTicket, Ticket};
-use super::{Attempt, Sink};
+use crate::engine::ray::unit_worker::{DatasetTicket, Ticket};
+use crate::engine::sink::{Attempt, Sink};
 use crate::encode::{Embeddings, Encode};
 use crate::error::Result;
 use crate::run_file::Run;
@@ -73,12 +73,12 @@ impl DatasetSink {
     }
 
     /// The models that its tensors are made with.
-    pub(super) fn models(&self) -> &ModelDigests {
+    pub(crate) fn models(&self) -> &ModelDigests {
         &self.writer.spec().models
     }
 
     /// The key of a unit of rows that come from no file: their sample ids name it.
-    pub(super) fn key_of_rows(&self, sample_ids: &[u64]) -> UnitKey {
+    pub(crate) fn key_of_rows(&self, sample_ids: &[u64]) -> UnitKey {
         UnitKey {
             file: "rows".into(),
             identity: short_digest(&json!(sample_ids)),
@@ -88,12 +88,12 @@ impl DatasetSink {
     }
 
     /// Starts a unit.
-    pub(super) fn begin_key(&self, key: &UnitKey) -> UnitWriter {
+    pub(crate) fn begin_key(&self, key: &UnitKey) -> UnitWriter {
         self.writer.begin(key)
     }
 
     /// A unit's key in the dataset.
-    pub(super) fn key(&self, unit: &InputUnit) -> UnitKey {
+    pub(crate) fn key(&self, unit: &InputUnit) -> UnitKey {
         let mut key = UnitKey {
             file: unit.file.uri.clone(),
             identity: unit.file.identity.clone(),
@@ -179,7 +179,7 @@ impl DatasetSink {
     }
 
     /// As [`snapshot`](Self::snapshot), by the units' names.
-    pub(super) fn snapshot_of(&self, units: &[UnitId]) -> Result<Manifest> {
+    pub(crate) fn snapshot_of(&self, units: &[UnitId]) -> Result<Manifest> {
         Ok(self.writer.snapshot(units)?)
     }
 }

@@ -8,12 +8,12 @@ use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender};
 use tidemill_data::InputUnit;
 
-use super::budget::{Permit, Share};
-use super::local::{Shared, pass};
+use crate::engine::local::memory_budget::{Permit, Share};
+use crate::engine::local::engine::{Shared, pass};
 use crate::error::Result;
 
 /// A unit to be read.
-pub(super) struct Opened {
+pub(crate) struct Opened {
     pub unit: InputUnit,
     /// Its part of the memory.
     pub share: Arc<Share>,
@@ -21,13 +21,13 @@ pub(super) struct Opened {
 }
 
 /// What comes of reading a unit. Without the end it was not read completely.
-pub(super) enum Read {
+pub(crate) enum Read {
     Batch(RecordBatch, Permit),
     End,
 }
 
 /// A reader: reads one unit after the other.
-pub(super) fn read(shared: &Shared<'_>, units: &Receiver<Opened>) -> Result<()> {
+pub(crate) fn read(shared: &Shared<'_>, units: &Receiver<Opened>) -> Result<()> {
     for opened in units {
         // If its lane has ended, so have the others, or they are about to.
         let _ = read_unit(shared, &opened)?;

@@ -8,7 +8,7 @@ use tidemill_data::source::{Batches, Source};
 use tidemill_data::{Error, InputFile, InputUnit, Prepare};
 use tidemill_store::Known;
 
-use super::dataset::DatasetSink;
+use crate::engine::dataset_sink::DatasetSink;
 
 /// A source beside the dataset that it fills.
 pub struct Incremental<'a> {

@@ -1,5 +1,5 @@
 //! The engine for a cluster. A Python process of its own (`python -m tidemill.ray.offline`) drives Ray Data, whose tasks
-//! and actors do the units ([`super::remote`]); this side says which, counts what is committed, and starts the driver
+//! and actors do the units ([`crate::engine::ray::unit_worker`]); this side says which, counts what is committed, and starts the driver
 //! again if it is killed. Nothing of what is committed is done twice.
 
 use std::collections::BTreeMap;
@@ -10,17 +10,15 @@ use serde::Serialize;
 use tidemill_data::InputUnit;
 use tidemill_store::Counts;
 
-pub use self::driver::{Deaths, Driver, Heard};
-use super::config::EngineConfig;
-use super::dataset::DatasetSink;
-use super::local::Summary;
-use super::remote::{Ticket, UnitDone, to_json};
-use super::signal::StopSignal;
-use super::write::Tally;
+use crate::engine::ray::driver::{Deaths, Driver, Heard};
+use crate::engine::config::EngineConfig;
+use crate::engine::dataset_sink::DatasetSink;
+use crate::engine::local::engine::Summary;
+use crate::engine::ray::unit_worker::{Ticket, UnitDone, to_json};
+use crate::engine::stop_signal::StopSignal;
+use crate::engine::local::writer::Tally;
 use crate::error::{Error, Result};
 use crate::reporter::{Progress, Reporter};
-
-mod driver;
 
 /// What to run, and where.
 pub struct Ray<'a> {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use sysinfo::System;
 
-use super::local::Shared;
-use super::meter::{Reading, Utilisation};
-use super::pool::{Load, decide};
+use crate::engine::local::engine::Shared;
+use crate::engine::stage_utilization::{Reading, Utilisation};
+use crate::engine::local::worker_pool::{Load, decide};
 use crate::error::Result;
 
 /// Time between two looks at the pool. The system updates its figures on CPU usage five times a second.
@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LOOKS_PER_NOTE: u32 = 4;
 
 /// Watches until the run is over.
-pub(super) fn watch(shared: &Shared<'_>, range: (usize, usize), over: &Receiver<()>) -> Result<()> {
+pub(crate) fn watch(shared: &Shared<'_>, range: (usize, usize), over: &Receiver<()>) -> Result<()> {
     let mut cores = Cores::new();
     let (mut look, mut note) = (Window::open(shared), Window::open(shared));
     for looks in 1.. {

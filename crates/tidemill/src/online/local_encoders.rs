@@ -9,11 +9,11 @@ use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
 use tidemill_store::Counts;
 
-use super::feed::{self, Window};
-use super::lanes::{Open, Windows};
-use super::ledger::{Ledger, name};
-use super::rows::Selection;
-use crate::engine::signal::StopSignal;
+use crate::online::prefetch::{self, Window};
+use crate::online::rank_assignment::{Open, Windows};
+use crate::online::row_accounting::{Ledger, name};
+use crate::online::row_selection::Selection;
+use crate::engine::stop_signal::StopSignal;
 use crate::engine::{Attempt, Local, Sink, Stage, Utilisation};
 use crate::error::{Error, Result};
 use crate::reporter::Reporter;

@@ -1,4 +1,4 @@
-//! The engine for one machine: starts the threads that [`super`] draws, hands out the units, and gathers what became
+//! The engine for one machine: starts the threads that [`crate::engine`] draws, hands out the units, and gathers what became
 //! of them.
 
 use std::ops::ControlFlow;
@@ -15,14 +15,16 @@ use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
 use tidemill_store::Counts;
 
-use super::budget::{self, Budget, Memory, Plan};
-use super::lane::{self, Line};
-use super::meter::{Meter, Reading, Utilisation};
-use super::pool::{self, Gate};
-use super::read::{self, Opened};
-use super::signal::StopSignal;
-use super::write::Tally;
-use super::{Sink, Stage, monitor};
+use crate::engine::local::memory_budget::{self, Budget, Memory, Plan};
+use crate::engine::local::encode_pipeline::{self, Line};
+use crate::engine::stage_utilization::{Meter, Reading, Utilisation};
+use crate::engine::local::worker_pool::{self, Gate};
+use crate::engine::local::reader::{self, Opened};
+use crate::engine::stop_signal::StopSignal;
+use crate::engine::local::writer::Tally;
+use crate::engine::local::monitor;
+use crate::engine::sink::Sink;
+use crate::engine::stage::Stage;
 use crate::error::{Error, Result};
 use crate::reporter::Progress;
 
@@ -69,7 +71,7 @@ pub struct Summary {
 }
 
 /// What all threads of a run share.
-pub(super) struct Shared<'a> {
+pub(crate) struct Shared<'a> {
     pub source: &'a dyn Source,
     pub prepare_stage: &'a (dyn Stage + Sync),
     pub sink: &'a dyn Sink,
@@ -263,10 +265,10 @@ fn hand_out(units: &[InputUnit], shared: &Shared<'_>, opened: &Sender<Opened>, l
     }
 }
 
-pub(super) type Thread<'scope> = Option<ScopedJoinHandle<'scope, ()>>;
+pub(crate) type Thread<'scope> = Option<ScopedJoinHandle<'scope, ()>>;
 
 /// Starts a thread of the run; its error stops the run.
-pub(super) fn spawn<'scope, 'env>(
+pub(crate) fn spawn<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     name: &'static str,
     shared: &'scope Shared<'_>,
@@ -292,6 +294,6 @@ fn join(threads: Vec<Thread<'_>>) {
 }
 
 /// Sends, or says that the receiving thread has ended.
-pub(super) fn pass<T>(to: &Sender<T>, item: T) -> ControlFlow<()> {
+pub(crate) fn pass<T>(to: &Sender<T>, item: T) -> ControlFlow<()> {
     to.send(item).map_or(ControlFlow::Break(()), |()| ControlFlow::Continue(()))
 }

@@ -1,0 +1,27 @@
+//! How the encoders feed the trainer.
+
+use std::fmt;
+
+use clap::ValueEnum;
+
+/// How the encoders feed the trainer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Through a latent dataset that is complete before training starts.
+    #[default]
+    Offline,
+    /// They encode while it trains, anew in each epoch; nothing is stored.
+    Online,
+    /// They take turns with it on its device, batch by batch: what the other modes are compared with.
+    Colocated,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Offline => "offline",
+            Self::Online => "online",
+            Self::Colocated => "colocated",
+        })
+    }
+}
