@@ -11,7 +11,7 @@ use tidemill_store::TensorSpec;
 use tidemill_torch::guard;
 
 use crate::encode::columns::{Encoded, Pixels, TokenIds, mark_failed};
-use crate::encode::config::{Dtype, Embeddings, EncodeConfig, Latents};
+use crate::encode::config::{Dtype, Embeddings, EncodeConfig};
 use crate::error::{Error, Result};
 
 /// The reason of a row whose result cannot be stored.

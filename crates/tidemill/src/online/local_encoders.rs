@@ -42,7 +42,7 @@ pub struct Making {
 pub fn make(
     mut making: Making,
     windows: impl Iterator<Item = Open>,
-    to: &feed::Windows,
+    to: &prefetch::Windows,
     stop: &Arc<StopSignal>,
 ) -> Result<()> {
     let quiet = Reporter { json: false, quiet: true };
@@ -97,7 +97,7 @@ struct Shared {
     ahead: usize,
     /// As in [`Making`].
     encodes: bool,
-    to: feed::Windows,
+    to: prefetch::Windows,
     stop: Arc<StopSignal>,
 }
 
@@ -112,7 +112,7 @@ impl WindowSink {
         making: &Making,
         numbers: Vec<u64>,
         epoch: u64,
-        to: &feed::Windows,
+        to: &prefetch::Windows,
         stop: &Arc<StopSignal>,
     ) -> Self {
         let mut places = HashMap::new();

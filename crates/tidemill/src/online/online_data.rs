@@ -21,6 +21,7 @@ use crate::online::remote_encoders::Asking;
 use crate::online::remote_encoders::Elsewhere;
 use crate::online::prefetch::Feed;
 use crate::online::local_encoders::Making;
+use crate::online::{local_encoders, rank_assignment, remote_encoders};
 use crate::online::rank_assignment::{Lane, Windows};
 use crate::online::row_accounting::{Ledger};
 use crate::online::row_selection::Selection;
@@ -105,7 +106,7 @@ impl Online {
                 selection: selection.clone(),
                 ledger: self.ledger.clone(),
             };
-            return Feed::start(move |to, stop| elsewhere::make(&asking, windows, to, stop));
+            return Feed::start(move |to, stop| remote_encoders::make(&asking, windows, to, stop));
         }
         let run = self.run.at_resolution(selection.resolution);
         let making = Making {
@@ -118,7 +119,7 @@ impl Online {
             ledger: self.ledger.clone(),
             run,
         };
-        Feed::start(move |to, stop| here::make(making, windows, to, stop))
+        Feed::start(move |to, stop| local_encoders::make(making, windows, to, stop))
     }
 
     /// The second stage of the engine, once for each encoder.
@@ -137,7 +138,7 @@ impl Online {
         let (resolution, world) = (phase.resolution(), phase.world);
         let lanes = match state {
             Some(state) => State::read(state)?.at(resolution, world.size()),
-            None => lanes::start(world.size()),
+            None => rank_assignment::start(world.size()),
         };
         let lane = lanes[world.rank()].clone();
         let selection = Selection { resolution, held_out: self.run.file.validation.share };

@@ -62,7 +62,7 @@ struct Asked {
 pub fn make(
     asking: &Asking,
     mut windows: impl Iterator<Item = Open>,
-    to: &feed::Windows,
+    to: &prefetch::Windows,
     stop: &StopSignal,
 ) -> Result<()> {
     let mut asked = VecDeque::new();

@@ -74,10 +74,10 @@ pub(crate) fn spawn<'scope, 'env>(
     let (full, to_encode) = bounded(CUTS_AHEAD);
     let (encoded, to_write) = bounded(WRITES_AHEAD);
     [
-        local::spawn(scope, "feed", shared, move || feed(shared, &lines, &jobs, &fed)),
-        local::spawn(scope, "cut", shared, move || cut(shared, &to_cut, &full)),
-        local::spawn(scope, "encode", shared, move || encode(shared, &*stage, &to_encode, &encoded)),
-        local::spawn(scope, "write", shared, move || write(shared, &to_write)),
+        crate::engine::local::engine::spawn(scope, "feed", shared, move || feed(shared, &lines, &jobs, &fed)),
+        crate::engine::local::engine::spawn(scope, "cut", shared, move || cut(shared, &to_cut, &full)),
+        crate::engine::local::engine::spawn(scope, "encode", shared, move || encode(shared, &*stage, &to_encode, &encoded)),
+        crate::engine::local::engine::spawn(scope, "write", shared, move || write(shared, &to_write)),
     ]
 }
 

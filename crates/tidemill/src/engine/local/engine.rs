@@ -15,11 +15,15 @@ use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
 use tidemill_store::Counts;
 
-use crate::engine::local::memory_budget::{self, Budget, Memory, Plan};
-use crate::engine::local::encode_pipeline::{self, Line};
+use crate::engine::local::memory_budget;
+use crate::engine::local::memory_budget::{Budget, Memory, Plan};
+use crate::engine::local::encode_pipeline;
+use crate::engine::local::encode_pipeline::{Line};
 use crate::engine::stage_utilization::{Meter, Reading, Utilisation};
-use crate::engine::local::worker_pool::{self, Gate};
-use crate::engine::local::reader::{self, Opened};
+use crate::engine::local::worker_pool;
+use crate::engine::local::worker_pool::{Gate};
+use crate::engine::local::reader;
+use crate::engine::local::reader::{Opened};
 use crate::engine::stop_signal::StopSignal;
 use crate::engine::local::writer::Tally;
 use crate::engine::local::monitor;
@@ -168,15 +172,15 @@ impl<'a> Local<'a> {
             let mut threads = Vec::new();
             for worker in 0..self.workers.1 {
                 let (shared, inbox) = (&shared, inbox.clone());
-                threads.push(spawn(scope, "prepare", shared, move || pool::work(shared, worker, &inbox)));
+                threads.push(spawn(scope, "prepare", shared, move || worker_pool::work(shared, worker, &inbox)));
             }
             for _ in 0..shared.budget.plan().readers {
                 let (shared, to_read) = (&shared, to_read.clone());
-                threads.push(spawn(scope, "read", shared, move || read::read(shared, &to_read)));
+                threads.push(spawn(scope, "read", shared, move || reader::read(shared, &to_read)));
             }
             for stage in encoders {
                 let (lines, jobs) = (to_feed.clone(), jobs.clone());
-                threads.extend(lane::spawn(scope, &shared, stage, lines, jobs, self.workers.1));
+                threads.extend(encode_pipeline::spawn(scope, &shared, stage, lines, jobs, self.workers.1));
             }
             // Only the threads keep the channels open.
             drop((inbox, to_read, to_feed, jobs));
@@ -203,16 +207,16 @@ impl<'a> Local<'a> {
         let lanes = encoders.len();
         let encoded = encoders.iter().map(|stage| stage.row_bytes()).max().unwrap_or(0);
         let row_bytes = self.prepare.row_bytes() + encoded;
-        let rows = (lanes * lane::least_rows(self.batch_size)) as u64;
+        let rows = (lanes * encode_pipeline::least_rows(self.batch_size)) as u64;
         let working = rows * row_bytes;
         let heaviest = units.iter().max_by_key(|unit| unit.held);
         let held = heaviest.map_or(0, |unit| unit.held);
         let Some(plan) = Plan::new(self.memory, working, held, self.readers.max(lanes)) else {
-            let (given, least) = (ByteSize(self.memory), budget::least(working, 0));
+            let (given, least) = (ByteSize(self.memory), memory_budget::least(working, 0));
             return Err(match heaviest {
                 Some(unit) if self.memory >= least => Error::RowGroup {
                     given,
-                    least: ByteSize::mib(budget::least(working, held).div_ceil(1 << 20)),
+                    least: ByteSize::mib(memory_budget::least(working, held).div_ceil(1 << 20)),
                     held: ByteSize(held),
                     file: unit.file.uri.clone(),
                 },
@@ -231,7 +235,7 @@ impl<'a> Local<'a> {
             budget,
             gate: Gate::new(self.workers.0),
             queued: AtomicUsize::new(0),
-            room: lanes * lane::CUTS_AHEAD,
+            room: lanes * encode_pipeline::CUTS_AHEAD,
             read: Meter::new("read", readers),
             prepare: Meter::new("prepare", self.workers.0),
             encode: Meter::new("encode", lanes),
