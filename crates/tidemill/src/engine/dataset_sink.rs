@@ -15,9 +15,9 @@ use tidemill_store::{
     UnitWriter, Writer,
 };
 
+use crate::encode::{Embeddings, Encode};
 use crate::engine::ray::unit_worker::{DatasetTicket, Ticket};
 use crate::engine::sink::{Attempt, Sink};
-use crate::encode::{Embeddings, Encode};
 use crate::error::Result;
 use crate::run_file::Run;
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::array::{Array, RecordBatch};
 use serde::Serialize;
 
-use crate::engine::stage::Stage;
-use crate::engine::machine_resources::cores;
 use crate::encode::Encode;
+use crate::engine::machine_resources::cores;
+use crate::engine::stage::Stage;
 use crate::error::Result;
 use crate::run_file::Run;
 

@@ -14,12 +14,12 @@ use tidemill_store::stream::permutation::Permutation;
 use tidemill_store::stream::{Batch, Skipped};
 use tidemill_train::{Batches, Phase, World};
 
+use crate::Encode;
+use crate::error::{Error, Result};
 use crate::online::prefetch::{Feed, Window};
 use crate::online::rank_assignment::{Lane, Windows, deal};
 use crate::online::row_accounting::Ledger;
 use crate::online::row_selection::{Selection, bytes, pick, sample_ids};
-use crate::Encode;
-use crate::error::{Error, Result};
 
 /// How long is waited at a time for what has no limit.
 const LONG: Duration = Duration::from_secs(3600);

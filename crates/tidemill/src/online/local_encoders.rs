@@ -9,13 +9,13 @@ use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
 use tidemill_store::Counts;
 
+use crate::engine::stop_signal::StopSignal;
+use crate::engine::{Attempt, Local, Sink, Stage, Utilisation};
+use crate::error::{Error, Result};
 use crate::online::prefetch::{self, Window};
 use crate::online::rank_assignment::{Open, Windows};
 use crate::online::row_accounting::{Ledger, name};
 use crate::online::row_selection::Selection;
-use crate::engine::stop_signal::StopSignal;
-use crate::engine::{Attempt, Local, Sink, Stage, Utilisation};
-use crate::error::{Error, Result};
 use crate::reporter::Reporter;
 use crate::run_file::Run;
 

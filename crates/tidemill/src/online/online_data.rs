@@ -16,19 +16,19 @@ use tidemill_data::{ClipTokenizer, InputUnit, PrepareConfig};
 use tidemill_store::{DatasetSpec, ModelDigests};
 use tidemill_train::{Batches, Data, Phase, TrainConfig};
 
-use crate::online::batches::{OnlineBatches, State};
-use crate::online::remote_encoders::Asking;
-use crate::online::remote_encoders::Elsewhere;
-use crate::online::prefetch::Feed;
-use crate::online::local_encoders::Making;
-use crate::online::{local_encoders, rank_assignment, remote_encoders};
-use crate::online::rank_assignment::{Lane, Windows};
-use crate::online::row_accounting::{Ledger};
-use crate::online::row_selection::Selection;
 use crate::encode::stage::Encode;
 use crate::engine::dataset_sink::{short_digest, specification};
 use crate::engine::{Encoded, Encoder, Passing, Stage};
 use crate::error::Result;
+use crate::online::batches::{OnlineBatches, State};
+use crate::online::local_encoders::Making;
+use crate::online::prefetch::Feed;
+use crate::online::rank_assignment::{Lane, Windows};
+use crate::online::remote_encoders::Asking;
+use crate::online::remote_encoders::Elsewhere;
+use crate::online::row_accounting::Ledger;
+use crate::online::row_selection::Selection;
+use crate::online::{local_encoders, rank_assignment, remote_encoders};
 use crate::run_file::Run;
 
 /// Who encodes.

@@ -9,14 +9,14 @@ use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::ModelDigests;
 
-use crate::online::prefetch::{self, Window};
-use crate::online::rank_assignment::{Open, Windows};
-use crate::online::row_accounting::Ledger;
-use crate::online::row_selection::Selection;
 use crate::engine::ray::model_provenance::check_maker;
 use crate::engine::ray::unit_worker::prepare_rows;
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
+use crate::online::prefetch::{self, Window};
+use crate::online::rank_assignment::{Open, Windows};
+use crate::online::row_accounting::Ledger;
+use crate::online::row_selection::Selection;
 use crate::run_file::Run;
 
 /// Prepares and encodes units on other machines.

@@ -12,14 +12,14 @@ use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use tidemill_data::InputUnit;
 
-use crate::engine::stage::Stage;
-use crate::engine::local::memory_budget::Permit;
 use crate::engine::local::batcher::{Cut, Cutter, most_rows};
 use crate::engine::local::engine::{Shared, Thread, pass};
-use crate::engine::local::worker_pool::Job;
+use crate::engine::local::memory_budget::Permit;
 use crate::engine::local::reader::Read;
-use crate::engine::retry_in_halves::Guarded;
+use crate::engine::local::worker_pool::Job;
 use crate::engine::local::writer::write;
+use crate::engine::retry_in_halves::Guarded;
+use crate::engine::stage::Stage;
 use crate::error::{Error, Result};
 
 /// Rows that a worker prepares at a time: few, so that all workers have some soon and order is soon restored.
@@ -76,7 +76,9 @@ pub(crate) fn spawn<'scope, 'env>(
     [
         crate::engine::local::engine::spawn(scope, "feed", shared, move || feed(shared, &lines, &jobs, &fed)),
         crate::engine::local::engine::spawn(scope, "cut", shared, move || cut(shared, &to_cut, &full)),
-        crate::engine::local::engine::spawn(scope, "encode", shared, move || encode(shared, &*stage, &to_encode, &encoded)),
+        crate::engine::local::engine::spawn(scope, "encode", shared, move || {
+            encode(shared, &*stage, &to_encode, &encoded)
+        }),
         crate::engine::local::engine::spawn(scope, "write", shared, move || write(shared, &to_write)),
     ]
 }

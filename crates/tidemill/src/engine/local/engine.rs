@@ -15,20 +15,20 @@ use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
 use tidemill_store::Counts;
 
+use crate::engine::local::encode_pipeline;
+use crate::engine::local::encode_pipeline::Line;
 use crate::engine::local::memory_budget;
 use crate::engine::local::memory_budget::{Budget, Memory, Plan};
-use crate::engine::local::encode_pipeline;
-use crate::engine::local::encode_pipeline::{Line};
-use crate::engine::stage_utilization::{Meter, Reading, Utilisation};
-use crate::engine::local::worker_pool;
-use crate::engine::local::worker_pool::{Gate};
-use crate::engine::local::reader;
-use crate::engine::local::reader::{Opened};
-use crate::engine::stop_signal::StopSignal;
-use crate::engine::local::writer::Tally;
 use crate::engine::local::monitor;
+use crate::engine::local::reader;
+use crate::engine::local::reader::Opened;
+use crate::engine::local::worker_pool;
+use crate::engine::local::worker_pool::Gate;
+use crate::engine::local::writer::Tally;
 use crate::engine::sink::Sink;
 use crate::engine::stage::Stage;
+use crate::engine::stage_utilization::{Meter, Reading, Utilisation};
+use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::reporter::Progress;
 
@@ -172,7 +172,8 @@ impl<'a> Local<'a> {
             let mut threads = Vec::new();
             for worker in 0..self.workers.1 {
                 let (shared, inbox) = (&shared, inbox.clone());
-                threads.push(spawn(scope, "prepare", shared, move || worker_pool::work(shared, worker, &inbox)));
+                threads
+                    .push(spawn(scope, "prepare", shared, move || worker_pool::work(shared, worker, &inbox)));
             }
             for _ in 0..shared.budget.plan().readers {
                 let (shared, to_read) = (&shared, to_read.clone());

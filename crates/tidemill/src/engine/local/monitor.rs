@@ -6,8 +6,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use sysinfo::System;
 
 use crate::engine::local::engine::Shared;
-use crate::engine::stage_utilization::{Reading, Utilisation};
 use crate::engine::local::worker_pool::{Load, decide};
+use crate::engine::stage_utilization::{Reading, Utilisation};
 use crate::error::Result;
 
 /// Time between two looks at the pool. The system updates its figures on CPU usage five times a second.

@@ -8,8 +8,8 @@ use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender};
 use tidemill_data::InputUnit;
 
-use crate::engine::local::memory_budget::{Permit, Share};
 use crate::engine::local::engine::{Shared, pass};
+use crate::engine::local::memory_budget::{Permit, Share};
 use crate::error::Result;
 
 /// A unit to be read.

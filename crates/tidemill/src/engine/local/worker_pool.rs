@@ -7,8 +7,8 @@ use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender};
 use rayon::ThreadPoolBuilder;
 
-use crate::engine::local::memory_budget::Permit;
 use crate::engine::local::engine::Shared;
+use crate::engine::local::memory_budget::Permit;
 use crate::engine::retry_in_halves::Guarded;
 use crate::error::{Error, Result};
 

@@ -8,11 +8,11 @@ use tidemill_data::prepared::text;
 use tidemill_data::status::QUARANTINED;
 use tidemill_store::Counts;
 
-use crate::engine::sink::Attempt;
-use crate::engine::local::memory_budget::Permit;
 use crate::engine::local::batcher::Cut;
 use crate::engine::local::encode_pipeline::Step;
 use crate::engine::local::engine::Shared;
+use crate::engine::local::memory_budget::Permit;
+use crate::engine::sink::Attempt;
 use crate::error::{Error, Result};
 
 /// Rows that must have been read before the share of unreadable ones says something about the source; fewer are judged

@@ -10,13 +10,13 @@ use serde::Serialize;
 use tidemill_data::InputUnit;
 use tidemill_store::Counts;
 
-use crate::engine::ray::driver::{Deaths, Driver, Heard};
 use crate::engine::config::EngineConfig;
 use crate::engine::dataset_sink::DatasetSink;
 use crate::engine::local::engine::Summary;
+use crate::engine::local::writer::Tally;
+use crate::engine::ray::driver::{Deaths, Driver, Heard};
 use crate::engine::ray::unit_worker::{Ticket, UnitDone, to_json};
 use crate::engine::stop_signal::StopSignal;
-use crate::engine::local::writer::Tally;
 use crate::error::{Error, Result};
 use crate::reporter::{Progress, Reporter};
 

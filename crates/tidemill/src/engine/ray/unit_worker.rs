@@ -13,14 +13,14 @@ use tidemill_data::{InputUnit, Prepare, prepared};
 use tidemill_store::spec::Header;
 use tidemill_store::{Counts, Digests, UnitId};
 
-use crate::engine::stage::Stage;
-use crate::engine::local::batcher::{Cut, Cutter};
 use crate::engine::dataset_sink::DatasetSink;
 use crate::engine::incremental_source::Incremental;
-use crate::engine::ray::model_provenance::check_maker;
-use crate::engine::stage_utilization::Meter;
-use crate::engine::retry_in_halves::Guarded;
+use crate::engine::local::batcher::{Cut, Cutter};
 use crate::engine::local::writer::last_bad;
+use crate::engine::ray::model_provenance::check_maker;
+use crate::engine::retry_in_halves::Guarded;
+use crate::engine::stage::Stage;
+use crate::engine::stage_utilization::Meter;
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 

@@ -13,8 +13,8 @@ use toml::Table;
 
 use super::say_trained;
 use crate::engine::TrainWorkers;
-use crate::engine::ray::{Cluster, Deaths, Driver, Heard, Pool};
 use crate::engine::ray::unit_worker::to_json;
+use crate::engine::ray::{Cluster, Deaths, Driver, Heard, Pool};
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::online::Mode;
