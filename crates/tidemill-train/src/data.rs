@@ -1,4 +1,4 @@
-//! Where a job's batches come from: [`Stored`] datasets, or whatever else makes rows of latents and embeddings while the
+//! Where a job's batches come from: [`StoredDatasets`] datasets, or whatever else makes rows of latents and embeddings while the
 //! trainer goes on.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::config::TrainConfig;
 use crate::parallel::world::World;
 
 /// What a run is trained on.
-pub trait Data {
+pub trait TrainingData {
     /// What the rows hold, and which models made it.
     ///
     /// # Errors
@@ -32,16 +32,16 @@ pub trait Data {
     ///
     /// # Errors
     /// If there are none.
-    fn check(&self, train: &TrainConfig) -> Result<(), Error>;
+    fn check_phases(&self, train: &TrainConfig) -> Result<(), Error>;
 
     /// Whether rows are encoded in this process, in batches of many sizes.
-    fn encodes_here(&self) -> bool {
+    fn encodes_in_process(&self) -> bool {
         false
     }
 
     /// Takes the rows there were when a run began that goes on from this state, before anything else is asked. Gives what to tell
     /// of that, such as that there are rows by now which it does not have.
-    fn go_on(&mut self, _state: &Value) -> Vec<String> {
+    fn restore_snapshots(&mut self, _state: &Value) -> Vec<String> {
         Vec::new()
     }
 
@@ -49,7 +49,7 @@ pub trait Data {
     ///
     /// # Errors
     /// If the state is of something else, or nothing can be read.
-    fn open(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn Batches>, Error>;
+    fn open_stream(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn BatchStream>, Error>;
 }
 
 /// A phase of a run, as a rank sees it.
@@ -78,18 +78,18 @@ impl Phase<'_> {
 }
 
 /// An endless sequence of a rank's parts of global batches.
-pub trait Batches: fmt::Debug {
+pub trait BatchStream: fmt::Debug {
     /// Whether the next part is there in time; it is still to be taken.
     ///
     /// # Errors
     /// If rows cannot be read or made.
-    fn is_there_within(&mut self, patience: Duration) -> Result<bool, Error>;
+    fn wait_until_ready(&mut self, patience: Duration) -> Result<bool, Error>;
 
     /// The next part; waits until it is there.
     ///
     /// # Errors
-    /// As [`is_there_within`](Self::is_there_within).
-    fn next(&mut self) -> Result<Batch, Error>;
+    /// As [`wait_until_ready`](Self::wait_until_ready).
+    fn next_batch(&mut self) -> Result<Batch, Error>;
 
     /// The next part, if it is there and known already; it is still to be taken.
     fn peek(&mut self) -> Option<&Batch> {
@@ -104,14 +104,14 @@ pub trait Batches: fmt::Debug {
     fn state(&self, next_phase: Option<&Phase<'_>>) -> Result<Value, Error>;
 
     /// Rows that could not be read so far, by why.
-    fn skipped(&self) -> Skipped;
+    fn unreadable_rows(&self) -> Skipped;
 }
 
 /// Latent datasets, by the names in the mix.
 #[derive(Debug)]
-pub struct Stored(pub Datasets);
+pub struct StoredDatasets(pub Datasets);
 
-impl Data for Stored {
+impl TrainingData for StoredDatasets {
     /// Datasets that can be mixed have the same models and forms. The buckets are those of all.
     fn spec(&self) -> Result<DatasetSpec, Error> {
         let none = || Error::Dataset("there is no dataset to train on".into());
@@ -131,7 +131,7 @@ impl Data for Stored {
         ("datasets", json!(digests))
     }
 
-    fn check(&self, train: &TrainConfig) -> Result<(), Error> {
+    fn check_phases(&self, train: &TrainConfig) -> Result<(), Error> {
         for (index, phase) in train.phase.iter().enumerate() {
             for name in train.stream_phase(index).mix.keys() {
                 let dataset = self.0.get(name);
@@ -143,7 +143,7 @@ impl Data for Stored {
         Ok(())
     }
 
-    fn go_on(&mut self, state: &Value) -> Vec<String> {
+    fn restore_snapshots(&mut self, state: &Value) -> Vec<String> {
         let Ok(state) = StreamState::deserialize(state) else { return Vec::new() };
         let remark = |(now, then): (Dataset, Dataset)| {
             format!(
@@ -157,7 +157,7 @@ impl Data for Stored {
         go_back(&mut self.0, &state.datasets).into_iter().map(remark).collect()
     }
 
-    fn open(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn Batches>, Error> {
+    fn open_stream(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn BatchStream>, Error> {
         let train = phase.train;
         let config = StreamConfig {
             seed: phase.seed,
@@ -179,13 +179,13 @@ impl Data for Stored {
     }
 }
 
-impl Batches for Stream {
-    fn is_there_within(&mut self, patience: Duration) -> Result<bool, Error> {
+impl BatchStream for Stream {
+    fn wait_until_ready(&mut self, patience: Duration) -> Result<bool, Error> {
         Ok(Stream::is_there_within(self, patience)?)
     }
 
-    fn next(&mut self) -> Result<Batch, Error> {
-        Ok(self.next_batch()?)
+    fn next_batch(&mut self) -> Result<Batch, Error> {
+        Ok(Self::next_batch(self)?)
     }
 
     fn peek(&mut self) -> Option<&Batch> {
@@ -200,7 +200,7 @@ impl Batches for Stream {
         }))
     }
 
-    fn skipped(&self) -> Skipped {
+    fn unreadable_rows(&self) -> Skipped {
         Stream::skipped(self)
     }
 }

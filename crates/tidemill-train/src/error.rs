@@ -79,7 +79,7 @@ pub enum Error {
     World(String),
     /// What keeps another rank from going on, and with it this one; that rank says so.
     #[error("rank {rank}: {message}")]
-    Elsewhere {
+    OtherRank {
         /// Which rank.
         rank: usize,
         /// What it says.
@@ -116,17 +116,17 @@ pub enum Error {
 }
 
 /// What ranks can tell each other of.
-pub trait Refusal: std::fmt::Display + From<Error> {
+pub trait RankError: std::fmt::Display + From<Error> {
     /// Whether it refuses what was given; else something failed on the way.
     fn is_refusal(&self) -> bool;
 }
 
-impl Refusal for Error {
+impl RankError for Error {
     fn is_refusal(&self) -> bool {
         match self {
             Self::Config { .. } | Self::Dataset(_) | Self::World(_) => true,
             Self::Checkpoint { .. } | Self::OtherRun { .. } | Self::Overtaken { .. } => true,
-            Self::Elsewhere { refused, .. } => *refused,
+            Self::OtherRank { refused, .. } => *refused,
             Self::Store(error) => error.is_refusal(),
             _ => false,
         }

@@ -21,15 +21,15 @@ pub use config::{
     PreviewConfig, ProfileConfig, Sharding, SpikeAction, SpikeConfig, StreamingConfig, Timesteps,
     TrainConfig, ValidationConfig,
 };
-pub use data::{Batches, Data, Phase, Stored};
-pub use error::{Error, Refusal};
+pub use data::{BatchStream, Phase, StoredDatasets, TrainingData};
+pub use error::{Error, RankError};
 pub use evaluation::image_grid;
-pub use evaluation::preview::{Preview, decode, initial_noise};
-pub use evaluation::validation_set::HeldOut;
-pub use metrics::{StepMetrics, Validation};
+pub use evaluation::preview::{PreviewSampler, decode_latents, draw_initial_noise};
+pub use evaluation::validation_set::ValidationSet;
+pub use metrics::{StepMetrics, ValidationMetrics};
 pub use objective::philox::{Draw, Purpose};
 pub use optimizer::{Distribution, Optimizer};
 pub use parallel::gradients::Reduction;
 pub use parallel::world::World;
-pub use run_spec::{Activity, Job, Observer, Outcome, TextEncoder};
-pub use trainer::{schedule_of, train};
+pub use run_spec::{Activity, Observer, TextEncoder, TrainOutcome, TrainSpec};
+pub use trainer::{train, training_scheduler_config};

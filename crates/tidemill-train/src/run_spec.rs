@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use tidemill_models::{ClipTextModel, SchedulerConfig, Trainable};
 
 use crate::config::{CheckpointConfig, TrainConfig};
-use crate::data::Data;
-use crate::evaluation::preview::Preview;
-use crate::evaluation::validation_set::HeldOut;
+use crate::data::TrainingData;
+use crate::evaluation::preview::PreviewSampler;
+use crate::evaluation::validation_set::ValidationSet;
 use crate::metrics::StepMetrics;
 use crate::parallel::world::World;
 
@@ -20,7 +20,7 @@ pub struct TextEncoder {
 }
 
 /// Everything a training run needs. Of several ranks each has one, the same but for `world`.
-pub struct Job {
+pub struct TrainSpec {
     /// `[train]`
     pub train: TrainConfig,
     /// `[checkpoint]`
@@ -32,7 +32,7 @@ pub struct Job {
     /// The folder for metrics and pictures.
     pub output: PathBuf,
     /// What it is trained on.
-    pub data: Box<dyn Data>,
+    pub data: Box<dyn TrainingData>,
     /// What is trained, in f32, on the device to train on, with its first weights.
     pub denoiser: Box<dyn Trainable>,
     /// Encodes the captions of data that hold token ids: on the same device, frozen.
@@ -40,39 +40,39 @@ pub struct Job {
     /// The noise schedule of the model folder.
     pub scheduler: SchedulerConfig,
     /// What `train.validation` takes the loss of.
-    pub held_out: Option<HeldOut>,
+    pub validation_set: Option<ValidationSet>,
     /// What previews need; `None` draws none.
-    pub preview: Option<Preview>,
+    pub preview: Option<PreviewSampler>,
 }
 
 /// Who watches a run, and may stop it.
 pub trait Observer {
     /// A step's metrics are there.
-    fn step(&mut self, metrics: &StepMetrics, total: u64);
+    fn on_step(&mut self, metrics: &StepMetrics, total: u64);
     /// Something else happened that a person wants to read.
-    fn event(&mut self, message: &str);
+    fn log(&mut self, message: &str);
     /// Whether to checkpoint and stop (SIGTERM, ctrl-c).
-    fn stop(&self) -> bool;
+    fn should_stop(&self) -> bool;
     /// What comes next, after so many steps.
-    fn doing(&mut self, _step: u64, _activity: Activity) {}
+    fn on_activity(&mut self, _step: u64, _activity: Activity) {}
     /// There is a checkpoint of this step.
-    fn committed(&mut self, _step: u64) {}
+    fn on_checkpoint(&mut self, _step: u64) {}
 }
 
 /// What a trainer may be doing for long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// Waiting for rows.
-    Data,
+    WaitForData,
     /// A step, or waiting for others to begin with it.
     Step,
     /// Waiting for the last checkpoint.
-    End,
+    FinalCheckpoint,
 }
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Outcome {
+pub struct TrainOutcome {
     /// Steps done, those before a resume included.
     pub steps: u64,
     /// Whether all phases are done.

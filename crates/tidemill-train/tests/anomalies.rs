@@ -8,7 +8,7 @@ use common::{Quiet, job, spoilt_dataset};
 use std::path::Path;
 use tidemill_models::Prediction;
 use tidemill_train::{
-    Checkpoints, Error, NotFinite, Observer, Outcome, SpikeAction, SpikeConfig, StepMetrics, train,
+    Checkpoints, Error, NotFinite, Observer, SpikeAction, SpikeConfig, StepMetrics, TrainOutcome, train,
 };
 
 /// The row that is spoilt.
@@ -28,15 +28,15 @@ struct Listener {
 }
 
 impl Observer for Listener {
-    fn step(&mut self, metrics: &StepMetrics, _total: u64) {
+    fn on_step(&mut self, metrics: &StepMetrics, _total: u64) {
         self.losses.push(metrics.loss);
     }
 
-    fn event(&mut self, message: &str) {
+    fn log(&mut self, message: &str) {
         self.heard.push(message.into());
     }
 
-    fn stop(&self) -> bool {
+    fn should_stop(&self) -> bool {
         false
     }
 }
@@ -104,7 +104,7 @@ fn a_run_that_cannot_get_past_a_step_ends() {
 }
 
 /// Latents of 200 leave the network's output as it is, for it normalises them, but not the velocity that it should give.
-fn with_spikes(action: SpikeAction) -> (Outcome, Listener, tempfile::TempDir) {
+fn with_spikes(action: SpikeAction) -> (TrainOutcome, Listener, tempfile::TempDir) {
     let (data, output) = (spoilt(|row| (row == BAD).then_some(200.0)), tempfile::tempdir().unwrap());
     let mut job = job(data.path(), output.path());
     job.train.prediction = Some(Prediction::VPrediction);

@@ -16,8 +16,8 @@ use tidemill_store::stream::{Batch, only};
 use tidemill_store::{Dataset, DatasetSpec};
 use tidemill_testing::S3Server;
 use tidemill_train::{
-    Activity, Batches, CheckpointConfig, Checkpoints, Data, Error, Job, Observer, Outcome, Phase,
-    StepMetrics, Stored, TrainConfig, train,
+    Activity, BatchStream, CheckpointConfig, Checkpoints, Error, Observer, Phase, StepMetrics,
+    StoredDatasets, TrainConfig, TrainOutcome, TrainSpec, TrainingData, train,
 };
 
 /// Hears what is said, and does something after a step, with what it has heard.
@@ -27,7 +27,7 @@ struct Listener<F: FnMut(u64, &[String])> {
 }
 
 impl<F: FnMut(u64, &[String])> Observer for Listener<F> {
-    fn step(&mut self, metrics: &StepMetrics, _total: u64) {
+    fn on_step(&mut self, metrics: &StepMetrics, _total: u64) {
         let committed = |said: &String| -> Option<u64> {
             said.strip_prefix("checkpoint of step ")?.strip_suffix(" is committed")?.parse().ok()
         };
@@ -36,17 +36,22 @@ impl<F: FnMut(u64, &[String])> Observer for Listener<F> {
         (self.after)(metrics.step, &self.heard);
     }
 
-    fn event(&mut self, message: &str) {
+    fn log(&mut self, message: &str) {
         self.heard.push(message.into());
     }
 
-    fn stop(&self) -> bool {
+    fn should_stop(&self) -> bool {
         false
     }
 }
 
 /// Runs 40 steps with checkpoints after each tenth.
-fn run(data: &Path, output: &Path, uri: &str, after: impl FnMut(u64, &[String])) -> (Outcome, Vec<String>) {
+fn run(
+    data: &Path,
+    output: &Path,
+    uri: &str,
+    after: impl FnMut(u64, &[String]),
+) -> (TrainOutcome, Vec<String>) {
     let mut listener = Listener { heard: Vec::new(), after };
     let mut job = job(data, output);
     job.checkpoint.uri = Some(uri.into());
@@ -213,17 +218,17 @@ fn a_store_that_keeps_steps_waiting_for_rows_is_named() {
     assert!(share > 0.5, "{share}");
 }
 
-/// Stored rows that do not come any more after three batches.
+/// StoredDatasets rows that do not come any more after three batches.
 #[derive(Debug)]
-struct Drying(Stored);
+struct Drying(StoredDatasets);
 
 #[derive(Debug)]
 struct DryingBatches {
-    batches: Box<dyn Batches>,
+    batches: Box<dyn BatchStream>,
     asked: usize,
 }
 
-impl Data for Drying {
+impl TrainingData for Drying {
     fn spec(&self) -> Result<DatasetSpec, Error> {
         self.0.spec()
     }
@@ -236,36 +241,36 @@ impl Data for Drying {
         self.0.identity()
     }
 
-    fn check(&self, train: &TrainConfig) -> Result<(), Error> {
-        self.0.check(train)
+    fn check_phases(&self, train: &TrainConfig) -> Result<(), Error> {
+        self.0.check_phases(train)
     }
 
-    fn open(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn Batches>, Error> {
-        Ok(Box::new(DryingBatches { batches: self.0.open(phase, state)?, asked: 0 }))
+    fn open_stream(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn BatchStream>, Error> {
+        Ok(Box::new(DryingBatches { batches: self.0.open_stream(phase, state)?, asked: 0 }))
     }
 }
 
-impl Batches for DryingBatches {
-    fn is_there_within(&mut self, patience: Duration) -> Result<bool, Error> {
+impl BatchStream for DryingBatches {
+    fn wait_until_ready(&mut self, patience: Duration) -> Result<bool, Error> {
         self.asked += 1;
         assert!(self.asked < 20, "it goes on waiting");
         if self.asked > 3 {
             Ok(false)
         } else {
-            self.batches.is_there_within(patience.max(Duration::from_secs(60)))
+            self.batches.wait_until_ready(patience.max(Duration::from_secs(60)))
         }
     }
 
-    fn next(&mut self) -> Result<Batch, Error> {
-        self.batches.next()
+    fn next_batch(&mut self) -> Result<Batch, Error> {
+        self.batches.next_batch()
     }
 
     fn state(&self, next_phase: Option<&Phase<'_>>) -> Result<Value, Error> {
         self.batches.state(next_phase)
     }
 
-    fn skipped(&self) -> BTreeMap<String, u64> {
-        self.batches.skipped()
+    fn unreadable_rows(&self) -> BTreeMap<String, u64> {
+        self.batches.unreadable_rows()
     }
 }
 
@@ -274,16 +279,16 @@ impl Batches for DryingBatches {
 struct Impatient(bool);
 
 impl Observer for Impatient {
-    fn step(&mut self, _metrics: &StepMetrics, _total: u64) {}
+    fn on_step(&mut self, _metrics: &StepMetrics, _total: u64) {}
 
-    fn event(&mut self, _message: &str) {}
+    fn log(&mut self, _message: &str) {}
 
-    fn stop(&self) -> bool {
+    fn should_stop(&self) -> bool {
         self.0
     }
 
-    fn doing(&mut self, step: u64, activity: Activity) {
-        self.0 |= step == 3 && activity == Activity::Data;
+    fn on_activity(&mut self, step: u64, activity: Activity) {
+        self.0 |= step == 3 && activity == Activity::WaitForData;
     }
 }
 
@@ -292,8 +297,8 @@ fn a_run_that_waits_for_rows_can_be_stopped_and_saves_what_it_has() {
     let (data, output, whole) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     dataset(data.path());
-    let stored = || Stored(only(&Dataset::open(data.path().to_str().unwrap()).unwrap()));
-    let drying = Job { data: Box::new(Drying(stored())), ..job(data.path(), output.path()) };
+    let stored = || StoredDatasets(only(&Dataset::open(data.path().to_str().unwrap()).unwrap()));
+    let drying = TrainSpec { data: Box::new(Drying(stored())), ..job(data.path(), output.path()) };
     let outcome = train(drying, &mut Impatient::default()).unwrap();
     assert_eq!((outcome.steps, outcome.finished), (3, false));
     // It goes on as if nothing had been.

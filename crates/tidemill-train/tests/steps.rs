@@ -8,7 +8,7 @@ mod common;
 use common::{Quiet, STEPS, dataset, dir, initial, job, losses, metric, numbers};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use tidemill_train::{Checkpoints, EmaConfig, Job, Precision, ProfileConfig, TrainConfig, train};
+use tidemill_train::{Checkpoints, EmaConfig, Precision, ProfileConfig, TrainConfig, TrainSpec, train};
 
 #[test]
 fn micro_batches_change_nothing_but_rounding() {
@@ -154,7 +154,7 @@ fn a_profile_has_the_steps_that_were_asked_for_and_those_that_there_were() {
 }
 
 /// Trains with a profile of some steps, of which `last` is the last; gives how often there is an event of this name in it.
-fn profiled(mut job: Job, profile: ProfileConfig, last: u64, name: &str) -> usize {
+fn profiled(mut job: TrainSpec, profile: ProfileConfig, last: u64, name: &str) -> usize {
     // A process takes one at a time.
     static TAKEN: Mutex<()> = Mutex::new(());
     let _taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,15 +11,16 @@ use serde_json::Value;
 use tidemill_store::stream::only;
 use tidemill_store::{Dataset, DatasetSpec, Split};
 use tidemill_train::{
-    Batches, Data, Error, HeldOut, Job, Phase, Stored, TrainConfig, ValidationConfig, train,
+    BatchStream, Error, Phase, StoredDatasets, TrainConfig, TrainSpec, TrainingData, ValidationConfig,
+    ValidationSet, train,
 };
 
 const SHARE: f64 = 0.3;
 
-fn validating(data: &Path, output: &Path, rows: u64) -> Job {
+fn validating(data: &Path, output: &Path, rows: u64) -> TrainSpec {
     let mut job = job(data, output);
     let datasets = only(&Dataset::open(data.to_str().unwrap()).unwrap());
-    job.held_out = Some(HeldOut { datasets, split: Split::Validation });
+    job.validation_set = Some(ValidationSet { datasets, split: Split::Validation });
     job.train.validation = Some(ValidationConfig { every: 8, rows, dataset: None });
     job
 }
@@ -140,9 +141,9 @@ fn a_run_goes_on_with_the_rows_that_it_began_with() {
 
 /// A dataset that has nothing at 128 pixels, as far as it says.
 #[derive(Debug)]
-struct Fewer(Stored);
+struct Fewer(StoredDatasets);
 
-impl Data for Fewer {
+impl TrainingData for Fewer {
     fn spec(&self) -> Result<DatasetSpec, Error> {
         let mut spec = self.0.spec()?;
         spec.latents.retain(|bucket, _| bucket.resolution != 128);
@@ -157,12 +158,12 @@ impl Data for Fewer {
         self.0.identity()
     }
 
-    fn check(&self, train: &TrainConfig) -> Result<(), Error> {
-        self.0.check(train)
+    fn check_phases(&self, train: &TrainConfig) -> Result<(), Error> {
+        self.0.check_phases(train)
     }
 
-    fn open(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn Batches>, Error> {
-        self.0.open(phase, state)
+    fn open_stream(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn BatchStream>, Error> {
+        self.0.open_stream(phase, state)
     }
 }
 
@@ -171,7 +172,7 @@ fn held_out_rows_of_sizes_that_are_not_trained_on_are_refused_before_the_first_s
     let (data, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     held_out_dataset(data.path(), 0.4);
     let mut job = validating(data.path(), output.path(), 10);
-    job.data = Box::new(Fewer(Stored(only(&Dataset::open(data.path().to_str().unwrap()).unwrap()))));
+    job.data = Box::new(Fewer(StoredDatasets(only(&Dataset::open(data.path().to_str().unwrap()).unwrap()))));
     let error = train(job, &mut Quiet::default()).unwrap_err().to_string();
     assert!(error.contains("held-out rows of 128, which training has none of"), "{error}");
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
-use tidemill_train::Refusal;
+use tidemill_train::RankError;
 
 use crate::run_file::RunFileError;
 
@@ -184,14 +184,14 @@ impl Error {
         use tidemill_train::Error as Train;
         match self {
             Self::Told(error) => error.lost_peers(),
-            Self::Train(Train::Peer(_) | Train::Elsewhere { .. }) => true,
+            Self::Train(Train::Peer(_) | Train::OtherRank { .. }) => true,
             _ => false,
         }
     }
 
     /// Whether another process tells of it.
     pub fn is_told(&self) -> bool {
-        matches!(self, Self::Told(_) | Self::Train(tidemill_train::Error::Elsewhere { .. }))
+        matches!(self, Self::Told(_) | Self::Train(tidemill_train::Error::OtherRank { .. }))
     }
 
     /// What to do about it, where the message itself does not say.
@@ -214,7 +214,7 @@ impl Error {
     }
 }
 
-impl Refusal for Error {
+impl RankError for Error {
     fn is_refusal(&self) -> bool {
         self.exit_code() == 2
     }

@@ -9,7 +9,7 @@ use tidemill_models::{
     AutoencoderKl, ClipTextModel, ModelFolder, NoiseSchedule, SchedulerConfig, UNet2DConditionModel,
 };
 use tidemill_torch::guard;
-use tidemill_train::{decode, grid, initial_noise};
+use tidemill_train::{decode_latents, draw_initial_noise, image_grid as grid};
 
 use crate::encode::Dtype;
 use crate::error::Result;
@@ -150,7 +150,7 @@ impl Generator {
             let conditioning =
                 Conditioning { text: &text, unconditional: &unconditional, guidance: config.guidance };
             let latents = sample(&self.unet, sampler, &noise, &conditioning, |_| on_step(batch.len()))?;
-            pictures.extend(grid::pictures(&decode(&self.vae, &latents)?));
+            pictures.extend(grid::to_images(&decode_latents(&self.vae, &latents)?));
         }
         Ok(pictures)
     }
@@ -158,6 +158,6 @@ impl Generator {
     /// The noise that pictures begin with: [N, C, h, w], f32.
     pub fn noise(&self, count: usize, resolution: u32, seed: u64) -> Tensor {
         let size = i64::from(resolution) / self.vae.config().downscale();
-        initial_noise(seed, count, &self.vae, size, self.unet.params().device())
+        draw_initial_noise(seed, count, &self.vae, size, self.unet.params().device())
     }
 }

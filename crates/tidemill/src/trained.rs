@@ -7,7 +7,7 @@ use serde_json::json;
 use tch::Tensor;
 use tidemill_models::{ModelFolder, Params, UNetConfig};
 use tidemill_store::ModelDigests;
-use tidemill_train::{Checkpoints, is_same, schedule_of};
+use tidemill_train::{Checkpoints, is_same, training_scheduler_config};
 
 use crate::engine::dataset_sink::model_digests;
 use crate::error::{Error, Result};
@@ -50,7 +50,7 @@ pub fn weights(run: &Run, params: &Params, averaged: bool) -> Result<(u64, Vec<(
 pub fn check(run: &Run, models: &ModelFolder) -> Result<bool> {
     let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
     let Some(identity) = checkpoints.identity()? else { return Ok(true) };
-    let scheduler = json!(schedule_of(&run.file.train, &models.scheduler()?));
+    let scheduler = json!(training_scheduler_config(&run.file.train, &models.scheduler()?));
     let unet = json!(UNetConfig::read(&models.unet().join("config.json"))?);
     let ModelDigests { vae, text_encoder, tokenizer } = model_digests(models)?;
     let now = [

@@ -42,7 +42,7 @@ pub struct Progress {
     pub samples: u64,
     /// The phase that `stream` belongs to.
     pub phase: usize,
-    /// Where the data go on, as [`crate::Batches::state`] says; `None` before the first batch.
+    /// Where the data go on, as [`crate::BatchStream::state`] says; `None` before the first batch.
     pub stream: Option<Value>,
     /// Losses of the last steps.
     pub recent_losses: VecDeque<f64>,

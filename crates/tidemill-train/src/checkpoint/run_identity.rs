@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tidemill_models::SchedulerConfig;
 use tidemill_store::{DatasetSpec, ModelDigests};
 
-use crate::run_spec::Job;
+use crate::run_spec::TrainSpec;
 
 /// What of schedules and networks shapes samples, and nothing that is trained.
 const OF_SAMPLERS: [&str; 4] = ["timestep_spacing", "steps_offset", "set_alpha_to_one", "sample_size"];
@@ -19,7 +19,7 @@ const SETTINGS: [(&str, &str); 5] = [
 ];
 
 /// What a checkpoint must have been made with to be resumed.
-pub(crate) fn identity(job: &Job, spec: &DatasetSpec, schedule: &SchedulerConfig) -> Value {
+pub(crate) fn identity(job: &TrainSpec, spec: &DatasetSpec, schedule: &SchedulerConfig) -> Value {
     let (network, denoiser) = job.denoiser.identity();
     let (name, data) = job.data.identity();
     let ModelDigests { vae, text_encoder, tokenizer } = &spec.models;

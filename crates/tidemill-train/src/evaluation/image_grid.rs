@@ -15,7 +15,7 @@ const INK: Rgb<u8> = Rgb([40, 40, 40]);
 const PAPER: Rgb<u8> = Rgb([255, 255, 255]);
 
 /// Draws `pictures` in `columns` columns, each with its caption. Small pictures are enlarged.
-pub fn draw(pictures: &[RgbImage], captions: &[String], columns: u32) -> RgbImage {
+pub fn make_grid(pictures: &[RgbImage], captions: &[String], columns: u32) -> RgbImage {
     let side = pictures.iter().map(RgbImage::width).max().unwrap_or(1);
     let cell = side * SMALLEST_CELL.div_ceil(side).max(1);
     let columns = columns.max(1);
@@ -38,7 +38,7 @@ pub fn draw(pictures: &[RgbImage], captions: &[String], columns: u32) -> RgbImag
 ///
 /// # Errors
 /// If the encoder fails.
-pub fn png(picture: &RgbImage) -> Result<Vec<u8>, image::ImageError> {
+pub fn encode_png(picture: &RgbImage) -> Result<Vec<u8>, image::ImageError> {
     let mut bytes = Cursor::new(Vec::new());
     picture.write_to(&mut bytes, image::ImageFormat::Png)?;
     Ok(bytes.into_inner())
@@ -46,7 +46,7 @@ pub fn png(picture: &RgbImage) -> Result<Vec<u8>, image::ImageError> {
 
 /// Decoded images [N, 3, H, W], nominally in [-1, 1], as pictures; rounded as diffusers'
 /// `numpy_to_pil` does.
-pub fn pictures(images: &Tensor) -> Vec<RgbImage> {
+pub fn to_images(images: &Tensor) -> Vec<RgbImage> {
     let bytes = ((images.to_kind(Kind::Float) * 0.5 + 0.5).clamp(0.0, 1.0) * 255.0)
         .round()
         .to_kind(Kind::Uint8)
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_grid_has_every_picture_and_caption() {
         let red = RgbImage::from_pixel(64, 64, Rgb([255, 0, 0]));
-        let grid = draw(&[red.clone(), red.clone(), red], &["a red square".into()], 2);
+        let grid = make_grid(&[red.clone(), red.clone(), red], &["a red square".into()], 2);
         assert_eq!(grid.get_pixel(GAP + 5, GAP + 5), &Rgb([255, 0, 0]));
         let below = GAP + 128 + GAP / 2;
         let inked = (GAP..GAP + 96).any(|x| (below..below + LINE).any(|y| grid.get_pixel(x, y) == &INK));
@@ -125,6 +125,6 @@ mod tests {
     #[test]
     fn tensors_round_to_bytes_as_diffusers_does() {
         let images = Tensor::from_slice(&[-1.5f32, 0.0, 1.0]).reshape([1, 3, 1, 1]);
-        assert_eq!(pictures(&images)[0].get_pixel(0, 0), &Rgb([0, 128, 255]));
+        assert_eq!(to_images(&images)[0].get_pixel(0, 0), &Rgb([0, 128, 255]));
     }
 }

@@ -13,7 +13,7 @@ use tidemill_models::sampler::{Conditioning, Sampler, sample};
 use tidemill_models::{AutoencoderKl, Denoiser, NoiseSchedule, SchedulerConfig};
 
 /// Draws pictures from prompts whose embeddings are given.
-pub struct Preview {
+pub struct PreviewSampler {
     /// `[train.preview]`
     pub config: PreviewConfig,
     /// The run's seed, from which the initial noise is drawn.
@@ -32,7 +32,7 @@ pub struct Preview {
     pub dir: Option<PathBuf>,
 }
 
-impl Preview {
+impl PreviewSampler {
     pub(crate) fn open(&mut self, output: &Path) -> Result<(), Error> {
         let dir = output.join("previews");
         std::fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
@@ -56,7 +56,7 @@ impl Preview {
         let PreviewConfig { method, steps, guidance, ref prompts, .. } = self.config;
         let (device, unconditional) = (self.text.device(), &self.empty.to_kind(kind));
         let schedule = NoiseSchedule::new(schedule.clone(), device);
-        let noise = initial_noise(self.seed, prompts.len(), &self.vae, size, device);
+        let noise = draw_initial_noise(self.seed, prompts.len(), &self.vae, size, device);
         let mut pictures = Vec::with_capacity(prompts.len());
         for first in (0..prompts.len()).step_by(self.batch_size) {
             let some = self.batch_size.min(prompts.len() - first) as i64;
@@ -64,9 +64,9 @@ impl Preview {
             let conditioning = Conditioning { text: &text.to_kind(kind), unconditional, guidance };
             let latents =
                 sample(denoiser, Sampler::new(method, &schedule, steps)?, &noise, &conditioning, |_| ())?;
-            pictures.extend(grid::pictures(&decode(&self.vae, &latents)?));
+            pictures.extend(grid::to_images(&decode_latents(&self.vae, &latents)?));
         }
-        Ok(grid::draw(&pictures, prompts, (prompts.len() as f64).sqrt().ceil() as u32))
+        Ok(grid::make_grid(&pictures, prompts, (prompts.len() as f64).sqrt().ceil() as u32))
     }
 
     pub(crate) fn save(&self, grid: &RgbImage, step: u64, log: &mut MetricsLog) -> Result<PathBuf, Error> {
@@ -76,7 +76,7 @@ impl Preview {
             path: path.clone(),
             source: std::io::Error::other(e.to_string()),
         };
-        let png = grid::png(grid).map_err(unwritable)?;
+        let png = grid::encode_png(grid).map_err(unwritable)?;
         std::fs::write(&path, &png).map_err(Error::io(&path))?;
         log.picture(step, &png, grid.dimensions())?;
         Ok(path)
@@ -84,7 +84,7 @@ impl Preview {
 }
 
 /// Initial noise [N, C, size, size] of `count` pictures: the i-th depends on the seed and i only.
-pub fn initial_noise(seed: u64, count: usize, vae: &AutoencoderKl, size: i64, device: Device) -> Tensor {
+pub fn draw_initial_noise(seed: u64, count: usize, vae: &AutoencoderKl, size: i64, device: Device) -> Tensor {
     let channels = vae.config().latent_channels;
     let per_picture = usize::try_from(channels * size * size).unwrap_or(0);
     let mut numbers = vec![0f32; per_picture * count];
@@ -99,6 +99,6 @@ pub fn initial_noise(seed: u64, count: usize, vae: &AutoencoderKl, size: i64, de
 ///
 /// # Errors
 /// If libtorch fails (out of memory).
-pub fn decode(vae: &AutoencoderKl, latents: &Tensor) -> Result<Tensor, Error> {
+pub fn decode_latents(vae: &AutoencoderKl, latents: &Tensor) -> Result<Tensor, Error> {
     Ok(tidemill_torch::guard(|| tch::no_grad(|| vae.decode(&(latents / vae.config().scaling_factor))))?)
 }

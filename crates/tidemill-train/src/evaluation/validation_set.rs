@@ -14,14 +14,14 @@ use crate::data::Phase;
 
 /// Latent datasets, and which of their rows are held out.
 #[derive(Debug)]
-pub struct HeldOut {
+pub struct ValidationSet {
     /// The datasets, by their names.
     pub datasets: Datasets,
     /// `Validation` of datasets that are trained on, `Train` of one that is there for nothing else.
     pub split: Split,
 }
 
-impl HeldOut {
+impl ValidationSet {
     /// Refuses phases that nothing is held out for, and rows that are not what `trained_on` are.
     pub(crate) fn check(&self, train: &TrainConfig, trained_on: &DatasetSpec) -> Result<(), Error> {
         for (name, dataset) in &self.datasets {

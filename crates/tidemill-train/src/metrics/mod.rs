@@ -49,7 +49,7 @@ pub struct StepMetrics {
     pub checkpoint: u64,
     /// The loss on held-out rows, of steps after which it is taken.
     #[serde(flatten)]
-    pub validation: Option<Validation>,
+    pub validation: Option<ValidationMetrics>,
 }
 
 /// What happened to a run beside its steps.
@@ -73,7 +73,7 @@ pub struct Counts {
 
 /// The loss on rows that are never trained on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Validation {
+pub struct ValidationMetrics {
     /// Mean squared error of the prediction over all of the rows.
     #[serde(rename = "validation_loss")]
     pub loss: f64,

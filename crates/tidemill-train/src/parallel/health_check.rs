@@ -69,7 +69,7 @@ pub fn check(
     let found = findings(&timings, config.slower_than);
     if world.is_first() {
         let slowest = |of: fn(&Timing) -> f64| 1e3 * timings.iter().map(of).fold(0.0, f64::max);
-        observer.event(&format!(
+        observer.log(&format!(
             "{} ranks: at most {:.1} ms for a matrix product, {:.1} ms for a copy, {:.1} ms for a collective, {:.1} ms between neighbours",
             world.size(),
             slowest(|t| t.matmul),
@@ -77,7 +77,7 @@ pub fn check(
             slowest(|t| t.collective),
             slowest(|t| t.exchange)
         ));
-        found.iter().for_each(|finding| observer.event(&finding.message));
+        found.iter().for_each(|finding| observer.log(&finding.message));
     }
     match found.into_iter().next() {
         Some(Finding { rank, message }) if config.exclude => Err(Error::Straggler { rank, message }),

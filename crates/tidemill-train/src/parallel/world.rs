@@ -9,7 +9,7 @@ use tidemill_torch::{Group, Pending, ReduceOp, guard};
 
 use crate::checkpoint::differences::{Difference, differences};
 use crate::config::Writers;
-use crate::error::{Error, Refusal};
+use crate::error::{Error, RankError};
 
 /// What a rank has to say why it cannot go on, before others end.
 const TELLING: Duration = Duration::from_secs(1);
@@ -212,8 +212,8 @@ impl World {
     /// What each rank has done by itself; where one failed, none goes on, and that one alone says why. All of them ask together.
     ///
     /// # Errors
-    /// This rank's, if it is the first that failed, else [`Error::Elsewhere`], or [`Error::Peer`].
-    pub fn together<T, E: Refusal>(&self, done: Result<T, E>) -> Result<T, E> {
+    /// This rank's, if it is the first that failed, else [`Error::OtherRank`], or [`Error::Peer`].
+    pub fn together<T, E: RankError>(&self, done: Result<T, E>) -> Result<T, E> {
         let failure = done.as_ref().err().map(|error| (error.is_refusal(), error.to_string()));
         let said = self.texts(&serde_json::to_string(&failure).unwrap_or_default());
         let said = match said {
@@ -227,7 +227,7 @@ impl World {
             Some((rank, (refused, message))) if rank != self.rank => {
                 // A launcher that sees this rank end stops all others.
                 std::thread::sleep(TELLING);
-                Err(Error::Elsewhere { rank, message, refused }.into())
+                Err(Error::OtherRank { rank, message, refused }.into())
             }
             _ => done,
         }

@@ -80,7 +80,7 @@ impl Trainer {
         }
         let samples = self.samples_of_all(&pending.samples)?;
         if let Err(problem) = self.write_down(metrics, &samples) {
-            observer.event(&format!("the samples of step {step} cannot be written down: {problem}"));
+            observer.log(&format!("the samples of step {step} cannot be written down: {problem}"));
         }
         let named: Vec<u64> = samples.iter().take(NAMED).copied().collect();
         let what = match judgement {
@@ -90,7 +90,7 @@ impl Trainer {
             Judgement::Fine | Judgement::Reported => "is a spike",
         };
         if self.log.is_some() {
-            observer.event(&format!(
+            observer.log(&format!(
                 "step {step} {what}: its loss is {loss}, its gradient's norm {grad_norm} (sample ids {named:?}; all \
                  {} are in {FILE})",
                 samples.len()
@@ -174,7 +174,7 @@ impl Trainer {
             self.tell_saved(observer)?;
         }
         let world = self.job.world.clone();
-        let (identity, tell) = (&self.progress.identity, &mut |message: &str| observer.event(message));
+        let (identity, tell) = (&self.progress.identity, &mut |message: &str| observer.log(message));
         let averaged = |step| self.job.train.averaged_at(step).is_some();
         let restored = self.checkpoints.restore(&mut self.optimizer, identity, &averaged, &world, tell)?;
         let Some(restored) = restored else {
@@ -189,7 +189,7 @@ impl Trainer {
             let seconds = (restored.step == self.saved).then(|| format!(" and {seconds:.1} s"));
             // A stream of another phase cannot go on in this one.
             let batches = if reopen { "come again: another phase began" } else { "are not seen again" };
-            observer.event(&format!(
+            observer.log(&format!(
                 "back at step {} of the last checkpoint; {} steps{} are lost, their batches {batches}",
                 restored.step,
                 step - restored.step,

@@ -7,7 +7,7 @@ use tidemill_store::{Bucket, DatasetSpec, Dtype};
 
 use crate::Error;
 use crate::config::{Precision, TrainConfig};
-use crate::run_spec::Job;
+use crate::run_spec::TrainSpec;
 
 /// Whether latents are moments; else they are means or samples, to be used as they are.
 pub(crate) fn has_moments(spec: &DatasetSpec) -> bool {
@@ -66,7 +66,7 @@ pub(crate) fn norms_in_f32(train: &TrainConfig, params: &Params) -> Result<BTree
 ///
 /// # Errors
 /// Why the denoiser cannot take such rows.
-pub(crate) fn flops(job: &Job, spec: &DatasetSpec) -> Result<BTreeMap<Bucket, f64>, Error> {
+pub(crate) fn flops(job: &TrainSpec, spec: &DatasetSpec) -> Result<BTreeMap<Bucket, f64>, Error> {
     let text = text_shape(job, spec)?;
     let of = |bucket: &Bucket| {
         let [channels, height, width] = latents_shape(spec, *bucket)?;
@@ -81,22 +81,22 @@ pub(crate) fn flops(job: &Job, spec: &DatasetSpec) -> Result<BTreeMap<Bucket, f6
 }
 
 /// Refuses what else could only fail at the first step.
-pub(crate) fn check_data(job: &Job, spec: &DatasetSpec) -> Result<(), Error> {
-    match (&job.train.validation, &job.held_out) {
+pub(crate) fn check_data(job: &TrainSpec, spec: &DatasetSpec) -> Result<(), Error> {
+    match (&job.train.validation, &job.validation_set) {
         (Some(_), Some(held_out)) => held_out.check(&job.train, spec)?,
         (Some(_), None) => {
             return Err(Error::config("train.validation", "there are no held-out rows to take the loss of"));
         }
         (None, _) => (),
     }
-    job.data.check(&job.train)
+    job.data.check_phases(&job.train)
 }
 
 /// Text embeddings as the denoiser gets them: [L, D].
 ///
 /// # Errors
 /// For token ids that nothing encodes.
-fn text_shape(job: &Job, spec: &DatasetSpec) -> Result<[i64; 2], Error> {
+fn text_shape(job: &TrainSpec, spec: &DatasetSpec) -> Result<[i64; 2], Error> {
     let size = |n: Option<&u32>| n.copied().map_or(0, i64::from);
     let shape = &spec.text.given().shape;
     let width = match (spec.text.dtype, &job.text_encoder) {

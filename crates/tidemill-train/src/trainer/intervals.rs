@@ -53,7 +53,7 @@ impl Trainer {
         let grid = self.optimizer.with_averaged(draw)?;
         if let (Some(grid), Some(log)) = (grid, &mut self.log) {
             // Memory may suffice for steps and not for pictures, which are no reason to end a run.
-            observer.event(&match grid.map(|grid| preview.save(&grid, step, log)) {
+            observer.log(&match grid.map(|grid| preview.save(&grid, step, log)) {
                 Ok(Ok(path)) => format!("pictures of step {step}: {}", path.display()),
                 Ok(Err(problem)) => format!("pictures of step {step} cannot be written: {problem}"),
                 Err(problem) => format!("pictures of step {step} cannot be drawn: {problem}"),
@@ -88,9 +88,9 @@ impl Trainer {
         let step = self.progress.step;
         match self.profiler.as_mut().map(|profiler| save(profiler, step)) {
             Some(Ok(Some(path))) => {
-                observer.event(&format!("profile of the steps up to {step}: {}", path.display()));
+                observer.log(&format!("profile of the steps up to {step}: {}", path.display()));
             }
-            Some(Err(problem)) => observer.event(&format!("a profile cannot be written: {problem}")),
+            Some(Err(problem)) => observer.log(&format!("a profile cannot be written: {problem}")),
             Some(Ok(None)) | None => (),
         }
     }

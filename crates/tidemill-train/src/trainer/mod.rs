@@ -16,7 +16,7 @@ use crate::Error;
 use crate::checkpoint::background_writer::Saver;
 use crate::checkpoint::{Checkpoints, Progress, Writer};
 use crate::config::TrainConfig;
-use crate::data::{Batches, Phase};
+use crate::data::{BatchStream, Phase};
 use crate::metrics::profiler::Profiler;
 use crate::metrics::prometheus::Endpoint;
 use crate::metrics::step_stats::Window;
@@ -25,7 +25,7 @@ use crate::objective::Objective;
 use crate::optimizer::{Optimizer, Traffic};
 use crate::parallel::collectives::StepCommunication;
 use crate::parallel::health_check;
-use crate::run_spec::{Activity, Job, Observer, Outcome};
+use crate::run_spec::{Activity, Observer, TrainOutcome, TrainSpec};
 use crate::trainer::cuda_graph::Recorded;
 use crate::trainer::prefetch::Ahead;
 use crate::trainer::setup::{Begun, Setup, all_have_bf16, go_on};
@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// # Errors
 /// If the configuration, dataset, model and checkpoint do not fit each other (before the first
 /// step), or a step, a checkpoint or a metrics file fails.
-pub fn train(job: Job, observer: &mut dyn Observer) -> Result<Outcome, Error> {
+pub fn train(job: TrainSpec, observer: &mut dyn Observer) -> Result<TrainOutcome, Error> {
     keep_memory();
     let mut trainer = Trainer::new(job, observer)?;
     let outcome = trainer.run(observer);
@@ -61,7 +61,7 @@ pub fn train(job: Job, observer: &mut dyn Observer) -> Result<Outcome, Error> {
 /// The noise schedule a run trains with: the model's, with the run file's changes. `StableDiffusionPipeline`, which opens what is
 /// exported, has samplers begin at timestep 1 whatever the model's file says, so pictures of training do, too. With zero terminal SNR
 /// they begin at pure noise (Lin et al., 2023, section 3.3), from which predicted noise gives no image.
-pub fn schedule_of(train: &TrainConfig, scheduler: &SchedulerConfig) -> SchedulerConfig {
+pub fn training_scheduler_config(train: &TrainConfig, scheduler: &SchedulerConfig) -> SchedulerConfig {
     let mut config = scheduler.clone();
     config.prediction_type = train.prediction.unwrap_or(config.prediction_type);
     config.rescale_betas_zero_snr = train.zero_terminal_snr.unwrap_or(config.rescale_betas_zero_snr);
@@ -73,7 +73,7 @@ pub fn schedule_of(train: &TrainConfig, scheduler: &SchedulerConfig) -> Schedule
 }
 
 struct Trainer {
-    job: Job,
+    job: TrainSpec,
     spec: DatasetSpec,
     schedule: SchedulerConfig,
     /// Floating-point operations for a row of each bucket, forward and backward.
@@ -120,7 +120,7 @@ struct Trainer {
 }
 
 impl Trainer {
-    fn new(mut job: Job, observer: &mut dyn Observer) -> Result<Self, Error> {
+    fn new(mut job: TrainSpec, observer: &mut dyn Observer) -> Result<Self, Error> {
         let world = job.world.clone();
         let checkpoints = Checkpoints::open(&job.checkpoint, &job.output).map(Arc::new);
         let checkpoints = world.together(checkpoints)?;
@@ -145,11 +145,11 @@ impl Trainer {
         checkpoint.map_or(Ok(()), |checkpoint| checkpoints.check_run(&checkpoint, &identity))?;
         health_check::check(&job.train.health, &world, objective.device, observer)?;
         if world.is_first() {
-            on_settings.into_iter().for_each(|remark| observer.event(remark));
+            on_settings.into_iter().for_each(|remark| observer.log(remark));
         }
         if world.is_first() && !distribution.frozen.is_empty() {
             let (frozen, all) = (distribution.frozen.len(), job.denoiser.params().named().len());
-            observer.event(&format!("{frozen} of {all} parameters are frozen"));
+            observer.log(&format!("{frozen} of {all} parameters are frozen"));
         }
         // All ranks lay parameters out alike.
         let contiguous = !job.denoiser.prefers_channels_last(objective.kind);
@@ -159,7 +159,7 @@ impl Trainer {
         let mut optimizer = Optimizer::new(job.denoiser.params(), objective.kind, distribution, &world)?;
         if world.is_first() && world.size() > 1 {
             let Traffic { gradients, weights } = optimizer.traffic(&world);
-            observer.event(&format!(
+            observer.log(&format!(
                 "each of {} ranks sends {} of gradients and {} of weights per step, in {} buckets",
                 world.size(),
                 ByteSize(gradients),
@@ -220,9 +220,9 @@ impl Trainer {
         })
     }
 
-    fn run(&mut self, observer: &mut dyn Observer) -> Result<Outcome, Error> {
+    fn run(&mut self, observer: &mut dyn Observer) -> Result<TrainOutcome, Error> {
         let total = self.job.train.total_steps();
-        if self.objective.device.is_cuda() && !self.job.data.encodes_here() {
+        if self.objective.device.is_cuda() && !self.job.data.encodes_in_process() {
             // Steps have few shapes, and many of them: cuDNN is to try which of its kernels are the fastest for each. It would for
             // encoders of this process, too, for each size of a unit's last batch anew.
             Cuda::cudnn_set_benchmark(true);
@@ -231,7 +231,7 @@ impl Trainer {
         let started = Instant::now();
         let samples_before = self.progress.samples;
         while let Some((phase, first)) = self.job.train.phase_at(self.progress.step) {
-            let [stop] = self.job.world.largest([observer.stop().into()])?;
+            let [stop] = self.job.world.largest([observer.should_stop().into()])?;
             if stop != 0 {
                 break;
             }
@@ -240,13 +240,13 @@ impl Trainer {
         }
         let seconds = started.elapsed().as_secs_f64();
         self.save_profile(Profiler::save, observer);
-        observer.doing(self.progress.step, Activity::End);
+        observer.on_activity(self.progress.step, Activity::FinalCheckpoint);
         self.checkpoint()?;
         let saved = self.saver.finish(PATIENCE);
         self.tell_saved(observer)?;
         // It is the first that commits: whoever goes on before that would read an older checkpoint, or none.
         self.job.world.together(saved)?;
-        Ok(Outcome {
+        Ok(TrainOutcome {
             steps: self.progress.step,
             finished: self.progress.step >= total,
             loss: self.recent_loss(),
@@ -263,7 +263,7 @@ impl Trainer {
     /// Trains until step `end` or until any rank is to stop.
     fn run_phase(&mut self, phase: usize, end: u64, observer: &mut dyn Observer) -> Result<(), Error> {
         let place = self.place_in(phase)?;
-        let mut batches = self.job.data.open(&self.phase(phase), place.as_ref())?;
+        let mut batches = self.job.data.open_stream(&self.phase(phase), place.as_ref())?;
         // Only now there is nothing left that could refuse the run.
         if let Some(writer) = self.writer.take() {
             self.job.world.by_first(|| self.checkpoints.take_over(&self.progress.identity, &writer))?;
@@ -299,7 +299,7 @@ impl Trainer {
         let Progress { phase: last, stream, .. } = &self.progress;
         match stream {
             Some(_) if *last < phase => {
-                let before = self.job.data.open(&self.phase(*last), stream.as_ref())?;
+                let before = self.job.data.open_stream(&self.phase(*last), stream.as_ref())?;
                 before.state(Some(&self.phase(phase))).map(Some)
             }
             place => Ok(place.clone()),
@@ -308,7 +308,7 @@ impl Trainer {
 
     /// Notes where the data stand: in a phase that ends at step `end`, or at the beginning of the next one. All ranks do
     /// so together.
-    fn stand(&mut self, phase: usize, end: u64, batches: &dyn Batches) -> Result<(), Error> {
+    fn stand(&mut self, phase: usize, end: u64, batches: &dyn BatchStream) -> Result<(), Error> {
         let next = self.job.train.phase_at(end).filter(|_| self.progress.step == end);
         let next = next.map(|(index, _)| self.phase(index));
         let stream = batches.state(next.as_ref())?;

@@ -9,9 +9,9 @@ use super::anomaly::Sequel;
 use super::step::{Numbers, PendingStep};
 use crate::Error;
 use crate::checkpoint::background_writer::Event as Saved;
-use crate::data::Batches;
+use crate::data::BatchStream;
 use crate::metrics::step_stats::Window;
-use crate::metrics::{MetricsLog, StepMetrics, Validation};
+use crate::metrics::{MetricsLog, StepMetrics, ValidationMetrics};
 use crate::parallel::collectives::StepCommunication;
 use crate::run_spec::Observer;
 
@@ -33,15 +33,15 @@ impl Trainer {
         &self,
         phase: usize,
         batch: &Batch,
-        batches: &dyn Batches,
+        batches: &dyn BatchStream,
         observer: &mut dyn Observer,
     ) {
         let expected = self.job.world.share_of(self.job.train.global_batch_of(phase));
         let missing = expected.saturating_sub(batch.sample_ids.len());
         if missing > 0 {
-            let why: Vec<String> = batches.skipped().into_keys().take(REASONS).collect();
+            let why: Vec<String> = batches.unreadable_rows().into_keys().take(REASONS).collect();
             let (step, why) = (self.progress.step + 1, why.join("; "));
-            observer.event(&format!("step {step} goes without {missing} rows that cannot be read: {why}"));
+            observer.log(&format!("step {step} goes without {missing} rows that cannot be read: {why}"));
         }
     }
 
@@ -55,17 +55,17 @@ impl Trainer {
                 Saved::Committed { step } => {
                     self.committed = step;
                     if self.job.world.is_first() {
-                        observer.committed(step);
-                        observer.event(&format!("checkpoint of step {step} is committed"));
+                        observer.on_checkpoint(step);
+                        observer.log(&format!("checkpoint of step {step} is committed"));
                     }
                 }
                 Saved::Failed { step, why, again_in } => {
                     self.counts.failed_checkpoints += 1;
-                    observer.event(&format!(
+                    observer.log(&format!(
                         "checkpoint of step {step} cannot be written: {why}; training goes on, the next try is in {again_in:?}"
                     ));
                 }
-                Saved::Kept { why } => observer.event(&format!(
+                Saved::Kept { why } => observer.log(&format!(
                     "checkpoints beyond checkpoint.keep cannot be removed: {why}; they stay, and training goes on"
                 )),
                 Saved::Overtaken => self.saver.finish(Duration::ZERO)?,
@@ -77,10 +77,10 @@ impl Trainer {
     /// Says that metrics cannot be written, once until they are.
     fn tell_logged(&mut self, problem: Option<Error>, observer: &mut dyn Observer) {
         match &problem {
-            Some(problem) if !self.metrics_wait => observer.event(&format!(
+            Some(problem) if !self.metrics_wait => observer.log(&format!(
                 "metrics cannot be written: {problem}; training goes on, and they are kept until there is room"
             )),
-            None if self.metrics_wait => observer.event("all metrics are written again"),
+            None if self.metrics_wait => observer.log("all metrics are written again"),
             _ => (),
         }
         self.metrics_wait = problem.is_some();
@@ -92,7 +92,7 @@ impl Trainer {
         match log.flush().and_then(|()| MetricsLog::open(&self.job.output, step)) {
             Ok(reopened) => (*log, self.metrics_wait) = (reopened, false),
             Err(problem) => {
-                observer.event(&format!("the metrics of steps that are lost stay in the file: {problem}"))
+                observer.log(&format!("the metrics of steps that are lost stay in the file: {problem}"))
             }
         }
     }
@@ -100,7 +100,7 @@ impl Trainer {
     /// The last try to write metrics that could not be.
     pub(super) fn finish_log(&mut self, observer: &mut dyn Observer) {
         if let Some(Err(problem)) = self.log.as_mut().map(MetricsLog::flush) {
-            observer.event(&format!("the last metrics are lost: {problem}"));
+            observer.log(&format!("the last metrics are lost: {problem}"));
         }
     }
 
@@ -185,13 +185,13 @@ impl Trainer {
         };
         let logged = self.log.as_mut().map_or(Ok(()), |log| log.step(&metrics));
         self.tell_logged(logged.err(), observer);
-        if let Some(Validation { loss, ema_loss, .. }) = metrics.validation {
+        if let Some(ValidationMetrics { loss, ema_loss, .. }) = metrics.validation {
             (self.counts.validation_loss, self.counts.validation_ema_loss) = (Some(loss), ema_loss);
         }
         if let Some(endpoint) = &self.endpoint {
             endpoint.show(&metrics, self.counts);
         }
-        observer.step(&metrics, self.job.train.total_steps());
+        observer.on_step(&metrics, self.job.train.total_steps());
         self.examine(&metrics, pending, observer)
     }
 }

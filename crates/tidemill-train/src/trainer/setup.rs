@@ -11,18 +11,18 @@ use tidemill_store::{Bucket, DatasetSpec, Dtype};
 use tidemill_torch::{computes_in_bf16, guard, tensor_of};
 
 use super::cuda_graph::recorded_on;
-use super::schedule_of;
+use super::training_scheduler_config;
 use crate::Error;
 use crate::checkpoint::differences::{Difference, differences};
 use crate::checkpoint::run_identity::identity;
 use crate::checkpoint::{Checkpoints, Progress};
 use crate::config::{Precision, PreviewConfig, Sharding, TrainConfig};
-use crate::evaluation::validation_set::HeldOut;
+use crate::evaluation::validation_set::ValidationSet;
 use crate::objective::Objective;
 use crate::objective::draws::Drawer;
 use crate::optimizer::{Distribution, Optimizer};
 use crate::parallel::gradients::Reduction;
-use crate::run_spec::{Job, Observer};
+use crate::run_spec::{Observer, TrainSpec};
 use crate::trainer::checks::{check_data, flops, frozen, has_moments, norms_in_f32};
 
 /// The parts.
@@ -48,12 +48,12 @@ impl Setup {
     ///
     /// # Errors
     /// What does not fit.
-    pub(super) fn of(job: &mut Job, has_bf16: bool) -> Result<Self, Error> {
+    pub(super) fn of(job: &mut TrainSpec, has_bf16: bool) -> Result<Self, Error> {
         job.train.validate()?;
         let (precision, remark) = precision(job.train.precision, has_bf16);
         job.train.precision = Some(precision);
         set_gradient_checkpointing(job)?;
-        let schedule = schedule_of(&job.train, &job.scheduler);
+        let schedule = training_scheduler_config(&job.train, &job.scheduler);
         let spec = job.data.spec()?;
         check_data(job, &spec)?;
         check_ranks(job)?;
@@ -74,11 +74,11 @@ impl Setup {
 }
 
 /// Puts a job's data back to what they were when the run began that goes on. Gives what to tell of that.
-pub(super) fn go_on(job: &mut Job, checkpoint: &Progress) -> Vec<String> {
-    if let Some(held_out) = &mut job.held_out {
+pub(super) fn go_on(job: &mut TrainSpec, checkpoint: &Progress) -> Vec<String> {
+    if let Some(held_out) = &mut job.validation_set {
         held_out.go_on(&checkpoint.held_out);
     }
-    checkpoint.stream.as_ref().map(|state| job.data.go_on(state)).unwrap_or_default()
+    checkpoint.stream.as_ref().map(|state| job.data.restore_snapshots(state)).unwrap_or_default()
 }
 
 /// What a run begins with, or goes on with.
@@ -96,26 +96,26 @@ impl Begun {
     /// As [`Checkpoints::restore`].
     pub(super) fn progress(
         self,
-        job: &Job,
+        job: &TrainSpec,
         checkpoints: &Checkpoints,
         optimizer: &mut Optimizer,
         observer: &mut dyn Observer,
     ) -> Result<Progress, Error> {
         let Self { identity, settings, remarks } = self;
         let (world, averaged) = (&job.world, |step| job.train.averaged_at(step).is_some());
-        let tell = &mut |message: &str| observer.event(message);
+        let tell = &mut |message: &str| observer.log(message);
         let restored = checkpoints.restore(optimizer, &identity, &averaged, world, tell)?;
         if let Some(Progress { step, settings: before, .. }) = &restored {
-            observer.committed(*step);
+            observer.on_checkpoint(*step);
             if world.is_first() {
-                observer.event(&format!("resuming after step {step}"));
-                remarks.iter().for_each(|remark| observer.event(remark));
+                observer.log(&format!("resuming after step {step}"));
+                remarks.iter().for_each(|remark| observer.log(remark));
                 for Difference { path, first, second } in differences(before, &settings) {
-                    observer.event(&format!("train.{path} is {second} from here on, and was {first}"));
+                    observer.log(&format!("train.{path} is {second} from here on, and was {first}"));
                 }
             }
         }
-        let held_out = job.held_out.as_ref().map(HeldOut::snapshots).unwrap_or_default();
+        let held_out = job.validation_set.as_ref().map(ValidationSet::snapshots).unwrap_or_default();
         let start = || Progress::start(identity, Value::Null);
         Ok(Progress { settings, held_out, ..restored.unwrap_or_else(start) })
     }
@@ -125,14 +125,14 @@ impl Begun {
 ///
 /// # Errors
 /// If a device does not answer.
-pub(super) fn all_have_bf16(job: &Job) -> Result<bool, Error> {
+pub(super) fn all_have_bf16(job: &TrainSpec) -> Result<bool, Error> {
     let here = computes_in_bf16(job.denoiser.params().device()).map_err(Error::from);
     let here = job.world.together(here)?;
     Ok(job.world.largest([(!here).into()])? == [0])
 }
 
 /// Refuses more ranks than a phase's batches have rows.
-fn check_ranks(job: &Job) -> Result<(), Error> {
+fn check_ranks(job: &TrainSpec) -> Result<(), Error> {
     let ranks = job.world.size();
     let mut rows = (0..job.train.phase.len()).map(|phase| (phase, job.train.global_batch_of(phase)));
     match rows.find(|(_, rows)| *rows < ranks) {
@@ -144,7 +144,7 @@ fn check_ranks(job: &Job) -> Result<(), Error> {
 }
 
 /// Refuses pictures that could not be drawn when their time comes.
-fn check_preview(job: &Job, schedule: &SchedulerConfig) -> Result<(), Error> {
+fn check_preview(job: &TrainSpec, schedule: &SchedulerConfig) -> Result<(), Error> {
     let Some(PreviewConfig { method, steps, .. }) = job.preview.as_ref().map(|preview| &preview.config)
     else {
         return Ok(());
@@ -155,14 +155,14 @@ fn check_preview(job: &Job, schedule: &SchedulerConfig) -> Result<(), Error> {
         .map_err(|error| Error::config("train.preview", error.to_string()))
 }
 
-fn set_gradient_checkpointing(job: &mut Job) -> Result<(), Error> {
+fn set_gradient_checkpointing(job: &mut TrainSpec) -> Result<(), Error> {
     let refuse =
         |error: tidemill_models::Error| Error::config("train.gradient_checkpointing", error.to_string());
     job.denoiser.set_gradient_checkpointing(job.train.gradient_checkpointing).map_err(refuse)
 }
 
 /// How the state of a job's network is spread over its ranks.
-fn distribution(job: &Job) -> Result<Distribution, Error> {
+fn distribution(job: &TrainSpec) -> Result<Distribution, Error> {
     let (train, ranks) = (&job.train, job.world.size());
     let kind = working_kind(train.reduce_precision);
     let element = kind.elt_size_in_bytes();
@@ -184,7 +184,7 @@ fn distribution(job: &Job) -> Result<Distribution, Error> {
 
 /// How rows of these data become inputs; takes the job's text encoder.
 fn objective(
-    job: &mut Job,
+    job: &mut TrainSpec,
     spec: &DatasetSpec,
     schedule: &SchedulerConfig,
     working: Kind,

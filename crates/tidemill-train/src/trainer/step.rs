@@ -12,7 +12,7 @@ use super::prefetch::Wanted;
 use crate::Error;
 use crate::config::{NotFinite, SpikeAction, TrainConfig};
 use crate::evaluation::loss_by_timestep::{ByTimestep, SUMS, TENTHS, means};
-use crate::metrics::Validation;
+use crate::metrics::ValidationMetrics;
 use crate::metrics::process_memory::{gpu_memory_mib, memory_mib};
 use crate::objective::draws::{Draws, Names};
 use crate::objective::{MicroBatch, Rows};
@@ -29,7 +29,7 @@ pub(super) struct PendingStep {
     /// Floating-point operations for each row, forward and backward.
     pub flops: f64,
     /// The loss on held-out rows after it.
-    pub validation: Option<Validation>,
+    pub validation: Option<ValidationMetrics>,
     /// The loss above which the device has left it out.
     pub skipped_above: f64,
     answers: Download,

@@ -15,15 +15,15 @@ use super::wait_for_batch::wait_for;
 use crate::Error;
 use crate::data::Phase;
 use crate::evaluation::loss_by_timestep::{ByTimestep, SUMS, TENTHS, means};
-use crate::evaluation::validation_set::HeldOut;
-use crate::metrics::Validation;
+use crate::evaluation::validation_set::ValidationSet;
+use crate::metrics::ValidationMetrics;
 use crate::objective::Objective;
 use crate::run_spec::Observer;
 use crate::trainer::checks::latents_shape;
 
 /// One pass over the held-out rows.
 struct Pass<'a> {
-    held_out: &'a HeldOut,
+    held_out: &'a ValidationSet,
     limit: u64,
     /// After so many steps.
     step: u64,
@@ -45,7 +45,7 @@ impl Trainer {
     pub(super) fn validate(&mut self, phase: usize, observer: &mut dyn Observer) -> Result<(), Error> {
         let step = self.progress.step;
         let due = self.job.train.validation.as_ref().filter(|config| step.is_multiple_of(config.every));
-        let (Some(config), Some(held_out)) = (due, &self.job.held_out) else { return Ok(()) };
+        let (Some(config), Some(held_out)) = (due, &self.job.validation_set) else { return Ok(()) };
         // What the device still has to do for steps is none of its time.
         self.pending.back().map(PendingStep::fetch).transpose()?;
         let started = Instant::now();
@@ -63,7 +63,7 @@ impl Trainer {
             true => self.optimizer.with_averaged(|| pass.run(observer))??,
             false => None,
         };
-        let validation = Validation {
+        let validation = ValidationMetrics {
             loss: now.mean,
             ema_loss: averaged.map(|loss| loss.mean),
             rows: now.rows,
@@ -77,7 +77,7 @@ impl Trainer {
             validation.loss, validation.rows, validation.seconds
         );
         if self.job.world.is_first() {
-            observer.event(&told);
+            observer.log(&told);
         }
         self.window.leave_out(started.elapsed());
         if let Some(pending) = self.pending.back_mut() {

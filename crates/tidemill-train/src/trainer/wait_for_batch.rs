@@ -6,7 +6,7 @@ use tidemill_store::stream::Batch;
 
 use super::Trainer;
 use crate::Error;
-use crate::data::Batches;
+use crate::data::BatchStream;
 use crate::parallel::collectives::CommunicationTime;
 use crate::parallel::world::World;
 use crate::run_spec::{Activity, Observer};
@@ -37,7 +37,7 @@ impl Trainer {
     /// Waits for the next batch, and says so if that takes long; none if any rank is to stop.
     pub(super) fn next_batch(
         &mut self,
-        batches: &mut dyn Batches,
+        batches: &mut dyn BatchStream,
         observer: &mut dyn Observer,
     ) -> Result<Option<Batch>, Error> {
         let (step, patience) = (self.progress.step, self.job.train.stream.stall_seconds);
@@ -61,7 +61,7 @@ impl Trainer {
 /// The next batch, once all ranks have their part of it: who had begun with it could not leave it again. Says so each time that `what`,
 /// after `step`, has waited for it `patience` seconds. None if any rank is to stop; then no rank has taken its part.
 pub(super) fn wait_for(
-    batches: &mut dyn Batches,
+    batches: &mut dyn BatchStream,
     (step, what): (u64, &str),
     patience: u64,
     world: &World,
@@ -70,18 +70,19 @@ pub(super) fn wait_for(
     let (started, mut said, mut waited) = (Instant::now(), 0, Waited::default());
     loop {
         let looked = Instant::now();
-        let there = batches.is_there_within(LOOK)?;
+        let there = batches.wait_until_ready(LOOK)?;
         // Who has its rows waits for the others, as in a step.
-        observer.doing(step, if there { Activity::Step } else { Activity::Data });
+        observer.on_activity(step, if there { Activity::Step } else { Activity::WaitForData });
         let here = looked.elapsed().as_micros() as i64;
-        let [lacking, stop, longest] = world.largest([(!there).into(), observer.stop().into(), here])?;
+        let [lacking, stop, longest] =
+            world.largest([(!there).into(), observer.should_stop().into(), here])?;
         waited.add(Duration::from_micros(longest as u64), looked.elapsed());
         if stop != 0 {
             return Ok((None, waited));
         }
         if lacking == 0 {
             let taken = Instant::now();
-            let batch = batches.next()?;
+            let batch = batches.next_batch()?;
             // Some are made only now.
             waited.data += taken.elapsed();
             return Ok((Some(batch), waited));
@@ -92,7 +93,7 @@ pub(super) fn wait_for(
         let times = started.elapsed().as_secs() / patience.max(1);
         if times > said {
             said = times;
-            observer.event(&format!(
+            observer.log(&format!(
                 "{what} has waited for data for {} s; look at where they come from",
                 times * patience.max(1)
             ));

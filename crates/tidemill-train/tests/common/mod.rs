@@ -17,8 +17,8 @@ use tidemill_models::{SchedulerConfig, Start, UNet2DConditionModel, UNetConfig};
 use tidemill_store::stream::only;
 use tidemill_store::{Bucket, Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
 use tidemill_train::{
-    CheckpointConfig, Draw, EmaConfig, Job, Observer, PhaseConfig, Precision, Purpose, StepMetrics, Stored,
-    TrainConfig, World,
+    CheckpointConfig, Draw, EmaConfig, Observer, PhaseConfig, Precision, Purpose, StepMetrics,
+    StoredDatasets, TrainConfig, TrainSpec, World,
 };
 
 pub const ROWS: u64 = 50;
@@ -150,7 +150,7 @@ pub fn checkpoints() -> CheckpointConfig {
 }
 
 /// A run of 40 steps over two phases, in f32, on the dataset in `data`.
-pub fn job(data: &Path, output: &Path) -> Job {
+pub fn job(data: &Path, output: &Path) -> TrainSpec {
     // One thread: these networks are too small to share, and machines that test are busy.
     tch::set_num_threads(1);
     // The generator is the process's: another test's weights must not come in between.
@@ -172,7 +172,7 @@ pub fn job(data: &Path, output: &Path) -> Job {
     let unet = UNet2DConditionModel::new(unet, Device::Cpu, Start::Random).unwrap();
     drop(generator);
     let phase = |resolution, steps| PhaseConfig { steps, ..PhaseConfig::at(resolution) };
-    Job {
+    TrainSpec {
         train: TrainConfig {
             global_batch: 8,
             micro_batch: 8,
@@ -189,17 +189,17 @@ pub fn job(data: &Path, output: &Path) -> Job {
         world: World::alone(),
         seed: 11,
         output: output.into(),
-        data: Box::new(Stored(only(&Dataset::open(data.to_str().unwrap()).unwrap()))),
+        data: Box::new(StoredDatasets(only(&Dataset::open(data.to_str().unwrap()).unwrap()))),
         denoiser: Box::new(unet),
         text_encoder: None,
-        held_out: None,
+        validation_set: None,
         scheduler: SchedulerConfig::default(),
         preview: None,
     }
 }
 
 /// The weights that a job starts with.
-pub fn initial(job: &Job) -> Vec<(String, Vec<f32>)> {
+pub fn initial(job: &TrainSpec) -> Vec<(String, Vec<f32>)> {
     job.denoiser.params().named().into_iter().map(|(name, tensor)| (name, numbers(&tensor))).collect()
 }
 
@@ -246,16 +246,16 @@ impl Quiet {
 }
 
 impl Observer for Quiet {
-    fn step(&mut self, metrics: &StepMetrics, _total: u64) {
+    fn on_step(&mut self, metrics: &StepMetrics, _total: u64) {
         if self.stop_after == Some(metrics.step) {
             self.stop.store(true, Ordering::Relaxed);
         }
         assert_ne!(self.die_after, Some(metrics.step), "killed, as the test asks");
     }
 
-    fn event(&mut self, _message: &str) {}
+    fn log(&mut self, _message: &str) {}
 
-    fn stop(&self) -> bool {
+    fn should_stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 }

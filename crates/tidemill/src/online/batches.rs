@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tidemill_store::Bucket;
 use tidemill_store::stream::permutation::Permutation;
 use tidemill_store::stream::{Batch, Skipped};
-use tidemill_train::{Batches, Phase, World};
+use tidemill_train::{BatchStream, Phase, World};
 
 use crate::Encode;
 use crate::error::{Error, Result};
@@ -35,7 +35,7 @@ pub struct State {
 }
 
 impl State {
-    /// Reads what [`Batches::state`] gave.
+    /// Reads what [`BatchStream::state`] gave.
     ///
     /// # Errors
     /// If it is of something else.
@@ -206,13 +206,13 @@ fn gather(taken: &[(Arc<Window>, u64)]) -> Result<(RecordBatch, Vec<u32>)> {
     Ok((pick(&batches, &picked)?, taken.iter().map(|(window, _)| window.epoch).collect()))
 }
 
-impl Batches for OnlineBatches {
-    fn is_there_within(&mut self, patience: Duration) -> std::result::Result<bool, tidemill_train::Error> {
+impl BatchStream for OnlineBatches {
+    fn wait_until_ready(&mut self, patience: Duration) -> std::result::Result<bool, tidemill_train::Error> {
         self.take(Instant::now() + patience).map_err(|error| tidemill_train::Error::Data(Box::new(error)))
     }
 
-    fn next(&mut self) -> std::result::Result<Batch, tidemill_train::Error> {
-        while !self.is_there_within(LONG)? {}
+    fn next_batch(&mut self) -> std::result::Result<Batch, tidemill_train::Error> {
+        while !self.wait_until_ready(LONG)? {}
         self.batch().map_err(|error| tidemill_train::Error::Data(Box::new(error)))
     }
 
@@ -229,7 +229,7 @@ impl Batches for OnlineBatches {
         Ok(json!(State { resolution, lanes }))
     }
 
-    fn skipped(&self) -> Skipped {
+    fn unreadable_rows(&self) -> Skipped {
         self.failed.clone()
     }
 }

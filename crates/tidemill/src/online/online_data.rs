@@ -14,7 +14,7 @@ use tch::Device;
 use tidemill_data::source::Source;
 use tidemill_data::{ClipTokenizer, InputUnit, PrepareConfig};
 use tidemill_store::{DatasetSpec, ModelDigests};
-use tidemill_train::{Batches, Data, Phase, TrainConfig};
+use tidemill_train::{BatchStream, Phase, TrainConfig, TrainingData};
 
 use crate::encode::stage::Encode;
 use crate::engine::dataset_sink::{short_digest, specification};
@@ -163,7 +163,7 @@ impl Online {
     }
 }
 
-impl Data for Online {
+impl TrainingData for Online {
     fn spec(&self) -> std::result::Result<DatasetSpec, tidemill_train::Error> {
         Ok(self.spec.clone())
     }
@@ -188,20 +188,20 @@ impl Data for Online {
         )
     }
 
-    fn encodes_here(&self) -> bool {
+    fn encodes_in_process(&self) -> bool {
         !matches!(self.encoders, Encoders::Elsewhere(_))
     }
 
     /// Which rows there are shows only when they are prepared.
-    fn check(&self, _train: &TrainConfig) -> std::result::Result<(), tidemill_train::Error> {
+    fn check_phases(&self, _train: &TrainConfig) -> std::result::Result<(), tidemill_train::Error> {
         Ok(())
     }
 
-    fn open(
+    fn open_stream(
         &self,
         phase: &Phase<'_>,
         state: Option<&Value>,
-    ) -> std::result::Result<Box<dyn Batches>, tidemill_train::Error> {
+    ) -> std::result::Result<Box<dyn BatchStream>, tidemill_train::Error> {
         let batches = self.batches(phase, state);
         Ok(Box::new(batches.map_err(|error| tidemill_train::Error::Data(Box::new(error)))?))
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tch::Device;
 use tidemill_models::{Start, UNet2DConditionModel, UNetConfig};
-use tidemill_train::schedule_of;
+use tidemill_train::training_scheduler_config;
 
 use crate::error::Result;
 use crate::reporter::Reporter;
@@ -52,7 +52,12 @@ pub fn export(run: &Run, to: Option<&Path>, averaged: bool, reporter: &Reporter)
     // What diffusers takes as the picture's size unless told otherwise.
     let factor = tidemill_models::VaeConfig::read(&models.vae().join("config.json"))?.downscale();
     config.sample_size = Some(i64::from(run.resolution()) / factor);
-    models.export(&to, &config, &weights, &schedule_of(&run.file.train, &models.scheduler()?))?;
+    models.export(
+        &to,
+        &config,
+        &weights,
+        &training_scheduler_config(&run.file.train, &models.scheduler()?),
+    )?;
     reporter.say(format!("exported the weights of step {step} to {}", to.display()));
     if !of_folder {
         let folder = models.unet();

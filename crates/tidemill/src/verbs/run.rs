@@ -13,7 +13,7 @@ use tidemill_models::{
     ClipTextConfig, NoiseSchedule, RowShape, Start, Trainable, UNet2DConditionModel, UNetConfig, VaeConfig,
     check_weights,
 };
-use tidemill_train::{ValidationConfig, schedule_of};
+use tidemill_train::{ValidationConfig, training_scheduler_config};
 
 use crate::engine::device::devices;
 use crate::error::{Error, Result};
@@ -123,7 +123,8 @@ fn check_models(run: &Run) -> Result<()> {
     if models.has_unet_weights()? {
         check_weights(unet.params(), &models.unet())?;
     }
-    let (sample, schedule) = (&run.file.sample, schedule_of(&run.file.train, &models.scheduler()?));
+    let (sample, schedule) =
+        (&run.file.sample, training_scheduler_config(&run.file.train, &models.scheduler()?));
     if draws(sample) {
         Sampler::new(sample.method, &NoiseSchedule::new(schedule, Device::Cpu), sample.steps)?;
     }

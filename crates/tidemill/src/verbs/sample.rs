@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tch::{Device, Kind};
 use tidemill_models::{AutoencoderKl, ModelFolder, UNet2DConditionModel};
 use tidemill_synth::{Prompt, RgbView, check, heldout_prompts};
-use tidemill_train::{grid, schedule_of};
+use tidemill_train::{image_grid as grid, training_scheduler_config};
 
 use crate::engine::device::devices;
 use crate::engine::machine_resources::cores;
@@ -94,7 +94,7 @@ pub fn sample(run: &Run, args: &Args, reporter: &Reporter) -> Result<Value> {
     let columns = (shown.len() as f64).sqrt().ceil() as u32;
     let (shown_pictures, shown_prompts): (Vec<_>, Vec<_>) =
         shown.into_iter().map(|i| (pictures[i].clone(), prompts[i].clone())).unzip();
-    save(&path, &grid::draw(&shown_pictures, &shown_prompts, columns))?;
+    save(&path, &grid::make_grid(&shown_pictures, &shown_prompts, columns))?;
     let score = score(&scenes, &pictures[config.prompts.len()..])?;
     reporter.say(format!("{} pictures in {}, together in {}", pictures.len(), to.display(), path.display()));
     if let Some(score) = score {
@@ -129,7 +129,7 @@ fn generator(
         text: TextEmbedder::load(models, device)?,
         vae: AutoencoderKl::load(&models.vae(), device, Kind::Float)?,
         unet,
-        scheduler: schedule_of(&run.file.train, &models.scheduler()?),
+        scheduler: training_scheduler_config(&run.file.train, &models.scheduler()?),
     })
 }
 
@@ -157,7 +157,7 @@ fn score(scenes: &[Prompt], pictures: &[RgbImage]) -> Result<Option<f64>> {
 }
 
 fn save(path: &Path, picture: &RgbImage) -> Result<()> {
-    let png = grid::png(picture).map_err(|e| unwritable(path, std::io::Error::other(e)))?;
+    let png = grid::encode_png(picture).map_err(|e| unwritable(path, std::io::Error::other(e)))?;
     std::fs::write(path, png).map_err(|e| unwritable(path, e))
 }
 

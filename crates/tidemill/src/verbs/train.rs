@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use tch::{Device, Kind};
 use tidemill_models::{AutoencoderKl, ModelFolder, Start, Trainable, UNet2DConditionModel, UNetConfig};
 use tidemill_store::Counts;
-use tidemill_train::{Activity, Job, Observer, Outcome, Preview, StepMetrics, World, train};
+use tidemill_train::{
+    Activity, Observer, PreviewSampler, StepMetrics, TrainOutcome, TrainSpec, World, train,
+};
 
 use self::data::{Given, given};
 use crate::engine::device::{device_of, devices, shown};
@@ -212,7 +214,7 @@ fn job(
     elsewhere: Option<Arc<dyn Elsewhere>>,
     denoiser: Option<MakeDenoiser<'_>>,
     reporter: &Reporter,
-) -> Result<(Job, Option<Arc<Ledger>>)> {
+) -> Result<(TrainSpec, Option<Arc<Ledger>>)> {
     run.validate_train()?;
     if run.file.train.health.exclude && place.process_group.is_some() && place.supervisor.is_none() {
         return Err(run.refuse(
@@ -227,7 +229,7 @@ fn job(
     let of_ranks = if place.local_world_size > 1 { devices.get(..place.local_world_size) } else { None };
     reporter.say(format!("training on {}", shown(run, of_ranks.unwrap_or(&[device]))));
     let models = run.models()?;
-    let Given { data, text_encoder, held_out, rows } =
+    let Given { data, text_encoder, validation_set, rows } =
         given(run, mode, place, &devices, elsewhere, reporter)?;
     // Threads that the run file gives are for the machine.
     let threads = match run.file.engine.encode.threads {
@@ -239,7 +241,7 @@ fn job(
         Some(make) => make(device)?,
         None => Box::new(first_unet(run, &models, device)?),
     };
-    let job = Job {
+    let job = TrainSpec {
         train: run.file.train.clone(),
         checkpoint: run.file.checkpoint.clone(),
         world: world.clone(),
@@ -248,7 +250,7 @@ fn job(
         data,
         denoiser,
         text_encoder,
-        held_out,
+        validation_set,
         scheduler: models.scheduler()?,
         preview: preview(run, &models, device)?,
     };
@@ -268,13 +270,13 @@ pub fn first_unet(run: &Run, models: &ModelFolder, device: Device) -> Result<UNe
     Ok(UNet2DConditionModel::new(config, device, Start::Random)?)
 }
 
-fn preview(run: &Run, models: &ModelFolder, device: Device) -> Result<Option<Preview>> {
+fn preview(run: &Run, models: &ModelFolder, device: Device) -> Result<Option<PreviewSampler>> {
     let Some(config) = run.file.train.preview.clone().filter(|c| c.every > 0 && !c.prompts.is_empty()) else {
         return Ok(None);
     };
     let embedder = TextEmbedder::load(models, device)?;
     let vae = AutoencoderKl::load(&models.vae(), device, Kind::Float)?;
-    Ok(Some(Preview {
+    Ok(Some(PreviewSampler {
         seed: run.file.seed,
         text: embedder.embed(&config.prompts)?,
         empty: embedder.embed(&[String::new()])?,
@@ -300,7 +302,7 @@ struct Watcher<'a> {
 }
 
 impl Observer for Watcher<'_> {
-    fn step(&mut self, metrics: &StepMetrics, _total: u64) {
+    fn on_step(&mut self, metrics: &StepMetrics, _total: u64) {
         self.progress.note(format!(
             "loss {:.4}, {:.1} img/s, waiting for data {:.0}%",
             metrics.loss,
@@ -315,38 +317,38 @@ impl Observer for Watcher<'_> {
         }
     }
 
-    fn event(&mut self, message: &str) {
+    fn log(&mut self, message: &str) {
         match self.world.rank() {
             0 => self.progress.line(message, self.reporter),
             rank => tell(format_args!("rank {rank}: {message}")),
         }
     }
 
-    fn stop(&self) -> bool {
+    fn should_stop(&self) -> bool {
         self.signal.raised() || (self.stop)()
     }
 
-    fn doing(&mut self, step: u64, activity: Activity) {
+    fn on_activity(&mut self, step: u64, activity: Activity) {
         if self.seen.is_none() {
             // What an earlier run has done is no progress of this one's.
             self.progress.start_at(step);
             self.seen = Some(step);
         }
         let doing = match activity {
-            Activity::Data => Doing::Data,
+            Activity::WaitForData => Doing::Data,
             Activity::Step => Doing::Step,
-            Activity::End => Doing::End,
+            Activity::FinalCheckpoint => Doing::End,
         };
         self.heartbeat.set(step, doing);
     }
 
-    fn committed(&mut self, step: u64) {
+    fn on_checkpoint(&mut self, step: u64) {
         self.heartbeat.say(&Message::Committed(step));
     }
 }
 
 /// `ledger`: what became of pairs on the way, and how long that took, if they came without a dataset.
-fn report(run: &Run, outcome: &Outcome, ledger: Option<&Ledger>) -> Value {
+fn report(run: &Run, outcome: &TrainOutcome, ledger: Option<&Ledger>) -> Value {
     let rows = |counts: Counts| {
         json!({
             "read": counts.read, "kept": counts.kept,

@@ -13,7 +13,7 @@ use tidemill::online::{Encoders, Online};
 use tidemill_store::stream::Batch;
 use tidemill_store::{Dataset, Split};
 use tidemill_testing::seed;
-use tidemill_train::{Batches, Data, Phase, World};
+use tidemill_train::{BatchStream, Phase, TrainingData, World};
 
 use crate::common::{tidemill_json, world};
 
@@ -40,16 +40,16 @@ fn online(run: &Run, encoders: Encoders) -> Online {
     Online::open(run, model_digests(&run.models().unwrap()).unwrap(), Device::Cpu, encoders).unwrap()
 }
 
-/// Batches from the beginning, or from where a state says.
-fn batches(data: &Online, run: &Run, state: Option<&Value>) -> Box<dyn Batches> {
+/// BatchStream from the beginning, or from where a state says.
+fn batches(data: &Online, run: &Run, state: Option<&Value>) -> Box<dyn BatchStream> {
     let world = World::alone();
     let phase = Phase { index: 0, train: &run.file.train, seed: run.file.seed, world: &world };
-    data.open(&phase, state).unwrap()
+    data.open_stream(&phase, state).unwrap()
 }
 
-fn next(batches: &mut dyn Batches) -> Batch {
-    assert!(batches.is_there_within(Duration::from_secs(60)).unwrap(), "no batch within a minute");
-    batches.next().unwrap()
+fn next(batches: &mut dyn BatchStream) -> Batch {
+    assert!(batches.wait_until_ready(Duration::from_secs(60)).unwrap(), "no batch within a minute");
+    batches.next_batch().unwrap()
 }
 
 /// Latents and text of each sample of a dataset's training rows.

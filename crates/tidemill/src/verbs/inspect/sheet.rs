@@ -24,7 +24,7 @@ pub fn draw(run: &Run, path: &Path, args: &Args, reporter: &Reporter) -> Result<
     let (pictures, captions): (Vec<_>, Vec<_>) =
         tiles.into_iter().map(|tile| (tile.picture, tile.caption)).unzip();
     let unwritable = |source| Error::Write { path: path.display().to_string(), source };
-    let sheet = grid::png(&grid::draw(&pictures, &captions, COLUMNS));
+    let sheet = grid::encode_png(&grid::make_grid(&pictures, &captions, COLUMNS));
     let sheet = sheet.map_err(|e| unwritable(std::io::Error::other(e)))?;
     std::fs::write(path, sheet).map_err(unwritable)?;
     reporter.say(format!("{} rows of the source in {}", pictures.len(), path.display()));

@@ -7,7 +7,9 @@ use tch::Device;
 use tidemill_models::{ClipTextModel, ModelFolder};
 use tidemill_store::stream::{Datasets, only};
 use tidemill_store::{Dataset, DatasetSpec, Dtype, ModelDigests, Split};
-use tidemill_train::{Data, Difference, HeldOut, MixConfig, Stored, TextEncoder, differences};
+use tidemill_train::{
+    Difference, MixConfig, StoredDatasets, TextEncoder, TrainingData, ValidationSet, differences,
+};
 
 use crate::engine::dataset_sink::{model_digests, of_pixels, of_rows};
 use crate::error::Result;
@@ -18,11 +20,11 @@ use crate::verbs::place::Place;
 
 /// The data, and what goes with them.
 pub struct Given {
-    pub data: Box<dyn Data>,
+    pub data: Box<dyn TrainingData>,
     /// For data that hold token ids.
     pub text_encoder: Option<TextEncoder>,
     /// What `train.validation` takes the loss of.
-    pub held_out: Option<HeldOut>,
+    pub validation_set: Option<ValidationSet>,
     /// What becomes of pairs that come without a dataset.
     pub rows: Option<Arc<Ledger>>,
 }
@@ -37,13 +39,13 @@ pub fn given(
     reporter: &Reporter,
 ) -> Result<Given> {
     let (models, device) = (run.models()?, devices[place.local_rank % devices.len()]);
-    let (data, digests, rows): (Box<dyn Data>, _, _) = match mode {
+    let (data, digests, rows): (Box<dyn TrainingData>, _, _) = match mode {
         Mode::Offline => {
             let datasets = datasets(run)?;
             let digests = check_models(run, &models, &datasets)?;
             let remarks = other_shares(run, &datasets).into_iter().chain(other_settings(run, &datasets));
             remarks.for_each(|remark| reporter.say(remark));
-            (Box::new(Stored(datasets)), digests, None)
+            (Box::new(StoredDatasets(datasets)), digests, None)
         }
         Mode::Online | Mode::Colocated => {
             let digests = model_digests(&models)?;
@@ -61,8 +63,8 @@ pub fn given(
         }
     };
     let text_encoder = text_encoder(run, &models, digests, &*data, device)?;
-    let held_out = held_out(run, mode, &models)?;
-    Ok(Given { data, text_encoder, held_out, rows })
+    let validation_set = validation_set(run, mode, &models)?;
+    Ok(Given { data, text_encoder, validation_set, rows })
 }
 
 /// The devices that encode for a rank: its part of those that nobody trains on, one of them that it shares with other ranks if there
@@ -80,18 +82,18 @@ fn encoders(devices: &[Device], local_rank: usize, trainers: usize) -> Vec<Devic
 ///
 /// # Errors
 /// If the dataset cannot be opened or was made by other models, or if none is named where nothing is stored.
-fn held_out(run: &Run, mode: Mode, models: &ModelFolder) -> Result<Option<HeldOut>> {
+fn validation_set(run: &Run, mode: Mode, models: &ModelFolder) -> Result<Option<ValidationSet>> {
     let Some(config) = &run.file.train.validation else { return Ok(None) };
-    let held_out = match (&config.dataset, mode) {
-        (Some(uri), _) => HeldOut { datasets: only(&Dataset::open(uri)?), split: Split::Train },
-        (None, Mode::Offline) => HeldOut { datasets: datasets(run)?, split: Split::Validation },
+    let validation_set = match (&config.dataset, mode) {
+        (Some(uri), _) => ValidationSet { datasets: only(&Dataset::open(uri)?), split: Split::Train },
+        (None, Mode::Offline) => ValidationSet { datasets: datasets(run)?, split: Split::Validation },
         (None, _) => {
             let message = "the rows that this run holds out are not stored; name a latent dataset that these models made";
             return Err(run.refuse("train.validation", message));
         }
     };
-    check_models(run, models, &held_out.datasets)?;
-    Ok(Some(held_out))
+    check_models(run, models, &validation_set.datasets)?;
+    Ok(Some(validation_set))
 }
 
 /// The datasets in the mix, or the run's own.
@@ -181,7 +183,7 @@ fn text_encoder(
     run: &Run,
     models: &ModelFolder,
     digests: ModelDigests,
-    data: &dyn Data,
+    data: &dyn TrainingData,
     device: Device,
 ) -> Result<Option<TextEncoder>> {
     if data.spec()?.text.dtype != Dtype::I32 {
