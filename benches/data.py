@@ -1,7 +1,9 @@
-"""`make bench-data`: the data side against torch's DataLoader, Ray Data and Hugging Face's tokenizers.
+"""`make bench-data`: the data side against torch's DataLoader, Ray Data and Hugging Face's
+tokenizers.
 
 Draws two sets of pairs, runs ours and the peers alternately, each in a fresh process, writes
-target/bench/data.json and redraws its part of docs/benchmarks.md. docs/benchmarks.md says how to read it.
+target/bench/data.json and redraws its part of docs/benchmarks.md. docs/benchmarks.md says how to
+read it.
 """
 
 import argparse
@@ -40,7 +42,9 @@ LONGER = 10
 
 @dataclass(frozen=True)
 class Contest:
-    """One case to measure: our command, the peers' with the ratio to reach, and a check of what came out."""
+    """One case to measure: our command, the peers' with the ratio to reach, and a check of what
+    came out.
+    """
 
     name: str
     unit: str

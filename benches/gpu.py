@@ -1,9 +1,10 @@
-"""`bash benches/gpu.sh`: steps of Stable Diffusion 2's U-Net on one GPU, in Tidemill and in diffusers.
+"""`bash benches/gpu.sh`: steps of Stable Diffusion 2's U-Net on one GPU, in Tidemill and in
+diffusers.
 
-The real configuration with random weights, bf16, latents of 512 and 256 pixels; one side after the other,
-what matters most first. Prints a table, and writes it and the figures into a folder after each side. Calls
-for other sides or sizes add to them, as long as device and versions are the same. With `--device cpu` and a
-smaller network it runs on any machine.
+The real configuration with random weights, bf16, latents of 512 and 256 pixels; one side after the
+other, what matters most first. Prints a table, and writes it and the figures into a folder after
+each side. Calls for other sides or sizes add to them, as long as device and versions are the same.
+With `--device cpu` and a smaller network it runs on any machine.
 """
 
 import argparse
@@ -23,9 +24,9 @@ from diffusers import UNet2DConditionModel
 from tidemill import _native
 
 from benches import report, runner
+from benches.alternate import Side, line_counter, measure_alternately
 from benches.runner import BenchError
 from benches.train import make_models, run_of, settings
-from benches.turns import Side, lines_of, take_turns
 
 TIDEMILL = [sys.executable, "-m", "tidemill"]
 PAIRS = 128
@@ -53,7 +54,10 @@ class Setting:
 
 
 def tidemill(setting: Setting, *denoiser: str, recorded: bool = False) -> tuple[list[str], Path]:
-    """`tidemill train`, or with options of `own_denoiser` what that does; and where its steps are."""
+    """`tidemill train`, or with options of `own_denoiser` what that does.
+
+    And where its steps are.
+    """
     output = emptied(setting)
     run = {
         **preprocessing(setting),
@@ -149,18 +153,18 @@ def measure(setting: Setting, name: str, limit_s: float) -> dict[str, float]:
     if name.startswith(report.OURS):
         prepare(setting, setting.pixels)
     arguments, log = SIDES[name](setting)
-    side = Side(name, arguments, lines_of(log))
-    take_turns([side], setting.steps, turn_s=limit_s, limit_s=limit_s)
-    for line in side.said.splitlines():
+    side = Side(name, arguments, line_counter(log))
+    measure_alternately([side], setting.steps, turn_s=limit_s, limit_s=limit_s)
+    for line in side.stderr.splitlines():
         # Such as that a kernel of ours cannot be used.
         if "WARN" in line:
             print(f"  {name}: {line.strip()}", flush=True)
-    seconds = side.ends[-1] - side.ends[WARM - 1]
+    seconds = side.step_ends[-1] - side.step_ends[WARM - 1]
     # As on a GPU that computes nothing.
     if seconds <= 0:
         raise BenchError(f"{name} took its steps faster than can be measured; --steps makes them more")
     rate = setting.batch * (setting.steps - WARM) / seconds
-    return {"images_per_second": rate, "first_step_s": side.ends[0]}
+    return {"images_per_second": rate, "first_step_s": side.step_ends[0]}
 
 
 def try_side(setting: Setting, name: str, limit_s: float) -> dict[str, object]:
@@ -195,9 +199,13 @@ def cases(args: argparse.Namespace) -> list[tuple[Setting, str]]:
 
 
 def begin(args: argparse.Namespace) -> dict:
-    """What was found before, on the same device with the same versions; else the folder is emptied."""
+    """What was found before, on the same device with the same versions.
+
+    Else the folder is emptied.
+    """
     versions = runner.versions("torch", "diffusers")
-    # Git's name is unknown where there is no git, and changes where a build does not: the build itself tells.
+    # Git's name is unknown where there is no git, and changes where a build does not: the build
+    # itself tells.
     commit, build = versions.pop("tidemill"), sha256(Path(_native.__file__).read_bytes()).hexdigest()[:8]
     common = {
         "device": torch.cuda.get_device_name() if args.device != "cpu" else runner.machine()["cpu"],

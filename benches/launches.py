@@ -1,7 +1,8 @@
 """`make bench-launches`: what a training step asks of a GPU, counted on one that computes nothing.
 
-Stable Diffusion 2's U-Net in its real size, bf16, in Tidemill and in diffusers: kernels per step, how long
-the host takes to start them, and the GPU's memory. A GPU that is done sooner than the host waits for it.
+Stable Diffusion 2's U-Net in its real size, bf16, in Tidemill and in diffusers: kernels per step,
+how long the host takes to start them, and the GPU's memory. A GPU that is done sooner than the host
+waits for it.
 """
 
 import argparse
@@ -14,9 +15,9 @@ from itertools import pairwise
 from statistics import median
 
 from benches import gpu, report, runner
+from benches.alternate import Side, line_counter, measure_alternately
 from benches.null_gpu import NullGpu, Report
 from benches.train import make_models
-from benches.turns import Side, lines_of, take_turns
 
 FOLDER = runner.RESULTS / "launches"
 PAGE = runner.ROOT / "docs" / "performance.md"
@@ -51,7 +52,9 @@ def measure(setting: gpu.Setting, name: str, null: NullGpu) -> Step:
     arguments, log = gpu.SIDES[name](setting)
     found = FOLDER / f"{name}.jsonl"
     os.environ["NULL_GPU_REPORT"] = str(found)
-    take_turns([Side(name, arguments, lines_of(log))], setting.steps, runner.LIMIT_S, runner.LIMIT_S)
+    measure_alternately(
+        [Side(name, arguments, line_counter(log))], setting.steps, runner.LIMIT_S, runner.LIMIT_S
+    )
     return step_of(Report.read(found), setting.steps)
 
 

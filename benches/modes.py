@@ -1,8 +1,9 @@
-"""`make bench-modes`: the quickstart's U-Net trained offline, online and co-located, in the same run.
+"""`make bench-modes`: the quickstart's U-Net trained offline, online and co-located, in the same
+run.
 
-Draws scenes and trains some steps in each mode on all cores of this machine, alternately, each in a fresh
-process, and says where the time of an image goes; writes target/bench/modes.json and redraws its part of
-docs/benchmarks.md.
+Draws scenes and trains some steps in each mode on all cores of this machine, alternately, each in a
+fresh process, and says where the time of an image goes; writes target/bench/modes.json and redraws
+its part of docs/benchmarks.md.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from datetime import date
 from pathlib import Path
 from statistics import fmean, median
 
-from tidemill.run_file import command_line_of
+from tidemill.run_file import to_command_line
 
 from benches import report, runner
 from benches.runner import ROOT, TIDEMILL
@@ -33,7 +34,8 @@ PARTS = ("prepare", "encode", "step")
 class Times:
     """Milliseconds of an image in each part, waiting for a core included, for the batch not."""
 
-    # Decoding, cropping, token ids; the VAE and the text encoder. Offline in `preprocess`, by themselves.
+    # Decoding, cropping, token ids; the VAE and the text encoder. Offline in `preprocess`, by
+    # themselves.
     prepare: float
     encode: float
     step: float
@@ -70,7 +72,7 @@ def run_of(output: Path, steps: int) -> dict[str, object]:
 
 
 def tidemill(verb: str, output: Path, steps: int, *more: str) -> dict:
-    run = command_line_of(run_of(output, steps))
+    run = to_command_line(run_of(output, steps))
     command = [str(TIDEMILL), verb, *run, *more, "--json", "--quiet"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])

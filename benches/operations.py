@@ -1,7 +1,8 @@
-"""`make bench-operations`: where a training step's time goes, in Tidemill and in diffusers on PyTorch.
+"""`make bench-operations`: where a training step's time goes, in Tidemill and in diffusers on
+PyTorch.
 
-After `make bench-train`, whose models and dataset it takes: profiles three steps of each of its U-Nets with
-each side, alternately for some rounds, and redraws its part of docs/performance.md.
+After `make bench-train`, whose models and dataset it takes: profiles three steps of each of its
+U-Nets with each side, alternately for some rounds, and redraws its part of docs/performance.md.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 from datetime import date
 
-from benches import report, runner, traces
+from benches import profiler_trace, report, runner
 from benches.train import BATCH, FOLDER, SIZE, TIDEMILL, settings
 
 PAGE = runner.ROOT / "docs" / "performance.md"
@@ -20,7 +21,7 @@ AFTER, STEPS = 4, 3
 MOST = 12
 
 
-def ours(model: str, precision: str) -> traces.Trace:
+def ours(model: str, precision: str) -> profiler_trace.Trace:
     output = FOLDER / f"{model}-run"
     for folder in ("checkpoints", "profile"):
         shutil.rmtree(output / folder, ignore_errors=True)
@@ -33,21 +34,26 @@ def ours(model: str, precision: str) -> traces.Trace:
     }
     subprocess.run([TIDEMILL, "train", *settings(model, **more), "-q"], check=True)
     (path,) = (output / "profile").iterdir()
-    return traces.read(path, STEPS)
+    return profiler_trace.read(path, STEPS)
 
 
-def peer(model: str, precision: str) -> traces.Trace:
+def peer(model: str, precision: str) -> profiler_trace.Trace:
     path = FOLDER / "peer.trace.json"
     options = ["--batch", BATCH, "--size", SIZE, "--after", AFTER, "--steps", AFTER + STEPS]
     options += ["--log", FOLDER / "peer.jsonl", "--profile", path]
     if precision == "bf16":
         options.append("--bf16")
     subprocess.run(runner.peer("diffusers_train", FOLDER / model, *map(str, options)).arguments, check=True)
-    return traces.read(path, STEPS)
+    return profiler_trace.read(path, STEPS)
 
 
-def measure(model: str, precision: str, args: argparse.Namespace) -> tuple[traces.Trace, traces.Trace]:
-    """Both sides' medians. What slows a shared machine for a minute would fall on one of two single runs."""
+def measure(
+    model: str, precision: str, args: argparse.Namespace
+) -> tuple[profiler_trace.Trace, profiler_trace.Trace]:
+    """Both sides' medians.
+
+    What slows a shared machine for a minute would fall on one of two single runs.
+    """
     mine, theirs = [], []
     for number in range(args.rounds):
         for side, found in ((ours, mine), (peer, theirs)):
@@ -56,10 +62,10 @@ def measure(model: str, precision: str, args: argparse.Namespace) -> tuple[trace
             found.append(side(model, precision))
         walls = f"Tidemill {mine[-1].wall:,.0f} ms, diffusers {theirs[-1].wall:,.0f} ms"
         print(f"  {model}, {precision}, round {number + 1}: {walls}", flush=True)
-    return traces.medians(mine), traces.medians(theirs)
+    return profiler_trace.medians(mine), profiler_trace.medians(theirs)
 
 
-def tables(mine: traces.Trace, theirs: traces.Trace) -> list[str]:
+def tables(mine: profiler_trace.Trace, theirs: profiler_trace.Trace) -> list[str]:
     kinds = sorted(mine.by_kind.keys() | theirs.by_kind.keys(), key=lambda kind: -mine.by_kind.get(kind, 0))
     rows = [[kind, *figures(mine.by_kind.get(kind, 0), theirs.by_kind.get(kind, 0))] for kind in kinds]
     rows.append(["**all**", *figures(mine.wall, theirs.wall)])

@@ -1,8 +1,8 @@
 """`make bench-overlap`: how much of the communication between ranks hides behind computation.
 
-Trains the quickstart's U-Net on two ranks over Gloo with several sizes of buckets, alternately, and counts
-what crosses the loopback interface beside what the start of a run says must; writes target/bench/overlap.json
-and redraws its part of docs/benchmarks.md.
+Trains the quickstart's U-Net on two ranks over Gloo with several sizes of buckets, alternately, and
+counts what crosses the loopback interface beside what the start of a run says must; writes
+target/bench/overlap.json and redraws its part of docs/benchmarks.md.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from datetime import date
 from pathlib import Path
 from statistics import fmean, median
 
-from tidemill.run_file import command_line_of
+from tidemill.run_file import to_command_line
 
 from benches import report, runner
 from benches.runner import ROOT, TIDEMILL
@@ -76,7 +76,7 @@ def prepare(rows: int) -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     draw = [TIDEMILL, "synth", FOLDER / "pairs", "--rows", rows, "--files", 4, "-q"]
     subprocess.run([*map(str, draw)], check=True)
-    command = [TIDEMILL, "preprocess", *command_line_of(base(FOLDER)), "--quiet"]
+    command = [TIDEMILL, "preprocess", *to_command_line(base(FOLDER)), "--quiet"]
     subprocess.run([*map(str, command)], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -93,7 +93,7 @@ def train(case: Mapping[str, object], steps: int) -> Run:
     output.mkdir()
     (output / "dataset").symlink_to(FOLDER / "dataset")
     values = base(output) | {"train.phase": [{"resolution": 64, "steps": steps}]} | dict(case)
-    command = [str(TIDEMILL), "train", *command_line_of(values), "--workers", str(RANKS), "--json"]
+    command = [str(TIDEMILL), "train", *to_command_line(values), "--workers", str(RANKS), "--json"]
     environment = {**os.environ, "TIDEMILL_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     with (output / "said").open("w+") as said:
         options = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": said}

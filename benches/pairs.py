@@ -1,4 +1,6 @@
-"""Image-caption pairs drawn from a seed: JPEGs as large as photographs, words as frequent as in text."""
+"""Image-caption pairs drawn from a seed: JPEGs as large as photographs, words as frequent as in
+text.
+"""
 
 import functools
 import io
@@ -69,7 +71,8 @@ def draw_jpeg(width: int, height: int, seed: int, row: int) -> bytes:
     canvas = ImageDraw.Draw(image)
     for _ in range(rng.integers(8, 25)):
         draw_shape(canvas, rng, width, height)
-    # Photographs have about as much energy in every octave; some regions have more of the fine ones.
+    # Photographs have about as much energy in every octave; some regions have more of the fine
+    # ones.
     busy = field(rng, width, height, 4) > 0
     texture = np.zeros((height, width), np.float32)
     for cells in (6, 12, 24, 48, 96):
@@ -101,9 +104,11 @@ def field(rng: np.random.Generator, width: int, height: int, cells: int) -> np.n
 
 
 def draw_captions(count: int, seed: int, vocabulary: Path) -> list[str]:
-    """Captions of about a dozen words, frequent ones more often (Zipf), some words unknown, some punctuation.
+    """Captions of about a dozen words, frequent ones more often (Zipf), some words unknown, some
+    punctuation.
 
-    CLIP's vocabulary is in the order in which its pieces were merged, which is about that of their frequency.
+    CLIP's vocabulary is in the order in which its pieces were merged, which is about that of their
+    frequency.
     """
     pieces = json.loads(vocabulary.read_text(encoding="utf-8"))
     words = [piece.removesuffix("</w>") for piece in sorted(pieces, key=pieces.get) if piece.endswith("</w>")]

@@ -29,7 +29,7 @@ STYLE = {
 }
 
 
-def scaling(
+def draw_scaling(
     stem: Path,
     online: Mapping[int, float],
     offline: Mapping[int, float],
@@ -53,7 +53,7 @@ def scaling(
         _save(figure, stem)
 
 
-def modes(stem: Path, sides: Mapping[str, Mapping[str, float]]) -> None:
+def draw_modes(stem: Path, sides: Mapping[str, Mapping[str, float]]) -> None:
     """Images/s in each mode over those offline on the same side; bars say images/s."""
     names = list(next(iter(sides.values())))
     width = 0.8 / len(sides)

@@ -1,7 +1,8 @@
-"""`make bench-ray`: the Ray engine beside plain Ray Data with Python's libraries, and the local engine.
+"""`make bench-ray`: the Ray engine beside plain Ray Data with Python's libraries, and the local
+engine.
 
-Draws pairs, turns them into latents with the quickstart's models, all sides on all cores of this machine,
-writes target/bench/ray.json and redraws docs/benchmarks.md.
+Draws pairs, turns them into latents with the quickstart's models, all sides on all cores of this
+machine, writes target/bench/ray.json and redraws docs/benchmarks.md.
 """
 
 import argparse
@@ -77,7 +78,8 @@ def tidemill(kind: str, source: Pairs) -> Command:
         "engine.kind": kind,
         "engine.device": "cpu",
         "engine.ray.address": "local",
-        # Local: one encoder that uses all cores. Ray: an encoder for each core, which has it for itself.
+        # Local: one encoder that uses all cores. Ray: an encoder for each core, which has it for
+        # itself.
         "engine.encode.workers": cores() if kind == "ray" else 1,
         "engine.encode.cpus": 0.5,
         "engine.prepare.cpus": 0.5,
@@ -140,7 +142,9 @@ def measure(args: argparse.Namespace) -> list[report.Case]:
 
 
 def marginal(rows: int, whole: Sequence[Outcome], few: Sequence[Outcome]) -> list[float]:
-    """Rows over the time that they took beyond that of few, from all runs in the order of their times."""
+    """Rows over the time that they took beyond that of few, from all runs in the order of their
+    times.
+    """
     times = zip(sorted(seconds(whole)), sorted(seconds(few)) * 2, strict=False)
     return [(rows - rows // PARTS) / (all_of_them - some) for all_of_them, some in times]
 

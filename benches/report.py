@@ -1,8 +1,12 @@
-"""What a benchmark leaves: JSON for machines; a part of docs/benchmarks.md and a chart for people."""
+"""What a benchmark leaves: JSON for machines.
+
+A part of docs/benchmarks.md and a chart for people.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from html import escape
 from pathlib import Path
 from statistics import median
@@ -48,6 +52,12 @@ class Case:
             "goals": dict(self.goals),
             "runs": {"ours": list(self.ours), **{name: list(runs) for name, runs in self.peers.items()}},
         }
+
+
+def measured_on(machine: Mapping[str, object], versions: Mapping[str, str], verb: str = "Measured") -> str:
+    """The first sentence of a report: date, machine and versions."""
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"{verb} on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}."
 
 
 def write_json(path: Path, entries: Sequence[Mapping]) -> None:

@@ -1,4 +1,6 @@
-"""Runs the sides of a comparison alternately, each time in a fresh process, on an otherwise idle machine."""
+"""Runs the sides of a comparison alternately, each time in a fresh process, on an otherwise idle
+machine.
+"""
 
 import argparse
 import json
@@ -30,7 +32,10 @@ class BenchError(Exception):
 
 
 def main(name: str, bench: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
-    """Measures on an idle machine: what every `make bench-...` does. `parser` has the options of this one."""
+    """Measures on an idle machine: what every `make bench-...` does.
+
+    `parser` has the options of this one.
+    """
     parser.add_argument("--force", action="store_true", help="measure beside other work, too")
     args = parser.parse_args()
     # What was started is ended, too, when the bench is asked to end.
@@ -45,7 +50,8 @@ def main(name: str, bench: Callable[[argparse.Namespace], None], parser: argpars
 
 @dataclass(frozen=True)
 class Command:
-    """One side of a comparison: a command whose last line of output is a JSON object with its figure.
+    """One side of a comparison: a command whose last line of output is a JSON object with its
+    figure.
 
     The object gets `wall_s`, too: the seconds from the command's start to its end.
     """
@@ -84,7 +90,8 @@ def ours(*arguments: str | Path, figure: str = "rows_per_second", writes: Sequen
 def overrides(settings: Mapping[str, object]) -> list[str]:
     """`--set` for settings that are text already.
 
-    `tidemill.run_file` has the same for values of Python, but its import sets variables that peers inherit.
+    `tidemill.run_file` has the same for values of Python, but its import sets variables that peers
+    inherit.
     """
     return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
 
@@ -92,7 +99,10 @@ def overrides(settings: Mapping[str, object]) -> list[str]:
 def alternate(
     ours: Command, peers: Mapping[str, Command], rounds: int, check_load: bool
 ) -> dict[str, list[Outcome]]:
-    """Ours, first peer, ours, second peer, ... so many rounds; gives the outcomes by side, ours as "ours"."""
+    """Ours, first peer, ours, second peer, ...
+
+    so many rounds; gives the outcomes by side, ours as "ours".
+    """
     outcomes = {name: [] for name in ("ours", *peers)}
     for number in range(rounds):
         for name, command in peers.items():
@@ -106,7 +116,10 @@ def alternate(
 
 
 def run(command: Command, limit_s: float = LIMIT_S) -> Outcome:
-    """Runs a command to its end, within a limit; gives its last line's JSON object and its peak memory."""
+    """Runs a command to its end, within a limit.
+
+    Gives its last line's JSON object and its peak memory.
+    """
     for folder in command.writes:
         shutil.rmtree(folder, ignore_errors=True)
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
@@ -118,7 +131,7 @@ def run(command: Command, limit_s: float = LIMIT_S) -> Outcome:
         start = time.monotonic()
         peak_kib, deadline = 0, start + limit_s
         while process.poll() is None:
-            peak_kib = max(peak_kib, high_water_kib(process.pid))
+            peak_kib = max(peak_kib, peak_rss_kib(process.pid))
             if time.monotonic() > deadline:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -135,7 +148,7 @@ def run(command: Command, limit_s: float = LIMIT_S) -> Outcome:
         return Outcome(json.loads(lines[-1]) | {"wall_s": wall_s}, peak_kib / 1024)
 
 
-def high_water_kib(pid: int) -> int:
+def peak_rss_kib(pid: int) -> int:
     """Most resident memory that a process has had so far (VmHWM); 0 once it has none."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()

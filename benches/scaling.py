@@ -1,8 +1,8 @@
-"""`make bench-scaling`: what encoders on a Ray cluster give, by their number.
+"""`make bench-scaling`: throughput on a Ray cluster by the number of encoders.
 
-Encoders and trainers sleep (benches/sleeping.py), so that two cores can be a cluster; what hands units out
-and moves rows is what runs anywhere: the `Feeder` of `tidemill.ray` online, Ray Data offline. Writes
-target/bench/scaling.json and redraws its part of docs/benchmarks.md.
+Encoders and trainers sleep (benches/sleeping_stages.py), so that two cores can stand for a cluster.
+What assigns units and moves rows is the real thing: the `EncoderPool` of `tidemill.ray` online, Ray
+Data offline. Writes target/bench/scaling.json and redraws its part of docs/benchmarks.md.
 """
 
 import argparse
@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from datetime import date
 from functools import partial
 from itertools import accumulate, takewhile
 from pathlib import Path
@@ -23,47 +22,49 @@ from typing import Any
 
 import ray
 from ray.data import ActorPoolStrategy, DataContext
-from tidemill.ray.feeder import Encoders, Feeder
-from tidemill.ray.offline import COMMIT_CPUS
-from tidemill.ray.pace import UNITS_EACH
-from tidemill.ray.stages import in_actors
+from tidemill.ray.online.autoscaling import UNITS_PER_ENCODER
+from tidemill.ray.online.encoder_pool import EncoderPool
+from tidemill.ray.online.encoder_pool_client import EncoderPoolClient
+from tidemill.ray.preprocess.driver import COMMIT_CPUS
+from tidemill.ray.preprocess.encoder_actor import map_blocks_in_actors
 
-from benches import plots, report, runner, sleeping
-from benches.sleeping import Memory, Rank, Speeds, trained
+from benches import plots, report, runner, sleeping_stages
+from benches.sleeping_stages import MemorySource, Rank, Speeds, train
 
 PAGE = runner.ROOT / "docs" / "benchmarks.md"
 DOCS = PAGE.parent
 MODES = runner.RESULTS / "modes.json"
 
 SPEEDS = Speeds(rows=64, prepare_s=0.05, encode_s=0.5)
-# As fast, but in units twice as large: on two cores Ray Data runs no more tasks a second.
+# The same speed in units twice as large: on two cores Ray Data cannot run more tasks per second.
 OFFLINE = replace(SPEEDS, rows=128, prepare_s=0.1, encode_s=1.0)
-# SD2's rows at 256 pixels: bytes of pixels and token ids; of moments and text.
+# Row sizes of SD2 at 256 pixels: bytes of pixels and token ids, and of moments and text embeddings.
 LARGE = replace(SPEEDS, prepared_bytes=197_000, encoded_bytes=174_000)
-# The trainers take what so many encoders give. No pool is just as large, for then chance decides.
+# The trainers consume as much as this many encoders produce. No measured pool has exactly this
+# size, because there chance would decide.
 NEEDED = 9
 RANKS, WINDOW = 2, 2
-# Tasks that read and prepare, at a time.
+# Read and prepare tasks at a time.
 PREPARING = 6
-# Until an encoder of a growing pool is there.
+# Start-up time of an encoder in a growing pool.
 LOAD_S = 2.0
 WARM_S = 4.0
 
 GOALS = {"linear": 0.99, "plateau": 0.97, "busy": 0.95}
-# Images/s on 32 A100, with 40 A10G online, at 256 pixels. Co-located is what their authors call online
-# processing with the Torch DataLoader.
+# Published images/s on 32 A100 at 256 pixels, online with 40 A10G. "co-located" is what its authors
+# call online processing with the Torch DataLoader.
 PUBLISHED = {"offline": 4068.0, "online": 4075.0, "co-located": 2811.0}
 IMAGES = {"Rates and the pool": "scaling", "Modes beside published ones": "published"}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and for how long."""
+    """What to measure, and for how long."""
 
     online: Sequence[int] = (1, 2, 4, 6, 8, 10, 12, 16)
     offline: Sequence[int] = (1, 2, 4, 8, 16)
     large: Sequence[int] = (8, 12)
-    most: int = 16
+    max_encoders: int = 16
     seconds: float = 15.0
     growth_s: float = 120.0
     rounds: int = 1
@@ -74,7 +75,10 @@ QUICK = Plan(online=(1, 2, 4, 12), offline=(1, 4), large=(), seconds=5.0, growth
 
 @dataclass(frozen=True)
 class Reading:
-    """After a window: rows trained so far; encoders, and the seconds they have been there and busy."""
+    """The state after a window: rows trained so far.
+
+    Encoders, and the sums of their lifetimes and busy times.
+    """
 
     at: float
     rows: int
@@ -85,7 +89,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Online:
-    """Images/s that so many encoders give the trainers, and the share of their time that these encode."""
+    """Images/s that the trainers get from a number of encoders, and the utilisation of the
+    encoders.
+    """
 
     encoders: int
     rate: float
@@ -93,8 +99,8 @@ class Online:
 
 
 @dataclass(frozen=True)
-class Found:
-    """All that was measured; rates by the number of encoders."""
+class Results:
+    """All measurements; rates by the number of encoders."""
 
     memory: float
     online: list[Online]
@@ -105,27 +111,29 @@ class Found:
 
     @property
     def below(self) -> list[Online]:
-        """Those that are too few for the trainers."""
+        """Measurements with fewer encoders than the trainers need."""
         return [point for point in self.online if point.encoders < NEEDED]
 
     @property
     def reached(self) -> dict[str, float]:
-        """What GOALS are for: R2 below saturation, the least rate above it, the least busy below."""
+        """The figures of GOALS: R2 below saturation, the lowest rate above it, the lowest
+        utilisation below.
+        """
         linear = correlation([p.encoders for p in self.below], [p.rate for p in self.below]) ** 2
         plateau = min(p.rate for p in self.online if p.encoders > NEEDED) / self.memory
         return {"linear": linear, "plateau": plateau, "busy": min(p.busy for p in self.below)}
 
 
-def trainers() -> float:
-    """Images/s that all ranks take together."""
+def trainer_rate() -> float:
+    """Images/s that all ranks consume together."""
     return NEEDED * SPEEDS.encoder
 
 
 @contextmanager
-def cluster(encoders: int) -> Iterator[None]:
-    """GPUs that are there by name only, one for each encoder."""
+def start_cluster(encoders: int) -> Iterator[None]:
+    """A Ray cluster with one nominal GPU for each encoder."""
     ray.init(
-        # Not one that runs here for something else.
+        # A cluster of its own, even if another one runs on this machine.
         address="local",
         num_cpus=PREPARING + 2,
         num_gpus=encoders,
@@ -141,17 +149,20 @@ def cluster(encoders: int) -> Iterator[None]:
         ray.shutdown()
 
 
-def observed(windows: Iterator[int], ask: Callable[[], ray.ObjectRef]) -> Iterator[Reading]:
-    """What trainers and encoders have done, window by window. Nobody waits for the answers."""
+def read_windows(windows: Iterator[int], ask_stats: Callable[[], ray.ObjectRef]) -> Iterator[Reading]:
+    """Readings after each window.
+
+    The stats of a window are fetched a window later, so that nothing waits.
+    """
     rows, before, asked = 0, 0.0, None
     for more in windows:
         if asked is not None:
             yield Reading(before, rows, **ray.get(asked))
-        rows, before, asked = rows + more, time.monotonic(), ask()
+        rows, before, asked = rows + more, time.monotonic(), ask_stats()
 
 
-def steady(readings: Iterator[Reading], encoders: int, seconds: float) -> list[Reading]:
-    """The readings of so many seconds, from a while after all encoders are there."""
+def steady_readings(readings: Iterator[Reading], encoders: int, seconds: float) -> list[Reading]:
+    """Readings over some seconds, which begin a while after all encoders have started."""
     kept: list[Reading] = []
     warm_at = math.inf
     for reading in readings:
@@ -165,135 +176,148 @@ def steady(readings: Iterator[Reading], encoders: int, seconds: float) -> list[R
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Of the line through points: a rate that depends little on when in a burst it begins and ends."""
+    """Slope of the regression line: a rate that depends little on where in a burst the measurement
+    begins.
+    """
     return linear_regression(xs, ys).slope
 
 
-def rate(readings: Sequence[Reading]) -> float:
+def train_rate(readings: Sequence[Reading]) -> float:
     return slope([reading.at for reading in readings], [reading.rows for reading in readings])
 
 
-def memory(seconds: float) -> float:
-    """Images/s of trainers whose rows are there already."""
-    nobody = ray.put({"encoders": 0, "seconds": 0.0, "busy": 0.0})
-    with ended([Rank(Memory(SPEEDS.rows), WINDOW, 1) for _ in range(RANKS)]) as ranks:
-        return rate(steady(observed(trained(ranks, trainers()), lambda: nobody), 0, seconds))
+def measure_memory(seconds: float) -> float:
+    """Images/s of trainers whose rows are in memory already."""
+    no_encoders = ray.put({"encoders": 0, "seconds": 0.0, "busy": 0.0})
+    with closing_ranks([Rank(MemorySource(SPEEDS.rows), WINDOW, 1) for _ in range(RANKS)]) as ranks:
+        readings = read_windows(train(ranks, trainer_rate()), lambda: no_encoders)
+        return train_rate(steady_readings(readings, 0, seconds))
 
 
 @contextmanager
-def ended(ranks: list[Rank]) -> Iterator[list[Rank]]:
-    """Ranks whose threads end with what is done with them."""
+def closing_ranks(ranks: list[Rank]) -> Iterator[list[Rank]]:
+    """Stops the threads of the ranks at the end."""
     try:
         yield ranks
     finally:
         for rank in ranks:
-            rank.end()
+            rank.close()
 
 
 @contextmanager
-def fed(workers: int | str, speeds: Speeds) -> Iterator[Iterator[Reading]]:
-    """Trainers whose feeder has so many encoders, and is asked for as much as keeps the most of them busy."""
-    most = int(str(workers).rpartition("..")[2])
-    pool = {"workers": workers, "cpus": 0, "gpus": 1}
+def train_with_pool(workers: int | str, speeds: Speeds) -> Iterator[Iterator[Reading]]:
+    """Trainers with an encoder pool of this size or range.
+
+    They prefetch enough to keep its maximum busy.
+    """
+    max_encoders = int(str(workers).rpartition("..")[2])
+    pool_settings = {"workers": workers, "cpus": 0, "gpus": 1}
     run = {
-        "engine": {"device": "auto", "prepare": {"workers": 0, "cpus": 1}, "encode": pool},
+        "engine": {"device": "auto", "prepare": {"workers": 0, "cpus": 1}, "encode": pool_settings},
         "speeds": speeds,
     }
-    feeder = Feeder.remote(run, sleeping.prepared, sleeping.Encoder)
-    ahead = max(2, math.ceil((UNITS_EACH + 2) * most / (RANKS * WINDOW)))
+    pool = EncoderPool.remote(run, sleeping_stages.prepare_unit, sleeping_stages.EncoderActor)
+    ahead = max(2, math.ceil((UNITS_PER_ENCODER + 2) * max_encoders / (RANKS * WINDOW)))
     try:
-        with ended([Rank(Encoders(feeder), WINDOW, ahead) for _ in range(RANKS)]) as ranks:
-            yield observed(trained(ranks, trainers()), feeder.encoders.remote)
+        ranks = [Rank(EncoderPoolClient(pool), WINDOW, ahead) for _ in range(RANKS)]
+        with closing_ranks(ranks):
+            yield read_windows(train(ranks, trainer_rate()), pool.get_stats.remote)
     finally:
-        ray.kill(feeder)
+        ray.kill(pool)
 
 
-def online(count: int, speeds: Speeds, seconds: float) -> Online:
-    """Trainers fed by so many encoders."""
-    with fed(count, speeds) as readings:
-        some = steady(readings, count, seconds)
-    return Online(count, rate(some), slope([r.seconds for r in some], [r.busy for r in some]))
+def measure_online(count: int, speeds: Speeds, seconds: float) -> Online:
+    """Trainers fed by a fixed number of encoders."""
+    with train_with_pool(count, speeds) as readings:
+        steady = steady_readings(readings, count, seconds)
+    busy = slope([reading.seconds for reading in steady], [reading.busy for reading in steady])
+    return Online(count, train_rate(steady), busy)
 
 
-def growing(most: int, seconds: float) -> list[Reading]:
-    """Trainers fed by as many encoders as the feeder finds right, from the first one on."""
-    with fed(f"1..{most}", replace(SPEEDS, load_s=LOAD_S)) as readings:
+def measure_growth(max_encoders: int, seconds: float) -> list[Reading]:
+    """Trainers fed by an autoscaling pool that begins with one encoder."""
+    with train_with_pool(f"1..{max_encoders}", replace(SPEEDS, load_s=LOAD_S)) as readings:
         first = next(readings)
         return [first, *takewhile(lambda reading: reading.at < first.at + seconds, readings)]
 
 
-def encoded(fewest: int, most: int, units: int, speeds: Speeds) -> list[tuple[float, int]]:
-    """When units were done, and their rows, by `tidemill preprocess` as tidemill.ray.offline runs it."""
-    source = sleeping.Units(units, speeds)
+def preprocess(fewest: int, most: int, units: int, speeds: Speeds) -> list[tuple[float, int]]:
+    """Commit times of units and their rows, with the pipeline of tidemill.ray.preprocess.driver."""
+    source = sleeping_stages.UnitDatasource(units, speeds)
     read = ray.data.read_datasource(source, override_num_blocks=units, num_cpus=1)
     read.context.target_max_block_size = None
     arrow = {"batch_size": None, "batch_format": "pyarrow"}
-    prepared = read.map_batches(partial(sleeping.prepare, speeds), num_cpus=1, **arrow)
+    prepared = read.map_batches(partial(sleeping_stages.prepare, speeds), num_cpus=1, **arrow)
     compute = ActorPoolStrategy(min_size=fewest, max_size=most)
-    encoded = in_actors(prepared, sleeping.Encode, speeds, compute=compute, num_cpus=0, num_gpus=1)
-    done = encoded.map_batches(sleeping.commit, num_cpus=COMMIT_CPUS, **arrow)
+    encoded = map_blocks_in_actors(
+        prepared, sleeping_stages.Encode, speeds, compute=compute, num_cpus=0, num_gpus=1
+    )
+    done = encoded.map_batches(sleeping_stages.commit, num_cpus=COMMIT_CPUS, **arrow)
     return sorted((row["at"], row["rows"]) for row in done.iter_rows())
 
 
-def offline(count: int, seconds: float) -> float:
-    """Rows/s of so many encoders."""
+def measure_offline(count: int, seconds: float) -> float:
+    """Rows/s of a fixed number of encoders."""
     units = count * math.ceil((seconds + WARM_S) / OFFLINE.encode_s)
-    rows = encoded(count, count, units, OFFLINE)
-    # Without the start, and the end, at which encoders run out of units.
-    some = rows[len(rows) // 4 : -max(1, len(rows) // 10)]
-    return slope([at for at, _ in some], list(accumulate(rows for _, rows in some)))
+    commits = preprocess(count, count, units, OFFLINE)
+    # Without the start, and without the end, where encoders run out of units.
+    steady = commits[len(commits) // 4 : -max(1, len(commits) // 10)]
+    return slope([at for at, _ in steady], list(accumulate(rows for _, rows in steady)))
 
 
-def growing_offline(most: int, seconds: float) -> dict[float, float]:
-    """Seconds from the first unit until a pool that grows from one does some shares of what `most` do."""
+def measure_offline_growth(most: int, seconds: float) -> dict[float, float]:
+    """Seconds until a pool that grows from one encoder reaches shares of the rate of `most`
+    encoders.
+    """
     units = math.ceil(most * seconds / OFFLINE.encode_s / 2)
-    rows = encoded(1, most, units, replace(OFFLINE, load_s=LOAD_S))
+    commits = preprocess(1, most, units, replace(OFFLINE, load_s=LOAD_S))
     reached: dict[float, float] = {}
     recent: deque[tuple[float, int]] = deque()
-    for at, count in rows:
+    for at, count in commits:
         recent.append((at, count))
         while recent[0][0] < at - WARM_S:
             recent.popleft()
-        doing = sum(count for _, count in recent) / WARM_S / (most * OFFLINE.encoder)
+        rate_share = sum(count for _, count in recent) / WARM_S / (most * OFFLINE.encoder)
         for share in (0.5, 0.9):
-            if doing >= share:
-                reached.setdefault(share, at - rows[0][0])
+            if rate_share >= share:
+                reached.setdefault(share, at - commits[0][0])
     return reached
 
 
-def measure(plan: Plan) -> Found:
-    def said(value: Any) -> Any:
+def measure(plan: Plan) -> Results:
+    def show(value: Any) -> Any:
         print(f"  {value}", flush=True)
         return value
 
-    with cluster(plan.most):
-        alone = said(memory(plan.seconds))
+    with start_cluster(plan.max_encoders):
+        memory = show(measure_memory(plan.seconds))
         online_runs = [
-            [said(online(count, SPEEDS, plan.seconds)) for count in plan.online] for _ in range(plan.rounds)
+            [show(measure_online(count, SPEEDS, plan.seconds)) for count in plan.online]
+            for _ in range(plan.rounds)
         ]
         offline_runs = [
-            [said(offline(count, plan.seconds)) for count in plan.offline] for _ in range(plan.rounds)
+            [show(measure_offline(count, plan.seconds)) for count in plan.offline] for _ in range(plan.rounds)
         ]
-        large = [said(online(count, LARGE, plan.seconds)) for count in plan.large]
-        growth = growing(plan.most, plan.growth_s)
-        offline_growth = said(growing_offline(plan.most, plan.growth_s))
+        large = [show(measure_online(count, LARGE, plan.seconds)) for count in plan.large]
+        growth = measure_growth(plan.max_encoders, plan.growth_s)
+        offline_growth = show(measure_offline_growth(plan.max_encoders, plan.growth_s))
     points = [
         Online(runs[0].encoders, median(run.rate for run in runs), median(run.busy for run in runs))
         for runs in zip(*online_runs, strict=True)
     ]
     rates = [median(runs) for runs in zip(*offline_runs, strict=True)]
-    return Found(alone, points, dict(zip(plan.offline, rates, strict=True)), large, growth, offline_growth)
+    return Results(memory, points, dict(zip(plan.offline, rates, strict=True)), large, growth, offline_growth)
 
 
-def tables(found: Found) -> str:
+def format_tables(results: Results) -> str:
     rows = [
         [
             str(point.encoders),
             report.number(point.rate),
             f"{point.busy:.1%}",
-            report.number(found.offline[point.encoders]) if point.encoders in found.offline else "",
+            report.number(results.offline[point.encoders]) if point.encoders in results.offline else "",
         ]
-        for point in found.online
+        for point in results.online
     ]
     names = {
         "linear": f"R2 of the line below {NEEDED} encoders",
@@ -302,51 +326,56 @@ def tables(found: Found) -> str:
     }
     goals = [
         [names[key], f"{value:.4f}", f"{GOALS[key]}" + ("" if value >= GOALS[key] else ", missed")]
-        for key, value in found.reached.items()
+        for key, value in results.reached.items()
     ]
     columns = ["encoders", "online, img/s", "busy", "offline, rows/s"]
     return "\n\n".join([report.table(columns, rows, 0), report.table(["", "reached", "goal"], goals)])
 
 
-def sentences(found: Found) -> list[str]:
-    """What is no table."""
-    growth, start = found.growth, found.growth[0].at
+def format_sentences(results: Results) -> list[str]:
+    """The results that do not fit into a table."""
+    growth, start = results.growth, results.growth[0].at
     sizes = [reading.encoders for reading in growth]
     enough = next((f"after {r.at - start:.0f} s" for r in growth if r.encoders >= NEEDED), "never")
     end = [reading for reading in growth if reading.at > growth[-1].at - 30]
-    said = [
-        f"From memory the trainers take {report.number(found.memory)} img/s; an encoder gives "
+    sentences = [
+        f"From memory the trainers take {report.number(results.memory)} img/s; an encoder gives "
         f"{report.number(SPEEDS.encoder)} rows/s, so {NEEDED} are needed.",
         f"A pool that may grow from 1 has {NEEDED} {enough}, {max(sizes)} at most, and {sizes[-1]} at the "
         f"end, {growth[-1].at - start:.0f} s after its first window; in the last 30 s the trainers take "
-        f"{report.number(rate(end))} img/s.",
+        f"{report.number(train_rate(end))} img/s.",
     ]
-    shares = [f"{share:.0%} after {seconds:.0f} s" for share, seconds in found.offline_growth.items()]
+    shares = [f"{share:.0%} after {seconds:.0f} s" for share, seconds in results.offline_growth.items()]
     reached = " and ".join(shares) or "less than half"
-    said.append(f"Offline, a pool that may grow from 1 reaches of all encoders' rate {reached}.")
+    sentences.append(f"Offline, a pool that may grow from 1 reaches of all encoders' rate {reached}.")
     large = ", ".join(
-        f"{p.encoders} encoders {report.number(p.rate)} img/s, {p.busy:.1%} busy" for p in found.large
+        f"{p.encoders} encoders {report.number(p.rate)} img/s, {p.busy:.1%} busy" for p in results.large
     )
-    return [*said, f"With rows of {LARGE.encoded_bytes // 1000} KB: {large}."] if large else said
+    return [*sentences, f"With rows of {LARGE.encoded_bytes // 1000} KB: {large}."] if large else sentences
 
 
-def charts(found: Found, ours: tuple[str, Mapping[str, float]], folder: Path) -> None:
-    online_line = {point.encoders: point.rate for point in found.online}
-    sizes = [(reading.at - found.growth[0].at, reading.encoders) for reading in found.growth]
-    plots.scaling(folder / "benchmarks-scaling", online_line, found.offline, found.memory, sizes, NEEDED)
-    plateau = {"offline": found.memory, "online": found.reached["plateau"] * found.memory}
+def draw_charts(results: Results, ours: tuple[str, Mapping[str, float]] | None, folder: Path) -> None:
+    """Draws the charts; the one of modes only if there are figures of `make bench-modes`."""
+    online_line = {point.encoders: point.rate for point in results.online}
+    sizes = [(reading.at - results.growth[0].at, reading.encoders) for reading in results.growth]
+    plots.draw_scaling(
+        folder / "benchmarks-scaling", online_line, results.offline, results.memory, sizes, NEEDED
+    )
+    if ours is None:
+        return
+    plateau = {"offline": results.memory, "online": results.reached["plateau"] * results.memory}
     sides = {
         "Anyscale, 32 A100 (online + 40 A10G)": PUBLISHED,
         "Tidemill, stages that sleep": plateau,
         ours[0]: ours[1],
     }
-    plots.modes(folder / "benchmarks-published", sides)
+    plots.draw_modes(folder / "benchmarks-published", sides)
 
 
-def our_modes() -> tuple[str, dict[str, float]]:
-    """What `make bench-modes` has measured, and on what."""
+def read_modes() -> tuple[str, dict[str, float]] | None:
+    """The figures of `make bench-modes` and their title; None if it has not been run."""
     if not MODES.exists():
-        raise runner.BenchError(f"there is no {MODES}; run `make bench-modes` first")
+        return None
     [case] = json.loads(MODES.read_text())
     rates = {
         "offline": case["peers"]["offline"],
@@ -357,21 +386,21 @@ def our_modes() -> tuple[str, dict[str, float]]:
 
 
 def bench(args: argparse.Namespace) -> None:
-    modes = our_modes()
-    found = measure(QUICK if args.quick else Plan(rounds=args.rounds, seconds=args.seconds))
-    body = [tables(found), *sentences(found)]
+    modes = read_modes()
+    if modes is None and not args.quick:
+        raise runner.BenchError(f"there is no {MODES}; run `make bench-modes` first")
+    results = measure(QUICK if args.quick else Plan(rounds=args.rounds, seconds=args.seconds))
+    body = [format_tables(results), *format_sentences(results)]
     print("\n\n".join(body))
-    charts(found, modes, runner.RESULTS if args.quick else DOCS)
+    draw_charts(results, modes, runner.RESULTS if args.quick else DOCS)
     if args.quick:
         return
     versions, machine = runner.versions("ray"), runner.machine()
     about = {"versions": versions, "machine": machine, "rounds": args.rounds}
-    report.write_json(runner.RESULTS / "scaling.json", [asdict(found) | found.reached | about])
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    report.write_json(runner.RESULTS / "scaling.json", [asdict(results) | results.reached | about])
     rounds = "Once" if args.rounds == 1 else f"Medians of {args.rounds} rounds"
     head = (
-        f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}. "
-        f"{rounds}, {args.seconds:g} s for each number of encoders."
+        f"{report.measured_on(machine, versions)} {rounds}, {args.seconds:g} s for each number of encoders."
     )
     drawn = [f"![{name}](benchmarks-{file}.svg)" for name, file in IMAGES.items()]
     report.redraw(PAGE, "bench-scaling", "\n\n".join([head, *body, *drawn]))
@@ -383,7 +412,9 @@ def main() -> None:
         "--rounds", type=int, default=1, help="times that each pool is measured; medians count"
     )
     parser.add_argument("--seconds", type=float, default=Plan.seconds, help="for each pool")
-    parser.add_argument("--quick", action="store_true", help="a few, for seconds; charts go to target/bench")
+    parser.add_argument(
+        "--quick", action="store_true", help="few pools, for seconds; charts go to target/bench, docs stay"
+    )
     runner.main("bench-scaling", bench, parser)
 
 

@@ -1,7 +1,7 @@
 """`make sd2-smoke`: two steps of Stable Diffusion 2's U-Net in its real size, on a CPU.
 
-Random weights, latents of 512 pixels, micro-batch 1, bf16, no EMA. The run is ended after the two steps,
-before its last checkpoint. Redraws its part of docs/performance.md.
+Random weights, latents of 512 pixels, micro-batch 1, bf16, no EMA. The run is ended after the two
+steps, before its last checkpoint. Redraws its part of docs/performance.md.
 """
 
 import argparse
@@ -11,13 +11,14 @@ from datetime import date
 from itertools import pairwise
 
 from benches import report, runner
+from benches.alternate import Side, line_counter, measure_alternately
 from benches.runner import TIDEMILL
 from benches.train import make_models, settings
-from benches.turns import Side, lines_of, take_turns
 
 FOLDER = runner.RESULTS / "sd2"
 PAGE = runner.ROOT / "docs" / "performance.md"
-# As stabilityai/stable-diffusion-2-base: channels of the first block, the width of the text, latents' size.
+# As stabilityai/stable-diffusion-2-base: channels of the first block, the width of the text,
+# latents' size.
 CHANNELS, TEXT, SIZE = 320, 1024, 64
 PIXELS = 8 * SIZE
 STEPS = 2
@@ -64,15 +65,15 @@ def row(title: str, millions: float, more: list[str]) -> list[str]:
     metrics = OUTPUT / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     arguments = [str(TIDEMILL), "train", *settings("sd2", **OURS), *more, "--json", "--quiet"]
-    side = Side(title, arguments, lines_of(metrics))
-    take_turns([side], STEPS, turn_s=600)
-    (second,) = (end - start for start, end in pairwise(side.ends))
+    side = Side(title, arguments, line_counter(metrics))
+    measure_alternately([side], STEPS, turn_s=600)
+    (second,) = (end - start for start, end in pairwise(side.step_ends))
     peak = side.peak_mib / 1024
     if peak > LIMIT_GIB:
         raise runner.BenchError(
             f"{millions:.0f} million parameters took {peak:.1f} GiB, more than {LIMIT_GIB}"
         )
-    return [title, f"{side.ends[0]:.1f}", f"{second:.1f}", f"{peak:.1f}"]
+    return [title, f"{side.step_ends[0]:.1f}", f"{second:.1f}", f"{peak:.1f}"]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """`make bench-stream`: the training stream against other loaders, and against a memory map.
 
-Draws rows of SD2's size at 256 pixels, gives them to each loader in its own format, runs ours and the peers
-alternately, each in a fresh process, writes target/bench/stream.json and redraws docs/benchmarks.md.
+Draws rows of SD2's size at 256 pixels, gives them to each loader in its own format, runs ours and
+the peers alternately, each in a fresh process, writes target/bench/stream.json and redraws
+docs/benchmarks.md.
 """
 
 import argparse
@@ -31,7 +32,8 @@ PACKAGES = ("torch", "litdata", "mosaicml-streaming", "ray", "datasets", "obstor
 FIGURE = "samples_per_second"
 # Rows of a row group, for the loaders that read Parquet.
 GROUP = 256
-# Each peer's modules and arguments, of which the one with the best median counts, and the ratio to reach.
+# Each peer's modules and arguments, of which the one with the best median counts, and the ratio to
+# reach.
 PEERS = {
     "litdata": ([("stream_litdata", 0), ("stream_litdata", 2)], 3.0),
     "mosaicml-streaming": ([("stream_mosaicml", 0), ("stream_mosaicml", 2)], 4.0),
@@ -39,8 +41,8 @@ PEERS = {
     "HF datasets": ([("stream_hf", 0)], 15.0),
     "gather from a memory map": ([("stream_mmap", 0)], 0.5),
 }
-# The same rows over S3 on loopback: how late each answer is, how many requests are under way at a time,
-# and what fetches the row groups and does nothing with them.
+# The same rows over S3 on loopback: how late each answer is, how many requests are under way at a
+# time, and what fetches the row groups and does nothing with them.
 LATENCY_MS, IN_FLIGHT = 20, 16
 GETS = {"ranged GETs, obstore": ("obstore", 0.8), "ranged GETs into the same memory": ("http", None)}
 SECONDS = {"first_batch_s": "first batch", "resume_s": "resume"}
@@ -48,7 +50,10 @@ SECONDS_ALLOWED = 0.05
 
 
 def draw(count: int) -> None:
-    """The rows as a dataset, flat, and as plain Parquet; litdata and MDS are written by their own modules."""
+    """The rows as a dataset, flat, and as plain Parquet.
+
+    Litdata and MDS are written by their own modules.
+    """
     shutil.rmtree(FOLDER, ignore_errors=True)
     (FOLDER / "parquet").mkdir(parents=True)
     subprocess.run([SYNTHETIC, FOLDER / "tidemill", str(count)], check=True)

@@ -1,7 +1,7 @@
 """`make bench-train`: steps of the U-Net in Tidemill and in diffusers on PyTorch, on all cores.
 
-Makes two models in the shape of Stable Diffusion 2's and a latent dataset of synthetic scenes, then takes
-some steps with each side, all in turns; redraws its part of docs/benchmarks.md.
+Makes two models in the shape of Stable Diffusion 2's and a latent dataset of synthetic scenes, then
+takes some steps with each side, all in turns; redraws its part of docs/benchmarks.md.
 """
 
 import argparse
@@ -17,12 +17,12 @@ from statistics import median
 
 import torch
 from diffusers import UNet2DConditionModel
-from tidemill.run_file import command_line_of
+from tidemill.run_file import to_command_line
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from benches import report, runner
+from benches.alternate import Side, line_counter, measure_alternately
 from benches.runner import ROOT, TIDEMILL
-from benches.turns import Side, lines_of, take_turns
 
 FOLDER = runner.RESULTS / "train"
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -50,7 +50,10 @@ class Figures:
 
 
 def make_models(folder: Path, channels: int, text_width: int, size: int) -> float:
-    """A model folder without weights of the U-Net, which are then random; gives millions of parameters."""
+    """A model folder without weights of the U-Net, which are then random.
+
+    Gives millions of parameters.
+    """
     shutil.copytree(ROOT / "assets", folder)
     config = json.loads((folder / "unet" / "config.json").read_text())
     config |= {
@@ -88,7 +91,7 @@ def run_of(name: str, **more: object) -> dict[str, object]:
 
 def settings(name: str, **more: object) -> list[str]:
     """The same for the command line."""
-    return command_line_of(run_of(name, **more))
+    return to_command_line(run_of(name, **more))
 
 
 def prepare(name: str) -> None:
@@ -119,7 +122,7 @@ def ours(name: str, precision: str, steps: int, title: str = "Tidemill", *denois
         arguments = runner.peer("own_denoiser", json.dumps(run_of(name, **more)), *denoiser).arguments
     else:
         arguments = [str(TIDEMILL), "train", *settings(name, **more), "--json", "--quiet"]
-    return Side(f"{title}, {precision}", arguments, lines_of(output / "metrics.jsonl"))
+    return Side(f"{title}, {precision}", arguments, line_counter(output / "metrics.jsonl"))
 
 
 def peer(name: str, title: str, steps: int, *flags: str) -> Side:
@@ -127,7 +130,9 @@ def peer(name: str, title: str, steps: int, *flags: str) -> Side:
     log = FOLDER / f"{title}.jsonl"
     log.unlink(missing_ok=True)
     shape = ["--batch", str(BATCH), "--size", str(SIZE), "--steps", str(steps), "--log", str(log)]
-    return Side(title, runner.peer("diffusers_train", FOLDER / name, *shape, *flags).arguments, lines_of(log))
+    return Side(
+        title, runner.peer("diffusers_train", FOLDER / name, *shape, *flags).arguments, line_counter(log)
+    )
 
 
 def sides(name: str, precision: str, args: argparse.Namespace) -> list[Side]:
@@ -153,7 +158,7 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, dict[str, Figures]
             if not args.force:
                 runner.wait_until_quiet()
             some = sides(name, precision, args)
-            take_turns(some, args.steps, TURN_S)
+            measure_alternately(some, args.steps, TURN_S)
             for side in some:
                 runs.setdefault(side.name, []).append(side)
                 print(f"  {name}, round {number + 1}: {side.name} {rate(side):.2f} img/s", flush=True)
@@ -163,12 +168,14 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, dict[str, Figures]
 
 def rate(side: Side) -> float:
     """Images per second of the median step."""
-    return BATCH / median(end - start for start, end in pairwise(side.ends[WARM - 1 :]))
+    return BATCH / median(end - start for start, end in pairwise(side.step_ends[WARM - 1 :]))
 
 
 def medians(runs: Sequence[Side]) -> Figures:
     return Figures(
-        median(map(rate, runs)), median(run.ends[0] for run in runs), median(run.peak_mib for run in runs)
+        median(map(rate, runs)),
+        median(run.step_ends[0] for run in runs),
+        median(run.peak_mib for run in runs),
     )
 
 

@@ -7,7 +7,8 @@
     .venv/bin/python scripts/make_assets.py \\
         --train /tmp/scenes --test /tmp/scenes-test --heldout /tmp/scenes-heldout
 
-Each part can be made alone (`--only vae`), and `--report` measures what lies in assets/ without training.
+Each part can be made alone (`--only vae`), and `--report` measures what lies in assets/ without
+training.
 """
 
 import argparse

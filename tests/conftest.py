@@ -19,9 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_timeout_set_timer(item, settings):
-    """Ends the tests, as Ctrl-C does, when one takes too long, so that what it has started is ended, too.
+    """Ends the tests, as Ctrl-C does, when one takes too long, so that what it has started is
+    ended, too.
 
-    `ray.get` goes on waiting through what pytest-timeout would raise; and Ctrl-C itself is Ray Train's.
+    `ray.get` goes on waiting through what pytest-timeout would raise; and Ctrl-C itself is Ray
+    Train's.
     """
 
     def interrupt(_signal, _frame):

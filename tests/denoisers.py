@@ -27,7 +27,10 @@ def train(output, dataset, models, denoiser=None, **settings):
 
 
 class Listening(torch.nn.Conv2d):
-    """Keeps what it was called with, and in which mode; and whether hooks on its gradients are called."""
+    """Keeps what it was called with, and in which mode.
+
+    And whether hooks on its gradients are called.
+    """
 
     def __init__(self):
         super().__init__(4, 4, 3, padding=1)

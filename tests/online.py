@@ -1,4 +1,6 @@
-"""What the tests of the online mode share: its settings, and what two of its runs must have in common."""
+"""What the tests of the online mode share: its settings, and what two of its runs must have in
+common.
+"""
 
 import ranks
 

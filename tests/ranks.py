@@ -1,4 +1,6 @@
-"""What the tests of several ranks share: a small dataset, runs on it, and what their checkpoints hold."""
+"""What the tests of several ranks share: a small dataset, runs on it, and what their checkpoints
+hold.
+"""
 
 import itertools
 import json
@@ -16,7 +18,7 @@ import numpy as np
 import ray
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-from tidemill.run_file import command_line_of
+from tidemill.run_file import to_command_line
 
 SETTINGS = {
     "output": None,
@@ -37,7 +39,7 @@ SETTINGS = {
 
 def arguments(output, settings):
     """`tidemill train` with these settings, after `python`."""
-    return ["-m", "tidemill", "train", *command_line_of({**SETTINGS, **settings}, output=str(output))]
+    return ["-m", "tidemill", "train", *to_command_line({**SETTINGS, **settings}, output=str(output))]
 
 
 def environment():
@@ -106,7 +108,7 @@ class Running:
 
     def __init__(self, verb, run, *flags, **overrides):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tidemill", verb, *command_line_of(run, **overrides), *flags, "--json"],
+            [sys.executable, "-m", "tidemill", verb, *to_command_line(run, **overrides), *flags, "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -216,7 +218,10 @@ def wait_for(output, step, process, said=(), seconds=120):
 
 @contextmanager
 def at_step(output, step, act):
-    """Does something from a thread once there are metrics of a step; it must have been done in the end."""
+    """Does something from a thread once there are metrics of a step.
+
+    It must have been done in the end.
+    """
     over, failed = threading.Event(), []
 
     def wait():
@@ -238,7 +243,9 @@ def at_step(output, step, act):
 
 
 def steps_so_far(output):
-    """Steps that a run has metrics of while it goes on: a line that is not whole yet does not count."""
+    """Steps that a run has metrics of while it goes on: a line that is not whole yet does not
+    count.
+    """
     path = output / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -256,7 +263,9 @@ def metrics(output):
 
 
 def tell_pause(fault, output):
-    """Prints the most seconds from the furthest step so far to the next one, by what TensorBoard gets."""
+    """Prints the most seconds from the furthest step so far to the next one, by what TensorBoard
+    gets.
+    """
     reached = {}
     for path in Path(output).rglob("events.out.tfevents.*"):
         for event in EventFileLoader(str(path)).Load():

@@ -1,4 +1,7 @@
-"""What benches/ makes of its figures: ratios, goals, the page's part, the chart. Nothing is measured here."""
+"""What benches/ makes of its figures: ratios, goals, the page's part, the chart.
+
+Nothing is measured here.
+"""
 
 import json
 import sys
@@ -7,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benches import report, runner, traces
+from benches import profiler_trace, report, runner
 
 CASE = report.Case(
     name="A: pairs & pixels",
@@ -89,7 +92,7 @@ def test_self_times_leave_out_what_is_within(tmp_path: Path) -> None:
     ]
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    trace = traces.read(path, steps=2)
+    trace = profiler_trace.read(path, steps=2)
     assert trace.wall == 0.08
     assert trace.by_name["aten::addmm"] == 0.025
     assert trace.by_kind == pytest.approx(
@@ -105,10 +108,12 @@ def test_self_times_leave_out_what_is_within(tmp_path: Path) -> None:
 
 def test_a_median_of_traces_is_that_of_each_operation():
     def trace(wall, calls, **by_name):
-        return traces.Trace({"norms": wall / 2}, by_name, dict.fromkeys(by_name, calls), wall)
+        return profiler_trace.Trace({"norms": wall / 2}, by_name, dict.fromkeys(by_name, calls), wall)
 
     # The slowest is another one for each.
-    found = traces.medians([trace(9.0, 4, a=1.0, b=7.0), trace(5.0, 4, a=3.0), trace(7.0, 5, a=2.0, b=5.0)])
+    found = profiler_trace.medians(
+        [trace(9.0, 4, a=1.0, b=7.0), trace(5.0, 4, a=3.0), trace(7.0, 5, a=2.0, b=5.0)]
+    )
     assert (found.wall, found.by_kind) == (7.0, {"norms": 3.5})
     assert found.by_name == {"a": 2.0, "b": 5.0}
     assert found.calls == {"a": 4, "b": 4}

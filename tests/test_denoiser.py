@@ -270,15 +270,15 @@ class TwoInputs(torch.nn.Linear):
 @pytest.mark.parametrize(
     ("module", "settings", "says"),
     [
-        ("unet", {}, "a torch.nn.Module is needed, and this is a str"),
+        ("unet", {}, "expected a torch.nn.Module, got a str"),
         (TwoInputs(2, 2), {}, r"TwoInputs.forward\(x, t\) cannot be called as forward\(sample, timesteps, "),
         (Odd("frozen"), {}, "none of Odd's 2 parameters requires a gradient"),
         (Odd("half"), {}, r"conv.weight \(torch.float16\), conv.bias \(torch.float16\) are not float32"),
         (Odd("statistics"), {}, "norm.num_batches_tracked, norm.running_mean, norm.running_var beside"),
-        (Odd("shape"), {}, r"predicts \[2, 8, 8\] for a row of latents \[4, 8, 8\] and text \[77, "),
-        (Odd("list"), {}, "gives a list, not a tensor"),
+        (Odd("shape"), {}, r"predicts shape \[2, 8, 8\] for a row of latents \[4, 8, 8\] and text \[77, "),
+        (Odd("list"), {}, "returns a list, not a tensor"),
         (Odd("width"), {}, "does not take a row of latents .*: RuntimeError: mat1 and mat2"),
-        (Odd(), {"train.gradient_checkpointing": True}, "Odd has no enable_gradient_checkpointing"),
+        (Odd(), {"train.gradient_checkpointing": True}, "Odd has no method enable_gradient_checkpointing"),
         (Odd(), {"train.freeze": ["*"]}, "no parameter is left to train"),
         (
             Odd(),

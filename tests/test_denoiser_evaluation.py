@@ -81,11 +81,13 @@ def test_time_for_validation_and_pictures_is_none_of_the_steps(dataset, tmp_path
     }
     train(tmp_path, dataset, ASSETS, module, **settings)
     lines = ranks.metrics(tmp_path)[4:]
-    # With the weights as they are and with averaged ones; and before the first step it was tried once.
+    # With the weights as they are and with averaged ones; and before the first step it was tried
+    # once.
     validation, pictures = 2 * 4, 8
     assert len(naps) == 1 + validation + pictures
     assert lines[0]["validation_seconds"] > 0.3 * validation
-    # Validation would be part of the fifth step's time, and the pictures of the sixth one's: ten rows a step.
+    # Validation would be part of the fifth step's time, and the pictures of the sixth one's: ten
+    # rows a step.
     assert min(line["images_per_second"] for line in lines) > 10 / 2 > 10 / (0.3 * min(validation, pictures))
 
 

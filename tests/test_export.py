@@ -1,4 +1,6 @@
-"""The whole way in small, then the exported folder in diffusers: the same picture from the same noise."""
+"""The whole way in small, then the exported folder in diffusers: the same picture from the same
+noise.
+"""
 
 import json
 

@@ -80,7 +80,8 @@ def test_a_recorded_step_is_all_that_a_step_is(gpu, dataset, tmp_path):
     # Attention is cuDNN's, as convolutions are, and no products with a softmax between them.
     assert OURS | {"cudnnBackendExecute"} <= recorded.kernels.keys()
     assert not any("softmax" in name.lower() for name in recorded.kernels)
-    # What is done anew in a replay: inputs are copied to where it reads them, and answers to the host.
+    # What is done anew in a replay: inputs are copied to where it reads them, and answers to the
+    # host.
     assert recorded.replayed == recorded.captured * recorded.replays
     per_step = (plain.launches - recorded.launches + recorded.captured) / (8 - BEFORE - 1)
     print(f"{recorded.captured} kernels in a recorded step, {per_step:.0f} fewer launches for each replay")
@@ -118,7 +119,8 @@ def test_every_kind_of_step_is_recorded(gpu, dataset, tmp_path):
     }
     report = train(gpu, tmp_path, dataset, **settings)
     assert (report.violations, report.escaped) == (0, 0)
-    # Steps 1 to 5 are not averaged, the other seven of the phase are; then come six of another shape.
+    # Steps 1 to 5 are not averaged, the other seven of the phase are; then come six of another
+    # shape.
     assert report.captures == 3
     assert report.replays == sum(steps - BEFORE for steps in (5, 7, 6))
     assert len(ranks.metrics(tmp_path)) == 18
@@ -156,7 +158,8 @@ def test_weights_lie_as_cudnn_takes_them_and_go_on_on_a_cpu(gpu, dataset, tmp_pa
     commit = json.loads((output / "checkpoints/step-00000006/commit.json").read_text())
     order = {p["name"]: p.get("order", "row_major") for p in commit["parameters"] if len(p["shape"]) == 4}
     assert order["conv_in.weight"] == order["mid_block.resnets.0.conv1.weight"] == "channels_last"
-    # Neither weights nor their gradients are copied into another order: fewer copies than convolutions.
+    # Neither weights nor their gradients are copied into another order: fewer copies than
+    # convolutions.
     copies = [sum(n for name, n in r.kernels.items() if "direct_copy_kernel" in name) for r in reports]
     print(f"{(copies[1] - copies[0]) / 2:.0f} copies in a step, {len(order)} convolutions")
     assert (copies[1] - copies[0]) / 2 < len(order)

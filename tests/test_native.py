@@ -268,9 +268,9 @@ def test_another_pytorch_is_refused_by_name():
 
     pinned = (Path(__file__).parent.parent / "pyproject.toml").read_text()
     assert f'"torch=={_libtorch.BUILT_WITH}"' in pinned
-    _libtorch.check("2.11.7+cu130")
+    _libtorch.check_torch_version("2.11.7+cu130")
     with pytest.raises(ImportError, match=r"built with torch 2\.11\.0, and torch 2\.12\.0\+cpu"):
-        _libtorch.check("2.12.0+cpu")
+        _libtorch.check_torch_version("2.12.0+cpu")
 
 
 def test_pytorch_is_imported_only_where_it_is_needed():

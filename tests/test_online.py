@@ -1,4 +1,6 @@
-"""Workers that train on pairs as they come: whatever happens, the rows are those that would have come."""
+"""Workers that train on pairs as they come: whatever happens, the rows are those that would have
+come.
+"""
 
 import json
 import os
@@ -17,14 +19,14 @@ DRYING = """
 import json, os, sys, threading, time
 import tidemill
 from tidemill import _native
-from tidemill.run_file import ResolvedRun, arguments_of
+from tidemill.run_file import ResolvedRun, to_arguments
 
 run, stop = ResolvedRun(sys.argv[1]), threading.Event()
 
 
 class Drying:
     def __init__(self):
-        self.prepare, self.encode = _native.Preparer(*arguments_of(run, {})).prepare, tidemill.Encode(run)
+        self.prepare, self.encode = _native.Preparer(*to_arguments(run, {})).prepare, tidemill.Encode(run)
         self.wanted, self.taken = [], 0
 
     def want(self, *unit):

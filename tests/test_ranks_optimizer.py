@@ -1,4 +1,6 @@
-"""The optimizer of several ranks over Gloo, against PyTorch's: the same steps, with a part on each rank."""
+"""The optimizer of several ranks over Gloo, against PyTorch's: the same steps, with a part on each
+rank.
+"""
 
 import json
 import subprocess
@@ -67,7 +69,8 @@ def test_the_optimizer_takes_pytorchs_steps(world, sharded, rng, tmp_path):
         "ema": rng.random() < 0.5,
         "lr": 1e-2,
         "betas": (0.9, 0.99),
-        # Not less: of a gradient near zero, which ranks add up in another order, it would make any step.
+        # Not less: of a gradient near zero, which ranks add up in another order, it would make any
+        # step.
         "eps": 1e-3,
         "weight_decay": 0.1,
         "max_grad_norm": rng.choice([1.0, 1e9]),
@@ -94,7 +97,8 @@ def test_the_optimizer_takes_pytorchs_steps(world, sharded, rng, tmp_path):
 
 
 def check_bytes(found, shapes, probe, world):
-    """Working weights whole, all else in as many parts as there are ranks; with what fills up buckets.
+    """Working weights whole, all else in as many parts as there are ranks; with what fills up
+    buckets.
 
     Of what is frozen there are neither gradients nor moments.
     """

@@ -86,7 +86,10 @@ def test_encoders_are_on_their_gpus_only(nodes, pairs_run, encoded_pairs, tmp_pa
 
 @pytest.mark.faults
 def test_online_trainers_and_encoders_are_where_they_belong(nodes, trained_online, scenes, tmp_path):
-    """Trainers on A100 are fed by encoders on A10G. Their only node is lost on the way, and another joins."""
+    """Trainers on A100 are fed by encoders on A10G.
+
+    Their only node is lost on the way, and another joins.
+    """
     settings = {**ranks.SETTINGS, **online.SETTINGS, **on(nodes, tmp_path), "source.uri": scenes}
     trainers = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5, "accelerator_type:A100": 0.1})
     trainer = tidemill.ray.Trainer(tidemill.resolve(settings), mode="online", scaling_config=trainers)
@@ -99,7 +102,7 @@ def test_online_trainers_and_encoders_are_where_they_belong(nodes, trained_onlin
         result = trainer.fit()
     assert nodes.a10g not in nodes.cluster.worker_nodes
     assert result.return_value["finished"]
-    assert (places("_Encoder"), places("TrainWorker")) == ({"A10G"}, {"A100"})
+    assert (places("EncoderActor"), places("TrainWorker")) == ({"A10G"}, {"A100"})
     online.assert_same(tmp_path, trained_online)
     ranks.tell_pause("online, the only node with encoders, for which another joins", tmp_path)
 

@@ -1,4 +1,6 @@
-"""Trainers on Ray Train, fed by encoders while they train: the same rows as on one machine, whoever dies."""
+"""Trainers on Ray Train, fed by encoders while they train: the same rows as on one machine, whoever
+dies.
+"""
 
 import os
 import signal
@@ -11,9 +13,10 @@ import ray
 import tidemill
 import tidemill.ray
 from ray.train import ScalingConfig
-from tidemill.ray.feeder import Encoders, Feeder
+from tidemill.ray.online.encoder_pool import EncoderPool
+from tidemill.ray.online.encoder_pool_client import EncoderPoolClient
 
-from benches import sleeping
+from benches import sleeping_stages
 
 ENGINE = {
     "engine.kind": "ray",
@@ -38,7 +41,7 @@ def trainer(output, scenes, mode="online", **settings):
 
 def encoders_so_far():
     """How many there have been, also those that are gone."""
-    return sum("_Encoder" in actor["ActorClassName"] for actor in ray._private.state.actors().values())
+    return sum("EncoderActor" in actor["ActorClassName"] for actor in ray._private.state.actors().values())
 
 
 def test_encoders_feed_trainers_with_the_same_rows(trained_online, scenes, tmp_path):
@@ -49,22 +52,22 @@ def test_encoders_feed_trainers_with_the_same_rows(trained_online, scenes, tmp_p
     assert not (tmp_path / "dataset").exists()
     online.assert_same(tmp_path, trained_online)
     # They are gone with the training.
-    assert not ranks.ray_processes("ray::_Encoder")
+    assert not ranks.ray_processes("ray::EncoderActor")
 
 
 @pytest.mark.parametrize(
     ("prepare_s", "encode_s", "encoders"), [(1.0, 0.02, 1), (0.05, 0.5, 3)], ids=["prepare", "encode"]
 )
 def test_the_slowest_stage_gets_the_workers(prepare_s, encode_s, encoders):
-    speeds = sleeping.Speeds(rows=4, prepare_s=prepare_s, encode_s=encode_s)
+    speeds = sleeping_stages.Speeds(rows=4, prepare_s=prepare_s, encode_s=encode_s)
     pool = {"workers": "1..3", "cpus": 0.1, "gpus": 0}
     prepare = {"workers": 0, "cpus": 1}
-    feeder = Feeder.remote(
+    pool_actor = EncoderPool.remote(
         {"engine": {"device": "cpu", "prepare": prepare, "encode": pool}, "speeds": speeds},
-        sleeping.prepared,
-        sleeping.Encoder,
+        sleeping_stages.prepare_unit,
+        sleeping_stages.EncoderActor,
     )
-    wanted = Encoders(feeder)
+    wanted = EncoderPoolClient(pool_actor)
     numbers = [wanted.want("unit", 0, 64) for _ in range(40)]
     start = most = 0
     for number in numbers:
@@ -72,16 +75,16 @@ def test_the_slowest_stage_gets_the_workers(prepare_s, encode_s, encoders):
             pass
         # Once processes have started.
         start = start or time.monotonic()
-        most = max(most, ray.get(feeder.encoders.remote())["encoders"])
+        most = max(most, ray.get(pool_actor.get_stats.remote())["encoders"])
     seconds = time.monotonic() - start
-    ray.kill(feeder)
+    ray.kill(pool_actor)
     assert most == encoders
     # One unit after the other would take 40 times as long as one.
     assert seconds < 30 * max(prepare_s, encode_s)
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("victim", ["ray::_Encoder", "TrainWorker"])
+@pytest.mark.parametrize("victim", ["ray::EncoderActor", "TrainWorker"])
 def test_whoever_dies_no_row_is_lost(victim, trained_online, scenes, tmp_path, rng):
     at = rng.randrange(6, 18)
 

@@ -41,7 +41,7 @@ def run_online(address, output, scenes, **settings):
 def test_one_command_encodes_trains_and_exports(address, trained_online, scenes, tmp_path):
     running = run_online(address, tmp_path, scenes, **{"engine.ray.env": {"FI_PROVIDER": "of-this-test"}})
     ranks.wait_for(tmp_path, 1, running.process)
-    for name in ("_Encoder", "TrainWorker"):
+    for name in ("EncoderActor", "TrainWorker"):
         environments = [Path(f"/proc/{pid}/environ").read_text() for pid in ranks.ray_processes(name)]
         assert environments, name
         assert all("FI_PROVIDER=of-this-test\0" in variables for variables in environments), name
@@ -75,7 +75,7 @@ def test_workers_that_are_started_here_stay_here(dataset, tmp_path):
 @pytest.mark.faults
 def test_a_driver_that_is_killed_costs_time_and_nothing_else(address, trained_online, scenes, tmp_path, rng):
     running = run_online(address, tmp_path, scenes)
-    victim, at = ranks.child(running.process.pid, "ray.fit"), rng.randrange(9, 18)
+    victim, at = ranks.child(running.process.pid, "ray.train.driver"), rng.randrange(9, 18)
     ranks.wait_for(tmp_path, at, running.process)
     os.kill(victim, signal.SIGKILL)
     code, result, said = running.end()
@@ -94,7 +94,7 @@ def test_a_driver_of_training_that_is_killed_costs_as_little(address, dataset, t
     assert code == 0, said
     ranks.link(tmp_path / "ray", dataset)
     running = start(address, tmp_path / "ray", "train", **settings)
-    victim = ranks.child(running.process.pid, "ray.fit")
+    victim = ranks.child(running.process.pid, "ray.train.driver")
     ranks.wait_for(tmp_path / "ray", rng.randrange(9, 40), running.process)
     os.kill(victim, signal.SIGKILL)
     code, result, said = running.end()

@@ -14,7 +14,8 @@ import ray
 import tidemill
 import tidemill.ray
 from ray.train import RunConfig
-from tidemill.ray import cluster, stages
+from tidemill.ray import cluster
+from tidemill.ray.preprocess import encoder_actor
 
 GIVEN = {"FI_PROVIDER": "of-this-test", "NCCL_DEBUG": "WARN"}
 
@@ -61,7 +62,7 @@ def test_encoders_get_the_environment(address, run, monkeypatch):
         def __call__(self, table):
             return pa.table({"has": [os.environ.get("FI_PROVIDER", "nothing")]})
 
-    monkeypatch.setattr(stages, "Encode", Environment)
+    monkeypatch.setattr(encoder_actor, "Encode", Environment)
     rows = ray.data.from_arrow(pa.table({"row": [1]}))
     encoded = tidemill.ray.encode(rows, tidemill.resolve(run, **settings(address)), num_cpus=0.5)
     assert encoded.take_all() == [{"has": "of-this-test"}]
@@ -73,14 +74,14 @@ def test_what_python_says_counts_more_than_the_run_file(run):
     resolved = tidemill.resolve(run, **settings("auto"))
     trainer = tidemill.ray.Trainer(resolved, run_config=RunConfig(worker_runtime_env=theirs))
     assert trainer._trainer.run_config.worker_runtime_env == both
-    remote = cluster.remote_with_env(resolved, {"runtime_env": theirs, "num_gpus": 1})
+    remote = cluster.add_remote_env_vars(resolved, {"runtime_env": theirs, "num_gpus": 1})
     assert remote == {"runtime_env": both, "num_gpus": 1}
-    assert cluster.remote_with_env(tidemill.resolve(run), {"num_gpus": 1}) == {"num_gpus": 1}
+    assert cluster.add_remote_env_vars(tidemill.resolve(run), {"num_gpus": 1}) == {"num_gpus": 1}
 
 
 def test_a_cluster_that_cannot_be_is_refused():
     with pytest.raises(tidemill.InputError, match=r'^engine.ray.address = "nowhere": '):
-        cluster.start("nowhere")
+        cluster.start_ray("nowhere")
 
 
 @pytest.fixture
@@ -98,14 +99,14 @@ def started(monkeypatch):
     [("{}", None), ("ray://{}", None), ("{}", "elsewhere:1"), (None, "{}"), ("auto", "ray://{}")],
 )
 def test_an_address_at_which_nothing_answers_is_refused_by_name(address, variable, started, monkeypatch):
-    monkeypatch.setattr(cluster, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 1.0)
     place = f"localhost:{ranks.free_port()}"
     address, variable = (text and text.format(place) for text in (address, variable))
     if variable:
         monkeypatch.setenv("RAY_ADDRESS", variable)
     named = f"RAY_ADDRESS={variable}" if address in (None, "auto") else f'engine.ray.address = "{address}"'
     with pytest.raises(tidemill.InputError) as error:
-        cluster.start(address)
+        cluster.start_ray(address)
     assert str(error.value).startswith(f"{named}: nothing has answered there for 1 s (")
     assert "head node" in str(error.value)
     assert not started
@@ -122,7 +123,7 @@ def test_a_head_node_that_comes_up_late_is_waited_for(started):
 
     head = threading.Thread(target=listen)
     head.start()
-    cluster.start(f"127.0.0.1:{port}")
+    cluster.start_ray(f"127.0.0.1:{port}")
     head.join()
     assert started == [{"address": f"127.0.0.1:{port}"}]
 
@@ -130,7 +131,7 @@ def test_a_head_node_that_comes_up_late_is_waited_for(started):
 @pytest.mark.parametrize("address", [None, "auto", "local", "anyscale://mine:1"])
 def test_what_ray_looks_up_is_left_to_it(address, started, monkeypatch):
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("tried"))
-    cluster.start(address)
+    cluster.start_ray(address)
     assert started == [{"address": address} if address else {}]
 
 

@@ -1,4 +1,6 @@
-"""The trainer on the workers of Ray Train: the same training as elsewhere, and it survives its workers."""
+"""The trainer on the workers of Ray Train: the same training as elsewhere, and it survives its
+workers.
+"""
 
 import os
 import shutil

@@ -1,4 +1,6 @@
-"""Signals while a run computes: handlers of others, such as a profiler's or Python's own, do no harm."""
+"""Signals while a run computes: handlers of others, such as a profiler's or Python's own, do no
+harm.
+"""
 
 import json
 import subprocess

@@ -1,4 +1,6 @@
-"""The training stream from Python: what it gives, without copies, for any number of ranks, and resumed."""
+"""The training stream from Python: what it gives, without copies, for any number of ranks, and
+resumed.
+"""
 
 import io
 import json
@@ -186,7 +188,9 @@ def test_torch_goes_on_where_it_stopped(dataset):
 
 
 class Watching(lightning.LightningModule):
-    """Takes its batches itself: what Lightning would take ahead of a step would be missing after a resume."""
+    """Takes its batches itself: what Lightning would take ahead of a step would be missing after a
+    resume.
+    """
 
     def __init__(self):
         super().__init__()

@@ -1,9 +1,9 @@
 """A GPU that computes nothing, for machines without one: what a program asks of its GPU is counted.
 
-It takes the place of CUDA's libraries under PyTorch's own CUDA half (`null_gpu.cpp`). What comes of it:
-whether all that a step computes with is on the device, whether the step can be recorded, how many kernels it
-starts, how long the host takes to do so, and how much of the GPU's memory it wants. What does not: numbers,
-and how fast a GPU is.
+It takes the place of CUDA's libraries under PyTorch's own CUDA half (`null_gpu.cpp`). What comes of
+it: whether all that a step computes with is on the device, whether the step can be recorded, how
+many kernels it starts, how long the host takes to do so, and how much of the GPU's memory it wants.
+What does not: numbers, and how fast a GPU is.
 """
 
 import json
@@ -58,7 +58,8 @@ class NullGpu:
 class Report:
     """What a process has asked the GPU for."""
 
-    # Kernels, copies and the calls of libraries: by name, once the process has ended, and all of them.
+    # Kernels, copies and the calls of libraries: by name, once the process has ended, and all of
+    # them.
     kernels: Mapping[str, int]
     launches: int
     # Captures, what was launched in them, and what was meanwhile on other streams.

@@ -1,4 +1,5 @@
-"""Steps of diffusers' U-Net in PyTorch, as its training scripts take them: noise, loss, clipping, AdamW.
+"""Steps of diffusers' U-Net in PyTorch, as its training scripts take them: noise, loss, clipping,
+AdamW.
 
 Latents and text are random and lie in memory. Writes a line after each step.
 """

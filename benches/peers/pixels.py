@@ -29,7 +29,10 @@ def with_pillow(jpeg: bytes) -> np.ndarray:
 
 @functools.cache
 def clip_tokenizer(folder: Path):
-    """transformers' CLIP tokenizer, which is the `tokenizers` library inside; one for each process."""
+    """transformers' CLIP tokenizer, which is the `tokenizers` library inside.
+
+    One for each process.
+    """
     from transformers import AddedToken, CLIPTokenizer
 
     # transformers 5 takes the vocabulary itself; given files, it makes an empty one without a word.
@@ -37,7 +40,8 @@ def clip_tokenizer(folder: Path):
     lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
     merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     start, end = (AddedToken(text, special=True) for text in ("<|startoftext|>", "<|endoftext|>"))
-    # A padding token named here would be special wherever it stands, and Stable Diffusion 2 pads with "!".
+    # A padding token named here would be special wherever it stands, and Stable Diffusion 2 pads
+    # with "!".
     tokenizer = CLIPTokenizer(
         vocab=vocab, merges=merges, bos_token=start, eos_token=end, unk_token=end, pad_token=end
     )

@@ -1,4 +1,5 @@
-"""The template's way: read_parquet, map (Pillow, tokenizer), map_batches (diffusers encoders), write_parquet.
+"""The template's way: read_parquet, map (Pillow, tokenizer), map_batches (diffusers encoders),
+write_parquet.
 
 python -m benches.peers.ray_template <folder of pairs> <image column> <blocks> <output folder>
 """

@@ -1,4 +1,7 @@
-"""litdata: StreamingDataset with shuffle. python -m benches.peers.stream_litdata <folder> <rows> <workers>"""
+"""litdata: StreamingDataset with shuffle.
+
+python -m benches.peers.stream_litdata <folder> <rows> <workers>
+"""
 
 import shutil
 import sys

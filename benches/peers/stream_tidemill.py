@@ -1,4 +1,7 @@
-"""Ours: `tidemill.Stream`, handed to torch. python -m benches.peers.stream_tidemill <folder> <rows>"""
+"""Ours: `tidemill.Stream`, handed to torch.
+
+python -m benches.peers.stream_tidemill <folder> <rows>
+"""
 
 import sys
 from itertools import islice

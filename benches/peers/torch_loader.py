@@ -1,6 +1,7 @@
 """torch's DataLoader over Parquet: workers decode, crop, resize and tokenise every sample.
 
-python -m benches.peers.torch_loader <folder of pairs> <tokenizer folder> --decoder torchvision|pillow
+python -m benches.peers.torch_loader <folder of pairs> <tokenizer folder> --decoder
+torchvision|pillow
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """Tidemill: Stable Diffusion pre-training in Rust.
 
-The verbs of the command line are functions that return their result as a dict; the two stages of the data
-pipeline are callables over Arrow record batches and tables; the training stream is an iterator.
+The verbs of the command line are functions that return their result as a dict. The two stages of
+the data pipeline are callables over Arrow record batches and tables. The training stream is an
+iterator.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-# Huge pages for large tensors on the CPU: see crates/tidemill/src/allocator.rs.
+# PyTorch then uses huge pages for large tensors on the CPU; the reasons are in the crate's
+# allocator module.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-# Before the native module.
+# Must come before the native module, which links against libtorch.
 from tidemill import _libtorch  # noqa: F401  # isort: skip
 from tidemill import _native
 from tidemill._native import InputError, LostPeersError, TidemillError
-from tidemill.run_file import ResolvedRun, RunFile, arguments_of, command_line_of, resolve
+from tidemill.run_file import ResolvedRun, RunFile, resolve, to_arguments, to_command_line
 from tidemill.stream import Stream
 
 if TYPE_CHECKING:
@@ -53,27 +55,35 @@ __all__ = [
 ]
 
 Mode: TypeAlias = Literal["offline", "online", "colocated"]
-"""How the encoders feed the trainer."""
+"""Where training rows come from: a dataset, encoders that run beside the trainer, or the trainer's
+own ones.
+"""
 
 
 class Encoders(Protocol):
-    """Encodes units of work elsewhere."""
+    """Encodes units of work in other processes."""
 
     def want(self, unit: str, epoch: int, resolution: int) -> int:
-        """Asks for the rows of a unit (JSON) in an epoch; gives a number to `take` them by."""
+        """Asks for the rows of a unit (JSON) in an epoch; returns a number for `take`."""
 
     def take(self, number: int) -> Any:
-        """Those rows as `Encode` gives them, once; None if they are not there within about a second."""
+        """The rows of a request as `Encode` returns them, once.
+
+        None if they take longer than about a second.
+        """
 
 
-# Where a verb starts workers, they run in the same Python.
+# Worker processes that a verb starts run in the same Python.
 os.environ.setdefault("TIDEMILL_PYTHON", sys.executable)
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """PyTorch takes most of a second to import; where it is not needed, as in Ray's tasks, it is not."""
+        """Imports `StreamDataset` on first use: PyTorch takes most of a second to import.
+
+        Ray's tasks skip it.
+        """
         if name == "StreamDataset":
             from tidemill.stream_dataset import StreamDataset
 
@@ -82,16 +92,16 @@ if not TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line (without the program's name) as the binary does; returns the exit code."""
+    """Runs a command line (without the program's name) like the binary; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
     if verb != "train":
         return _native.main(["tidemill", *arguments])
-    from tidemill.distributed import end, process_group
+    from tidemill.distributed import exit_failed_rank, process_group
 
-    with process_group() as place:
-        code = _native.main(["tidemill", *arguments, *place])
-        end(code)
+    with process_group() as rank_arguments:
+        code = _native.main(["tidemill", *arguments, *rank_arguments])
+        exit_failed_rank(code)
         return code
 
 
@@ -101,7 +111,7 @@ def preprocess(run: RunFile, **overrides: Any) -> dict[str, Any]:
 
 
 def dedup(run: RunFile, **overrides: Any) -> dict[str, Any]:
-    """Finds the duplicates among the rows of the run's latent dataset, and writes them as a mask."""
+    """Finds duplicates among the rows of the run's latent dataset and writes them as a mask."""
     return _call("dedup", run, overrides)
 
 
@@ -114,85 +124,103 @@ def train(
     stop: threading.Event | None = None,
     **overrides: Any,
 ) -> dict[str, Any]:
-    """Trains the U-Net from its last checkpoint or from the start, on the run's latent dataset or its pairs.
+    """Trains the U-Net from the last checkpoint, or from the start, on the run's latent dataset or
+    its pairs.
 
-    In the modes "online" and "colocated" there is no dataset: pairs are encoded as they are wanted. Of
-    several processes (torchrun's, or Ray Train's workers) each calls it. `listener` is called with each line
-    of metrics, on every rank; if it raises, training ends after a checkpoint. So it does, on all ranks, once
-    `stop` is set on one of them, or a signal comes (ctrl-c, SIGTERM): `"finished"` is then False. A second
-    ctrl-c does not wait for that. Online, `encoders` may do the encoding elsewhere, as those of
-    `tidemill.ray` do.
+    The modes "online" and "colocated" use no dataset: pairs are encoded when they are needed. Each
+    process of a group (torchrun's, or Ray Train's workers) calls this function.
 
-    `denoiser`, compiled or not, is trained in place of the model folder's U-Net, from the weights that it has
-    (of several processes, those of the first). It is called as diffusers' `UNet2DConditionModel` is:
-    `denoiser(sample, timesteps, text)`. While it is trained its parameters are the trainer's. Afterwards they
-    are float32 again, rounded to the run's precision: `load` gives all digits, or the average.
+    `listener` is called with each line of metrics, on every rank; if it raises, training ends after
+    a checkpoint. Training also ends after a checkpoint, on all ranks, if `stop` is set on one of
+    them or a signal arrives (ctrl-c, SIGTERM); `"finished"` is then False. A second ctrl-c ends it
+    without a checkpoint.
+
+    In the mode "online" `encoders` may encode in other processes, as those of `tidemill.ray` do.
+
+    `denoiser`, compiled or not, is trained instead of the model folder's U-Net, from its current
+    weights (with several processes, from those of the first). It is called like diffusers'
+    `UNet2DConditionModel`: `denoiser(sample, timesteps, text)`. During training its parameters
+    belong to the trainer. Afterwards they are float32 again, rounded to the run's precision; `load`
+    returns the exact weights, or their average.
     """
 
-    def hear(line: str) -> None:
+    def on_metrics(line: str) -> None:
         if listener is not None:
             listener(json.loads(line))
 
     from tidemill.distributed import process_group
-    from tidemill.interrupt import stopping_at_ctrl_c
+    from tidemill.interrupt import stop_at_ctrl_c
 
-    arguments = [*command_line_of(run, **overrides), "--mode", mode]
-    with process_group() as place, stopping_at_ctrl_c(stop) as stopping:
-        return json.loads(_native.train([*arguments, *place], hear, encoders, denoiser, stopping))
+    arguments = [*to_command_line(run, **overrides), "--mode", mode]
+    with process_group() as rank_arguments, stop_at_ctrl_c(stop) as stop_request:
+        return json.loads(
+            _native.train([*arguments, *rank_arguments], on_metrics, encoders, denoiser, stop_request)
+        )
 
 
 def load(run: RunFile, module: torch.nn.Module, ema: bool = True, **overrides: Any) -> int:
-    """Puts the weights of the run's last checkpoint, or of `sample.step`, into `module`; returns their step.
+    """Loads the weights of the run's last checkpoint, or of step `sample.step`, into `module`;
+    returns the step.
 
-    With `ema` they are the averaged ones, if averaging had begun.
+    With `ema` it loads the averaged weights, if averaging had begun.
     """
-    return _native.load(*arguments_of(run, overrides), module, ema)
+    return _native.load(*to_arguments(run, overrides), module, ema)
 
 
 def sample(run: RunFile, **overrides: Any) -> dict[str, Any]:
-    """Draws the pictures of the run's `[sample]` section."""
+    """Draws the images of the run's `[sample]` section."""
     return _call("sample", run, overrides)
 
 
 def export(run: RunFile, **overrides: Any) -> dict[str, Any]:
-    """Writes the trained model as a folder that diffusers opens."""
+    """Writes the trained model as a folder that diffusers can load."""
     return _call("export", run, overrides)
 
 
 def run(run: RunFile, mode: Mode = "offline", **overrides: Any) -> dict[str, Any]:
-    """Does all of it: preprocess, train, sample, export; in other modes without the first."""
+    """Runs preprocess, train, sample and export; only the mode "offline" preprocesses."""
     return _call("run", run, overrides, "--mode", mode)
 
 
 def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Says what a dataset or a Parquet source holds."""
+    """Describes the content of a dataset or a Parquet source."""
     return json.loads(_native.call(["inspect", os.fspath(path)]))
 
 
 class Prepare:
-    """Decodes, filters, crops, resizes, tokenises: image files and captions in, pixels and token ids out."""
+    """Turns image files and captions into pixels and token ids: decodes, filters, crops, resizes,
+    tokenises.
+    """
 
     def __init__(self, run: RunFile, **overrides: Any) -> None:
-        self._stage = _native.Prepare(*arguments_of(run, overrides))
+        self._stage = _native.Prepare(*to_arguments(run, overrides))
 
     def __call__(self, batch: Any) -> Any:
-        """Takes anything with `__arrow_c_array__` or `__arrow_c_stream__`; gives a RecordBatch or Table."""
+        """Takes anything with `__arrow_c_array__` or `__arrow_c_stream__`.
+
+        Returns a RecordBatch or Table.
+        """
         return self._stage(batch)
 
 
 class Encode:
-    """Runs the frozen VAE and text encoder on what `Prepare` gave: latent moments and text embeddings out.
+    """Runs the frozen VAE and text encoder on the output of `Prepare`: latent moments and text
+    embeddings.
 
-    From then on this process's tensors on the CPU come from mimalloc, which keeps what was freed.
+    Afterwards mimalloc allocates this process's tensors on the CPU; it keeps freed memory for
+    reuse.
     """
 
     def __init__(self, run: RunFile, **overrides: Any) -> None:
-        self._stage = _native.Encode(*arguments_of(run, overrides))
+        self._stage = _native.Encode(*to_arguments(run, overrides))
 
     def __call__(self, batch: Any) -> Any:
-        """Takes anything with `__arrow_c_array__` or `__arrow_c_stream__`; gives a RecordBatch or Table."""
+        """Takes anything with `__arrow_c_array__` or `__arrow_c_stream__`.
+
+        Returns a RecordBatch or Table.
+        """
         return self._stage(batch)
 
 
 def _call(verb: str, run: RunFile, overrides: Mapping[str, Any], *flags: str) -> dict[str, Any]:
-    return json.loads(_native.call([verb, *command_line_of(run, **overrides), *flags]))
+    return json.loads(_native.call([verb, *to_command_line(run, **overrides), *flags]))

@@ -1,4 +1,4 @@
-"""`python -m tidemill` and the installed script are the `tidemill` command."""
+"""The `tidemill` command: entry point of `python -m tidemill` and of the installed script."""
 
 import signal
 import sys
@@ -7,8 +7,8 @@ from tidemill import main
 
 
 def run() -> None:
-    """Entry point of the script."""
-    # Verbs take Ctrl-C for themselves; Python's handler would raise KeyboardInterrupt after them.
+    """Runs the command line and exits with its code."""
+    # Verbs handle Ctrl-C themselves; Python's handler would raise KeyboardInterrupt after them.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())
 

@@ -1,7 +1,7 @@
 """Loads the libtorch that the native module links against, without PyTorch's Python part.
 
-That takes most of a second, and Ray starts many processes that never need it. Where there is a GPU, PyTorch
-is imported all the same: it loads CUDA's libraries from wherever they are, and in time.
+The Python part takes most of a second to import, and Ray starts many processes that never need it.
+With a GPU, PyTorch is imported anyway: it finds and loads CUDA's libraries in the right order.
 """
 
 import ctypes
@@ -11,12 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-# Against whose C++ interface, which each minor version changes, the native module was built.
+# The PyTorch that the native module was built with. Each minor version changes the C++ interface.
 BUILT_WITH = "2.11.0"
 
 
-def check(installed: str) -> None:
-    """Refuses another PyTorch, with which the native module has symbols missing, or worse."""
+def check_torch_version(installed: str) -> None:
+    """Refuses a PyTorch of another minor version: the native module would miss symbols, or crash."""
     if installed.split(".")[:2] != BUILT_WITH.split(".")[:2]:
         raise ImportError(
             f"this tidemill was built with torch {BUILT_WITH}, and torch {installed} is installed: "
@@ -24,14 +24,14 @@ def check(installed: str) -> None:
         )
 
 
-def _check_installed() -> None:
-    # A PyTorch of no package does not say which it is.
+def _check_installed_torch() -> None:
+    # A PyTorch that was not installed as a package has no version to check.
     with suppress(PackageNotFoundError):
-        check(version("torch"))
+        check_torch_version(version("torch"))
 
 
 def has_gpu() -> bool:
-    """Whether there is a driver of NVIDIA's."""
+    """Whether NVIDIA's driver is installed."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -39,18 +39,18 @@ def has_gpu() -> bool:
     return True
 
 
-def _load() -> None:
+def _load_libtorch() -> None:
     spec = find_spec("torch")
     if spec is not None and spec.origin is not None and not has_gpu():
         try:
             ctypes.CDLL(str(Path(spec.origin).parent / "lib" / "libtorch_cpu.so"))
             return
         except OSError:
-            # It lies elsewhere, or needs libraries that PyTorch finds by itself.
+            # The library lies in another folder, or needs libraries that only PyTorch itself finds.
             pass
     import torch  # noqa: F401
 
 
-_check_installed()
+_check_installed_torch()
 if "torch" not in sys.modules:
-    _load()
+    _load_libtorch()

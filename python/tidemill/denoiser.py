@@ -1,4 +1,6 @@
-"""A denoiser of the user's own in the place of the U-Net: what the trainer asks of a `torch.nn.Module`."""
+"""Adapts the user's own denoiser, a `torch.nn.Module`, to the trainer, which uses it instead of the
+U-Net.
+"""
 
 from __future__ import annotations
 
@@ -13,48 +15,55 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tidemill._native import InputError
 
-# What `torch.compile` has wrapped, a whole module or a part of one, and its place in names.
-COMPILED = "_orig_mod"
+# The attribute under which `torch.compile` keeps the module that it wraps; it appears in parameter
+# names.
+COMPILED_MODULE = "_orig_mod"
 
 
 class Adapter:
-    """A module that predicts noise or velocity: `module(sample, timesteps, text)`, as diffusers' U-Net does.
+    """A module that predicts noise or velocity: `module(sample, timesteps, text)`, like diffusers'
+    U-Net.
 
-    `sample` [N, C, h, w] and `text` [N, L, D] come in the run's precision, `timesteps` [N] as int64. The
-    prediction is a tensor like `sample`, or the field `sample` or the first element of what comes back.
+    `sample` [N, C, h, w] and `text` [N, L, D] have the run's precision, `timesteps` [N] is int64.
+    The prediction is a tensor like `sample`: the module's output, its field `sample`, or its first
+    element.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         if not isinstance(module, torch.nn.Module):
-            raise InputError(f"denoiser: a torch.nn.Module is needed, and this is a {type(module).__name__}")
+            raise InputError(f"denoiser: expected a torch.nn.Module, got a {type(module).__name__}")
         if isinstance(module, DistributedDataParallel):
             raise InputError(
-                "denoiser: give the module within DistributedDataParallel (`.module`); reducing gradients is "
-                "the trainer's part"
+                "denoiser: pass the module inside DistributedDataParallel (`.module`); the trainer "
+                "reduces the gradients itself"
             )
         self._module = module
-        # Compiling waits for the first step.
-        self._plain: torch.nn.Module = getattr(module, COMPILED, module)
+        # The module under `torch.compile`, so that checks do not compile it: that waits for the
+        # first step.
+        self._plain: torch.nn.Module = getattr(module, COMPILED_MODULE, module)
         self.name = type(self._plain).__qualname__
-        kept = set(self._plain.state_dict())
-        beside = sorted(kept - {name for name, _ in self._plain.named_parameters(remove_duplicate=False)})
-        if beside:
+        state = set(self._plain.state_dict())
+        buffers = sorted(state - {name for name, _ in self._plain.named_parameters(remove_duplicate=False)})
+        if buffers:
             raise InputError(
-                f"denoiser: {self.name} keeps {_some(beside)} beside its parameters, and checkpoints hold "
-                "parameters only; register a buffer that never changes with persistent=False, and use no "
-                "layer that keeps statistics (GroupNorm for BatchNorm)"
+                f"denoiser: {self.name} keeps {_list_names(buffers)} beside its parameters, and checkpoints "
+                "hold parameters only; register constant buffers with persistent=False, and use no layer "
+                "that keeps statistics (GroupNorm instead of BatchNorm)"
             )
 
     def prepare(self, device: str) -> None:
-        """Moves the module to where it is trained, or says why it cannot be."""
+        """Moves the module to the device on which it is trained.
+
+        Raises `InputError` if it cannot be trained.
+        """
         named = self.parameters()
-        other = [
+        not_f32 = [
             f"{name} ({parameter.dtype})" for name, parameter in named if parameter.dtype != torch.float32
         ]
-        if other:
+        if not_f32:
             raise InputError(
-                f"denoiser: {_some(other)} are not float32; give the module in float32, and say by "
-                "train.precision what it computes in"
+                f"denoiser: {_list_names(not_f32)} are not float32; pass the module in float32 and set "
+                "train.precision to the precision of its computation"
             )
         if len(self.frozen()) == len(named):
             raise InputError(f"denoiser: none of {self.name}'s {len(named)} parameters requires a gradient")
@@ -66,66 +75,71 @@ class Adapter:
                 f"forward(sample, timesteps, text): {error}"
             ) from None
         self._module.to(device)
-        # What a step of the caller's has left would count as part of the first gradients.
+        # Gradients left by the caller would be added to the first step's.
         self._module.zero_grad(set_to_none=True)
 
     def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
-        """All of them, by the names that checkpoints have them under."""
+        """All parameters with their names in checkpoints."""
         named = self._plain.named_parameters()
-        return [(name.replace(f"{COMPILED}.", ""), parameter) for name, parameter in named]
+        return [(name.replace(f"{COMPILED_MODULE}.", ""), parameter) for name, parameter in named]
 
     def frozen(self) -> set[str]:
-        """The names of those that require no gradient."""
+        """The names of the parameters that require no gradient."""
         return {name for name, parameter in self.parameters() if not parameter.requires_grad}
 
     def checkpoint_gradients(self) -> None:
-        """Has it compute again in the backward pass what it has not kept, as diffusers' models can."""
+        """Enables gradient checkpointing, by the method that diffusers' models have for it."""
         enable = getattr(self._plain, "enable_gradient_checkpointing", None)
         if enable is None:
             raise InputError(
-                f"{self.name} has no enable_gradient_checkpointing(), by which diffusers' models take it up; "
-                "use torch.utils.checkpoint within the module instead"
+                f"{self.name} has no method enable_gradient_checkpointing(), which diffusers' models have; "
+                "use torch.utils.checkpoint inside the module instead"
             )
         enable()
 
     def forward_flops(self, latents: Iterable[int], text: Iterable[int]) -> int:
-        """Floating-point operations of a forward pass of one row, which it takes to see whether it can."""
+        """Floating-point operations of a forward pass of one row.
+
+        It computes the pass, and raises `InputError` if the module fails or predicts another shape.
+        """
         parameter = self.parameters()[0][1]
         sample, embedding = (parameter.new_zeros(1, *shape) for shape in (latents, text))
         timesteps = torch.zeros(1, dtype=torch.int64, device=parameter.device)
         row = f"a row of latents {list(latents)} and text {list(text)}"
         try:
-            # PyTorch does not count what its attention on the CPU does in one operation.
-            plain = sdpa_kernel(SDPBackend.MATH)
-            with torch.no_grad(), plain, FlopCounterMode(display=False) as counter:
-                prediction = _prediction(self._plain.eval()(sample, timesteps, embedding))
+            # FlopCounterMode does not count PyTorch's fused attention on the CPU.
+            unfused_attention = sdpa_kernel(SDPBackend.MATH)
+            with torch.no_grad(), unfused_attention, FlopCounterMode(display=False) as counter:
+                prediction = _extract_prediction(self._plain.eval()(sample, timesteps, embedding))
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise InputError(f"denoiser: {self.name} does not take {row}: {reason}") from error
         if not isinstance(prediction, torch.Tensor):
             raise InputError(
-                f"denoiser: {self.name} gives a {type(prediction).__name__}, not a tensor, for {row}"
+                f"denoiser: {self.name} returns a {type(prediction).__name__}, not a tensor, for {row}"
             )
         if prediction.shape != sample.shape:
             shape = list(prediction.shape[1:])
-            raise InputError(f"denoiser: {self.name} predicts {shape} for {row}, and not as much as latents")
+            raise InputError(
+                f"denoiser: {self.name} predicts shape {shape} for {row}; the shape of the latents is needed"
+            )
         return counter.get_total_flops()
 
     def __call__(self, sample: Any, timesteps: Any, text: Any) -> torch.Tensor:
         """The prediction for these DLPack capsules, as part of autograd's graph."""
-        trains = torch.is_grad_enabled()
-        if self._module.training != trains:
-            self._module.train(trains)
+        is_training = torch.is_grad_enabled()
+        if self._module.training != is_training:
+            self._module.train(is_training)
         inputs = (torch.from_dlpack(capsule) for capsule in (sample, timesteps, text))
-        return _prediction(self._module(*inputs))
+        return _extract_prediction(self._module(*inputs))
 
 
-def _prediction(output: Any) -> Any:
+def _extract_prediction(output: Any) -> Any:
     if isinstance(output, torch.Tensor):
         return output
     return output[0] if isinstance(output, tuple) else getattr(output, "sample", output)
 
 
-def _some(names: list[str]) -> str:
-    """The first few of them."""
+def _list_names(names: list[str]) -> str:
+    """The first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

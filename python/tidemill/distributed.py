@@ -1,4 +1,4 @@
-"""The process group that the trainer's ranks communicate over."""
+"""The process group over which the training ranks communicate."""
 
 from __future__ import annotations
 
@@ -16,54 +16,60 @@ import torch.distributed as dist
 
 @contextmanager
 def process_group() -> Iterator[list[str]]:
-    """Makes the process group of the ranks that torchrun, or whoever sets its variables, has started.
+    """Makes the process group of the ranks that torchrun, or whoever sets its variables, has
+    started.
 
-    Yields the arguments that tell `train` its place among them. A group that is
-    there already, as in a worker of Ray Train, is used as it is, beside one of Gloo for the hosts.
+    Yields the arguments that tell the verb `train` its rank. An existing group, as in a worker of
+    Ray Train, is used; in both cases a second group with the backend Gloo is made for communication
+    between hosts' CPUs.
     """
-    made = not dist.is_initialized()
-    if made:
+    is_own_group = not dist.is_initialized()
+    if is_own_group:
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            # Alone, but not in any place: where others are left out, this may be the second GPU.
+            # A single rank still has a local rank: it may be meant for the second GPU of the
+            # machine.
             yield [f"--local-rank={_local_rank()}"]
             return
         if torch.cuda.is_available():
             torch.cuda.set_device(_local_rank() % torch.cuda.device_count())
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    # For what ranks ask each other on the host: communication of the other waits for devices and its turn.
-    # Who waits in it waits for others' data, or pictures; of ranks that die the connections end.
-    host = dist.new_group(backend="gloo", timeout=timedelta(days=1))
-    # Machines may have different numbers of ranks: then these are taken for several, alike on all.
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    on_each = [0] * dist.get_world_size()
-    dist.all_gather_object(on_each, here, group=host)
-    place = [
+    # For questions between ranks on the host: collectives of the other group wait for devices, in
+    # their order. A rank may wait in it for another one's rows or previews, so the timeout is long;
+    # if a rank dies, its connections close and the others notice.
+    host_group = dist.new_group(backend="gloo", timeout=timedelta(days=1))
+    # Machines may have different numbers of ranks. Then each is treated as several nodes of equal
+    # size.
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    local_world_sizes = [0] * dist.get_world_size()
+    dist.all_gather_object(local_world_sizes, local_world_size, group=host_group)
+    rank_arguments = [
         f"--process-group={dist.group.WORLD.group_name}",
-        f"--host-group={host.group_name}",
+        f"--host-group={host_group.group_name}",
         f"--rank={dist.get_rank()}",
         f"--world-size={dist.get_world_size()}",
         f"--local-rank={_local_rank()}",
-        f"--local-world-size={here}",
-        f"--ranks-per-node={math.gcd(*on_each)}",
+        f"--local-world-size={local_world_size}",
+        f"--ranks-per-node={math.gcd(*local_world_sizes)}",
     ]
     try:
-        yield place
+        yield rank_arguments
     finally:
-        if not made:
-            dist.destroy_process_group(host)
-    # After an exception the others may be gone, and there is nobody to take leave of.
-    if made:
+        if not is_own_group:
+            dist.destroy_process_group(host_group)
+    # Not after an exception: the other ranks may be gone, and destroying the group would wait for
+    # them.
+    if is_own_group:
         dist.destroy_process_group()
 
 
-def end(code: int) -> None:
-    """Ends this process if it is one of several ranks on GPUs that has failed.
+def exit_failed_rank(code: int) -> None:
+    """Ends this process at once if it is one of several ranks on GPUs and has failed.
 
-    The others may be in the middle of a collective. NCCL would have this one wait for them when it gives up
-    its communicators, and they see that it is gone by its connections, which end with the process.
+    The others may be inside a collective. NCCL would make this process wait for them while it
+    destroys its communicators; they notice its end by the connections that close with the process.
     """
     if code != 0 and torch.cuda.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        # They may still be reading what it has told them.
+        # The other ranks may still be reading this rank's last message.
         time.sleep(2)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,6 @@
-"""Ctrl-C while a run trains: a wish to stop after a checkpoint, not an exception in the middle of a step."""
+"""Ctrl-C during training: it asks for a stop after a checkpoint, and raises no exception inside a
+step.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +11,39 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Stop:
-    """Set by the first ctrl-c, or when the caller's own event is."""
+class StopRequest:
+    """Is set by the first ctrl-c, or by the caller's own event."""
 
     def __init__(self, event: threading.Event | None) -> None:
         self._event = event
-        self._interrupted = False
+        self._is_interrupted = False
 
     def is_set(self) -> bool:
-        """The trainer asks before each step."""
-        return self._interrupted or (self._event is not None and self._event.is_set())
+        """Whether training is to stop. The trainer asks before each step."""
+        return self._is_interrupted or (self._event is not None and self._event.is_set())
 
-    def interrupt(self, signum: int, frame: FrameType | None) -> None:
-        """As a signal's handler: who repeats it does not want to wait."""
-        if self._interrupted:
+    def handle_signal(self, signum: int, frame: FrameType | None) -> None:
+        """Handler of SIGINT: a second ctrl-c raises KeyboardInterrupt at once."""
+        if self._is_interrupted:
             signal.default_int_handler(signum, frame)
-        self._interrupted = True
+        self._is_interrupted = True
 
 
 @contextmanager
-def stopping_at_ctrl_c(event: threading.Event | None) -> Iterator[Stop]:
-    """Gives what says whether to stop. A handler for ctrl-c that is not Python's own stays as it is."""
-    stop = Stop(event)
-    ours = (
+def stop_at_ctrl_c(event: threading.Event | None) -> Iterator[StopRequest]:
+    """Yields a stop request that ctrl-c sets.
+
+    A SIGINT handler that is not Python's own stays in place.
+    """
+    request = StopRequest(event)
+    can_replace_handler = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
-    if ours:
-        signal.signal(signal.SIGINT, stop.interrupt)
+    if can_replace_handler:
+        signal.signal(signal.SIGINT, request.handle_signal)
     try:
-        yield stop
+        yield request
     finally:
-        if ours:
+        if can_replace_handler:
             signal.signal(signal.SIGINT, signal.default_int_handler)

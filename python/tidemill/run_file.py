@@ -1,4 +1,4 @@
-"""What Python takes for a run file."""
+"""Run files in Python: paths, mappings with overrides, and resolved run files."""
 
 from __future__ import annotations
 
@@ -14,81 +14,98 @@ from tidemill import _native
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """A run file that means the same wherever it is read; `resolve` gives it."""
+    """A run file with all its keys and absolute paths, as `resolve` returns it: the same wherever
+    it is read.
+    """
 
     text: str
-    """All of it, as JSON."""
+    """The whole run file as JSON."""
 
     def __getitem__(self, section: str) -> Any:
-        """A section, or a key outside of any."""
+        """A section, or a top-level key."""
         return json.loads(self.text)[section]
 
 
 RunFile: TypeAlias = Union[str, "os.PathLike[str]", Mapping[str, Any], ResolvedRun]
-"""A run file's path, its content as nested mappings, or what `resolve` gave.
+"""A run file: its path, its content as nested mappings, or the result of `resolve`.
 
-In mappings, and in the overrides that every function takes, None is a key that is left out: as an override it
-changes nothing. An empty mapping is the empty table, so `{"train": {"ema": {}}}` switches averaging on.
+In mappings, and in the overrides that every function takes, a key with the value None is left out:
+such an override changes nothing. An empty mapping is an empty table, so `{"train": {"ema": {}}}`
+enables averaging.
 """
 
 
 def resolve(run: RunFile, **overrides: Any) -> ResolvedRun:
-    """The run file in full, with absolute paths: for processes in other folders or on other machines."""
-    return ResolvedRun(_native.portable(*arguments_of(run, overrides)))
+    """The run file in full, with absolute paths: for processes in other folders or on other
+    machines.
+    """
+    return ResolvedRun(_native.portable(*to_arguments(run, overrides)))
 
 
-def arguments_of(run: RunFile, overrides: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """A run file's path and `section.key=value` overrides, of an empty file if there is no path."""
+def to_arguments(run: RunFile, overrides: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The path and the `section.key=value` overrides of a run file.
+
+    Without a path, those of an empty file.
+    """
     if isinstance(run, ResolvedRun):
-        sections = json.loads(run.text, object_hook=_without_null)
-        return os.devnull, [*(f"{key}={_toml(sections[key])}" for key in sections), *_settings(overrides)]
+        sections = json.loads(run.text, object_hook=_refuse_null)
+        settings = (f"{key}={_to_toml(sections[key])}" for key in sections)
+        return os.devnull, [*settings, *_flatten(overrides)]
     if isinstance(run, Mapping):
-        return os.devnull, [*_settings(run), *_settings(overrides)]
-    return os.fspath(run), list(_settings(overrides))
+        return os.devnull, [*_flatten(run), *_flatten(overrides)]
+    return os.fspath(run), list(_flatten(overrides))
 
 
-def command_line_of(run: RunFile, **overrides: Any) -> list[str]:
-    """The same as a verb of the command line takes them."""
-    path, settings = arguments_of(run, overrides)
+def to_command_line(run: RunFile, **overrides: Any) -> list[str]:
+    """The run file and overrides as arguments of a verb on the command line."""
+    path, settings = to_arguments(run, overrides)
     return [path, *(argument for setting in settings for argument in ("--set", setting))]
 
 
-def _without_null(table: dict[str, Any]) -> dict[str, Any]:
-    """Refuses null, which is what the native side's JSON makes of infinity, and no key that is left out."""
+def _refuse_null(table: dict[str, Any]) -> dict[str, Any]:
+    """Refuses null: the native side writes infinity and NaN as null, and leaves out keys without a
+    value.
+    """
     for key, value in table.items():
         if value is None:
-            raise _native.InputError(f"{key}: a number that is not finite cannot be handed on; give another")
+            raise _native.InputError(
+                f"{key}: a number that is not finite cannot be passed on; set a finite one"
+            )
     return table
 
 
-def _settings(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Nested mappings as `section.key=value` settings."""
     for key, value in values.items():
         # `engine={"device": "cpu"}` and `**{"engine.device": "cpu"}` mean the same.
         name = prefix + key
         if isinstance(value, Mapping):
-            # A table that is there means something even if it sets nothing.
-            yield from list(_settings(value, name + ".")) or [f"{name}={{}}"]
+            # The presence of a table means something even if it has no keys.
+            yield from list(_flatten(value, name + ".")) or [f"{name}={{}}"]
         elif value is not None:
-            yield f"{name}={_toml(value)}"
+            yield f"{name}={_to_toml(value)}"
 
 
-def _toml(value: Any) -> str:
-    """A value as TOML, which writes most strings and numbers, and booleans, as JSON does, but not tables."""
+def _to_toml(value: Any) -> str:
+    """A value as TOML.
+
+    Most strings, numbers and booleans are written as in JSON; tables are not.
+    """
     if isinstance(value, Mapping):
-        items = (f"{_string(k)} = {_toml(v)}" for k, v in value.items() if v is not None)
+        items = (f"{_to_toml_string(k)} = {_to_toml(v)}" for k, v in value.items() if v is not None)
         return "{" + ", ".join(items) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(_to_toml, value)) + "]"
     if value is None:
-        # Without it, what comes after would move up.
+        # Leaving it out would shift the elements after it.
         raise _native.InputError("a list in a run file cannot hold None; leave it out")
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, (str, os.PathLike)):
-        return _string(os.fspath(value))
+        return _to_toml_string(os.fspath(value))
     return json.dumps(value)
 
 
-def _string(text: str) -> str:
-    """A string as TOML, which knows no surrogates and takes DEL only escaped."""
+def _to_toml_string(text: str) -> str:
+    """A string as TOML, which forbids surrogates and allows DEL only escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""The training stream: batches of latent datasets for a notebook or a loop of one's own."""
+"""The training stream: batches of latent datasets for a notebook or your own training loop."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from tidemill import _native
 Datasets = "str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]"
 Mix = Mapping[str, Mapping[str, float]]
 
-# The name of a stream's only dataset.
-ONLY = "dataset"
+# The name of a stream's dataset if there is only one.
+DEFAULT_NAME = "dataset"
 
 
 class Stream:
     """An endless iterator over batches.
 
-    What is in global batch k is a pure function of the datasets and of the arguments up to `mix`.
+    The content of global batch k is a pure function of the datasets and of the arguments up to
+    `mix`.
 
-    `datasets` is the path or URI of a dataset, or several by name; `mix` then says how much of each, as in
-    `{"laion": {"proportion": 0.9}, "own": {"proportion": 0.1}}`, or with `repeat` (times an epoch) or `count`
-    (rows an epoch). Without it each dataset comes once an epoch.
+    `datasets` is the path or URI of a dataset, or several by name; `mix` then gives the share of
+    each, as in `{"laion": {"proportion": 0.9}, "own": {"proportion": 0.1}}`, or with `repeat`
+    (times per epoch) or `count` (rows per epoch). Without it each dataset is read once per epoch.
 
-    Of `ranks` processes that train together this is number `rank`: it gets its part of each global batch.
-    `prefetch` batches are made ahead, by `readers` threads that read. With `unreadable="skip"` rows that
-    cannot be read are left out and counted in `skipped`. `cache` is a folder for what is read of datasets
-    elsewhere, which several processes may share; `cache_bytes` is what it may hold. `state` goes on where
-    `state_dict()` was called, for any number of ranks.
+    `rank` is this process's number among the `ranks` processes that train together; each gets its
+    part of every global batch. `prefetch` batches are made ahead of need, by `readers` threads that
+    read. With `unreadable="skip"` rows that cannot be read are left out and counted in `skipped`.
+    `cache` is a folder for data of remote datasets, which several processes may share;
+    `cache_bytes` is its limit. `state` resumes from a `state_dict()`, with any number of ranks.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Stream:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(datasets, Mapping):
-            datasets = {ONLY: datasets}
+            datasets = {DEFAULT_NAME: datasets}
         self._phase = {
             "resolution": resolution,
             "global_batch": global_batch,
@@ -77,21 +78,24 @@ class Stream:
         return self
 
     def __next__(self) -> _native.Batch:
-        """The next batch. Its memory is handed on without a copy and used again when nobody holds it."""
+        """The next batch.
+
+        Its memory is passed on without a copy, and reused once nobody refers to it.
+        """
         return self._stream.next()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands after the last batch that it gave."""
+        """The stream's position after the last batch that it returned."""
         return json.loads(self._stream.state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict()` was called."""
+        """Resumes from the position of a `state_dict()`."""
         self._open(state)
 
     def next_phase(
         self, *, resolution: int | None = None, global_batch: int | None = None, mix: Mix | None = None
     ) -> None:
-        """Goes on with other batches; each dataset goes on where it is."""
+        """Begins a phase with other batches; each dataset continues from its current position."""
         changes = {"resolution": resolution, "global_batch": global_batch, "mix": mix}
         phase = self._phase | {key: value for key, value in changes.items() if value is not None}
         state = json.loads(self._stream.next_phase(json.dumps(phase)))
@@ -100,14 +104,14 @@ class Stream:
 
     @property
     def rows(self) -> int:
-        """Rows of the datasets that take part."""
+        """The number of rows of the datasets that the stream uses."""
         return self._stream.rows
 
     @property
     def skipped(self) -> dict[str, int]:
-        """Rows that were left out because they could not be read, by why."""
+        """The number of rows left out because they could not be read, by reason."""
         return self._stream.skipped
 
     def _open(self, state: Mapping[str, Any] | None) -> None:
-        stands = None if state is None else json.dumps(state)
-        self._stream = _native.Stream(json.dumps(self._settings), stands)
+        state_json = None if state is None else json.dumps(state)
+        self._stream = _native.Stream(json.dumps(self._settings), state_json)

@@ -11,14 +11,20 @@ from tidemill.stream import Datasets, Stream
 
 
 class StreamDataset(torch.utils.data.IterableDataset):
-    """A stream for `torch.utils.data.DataLoader(dataset, batch_size=None)`, with the arguments of `Stream`.
+    """A stream for `torch.utils.data.DataLoader(dataset, batch_size=None)`, with the arguments of
+    `Stream`.
 
-    Items are whole batches: `sample_ids` and `epochs` [n] i64, unscaled `latents` [n, C, h, w] f16 and `text`
-    [n, L, D] f16, or [n, L] i32 where token ids are stored; the latter two without a copy. The stream has
-    threads of its own, so that workers would gain nothing; they are refused, for several would each give the
-    same batches, and the state of one would not be that of the process that saves it. `state_dict` is that of
-    the stream, which torchdata's StatefulDataLoader and Lightning look for. Lightning takes a batch ahead of
-    the step, which a resumed run would miss, unless the step takes its batches itself (docs/stream.md).
+    Items are whole batches: `sample_ids` and `epochs` [n] i64, unscaled `latents` [n, C, h, w] f16
+    and `text` [n, L, D] f16, or [n, L] i32 for datasets that store token ids. `latents` and `text`
+    are not copied.
+
+    Workers of the DataLoader are refused: the stream has its own threads, each worker would return
+    the same batches, and the state of a worker's stream would not be that of the process that saves
+    it.
+
+    torchdata's StatefulDataLoader and Lightning find `state_dict`, the position of the stream.
+    Lightning fetches a batch ahead of the step, and a resumed run would miss that batch unless the
+    step itself fetches its batches (docs/stream.md).
     """
 
     def __init__(self, datasets: Datasets, **arguments: Any) -> None:
@@ -28,10 +34,13 @@ class StreamDataset(torch.utils.data.IterableDataset):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = torch.utils.data.get_worker_info()
         if worker is not None:
-            raise ValueError(f"num_workers is {worker.num_workers}: take 0, the stream reads ahead by itself")
-        for batch in self._opened():
+            raise ValueError(
+                f"num_workers is {worker.num_workers}: set it to 0, because the stream "
+                "reads ahead in its own threads"
+            )
+        for batch in self._open_stream():
             yield {
-                # A view: torch has no u64 to speak of.
+                # A view as i64, because torch supports few operations on u64.
                 "sample_ids": torch.tensor(batch.sample_ids, dtype=torch.uint64).view(torch.int64),
                 "epochs": torch.tensor(batch.epochs),
                 "latents": torch.from_dlpack(batch.latents),
@@ -39,13 +48,17 @@ class StreamDataset(torch.utils.data.IterableDataset):
             }
 
     def state_dict(self) -> dict[str, Any]:
-        return self._opened().state_dict()
+        """The stream's position after the last batch that it returned."""
+        return self._open_stream().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._opened().load_state_dict(state)
+        """Resumes from the position of a `state_dict()`."""
+        self._open_stream().load_state_dict(state)
 
-    def _opened(self) -> Stream:
-        """The stream, opened where it is used: threads do not survive a fork."""
+    def _open_stream(self) -> Stream:
+        """The stream, opened on first use in this process because its threads do not survive a
+        fork.
+        """
         if self._stream is None:
             datasets, arguments = self._arguments
             self._stream = Stream(datasets, **arguments)

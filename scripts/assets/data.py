@@ -1,4 +1,6 @@
-"""Reads scenes that `tidemill synth` wrote: pixels as the quickstart prepares them, captions, attributes."""
+"""Reads scenes that `tidemill synth` wrote: pixels as the quickstart prepares them, captions,
+attributes.
+"""
 
 import io
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Writes what needs no training, in SD2's manner: tokenizer, scheduler, U-Net config, model_index.json."""
+"""Writes what needs no training, in SD2's manner: tokenizer, scheduler, U-Net config,
+model_index.json.
+"""
 
 import gzip
 import json
@@ -55,7 +57,10 @@ def write(out: Path) -> None:
 
 
 def tokenizer(out: Path) -> None:
-    """CLIP's vocabulary from open_clip's wheel; the other files say what stable-diffusion-2-base's say."""
+    """CLIP's vocabulary from open_clip's wheel.
+
+    The other files say what stable-diffusion-2-base's say.
+    """
     out.mkdir(parents=True, exist_ok=True)
     wheel = Path(open_clip.__file__).parent / "bpe_simple_vocab_16e6.txt.gz"
     with gzip.open(wheel, "rt", encoding="utf-8") as lines:

@@ -1,4 +1,6 @@
-"""Measures what lies in assets/ on scenes of other seeds, and writes the figures into assets/README.md."""
+"""Measures what lies in assets/ on scenes of other seeds, and writes the figures into
+assets/README.md.
+"""
 
 import argparse
 import json
@@ -97,7 +99,10 @@ def text_rows(args: argparse.Namespace) -> list[tuple[str, str, str]]:
 
 
 def states_of(assets: Path, folder: Path, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """States at the end of the captions, with a constant 1 appended: f32 [N, 65]; and the class numbers."""
+    """States at the end of the captions, with a constant 1 appended: f32 [N, 65].
+
+    And the class numbers.
+    """
     texts, classes = data.captions(folder)
     states, ids = text.encode(assets, texts[:count])
     ends = (ids == text.END_ID).float().argmax(1)

@@ -1,8 +1,10 @@
-"""Trains the text encoder: past the end of the caption every state says size, colour, shape and place.
+"""Trains the text encoder: past the end of the caption every state says size, colour, shape and
+place.
 
-Each attribute has a quarter of the hidden state to itself, where each of its values is a row of a Hadamard
-matrix. So states have mean 0 and variance 1, as the final layer norm gives them, a linear map reads any
-attribute, and a pair of values never trained on has just the state that its parts add up to.
+Each attribute has a quarter of the hidden state to itself, where each of its values is a row of a
+Hadamard matrix. So states have mean 0 and variance 1, as the final layer norm gives them, a linear
+map reads any attribute, and a pair of values never trained on has just the state that its parts add
+up to.
 """
 
 from pathlib import Path
@@ -20,7 +22,8 @@ END_ID = 49407
 BATCH = 96
 LEARNING_RATE = 2e-3
 WARMUP = 50
-# Share of captions shortened to some of their attributes, or none: the encoder must not guess the rest.
+# Share of captions shortened to some of their attributes, or none: the encoder must not guess the
+# rest.
 PARTIAL = 0.15
 
 CONFIG = {
@@ -40,7 +43,9 @@ CONFIG = {
 
 
 def codes() -> list[torch.Tensor]:
-    """For each attribute one row of +-1 per value, and a last one for "not said": f32 [values + 1, 16]."""
+    """For each attribute one row of +-1 per value, and a last one for "not said": f32 [values + 1,
+    16].
+    """
     hadamard = torch.ones(1, 1)
     while len(hadamard) < QUARTER:
         hadamard = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), hadamard)
@@ -79,7 +84,9 @@ def train(folder: Path, out: Path, steps: int, seed: int) -> None:
 
 
 def save(model: CLIPTextModel, folder: Path) -> None:
-    """In f16, under the names in Stable Diffusion's own folders, whatever this transformers would write."""
+    """In f16, under the names in Stable Diffusion's own folders, whatever this transformers would
+    write.
+    """
     model.half().save_pretrained(folder)
     weights = {
         f"text_model.{name.removeprefix('text_model.')}": value for name, value in model.state_dict().items()

@@ -26,7 +26,8 @@ LEARNING_RATE = 1.5e-3
 WARMUP = 100
 # Weight of the absolute error, which keeps edges from blurring once the squared error is small.
 L1_WEIGHT = 0.1
-# Weight of the KL divergence per latent value: enough to keep latents smooth, too little to cost detail.
+# Weight of the KL divergence per latent value: enough to keep latents smooth, too little to cost
+# detail.
 KL_WEIGHT = 1e-4
 SAVE_EVERY = 500
 

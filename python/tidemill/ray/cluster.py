@@ -1,4 +1,4 @@
-"""The cluster that a run file names in `[engine.ray]`, and the environment of its workers."""
+"""Connects to the cluster of `[engine.ray]`, and passes its environment variables to the workers."""
 
 from __future__ import annotations
 
@@ -14,67 +14,80 @@ import ray
 import tidemill
 from tidemill.run_file import ResolvedRun
 
-# Seconds for which a cluster's address is tried, as its head node may be coming up; for which one try goes on
-# where nothing answers; and between two of them.
-PATIENCE_S = 10.0
-TRY_S = 3.0
-BETWEEN_S = 0.5
+# Seconds for which a cluster's address is tried, because its head node may still be starting; the
+# timeout of one attempt; and the pause between two attempts.
+CONNECT_TIMEOUT_S = 10.0
+ATTEMPT_TIMEOUT_S = 3.0
+RETRY_DELAY_S = 0.5
 
 
 def connect(run: ResolvedRun) -> None:
-    """Starts Ray in this process, on the cluster that the run file names, unless it has been started."""
+    """Connects this process to the cluster of the run file, unless Ray has been started already."""
     if not ray.is_initialized():
-        start(run["engine"]["ray"].get("address"))
+        start_ray(run["engine"]["ray"].get("address"))
 
 
-def start(address: str | None, **options: Any) -> None:
-    """Starts Ray in this process; without an address as Ray itself does."""
-    name, place = _named(address)
+def start_ray(address: str | None, **options: Any) -> None:
+    """Starts Ray in this process. Without an address Ray decides itself which cluster it joins.
+
+    Raises `InputError` if there is no cluster at the address.
+    """
+    name, target = _resolve_address(address)
     try:
-        if place:
-            _reach(place)
+        if target:
+            _wait_until_reachable(target)
         ray.init(**({"address": address} if address else {}), **options)
     except (ConnectionError, ValueError) as error:
         raise tidemill.InputError(f"{name}: {error}") from error
 
 
-def _named(address: str | None) -> tuple[str, str | None]:
-    """What to call the cluster, and the address that Ray takes: in place of two it has that of a variable."""
+def _resolve_address(address: str | None) -> tuple[str, str | None]:
+    """A name of the cluster for messages, and the address that Ray will use.
+
+    For None and "auto" Ray uses RAY_ADDRESS if it is set.
+    """
     variable = os.environ.get("RAY_ADDRESS")
     if variable and address in (None, "auto"):
         return f"RAY_ADDRESS={variable}", variable
     return f"engine.ray.address = {json.dumps(address)}" if address else "a Ray cluster", address
 
 
-def _reach(address: str) -> None:
-    """Waits until something answers at host:port, for a while: Ray itself tries for many minutes, in silence.
+def _wait_until_reachable(address: str) -> None:
+    """Waits a few seconds until host:port accepts a connection; Ray itself tries silently for many
+    minutes.
 
     Addresses of another form are left to Ray.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or "/" in host or not port.isdigit():
         return
-    end = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=TRY_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ATTEMPT_TIMEOUT_S).close()
             return
         except (OSError, OverflowError) as error:
-            if time.monotonic() >= end:
+            if time.monotonic() >= deadline:
                 raise ConnectionError(
-                    f"nothing has answered there for {PATIENCE_S:.0f} s ({error}); see whether the head node "
-                    "runs and this machine can reach it, or give the address that `ray start --head` shows"
+                    f"nothing has answered there for {CONNECT_TIMEOUT_S:.0f} s ({error}); check that the "
+                    "head node is running and that this machine can reach it, or use the address that "
+                    "`ray start --head` prints"
                 ) from error
-        time.sleep(BETWEEN_S)
+        time.sleep(RETRY_DELAY_S)
 
 
-def with_env(run: ResolvedRun, runtime_env: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A runtime environment with the variables of the run file. One that it has itself stays as it is."""
+def add_env_vars(run: ResolvedRun, runtime_env: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A runtime environment with the variables of the run file.
+
+    Variables that it already has win.
+    """
     env, given = run["engine"]["ray"]["env"], dict(runtime_env or {})
     return {**given, "env_vars": {**env, **given.get("env_vars", {})}} if env else given
 
 
-def remote_with_env(run: ResolvedRun, remote: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a stage of Ray Data, with the variables of the run file."""
-    runtime_env = with_env(run, remote.get("runtime_env"))
-    return {**remote, "runtime_env": runtime_env} if runtime_env else dict(remote)
+def add_remote_env_vars(run: ResolvedRun, remote_args: Mapping[str, Any]) -> dict[str, Any]:
+    """Remote arguments of a Ray Data stage, with the variables of the run file in their runtime
+    environment.
+    """
+    runtime_env = add_env_vars(run, remote_args.get("runtime_env"))
+    return {**remote_args, "runtime_env": runtime_env} if runtime_env else dict(remote_args)

@@ -1,5 +1,5 @@
 //! A Python process that drives Ray for a verb: it gets a plan on its standard input, and says what is done on its standard
-//! output, a line of JSON each (python/tidemill/ray/driver.py).
+//! output, a line of JSON each (python/tidemill/ray/driver_protocol.py).
 
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::marker::PhantomData;

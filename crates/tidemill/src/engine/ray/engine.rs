@@ -1,4 +1,4 @@
-//! The engine for a cluster. A Python process of its own (`python -m tidemill.ray.offline`) drives Ray Data, whose tasks
+//! The engine for a cluster. A Python process of its own (`python -m tidemill.ray.preprocess.driver`) drives Ray Data, whose tasks
 //! and actors do the units ([`crate::engine::ray::unit_worker`]); this side says which, counts what is committed, and starts the driver
 //! again if it is killed. Nothing of what is committed is done twice.
 
@@ -118,7 +118,7 @@ impl Ray<'_> {
     ) -> Result<Option<ExitStatus>> {
         let plan = std::iter::once(Ok(self.plan(units.len())?));
         let plan = plan.chain(units.into_iter().map(|unit| to_json(&unit)));
-        let mut driver = Driver::start("tidemill.ray.offline", plan)?;
+        let mut driver = Driver::start("tidemill.ray.preprocess.driver", plan)?;
         loop {
             match driver.hear()? {
                 Heard::Done(UnitDone { counts, last_bad, .. }) => {

@@ -1,4 +1,4 @@
-//! Training on a cluster: a Python process (`python -m tidemill.ray.fit`) has Ray Train start the workers of `[engine.train]`;
+//! Training on a cluster: a Python process (`python -m tidemill.ray.train.driver`) has Ray Train start the workers of `[engine.train]`;
 //! this side shows how they get on, and starts the driver again if it is killed.
 
 use std::fs::File;
@@ -110,7 +110,7 @@ impl Watch<'_> {
     /// What the workers give, or how their driver ended before that.
     fn one_driver(&mut self, plan: &str) -> Result<std::result::Result<Value, ExitStatus>> {
         let mut driver: Driver<Value> =
-            Driver::start("tidemill.ray.fit", std::iter::once(Ok(plan.to_owned())))?;
+            Driver::start("tidemill.ray.train.driver", std::iter::once(Ok(plan.to_owned())))?;
         let (mut report, mut looked, mut asked) = (Value::Null, Instant::now(), None);
         loop {
             match driver.hear()? {

@@ -15,9 +15,9 @@ import ranks
 import ray
 import tidemill
 from tidemill import _native
-from tidemill.ray import waits
-from tidemill.ray.stop import Losses, Stop, heard
-from tidemill.run_file import arguments_of
+from tidemill.ray import resource_wait
+from tidemill.ray.train.graceful_stop import StopSignal, WorkerLossCallback, watch_stop_signal
+from tidemill.run_file import to_arguments
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def address():
 @contextmanager
 def running(verb, output, **settings):
     """A verb in a process of its own, which ends with the test."""
-    path, given = arguments_of(
+    path, given = to_arguments(
         {**ranks.SETTINGS, "engine.kind": "ray", **settings, "output": str(output)}, {}
     )
     sets = [part for setting in given for part in ("--set", setting)]
@@ -60,8 +60,8 @@ def test_training_that_has_not_begun_is_stopped_at_once(address, dataset, tmp_pa
 # A driver that speaks sooner.
 SOON = """
 import runpy, sys
-from tidemill.ray import waits
-waits.FIRST_S, waits.LOOK_S = 1.0, 0.2
+from tidemill.ray import resource_wait
+resource_wait.FIRST_WARNING_S, resource_wait.CHECK_INTERVAL_S = 1.0, 0.2
 runpy.run_module(sys.argv[1], run_name="__main__")
 """
 
@@ -97,19 +97,21 @@ def pool(fewest, most, cpus, gpus=0, accelerator=None):
 @pytest.mark.parametrize("terminal", [False, True])
 def test_preprocessing_says_what_it_waits_for(terminal, address, pairs_run, tmp_path):
     resolved = tidemill.resolve(pairs_run, output=str(tmp_path))
-    arguments = arguments_of(resolved, {})
+    arguments = to_arguments(resolved, {})
     plan = {"ticket": _native.ticket(*arguments), "prepare": pool(0, 0, 64)}
     plan["encode"] = pool(2, 3, 1, 1, "A10G")
     ours, theirs = pty.openpty()
     options = {"stderr": theirs} if terminal else {}
-    with driver(address, "tidemill.ray.offline", plan, _native.units(*arguments), **options) as process:
+    with driver(
+        address, "tidemill.ray.preprocess.driver", plan, _native.units(*arguments), **options
+    ) as process:
         said = process.stdout if terminal else process.stderr
-        lines = {first(said, "waits for"), first(said, "waits for")}
+        lines = {first(said, "waiting for"), first(said, "waiting for")}
     os.close(ours)
     os.close(theirs)
     has = "the cluster has CPU 2 (2 free), no GPU"
-    assert f"waits for 1 prepare task of CPU 64; {has}" in lines
-    assert f"waits for 2 encoders of CPU 1, GPU 1, accelerator A10G; {has}" in lines
+    assert f"waiting for 1 prepare task with CPU 64; {has}" in lines
+    assert f"waiting for 2 encoders with CPU 1, GPU 1, accelerator A10G; {has}" in lines
 
 
 @pytest.mark.timeout(100)
@@ -117,9 +119,9 @@ def test_training_says_what_it_waits_for(address, dataset, tmp_path):
     ranks.link(tmp_path, dataset)
     run = json.loads(tidemill.resolve({**ranks.SETTINGS, "output": str(tmp_path)}).text)
     plan = {"run": run, "mode": "offline", "train": pool(3, 4, 1, 0, "A100")}
-    with driver(address, "tidemill.ray.fit", plan) as process:
-        said = first(process.stderr, "waits for")
-    assert said.startswith("waits for 3 workers of CPU 1, accelerator A100; the cluster has CPU 2 (")
+    with driver(address, "tidemill.ray.train.driver", plan) as process:
+        said = first(process.stderr, "waiting for")
+    assert said.startswith("waiting for 3 workers with CPU 1, accelerator A100; the cluster has CPU 2 (")
 
 
 @pytest.mark.timeout(100)
@@ -128,34 +130,36 @@ def test_trainers_without_encoders_say_what_they_wait_for(address, scenes, tmp_p
     settings = {**ranks.SETTINGS, **online.SETTINGS, **encode, "source.uri": scenes}
     settings["output"] = str(tmp_path)
     plan = {"run": json.loads(tidemill.resolve(settings).text), "mode": "online", "train": pool(1, 1, 0.5)}
-    with driver(address, "tidemill.ray.fit", plan) as process:
-        said = first(process.stderr, "waits for 1 encoder")
-    assert said.startswith("waits for 1 encoder of CPU 1, GPU 2; the cluster has CPU 2 (")
+    with driver(address, "tidemill.ray.train.driver", plan) as process:
+        said = first(process.stderr, "waiting for 1 encoder")
+    assert said.startswith("waiting for 1 encoder with CPU 1, GPU 2; the cluster has CPU 2 (")
 
 
 def test_what_is_missing_is_said_now_and_then(caplog, monkeypatch):
-    monkeypatch.setattr(waits, "_cluster", lambda: "little")
+    monkeypatch.setattr(resource_wait, "_describe_cluster", lambda: "little")
     # By the second.
     missing = {0: 0, 10: 2, 39: 2, 40: 1, 60: 1, 339: 1, 340: 1, 350: 0, 360: 0}
     looks = iter(missing.values())
-    wait = waits._Wait(waits.Want("encoder", waits.Room(1, 0.5), lambda: next(looks)))
+    resources = resource_wait.WorkerResources(1, 0.5)
+    demand = resource_wait.ResourceDemand("encoder", resources, lambda: next(looks))
+    monitor = resource_wait.DemandMonitor(demand)
     heard = []
     caplog.set_level("INFO", "tidemill.ray")
     for second in missing:
-        wait.look(second)
+        monitor.check(second)
         heard += [(second, record.message) for record in caplog.records]
         caplog.clear()
-    said = "waits for 1 encoder of CPU 1, GPU 0.5; the cluster has little"
-    assert heard == [(40, said), (340, said), (350, "the encoders that were waited for are there")]
+    said = "waiting for 1 encoder with CPU 1, GPU 0.5; the cluster has little"
+    assert heard == [(40, said), (340, said), (350, "the cluster has room for the encoders now")]
 
 
 def test_who_wishes_an_end_knows_whether_workers_hear_of_it(address):
-    stop = Stop.options(name="stop-of-this-test").remote()
-    assert not ray.get(stop.ask.remote())
-    ray.get(stop.began.remote())
-    with heard(stop) as event:
+    stop = StopSignal.options(name="stop-of-this-test").remote()
+    assert not ray.get(stop.request.remote())
+    ray.get(stop.worker_started.remote())
+    with watch_stop_signal(stop) as event:
         assert event.wait(10)
-        assert ray.get(stop.ask.remote())
-        Losses("stop-of-this-test").after_exception(None, {})
-        assert not ray.get(stop.ask.remote())
-    Losses("stop-that-has-gone").after_exception(None, {})
+        assert ray.get(stop.request.remote())
+        WorkerLossCallback("stop-of-this-test").after_exception(None, {})
+        assert not ray.get(stop.request.remote())
+    WorkerLossCallback("stop-that-has-gone").after_exception(None, {})

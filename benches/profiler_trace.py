@@ -61,7 +61,10 @@ def read(path: Path, steps: int) -> Trace:
 
 
 def medians(traces: Sequence[Trace]) -> Trace:
-    """Each figure's median by itself: kinds need not add up to the whole. What a trace lacks took no time."""
+    """Each figure's median by itself: kinds need not add up to the whole.
+
+    What a trace lacks took no time.
+    """
     return Trace(
         by_kind=_each([trace.by_kind for trace in traces], median),
         by_name=_each([trace.by_name for trace in traces], median),

@@ -1,7 +1,7 @@
 """How many units the feeder of encoders prepares, and when it starts an encoder or gives one back."""
 
 import pytest
-from tidemill.ray import pace
+from tidemill.ray.online import autoscaling
 
 
 @pytest.mark.parametrize(
@@ -14,23 +14,23 @@ from tidemill.ray import pace
         (0.8, 1.0, 4, 8),
         (8.0, 1.0, 1, 11),
         (8.0, 1.0, 0, 11),
-        (8.0, 0.0, 2, 2 + 2 * pace.MOST_EACH),
+        (8.0, 0.0, 2, 2 + 2 * autoscaling.MAX_PREPARING_PER_ENCODER),
     ],
 )
 def test_as_many_are_prepared_as_keep_encoders_busy(prepare_s, encode_s, encoders, ahead):
-    measured = pace.Pace()
+    measured = autoscaling.StageTimes()
     for _ in range(3):
         if prepare_s is not None:
-            measured.prepared(prepare_s)
+            measured.add_prepare_time(prepare_s)
         if encode_s is not None:
-            measured.encoded(encode_s)
-    assert measured.ahead(encoders) == ahead
+            measured.add_encode_time(encode_s)
+    assert measured.compute_prefetch(encoders) == ahead
 
 
 def test_averages_follow_what_units_take():
-    measured = pace.Pace()
-    measured.prepared(1.0)
-    measured.prepared(2.0)
+    measured = autoscaling.StageTimes()
+    measured.add_prepare_time(1.0)
+    measured.add_prepare_time(2.0)
     assert measured.prepare_s == pytest.approx(1.1)
 
 
@@ -51,22 +51,23 @@ def test_averages_follow_what_units_take():
 )
 def test_encoders_are_started_for_a_backlog_that_lasts(ready, units, lasts, monkeypatch):
     now = 50.0
-    monkeypatch.setattr(pace.time, "monotonic", lambda: now)
-    backlog = pace.Backlog()
-    assert backlog.lasts(ready, units, 0.0) == lasts
-    assert not pace.Backlog().lasts(ready, units, 2.0)
-    assert not backlog.lasts(ready, units, 2.0)
+    monkeypatch.setattr(autoscaling.time, "monotonic", lambda: now)
+    backlog = autoscaling.Backlog()
+    assert backlog.is_lasting(ready, units, 0.0) == lasts
+    assert not autoscaling.Backlog().is_lasting(ready, units, 2.0)
+    assert not backlog.is_lasting(ready, units, 2.0)
     now += 2.0
-    assert backlog.lasts(ready, units, 2.0) == lasts
+    assert backlog.is_lasting(ready, units, 2.0) == lasts
     # A moment without one, and it begins anew.
-    assert not backlog.lasts(0, units, 2.0)
-    assert not backlog.lasts(ready, units, 2.0)
+    assert not backlog.is_lasting(0, units, 2.0)
+    assert not backlog.is_lasting(ready, units, 2.0)
 
 
 @pytest.mark.parametrize(
     ("working", "others", "fits"),
     [
-        # How many have had units, half of the time each; how many would be left; whether they would do.
+        # How many have had units, half of the time each; how many would be left; whether they would
+        # do.
         ((3, 1), 3, True),
         ((4, 2), 3, False),
         ((4, 3), 4, True),
@@ -77,12 +78,12 @@ def test_encoders_are_started_for_a_backlog_that_lasts(ready, units, lasts, monk
 )
 def test_encoders_are_given_back_when_fewer_would_do(working, others, fits, monkeypatch):
     now = 100.0
-    monkeypatch.setattr(pace.time, "monotonic", lambda: now)
-    load = pace.Load()
+    monkeypatch.setattr(autoscaling.time, "monotonic", lambda: now)
+    load = autoscaling.Utilisation()
     for busy in working * 10:
-        load.count(busy)
-        assert not load.fits(100), "too soon to say"
-        now += pace.IDLE_S / 20
-    assert load.fits(others) == fits
+        load.set_busy(busy)
+        assert not load.would_suffice(100), "too soon to say"
+        now += autoscaling.MEASURE_S / 20
+    assert load.would_suffice(others) == fits
     # Judged once; then a new while begins.
-    assert not load.fits(100)
+    assert not load.would_suffice(100)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benches.alternate import Side, line_counter, measure_alternately
 from benches.runner import BenchError
-from benches.turns import Side, lines_of, take_turns
 
 # Writes when it was running, a line every 10 ms.
 STEPS = """
@@ -23,7 +23,7 @@ with open(sys.argv[1], "w", buffering=1) as file:
 
 def side(folder, name, script=STEPS):
     path = folder / name
-    return Side(name, [sys.executable, "-c", script, str(path)], lines_of(path)), path
+    return Side(name, [sys.executable, "-c", script, str(path)], line_counter(path)), path
 
 
 def left(folder):
@@ -34,11 +34,11 @@ def left(folder):
 def test_one_runs_while_the_others_stand_still(tmp_path):
     sides, paths = zip(*(side(tmp_path, name) for name in "abc"), strict=True)
     start = time.monotonic()
-    take_turns(sides, steps=60, turn_s=0.3, limit_s=60)
+    measure_alternately(sides, steps=60, turn_s=0.3, limit_s=60)
     wall = time.monotonic() - start
-    assert all(len(one.ends) >= 60 and one.peak_mib > 1 for one in sides)
+    assert all(len(one.step_ends) >= 60 and one.peak_mib > 1 for one in sides)
     # What each has run for adds up to no more than there was.
-    assert sum(one.ends[-1] for one in sides) <= wall
+    assert sum(one.step_ends[-1] for one in sides) <= wall
     times = sorted((float(line), path.name) for path in paths for line in path.read_text().split("\n")[:-1])
     changes = sum(a[1] != b[1] for a, b in pairwise(times))
     assert 5 <= changes <= 40, f"{changes} changes among {len(times)} steps"
@@ -48,7 +48,7 @@ def test_one_runs_while_the_others_stand_still(tmp_path):
 def test_a_side_that_fails_is_named_and_the_others_end(tmp_path):
     broken, _ = side(tmp_path, "broken", "raise SystemExit('no such model')")
     with pytest.raises(BenchError, match=r"broken ended with 1:\n*no such model"):
-        take_turns([side(tmp_path, "a")[0], broken], steps=10**6, turn_s=0.2, limit_s=60)
+        measure_alternately([side(tmp_path, "a")[0], broken], steps=10**6, turn_s=0.2, limit_s=60)
     assert not left(tmp_path)
 
 
@@ -56,14 +56,14 @@ BENCH = """
 import argparse, sys
 from pathlib import Path
 from benches import runner
-from benches.turns import Side, lines_of, take_turns
+from benches.alternate import Side, line_counter, measure_alternately
 
 def bench(args):
     def side(name):
         path = Path(args.folder, name)
-        return Side(name, [sys.executable, "-c", args.script, str(path)], lines_of(path))
+        return Side(name, [sys.executable, "-c", args.script, str(path)], line_counter(path))
 
-    take_turns([side("a"), side("b")], steps=10**6, turn_s=0.2)
+    measure_alternately([side("a"), side("b")], steps=10**6, turn_s=0.2)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("script")
@@ -87,7 +87,7 @@ def test_a_bench_that_is_terminated_leaves_no_side_behind(tmp_path):
 
 def test_a_side_that_hangs_ends_the_comparison(tmp_path):
     with pytest.raises(BenchError, match="stuck has not taken 5 steps within 1 s"):
-        take_turns(
+        measure_alternately(
             [side(tmp_path, "stuck", "import time; time.sleep(60)")[0]], steps=5, turn_s=0.2, limit_s=1
         )
     assert not left(tmp_path)

@@ -162,7 +162,9 @@ def hangups():
 @pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_all_processes_saves_and_ends_well(sent, dataset, tmp_path):
-    """Ctrl-C in a terminal goes to the workers, too, as do its end and what a service manager sends."""
+    """Ctrl-C in a terminal goes to the workers, too, as do its end and what a service manager
+    sends.
+    """
     run = supervised(tmp_path, dataset, "2", **steps(10000))
     run.reaches(3)
     os.killpg(run.process.pid, sent)
@@ -314,7 +316,8 @@ def test_what_no_restart_mends_is_refused_once(undisturbed, dataset, tmp_path):
         assert not (tmp_path / "metrics.jsonl").exists()
 
 
-# While there is a file, one rank does not get what it has mapped into memory, as from a disk that hangs.
+# While there is a file, one rank does not get what it has mapped into memory, as from a disk that
+# hangs.
 STALLED_READS = """
 #include <sys/mman.h>
 #include <unistd.h>

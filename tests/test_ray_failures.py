@@ -11,10 +11,11 @@ import tidemill.ray
 from ray.exceptions import RayActorError
 from ray.train import ScalingConfig
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
-from tidemill.ray.faults import Hopeless, ToldToStop
-from tidemill.ray.feeder import Encoders, Feeder
+from tidemill.ray.online.encoder_pool import EncoderPool
+from tidemill.ray.online.encoder_pool_client import EncoderPoolClient
+from tidemill.ray.train.failure_policy import FailurePolicy, WorkerStoppedError
 
-from benches import sleeping
+from benches import sleeping_stages
 
 REFUSED = tidemill.InputError("engine.device: no such GPU")
 DAMAGED = tidemill.TidemillError("latents-64.parquet: block 3 is damaged")
@@ -22,11 +23,13 @@ DEAD = WorkerHealthCheckFailedError("rank 0", RayActorError())
 
 
 def failing(*crews, saved=0):
-    """What ends training after crews that each told of the same checkpoint and failed with these errors."""
-    hopeless = Hopeless()
+    """What ends training after crews that each told of the same checkpoint and failed with these
+    errors.
+    """
+    policy = FailurePolicy()
     for errors in crews:
-        hopeless.after_report(None, [{"step": saved + 1, "checkpoint": saved}] * 2, None)
-        hopeless.after_exception(None, dict(enumerate(errors)))
+        policy.after_report(None, [{"step": saved + 1, "checkpoint": saved}] * 2, None)
+        policy.after_exception(None, dict(enumerate(errors)))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,7 @@ def test_what_is_refused_of_a_run_that_has_come_to_a_checkpoint_is_tried_again()
     "errors",
     [
         [tidemill.LostPeersError("rank 1 is gone")],
-        [ToldToStop("after step 7")],
+        [WorkerStoppedError("after step 7")],
         [DEAD],
         # Others say what comes of it.
         [DEAD, RuntimeError("connection closed by peer")],
@@ -76,14 +79,14 @@ def test_workers_that_are_lost_are_replaced_for_ever(errors):
 
 
 def test_a_new_checkpoint_gives_hope():
-    hopeless = Hopeless()
+    policy = FailurePolicy()
     for step in range(20):
-        hopeless.after_report(None, [{"checkpoint": step}], None)
-        hopeless.after_exception(None, {0: DAMAGED})
+        policy.after_report(None, [{"checkpoint": step}], None)
+        policy.after_exception(None, {0: DAMAGED})
 
 
 def test_what_differs_between_two_accounts_of_an_error_does_not_count():
-    said = "ray::_Encoder.__init__() (pid={}, ip=10.0.0.{}, actor_id={}, repr=<Encoder at {}>)"
+    said = "ray::EncoderActor.__init__() (pid={}, ip=10.0.0.{}, actor_id={}, repr=<Encoder at {}>)"
     accounts = [
         (31, 1, "30ec71f481b29f916b4978fc01000000", "0x7f44df027890"),
         (977, 12, "828ff22b67b308589bfe5e6901000000", "0x7fa0"),
@@ -112,14 +115,14 @@ def take(encoders):
 
 def test_a_feeder_that_dies_is_no_fault_of_trainers(cluster):
     @ray.remote(num_cpus=0)
-    class Feeder:
-        def encoded(self, unit, epoch, resolution):
+    class DyingPool:
+        def encode_unit(self, unit, epoch, resolution):
             os._exit(1)
 
-    encoders = Encoders(Feeder.remote())
-    with pytest.raises(tidemill.TidemillError, match="the feeder of the encoders is gone"):
+    encoders = EncoderPoolClient(DyingPool.remote())
+    with pytest.raises(tidemill.TidemillError, match="the encoder pool has died"):
         take(encoders)
-    assert encoders.gone
+    assert encoders.is_pool_lost
 
 
 def fed(start, encode=int):
@@ -130,7 +133,7 @@ def fed(start, encode=int):
         def __init__(self, run):
             start()
 
-        def ready(self):
+        def wait_until_ready(self):
             pass
 
         @ray.method(num_returns=2)
@@ -140,14 +143,14 @@ def fed(start, encode=int):
 
     engine = {"device": "cpu", "prepare": {"workers": 0, "cpus": 0}}
     engine["encode"] = {"workers": 1, "cpus": 0, "gpus": 0}
-    run = {"engine": engine, "speeds": sleeping.Speeds(rows=1, prepare_s=0.0, encode_s=0.0)}
-    feeder = Feeder.remote(run, sleeping.prepared, Encoder)
-    encoders = Encoders(feeder)
+    run = {"engine": engine, "speeds": sleeping_stages.Speeds(rows=1, prepare_s=0.0, encode_s=0.0)}
+    pool = EncoderPool.remote(run, sleeping_stages.prepare_unit, Encoder)
+    encoders = EncoderPoolClient(pool)
     try:
         return take(encoders)
     finally:
-        ray.kill(feeder)
-        assert not encoders.gone
+        ray.kill(pool)
+        assert not encoders.is_pool_lost
 
 
 @pytest.mark.timeout(60)

@@ -15,7 +15,7 @@ import ray
 import tidemill
 import tidemill.ray
 from tidemill import _native
-from tidemill.run_file import arguments_of
+from tidemill.run_file import to_arguments
 
 WHOLE = {"batch_size": None, "batch_format": "pyarrow"}
 
@@ -125,19 +125,22 @@ def test_input_is_refused_as_elsewhere(cluster, pairs_run, tmp_path):
 
 @pytest.mark.timeout(120)
 def test_an_encoder_that_refuses_to_start_ends_the_run(cluster, pairs_run, tmp_path):
-    """At once, with its own words. The verb itself found nothing wrong with its copy of the models."""
+    """At once, with its own words.
+
+    The verb itself found nothing wrong with its copy of the models.
+    """
     models = tmp_path / "models"
     shutil.copytree(pairs_run["models"]["path"], models)
     run = tidemill.resolve(pairs_run, output=str(tmp_path), **{"models.path": str(models)})
-    ticket = _native.ticket(*arguments_of(run, {}))
-    units = _native.units(*arguments_of(run, {}))
+    ticket = _native.ticket(*to_arguments(run, {}))
+    units = _native.units(*to_arguments(run, {}))
     (models / "vae/diffusion_pytorch_model.safetensors").unlink()
     plan = {"cluster": {"address": cluster, "env": {}}, "lines": len(units), "ticket": ticket}
     plan["prepare"] = {"most": 0, "cpus": 1}
     plan["encode"] = {"fewest": 1, "most": 1, "cpus": 1, "gpus": 0, "accelerator": None}
     # With standard input open: its end would be that of the verb.
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-m", "tidemill.ray.offline"], **pipes) as driver:
+    with subprocess.Popen([sys.executable, "-m", "tidemill.ray.preprocess.driver"], **pipes) as driver:
         driver.stdin.write("".join(f"{line}\n" for line in [json.dumps(plan), *units]))
         driver.stdin.flush()
         said = driver.stdout.readlines()[-1]
@@ -151,7 +154,7 @@ def test_an_encoder_that_refuses_to_start_ends_the_run(cluster, pairs_run, tmp_p
 def test_a_driver_that_is_killed_is_started_again(cluster, pairs_run, encoded_pairs, tmp_path):
     output, expected = encoded_pairs
     running = ranks.Running("preprocess", pairs_run, output=str(tmp_path), **on(cluster))
-    victim = ranks.child(running.process.pid, "ray.offline")
+    victim = ranks.child(running.process.pid, "ray.preprocess.driver")
     running.commits(tmp_path, 1)
     os.kill(victim, signal.SIGKILL)
     code, result, said = running.end(seconds=200)

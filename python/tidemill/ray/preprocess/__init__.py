@@ -1,0 +1,1 @@
+"""Preprocessing on Ray Data: read, prepare, encode and commit. A block is one unit of work."""
