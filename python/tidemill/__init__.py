@@ -21,6 +21,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 # Must come before the native module, which links against libtorch.
 from tidemill import _libtorch  # noqa: F401  # isort: skip
 from tidemill import _native
+from tidemill._native import VERSION as __version__
 from tidemill._native import InputError, LostPeersError, TidemillError
 from tidemill.run_file import ResolvedRun, RunFile, resolve, to_arguments, to_command_line
 from tidemill.stream import Stream
@@ -42,6 +43,7 @@ __all__ = [
     "Stream",
     "StreamDataset",
     "TidemillError",
+    "__version__",
     "dedup",
     "export",
     "inspect",

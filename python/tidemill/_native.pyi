@@ -1,17 +1,19 @@
-"""What the native module offers; `tidemill` wraps it."""
+"""Types of the native module, which the package `tidemill` wraps."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, Final
+
+VERSION: Final[str]
 
 class TidemillError(RuntimeError):
     """The work failed."""
 
 class LostPeersError(TidemillError):
-    """Another of the processes that train together is gone."""
+    """Another process of those that train together has been lost."""
 
 class InputError(ValueError):
-    """The input was refused; the message says what to mend."""
+    """The input is refused; the message says what to correct."""
 
 def main(argv: Sequence[str]) -> int: ...
 def call(arguments: Sequence[str]) -> str: ...

@@ -30,6 +30,10 @@ mod _native {
     use super::online::Asked;
     use super::{Py, PyAny, PyResult, Python, pyfunction};
 
+    /// The version of the workspace in `Cargo.toml`: `tidemill.__version__`.
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+
     #[pymodule_export]
     use super::batch::buffer_addresses;
     #[pymodule_export]
