@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidemill_data::source::csv::CsvRecords;
+use tidemill_data::source::records::csv::CsvRecords;
 use tidemill_fuzz as _;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tidemill_data::source::Record;
-use tidemill_data::source::jsonl::{JsonLines, first_byte};
+use tidemill_data::source::records::jsonl::{JsonLines, first_byte};
 use tidemill_fuzz as _;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use tempfile::TempDir;
-use tidemill_data::config::OneOrMany;
+use tidemill_data::OneOrMany;
 use tidemill_data::{CaptionConfig, FilterConfig, SourceConfig, source};
 
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| TempDir::new().expect("a temporary folder"));

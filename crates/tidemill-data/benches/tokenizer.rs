@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails by panicking")]
 
-#[path = "../tests/support/hugging_face.rs"]
+#[path = "../tests/integration/support/hugging_face.rs"]
 mod hugging_face;
 
 use std::collections::{BTreeMap, HashMap};

@@ -133,3 +133,8 @@ pub enum RowError {
 fn list(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
+
+/// Refuses a value of the run file.
+pub(crate) fn refuse(key: impl Into<String>, problem: impl Into<String>) -> Result<()> {
+    Err(Error::Config { key: key.into(), problem: problem.into() })
+}

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "integration/support/mod.rs"]
 mod support;
 
 use std::alloc::System;
@@ -16,7 +17,7 @@ use flate2::write::ZlibEncoder;
 use parquet::basic::Compression as PageCompression;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter};
 use parquet::file::properties::WriterProperties;
-use tidemill_data::config::OneOrMany;
+use tidemill_data::OneOrMany;
 use tidemill_data::{RowError, SourceConfig, decode};
 
 #[global_allocator]

@@ -1,7 +1,7 @@
 //! Which of several captions a row gets. A random choice is a function of the run's seed and the row's sample id,
 //! so that order, batches, workers and restarts do not matter.
 
-use super::config::Choice;
+use crate::caption::config::Choice;
 
 /// A caption that is not blank, and where it comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ fn weighted(weights: &[f64], number: f64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draw::{Purpose, draw, fraction};
+    use crate::random::{Purpose, draw, fraction};
 
     fn candidates() -> [Candidate<'static>; 3] {
         [("short", 0, None), ("the longest", 1, Some(0)), ("das längste", 1, Some(2))]

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::template::Template;
-use crate::config::{Columns, OneOrMany};
+use crate::caption::template::Template;
 use crate::error::{Error, Result};
+use crate::one_or_many::OneOrMany;
+use crate::source::config::Columns;
 
 /// `[caption]`: how the caption columns become the text that is encoded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -104,7 +105,7 @@ impl CaptionConfig {
     }
 
     /// The templates, taken apart.
-    pub(super) fn templates(&self) -> Result<Vec<Template>> {
+    pub(crate) fn templates(&self) -> Result<Vec<Template>> {
         let fail = |problem| Error::Config { key: "caption.template".into(), problem };
         let templates = self.template.as_slice();
         if templates.is_empty() {
@@ -114,7 +115,7 @@ impl CaptionConfig {
     }
 
     /// Whether the run's seed decides anything.
-    pub(super) fn draws(&self) -> bool {
+    pub(crate) fn draws(&self) -> bool {
         self.choice == Choice::Random || self.template.as_slice().len() > 1
     }
 }

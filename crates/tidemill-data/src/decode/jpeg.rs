@@ -5,9 +5,11 @@ use std::cell::RefCell;
 use std::iter;
 use std::ops::Range;
 
-use super::orientation::{find, upright, upright_size};
-use super::turbo::{Decoder, Header, View};
-use super::{Format, Info, Orientation, Rgb8, Scale, Strip, check_size, div_255};
+use crate::decode::exif_orientation::{find, upright, upright_size};
+use crate::decode::format::Format;
+use crate::decode::image::{Info, Orientation, Rgb8, Strip, check_size, div_255};
+use crate::decode::libjpeg_turbo::{Decoder, Header, View};
+use crate::decode::scale::Scale;
 use crate::error::RowError;
 
 /// Most scans of a progressive JPEG: each costs a pass over the whole image, and encoders write about ten.

@@ -4,10 +4,10 @@
 use twox_hash::XxHash3_64;
 use url::{ParseError, Url};
 
-use super::list_file::for_each_entry;
-use super::similar::SimilarList;
-use crate::config::OneOrMany;
 use crate::error::Result;
+use crate::filter::list_file::for_each_entry;
+use crate::filter::sorted_hashes::{digest, sorted};
+use crate::one_or_many::OneOrMany;
 
 /// What the entries of a list are compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,20 +70,6 @@ impl Blocklist {
     }
 }
 
-/// Loads perceptual hashes, to be matched within `distance` bits.
-///
-/// # Errors
-/// As [`Blocklist::load`].
-pub fn load_similar(key: &str, uris: &OneOrMany, distance: u32) -> Result<SimilarList> {
-    let mut hashes = Vec::new();
-    for_each_entry(key, uris.as_slice(), &mut |entry| {
-        let hash = u64::from_str_radix(entry, 16).ok().filter(|_| entry.len() == 16);
-        hashes.push(hash.ok_or("is no perceptual hash of 16 hexadecimal digits")?);
-        Ok(())
-    })?;
-    Ok(SimilarList::new(sorted(hashes), distance))
-}
-
 impl Part {
     /// The hash that stands for an entry.
     fn hash(self, entry: &str) -> Result<u64, String> {
@@ -133,22 +119,6 @@ fn written_host(url: &str) -> String {
 /// `a.b.c`, `b.c`, `c`.
 fn domains(host: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(host), |domain| domain.split_once('.').map(|(_, parent)| parent))
-}
-
-fn sorted(mut hashes: Vec<u64>) -> Vec<u64> {
-    hashes.sort_unstable();
-    hashes.dedup();
-    hashes.shrink_to_fit();
-    hashes
-}
-
-/// BLAKE3 (hex) of sorted hashes.
-pub(super) fn digest(hashes: &[u64]) -> String {
-    let mut hasher = blake3::Hasher::new();
-    for hash in hashes {
-        hasher.update(&hash.to_le_bytes());
-    }
-    hasher.finalize().to_hex().to_string()
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::expression::Expression;
 use crate::caption::language::codes;
-use crate::config::{OneOrMany, SourceConfig, refuse};
-use crate::error::Result;
+use crate::error::{Result, refuse};
+use crate::filter::where_expression::parse::Expression;
+use crate::one_or_many::OneOrMany;
+use crate::source::config::SourceConfig;
 
 /// Greatest Hamming distance of perceptual hashes that a list may ask for; unrelated images are about 32 apart.
 const MAX_DISTANCE: u32 = 10;

@@ -13,9 +13,9 @@ use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use tidemill_io::block_on;
 use tidemill_io::uri::{self, Address};
 
-use crate::columns::is_text;
+use crate::columns::typed::is_text;
 use crate::error::{Error, Result};
-use crate::source::object::ObjectReader;
+use crate::parquet_file::object_reader::ObjectReader;
 
 /// Takes an entry, or says what is wrong with it.
 type Take<'a> = dyn FnMut(&str) -> Result<(), String> + 'a;

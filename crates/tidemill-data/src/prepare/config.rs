@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::bucket;
-use crate::config::refuse;
-use crate::error::Result;
+use crate::error::{Result, refuse};
+use crate::prepare::aspect_buckets;
+use crate::resize::Resample;
 
 /// Pixel sides a U-Net with a factor-8 VAE and three downsamplings can take, within reason.
 const RESOLUTIONS: RangeInclusive<u32> = 8..=4096;
@@ -61,21 +61,6 @@ pub enum Crop {
     Bucket,
 }
 
-/// Resampling filters.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Resample {
-    /// The mean of the pixels covered, as Pillow's `BOX`.
-    Area,
-    /// A triangle, antialiased.
-    Bilinear,
-    /// Pillow's antialiased bicubic (a = -0.5).
-    #[default]
-    Bicubic,
-    /// Sinc windowed by a sinc of three lobes.
-    Lanczos,
-}
-
 impl Default for PrepareConfig {
     fn default() -> Self {
         Self {
@@ -101,12 +86,12 @@ impl PrepareConfig {
         if let Some(listed) = self.buckets.get(&resolution.to_string()) {
             return listed.iter().map(|&[width, height]| (width, height)).collect();
         }
-        let step = self.bucket_step.unwrap_or_else(|| bucket::default_step(resolution));
-        bucket::list(resolution, step, self.max_bucket_aspect.unwrap_or(MAX_BUCKET_ASPECT))
+        let step = self.bucket_step.unwrap_or_else(|| aspect_buckets::default_step(resolution));
+        aspect_buckets::list(resolution, step, self.max_bucket_aspect.unwrap_or(MAX_BUCKET_ASPECT))
     }
 
     /// Whether the run's seed has a part in the pixels.
-    pub(super) fn draws(&self) -> bool {
+    pub(crate) fn draws(&self) -> bool {
         self.flip || self.crop == Crop::Random
     }
 

@@ -1,9 +1,9 @@
 //! Which part of an image is used, and at which size: a rectangle of the original that has the aspect of what it
 //! becomes, so that one resize does the rest and nothing is stretched or enlarged.
 
-use super::bucket;
 use crate::decode::Rgb8;
-use crate::draw::below;
+use crate::prepare::aspect_buckets;
+use crate::random::below;
 use crate::resize::Rect;
 
 /// A part of an image and what it is resized to.
@@ -20,7 +20,7 @@ impl Cut {
     /// leaves the extra pixel right or below), or where `place` puts it, every offset as likely as any other. `None`
     /// if it would have to be enlarged.
     pub fn new(image: (u32, u32), sizes: &[(u32, u32)], place: Option<u64>) -> Option<Self> {
-        let size = bucket::nearest(sizes, image)?;
+        let size = aspect_buckets::nearest(sizes, image)?;
         let (width, height) = largest(image, size);
         let offset = |spare: u32| place.map_or(spare / 2, |place| below(place, spare + 1));
         let crop = Rect { x: offset(image.0 - width), y: offset(image.1 - height), width, height };
@@ -86,8 +86,8 @@ mod tests {
             resolution in prop::sample::select(vec![64u32, 256, 512, 1024]),
             place in prop::option::of(any::<u64>()),
         ) {
-            let sizes = bucket::list(resolution, bucket::default_step(resolution), 4.0);
-            let (w, h) = bucket::nearest(&sizes, (width, height)).unwrap();
+            let sizes = aspect_buckets::list(resolution, aspect_buckets::default_step(resolution), 4.0);
+            let (w, h) = aspect_buckets::nearest(&sizes, (width, height)).unwrap();
             let distance = |(w, h): (u32, u32)| {
                 (f64::from(w) / f64::from(h) * f64::from(height) / f64::from(width)).ln().abs()
             };

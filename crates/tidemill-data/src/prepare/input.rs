@@ -5,12 +5,13 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
 use arrow::datatypes::{DataType, UInt64Type};
 
-use super::known::Known;
-use crate::caption::{CaptionStage, Captions};
-use crate::columns::{Images, Numbers, Place};
-use crate::config::Columns;
+use crate::caption::stage::{CaptionStage, Captions};
+use crate::columns::names::SOURCE_ERROR;
+use crate::columns::typed::{Images, Numbers, Place};
 use crate::error::{Error, Result, RowError};
-use crate::source::{SOURCE_ERROR, sample_id};
+use crate::prepare::known_results::Known;
+use crate::source::config::Columns;
+use crate::source::sample_id::sample_id;
 
 /// An input batch, every column checked.
 pub struct Input<'a> {

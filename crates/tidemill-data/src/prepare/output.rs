@@ -11,14 +11,14 @@ use arrow::array::{
 use arrow::buffer::{MutableBuffer, NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use super::PrepareConfig;
-use super::crop::Cut;
-use super::hashes::Wanted;
-use super::input::Input;
-use super::row::{Row, Verdict};
+use crate::columns::status::{KEPT, QUARANTINED, REJECTED};
 use crate::error::{Error, Result};
+use crate::prepare::config::PrepareConfig;
+use crate::prepare::crop::Cut;
+use crate::prepare::image_hashes::Wanted;
+use crate::prepare::input::Input;
+use crate::prepare::row::{Row, Verdict};
 use crate::resize::Rect;
-use crate::status::{KEPT, QUARANTINED, REJECTED};
 use crate::tokenizer::{CONTEXT, ClipTokenizer};
 
 /// The pixels of every row at every resolution.

@@ -1,15 +1,17 @@
 //! What becomes of one row: the filters decide as soon as what they look at is there, so that only rows that pass the
 //! ones before are hashed and decoded.
 
-use super::crop::{Cut, mirror};
-use super::hashes::{Hashes, sha256};
-use super::input::Input;
-use super::{Crop, Prepare};
 use crate::decode::{self, Info, Rgb8, Scale, Strip};
-use crate::draw::{Purpose, draw};
 use crate::error::RowError;
-use crate::filter::{Facts, Selection, Stage};
-use crate::phash::phash;
+use crate::filter::filters::Selection;
+use crate::filter::rule::{Facts, Stage};
+use crate::perceptual_hash::phash;
+use crate::prepare::config::Crop;
+use crate::prepare::crop::{Cut, mirror};
+use crate::prepare::image_hashes::{Hashes, sha256};
+use crate::prepare::input::Input;
+use crate::prepare::stage::Prepare;
+use crate::random::{Purpose, draw};
 use crate::resize;
 
 /// The name of the rejection of images that are too small for every resolution.
@@ -73,7 +75,7 @@ impl Row<'_> {
 
 impl Prepare {
     /// Decides on a row by everything that its pixels are not needed for.
-    pub(super) fn judge<'a>(
+    pub(crate) fn judge<'a>(
         &self,
         input: &'a Input,
         selection: &Selection,
@@ -161,7 +163,7 @@ impl Prepare {
     }
 
     /// Writes a kept row's pixels to its places, unless they are damaged or a filter refuses them.
-    pub(super) fn decode(&self, row: &mut Row, slots: Vec<&mut [u8]>) {
+    pub(crate) fn decode(&self, row: &mut Row, slots: Vec<&mut [u8]>) {
         let Some(plan) = row.plan().filter(|plan| plan.needs_image()) else { return };
         let mut hashes = row.hashes;
         match self.write_pixels(plan, &mut hashes, slots) {
@@ -205,7 +207,7 @@ impl Prepare {
 
     /// Decodes what the cuts need of the image, at a smaller size if that is allowed and enough for what they become. Cuts
     /// whose pixels are not needed count too, so that pixels do not depend on what is known already.
-    pub(super) fn decode_image(&self, plan: &Plan) -> Result<Strip, RowError> {
+    pub(crate) fn decode_image(&self, plan: &Plan) -> Result<Strip, RowError> {
         let bytes = plan.image.clone()?;
         let cuts = || plan.cuts.iter().flatten();
         let lengths = cuts().flat_map(|cut| [(cut.crop.width, cut.size.0), (cut.crop.height, cut.size.1)]);
@@ -220,7 +222,7 @@ impl Prepare {
     }
 
     /// The pixels of a cut.
-    pub(super) fn resize(&self, plan: &Plan, strip: &Strip, cut: &Cut) -> Result<Rgb8, RowError> {
+    pub(crate) fn resize(&self, plan: &Plan, strip: &Strip, cut: &Cut) -> Result<Rgb8, RowError> {
         let area = cut.crop.scaled(plan.size, (strip.whole, strip.image.height));
         resize::resize(strip, area, cut.size, self.config.resample)
     }

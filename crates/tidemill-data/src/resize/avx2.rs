@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use pulp::x86::V3;
 
-use super::kernel::{Kernel, PRECISION};
-use super::pass::HALF;
+use crate::resize::kernel::{Kernel, PRECISION};
+use crate::resize::passes::HALF;
 
 /// Bits of a weight's lower half, which is never negative.
 const LOW_BITS: u32 = 15;

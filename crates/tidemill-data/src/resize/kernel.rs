@@ -4,7 +4,7 @@
 use std::f64::consts::PI;
 use std::ops::Range;
 
-use crate::prepare::Resample;
+use crate::resize::filter::Resample;
 
 /// Fractional bits of a weight: 32 less 8 for the pixel and 2 for sums outside 0..=255.
 pub const PRECISION: u32 = 32 - 8 - 2;

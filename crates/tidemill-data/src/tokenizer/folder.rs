@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::CONTEXT;
-use super::bpe::Bpe;
 use crate::error::{Error, Result};
+use crate::tokenizer::bpe::Bpe;
+use crate::tokenizer::special_tokens::CONTEXT;
 
 /// Marks the symbols that end a word.
 const END: &str = "</w>";

@@ -3,7 +3,7 @@
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use tidemill_data::prepare::known;
+use tidemill_data::prepare::known_results;
 use tidemill_data::source::{Batches, Source};
 use tidemill_data::{Error, InputFile, InputUnit, Prepare};
 use tidemill_store::Known;
@@ -73,7 +73,7 @@ fn with_known(
         next += batch.num_rows();
         let earlier = (next <= known.rows.num_rows()).then(|| known.rows.slice(first, batch.num_rows()));
         match earlier.filter(|earlier| same_samples(&batch, earlier)) {
-            Some(earlier) => known::attach(&batch, &earlier, &known.tensors),
+            Some(earlier) => known_results::attach(&batch, &earlier, &known.tensors),
             None => Ok(batch),
         }
     })
@@ -107,7 +107,7 @@ mod tests {
         let known = Known { rows, tensors: ["latents_64".to_owned()].into() };
         let read = batches.iter().map(|ids| Ok(RecordBatch::try_from_iter([samples(ids.clone())]).unwrap()));
         let width = |batch: &RecordBatch| {
-            let known = batch.column_by_name(known::COLUMN)?.as_struct();
+            let known = batch.column_by_name(known_results::COLUMN)?.as_struct();
             Some(known.column_by_name("width")?.as_primitive::<UInt32Type>().values().to_vec())
         };
         let read: Batches = Box::new(read.collect::<Vec<_>>().into_iter());

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tidemill_data::draw::seed_of_epoch;
 use tidemill_data::prepare::Crop;
+use tidemill_data::random::seed_of_epoch;
 use tidemill_data::source::{self, Source};
 use tidemill_data::{CaptionConfig, ClipTokenizer, FilterConfig, Prepare, PrepareConfig, SourceConfig};
 use tidemill_models::{ClipTextConfig, ModelFolder, VaeConfig};

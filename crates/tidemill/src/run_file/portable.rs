@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidemill_data::config::OneOrMany;
+use tidemill_data::OneOrMany;
 use toml::Table;
 
 use super::{Run, RunFile};

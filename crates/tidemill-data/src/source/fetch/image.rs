@@ -8,9 +8,9 @@ use tidemill_io::error::{causes, is_too_many_files};
 use tidemill_io::http::{self, Failure, Room};
 use tidemill_io::{Address, redacted, shown, uri};
 
-use super::room::Place;
 use crate::decode::MAX_BYTES;
 use crate::error::Result;
+use crate::source::fetch::byte_budget::Place;
 
 /// An image's bytes, or why there are none, as `kind: detail`.
 pub type Fetched = std::result::Result<Bytes, String>;

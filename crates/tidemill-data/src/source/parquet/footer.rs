@@ -11,12 +11,12 @@ use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use parquet::basic::Compression;
 use tidemill_io::uri;
 
-use super::{gave_up, unreadable};
-use crate::columns::Place;
+use crate::columns::typed::Place;
 use crate::error::{Error, Result};
-use crate::source::InputFile;
-use crate::source::object::ObjectReader;
-use crate::source::row_groups::RowGroups;
+use crate::parquet_file::object_reader::ObjectReader;
+use crate::source::parquet::errors::{gave_up, unreadable};
+use crate::source::parquet::row_groups::RowGroups;
+use crate::source::units::InputFile;
 
 /// An opened file whose metadata is known.
 pub struct Footer<'a> {

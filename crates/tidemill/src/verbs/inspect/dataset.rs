@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tidemill_data::ClipTokenizer;
-use tidemill_data::config::Columns;
+use tidemill_data::Columns;
 use tidemill_data::inspect::Statistics;
 use tidemill_data::status::{QUARANTINED, REJECTED};
 use tidemill_store::{Dataset, Rounding, Verification, listing};

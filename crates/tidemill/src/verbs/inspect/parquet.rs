@@ -8,8 +8,8 @@ use arrow::datatypes::{DataType, Schema};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json};
-use tidemill_data::config::{Columns, OneOrMany};
 use tidemill_data::inspect::Statistics;
+use tidemill_data::{Columns, OneOrMany};
 
 use super::MOST_ROWS;
 use crate::error::{Error, Result};

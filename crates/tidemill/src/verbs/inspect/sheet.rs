@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tidemill_data::inspect::sheet::{SheetOptions, tiles};
+use tidemill_data::inspect::contact_sheet::{SheetOptions, tiles};
 use tidemill_train::image_grid as grid;
 
 use super::Args;

@@ -1,0 +1,185 @@
+//! UTF-8 that was read in another encoding, and back: ftfy's `fix_encoding`. A text that holds unlikely neighbours is
+//! encoded as each single-byte encoding that can hold it, and taken if the bytes are UTF-8. Where that fails for the
+//! whole, parts that look like UTF-8 are tried on their own.
+
+use std::sync::LazyLock;
+
+use regex::bytes::Regex as ByteRegex;
+
+use crate::caption::clean::charmaps::{CHARMAPS, Clues, WINDOWS_1252, clues};
+use crate::caption::clean::mojibake_detection::{compile_bytes, is_bad};
+
+/// Undoes every layer of mojibake.
+pub fn fix_encoding(mut text: String) -> String {
+    while let Some(fixed) = fix_once(&text) {
+        if fixed == text {
+            break;
+        }
+        text = fixed;
+    }
+    text
+}
+
+/// C1 control characters as what Windows-1252 has in their places, as browsers do.
+pub fn fix_c1_controls(text: &str) -> String {
+    text.chars().map(windows_1252).collect()
+}
+
+fn windows_1252(c: char) -> char {
+    match c {
+        '\u{80}'..='\u{9f}' => WINDOWS_1252.chars().nth(c as usize - 0x80).unwrap_or(c),
+        c => c,
+    }
+}
+
+/// One layer; `None` if there is nothing to do.
+fn fix_once(text: &str) -> Option<String> {
+    if text.is_ascii() || !is_bad(text) {
+        return None;
+    }
+    for charmap in CHARMAPS.iter() {
+        let Some(mut bytes) = charmap.encode(text) else { continue };
+        if charmap.spaces_hide_a0 && ALTERED_UTF8.is_match(&bytes) {
+            bytes = restore_a0(&bytes);
+        }
+        if charmap.sloppy {
+            bytes = LOSSY_UTF8.replace_all(&bytes, "\u{fffd}".as_bytes()).into_owned();
+        }
+        if let Some(fixed) = decode(&bytes) {
+            return Some(fixed);
+        }
+    }
+    let fixed = fix_parts(text);
+    if fixed != text {
+        return Some(fixed);
+    }
+    // Latin-1 that was meant to be Windows-1252, if that has all the characters.
+    const UNASSIGNED: [char; 5] = ['\u{81}', '\u{8d}', '\u{8f}', '\u{90}', '\u{9d}'];
+    if text.chars().all(|c| c <= '\u{ff}' && !UNASSIGNED.contains(&c)) {
+        let fixed: String = text.chars().map(windows_1252).collect();
+        if fixed != text {
+            return Some(fixed);
+        }
+    }
+    text.contains(|c| matches!(c, '\u{80}'..='\u{9f}')).then(|| fix_c1_controls(text))
+}
+
+/// Spaces that were no-break spaces (byte A0) inside UTF-8. "Ã " standing alone is "à " with its space kept, except
+/// before what makes a Portuguese word of it.
+fn restore_a0(bytes: &[u8]) -> Vec<u8> {
+    const JOINED: [&[u8]; 5] = [b" ", b"quele", b"quela", b"quilo", b"s "];
+    let mut spaced = Vec::with_capacity(bytes.len());
+    for (i, &byte) in bytes.iter().enumerate() {
+        let rest = &bytes[i + 1..];
+        let alone = byte == b' ' && i > 0 && bytes[i - 1] == 0xc3;
+        if alone && !JOINED.iter().any(|joined| rest.starts_with(joined)) {
+            spaced.push(0xa0);
+        }
+        spaced.push(byte);
+    }
+    let restore = |found: &regex::bytes::Captures| found[0].iter().map(space_to_a0).collect::<Vec<u8>>();
+    ALTERED_UTF8.replace_all(&spaced, restore).into_owned()
+}
+
+fn space_to_a0(byte: &u8) -> u8 {
+    if *byte == b' ' { 0xa0 } else { *byte }
+}
+
+/// UTF-8 with two liberties that occur in the wild: surrogate pairs encoded one by one (CESU-8), and Java's zero.
+fn decode(bytes: &[u8]) -> Option<String> {
+    let mut text = String::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, 0xc0 | 0xed)) {
+        text.push_str(std::str::from_utf8(&rest[..at]).ok()?);
+        rest = &rest[at..];
+        let (c, length) = match *rest {
+            [0xc0, 0x80, ..] => ('\0', 2),
+            [0xed, a @ 0xa0..=0xaf, b @ 0x80..=0xbf, 0xed, c @ 0xb0..=0xbf, d @ 0x80..=0xbf, ..] => {
+                let bits = [(a & 0xf, 16), (b & 0x3f, 10), (c & 0xf, 6), (d & 0x3f, 0)];
+                let code: u32 = bits.iter().map(|&(bits, shift)| u32::from(bits) << shift).sum();
+                (char::from_u32(code + 0x1_0000)?, 6)
+            }
+            _ => {
+                let three = std::str::from_utf8(rest.get(..3)?).ok()?;
+                (three.chars().next()?, 3)
+            }
+        };
+        text.push(c);
+        rest = &rest[length..];
+    }
+    text.push_str(std::str::from_utf8(rest).ok()?);
+    Some(text)
+}
+
+/// Fixes the parts of a text that look like UTF-8 read wrongly, each on its own: runs of a first byte's character and
+/// the continuation bytes' that it asks for. Recursion ends because a part is shorter than the text.
+fn fix_parts(text: &str) -> String {
+    let chars: Vec<(usize, char, Clues)> = text.char_indices().map(|(at, c)| (at, c, clues(c))).collect();
+    let position = |i: usize| chars.get(i).map_or(text.len(), |(at, ..)| *at);
+    let mut fixed = String::with_capacity(text.len());
+    let mut i = 0;
+    while i < chars.len() {
+        let after_continuation = i > 0 && chars[i - 1].2.strict_continuation;
+        let end = if after_continuation { i } else { run_end(&chars, i) };
+        if end == i {
+            fixed.push(chars[i].1);
+            i += 1;
+            continue;
+        }
+        let part = &text[position(i)..position(end)];
+        if part.len() < text.len() && is_bad(part) {
+            fixed.push_str(&fix_encoding(part.to_owned()));
+        } else {
+            fixed.push_str(part);
+        }
+        i = end;
+    }
+    fixed
+}
+
+/// The end of the run of UTF-8-like sequences that starts at `start`; `start` if there is none.
+fn run_end(chars: &[(usize, char, Clues)], start: usize) -> usize {
+    let continuations = |from: usize, count: usize| {
+        chars
+            .get(from..from + count)
+            .is_some_and(|chars| chars.iter().all(|(_, _, clues)| clues.continuation))
+    };
+    let mut end = start;
+    while let Some((_, _, clues)) = chars.get(end) {
+        let lengths = clues.first_of.iter().zip(1..);
+        let mut lengths = lengths.filter(|(first, count)| **first && continuations(end + 1, *count));
+        match lengths.next() {
+            Some((_, count)) => end += 1 + count,
+            None => break,
+        }
+    }
+    end
+}
+
+/// UTF-8 in which a space stands for byte A0, where that gives a likely character.
+static ALTERED_UTF8: LazyLock<ByteRegex> = LazyLock::new(|| {
+    compile_bytes(&[
+        r"[\xc2\xc3\xc5\xce\xd0\xd9] ",
+        r"[\xe2\xe3] [\x80-\x84\x86-\x9f\xa1-\xbf]",
+        r"[\xe0-\xe3][\x80-\x84\x86-\x9f\xa1-\xbf] ",
+        r"\xf0 [\x80-\xbf][\x80-\xbf]",
+        r"\xf0[\x80-\xbf] [\x80-\xbf]",
+        r"\xf0[\x80-\xbf][\x80-\xbf] ",
+    ])
+});
+
+/// UTF-8 in which some continuation bytes were lost, to U+FFFD (here 1A) or to a question mark.
+static LOSSY_UTF8: LazyLock<ByteRegex> = LazyLock::new(|| {
+    compile_bytes(&[
+        r"[\xc2-\xdf]\x1a",
+        r"[\xc2-\xc3][?]",
+        r"\xed[\xa0-\xaf][\x1a?]\xed[\xb0-\xbf][\x1a?\x80-\xbf]",
+        r"\xed[\xa0-\xaf][\x1a?\x80-\xbf]\xed[\xb0-\xbf][\x1a?]",
+        r"[\xe0-\xef][\x1a?][\x1a\x80-\xbf]",
+        r"[\xe0-\xef][\x1a\x80-\xbf][\x1a?]",
+        r"[\xf0-\xf4][\x1a?][\x1a\x80-\xbf][\x1a\x80-\xbf]",
+        r"[\xf0-\xf4][\x1a\x80-\xbf][\x1a?][\x1a\x80-\xbf]",
+        r"[\xf0-\xf4][\x1a\x80-\xbf][\x1a\x80-\xbf][\x1a?]",
+        r"\x1a",
+    ])
+});

@@ -1,0 +1,64 @@
+//! Encoded image bytes to RGB pixels.
+
+use std::ops::Range;
+
+use crate::decode::format::Format;
+use crate::decode::image::{Info, Rgb8, Strip};
+use crate::decode::scale::Scale;
+use crate::decode::{jpeg, other_formats};
+use crate::error::RowError;
+
+/// What the header says; no pixel is decoded.
+///
+/// # Errors
+/// If the bytes are no image, their header is damaged, or the size is out of bounds.
+pub fn probe(bytes: &[u8]) -> Result<Info, RowError> {
+    match Format::of(bytes)? {
+        Format::Jpeg => jpeg::probe(bytes),
+        format => other_formats::probe(bytes, format),
+    }
+}
+
+/// Decodes an image. Grey becomes RGB, transparency is laid over white, CMYK is converted as Pillow does.
+///
+/// # Errors
+/// As [`probe`], and if the pixel data is truncated or damaged.
+pub fn decode(bytes: &[u8]) -> Result<Rgb8, RowError> {
+    Ok(decode_strip(bytes, Scale::FULL, None)?.image)
+}
+
+/// As [`decode`], but a JPEG at `scale` (sides are rounded up) and, if only some `columns` of the image at that scale
+/// are wanted, not many more than those; pixels are what they are in the whole image. Other formats are decoded whole.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_strip(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result<Strip, RowError> {
+    match Format::of(bytes)? {
+        Format::Jpeg => jpeg::decode(bytes, scale, columns),
+        format => Ok(Strip::whole(other_formats::decode(bytes, format)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_no_image_are_refused_with_the_reason() {
+        let cases: [(&[u8], &str); 8] = [
+            (b"", "format: the image has no bytes"),
+            (b"<html>", "format: the first bytes [3c, 68, 74, 6d, 6c, 3e]"),
+            (b"\0\0\0\x1cftypavif\0\0\0\0", "format: AVIF"),
+            (&[0xff, 0xd8, 0xff, 0xe0], "damaged: "),
+            (b"RIFF\0\0\0\0WEBPVP8 ", "damaged: "),
+            (b"GIF89a", "damaged: "),
+            (b"BM", "damaged: "),
+            (b"II*\0", "damaged: "),
+        ];
+        for (bytes, message) in cases {
+            let error = decode(bytes).unwrap_err();
+            assert!(error.to_string().starts_with(message), "{error}");
+            assert_eq!(probe(bytes).unwrap_err(), error);
+        }
+    }
+}

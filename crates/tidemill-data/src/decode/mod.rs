@@ -1,0 +1,27 @@
+//! Encoded image bytes to RGB pixels, as Pillow's `ImageOps.exif_transpose` and `convert("RGB")` give them: upright,
+//! with transparency laid over white. Sizes are checked against bounds before pixels are allocated. Whatever is wrong
+//! with the bytes becomes a [`RowError`](crate::RowError).
+//!
+//! * `decoder`: the entry points
+//! * `jpeg`, `libjpeg_turbo`: JPEG, at a reduced scale or some columns only where that is enough
+//! * `other_formats`: PNG, WebP, GIF, BMP and TIFF through the `image` crate
+//! * `exif_orientation`, `tiff_tags`: which way up an image is
+//! * `image`, `format`, `scale`, `buffer_pool`: shared types
+
+mod buffer_pool;
+mod decoder;
+mod exif_orientation;
+mod format;
+mod image;
+mod jpeg;
+mod libjpeg_turbo;
+mod other_formats;
+mod scale;
+mod tiff_tags;
+
+pub use self::buffer_pool::recycle;
+pub use self::decoder::{decode, decode_strip, probe};
+pub use self::format::Format;
+pub(crate) use self::format::IMAGE_EXTENSIONS;
+pub use self::image::{Info, MAX_BYTES, MAX_PIXELS, Orientation, Rgb8, Strip};
+pub use self::scale::Scale;

@@ -1,0 +1,118 @@
+//! One filter.
+
+use crate::caption::language::caption_language;
+use crate::filter::blocklist::Blocklist;
+use crate::filter::config::Bounds;
+use crate::filter::near_duplicates::SimilarList;
+
+/// What the filters look at.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The row's key.
+    pub key: &'a str,
+    /// The image's URL, if the source has one.
+    pub url: Option<&'a str>,
+    /// Width in pixels, from the image's header.
+    pub width: u32,
+    /// Height in pixels, from the image's header.
+    pub height: u32,
+    /// The caption.
+    pub caption: &'a str,
+    /// Values of the score columns, in the order of [`FilterConfig::score`]; `None` is null.
+    pub scores: &'a [Option<f64>],
+    /// Whether the expression in `where` is true.
+    pub condition: bool,
+    /// SHA-256 of the encoded image; known from [`Stage::Bytes`] on.
+    pub sha256: Option<[u8; 32]>,
+    /// Perceptual hash of the image; known at [`Stage::Pixels`].
+    pub phash: Option<u64>,
+}
+
+/// When a filter can decide; what costs more comes later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// On columns and the image's header.
+    Header,
+    /// Once the encoded bytes are hashed.
+    Bytes,
+    /// Once the image is decoded and hashed.
+    Pixels,
+}
+
+/// A predicate with the name that rejections are counted under.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Filter {
+    /// The configuration key without `filter.`, such as `min_side` or `score.aesthetic`.
+    pub name: String,
+    pub rule: Rule,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Rule {
+    /// Of the short side.
+    MinSide(u32),
+    /// Of the long side.
+    MaxSide(u32),
+    Area(Bounds<u64>),
+    MaxAspect(f64),
+    CaptionLength(Bounds<u32>),
+    Score {
+        index: usize,
+        bounds: Bounds<f64>,
+    },
+    Condition,
+    Languages {
+        languages: Vec<String>,
+        confidence: f64,
+    },
+    Key(Blocklist),
+    Url(Blocklist),
+    Sha256(Blocklist),
+    Similar(SimilarList),
+}
+
+impl Rule {
+    pub fn stage(&self) -> Stage {
+        match self {
+            Self::Sha256(_) => Stage::Bytes,
+            Self::Similar(_) => Stage::Pixels,
+            _ => Stage::Header,
+        }
+    }
+
+    pub fn passes(&self, facts: &Facts) -> bool {
+        let (short, long) = (facts.width.min(facts.height), facts.width.max(facts.height));
+        match self {
+            Self::MinSide(side) => short >= *side,
+            Self::MaxSide(side) => long <= *side,
+            Self::Area(bounds) => bounds.contains(&(u64::from(short) * u64::from(long))),
+            Self::MaxAspect(aspect) => f64::from(long) / f64::from(short) <= *aspect,
+            Self::CaptionLength(bounds) => {
+                let length = facts.caption.trim().chars().count();
+                bounds.contains(&u32::try_from(length).unwrap_or(u32::MAX))
+            }
+            Self::Score { index, bounds } => {
+                facts.scores.get(*index).copied().flatten().is_some_and(|score| bounds.contains(&score))
+            }
+            Self::Condition => facts.condition,
+            Self::Languages { languages, confidence } => {
+                caption_language(facts.caption).is_some_and(|(code, sure)| {
+                    sure >= *confidence && languages.iter().any(|known| known == code)
+                })
+            }
+            Self::Key(list) => !list.has_text(facts.key),
+            Self::Url(list) => !facts.url.is_some_and(|url| list.has_text(url)),
+            Self::Sha256(list) => !facts.sha256.is_some_and(|digest| list.has_digest(&digest)),
+            Self::Similar(list) => !facts.phash.is_some_and(|hash| list.contains(hash)),
+        }
+    }
+
+    /// Digest of the list that the rule holds.
+    pub fn list(&self) -> Option<String> {
+        match self {
+            Self::Key(list) | Self::Url(list) | Self::Sha256(list) => Some(list.digest()),
+            Self::Similar(list) => Some(list.digest()),
+            _ => None,
+        }
+    }
+}

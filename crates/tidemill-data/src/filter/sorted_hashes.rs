@@ -1,0 +1,17 @@
+//! Sorted hashes.
+
+pub fn sorted(mut hashes: Vec<u64>) -> Vec<u64> {
+    hashes.sort_unstable();
+    hashes.dedup();
+    hashes.shrink_to_fit();
+    hashes
+}
+
+/// BLAKE3 (hex) of sorted hashes.
+pub fn digest(hashes: &[u64]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for hash in hashes {
+        hasher.update(&hash.to_le_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}

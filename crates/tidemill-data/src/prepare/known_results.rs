@@ -1,0 +1,140 @@
+//! What an earlier run found out about rows: the column `known`, which spares `Prepare` the image where its size, its
+//! hashes and its latents are there already, and the caption where its embedding is.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, StructArray};
+use arrow::datatypes::{Field, Schema, UInt32Type, UInt64Type};
+
+use crate::columns::status::{KEPT, QUARANTINED};
+use crate::decode::{Format, Info, Orientation};
+use crate::error::Result;
+use crate::prepare::image_hashes::Hashes;
+
+/// The column's name.
+pub const COLUMN: &str = "known";
+
+/// The columns of `Prepare`'s output that say what an image is like.
+const FIELDS: [&str; 8] = ["status", "reason", "width", "height", "format", "icc", "sha256", "phash"];
+
+/// How the reasons begin that say that an image is unreadable.
+const UNREADABLE: [&str; 4] = ["format:", "size:", "damaged:", "missing: the image"];
+
+/// Puts the column `known` at the end of a batch of source columns. `earlier` has as many rows, of what `Prepare` and
+/// `Encode` made of them; `tensors` are the tensor columns (`latents_R`, `text`) that its kept rows have and that are
+/// still good. What `earlier` says of the images themselves counts only if one of these holds latents: otherwise it may
+/// come from another image column or other code.
+///
+/// # Errors
+/// If the batches differ in length.
+pub fn attach(batch: &RecordBatch, earlier: &RecordBatch, tensors: &BTreeSet<String>) -> Result<RecordBatch> {
+    let schema = earlier.schema();
+    let there = FIELDS.iter().filter_map(|name| schema.index_of(name).ok());
+    let (fields, columns): (Vec<_>, Vec<_>) = there
+        .map(|i| (Arc::new(schema.field(i).clone().with_nullable(true)), earlier.column(i).clone()))
+        .unzip();
+    let known = StructArray::try_new(fields.into(), columns, None)?;
+    let names = tensors.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    let field = Field::new(COLUMN, known.data_type().clone(), true)
+        .with_metadata([("tensors".to_owned(), names)].into());
+    let schema = batch.schema();
+    let fields = schema.fields().iter().cloned().chain([Arc::new(field)]).collect::<Vec<_>>();
+    let columns: Vec<ArrayRef> =
+        batch.columns().iter().cloned().chain([Arc::new(known) as ArrayRef]).collect();
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
+}
+
+/// The column of a batch.
+pub struct Known<'a> {
+    column: &'a StructArray,
+    /// The resolutions whose latents the kept rows have.
+    latents: BTreeSet<u32>,
+    /// Whether the kept rows have their captions' embeddings.
+    text: bool,
+}
+
+/// What is known of a row.
+#[derive(Default)]
+pub struct KnownRow<'a> {
+    /// What the image's header says.
+    pub info: Option<Info>,
+    /// Why the image is unreadable.
+    pub unreadable: Option<&'a str>,
+    /// The image's hashes.
+    pub hashes: Hashes,
+    /// What tensors there are, if the row was kept.
+    tensors: Option<&'a Known<'a>>,
+}
+
+impl KnownRow<'_> {
+    /// Whether the image's latents at a resolution are there.
+    pub fn has_latents(&self, resolution: u32) -> bool {
+        self.tensors.is_some_and(|tensors| tensors.latents.contains(&resolution))
+    }
+
+    /// Whether the caption's embedding is there.
+    pub fn has_text(&self) -> bool {
+        self.tensors.is_some_and(|tensors| tensors.text)
+    }
+}
+
+impl<'a> Known<'a> {
+    /// The column of a batch, if it has one.
+    pub fn of(batch: &'a RecordBatch) -> Option<Self> {
+        let column = batch.column_by_name(COLUMN)?.as_struct_opt()?;
+        let schema = batch.schema();
+        let names = schema.field_with_name(COLUMN).ok()?.metadata().get("tensors")?;
+        let mut names = names.split_whitespace();
+        let latents = names.clone().filter_map(|name| name.strip_prefix("latents_")?.parse().ok()).collect();
+        Some(Self { column, latents, text: names.any(|name| name == "text") })
+    }
+
+    /// What is known of a row.
+    pub fn row(&self, row: usize) -> KnownRow<'_> {
+        let status = self.text("status", row);
+        let tensors = (status == Some(KEPT)).then_some(self);
+        // Latents of whatever resolution are still good only if image column and code are the same.
+        if self.latents.is_empty() {
+            return KnownRow { tensors, ..KnownRow::default() };
+        }
+        let reason = self.text("reason", row).filter(|_| status == Some(QUARANTINED));
+        KnownRow {
+            info: self.info(row),
+            unreadable: reason.filter(|reason| UNREADABLE.iter().any(|kind| reason.starts_with(kind))),
+            hashes: Hashes { sha256: self.sha256(row), phash: self.phash(row) },
+            tensors,
+        }
+    }
+
+    fn info(&self, row: usize) -> Option<Info> {
+        let number = |name| {
+            let numbers = self.column.column_by_name(name)?.as_primitive_opt::<UInt32Type>()?;
+            numbers.is_valid(row).then(|| numbers.value(row))
+        };
+        let icc = self.column.column_by_name("icc")?.as_boolean_opt()?;
+        Some(Info {
+            width: number("width")?,
+            height: number("height")?,
+            format: Format::of_name(self.text("format", row)?)?,
+            // Width and height are those of the upright image.
+            orientation: Orientation::NoTransforms,
+            icc: icc.is_valid(row).then(|| icc.value(row))?,
+        })
+    }
+
+    fn text(&self, name: &str, row: usize) -> Option<&str> {
+        let texts: &StringArray = self.column.column_by_name(name)?.as_string_opt()?;
+        texts.is_valid(row).then(|| texts.value(row))
+    }
+
+    fn sha256(&self, row: usize) -> Option<[u8; 32]> {
+        let digests = self.column.column_by_name("sha256")?.as_fixed_size_binary_opt()?;
+        digests.is_valid(row).then(|| digests.value(row))?.try_into().ok()
+    }
+
+    fn phash(&self, row: usize) -> Option<u64> {
+        let hashes = self.column.column_by_name("phash")?.as_primitive_opt::<UInt64Type>()?;
+        hashes.is_valid(row).then(|| hashes.value(row))
+    }
+}

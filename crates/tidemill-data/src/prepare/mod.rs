@@ -1,0 +1,28 @@
+//! The CPU stage: record batches of encoded images and captions in, pixels and token ids out, one output row per input
+//! row whatever became of it. ARCHITECTURE.md lists the output's columns.
+//!
+//! * `config`: the run file's section `[prepare]`
+//! * `stage`: [`Prepare`], the whole stage
+//! * `input`, `output`: the columns of its batches
+//! * `row`: what becomes of a row
+//! * `crop`, `aspect_buckets`: center crop, random crop, buckets, mirroring
+//! * `known_results`: what an earlier run found out, so that it is not computed again
+//! * `image_hashes`: the columns `sha256` and `phash`
+//! * `timing`: where the time goes, for benchmarks
+
+pub mod known_results;
+
+mod aspect_buckets;
+mod config;
+mod crop;
+mod image_hashes;
+mod input;
+mod output;
+mod row;
+mod stage;
+mod timing;
+
+pub use self::config::{Crop, PrepareConfig};
+pub use self::stage::{Digests, Prepare};
+pub use self::timing::Parts;
+pub use crate::resize::Resample;

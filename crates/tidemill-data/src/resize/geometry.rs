@@ -1,0 +1,43 @@
+//! Rectangles of pixels.
+
+/// A rectangle in the original's pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rect {
+    /// Left edge.
+    pub x: u32,
+    /// Upper edge.
+    pub y: u32,
+    /// Width.
+    pub width: u32,
+    /// Height.
+    pub height: u32,
+}
+
+/// A rectangle with edges between pixels: a crop of the original, in the pixels of a smaller decoding of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Area {
+    pub(super) left: f64,
+    pub(super) top: f64,
+    pub(super) right: f64,
+    pub(super) bottom: f64,
+}
+
+impl From<Rect> for Area {
+    fn from(rect: Rect) -> Self {
+        let Rect { x, y, width, height } = rect;
+        let [left, top, width, height] = [x, y, width, height].map(f64::from);
+        Self { left, top, right: left + width, bottom: top + height }
+    }
+}
+
+impl Rect {
+    /// This rectangle of an image of size `from` in the same image decoded to size `to`.
+    pub fn scaled(self, from: (u32, u32), to: (u32, u32)) -> Area {
+        let Area { left, top, right, bottom } = self.into();
+        let scale = |to: u32, from: u32| f64::from(to) / f64::from(from.max(1));
+        let (x, y) = (scale(to.0, from.0), scale(to.1, from.1));
+        // The product can be rounded past the image's edge, as in 338 * (43 / 338).
+        let (right, bottom) = ((right * x).min(f64::from(to.0)), (bottom * y).min(f64::from(to.1)));
+        Area { left: left * x, top: top * y, right, bottom }
+    }
+}

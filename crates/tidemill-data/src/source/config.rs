@@ -1,0 +1,159 @@
+//! The run file's section `[source]`.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::columns::names::{SOURCE_ERROR, is_output};
+use crate::error::{Result, refuse};
+use crate::one_or_many::OneOrMany;
+
+/// `[source]`: where the pairs are and what their columns are called.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SourceConfig {
+    /// Container of the pairs.
+    pub format: Format,
+    /// One or several paths or URIs; `*`, `?`, `[..]` and `**` are globs, a directory means every file below it,
+    /// of whatever kind.
+    /// `s3://`, `gs://`, `az://` and `abfss://` take credentials and endpoints from their usual environment variables
+    /// (`AWS_*`, `GOOGLE_*`, `AZURE_*`); `http(s)://` is the URL of one file. A file's identity, and with it its rows'
+    /// sample ids, come from its content and its name below the part before the first glob, not from its place.
+    pub uri: OneOrMany,
+    /// What the columns are called.
+    pub columns: Columns,
+    /// Further columns to carry into the dataset as they are.
+    pub carry: Vec<String>,
+    /// Rows a unit of work aims at. Parquet: units end where row groups end, so a larger row group makes a larger unit.
+    /// JSON lines: rows of 512 bytes are assumed. All other files are a unit each.
+    pub rows_per_unit: u64,
+    /// Most rows in one record batch.
+    pub rows_per_batch: usize,
+}
+
+/// Container formats.
+///
+/// The fields of all but Parquet have no types of their own. A field becomes a column when `columns`, `carry` or a
+/// filter names it: text as it is, for `width`, `height` and scores a number, otherwise its JSON text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Parquet with the encoded image in a binary column, in a struct `{bytes, path}`, or named by a path or URI.
+    #[default]
+    Parquet,
+    /// WebDataset: tar files, plain or gzipped, of members `<key>.jpg`, `<key>.txt`, `<key>.json`. The fields are those
+    /// of the JSON object, and `caption` and `txt` with the text of `<key>.txt` if there is one.
+    WebDataset,
+    /// JSON lines: one object per line, the image as a path (relative to the file) or URI.
+    Jsonl,
+    /// CSV (RFC 4180) with a header line, the image as in JSON lines. An empty field is a null.
+    Csv,
+    /// Folders of images, each described by a line of a `metadata.jsonl` in the same folder or above, whose
+    /// `file_name` is the image's path from there.
+    Images,
+}
+
+/// Which column plays which part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Columns {
+    /// Encoded image: Binary, LargeBinary, BinaryView, a struct of `bytes` and `path`, or strings that are paths or URIs.
+    pub image: String,
+    /// Captions, one column or several: any string type, dictionaries of strings, lists of strings, or UTF-8 in a
+    /// binary column.
+    pub caption: OneOrMany,
+    /// The source's own name of a row: strings or integers. Without it a row is `<file>#<row>`.
+    pub key: Option<String>,
+    /// Declared width. A row whose declared width is no finite number is quarantined; otherwise the decoded one counts.
+    pub width: Option<String>,
+    /// Declared height, as `width`.
+    pub height: Option<String>,
+    /// The image's URL, for blocklists of URLs and domains: strings.
+    pub url: Option<String>,
+}
+
+impl Default for Columns {
+    fn default() -> Self {
+        Self {
+            image: "image".into(),
+            caption: OneOrMany::One("caption".into()),
+            key: None,
+            width: None,
+            height: None,
+            url: None,
+        }
+    }
+}
+
+impl Default for SourceConfig {
+    fn default() -> Self {
+        Self {
+            format: Format::default(),
+            uri: OneOrMany::default(),
+            columns: Columns::default(),
+            carry: Vec::new(),
+            rows_per_unit: 4096,
+            rows_per_batch: 256,
+        }
+    }
+}
+
+impl SourceConfig {
+    /// Checks what can be checked without opening a file.
+    ///
+    /// # Errors
+    /// Names the key and says what would be right.
+    pub fn validate(&self) -> Result<()> {
+        let uris = self.uri.as_slice();
+        if uris.is_empty() || uris.iter().any(|uri| uri.trim().is_empty()) {
+            return refuse("source.uri", "give at least one path or URI, such as \"data/*.parquet\"");
+        }
+        self.validate_columns()?;
+        if self.rows_per_unit == 0 {
+            return refuse("source.rows_per_unit", "must be at least 1");
+        }
+        if !(1..=65_536).contains(&self.rows_per_batch) {
+            return refuse("source.rows_per_batch", "must be between 1 and 65536");
+        }
+        Ok(())
+    }
+
+    /// The part of [`validate`](Self::validate) that a stage without files needs as well.
+    pub(crate) fn validate_columns(&self) -> Result<()> {
+        let Columns { image, caption, key, width, height, url } = &self.columns;
+        if caption.as_slice().is_empty() {
+            return refuse("source.columns.caption", "name at least one column");
+        }
+        let mut parts = HashSet::new();
+        let others = [Some(image), key.as_ref(), width.as_ref(), height.as_ref(), url.as_ref()];
+        for name in others.into_iter().flatten().chain(caption.as_slice()) {
+            if name.is_empty() {
+                return refuse("source.columns", "a column's name is empty");
+            }
+            if !parts.insert(name) {
+                return refuse("source.columns", format!("`{name}` plays two parts; name each column once"));
+            }
+        }
+        let mut carried = HashSet::new();
+        for name in &self.carry {
+            if name == image {
+                return refuse(
+                    "source.carry",
+                    format!("`{name}` is the image column; images are not carried"),
+                );
+            }
+            if is_output(name) || name == SOURCE_ERROR {
+                return refuse(
+                    "source.carry",
+                    format!(
+                        "`{name}` is written by the pipeline itself; it cannot be carried under that name"
+                    ),
+                );
+            }
+            if !carried.insert(name) {
+                return refuse("source.carry", format!("`{name}` is listed twice"));
+            }
+        }
+        Ok(())
+    }
+}

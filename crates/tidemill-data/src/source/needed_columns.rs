@@ -1,0 +1,59 @@
+//! The columns that a run reads from its source.
+
+use crate::caption::config::CaptionConfig;
+use crate::error::Result;
+use crate::filter::config::FilterConfig;
+use crate::source::config::SourceConfig;
+
+/// Every column that must be read, each once, with the configuration key that asks for it.
+pub(crate) fn needed_columns(
+    config: &SourceConfig,
+    filter: &FilterConfig,
+    caption: &CaptionConfig,
+) -> Result<Vec<(String, String)>> {
+    let columns = &config.columns;
+    let one = |name: &Option<String>, part| name.clone().map(|name| (name, part));
+    let parts = [(columns.image.clone(), "image")]
+        .into_iter()
+        .chain(columns.caption.as_slice().iter().map(|name| (name.clone(), "caption")))
+        .chain(one(&columns.key, "key"))
+        .chain(one(&columns.width, "width"))
+        .chain(one(&columns.height, "height"))
+        .chain(one(&columns.url, "url"))
+        .map(|(name, part)| (name, format!("source.columns.{part}")));
+    let carried = config.carry.iter().map(|name| (name.clone(), "source.carry".to_owned()));
+    let scores = filter.score.keys().map(|name| (name.clone(), "filter.score".to_owned()));
+    let condition = filter.expression().ok().flatten();
+    let compared = condition.iter().flat_map(|condition| {
+        condition.columns().into_iter().map(|name| (name.clone(), condition.place_of(&name)))
+    });
+    let mut needed: Vec<(String, String)> = Vec::new();
+    let fields = caption.columns()?.into_iter().map(|name| (name, "caption.template".to_owned()));
+    for (name, wanted_by) in parts.chain(carried).chain(scores).chain(fields).chain(compared) {
+        if needed.iter().all(|(known, _)| *known != name) {
+            needed.push((name, wanted_by));
+        }
+    }
+    Ok(needed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::one_or_many::OneOrMany;
+
+    #[test]
+    fn a_column_with_two_uses_is_read_once() {
+        let config = SourceConfig { carry: vec!["score".into()], ..SourceConfig::default() };
+        let filter = FilterConfig {
+            score: [("score".to_owned(), Default::default())].into(),
+            condition: Some("nsfw = 'no' and score > 1 or nsfw is null".into()),
+            ..FilterConfig::default()
+        };
+        let template = OneOrMany::One("{caption} by {artist}, {score}".into());
+        let caption = CaptionConfig { template, ..CaptionConfig::default() };
+        let needed = needed_columns(&config, &filter, &caption).unwrap();
+        let names: Vec<_> = needed.into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["image", "caption", "score", "artist", "nsfw"]);
+    }
+}

@@ -1,0 +1,34 @@
+//! Opens the source of a run file.
+
+use crate::caption::config::CaptionConfig;
+use crate::error::Result;
+use crate::filter::config::FilterConfig;
+use crate::source::config::{Format, SourceConfig};
+use crate::source::pair_source::Source;
+use crate::source::parquet::ParquetSource;
+use crate::source::records::record_source::RecordSource;
+
+/// Opens the source that a configuration describes, with the columns that filters and templates look at.
+///
+/// # Errors
+/// If the configuration is invalid, no file matches, or the first file lacks a column or has it in a wrong type.
+pub fn open(
+    config: &SourceConfig,
+    filter: &FilterConfig,
+    caption: &CaptionConfig,
+) -> Result<Box<dyn Source>> {
+    config.validate()?;
+    filter.validate()?;
+    filter.validate_source(config)?;
+    caption.validate(&config.columns)?;
+    let source: Box<dyn Source> = match config.format {
+        Format::Parquet => Box::new(ParquetSource::open(config, filter, caption)?),
+        Format::WebDataset | Format::Jsonl | Format::Csv | Format::Images => {
+            Box::new(RecordSource::open(config, filter, caption)?)
+        }
+    };
+    if let Some(condition) = filter.expression()? {
+        condition.check(&source.schema())?;
+    }
+    Ok(source)
+}

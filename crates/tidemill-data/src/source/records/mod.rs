@@ -1,0 +1,15 @@
+//! Containers whose fields have no types of their own: JSON lines, CSV and image folders, and what WebDataset shares
+//! with them. Each parser needs nothing but bytes and gives [`Record`]s; `table` turns these into record batches.
+
+pub mod csv;
+pub mod jsonl;
+
+pub(crate) mod json_object;
+pub(crate) mod record;
+pub(crate) mod record_source;
+
+mod image_folder;
+mod table;
+
+pub use self::record::Record;
+pub use self::record_source::RecordSource;

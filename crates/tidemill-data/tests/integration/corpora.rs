@@ -1,0 +1,63 @@
+//! Replays what fuzzing started from and what it found (`fuzz/corpus`), so that none of it comes back.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use crate::support;
+use tidemill_data::OneOrMany;
+use tidemill_data::SourceConfig;
+use tidemill_data::source::records::csv::CsvRecords;
+use tidemill_data::source::records::jsonl::{JsonLines, first_byte};
+use tidemill_data::source::webdataset::Samples;
+
+/// The inputs of a target, each with its bytes.
+fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let inputs: Vec<_> = entries.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+    assert!(!inputs.is_empty(), "{} is empty", folder.display());
+    inputs
+}
+
+#[test]
+fn tars() {
+    for (path, bytes) in corpus("tar") {
+        let samples: Vec<_> = Samples::new(bytes.as_slice()).collect();
+        let rows = samples.iter().map(|sample| sample.row);
+        assert!(rows.eq(0..samples.len() as u64), "{}", path.display());
+    }
+}
+
+#[test]
+fn json_lines() {
+    for (path, bytes) in corpus("jsonl") {
+        let read = |span: Range<u64>| -> Vec<_> {
+            JsonLines::new(&bytes[first_byte(&span) as usize..], span).collect()
+        };
+        let size = bytes.len() as u64;
+        let halves = [read(0..size / 2), read(size / 2..size)].concat();
+        assert_eq!(halves, read(0..size), "{}", path.display());
+        assert!(halves.is_sorted_by(|a, b| a.row < b.row), "{}", path.display());
+    }
+}
+
+#[test]
+fn csv() {
+    for (path, bytes) in corpus("csv") {
+        let rows: Vec<_> =
+            CsvRecords::new(bytes.as_slice()).into_iter().flatten().map(|row| row.row).collect();
+        assert!(rows.is_sorted_by(|a, b| a < b), "{}", path.display());
+    }
+}
+
+#[test]
+fn parquet() {
+    for (path, _) in corpus("parquet") {
+        let uri = OneOrMany::One(path.display().to_string());
+        let config = SourceConfig { uri, ..SourceConfig::default() };
+        let Ok(source) = support::open(&config) else { continue };
+        for unit in source.units().unwrap_or_default() {
+            let _ = source.read(&unit).map(|batches| batches.take_while(Result::is_ok).count());
+        }
+    }
+}
