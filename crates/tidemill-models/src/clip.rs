@@ -3,7 +3,7 @@
 use crate::attention::{attend, join_heads, split_heads};
 use crate::config::{self, Accepted};
 use crate::layers::{Activation, LayerNorm, Linear};
-use crate::params::{Init, Params, Scope, Start};
+use crate::params::{Init, ParamInit, Params, Scope};
 use crate::{Error, weights};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -120,7 +120,7 @@ pub struct ClipTextModel {
 
 impl ClipTextModel {
     /// A text encoder on `device` in f32.
-    pub fn new(config: ClipTextConfig, device: Device, start: Start) -> Self {
+    pub fn new(config: ClipTextConfig, device: Device, start: ParamInit) -> Self {
         let params = Params::new(device, start);
         // The names of every published Stable Diffusion folder; transformers 5 leaves `text_model.`
         // away, which `load_weights` allows for.
@@ -152,7 +152,7 @@ impl ClipTextModel {
     /// If the configuration is not supported or the weights do not fit it.
     pub fn load(dir: &Path, device: Device, kind: Kind) -> Result<Self, Error> {
         let config = ClipTextConfig::read(&dir.join("config.json"))?;
-        let model = tidemill_torch::guard(|| Self::new(config, device, Start::Empty))?;
+        let model = tidemill_torch::guard(|| Self::new(config, device, ParamInit::Empty))?;
         weights::load_weights(&model.params, dir)?;
         model.params.set_kind(kind);
         Ok(model)
@@ -164,7 +164,7 @@ impl ClipTextModel {
     /// If a file cannot be written.
     pub fn save(&self, dir: &Path) -> Result<(), Error> {
         self.config.write(&dir.join("config.json"))?;
-        weights::save_weights(&self.params.named(), &dir.join(weights::TRANSFORMERS_FILE))
+        weights::save_weights(&self.params.named_parameters(), &dir.join(weights::TRANSFORMERS_FILE))
     }
 
     /// Token ids [N, L] (i64) to the last hidden state [N, L, D], final layer norm applied. Attention

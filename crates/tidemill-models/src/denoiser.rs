@@ -17,7 +17,7 @@ pub trait Denoiser {
 
 /// A row that a denoiser is to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowShape {
+pub struct SampleShape {
     /// Latents [C, h, w].
     pub latents: [i64; 3],
     /// Text embeddings [L, D].
@@ -25,12 +25,12 @@ pub struct RowShape {
 }
 
 /// A denoiser that can be trained.
-pub trait Trainable: Denoiser {
+pub trait TrainableDenoiser: Denoiser {
     /// Its parameters, f32 until they are trained.
     fn params(&self) -> &Params;
 
     /// Names of parameters that it wants to stay as they are.
-    fn frozen(&self) -> BTreeSet<String> {
+    fn frozen_parameters(&self) -> BTreeSet<String> {
         BTreeSet::new()
     }
 
@@ -47,7 +47,7 @@ pub trait Trainable: Denoiser {
     ///
     /// # Errors
     /// Why it cannot take such a row.
-    fn forward_flops(&self, row: RowShape) -> Result<u64, Error>;
+    fn forward_flops(&self, row: SampleShape) -> Result<u64, Error>;
 
     /// Has its layers keep nothing but their inputs in a forward pass, and the backward pass compute the rest again
     /// (gradient checkpointing): less memory, and a forward pass more.

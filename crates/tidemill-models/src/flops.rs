@@ -14,7 +14,7 @@ impl UNet2DConditionModel {
 
 fn count(config: &UNetConfig, params: &Params, size: (i64, i64), tokens: i64) -> i64 {
     let pixels = pixels(config, size);
-    let weights = params.named().into_iter().map(|(name, tensor)| (name, tensor.size()));
+    let weights = params.named_parameters().into_iter().map(|(name, tensor)| (name, tensor.size()));
     let matrices = weights.filter(|(_, shape)| shape.len() > 1);
     let flops = matrices.map(|(name, shape)| {
         let pixels = pixels[level(&name, pixels.len())];

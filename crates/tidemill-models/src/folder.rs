@@ -127,7 +127,7 @@ const TOKENIZER: [&str; 5] =
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn digest(dir: &Path) -> Result<String, Error> {
+pub fn compute_digest(dir: &Path) -> Result<String, Error> {
     let weights = match weights::files_read(dir) {
         Err(Error::Missing { .. }) => Vec::new(),
         weights => weights?,

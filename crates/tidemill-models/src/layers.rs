@@ -3,7 +3,7 @@
 use crate::params::{Init, Scope};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
-use tidemill_torch::add_shifted;
+use tidemill_torch::add_channel_bias;
 
 /// A 2-D convolution on [N, C, H, W].
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Conv2d {
     pub fn forward_adding(&self, x: &Tensor, more: &Tensor) -> Tensor {
         let (mut output, shift) = (self.convolve(x, None), more + &self.bias);
         if x.device().is_cuda() {
-            return or_panic(add_shifted(&output, None, &shift));
+            return or_panic(add_channel_bias(&output, None, &shift));
         }
         output += shift.unsqueeze(-1).unsqueeze(-1);
         output
@@ -49,7 +49,7 @@ impl Conv2d {
     /// [`Self::forward`] and `onto`; on a GPU in one sum with the bias.
     pub fn forward_onto(&self, x: &Tensor, onto: &Tensor) -> Tensor {
         match x.device().is_cuda() {
-            true => or_panic(add_shifted(&self.convolve(x, None), Some(onto), &self.bias)),
+            true => or_panic(add_channel_bias(&self.convolve(x, None), Some(onto), &self.bias)),
             false => onto + self.forward(x),
         }
     }
@@ -60,7 +60,7 @@ impl Conv2d {
             return one.forward(x) + other.forward(y);
         }
         let shift = &one.bias + &other.bias;
-        or_panic(add_shifted(&one.convolve(x, None), Some(&other.convolve(y, None)), &shift))
+        or_panic(add_channel_bias(&one.convolve(x, None), Some(&other.convolve(y, None)), &shift))
     }
 
     fn convolve(&self, x: &Tensor, bias: Option<&Tensor>) -> Tensor {
@@ -92,7 +92,7 @@ impl Linear {
     /// [`Self::forward`] of each. On a GPU the gradients of x are added up as they are made, not in passes of their own.
     pub fn all_of<const N: usize>(x: &Tensor, maps: [&Self; N]) -> [Tensor; N] {
         if x.device().is_cuda() && maps.iter().all(|map| map.bias.is_none()) {
-            return or_panic(tidemill_torch::linear_maps(x, maps.map(|map| &map.weight)));
+            return or_panic(tidemill_torch::linear_shared_input(x, maps.map(|map| &map.weight)));
         }
         maps.map(|map| map.forward(x))
     }
@@ -179,7 +179,7 @@ impl LayerNorm {
 
     /// x + `added`, or x if nothing is, and that normalised.
     pub fn of_sum(&self, x: &Tensor, added: Option<&Tensor>) -> (Tensor, Tensor) {
-        or_panic(tidemill_torch::layer_norm_of_sum(x, added, &self.weight, &self.bias, self.eps))
+        or_panic(tidemill_torch::add_layer_norm(x, added, &self.weight, &self.bias, self.eps))
     }
 }
 

@@ -25,11 +25,11 @@ mod vae;
 mod weights;
 
 pub use clip::{ClipTextConfig, ClipTextModel};
-pub use denoiser::{Denoiser, RowShape, Trainable};
+pub use denoiser::{Denoiser, SampleShape, TrainableDenoiser};
 pub use error::Error;
-pub use folder::{ModelFolder, digest};
-pub use params::{Params, Start};
-pub use schedule::{BetaSchedule, NoiseSchedule, Prediction, SchedulerConfig, TimestepSpacing};
+pub use folder::{ModelFolder, compute_digest};
+pub use params::{ParamInit, Params};
+pub use schedule::{BetaSchedule, NoiseSchedule, PredictionType, SchedulerConfig, TimestepSpacing};
 pub use unet::UNet2DConditionModel;
 pub use unet_config::UNetConfig;
 pub use vae::{AutoencoderKl, VaeConfig};

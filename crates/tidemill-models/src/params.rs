@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 
 /// What a new network's parameters start as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum ParamInit {
     /// PyTorch's default initialisation, drawn from libtorch's generator (`tch::manual_seed`).
     Random,
     /// Not initialised: for networks whose weights are loaded next.
@@ -18,7 +18,7 @@ pub enum Start {
 /// The named parameters of one network.
 pub struct Params {
     device: Device,
-    start: Start,
+    start: ParamInit,
     entries: RefCell<Vec<(String, Tensor)>>,
     norms: RefCell<BTreeSet<String>>,
     gate: RefCell<Option<Gate>>,
@@ -51,7 +51,7 @@ pub(crate) enum Init {
 }
 
 impl Params {
-    pub(crate) fn new(device: Device, start: Start) -> Self {
+    pub(crate) fn new(device: Device, start: ParamInit) -> Self {
         Self {
             device,
             start,
@@ -62,8 +62,8 @@ impl Params {
     }
 
     /// Those of a network that was made elsewhere: f32, on one device, in the order of their use.
-    pub fn of(device: Device, named: Vec<(String, Tensor)>) -> Self {
-        Self { entries: RefCell::new(named), ..Self::new(device, Start::Empty) }
+    pub fn from_named(device: Device, named: Vec<(String, Tensor)>) -> Self {
+        Self { entries: RefCell::new(named), ..Self::new(device, ParamInit::Empty) }
     }
 
     /// The root of the names.
@@ -72,7 +72,7 @@ impl Params {
     }
 
     /// Handles to all parameters with their names, in the order of construction.
-    pub fn named(&self) -> Vec<(String, Tensor)> {
+    pub fn named_parameters(&self) -> Vec<(String, Tensor)> {
         self.entries.borrow().iter().map(|(name, t)| (name.clone(), t.shallow_clone())).collect()
     }
 
@@ -85,12 +85,12 @@ impl Params {
     }
 
     /// The names of those of group and layer normalisation.
-    pub fn norms(&self) -> BTreeSet<String> {
+    pub fn norm_parameter_names(&self) -> BTreeSet<String> {
         self.norms.borrow().clone()
     }
 
     /// The number of scalars in all parameters.
-    pub fn count(&self) -> usize {
+    pub fn parameter_count(&self) -> usize {
         self.entries.borrow().iter().map(|(_, t)| t.numel()).sum()
     }
 
@@ -101,12 +101,12 @@ impl Params {
 
     /// Has `gate` called in a forward pass before each part of the network, with the part's name: so parameters may come
     /// while those before them are in use already. There is one gate; a second takes the first one's place.
-    pub fn before_use(&self, gate: impl Fn(&str) + Send + 'static) {
+    pub fn set_pre_forward_hook(&self, gate: impl Fn(&str) + Send + 'static) {
         *self.gate.borrow_mut() = Some(Box::new(gate));
     }
 
     /// The part `name` of the network comes next. What is no part's name means all of it.
-    pub fn about_to_use(&self, name: impl fmt::Display) {
+    pub fn run_pre_forward_hook(&self, name: impl fmt::Display) {
         if let Some(gate) = &*self.gate.borrow() {
             gate(&name.to_string());
         }
@@ -157,10 +157,10 @@ impl<'a> Scope<'a> {
     pub fn param(&self, name: &str, shape: &[i64], init: Init) -> Tensor {
         let options = (Kind::Float, self.params.device);
         let tensor = match (self.params.start, init) {
-            (Start::Empty, _) => Tensor::empty(shape, options),
-            (Start::Random, Init::Const(value)) => Tensor::full(shape, value, options),
-            (Start::Random, Init::Normal(std)) => Tensor::randn(shape, options) * std,
-            (Start::Random, Init::FanIn(fan_in)) => {
+            (ParamInit::Empty, _) => Tensor::empty(shape, options),
+            (ParamInit::Random, Init::Const(value)) => Tensor::full(shape, value, options),
+            (ParamInit::Random, Init::Normal(std)) => Tensor::randn(shape, options) * std,
+            (ParamInit::Random, Init::FanIn(fan_in)) => {
                 let bound = 1.0 / (fan_in as f64).sqrt();
                 Tensor::empty(shape, options).uniform_(-bound, bound)
             }

@@ -2,13 +2,13 @@
 //! classifier-free guidance. Formulas and rounding follow diffusers' DDIMScheduler (eta = 0) and
 //! DPMSolverMultistepScheduler (its defaults), step by step.
 
-use crate::{Denoiser, Error, NoiseSchedule, Prediction, TimestepSpacing};
+use crate::{Denoiser, Error, NoiseSchedule, PredictionType, TimestepSpacing};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 /// The rule that takes one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Method {
+pub enum SamplerMethod {
     /// Denoising diffusion implicit models (Song et al., 2021), eta = 0.
     #[serde(rename = "ddim")]
     Ddim,
@@ -20,8 +20,8 @@ pub enum Method {
 /// One run of a sampler: its timesteps, and what it remembers from step to step.
 #[derive(Debug)]
 pub struct Sampler {
-    method: Method,
-    prediction: Prediction,
+    method: SamplerMethod,
+    prediction: PredictionType,
     timesteps: Vec<i64>,
     /// DDIM: alphas_cumprod before and after each step, in pairs. DPM-Solver: sigma at each step and after the last.
     levels: Vec<f32>,
@@ -35,7 +35,7 @@ impl Sampler {
     /// # Errors
     /// If `steps` is 0 or more than the schedule has timesteps, or DDIM is asked to begin at a
     /// timestep without signal that its prediction type cannot recover from.
-    pub fn new(method: Method, schedule: &NoiseSchedule, steps: usize) -> Result<Self, Error> {
+    pub fn new(method: SamplerMethod, schedule: &NoiseSchedule, steps: usize) -> Result<Self, Error> {
         let config = schedule.config();
         let total = usize::try_from(config.num_train_timesteps).unwrap_or(0);
         if steps == 0 || steps >= total {
@@ -45,13 +45,13 @@ impl Sampler {
             .map_err(|e| Error::Sampler(e.to_string()))?;
         let (spacing, offset) = (config.timestep_spacing, config.steps_offset);
         let timesteps = match method {
-            Method::Ddim => ddim_timesteps(total, steps, spacing, offset),
-            Method::DpmPlusPlus2M => dpm_timesteps(total, steps, spacing, offset),
+            SamplerMethod::Ddim => ddim_timesteps(total, steps, spacing, offset),
+            SamplerMethod::DpmPlusPlus2M => dpm_timesteps(total, steps, spacing, offset),
         };
         let prediction = config.prediction_type;
         let mut levels: Vec<f32> = timesteps.iter().map(|t| alphas[index(*t, total)]).collect();
-        if method == Method::Ddim {
-            if prediction == Prediction::Epsilon && levels.contains(&0.0) {
+        if method == SamplerMethod::Ddim {
+            if prediction == PredictionType::Epsilon && levels.contains(&0.0) {
                 let message = "a zero-terminal-SNR schedule with noise prediction cannot start at pure \
                                noise: train with prediction = \"v_prediction\"";
                 return Err(Error::Sampler(message.into()));
@@ -83,8 +83,8 @@ impl Sampler {
             return Err(Error::Sampler(format!("all {} steps are taken", self.step)));
         }
         let next = match self.method {
-            Method::Ddim => self.ddim_step(prediction, sample),
-            Method::DpmPlusPlus2M => self.dpm_step(prediction, sample),
+            SamplerMethod::Ddim => self.ddim_step(prediction, sample),
+            SamplerMethod::DpmPlusPlus2M => self.dpm_step(prediction, sample),
         };
         self.step += 1;
         Ok(next)
@@ -95,8 +95,8 @@ impl Sampler {
         let (from, to) = (self.levels[2 * self.step], self.levels[2 * self.step + 1]);
         let (alpha, sigma) = (root(from), root(1.0 - from));
         let (latents, noise) = match self.prediction {
-            Prediction::Epsilon => ((sample - output * sigma) / alpha, output.shallow_clone()),
-            Prediction::VPrediction => (sample * alpha - output * sigma, output * alpha + sample * sigma),
+            PredictionType::Epsilon => ((sample - output * sigma) / alpha, output.shallow_clone()),
+            PredictionType::VPrediction => (sample * alpha - output * sigma, output * alpha + sample * sigma),
         };
         latents * root(to) + noise * root(1.0 - to)
     }
@@ -105,8 +105,8 @@ impl Sampler {
     fn dpm_step(&mut self, output: &Tensor, sample: &Tensor) -> Tensor {
         let (now, next) = (Level::of(self.levels[self.step]), Level::of(self.levels[self.step + 1]));
         let latents = match self.prediction {
-            Prediction::Epsilon => (sample - output * now.sigma) / now.alpha,
-            Prediction::VPrediction => sample * now.alpha - output * now.sigma,
+            PredictionType::Epsilon => (sample - output * now.sigma) / now.alpha,
+            PredictionType::VPrediction => sample * now.alpha - output * now.sigma,
         };
         let h = next.lambda - now.lambda;
         let shrink = next.alpha * ((-h).exp() - 1.0);
@@ -201,7 +201,7 @@ pub struct Conditioning<'a> {
     /// Embedding of the empty (or negative) prompt [1, L, D] or [N, L, D].
     pub unconditional: &'a Tensor,
     /// Guidance scale (Ho & Salimans, 2022): 1 switches guidance off.
-    pub guidance: f64,
+    pub guidance_scale: f64,
 }
 
 /// Denoises `noise` [N, C, h, w] to latents in the U-Net's scale (divide by the VAE's scaling factor
@@ -209,7 +209,7 @@ pub struct Conditioning<'a> {
 ///
 /// # Errors
 /// If libtorch fails (out of memory), or the sampler has been used.
-pub fn sample(
+pub fn sample_latents(
     denoiser: &dyn Denoiser,
     mut sampler: Sampler,
     noise: &Tensor,
@@ -217,7 +217,7 @@ pub fn sample(
     mut on_step: impl FnMut(usize),
 ) -> Result<Tensor, Error> {
     let n = noise.size()[0];
-    let guided = conditioning.guidance != 1.0;
+    let guided = conditioning.guidance_scale != 1.0;
     let text = if guided {
         Tensor::cat(&[expand(conditioning.unconditional, n), conditioning.text.shallow_clone()], 0)
     } else {
@@ -236,7 +236,7 @@ pub fn sample(
                     return output;
                 }
                 let halves = output.chunk(2, 0);
-                &halves[0] + (&halves[1] - &halves[0]) * conditioning.guidance
+                &halves[0] + (&halves[1] - &halves[0]) * conditioning.guidance_scale
             })
         })?;
         latents = sampler.step(&prediction, &latents)?;
@@ -268,7 +268,7 @@ mod tests {
     fn impossible_runs_are_refused() {
         let plain = schedule(SchedulerConfig::default());
         for steps in [0, 1000, 2000] {
-            let refused = Sampler::new(Method::Ddim, &plain, steps).unwrap_err().to_string();
+            let refused = Sampler::new(SamplerMethod::Ddim, &plain, steps).unwrap_err().to_string();
             assert!(refused.contains(&format!("steps = {steps} must be between 1 and 999")), "{refused}");
         }
         let zero = schedule(SchedulerConfig {
@@ -276,15 +276,15 @@ mod tests {
             timestep_spacing: TimestepSpacing::Trailing,
             ..SchedulerConfig::default()
         });
-        let refused = Sampler::new(Method::Ddim, &zero, 10).unwrap_err().to_string();
+        let refused = Sampler::new(SamplerMethod::Ddim, &zero, 10).unwrap_err().to_string();
         assert!(refused.contains("v_prediction"), "{refused}");
-        assert!(Sampler::new(Method::DpmPlusPlus2M, &zero, 10).is_ok());
+        assert!(Sampler::new(SamplerMethod::DpmPlusPlus2M, &zero, 10).is_ok());
     }
 
     #[test]
     fn a_sampler_ends_after_its_last_step() {
         let mut sampler =
-            Sampler::new(Method::DpmPlusPlus2M, &schedule(SchedulerConfig::default()), 1).unwrap();
+            Sampler::new(SamplerMethod::DpmPlusPlus2M, &schedule(SchedulerConfig::default()), 1).unwrap();
         let x = Tensor::ones([1, 1, 1, 1], (Kind::Float, Device::Cpu));
         assert!(sampler.step(&x, &x).is_ok());
         assert!(sampler.step(&x, &x).unwrap_err().to_string().contains("all 1 steps are taken"));
@@ -308,11 +308,12 @@ mod tests {
         let plain = schedule(SchedulerConfig::default());
         for (guidance, says, batch) in [(1.0, 2.0, 2), (3.0, 0.5 + 3.0 * 1.5, 4)] {
             let network = MeanOfText(Default::default());
-            let sampler = Sampler::new(Method::Ddim, &plain, 1).unwrap();
-            let conditioning = Conditioning { text: &text, unconditional: &empty, guidance };
-            let found = sample(&network, sampler, &noise, &conditioning, |_| ()).unwrap();
+            let sampler = Sampler::new(SamplerMethod::Ddim, &plain, 1).unwrap();
+            let conditioning = Conditioning { text: &text, unconditional: &empty, guidance_scale: guidance };
+            let found = sample_latents(&network, sampler, &noise, &conditioning, |_| ()).unwrap();
             let output = Tensor::full_like(&noise, says);
-            let expected = Sampler::new(Method::Ddim, &plain, 1).unwrap().step(&output, &noise).unwrap();
+            let expected =
+                Sampler::new(SamplerMethod::Ddim, &plain, 1).unwrap().step(&output, &noise).unwrap();
             assert!(found.allclose(&expected, 1e-6, 1e-6, false));
             assert_eq!(network.0.into_inner(), [batch]);
         }

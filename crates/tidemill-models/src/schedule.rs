@@ -21,7 +21,7 @@ pub enum BetaSchedule {
 /// What the network predicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Prediction {
+pub enum PredictionType {
     /// The noise.
     Epsilon,
     /// The velocity sqrt(a) noise - sqrt(1 - a) latents (Salimans & Ho, 2022).
@@ -53,7 +53,7 @@ pub struct SchedulerConfig {
     /// The way between them.
     pub beta_schedule: BetaSchedule,
     /// What the network predicts.
-    pub prediction_type: Prediction,
+    pub prediction_type: PredictionType,
     /// Rescales the betas so that the last timestep is pure noise (Lin et al., 2023, algorithm 1).
     pub rescale_betas_zero_snr: bool,
     /// Which timesteps a sampler visits.
@@ -74,7 +74,7 @@ impl Default for SchedulerConfig {
             beta_start: 0.0001,
             beta_end: 0.02,
             beta_schedule: BetaSchedule::Linear,
-            prediction_type: Prediction::Epsilon,
+            prediction_type: PredictionType::Epsilon,
             rescale_betas_zero_snr: false,
             timestep_spacing: TimestepSpacing::Leading,
             steps_offset: 0,
@@ -210,16 +210,16 @@ impl NoiseSchedule {
         // Rounding leaves -0 where a schedule was shifted to end without signal.
         let snr = (&self.alphas_cumprod / rest).abs();
         match self.config.prediction_type {
-            Prediction::Epsilon => (gamma / snr).clamp_max(1.0),
-            Prediction::VPrediction => snr.clamp_max(gamma) / (snr + 1.0),
+            PredictionType::Epsilon => (gamma / snr).clamp_max(1.0),
+            PredictionType::VPrediction => snr.clamp_max(gamma) / (snr + 1.0),
         }
     }
 
     /// What the network is to predict from `add_noise`'s result.
     pub fn target(&self, latents: &Tensor, noise: &Tensor, timesteps: &Tensor) -> Tensor {
         match self.config.prediction_type {
-            Prediction::Epsilon => noise.shallow_clone(),
-            Prediction::VPrediction => {
+            PredictionType::Epsilon => noise.shallow_clone(),
+            PredictionType::VPrediction => {
                 let (signal, sigma) = self.coefficients(timesteps, latents.kind());
                 signal * noise - sigma * latents
             }

@@ -2,16 +2,16 @@
 
 use crate::attention::TransformerShape;
 use crate::layers::{Conv2d, GroupNorm, Linear, or_panic};
-use crate::params::{Params, Start};
+use crate::params::{ParamInit, Params};
 use crate::resnet::ResnetShape;
 use crate::unet_blocks::{BlockShape, DownBlock, MidBlock, Pass, UpBlock, UpChannels};
 use crate::unet_config::{Level, UNetConfig};
-use crate::{Denoiser, Error, RowShape, Trainable, weights};
+use crate::{Denoiser, Error, SampleShape, TrainableDenoiser, weights};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::{best_format, prefers_channels_last};
+use tidemill_torch::{prefers_channels_last, to_preferred_memory_format};
 
 /// The U-Net.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl UNet2DConditionModel {
     ///
     /// # Errors
     /// If the configuration is inconsistent, or memory does not suffice.
-    pub fn new(config: UNetConfig, device: Device, start: Start) -> Result<Self, Error> {
+    pub fn new(config: UNetConfig, device: Device, start: ParamInit) -> Result<Self, Error> {
         let levels = config.levels(Path::new("unet/config.json"))?;
         Ok(tidemill_torch::guard(|| Self::build(config, &levels, device, start))?)
     }
@@ -45,7 +45,7 @@ impl UNet2DConditionModel {
     /// If the configuration is not supported or the weights do not fit it.
     pub fn load(dir: &Path, device: Device) -> Result<Self, Error> {
         let config = UNetConfig::read(&dir.join("config.json"))?;
-        let model = Self::new(config, device, Start::Empty)?;
+        let model = Self::new(config, device, ParamInit::Empty)?;
         weights::load_weights(&model.params, dir)?;
         Ok(model)
     }
@@ -56,10 +56,10 @@ impl UNet2DConditionModel {
     /// If a file cannot be written.
     pub fn save(&self, dir: &Path) -> Result<(), Error> {
         self.config.write(&dir.join("config.json"))?;
-        weights::save_weights(&self.params.named(), &dir.join(weights::DIFFUSERS_FILE))
+        weights::save_weights(&self.params.named_parameters(), &dir.join(weights::DIFFUSERS_FILE))
     }
 
-    fn build(config: UNetConfig, levels: &[Level], device: Device, start: Start) -> Self {
+    fn build(config: UNetConfig, levels: &[Level], device: Device, start: ParamInit) -> Self {
         let params = Params::new(device, start);
         let p = params.root();
         let first = levels[0].channels;
@@ -143,13 +143,13 @@ impl UNet2DConditionModel {
 
 impl Denoiser for UNet2DConditionModel {
     fn denoise(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Tensor {
-        let next = |name: std::fmt::Arguments| self.params.about_to_use(name);
+        let next = |name: std::fmt::Arguments| self.params.run_pre_forward_hook(name);
         next(format_args!("time_embedding"));
         // Every residual block opens its time projection with the same SiLU: once is enough.
         let time = self.embed_time(timesteps, sample.kind()).silu();
         let pass = Pass { time: &time, text, recompute: self.recompute };
         next(format_args!("conv_in"));
-        let mut h = self.conv_in.forward(&or_panic(best_format(sample)));
+        let mut h = self.conv_in.forward(&or_panic(to_preferred_memory_format(sample)));
         let mut skips = vec![h.shallow_clone()];
         for (i, block) in self.down_blocks.iter().enumerate() {
             next(format_args!("down_blocks.{i}"));
@@ -167,7 +167,7 @@ impl Denoiser for UNet2DConditionModel {
     }
 }
 
-impl Trainable for UNet2DConditionModel {
+impl TrainableDenoiser for UNet2DConditionModel {
     fn params(&self) -> &Params {
         &self.params
     }
@@ -180,8 +180,8 @@ impl Trainable for UNet2DConditionModel {
         ("unet", serde_json::to_value(&self.config).unwrap_or_default())
     }
 
-    fn forward_flops(&self, row: RowShape) -> Result<u64, Error> {
-        let RowShape { latents: [channels, height, width], text: [tokens, text_width] } = row;
+    fn forward_flops(&self, row: SampleShape) -> Result<u64, Error> {
+        let SampleShape { latents: [channels, height, width], text: [tokens, text_width] } = row;
         let UNetConfig { in_channels, cross_attention_dim, .. } = self.config;
         if channels != in_channels {
             let problem = format!(

@@ -7,7 +7,7 @@ use crate::params::Scope;
 use crate::resnet::{Downsample2D, ResnetBlock2D, ResnetShape, Upsample2D};
 use std::sync::Arc;
 use tch::Tensor;
-use tidemill_torch::recomputed;
+use tidemill_torch::gradient_checkpoint;
 
 /// What a level needs to know to be built.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ trait Recomputable: Sized {
             return self.forward(&x, time, text);
         }
         let inputs: Vec<&Tensor> = [time, text].into_iter().chain(x.iter().copied()).collect();
-        let computed = recomputed(self, &inputs, |part, inputs| match inputs {
+        let computed = gradient_checkpoint(self, &inputs, |part, inputs| match inputs {
             [time, text, x @ ..] => part.forward(x, time, text),
             _ => unreachable!("there are as many inputs as above"),
         });

@@ -3,14 +3,14 @@
 use crate::attention::{Attention, to_image, to_sequence};
 use crate::config::{self, Accepted};
 use crate::layers::{Conv2d, GroupNorm, or_panic};
-use crate::params::{Params, Scope, Start};
+use crate::params::{ParamInit, Params, Scope};
 use crate::resnet::{Downsample2D, ResnetBlock2D, ResnetShape, Upsample2D};
 use crate::{Error, weights};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::best_format;
+use tidemill_torch::to_preferred_memory_format;
 
 /// diffusers' VAE attention and residual blocks use this epsilon, whatever the configuration.
 const EPS: f64 = 1e-6;
@@ -124,7 +124,7 @@ impl VaeConfig {
     }
 
     /// How many pixels one latent cell is wide.
-    pub fn downscale(&self) -> i64 {
+    pub fn downscale_factor(&self) -> i64 {
         1 << (self.block_out_channels.len() - 1)
     }
 
@@ -146,7 +146,7 @@ pub struct AutoencoderKl {
 
 impl AutoencoderKl {
     /// A VAE on `device` in f32.
-    pub fn new(config: VaeConfig, device: Device, start: Start) -> Self {
+    pub fn new(config: VaeConfig, device: Device, start: ParamInit) -> Self {
         let params = Params::new(device, start);
         let p = params.root();
         let latents = config.latent_channels;
@@ -170,7 +170,7 @@ impl AutoencoderKl {
     /// If the configuration is not supported or the weights do not fit it.
     pub fn load(dir: &Path, device: Device, kind: Kind) -> Result<Self, Error> {
         let config = VaeConfig::read(&dir.join("config.json"))?;
-        let model = tidemill_torch::guard(|| Self::new(config, device, Start::Empty))?;
+        let model = tidemill_torch::guard(|| Self::new(config, device, ParamInit::Empty))?;
         weights::load_weights(&model.params, dir)?;
         model.params.set_kind(kind);
         Ok(model)
@@ -182,19 +182,19 @@ impl AutoencoderKl {
     /// If a file cannot be written.
     pub fn save(&self, dir: &Path) -> Result<(), Error> {
         self.config.write(&dir.join("config.json"))?;
-        weights::save_weights(&self.params.named(), &dir.join(weights::DIFFUSERS_FILE))
+        weights::save_weights(&self.params.named_parameters(), &dir.join(weights::DIFFUSERS_FILE))
     }
 
     /// Images [N, 3, H, W] in [-1, 1] to moments [N, 2 C, H/d, W/d]: the mean, then the log-variance
     /// of the latents, *unscaled*.
     pub fn encode(&self, images: &Tensor) -> Tensor {
-        let h = self.encoder.forward(&or_panic(best_format(images)));
+        let h = self.encoder.forward(&or_panic(to_preferred_memory_format(images)));
         self.quant_conv.as_ref().map_or_else(|| h.shallow_clone(), |conv| conv.forward(&h))
     }
 
     /// Unscaled latents [N, C, h, w] to images [N, 3, h d, w d], nominally in [-1, 1].
     pub fn decode(&self, latents: &Tensor) -> Tensor {
-        let latents = or_panic(best_format(latents));
+        let latents = or_panic(to_preferred_memory_format(latents));
         match &self.post_quant_conv {
             Some(conv) => self.decoder.forward(&conv.forward(&latents)),
             None => self.decoder.forward(&latents),

@@ -23,7 +23,7 @@ pub(crate) const TRANSFORMERS_FILE: &str = "model.safetensors";
 /// the message lists which.
 pub fn load_weights(params: &Params, dir: &Path) -> Result<(), Error> {
     check_weights(params, dir)?;
-    let named = params.named();
+    let named = params.named_parameters();
     let expected: HashMap<&str, &Tensor> = named.iter().map(|(name, t)| (name.as_str(), t)).collect();
     for path in weight_files(dir)? {
         let mut file = SafetensorsFile::open(&path)?;
@@ -42,7 +42,7 @@ pub fn load_weights(params: &Params, dir: &Path) -> Result<(), Error> {
 /// # Errors
 /// As [`load_weights`].
 pub fn check_weights(params: &Params, dir: &Path) -> Result<(), Error> {
-    let named = params.named();
+    let named = params.named_parameters();
     let expected: HashMap<&str, &Tensor> = named.iter().map(|(name, t)| (name.as_str(), t)).collect();
     let mut found = std::collections::HashSet::new();
     let mut wrong = Vec::new();

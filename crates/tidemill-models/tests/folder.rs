@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use tidemill_models::{ModelFolder, SchedulerConfig, UNetConfig, digest};
+use tidemill_models::{ModelFolder, SchedulerConfig, UNetConfig, compute_digest};
 
 const PARTS: [&str; 6] = [
     "vae/config.json",
@@ -63,7 +63,7 @@ fn an_export_is_in_f32_throughout_and_leaves_its_source_alone() {
     let dir = tempfile::tempdir().unwrap();
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets");
     let folder = ModelFolder::open(&assets).unwrap();
-    let digests = || [folder.vae(), folder.text_encoder()].map(|part| digest(&part).unwrap());
+    let digests = || [folder.vae(), folder.text_encoder()].map(|part| compute_digest(&part).unwrap());
     let before = digests();
     let export = |to: &Path| folder.export(to, &UNetConfig::default(), &[], &SchedulerConfig::default());
     let message = export(&assets.join("vae/..")).unwrap_err().to_string();
@@ -143,7 +143,7 @@ fn a_digest_sees_names_and_contents() {
         for (name, content) in files {
             std::fs::write(dir.path().join(name), content).unwrap();
         }
-        digest(dir.path()).unwrap()
+        compute_digest(dir.path()).unwrap()
     };
     let (config, weights) = ("config.json", "model.safetensors");
     let one = digest_of(&[(config, "1"), (weights, "2")]);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use tch::Device;
 use tidemill_models::{
-    AutoencoderKl, BetaSchedule, ClipTextConfig, ClipTextModel, Prediction, SchedulerConfig, Start,
+    AutoencoderKl, BetaSchedule, ClipTextConfig, ClipTextModel, ParamInit, PredictionType, SchedulerConfig,
     TimestepSpacing, UNet2DConditionModel, UNetConfig, VaeConfig,
 };
 
@@ -129,15 +129,21 @@ fn parameter_counts_are_the_published_ones() {
     let dir = tempfile::tempdir().unwrap();
     for (config, count) in [(sd2_unet(), 865_910_724), (sd15_unet(), 859_520_964)] {
         let config = UNetConfig::read(&write(dir.path(), &config)).unwrap();
-        let unet = UNet2DConditionModel::new(config, Device::Cpu, Start::Empty).unwrap();
-        assert_eq!(unet.params().count(), count);
+        let unet = UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Empty).unwrap();
+        assert_eq!(unet.params().parameter_count(), count);
     }
     let config = VaeConfig::read(&write(dir.path(), &vae())).unwrap();
-    assert_eq!((config.downscale(), config.scaling_factor), (8, 0.18215));
-    assert_eq!(AutoencoderKl::new(config, Device::Cpu, Start::Empty).params().count(), 83_653_863);
+    assert_eq!((config.downscale_factor(), config.scaling_factor), (8, 0.18215));
+    assert_eq!(
+        AutoencoderKl::new(config, Device::Cpu, ParamInit::Empty).params().parameter_count(),
+        83_653_863
+    );
     for (config, count) in [(sd2_text_encoder(), 340_387_840), (sd15_text_encoder(), 123_060_480)] {
         let config = ClipTextConfig::read(&write(dir.path(), &config)).unwrap();
-        assert_eq!(ClipTextModel::new(config, Device::Cpu, Start::Empty).params().count(), count);
+        assert_eq!(
+            ClipTextModel::new(config, Device::Cpu, ParamInit::Empty).params().parameter_count(),
+            count
+        );
     }
     let peak = tidemill_testing::peak_kib(std::process::id()).unwrap();
     println!("peak memory: {} MB", peak / 1024);
@@ -181,7 +187,7 @@ fn published_schedulers_open() {
     ] {
         let sparse = json!({"_class_name": class, "prediction_type": "v_prediction"});
         let config = SchedulerConfig::read(&write(dir.path(), &sparse)).unwrap();
-        assert_eq!(config.prediction_type, Prediction::VPrediction);
+        assert_eq!(config.prediction_type, PredictionType::VPrediction);
         assert_eq!((config.set_alpha_to_one, config.timestep_spacing), (to_one, spacing), "{class}");
         assert!(!config.clip_sample);
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::{
-    AutoencoderKl, ClipTextConfig, ClipTextModel, Error, SchedulerConfig, Start, UNet2DConditionModel,
+    AutoencoderKl, ClipTextConfig, ClipTextModel, Error, ParamInit, SchedulerConfig, UNet2DConditionModel,
     UNetConfig, VaeConfig, load_weights, save_weights,
 };
 
@@ -24,12 +24,12 @@ fn tiny_unet() -> UNet2DConditionModel {
         "layers_per_block": 1,
     });
     let config: UNetConfig = serde_json::from_value(config).unwrap();
-    UNet2DConditionModel::new(config, Device::Cpu, Start::Random).unwrap()
+    UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Random).unwrap()
 }
 
 fn tiny_vae() -> AutoencoderKl {
     let config = VaeConfig { block_out_channels: vec![6], norm_num_groups: 3, ..VaeConfig::default() };
-    AutoencoderKl::new(config, Device::Cpu, Start::Random)
+    AutoencoderKl::new(config, Device::Cpu, ParamInit::Random)
 }
 
 fn tiny_text_encoder() -> ClipTextModel {
@@ -41,7 +41,7 @@ fn tiny_text_encoder() -> ClipTextModel {
         num_attention_heads: 2,
         ..ClipTextConfig::default()
     };
-    ClipTextModel::new(config, Device::Cpu, Start::Random)
+    ClipTextModel::new(config, Device::Cpu, ParamInit::Random)
 }
 
 fn load_unet(dir: &Path) -> Result<(), Error> {
@@ -298,7 +298,7 @@ fn dtypes() {
         [(Kind::Half, true), (Kind::BFloat16, true), (Kind::Double, true), (Kind::Bool, false)]
     {
         let cast: Vec<_> =
-            unet.params().named().into_iter().map(|(name, t)| (name, t.to_kind(kind))).collect();
+            unet.params().named_parameters().into_iter().map(|(name, t)| (name, t.to_kind(kind))).collect();
         // Through tch's writer: ours refuses what no network has.
         Tensor::write_safetensors(&cast, dir.path().join(WEIGHTS)).unwrap();
         let result = load_weights(tiny_unet().params(), dir.path());

@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tidemill::Error;
-use tidemill_models::{Denoiser, Params, RowShape, Trainable};
-use tidemill_torch::{guard, off_grad};
+use tidemill_models::{Denoiser, Params, SampleShape, TrainableDenoiser};
+use tidemill_torch::{guard, remove_grad_hook};
 
 use crate::dlpack;
 
@@ -65,7 +65,7 @@ impl PythonDenoiser {
 impl Denoiser for PythonDenoiser {
     fn denoise(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Tensor {
         // It does not say which of them come next.
-        self.params.about_to_use("");
+        self.params.run_pre_forward_hook("");
         let call = |py: Python<'_>| {
             let inputs =
                 (dlpack::capsule(py, sample)?, dlpack::capsule(py, timesteps)?, dlpack::capsule(py, text)?);
@@ -76,12 +76,12 @@ impl Denoiser for PythonDenoiser {
     }
 }
 
-impl Trainable for PythonDenoiser {
+impl TrainableDenoiser for PythonDenoiser {
     fn params(&self) -> &Params {
         &self.params
     }
 
-    fn frozen(&self) -> BTreeSet<String> {
+    fn frozen_parameters(&self) -> BTreeSet<String> {
         self.frozen.clone()
     }
 
@@ -90,7 +90,7 @@ impl Trainable for PythonDenoiser {
         ("denoiser", name.map_or(Value::Null, Value::String))
     }
 
-    fn forward_flops(&self, row: RowShape) -> Result<u64, tidemill_models::Error> {
+    fn forward_flops(&self, row: SampleShape) -> Result<u64, tidemill_models::Error> {
         let count = |py: Python<'_>| {
             self.python.call_method1(py, "forward_flops", (row.latents, row.text))?.extract::<u64>(py)
         };
@@ -109,15 +109,15 @@ impl Trainable for PythonDenoiser {
 impl Drop for PythonDenoiser {
     /// Gives the parameters back to Python: f32, with memory of their own, and gradients kept with them.
     fn drop(&mut self) {
-        self.params.about_to_use("");
-        for (name, parameter) in self.params.named() {
+        self.params.run_pre_forward_hook("");
+        for (name, parameter) in self.params.named_parameters() {
             let back = || {
                 let own = tch::no_grad(|| parameter.detach().to_kind(Kind::Float).copy());
                 parameter.shallow_clone().set_data(&own);
                 let _ = parameter.set_requires_grad(!self.frozen.contains(&name));
             };
             // Without memory for it, it stays what it is.
-            let _ = guard(back).and_then(|()| off_grad(&parameter));
+            let _ = guard(back).and_then(|()| remove_grad_hook(&parameter));
         }
     }
 }
@@ -135,7 +135,7 @@ fn opened<'py>(py: Python<'py>, module: &Py<PyAny>) -> PyResult<Bound<'py, PyAny
 fn named(python: &Bound<'_, PyAny>, device: Device) -> PyResult<Params> {
     let parameters: Vec<(String, Bound<'_, PyAny>)> = python.call_method0("parameters")?.extract()?;
     let tensors = parameters.into_iter().map(|(name, parameter)| Ok((name, tensor_of(&parameter)?)));
-    Ok(Params::of(device, tensors.collect::<PyResult<_>>()?))
+    Ok(Params::from_named(device, tensors.collect::<PyResult<_>>()?))
 }
 
 /// As `torch.device` takes it.
@@ -151,5 +151,5 @@ fn name_of(device: Device) -> String {
 fn tensor_of(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let address: usize = tensor.getattr("_cdata")?.extract()?;
     // Safe: it is a tensor's, which lives as long as `tensor`.
-    unsafe { tidemill_torch::tensor_at(address) }.map_err(crate::error::raise_torch)
+    unsafe { tidemill_torch::tensor_from_python(address) }.map_err(crate::error::raise_torch)
 }

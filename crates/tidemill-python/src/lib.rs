@@ -23,7 +23,7 @@ mod _native {
     use tidemill::online::Elsewhere;
     use tidemill::verbs::train::{MakeDenoiser, Own};
     use tidemill::{Run, open_files, trained};
-    use tidemill_models::Trainable;
+    use tidemill_models::TrainableDenoiser;
     use tidemill_train::StepMetrics;
 
     use super::denoiser::{PythonDenoiser, Raised, parameters};
@@ -95,7 +95,7 @@ mod _native {
         let denoiser = denoiser.map(|module| -> MakeDenoiser<'_> {
             Box::new(move |device| {
                 let module = PythonDenoiser::new(&module, device, denoised)?;
-                Ok(Box::new(module) as Box<dyn Trainable>)
+                Ok(Box::new(module) as Box<dyn TrainableDenoiser>)
             })
         });
         let stop = move || {

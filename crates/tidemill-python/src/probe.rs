@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::Params;
-use tidemill_torch::{AdamW, Scalars};
+use tidemill_torch::{AdamW, AdamWScalars};
 use tidemill_train::{Distribution, Error, Optimizer, Reduction, World};
 
 use crate::error::{TidemillError, raise};
@@ -62,7 +62,7 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
     let tensors: HashMap<String, Tensor> =
         Tensor::read_safetensors(&probe.tensors).map_err(failed)?.into_iter().collect();
     let named = |i: usize| (format!("p{i}"), tensors[&format!("start.{i}")].copy());
-    let params = Params::of(Device::Cpu, (0..probe.parameters).map(named).collect());
+    let params = Params::from_named(Device::Cpu, (0..probe.parameters).map(named).collect());
     let kind = if probe.bf16 { Kind::BFloat16 } else { Kind::Float };
     let names = |numbers: &[usize]| numbers.iter().map(|i| format!("p{i}")).collect::<BTreeSet<_>>();
     let reduction = Reduction { kind, accumulates: probe.micro_batches > 1 };
@@ -82,7 +82,7 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
                 optimizer.gradients().last_micro_batch();
             }
             let mut loss = Tensor::zeros([], (Kind::Float, Device::Cpu));
-            for (i, (_, param)) in params.named().into_iter().enumerate() {
+            for (i, (_, param)) in params.named_parameters().into_iter().enumerate() {
                 let gradient = &tensors[&format!("gradient.{step}.{rank}.{i}")] / probe.micro_batches as f64;
                 loss += (param.to_kind(Kind::Float) * gradient).sum(Kind::Float);
             }
@@ -93,12 +93,13 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         let divisor = 1.0 / (probe.max_grad_norm / (norm + 1e-6)).clamp_max(1.0);
         let Probe { lr, betas, eps, weight_decay, .. } = *probe;
         let [count, learning_rate, fresh] = &[(step + 1) as f32, lr as f32, 0.1].map(Tensor::from);
-        let scalars = Scalars { count, learning_rate, divisor: &divisor, fresh, skip: None };
+        let scalars =
+            AdamWScalars { step: count, learning_rate, grad_divisor: &divisor, ema_rate: fresh, skip: None };
         optimizer.step(AdamW { betas, eps, weight_decay }, scalars, probe.ema)?;
     }
     // Waits for the weights of other ranks, too.
     let bytes = optimizer.bytes();
-    let weights = params.named();
+    let weights = params.named_parameters();
     let weights: Vec<_> =
         weights.iter().enumerate().map(|(i, (_, tensor))| (i.to_string(), tensor.detach())).collect();
     Tensor::write_safetensors(&weights, &probe.weights).map_err(failed)?;

@@ -19,32 +19,32 @@ pub struct AdamW {
 
 /// What a step takes beside its gradients, on the device, so that nobody waits for it: scalars, f32.
 #[derive(Clone, Copy, Debug)]
-pub struct Scalars<'a> {
+pub struct AdamWScalars<'a> {
     /// The number of the step, counted from 1.
-    pub count: &'a Tensor,
+    pub step: &'a Tensor,
     /// The learning rate of this step.
     pub learning_rate: &'a Tensor,
     /// What gradients are divided by.
-    pub divisor: &'a Tensor,
+    pub grad_divisor: &'a Tensor,
     /// The share that averages take of what is new.
-    pub fresh: &'a Tensor,
+    pub ema_rate: &'a Tensor,
     /// If it is 1, nothing is changed.
     pub skip: Option<&'a Tensor>,
 }
 
-impl Scalars<'_> {
+impl AdamWScalars<'_> {
     /// The share that averages take of what is new, if anything is changed: a scalar, f32.
     ///
     /// # Panics
     /// Where tch would: run it in [`guard`].
-    pub fn taken(&self) -> Tensor {
-        self.skip.map_or_else(|| self.fresh.shallow_clone(), |skip| (1.0 - skip) * self.fresh)
+    pub fn effective_ema_rate(&self) -> Tensor {
+        self.skip.map_or_else(|| self.ema_rate.shallow_clone(), |skip| (1.0 - skip) * self.ema_rate)
     }
 }
 
 /// A stretch of parameters: [N] of longer tensors, all contiguous, and f32 but for what is said.
 #[derive(Debug)]
-pub struct AdamWPiece<'a> {
+pub struct ParamSlice<'a> {
     /// The gradient [N], bf16 or f32.
     pub grad: Tensor,
     /// Where the stretch begins in what follows.
@@ -68,9 +68,9 @@ const OPERATION: &str = "adamw";
 ///
 /// # Errors
 /// If tensors are not what a piece is said to be, or the device fails.
-pub fn adamw_step(adamw: AdamW, scalars: Scalars, pieces: &[AdamWPiece]) -> Result<(), Error> {
+pub fn adamw_step(adamw: AdamW, scalars: AdamWScalars, pieces: &[ParamSlice]) -> Result<(), Error> {
     check(scalars, pieces)?;
-    match scalars.count.device() {
+    match scalars.step.device() {
         tch::Device::Cpu => kernels::adamw_on_cpu(adamw, scalars, pieces),
         tch::Device::Cuda(gpu) if kernels::adamw_on_gpu(gpu, adamw, scalars, pieces)? => Ok(()),
         _ => by_libtorch(adamw, scalars, pieces),
@@ -104,7 +104,7 @@ pub fn squared_norm(tensors: &[Tensor]) -> Result<Tensor, Error> {
 const CONVERTED_AT_ONCE: usize = 1 << 24;
 
 /// The step by libtorch's operations.
-pub(crate) fn by_libtorch(adamw: AdamW, scalars: Scalars, pieces: &[AdamWPiece]) -> Result<(), Error> {
+pub(crate) fn by_libtorch(adamw: AdamW, scalars: AdamWScalars, pieces: &[ParamSlice]) -> Result<(), Error> {
     for piece in pieces {
         let all = piece.grad.numel();
         for from in (0..all).step_by(CONVERTED_AT_ONCE) {
@@ -119,12 +119,12 @@ pub(crate) fn by_libtorch(adamw: AdamW, scalars: Scalars, pieces: &[AdamWPiece])
                 fused(adamw, scalars, &grad, [&master, &first, &second])?;
                 no_grad(|| {
                     if exp_avg.kind() == Kind::BFloat16 {
-                        let draws = draws(&first, &second, scalars.count);
+                        let draws = draws(&first, &second, scalars.step);
                         exp_avg.copy_(&rounded(&first, &draws.bitwise_and(0xFFFF)));
                         exp_avg_sq.copy_(&rounded(&second, &shifted(&draws, 16)));
                     }
                     if let Some(mut ema) = piece.ema.map(part) {
-                        let _ = ema.lerp_tensor_(&master, &scalars.taken());
+                        let _ = ema.lerp_tensor_(&master, &scalars.effective_ema_rate());
                     }
                     // If the step is left out, they are what they were.
                     piece.weights.map(part).iter_mut().for_each(|weights| weights.copy_(&master));
@@ -158,10 +158,10 @@ fn rounded(values: &Tensor, draws: &Tensor) -> Tensor {
 }
 
 /// libtorch's kernel, which `torch.optim.AdamW(fused=True)` calls, on master weights and moments.
-fn fused(adamw: AdamW, scalars: Scalars, grad: &Tensor, state: [&Tensor; 3]) -> Result<(), Error> {
+fn fused(adamw: AdamW, scalars: AdamWScalars, grad: &Tensor, state: [&Tensor; 3]) -> Result<(), Error> {
     let at = |tensor: &Tensor| tensor.as_ptr().cast_mut();
     let AdamW { betas, eps, weight_decay } = adamw;
-    let Scalars { count, learning_rate, divisor, skip, .. } = scalars;
+    let AdamWScalars { step: count, learning_rate, grad_divisor: divisor, skip, .. } = scalars;
     let [master, exp_avg, exp_avg_sq] = state.map(at);
     // SAFETY: live tensors, whose sizes and dtypes were checked; the shim keeps no pointer past the call. They are changed through
     // libtorch's own shared storage, as every in-place operator does.
@@ -185,8 +185,8 @@ fn fused(adamw: AdamW, scalars: Scalars, grad: &Tensor, state: [&Tensor; 3]) -> 
 }
 
 /// Kernels walk raw memory and check none of this.
-fn check(scalars: Scalars, pieces: &[AdamWPiece]) -> Result<(), Error> {
-    let Scalars { count, learning_rate, divisor, fresh, skip } = scalars;
+fn check(scalars: AdamWScalars, pieces: &[ParamSlice]) -> Result<(), Error> {
+    let AdamWScalars { step: count, learning_rate, grad_divisor: divisor, ema_rate: fresh, skip } = scalars;
     let numbers = [
         ("step", Some(count)),
         ("learning rate", Some(learning_rate)),
@@ -262,7 +262,7 @@ mod tests {
         let state = [drawn(), drawn().to_kind(moments), drawn().square().to_kind(moments), drawn()];
         let [master, exp_avg, exp_avg_sq, ema] = &state;
         let working = master.to_kind(weights).copy();
-        let piece = |start: usize, length: i64| AdamWPiece {
+        let piece = |start: usize, length: i64| ParamSlice {
             grad: grad.narrow(0, start as i64, length),
             start,
             master,
@@ -274,7 +274,13 @@ mod tests {
         let pieces = [piece(3, 9000), piece(9010, 7)];
         let [count, learning_rate, divisor, fresh] = &[3f32, 0.01, 2.0, 0.25].map(Tensor::from);
         let skip = skip.map(Tensor::from);
-        let scalars = Scalars { count, learning_rate, divisor, fresh, skip: skip.as_ref() };
+        let scalars = AdamWScalars {
+            step: count,
+            learning_rate,
+            grad_divisor: divisor,
+            ema_rate: fresh,
+            skip: skip.as_ref(),
+        };
         if ours { adamw_step(adamw, scalars, &pieces) } else { by_libtorch(adamw, scalars, &pieces) }
             .unwrap();
         state.into_iter().chain([working]).collect()

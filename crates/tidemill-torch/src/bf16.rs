@@ -12,7 +12,7 @@ const GPUS: i32 = 8;
 ///
 /// # Errors
 /// If a GPU does not answer.
-pub fn computes_in_bf16(device: Device) -> Result<bool, Error> {
+pub fn has_native_bf16(device: Device) -> Result<bool, Error> {
     match device {
         Device::Cuda(index) => Ok(nvrtc::capability(index as i32)?[0] >= GPUS),
         Device::Cpu => Ok(cpu_does()),
@@ -49,7 +49,7 @@ mod tests {
             "False" => false,
             other => panic!("{other}"),
         };
-        let ours = computes_in_bf16(Device::Cpu).unwrap();
+        let ours = has_native_bf16(Device::Cpu).unwrap();
         println!("ours: {ours}, PyTorch's: {theirs}");
         assert!(theirs || !ours);
     }

@@ -13,7 +13,7 @@ use crate::{Error, ffi, guard};
 /// # Panics
 /// If `bytes` has not just the values of the shape, aligned as their kind is, and where tch would: run it in
 /// [`guard`](crate::guard()).
-pub fn tensor_of(bytes: &[u8], stored: Kind, shape: &[i64], kind: Kind, device: Device) -> Tensor {
+pub fn tensor_from_bytes(bytes: &[u8], stored: Kind, shape: &[i64], kind: Kind, device: Device) -> Tensor {
     let (size, elements) = (stored.elt_size_in_bytes(), shape.iter().product::<i64>());
     assert_eq!(bytes.len() as i64, elements * size as i64, "bytes of {shape:?}");
     assert!((bytes.as_ptr() as usize).is_multiple_of(size), "values are aligned");
@@ -62,7 +62,7 @@ impl HostCopy {
     ///
     /// # Errors
     /// If memory does not suffice, or the device fails.
-    pub fn of(tensor: &Tensor) -> Result<Self, Error> {
+    pub fn new(tensor: &Tensor) -> Result<Self, Error> {
         guard(|| {
             // Without blocking, libtorch chooses pinned memory by itself.
             let copy = tensor.detach().contiguous().to_device_(Device::Cpu, tensor.kind(), true, true);
@@ -112,7 +112,7 @@ impl Download {
     ///
     /// # Errors
     /// If memory does not suffice, or the device fails.
-    pub fn begin(tensor: &Tensor) -> Result<Self, Error> {
+    pub fn start(tensor: &Tensor) -> Result<Self, Error> {
         // Without blocking, libtorch chooses pinned memory by itself.
         let copy = guard(|| tensor.detach().to_device_(Device::Cpu, tensor.kind(), true, true))?;
         let mark = match tensor.device() {
@@ -150,14 +150,14 @@ mod tests {
         let bytes = |values: &[i32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
         let mut memory = bytes(&values);
         for kind in [Kind::Int, Kind::Int64, Kind::Float] {
-            let tensor = tensor_of(&memory, Kind::Int, &[2, 3, 2], kind, Device::Cpu);
+            let tensor = tensor_from_bytes(&memory, Kind::Int, &[2, 3, 2], kind, Device::Cpu);
             memory.fill(9);
             let expected = Tensor::arange(12, (kind, Device::Cpu)).reshape([2, 3, 2]);
             assert!(tensor.equal(&expected) && tensor.kind() == kind);
             memory.copy_from_slice(&bytes(&values));
         }
         values.truncate(11);
-        let few = guard(|| tensor_of(&bytes(&values), Kind::Int, &[2, 3, 2], Kind::Int, Device::Cpu));
+        let few = guard(|| tensor_from_bytes(&bytes(&values), Kind::Int, &[2, 3, 2], Kind::Int, Device::Cpu));
         assert!(few.unwrap_err().to_string().contains("bytes of"), "too few are refused");
     }
 
@@ -178,7 +178,7 @@ mod tests {
             for first in 0..8 {
                 let mut values: Vec<i32> = (first..first + 1000).collect();
                 let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                uploaded.push((first, tensor_of(&bytes, Kind::Int, &[1000], Kind::Float, device)));
+                uploaded.push((first, tensor_from_bytes(&bytes, Kind::Int, &[1000], Kind::Float, device)));
                 let tensor = Tensor::from_slice(&values);
                 uploaded.push((first, upload(&tensor, device)));
                 values.fill(0);
@@ -196,7 +196,7 @@ mod tests {
         for device in devices() {
             let mut tensor = Tensor::arange(1000, (Kind::Float, device));
             let downloads = [0, 1, 2].map(|_| {
-                let download = Download::begin(&tensor).unwrap();
+                let download = Download::start(&tensor).unwrap();
                 tensor += 1;
                 download
             });
@@ -211,12 +211,12 @@ mod tests {
     fn a_copy_on_the_host_has_the_values_that_were_there() {
         for device in devices() {
             let mut tensor = Tensor::arange(12, (Kind::Float, device)).reshape([3, 4]).transpose(0, 1);
-            let copy = HostCopy::of(&tensor).unwrap();
+            let copy = HostCopy::new(&tensor).unwrap();
             let _ = tensor.fill_(0.0);
             let expected = [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11].map(|value| (value as f32).to_le_bytes());
             assert_eq!(copy.as_ref(), expected.concat());
             assert!(!device.is_cuda() || copy.0.is_pinned(device));
         }
-        assert!(HostCopy::of(&Tensor::zeros([0], (Kind::Float, Device::Cpu))).unwrap().as_ref().is_empty());
+        assert!(HostCopy::new(&Tensor::zeros([0], (Kind::Float, Device::Cpu))).unwrap().as_ref().is_empty());
     }
 }

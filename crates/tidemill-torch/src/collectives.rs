@@ -1,6 +1,6 @@
 //! Collectives on a process group that torch.distributed made and registered under a name. They are
 //! the functional ones (`_c10d_functional`): a call starts the communication and returns at once;
-//! [`Pending::wait`] gives the result.
+//! [`PendingCollective::wait`] gives the result.
 
 use crate::{Error, ffi};
 use std::ffi::{CStr, CString};
@@ -26,7 +26,7 @@ impl ReduceOp {
 
 /// A process group, by the name it has in torch.distributed (`group.group_name` in Python).
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct ProcessGroup {
     name: CString,
     world: i64,
 }
@@ -34,9 +34,9 @@ pub struct Group {
 /// A collective under way.
 #[derive(Debug)]
 #[must_use = "the result is not there until `wait` returns"]
-pub struct Pending(Tensor);
+pub struct PendingCollective(Tensor);
 
-impl Group {
+impl ProcessGroup {
     /// The group registered as `name`, with `world` ranks. The name is looked up at the first call.
     ///
     /// # Errors
@@ -55,19 +55,19 @@ impl Group {
     }
 
     /// Combines `input` (any shape) over all ranks; every rank gets the result.
-    pub fn all_reduce(&self, input: &Tensor, op: ReduceOp) -> Result<Pending, Error> {
+    pub fn all_reduce(&self, input: &Tensor, op: ReduceOp) -> Result<PendingCollective, Error> {
         ffi::make("all_reduce", |out| {
             // SAFETY: the pointers outlive the call; the shim takes its own reference to the tensor.
             unsafe {
                 ffi::tm_all_reduce(input.as_ptr().cast_mut(), op.name().as_ptr(), self.name.as_ptr(), out)
             }
         })
-        .map(Pending)
+        .map(PendingCollective)
     }
 
     /// Combines `input` over all ranks and leaves each with its slice of the first dimension, whose
     /// size must be a multiple of the number of ranks.
-    pub fn reduce_scatter(&self, input: &Tensor, op: ReduceOp) -> Result<Pending, Error> {
+    pub fn reduce_scatter(&self, input: &Tensor, op: ReduceOp) -> Result<PendingCollective, Error> {
         ffi::make("reduce_scatter", |out| {
             // SAFETY: as in `all_reduce`.
             unsafe {
@@ -80,20 +80,20 @@ impl Group {
                 )
             }
         })
-        .map(Pending)
+        .map(PendingCollective)
     }
 
     /// Concatenates the ranks' `input`s (same shape on all) along the first dimension.
-    pub fn all_gather(&self, input: &Tensor) -> Result<Pending, Error> {
+    pub fn all_gather(&self, input: &Tensor) -> Result<PendingCollective, Error> {
         ffi::make("all_gather", |out| {
             // SAFETY: as in `all_reduce`.
             unsafe { ffi::tm_all_gather(input.as_ptr().cast_mut(), self.world, self.name.as_ptr(), out) }
         })
-        .map(Pending)
+        .map(PendingCollective)
     }
 
     /// As [`Self::all_gather`], into `output`, which has storage of its own: what is waited for is a storage.
-    pub fn all_gather_into(&self, input: &Tensor, output: &Tensor) -> Result<Pending, Error> {
+    pub fn all_gather_into(&self, input: &Tensor, output: &Tensor) -> Result<PendingCollective, Error> {
         ffi::make("all_gather", |out| {
             // SAFETY: as in `all_reduce`.
             unsafe {
@@ -106,16 +106,16 @@ impl Group {
                 )
             }
         })
-        .map(Pending)
+        .map(PendingCollective)
     }
 
     /// Overwrites `tensor` with what it is on rank `from`.
-    pub fn broadcast(&self, tensor: &Tensor, from: i64) -> Result<Pending, Error> {
+    pub fn broadcast(&self, tensor: &Tensor, from: i64) -> Result<PendingCollective, Error> {
         ffi::make("broadcast", |out| {
             // SAFETY: as in `all_reduce`.
             unsafe { ffi::tm_broadcast(tensor.as_ptr().cast_mut(), from, self.name.as_ptr(), out) }
         })
-        .map(Pending)
+        .map(PendingCollective)
     }
 
     /// Swaps `tensor` (same shape on both) with rank `peer`, and waits for that (on a GPU: makes the current stream wait). Other
@@ -127,7 +127,7 @@ impl Group {
     }
 }
 
-impl Pending {
+impl PendingCollective {
     /// Waits for the communication (on a GPU: makes the current stream wait) and gives the result.
     pub fn wait(self) -> Result<Tensor, Error> {
         ffi::make("wait", |out| {

@@ -32,7 +32,7 @@ pub fn empty_cache() -> Result<(), Error> {
 ///
 /// # Errors
 /// If there is no such GPU.
-pub fn peak_memory(device: usize) -> Result<u64, Error> {
+pub fn max_memory_allocated(device: usize) -> Result<u64, Error> {
     let mut bytes = 0;
     // SAFETY: the shim writes a number.
     ffi::check("memory", unsafe { ffi::tm_gpu_peak_memory(device as c_int, &mut bytes) })?;

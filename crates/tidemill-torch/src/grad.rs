@@ -17,7 +17,7 @@ type Hook = Box<dyn Fn(Tensor) -> Result<(), Error> + Send + Sync>;
 ///
 /// # Errors
 /// If libtorch refuses the parameter.
-pub fn on_grad(
+pub fn register_grad_hook(
     param: &Tensor,
     hook: impl Fn(Tensor) -> Result<(), Error> + Send + Sync + 'static,
 ) -> Result<(), Error> {
@@ -26,16 +26,16 @@ pub fn on_grad(
     let context = Box::into_raw(Box::new(hook)).cast();
     // SAFETY: the parameter lives until the call returns; the shim owns `context` from now on, and frees it by `drop_hook`.
     let answer = unsafe { ffi::tm_on_grad(param.as_ptr().cast_mut(), context, call_hook, drop_hook) };
-    ffi::check("on_grad", answer)
+    ffi::check("register_grad_hook", answer)
 }
 
-/// Takes the hook of [`on_grad`] from `param` again: its gradients are kept with it as before.
+/// Takes the hook of [`register_grad_hook`] from `param` again: its gradients are kept with it as before.
 ///
 /// # Errors
 /// If libtorch refuses the parameter.
-pub fn off_grad(param: &Tensor) -> Result<(), Error> {
+pub fn remove_grad_hook(param: &Tensor) -> Result<(), Error> {
     // SAFETY: the parameter lives until the call returns.
-    ffi::check("off_grad", unsafe { ffi::tm_off_grad(param.as_ptr().cast_mut()) })
+    ffi::check("remove_grad_hook", unsafe { ffi::tm_off_grad(param.as_ptr().cast_mut()) })
 }
 
 /// Calls a hook; writes why it failed to `message`.
@@ -45,7 +45,7 @@ extern "C" fn call_hook(
     message: *mut c_char,
     room: usize,
 ) -> bool {
-    // SAFETY: the shim passes what `on_grad` gave it, which it has not freed yet.
+    // SAFETY: the shim passes what `register_grad_hook` gave it, which it has not freed yet.
     let hook = unsafe { &*context.cast::<Hook>() };
     // SAFETY: the shim made the tensor for us.
     let grad = unsafe { Tensor::from_ptr(grad) };
@@ -60,7 +60,7 @@ extern "C" fn call_hook(
 }
 
 extern "C" fn drop_hook(context: *mut c_void) {
-    // SAFETY: `on_grad` made it from a box, and the shim frees it once.
+    // SAFETY: `register_grad_hook` made it from a box, and the shim frees it once.
     drop(unsafe { Box::from_raw(context.cast::<Hook>()) });
 }
 
@@ -79,7 +79,7 @@ mod tests {
         let param = |name: &'static str, value: f32| {
             let param = Tensor::from_slice(&[value]).set_requires_grad(true);
             let seen = seen.clone();
-            on_grad(&param, move |grad| {
+            register_grad_hook(&param, move |grad| {
                 seen.lock().unwrap().push((name, grad.double_value(&[0])));
                 Ok(())
             })
@@ -95,7 +95,7 @@ mod tests {
         assert!((seen[0].1 / e4 - 1.0).abs() < 1e-6 && (seen[1].1 / (12.0 * e4) - 1.0).abs() < 1e-6);
         assert!(!first.grad().defined() && !last.grad().defined());
         drop(seen);
-        off_grad(&first).unwrap();
+        remove_grad_hook(&first).unwrap();
         (&first * &last).sum(Kind::Float).backward();
         assert_eq!(first.grad().double_value(&[0]), 3.0);
         assert!(!last.grad().defined());
@@ -110,7 +110,7 @@ mod tests {
             let _ = &kept;
             Err(Error::Torch("no room for it".into()))
         };
-        on_grad(&param, hook).unwrap();
+        register_grad_hook(&param, hook).unwrap();
         let failed = guard(|| (&param * &param).sum(Kind::Float).backward());
         assert!(failed.unwrap_err().to_string().contains("no room for it"));
         assert_eq!(Arc::strong_count(&alive), 2);

@@ -10,13 +10,13 @@ use crate::{Error, ffi};
 /// Has what this thread does on a GPU go to a stream of its own, until it is dropped: the default stream cannot be recorded. What is
 /// recorded is the stream of the device that is this thread's.
 #[derive(Debug)]
-pub struct OwnStream {
+pub struct SideStream {
     device: c_int,
     before: i64,
     _on_device: OnDevice,
 }
 
-impl OwnStream {
+impl SideStream {
     /// Once the GPU has done all that it has to.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ impl OwnStream {
     }
 }
 
-impl Drop for OwnStream {
+impl Drop for SideStream {
     fn drop(&mut self) {
         // SAFETY: the stream was there before. Where the GPU has failed, there is nobody to tell.
         let _ = ffi::check("stream", unsafe { ffi::tm_gpu_back_to_stream(self.device, self.before) });
@@ -40,9 +40,9 @@ impl Drop for OwnStream {
 /// Memory that recorded sequences have between them. They use it in turn, so that what one leaves there is gone with another's next
 /// start.
 #[derive(Clone, Copy, Debug)]
-pub struct GraphMemory([c_ulonglong; 2]);
+pub struct GraphMemoryPool([c_ulonglong; 2]);
 
-impl GraphMemory {
+impl GraphMemoryPool {
     /// None so far.
     ///
     /// # Errors
@@ -57,21 +57,21 @@ impl GraphMemory {
 
 /// A recorded sequence.
 #[derive(Debug)]
-pub struct Graph(*mut c_void);
+pub struct CudaGraph(*mut c_void);
 
 // SAFETY: it may be used on any thread, by one at a time.
-unsafe impl Send for Graph {}
+unsafe impl Send for CudaGraph {}
 
-impl Graph {
-    /// Records what `work` has a GPU do, on this thread, which has its [own stream](OwnStream), and in backward passes that it waits for.
+impl CudaGraph {
+    /// Records what `work` has a GPU do, on this thread, which has its [own stream](SideStream), and in backward passes that it waits for.
     /// None of it is done yet. `work` may not wait for the GPU, and every tensor that it gives has its values only after
     /// [`replay`](Self::replay), until the next one of this memory.
     ///
     /// # Errors
     /// Of `work`, and if it had the GPU do what cannot be recorded. Then nothing was done.
-    pub fn record<T, E: From<Error>>(
+    pub fn capture<T, E: From<Error>>(
         device: usize,
-        memory: GraphMemory,
+        memory: GraphMemoryPool,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<(Self, T), E> {
         let mut graph = Self(null_mut());
@@ -97,7 +97,7 @@ impl Graph {
     }
 }
 
-impl Drop for Graph {
+impl Drop for CudaGraph {
     fn drop(&mut self) {
         if !self.0.is_null() {
             // SAFETY: it is the shim's, and nobody has it any more.

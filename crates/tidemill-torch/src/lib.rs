@@ -23,22 +23,23 @@ mod python;
 mod recompute;
 mod signals;
 
-pub use adamw::{AdamW, AdamWPiece, Scalars, adamw_step, squared_norm};
-pub use bf16::computes_in_bf16;
-pub use bytes::{Download, HostCopy, tensor_of, upload};
-pub use collectives::{Group, Pending, ReduceOp};
-pub use cuda::{empty_cache, load_cuda, peak_memory, without_cudnn_attention};
-pub use grad::{off_grad, on_grad};
-pub use graph::{Graph, GraphMemory, OwnStream};
+pub use adamw::{AdamW, AdamWScalars, ParamSlice, adamw_step, squared_norm};
+pub use bf16::has_native_bf16;
+pub use bytes::{Download, HostCopy, tensor_from_bytes, upload};
+pub use collectives::{PendingCollective, ProcessGroup, ReduceOp};
+pub use cuda::{empty_cache, load_cuda, max_memory_allocated, without_cudnn_attention};
+pub use grad::{register_grad_hook, remove_grad_hook};
+pub use graph::{CudaGraph, GraphMemoryPool, SideStream};
 pub use guard::guard;
 pub use kernels::{
-    GroupNorm, add_shifted, best_format, geglu, kernel_launches, layer_norm_of_sum, prefers_channels_last,
+    GroupNorm, add_channel_bias, add_layer_norm, geglu, kernel_launch_count, prefers_channels_last,
+    to_preferred_memory_format,
 };
-pub use linear::{linear, linear_maps};
-pub use memory::keep_memory;
-pub use profile::Profile;
-pub use python::{tensor_at, to_dlpack};
-pub use recompute::recomputed;
+pub use linear::{linear, linear_shared_input};
+pub use memory::install_cpu_allocator;
+pub use profile::Profiler;
+pub use python::{tensor_from_python, to_dlpack};
+pub use recompute::gradient_checkpoint;
 
 /// What libtorch said when an operation failed.
 #[derive(Debug, thiserror::Error)]

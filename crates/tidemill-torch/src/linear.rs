@@ -56,7 +56,7 @@ impl Backward for Linear {
 ///
 /// # Errors
 /// As [`linear`].
-pub fn linear_maps<const N: usize>(x: &Tensor, weights: [&Tensor; N]) -> Result<[Tensor; N], Error> {
+pub fn linear_shared_input<const N: usize>(x: &Tensor, weights: [&Tensor; N]) -> Result<[Tensor; N], Error> {
     let outputs = guard(|| no_grad(|| weights.map(|weight| x.linear(weight, None::<&Tensor>))))?;
     let inputs: Vec<&Tensor> = [x].into_iter().chain(weights).collect();
     differentiable(LinearMaps, &outputs.each_ref(), &inputs, &inputs)?;
@@ -164,7 +164,7 @@ mod tests {
                 Tensor::cat(&[x.linear(w, None::<&Tensor>), x.linear(v.unwrap(), None::<&Tensor>)], -1)
             };
             let ours = |x: &Tensor, w: &Tensor, v: Option<&Tensor>| {
-                Tensor::cat(&linear_maps(x, [w, v.unwrap()]).unwrap(), -1)
+                Tensor::cat(&linear_shared_input(x, [w, v.unwrap()]).unwrap(), -1)
             };
             let [found, expected] = [with_gradients(ours, &leaves), with_gradients(theirs, &leaves)];
             assert_eq!(found.len(), expected.len());

@@ -30,7 +30,7 @@ static ONCE: Once = Once::new();
 /// Has this process's tensors on the CPU come from mimalloc from now on; those that are there stay as they are. Call it
 /// before a network is used much: what its passes free is what they need again, and glibc gives it back to the system in
 /// between, or has threads wait for each other.
-pub fn keep_memory() {
+pub fn install_cpu_allocator() {
     ONCE.call_once(|| {
         let (option, never) = PURGE_DELAY;
         // SAFETY: it takes two numbers.
@@ -67,8 +67,8 @@ mod tests {
     fn tensors_are_mimallocs() {
         let ones = |n: i64| Tensor::ones([n], (Kind::Float, Device::Cpu));
         let before = ones(1000);
-        keep_memory();
-        keep_memory();
+        install_cpu_allocator();
+        install_cpu_allocator();
         for n in [1, 1000, 1 << 24] {
             let after = ones(n);
             // SAFETY: it only asks whose the address is.

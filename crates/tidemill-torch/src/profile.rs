@@ -10,9 +10,9 @@ use crate::{Error, ffi};
 /// A profile that is being taken; dropped without being saved, it is given up. It is of one thread, and of those that work
 /// for it.
 #[derive(Debug)]
-pub struct Profile(PhantomData<*const ()>);
+pub struct Profiler(PhantomData<*const ()>);
 
-impl Profile {
+impl Profiler {
     /// Begins one. `cuda`: with the GPU's kernels.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl Profile {
     }
 }
 
-impl Drop for Profile {
+impl Drop for Profiler {
     fn drop(&mut self) {
         // SAFETY: a null pointer is no path.
         let _ = ffi::check("end_profile", unsafe { ffi::tm_end_profile(std::ptr::null()) });
@@ -52,8 +52,8 @@ mod tests {
     #[test]
     fn a_trace_names_the_operations() {
         let path = std::env::temp_dir().join(format!("tidemill-profile-{}.json", std::process::id()));
-        drop(Profile::start(false).unwrap());
-        let profile = Profile::start(false).unwrap();
+        drop(Profiler::start(false).unwrap());
+        let profile = Profiler::start(false).unwrap();
         let x = Tensor::ones([4, 4], (Kind::Float, Device::Cpu)).set_requires_grad(true);
         x.matmul(&x).sum(Kind::Float).backward();
         profile.save(&path).unwrap();

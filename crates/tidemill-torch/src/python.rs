@@ -15,9 +15,9 @@ use crate::{Error, ffi};
 ///
 /// # Safety
 /// It must be the `_cdata` of a `torch.Tensor` that lives until this returns, in a process with one libtorch.
-pub unsafe fn tensor_at(address: usize) -> Result<Tensor, Error> {
+pub unsafe fn tensor_from_python(address: usize) -> Result<Tensor, Error> {
     // SAFETY: as the caller promises, there is a tensor, of which the shim takes a share.
-    ffi::make("tensor_at", |out| unsafe { ffi::tm_from_impl(address as *mut c_void, out) })
+    ffi::make("tensor_from_python", |out| unsafe { ffi::tm_from_impl(address as *mut c_void, out) })
 }
 
 /// A `DLManagedTensor` of a tensor without gradient, which shares its memory: whoever takes it calls its deleter once.

@@ -21,7 +21,7 @@ struct Part<T> {
 ///
 /// # Errors
 /// If libtorch fails.
-pub fn recomputed<T>(
+pub fn gradient_checkpoint<T>(
     module: &Arc<T>,
     inputs: &[&Tensor],
     forward: fn(&T, &[Tensor]) -> Tensor,
@@ -91,7 +91,7 @@ mod tests {
             // Before and after it are others.
             let inputs = [&(&x * 2.0), &y];
             let output = match recompute {
-                true => recomputed(&product, &inputs, multiply).unwrap(),
+                true => gradient_checkpoint(&product, &inputs, multiply).unwrap(),
                 false => multiply(&product, &inputs.map(Tensor::shallow_clone)),
             };
             output.square().sum(Kind::Double).backward();
@@ -109,11 +109,11 @@ mod tests {
     fn nothing_is_computed_again_without_gradients_and_errors_come_through() {
         let product = Arc::new(Product(Tensor::from_slice(&[1.0]), AtomicUsize::new(0)));
         let x = Tensor::from_slice(&[1.0]);
-        let output = no_grad(|| recomputed(&product, &[&x, &x], multiply)).unwrap();
+        let output = no_grad(|| gradient_checkpoint(&product, &[&x, &x], multiply)).unwrap();
         assert!(!output.requires_grad() && Arc::strong_count(&product) == 1);
         let wrong = Tensor::from_slice(&[1.0, 2.0, 3.0]).reshape([3, 1]);
         let bad = |_: &Product, inputs: &[Tensor]| inputs[0].matmul(&inputs[0]);
-        let error = recomputed(&product, &[&wrong], bad).unwrap_err().to_string();
+        let error = gradient_checkpoint(&product, &[&wrong], bad).unwrap_err().to_string();
         assert!(error.contains("mat1 and mat2 shapes cannot be multiplied"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 use tidemill_testing::{python, seed};
-use tidemill_torch::{AdamW, AdamWPiece, Scalars, adamw_step, squared_norm};
+use tidemill_torch::{AdamW, AdamWScalars, ParamSlice, adamw_step, squared_norm};
 
 /// The largest magnitude.
 fn largest(tensor: &Tensor) -> f64 {
@@ -48,7 +48,8 @@ fn steps_are_pytorchs() {
     let (mut worst, mut worst_moment) = (0f64, 0f64);
     for step in 0..run["steps"].as_u64().unwrap() {
         let count = &Tensor::from((step + 1) as f32);
-        let scalars = Scalars { count, learning_rate, divisor, fresh, skip: None };
+        let scalars =
+            AdamWScalars { step: count, learning_rate, grad_divisor: divisor, ema_rate: fresh, skip: None };
         let mut start = 0;
         let mut pieces = Vec::new();
         for grad in named(format!("gradient.{step}")) {
@@ -76,9 +77,9 @@ fn steps_are_pytorchs() {
 }
 
 /// One without averages and working weights.
-fn piece<'a>(grad: Tensor, start: usize, state: [&'a Tensor; 3]) -> AdamWPiece<'a> {
+fn piece<'a>(grad: Tensor, start: usize, state: [&'a Tensor; 3]) -> ParamSlice<'a> {
     let [master, exp_avg, exp_avg_sq] = state;
-    AdamWPiece { grad, start, master, exp_avg, exp_avg_sq, ema: None, weights: None }
+    ParamSlice { grad, start, master, exp_avg, exp_avg_sq, ema: None, weights: None }
 }
 
 const OPTIONS: AdamW = AdamW { betas: (0.9, 0.99), eps: 1e-8, weight_decay: 0.1 };
@@ -89,7 +90,8 @@ fn tensors_of_another_kind_are_refused() {
     let scalar = || Tensor::from(1f32);
     let step = |start: usize, grad: Tensor, master: Tensor, count: Tensor| {
         let ([learning_rate, divisor, fresh], other) = (&[(); 3].map(|()| scalar()), ones(&[6], Kind::Float));
-        let scalars = Scalars { count: &count, learning_rate, divisor, fresh, skip: None };
+        let scalars =
+            AdamWScalars { step: &count, learning_rate, grad_divisor: divisor, ema_rate: fresh, skip: None };
         adamw_step(OPTIONS, scalars, &[piece(grad, start, [&master, &other, &other])])
             .map_err(|error| error.to_string())
     };
@@ -109,7 +111,8 @@ fn tensors_of_another_kind_are_refused() {
     // Moments are of one dtype.
     let (master, first, second) = (good(), ones(&[6], Kind::BFloat16), good());
     let [count, learning_rate, divisor, fresh] = &[(); 4].map(|()| scalar());
-    let scalars = Scalars { count, learning_rate, divisor, fresh, skip: None };
+    let scalars =
+        AdamWScalars { step: count, learning_rate, grad_divisor: divisor, ema_rate: fresh, skip: None };
     let mixed = [piece(good(), 0, [&master, &first, &second])];
     let refused = adamw_step(OPTIONS, scalars, &mixed).unwrap_err().to_string();
     assert!(refused.contains("exp_avg_sq 0 is contiguous Float [6]"), "{refused}");
@@ -122,7 +125,13 @@ fn a_step_is_scaled_or_skipped() {
         let (master, m, v) = (of([1.0, 2.0, 3.0]), of([0.1, 0.2, 0.3]), of([0.4, 0.5, 0.6]));
         let [count, learning_rate, divisor, fresh] = &[3.0, 0.1, divisor, 0.0].map(Tensor::from);
         let skip = skip.map(Tensor::from);
-        let scalars = Scalars { count, learning_rate, divisor, fresh, skip: skip.as_ref() };
+        let scalars = AdamWScalars {
+            step: count,
+            learning_rate,
+            grad_divisor: divisor,
+            ema_rate: fresh,
+            skip: skip.as_ref(),
+        };
         adamw_step(OPTIONS, scalars, &[piece(of(grad), 0, [&master, &m, &v])]).unwrap();
         [master, m, v].map(|tensor| Vec::<f32>::try_from(tensor).unwrap())
     };
@@ -163,7 +172,8 @@ fn moments_in_bf16_follow_those_in_f32() {
     let [learning_rate, divisor, fresh] = &[0.01f32, 1.0, 0.0].map(Tensor::from);
     for step in 1..=500i32 {
         let (grad, count) = (Tensor::randn([50_000], options) * 0.1 + 0.1, Tensor::from(step as f32));
-        let scalars = Scalars { count: &count, learning_rate, divisor, fresh, skip: None };
+        let scalars =
+            AdamWScalars { step: &count, learning_rate, grad_divisor: divisor, ema_rate: fresh, skip: None };
         for [master, first, second] in [&ours, &exact] {
             adamw_step(adamw, scalars, &[piece(grad.copy(), 0, [master, first, second])]).unwrap();
         }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::{AdamW, GroupNorm, geglu, layer_norm_of_sum};
+use tidemill_torch::{AdamW, GroupNorm, add_layer_norm, geglu};
 
 use common::{ADAMW, STEP, adamw_state, compare, drawn, stepped};
 
@@ -162,7 +162,7 @@ fn layer_norms(program: &Path, kind: Kind, least: f64) {
             let leaves = [leaf(&x, kind), leaf(&weight, of_weights), leaf(&bias, of_weights)];
             let added = adds.then(|| added.to_kind(kind));
             let (sum, output) =
-                layer_norm_of_sum(&leaves[0], added.as_ref(), &leaves[1], &leaves[2], 1e-5).unwrap();
+                add_layer_norm(&leaves[0], added.as_ref(), &leaves[1], &leaves[2], 1e-5).unwrap();
             let dot = |a: &Tensor, b: &Tensor| (a.to_kind(Kind::Float) * b).sum(Kind::Float);
             let loss = dot(&sum, &to_sum) + dot(&output, &grad);
             let grads = Tensor::run_backward(&[loss], &leaves, false, false);

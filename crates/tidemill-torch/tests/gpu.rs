@@ -10,7 +10,8 @@ use std::sync::MutexGuard;
 use tch::{Device, Kind, Tensor};
 use tidemill_testing::seed;
 use tidemill_torch::{
-    GroupNorm, add_shifted, best_format, geglu, kernel_launches, layer_norm_of_sum, load_cuda, peak_memory,
+    GroupNorm, add_channel_bias, add_layer_norm, geglu, kernel_launch_count, load_cuda, max_memory_allocated,
+    to_preferred_memory_format,
 };
 
 use common::{adamw_state, compare, draw, drawn, stepped};
@@ -36,7 +37,7 @@ fn far(size: &[i64], kind: Kind) -> Tensor {
 
 /// Kernels of ours that have been started so far. Fails if they cannot be used.
 fn launches(what: &'static str, kind: Kind) -> u64 {
-    kernel_launches(what, 0, kind).unwrap()
+    kernel_launch_count(what, 0, kind).unwrap()
 }
 
 /// An operation's outputs and the gradients of its inputs, where those of its outputs are `grads`. On a CPU all is f32.
@@ -78,14 +79,14 @@ fn check(
 }
 
 #[test]
-fn peak_memory_is_what_tensors_take() {
+fn max_memory_allocated_is_what_tensors_take() {
     const BYTES: u64 = 256 << 20;
     let Some(_drawing) = drawing() else { return };
     let tensor = Tensor::zeros([BYTES as i64], (Kind::Uint8, GPU));
-    let peak = peak_memory(0).unwrap();
+    let peak = max_memory_allocated(0).unwrap();
     assert!((BYTES..2 * BYTES).contains(&peak), "{peak}");
     drop(tensor);
-    assert_eq!(peak_memory(0).unwrap(), peak);
+    assert_eq!(max_memory_allocated(0).unwrap(), peak);
 }
 
 #[test]
@@ -94,7 +95,10 @@ fn group_norm_is_that_of_the_cpu() {
     let size = [3, 320, 17, 9];
     for (kind, least) in KINDS {
         let images = drawn(&size, kind).to_device(GPU).to_kind(kind);
-        assert!(!best_format(&images).unwrap().is_contiguous(), "{kind:?}: not as our kernels take them");
+        assert!(
+            !to_preferred_memory_format(&images).unwrap().is_contiguous(),
+            "{kind:?}: not as our kernels take them"
+        );
         // With SiLU weights are of the dtype of x, without f32.
         for (silu, of_weights, beside) in
             [(true, kind, true), (true, kind, false), (false, Kind::Float, true)]
@@ -139,7 +143,7 @@ fn layer_norm_of_a_sum_is_that_of_the_cpu() {
             inputs.extend(adds.then(|| (drawn(&size, kind), kind)));
             let grads = [(); 2].map(|()| drawn(&size, kind));
             check(("LayerNorm", kind, least), &inputs, &grads, |t| {
-                let (sum, output) = layer_norm_of_sum(&t[0], t.get(3), &t[1], &t[2], 1e-5).unwrap();
+                let (sum, output) = add_layer_norm(&t[0], t.get(3), &t[1], &t[2], 1e-5).unwrap();
                 vec![sum, output]
             });
         }
@@ -157,7 +161,7 @@ fn sums_with_a_shift_are_those_of_the_cpu() {
             inputs.extend(two.then(|| (drawn(&size, kind), kind)));
             let grad = drawn(&size, kind);
             check(("the sum with a bias", kind, least), &inputs, &[grad], |t| {
-                vec![add_shifted(&t[0], t.get(2), &t[1]).unwrap()]
+                vec![add_channel_bias(&t[0], t.get(2), &t[1]).unwrap()]
             });
         }
     }

@@ -5,7 +5,7 @@
 mod common;
 
 use tch::{Device, Kind, Tensor, no_grad};
-use tidemill_torch::{GroupNorm, best_format, geglu, guard};
+use tidemill_torch::{GroupNorm, geglu, guard, to_preferred_memory_format};
 
 use common::draw;
 
@@ -94,7 +94,7 @@ fn check_without_gradients(
         let exact: Vec<Tensor> = inputs.iter().map(|input| input.to_kind(Kind::Double)).collect();
         let (theirs, exact) = (theirs(&inputs), theirs(&exact));
         let (format, ours) = no_grad(|| {
-            inputs[0] = best_format(&inputs[0]).unwrap();
+            inputs[0] = to_preferred_memory_format(&inputs[0]).unwrap();
             (inputs[0].stride(), ours(&inputs))
         });
         assert_eq!((ours.kind(), ours.stride()), (kind, format), "images stay channels-last");

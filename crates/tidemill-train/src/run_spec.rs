@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tidemill_models::{ClipTextModel, SchedulerConfig, Trainable};
+use tidemill_models::{ClipTextModel, SchedulerConfig, TrainableDenoiser};
 
 use crate::config::{CheckpointConfig, TrainConfig};
 use crate::data::TrainingData;
@@ -34,7 +34,7 @@ pub struct TrainSpec {
     /// What it is trained on.
     pub data: Box<dyn TrainingData>,
     /// What is trained, in f32, on the device to train on, with its first weights.
-    pub denoiser: Box<dyn Trainable>,
+    pub denoiser: Box<dyn TrainableDenoiser>,
     /// Encodes the captions of data that hold token ids: on the same device, frozen.
     pub text_encoder: Option<TextEncoder>,
     /// The noise schedule of the model folder.

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Quiet, job, spoilt_dataset};
 use std::path::Path;
-use tidemill_models::Prediction;
+use tidemill_models::PredictionType;
 use tidemill_train::{
     Checkpoints, Error, NotFinite, Observer, SpikeAction, SpikeConfig, StepMetrics, TrainOutcome, train,
 };
@@ -107,7 +107,7 @@ fn a_run_that_cannot_get_past_a_step_ends() {
 fn with_spikes(action: SpikeAction) -> (TrainOutcome, Listener, tempfile::TempDir) {
     let (data, output) = (spoilt(|row| (row == BAD).then_some(200.0)), tempfile::tempdir().unwrap());
     let mut job = job(data.path(), output.path());
-    job.train.prediction = Some(Prediction::VPrediction);
+    job.train.prediction = Some(PredictionType::VPrediction);
     job.train.spike = Some(SpikeConfig { factor: 4.0, window: 3, action });
     job.train.phase.truncate(1);
     job.train.phase[0].steps = 40;

@@ -8,7 +8,7 @@ mod common;
 use common::{Quiet, STEPS, TEXT, dataset, dir, initial, job, losses, numbers, values};
 use std::collections::BTreeMap;
 use std::path::Path;
-use tidemill_models::RowShape;
+use tidemill_models::SampleShape;
 use tidemill_store::stream::Unreadable;
 use tidemill_train::{Checkpoints, Error, PhaseConfig, Precision, Timesteps, TrainConfig, train};
 
@@ -135,7 +135,7 @@ fn every_line_of_metrics_has_its_rate() {
     job.train.log_every = 4;
     job.train.peak_tflops = Some(0.5);
     // Latents of 4 x 4 and of 6 x 6, and five tokens.
-    let row = |side| RowShape { latents: [2, side, side], text: TEXT.map(i64::from) };
+    let row = |side| SampleShape { latents: [2, side, side], text: TEXT.map(i64::from) };
     let flops = [4, 6].map(|side| 3.0 * job.denoiser.forward_flops(row(side)).unwrap() as f64);
     let outcome = train(job, &mut Quiet::default()).unwrap();
     let metric = |name| common::metric(run.path(), name);

@@ -4,7 +4,7 @@ use image::RgbImage;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 use tidemill_data::ClipTokenizer;
-use tidemill_models::sampler::{Conditioning, Method, Sampler, sample};
+use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, sample_latents};
 use tidemill_models::{
     AutoencoderKl, ClipTextModel, ModelFolder, NoiseSchedule, SchedulerConfig, UNet2DConditionModel,
 };
@@ -25,7 +25,7 @@ pub struct SampleConfig {
     /// Side in pixels; unset: that of the last phase.
     pub resolution: Option<u32>,
     /// Sampler.
-    pub method: Method,
+    pub method: SamplerMethod,
     /// Sampler steps.
     pub steps: usize,
     /// Classifier-free guidance scale; 1 switches it off.
@@ -46,7 +46,7 @@ impl Default for SampleConfig {
             prompts: Vec::new(),
             scenes: 0,
             resolution: None,
-            method: Method::Ddim,
+            method: SamplerMethod::Ddim,
             steps: 25,
             guidance: 5.0,
             batch_size: 16,
@@ -148,8 +148,8 @@ impl Generator {
             let noise = noise.narrow(0, (i * config.batch_size) as i64, batch.len() as i64);
             let sampler = Sampler::new(config.method, &schedule, config.steps)?;
             let conditioning =
-                Conditioning { text: &text, unconditional: &unconditional, guidance: config.guidance };
-            let latents = sample(&self.unet, sampler, &noise, &conditioning, |_| on_step(batch.len()))?;
+                Conditioning { text: &text, unconditional: &unconditional, guidance_scale: config.guidance };
+            let latents = sample_latents(&self.unet, sampler, &noise, &conditioning, |_| on_step(batch.len()))?;
             pictures.extend(grid::to_images(&decode_latents(&self.vae, &latents)?));
         }
         Ok(pictures)
@@ -157,7 +157,7 @@ impl Generator {
 
     /// The noise that pictures begin with: [N, C, h, w], f32.
     pub fn noise(&self, count: usize, resolution: u32, seed: u64) -> Tensor {
-        let size = i64::from(resolution) / self.vae.config().downscale();
+        let size = i64::from(resolution) / self.vae.config().downscale_factor();
         draw_initial_noise(seed, count, &self.vae, size, self.unet.params().device())
     }
 }

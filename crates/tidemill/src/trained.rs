@@ -35,7 +35,7 @@ pub fn weights(run: &Run, params: &Params, averaged: bool) -> Result<(u64, Vec<(
         fits.map(|stored| (name.clone(), stored))
             .ok_or_else(|| misfit(format!("`{name}` is missing or of another shape")))
     };
-    let fitted = params.named().into_iter().map(&mut fitting).collect::<Result<Vec<_>>>()?;
+    let fitted = params.named_parameters().into_iter().map(&mut fitting).collect::<Result<Vec<_>>>()?;
     match weights.into_keys().min() {
         Some(name) => Err(misfit(format!("it has `{name}`, too"))),
         None => Ok((step, fitted)),
@@ -77,7 +77,7 @@ pub fn load(run: &Run, params: &Params, averaged: bool) -> Result<u64> {
     let (step, weights) = weights(run, params, averaged)?;
     let copy = || {
         tch::no_grad(|| {
-            for ((_, mut parameter), (_, stored)) in params.named().into_iter().zip(&weights) {
+            for ((_, mut parameter), (_, stored)) in params.named_parameters().into_iter().zip(&weights) {
                 parameter.copy_(stored);
             }
         });

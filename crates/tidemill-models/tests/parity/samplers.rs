@@ -4,10 +4,10 @@ use crate::cases::{cases, folder, json};
 use crate::compare::Maximum;
 use serde_json::Value;
 use tch::{Device, Tensor};
-use tidemill_models::sampler::{Conditioning, Method, Sampler, sample};
+use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, sample_latents};
 use tidemill_models::{BetaSchedule, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
 
-fn method(json: &Value) -> Method {
+fn method(json: &Value) -> SamplerMethod {
     serde_json::from_value(json["method"].clone()).unwrap()
 }
 
@@ -71,11 +71,11 @@ fn guided_runs_are_diffusers() {
         let conditioning = Conditioning {
             text: case.tensor("text"),
             unconditional: case.tensor("empty"),
-            guidance: about["guidance"].as_f64().unwrap(),
+            guidance_scale: about["guidance"].as_f64().unwrap(),
         };
         let mut steps = Vec::new();
         let noise: &Tensor = case.tensor("noise");
-        let found = sample(&unet, sampler, noise, &conditioning, |step| steps.push(step)).unwrap();
+        let found = sample_latents(&unet, sampler, noise, &conditioning, |step| steps.push(step)).unwrap();
         assert_eq!(steps, (1..=number(&about)).collect::<Vec<_>>());
         latents.check(&found, case.tensor("latents"), || format!("{about} of {}", case.label()));
     }

@@ -4,7 +4,7 @@ use crate::cases::{Case, cases};
 use crate::compare::{Maximum, largest};
 use std::collections::HashSet;
 use tch::{Device, Reduction, Tensor};
-use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, Trainable, UNet2DConditionModel};
+use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, TrainableDenoiser, UNet2DConditionModel};
 
 /// Of a network's largest gradient: those of attention's queries and keys are sometimes nothing but rounding.
 const LEAST: f64 = 1e-4;
@@ -20,7 +20,7 @@ fn loss_and_every_gradient_are_pytorchs() {
         unet.params().set_trainable(true);
         let loss = training_step(&unet, &case);
         losses.check(&loss, case.tensor("loss"), || case.label());
-        let named = unet.params().named();
+        let named = unet.params().named_parameters();
         let names: HashSet<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, case.names("grad.").into_iter().collect(), "{}", case.label());
         let least = LEAST * named.iter().map(|(_, one)| largest(&one.grad())).fold(0.0, f64::max);
@@ -40,7 +40,7 @@ fn loss_and_every_gradient_are_pytorchs() {
 
 /// Gradient checkpointing changes nothing but the order in which some gradients are added up.
 fn check_computed_again(unet: &mut UNet2DConditionModel, case: &Case, again: &mut Maximum) {
-    let named = unet.params().named();
+    let named = unet.params().named_parameters();
     let kept: Vec<Tensor> = named.iter().map(|(_, parameter)| parameter.grad().copy()).collect();
     named.iter().for_each(|(_, parameter)| drop(parameter.grad().zero_()));
     unet.set_gradient_checkpointing(true).unwrap();

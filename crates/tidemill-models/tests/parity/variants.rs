@@ -18,7 +18,10 @@ fn assert_equal(form: &str, found: &Named, plain: &Named) {
 #[test]
 fn a_unet_loads_from_shards_and_fp16_variants() {
     let load = |form: &str| {
-        UNet2DConditionModel::load(&folder("variants/unet").join(form), Device::Cpu).unwrap().params().named()
+        UNet2DConditionModel::load(&folder("variants/unet").join(form), Device::Cpu)
+            .unwrap()
+            .params()
+            .named_parameters()
     };
     let plain = load("plain");
     for form in ["sharded", "left-over"] {
@@ -34,7 +37,7 @@ fn a_unet_loads_from_shards_and_fp16_variants() {
 fn a_vae_loads_with_deprecated_attention_names() {
     let load = |form: &str| {
         let dir = folder("variants/vae").join(form);
-        AutoencoderKl::load(&dir, Device::Cpu, Kind::Float).unwrap().params().named()
+        AutoencoderKl::load(&dir, Device::Cpu, Kind::Float).unwrap().params().named_parameters()
     };
     let plain = load("plain");
     assert_equal("deprecated", &load("deprecated"), &plain);
@@ -45,7 +48,7 @@ fn a_vae_loads_with_deprecated_attention_names() {
 fn a_text_encoder_loads_with_and_without_prefix() {
     let load = |form: &str| {
         let dir: &Path = &folder("variants/text").join(form);
-        ClipTextModel::load(dir, Device::Cpu, Kind::Float).unwrap().params().named()
+        ClipTextModel::load(dir, Device::Cpu, Kind::Float).unwrap().params().named_parameters()
     };
     let plain = load("plain");
     for form in ["sharded", "bare", "prefixed", "position-ids"] {

@@ -9,7 +9,7 @@ use tch::{Kind, Tensor};
 use super::element::{Bf16, Element};
 use super::{elements, parts, sum, vectorised};
 use crate::parallel::{Parts, parallel};
-use crate::{AdamW, AdamWPiece, Error, Scalars, guard};
+use crate::{AdamW, AdamWScalars, Error, ParamSlice, guard};
 
 /// Elements that are taken at a time: so few that they stay in a core's cache until all is done with them.
 const STRETCH: usize = 4096;
@@ -18,12 +18,12 @@ const STRETCH: usize = 4096;
 ///
 /// # Errors
 /// If memory does not suffice.
-pub fn adamw_on_cpu(adamw: AdamW, scalars: Scalars, pieces: &[AdamWPiece]) -> Result<(), Error> {
+pub fn adamw_on_cpu(adamw: AdamW, scalars: AdamWScalars, pieces: &[ParamSlice]) -> Result<(), Error> {
     let number = |scalar: &Tensor| guard(|| scalar.double_value(&[]));
     if scalars.skip.map(number).transpose()? == Some(1.0) {
         return Ok(());
     }
-    let Scalars { count, learning_rate, divisor, fresh, .. } = scalars;
+    let AdamWScalars { step: count, learning_rate, grad_divisor: divisor, ema_rate: fresh, .. } = scalars;
     let [lr, count, divisor, fresh] =
         [number(learning_rate)?, number(count)?, number(divisor)?, number(fresh)?];
     let common = Common::new(adamw, lr, count, divisor, fresh);
@@ -128,7 +128,7 @@ enum Moments<'a> {
 }
 
 impl<'a> Piece<'a> {
-    fn of(piece: &'a AdamWPiece) -> Self {
+    fn of(piece: &'a ParamSlice) -> Self {
         let changed = |tensor: &'a Tensor| match tensor.kind() {
             Kind::Float => Changed::F32(parts(tensor)),
             _ => Changed::Bf16(parts(tensor)),

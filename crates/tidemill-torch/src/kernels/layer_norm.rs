@@ -11,14 +11,14 @@ use crate::{Error, guard};
 ///
 /// # Errors
 /// If shapes or dtypes do not go together, or memory does not suffice.
-pub fn layer_norm_of_sum(
+pub fn add_layer_norm(
     x: &Tensor,
     added: Option<&Tensor>,
     weight: &Tensor,
     bias: &Tensor,
     eps: f64,
 ) -> Result<(Tensor, Tensor), Error> {
-    gpu::layer_norm_of_sum(x, added, weight, bias, eps).unwrap_or_else(|| {
+    gpu::add_layer_norm(x, added, weight, bias, eps).unwrap_or_else(|| {
         guard(|| {
             let sum = added.map_or_else(|| x.shallow_clone(), |added| x + added);
             let input = sum.to_kind(weight.kind());

@@ -14,10 +14,10 @@ mod shifted;
 
 pub use adamw::{adamw_on_cpu, squared_norm_on_cpu};
 pub use geglu::geglu;
-pub use gpu::{adamw_on_gpu, best_format, kernel_launches, prefers_channels_last};
+pub use gpu::{adamw_on_gpu, kernel_launch_count, prefers_channels_last, to_preferred_memory_format};
 pub use group_norm::GroupNorm;
-pub use layer_norm::layer_norm_of_sum;
-pub use shifted::add_shifted;
+pub use layer_norm::add_layer_norm;
+pub use shifted::add_channel_bias;
 
 use pulp::{Arch, NullaryFnOnce};
 use tch::{Device, Kind, Tensor};

@@ -10,8 +10,8 @@ use crate::{Error, guard};
 ///
 /// # Errors
 /// If shapes do not go together, or memory does not suffice.
-pub fn add_shifted(a: &Tensor, b: Option<&Tensor>, shift: &Tensor) -> Result<Tensor, Error> {
-    gpu::add_shifted(a, b, shift).unwrap_or_else(|| by_libtorch(a, b, shift))
+pub fn add_channel_bias(a: &Tensor, b: Option<&Tensor>, shift: &Tensor) -> Result<Tensor, Error> {
+    gpu::add_channel_bias(a, b, shift).unwrap_or_else(|| by_libtorch(a, b, shift))
 }
 
 pub(super) fn by_libtorch(a: &Tensor, b: Option<&Tensor>, shift: &Tensor) -> Result<Tensor, Error> {

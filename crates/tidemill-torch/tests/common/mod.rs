@@ -5,7 +5,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::{AdamW, AdamWPiece, Scalars, adamw_step};
+use tidemill_torch::{AdamW, AdamWScalars, ParamSlice, adamw_step};
 
 /// Seeds the generator, which is the process's: other tests draw when this is dropped, so that each draws the same every time.
 pub fn draw(seed: i64) -> MutexGuard<'static, ()> {
@@ -65,15 +65,16 @@ pub fn stepped(
     let [rate, count, divisor, fresh] = STEP;
     let scalar = |value: f64| Tensor::from(value as f32).to_device(device);
     let [count, learning_rate, divisor, fresh, skip] = &[count, rate, divisor, fresh, skip].map(scalar);
-    let scalars = Scalars { count, learning_rate, divisor, fresh, skip: Some(skip) };
-    let pieces: Vec<AdamWPiece> = tensors.iter().map(|(grad, changed)| piece(grad, changed)).collect();
+    let scalars =
+        AdamWScalars { step: count, learning_rate, grad_divisor: divisor, ema_rate: fresh, skip: Some(skip) };
+    let pieces: Vec<ParamSlice> = tensors.iter().map(|(grad, changed)| piece(grad, changed)).collect();
     adamw_step(ADAMW, scalars, &pieces).unwrap();
     drop(pieces);
     tensors.into_iter().map(|(_, changed)| changed).collect()
 }
 
-fn piece<'a>(grad: &Tensor, changed: &'a [Tensor; 5]) -> AdamWPiece<'a> {
+fn piece<'a>(grad: &Tensor, changed: &'a [Tensor; 5]) -> ParamSlice<'a> {
     let [master, exp_avg, exp_avg_sq, ema, weights] = changed;
     let (grad, ema, weights) = (grad.shallow_clone(), Some(ema), Some(weights));
-    AdamWPiece { grad, start: 0, master, exp_avg, exp_avg_sq, ema, weights }
+    ParamSlice { grad, start: 0, master, exp_avg, exp_avg_sq, ema, weights }
 }

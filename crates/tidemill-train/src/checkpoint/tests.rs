@@ -59,7 +59,7 @@ fn values(sizes: &[i64], purpose: u64) -> Vec<(String, Tensor)> {
 /// The optimizer of a rank, whose parameters are drawn for `purpose`; its moments are 2 and 3 times the weights, averages 4 times.
 fn optimizer(case: &Case, rank: usize, purpose: u64) -> (World, Optimizer) {
     let world = World::apart(rank, case.ranks);
-    let params = tidemill_models::Params::of(Device::Cpu, values(&case.sizes, purpose));
+    let params = tidemill_models::Params::from_named(Device::Cpu, values(&case.sizes, purpose));
     if case.channels_last {
         params.make_channels_last();
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
-use tidemill_models::Prediction;
+use tidemill_models::PredictionType;
 
 pub use self::checkpoint::{CheckpointConfig, Writers};
 pub use self::data::{MixConfig, StreamingConfig};
@@ -81,7 +81,7 @@ pub struct TrainConfig {
     /// Share of the samples whose caption is replaced by the empty one, drawn anew every epoch.
     pub caption_dropout: f64,
     /// What the U-Net predicts; unset: what the model's scheduler says.
-    pub prediction: Option<Prediction>,
+    pub prediction: Option<PredictionType>,
     /// Rescales the noise schedule so that its last step is pure noise; unset: as the scheduler says.
     pub zero_terminal_snr: Option<bool>,
     /// How timesteps are drawn.

@@ -1,7 +1,7 @@
 //! `[train.preview]`: pictures drawn during training.
 
 use serde::{Deserialize, Serialize};
-use tidemill_models::sampler::Method;
+use tidemill_models::sampler::SamplerMethod;
 
 use super::{TrainConfig, refuse};
 use crate::Error;
@@ -15,7 +15,7 @@ pub struct PreviewConfig {
     /// The prompts, one picture each.
     pub prompts: Vec<String>,
     /// Sampler.
-    pub method: Method,
+    pub method: SamplerMethod,
     /// Sampler steps.
     pub steps: usize,
     /// Classifier-free guidance scale.
@@ -24,7 +24,7 @@ pub struct PreviewConfig {
 
 impl Default for PreviewConfig {
     fn default() -> Self {
-        Self { every: 1000, prompts: Vec::new(), method: Method::Ddim, steps: 25, guidance: 5.0 }
+        Self { every: 1000, prompts: Vec::new(), method: SamplerMethod::Ddim, steps: 25, guidance: 5.0 }
     }
 }
 

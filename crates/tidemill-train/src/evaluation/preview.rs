@@ -9,7 +9,7 @@ use crate::objective::philox::{Draw, Purpose};
 use image::RgbImage;
 use std::path::{Path, PathBuf};
 use tch::{Device, Kind, Tensor};
-use tidemill_models::sampler::{Conditioning, Sampler, sample};
+use tidemill_models::sampler::{Conditioning, Sampler, sample_latents};
 use tidemill_models::{AutoencoderKl, Denoiser, NoiseSchedule, SchedulerConfig};
 
 /// Draws pictures from prompts whose embeddings are given.
@@ -52,7 +52,7 @@ impl PreviewSampler {
         kind: Kind,
         resolution: u32,
     ) -> Result<RgbImage, Error> {
-        let size = i64::from(self.resolution.unwrap_or(resolution)) / self.vae.config().downscale();
+        let size = i64::from(self.resolution.unwrap_or(resolution)) / self.vae.config().downscale_factor();
         let PreviewConfig { method, steps, guidance, ref prompts, .. } = self.config;
         let (device, unconditional) = (self.text.device(), &self.empty.to_kind(kind));
         let schedule = NoiseSchedule::new(schedule.clone(), device);
@@ -61,9 +61,9 @@ impl PreviewSampler {
         for first in (0..prompts.len()).step_by(self.batch_size) {
             let some = self.batch_size.min(prompts.len() - first) as i64;
             let [text, noise] = [&self.text, &noise].map(|all| all.narrow(0, first as i64, some));
-            let conditioning = Conditioning { text: &text.to_kind(kind), unconditional, guidance };
+            let conditioning = Conditioning { text: &text.to_kind(kind), unconditional, guidance_scale: guidance };
             let latents =
-                sample(denoiser, Sampler::new(method, &schedule, steps)?, &noise, &conditioning, |_| ())?;
+                sample_latents(denoiser, Sampler::new(method, &schedule, steps)?, &noise, &conditioning, |_| ())?;
             pictures.extend(grid::to_images(&decode_latents(&self.vae, &latents)?));
         }
         Ok(grid::make_grid(&pictures, prompts, (prompts.len() as f64).sqrt().ceil() as u32))

@@ -1,13 +1,13 @@
 //! How much memory this process has.
 
 use tch::Device;
-use tidemill_torch::peak_memory;
+use tidemill_torch::max_memory_allocated;
 
 /// The most that tensors on a GPU have taken at a time so far, in MiB; 0 of a CPU, where they are a part of [`memory_mib`], and of an
 /// allocator of somebody's own that does not say.
 pub fn gpu_memory_mib(device: Device) -> u64 {
     match device {
-        Device::Cuda(index) => peak_memory(index).map_or(0, |bytes| bytes >> 20),
+        Device::Cuda(index) => max_memory_allocated(index).map_or(0, |bytes| bytes >> 20),
         _ => 0,
     }
 }

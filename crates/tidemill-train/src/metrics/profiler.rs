@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use tch::Device;
-use tidemill_torch::Profile;
 
 use crate::Error;
 use crate::config::ProfileConfig;
@@ -16,7 +15,7 @@ pub(crate) struct Profiler {
     cuda: bool,
     /// Steps that this process has begun.
     begun: u64,
-    taking: Option<Profile>,
+    taking: Option<tidemill_torch::Profiler>,
 }
 
 impl Profiler {
@@ -29,7 +28,7 @@ impl Profiler {
     /// A step begins.
     pub fn before_step(&mut self) -> Result<(), Error> {
         if self.begun == self.config.after && self.config.steps > 0 {
-            self.taking = Some(Profile::start(self.cuda)?);
+            self.taking = Some(tidemill_torch::Profiler::start(self.cuda)?);
         }
         self.begun += 1;
         Ok(())

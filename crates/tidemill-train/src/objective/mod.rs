@@ -4,7 +4,7 @@
 use crate::objective::draws::{Drawer, Draws, Names};
 use tch::{Device, Kind, Tensor};
 use tidemill_models::{ClipTextModel, Denoiser, NoiseSchedule};
-use tidemill_torch::{tensor_of, upload};
+use tidemill_torch::{tensor_from_bytes, upload};
 
 /// The rows of one micro-batch, as the stream gives them.
 #[derive(Clone, Copy, Debug)]
@@ -96,11 +96,11 @@ impl Objective {
         let stored = if self.text_encoder.is_some() { Kind::Int } else { Kind::Half };
         let (latents_shape, text_shape) = (with(n, &rows.latents_shape), with(n, &self.empty_text.size()));
         MicroBatch {
-            latents: tensor_of(rows.latents, Kind::Half, &latents_shape, Kind::Float, self.device),
+            latents: tensor_from_bytes(rows.latents, Kind::Half, &latents_shape, Kind::Float, self.device),
             posterior: draws.posterior.as_ref().map(there),
             noise: there(&draws.noise),
             timesteps: there(&draws.timesteps),
-            text: tensor_of(rows.text, stored, &text_shape, self.empty_text.kind(), self.device),
+            text: tensor_from_bytes(rows.text, stored, &text_shape, self.empty_text.kind(), self.device),
             dropped: draws.dropped.as_ref().map(there),
         }
     }

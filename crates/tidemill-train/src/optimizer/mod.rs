@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tch::{Kind, Tensor, no_grad};
 use tidemill_models::Params;
-use tidemill_torch::{AdamW, AdamWPiece, Scalars, adamw_step, guard, squared_norm};
+use tidemill_torch::{AdamW, AdamWScalars, ParamSlice, adamw_step, guard, squared_norm};
 
 use crate::Error;
 use crate::optimizer::moment_steps::Begun;
@@ -90,15 +90,16 @@ impl Optimizer {
     ) -> Result<Self, Error> {
         let parts = if distribution.sharded { world.size() } else { 1 };
         let part = world.rank() % parts;
-        let shapes = params.named().into_iter().map(|(name, tensor)| (name, tensor.size()));
+        let shapes = params.named_parameters().into_iter().map(|(name, tensor)| (name, tensor.size()));
         let treatment = |name: &str| Treatment {
             frozen: distribution.frozen.contains(name),
             f32: kind != Kind::Float && distribution.f32.contains(name),
         };
-        let orders: Vec<Order> = params.named().iter().map(|(_, tensor)| Order::of(tensor)).collect();
+        let orders: Vec<Order> =
+            params.named_parameters().iter().map(|(_, tensor)| Order::of(tensor)).collect();
         let layout = Layout::new(shapes, parts, distribution.bucket_elements, treatment);
         let layout = Arc::new(layout.ordered(|slot| orders[slot]));
-        for ((_, param), order) in params.named().iter().zip(&orders) {
+        for ((_, param), order) in params.named_parameters().iter().zip(&orders) {
             let elements = guard(|| order.flat(&param.detach()))?;
             world.broadcast(&elements)?;
             // A parameter that lies in neither order has been copied.
@@ -158,14 +159,14 @@ impl Optimizer {
     ///
     /// # Errors
     /// If libtorch fails.
-    pub fn step(&mut self, adamw: AdamW, scalars: Scalars, averaged: bool) -> Result<(), Error> {
+    pub fn step(&mut self, adamw: AdamW, scalars: AdamWScalars, averaged: bool) -> Result<(), Error> {
         let begins = averaged && self.ema.is_none();
         let ema = self.ema.as_deref().filter(|_| averaged);
         // Where each rank has all parts, they are written along with the master weights.
         let working = if self.layout.parts() == 1 { Some(self.weights.whole()?) } else { None };
         let piece = |Gradient { bucket, start, values }: Gradient| {
             let master = &self.master[bucket];
-            AdamWPiece {
+            ParamSlice {
                 grad: values,
                 start,
                 master,
@@ -178,10 +179,10 @@ impl Optimizer {
             }
         };
         for (begun, gradients) in self.gradients_by_begin()? {
-            let pieces: Vec<AdamWPiece> = gradients.into_iter().map(&piece).collect();
-            let later = (begun > 0).then(|| guard(|| scalars.count - begun as f64)).transpose()?;
-            let count = later.as_ref().unwrap_or(scalars.count);
-            adamw_step(adamw, Scalars { count, ..scalars }, &pieces)?;
+            let pieces: Vec<ParamSlice> = gradients.into_iter().map(&piece).collect();
+            let later = (begun > 0).then(|| guard(|| scalars.step - begun as f64)).transpose()?;
+            let count = later.as_ref().unwrap_or(scalars.step);
+            adamw_step(adamw, AdamWScalars { step: count, ..scalars }, &pieces)?;
         }
         if let Some(ema) = ema {
             guard(|| no_grad(|| self.average_frozen(ema, scalars)))?;
@@ -197,10 +198,10 @@ impl Optimizer {
     }
 
     /// Goes on with the averages of what has no gradients: it may have been trained before.
-    fn average_frozen(&self, ema: &[Tensor], scalars: Scalars) {
+    fn average_frozen(&self, ema: &[Tensor], scalars: AdamWScalars) {
         let buckets = ema.iter().zip(&self.master).zip(self.layout.buckets());
         for ((ema, master), _) in buckets.filter(|(_, bucket)| bucket.treatment.frozen) {
-            let _ = ema.shallow_clone().lerp_tensor_(master, &scalars.taken());
+            let _ = ema.shallow_clone().lerp_tensor_(master, &scalars.effective_ema_rate());
         }
     }
 
@@ -298,7 +299,7 @@ impl Optimizer {
 
 /// One part of each bucket of the parameters, f32.
 fn own_parts(params: &Params, layout: &Layout, part: usize) -> Result<Vec<Tensor>, Error> {
-    let named = params.named();
+    let named = params.named_parameters();
     let own = |bucket: usize| {
         let length = layout.part(bucket, part).len() as i64;
         let values = Tensor::zeros([length], (Kind::Float, params.device()));

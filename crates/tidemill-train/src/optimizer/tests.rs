@@ -18,7 +18,7 @@ fn sharding_sends_no_more_than_an_all_reduce() {
 fn some_working_weights_can_be_f32_among_others_in_bf16() {
     let third = || Tensor::from_slice(&[1f32 / 3.0; 100]);
     let named = ["conv", "norm", "last"].map(|name| (name.to_owned(), third()));
-    let params = Params::of(Device::Cpu, named.into());
+    let params = Params::from_named(Device::Cpu, named.into());
     let distribution = Distribution {
         sharded: true,
         bucket_elements: 1 << 20,
@@ -28,7 +28,7 @@ fn some_working_weights_can_be_f32_among_others_in_bf16() {
         f32: ["norm".to_owned()].into(),
     };
     let optimizer = Optimizer::new(&params, Kind::BFloat16, distribution, &World::alone()).unwrap();
-    for (name, param) in params.named() {
+    for (name, param) in params.named_parameters() {
         let exact = param.double_value(&[0]) == f64::from(1f32 / 3.0);
         let kind = if name == "norm" { Kind::Float } else { Kind::BFloat16 };
         assert_eq!((param.kind(), exact), (kind, name == "norm"), "{name}");
@@ -41,7 +41,7 @@ fn some_working_weights_can_be_f32_among_others_in_bf16() {
 
 /// The optimizer of one parameter, on one rank.
 fn of_one(start: Tensor, kind: Kind, accumulates: bool) -> (Params, Optimizer) {
-    let params = Params::of(Device::Cpu, vec![("p".into(), start)]);
+    let params = Params::from_named(Device::Cpu, vec![("p".into(), start)]);
     let distribution = Distribution {
         sharded: false,
         bucket_elements: 1,
@@ -59,7 +59,7 @@ fn give(params: &Params, optimizer: &mut Optimizer, slopes: &[f64]) {
     optimizer.gradients().begin();
     optimizer.gradients().last_micro_batch();
     for slope in slopes {
-        (&params.named()[0].1 * *slope).sum(Kind::Float).backward();
+        (&params.named_parameters()[0].1 * *slope).sum(Kind::Float).backward();
     }
     optimizer.gradients().finish().unwrap();
 }
@@ -86,7 +86,13 @@ fn averages_begin_late_and_follow_the_weights_unless_a_step_is_left_out() {
         give(&params, &mut optimizer, &[step as f64 - 3.5]);
         let (skip, before) = (Tensor::from(f32::from(step == 5)), numbers(&optimizer.master));
         let [count, learning_rate, divisor, fresh] = &[step as f32, 0.1, 1.0, 0.1].map(Tensor::from);
-        let scalars = Scalars { count, learning_rate, divisor, fresh, skip: Some(&skip) };
+        let scalars = AdamWScalars {
+            step: count,
+            learning_rate,
+            grad_divisor: divisor,
+            ema_rate: fresh,
+            skip: Some(&skip),
+        };
         optimizer.step(ADAMW, scalars, step > 2).unwrap();
         let weights = numbers(&optimizer.master);
         assert_eq!(weights == before, step == 5);
@@ -115,11 +121,12 @@ fn gradients_of_one_micro_batch_take_the_step_of_their_sum() {
             (World::alone(), of_one(start.copy(), Kind::BFloat16, accumulates));
         optimizer.gradients().begin();
         optimizer.gradients().last_micro_batch();
-        (&params.named()[0].1 * &slope).sum(Kind::Float).backward();
+        (&params.named_parameters()[0].1 * &slope).sum(Kind::Float).backward();
         optimizer.gradients().finish().unwrap();
         let norm = optimizer.squared_norm(&world).unwrap().double_value(&[]);
         let [count, learning_rate, divisor, fresh] = &[1f32, 0.1, 2.0, 0.0].map(Tensor::from);
-        let scalars = Scalars { count, learning_rate, divisor, fresh, skip: None };
+        let scalars =
+            AdamWScalars { step: count, learning_rate, grad_divisor: divisor, ema_rate: fresh, skip: None };
         let bytes = optimizer.bytes()[1] / length as usize;
         optimizer.step(ADAMW, scalars, false).unwrap();
         assert_eq!(optimizer.bytes()[1] > 0, accumulates, "nothing is kept for nobody");
@@ -149,16 +156,23 @@ fn weights_that_lie_channels_last_take_the_same_steps() {
             for step in [1f32, 2.0] {
                 optimizer.gradients().begin();
                 optimizer.gradients().last_micro_batch();
-                (&params.named()[0].1 * &slope).sum(Kind::Float).backward();
+                (&params.named_parameters()[0].1 * &slope).sum(Kind::Float).backward();
                 optimizer.gradients().finish().unwrap();
                 let [count, learning_rate, divisor, fresh] = &[step, 0.1, 2.0, 0.1].map(Tensor::from);
-                let scalars = Scalars { count, learning_rate, divisor, fresh, skip: None };
+                let scalars = AdamWScalars {
+                    step: count,
+                    learning_rate,
+                    grad_divisor: divisor,
+                    ema_rate: fresh,
+                    skip: None,
+                };
                 optimizer.step(ADAMW, scalars, true).unwrap();
             }
-            let weights = params.named()[0].1.detach().copy();
-            assert_eq!(Order::of(&params.named()[0].1) == Order::ChannelsLast, channels_last);
-            let averaged = optimizer.with_averaged(|| params.named()[0].1.detach().contiguous().copy());
-            [weights, averaged.unwrap(), params.named()[0].1.detach().copy()]
+            let weights = params.named_parameters()[0].1.detach().copy();
+            assert_eq!(Order::of(&params.named_parameters()[0].1) == Order::ChannelsLast, channels_last);
+            let averaged =
+                optimizer.with_averaged(|| params.named_parameters()[0].1.detach().contiguous().copy());
+            [weights, averaged.unwrap(), params.named_parameters()[0].1.detach().copy()]
         });
         for (one, other) in contiguous.iter().zip(&channels_last) {
             assert!(one.equal(other) && !one.to_kind(Kind::Float).allclose(&start, 1e-3, 1e-3, false));
@@ -168,7 +182,7 @@ fn weights_that_lie_channels_last_take_the_same_steps() {
 
 #[test]
 fn traffic_counts_what_the_buckets_hold() {
-    let params = Params::of(Device::Cpu, vec![("p".into(), Tensor::from_slice(&[0f32; 100]))]);
+    let params = Params::from_named(Device::Cpu, vec![("p".into(), Tensor::from_slice(&[0f32; 100]))]);
     let reduction = Reduction { kind: Kind::BFloat16, accumulates: false };
     let distribution = Distribution {
         sharded: true,

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use tch::{Device, Tensor};
-use tidemill_torch::Pending;
+use tidemill_torch::PendingCollective;
 
 use serde::Serialize;
 
@@ -68,7 +68,7 @@ impl CommunicationTime {
 #[derive(Debug)]
 pub struct Timer {
     /// To the thread that waits, on a CPU.
-    waits: Option<Sender<(Pending, Sender<Done>)>>,
+    waits: Option<Sender<(PendingCollective, Sender<Done>)>>,
     /// When the last was done.
     quiet_since: Option<Instant>,
     communication_time: CommunicationTime,
@@ -84,7 +84,7 @@ pub struct InFlight {
 #[derive(Debug)]
 enum State {
     Watched(Receiver<Done>),
-    Queued(Pending),
+    Queued(PendingCollective),
 }
 
 type Done = (Result<Tensor, tidemill_torch::Error>, Instant);
@@ -98,7 +98,7 @@ impl Timer {
         let mut timer =
             Self { waits: None, quiet_since: None, communication_time: CommunicationTime::default() };
         if device == Device::Cpu {
-            let (sender, receiver) = channel::<(Pending, Sender<Done>)>();
+            let (sender, receiver) = channel::<(PendingCollective, Sender<Done>)>();
             let wait = move || {
                 for (pending, done) in receiver {
                     // Whoever started it may have failed meanwhile.
@@ -113,7 +113,7 @@ impl Timer {
     }
 
     /// Follows a collective that has just been started.
-    pub fn follow(&self, pending: Pending) -> InFlight {
+    pub fn follow(&self, pending: PendingCollective) -> InFlight {
         let state = match &self.waits {
             None => State::Queued(pending),
             Some(waits) => {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_models::Params;
-use tidemill_torch::{Group, ReduceOp, guard, on_grad};
+use tidemill_torch::{ProcessGroup, ReduceOp, guard, register_grad_hook};
 
 use crate::Error;
 use crate::parallel::collectives::{CommunicationTime, InFlight, Timer};
@@ -47,7 +47,7 @@ pub struct Gradients {
 #[derive(Debug)]
 struct Collected {
     layout: Arc<Layout>,
-    group: Option<Group>,
+    group: Option<ProcessGroup>,
     kind: Kind,
     device: Device,
     sums: GradientBuffers,
@@ -112,9 +112,11 @@ impl Gradients {
         };
         let collected = Arc::new(Mutex::new(collected));
         let frozen = |slot: usize| layout.buckets()[layout.slots()[slot].bucket].treatment.frozen;
-        for (slot, (_, param)) in params.named().into_iter().enumerate().filter(|(slot, _)| !frozen(*slot)) {
+        for (slot, (_, param)) in
+            params.named_parameters().into_iter().enumerate().filter(|(slot, _)| !frozen(*slot))
+        {
             let collected = collected.clone();
-            on_grad(&param, move |grad| {
+            register_grad_hook(&param, move |grad| {
                 let mut collected = lock(&collected);
                 collected.take(slot, &grad).map_err(|error| {
                     let text = error.to_string();

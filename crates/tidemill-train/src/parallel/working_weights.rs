@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tch::{Kind, Tensor, no_grad};
 use tidemill_models::Params;
-use tidemill_torch::{Group, guard};
+use tidemill_torch::{ProcessGroup, guard};
 
 use crate::Error;
 use crate::parallel::collectives::{CommunicationTime, InFlight, Timer};
@@ -18,7 +18,7 @@ use crate::parallel::world::World;
 #[derive(Debug)]
 pub struct Weights {
     layout: Arc<Layout>,
-    group: Option<Group>,
+    group: Option<ProcessGroup>,
     buckets: Vec<Tensor>,
     coming: Arc<Mutex<Coming>>,
 }
@@ -38,7 +38,7 @@ impl Weights {
     /// # Errors
     /// If memory does not suffice.
     pub fn adopt(params: &Params, layout: &Arc<Layout>, world: &World, kind: Kind) -> Result<Self, Error> {
-        let named = params.named();
+        let named = params.named_parameters();
         let mut buckets = Vec::new();
         for bucket in layout.buckets() {
             let kind = working_kind(bucket, kind);
@@ -58,7 +58,7 @@ impl Weights {
         let timer = Timer::new(params.device())?;
         let coming = Arc::new(Mutex::new(Coming { in_flight: VecDeque::new(), timer, failed: None }));
         let (waits, layout_of) = (coming.clone(), layout.clone());
-        params.before_use(move |part| lock(&waits).wait_for(&layout_of, part));
+        params.set_pre_forward_hook(move |part| lock(&waits).wait_for(&layout_of, part));
         Ok(Self { layout: layout.clone(), group: world.group().cloned(), buckets, coming })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tch::{Kind, Tensor};
 use tidemill_store::stream::{Ranks, Seat};
-use tidemill_torch::{Group, Pending, ReduceOp, guard};
+use tidemill_torch::{PendingCollective, ProcessGroup, ReduceOp, guard};
 
 use crate::checkpoint::differences::{Difference, differences};
 use crate::config::Writers;
@@ -17,9 +17,9 @@ const TELLING: Duration = Duration::from_secs(1);
 /// The ranks of a run, and this one's place among them.
 #[derive(Clone, Debug)]
 pub struct World {
-    group: Option<Group>,
+    group: Option<ProcessGroup>,
     /// The same ranks, for tensors on the CPU, and with threads of its own: nothing in it waits for what the other has to do.
-    host: Option<Group>,
+    host: Option<ProcessGroup>,
     rank: usize,
     size: usize,
     ranks_per_node: usize,
@@ -47,7 +47,7 @@ impl World {
             let message = format!("rank {rank} of {size}, with {ranks_per_node} on each node, cannot be");
             return Err(Error::World(message));
         }
-        let (group, host) = (Group::new(name, size as i64)?, Group::new(host, size as i64)?);
+        let (group, host) = (ProcessGroup::new(name, size as i64)?, ProcessGroup::new(host, size as i64)?);
         Ok(Self { group: Some(group), host: Some(host), rank, size, ranks_per_node })
     }
 
@@ -78,7 +78,7 @@ impl World {
     }
 
     /// The group, if there are others.
-    pub(crate) fn group(&self) -> Option<&Group> {
+    pub(crate) fn group(&self) -> Option<&ProcessGroup> {
         self.group.as_ref()
     }
 
@@ -104,9 +104,10 @@ impl World {
     pub fn sum(&self, tensor: Tensor) -> Result<Tensor, Error> {
         match &self.group {
             None => Ok(tensor),
-            Some(group) => {
-                group.all_reduce(&tensor, ReduceOp::Sum).and_then(Pending::wait).map_err(Error::Peer)
-            }
+            Some(group) => group
+                .all_reduce(&tensor, ReduceOp::Sum)
+                .and_then(PendingCollective::wait)
+                .map_err(Error::Peer),
         }
     }
 
@@ -117,7 +118,8 @@ impl World {
     pub(crate) fn largest<const N: usize>(&self, here: [i64; N]) -> Result<[i64; N], Error> {
         let Some(host) = &self.host else { return Ok(here) };
         let mine = guard(|| Tensor::from_slice(&here))?;
-        let all = host.all_reduce(&mine, ReduceOp::Max).and_then(Pending::wait).map_err(Error::Peer)?;
+        let all =
+            host.all_reduce(&mine, ReduceOp::Max).and_then(PendingCollective::wait).map_err(Error::Peer)?;
         let all = guard(|| Vec::<i64>::try_from(&all))?;
         let all = all.ok().and_then(|all| <[i64; N]>::try_from(all).ok());
         all.ok_or_else(|| Error::World("what ranks asked each other cannot be read".into()))
@@ -127,7 +129,7 @@ impl World {
     pub(crate) fn gather(&self, tensor: &Tensor) -> Result<Tensor, Error> {
         match &self.group {
             None => Ok(tensor.shallow_clone()),
-            Some(group) => group.all_gather(tensor).and_then(Pending::wait).map_err(Error::Peer),
+            Some(group) => group.all_gather(tensor).and_then(PendingCollective::wait).map_err(Error::Peer),
         }
     }
 
@@ -153,7 +155,7 @@ impl World {
     /// Makes a tensor what it is on the first rank.
     pub(crate) fn broadcast(&self, tensor: &Tensor) -> Result<(), Error> {
         if let Some(group) = &self.group {
-            let _ = group.broadcast(tensor, 0).and_then(Pending::wait).map_err(Error::Peer)?;
+            let _ = group.broadcast(tensor, 0).and_then(PendingCollective::wait).map_err(Error::Peer)?;
         }
         Ok(())
     }
@@ -192,7 +194,8 @@ impl World {
     /// [`Error::Peer`].
     pub fn texts(&self, text: &str) -> Result<Vec<String>, Error> {
         let Some(host) = &self.host else { return Ok(vec![text.into()]) };
-        let gather = |values: Tensor| host.all_gather(&values).and_then(Pending::wait).map_err(Error::Peer);
+        let gather =
+            |values: Tensor| host.all_gather(&values).and_then(PendingCollective::wait).map_err(Error::Peer);
         let numbers = |tensor: Tensor| guard(|| Vec::<i64>::try_from(tensor.to_kind(Kind::Int64)));
         let failed = |e: tch::TchError| Error::World(format!("what ranks said cannot be read: {e}"));
         let lengths = numbers(gather(Tensor::from_slice(&[text.len() as i64]))?)?.map_err(failed)?;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidemill_models::{Params, RowShape, Trainable};
+use tidemill_models::{Params, SampleShape, TrainableDenoiser};
 use tidemill_store::{Bucket, DatasetSpec, Dtype};
 
 use crate::Error;
@@ -24,10 +24,13 @@ pub(crate) fn latents_shape(spec: &DatasetSpec, bucket: Bucket) -> Result<[i64; 
 ///
 /// # Errors
 /// For what is no pattern, a pattern that no name fits, and if nothing is left to train.
-pub(crate) fn frozen(train: &TrainConfig, denoiser: &dyn Trainable) -> Result<BTreeSet<String>, Error> {
+pub(crate) fn frozen(
+    train: &TrainConfig,
+    denoiser: &dyn TrainableDenoiser,
+) -> Result<BTreeSet<String>, Error> {
     let refuse = |message: String| Error::config("train.freeze", message);
-    let names: Vec<String> = denoiser.params().named().into_iter().map(|(name, _)| name).collect();
-    let mut frozen = denoiser.frozen();
+    let names: Vec<String> = denoiser.params().named_parameters().into_iter().map(|(name, _)| name).collect();
+    let mut frozen = denoiser.frozen_parameters();
     for text in &train.freeze {
         let pattern = glob::Pattern::new(text).map_err(|e| refuse(format!("`{text}`: {e}")))?;
         let mut fitting = names.iter().filter(|name| pattern.matches(name)).peekable();
@@ -54,7 +57,7 @@ pub(crate) fn norms_in_f32(train: &TrainConfig, params: &Params) -> Result<BTree
     if train.norm_precision != Some(Precision::F32) {
         return Ok(BTreeSet::new());
     }
-    let norms = params.norms();
+    let norms = params.norm_parameter_names();
     if norms.is_empty() && train.precision != Some(Precision::F32) {
         let message = "it is not known which parameters of this denoiser are those of norms; leave it out";
         return Err(Error::config("train.norm_precision", message));
@@ -72,7 +75,7 @@ pub(crate) fn flops(job: &TrainSpec, spec: &DatasetSpec) -> Result<BTreeMap<Buck
         let [channels, height, width] = latents_shape(spec, *bucket)?;
         // Moments are means and variances.
         let channels = if has_moments(spec) { channels / 2 } else { channels };
-        let row = RowShape { latents: [channels, height, width], text };
+        let row = SampleShape { latents: [channels, height, width], text };
         let forward = job.denoiser.forward_flops(row).map_err(|error| Error::Dataset(error.to_string()))?;
         Ok((*bucket, 3.0 * forward as f64))
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tch::{Device, Tensor, no_grad};
-use tidemill_torch::{Download, Graph, GraphMemory, guard};
+use tidemill_torch::{CudaGraph, Download, GraphMemoryPool, guard};
 
 use super::step::{Answers, StepInputs};
 use crate::Error;
@@ -21,7 +21,7 @@ pub(super) type Kind = (Vec<Vec<i64>>, bool);
 /// The steps that are recorded.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
-    memory: Option<GraphMemory>,
+    memory: Option<GraphMemoryPool>,
     steps: BTreeMap<Kind, State>,
 }
 
@@ -35,7 +35,7 @@ enum State {
 /// A recorded step: where it takes its inputs from, and where it leaves its answers.
 #[derive(Debug)]
 struct Step {
-    graph: Graph,
+    graph: CudaGraph,
     inputs: StepInputs,
     answers: Answers,
 }
@@ -69,7 +69,7 @@ impl Recorded {
             graph.replay()?;
             return Ok(Answers(answers.0.shallow_clone()));
         }
-        let memory = self.memory.map_or_else(GraphMemory::new, Ok)?;
+        let memory = self.memory.map_or_else(GraphMemoryPool::new, Ok)?;
         self.memory = Some(memory);
         match Step::record(inputs, device, memory, &mut compute)? {
             Ok(step) => {
@@ -94,7 +94,7 @@ impl Step {
     fn record(
         inputs: StepInputs,
         device: usize,
-        memory: GraphMemory,
+        memory: GraphMemoryPool,
         mut compute: impl FnMut(&StepInputs) -> Result<Answers, Error>,
     ) -> Result<Result<Self, StepInputs>, Error> {
         let refuse = |why: String| {
@@ -103,15 +103,15 @@ impl Step {
         };
         let numbers = guard(|| inputs.numbers.copy())?;
         let left_out = guard(|| no_grad(|| inputs.left_out()))?;
-        let expected = Download::begin(&compute(&left_out)?.0)?.wait()?.copy();
+        let expected = Download::start(&compute(&left_out)?.0)?.wait()?.copy();
         let inputs = StepInputs { numbers, ..left_out };
         if !is_finite(&expected) {
             return Ok(Err(inputs));
         }
-        let (graph, answers) = Graph::record(device, memory, || compute(&inputs))
+        let (graph, answers) = CudaGraph::capture(device, memory, || compute(&inputs))
             .map_err(|error: Error| refuse(error.to_string()))?;
         graph.replay()?;
-        let answered = Download::begin(&answers.0)?;
+        let answered = Download::start(&answers.0)?;
         match differs(&expected, answered.wait()?) {
             None => Ok(Ok(Self { graph, inputs, answers })),
             Some(why) => Err(refuse(format!("{why}; weights may be spoilt, the last checkpoint's are not"))),

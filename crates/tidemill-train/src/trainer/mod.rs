@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use serde_json::Value;
 use tch::Cuda;
-use tidemill_models::{Prediction, SchedulerConfig, TimestepSpacing};
+use tidemill_models::{PredictionType, SchedulerConfig, TimestepSpacing};
 use tidemill_store::{Bucket, DatasetSpec};
-use tidemill_torch::{OwnStream, guard, keep_memory};
+use tidemill_torch::{SideStream, guard, install_cpu_allocator};
 
 use crate::Error;
 use crate::checkpoint::background_writer::Saver;
@@ -51,7 +51,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// If the configuration, dataset, model and checkpoint do not fit each other (before the first
 /// step), or a step, a checkpoint or a metrics file fails.
 pub fn train(job: TrainSpec, observer: &mut dyn Observer) -> Result<TrainOutcome, Error> {
-    keep_memory();
+    install_cpu_allocator();
     let mut trainer = Trainer::new(job, observer)?;
     let outcome = trainer.run(observer);
     trainer.finish_log(observer);
@@ -65,7 +65,7 @@ pub fn training_scheduler_config(train: &TrainConfig, scheduler: &SchedulerConfi
     let mut config = scheduler.clone();
     config.prediction_type = train.prediction.unwrap_or(config.prediction_type);
     config.rescale_betas_zero_snr = train.zero_terminal_snr.unwrap_or(config.rescale_betas_zero_snr);
-    if config.rescale_betas_zero_snr && config.prediction_type != Prediction::Epsilon {
+    if config.rescale_betas_zero_snr && config.prediction_type != PredictionType::Epsilon {
         config.timestep_spacing = TimestepSpacing::Trailing;
     }
     config.steps_offset = 1;
@@ -148,7 +148,7 @@ impl Trainer {
             on_settings.into_iter().for_each(|remark| observer.log(remark));
         }
         if world.is_first() && !distribution.frozen.is_empty() {
-            let (frozen, all) = (distribution.frozen.len(), job.denoiser.params().named().len());
+            let (frozen, all) = (distribution.frozen.len(), job.denoiser.params().named_parameters().len());
             observer.log(&format!("{frozen} of {all} parameters are frozen"));
         }
         // All ranks lay parameters out alike.
@@ -227,7 +227,7 @@ impl Trainer {
             // encoders of this process, too, for each size of a unit's last batch anew.
             Cuda::cudnn_set_benchmark(true);
         }
-        let _stream = self.recorded_on.map(OwnStream::enter).transpose()?;
+        let _stream = self.recorded_on.map(SideStream::enter).transpose()?;
         let started = Instant::now();
         let samples_before = self.progress.samples;
         while let Some((phase, first)) = self.job.train.phase_at(self.progress.step) {

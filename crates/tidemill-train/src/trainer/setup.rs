@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use tch::{Device, Kind};
 use tidemill_models::sampler::Sampler;
-use tidemill_models::{NoiseSchedule, Prediction, SchedulerConfig};
+use tidemill_models::{NoiseSchedule, PredictionType, SchedulerConfig};
 use tidemill_store::{Bucket, DatasetSpec, Dtype};
-use tidemill_torch::{computes_in_bf16, guard, tensor_of};
+use tidemill_torch::{guard, has_native_bf16, tensor_from_bytes};
 
 use super::cuda_graph::recorded_on;
 use super::training_scheduler_config;
@@ -126,7 +126,7 @@ impl Begun {
 /// # Errors
 /// If a device does not answer.
 pub(super) fn all_have_bf16(job: &TrainSpec) -> Result<bool, Error> {
-    let here = computes_in_bf16(job.denoiser.params().device()).map_err(Error::from);
+    let here = has_native_bf16(job.denoiser.params().device()).map_err(Error::from);
     let here = job.world.together(here)?;
     Ok(job.world.largest([(!here).into()])? == [0])
 }
@@ -167,7 +167,7 @@ fn distribution(job: &TrainSpec) -> Result<Distribution, Error> {
     let kind = working_kind(train.reduce_precision);
     let element = kind.elt_size_in_bytes();
     // Of few buckets the first is ready late, of many each takes its time.
-    let eighth = || (job.denoiser.params().count() * element / 8).clamp(1 << 20, 32 << 20);
+    let eighth = || (job.denoiser.params().parameter_count() * element / 8).clamp(1 << 20, 32 << 20);
     let bytes = train.bucket_bytes.map_or_else(eighth, |bytes| bytes.as_u64() as usize);
     // The largest share of a batch that any rank has.
     let share = |phase| train.global_batch_of(phase).div_ceil(ranks);
@@ -212,7 +212,7 @@ fn objective(
         scaling_factor: spec.scaling_factor,
         drawer,
         weights,
-        empty_text: guard(|| tensor_of(job.data.empty_caption(), stored, &shape, kind, device))?,
+        empty_text: guard(|| tensor_from_bytes(job.data.empty_caption(), stored, &shape, kind, device))?,
         text_encoder: job.text_encoder.take().map(|encoder| encoder.model),
         kind: working,
         device,
@@ -238,7 +238,7 @@ fn precision(asked: Option<Precision>, has_bf16: bool) -> (Precision, Option<&'s
 fn remark_on(schedule: &SchedulerConfig, train: &TrainConfig) -> Option<&'static str> {
     match schedule.prediction_type {
         _ if !schedule.rescale_betas_zero_snr => None,
-        Prediction::Epsilon => Some(
+        PredictionType::Epsilon => Some(
             "with zero terminal SNR the last timestep is pure noise, from which predicted noise gives no image back: \
              train.prediction = \"v_prediction\" is usual with it",
         ),

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tch::{Device, Kind, Tensor};
 use tidemill_store::stream::Batch;
-use tidemill_torch::{AdamW, Download, Scalars, guard, upload};
+use tidemill_torch::{AdamW, AdamWScalars, Download, guard, upload};
 
 use super::Trainer;
 use super::prefetch::Wanted;
@@ -182,7 +182,7 @@ impl Trainer {
             None => self.compute(&inputs)?,
             Some(device) => self.compute_recorded(inputs, device)?,
         };
-        let answers = Download::begin(&answers)?;
+        let answers = Download::start(&answers)?;
         self.progress.step += 1;
         self.pending.push_back(PendingStep {
             step: self.progress.step,
@@ -270,7 +270,13 @@ impl Trainer {
         })?;
         let adamw = AdamW { betas: train.betas, eps: train.eps, weight_decay: train.weight_decay };
         let (count, learning_rate, fresh) = (&number(COUNT)?, &number(LEARNING_RATE)?, &number(FRESH)?);
-        let scalars = Scalars { count, learning_rate, divisor: &divisor, fresh, skip: skip.as_ref() };
+        let scalars = AdamWScalars {
+            step: count,
+            learning_rate,
+            grad_divisor: &divisor,
+            ema_rate: fresh,
+            skip: skip.as_ref(),
+        };
         self.optimizer.step(adamw, scalars, train.averaged_at(step).is_some())?;
         self.add_waited_for_ranks(waited);
         Ok(Answers(guard(|| Tensor::cat(&[grad_norm.reshape([1]), sums], 0))?))

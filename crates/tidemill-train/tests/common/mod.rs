@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tch::{Device, Tensor};
-use tidemill_models::{SchedulerConfig, Start, UNet2DConditionModel, UNetConfig};
+use tidemill_models::{ParamInit, SchedulerConfig, UNet2DConditionModel, UNetConfig};
 use tidemill_store::stream::only;
 use tidemill_store::{Bucket, Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
 use tidemill_train::{
@@ -169,7 +169,7 @@ pub fn job(data: &Path, output: &Path) -> TrainSpec {
         attention_head_dim: serde_json::from_str("2").unwrap(),
         ..UNetConfig::default()
     };
-    let unet = UNet2DConditionModel::new(unet, Device::Cpu, Start::Random).unwrap();
+    let unet = UNet2DConditionModel::new(unet, Device::Cpu, ParamInit::Random).unwrap();
     drop(generator);
     let phase = |resolution, steps| PhaseConfig { steps, ..PhaseConfig::at(resolution) };
     TrainSpec {
@@ -200,7 +200,7 @@ pub fn job(data: &Path, output: &Path) -> TrainSpec {
 
 /// The weights that a job starts with.
 pub fn initial(job: &TrainSpec) -> Vec<(String, Vec<f32>)> {
-    job.denoiser.params().named().into_iter().map(|(name, tensor)| (name, numbers(&tensor))).collect()
+    job.denoiser.params().named_parameters().into_iter().map(|(name, tensor)| (name, numbers(&tensor))).collect()
 }
 
 /// The values of a tensor.

@@ -54,7 +54,7 @@ impl Encode {
     /// If a model is missing or not supported, or the device is out of memory.
     pub fn load(models: &ModelFolder, config: &EncodeConfig, device: Device) -> Result<Self> {
         // What a batch frees the next one needs again.
-        tidemill_torch::keep_memory();
+        tidemill_torch::install_cpu_allocator();
         let kind = config.dtype.kind();
         let encoder = || ClipTextModel::load(&models.text_encoder(), device, kind).map(Box::new);
         let text = match config.embeddings {
@@ -158,7 +158,7 @@ impl Encode {
     /// If a side is no multiple of the VAE's factor.
     pub fn latents_shape(&self, (width, height): (u32, u32)) -> Result<[i64; 3]> {
         let config = self.vae.config();
-        let factor = config.downscale();
+        let factor = config.downscale_factor();
         let (width, height) = (i64::from(width), i64::from(height));
         if width % factor != 0 || height % factor != 0 {
             let message = format!("{width}x{height} pixels are no multiples of the VAE's factor {factor}");

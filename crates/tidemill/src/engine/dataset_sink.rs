@@ -6,7 +6,7 @@ use arrow::array::RecordBatch;
 use serde_json::{Value, json};
 use tidemill_data::prepared::sample_ids;
 use tidemill_data::{ClipTokenizer, InputUnit, Prepare};
-use tidemill_models::{ModelFolder, digest};
+use tidemill_models::{ModelFolder, compute_digest};
 use tidemill_store::commit::UnitId;
 use tidemill_store::dedup::{DedupConfig, Mask, read_rows};
 use tidemill_store::spec::FORMAT;
@@ -309,8 +309,8 @@ pub(crate) fn tensor(shape: &[i64]) -> TensorSpec {
 /// If one of them cannot be read.
 pub fn model_digests(models: &ModelFolder) -> Result<ModelDigests> {
     Ok(ModelDigests {
-        vae: digest(&models.vae())?,
-        text_encoder: Some(digest(&models.text_encoder())?),
-        tokenizer: digest(&models.tokenizer())?,
+        vae: compute_digest(&models.vae())?,
+        text_encoder: Some(compute_digest(&models.text_encoder())?),
+        tokenizer: compute_digest(&models.tokenizer())?,
     })
 }

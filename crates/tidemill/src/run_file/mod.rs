@@ -193,7 +193,7 @@ impl Run {
         let models = self.models()?;
         let vae = VaeConfig::read(&models.vae().join("config.json"))?;
         ClipTextConfig::read(&models.text_encoder().join("config.json"))?;
-        let factor = vae.downscale();
+        let factor = vae.downscale_factor();
         let prepare = &self.file.prepare;
         let sizes = prepare.resolutions.iter().flat_map(|&resolution| prepare.sizes(resolution));
         let mut sides = sizes.flat_map(|(width, height)| [width, height]);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tch::Device;
-use tidemill_models::{Start, UNet2DConditionModel, UNetConfig};
+use tidemill_models::{ParamInit, UNet2DConditionModel, UNetConfig};
 use tidemill_train::training_scheduler_config;
 
 use crate::error::Result;
@@ -47,10 +47,10 @@ pub fn export(run: &Run, to: Option<&Path>, averaged: bool, reporter: &Reporter)
     let output = PathBuf::from(run.output());
     let to = to.map_or_else(|| output.join("export"), Path::to_path_buf);
     let mut config = UNetConfig::read(&models.unet().join("config.json"))?;
-    let unet = UNet2DConditionModel::new(config.clone(), Device::Cpu, Start::Empty)?;
+    let unet = UNet2DConditionModel::new(config.clone(), Device::Cpu, ParamInit::Empty)?;
     let (step, weights) = trained::weights(run, unet.params(), averaged)?;
     // What diffusers takes as the picture's size unless told otherwise.
-    let factor = tidemill_models::VaeConfig::read(&models.vae().join("config.json"))?.downscale();
+    let factor = tidemill_models::VaeConfig::read(&models.vae().join("config.json"))?.downscale_factor();
     config.sample_size = Some(i64::from(run.resolution()) / factor);
     models.export(
         &to,

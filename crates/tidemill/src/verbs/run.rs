@@ -10,8 +10,8 @@ use tch::Device;
 use tidemill_data::tokenizer::CONTEXT;
 use tidemill_models::sampler::Sampler;
 use tidemill_models::{
-    ClipTextConfig, NoiseSchedule, RowShape, Start, Trainable, UNet2DConditionModel, UNetConfig, VaeConfig,
-    check_weights,
+    ClipTextConfig, NoiseSchedule, ParamInit, SampleShape, TrainableDenoiser, UNet2DConditionModel,
+    UNetConfig, VaeConfig, check_weights,
 };
 use tidemill_train::{ValidationConfig, training_scheduler_config};
 
@@ -115,10 +115,10 @@ fn check_models(run: &Run) -> Result<()> {
     let (vae, text) = (models.vae().join("config.json"), models.text_encoder().join("config.json"));
     let (vae, text) = (VaeConfig::read(&vae)?, ClipTextConfig::read(&text)?);
     let config = UNetConfig::read(&models.unet().join("config.json"))?;
-    let unet = UNet2DConditionModel::new(config, Device::Cpu, Start::Empty)?;
-    let side = i64::from(run.resolution()) / vae.downscale();
+    let unet = UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Empty)?;
+    let side = i64::from(run.resolution()) / vae.downscale_factor();
     let row =
-        RowShape { latents: [vae.latent_channels, side, side], text: [CONTEXT as i64, text.hidden_size] };
+        SampleShape { latents: [vae.latent_channels, side, side], text: [CONTEXT as i64, text.hidden_size] };
     unet.forward_flops(row)?;
     if models.has_unet_weights()? {
         check_weights(unet.params(), &models.unet())?;

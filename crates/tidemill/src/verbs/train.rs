@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tch::{Device, Kind};
-use tidemill_models::{AutoencoderKl, ModelFolder, Start, Trainable, UNet2DConditionModel, UNetConfig};
+use tidemill_models::{
+    AutoencoderKl, ModelFolder, ParamInit, TrainableDenoiser, UNet2DConditionModel, UNetConfig,
+};
 use tidemill_store::Counts;
 use tidemill_train::{
     Activity, Observer, PreviewSampler, StepMetrics, TrainOutcome, TrainSpec, World, train,
@@ -96,7 +98,7 @@ pub struct Own<'a> {
 }
 
 /// Makes a denoiser on a device, with its first weights.
-pub type MakeDenoiser<'a> = Box<dyn FnOnce(Device) -> Result<Box<dyn Trainable>> + Send + 'a>;
+pub type MakeDenoiser<'a> = Box<dyn FnOnce(Device) -> Result<Box<dyn TrainableDenoiser>> + Send + 'a>;
 
 impl Default for Own<'_> {
     fn default() -> Self {
@@ -267,7 +269,7 @@ pub fn first_unet(run: &Run, models: &ModelFolder, device: Device) -> Result<UNe
     }
     tch::manual_seed(run.file.seed as i64);
     let config = UNetConfig::read(&models.unet().join("config.json"))?;
-    Ok(UNet2DConditionModel::new(config, device, Start::Random)?)
+    Ok(UNet2DConditionModel::new(config, device, ParamInit::Random)?)
 }
 
 fn preview(run: &Run, models: &ModelFolder, device: Device) -> Result<Option<PreviewSampler>> {

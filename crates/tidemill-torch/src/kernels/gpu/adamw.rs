@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 use super::{Source, are_good, numbers_on, run, same};
 use crate::adamw::by_libtorch;
 use crate::nvrtc::Launch;
-use crate::{AdamW, AdamWPiece, Error, Scalars, guard};
+use crate::{AdamW, AdamWScalars, Error, ParamSlice, guard};
 
 static SOURCE: Source = Source {
     what: "AdamW",
@@ -29,10 +29,10 @@ const THREADS: usize = 256;
 pub fn adamw_on_gpu(
     device: usize,
     adamw: AdamW,
-    scalars: Scalars,
-    pieces: &[AdamWPiece],
+    scalars: AdamWScalars,
+    pieces: &[ParamSlice],
 ) -> Result<bool, Error> {
-    let short = |piece: &AdamWPiece| u32::try_from(piece.grad.numel()).is_ok();
+    let short = |piece: &ParamSlice| u32::try_from(piece.grad.numel()).is_ok();
     let kinds = [Kind::Float, Kind::BFloat16];
     let wanted = kinds.iter().filter(|kind| pieces.iter().any(|piece| piece.grad.kind() == **kind));
     if !pieces.iter().all(short) || !wanted.clone().all(|kind| are_good(&SOURCE, device, *kind)) {
@@ -90,10 +90,10 @@ fn step(
     device: usize,
     kind: Kind,
     adamw: AdamW,
-    scalars: Scalars,
-    pieces: &[AdamWPiece],
+    scalars: AdamWScalars,
+    pieces: &[ParamSlice],
 ) -> Result<(), Error> {
-    let Scalars { count, learning_rate, divisor, fresh, skip } = scalars;
+    let AdamWScalars { step: count, learning_rate, grad_divisor: divisor, ema_rate: fresh, skip } = scalars;
     let step = Step {
         learning_rate: learning_rate.data_ptr(),
         count: count.data_ptr(),
@@ -112,9 +112,9 @@ fn step(
     let one = Launch { grid: [1, 1], threads: 1, shared: 0 };
     run((&SOURCE, device, kind), "common", one, &[], &[&step, &found])?;
     let bf16_weights =
-        |piece: &AdamWPiece| piece.weights.is_some_and(|weights| weights.kind() == Kind::BFloat16);
+        |piece: &ParamSlice| piece.weights.is_some_and(|weights| weights.kind() == Kind::BFloat16);
     for bf16 in [false, true] {
-        let of_kind: Vec<&AdamWPiece> =
+        let of_kind: Vec<&ParamSlice> =
             pieces.iter().filter(|piece| piece.grad.kind() == kind && bf16_weights(piece) == bf16).collect();
         for some in of_kind.chunks(PIECES) {
             let (pieces, blocks) = launched(some, bf16);
@@ -126,7 +126,7 @@ fn step(
 }
 
 /// The pieces of one launch, and its blocks.
-fn launched(some: &[&AdamWPiece], bf16_weights: bool) -> (Pieces, usize) {
+fn launched(some: &[&ParamSlice], bf16_weights: bool) -> (Pieces, usize) {
     let nothing = null_mut();
     let none = Piece {
         grad: nothing,
@@ -169,15 +169,21 @@ fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
     let (divisor, fresh) = (&scalar(2.0)?, &scalar(0.25)?);
     let after = |ours: bool, moments: Kind, skip: f64| -> Result<[Tensor; 5], Error> {
         let skip = scalar(skip)?;
-        let scalars = Scalars { count, learning_rate, divisor, fresh, skip: Some(&skip) };
+        let scalars = AdamWScalars {
+            step: count,
+            learning_rate,
+            grad_divisor: divisor,
+            ema_rate: fresh,
+            skip: Some(&skip),
+        };
         let (grad, state) = numbers(device, kind, moments)?;
         let [master, exp_avg, exp_avg_sq, ema, weights] = &state;
         let piece = |(start, length): (usize, usize)| {
             let grad = grad.narrow(0, start as i64, length as i64);
             let (ema, weights) = (Some(ema), Some(weights));
-            AdamWPiece { grad, start, master, exp_avg, exp_avg_sq, ema, weights }
+            ParamSlice { grad, start, master, exp_avg, exp_avg_sq, ema, weights }
         };
-        let pieces: Vec<AdamWPiece> = guard(|| TRIED.into_iter().map(piece).collect())?;
+        let pieces: Vec<ParamSlice> = guard(|| TRIED.into_iter().map(piece).collect())?;
         match ours {
             true => step(device, kind, adamw, scalars, &pieces),
             false => by_libtorch(adamw, scalars, &pieces),

@@ -54,7 +54,7 @@ pub fn group_norm(norm: GroupNorm<'_>, x: &Tensor, beside: bool) -> Option<Resul
 ///
 /// # Errors
 /// If memory does not suffice.
-pub fn best_format(x: &Tensor) -> Result<Tensor, Error> {
+pub fn to_preferred_memory_format(x: &Tensor) -> Result<Tensor, Error> {
     let takes = matches!(x.kind(), Kind::Float | Kind::BFloat16);
     guard(|| match x.device() {
         Device::Cpu if takes && !wants_gradients() => images(&channels_last(x)),
@@ -63,7 +63,7 @@ pub fn best_format(x: &Tensor) -> Result<Tensor, Error> {
     })
 }
 
-/// Whether [`best_format`] of images of this dtype that gradients are wanted of is channels-last.
+/// Whether [`to_preferred_memory_format`] of images of this dtype that gradients are wanted of is channels-last.
 pub fn prefers_channels_last(device: Device, kind: Kind) -> bool {
     match device {
         Device::Cuda(device) => {

@@ -25,8 +25,8 @@ const ROWS: usize = 4;
 /// The widest rows whose sums a block has room for: 48 KiB.
 const WIDEST: i64 = 1536;
 
-/// As [`crate::layer_norm_of_sum`], on a GPU; `None` where there are no kernels for it.
-pub fn layer_norm_of_sum(
+/// As [`crate::add_layer_norm`], on a GPU; `None` where there are no kernels for it.
+pub fn add_layer_norm(
     x: &Tensor,
     added: Option<&Tensor>,
     weight: &Tensor,

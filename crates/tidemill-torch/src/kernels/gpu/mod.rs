@@ -17,9 +17,9 @@ use tch::{Device, Kind, Tensor, with_grad};
 
 pub use adamw::adamw_on_gpu;
 pub use geglu::geglu;
-pub use group_norm::{best_format, group_norm, prefers_channels_last};
-pub use layer_norm::layer_norm_of_sum;
-pub use shifted::add_shifted;
+pub use group_norm::{group_norm, prefers_channels_last, to_preferred_memory_format};
+pub use layer_norm::add_layer_norm;
+pub use shifted::add_channel_bias;
 
 use crate::nvrtc::{Kernels, Launch};
 use crate::{Error, guard};
@@ -97,7 +97,7 @@ fn are_good(source: &Source, device: usize, kind: Kind) -> bool {
 ///
 /// # Errors
 /// Why they cannot be used there.
-pub fn kernel_launches(what: &'static str, device: usize, kind: Kind) -> Result<u64, Error> {
+pub fn kernel_launch_count(what: &'static str, device: usize, kind: Kind) -> Result<u64, Error> {
     with_compiled(|all| match all.get(&(what, device, kind == Kind::BFloat16)) {
         Some(Known { tried: Some(Err(problem)), .. }) => Err(Error::Torch(problem.clone())),
         known => Ok(known.map_or(0, |known| known.launches)),
@@ -215,6 +215,6 @@ mod tests {
         for _ in 0..2 {
             assert!(!are_good(&wrong, 0, Kind::Float));
         }
-        assert!(kernel_launches(wrong.what, 0, Kind::Float).is_err());
+        assert!(kernel_launch_count(wrong.what, 0, Kind::Float).is_err());
     }
 }

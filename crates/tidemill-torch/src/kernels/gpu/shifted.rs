@@ -11,7 +11,7 @@ use crate::{Error, guard};
 static SOURCE: Source = Source {
     what: "the sum with a bias",
     text: concat!(include_str!("element.cu"), include_str!("shifted.cu"), "\0"),
-    kernels: &[c"add_shifted"],
+    kernels: &[c"add_channel_bias"],
     try_them,
 };
 
@@ -19,8 +19,8 @@ static SOURCE: Source = Source {
 const THREADS: usize = 256;
 const BLOCKS: usize = 1 << 16;
 
-/// As [`crate::add_shifted`], on a GPU; `None` where there are no kernels for it.
-pub fn add_shifted(a: &Tensor, b: Option<&Tensor>, shift: &Tensor) -> Option<Result<Tensor, Error>> {
+/// As [`crate::add_channel_bias`], on a GPU; `None` where there are no kernels for it.
+pub fn add_channel_bias(a: &Tensor, b: Option<&Tensor>, shift: &Tensor) -> Option<Result<Tensor, Error>> {
     let device = gpu_of(a)?;
     let fits = b.is_none_or(|b| b.size() == a.size() && b.kind() == a.kind()) && shift.kind() == a.kind();
     let sizes = Images::of(a, shift).filter(|_| fits)?;
@@ -40,7 +40,7 @@ fn differentiable_on(
     let tensors = [Some(&of_a), of_b.as_ref(), Some(&by), Some(&output)];
     let blocks = (sizes.all as usize).div_ceil(THREADS).min(BLOCKS);
     let how = Launch { grid: [blocks, 1], threads: THREADS, shared: 0 };
-    run((&SOURCE, device, a.kind()), "add_shifted", how, &tensors, &[&sizes])?;
+    run((&SOURCE, device, a.kind()), "add_channel_bias", how, &tensors, &[&sizes])?;
     let output = guard(|| images(&output))?;
     let inputs: Vec<&Tensor> = [a, shift].into_iter().chain(b).collect();
     differentiable(Sum { alike: shift.dim() == 1, two: b.is_some() }, &[&output], &inputs, &[])?;

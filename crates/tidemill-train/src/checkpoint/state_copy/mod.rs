@@ -237,7 +237,7 @@ fn values(
         let own = stretches.iter().filter(|stretch| stretch.bucket == bucket);
         let Some(lie) = hull(own.clone().map(Stretch::place)) else { continue };
         let lying = guard(|| tensor.narrow(0, lie.start as i64, lie.len() as i64))?;
-        let copy = Bytes::from_owner(HostCopy::of(&lying)?);
+        let copy = Bytes::from_owner(HostCopy::new(&lying)?);
         let size = tensor.kind().elt_size_in_bytes();
         let bytes = |place: Range<usize>| size * (place.start - lie.start)..size * (place.end - lie.start);
         values.extend(own.map(|stretch| copy.slice(bytes(stretch.place()))));
