@@ -149,7 +149,8 @@ impl Generator {
             let sampler = Sampler::new(config.method, &schedule, config.steps)?;
             let conditioning =
                 Conditioning { text: &text, unconditional: &unconditional, guidance_scale: config.guidance };
-            let latents = sample_latents(&self.unet, sampler, &noise, &conditioning, |_| on_step(batch.len()))?;
+            let latents =
+                sample_latents(&self.unet, sampler, &noise, &conditioning, |_| on_step(batch.len()))?;
             pictures.extend(grid::to_images(&decode_latents(&self.vae, &latents)?));
         }
         Ok(pictures)

@@ -61,9 +61,15 @@ impl PreviewSampler {
         for first in (0..prompts.len()).step_by(self.batch_size) {
             let some = self.batch_size.min(prompts.len() - first) as i64;
             let [text, noise] = [&self.text, &noise].map(|all| all.narrow(0, first as i64, some));
-            let conditioning = Conditioning { text: &text.to_kind(kind), unconditional, guidance_scale: guidance };
-            let latents =
-                sample_latents(denoiser, Sampler::new(method, &schedule, steps)?, &noise, &conditioning, |_| ())?;
+            let conditioning =
+                Conditioning { text: &text.to_kind(kind), unconditional, guidance_scale: guidance };
+            let latents = sample_latents(
+                denoiser,
+                Sampler::new(method, &schedule, steps)?,
+                &noise,
+                &conditioning,
+                |_| (),
+            )?;
             pictures.extend(grid::to_images(&decode_latents(&self.vae, &latents)?));
         }
         Ok(grid::make_grid(&pictures, prompts, (prompts.len() as f64).sqrt().ceil() as u32))

@@ -200,7 +200,12 @@ pub fn job(data: &Path, output: &Path) -> TrainSpec {
 
 /// The weights that a job starts with.
 pub fn initial(job: &TrainSpec) -> Vec<(String, Vec<f32>)> {
-    job.denoiser.params().named_parameters().into_iter().map(|(name, tensor)| (name, numbers(&tensor))).collect()
+    job.denoiser
+        .params()
+        .named_parameters()
+        .into_iter()
+        .map(|(name, tensor)| (name, numbers(&tensor)))
+        .collect()
 }
 
 /// The values of a tensor.
