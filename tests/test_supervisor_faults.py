@@ -125,7 +125,7 @@ def test_sigterm_saves_and_ends_well(whom, undisturbed, dataset, tmp_path):
         (fault,) = result["faults"]
         assert code == 0, result
         assert fault["steps_lost"] == 0, result
-        assert "told to go" in fault["fault"], result
+        assert "stopped by a signal from outside" in fault["fault"], result
         ranks.assert_same(tmp_path, undisturbed, STEPS)
         ranks.tell_pause("a worker that is told to go", tmp_path)
 

@@ -26,7 +26,7 @@ pub fn raise_torch(error: tidemill_torch::Error) -> PyErr {
 /// The exception for an error.
 pub fn raise(error: impl Into<tidemill::Error>) -> PyErr {
     let error = error.into();
-    match (error.exit_code(), error.lost_peers()) {
+    match (error.exit_code(), error.has_lost_peers()) {
         (2, _) => InputError::new_err(match error.help() {
             Some(help) => format!("{error}; {help}"),
             None => error.to_string(),

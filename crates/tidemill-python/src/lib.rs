@@ -21,8 +21,9 @@ mod _native {
 
     use tidemill::cli;
     use tidemill::online::Elsewhere;
+    use tidemill::sampling::trained_weights;
     use tidemill::verbs::train::{MakeDenoiser, Own};
-    use tidemill::{Run, open_files, trained};
+    use tidemill::{Run, open_files};
     use tidemill_models::TrainableDenoiser;
     use tidemill_train::StepMetrics;
 
@@ -126,7 +127,7 @@ mod _native {
     ) -> PyResult<u64> {
         let load = || {
             let run = Run::open(&run_file, &overrides)?;
-            trained::load(&run, &parameters(&module)?, averaged)
+            trained_weights::load(&run, &parameters(&module)?, averaged)
         };
         py.detach(load).map_err(super::error::raise)
     }

@@ -25,7 +25,7 @@ pub fn table(py: Python<'_>, batches: Vec<RecordBatch>) -> PyResult<Bound<'_, Py
 /// The run file in full as JSON, with absolute paths, so that it means the same on other machines.
 #[pyfunction]
 pub fn portable(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<String> {
-    py.detach(|| to_json(&Run::open(&run_file, &overrides)?.portable()?)).map_err(raise)
+    py.detach(|| to_json(&Run::open(&run_file, &overrides)?.to_portable()?)).map_err(raise)
 }
 
 /// What workers need to do units of a run, as JSON. Opens the run's dataset, or makes it.
@@ -54,13 +54,13 @@ pub fn units(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyRes
 
 /// Reads and commits the units of one run.
 #[pyclass(frozen, module = "tidemill._native")]
-pub struct UnitWorker(remote::UnitWorker);
+pub struct UnitWorker(unit_worker::UnitWorker);
 
 #[pymethods]
 impl UnitWorker {
     #[new]
     fn new(py: Python<'_>, ticket: &str) -> PyResult<Self> {
-        py.detach(|| remote::UnitWorker::open(&from_json(ticket)?)).map(Self).map_err(raise)
+        py.detach(|| unit_worker::UnitWorker::open(&from_json(ticket)?)).map(Self).map_err(raise)
     }
 
     /// The rows of a unit (JSON) as `Prepare` takes them, with the column `tidemill_unit`.

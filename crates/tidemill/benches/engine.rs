@@ -118,7 +118,7 @@ fn end_to_end(case: &Case, cores: usize) -> f64 {
         before: Counts::default(),
         stop: &StopSignal::default(),
     };
-    let progress = Reporter { json: true, quiet: true }.progress("bench", "rows", ROWS);
+    let progress = Reporter { json: true, quiet: true }.start_progress("bench", "rows", ROWS);
     let summary = engine.run(&input(ROWS), &progress).unwrap();
     assert_eq!(summary.counts.read, ROWS);
     ROWS as f64 / summary.seconds

@@ -60,7 +60,7 @@ impl DatasetSink {
     /// As [`Run::portable`].
     pub fn ticket(&self, run: &Run) -> Result<Ticket> {
         let (header, digests) = (self.writer.header().clone(), self.digests.clone());
-        Ok(Ticket { run: run.portable()?, dataset: Some(DatasetTicket { header, digests }) })
+        Ok(Ticket { run: run.to_portable()?, dataset: Some(DatasetTicket { header, digests }) })
     }
 
     /// Opens a run's dataset that another process has opened, without any model.

@@ -16,7 +16,7 @@ use crate::online::prefetch::{self, Window};
 use crate::online::rank_assignment::{Open, Windows};
 use crate::online::row_accounting::{Ledger, name};
 use crate::online::row_selection::Selection;
-use crate::reporter::Reporter;
+use crate::progress::Reporter;
 use crate::run_file::Run;
 
 /// What is needed to make windows.
@@ -72,7 +72,7 @@ pub fn make(
             before: Counts::default(),
             stop,
         };
-        engine.run(&units, &quiet.progress("online", "rows", None))?;
+        engine.run(&units, &quiet.start_progress("online", "rows", None))?;
     }
     Ok(())
 }

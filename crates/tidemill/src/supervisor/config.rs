@@ -1,22 +1,28 @@
-//! `[supervisor]` of the run file: how long is too long.
+//! `[supervisor]` of the run file: the time limits after which a worker counts as lost.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::fault::Limits;
+use super::rank_status::FaultLimits;
 
-/// `[supervisor]`: when `tidemill train --workers` takes a worker for lost. All times are in seconds.
+/// How long after the first failed rank another rank may still report that it caused the failure.
+const BLAME_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a worker's process may take to exit after the worker has reported its end.
+const EXIT_LIMIT: Duration = Duration::from_secs(20);
+
+/// `[supervisor]`: when `tidemill train --workers` treats a worker as lost. All times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SupervisorConfig {
-    /// From the start of a worker to its first heartbeat.
+    /// Longest time from the start of a worker to its first heartbeat.
     pub start_seconds: f64,
-    /// Without a heartbeat.
+    /// Longest time without a heartbeat.
     pub heartbeat_seconds: f64,
-    /// With heartbeats, but without a step. The first step takes longest, as does waiting for data.
+    /// Longest time with heartbeats but without a step. Waiting for data counts, and the first step takes longest.
     pub stall_seconds: f64,
-    /// From the wish to stop until all workers have saved their state and ended.
+    /// Longest time from a request to stop until all workers have saved their state and exited.
     pub grace_seconds: f64,
 }
 
@@ -26,17 +32,11 @@ impl Default for SupervisorConfig {
     }
 }
 
-/// From the first failed rank, until another may say that the fault is its own.
-const BLAME: Duration = Duration::from_secs(5);
-
-/// From what a process says of its end to the end.
-const LEAVE: Duration = Duration::from_secs(20);
-
 impl SupervisorConfig {
-    /// Refuses times that are none.
+    /// Checks the values.
     ///
     /// # Errors
-    /// The key, and what it must be.
+    /// The key of an invalid time, and what it must be.
     pub fn validate(&self) -> Result<(), (&'static str, String)> {
         for (key, seconds) in [
             ("supervisor.start_seconds", self.start_seconds),
@@ -44,7 +44,7 @@ impl SupervisorConfig {
             ("supervisor.stall_seconds", self.stall_seconds),
             ("supervisor.grace_seconds", self.grace_seconds),
         ] {
-            // Heartbeats come five times a second, and machines that are busy are late.
+            // Heartbeats come five times a second, and later on a busy machine: less than a second is too strict.
             if !(seconds >= 1.0 && seconds.is_finite()) {
                 return Err((key, format!("{seconds} must be a number of seconds, at least 1")));
             }
@@ -52,23 +52,23 @@ impl SupervisorConfig {
         Ok(())
     }
 
-    /// The limits by which ranks are judged.
-    pub fn limits(&self) -> Limits {
-        Limits {
-            start: seconds(self.start_seconds),
-            heartbeat: seconds(self.heartbeat_seconds),
-            stall: seconds(self.stall_seconds),
-            blame: BLAME,
-            leave: LEAVE,
+    /// The limits for fault detection.
+    pub fn fault_limits(&self) -> FaultLimits {
+        FaultLimits {
+            start: to_duration(self.start_seconds),
+            heartbeat: to_duration(self.heartbeat_seconds),
+            stall: to_duration(self.stall_seconds),
+            blame: BLAME_LIMIT,
+            exit: EXIT_LIMIT,
         }
     }
 
     /// How long workers may take to stop.
-    pub fn grace(&self) -> Duration {
-        seconds(self.grace_seconds)
+    pub fn grace_period(&self) -> Duration {
+        to_duration(self.grace_seconds)
     }
 }
 
-fn seconds(seconds: f64) -> Duration {
+fn to_duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }

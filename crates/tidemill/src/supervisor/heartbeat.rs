@@ -1,5 +1,5 @@
-//! The worker's side: heartbeats from a thread of their own, so that a process that hangs in a collective still beats and one
-//! that is stopped does not.
+//! The worker's connection to its supervisor. A thread of its own sends heartbeats, so a process that hangs in a
+//! collective still sends them, and a process that is stopped (SIGSTOP, swap) does not.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -10,77 +10,79 @@ use std::time::Duration;
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level;
 
-use super::messages::{Doing, Message};
-use crate::reporter::tell;
+use super::messages::{WorkerActivity, WorkerMessage};
+use crate::progress::print_to_stderr;
 
 /// Time between two heartbeats.
-const EVERY: Duration = Duration::from_millis(200);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A worker's line to its supervisor; without one, nothing is said.
+/// A worker's connection to its supervisor. The default has no supervisor and sends nothing.
 #[derive(Debug, Clone, Default)]
-pub struct Heartbeat(Option<Arc<Mutex<Line>>>);
+pub struct Heartbeat(Option<Arc<Mutex<Connection>>>);
 
 #[derive(Debug)]
-struct Line {
+struct Connection {
     socket: UnixStream,
     step: u64,
-    doing: Doing,
+    activity: WorkerActivity,
 }
 
 impl Heartbeat {
-    /// Starts to beat.
+    /// Connects to the supervisor's socket and starts the heartbeat thread.
     ///
     /// # Errors
-    /// If the supervisor is not there.
+    /// If nobody listens on the socket.
     pub fn start(supervisor: &Path, rank: usize) -> std::io::Result<Self> {
         let socket = UnixStream::connect(supervisor)?;
-        let mut line = Line { socket, step: 0, doing: Doing::Start };
-        line.send(&Message::Rank(rank))?;
-        let line = Arc::new(Mutex::new(line));
-        let heartbeat = Self(Some(line));
-        let beating = heartbeat.clone();
+        let mut connection = Connection { socket, step: 0, activity: WorkerActivity::Start };
+        connection.send(&WorkerMessage::Rank(rank))?;
+        let heartbeat = Self(Some(Arc::new(Mutex::new(connection))));
+        let sender = heartbeat.clone();
         std::thread::Builder::new().name("heartbeat".into()).spawn(move || {
             loop {
-                beating.beat();
-                std::thread::sleep(EVERY);
+                sender.send_heartbeat();
+                std::thread::sleep(HEARTBEAT_INTERVAL);
             }
         })?;
         Ok(heartbeat)
     }
 
-    /// The worker does something, after so many steps.
-    pub fn set(&self, step: u64, doing: Doing) {
-        self.with(|line| (line.step, line.doing) = (step, doing));
+    /// Sets what the next heartbeats report: the last step, and what the worker is doing.
+    pub fn set(&self, step: u64, activity: WorkerActivity) {
+        self.with_connection(|connection| (connection.step, connection.activity) = (step, activity));
     }
 
-    /// Says something at once.
-    pub fn say(&self, message: &Message) {
-        self.with(|line| line.send_or_die(message));
+    /// Sends a message at once.
+    pub fn send(&self, message: &WorkerMessage) {
+        self.with_connection(|connection| connection.send_or_exit(message));
     }
 
-    fn beat(&self) {
-        self.with(|line| line.send_or_die(&Message::Beat { step: line.step, doing: line.doing }));
+    fn send_heartbeat(&self) {
+        self.with_connection(|connection| {
+            let Connection { step, activity, .. } = *connection;
+            connection.send_or_exit(&WorkerMessage::Heartbeat { step, activity });
+        });
     }
 
-    fn with(&self, act: impl FnOnce(&mut Line)) {
-        if let Some(line) = &self.0 {
-            act(&mut line.lock().unwrap_or_else(PoisonError::into_inner));
+    fn with_connection(&self, act: impl FnOnce(&mut Connection)) {
+        if let Some(connection) = &self.0 {
+            act(&mut connection.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 }
 
-impl Line {
-    fn send(&mut self, message: &Message) -> std::io::Result<()> {
-        let mut text = serde_json::to_vec(message)?;
-        text.push(b'\n');
-        self.socket.write_all(&text)
+impl Connection {
+    fn send(&mut self, message: &WorkerMessage) -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(message)?;
+        line.push(b'\n');
+        self.socket.write_all(&line)
     }
 
-    /// A worker that nobody looks after any more would hold its device for ever, for it may hang in a collective. It ends without
-    /// any of the clean-up that could hang, too; its checkpoints are as good as ever.
-    fn send_or_die(&mut self, message: &Message) {
+    /// Sends a message. Kills this process if the supervisor is gone: the process may hang in a collective and would
+    /// hold its device for ever. It exits by SIGKILL, because any clean-up could hang too. Its checkpoints stay valid.
+    fn send_or_exit(&mut self, message: &WorkerMessage) {
         if self.send(message).is_err() {
-            tell("the process that supervises this worker is gone");
+            print_to_stderr("the process that supervises this worker is gone; this worker exits");
             let _ = low_level::raise(SIGKILL);
         }
     }

@@ -1,4 +1,4 @@
-//! What a worker tells its supervisor: JSON lines through a Unix socket.
+//! What a worker sends to its supervisor: JSON lines through a Unix socket.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 /// What a worker is doing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Doing {
-    /// Loading models, joining the others, reading a checkpoint.
+pub enum WorkerActivity {
+    /// It loads models, joins the process group or reads a checkpoint.
     #[default]
     Start,
-    /// Waiting for rows.
+    /// It waits for rows.
     Data,
-    /// A step, alone or with the others.
+    /// It computes a step, alone or in a collective with the other ranks.
     Step,
-    /// Waiting for the last checkpoint to be written.
+    /// It waits until the last checkpoint is written.
     End,
 }
 
-impl fmt::Display for Doing {
+impl fmt::Display for WorkerActivity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Start => "is starting",
@@ -30,51 +30,54 @@ impl fmt::Display for Doing {
     }
 }
 
-/// How a worker's training ended, as it says itself.
+/// How training in a worker ended, as the worker itself reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum TrainingEnd {
     /// All steps are done.
     Done,
-    /// It was asked to stop, and all ranks have.
+    /// A signal asked it to stop, and all ranks have stopped.
     Stopped,
-    /// An error of its own.
+    /// It failed with an error of its own.
     Failed(String),
-    /// Input that no restart makes better.
+    /// It refused its input. A restart does not help.
     Refused(String),
-    /// A rank, this or another, is too slow to take part.
+    /// A rank, this one or another, is too slow to take part.
     Straggler {
-        /// Which.
+        /// The slow rank.
         rank: usize,
-        /// How slow.
+        /// How slow the rank is.
         message: String,
     },
     /// Another process has taken the run over.
     Overtaken(String),
-    /// A collective failed: another rank's fault, most likely.
+    /// A collective failed, most likely because another rank failed.
     LostPeers(String),
 }
 
-/// One line.
+/// One line from a worker to its supervisor.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Message {
-    /// Who it is; comes first.
+pub enum WorkerMessage {
+    /// The worker's rank. This is the first line.
     Rank(usize),
-    /// It lives.
-    Beat {
-        /// The last step it made.
+    /// The worker's process is alive.
+    #[serde(rename = "beat")]
+    Heartbeat {
+        /// The last step that the worker made.
         step: u64,
-        /// What it does.
-        doing: Doing,
+        /// What the worker is doing.
+        #[serde(rename = "doing")]
+        activity: WorkerActivity,
     },
-    /// A checkpoint of this step is there.
+    /// The checkpoint of this step is committed.
     Committed(u64),
-    /// It has ended.
+    /// Training has ended.
     Ended {
-        /// How.
-        how: Ended,
-        /// What the verb gives, from the first rank.
+        /// How training ended.
+        #[serde(rename = "how")]
+        end: TrainingEnd,
+        /// The result of the verb. Null except on the first rank.
         result: serde_json::Value,
     },
 }

@@ -1,145 +1,118 @@
-//! The workers of one start: their processes, and what they say.
+//! The workers of one start, and the messages that they send.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::fault::{Exit, RankView};
-use super::messages::{Doing, Ended, Message};
+use super::messages::WorkerMessage;
+use super::rank_status::RankStatus;
+use super::worker_process::{WorkerCommand, WorkerPosition, WorkerProcess};
 use crate::error::{Error, Result};
 
-/// How a worker is started.
-#[derive(Debug, Clone)]
-pub struct WorkerCommand {
-    /// The Python that has the package `tidemill`.
-    pub python: PathBuf,
-    /// What follows `python -m tidemill`.
-    pub arguments: Vec<String>,
-    /// Whether stdout is for somebody else's JSON.
-    pub silent: bool,
-}
-
-/// Processes that train together. Dropping it kills those that live.
+/// Processes that train together. Dropping the group kills those that are alive.
 #[derive(Debug)]
 pub struct WorkerGroup {
     listener: UnixListener,
-    tell: Sender<(usize, Message)>,
-    told: Receiver<(usize, Message)>,
-    workers: Vec<Worker>,
-    /// Steps that the group came to, and when; those before the last checkpoint are forgotten.
+    sender: Sender<(usize, WorkerMessage)>,
+    messages: Receiver<(usize, WorkerMessage)>,
+    workers: Vec<WorkerProcess>,
+    /// The steps since the last checkpoint, and when any rank first reached each.
     steps: Vec<(u64, Instant)>,
     committed: Option<u64>,
-    /// Whether there was any step after the checkpoint that they began with.
-    stepped: bool,
+    /// Whether any rank made a step after the checkpoint from which the group started.
+    has_made_steps: bool,
+    /// The folder of the socket. It is removed with the group.
     _folder: TempDir,
 }
 
-#[derive(Debug)]
-struct Worker {
-    process: Child,
-    started: Instant,
-    exit: Option<(Exit, Instant)>,
-    ended: Option<(Ended, Instant)>,
-    result: Value,
-    beat: Option<Instant>,
-    step: u64,
-    /// When it made that step.
-    stepped: Instant,
-    doing: Doing,
-}
-
 impl WorkerGroup {
-    /// Starts workers in these places.
+    /// Starts one worker in each slot.
     ///
     /// # Errors
-    /// If the system has no room for them, or the Python is not there.
-    pub fn start(worker: &WorkerCommand, places: &[usize]) -> Result<Self> {
-        let failed = |what: &'static str| move |source| Error::Start { what, source };
-        let folder = tempfile::tempdir().map_err(failed("a folder for the workers' socket"))?;
-        let path = folder.path().join("supervisor");
-        let listener = UnixListener::bind(&path).map_err(failed("the workers' socket"))?;
-        listener.set_nonblocking(true).map_err(failed("the workers' socket"))?;
-        let port = free_port().map_err(failed("a port for the workers"))?;
-        let (tell, told) = channel();
+    /// If there is no such Python, or the system has no room for the processes.
+    pub fn start(command: &WorkerCommand, slots: &[usize]) -> Result<Self> {
+        let start_error = |what: &'static str| move |source| Error::Start { what, source };
+        let folder = tempfile::tempdir().map_err(start_error("a folder for the workers' socket"))?;
+        let socket = folder.path().join("supervisor");
+        let listener = UnixListener::bind(&socket).map_err(start_error("the workers' socket"))?;
+        listener.set_nonblocking(true).map_err(start_error("the workers' socket"))?;
+        let port = find_free_port().map_err(start_error("a port for the workers"))?;
+        let (sender, messages) = channel();
         let mut group = Self {
             listener,
-            tell,
-            told,
+            sender,
+            messages,
             workers: Vec::new(),
             steps: Vec::new(),
             committed: None,
-            stepped: false,
+            has_made_steps: false,
             _folder: folder,
         };
-        for (rank, place) in places.iter().enumerate() {
-            let process = command(worker, &path, (rank, *place), places.len(), port).spawn();
-            let process = process.map_err(failed("a worker's Python (TIDEMILL_PYTHON, or python3)"))?;
-            group.workers.push(Worker::new(process));
+        for (rank, &slot) in slots.iter().enumerate() {
+            let position = WorkerPosition { rank, slot, world_size: slots.len() };
+            group.workers.push(WorkerProcess::start(command, &socket, position, port)?);
         }
         Ok(group)
     }
 
-    /// Takes in what has happened since the last call.
-    pub fn look(&mut self) {
+    /// Accepts connections, handles the messages that have come, and notes which processes have exited.
+    pub fn poll(&mut self) {
         while let Ok((socket, _)) = self.listener.accept() {
-            let tell = self.tell.clone();
-            // It ends with the worker that is at the other end.
-            std::thread::spawn(move || listen(socket, &tell));
+            let sender = self.sender.clone();
+            // The thread ends when the worker closes its connection.
+            std::thread::spawn(move || forward_messages(socket, &sender));
         }
-        while let Ok((rank, message)) = self.told.try_recv() {
-            self.hear(rank, message);
+        while let Ok((rank, message)) = self.messages.try_recv() {
+            self.handle_message(rank, message);
         }
-        self.workers.iter_mut().for_each(Worker::look);
+        self.workers.iter_mut().for_each(WorkerProcess::poll);
     }
 
-    fn hear(&mut self, rank: usize, message: Message) {
+    fn handle_message(&mut self, rank: usize, message: WorkerMessage) {
         let Some(worker) = self.workers.get_mut(rank) else { return };
         match message {
-            Message::Rank(_) => worker.stepped = Instant::now(),
-            Message::Beat { step, doing } => {
-                worker.beat = Some(Instant::now());
-                // A run that has gone back to a checkpoint makes steps, too.
+            WorkerMessage::Rank(_) => worker.last_step_at = Instant::now(),
+            WorkerMessage::Heartbeat { step, activity } => {
+                worker.last_heartbeat = Some(Instant::now());
+                // A smaller step is a step too: the run rolled back to a checkpoint.
                 if step != worker.step {
-                    (worker.step, worker.stepped) = (step, Instant::now());
+                    (worker.step, worker.last_step_at) = (step, Instant::now());
                 }
-                worker.doing = doing;
-                self.stepped |= step > self.committed.unwrap_or(0);
+                worker.activity = activity;
+                self.has_made_steps |= step > self.committed.unwrap_or(0);
                 if self.steps.last().is_none_or(|(last, _)| step > *last) {
                     self.steps.push((step, Instant::now()));
                 }
             }
-            Message::Committed(step) => {
+            WorkerMessage::Committed(step) => {
                 self.committed = self.committed.max(Some(step));
-                self.steps.retain(|(made, _)| *made >= step);
+                self.steps.retain(|(reached, _)| *reached >= step);
             }
-            Message::Ended { how, result } => {
-                (worker.ended, worker.result) = (Some((how, Instant::now())), result);
+            WorkerMessage::Ended { end, result } => {
+                (worker.end, worker.result) = (Some((end, Instant::now())), result);
             }
         }
     }
 
     /// What is known of each rank.
-    pub fn view(&self) -> Vec<RankView> {
-        self.workers.iter().map(Worker::view).collect()
+    pub fn status(&self) -> Vec<RankStatus> {
+        self.workers.iter().map(WorkerProcess::status).collect()
     }
 
-    /// The last step that has a checkpoint, if that is known.
+    /// The last step that has a checkpoint. `None` if no worker has reported one.
     pub fn committed(&self) -> Option<u64> {
         self.committed
     }
 
-    /// Whether they made any step themselves.
-    pub fn stepped(&self) -> bool {
-        self.stepped
+    /// Whether any rank made a step after the checkpoint from which the group started.
+    pub fn has_made_steps(&self) -> bool {
+        self.has_made_steps
     }
 
     /// The last step that any rank made.
@@ -147,104 +120,40 @@ impl WorkerGroup {
         self.steps.last().map_or(0, |(step, _)| *step)
     }
 
-    /// Seconds of work that no checkpoint has.
-    pub fn seconds_at_risk(&self) -> f64 {
-        self.steps.first().map_or(0.0, |(_, made)| made.elapsed().as_secs_f64())
+    /// Seconds of work that no checkpoint contains.
+    pub fn seconds_since_checkpoint(&self) -> f64 {
+        self.steps.first().map_or(0.0, |(_, reached_at)| reached_at.elapsed().as_secs_f64())
     }
 
-    /// What the first rank gave.
+    /// The first rank's result of the verb. Null if it has not reported one.
     pub fn result(&self) -> Value {
         self.workers.first().map_or(Value::Null, |worker| worker.result.clone())
     }
 
-    /// Asks all to stop.
+    /// Asks all workers to save their state and stop.
     pub fn terminate(&self) {
-        self.signal(Signal::TERM);
+        self.send_signal(Signal::TERM);
     }
 
-    fn signal(&self, signal: Signal) {
-        for worker in self.workers.iter().filter(|worker| worker.exit.is_none()) {
-            // Whoever has just ended needs no signal.
-            let _ = kill_process(Pid::from_child(&worker.process), signal);
-        }
+    fn send_signal(&self, signal: Signal) {
+        self.workers.iter().for_each(|worker| worker.send_signal(signal));
     }
 }
 
 impl Drop for WorkerGroup {
     fn drop(&mut self) {
-        self.signal(Signal::KILL);
-        for worker in &mut self.workers {
-            let _ = worker.process.wait();
-        }
+        self.send_signal(Signal::KILL);
+        self.workers.iter_mut().for_each(WorkerProcess::wait);
     }
 }
 
-impl Worker {
-    fn new(process: Child) -> Self {
-        let now = Instant::now();
-        Self {
-            process,
-            started: now,
-            exit: None,
-            ended: None,
-            result: Value::Null,
-            beat: None,
-            step: 0,
-            stepped: now,
-            doing: Doing::Start,
-        }
-    }
-
-    fn look(&mut self) {
-        if self.exit.is_none()
-            && let Ok(Some(status)) = self.process.try_wait()
-        {
-            let exit = status.signal().map_or(Exit::Code(status.code().unwrap_or(1)), Exit::Signal);
-            self.exit = Some((exit, Instant::now()));
-        }
-    }
-
-    fn view(&self) -> RankView {
-        RankView {
-            exit: self.exit.map(|(exit, when)| (exit, when.elapsed())),
-            ended: self.ended.as_ref().map(|(how, when)| (how.clone(), when.elapsed())),
-            silent: self.beat.map(|beat| beat.elapsed()),
-            age: self.started.elapsed(),
-            idle: self.stepped.elapsed(),
-            doing: self.doing,
-        }
-    }
-}
-
-/// A worker as torchrun would start it: with the variables that torch.distributed reads.
-fn command(
-    worker: &WorkerCommand,
-    supervisor: &Path,
-    (rank, place): (usize, usize),
-    size: usize,
-    port: u16,
-) -> Command {
-    let mut command = Command::new(&worker.python);
-    command.args(["-m", "tidemill"]).args(&worker.arguments).arg("--supervisor").arg(supervisor);
-    command.env("RANK", rank.to_string()).env("LOCAL_RANK", place.to_string());
-    for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE"] {
-        command.env(name, size.to_string());
-    }
-    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-    command.stdin(Stdio::null());
-    if worker.silent {
-        command.stdout(Stdio::null());
-    }
-    command
-}
-
-/// A port that nobody has just now.
-fn free_port() -> std::io::Result<u16> {
+/// A TCP port that no process uses at this moment.
+fn find_free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// Passes a worker's messages on, until it ends.
-fn listen(socket: UnixStream, tell: &Sender<(usize, Message)>) {
+/// Forwards a worker's messages until the worker closes its connection.
+fn forward_messages(socket: UnixStream, sender: &Sender<(usize, WorkerMessage)>) {
     let mut rank = None;
     for line in BufReader::new(socket).lines() {
         let line = match line {
@@ -252,13 +161,13 @@ fn listen(socket: UnixStream, tell: &Sender<(usize, Message)>) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(_) => return,
         };
-        // Half a line is what a worker that was killed leaves behind.
+        // A worker that is killed can leave an incomplete line.
         let Ok(message) = serde_json::from_str(&line) else { continue };
-        if let Message::Rank(own) = message {
+        if let WorkerMessage::Rank(own) = message {
             rank = Some(own);
         }
         if let Some(rank) = rank
-            && tell.send((rank, message)).is_err()
+            && sender.send((rank, message)).is_err()
         {
             return;
         }
@@ -268,25 +177,26 @@ fn listen(socket: UnixStream, tell: &Sender<(usize, Message)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::supervisor::messages::WorkerActivity;
 
     #[test]
-    fn steps_are_counted_from_the_last_checkpoint_and_also_after_the_run_has_gone_back() {
-        let worker = WorkerCommand { python: "true".into(), arguments: vec![], silent: true };
-        let mut group = WorkerGroup::start(&worker, &[0, 1]).unwrap();
-        let beat = |group: &mut WorkerGroup, step| {
-            group.hear(0, Message::Beat { step, doing: Doing::Step });
-            group.workers[0].stepped
+    fn steps_count_from_the_last_checkpoint_and_after_a_rollback() {
+        let command = WorkerCommand { python: "true".into(), arguments: vec![], is_silent: true };
+        let mut group = WorkerGroup::start(&command, &[0, 1]).unwrap();
+        let heartbeat = |group: &mut WorkerGroup, step| {
+            group.handle_message(0, WorkerMessage::Heartbeat { step, activity: WorkerActivity::Step });
+            group.workers[0].last_step_at
         };
-        group.hear(0, Message::Committed(4));
-        let began = beat(&mut group, 4);
-        assert!(!group.stepped() && group.committed() == Some(4));
-        let fifth = beat(&mut group, 5);
-        assert!(group.stepped() && fifth > began);
-        assert_eq!(beat(&mut group, 5), fifth, "no step");
-        assert!(beat(&mut group, 4) > fifth, "back at the checkpoint, it makes steps");
+        group.handle_message(0, WorkerMessage::Committed(4));
+        let start = heartbeat(&mut group, 4);
+        assert!(!group.has_made_steps() && group.committed() == Some(4));
+        let fifth = heartbeat(&mut group, 5);
+        assert!(group.has_made_steps() && fifth > start);
+        assert_eq!(heartbeat(&mut group, 5), fifth, "the same step again is no new step");
+        assert!(heartbeat(&mut group, 4) > fifth, "a step after a rollback is a step");
         assert_eq!(group.step(), 5);
-        // Of a rank that there is not, as from another supervisor's worker.
-        group.hear(7, Message::Committed(9));
+        // A message of a rank that does not exist, such as from a worker of another supervisor.
+        group.handle_message(7, WorkerMessage::Committed(9));
         assert_eq!(group.committed(), Some(4));
     }
 }

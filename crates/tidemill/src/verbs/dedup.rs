@@ -5,8 +5,8 @@ use tidemill_store::Dataset;
 use tidemill_store::dedup::{Mask, Reason, read_rows};
 
 use crate::error::Result;
-use crate::reporter::Reporter;
-use crate::verbs::RunArgs;
+use crate::progress::Reporter;
+use crate::verbs::shared_arguments::RunArgs;
 
 /// Arguments of `tidemill dedup`.
 #[derive(Debug, Clone, clap::Args)]
@@ -35,9 +35,11 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let mask = Mask::write(&dataset, &config, config.plan(rows))?;
     let found = |reason| mask.duplicates.iter().filter(|duplicate| duplicate.reason == reason).count();
     let (exact, near) = (found(Reason::Exact), found(Reason::Near));
-    reporter
-        .say(format!("{kept} rows: {exact} exact and {near} near duplicates, {} stay", kept - exact - near));
-    reporter.say(format!("mask in {}", dataset.location().uri_of(&mask.path)));
+    reporter.report(format!(
+        "{kept} rows: {exact} exact and {near} near duplicates, {} stay",
+        kept - exact - near
+    ));
+    reporter.report(format!("mask in {}", dataset.location().uri_of(&mask.path)));
     Ok(json!({
         "verb": "dedup", "dataset": run.dataset(), "snapshot": dataset.number(), "mask": mask.path,
         "rows": kept, "exact": exact, "near": near,

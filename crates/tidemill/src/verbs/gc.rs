@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tidemill_store::Gc;
 
 use crate::error::{Error, Result};
-use crate::reporter::Reporter;
-use crate::verbs::RunArgs;
+use crate::progress::Reporter;
+use crate::verbs::shared_arguments::RunArgs;
 
 /// Arguments of `tidemill gc`.
 #[derive(Debug, Clone, clap::Args)]
@@ -39,10 +39,10 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         .map_err(|_| Error::Arguments(format!("--older-than-hours: {} is no age", args.older_than_hours)))?;
     let garbage = Gc { keep: args.keep, older_than, dry_run: args.dry_run }.run(&dataset)?;
     for key in &garbage.keys {
-        reporter.say(format!("  {key}"));
+        reporter.report(format!("  {key}"));
     }
     let verb = if args.dry_run { "would remove" } else { "removed" };
-    reporter.say(format!(
+    reporter.report(format!(
         "{dataset}: {verb} {} objects, {:.1} MB",
         garbage.objects,
         garbage.bytes as f64 / 1e6

@@ -13,12 +13,12 @@ use tidemill_train::{image_grid as grid, training_scheduler_config};
 use crate::engine::device::devices;
 use crate::engine::machine_resources::cores;
 use crate::error::{Error, Result};
-use crate::generate::{Generator, TextEmbedder};
-use crate::reporter::Reporter;
+use crate::progress::Reporter;
 use crate::run_file::Run;
-use crate::trained;
+use crate::sampling::trained_weights;
+use crate::sampling::{Generator, TextEmbedder};
+use crate::verbs::shared_arguments::{RunArgs, parse_local_path};
 use crate::verbs::train::first_unet;
-use crate::verbs::{RunArgs, local_path};
 
 /// Most pictures shown in the grid.
 const GRID_PICTURES: usize = 36;
@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long)]
     pub untrained: bool,
     /// Folder to write to; `samples` under the run's output if not given.
-    #[arg(long, value_parser = local_path)]
+    #[arg(long, value_parser = parse_local_path)]
     pub to: Option<PathBuf>,
     /// Also write the initial noise, as `noise.safetensors`.
     #[arg(long)]
@@ -82,7 +82,7 @@ pub fn sample(run: &Run, args: &Args, reporter: &Reporter) -> Result<Value> {
         tch::Tensor::write_safetensors(&[("noise", noise)], &path)
             .map_err(|e| unwritable(&path, std::io::Error::other(e)))?;
     }
-    let progress = reporter.progress("sample", "picture steps", (prompts.len() * config.steps) as u64);
+    let progress = reporter.start_progress("sample", "picture steps", (prompts.len() * config.steps) as u64);
     let pictures = generator.draw(&prompts, config, resolution, run.file.seed, |n| progress.add(n as u64))?;
     progress.finish();
 
@@ -96,9 +96,15 @@ pub fn sample(run: &Run, args: &Args, reporter: &Reporter) -> Result<Value> {
         shown.into_iter().map(|i| (pictures[i].clone(), prompts[i].clone())).unzip();
     save(&path, &grid::make_grid(&shown_pictures, &shown_prompts, columns))?;
     let score = score(&scenes, &pictures[config.prompts.len()..])?;
-    reporter.say(format!("{} pictures in {}, together in {}", pictures.len(), to.display(), path.display()));
+    reporter.report(format!(
+        "{} pictures in {}, together in {}",
+        pictures.len(),
+        to.display(),
+        path.display()
+    ));
     if let Some(score) = score {
-        reporter.say(format!("{:.1}% of the held-out scenes show the right colour and shape", 100.0 * score));
+        reporter
+            .report(format!("{:.1}% of the held-out scenes show the right colour and shape", 100.0 * score));
     }
     Ok(json!({
         "verb": "sample", "folder": to, "grid": path, "pictures": pictures.len(), "prompts": prompts,
@@ -113,8 +119,8 @@ fn load(run: &Run, untrained: bool) -> Result<Generator> {
     tch::set_num_threads(cores(run.file.engine.encode.threads) as i32);
     let unet = first_unet(run, &models, device)?;
     if !untrained {
-        trained::check(run, &models)?;
-        trained::load(run, unet.params(), run.file.sample.ema)?;
+        trained_weights::check(run, &models)?;
+        trained_weights::load(run, unet.params(), run.file.sample.ema)?;
     }
     generator(run, &models, unet, device)
 }

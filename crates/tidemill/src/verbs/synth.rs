@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tidemill_synth::{Combinations, SynthConfig};
 
 use crate::error::{Error, Result};
-use crate::reporter::Reporter;
+use crate::progress::Reporter;
 
 /// Arguments of `tidemill synth`.
 #[derive(Debug, Clone, clap::Args)]
@@ -56,7 +56,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         broken: args.broken,
     };
     let report = tidemill_synth::synth(&config, &args.output)?;
-    reporter.say(format!(
+    reporter.report(format!(
         "drew {} captioned scenes ({} with a broken image) into {}: {} files, {:.1} MB",
         report.rows,
         report.unreadable_images(),

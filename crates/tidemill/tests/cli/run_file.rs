@@ -231,7 +231,7 @@ fn other_refusals_have_code_2_and_say_what_to_do() {
         (vec!["synth".into(), at("scenes"), "--rows".into(), "0".into()], "rows"),
         (
             vec!["export".into(), at("empty.toml"), "--to".into(), "s3://bucket/model".into()],
-            "of this machine only",
+            "must be a path on this machine",
         ),
         (
             vec!["gc".into(), at("empty.toml"), "--older-than-hours".into(), "NaN".into()],

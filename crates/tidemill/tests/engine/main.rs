@@ -68,7 +68,7 @@ impl Case {
                 before: Counts::default(),
                 stop: &self.stop,
             };
-            let progress = Reporter { json: true, quiet: true }.progress("test", "rows", 0);
+            let progress = Reporter { json: true, quiet: true }.start_progress("test", "rows", 0);
             let result = engine.run(&self.units, &progress);
             done.send((result, self.sink.rows())).unwrap();
         });
@@ -183,7 +183,7 @@ fn a_stage_is_restarted_after_each_panic() {
         before: Counts::default(),
         stop: &StopSignal::default(),
     };
-    let progress = Reporter { json: true, quiet: true }.progress("test", "rows", 0);
+    let progress = Reporter { json: true, quiet: true }.start_progress("test", "rows", 0);
     engine.run(&units(&[4]), &progress).unwrap();
     // Four rows, two rows, one row.
     assert_eq!(prepare.restarts.load(Ordering::Relaxed), 3);

@@ -30,7 +30,7 @@ use crate::engine::stage::Stage;
 use crate::engine::stage_utilization::{Meter, Reading, Utilisation};
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
-use crate::reporter::Progress;
+use crate::progress::Progress;
 
 /// What to run and with how much of the machine.
 pub struct Local<'a> {

@@ -18,7 +18,7 @@ use crate::engine::ray::driver::{Deaths, Driver, Heard};
 use crate::engine::ray::unit_worker::{Ticket, UnitDone, to_json};
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
-use crate::reporter::{Progress, Reporter};
+use crate::progress::{Progress, Reporter};
 
 /// What to run, and where.
 pub struct Ray<'a> {
@@ -105,7 +105,7 @@ impl Ray<'_> {
             };
             deaths.count(status, tally.complete > 0)?;
             let line = format!("the driver died ({status}); starting it again for the units that are left");
-            progress.line(&line, self.reporter);
+            self.reporter.report_above(progress, &line);
         }
     }
 

@@ -77,7 +77,7 @@ impl UnitWorker {
     /// # Errors
     /// If one of them, or the tokenizer, cannot be read from this machine.
     pub fn open(ticket: &Ticket) -> Result<Self> {
-        let run = Run::of_portable(&ticket.run)?;
+        let run = Run::from_portable(&ticket.run)?;
         // Rows can also come from elsewhere.
         let source = match run.file.source.uri.as_slice() {
             [] => None,

@@ -13,11 +13,11 @@ use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::Counts;
 
+use super::command::{median, one_thread, timed};
 use super::prepared_file::PreparedFile;
-use super::{median, one_thread, timed};
 use crate::error::{Error, Result};
-use crate::reporter::{Progress, Reporter};
-use crate::verbs::RunArgs;
+use crate::progress::{Progress, Reporter};
+use crate::verbs::shared_arguments::RunArgs;
 
 /// Arguments of `tidemill bench prepare`.
 #[derive(Debug, Clone, clap::Args)]
@@ -55,7 +55,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
 
     let (_, workers) = run.file.engine.prepare.workers.range();
     let rows: Option<u64> = units.iter().map(|unit| unit.span.rows()).sum();
-    let progress = reporter.progress("prepare", "rows", rows.map(|rows| rows * u64::from(args.repeat)));
+    let progress = reporter.start_progress("prepare", "rows", rows.map(|rows| rows * u64::from(args.repeat)));
     let mut rates = Vec::new();
     let mut counts = Counts::default();
     for _ in 0..args.repeat {
@@ -66,10 +66,10 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     progress.finish();
 
     let rate = median(rates.clone());
-    reporter.say(format!("{rate:.1} rows/s: {} rows on {workers} threads", counts.read));
+    reporter.report(format!("{rate:.1} rows/s: {} rows on {workers} threads", counts.read));
     let parts = if args.sample > 0 { bench.parts(args.sample)? } else { Vec::new() };
     for (part, ms) in &parts {
-        reporter.say(format!("  {part:<10} {ms:>7.3} ms per row on one core"));
+        reporter.report(format!("  {part:<10} {ms:>7.3} ms per row on one core"));
     }
     Ok(json!({
         "verb": "bench prepare",

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tidemill_data::ClipTokenizer;
 
-use super::{median, one_thread, timed};
+use super::command::{median, one_thread, timed};
 use crate::error::{Error, Result};
-use crate::reporter::Reporter;
+use crate::progress::Reporter;
 
 /// Captions encoded at a time, as in a batch of the pipeline.
 const BATCH: usize = 1000;
@@ -54,7 +54,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
             .map_err(|source| Error::Write { path: path.display().to_string(), source })?;
     }
     let rate = captions.len() as f64 / median(seconds.clone()).max(1e-9);
-    reporter.say(format!("{} captions: {rate:.0} captions/s on one core", captions.len()));
+    reporter.report(format!("{} captions: {rate:.0} captions/s on one core", captions.len()));
     Ok(json!({
         "verb": "bench tokenize", "captions": captions.len(), "captions_per_second": rate, "seconds": seconds,
     }))

@@ -7,9 +7,9 @@ use tidemill_data::inspect::Statistics;
 use tidemill_data::status::{QUARANTINED, REJECTED};
 use tidemill_store::{Dataset, Rounding, Verification, listing};
 
-use super::{Args, MOST_ROWS, Refused};
+use super::command::{Args, MOST_ROWS, Refused};
 use crate::error::{Error, Result};
-use crate::reporter::Reporter;
+use crate::progress::Reporter;
 
 /// Damaged files that a message names.
 const DAMAGED_SHOWN: usize = 10;
@@ -30,14 +30,15 @@ pub fn inspect(
     let rounding = dataset.rounding(if args.verify { usize::MAX } else { ROUNDED_ROW_GROUPS })?;
     if let Some(Rounding { rows, mean, worst }) = rounding {
         let (mean, worst) = (100.0 * mean, 100.0 * worst);
-        reporter
-            .say(format!("    rounding errors of {rows} rows: {mean:.2} % on average, {worst:.2} % at most"));
+        reporter.report(format!(
+            "    rounding errors of {rows} rows: {mean:.2} % on average, {worst:.2} % at most"
+        ));
     }
     let statistics = statistics(&dataset, tokenizer)?;
     if statistics.rows >= MOST_ROWS {
-        reporter.say(format!("of the first {} kept rows:", statistics.rows));
+        reporter.report(format!("of the first {} kept rows:", statistics.rows));
     }
-    statistics.bars().iter().for_each(|line| reporter.say(line));
+    statistics.bars().iter().for_each(|line| reporter.report(line));
     let totals = dataset.totals()?;
     let rows = &totals.rows;
     let mut result = json!({
@@ -56,8 +57,8 @@ pub fn inspect(
             Refused::Quarantined => QUARANTINED,
         };
         let listed = listing::list(&dataset, status, args.reason.as_deref(), args.limit)?;
-        reporter.say(format!("{status}, the first {} at most:", args.limit));
-        listing::table(&listed).iter().for_each(|line| reporter.say(format!("  {line}")));
+        reporter.report(format!("{status}, the first {} at most:", args.limit));
+        listing::table(&listed).iter().for_each(|line| reporter.report(format!("  {line}")));
         result["list"] = json!(listed);
     }
     if let Some(verification) = verification {
@@ -68,7 +69,7 @@ pub fn inspect(
 
 /// Compares every file with its commit.
 fn verify(dataset: &Dataset, reporter: &Reporter) -> Result<Verification> {
-    let progress = reporter.progress("verify", "bytes", dataset.totals()?.bytes);
+    let progress = reporter.start_progress("verify", "bytes", dataset.totals()?.bytes);
     let mut done = 0;
     let found = dataset.verify(|bytes| {
         progress.add(bytes - done);
@@ -77,7 +78,7 @@ fn verify(dataset: &Dataset, reporter: &Reporter) -> Result<Verification> {
     progress.finish();
     let found = found?;
     if found.damaged.is_empty() {
-        reporter.say(format!("  {} files, {} bytes: all as committed", found.files, found.bytes));
+        reporter.report(format!("  {} files, {} bytes: all as committed", found.files, found.bytes));
         return Ok(found);
     }
     let shown = found.damaged.iter().take(DAMAGED_SHOWN);
@@ -93,14 +94,14 @@ fn verify(dataset: &Dataset, reporter: &Reporter) -> Result<Verification> {
 fn report(uri: &str, dataset: &Dataset, reporter: &Reporter) -> Result<()> {
     let (totals, spec) = (dataset.totals()?, dataset.spec());
     let rows = &totals.rows;
-    reporter.say(format!(
+    reporter.report(format!(
         "{uri}: latent dataset, snapshot {}, {} units, {} files, {:.1} MB",
         dataset.number(),
         totals.units,
         totals.files,
         totals.bytes as f64 / 1e6
     ));
-    reporter.say(format!(
+    reporter.report(format!(
         "  {} rows read = {} kept + {} rejected + {} quarantined",
         rows.read,
         rows.kept,
@@ -109,16 +110,16 @@ fn report(uri: &str, dataset: &Dataset, reporter: &Reporter) -> Result<()> {
     ));
     for (what, reasons) in [("rejected", &rows.rejected), ("quarantined", &rows.quarantined)] {
         for (reason, n) in reasons {
-            reporter.say(format!("    {what} {reason}: {n}"));
+            reporter.report(format!("    {what} {reason}: {n}"));
         }
     }
     for (bucket, tensor) in &spec.latents {
-        reporter.say(format!(
+        reporter.report(format!(
             "  latents-{bucket}: {} {:?}, {} training rows, {} held out",
             tensor.dtype, tensor.shape, totals.training[bucket], totals.validation[bucket]
         ));
     }
-    reporter.say(format!("  text: {} {:?}", spec.text.dtype, spec.text.shape));
+    reporter.report(format!("  text: {} {:?}", spec.text.dtype, spec.text.shape));
     Ok(())
 }
 

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tidemill_data::inspect::Statistics;
 use tidemill_data::{Columns, OneOrMany};
 
-use super::MOST_ROWS;
+use super::command::MOST_ROWS;
 use crate::error::{Error, Result};
-use crate::reporter::Reporter;
+use crate::progress::Reporter;
 
 pub fn inspect(path: &Path, reporter: &Reporter) -> Result<Value> {
     let files = parquet_files(path)?;
@@ -30,19 +30,19 @@ pub fn inspect(path: &Path, reporter: &Reporter) -> Result<Value> {
         }
         add(&mut statistics, reader, file)?;
     }
-    reporter.say(format!(
+    reporter.report(format!(
         "{}: {} Parquet files, {rows} rows in {row_groups} row groups, {:.1} MB",
         path.display(),
         files.len(),
         bytes as f64 / 1e6
     ));
     for (name, data_type) in &columns {
-        reporter.say(format!("  {name}: {data_type}"));
+        reporter.report(format!("  {name}: {data_type}"));
     }
     if statistics.rows >= MOST_ROWS {
-        reporter.say(format!("of the first {} rows, as the columns say:", statistics.rows));
+        reporter.report(format!("of the first {} rows, as the columns say:", statistics.rows));
     }
-    statistics.bars().iter().for_each(|line| reporter.say(line));
+    statistics.bars().iter().for_each(|line| reporter.report(line));
     let columns: serde_json::Map<String, Value> = columns.into_iter().map(|(n, t)| (n, t.into())).collect();
     Ok(json!({
         "verb": "inspect", "kind": "parquet", "path": path, "files": files.len(), "rows": rows,

@@ -7,7 +7,7 @@ use tidemill_store::{Dataset, Split};
 use tidemill_train::{Draw, Purpose};
 
 use crate::error::{Error, Result};
-use crate::reporter::Reporter;
+use crate::progress::Reporter;
 use crate::run_file::Run;
 
 /// Arguments of `tidemill mds export`.
@@ -77,11 +77,11 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         scaled_by: args.scaled_by,
         options: WriteOptions { zstd: args.zstd, size_limit },
     };
-    let progress = reporter.progress("export", "rows", dataset.totals()?.rows.kept);
+    let progress = reporter.start_progress("export", "rows", dataset.totals()?.rows.kept);
     let exported = export.run(&dataset, &args.to, |rows| progress.add(rows));
     progress.finish();
     let exported = exported?;
-    reporter.say(format!(
+    reporter.report(format!(
         "{}: {} samples in {} shards, {}",
         args.to,
         exported.samples,

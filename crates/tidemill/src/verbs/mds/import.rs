@@ -11,11 +11,11 @@ use tidemill_data::source::{self, InputFile, sample_id};
 use tidemill_store::mds::{Folder, Found, Import, latent_resolutions, latents_column};
 use tidemill_store::{Dataset, DatasetSpec, Digests, ModelDigests, UnitId, UnitKey, Writer};
 
-use super::models::Models;
+use super::import_models::Models;
 use crate::engine::dataset_sink::{is_imported, newest, short_digest};
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
-use crate::reporter::{Progress, Reporter};
+use crate::progress::{Progress, Reporter};
 
 /// Arguments of `tidemill mds import`.
 #[derive(Debug, Clone, clap::Args)]
@@ -71,7 +71,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         checked = Some(models.check_captions(&mds.read(unit.shard)?.0, &unit.key.file, &empty)?);
     }
     let rows = missing.iter().map(|unit| unit.key.span.end).sum::<u64>();
-    let progress = reporter.progress("import", "rows", rows);
+    let progress = reporter.start_progress("import", "rows", rows);
     let done = Done::default();
     let result = Pass { mds: &mds, import: &import, writer: &writer, progress: &progress, done: &done }
         .over(&missing, args.workers.max(1));
@@ -216,20 +216,21 @@ fn report(
     let quarantined = counts.total_quarantined();
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (shards, hashed, dropped) = (of(&done.shards), of(&done.hashed), of(&done.dropped));
-    reporter
-        .say(format!("{shards} of {units} shards imported now, {hashed} of them compared with their hashes"));
+    reporter.report(format!(
+        "{shards} of {units} shards imported now, {hashed} of them compared with their hashes"
+    ));
     match checked {
-        Some(0) | None => reporter.say("that these models made the embeddings was not checked"),
-        Some(n) => reporter.say(format!("the embeddings of {n} captions are those that the models give")),
+        Some(0) | None => reporter.report("that these models made the embeddings was not checked"),
+        Some(n) => reporter.report(format!("the embeddings of {n} captions are those that the models give")),
     }
     if dropped > 0 {
-        reporter.say(format!(
+        reporter.report(format!(
             "{dropped} rows have the embedding of the empty caption: they were dropped before, and \
              train.caption_dropout comes on top, and is 0.1 unless you set it: set \
              train.caption_dropout = 0"
         ));
     }
-    reporter.say(format!(
+    reporter.report(format!(
         "{}: {} rows read = {} kept + {rejected} rejected + {quarantined} quarantined",
         args.to, counts.read, counts.kept
     ));

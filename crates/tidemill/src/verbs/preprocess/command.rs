@@ -18,9 +18,9 @@ use crate::engine::ray::Ray;
 use crate::engine::stop_signal::StopSignal;
 use crate::engine::{Encoded, Encoder, Kind, Local, Stage, Summary, judge};
 use crate::error::{Error, Result};
-use crate::reporter::Reporter;
+use crate::progress::Reporter;
 use crate::run_file::Run;
-use crate::verbs::RunArgs;
+use crate::verbs::shared_arguments::RunArgs;
 
 /// Arguments of `tidemill preprocess`.
 #[derive(Debug, Clone, clap::Args)]
@@ -71,7 +71,7 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     let sink = last.as_ref().unwrap_or(&sink);
     all_there(sink, &units)?;
     if let Some(gone) = newest(&run.dataset())?.and_then(|before| left_the_source(&before, &units)) {
-        reporter.say(gone);
+        reporter.report(gone);
     }
     sink.snapshot(&units)?;
     report(run, units.len(), &done, reporter)
@@ -109,7 +109,7 @@ fn on_cluster(
     }
     let (ticket, config) = (sink.ticket(&run)?, &run.file.engine);
     let engine = Ray { ticket: &ticket, config, sink, stop: &stop, reporter };
-    let progress = reporter.progress("preprocess", "rows", rows(&missing));
+    let progress = reporter.start_progress("preprocess", "rows", rows(&missing));
     let result = engine.run(units, &progress);
     progress.finish();
     done.summaries.push(result?);
@@ -151,7 +151,7 @@ impl Pass<'_> {
         let (run, models) = (self.run, self.run.models()?);
         let devices = devices(run)?;
         if encode.is_some() {
-            self.reporter.say(format!("encoding on {}", shown(run, &devices)));
+            self.reporter.report(format!("encoding on {}", shown(run, &devices)));
         }
         let devices = encoders(run, &devices);
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
@@ -177,7 +177,7 @@ impl Pass<'_> {
             before,
             stop: &stop,
         };
-        let progress = self.reporter.progress("preprocess", "rows", rows(&missing));
+        let progress = self.reporter.start_progress("preprocess", "rows", rows(&missing));
         let result = engine.run(&missing, &progress);
         progress.finish();
         result.map(Some)
@@ -206,10 +206,10 @@ fn report(run: &Run, units: usize, done: &Done, reporter: &Reporter) -> Result<V
     let now = done.summaries.first().map(|s| {
         let rate = s.counts.read as f64 / s.seconds.max(1e-9);
         let stages = s.utilisation.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        reporter.say(format!("{} rows in {:.1} s: {rate:.1} rows/s", s.counts.read, s.seconds));
+        reporter.report(format!("{} rows in {:.1} s: {rate:.1} rows/s", s.counts.read, s.seconds));
         if let Some(memory) = s.memory {
             let (peak, limit) = (ByteSize(memory.peak), ByteSize(memory.limit));
-            reporter.say(format!("  {stages}; at most {peak} of {limit} in flight"));
+            reporter.report(format!("  {stages}; at most {peak} of {limit} in flight"));
         }
         json!({
             "units": s.units, "rows": s.counts.read, "seconds": s.seconds, "rows_per_second": rate,
@@ -217,13 +217,15 @@ fn report(run: &Run, units: usize, done: &Done, reporter: &Reporter) -> Result<V
         })
     });
     if let Some(copied) = &done.copied {
-        reporter
-            .say(format!("{} rows without their duplicates in {:.1} s", copied.counts.read, copied.seconds));
+        reporter.report(format!(
+            "{} rows without their duplicates in {:.1} s",
+            copied.counts.read, copied.seconds
+        ));
     }
     if done.summaries.is_empty() && done.copied.is_none() {
-        reporter.say("nothing to do: every unit is committed");
+        reporter.report("nothing to do: every unit is committed");
     }
-    reporter.say(format!(
+    reporter.report(format!(
         "{}: {} rows read = {} kept + {rejected} rejected + {quarantined} quarantined, {} units, {:.1} MB",
         run.dataset(),
         counts.read,
@@ -233,7 +235,7 @@ fn report(run: &Run, units: usize, done: &Done, reporter: &Reporter) -> Result<V
     ));
     for (what, reasons) in [("rejected", &counts.rejected), ("quarantined", &counts.quarantined)] {
         for (reason, rows) in reasons {
-            reporter.say(format!("  {what} {reason}: {rows}"));
+            reporter.report(format!("  {what} {reason}: {rows}"));
         }
     }
     Ok(json!({

@@ -15,22 +15,20 @@ use tidemill_train::{
     Activity, Observer, PreviewSampler, StepMetrics, TrainOutcome, TrainSpec, World, train,
 };
 
-use self::data::{Given, given};
+use super::ray_cluster;
+use super::training_data::{Given, given};
 use crate::engine::device::{device_of, devices, shown};
 use crate::engine::machine_resources::cores;
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
-use crate::generate::TextEmbedder;
 use crate::online::{Elsewhere, Ledger, Mode};
+use crate::progress::{Progress, Reporter, print_to_stderr};
 use crate::python::interpreter;
-use crate::reporter::{Progress, Reporter, tell};
 use crate::run_file::Run;
-use crate::supervisor::{Doing, Ended, Heartbeat, Message, WorkerCommand, supervise};
-use crate::verbs::RunArgs;
-use crate::verbs::place::Place;
-
-mod cluster;
-mod data;
+use crate::sampling::TextEmbedder;
+use crate::supervisor::{Heartbeat, TrainingEnd, WorkerActivity, WorkerCommand, WorkerMessage, supervise};
+use crate::verbs::shared_arguments::RunArgs;
+use crate::verbs::train::rank_arguments::RankArgs;
 
 /// Arguments of `tidemill train`.
 #[derive(Debug, Clone, clap::Args)]
@@ -51,7 +49,7 @@ pub struct Args {
     pub workers: Option<RangeInclusive<usize>>,
     /// Which of several processes this is.
     #[command(flatten)]
-    pub place: Place,
+    pub place: RankArgs,
 }
 
 /// A number of workers, or a range.
@@ -78,7 +76,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let run = args.place.together(args.run.open())?;
     let alone = args.workers.is_none() && !args.place.is_given();
     match &run.file.engine.train {
-        Some(workers) if alone => cluster::train(&run, workers, args.mode, reporter),
+        Some(workers) if alone => ray_cluster::train(&run, workers, args.mode, reporter),
         // The first rank speaks for all.
         _ => run_here(&run, args, reporter, Own::default())
             .map(|report| if args.place.rank == 0 { report } else { Value::Null }),
@@ -135,30 +133,31 @@ fn supervise_run(
     arguments.extend(args.run.overrides.iter().flat_map(|setting| ["--set".into(), setting.clone()]));
     let flags = [("--json", reporter.json), ("--quiet", reporter.quiet)];
     arguments.extend(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| (*flag).to_owned()));
-    let worker = WorkerCommand { python: interpreter(), arguments, silent: reporter.json };
+    let worker = WorkerCommand { python: interpreter(), arguments, is_silent: reporter.json };
     supervise(&worker, workers, &run.file.supervisor, reporter)
 }
 
 /// [`train_run`], with a line to the supervisor.
-fn worker(run: &Run, mode: Mode, place: &Place, reporter: &Reporter, own: Own<'_>) -> Result<Value> {
+fn worker(run: &Run, mode: Mode, place: &RankArgs, reporter: &Reporter, own: Own<'_>) -> Result<Value> {
     let heartbeat = place.heartbeat()?;
     let trained = train_run(run, mode, place, &heartbeat, reporter, own);
     let (how, result) = match &trained {
-        Ok(Trained { finished: true, report }) => (Ended::Done, report.clone()),
-        Ok(Trained { report, .. }) => (Ended::Stopped, report.clone()),
-        Err(error) if error.lost_peers() => (Ended::LostPeers(error.to_string()), Value::Null),
+        Ok(Trained { finished: true, report }) => (TrainingEnd::Done, report.clone()),
+        Ok(Trained { report, .. }) => (TrainingEnd::Stopped, report.clone()),
+        Err(error) if error.has_lost_peers() => (TrainingEnd::LostPeers(error.to_string()), Value::Null),
         Err(Error::Train(tidemill_train::Error::Straggler { rank, message })) => {
-            (Ended::Straggler { rank: *rank, message: message.clone() }, Value::Null)
+            (TrainingEnd::Straggler { rank: *rank, message: message.clone() }, Value::Null)
         }
         Err(error @ Error::Train(tidemill_train::Error::Overtaken { .. })) => {
-            (Ended::Overtaken(error.to_string()), Value::Null)
+            (TrainingEnd::Overtaken(error.to_string()), Value::Null)
         }
-        Err(error) if error.exit_code() == 2 => (Ended::Refused(error.to_string()), Value::Null),
-        Err(error) => (Ended::Failed(error.to_string()), Value::Null),
+        Err(error) if error.exit_code() == 2 => (TrainingEnd::Refused(error.to_string()), Value::Null),
+        Err(error) => (TrainingEnd::Failed(error.to_string()), Value::Null),
     };
-    heartbeat.say(&Message::Ended { how, result });
+    heartbeat.send(&WorkerMessage::Ended { end: how, result });
     // The supervisor says whose fault it is, once; without one, the rank whose it is.
-    let told = |error| if place.supervisor.is_some() { Error::Told(Box::new(error)) } else { error };
+    let told =
+        |error| if place.supervisor.is_some() { Error::ReportedElsewhere(Box::new(error)) } else { error };
     trained.map(|trained| trained.report).map_err(told)
 }
 
@@ -178,7 +177,7 @@ pub struct Trained {
 pub fn train_run(
     run: &Run,
     mode: Mode,
-    place: &Place,
+    place: &RankArgs,
     heartbeat: &Heartbeat,
     reporter: &Reporter,
     own: Own<'_>,
@@ -188,7 +187,7 @@ pub fn train_run(
     let job = job(run, mode, place, &world, own.elsewhere, own.denoiser, reporter);
     let (job, rows) = world.together(job)?;
     let mut watcher = Watcher {
-        progress: reporter.progress("train", "steps", run.file.train.total_steps()),
+        progress: reporter.start_progress("train", "steps", run.file.train.total_steps()),
         reporter,
         world: &world,
         heartbeat,
@@ -202,7 +201,7 @@ pub fn train_run(
     let outcome = outcome?;
     let report = report(run, &outcome, rows.as_deref());
     if world.is_first() {
-        say_trained(&run.output(), &report, reporter);
+        report_training_end(&run.output(), &report, reporter);
     }
     Ok(Trained { finished: outcome.finished, report })
 }
@@ -211,7 +210,7 @@ pub fn train_run(
 fn job(
     run: &Run,
     mode: Mode,
-    place: &Place,
+    place: &RankArgs,
     world: &World,
     elsewhere: Option<Arc<dyn Elsewhere>>,
     denoiser: Option<MakeDenoiser<'_>>,
@@ -229,7 +228,7 @@ fn job(
     let device = device_of(run, &devices, place.local_rank, place.local_world_size)?;
     // The first rank says it for all of its machine's.
     let of_ranks = if place.local_world_size > 1 { devices.get(..place.local_world_size) } else { None };
-    reporter.say(format!("training on {}", shown(run, of_ranks.unwrap_or(&[device]))));
+    reporter.report(format!("training on {}", shown(run, of_ranks.unwrap_or(&[device]))));
     let models = run.models()?;
     let Given { data, text_encoder, validation_set, rows } =
         given(run, mode, place, &devices, elsewhere, reporter)?;
@@ -321,8 +320,8 @@ impl Observer for Watcher<'_> {
 
     fn log(&mut self, message: &str) {
         match self.world.rank() {
-            0 => self.progress.line(message, self.reporter),
-            rank => tell(format_args!("rank {rank}: {message}")),
+            0 => self.reporter.report_above(&self.progress, message),
+            rank => print_to_stderr(format_args!("rank {rank}: {message}")),
         }
     }
 
@@ -337,15 +336,15 @@ impl Observer for Watcher<'_> {
             self.seen = Some(step);
         }
         let doing = match activity {
-            Activity::WaitForData => Doing::Data,
-            Activity::Step => Doing::Step,
-            Activity::FinalCheckpoint => Doing::End,
+            Activity::WaitForData => WorkerActivity::Data,
+            Activity::Step => WorkerActivity::Step,
+            Activity::FinalCheckpoint => WorkerActivity::End,
         };
         self.heartbeat.set(step, doing);
     }
 
     fn on_checkpoint(&mut self, step: u64) {
-        self.heartbeat.say(&Message::Committed(step));
+        self.heartbeat.send(&WorkerMessage::Committed(step));
     }
 }
 
@@ -376,12 +375,12 @@ fn report(run: &Run, outcome: &TrainOutcome, ledger: Option<&Ledger>) -> Value {
 }
 
 /// Says how training ended, from its report.
-fn say_trained(output: &str, report: &Value, reporter: &Reporter) {
+pub fn report_training_end(output: &str, report: &Value, reporter: &Reporter) {
     let ended = match report["finished"] == true {
         true => "trained",
         false => "stopped by a signal; the same command goes on after",
     };
-    reporter.say(format!(
+    reporter.report(format!(
         "{ended} {} steps, {:.1} img/s, mean loss of the last steps {}; metrics in {}",
         report["steps"],
         report["images_per_second"].as_f64().unwrap_or(0.0),

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::allocator;
 use crate::error::{Error, Result};
-use crate::reporter::{Reporter, tell};
+use crate::progress::{Reporter, print_to_stderr};
 use crate::verbs;
 
 /// Pre-trains Stable Diffusion from image-caption pairs.
@@ -126,9 +126,9 @@ where
             }
             0
         }
-        Err(error) if error.is_told() => error.exit_code(),
+        Err(error) if error.is_reported_elsewhere() => error.exit_code(),
         Err(error) => {
-            tell(render(&error));
+            print_to_stderr(render(&error));
             if reporter.json {
                 print_last(&error.to_json());
             }

@@ -6,14 +6,12 @@ use serde_json::{Value, json};
 use sysinfo::Disks;
 use tch::Cuda;
 
-use self::network::Network;
+use super::nccl_network::Network;
 use crate::engine::device::gpus;
 use crate::engine::machine_resources::memory;
 use crate::error::Result;
+use crate::progress::Reporter;
 use crate::python::loaded_libtorch;
-use crate::reporter::Reporter;
-
-mod network;
 
 /// Arguments of `tidemill doctor`.
 #[derive(Debug, Clone, clap::Args)]
@@ -38,19 +36,19 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let path = libtorch.as_ref().map(|path| path.display().to_string());
-    reporter.say(format!("tidemill    {}", env!("CARGO_PKG_VERSION")));
-    reporter.say(format!("libtorch    {} in {}", or_unknown(version.clone()), or_unknown(path)));
-    reporter.say(format!("GPUs        {gpus}{}", if Cuda::cudnn_is_available() { ", cuDNN" } else { "" }));
-    reporter.say(format!("cores       {}", or_unknown(cores.map(|n| n.to_string()))));
-    reporter.say(format!("threads     {} per libtorch operation", tch::get_num_threads()));
+    reporter.report(format!("tidemill    {}", env!("CARGO_PKG_VERSION")));
+    reporter.report(format!("libtorch    {} in {}", or_unknown(version.clone()), or_unknown(path)));
+    reporter.report(format!("GPUs        {gpus}{}", if Cuda::cudnn_is_available() { ", cuDNN" } else { "" }));
+    reporter.report(format!("cores       {}", or_unknown(cores.map(|n| n.to_string()))));
+    reporter.report(format!("threads     {} per libtorch operation", tch::get_num_threads()));
     let available =
         memory.map(|(available, total)| format!("{} available of {}", gib(available), gib(total)));
-    reporter.say(format!("memory      {}", or_unknown(available)));
-    reporter.say(format!("disk free   {} in {}", or_unknown(disk_free.map(gib)), args.disk.display()));
+    reporter.report(format!("memory      {}", or_unknown(available)));
+    reporter.report(format!("disk free   {} in {}", or_unknown(disk_free.map(gib)), args.disk.display()));
     let network = Network::here();
-    reporter.say(format!("network     {}", shown(&network)));
+    reporter.report(format!("network     {}", shown(&network)));
     let advice = network.advice();
-    advice.iter().for_each(|advice| reporter.say(format!("            {advice}")));
+    advice.iter().for_each(|advice| reporter.report(format!("            {advice}")));
     Ok(json!({
         "verb": "doctor",
         "tidemill": env!("CARGO_PKG_VERSION"),

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use tidemill_data::inspect::contact_sheet::{SheetOptions, tiles};
 use tidemill_train::image_grid as grid;
 
-use super::Args;
+use super::command::Args;
 use crate::error::{Error, Result};
-use crate::reporter::Reporter;
+use crate::progress::Reporter;
 use crate::run_file::Run;
 
 const COLUMNS: u32 = 8;
@@ -27,6 +27,6 @@ pub fn draw(run: &Run, path: &Path, args: &Args, reporter: &Reporter) -> Result<
     let sheet = grid::encode_png(&grid::make_grid(&pictures, &captions, COLUMNS));
     let sheet = sheet.map_err(|e| unwritable(std::io::Error::other(e)))?;
     std::fs::write(path, sheet).map_err(unwritable)?;
-    reporter.say(format!("{} rows of the source in {}", pictures.len(), path.display()));
+    reporter.report(format!("{} rows of the source in {}", pictures.len(), path.display()));
     Ok(json!(path))
 }

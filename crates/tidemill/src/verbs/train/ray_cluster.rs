@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toml::Table;
 
-use super::say_trained;
+use super::command::report_training_end;
 use crate::engine::TrainWorkers;
 use crate::engine::ray::unit_worker::to_json;
 use crate::engine::ray::{Cluster, Deaths, Driver, Heard, Pool};
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::online::Mode;
-use crate::reporter::{Progress, Reporter};
+use crate::progress::{Progress, Reporter};
 use crate::run_file::Run;
 
 /// Time between two looks at the metrics.
@@ -58,16 +58,16 @@ pub fn train(run: &Run, workers: &TrainWorkers, mode: Mode, reporter: &Reporter)
     let plan = to_json(&Plan {
         cluster: engine.cluster(),
         lines: 0,
-        run: run.portable()?,
+        run: run.to_portable()?,
         mode: mode.to_string(),
         train: pool,
     })?;
-    let progress = reporter.progress("train", "steps", run.file.train.total_steps());
+    let progress = reporter.start_progress("train", "steps", run.file.train.total_steps());
     let mut watch = Watch {
         metrics: Metrics::of(&run.output()),
         shown: 0,
         total: run.file.train.total_steps(),
-        grace: run.file.supervisor.grace(),
+        grace: run.file.supervisor.grace_period(),
         stop: StopSignal::watch(),
         progress,
         reporter,
@@ -75,7 +75,7 @@ pub fn train(run: &Run, workers: &TrainWorkers, mode: Mode, reporter: &Reporter)
     watch.start();
     let report = watch.until_done(&plan)?;
     watch.progress.finish();
-    say_trained(&run.output(), &report, reporter);
+    report_training_end(&run.output(), &report, reporter);
     Ok(report)
 }
 
@@ -103,7 +103,7 @@ impl Watch<'_> {
             };
             deaths.count(status, self.shown > before)?;
             let line = format!("the driver died ({status}); starting it again from the last checkpoint");
-            self.progress.line(&line, self.reporter);
+            self.reporter.report_above(&self.progress, &line);
         }
     }
 

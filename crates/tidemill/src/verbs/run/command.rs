@@ -17,12 +17,13 @@ use tidemill_train::{ValidationConfig, training_scheduler_config};
 
 use crate::engine::device::devices;
 use crate::error::{Error, Result};
-use crate::generate::SampleConfig;
 use crate::online::Mode;
-use crate::reporter::Reporter;
+use crate::progress::Reporter;
 use crate::run_file::Run;
-use crate::verbs::place::Place;
-use crate::verbs::{RunArgs, export, preprocess, sample, train};
+use crate::sampling::SampleConfig;
+use crate::verbs::shared_arguments::RunArgs;
+use crate::verbs::train::rank_arguments::RankArgs;
+use crate::verbs::{export, preprocess, sample, train};
 
 /// Arguments of `tidemill run`.
 #[derive(Debug, Clone, clap::Args)]
@@ -56,7 +57,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         Mode::Offline => preprocess::preprocess(&run, reporter)?,
         Mode::Online | Mode::Colocated => Value::Null,
     };
-    let (place, workers) = (Place::default(), args.workers.clone());
+    let (place, workers) = (RankArgs::default(), args.workers.clone());
     if workers.is_some() && devices(&run)?.iter().any(|device| device.is_cuda()) {
         // What the encoders had is for the workers.
         tidemill_torch::empty_cache().map_err(tidemill_models::Error::from)?;
@@ -89,7 +90,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let write =
         serde_json::to_vec_pretty(&summary).map_err(Into::into).and_then(|text| std::fs::write(&path, text));
     write.map_err(|source| Error::Write { path: path.display().to_string(), source })?;
-    reporter.say(format!("summary in {}", path.display()));
+    reporter.report(format!("summary in {}", path.display()));
     Ok(json!({
         "verb": "run", "summary": summary, "preprocess": preprocessed, "train": trained, "sample": sampled,
         "export": exported,

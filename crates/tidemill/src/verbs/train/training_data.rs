@@ -14,9 +14,9 @@ use tidemill_train::{
 use crate::engine::dataset_sink::{model_digests, of_pixels, of_rows};
 use crate::error::Result;
 use crate::online::{Elsewhere, Encoders, Ledger, Mode, Online};
-use crate::reporter::Reporter;
+use crate::progress::Reporter;
 use crate::run_file::Run;
-use crate::verbs::place::Place;
+use crate::verbs::train::rank_arguments::RankArgs;
 
 /// The data, and what goes with them.
 pub struct Given {
@@ -33,7 +33,7 @@ pub struct Given {
 pub fn given(
     run: &Run,
     mode: Mode,
-    place: &Place,
+    place: &RankArgs,
     devices: &[Device],
     elsewhere: Option<Arc<dyn Elsewhere>>,
     reporter: &Reporter,
@@ -44,7 +44,7 @@ pub fn given(
             let datasets = datasets(run)?;
             let digests = check_models(run, &models, &datasets)?;
             let remarks = other_shares(run, &datasets).into_iter().chain(other_settings(run, &datasets));
-            remarks.for_each(|remark| reporter.say(remark));
+            remarks.for_each(|remark| reporter.report(remark));
             (Box::new(StoredDatasets(datasets)), digests, None)
         }
         Mode::Online | Mode::Colocated => {

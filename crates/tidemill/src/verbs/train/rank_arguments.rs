@@ -10,7 +10,7 @@ use crate::supervisor::Heartbeat;
 
 /// A process's place in a process group of torch.distributed.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Place {
+pub struct RankArgs {
     /// The group's name; none for a process by itself.
     #[arg(long, hide = true, requires = "host_group")]
     pub process_group: Option<String>,
@@ -41,7 +41,7 @@ pub struct Place {
     pub supervisor: Option<PathBuf>,
 }
 
-impl Default for Place {
+impl Default for RankArgs {
     fn default() -> Self {
         Self {
             process_group: None,
@@ -57,7 +57,7 @@ impl Default for Place {
     }
 }
 
-impl Place {
+impl RankArgs {
     /// Whether a launcher has started this process to train, be it as the only one.
     pub fn is_given(&self) -> bool {
         self.process_group.is_some() || self.supervisor.is_some() || std::env::var_os("LOCAL_RANK").is_some()

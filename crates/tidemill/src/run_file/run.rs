@@ -1,0 +1,126 @@
+//! A run: a run file that was read and checked, and what can be opened from it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tidemill_data::random::seed_of_epoch;
+use tidemill_data::source::{self, Source};
+use tidemill_data::{ClipTokenizer, Prepare, PrepareConfig};
+use tidemill_models::ModelFolder;
+
+use super::document::Document;
+use super::section_checks::check_sections;
+use super::sections::RunFile;
+use crate::error::{Error, Result};
+
+/// A run file that was read and checked, with its text for later messages.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The values of all keys.
+    pub file: RunFile,
+    /// The text with its overrides.
+    document: Document,
+}
+
+impl Run {
+    /// Reads a run file and applies the overrides (`section.key=value`).
+    ///
+    /// # Errors
+    /// If the file cannot be read or has a mistake.
+    pub fn open(path: &Path, overrides: &[String]) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|e| Error::Missing {
+            what: format!("run file {}", path.display()),
+            problem: e.to_string(),
+            hint: "give the path of a TOML run file".into(),
+        })?;
+        Self::parse(&path.display().to_string(), &text, overrides)
+    }
+
+    /// Parses `text`, the content of the run file `name`, and applies the overrides.
+    ///
+    /// # Errors
+    /// If the text or an override has a mistake.
+    pub fn parse(name: &str, text: &str, overrides: &[String]) -> Result<Self> {
+        let document = Document::parse(name, text, overrides).map_err(Box::new)?;
+        let file: RunFile = document.deserialize().map_err(Box::new)?;
+        check_sections(&file, &document)?;
+        Ok(Self { file, document })
+    }
+
+    /// The output folder or URI.
+    pub fn output(&self) -> String {
+        match self.file.output.trim_end_matches('/') {
+            "" => format!("runs/{}", self.file.name),
+            output => output.to_string(),
+        }
+    }
+
+    /// The location of the latent dataset.
+    pub fn dataset(&self) -> String {
+        self.output() + "/dataset"
+    }
+
+    /// Opens the models' folder and checks that it has every part.
+    ///
+    /// # Errors
+    /// If the folder or a part of it is missing.
+    pub fn models(&self) -> Result<ModelFolder> {
+        if self.file.models.path.as_os_str().is_empty() {
+            return Err(self.refuse("models.path", "name a model folder in the diffusers layout"));
+        }
+        ModelFolder::open(&self.file.models.path).map_err(|e| self.refuse("models.path", e.to_string()))
+    }
+
+    /// Opens the source of the pairs.
+    ///
+    /// # Errors
+    /// If there are no pairs, or they cannot be read.
+    pub fn source(&self) -> Result<Box<dyn Source>> {
+        let RunFile { source, filter, caption, .. } = &self.file;
+        source::open(source, filter, caption).map_err(|e| self.locate(e))
+    }
+
+    /// Creates the `Prepare` stage, which runs on the CPU.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot be read, or sections contradict each other.
+    pub fn prepare(&self) -> Result<Prepare> {
+        let RunFile { source, filter, caption, prepare, dedup, seed, .. } = &self.file;
+        let prepare = &PrepareConfig { hashes: prepare.hashes || dedup.is_set(), ..prepare.clone() };
+        let tokenizer = Arc::new(ClipTokenizer::open(&self.models()?.tokenizer())?);
+        Prepare::new(prepare, filter, source, caption, *seed, tokenizer).map_err(|e| self.locate(e))
+    }
+
+    /// The resolution at which training ends and images are drawn.
+    pub fn resolution(&self) -> u32 {
+        let last = self.file.train.phase.last().map(|phase| phase.resolution);
+        let largest = || self.file.prepare.resolutions.iter().copied().max().unwrap_or(0);
+        self.file.sample.resolution.or(last).unwrap_or_else(largest)
+    }
+
+    /// The same run in another epoch: random choices differ. In epoch 0 they are those of a dataset.
+    #[must_use]
+    pub fn in_epoch(&self, epoch: u64) -> Self {
+        let mut run = self.clone();
+        run.file.seed = seed_of_epoch(run.file.seed, epoch);
+        run
+    }
+
+    /// The same run with images of one resolution only.
+    #[must_use]
+    pub fn at_resolution(&self, resolution: u32) -> Self {
+        let mut run = self.clone();
+        run.file.prepare.resolutions = vec![resolution];
+        run
+    }
+
+    /// Creates an error about a key, with its position in the run file.
+    pub fn refuse(&self, key: &str, message: impl Into<String>) -> Error {
+        self.document.refuse(key, message)
+    }
+
+    /// Adds the position in the run file to another crate's error that is about a key. Returns other errors unchanged.
+    pub fn locate(&self, error: impl Into<Error>) -> Error {
+        self.document.locate(error)
+    }
+}

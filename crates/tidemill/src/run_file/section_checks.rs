@@ -1,0 +1,44 @@
+//! Checks of a run file that need no other file. What depends on files is checked by the verb that opens them.
+
+use super::document::Document;
+use super::sections::RunFile;
+use crate::error::Result;
+
+/// Checks each section on its own, and that every resolution in use is prepared.
+///
+/// # Errors
+/// The first mistake, with its position.
+pub(super) fn check_sections(file: &RunFile, document: &Document) -> Result<()> {
+    if file.name.is_empty() || file.name.contains(['/', '\\']) {
+        return Err(document.refuse("name", "must be a plain name, because folders are named after it"));
+    }
+    if file.output.starts_with("http://") || file.output.starts_with("https://") {
+        return Err(document.refuse("output", "http can only be read; give a path, s3://, gs:// or az://"));
+    }
+    if !(0.0..1.0).contains(&file.validation.share) {
+        return Err(document.refuse("validation.share", "must be at least 0 and less than 1"));
+    }
+    file.encode.validate().map_err(|(key, message)| document.refuse(key, message))?;
+    file.engine.validate().map_err(|(key, message)| document.refuse(key, message))?;
+    file.sample.validate().map_err(|(key, message)| document.refuse(key, message))?;
+    file.filter.validate().map_err(|e| document.locate(e))?;
+    file.caption.validate(&file.source.columns).map_err(|e| document.locate(e))?;
+    file.dedup.validate().map_err(|e| document.locate(e))?;
+    file.prepare.validate().map_err(|e| document.locate(e))?;
+    check_resolutions(file, document)
+}
+
+/// Refuses resolutions of training and sampling that `[prepare]` does not make.
+fn check_resolutions(file: &RunFile, document: &Document) -> Result<()> {
+    let prepared = &file.prepare.resolutions;
+    let phases = file.train.phase.iter().map(|phase| phase.resolution).enumerate();
+    let phases = phases.map(|(i, resolution)| (format!("train.phase.{i}.resolution"), resolution));
+    let sample = file.sample.resolution.map(|resolution| ("sample.resolution".to_string(), resolution));
+    for (key, resolution) in phases.chain(sample) {
+        if !prepared.contains(&resolution) {
+            let message = format!("{resolution} is not prepared: prepare.resolutions is {prepared:?}");
+            return Err(document.refuse(&key, message));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! All sections of the run file, with their defaults.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tidemill_data::{CaptionConfig, FilterConfig, PrepareConfig, SourceConfig};
+use tidemill_store::dedup::DedupConfig;
+use tidemill_train::{CheckpointConfig, TrainConfig};
+
+use crate::encode::config::EncodeConfig;
+use crate::engine::config::EngineConfig;
+use crate::online::config::OnlineConfig;
+use crate::sampling::SampleConfig;
+use crate::supervisor::SupervisorConfig;
+
+/// Everything that a run file can contain.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunFile {
+    /// Name of the run, for people.
+    pub name: String,
+    /// Seed of every random choice.
+    pub seed: u64,
+    /// Folder or URI to which the run writes; `runs/<name>` if empty.
+    pub output: String,
+    /// `[source]`: where the pairs are.
+    pub source: SourceConfig,
+    /// `[filter]`: which pairs are used.
+    pub filter: FilterConfig,
+    /// `[caption]`: how caption columns become text.
+    pub caption: CaptionConfig,
+    /// `[prepare]`: how images become pixels.
+    pub prepare: PrepareConfig,
+    /// `[dedup]`: which rows are duplicates of others.
+    pub dedup: DedupConfig,
+    /// `[models]`: the frozen models and the shape of the U-Net.
+    pub models: ModelsConfig,
+    /// `[encode]`: how the frozen models are run.
+    pub encode: EncodeConfig,
+    /// `[validation]`: the share of the rows that is held out of training.
+    pub validation: ValidationConfig,
+    /// `[train]`: how the U-Net is trained.
+    pub train: TrainConfig,
+    /// `[checkpoint]`: when and where training state is saved.
+    pub checkpoint: CheckpointConfig,
+    /// `[supervisor]`: after how long a training worker counts as lost.
+    pub supervisor: SupervisorConfig,
+    /// `[sample]`: the images drawn after training.
+    pub sample: SampleConfig,
+    /// `[engine]`: threads, memory and machines that do the work.
+    pub engine: EngineConfig,
+    /// `[online]`: training on pairs that are encoded while training runs.
+    pub online: OnlineConfig,
+}
+
+impl Default for RunFile {
+    fn default() -> Self {
+        Self {
+            name: "run".into(),
+            seed: 0,
+            output: String::new(),
+            source: SourceConfig::default(),
+            filter: FilterConfig::default(),
+            caption: CaptionConfig::default(),
+            prepare: PrepareConfig::default(),
+            dedup: DedupConfig::default(),
+            models: ModelsConfig::default(),
+            encode: EncodeConfig::default(),
+            validation: ValidationConfig::default(),
+            train: TrainConfig::default(),
+            checkpoint: CheckpointConfig::default(),
+            supervisor: SupervisorConfig::default(),
+            sample: SampleConfig::default(),
+            engine: EngineConfig::default(),
+            online: OnlineConfig::default(),
+        }
+    }
+}
+
+/// `[models]`: a folder in the diffusers layout.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelsConfig {
+    /// Folder with `vae/`, `text_encoder/`, `tokenizer/`, `scheduler/` and `unet/config.json`.
+    pub path: PathBuf,
+}
+
+/// `[validation]`: rows that are encoded but never trained on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ValidationConfig {
+    /// Share of the rows to hold out, in [0, 1). The sample id alone decides which rows.
+    pub share: f64,
+}
