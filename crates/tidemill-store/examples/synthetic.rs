@@ -28,7 +28,7 @@ fn main() {
 fn write(folder: &str, rows: u64) {
     let bucket = Bucket::square(256);
     let spec = DatasetSpec {
-        format: tidemill_store::spec::FORMAT,
+        format: tidemill_store::dataset::spec::FORMAT,
         latents: [(bucket, TensorSpec::f16([8, 32, 32]))].into(),
         latents_kind: "moments".into(),
         text: TensorSpec::f16([77, 1024]),

@@ -12,7 +12,8 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::UInt64Type;
 use proptest::prelude::*;
 use support::*;
-use tidemill_store::commit::FileEntry;
+use tidemill_store::dataset::commit::FileEntry;
+use tidemill_store::shard::footer::read_blocks;
 use tidemill_store::{
     Bucket, Dataset, DatasetSpec, Dtype, Error, Group, Manifest, Outcome, Split, TensorSpec, UnitKey, Writer,
 };
@@ -120,7 +121,7 @@ fn blocks_of_one_number_hold_the_same_stretch_of_rows() {
     for commit in &manifest.commits {
         let text = commit.file(Group::Text(Split::Train));
         let Some(text) = text else { continue };
-        let blocks = |file: &FileEntry| file.footer().blocks(dataset.location(), commit.id).unwrap();
+        let blocks = |file: &FileEntry| read_blocks(&file.footer(), dataset.location(), commit.id).unwrap();
         let text = blocks(text);
         let full = text.iter().rev().skip(1).all(|block| block.rows == 64);
         assert!(full && text.iter().map(|b| b.number).eq(0..text.len() as u32));

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, FixedSizeBinaryArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow::datatypes::{Field, Schema};
 use support::*;
+use tidemill_store::dataset::row_listing as listing;
 use tidemill_store::dedup::{DedupConfig, Mask, NearConfig, Reason, read_rows};
-use tidemill_store::{Dataset, DatasetSpec, Error, listing};
+use tidemill_store::{Dataset, DatasetSpec, Error};
 
 const UNITS: [u64; 3] = [120, 7, 90];
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use support::*;
+use tidemill_store::shard::footer::read_blocks;
 use tidemill_store::stream::{
     Batch, Phase, Reading, Skipped, Split, Stream, StreamConfig, StreamState, Unreadable, only,
 };
@@ -221,7 +222,7 @@ fn damaged(folder: &Path) -> (u64, PathBuf) {
     let file = manifest.commits[0].files.iter().find(|file| file.group.to_string() == "latents-64").unwrap();
     let path = folder.join(&file.path);
     let mut bytes = std::fs::read(&path).unwrap();
-    let blocks = file.footer().blocks(open(folder).location(), manifest.commits[0].id).unwrap();
+    let blocks = read_blocks(&file.footer(), open(folder).location(), manifest.commits[0].id).unwrap();
     let block = blocks.last().unwrap();
     bytes[(block.offset + block.bytes) as usize - 1] ^= 1;
     std::fs::write(&path, bytes).unwrap();

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
+use arrow::datatypes::UInt64Type;
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -11,16 +11,14 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 
-use super::{DedupConfig, Duplicate, Reason, Row};
-use crate::dataset::Dataset;
+use crate::dataset::reader::Dataset;
+use crate::dedup::config::DedupConfig;
+use crate::dedup::plan::{Duplicate, Reason};
 use crate::error::{Error, Result};
 use tidemill_io::Location;
 
 /// The folder of the masks.
 const MASKS: &str = "masks";
-
-/// The columns of the rows that the pass looks at.
-const COLUMNS: [&str; 6] = ["sample_id", "width", "height", "status", "sha256", "phash"];
 
 /// Rows to leave out of a dataset. The object's name is a digest of its content, so that it never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,64 +27,6 @@ pub struct Mask {
     pub path: String,
     /// The rows, by sample id.
     pub duplicates: Vec<Duplicate>,
-}
-
-/// The kept rows of a dataset, with their hashes.
-///
-/// # Errors
-/// [`Error::Config`] if the rows have no hashes; a file that cannot be read.
-pub fn read_rows(dataset: &Dataset) -> Result<Vec<Row>> {
-    let mut rows = Vec::with_capacity(usize::try_from(dataset.totals()?.rows.kept).unwrap_or(0));
-    for batch in dataset.read_rows(&COLUMNS) {
-        let batch = batch?;
-        let columns = Columns::of(&batch).ok_or_else(|| Error::Config {
-            key: "dedup",
-            problem: "the dataset's rows have no hashes; set prepare.hashes = true and preprocess again"
-                .into(),
-        })?;
-        for row in 0..batch.num_rows() {
-            rows.extend(columns.row(row)?);
-        }
-    }
-    Ok(rows)
-}
-
-struct Columns<'a> {
-    batch: &'a RecordBatch,
-}
-
-impl<'a> Columns<'a> {
-    fn of(batch: &'a RecordBatch) -> Option<Self> {
-        let fits = batch.column_by_name("sha256")?.as_fixed_size_binary_opt()?.value_length() == 32;
-        batch.column_by_name("phash")?.as_primitive_opt::<UInt64Type>()?;
-        fits.then_some(Self { batch })
-    }
-
-    /// The row if it is kept.
-    fn row(&self, row: usize) -> Result<Option<Row>> {
-        let malformed =
-            |column: &str| Error::Column { column: column.into(), problem: "is missing or malformed".into() };
-        let column = |name: &str| self.batch.column_by_name(name).ok_or_else(|| malformed(name));
-        let number = |name: &str| {
-            let values = column(name)?.as_primitive_opt::<UInt64Type>().filter(|values| values.is_valid(row));
-            values.map(|values| values.value(row)).ok_or_else(|| malformed(name))
-        };
-        let side = |name: &str| {
-            let values = column(name)?.as_primitive_opt::<UInt32Type>().filter(|values| values.is_valid(row));
-            values.map(|values| values.value(row)).ok_or_else(|| malformed(name))
-        };
-        if column("status")?.as_string_opt::<i32>().is_none_or(|status| status.value(row) != "kept") {
-            return Ok(None);
-        }
-        let digest = column("sha256")?.as_fixed_size_binary_opt().filter(|digests| digests.is_valid(row));
-        let sha256 = digest.and_then(|digests| digests.value(row).first_chunk().copied());
-        Ok(Some(Row {
-            sample_id: number("sample_id")?,
-            sha256: u64::from_be_bytes(sha256.ok_or_else(|| malformed("sha256"))?),
-            phash: number("phash")?,
-            area: side("width")?.saturating_mul(side("height")?),
-        }))
-    }
 }
 
 impl Mask {
@@ -126,16 +66,6 @@ fn digest(config: &DedupConfig, duplicates: &[Duplicate]) -> String {
         hasher.update(&duplicate_of.to_le_bytes());
     }
     hasher.finalize().to_hex()[..32].to_owned()
-}
-
-impl Reason {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Near => "near",
-        }
-    }
 }
 
 fn to_parquet(duplicates: &[Duplicate]) -> Result<Bytes, ParquetError> {

@@ -11,19 +11,20 @@ use bytes::Bytes;
 use serde::Serialize;
 use tidemill_io::Location;
 
-use super::import::{bytes_of, floats};
+use super::columns::{TEXT, bytes_of, floats, latents_column};
 use super::index::Column;
-use super::write::{MdsWriter, WriteOptions};
-use super::{TEXT, latents_column};
-use crate::block::{Block, Place};
-use crate::buffer::Pool;
-use crate::commit::Commit;
-use crate::dataset::Dataset;
+use super::writer::{MdsWriter, WriteOptions};
+
+use crate::dataset::commit::Commit;
+use crate::dataset::layout::{Group, Split};
+use crate::dataset::reader::Dataset;
+use crate::dataset::rows::read_rows_file;
+use crate::dataset::spec::Dtype;
 use crate::error::{Error, Result};
-use crate::layout::{Group, Split};
-use crate::rows::read_rows_file;
-use crate::spec::Dtype;
-use crate::tensor::{Stored, Tensor};
+use crate::shard::buffer::Pool;
+use crate::shard::footer::read_blocks;
+use crate::shard::row_group::{Block, Place};
+use crate::shard::tensor::{Stored, Tensor};
 
 /// Row groups whose memory is kept for others.
 const POOLED: usize = 4;
@@ -106,11 +107,11 @@ impl Export<'_> {
         let unit = commit.id;
         let latents_files = spec.latents.iter().map(|(bucket, form)| {
             let file = commit.file(Group::Latents(self.split, *bucket));
-            let blocks = file.map(|file| file.footer().blocks(location, unit)).transpose()?;
+            let blocks = file.map(|file| read_blocks(&file.footer(), location, unit)).transpose()?;
             Ok((bucket.resolution, form.bytes(), file.zip(blocks)))
         });
         let latents_files = latents_files.collect::<Result<Vec<_>>>()?;
-        for entry in &file.footer().blocks(location, unit)? {
+        for entry in &read_blocks(&file.footer(), location, unit)? {
             let text = Place { location, unit, path: &file.path, entry, width: spec.text.bytes() };
             let (text, texts) = text.read_all(pool)?;
             let texts = texts.into_iter().map(|text| Tensor::new(Stored::Memory(text), spec.text.dtype));

@@ -11,16 +11,14 @@ use arrow::array::{
 use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema};
-use half::f16;
-use half::slice::HalfFloatSliceExt;
 
+use super::columns::{TEXT, bytes_of, floats, latents_column};
 use super::index::Column;
 use super::samples::Samples;
 use super::shard::Shard;
-use super::{TEXT, latents_column};
 use crate::bucket::Bucket;
+use crate::dataset::spec::{DatasetSpec, TensorSpec};
 use crate::error::{Error, Result};
-use crate::spec::{DatasetSpec, TensorSpec};
 use crate::writer::UnitWriter;
 
 /// The column of rows that says whether a kept row's embedding is that of the empty caption, whatever its caption.
@@ -43,13 +41,6 @@ pub struct Import {
     spec: DatasetSpec,
     scaled_by: f32,
     empty_caption: Vec<u8>,
-}
-
-/// The resolutions that have a column of latents.
-pub fn latent_resolutions(columns: &[Column]) -> Vec<u32> {
-    let of = |column: &Column| column.name.strip_prefix("latents_")?.parse::<u32>().ok();
-    let found = columns.iter().filter_map(|column| of(column).filter(|r| latents_column(*r) == column.name));
-    found.collect()
 }
 
 impl Import {
@@ -254,15 +245,4 @@ fn batch(columns: Vec<(String, ArrayRef)>) -> Result<RecordBatch> {
 fn finite(values: &[u8]) -> bool {
     // An exponent of ones alone.
     values.as_chunks().0.iter().all(|value| u16::from_le_bytes(*value) & 0x7c00 != 0x7c00)
-}
-
-/// Values as little-endian f16.
-pub(super) fn bytes_of(values: impl Iterator<Item = f32>) -> Vec<u8> {
-    values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect()
-}
-
-/// Little-endian f16 as f32.
-pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
-    let halves: Vec<f16> = bytes.as_chunks().0.iter().map(|value| f16::from_le_bytes(*value)).collect();
-    halves.to_f32_vec()
 }

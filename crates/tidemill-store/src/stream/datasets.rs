@@ -3,23 +3,20 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::blocks::BlockIndex;
-use super::plan::Indices;
-use super::state::{Snapshot, StreamState};
-use super::{Phase, StreamConfig};
 use crate::bucket::Bucket;
-use crate::buffer::Pool;
-use crate::cache::Cache;
-use crate::dataset::Dataset;
+use crate::dataset::reader::Dataset;
+use crate::dataset::spec::{DatasetSpec, TensorSpec};
 use crate::error::{Error, Result};
-use crate::shards::Shards;
-use crate::spec::{DatasetSpec, TensorSpec};
+use crate::shard::buffer::Pool;
+use crate::shard::cache::Cache;
+use crate::shard::reader::Shards;
+use crate::stream::config::StreamConfig;
+use crate::stream::order::batch_plan::Indices;
+use crate::stream::order::blocks::BlockIndex;
+use crate::stream::state::{ONLY, Phase, Snapshot, StreamState};
 
 /// Datasets by the names that orders and mixes depend on.
 pub type Datasets = BTreeMap<String, Dataset>;
-
-/// The name of a stream's only dataset.
-pub const ONLY: &str = "dataset";
 
 /// A single dataset.
 pub fn only(dataset: &Dataset) -> Datasets {

@@ -5,13 +5,16 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
-use super::mix::Amount;
 use crate::bucket::Bucket;
+use crate::dataset::layout::Split;
 use crate::error::{Error, Result};
-use crate::layout::Split;
+use crate::stream::order::mix::Amount;
 
 /// The version of [`StreamState`] that this code writes and reads.
 const VERSION: u32 = 1;
+
+/// The name of a stream's only dataset.
+pub const ONLY: &str = "dataset";
 
 /// Where a stream stands. Its size depends on the number of datasets and buckets, not on rows, ranks or readers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -82,9 +85,9 @@ impl From<Version> for u32 {
 }
 
 impl Phase {
-    /// Batches of a single dataset, as [`super::only`] names it.
+    /// Batches of a single dataset, as [`only`](super::only) names it.
     pub fn only(resolution: u32, global_batch: u64) -> Self {
-        let mix = [(super::ONLY.into(), Amount::Repeat(1.0))].into();
+        let mix = [(ONLY.into(), Amount::Repeat(1.0))].into();
         Self { resolution, global_batch, mix }
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tidemill_store::Bucket;
 use tidemill_store::stream::StreamState;
-use tidemill_store::stream::mix::{Amount, weights};
-use tidemill_store::stream::plan::{Dealer, Plan, PlannedBatch};
+use tidemill_store::stream::order::batch_plan::{Dealer, Plan, PlannedBatch};
+use tidemill_store::stream::order::mix::{Amount, weights};
 use tidemill_store::stream::state::Phase;
 
 use crate::world::{Row, World, mixes, phase, worlds};

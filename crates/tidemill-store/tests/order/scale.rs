@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidemill_store::Bucket;
-use tidemill_store::stream::blocks::BlockIndex;
-use tidemill_store::stream::mix::Amount;
-use tidemill_store::stream::permutation::key;
-use tidemill_store::stream::plan::{Dealer, Indices, Plan};
-use tidemill_store::stream::share::Ranks;
+use tidemill_store::stream::order::batch_plan::{Dealer, Indices, Plan};
+use tidemill_store::stream::order::blocks::BlockIndex;
+use tidemill_store::stream::order::mix::Amount;
+use tidemill_store::stream::order::permutation::key;
+use tidemill_store::stream::order::rank_share::Ranks;
 
 use crate::world::{World, phase};
 

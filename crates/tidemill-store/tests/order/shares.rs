@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidemill_store::Bucket;
-use tidemill_store::stream::mix::Amount;
-use tidemill_store::stream::plan::{Dealer, Plan, PlannedBatch};
-use tidemill_store::stream::share::Ranks;
+use tidemill_store::stream::order::batch_plan::{Dealer, Plan, PlannedBatch};
+use tidemill_store::stream::order::mix::Amount;
+use tidemill_store::stream::order::rank_share::Ranks;
 
 use crate::world::{World, mixes, phase, worlds};
 

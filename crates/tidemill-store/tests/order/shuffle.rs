@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidemill_store::stream::blocks::BlockIndex;
-use tidemill_store::stream::order::{OpenWindow, Order};
+use tidemill_store::stream::order::blocks::BlockIndex;
+use tidemill_store::stream::order::shuffle_window::{OpenWindow, Order};
 
 const SEEDS: u64 = 400;
 

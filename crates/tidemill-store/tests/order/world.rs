@@ -6,9 +6,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tidemill_store::Bucket;
 use tidemill_store::stream::Split;
-use tidemill_store::stream::blocks::BlockIndex;
-use tidemill_store::stream::mix::Amount;
-use tidemill_store::stream::plan::{Indices, Plan, PlannedBatch};
+use tidemill_store::stream::order::batch_plan::{Indices, Plan, PlannedBatch};
+use tidemill_store::stream::order::blocks::BlockIndex;
+use tidemill_store::stream::order::mix::Amount;
 use tidemill_store::stream::state::{Phase, Snapshot, StreamState, Version};
 
 /// Rows of each shard, by dataset and bucket.

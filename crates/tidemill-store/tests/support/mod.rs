@@ -33,7 +33,7 @@ pub fn hash(a: u64, b: u64) -> u64 {
 
 pub fn spec(row_group_rows: u32, validation_share: f64) -> DatasetSpec {
     DatasetSpec {
-        format: tidemill_store::spec::FORMAT,
+        format: tidemill_store::dataset::spec::FORMAT,
         latents: RESOLUTIONS.iter().map(|r| (Bucket::square(*r), form(Bucket::square(*r)))).collect(),
         latents_kind: "moments".into(),
         text: TensorSpec::f16([7, 5]),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidemill_store::stream::interleave::{Interleave, apportion};
+use tidemill_store::stream::order::interleave::{Interleave, apportion};
 use tidemill_store::stream::{
     self, Amount, Datasets, Reading, Snapshot, Stream, StreamConfig, difference, go_back, snapshots,
 };

@@ -81,7 +81,7 @@ fn write_dataset(folder: &Path, rows: &Rows) {
     }
     let validation_share = rows.share;
     let spec = DatasetSpec {
-        format: tidemill_store::spec::FORMAT,
+        format: tidemill_store::dataset::spec::FORMAT,
         latents,
         latents_kind: "moments".into(),
         text: TensorSpec::f16(TEXT),

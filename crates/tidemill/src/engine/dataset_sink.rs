@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use tidemill_data::prepared::sample_ids;
 use tidemill_data::{ClipTokenizer, InputUnit, Prepare};
 use tidemill_models::{ModelFolder, compute_digest};
-use tidemill_store::commit::UnitId;
+use tidemill_store::UnitId;
+use tidemill_store::dataset::spec::FORMAT;
 use tidemill_store::dedup::{DedupConfig, Mask, read_rows};
-use tidemill_store::spec::FORMAT;
 use tidemill_store::{
     Bucket, Counts, DatasetSpec, Digests, Known, Location, Manifest, ModelDigests, TensorSpec, UnitKey,
     UnitWriter, Writer,

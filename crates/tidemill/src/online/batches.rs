@@ -10,7 +10,7 @@ use crossbeam_channel::RecvTimeoutError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidemill_store::Bucket;
-use tidemill_store::stream::permutation::Permutation;
+use tidemill_store::stream::order::permutation::Permutation;
 use tidemill_store::stream::{Batch, Skipped};
 use tidemill_train::{BatchStream, Phase, World};
 

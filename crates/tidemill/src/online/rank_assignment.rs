@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
-use tidemill_store::stream::permutation::{Permutation, key};
+use tidemill_store::stream::order::permutation::{Permutation, key};
 
 /// Keeps the orders of units and of rows apart.
 const UNITS: u64 = 1;

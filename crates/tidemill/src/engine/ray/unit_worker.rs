@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare, prepared};
-use tidemill_store::spec::Header;
+use tidemill_store::dataset::header::Header;
 use tidemill_store::{Counts, Digests, UnitId};
 
 use crate::engine::dataset_sink::DatasetSink;

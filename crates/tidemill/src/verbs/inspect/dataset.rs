@@ -5,7 +5,8 @@ use tidemill_data::ClipTokenizer;
 use tidemill_data::Columns;
 use tidemill_data::inspect::Statistics;
 use tidemill_data::status::{QUARANTINED, REJECTED};
-use tidemill_store::{Dataset, Rounding, Verification, listing};
+use tidemill_store::dataset::row_listing as listing;
+use tidemill_store::{Dataset, Rounding, Verification};
 
 use super::command::{Args, MOST_ROWS, Refused};
 use crate::error::{Error, Result};

@@ -7,8 +7,8 @@ use serde_json::Value;
 use tch::Device;
 use tidemill_data::ClipTokenizer;
 use tidemill_models::ModelFolder;
+use tidemill_store::dataset::spec::FORMAT;
 use tidemill_store::mds::{Shard, TEXT, same_text};
-use tidemill_store::spec::FORMAT;
 use tidemill_store::{Bucket, DatasetSpec, ModelDigests, TensorSpec};
 
 use crate::encode::{Encode, EncodeConfig};

@@ -1,0 +1,19 @@
+//! A latent dataset in a store: its description, units, commits and manifest snapshots, and the rows that they name.
+
+pub mod commit;
+pub mod garbage_collection;
+pub mod header;
+pub mod layout;
+pub mod manifest;
+pub mod reader;
+pub mod row_counts;
+pub mod row_listing;
+pub mod rows;
+pub mod spec;
+pub mod unit;
+pub mod verify;
+
+pub(crate) mod manifest_file;
+pub(crate) mod unit_index;
+
+mod object_reader;

@@ -1,0 +1,180 @@
+//! What all shards of a snapshot share. It lies in the snapshot's own file, so that a dataset can be made anew
+//! with other settings while readers of an older snapshot go on; `dataset.json` only says which version of the
+//! format a folder has.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::bucket::Bucket;
+use crate::dataset::layout::Split;
+use crate::error::{Error, Result};
+use crate::float8;
+
+/// The version of the format that this code writes and reads.
+pub const FORMAT: u32 = 3;
+
+/// What all shards of a dataset share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DatasetSpec {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The column `latents_R` of each bucket.
+    pub latents: BTreeMap<Bucket, TensorSpec>,
+    /// What `latents_R` holds of the VAE's distribution, unscaled: `moments`, `mean` or `sample`.
+    pub latents_kind: String,
+    /// The column `text`: embeddings, or token ids where there are none.
+    pub text: TensorSpec,
+    /// The frozen models that made the tensors.
+    pub models: ModelDigests,
+    /// The VAE's factor between its latents and what the U-Net sees. Not applied to what is stored.
+    pub scaling_factor: f64,
+    /// Share of the kept rows that is held out for validation, by sample id ([`Split::of`]).
+    pub validation_share: f64,
+    /// Kept rows in a full row group.
+    pub row_group_rows: u32,
+    /// The settings that shaped the pixels and token ids.
+    pub prepare: Value,
+    /// The settings that chose the rows and made their captions, for people to read. Units are named by them already, so nothing else
+    /// takes them for a difference: the same list under another name gives the same rows.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub rows: Value,
+}
+
+/// A tensor column: FixedSizeBinary, row-major, little-endian.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorSpec {
+    /// Of its elements.
+    pub dtype: Dtype,
+    /// The shape of one row.
+    pub shape: Vec<u32>,
+}
+
+/// How the elements of a tensor are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Dtype {
+    /// 16-bit floats.
+    #[serde(rename = "f16")]
+    F16,
+    /// 8-bit floats with a scale for each row ([`crate::float8`]). Readers give f16.
+    #[serde(rename = "f8_e4m3")]
+    F8E4m3,
+    /// 32-bit integers.
+    #[serde(rename = "i32")]
+    I32,
+}
+
+/// Digests of the frozen models' folders.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelDigests {
+    /// Of the VAE.
+    pub vae: String,
+    /// Of the text encoder; none if only token ids are stored.
+    pub text_encoder: Option<String>,
+    /// Of the tokenizer.
+    pub tokenizer: String,
+}
+
+impl TensorSpec {
+    /// f16 of some shape.
+    pub fn f16(shape: impl Into<Vec<u32>>) -> Self {
+        Self { dtype: Dtype::F16, shape: shape.into() }
+    }
+
+    /// What readers give of it.
+    pub fn given(&self) -> Self {
+        Self { dtype: self.dtype.given(), shape: self.shape.clone() }
+    }
+
+    /// What the metadata of its field says: `dtype`, and `shape` as JSON.
+    pub fn metadata(&self) -> HashMap<String, String> {
+        let shape = self.shape.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        HashMap::from([("dtype".into(), self.dtype.to_string()), ("shape".into(), format!("[{shape}]"))])
+    }
+
+    /// Elements of one row.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().map(|n| *n as usize).product()
+    }
+
+    /// Bytes of one row as it is stored.
+    pub fn bytes(&self) -> usize {
+        match self.dtype {
+            Dtype::F16 => 2 * self.elements(),
+            Dtype::F8E4m3 => float8::HEADER + self.elements(),
+            Dtype::I32 => 4 * self.elements(),
+        }
+    }
+}
+
+impl Dtype {
+    /// What readers give of it.
+    pub fn given(self) -> Self {
+        match self {
+            Self::F8E4m3 => Self::F16,
+            given => given,
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F16 => "f16",
+            Self::F8E4m3 => "f8_e4m3",
+            Self::I32 => "i32",
+        })
+    }
+}
+
+impl DatasetSpec {
+    /// Kept rows in a full row group, unless chosen otherwise.
+    pub const ROW_GROUP_ROWS: u32 = 256;
+
+    /// BLAKE3 of the specification: it changes when anything that shapes the tensors does.
+    pub fn digest(&self) -> String {
+        let shaping = Self { rows: Value::Null, ..self.clone() };
+        blake3::hash(as_json(&shaping).to_string().as_bytes()).to_hex()[..32].to_owned()
+    }
+
+    /// The resolutions in pixels.
+    pub fn resolutions(&self) -> BTreeSet<u32> {
+        self.latents.keys().map(|bucket| bucket.resolution).collect()
+    }
+
+    /// The split of a sample.
+    pub fn split(&self, sample_id: u64) -> Split {
+        Split::of(sample_id, self.validation_share)
+    }
+
+    /// Refuses what cannot be written.
+    pub(crate) fn validate(&self) -> Result<()> {
+        let fail = |key, problem: String| Err(Error::Config { key, problem });
+        if self.latents.is_empty() {
+            return fail("latents", "there is no resolution; name at least one".into());
+        }
+        if let Some(column) = self.latents.values().find(|column| column.dtype != Dtype::F16) {
+            return fail("latents", format!("{} is not supported; latents are stored as f16", column.dtype));
+        }
+        for column in self.latents.values().chain([&self.text]) {
+            // One page holds a row group's tensors, and a page's length is an i32.
+            let bytes = column.bytes() * self.row_group_rows as usize;
+            if bytes == 0 || bytes > 1 << 30 {
+                let rows = (1 << 30) / column.bytes().max(1);
+                let problem = format!("rows of {} bytes allow 1 to {rows} rows", column.bytes());
+                return fail("row_group_rows", problem);
+            }
+        }
+        if !(0.0..1.0).contains(&self.validation_share) {
+            return fail("validation.share", "must be at least 0 and less than 1".into());
+        }
+        Ok(())
+    }
+}
+
+/// As it reads back from text, so that numbers compare as they were stored.
+fn as_json(spec: &DatasetSpec) -> Value {
+    serde_json::to_string(spec).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+}

@@ -1,0 +1,205 @@
+//! What a stream has to know of a snapshot's units: a few numbers for each, so that a snapshot of a million shards is open
+//! in a second and takes little memory. All else stays in the manifest's file.
+
+use std::collections::{BTreeMap, HashMap};
+
+use arrow::array::{Array, AsArray, GenericListArray, RecordBatch, StringArray, StructArray};
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use tidemill_io::Location;
+
+use crate::dataset::commit::{Commit, Footer};
+use crate::dataset::header::Header;
+use crate::dataset::layout::Group;
+use crate::dataset::manifest_file::{DIGEST, HEADER, Problem, pair};
+use crate::dataset::object_reader::Object;
+use crate::dataset::unit::UnitId;
+
+/// Units decoded at a time.
+const BATCH: usize = 8192;
+
+/// The columns that are read.
+const COLUMNS: [&str; 7] = [
+    "id",
+    "attempt",
+    "files.list.element.group",
+    "files.list.element.rows",
+    "files.list.element.bytes",
+    "files.list.element.footer_bytes",
+    "files.list.element.footer_xxh3",
+];
+
+/// The units of a snapshot, in its order.
+#[derive(Debug, Default)]
+pub struct Units {
+    ids: Vec<UnitId>,
+    attempts: Vec<u64>,
+    files: HashMap<Group, Vec<File>>,
+}
+
+/// A file of a unit; without rows there is none.
+#[derive(Debug, Clone, Copy, Default)]
+struct File {
+    rows: u32,
+    footer_bytes: u32,
+    bytes: u64,
+    footer_xxh3: u64,
+}
+
+/// What a snapshot's file says of all units, and the units.
+pub struct Snapshot {
+    pub header: Header,
+    pub digest: String,
+    pub units: Units,
+}
+
+impl Snapshot {
+    /// Reads the manifest under a key.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(location: &Location, key: &str) -> Result<Self, Problem> {
+        let object = Object { location: location.clone(), key: key.into(), bytes: location.size(key)? };
+        let builder = ParquetRecordBatchReaderBuilder::try_new(object)?;
+        let metadata = builder.metadata().file_metadata().clone();
+        let header = serde_json::from_str(pair(&metadata, HEADER)?)?;
+        let digest = pair(&metadata, DIGEST)?.to_owned();
+        let mask = ProjectionMask::columns(builder.parquet_schema(), COLUMNS);
+        let mut units = Units::with_room(metadata.num_rows() as usize);
+        for batch in builder.with_projection(mask).with_batch_size(BATCH).build()? {
+            units.add(&batch?).ok_or("its columns are of other types")?;
+        }
+        Ok(Self { header, digest, units })
+    }
+}
+
+impl Units {
+    fn with_room(units: usize) -> Self {
+        Self { ids: Vec::with_capacity(units), attempts: Vec::with_capacity(units), files: HashMap::new() }
+    }
+
+    /// The units of commits, in their order.
+    pub fn of(commits: &[Commit]) -> Self {
+        let mut units = Self::with_room(commits.len());
+        for commit in commits {
+            for file in commit.files.iter().filter(|file| file.group != Group::Rows) {
+                let footer = file.footer();
+                let entry = File {
+                    rows: u32::try_from(file.rows).unwrap_or(u32::MAX),
+                    footer_bytes: file.footer_bytes,
+                    bytes: file.bytes,
+                    footer_xxh3: footer.xxh3.into(),
+                };
+                units.put(file.group, entry, commits.len());
+            }
+            units.end(commit.id, u64::from_str_radix(&commit.attempt, 16).unwrap_or_default());
+        }
+        units
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The rows of each unit in a group.
+    pub fn rows(&self, group: Group) -> impl Iterator<Item = u64> {
+        let files = self.files.get(&group);
+        (0..self.len())
+            .map(move |unit| files.and_then(|files| files.get(unit)).map_or(0, |file| file.rows.into()))
+    }
+
+    /// The name of a unit.
+    pub fn id(&self, unit: usize) -> Option<UnitId> {
+        self.ids.get(unit).copied()
+    }
+
+    /// Where the footer of a unit's file is, if it has any rows in the group.
+    pub fn footer(&self, unit: usize, group: Group) -> Option<Footer> {
+        let file = self.files.get(&group)?.get(unit).filter(|file| file.rows > 0)?;
+        let attempt = format!("{:016x}", self.attempts.get(unit)?);
+        Some(Footer {
+            path: group.path(&self.ids.get(unit)?.folder(&attempt)),
+            range: file.bytes.saturating_sub(u64::from(file.footer_bytes))..file.bytes,
+            xxh3: file.footer_xxh3.into(),
+        })
+    }
+
+    /// A file of the unit that is added next.
+    fn put(&mut self, group: Group, file: File, room: usize) {
+        let (unit, files) = (self.ids.len(), self.files.entry(group).or_default());
+        files.reserve_exact(room.saturating_sub(files.len()));
+        files.resize(unit, File::default());
+        files.push(file);
+    }
+
+    fn end(&mut self, id: UnitId, attempt: u64) {
+        self.ids.push(id);
+        self.attempts.push(attempt);
+    }
+
+    /// Adds the rows of a manifest; `None` if it has other columns.
+    fn add(&mut self, batch: &RecordBatch) -> Option<()> {
+        let room = self.ids.capacity();
+        let (ids, attempts) =
+            (strings(batch.column_by_name("id")?)?, strings(batch.column_by_name("attempt")?)?);
+        let lists: &GenericListArray<i32> = batch.column_by_name("files")?.as_list_opt()?;
+        let files = Files::new(lists.values().as_struct_opt()?)?;
+        let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
+        for unit in 0..batch.num_rows() {
+            for i in lists.value_offsets()[unit] as usize..lists.value_offsets()[unit + 1] as usize {
+                let name = files.groups.value(i);
+                let group = match groups.get(name) {
+                    Some(group) => *group,
+                    None => *groups.entry(name).or_insert(name.parse().ok()?),
+                };
+                // Streams have no use for the others.
+                if group != Group::Rows {
+                    self.put(group, files.get(i)?, room);
+                }
+            }
+            self.end(ids.value(unit).parse().ok()?, hex(attempts.value(unit))?);
+        }
+        Some(())
+    }
+}
+
+/// The columns of a manifest's files.
+struct Files<'a> {
+    groups: &'a StringArray,
+    rows: &'a [u64],
+    bytes: &'a [u64],
+    footer_bytes: &'a [u32],
+    footer_xxh3: &'a StringArray,
+}
+
+impl<'a> Files<'a> {
+    fn new(files: &'a StructArray) -> Option<Self> {
+        let column = |name| files.column_by_name(name);
+        Some(Self {
+            groups: strings(column("group")?)?,
+            rows: column("rows")?.as_primitive_opt::<UInt64Type>()?.values(),
+            bytes: column("bytes")?.as_primitive_opt::<UInt64Type>()?.values(),
+            footer_bytes: column("footer_bytes")?.as_primitive_opt::<UInt32Type>()?.values(),
+            footer_xxh3: strings(column("footer_xxh3")?)?,
+        })
+    }
+
+    fn get(&self, i: usize) -> Option<File> {
+        Some(File {
+            rows: u32::try_from(*self.rows.get(i)?).ok()?,
+            footer_bytes: *self.footer_bytes.get(i)?,
+            bytes: *self.bytes.get(i)?,
+            footer_xxh3: hex(self.footer_xxh3.value(i))?,
+        })
+    }
+}
+
+fn strings(array: &dyn Array) -> Option<&StringArray> {
+    array.as_string_opt::<i32>()
+}
+
+fn hex(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}

@@ -1,0 +1,32 @@
+//! The columns of MosaicML diffusion's latents, and their values.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use super::index::Column;
+
+/// The column of text embeddings: the text encoder's last hidden state, f16, row-major.
+pub const TEXT: &str = "caption_latents";
+
+/// The column of image latents at a resolution: f16 `[C, h, w]`, row-major; empty if the image is too small for it.
+pub fn latents_column(resolution: u32) -> String {
+    format!("latents_{resolution}")
+}
+
+/// The resolutions that have a column of latents.
+pub fn latent_resolutions(columns: &[Column]) -> Vec<u32> {
+    let of = |column: &Column| column.name.strip_prefix("latents_")?.parse::<u32>().ok();
+    let found = columns.iter().filter_map(|column| of(column).filter(|r| latents_column(*r) == column.name));
+    found.collect()
+}
+
+/// Values as little-endian f16.
+pub(super) fn bytes_of(values: impl Iterator<Item = f32>) -> Vec<u8> {
+    values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect()
+}
+
+/// Little-endian f16 as f32.
+pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
+    let halves: Vec<f16> = bytes.as_chunks().0.iter().map(|value| f16::from_le_bytes(*value)).collect();
+    halves.to_f32_vec()
+}

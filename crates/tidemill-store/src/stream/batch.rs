@@ -1,0 +1,41 @@
+//! A batch of the stream, and what becomes of rows that cannot be read.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bucket::Bucket;
+use crate::shard::buffer::Buffer;
+
+/// The n rows of a rank in a global batch.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Batches of the phase before it.
+    pub number: u64,
+    /// The size of all its images.
+    pub bucket: Bucket,
+    /// The rows' places in the global batch, ascending.
+    pub places: Vec<u32>,
+    /// The samples.
+    pub sample_ids: Vec<u64>,
+    /// The epoch of each row in its dataset, from 0.
+    pub epochs: Vec<u32>,
+    /// Unscaled latents, n x the shape in [`crate::DatasetSpec::latents`], f16 little-endian, row-major.
+    pub latents: Buffer,
+    /// Text embeddings, n x the shape of [`crate::DatasetSpec::text`], f16 little-endian, row-major.
+    pub text: Buffer,
+}
+
+/// What becomes of rows that cannot be read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unreadable {
+    /// The stream ends with an error that names the file.
+    #[default]
+    Stop,
+    /// Their batches go without them, and they are counted.
+    Skip,
+}
+
+/// Rows that were left out because they could not be read, by why.
+pub type Skipped = BTreeMap<String, u64>;

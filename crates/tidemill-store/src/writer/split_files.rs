@@ -1,0 +1,120 @@
+//! The tensor files of one split of a unit. All of them end their row groups at the same rows, so that block
+//! `n` of the latents joins with block `n` of the text and with no other.
+
+use std::collections::BTreeSet;
+
+use tidemill_io::Location;
+
+use super::reuse::EarlierColumn;
+use super::tensor_columns::BatchTensors;
+use crate::dataset::commit::{Commit, FileEntry};
+use crate::dataset::layout::{Group, Split};
+use crate::dataset::spec::{DatasetSpec, TensorSpec};
+use crate::error::Result;
+use crate::writer::shard_file::ShardWriter;
+
+/// The files, each of which exists once it has a row.
+pub struct SplitWriter {
+    location: Location,
+    folder: String,
+    split: Split,
+    columns: Vec<TensorColumn>,
+    rows_per_block: usize,
+    /// Rows in the current block.
+    filled: usize,
+    /// Number of the current block.
+    block: u32,
+}
+
+struct TensorColumn {
+    group: Group,
+    spec: TensorSpec,
+    file: Option<ShardWriter>,
+    /// Where tensors come from that the batch leaves out.
+    earlier: Option<EarlierColumn>,
+}
+
+impl SplitWriter {
+    /// Of an earlier commit the columns named are still good.
+    pub fn new(
+        location: &Location,
+        folder: &str,
+        split: Split,
+        spec: &DatasetSpec,
+        earlier: Option<&(&Commit, BTreeSet<String>)>,
+    ) -> Self {
+        let column = |group: Group, spec: &TensorSpec| {
+            let good =
+                earlier.filter(|(_, good)| group.column().is_some_and(|column| good.contains(&column)));
+            let earlier = good.map(|(commit, _)| EarlierColumn::new(location, commit, group, spec));
+            TensorColumn { group, spec: spec.clone(), file: None, earlier }
+        };
+        let mut columns = vec![column(Group::Text(split), &spec.text)];
+        columns
+            .extend(spec.latents.iter().map(|(bucket, spec)| column(Group::Latents(split, *bucket), spec)));
+        Self {
+            location: location.clone(),
+            folder: folder.to_owned(),
+            split,
+            columns,
+            rows_per_block: spec.row_group_rows as usize,
+            filled: 0,
+            block: 0,
+        }
+    }
+
+    pub fn split(&self) -> Split {
+        self.split
+    }
+
+    /// Appends kept rows of this split, given by their indices in the batch.
+    pub fn write(&mut self, mut rows: &[u32], tensors: &BatchTensors) -> Result<()> {
+        while !rows.is_empty() {
+            let (stretch, rest) = rows.split_at((self.rows_per_block - self.filled).min(rows.len()));
+            for column in &mut self.columns {
+                column.write(&self.location, &self.folder, stretch, tensors)?;
+            }
+            rows = rest;
+            self.filled += stretch.len();
+            if self.filled == self.rows_per_block {
+                self.end_block()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn finish(mut self) -> Result<Vec<FileEntry>> {
+        self.end_block()?;
+        self.columns.into_iter().filter_map(|column| column.file).map(ShardWriter::finish).collect()
+    }
+
+    fn end_block(&mut self) -> Result<()> {
+        for file in self.columns.iter_mut().filter_map(|column| column.file.as_mut()) {
+            file.end_block(self.block)?;
+        }
+        self.block += 1;
+        self.filled = 0;
+        Ok(())
+    }
+}
+
+impl TensorColumn {
+    /// Appends those of the rows that have a tensor here.
+    fn write(
+        &mut self,
+        location: &Location,
+        folder: &str,
+        rows: &[u32],
+        tensors: &BatchTensors,
+    ) -> Result<()> {
+        let rows = tensors.select(rows, self.group);
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => self.file.insert(ShardWriter::tensors(location, folder, self.group, &self.spec)?),
+        };
+        file.write(tensors.columns(&rows, self.group, &self.spec, self.earlier.as_mut())?)
+    }
+}

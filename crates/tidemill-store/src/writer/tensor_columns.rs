@@ -1,0 +1,208 @@
+//! The tensors of a batch of encoded rows, checked, and what of them goes into which file. The latents of a
+//! resolution are a column of values of any length beside a column of image sizes: each row's go to the file of its
+//! bucket, in which all have one shape. A tensor that is null in a kept row is one that an earlier commit has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeBinaryArray, LargeBinaryArray, RecordBatch, UInt32Array, UInt64Array,
+};
+use arrow::datatypes::{DataType, Field, UInt32Type, UInt64Type};
+
+use super::reuse::EarlierColumn;
+use crate::bucket::Bucket;
+use crate::dataset::layout::Group;
+use crate::dataset::spec::{DatasetSpec, Dtype, TensorSpec};
+use crate::error::{Error, Result};
+use crate::float8;
+use crate::shard::row_group::row_checksum;
+
+/// The ids and tensors of a batch.
+pub struct BatchTensors<'a> {
+    /// Index of the batch's first row in `rows.parquet`.
+    first: u32,
+    pub sample_ids: &'a UInt64Array,
+    text: &'a FixedSizeBinaryArray,
+    /// By resolution.
+    latents: BTreeMap<u32, Latents<'a>>,
+}
+
+impl<'a> BatchTensors<'a> {
+    /// Reads `sample_id`, `text`, and `latents_R` and `size_R` of every resolution of the dataset.
+    ///
+    /// # Errors
+    /// [`Error::Column`] if one is missing or in a form that the dataset does not hold.
+    pub fn read(batch: &'a RecordBatch, first: u32, spec: &DatasetSpec) -> Result<Self> {
+        let resolutions = spec.resolutions().into_iter();
+        let latents = resolutions.map(|resolution| Ok((resolution, Latents::read(batch, resolution, spec)?)));
+        Ok(Self {
+            first,
+            sample_ids: sample_ids(batch)?,
+            text: text(batch, &spec.text)?,
+            latents: latents.collect::<Result<_>>()?,
+        })
+    }
+
+    /// Those of some kept rows of the batch that belong into a group's file.
+    pub fn select(&self, rows: &[u32], group: Group) -> UInt32Array {
+        let belongs = |row: &u32| match group {
+            Group::Rows | Group::Text(_) => true,
+            Group::Latents(_, bucket) => {
+                let latents = self.latents.get(&bucket.resolution);
+                latents.is_some_and(|latents| latents.buckets[*row as usize] == Some(bucket))
+            }
+        };
+        UInt32Array::from_iter_values(rows.iter().copied().filter(belongs))
+    }
+
+    /// The columns of a group's file for rows that were selected for it: `row`, `sample_id`, `xxh3` and the tensors, which
+    /// come from the earlier commit where they are null.
+    ///
+    /// # Errors
+    /// [`Error::Column`] if a tensor is in neither.
+    pub fn columns(
+        &self,
+        rows: &UInt32Array,
+        group: Group,
+        spec: &TensorSpec,
+        mut earlier: Option<&mut EarlierColumn>,
+    ) -> Result<Vec<ArrayRef>> {
+        let (width, count) = (spec.bytes(), rows.len());
+        let fail = |problem: &str| column(&group.column().unwrap_or_default(), problem.into());
+        let mut values = Vec::with_capacity(count * width);
+        for &row in rows.values() {
+            if let Some(value) = self.value(row as usize, group) {
+                match spec.dtype {
+                    Dtype::F16 | Dtype::I32 => values.extend_from_slice(value),
+                    Dtype::F8E4m3 => float8::encode(value, &mut values)
+                        .ok_or_else(|| fail("has a value that is not finite in a kept row"))?,
+                }
+                continue;
+            }
+            match earlier.as_mut().map(|earlier| earlier.get(self.first + row)).transpose()?.flatten() {
+                Some(value) => values.extend_from_slice(&value),
+                None => return Err(fail("is null in a kept row")),
+            }
+        }
+        let indices = UInt32Array::from_iter_values(rows.values().iter().map(|row| self.first + row));
+        let ids = rows.values().iter().map(|row| self.sample_ids.value(*row as usize));
+        let ids = UInt64Array::from_iter_values(ids);
+        let tensors = values.chunks_exact(width).zip(indices.values()).zip(ids.values());
+        let sums = tensors.map(|((tensor, row), id)| row_checksum(*row, *id, tensor));
+        let sums = UInt64Array::from_iter_values(sums);
+        let tensors = FixedSizeBinaryArray::try_new(width as i32, values.into(), None)?;
+        Ok(vec![Arc::new(indices), Arc::new(ids), Arc::new(sums), Arc::new(tensors)])
+    }
+
+    fn value(&self, row: usize, group: Group) -> Option<&[u8]> {
+        match group {
+            Group::Rows => None,
+            Group::Text(_) => self.text.is_valid(row).then(|| self.text.value(row)),
+            Group::Latents(_, bucket) => {
+                let values = self.latents.get(&bucket.resolution)?.values;
+                values.is_valid(row).then(|| values.value(row))
+            }
+        }
+    }
+}
+
+/// `latents_R`, and the bucket of each row that can be used at that resolution.
+struct Latents<'a> {
+    values: &'a LargeBinaryArray,
+    buckets: Vec<Option<Bucket>>,
+}
+
+impl<'a> Latents<'a> {
+    fn read(batch: &'a RecordBatch, resolution: u32, spec: &DatasetSpec) -> Result<Self> {
+        let name = format!("latents_{resolution}");
+        let array = find(batch, &name)?;
+        let Some(values) = array.as_binary_opt::<i64>() else {
+            return Err(column(&name, format!("is {}, not LargeBinary", array.data_type())));
+        };
+        let sizes = Sizes::read(batch, resolution)?;
+        let schema = batch.schema();
+        let shape = declared_shape(schema.field_with_name(&name)?);
+        let bucket = |row| {
+            let Some(bucket) = sizes.bucket(row) else {
+                return match values.is_valid(row) {
+                    true => Err(column(&sizes.name, "is null in a row that has latents".into())),
+                    false => Ok(None),
+                };
+            };
+            let form = spec.latents.get(&bucket).ok_or_else(|| {
+                let Bucket { width, height, .. } = bucket;
+                column(&sizes.name, format!("{width}x{height} is none of the dataset's buckets"))
+            })?;
+            let bytes = if values.is_valid(row) { values.value(row).len() } else { form.bytes() };
+            if bytes == form.bytes() && shape.as_ref().is_none_or(|shape| *shape == form.shape) {
+                return Ok(Some(bucket));
+            }
+            let found = format!("{bytes} bytes a row, shape {shape:?}");
+            Err(column(&name, format!("has {found}, but the dataset holds f16 of shape {:?}", form.shape)))
+        };
+        let buckets = (0..batch.num_rows()).map(bucket).collect::<Result<_>>()?;
+        Ok(Self { values, buckets })
+    }
+}
+
+/// `size_R`: width and height of each row's pixels.
+struct Sizes<'a> {
+    name: String,
+    resolution: u32,
+    array: &'a ArrayRef,
+}
+
+impl<'a> Sizes<'a> {
+    fn read(batch: &'a RecordBatch, resolution: u32) -> Result<Self> {
+        let name = format!("size_{resolution}");
+        let array = find(batch, &name)?;
+        match array.data_type() {
+            DataType::FixedSizeList(item, 2) if *item.data_type() == DataType::UInt32 => {
+                Ok(Self { name, resolution, array })
+            }
+            other => Err(column(&name, format!("is {other}, not a FixedSizeList of two UInt32"))),
+        }
+    }
+
+    fn bucket(&self, row: usize) -> Option<Bucket> {
+        let size = self.array.as_fixed_size_list();
+        let size = size.is_valid(row).then(|| size.value(row))?;
+        let size = size.as_primitive::<UInt32Type>();
+        Some(Bucket { resolution: self.resolution, width: size.value(0), height: size.value(1) })
+    }
+}
+
+fn sample_ids(batch: &RecordBatch) -> Result<&UInt64Array> {
+    let array = find(batch, "sample_id")?.as_primitive_opt::<UInt64Type>();
+    array
+        .filter(|ids| ids.null_count() == 0)
+        .ok_or_else(|| column("sample_id", "is no UInt64 without nulls".into()))
+}
+
+fn text<'a>(batch: &'a RecordBatch, spec: &TensorSpec) -> Result<&'a FixedSizeBinaryArray> {
+    let array = find(batch, "text")?;
+    let schema = batch.schema();
+    let shape = declared_shape(schema.field_with_name("text")?);
+    let spec = spec.given();
+    let width = i32::try_from(spec.bytes()).unwrap_or(i32::MAX);
+    let fits = shape.as_ref().is_none_or(|shape| *shape == spec.shape);
+    if *array.data_type() == DataType::FixedSizeBinary(width) && fits {
+        return Ok(array.as_fixed_size_binary());
+    }
+    let found = format!("{}, shape {shape:?}", array.data_type());
+    Err(column("text", format!("is {found}, but the dataset takes {} of shape {:?}", spec.dtype, spec.shape)))
+}
+
+/// The shape in the metadata of a tensor column, if there is one.
+fn declared_shape(field: &Field) -> Option<Vec<u32>> {
+    serde_json::from_str(field.metadata().get("shape")?).ok()
+}
+
+pub fn find<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
+    batch.column_by_name(name).ok_or_else(|| column(name, "is missing".into()))
+}
+
+pub fn column(name: &str, problem: String) -> Error {
+    Error::Column { column: name.to_owned(), problem }
+}

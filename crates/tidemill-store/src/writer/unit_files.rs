@@ -1,0 +1,97 @@
+//! The rows of one attempt at a unit: checks each batch, counts what became of its rows, and splits it into
+//! column groups and splits.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
+use tidemill_io::Location;
+
+use super::split_files::SplitWriter;
+use super::tensor_columns::BatchTensors;
+use crate::dataset::commit::{Commit, FileEntry};
+use crate::dataset::layout::Split;
+use crate::dataset::row_counts::{Counts, text};
+use crate::dataset::spec::DatasetSpec;
+use crate::error::{Error, Result};
+use crate::writer::shard_file::ShardWriter;
+
+/// The files of an attempt.
+pub struct UnitRows {
+    location: Location,
+    folder: String,
+    spec: DatasetSpec,
+    counts: Counts,
+    rows: Option<ShardWriter>,
+    splits: Vec<SplitWriter>,
+}
+
+impl UnitRows {
+    /// Files will lie in `folder`. Of an earlier commit the columns named are still good.
+    pub fn new(
+        location: &Location,
+        folder: String,
+        spec: &DatasetSpec,
+        earlier: Option<(&Commit, BTreeSet<String>)>,
+    ) -> Self {
+        let splits =
+            Split::ALL.map(|split| SplitWriter::new(location, &folder, split, spec, earlier.as_ref()));
+        Self {
+            location: location.clone(),
+            folder,
+            spec: spec.clone(),
+            counts: Counts::default(),
+            rows: None,
+            splits: splits.into(),
+        }
+    }
+
+    pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let first = u32::try_from(self.counts.read + batch.num_rows() as u64).map_err(|_| Error::Config {
+            key: "unit",
+            problem: "a unit has more than 2^32 rows; make units smaller".into(),
+        })? - batch.num_rows() as u32;
+        let tensors = BatchTensors::read(batch, first, &self.spec)?;
+        self.counts.add(&Counts::of(batch)?);
+        let kept = kept(batch)?;
+        self.write_rows(batch)?;
+        for writer in &mut self.splits {
+            let split = |row: &u32| self.spec.split(tensors.sample_ids.value(*row as usize));
+            let part: Vec<u32> = kept.iter().copied().filter(|row| split(row) == writer.split()).collect();
+            writer.write(&part, &tensors)?;
+        }
+        Ok(())
+    }
+
+    pub fn finish(self) -> Result<(Counts, Vec<FileEntry>)> {
+        let mut files = self.rows.into_iter().map(ShardWriter::finish).collect::<Result<Vec<_>>>()?;
+        for split in self.splits {
+            files.extend(split.finish()?);
+        }
+        Ok((self.counts, files))
+    }
+
+    /// Writes all columns that are no tensors.
+    fn write_rows(&mut self, batch: &RecordBatch) -> Result<()> {
+        let latents = self.spec.resolutions().into_iter().map(|resolution| format!("latents_{resolution}"));
+        let tensors: Vec<String> = latents.chain(["text".to_owned()]).collect();
+        let schema = batch.schema();
+        let plain = (0..batch.num_columns()).filter(|i| !tensors.contains(schema.field(*i).name()));
+        let batch = batch.project(&plain.collect::<Vec<_>>())?;
+        let rows = match &mut self.rows {
+            Some(rows) => rows,
+            None => {
+                let schema = Arc::new(Schema::new(batch.schema().fields().clone()));
+                self.rows.insert(ShardWriter::rows(&self.location, &self.folder, schema)?)
+            }
+        };
+        rows.write(batch.columns().to_vec())
+    }
+}
+
+/// The indices of the kept rows.
+fn kept(batch: &RecordBatch) -> Result<Vec<u32>> {
+    let rows = text(batch, "status")?.iter().zip(0..);
+    Ok(rows.filter_map(|(status, row)| (status == Some("kept")).then_some(row)).collect())
+}

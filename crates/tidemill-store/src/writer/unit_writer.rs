@@ -1,0 +1,103 @@
+//! One attempt at a unit: its files are written, and then committed unless another attempt was first.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+
+use arrow::array::RecordBatch;
+use tidemill_io::Location;
+
+use crate::dataset::commit::{Commit, parse};
+use crate::dataset::spec::DatasetSpec;
+use crate::dataset::unit::{UnitId, UnitKey};
+use crate::error::{Error, Result};
+use crate::writer::unit_files::UnitRows;
+
+/// How the race for a unit ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// This attempt is part of the dataset.
+    Committed(Commit),
+    /// Somebody else's attempt, this one, had been committed before.
+    Superseded(Commit),
+}
+
+impl Outcome {
+    /// The commit that counts.
+    pub fn commit(&self) -> &Commit {
+        match self {
+            Self::Committed(commit) | Self::Superseded(commit) => commit,
+        }
+    }
+}
+
+/// One attempt at a unit.
+pub struct UnitWriter {
+    location: Location,
+    id: UnitId,
+    unit: UnitKey,
+    attempt: String,
+    rows: UnitRows,
+}
+
+impl UnitWriter {
+    /// Starts an attempt. `earlier` is a commit about the same rows, and the columns of it that are still good.
+    pub(super) fn new(
+        location: &Location,
+        spec: &DatasetSpec,
+        unit: &UnitKey,
+        earlier: Option<(&Commit, BTreeSet<String>)>,
+    ) -> Self {
+        let id = unit.id();
+        let attempt = attempt_name();
+        let rows = UnitRows::new(location, id.folder(&attempt), spec, earlier);
+        Self { location: location.clone(), id, unit: unit.clone(), attempt, rows }
+    }
+
+    /// Appends rows in the unit's order: a batch of the columns that ARCHITECTURE.md lists under "What
+    /// `Encode` gives". A kept row's tensor that is null is taken from the unit's earlier commit, if that has
+    /// it and it is still good.
+    ///
+    /// # Errors
+    /// [`Error::Column`] if a column is missing or has another form; a failure of the store.
+    pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.rows.write(batch)
+    }
+
+    /// Ends the files and commits them, unless the unit has been committed meanwhile.
+    ///
+    /// # Errors
+    /// If the store fails, and the commit is not there nevertheless.
+    pub fn commit(self) -> Result<Outcome> {
+        let Self { location, id, unit, attempt, rows } = self;
+        let (counts, files) = rows.finish()?;
+        let commit = Commit { id, unit, attempt, counts, files };
+        let key = commit.id.commit_key();
+        let text = serde_json::to_vec_pretty(&commit)
+            .map_err(|e| Error::Format { path: location.uri_of(&key), problem: e.to_string() })?;
+        let put = location.put_if_absent(&key, text.into());
+        if let Ok(true) = put {
+            return Ok(Outcome::Committed(commit));
+        }
+        // Whether somebody else won, or our own put arrived although it seemed to fail, the attempt's name
+        // tells.
+        match (location.get_if_present(&key)?, put) {
+            (Some(bytes), _) => {
+                let theirs = parse(&location, &key, &bytes)?;
+                let ours = theirs.attempt == commit.attempt;
+                Ok(if ours { Outcome::Committed(commit) } else { Outcome::Superseded(theirs) })
+            }
+            (None, Err(error)) => Err(error.into()),
+            (None, Ok(_)) => Err(Error::Format {
+                path: location.uri_of(&key),
+                problem: "the commit was there and is gone; run `tidemill preprocess` again".into(),
+            }),
+        }
+    }
+}
+
+/// A name that no other attempt has: the keys of `RandomState` are random in each process and differ at each
+/// call.
+fn attempt_name() -> String {
+    let now = std::time::SystemTime::now();
+    format!("{:016x}", RandomState::new().hash_one((now, std::process::id())))
+}
