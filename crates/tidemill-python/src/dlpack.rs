@@ -77,7 +77,7 @@ pub struct Tensor {
 impl Tensor {
     /// Of bytes that have just this shape.
     pub fn new(bytes: Bytes, dtype: Dtype, shape: Vec<i64>) -> Self {
-        let dtype = match dtype.given() {
+        let dtype = match dtype.decoded() {
             Dtype::I32 => DataType { code: INT, bits: 32, lanes: 1 },
             _ => DataType { code: FLOAT, bits: 16, lanes: 1 },
         };

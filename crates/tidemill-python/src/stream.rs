@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3_arrow::PyRecordBatch;
 use serde::Deserialize;
 use tidemill_store::stream::{
-    Datasets, Phase, Ranks, Reading, Seat, Split, Stream as RustStream, StreamConfig, Unreadable,
+    Datasets, Phase, Rank, ReadOptions, Split, Stream as RustStream, StreamConfig, UnreadableRows, WorldSize,
 };
 use tidemill_store::{Cache, Dataset, TensorSpec};
 
@@ -32,7 +32,7 @@ struct Settings {
     rank: u64,
     prefetch: usize,
     readers: usize,
-    unreadable: Unreadable,
+    unreadable: UnreadableRows,
     /// A folder, and the bytes that it may hold.
     cache: Option<(PathBuf, u64)>,
 }
@@ -80,7 +80,7 @@ impl Stream {
         let bucket = batch.bucket;
         let forms = self.datasets.values().find_map(|dataset| {
             let spec = dataset.spec();
-            Some((spec.latents.get(&bucket)?.clone(), spec.text.given()))
+            Some((spec.latents.get(&bucket)?.clone(), spec.text.decoded()))
         });
         // A batch has the form of a dataset that it came from.
         let (latents, text) = forms.ok_or_else(|| raise(tidemill::Error::Thread("stream")))?;
@@ -88,7 +88,7 @@ impl Stream {
             number: batch.number,
             resolution: bucket.resolution,
             size: (bucket.width, bucket.height),
-            places: batch.places,
+            places: batch.positions,
             sample_ids: batch.sample_ids,
             epochs: batch.epochs,
             latents: (Bytes::from_owner(batch.latents), latents),
@@ -110,13 +110,13 @@ impl Stream {
     /// Rows of the datasets that take part.
     #[getter]
     fn rows(&self) -> u64 {
-        self.lock().rows()
+        self.lock().num_rows()
     }
 
     /// Rows that were left out because they could not be read, by why.
     #[getter]
     fn skipped(&self) -> BTreeMap<String, u64> {
-        self.lock().skipped()
+        self.lock().skipped_rows()
     }
 }
 
@@ -139,8 +139,8 @@ fn open(settings: &str, state: Option<&str>) -> tidemill::Result<Stream> {
         bucket: None,
         phase: settings.phase,
     };
-    let reading = Reading {
-        seat: Seat::new(Ranks::new(settings.ranks)?, settings.rank)?,
+    let reading = ReadOptions {
+        rank: Rank::new(WorldSize::new(settings.ranks)?, settings.rank)?,
         prefetch: settings.prefetch,
         readers: settings.readers,
         unreadable: settings.unreadable,

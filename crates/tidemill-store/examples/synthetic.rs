@@ -10,7 +10,7 @@ use arrow::array::{
     UInt64Array,
 };
 use arrow::datatypes::UInt32Type;
-use tidemill_store::{Bucket, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
+use tidemill_store::{Bucket, DatasetSpec, DatasetWriter, Digests, ModelDigests, TensorSpec, UnitKey};
 use twox_hash::XxHash3_64;
 
 const ROWS_PER_UNIT: u64 = 2048;
@@ -28,7 +28,7 @@ fn main() {
 fn write(folder: &str, rows: u64) {
     let bucket = Bucket::square(256);
     let spec = DatasetSpec {
-        format: tidemill_store::dataset::spec::FORMAT,
+        format: tidemill_store::dataset::spec::FORMAT_VERSION,
         latents: [(bucket, TensorSpec::f16([8, 32, 32]))].into(),
         latents_kind: "moments".into(),
         text: TensorSpec::f16([77, 1024]),
@@ -40,13 +40,13 @@ fn write(folder: &str, rows: u64) {
         rows: serde_json::Value::Null,
     };
     let writer =
-        Writer::open(folder, spec.clone(), &vec![0; spec.text.bytes()]).expect("a folder to write to");
+        DatasetWriter::open(folder, spec.clone(), &vec![0; spec.text.bytes()]).expect("a folder to write to");
     let mut units = Vec::new();
     for start in (0..rows).step_by(ROWS_PER_UNIT as usize) {
         let span = start..rows.min(start + ROWS_PER_UNIT);
         let unit =
             UnitKey { file: "random".into(), identity: "random".into(), span, digests: Digests::default() };
-        let mut attempt = writer.begin(&unit);
+        let mut attempt = writer.begin_unit(&unit);
         for first in unit.span.clone().step_by(ROWS_PER_BATCH as usize) {
             attempt
                 .write(&batch(first..unit.span.end.min(first + ROWS_PER_BATCH), &spec))
@@ -81,7 +81,7 @@ fn batch(rows: std::ops::Range<u64>, spec: &DatasetSpec) -> RecordBatch {
         .expect("as many rows")
 }
 
-/// Numbers that do not compress.
+/// ThreadCounts that do not compress.
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = XxHash3_64::oneshot(&seed.to_le_bytes()) | 1;
     let mut values = Vec::with_capacity(bytes + 8);

@@ -1,17 +1,18 @@
-//! A bucket: the size in pixels of the images whose latents lie together, since a batch can only hold one size. At a
-//! resolution there is one square bucket, or many of different aspects.
+//! Aspect buckets. A bucket is the size in pixels of images whose latents are stored together,
+//! because a batch can hold only one size. A resolution has one square bucket, or many buckets of
+//! different aspects.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The images of one size at a resolution. Written `256` if it is the square of the resolution, else like
-/// `256-320x192`.
+/// The images of one size at a resolution. The name is `256` for the square of the resolution, and
+/// like `256-320x192` for any other size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Bucket {
-    /// The resolution that the images were prepared for, in pixels.
+    /// The resolution in pixels that the images were prepared for.
     pub resolution: u32,
     /// Width of the images in pixels.
     pub width: u32,
@@ -20,7 +21,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// The square of a resolution.
+    /// The square bucket of a resolution.
     pub fn square(resolution: u32) -> Self {
         Self { resolution, width: resolution, height: resolution }
     }
@@ -52,9 +53,9 @@ impl FromStr for Bucket {
                 height: height.parse().ok()?,
             })
         };
-        // One name for each bucket: other spellings of its numbers are refused.
+        // Each bucket has exactly one name. Other spellings of its numbers are refused.
         let bucket = parse().filter(|bucket| bucket.to_string() == name);
-        bucket.ok_or_else(|| format!("`{name}` is no bucket such as `256` or `256-320x192`"))
+        bucket.ok_or_else(|| format!("`{name}` is not a bucket; write it like `256` or `256-320x192`"))
     }
 }
 
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_read_back() {
+    fn bucket_names_round_trip() {
         let wide = Bucket { resolution: 256, width: 320, height: 192 };
         for (bucket, name) in [
             (Bucket::square(256), "256"),

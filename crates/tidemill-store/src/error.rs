@@ -1,110 +1,111 @@
-//! What can go wrong with a dataset or its stream. Every message says what was wrong, where, and what to do.
+//! Errors of datasets and streams. Every message says what was wrong, where, and what to do.
 
 use crate::bucket::Bucket;
 
-/// The crate's result.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure of storage, a dataset that does not fit, or data that is not what was committed.
+/// A failure of the store, a dataset that does not fit, or data that differs from what was
+/// committed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A place that cannot be understood or opened, or a store that refused or failed.
+    /// A location that cannot be parsed or opened, or a store that refused a request or failed.
     #[error(transparent)]
     Storage(#[from] tidemill_io::Error),
-    /// The stream's threads could not be started.
-    #[error("cannot start the stream's threads: {0}; raise the limit on processes")]
+    /// The threads of the stream could not be started.
+    #[error("cannot start the threads of the stream: {0}; raise the limit on processes")]
     Threads(#[from] std::io::Error),
-    /// There is no dataset.
+    /// The location holds no dataset.
     #[error("there is no dataset at {uri} (no dataset.json); run `tidemill preprocess`, or correct the path")]
     NoDataset {
-        /// The dataset.
+        /// Path or URI of the dataset.
         uri: String,
     },
-    /// A dataset without a manifest: nothing of it may be read yet.
+    /// A dataset without a manifest. Nothing of it may be read yet.
     #[error(
-        "the dataset {uri} has no manifest: what makes it, `tidemill preprocess` or `tidemill mds import`, has not finished; run the same command again, it does only what is missing"
+        "the dataset {uri} has no manifest: the command that writes it, `tidemill preprocess` or `tidemill mds import`, has not finished; run the same command again, it does only what is missing"
     )]
     NoManifest {
-        /// The dataset.
+        /// Path or URI of the dataset.
         uri: String,
     },
-    /// A setting that makes no sense.
+    /// A setting that is not valid.
     #[error("{key}: {problem}")]
     Config {
-        /// The setting.
+        /// Key of the setting.
         key: &'static str,
         /// What is wrong and what would be right.
         problem: String,
     },
-    /// A batch to be written lacks a column or has it in a wrong form.
+    /// A batch to be written lacks a column, or the column has the wrong type.
     #[error("column `{column}` of the encoded batch: {problem}")]
     Column {
-        /// The column.
+        /// Name of the column.
         column: String,
-        /// What is wrong.
+        /// What is wrong with the column.
         problem: String,
     },
-    /// An object of the dataset is not what was committed.
+    /// An object of the dataset differs from what was committed.
     #[error(
-        "{path} is damaged: {problem}; remove its commit ({commit}) and run what made it, `tidemill preprocess` or `tidemill mds import`, again to rewrite the unit"
+        "{path} is damaged: {problem}; remove its commit ({commit}) and run the command that wrote it, `tidemill preprocess` or `tidemill mds import`, again to rewrite the unit"
     )]
     Corrupt {
-        /// The file.
+        /// Path or URI of the file.
         path: String,
-        /// What is wrong.
+        /// What is wrong with the file.
         problem: String,
-        /// The commit that names the file.
+        /// Key of the commit that names the file.
         commit: String,
     },
     /// `dataset.json`, a commit or a manifest that this version cannot read.
     #[error("{path}: {problem}")]
     Format {
-        /// The object.
+        /// Path or URI of the object.
         path: String,
         /// What is wrong and what to do.
         problem: String,
     },
-    /// A folder of MDS shards, its index or a shard that is not what it should be.
+    /// An MDS folder, index or shard that is missing, damaged or not supported.
     #[error("{path}: {problem}")]
     Mds {
-        /// The file or folder.
+        /// Path or URI of the file or folder.
         path: String,
         /// What is wrong and what to do.
         problem: String,
     },
-    /// A stream's state that does not fit the dataset or the configuration.
-    #[error("the stream's state cannot be resumed: {0}")]
+    /// A stream state that does not fit the dataset or the configuration.
+    #[error("the stream cannot resume from this state: {0}")]
     State(String),
-    /// The folder of the stream's cache.
-    #[error("the cache {path} cannot be used: {source}; choose a folder that can be written to")]
+    /// The folder of the row group cache cannot be used.
+    #[error("the cache {path} cannot be used: {source}; choose a folder that is writable")]
     Cache {
-        /// The folder.
+        /// Path of the folder.
         path: String,
-        /// The system's reason.
+        /// The reason that the system gives.
         source: std::io::Error,
     },
-    /// A stream over nothing.
+    /// A stream over a split and bucket without rows.
     #[error("the dataset {uri} has no {split} rows at resolution {bucket}; {hint}")]
     Empty {
-        /// The dataset.
+        /// Path or URI of the dataset.
         uri: String,
         /// `training` or `validation`.
         split: &'static str,
-        /// The bucket, as it is written: `256` is the square of that resolution.
+        /// The bucket. `256` is the square of that resolution.
         bucket: Bucket,
         /// What to do.
         hint: String,
     },
-    /// The stream's reader thread ended without a word.
-    #[error("the stream's reader thread has died; this is a bug, please report it")]
+    /// A reader thread of the stream ended without an error.
+    #[error("a reader thread of the stream has died; this is a bug, please report it")]
     ReaderDied,
     /// Parquet refused to write or read a file.
     #[error("parquet: {path}: {source}")]
     Parquet {
-        /// The file.
+        /// Path or URI of the file.
         path: String,
-        /// Its reason.
+        /// The reason that the Parquet library gives.
         source: parquet::errors::ParquetError,
     },
     /// Arrow refused to build or convert a batch.
@@ -113,7 +114,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether it refuses what was given; else something failed on the way.
+    /// Whether the input or the settings were refused. Otherwise something failed while the work
+    /// was done.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,

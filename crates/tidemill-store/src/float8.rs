@@ -1,33 +1,37 @@
-//! Tensors of 8-bit floats: half the bytes of f16, at a rounding error that every row carries with it.
+//! Tensors of 8-bit floats. They take half the bytes of f16, and every row stores its rounding
+//! error.
 //!
-//! A row is stored as two little-endian f32, the *scale* and the *error*, and then one byte per element: E4M3 without
-//! infinities, as torch's `float8_e4m3fn` (Micikevicius et al., "FP8 formats for deep learning", 2022). An element is its
-//! byte's value times the scale. The scale is the smallest power of two at which nothing overflows, so that it costs no
-//! precision of its own; the error is |stored - given| / |given| over the row, as Euclidean norms.
+//! A row is stored as two little-endian f32, the *scale* and the *error*, and then one byte per
+//! element: E4M3 without infinities, like torch's `float8_e4m3fn` (Micikevicius et al., "FP8
+//! formats for deep learning", 2022). The value of an element is the value of its byte times the
+//! scale. The scale is the smallest power of two at which nothing overflows, so that the scale
+//! itself costs no precision. The error is |stored - given| / |given| over the row, with Euclidean
+//! norms.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-/// Bytes of a row before its elements.
+/// Bytes of a row before its elements: scale and error.
 pub const HEADER: usize = 8;
 
-/// The largest value.
+/// The largest E4M3 value.
 const MAX: f32 = 448.0;
 
 /// Elements that are converted at a time.
 const CHUNK: usize = 512;
 
-/// Sums that are taken side by side.
+/// Independent partial sums, so that the compiler can vectorise.
 const LANES: usize = 8;
 
 /// The bits of an f32 without its sign.
 const MAGNITUDE: u32 = 0x7fff_ffff;
 
-/// Appends a row of little-endian f16, as it is stored. `None`, and nothing appended, if an element is not finite.
+/// Encodes a row of little-endian f16 and appends it to `stored`. Returns `None` and appends
+/// nothing if an element is not finite.
 pub fn encode(values: &[u8], stored: &mut Vec<u8>) -> Option<()> {
     let halves: Vec<f16> = values.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect();
     let values = halves.to_f32_vec();
-    // NaN is larger than all others here.
+    // Compared as integers, NaN is larger than all other values.
     let largest = values.iter().map(|value| value.to_bits() & MAGNITUDE).max().map_or(0.0, f32::from_bits);
     if !largest.is_finite() {
         return None;
@@ -42,7 +46,7 @@ pub fn encode(values: &[u8], stored: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// The rounding error of a row.
+/// Computes the rounding error of a row.
 fn rounding(values: &[f32], scale: f32, elements: &[u8]) -> f32 {
     let (mut squares, mut errors) = ([0f64; LANES], [0f64; LANES]);
     for (values, elements) in values.chunks(LANES).zip(elements.chunks(LANES)) {
@@ -56,7 +60,8 @@ fn rounding(values: &[f32], scale: f32, elements: &[u8]) -> f32 {
     if squares > 0.0 { (errors / squares).sqrt() as f32 } else { 0.0 }
 }
 
-/// Writes a stored row as little-endian f16, two bytes per element. A value that f16 cannot hold becomes its largest.
+/// Decodes a stored row to little-endian f16, two bytes per element. A value too large for f16
+/// becomes the largest f16.
 pub fn decode(stored: &[u8], values: &mut [u8]) {
     let (scale, elements) = (number(stored, 0), &stored[HEADER.min(stored.len())..]);
     let (mut halves, mut floats) = ([f16::ZERO; CHUNK], [0f32; CHUNK]);
@@ -73,7 +78,7 @@ pub fn decode(stored: &[u8], values: &mut [u8]) {
     }
 }
 
-/// The rounding error of a stored row.
+/// Reads the rounding error of a stored row.
 pub fn error(stored: &[u8]) -> f32 {
     number(stored, 4)
 }
@@ -82,31 +87,31 @@ fn number(stored: &[u8], at: usize) -> f32 {
     stored.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0.0, f32::from_le_bytes)
 }
 
-/// The smallest power of two by which values up to `largest` can be divided.
+/// The smallest power of two by which values up to `largest` can be divided without overflow.
 fn scale(largest: f32) -> f32 {
     if largest == 0.0 {
         return 1.0;
     }
-    // f16 has no value so small that its exponent here would leave the normal f32.
+    // No f16 value is so small that its exponent here would leave the range of normal f32.
     let power = f32::from_bits(largest.to_bits() & 0x7f80_0000);
     let scale = power / 256.0;
     if largest > MAX * scale { 2.0 * scale } else { scale }
 }
 
-/// The bits of 2^-6 in f32.
+/// The bits of 2^-6, the smallest normal E4M3 value, as f32.
 const SMALLEST_NORMAL: u32 = (127 - 6) << 23;
 
-/// Rounds to the nearest, and to even between two. |value| is at most [`MAX`].
+/// Converts to E4M3. Rounds to nearest, ties to even. |value| must be at most [`MAX`].
 fn to_e4m3(value: f32) -> u8 {
     let sign = (value.to_bits() >> 24) as u8 & 0x80;
     let bits = value.to_bits() & MAGNITUDE;
-    // Numbers around 2^14 are as far apart as the subnormals, 2^-9.
+    // Around 2^14, f32 values have the distance 2^-9, which is that of E4M3 subnormals.
     let subnormal = (f32::from_bits(bits) + 16384.0).to_bits().wrapping_sub(16384f32.to_bits());
     let normal = ((bits + 0x7_ffff + ((bits >> 20) & 1)) >> 20).wrapping_sub((127 - 7) << 3);
     sign | if bits < SMALLEST_NORMAL { subnormal } else { normal } as u8
 }
 
-/// An element's value. Its bits are those of an f32 whose exponent is 120 less.
+/// The value of an element. Its bits are those of an f32 whose exponent is lower by 120.
 fn from_e4m3(element: u8) -> f32 {
     let bits = u32::from(element & 0x80) << 24 | u32::from(element & 0x7f) << 20;
     f32::from_bits(bits) * 2f32.powi(120)
@@ -123,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn every_element_comes_back() {
+    fn every_element_round_trips() {
         for element in (0..=255u8).filter(|element| element & 0x7f != 0x7f) {
             assert_eq!(to_e4m3(from_e4m3(element)), element);
         }
@@ -132,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_refused() {
+    fn values_that_are_not_finite_are_refused() {
         for value in [f16::INFINITY, f16::NEG_INFINITY, f16::NAN] {
             let mut stored = vec![1];
             assert_eq!(encode(&bytes(&[f16::ONE, value]), &mut stored), None);

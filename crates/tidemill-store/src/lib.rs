@@ -1,7 +1,7 @@
-//! The latent dataset and the training stream. A [`Writer`] writes units of encoded rows as Parquet and
-//! commits each exactly once; a [`Dataset`] is what a manifest snapshot says was committed; a
-//! [`stream::Stream`] deals its rows out in an order that is a pure function of seed, epoch and snapshot.
-//! Nothing here knows of torch.
+//! The latent dataset and the training stream. A [`DatasetWriter`] writes units of encoded rows as
+//! Parquet and commits each unit exactly once. A [`Dataset`] is what a manifest snapshot lists as
+//! committed. A [`stream::Stream`] gives its rows as batches, in an order that is a pure function
+//! of seed, epoch and snapshot. This crate does not depend on torch.
 
 pub mod dataset;
 pub mod dedup;
@@ -16,11 +16,11 @@ mod bucket;
 
 pub use bucket::Bucket;
 pub use dataset::commit::Commit;
-pub use dataset::garbage_collection::{Garbage, Gc};
-pub use dataset::layout::{Group, Split};
+pub use dataset::garbage_collection::{Garbage, GarbageCollector};
+pub use dataset::layout::{ColumnGroup, Split};
 pub use dataset::manifest::Manifest;
 pub use dataset::reader::{Dataset, Totals};
-pub use dataset::row_counts::Counts;
+pub use dataset::row_counts::RowCounts;
 pub use dataset::rows::RowBatches;
 pub use dataset::spec::{DatasetSpec, Dtype, ModelDigests, TensorSpec};
 pub use dataset::unit::{Digests, UnitId, UnitKey};
@@ -28,6 +28,6 @@ pub use dataset::verify::Verification;
 pub use error::{Error, Result};
 pub use shard::cache::Cache;
 pub use shard::first_rows::Tensors;
-pub use shard::rounding_error::Rounding;
+pub use shard::rounding_error::RoundingError;
 pub use tidemill_io::{Checksum, Location};
-pub use writer::{Known, Outcome, UnitWriter, Writer};
+pub use writer::{CommitOutcome, DatasetWriter, ReusableRows, UnitWriter};

@@ -15,7 +15,8 @@ use support::*;
 use tidemill_store::dataset::commit::FileEntry;
 use tidemill_store::shard::footer::read_blocks;
 use tidemill_store::{
-    Bucket, Dataset, DatasetSpec, Dtype, Error, Group, Manifest, Outcome, Split, TensorSpec, UnitKey, Writer,
+    Bucket, ColumnGroup, CommitOutcome, Dataset, DatasetSpec, DatasetWriter, Dtype, Error, Manifest, Split,
+    TensorSpec, UnitKey,
 };
 use tidemill_testing::seed;
 
@@ -47,18 +48,19 @@ fn every_row_is_where_it_belongs() {
         totals.rows.quarantined["damaged"],
         count("quarantined", Some("damaged: the file ends early"))
     );
-    assert!(totals.rows.add_up());
+    assert!(totals.rows.is_consistent());
 
     for (split, by_bucket) in [(Split::Train, &totals.training), (Split::Validation, &totals.validation)] {
         for resolution in RESOLUTIONS {
             let bucket = Bucket::square(resolution);
-            let usable = |id: &&u64| fate(**id).2.contains(&resolution) && Split::of(**id, 0.2) == split;
+            let usable =
+                |id: &&u64| fate(**id).2.contains(&resolution) && Split::from_sample_id(**id, 0.2) == split;
             let expected: Vec<u64> = ids.iter().filter(usable).copied().collect();
-            let tensors = dataset.tensors(split, bucket, usize::MAX).unwrap();
+            let tensors = dataset.read_tensors(split, bucket, usize::MAX).unwrap();
             assert_eq!(tensors.sample_ids, expected);
             assert_eq!(by_bucket[&bucket], expected.len() as u64);
             check_tensors(&spec, bucket, &expected, &tensors.latents, &tensors.text);
-            assert_eq!(dataset.tensors(split, bucket, 5).unwrap().sample_ids, expected[..5]);
+            assert_eq!(dataset.read_tensors(split, bucket, 5).unwrap().sample_ids, expected[..5]);
         }
     }
 }
@@ -83,9 +85,9 @@ proptest! {
             for (own, split) in dataset.buckets(resolution).into_iter().flat_map(|b| Split::ALL.map(|s| (b, s))) {
                 let belongs = |id: &u64| bucket(&spec, *id, resolution) == Some(own) && spec.split(*id) == split;
                 let expected: Vec<u64> = all_ids(&units).into_iter().filter(belongs).collect();
-                prop_assert_eq!(dataset.rows(split, own), expected.len() as u64);
+                prop_assert_eq!(dataset.num_rows(split, own), expected.len() as u64);
                 if !expected.is_empty() {
-                    let tensors = dataset.tensors(split, own, usize::MAX).unwrap();
+                    let tensors = dataset.read_tensors(split, own, usize::MAX).unwrap();
                     prop_assert_eq!(&tensors.sample_ids, &expected);
                     check_tensors(&spec, own, &expected, &tensors.latents, &tensors.text);
                 }
@@ -119,14 +121,14 @@ fn blocks_of_one_number_hold_the_same_stretch_of_rows() {
     let (_, manifest) = write_dataset(folder.path(), spec(64, 0.0), &UNITS);
     let dataset = open(folder.path());
     for commit in &manifest.commits {
-        let text = commit.file(Group::Text(Split::Train));
+        let text = commit.file(ColumnGroup::Text(Split::Train));
         let Some(text) = text else { continue };
         let blocks = |file: &FileEntry| read_blocks(&file.footer(), dataset.location(), commit.id).unwrap();
         let text = blocks(text);
         let full = text.iter().rev().skip(1).all(|block| block.rows == 64);
         assert!(full && text.iter().map(|b| b.number).eq(0..text.len() as u32));
         for resolution in RESOLUTIONS {
-            let latents = commit.file(Group::Latents(Split::Train, Bucket::square(resolution)));
+            let latents = commit.file(ColumnGroup::Latents(Split::Train, Bucket::square(resolution)));
             for block in latents.map(blocks).unwrap_or_default() {
                 assert!(block.rows <= text[block.number as usize].rows);
             }
@@ -135,8 +137,8 @@ fn blocks_of_one_number_hold_the_same_stretch_of_rows() {
 }
 
 /// Checksums of all files, by unit and group.
-fn checksums(writer: &Writer) -> Vec<(String, String, String)> {
-    let commits = writer.commits(&writer.committed().unwrap()).unwrap();
+fn checksums(writer: &DatasetWriter) -> Vec<(String, String, String)> {
+    let commits = writer.commits(&writer.committed_units().unwrap()).unwrap();
     let files = commits.iter().flat_map(|c| c.files.iter().map(move |f| (c, f)));
     files.map(|(c, f)| (c.id.to_string(), f.group.to_string(), f.xxh3.to_string())).collect()
 }
@@ -156,12 +158,12 @@ fn the_same_rows_give_the_same_bytes_however_they_are_cut() {
 #[test]
 fn of_racing_writers_one_commits() {
     let folder = tempfile::tempdir().unwrap();
-    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+    let outcomes: Vec<CommitOutcome> = std::thread::scope(|scope| {
         let write = || write_unit(&writer(folder.path(), spec(64, 0.1)), 0, 200, 33);
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(write)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    let winners: Vec<_> = outcomes.iter().filter(|o| matches!(o, Outcome::Committed(_))).collect();
+    let winners: Vec<_> = outcomes.iter().filter(|o| matches!(o, CommitOutcome::Committed(_))).collect();
     assert_eq!(winners.len(), 1);
     assert!(outcomes.iter().all(|outcome| outcome.commit() == winners[0].commit()));
 
@@ -190,7 +192,7 @@ fn a_rerun_does_only_what_is_missing() {
     let lost = &plan(&UNITS)[2];
     fs::remove_file(folder.path().join(format!("commits/{lost}.json"))).unwrap();
 
-    let committed = writer.committed().unwrap();
+    let committed = writer.committed_units().unwrap();
     let missing: Vec<u64> = (0..4).filter(|i| !committed.contains(&plan(&UNITS)[*i as usize])).collect();
     assert_eq!(missing, [2]);
     write_unit(&writer, 2, UNITS[2], 20);
@@ -199,7 +201,7 @@ fn a_rerun_does_only_what_is_missing() {
     let changed: BTreeSet<_> =
         before.commits.iter().zip(&after.commits).filter(|(a, b)| a != b).map(|(a, _)| &a.id).collect();
     assert_eq!(changed, BTreeSet::from([lost]));
-    assert_eq!(open(folder.path()).number(), 2);
+    assert_eq!(open(folder.path()).snapshot_number(), 2);
 }
 
 #[test]
@@ -210,7 +212,7 @@ fn the_snapshot_holds_what_the_plan_asks_for() {
     assert_eq!((fewer.number, fewer.commits.len()), (2, 2));
     let dataset = open(folder.path());
     assert_eq!(dataset.totals().unwrap().rows.read, 78);
-    assert_eq!(dataset.at(1).unwrap().totals().unwrap().rows.read, 878);
+    assert_eq!(dataset.at_snapshot(1).unwrap().totals().unwrap().rows.read, 878);
 }
 
 #[test]
@@ -218,7 +220,7 @@ fn what_no_commit_names_is_not_there() {
     let folder = tempfile::tempdir().unwrap();
     let (writer, manifest) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
     let totals = open(folder.path()).totals().unwrap();
-    let mut attempt = writer.begin(&unit_key(9, 100));
+    let mut attempt = writer.begin_unit(&unit_key(9, 100));
     attempt.write(&batch(&sample_ids(9, 100), writer.spec())).unwrap();
     drop(attempt);
     let winner = folder.path().join(&manifest.commits[0].files[0].path);
@@ -259,10 +261,10 @@ fn a_flipped_byte_is_found_and_named() {
         flip(&path, at);
     }
 
-    let text = folder.path().join(&manifest.commits[0].file(Group::Text(Split::Train)).unwrap().path);
-    let rows = &manifest.commits[0].file(Group::Rows).unwrap().path;
+    let text = folder.path().join(&manifest.commits[0].file(ColumnGroup::Text(Split::Train)).unwrap().path);
+    let rows = &manifest.commits[0].file(ColumnGroup::Rows).unwrap().path;
     flip(&text, 500);
-    let error = dataset.tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap_err();
+    let error = dataset.read_tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap_err();
     assert!(matches!(&error, Error::Corrupt { path, .. } if *path == text.to_str().unwrap()), "{error}");
     fs::remove_file(&text).unwrap();
     assert!(dataset.verify(|_| ()).unwrap().damaged[0].problem.contains("cannot read"));
@@ -282,7 +284,8 @@ fn settings_that_cannot_be_written_are_refused_by_name() {
     let mut other = spec(64, 0.1);
     let empty = vec![0; other.text.bytes()];
     other.latents.insert(Bucket::square(64), TensorSpec { dtype: Dtype::F8E4m3, shape: vec![8, 2, 2] });
-    let message = Writer::open(folder.path().to_str().unwrap(), other, &empty).unwrap_err().to_string();
+    let message =
+        DatasetWriter::open(folder.path().to_str().unwrap(), other, &empty).unwrap_err().to_string();
     assert!(["f8_e4m3", "f16"].iter().all(|part| message.contains(part)), "{message}");
 }
 
@@ -297,9 +300,9 @@ fn what_is_no_dataset_is_said_to_be_none() {
     let manifest = writer.snapshot(&plan(&[40])).unwrap();
     let dataset = Dataset::open(uri).unwrap();
     assert_eq!(dataset.manifest().unwrap(), &manifest);
-    let message = dataset.tensors(Split::Validation, Bucket::square(64), 1).unwrap_err().to_string();
+    let message = dataset.read_tensors(Split::Validation, Bucket::square(64), 1).unwrap_err().to_string();
     assert!(message.contains("no validation rows at resolution 64"), "{message}");
-    let message = dataset.tensors(Split::Train, Bucket::square(96), 1).unwrap_err().to_string();
+    let message = dataset.read_tensors(Split::Train, Bucket::square(96), 1).unwrap_err().to_string();
     assert!(message.contains("prepared for 64, 128"), "{message}");
     fs::write(folder.path().join("dataset.json"), "{\"format\": 1}").unwrap();
     let message = Dataset::open(uri).unwrap_err().to_string();
@@ -335,7 +338,8 @@ fn batches_of_another_form_are_refused_by_column() {
     let folder = tempfile::tempdir().unwrap();
     let writer = writer(folder.path(), spec(64, 0.0));
     let good = batch(&sample_ids(0, 50), writer.spec());
-    let refuse = |batch: &RecordBatch| writer.begin(&unit_key(0, 50)).write(batch).unwrap_err().to_string();
+    let refuse =
+        |batch: &RecordBatch| writer.begin_unit(&unit_key(0, 50)).write(batch).unwrap_err().to_string();
     for name in ["sample_id", "status", "reason", "latents_128", "size_64", "text"] {
         let mut without = good.clone();
         without.remove_column(good.schema().index_of(name).unwrap());
@@ -373,13 +377,13 @@ fn tensors_that_are_still_good_are_copied() {
         let folder = tempfile::tempdir().unwrap();
         let (_, before) = write_dataset(folder.path(), spec(64, 0.2), &UNITS);
         let writer = writer(folder.path(), spec(64, 0.2));
-        assert!(writer.known(&unit_key(0, UNITS[0])).unwrap().is_none(), "the same unit is no help");
+        assert!(writer.find_reusable(&unit_key(0, UNITS[0])).unwrap().is_none(), "the same unit is no help");
         let keys: Vec<_> = UNITS.iter().zip(0..).map(|(rows, unit)| changed(unit, *rows, new_text)).collect();
         for (key, unit) in keys.iter().zip(0..) {
             let ids = sample_ids(unit, UNITS[unit as usize]);
-            let known = writer.known(key).unwrap().unwrap();
+            let known = writer.find_reusable(key).unwrap().unwrap();
             assert!(known.tensors.iter().eq(&good) && known.rows.num_rows() == ids.len());
-            let mut attempt = writer.begin(key);
+            let mut attempt = writer.begin_unit(key);
             for ids in ids.chunks(37) {
                 attempt.write(&without(&batch(ids, writer.spec()), &good)).unwrap();
             }
@@ -401,6 +405,6 @@ fn tensors_that_nobody_has_are_missed() {
     write_dataset(folder.path(), spec(64, 0.2), &UNITS);
     let writer = writer(folder.path(), spec(64, 0.2));
     let batch = without(&batch(&sample_ids(0, UNITS[0]), writer.spec()), &["text"]);
-    let error = writer.begin(&changed(0, UNITS[0], true)).write(&batch).unwrap_err();
+    let error = writer.begin_unit(&changed(0, UNITS[0], true)).write(&batch).unwrap_err();
     assert!(error.to_string().contains("`text` of the encoded batch: is null in a kept row"), "{error}");
 }

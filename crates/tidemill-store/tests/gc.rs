@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use support::*;
-use tidemill_store::{Gc, Outcome};
+use tidemill_store::{CommitOutcome, GarbageCollector};
 
 /// Rows of each unit.
 const UNITS: [u64; 4] = [300, 1, 77, 500];
@@ -18,7 +18,9 @@ fn gc_removes_what_nobody_names_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let uri = folder.path().to_str().unwrap();
     let gc = |keep, older_than, dry_run| {
-        Gc { keep, older_than: std::time::Duration::from_secs(older_than), dry_run }.run(uri).unwrap()
+        GarbageCollector { keep, older_than: std::time::Duration::from_secs(older_than), dry_run }
+            .collect(uri)
+            .unwrap()
     };
     let (writer, first) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
     fs::write(folder.path().join("notes.txt"), "not ours").unwrap();
@@ -28,7 +30,9 @@ fn gc_removes_what_nobody_names_and_nothing_else() {
     let orphan = first.commits[0].files[0].path.replace(&first.commits[0].attempt, "lost");
     fs::create_dir_all(folder.path().join(&orphan).parent().unwrap()).unwrap();
     fs::write(folder.path().join(&orphan), [7; 100]).unwrap();
-    let Outcome::Committed(later) = write_unit(&writer, 9, 50, 50) else { panic!("nobody else writes it") };
+    let CommitOutcome::Committed(later) = write_unit(&writer, 9, 50, 50) else {
+        panic!("nobody else writes it")
+    };
     writer.snapshot(&plan(&UNITS)[1..3]).unwrap();
 
     assert_eq!(gc(1, 3600, false).objects, 0, "everything is young");
@@ -39,12 +43,13 @@ fn gc_removes_what_nobody_names_and_nothing_else() {
     assert!(garbage.keys.contains(&orphan) && garbage.keys.contains(&"manifest/1.parquet".to_owned()));
     assert!(garbage.keys.iter().all(|key| !folder.path().join(key).exists()));
     assert!(folder.path().join("notes.txt").exists());
-    assert!(writer.committed().unwrap().contains(&later.id));
+    assert!(writer.committed_units().unwrap().contains(&later.id));
     let dataset = open(folder.path());
     assert_eq!(dataset.totals().unwrap().rows.read, 78);
     assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());
-    // Units left behind by settings that are no longer in use do go.
-    let kept: Vec<_> = first.commits.iter().filter(|c| writer.committed().unwrap().contains(&c.id)).collect();
+    // UnitIndex left behind by settings that are no longer in use do go.
+    let kept: Vec<_> =
+        first.commits.iter().filter(|c| writer.committed_units().unwrap().contains(&c.id)).collect();
     assert_eq!(
         kept.len(),
         UNITS.len(),
@@ -59,9 +64,11 @@ fn gc_leaves_work_under_new_settings_alone_while_it_goes_on() {
     let uri = folder.path().to_str().unwrap();
     let (writer, _) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
     let write = |unit: u64| {
-        let mut attempt = writer.begin(&changed(unit, 50, true));
+        let mut attempt = writer.begin_unit(&changed(unit, 50, true));
         attempt.write(&batch(&sample_ids(unit, 50), writer.spec())).unwrap();
-        let Outcome::Committed(commit) = attempt.commit().unwrap() else { panic!("nobody else writes it") };
+        let CommitOutcome::Committed(commit) = attempt.commit().unwrap() else {
+            panic!("nobody else writes it")
+        };
         let files = commit.files.iter().map(|file| file.path.clone());
         files.chain([format!("commits/{}.json", commit.id)]).collect::<Vec<_>>()
     };
@@ -75,7 +82,7 @@ fn gc_leaves_work_under_new_settings_alone_while_it_goes_on() {
     let empty = "empty-caption-of-the-work.bin".to_owned();
     fs::write(folder.path().join(&empty), "tokens").unwrap();
     age(&[empty]);
-    let gc = || Gc { keep: 1, older_than: DAY, dry_run: false }.run(uri).unwrap().keys;
+    let gc = || GarbageCollector { keep: 1, older_than: DAY, dry_run: false }.collect(uri).unwrap().keys;
 
     let (first, last) = (write(0), write(1));
     age(&first);

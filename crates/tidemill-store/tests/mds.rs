@@ -15,10 +15,10 @@ use proptest::prelude::*;
 use serde_json::Value;
 use support::*;
 use tidemill_store::mds::{
-    Column, Export, Folder, Import, Index, LatentsOf, MdsWriter, Shard, WriteOptions, latent_resolutions,
+    Column, Export, Folder, Import, Index, LatentsKind, MdsWriter, Shard, WriteOptions, latent_resolutions,
 };
 use tidemill_store::{
-    Bucket, Dataset, DatasetSpec, Digests, Error, Location, Split, TensorSpec, UnitKey, Writer,
+    Bucket, Dataset, DatasetSpec, DatasetWriter, Digests, Error, Location, Split, TensorSpec, UnitKey,
 };
 use tidemill_testing::seed;
 
@@ -44,7 +44,7 @@ fn mds_spec() -> DatasetSpec {
 /// Imports a folder of MDS: one unit per shard, called by its place.
 fn import(mds: &Folder, empty: &[u8], to: &Path) -> Result<Dataset, Error> {
     let import = Import::new(mds_spec(), FACTOR, empty)?;
-    let writer = Writer::open(to.to_str().unwrap(), mds_spec(), empty)?;
+    let writer = DatasetWriter::open(to.to_str().unwrap(), mds_spec(), empty)?;
     let mut plan = Vec::new();
     for (shard, number) in mds.shards.iter().zip(0..) {
         let name = mds.files(shard).swap_remove(0);
@@ -55,7 +55,7 @@ fn import(mds: &Folder, empty: &[u8], to: &Path) -> Result<Dataset, Error> {
             digests: Digests::default(),
         };
         plan.push(key.id());
-        let mut unit = writer.begin(&key);
+        let mut unit = writer.begin_unit(&key);
         import.write(&mds.read(shard)?.0, &name, |row| hash(row, number), &mut unit)?;
         unit.commit()?;
     }
@@ -88,7 +88,7 @@ fn ours_reads_what_mosaicml_wrote() {
         check_rows(&rows, &expected);
         for resolution in [256, 512] {
             let (bucket, name) = (Bucket::square(resolution), resolution.to_string());
-            let tensors = dataset.tensors(Split::Train, bucket, usize::MAX).unwrap();
+            let tensors = dataset.read_tensors(Split::Train, bucket, usize::MAX).unwrap();
             assert!(tensors.latents == halves(folder.path(), &name), "{name}");
             let usable = |row: &&Value| row["usable"].as_array().unwrap().contains(&resolution.into());
             let kept = expected.iter().filter(|row| row["fate"] == "kept");
@@ -136,7 +136,7 @@ fn mosaicml_reads_what_ours_wrote() {
     let options = WriteOptions { zstd: Some(3), size_limit: 30_000 };
     let nothing: &(dyn Fn(u64, &mut [f32]) + Sync) = &|_, _| panic!("samples are there already");
     let export =
-        Export { split: Split::Train, latents: LatentsOf::Sample(nothing), scaled_by: FACTOR, options };
+        Export { split: Split::Train, latents: LatentsKind::Sample(nothing), scaled_by: FACTOR, options };
     let mds = Folder::open(&path("plain")).unwrap();
     let dataset = import(&mds, &text[..mds_spec().text.bytes()], Path::new(&path("dataset"))).unwrap();
     let exported = export.run(&dataset, &path("again"), |_| ()).unwrap();
@@ -144,7 +144,7 @@ fn mosaicml_reads_what_ours_wrote() {
     python("read_mds.py", &["again", &path("plain"), &path("again")]);
     let error = export.run(&dataset, &path("again"), |_| ()).unwrap_err().to_string();
     assert!(error.contains("again/index.json: there is a finished folder"), "{error}");
-    let mean = Export { latents: LatentsOf::Mean, ..export };
+    let mean = Export { latents: LatentsKind::Mean, ..export };
     let error = mean.run(&dataset, &path("mean"), |_| ()).unwrap_err().to_string();
     assert!(error.contains("holds a sample of each image"), "{error}");
 
@@ -153,7 +153,7 @@ fn mosaicml_reads_what_ours_wrote() {
     let draw = |id: u64, out: &mut [f32]| {
         out.iter_mut().zip(0..).for_each(|(x, i)| *x = (id % 1009 + i) as f32 / 1009.0 - 0.5);
     };
-    let sample = Export { latents: LatentsOf::Sample(&draw), ..export };
+    let sample = Export { latents: LatentsKind::Sample(&draw), ..export };
     let plain = WriteOptions { zstd: None, size_limit: 50_000 };
     Export { options: plain, ..mean }.run(&dataset, &path("means"), |_| ()).unwrap();
     sample.run(&dataset, &path("samples"), |_| ()).unwrap();

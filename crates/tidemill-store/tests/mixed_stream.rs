@@ -11,7 +11,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use support::*;
 use tidemill_store::stream::{
-    Amount, Batch, Datasets, Phase, Ranks, Reading, Seat, Split, Stream, StreamConfig, StreamState,
+    Batch, Datasets, MixAmount, Phase, Rank, ReadOptions, Split, Stream, StreamConfig, StreamState, WorldSize,
 };
 use tidemill_store::{Bucket, Error};
 use tidemill_testing::seed;
@@ -38,10 +38,10 @@ fn datasets(folder: &Path, row_group_rows: u32, units: &[Vec<u64>]) -> Datasets 
 type Rows = BTreeMap<u32, (u64, u32, Vec<u8>, Vec<u8>)>;
 
 fn rows(batch: &Batch) -> Rows {
-    let n = batch.places.len();
+    let n = batch.positions.len();
     let part = |bytes: &[u8], i| bytes[bytes.len() / n * i..][..bytes.len() / n].to_vec();
     let row = |i| (batch.sample_ids[i], batch.epochs[i], part(&batch.latents, i), part(&batch.text, i));
-    (0..n).map(|i| (batch.places[i], row(i))).collect()
+    (0..n).map(|i| (batch.positions[i], row(i))).collect()
 }
 
 /// The next global batches, put together from those of all ranks, and the state of each rank after them.
@@ -55,8 +55,8 @@ fn take(
 ) -> (Vec<(Bucket, Rows)>, StreamState) {
     let mut streams: Vec<Stream> = (0..ranks)
         .map(|rank| {
-            let seat = Seat::new(Ranks::new(ranks).unwrap(), rank).unwrap();
-            let reading = Reading { seat, prefetch, readers: 2, ..Reading::default() };
+            let rank = Rank::new(WorldSize::new(ranks).unwrap(), rank).unwrap();
+            let reading = ReadOptions { rank, prefetch, readers: 2, ..ReadOptions::default() };
             Stream::open(datasets, config.clone(), reading, state.cloned()).unwrap()
         })
         .collect();
@@ -92,8 +92,8 @@ proptest! {
     ) {
         let folder = tempfile::tempdir().unwrap();
         let datasets = datasets(folder.path(), row_group_rows, &units);
-        let mix = |draws: &[f64]| -> BTreeMap<String, Amount> {
-            let amount = |draw: &f64| if proportional { Amount::Proportion(*draw) } else { Amount::Repeat(1.0 + draw) };
+        let mix = |draws: &[f64]| -> BTreeMap<String, MixAmount> {
+            let amount = |draw: &f64| if proportional { MixAmount::Proportion(*draw) } else { MixAmount::Repeat(1.0 + draw) };
             datasets.keys().cloned().zip(draws.iter().map(amount)).collect()
         };
         let phase = Phase { resolution: 64, global_batch, mix: mix(&draws) };
@@ -117,14 +117,14 @@ proptest! {
         prop_assert_eq!(&take(&datasets, &config, 1, 1, Some(&state), n - k).0[..], &whole[k..]);
 
         // As it does in another phase with another mix.
-        let stream = Stream::open(&datasets, config.clone(), Reading::default(), Some(state)).unwrap();
+        let stream = Stream::open(&datasets, config.clone(), ReadOptions::default(), Some(state)).unwrap();
         let phase = Phase { resolution: 64, global_batch: global_batch + 3, mix: mix(&draws[3..]) };
         let next = StreamConfig { phase: phase.clone(), ..config.clone() };
         let state = stream.next_phase(phase);
         let state: StreamState = serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap();
         let one = take(&datasets, &next, 1, 2, Some(&state), 4).0;
         prop_assert_eq!(&take(&datasets, &next, ranks, prefetch, Some(&state), 4).0, &one);
-        let refused = Stream::open(&datasets, config, Reading::default(), Some(state));
+        let refused = Stream::open(&datasets, config, ReadOptions::default(), Some(state));
         prop_assert!(matches!(refused, Err(Error::State(_))), "it is of another phase");
     }
 }
@@ -134,12 +134,12 @@ proptest! {
 fn every_row_has_its_share() {
     let folder = tempfile::tempdir().unwrap();
     let datasets = datasets(folder.path(), 16, &[vec![150, 90], vec![200]]);
-    let mix = [("a".into(), Amount::Repeat(1.0)), ("b".into(), Amount::Repeat(2.0))];
+    let mix = [("a".into(), MixAmount::Repeat(1.0)), ("b".into(), MixAmount::Repeat(2.0))];
     let phase = Phase { resolution: 64, global_batch: 8, mix: mix.into() };
     let config = StreamConfig { seed: seed(), window: 2, split: Split::Train, bucket: None, phase };
     let usable = |name: &str| -> u64 {
         let dataset = &datasets[name];
-        dataset.buckets(64).into_iter().map(|bucket| dataset.rows(Split::Train, bucket)).sum()
+        dataset.buckets(64).into_iter().map(|bucket| dataset.num_rows(Split::Train, bucket)).sum()
     };
     let turns = (usable("a") + 2 * usable("b")).div_ceil(8);
     let (batches, _) = take(&datasets, &config, 1, 4, None, 2 * turns as usize);
@@ -159,10 +159,10 @@ fn every_row_has_its_share() {
 fn a_resolution_without_rows_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let datasets = datasets(folder.path(), 16, &[vec![50]]);
-    let mix = [("a".into(), Amount::Repeat(1.0))].into();
+    let mix = [("a".into(), MixAmount::Repeat(1.0))].into();
     let phase = Phase { resolution: 96, global_batch: 8, mix };
     let config = StreamConfig { seed: 1, window: 2, split: Split::Train, bucket: None, phase };
-    let error = Stream::open(&datasets, config, Reading::default(), None).unwrap_err().to_string();
+    let error = Stream::open(&datasets, config, ReadOptions::default(), None).unwrap_err().to_string();
     assert!(error.contains("prepared for 64") && error.contains("64-128x32"), "{error}");
 }
 
@@ -175,10 +175,10 @@ fn what_does_not_fit_is_not_mixed() {
     write_dataset(&folder.path().join("b"), other, &[50]);
     datasets.insert("b".into(), open(&folder.path().join("b")));
     let refused = |names: &[&str]| {
-        let mix = names.iter().map(|name| ((*name).to_owned(), Amount::Proportion(1.0))).collect();
+        let mix = names.iter().map(|name| ((*name).to_owned(), MixAmount::Proportion(1.0))).collect();
         let phase = Phase { resolution: 64, global_batch: 8, mix };
         let config = StreamConfig { seed: 1, window: 2, split: Split::Train, bucket: None, phase };
-        Stream::open(&datasets, config, Reading::default(), None).err().map(|error| error.to_string())
+        Stream::open(&datasets, config, ReadOptions::default(), None).err().map(|error| error.to_string())
     };
     assert!(refused(&["a"]).is_none() && refused(&["b"]).is_none());
     let message = refused(&["a", "b"]).unwrap();

@@ -8,7 +8,7 @@ mod support;
 use std::path::Path;
 
 use support::*;
-use tidemill_store::{DatasetSpec, Dtype, Group, Split, TensorSpec};
+use tidemill_store::{ColumnGroup, DatasetSpec, Dtype, Split, TensorSpec};
 use tidemill_testing::seed;
 
 #[test]
@@ -25,16 +25,16 @@ fn form(dtype: Dtype, shape: &[u32]) -> TensorSpec {
 fn read_with_other_tools(text: TensorSpec) {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("dataset");
-    let given = text.given().bytes();
+    let given = text.decoded().bytes();
     let spec = DatasetSpec { text, ..bucketed(spec(32, 0.2)) };
     write_dataset(&root, spec, &[150, 3, 220 + seed() % 50]);
     let dataset = open(&root);
     let totals = dataset.totals().unwrap();
     let mut expected = serde_json::json!({ "rows": totals.rows, "tensors": {} });
     for split in Split::ALL {
-        for bucket in dataset.spec().latents.keys().filter(|bucket| dataset.rows(split, **bucket) > 0) {
-            let tensors = dataset.tensors(split, *bucket, usize::MAX).unwrap();
-            let name = Group::Latents(split, *bucket).to_string();
+        for bucket in dataset.spec().latents.keys().filter(|bucket| dataset.num_rows(split, **bucket) > 0) {
+            let tensors = dataset.read_tensors(split, *bucket, usize::MAX).unwrap();
+            let name = ColumnGroup::Latents(split, *bucket).to_string();
             std::fs::write(folder.path().join(format!("{name}.latents")), &tensors.latents).unwrap();
             std::fs::write(folder.path().join(format!("{name}.text")), &tensors.text).unwrap();
             let written: Vec<u8> =

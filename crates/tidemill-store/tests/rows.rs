@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, FixedSizeBinaryArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow::datatypes::{Field, Schema};
 use support::*;
-use tidemill_store::dataset::row_listing as listing;
+use tidemill_store::dataset::row_listing::list_rows;
 use tidemill_store::dedup::{DedupConfig, Mask, NearConfig, Reason, read_rows};
 use tidemill_store::{Dataset, DatasetSpec, Error};
 
@@ -55,7 +55,7 @@ fn write(folder: &Path, order: &[usize], hashes: bool) -> Dataset {
     let writer = writer(folder, spec(64, 0.1));
     for &unit in order {
         let rows = UNITS[unit];
-        let mut attempt = writer.begin(&unit_key(unit as u64, rows));
+        let mut attempt = writer.begin_unit(&unit_key(unit as u64, rows));
         attempt.write(&whole_batch(&sample_ids(unit as u64, rows), writer.spec(), hashes)).unwrap();
         attempt.commit().unwrap();
     }
@@ -82,13 +82,13 @@ fn refused_rows_are_listed_with_their_place() {
         ("quarantined", Some("damaged")),
         ("rejected", Some("none")),
     ] {
-        let listed = listing::list(&dataset, status, reason, usize::MAX).unwrap();
+        let listed = list_rows(&dataset, status, reason, usize::MAX).unwrap();
         let found: Vec<_> = listed.iter().map(|row| (row.key.clone(), row.row)).collect();
         assert_eq!(found, expected(status, reason), "{status} {reason:?}");
         assert!(listed.iter().all(|row| row.file == "in.parquet"));
     }
-    let all = listing::list(&dataset, "rejected", None, usize::MAX).unwrap();
-    assert_eq!(listing::list(&dataset, "rejected", None, 3).unwrap(), all[..3]);
+    let all = list_rows(&dataset, "rejected", None, usize::MAX).unwrap();
+    assert_eq!(list_rows(&dataset, "rejected", None, 3).unwrap(), all[..3]);
 }
 
 #[test]

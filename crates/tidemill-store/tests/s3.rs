@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use support::{check_tensors, hash, open, plan, spec, tally, write_dataset, write_unit, writer};
 use tidemill_io::{Limits, store};
-use tidemill_store::{Bucket, Outcome, Split};
+use tidemill_store::{Bucket, CommitOutcome, Split};
 use tidemill_testing::{Fault, S3Server, seed};
 
 const UNITS: [u64; 5] = [150, 70, 1, 220, 90];
@@ -33,7 +33,7 @@ fn racing_writers_in_a_bucket_make_the_dataset_of_one_writer() {
     let all = [Fault::Status(500), Fault::Refuse, Fault::LoseAnswer, Fault::Status(503), Fault::None];
     let faults = (0..400).map(|i| all[(hash(i, seed()) % 20).min(4) as usize]);
 
-    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+    let outcomes: Vec<CommitOutcome> = std::thread::scope(|scope| {
         let work = |i: u64| {
             let writer = writer(uri, spec(64, 0.1));
             let units = (0..UNITS.len()).map(|unit| (unit + i as usize) % UNITS.len());
@@ -45,7 +45,7 @@ fn racing_writers_in_a_bucket_make_the_dataset_of_one_writer() {
     });
     server.stop_failing();
 
-    let won = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Committed(_)));
+    let won = outcomes.iter().filter(|outcome| matches!(outcome, CommitOutcome::Committed(_)));
     assert!(tally(won.map(|o| o.commit().id.to_string())).values().eq(&[1; UNITS.len()]));
     let manifest = writer(uri, spec(64, 0.1)).snapshot(&plan(&UNITS)).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -55,8 +55,8 @@ fn racing_writers_in_a_bucket_make_the_dataset_of_one_writer() {
     let (remote, local) = (open(uri), open(folder.path()));
     assert_eq!(remote.totals().unwrap(), local.totals().unwrap());
     assert_eq!(remote.verify(|_| {}).unwrap().damaged, []);
-    let tensors = remote.tensors(Split::Train, Bucket::square(64), 1000).unwrap();
-    assert_eq!(tensors, local.tensors(Split::Train, Bucket::square(64), 1000).unwrap());
+    let tensors = remote.read_tensors(Split::Train, Bucket::square(64), 1000).unwrap();
+    assert_eq!(tensors, local.read_tensors(Split::Train, Bucket::square(64), 1000).unwrap());
     check_tensors(remote.spec(), Bucket::square(64), &tensors.sample_ids, &tensors.latents, &tensors.text);
 }
 

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use support::*;
 use tidemill_io::{Limits, store};
-use tidemill_store::stream::{Batch, Phase, Ranks, Reading, Seat, Split, Stream, StreamConfig, only};
+use tidemill_store::stream::{
+    Batch, Phase, Rank, ReadOptions, Split, Stream, StreamConfig, WorldSize, single_dataset,
+};
 use tidemill_store::{Cache, Checksum, Dataset, DatasetSpec, Error, TensorSpec};
 use tidemill_testing::{Fault, S3Server, peak_kib, seed, unshare};
 
@@ -59,12 +61,12 @@ fn config(global_batch: u64) -> StreamConfig {
         window: 4,
         split: Split::Train,
         bucket: None,
-        phase: Phase::only(64, global_batch),
+        phase: Phase::single_dataset(64, global_batch),
     }
 }
 
-fn take(dataset: &Dataset, global_batch: u64, reading: Reading, n: usize) -> Vec<Batch> {
-    let mut stream = Stream::open(&only(dataset), config(global_batch), reading, None).unwrap();
+fn take(dataset: &Dataset, global_batch: u64, reading: ReadOptions, n: usize) -> Vec<Batch> {
+    let mut stream = Stream::open(&single_dataset(dataset), config(global_batch), reading, None).unwrap();
     (0..n).map(|_| stream.next_batch().unwrap()).collect()
 }
 
@@ -78,14 +80,16 @@ fn bytes_read(server: &S3Server) -> u64 {
 fn hardly_more_is_read_than_there_is() {
     let (server, folder) = (S3Server::start(&["read"]), tempfile::tempdir().unwrap());
     let [local, remote] = datasets(&server, folder.path(), "read", &[900, 1, 700, 1100, 300, 1000]);
-    let rows = Stream::open(&only(&local), config(64), Reading::default(), None).unwrap().rows();
+    let rows =
+        Stream::open(&single_dataset(&local), config(64), ReadOptions::default(), None).unwrap().num_rows();
     let row = (remote.spec().text.bytes() + 64 + 20) as u64;
     bytes_read(&server);
     // Whole windows, for whatever is read ahead is not in the batches.
     let n = (2 * rows / 64) as usize;
     let ranks = (0..2).map(|rank| {
-        let seat = Seat::new(Ranks::new(2).unwrap(), rank).unwrap();
-        let reading = || Reading { seat: seat.clone(), prefetch: 1, readers: 4, ..Reading::default() };
+        let rank = Rank::new(WorldSize::new(2).unwrap(), rank).unwrap();
+        let reading =
+            || ReadOptions { rank: rank.clone(), prefetch: 1, readers: 4, ..ReadOptions::default() };
         let of = |dataset: &Dataset| take(dataset, 64, reading(), n);
         assert_eq!(of(&local), of(&remote));
         n as u64 * 64 / 2
@@ -104,8 +108,8 @@ fn a_store_with_bad_moments_changes_nothing() {
     let [local, remote] = datasets(&server, folder.path(), "bad", &[200, 150]);
     let all = [Fault::Status(500), Fault::Refuse, Fault::BreakBody(1000), Fault::Status(503), Fault::None];
     server.fail_next((0..200).map(|i| all[(hash(i, seed()) % 12).min(4) as usize]));
-    let batches = take(&remote, 16, Reading::default(), 40);
-    assert_eq!(batches, take(&local, 16, Reading::default(), 40));
+    let batches = take(&remote, 16, ReadOptions::default(), 40);
+    assert_eq!(batches, take(&local, 16, ReadOptions::default(), 40));
 }
 
 #[test]
@@ -122,20 +126,21 @@ fn a_damaged_object_ends_the_stream_with_its_name() {
     // Whole row groups, and, with a batch of many rows, those that are read by themselves.
     for global_batch in [8, 200] {
         let mut stream =
-            Stream::open(&only(&remote), config(global_batch), Reading::default(), None).unwrap();
+            Stream::open(&single_dataset(&remote), config(global_batch), ReadOptions::default(), None)
+                .unwrap();
         let error = (0..100).find_map(|_| stream.next_batch().err()).expect("it is found within an epoch");
         assert!(matches!(&error, Error::Corrupt { path, .. } if path.ends_with(&key)), "{error}");
     }
-    take(&local, 8, Reading::default(), 80);
+    take(&local, 8, ReadOptions::default(), 80);
 }
 
 #[test]
 fn what_is_in_the_cache_is_not_fetched_again() {
     let (server, folder) = (S3Server::start(&["cached"]), tempfile::tempdir().unwrap());
     let [local, remote] = datasets(&server, &folder.path().join("d"), "cached", &[640, 320]);
-    let expected = take(&local, 16, Reading::default(), 60);
+    let expected = take(&local, 16, ReadOptions::default(), 60);
     let cached = |cache: &Arc<Cache>| {
-        let reading = Reading { cache: Some(cache.clone()), ..Reading::default() };
+        let reading = ReadOptions { cache: Some(cache.clone()), ..ReadOptions::default() };
         assert_eq!(take(&remote, 16, reading, 60), expected);
         // The stream was dropped, and its threads may still fetch what they had begun with.
         let until = Instant::now() + Duration::from_secs(60);
@@ -190,8 +195,8 @@ fn what_is_in_the_cache_is_not_fetched_again() {
 }
 
 /// What is fetched again then depends on the order of the rows alone, and not on who was first to make room.
-fn one_reader() -> Reading {
-    Reading { readers: 1, ..Reading::default() }
+fn one_reader() -> ReadOptions {
+    ReadOptions { readers: 1, ..ReadOptions::default() }
 }
 
 /// Runs a command ($2 and on) with a disk of its own at $1, which has room for a seventh of the test's dataset.
@@ -208,7 +213,7 @@ fn a_full_disk_has_room_for_what_is_used_and_nothing_is_fetched_twice() {
     bytes_read(&server);
     // With as much room, but of a cache that knows it.
     let small = Cache::open(folder.path().join("small"), 1 << 20).unwrap();
-    take(&remote, 16, Reading { cache: Some(small), ..one_reader() }, 60);
+    take(&remote, 16, ReadOptions { cache: Some(small), ..one_reader() }, 60);
     let small = bytes_read(&server);
     let place = folder.path().join("cache");
     fs::create_dir(&place).unwrap();
@@ -232,7 +237,7 @@ fn a_full_disk_has_room_for_what_is_used_and_nothing_is_fetched_twice() {
 fn reads_with_a_full_cache() {
     let [place, uri] = CHILD.map(|name| std::env::var(name).unwrap());
     let cache = Cache::open(&place, 1 << 30).unwrap();
-    take(&Dataset::open(&uri).unwrap(), 16, Reading { cache: Some(cache), ..one_reader() }, 60);
+    take(&Dataset::open(&uri).unwrap(), 16, ReadOptions { cache: Some(cache), ..one_reader() }, 60);
 }
 
 /// The row groups in a cache, by name.
@@ -253,7 +258,7 @@ fn reads_until_it_is_killed() {
     let dataset = Dataset::open(&uri).unwrap();
     let cache = Cache::open(place, CHILD_CACHE).unwrap();
     loop {
-        take(&dataset, 16, Reading { cache: Some(cache.clone()), ..Reading::default() }, 60);
+        take(&dataset, 16, ReadOptions { cache: Some(cache.clone()), ..ReadOptions::default() }, 60);
     }
 }
 
@@ -261,8 +266,8 @@ fn reads_until_it_is_killed() {
 #[test]
 #[ignore = "run by memory_does_not_grow_with_the_dataset in a process whose memory is its own"]
 fn reads_many_batches() {
-    let datasets = only(&Dataset::open(&std::env::var(CHILD[1]).unwrap()).unwrap());
-    let mut stream = Stream::open(&datasets, config(16), Reading::default(), None).unwrap();
+    let datasets = single_dataset(&Dataset::open(&std::env::var(CHILD[1]).unwrap()).unwrap());
+    let mut stream = Stream::open(&datasets, config(16), ReadOptions::default(), None).unwrap();
     (0..1500).for_each(|_| drop(stream.next_batch().unwrap()));
     println!("\n{{\"peak_kb\": {}}}", peak_kib(std::process::id()).unwrap());
 }
@@ -343,6 +348,6 @@ fn processes_that_are_killed_leave_a_cache_that_is_right() {
         assert_eq!(format!("{}-{}", Checksum::of(&bytes), bytes.len()), name);
     }
     let cache = Cache::open(&place, CHILD_CACHE).unwrap();
-    let reading = Reading { cache: Some(cache), ..Reading::default() };
-    assert_eq!(take(&remote, 16, reading, 60), take(&local, 16, Reading::default(), 60));
+    let reading = ReadOptions { cache: Some(cache), ..ReadOptions::default() };
+    assert_eq!(take(&remote, 16, reading, 60), take(&local, 16, ReadOptions::default(), 60));
 }

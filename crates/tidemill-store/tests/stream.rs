@@ -11,26 +11,33 @@ use proptest::prelude::*;
 use support::*;
 use tidemill_store::shard::footer::read_blocks;
 use tidemill_store::stream::{
-    Batch, Phase, Reading, Skipped, Split, Stream, StreamConfig, StreamState, Unreadable, only,
+    Batch, Phase, ReadOptions, SkippedRows, Split, Stream, StreamConfig, StreamState, UnreadableRows,
+    single_dataset,
 };
 use tidemill_store::{Bucket, Dataset, Error};
 
 fn config(seed: u64, global_batch: u64, window: usize) -> StreamConfig {
-    StreamConfig { seed, window, split: Split::Train, bucket: None, phase: Phase::only(64, global_batch) }
+    StreamConfig {
+        seed,
+        window,
+        split: Split::Train,
+        bucket: None,
+        phase: Phase::single_dataset(64, global_batch),
+    }
 }
 
 fn stream(dataset: &Dataset, config: &StreamConfig, state: Option<StreamState>) -> Result<Stream, Error> {
-    Stream::open(&only(dataset), config.clone(), Reading::default(), state)
+    Stream::open(&single_dataset(dataset), config.clone(), ReadOptions::default(), state)
 }
 
 fn take(
     dataset: &Dataset,
     config: &StreamConfig,
     state: Option<StreamState>,
-    reading: Reading,
+    reading: ReadOptions,
     n: usize,
 ) -> Vec<Batch> {
-    let mut stream = Stream::open(&only(dataset), config.clone(), reading, state).unwrap();
+    let mut stream = Stream::open(&single_dataset(dataset), config.clone(), reading, state).unwrap();
     (0..n).map(|_| stream.next_batch().unwrap()).collect()
 }
 
@@ -41,7 +48,7 @@ fn standing_at(state: StreamState, rows: u64) -> StreamState {
 }
 
 fn usable(dataset: &Dataset, split: Split, resolution: u32) -> Vec<u64> {
-    let mut ids = dataset.tensors(split, Bucket::square(resolution), usize::MAX).unwrap().sample_ids;
+    let mut ids = dataset.read_tensors(split, Bucket::square(resolution), usize::MAX).unwrap().sample_ids;
     ids.sort_unstable();
     ids
 }
@@ -65,14 +72,14 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         write_dataset(folder.path(), spec(row_group_rows, 0.1), &units);
         let dataset = open(folder.path());
-        let rows = dataset.rows(Split::Train, Bucket::square(resolution)) as usize;
+        let rows = dataset.num_rows(Split::Train, Bucket::square(resolution)) as usize;
         prop_assume!(rows > 0);
-        let phase = Phase::only(resolution, global_batch);
+        let phase = Phase::single_dataset(resolution, global_batch);
         let config = StreamConfig { phase, ..config(seed, global_batch, window) };
         let n = (2 * rows).div_ceil(global_batch as usize) + 1;
 
         let mut stream = self::stream(&dataset, &config, None).unwrap();
-        prop_assert_eq!(stream.rows(), rows as u64);
+        prop_assert_eq!(stream.num_rows(), rows as u64);
         let (mut states, mut batches) = (vec![stream.state()], Vec::new());
         for _ in 0..n {
             batches.push(stream.next_batch().unwrap());
@@ -80,8 +87,8 @@ proptest! {
         }
         for (i, batch) in batches.iter().enumerate() {
             prop_assert_eq!((batch.number, batch.bucket), (i as u64, Bucket::square(resolution)));
-            prop_assert!(batch.places.iter().copied().eq(0..global_batch as u32));
-            prop_assert_eq!((batch.sample_ids.len(), batch.epochs.len()), (batch.places.len(), batch.places.len()));
+            prop_assert!(batch.positions.iter().copied().eq(0..global_batch as u32));
+            prop_assert_eq!((batch.sample_ids.len(), batch.epochs.len()), (batch.positions.len(), batch.positions.len()));
             check_tensors(dataset.spec(), Bucket::square(resolution), &batch.sample_ids, &batch.latents, &batch.text);
         }
         let sequence: Vec<(u32, u64)> =
@@ -93,10 +100,10 @@ proptest! {
             prop_assert_eq!(ids, usable(&dataset, Split::Train, resolution));
         }
 
-        prop_assert_eq!(&take(&dataset, &config, None, Reading { prefetch, readers, ..Reading::default() }, n), &batches);
+        prop_assert_eq!(&take(&dataset, &config, None, ReadOptions { prefetch, readers, ..ReadOptions::default() }, n), &batches);
         for (i, state) in states.iter().enumerate().step_by(1 + n / 12) {
             let state: StreamState = serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap();
-            let reading = Reading { prefetch, readers, ..Reading::default() };
+            let reading = ReadOptions { prefetch, readers, ..ReadOptions::default() };
             prop_assert_eq!(&take(&dataset, &config, Some(state), reading, n - i)[..], &batches[i..]);
         }
     }
@@ -108,7 +115,7 @@ fn rows_of_any_position_do_not_depend_on_the_batch() {
     write_dataset(folder.path(), spec(16, 0.0), &[150, 90]);
     let dataset = open(folder.path());
     let ids = |global_batch, n| -> Vec<u64> {
-        take(&dataset, &config(3, global_batch, 4), None, Reading::default(), n)
+        take(&dataset, &config(3, global_batch, 4), None, ReadOptions::default(), n)
             .into_iter()
             .flat_map(|b| b.sample_ids)
             .collect()
@@ -117,7 +124,7 @@ fn rows_of_any_position_do_not_depend_on_the_batch() {
     let mut stream = self::stream(&dataset, &config(3, 1, 4), None).unwrap();
     for (position, id) in ids(60, 8).into_iter().enumerate() {
         let state = standing_at(stream.state(), position as u64);
-        let batches = take(&dataset, &config(3, 1, 4), Some(state), Reading::default(), 1);
+        let batches = take(&dataset, &config(3, 1, 4), Some(state), ReadOptions::default(), 1);
         assert_eq!(batches[0].sample_ids, [id]);
     }
     assert_eq!(stream.next_batch().unwrap().sample_ids, ids(60, 1)[..1]);
@@ -129,15 +136,15 @@ fn held_out_rows_are_never_trained_on() {
     write_dataset(folder.path(), spec(16, 0.3), &[200, 200]);
     let dataset = open(folder.path());
     let epoch = |split| {
-        let config = StreamConfig { split, ..config(1, dataset.rows(split, Bucket::square(64)), 3) };
-        let mut ids = take(&dataset, &config, None, Reading::default(), 1).remove(0).sample_ids;
+        let config = StreamConfig { split, ..config(1, dataset.num_rows(split, Bucket::square(64)), 3) };
+        let mut ids = take(&dataset, &config, None, ReadOptions::default(), 1).remove(0).sample_ids;
         ids.sort_unstable();
         ids
     };
     assert_eq!(epoch(Split::Train), usable(&dataset, Split::Train, 64));
     assert_eq!(epoch(Split::Validation), usable(&dataset, Split::Validation, 64));
-    assert!(epoch(Split::Train).iter().all(|id| Split::of(*id, 0.3) == Split::Train));
-    assert!(epoch(Split::Validation).iter().all(|id| Split::of(*id, 0.3) == Split::Validation));
+    assert!(epoch(Split::Train).iter().all(|id| Split::from_sample_id(*id, 0.3) == Split::Train));
+    assert!(epoch(Split::Validation).iter().all(|id| Split::from_sample_id(*id, 0.3) == Split::Validation));
 }
 
 #[test]
@@ -158,7 +165,7 @@ fn a_state_of_something_else_is_refused() {
     assert!(refuse(&open(folders[1].path()), config(1, 8, 2), &state).contains("another dataset"));
     assert!(refuse(&dataset, config(2, 8, 2), &state).contains("seed 1"));
     assert!(refuse(&dataset, config(1, 8, 3), &state).contains("shuffle_window 2"));
-    let larger = StreamConfig { phase: Phase::only(128, 8), ..config(1, 8, 2) };
+    let larger = StreamConfig { phase: Phase::single_dataset(128, 8), ..config(1, 8, 2) };
     assert!(refuse(&dataset, larger, &state).contains("resolution 64"));
     let mut later = state.clone();
     later.datasets.values_mut().for_each(|snapshot| snapshot.manifest = 7);
@@ -182,14 +189,16 @@ fn a_stream_stays_with_its_snapshot() {
     write_unit(&writer, 1, 50, 50);
     writer.snapshot(&plan(&[100, 50])).unwrap();
     let after = open(folder.path());
-    assert!(after.rows(Split::Train, Bucket::square(64)) > before.rows(Split::Train, Bucket::square(64)));
+    assert!(
+        after.num_rows(Split::Train, Bucket::square(64)) > before.num_rows(Split::Train, Bucket::square(64))
+    );
     let mut resumed = self::stream(&after, &config(1, 8, 2), Some(state)).unwrap();
     for _ in 0..30 {
         assert_eq!(resumed.next_batch().unwrap(), stream.next_batch().unwrap());
     }
     assert_eq!(
-        self::stream(&after, &config(1, 8, 2), None).unwrap().rows(),
-        after.rows(Split::Train, Bucket::square(64))
+        self::stream(&after, &config(1, 8, 2), None).unwrap().num_rows(),
+        after.num_rows(Split::Train, Bucket::square(64))
     );
 }
 
@@ -218,7 +227,7 @@ fn a_unit_that_was_written_again_is_read_where_a_stream_goes_on() {
 /// A dataset of one unit, with a damaged last row in its last block of latents; the row's id and its file.
 fn damaged(folder: &Path) -> (u64, PathBuf) {
     let (_, manifest) = write_dataset(folder, spec(16, 0.0), &[100]);
-    let last = open(folder).tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap().sample_ids;
+    let last = open(folder).read_tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap().sample_ids;
     let file = manifest.commits[0].files.iter().find(|file| file.group.to_string() == "latents-64").unwrap();
     let path = folder.join(&file.path);
     let mut bytes = std::fs::read(&path).unwrap();
@@ -264,21 +273,22 @@ fn unreadable_rows_are_skipped_and_counted_if_asked() {
     let folder = tempfile::tempdir().unwrap();
     let whole: Vec<Batch> = {
         write_dataset(folder.path(), spec(16, 0.0), &[100]);
-        take(&open(folder.path()), &config(1, 8, 1), None, Reading::default(), 20)
+        take(&open(folder.path()), &config(1, 8, 1), None, ReadOptions::default(), 20)
     };
     let folder = tempfile::tempdir().unwrap();
     let (id, path) = damaged(folder.path());
-    let reading = Reading { unreadable: Unreadable::Skip, ..Reading::default() };
-    let mut stream = Stream::open(&only(&open(folder.path())), config(1, 8, 1), reading, None).unwrap();
+    let reading = ReadOptions { unreadable: UnreadableRows::Skip, ..ReadOptions::default() };
+    let mut stream =
+        Stream::open(&single_dataset(&open(folder.path())), config(1, 8, 1), reading, None).unwrap();
     let mut missing = 0;
     for expected in whole {
         let batch = stream.next_batch().unwrap();
         assert!(!batch.sample_ids.contains(&id));
-        let kept = batch.places.iter().map(|place| expected.sample_ids[*place as usize]);
+        let kept = batch.positions.iter().map(|place| expected.sample_ids[*place as usize]);
         assert!(kept.eq(batch.sample_ids.iter().copied()), "the others are where they were");
-        missing += 8 - batch.places.len() as u64;
+        missing += 8 - batch.positions.len() as u64;
     }
-    let skipped: Skipped = stream.skipped();
+    let skipped: SkippedRows = stream.skipped_rows();
     assert!(missing >= 2, "two epochs have passed");
     // Batches that are made ahead count, too: less than an epoch, and so the row at most once more.
     let counted = skipped.values().sum::<u64>();

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidemill_store::stream::{Batch, Datasets, Reading, Skipped, Stream, StreamConfig, StreamState, go_back};
+use tidemill_store::stream::{
+    Batch, Datasets, ReadOptions, SkippedRows, Stream, StreamConfig, StreamState, roll_back_to,
+};
 use tidemill_store::{Dataset, DatasetSpec, Split};
 
 use crate::Error;
@@ -149,12 +151,12 @@ impl TrainingData for StoredDatasets {
             format!(
                 "goes on with snapshot {} of {}, as it began: what was preprocessed, left out or removed since shows in snapshot {} \
                  only; to train on that, export these weights and begin a run of another output with them",
-                then.number(),
+                then.snapshot_number(),
                 then.location().uri(),
-                now.number()
+                now.snapshot_number()
             )
         };
-        go_back(&mut self.0, &state.datasets).into_iter().map(remark).collect()
+        roll_back_to(&mut self.0, &state.datasets).into_iter().map(remark).collect()
     }
 
     fn open_stream(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<Box<dyn BatchStream>, Error> {
@@ -166,8 +168,8 @@ impl TrainingData for StoredDatasets {
             bucket: None,
             phase: train.stream_phase(phase.index),
         };
-        let reading = Reading {
-            seat: phase.world.seat()?,
+        let reading = ReadOptions {
+            rank: phase.world.seat()?,
             prefetch: train.stream.prefetch,
             readers: train.stream.readers,
             unreadable: train.stream.unreadable,
@@ -181,7 +183,7 @@ impl TrainingData for StoredDatasets {
 
 impl BatchStream for Stream {
     fn wait_until_ready(&mut self, patience: Duration) -> Result<bool, Error> {
-        Ok(Stream::is_there_within(self, patience)?)
+        Ok(Stream::is_ready_within(self, patience)?)
     }
 
     fn next_batch(&mut self) -> Result<Batch, Error> {
@@ -201,6 +203,6 @@ impl BatchStream for Stream {
     }
 
     fn unreadable_rows(&self) -> Skipped {
-        Stream::skipped(self)
+        Stream::skipped_rows(self)
     }
 }

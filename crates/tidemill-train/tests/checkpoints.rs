@@ -12,7 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tidemill_io::{Limits, store};
-use tidemill_store::stream::{Batch, only};
+use tidemill_store::stream::{Batch, single_dataset};
 use tidemill_store::{Dataset, DatasetSpec};
 use tidemill_testing::S3Server;
 use tidemill_train::{

@@ -9,7 +9,7 @@ use common::{Quiet, STEPS, TEXT, dataset, dir, initial, job, losses, numbers, va
 use std::collections::BTreeMap;
 use std::path::Path;
 use tidemill_models::SampleShape;
-use tidemill_store::stream::Unreadable;
+use tidemill_store::stream::UnreadableRows;
 use tidemill_train::{Checkpoints, Error, PhaseConfig, Precision, Timesteps, TrainConfig, train};
 
 #[test]
@@ -221,7 +221,7 @@ fn rows_that_cannot_be_read_end_a_run_or_are_counted() {
     assert!(error.contains("text.parquet") && error.contains("wrong checksum of row"), "{error}");
 
     let mut job = job(data.path(), skipping.path());
-    job.train.stream.unreadable = Unreadable::Skip;
+    job.train.stream.unreadable = UnreadableRows::Skip;
     let outcome = train(job, &mut Quiet::default()).unwrap();
     assert!(outcome.finished && (1..STEPS).contains(&outcome.skipped_rows), "{outcome:?}");
 }

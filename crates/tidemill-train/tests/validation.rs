@@ -8,7 +8,7 @@ use std::path::Path;
 
 use common::{Quiet, ROWS, Rows, dataset, held_out_dataset, job, losses};
 use serde_json::Value;
-use tidemill_store::stream::only;
+use tidemill_store::stream::single_dataset;
 use tidemill_store::{Dataset, DatasetSpec, Split};
 use tidemill_train::{
     BatchStream, Error, Phase, StoredDatasets, TrainConfig, TrainSpec, TrainingData, ValidationConfig,
@@ -37,7 +37,8 @@ fn validations(output: &Path, name: &str) -> Vec<(u64, Option<f64>)> {
 fn it_is_of_the_same_rows_and_draws_each_time() {
     let (data, whole) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     held_out_dataset(data.path(), SHARE);
-    let held_out = (0..ROWS).filter(|id| Split::of(*id, SHARE) == Split::Validation).count() as u64;
+    let held_out =
+        (0..ROWS).filter(|id| Split::from_sample_id(*id, SHARE) == Split::Validation).count() as u64;
     assert!(!held_out.is_multiple_of(8), "the last batch is to be a part of one: {held_out}");
     train(validating(data.path(), whole.path(), 1000), &mut Quiet::default()).unwrap();
     let found = validations(whole.path(), "validation_loss");
@@ -98,7 +99,7 @@ fn first(output: &Path) -> (f64, f64, Vec<Option<f64>>) {
 fn images_of_all_shapes_take_part_whatever_the_batches() {
     let data = tempfile::tempdir().unwrap();
     Rows { share: 0.6, wide: true, ..Rows::default() }.write(data.path());
-    let held_out = (0..ROWS).filter(|id| Split::of(*id, 0.6) == Split::Validation).count() as u64;
+    let held_out = (0..ROWS).filter(|id| Split::from_sample_id(*id, 0.6) == Split::Validation).count() as u64;
     let validated = |global_batch, rows| {
         let output = tempfile::tempdir().unwrap();
         let mut job = validating(data.path(), output.path(), rows);

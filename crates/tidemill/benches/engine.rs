@@ -20,7 +20,7 @@ use tidemill::engine::stop_signal::StopSignal;
 use tidemill::engine::{Local, Stage};
 use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
-use tidemill_store::Counts;
+use tidemill_store::RowCounts;
 
 use self::fake::{FakeEncode, FakePrepare, Memory, Rows, Work, units};
 
@@ -115,7 +115,7 @@ fn end_to_end(case: &Case, cores: usize) -> f64 {
         workers: (cores, cores),
         memory: 1 << 30,
         max_bad_fraction: 1.0,
-        before: Counts::default(),
+        before: RowCounts::default(),
         stop: &StopSignal::default(),
     };
     let progress = Reporter { json: true, quiet: true }.start_progress("bench", "rows", ROWS);

@@ -1,5 +1,5 @@
-//! A unit of work and the object that commits it. A commit is the only thing that makes a unit's files part
-//! of the dataset: it names the attempt that won, what became of every row, and the files with their checksums.
+//! The commit of a unit. Only a commit makes the files of a unit part of the dataset. It names the
+//! attempt that won, counts what became of the rows, and lists the files with their checksums.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,41 +7,41 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use tidemill_io::{Checksum, Location};
 
-use crate::dataset::layout::{COMMITS, Group, Split};
-use crate::dataset::row_counts::Counts;
+use crate::dataset::layout::{COMMITS, ColumnGroup, Split};
+use crate::dataset::row_counts::RowCounts;
 use crate::dataset::unit::{UnitId, UnitKey};
 use crate::error::{Error, Result};
 
 /// The commit object of a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commit {
-    /// The unit's name.
+    /// Id of the unit.
     pub id: UnitId,
-    /// The unit.
+    /// Input range and settings of the unit.
     pub unit: UnitKey,
-    /// The attempt whose files these are.
+    /// Name of the attempt that wrote these files.
     pub attempt: String,
-    /// What became of the unit's rows.
-    pub counts: Counts,
-    /// The unit's files; a group without rows has none.
+    /// What became of the rows of the unit.
+    pub counts: RowCounts,
+    /// The files of the unit. A column group without rows has no file.
     pub files: Vec<FileEntry>,
 }
 
 /// A Parquet file of a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// The column group.
-    pub group: Group,
-    /// The object's key in the dataset.
+    /// The column group that the file holds.
+    pub group: ColumnGroup,
+    /// Key of the object in the dataset.
     pub path: String,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Size of the object.
+    /// Size of the object in bytes.
     pub bytes: u64,
     /// Checksum of the whole object.
     pub xxh3: Checksum,
-    /// Size of the Parquet footer, which is the object's end. That of a tensor file says where its row groups are
-    /// ([`crate::shard::footer`]).
+    /// Size in bytes of the Parquet footer, which is the end of the object. The footer of a tensor
+    /// file says where its row groups are ([`crate::shard::footer`]).
     pub footer_bytes: u32,
     /// Checksum of the footer.
     pub footer_xxh3: Checksum,
@@ -50,16 +50,16 @@ pub struct FileEntry {
 /// Where the footer of a tensor file is.
 #[derive(Debug, Clone)]
 pub struct Footer {
-    /// The object's key.
+    /// Key of the object in the dataset.
     pub path: String,
-    /// Its bytes in the object.
+    /// Range of the footer in the object, in bytes.
     pub range: Range<u64>,
-    /// Their checksum.
+    /// Checksum of the footer.
     pub xxh3: Checksum,
 }
 
 impl FileEntry {
-    /// Where the footer is.
+    /// The location of the file's footer.
     pub fn footer(&self) -> Footer {
         let Self { path, bytes, footer_bytes, footer_xxh3, .. } = self;
         Footer {
@@ -71,23 +71,24 @@ impl FileEntry {
 }
 
 impl Commit {
-    /// The file of a group, if it has any rows.
-    pub fn file(&self, group: Group) -> Option<&FileEntry> {
+    /// The file of a column group, or `None` if the group has no rows.
+    pub fn file(&self, group: ColumnGroup) -> Option<&FileEntry> {
         self.files.iter().find(|file| file.group == group)
     }
 
-    /// The rows of a group.
-    pub fn rows(&self, group: Group) -> u64 {
+    /// Number of rows of a column group.
+    pub fn rows(&self, group: ColumnGroup) -> u64 {
         self.file(group).map_or(0, |file| file.rows)
     }
 
-    /// What does not add up, if anything.
-    pub(crate) fn problem(&self) -> Option<String> {
+    /// Describes a contradiction between the counts and the files, or returns `None` if they are
+    /// consistent.
+    pub(crate) fn find_contradiction(&self) -> Option<String> {
         let counts = &self.counts;
-        let text: u64 = Split::ALL.iter().map(|split| self.rows(Group::Text(*split))).sum();
-        if !counts.add_up() {
+        let text: u64 = Split::ALL.iter().map(|split| self.rows(ColumnGroup::Text(*split))).sum();
+        if !counts.is_consistent() {
             return Some(format!(
-                "kept {} + rejected {} + quarantined {} is not read {}",
+                "kept {} + rejected {} + quarantined {} is not the number of rows read, {}",
                 counts.kept,
                 counts.total_rejected(),
                 counts.total_quarantined(),
@@ -95,36 +96,39 @@ impl Commit {
             ));
         }
         if text != counts.kept {
-            return Some(format!("{text} text embeddings for {} kept rows", counts.kept));
+            return Some(format!("it has {text} text embeddings for {} kept rows", counts.kept));
         }
-        (self.rows(Group::Rows) != counts.read)
-            .then(|| format!("{} rows for {} rows read", self.rows(Group::Rows), counts.read))
+        (self.rows(ColumnGroup::Rows) != counts.read)
+            .then(|| format!("it has {} rows for {} rows read", self.rows(ColumnGroup::Rows), counts.read))
     }
 }
 
-pub(crate) fn committed(location: &Location) -> Result<BTreeSet<UnitId>> {
+/// Lists the units that have a commit.
+pub(crate) fn list_committed_units(location: &Location) -> Result<BTreeSet<UnitId>> {
     Ok(location.list(COMMITS)?.iter().filter_map(|key| UnitId::of_commit_key(key)).collect())
 }
 
+/// Reads the commits of units, in their order.
 pub(crate) fn read_commits<'a>(
     location: &Location,
     units: impl IntoIterator<Item = &'a UnitId>,
 ) -> Result<Vec<Commit>> {
     let keys: Vec<String> = units.into_iter().map(UnitId::commit_key).collect();
     let objects = location.get_all(&keys)?;
-    keys.iter().zip(objects).map(|(key, bytes)| parse(location, key, &bytes)).collect()
+    keys.iter().zip(objects).map(|(key, bytes)| parse_commit(location, key, &bytes)).collect()
 }
 
-pub(crate) fn parse(location: &Location, key: &str, bytes: &[u8]) -> Result<Commit> {
+/// Parses a commit object and checks that it is consistent.
+pub(crate) fn parse_commit(location: &Location, key: &str, bytes: &[u8]) -> Result<Commit> {
     let fail = |problem: String| Error::Format { path: location.uri_of(key), problem };
     let commit: Commit = serde_json::from_slice(bytes).map_err(|e| {
         fail(format!(
-            "is no commit that this version can read ({e}); if it is damaged, remove it and run `tidemill preprocess` \
+            "this version cannot read the commit ({e}); if it is damaged, remove it and run `tidemill preprocess` \
              again; if another version of Tidemill wrote it, preprocess into another output"
         ))
     })?;
-    match commit.problem() {
+    match commit.find_contradiction() {
         None => Ok(commit),
-        Some(problem) => Err(fail(format!("does not add up: {problem}; remove it and preprocess again"))),
+        Some(problem) => Err(fail(format!("is not consistent: {problem}; remove it and preprocess again"))),
     }
 }

@@ -1,49 +1,52 @@
-//! Removes what nobody can read any more: files of attempts that lost or died, units that no kept snapshot names,
-//! old snapshots. What is young stays, for somebody may be at work on it.
+//! Garbage collection. Removes objects that no reader can use any more: files of attempts that lost
+//! or died, units that no kept snapshot names, and old snapshots. Young objects stay, because a
+//! running process may still need them.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::dataset::commit::{Commit, committed, read_commits};
+use crate::dataset::commit::{Commit, list_committed_units, read_commits};
 use crate::dataset::layout::{COMMITS, DATA, MANIFEST};
 use crate::dataset::manifest::{self, Manifest};
 use crate::dataset::unit::{Digests, UnitId};
 use crate::error::{Error, Result};
 use tidemill_io::{Entry, Location};
 
-/// What may go.
+/// What a garbage collection may remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gc {
-    /// Newest snapshots to keep, at least 1. A training run goes on with the snapshot that it began with.
+pub struct GarbageCollector {
+    /// Number of newest snapshots to keep, at least 1. A training run keeps reading the snapshot it
+    /// started with.
     pub keep: usize,
-    /// Objects younger than this stay, whatever they are.
+    /// Objects younger than this are never removed.
     pub older_than: Duration,
-    /// Only say what would go.
+    /// Only report what would be removed.
     pub dry_run: bool,
 }
 
-/// What went, or would go.
+/// What was removed, or would be removed by a dry run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Garbage {
-    /// Objects.
+    /// Number of objects.
     pub objects: u64,
-    /// Their bytes.
+    /// Total size of the objects in bytes.
     pub bytes: u64,
-    /// Their keys in the dataset.
+    /// Keys of the objects in the dataset.
     pub keys: Vec<String>,
 }
 
-impl Gc {
-    /// Removes the garbage of the dataset at `uri`: snapshots first and files last, so that a death in between
-    /// leaves nothing that names what is gone.
+impl GarbageCollector {
+    /// Removes the garbage of the dataset at `uri`. Snapshots go first and files last, so that a
+    /// crash in between leaves nothing that names a removed object.
     ///
     /// # Errors
-    /// [`Error::NoManifest`] if there is no snapshot, for then nothing can be told apart; a failure of the store.
-    pub fn run(&self, uri: &str) -> Result<Garbage> {
+    /// [`Error::NoManifest`] if there is no snapshot, because garbage cannot be told from data
+    /// then; a failure of the store.
+    pub fn collect(&self, uri: &str) -> Result<Garbage> {
         let location = Location::open(uri)?;
-        let numbers = Manifest::numbers(&location)?;
+        let numbers = Manifest::list_numbers(&location)?;
         let kept = &numbers[numbers.len().saturating_sub(self.keep.max(1))..];
         let snapshots = kept.iter().map(|number| Manifest::read(&location, *number));
         let snapshots = snapshots.collect::<Result<Vec<_>>>()?;
@@ -56,14 +59,14 @@ impl Gc {
         let in_use = InUse::new(&location, &snapshots, newest, &young)?;
 
         let mut garbage = Garbage::default();
-        entries.retain(|entry| entry.age() >= self.older_than && !in_use.names(&entry.key));
+        entries.retain(|entry| entry.age() >= self.older_than && !in_use.contains(&entry.key));
         let is_in = |entry: &Entry, folder: &str| entry.key.starts_with(&format!("{folder}/"));
         entries.sort_by_key(|entry| (!is_in(entry, MANIFEST), !is_in(entry, COMMITS)));
         for entry in entries {
             self.remove(entry, &mut garbage, |entry| Ok(location.delete(&entry.key)?))?;
         }
-        let old = |entry: &Entry| entry.age() >= self.older_than && InUse::are_ours(&entry.key);
-        for entry in location.unfinished().into_iter().filter(old) {
+        let is_old = |entry: &Entry| entry.age() >= self.older_than && InUse::is_dataset_key(&entry.key);
+        for entry in location.unfinished().into_iter().filter(is_old) {
             self.remove(entry, &mut garbage, |entry| Ok(location.delete_unfinished(entry)?))?;
         }
         Ok(garbage)
@@ -85,52 +88,55 @@ impl Gc {
     }
 }
 
-/// The keys that are in use.
+/// The object keys that are in use.
 struct InUse {
     keys: HashSet<String>,
 }
 
 impl InUse {
-    /// What the kept snapshots name, and the units without a snapshot that somebody may be at work on: those under
-    /// the newest one's settings, from which a run that stopped before its snapshot goes on, and those under
-    /// settings of which a unit is `young`, however long that work has been going on.
+    /// Collects the keys that the kept snapshots name, and those of units without a snapshot that a
+    /// running process may still need. These are the units under the settings of the newest
+    /// snapshot, because a run that stopped before its snapshot continues from them, and the units
+    /// under settings that a unit in `young` has too, no matter how long that work has been
+    /// running.
     fn new(
         location: &Location,
         snapshots: &[Manifest],
         newest: &Manifest,
         young: &HashSet<UnitId>,
     ) -> Result<Self> {
-        let named: BTreeSet<&UnitId> =
+        let in_snapshots: BTreeSet<&UnitId> =
             snapshots.iter().flat_map(|s| &s.commits).map(|commit| &commit.id).collect();
-        let others = committed(location)?.into_iter().filter(|id| !named.contains(id));
-        let others: Vec<UnitId> = others.collect();
-        let later = read_commits(location, &others)?;
-        let at_work = later.iter().filter(|commit| young.contains(&commit.id));
-        let settings = newest.commits.iter().chain(at_work).map(|commit| &commit.unit.digests);
+        let other_units = list_committed_units(location)?.into_iter().filter(|id| !in_snapshots.contains(id));
+        let other_units: Vec<UnitId> = other_units.collect();
+        let other_commits = read_commits(location, &other_units)?;
+        let active = other_commits.iter().filter(|commit| young.contains(&commit.id));
+        let settings = newest.commits.iter().chain(active).map(|commit| &commit.unit.digests);
         let settings: HashSet<&Digests> = settings.collect();
-        let later = later.iter().filter(|commit| settings.contains(&commit.unit.digests));
+        let other_commits = other_commits.iter().filter(|commit| settings.contains(&commit.unit.digests));
 
         let mut keys = HashSet::from([crate::dataset::layout::DATASET.to_owned()]);
         for snapshot in snapshots {
-            keys.insert(manifest::key_of(snapshot.number));
+            keys.insert(manifest::manifest_key(snapshot.number));
         }
-        for commit in snapshots.iter().flat_map(|snapshot| &snapshot.commits).chain(later) {
-            keys.extend(keys_of(commit));
+        for commit in snapshots.iter().flat_map(|snapshot| &snapshot.commits).chain(other_commits) {
+            keys.extend(object_keys(commit));
         }
         Ok(Self { keys })
     }
 
-    /// Whether a key is in use; keys that are none of ours always are. So are empty captions, which are small: each is
-    /// put before the first unit that it belongs to, and no unit names it before there is a snapshot.
-    fn names(&self, key: &str) -> bool {
-        self.keys.contains(key) || !Self::are_ours(key)
+    /// Whether a key is in use. Keys of foreign files always are. So are the objects of empty
+    /// captions, which are small: each is put before the first unit that needs it, and no unit
+    /// names it before there is a snapshot.
+    fn contains(&self, key: &str) -> bool {
+        self.keys.contains(key) || !Self::is_dataset_key(key)
     }
 
-    fn are_ours(key: &str) -> bool {
+    fn is_dataset_key(key: &str) -> bool {
         [MANIFEST, COMMITS, DATA].iter().any(|folder| key.starts_with(&format!("{folder}/")))
     }
 }
 
-fn keys_of(commit: &Commit) -> impl Iterator<Item = String> {
+fn object_keys(commit: &Commit) -> impl Iterator<Item = String> {
     commit.files.iter().map(|file| file.path.clone()).chain([commit.id.commit_key()])
 }

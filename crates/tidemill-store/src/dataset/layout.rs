@@ -1,4 +1,4 @@
-//! What is called what: the splits, the column groups, and the keys of a dataset's objects.
+//! Names in a dataset: the splits, the column groups, and the object keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,43 +8,45 @@ use twox_hash::XxHash3_64;
 
 use crate::bucket::Bucket;
 
-/// The key of the object that marks a dataset.
+/// Key of the object that marks a dataset.
 pub(crate) const DATASET: &str = "dataset.json";
-/// The folder of the files.
+/// Folder of the data files.
 pub(crate) const DATA: &str = "data";
-/// How the objects with empty captions' embeddings begin.
+/// Prefix of the objects that hold empty captions.
 pub(crate) const EMPTY_CAPTION: &str = "empty-caption-";
-/// The folder of the commits.
+/// Folder of the commits.
 pub(crate) const COMMITS: &str = "commits";
-/// The folder of the manifest's snapshots.
+/// Folder of the manifest snapshots.
 pub(crate) const MANIFEST: &str = "manifest";
 
-/// Keeps the draw of held-out rows apart from all other draws by sample id.
-const HOLD_OUT: u64 = 0x7469_6465_6d69_6c6c;
+/// Seed that separates the draw of the validation set from all other draws by sample id: "tidemill"
+/// in ASCII.
+const VALIDATION_SEED: u64 = 0x7469_6465_6d69_6c6c;
 
-/// Which part of the kept rows.
+/// A part of the kept rows: training or validation set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Split {
-    /// What the model is trained on.
+    /// Rows that the model is trained on.
     #[default]
     Train,
-    /// Held out: never trained on.
+    /// Held-out rows, which are never trained on.
     Validation,
 }
 
 impl Split {
-    /// Both.
+    /// Both splits.
     pub const ALL: [Self; 2] = [Self::Train, Self::Validation];
 
-    /// The split of a sample when `share` of all samples is held out: `Validation` if
-    /// XXH3-64(id as 8 little-endian bytes, seed "tidemill") / 2^64 < share.
-    pub fn of(sample_id: u64, share: f64) -> Self {
-        let draw = XxHash3_64::oneshot_with_seed(HOLD_OUT, &sample_id.to_le_bytes()) as f64 / 2f64.powi(64);
+    /// The split of a sample when `share` of all samples is held out: `Validation` if XXH3-64(id as
+    /// 8 little-endian bytes, seed "tidemill") / 2^64 < share.
+    pub fn from_sample_id(sample_id: u64, share: f64) -> Self {
+        let draw =
+            XxHash3_64::oneshot_with_seed(VALIDATION_SEED, &sample_id.to_le_bytes()) as f64 / 2f64.powi(64);
         if draw < share { Self::Validation } else { Self::Train }
     }
 
-    /// As people call it.
+    /// The name of the split in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "training",
@@ -53,20 +55,20 @@ impl Split {
     }
 }
 
-/// A column group; each is a file of its own in every unit.
+/// A column group. Each group is a file of its own in every unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Group {
+pub enum ColumnGroup {
     /// Every row read, without its tensors.
     Rows,
     /// Image latents of a bucket.
     Latents(Split, Bucket),
-    /// Text embeddings.
+    /// Text embeddings or token ids.
     Text(Split),
 }
 
-impl Group {
-    /// The split, unless the group holds all rows.
+impl ColumnGroup {
+    /// The split of the group, or `None` for the group of all rows.
     pub fn split(self) -> Option<Split> {
         match self {
             Self::Rows => None,
@@ -74,7 +76,7 @@ impl Group {
         }
     }
 
-    /// The same column group of another split.
+    /// The same column group in another split.
     pub fn in_split(self, split: Split) -> Self {
         match self {
             Self::Rows => Self::Rows,
@@ -83,12 +85,12 @@ impl Group {
         }
     }
 
-    /// The group's file in the folder of an attempt.
+    /// Key of the group's file in the folder of an attempt.
     pub(crate) fn path(self, folder: &str) -> String {
         format!("{folder}/{self}.parquet")
     }
 
-    /// The name of the tensor column.
+    /// Name of the tensor column, or `None` for the group of all rows.
     pub fn column(self) -> Option<String> {
         match self {
             Self::Rows => None,
@@ -98,7 +100,7 @@ impl Group {
     }
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for ColumnGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.split() == Some(Split::Validation) {
             f.write_str("validation-")?;
@@ -111,7 +113,7 @@ impl fmt::Display for Group {
     }
 }
 
-impl FromStr for Group {
+impl FromStr for ColumnGroup {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -123,12 +125,12 @@ impl FromStr for Group {
             ("rows", _) if split == Split::Train => Ok(Self::Rows),
             ("text", _) => Ok(Self::Text(split)),
             (_, Some(Ok(bucket))) => Ok(Self::Latents(split, bucket)),
-            _ => Err(format!("`{name}` is no column group known to this version")),
+            _ => Err(format!("`{name}` is not a column group that this version knows")),
         }
     }
 }
 
-impl TryFrom<String> for Group {
+impl TryFrom<String> for ColumnGroup {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
@@ -136,8 +138,8 @@ impl TryFrom<String> for Group {
     }
 }
 
-impl From<Group> for String {
-    fn from(group: Group) -> Self {
+impl From<ColumnGroup> for String {
+    fn from(group: ColumnGroup) -> Self {
         group.to_string()
     }
 }
@@ -147,23 +149,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn group_names_read_back() {
+    fn group_names_round_trip() {
         let (square, wide) = (Bucket::square(256), Bucket { resolution: 256, width: 320, height: 192 });
         for split in Split::ALL {
-            let latents = [square, wide].map(|bucket| Group::Latents(split, bucket));
-            for group in [Group::Rows, Group::Text(split)].into_iter().chain(latents) {
+            let latents = [square, wide].map(|bucket| ColumnGroup::Latents(split, bucket));
+            for group in [ColumnGroup::Rows, ColumnGroup::Text(split)].into_iter().chain(latents) {
                 assert_eq!(group.to_string().parse(), Ok(group));
             }
         }
-        assert_eq!(Group::Latents(Split::Validation, square).to_string(), "validation-latents-256");
-        assert_eq!(Group::Latents(Split::Train, wide).to_string(), "latents-256-320x192");
-        assert!("validation-rows".parse::<Group>().is_err() && "latents-x".parse::<Group>().is_err());
+        assert_eq!(ColumnGroup::Latents(Split::Validation, square).to_string(), "validation-latents-256");
+        assert_eq!(ColumnGroup::Latents(Split::Train, wide).to_string(), "latents-256-320x192");
+        assert!(
+            "validation-rows".parse::<ColumnGroup>().is_err() && "latents-x".parse::<ColumnGroup>().is_err()
+        );
     }
 
     #[test]
-    fn the_held_out_share_is_as_asked() {
+    fn validation_share_is_respected() {
         for share in [0.0, 0.01, 0.3, 1.0] {
-            let held = (0..100_000).filter(|id| Split::of(*id, share) == Split::Validation).count() as f64;
+            let held = (0..100_000)
+                .filter(|id| Split::from_sample_id(*id, share) == Split::Validation)
+                .count() as f64;
             let sigma = (100_000.0 * share * (1.0 - share)).sqrt();
             assert!((held - 100_000.0 * share).abs() <= 5.0 * sigma, "{held} of 100000 at {share}");
         }

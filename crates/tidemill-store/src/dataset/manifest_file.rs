@@ -16,19 +16,19 @@ use serde::Serialize;
 use crate::dataset::commit::Commit;
 use crate::dataset::header::Header;
 
-/// The key of the Parquet file's metadata under which the snapshot's header lies, as JSON.
+/// Metadata key of the snapshot's header (JSON).
 pub(crate) const HEADER: &str = "dataset";
 
-/// And the key under which its digest lies.
+/// Metadata key of the snapshot's digest.
 pub(crate) const DIGEST: &str = "digest";
 
 /// Units written at a time.
-const BATCH: usize = 4096;
+const BATCH_UNITS: usize = 4096;
 
-/// Units of a row group.
-const ROW_GROUP: usize = 128 << 10;
+/// Units in a row group.
+const ROW_GROUP_UNITS: usize = 128 << 10;
 
-/// Makes a [`Manifest::digest`](crate::Manifest::digest).
+/// Computes [`Manifest::digest`](crate::Manifest::digest).
 #[derive(Default)]
 pub(crate) struct Digest(blake3::Hasher);
 
@@ -45,29 +45,30 @@ impl Digest {
     }
 }
 
-/// The failure of the store that is behind a problem, if one is: then nothing is known of what was read.
-pub(crate) fn of_store(problem: Problem) -> Result<tidemill_io::Error, Problem> {
+/// Returns the store failure that caused a problem, if there is one. A store failure says nothing
+/// about the content of the file.
+pub(crate) fn find_store_failure(problem: Problem) -> Result<tidemill_io::Error, Problem> {
     let problem = match problem.downcast::<tidemill_io::Error>() {
         Ok(failure) => return Ok(*failure),
         Err(problem) => problem,
     };
     let problem = match problem.downcast::<ParquetError>() {
         Ok(error) => match *error {
-            ParquetError::External(cause) => return of_store(cause),
+            ParquetError::External(cause) => return find_store_failure(cause),
             other => return Err(other.into()),
         },
         Err(problem) => problem,
     };
     match problem.downcast::<std::io::Error>() {
         Ok(error) => match error.into_inner() {
-            Some(cause) => of_store(cause),
+            Some(cause) => find_store_failure(cause),
             None => Err("the store cannot be read".into()),
         },
         Err(problem) => Err(problem),
     }
 }
 
-/// The columns are the fields of [`Commit`], by their names in its JSON.
+/// The Arrow schema. The columns are the fields of [`Commit`], named as in its JSON.
 fn schema() -> SchemaRef {
     let field = |name: &str, data_type: DataType| Field::new(name, data_type, false);
     let record = |fields: Vec<Field>| DataType::Struct(Fields::from(fields));
@@ -102,26 +103,26 @@ fn schema() -> SchemaRef {
     ]))
 }
 
-/// What may go wrong between commits and bytes.
+/// Any error while commits are converted to or from bytes.
 pub(crate) type Problem = Box<dyn std::error::Error + Send + Sync>;
 
-/// The file of a snapshot of commits, given in its order.
+/// Writes the file of a snapshot. The commits must be in the order of the snapshot.
 pub(crate) fn to_parquet<C: Borrow<Commit> + Serialize>(
     header: &Header,
     mut commits: impl Iterator<Item = C>,
 ) -> Result<Bytes, Problem> {
-    let builder = arrow_json::ReaderBuilder::new(schema()).with_batch_size(BATCH);
+    let builder = arrow_json::ReaderBuilder::new(schema()).with_batch_size(BATCH_UNITS);
     let mut decoder = builder.build_decoder()?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_max_row_group_row_count(Some(ROW_GROUP))
+        .set_max_row_group_row_count(Some(ROW_GROUP_UNITS))
         .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), schema(), Some(properties))?;
     let mut digest = Digest::default();
     loop {
-        let some: Vec<C> = commits.by_ref().take(BATCH).collect();
-        some.iter().for_each(|commit| digest.add(commit.borrow()));
-        decoder.serialize(&some)?;
+        let batch: Vec<C> = commits.by_ref().take(BATCH_UNITS).collect();
+        batch.iter().for_each(|commit| digest.add(commit.borrow()));
+        decoder.serialize(&batch)?;
         match decoder.flush()? {
             Some(batch) => writer.write(&batch)?,
             None => break,
@@ -132,9 +133,10 @@ pub(crate) fn to_parquet<C: Borrow<Commit> + Serialize>(
     Ok(writer.into_inner()?.into())
 }
 
+/// Reads the file of a snapshot.
 pub(crate) fn from_parquet(bytes: Bytes) -> Result<(Header, Vec<Commit>), Problem> {
     let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)?;
-    let header = serde_json::from_str(pair(reader.metadata().file_metadata(), HEADER)?)?;
+    let header = serde_json::from_str(metadata_value(reader.metadata().file_metadata(), HEADER)?)?;
     let mut commits = Vec::new();
     for batch in reader.build()? {
         let mut writer = arrow_json::ArrayWriter::new(Vec::new());
@@ -145,8 +147,8 @@ pub(crate) fn from_parquet(bytes: Bytes) -> Result<(Header, Vec<Commit>), Proble
     Ok((header, commits))
 }
 
-/// What a manifest's metadata has under a key.
-pub(crate) fn pair<'a>(metadata: &'a FileMetaData, key: &str) -> Result<&'a str, Problem> {
+/// The value of a metadata key of a manifest.
+pub(crate) fn metadata_value<'a>(metadata: &'a FileMetaData, key: &str) -> Result<&'a str, Problem> {
     let mut pairs = metadata.key_value_metadata().into_iter().flatten();
     let value = pairs.find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref());
     Ok(value.ok_or_else(|| format!("its metadata has no `{key}`"))?)

@@ -1,4 +1,4 @@
-//! A latent dataset in a store: its description, units, commits and manifest snapshots, and the rows that they name.
+//! A latent dataset in a store: its description, units, commits, manifest snapshots and rows.
 
 pub mod commit;
 pub mod garbage_collection;

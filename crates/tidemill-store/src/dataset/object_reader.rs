@@ -1,4 +1,4 @@
-//! An object of a store as a file that the `parquet` crate reads by range.
+//! Adapts an object of a store to the `parquet` crate, which reads it by range.
 
 use std::io::{self, Read};
 
@@ -7,10 +7,10 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 use tidemill_io::Location;
 
-/// Bytes asked for at a time.
-const PIECE: u64 = 1 << 20;
+/// Bytes fetched at a time.
+const CHUNK: u64 = 1 << 20;
 
-/// An object that is read in parts.
+/// An object that is read by range.
 pub(super) struct Object {
     pub location: Location,
     pub key: String,
@@ -30,11 +30,11 @@ impl Length for Object {
 }
 
 impl ChunkReader for Object {
-    type T = Pieces;
+    type T = ChunkedRead;
 
-    fn get_read(&self, start: u64) -> parquet::errors::Result<Pieces> {
+    fn get_read(&self, start: u64) -> parquet::errors::Result<ChunkedRead> {
         let object = Self { location: self.location.clone(), key: self.key.clone(), bytes: self.bytes };
-        Ok(Pieces { object, next: start, piece: Bytes::new() })
+        Ok(ChunkedRead { object, next: start, chunk: Bytes::new() })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
@@ -42,21 +42,21 @@ impl ChunkReader for Object {
     }
 }
 
-/// An object from some byte on.
-pub(super) struct Pieces {
+/// Reads an object from some byte on.
+pub(super) struct ChunkedRead {
     object: Object,
     next: u64,
-    piece: Bytes,
+    chunk: Bytes,
 }
 
-impl Read for Pieces {
+impl Read for ChunkedRead {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.piece.is_empty() && self.next < self.object.bytes {
-            self.piece = self.object.range(self.next, self.next + PIECE).map_err(io::Error::other)?;
-            self.next += self.piece.len() as u64;
+        if self.chunk.is_empty() && self.next < self.object.bytes {
+            self.chunk = self.object.range(self.next, self.next + CHUNK).map_err(io::Error::other)?;
+            self.next += self.chunk.len() as u64;
         }
-        let n = buffer.len().min(self.piece.len());
-        self.piece.copy_to_slice(&mut buffer[..n]);
+        let n = buffer.len().min(self.chunk.len());
+        self.chunk.copy_to_slice(&mut buffer[..n]);
         Ok(n)
     }
 }
@@ -66,13 +66,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_from_anywhere_to_its_end() {
+    fn object_is_read_from_any_offset_to_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let location = Location::open(folder.path().to_str().unwrap()).unwrap();
-        let content: Vec<u8> = (0..PIECE as u32 + 70_000).map(|i| (i % 251) as u8).collect();
+        let content: Vec<u8> = (0..CHUNK as u32 + 70_000).map(|i| (i % 251) as u8).collect();
         location.put("x", Bytes::from(content.clone())).unwrap();
         let object = Object { location, key: "x".into(), bytes: content.len() as u64 };
-        for start in [0, 1, PIECE - 1, PIECE + 5] {
+        for start in [0, 1, CHUNK - 1, CHUNK + 5] {
             let mut read = Vec::new();
             object.get_read(start).unwrap().read_to_end(&mut read).unwrap();
             assert!(read == content[start as usize..]);

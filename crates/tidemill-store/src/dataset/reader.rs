@@ -1,4 +1,5 @@
-//! A dataset open for reading: what one manifest snapshot says, and nothing else that may lie in its folder.
+//! A dataset open for reading: the content of one manifest snapshot. Other files in its folder do
+//! not count.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -9,12 +10,12 @@ use tidemill_io::Location;
 
 use crate::bucket::Bucket;
 use crate::dataset::header::{Header, is_dataset};
-use crate::dataset::layout::{Group, Split};
-use crate::dataset::manifest::{Manifest, key_of, unreadable};
-use crate::dataset::manifest_file::of_store;
-use crate::dataset::row_counts::Counts;
+use crate::dataset::layout::{ColumnGroup, Split};
+use crate::dataset::manifest::{Manifest, manifest_key, unreadable_manifest};
+use crate::dataset::manifest_file::find_store_failure;
+use crate::dataset::row_counts::RowCounts;
 use crate::dataset::spec::DatasetSpec;
-use crate::dataset::unit_index::{Snapshot, Units};
+use crate::dataset::unit_index::{SnapshotIndex, UnitIndex};
 use crate::error::{Error, Result};
 
 /// A dataset at one snapshot. Cheap to clone.
@@ -30,25 +31,25 @@ struct Inner {
     number: u64,
     header: Header,
     digest: String,
-    units: Units,
-    /// All that the snapshot says, once it has been asked for.
+    units: UnitIndex,
+    /// The whole manifest. It is read when it is first needed.
     manifest: OnceLock<Manifest>,
 }
 
-/// What a dataset holds.
+/// Totals of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Units.
+    /// Number of units.
     pub units: u64,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Bytes of all files.
+    /// Size of all files in bytes.
     pub bytes: u64,
     /// What became of the rows read.
-    pub rows: Counts,
+    pub rows: RowCounts,
     /// Training rows by bucket.
     pub training: BTreeMap<Bucket, u64>,
-    /// Held-out rows by bucket.
+    /// Validation rows by bucket.
     pub validation: BTreeMap<Bucket, u64>,
 }
 
@@ -56,29 +57,30 @@ impl Dataset {
     /// Opens the newest snapshot of the dataset at `uri`.
     ///
     /// # Errors
-    /// [`Error::NoDataset`], [`Error::NoManifest`], or [`Error::Format`] if what is there cannot be read.
+    /// [`Error::NoDataset`], [`Error::NoManifest`], or [`Error::Format`] if the dataset cannot be
+    /// read.
     pub fn open(uri: &str) -> Result<Self> {
         let location = Location::open(uri)?;
         if !is_dataset(&location)? {
             return Err(Error::NoDataset { uri: location.uri().into() });
         }
-        let newest = Manifest::numbers(&location)?.last().copied();
+        let newest = Manifest::list_numbers(&location)?.last().copied();
         let number = newest.ok_or_else(|| Error::NoManifest { uri: location.uri().into() })?;
         Self::read(location, number)
     }
 
     fn read(location: Location, number: u64) -> Result<Self> {
-        let key = key_of(number);
-        let snapshot = Snapshot::read(&location, &key);
-        let snapshot = snapshot.map_err(|problem| match of_store(problem) {
+        let key = manifest_key(number);
+        let snapshot = SnapshotIndex::read(&location, &key);
+        let snapshot = snapshot.map_err(|problem| match find_store_failure(problem) {
             Ok(failure) => failure.into(),
-            Err(problem) => unreadable(&location, &key, &*problem),
+            Err(problem) => unreadable_manifest(&location, &key, &*problem),
         })?;
         Self::new(location, number, snapshot)
     }
 
-    fn new(location: Location, number: u64, snapshot: Snapshot) -> Result<Self> {
-        let Snapshot { header, digest, units } = snapshot;
+    fn new(location: Location, number: u64, snapshot: SnapshotIndex) -> Result<Self> {
+        let SnapshotIndex { header, digest, units } = snapshot;
         let empty_caption = header.empty_caption(&location)?;
         let manifest = OnceLock::new();
         Ok(Self {
@@ -86,80 +88,84 @@ impl Dataset {
         })
     }
 
-    /// A dataset that no snapshot says yet.
-    pub(crate) fn preview(location: Location, manifest: Manifest) -> Result<Self> {
+    /// Opens a dataset that no snapshot describes yet.
+    pub(crate) fn without_snapshot(location: Location, manifest: Manifest) -> Result<Self> {
         let (header, digest) = (manifest.header.clone(), manifest.digest());
-        let units = Units::of(&manifest.commits);
-        let dataset = Self::new(location, manifest.number, Snapshot { header, digest, units })?;
+        let units = UnitIndex::from_commits(&manifest.commits);
+        let dataset = Self::new(location, manifest.number, SnapshotIndex { header, digest, units })?;
         dataset.inner.manifest.get_or_init(|| manifest);
         Ok(dataset)
     }
 
-    /// The same dataset at another snapshot.
+    /// Opens the same dataset at another snapshot.
     ///
     /// # Errors
-    /// If there is none of this number.
-    pub fn at(&self, number: u64) -> Result<Self> {
-        if number == self.number() {
+    /// If there is no snapshot with this number.
+    pub fn at_snapshot(&self, number: u64) -> Result<Self> {
+        if number == self.snapshot_number() {
             return Ok(self.clone());
         }
         Self::read(self.location().clone(), number)
     }
 
-    /// What all shards share.
+    /// The description that all shards share.
     pub fn spec(&self) -> &DatasetSpec {
         &self.inner.header.spec
     }
 
-    /// Digest of what shaped the tensors: models and settings, not the rows there are.
+    /// Digest of everything that shaped the tensors: models and settings, but not which rows there
+    /// are.
     pub fn digest(&self) -> String {
         self.spec().digest()
     }
 
-    /// The empty caption, as readers give a row of `text`.
+    /// The empty caption, in the form in which readers give a row of `text`.
     pub fn empty_caption(&self) -> &[u8] {
         &self.inner.empty_caption
     }
 
-    /// The number of the snapshot.
-    pub fn number(&self) -> u64 {
+    /// Number of the snapshot.
+    pub fn snapshot_number(&self) -> u64 {
         self.inner.number
     }
 
-    /// As [`Manifest::digest`]: of the rows there are.
+    /// Digest of the rows that the snapshot holds, see [`Manifest::digest`].
     pub fn manifest_digest(&self) -> &str {
         &self.inner.digest
     }
 
-    /// The snapshot, which is read when it is first asked for. Streams do without.
+    /// The manifest. It is read when it is first needed; streams do without it.
     ///
     /// # Errors
-    /// If it cannot be read, or does not add up.
+    /// If the manifest cannot be read or is not consistent.
     pub fn manifest(&self) -> Result<&Manifest> {
         if let Some(manifest) = self.inner.manifest.get() {
             return Ok(manifest);
         }
-        let manifest = Manifest::read(self.location(), self.number())?;
-        if let Some((commit, problem)) = manifest.commits.iter().find_map(|c| Some((c, c.problem()?))) {
+        let manifest = Manifest::read(self.location(), self.snapshot_number())?;
+        if let Some((commit, problem)) =
+            manifest.commits.iter().find_map(|c| Some((c, c.find_contradiction()?)))
+        {
             return Err(Error::Format {
-                path: self.location().uri_of(&key_of(self.number())),
-                problem: format!("unit {} does not add up: {problem}", commit.id),
+                path: self.location().uri_of(&manifest_key(self.snapshot_number())),
+                problem: format!("unit {} is not consistent: {problem}", commit.id),
             });
         }
         Ok(self.inner.manifest.get_or_init(|| manifest))
     }
 
-    /// The snapshot's units, in its order.
-    pub(crate) fn units(&self) -> &Units {
+    /// The units of the snapshot, in its order.
+    pub(crate) fn units(&self) -> &UnitIndex {
         &self.inner.units
     }
 
-    /// Where the dataset lies.
+    /// The location of the dataset.
     pub fn location(&self) -> &Location {
         &self.inner.location
     }
 
-    /// The buckets of a resolution, whether they have rows or not; none if the dataset was not prepared for it.
+    /// The buckets of a resolution, with or without rows. Empty if the dataset was not prepared for
+    /// the resolution.
     pub fn buckets(&self, resolution: u32) -> Vec<Bucket> {
         let buckets = self.spec().latents.keys();
         buckets.copied().filter(|bucket| bucket.resolution == resolution).collect()
@@ -168,34 +174,34 @@ impl Dataset {
     /// The buckets of a resolution that have rows.
     ///
     /// # Errors
-    /// [`Error::Empty`] if none has.
+    /// [`Error::Empty`] if no bucket has rows.
     pub fn buckets_with_rows(&self, split: Split, resolution: u32) -> Result<Vec<Bucket>> {
         let buckets = self.buckets(resolution);
         let with_rows: Vec<Bucket> =
-            buckets.iter().copied().filter(|bucket| self.rows(split, *bucket) > 0).collect();
+            buckets.iter().copied().filter(|bucket| self.num_rows(split, *bucket) > 0).collect();
         if with_rows.is_empty() {
             let bucket = buckets.first().copied().unwrap_or(Bucket::square(resolution));
-            return Err(self.empty(split, bucket));
+            return Err(self.no_rows_error(split, bucket));
         }
         Ok(with_rows)
     }
 
-    /// Rows of a split and bucket.
-    pub fn rows(&self, split: Split, bucket: Bucket) -> u64 {
-        self.units().rows(Group::Latents(split, bucket)).sum()
+    /// Number of rows of a split and bucket.
+    pub fn num_rows(&self, split: Split, bucket: Bucket) -> u64 {
+        self.units().rows(ColumnGroup::Latents(split, bucket)).sum()
     }
 
-    /// What the dataset holds.
+    /// Computes the totals of the dataset.
     ///
     /// # Errors
-    /// As [`manifest`](Self::manifest).
+    /// If the manifest cannot be read or is not consistent.
     pub fn totals(&self) -> Result<Totals> {
         let commits = &self.manifest()?.commits;
-        let mut rows = Counts::default();
+        let mut rows = RowCounts::default();
         commits.iter().for_each(|commit| rows.add(&commit.counts));
         let by_bucket = |split| {
             let buckets = self.spec().latents.keys();
-            buckets.map(|bucket| (*bucket, self.rows(split, *bucket))).collect::<BTreeMap<_, _>>()
+            buckets.map(|bucket| (*bucket, self.num_rows(split, *bucket))).collect::<BTreeMap<_, _>>()
         };
         let files = commits.iter().flat_map(|commit| &commit.files);
         Ok(Totals {
@@ -208,13 +214,13 @@ impl Dataset {
         })
     }
 
-    /// Why there are no rows of a split and bucket.
-    pub(crate) fn empty(&self, split: Split, bucket: Bucket) -> Error {
+    /// The error for a split and bucket without rows.
+    pub(crate) fn no_rows_error(&self, split: Split, bucket: Bucket) -> Error {
         let hint = if self.spec().latents.contains_key(&bucket) {
             match split {
                 Split::Train => "see `tidemill inspect` for why rows were rejected",
                 Split::Validation => {
-                    "it was made without; set [validation] share and run `tidemill preprocess` again, which copies what is encoded"
+                    "it was made without a validation set; set [validation] share and run `tidemill preprocess` again, which copies what is encoded"
                 }
             }
             .to_owned()

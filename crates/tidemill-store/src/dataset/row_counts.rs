@@ -1,4 +1,4 @@
-//! What became of rows, in numbers: kept, rejected per filter, quarantined per kind. The three add up to the rows read.
+//! Counts of rows by what became of them: kept, rejected per filter, quarantined per kind of error.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// What became of rows; `kept`, `rejected` and `quarantined` add up to `read`.
+/// Counts of rows. `kept`, `rejected` and `quarantined` add up to `read`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct RowCounts {
     /// Rows read.
     pub read: u64,
     /// Rows with tensors in the dataset.
     pub kept: u64,
-    /// Rows that a filter refused, by its name.
+    /// Rejected rows, by the name of the filter.
     pub rejected: BTreeMap<String, u64>,
-    /// Unreadable rows, by kind of error.
+    /// Quarantined rows, which cannot be read, by kind of error.
     pub quarantined: BTreeMap<String, u64>,
 }
 
-impl Counts {
-    /// Counts the rows of a batch by its columns `status` (`kept`, `rejected` or `quarantined`) and `reason` (the
-    /// filter's name, or `kind: detail`).
+impl RowCounts {
+    /// Counts the rows of a batch by its columns `status` (`kept`, `rejected` or `quarantined`) and
+    /// `reason` (the name of the filter, or `kind: detail`).
     ///
     /// # Errors
-    /// [`Error::Column`] if one of the columns is missing or no Utf8, or a status is none of these.
-    pub fn of(batch: &RecordBatch) -> Result<Self> {
-        let (status, reason) = (text(batch, "status")?, text(batch, "reason")?);
+    /// [`Error::Column`] if a column is missing or is not Utf8, or if a status is unknown.
+    pub fn from_batch(batch: &RecordBatch) -> Result<Self> {
+        let (status, reason) = (string_column(batch, "status")?, string_column(batch, "reason")?);
         let mut counts = Self { read: batch.num_rows() as u64, ..Self::default() };
         for row in 0..batch.num_rows() {
             let reason = if reason.is_valid(row) { reason.value(row) } else { "unknown" };
@@ -39,7 +39,7 @@ impl Counts {
                     *counts.quarantined.entry(kind.to_owned()).or_default() += 1;
                 }
                 other => {
-                    let problem = format!("`{other}` is none of kept, rejected, quarantined");
+                    let problem = format!("`{other}` is not a status; use kept, rejected or quarantined");
                     return Err(Error::Column { column: "status".into(), problem });
                 }
             }
@@ -60,24 +60,24 @@ impl Counts {
         }
     }
 
-    /// Rows that filters refused.
+    /// Number of rejected rows.
     pub fn total_rejected(&self) -> u64 {
         self.rejected.values().sum()
     }
 
-    /// Unreadable rows.
+    /// Number of quarantined rows.
     pub fn total_quarantined(&self) -> u64 {
         self.quarantined.values().sum()
     }
 
-    /// Whether every row read is accounted for.
-    pub fn add_up(&self) -> bool {
+    /// Whether kept, rejected and quarantined rows add up to the rows read.
+    pub fn is_consistent(&self) -> bool {
         self.kept + self.total_rejected() + self.total_quarantined() == self.read
     }
 }
 
-/// A column of texts.
-pub(crate) fn text<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a StringArray> {
+/// A string column of a batch.
+pub(crate) fn string_column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a StringArray> {
     let fail = |problem: &str| Error::Column { column: name.to_owned(), problem: problem.to_owned() };
     let array = batch.column_by_name(name).ok_or_else(|| fail("is missing"))?;
     array.as_string_opt().ok_or_else(|| fail("is not Utf8"))

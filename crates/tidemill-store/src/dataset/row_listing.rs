@@ -1,4 +1,4 @@
-//! Which rows were rejected or quarantined, one by one: key, place in the source, reason.
+//! Lists rejected and quarantined rows one by one: key, position in the source, reason.
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::UInt64Type;
@@ -7,34 +7,39 @@ use serde::Serialize;
 use crate::dataset::reader::Dataset;
 use crate::error::{Error, Result};
 
-/// The columns that a list is made of.
+/// The columns that a listing needs.
 const COLUMNS: [&str; 4] = ["key", "source_row", "status", "reason"];
 
-/// A row that is not in the dataset.
+/// A rejected or quarantined row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Listed {
-    /// Its key.
+pub struct ListedRow {
+    /// Key of the row.
     pub key: String,
-    /// The source file.
+    /// Source file of the row.
     pub file: String,
-    /// The row in the file.
+    /// Row number in the source file.
     pub row: u64,
-    /// The filter that refused it, or what is wrong with it.
+    /// Name of the filter that rejected the row, or the error that it was quarantined for.
     pub reason: String,
 }
 
-/// The first `limit` rows of a status (`rejected`, `quarantined`), in the order of the manifest; with a reason only those of
-/// that filter or kind of error.
+/// Lists the first `limit` rows of a status (`rejected`, `quarantined`), in the order of the
+/// manifest. With a reason, lists only rows of that filter or kind of error.
 ///
 /// # Errors
 /// If the rows cannot be read.
-pub fn list(dataset: &Dataset, status: &str, reason: Option<&str>, limit: usize) -> Result<Vec<Listed>> {
+pub fn list_rows(
+    dataset: &Dataset,
+    status: &str,
+    reason: Option<&str>,
+    limit: usize,
+) -> Result<Vec<ListedRow>> {
     let mut listed = Vec::new();
     let mut batches = dataset.read_rows(&COLUMNS);
     while let Some(batch) = batches.next().transpose()? {
         let file = batches.source_file().unwrap_or_default();
         let rows = Rows::new(&batch)?;
-        for row in (0..batch.num_rows()).filter(|row| rows.is(*row, status, reason)) {
+        for row in (0..batch.num_rows()).filter(|row| rows.matches(*row, status, reason)) {
             if listed.len() == limit {
                 return Ok(listed);
             }
@@ -44,16 +49,17 @@ pub fn list(dataset: &Dataset, status: &str, reason: Option<&str>, limit: usize)
     Ok(listed)
 }
 
-/// Lines for people, in columns.
-pub fn table(rows: &[Listed]) -> Vec<String> {
-    let places: Vec<String> = rows.iter().map(|row| format!("{}#{}", row.file, row.row)).collect();
+/// Formats rows as lines with aligned columns.
+pub fn format_table(rows: &[ListedRow]) -> Vec<String> {
+    let positions: Vec<String> = rows.iter().map(|row| format!("{}#{}", row.file, row.row)).collect();
     let width =
         |texts: &mut dyn Iterator<Item = &str>| texts.map(|text| text.chars().count()).max().unwrap_or(0);
     let keys = width(&mut rows.iter().map(|row| row.key.as_str()));
-    let files = width(&mut places.iter().map(String::as_str));
-    let line =
-        |(row, place): (&Listed, &String)| format!("{:keys$}  {place:files$}  {}", row.key, row.reason);
-    rows.iter().zip(&places).map(line).collect()
+    let files = width(&mut positions.iter().map(String::as_str));
+    let line = |(row, position): (&ListedRow, &String)| {
+        format!("{:keys$}  {position:files$}  {}", row.key, row.reason)
+    };
+    rows.iter().zip(&positions).map(line).collect()
 }
 
 /// The columns of a batch.
@@ -83,15 +89,15 @@ impl<'a> Rows<'a> {
         if self.reason.is_valid(row) { self.reason.value(row) } else { "" }
     }
 
-    fn is(&self, row: usize, status: &str, wanted: Option<&str>) -> bool {
+    fn matches(&self, row: usize, status: &str, wanted: Option<&str>) -> bool {
         let reason = self.reason(row);
         let kind = reason.split(':').next();
         self.status.value(row) == status
             && wanted.is_none_or(|wanted| reason == wanted || kind == Some(wanted))
     }
 
-    fn get(&self, row: usize, file: &str) -> Listed {
-        Listed {
+    fn get(&self, row: usize, file: &str) -> ListedRow {
+        ListedRow {
             key: self.key.value(row).to_owned(),
             file: file.to_owned(),
             row: self.row.value(row),
@@ -105,15 +111,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_straight_columns() {
-        let row = |key: &str, row, reason: &str| Listed {
+    fn table_columns_are_aligned() {
+        let row = |key: &str, row, reason: &str| ListedRow {
             key: key.into(),
             file: "ü".into(),
             row,
             reason: reason.into(),
         };
-        let lines = table(&[row("a", 10, "min_side"), row("long", 2, "damaged: x")]);
+        let lines = format_table(&[row("a", 10, "min_side"), row("long", 2, "damaged: x")]);
         assert_eq!(lines, ["a     ü#10  min_side", "long  ü#2   damaged: x"]);
-        assert!(table(&[]).is_empty());
+        assert!(format_table(&[]).is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! Reads `rows.parquet` of all units: every row that was read from the source, with its caption and what
-//! became of it. These files are small beside the tensors, so each is fetched whole.
+//! Reads `rows.parquet` of all units: every row that was read from the source, with its caption and
+//! what became of it. These files are small beside the tensors, so each is fetched whole.
 
 use arrow::array::RecordBatch;
 use arrow::array::RecordBatchReader;
@@ -9,23 +9,23 @@ use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchR
 use parquet::errors::ParquetError;
 
 use crate::dataset::commit::{Commit, FileEntry};
-use crate::dataset::layout::Group;
+use crate::dataset::layout::ColumnGroup;
 use crate::dataset::reader::Dataset;
 use crate::error::{Error, Result};
 use tidemill_io::Location;
 
-/// An iterator over record batches; ends after its first error.
+/// An iterator over record batches. It ends after its first error.
 pub struct RowBatches {
     dataset: Dataset,
     columns: Vec<String>,
-    /// The next unit.
+    /// Index of the next unit.
     next: usize,
     current: Option<(String, ParquetRecordBatchReader)>,
 }
 
 impl Dataset {
-    /// The rows read, with what became of each, unit by unit in the order of the manifest. Of the columns
-    /// only those named are read, or all if none is named.
+    /// Reads all rows with what became of each, unit by unit in the order of the manifest. Only the
+    /// named columns are read, or all columns if `columns` is empty.
     pub fn read_rows(&self, columns: &[&str]) -> RowBatches {
         RowBatches::new(self.clone(), columns)
     }
@@ -37,12 +37,12 @@ impl RowBatches {
         Self { dataset, columns, next: 0, current: None }
     }
 
-    /// The unit of the last batch's rows.
+    /// The unit that the last batch belongs to.
     pub fn unit(&self) -> Option<&Commit> {
         self.dataset.manifest().ok()?.commits.get(self.next.checked_sub(1)?)
     }
 
-    /// The source file of the last batch's rows.
+    /// The source file that the last batch comes from.
     pub fn source_file(&self) -> Option<&str> {
         Some(&self.unit()?.unit.file)
     }
@@ -58,7 +58,7 @@ impl RowBatches {
             }
             let Some(commit) = self.dataset.manifest()?.commits.get(self.next) else { return Ok(None) };
             self.next += 1;
-            if let Some(file) = commit.file(Group::Rows) {
+            if let Some(file) = commit.file(ColumnGroup::Rows) {
                 self.current = Some((self.dataset.location().uri_of(&file.path), self.open(file)?));
             }
         }
@@ -69,7 +69,7 @@ impl RowBatches {
     }
 }
 
-/// All columns and rows of one unit.
+/// Reads all columns and rows of one unit.
 pub(crate) fn read_rows_file(location: &Location, file: &FileEntry) -> Result<RecordBatch> {
     let failure = |e| Error::Parquet { path: location.uri_of(&file.path), source: ParquetError::from(e) };
     let reader = open(location, file, &[])?;

@@ -1,6 +1,6 @@
-//! What all shards of a snapshot share. It lies in the snapshot's own file, so that a dataset can be made anew
-//! with other settings while readers of an older snapshot go on; `dataset.json` only says which version of the
-//! format a folder has.
+//! The specification of a dataset: what all shards of a snapshot share. It is stored in the
+//! snapshot's own file, so that a dataset can be rewritten with other settings while readers of an
+//! older snapshot continue. `dataset.json` only holds the format version of the folder.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -13,32 +13,36 @@ use crate::dataset::layout::Split;
 use crate::error::{Error, Result};
 use crate::float8;
 
-/// The version of the format that this code writes and reads.
-pub const FORMAT: u32 = 3;
+/// The format version that this code writes and reads.
+pub const FORMAT_VERSION: u32 = 3;
 
 /// What all shards of a dataset share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DatasetSpec {
-    /// [`FORMAT`].
+    /// The format version, [`FORMAT_VERSION`].
     pub format: u32,
     /// The column `latents_R` of each bucket.
     pub latents: BTreeMap<Bucket, TensorSpec>,
-    /// What `latents_R` holds of the VAE's distribution, unscaled: `moments`, `mean` or `sample`.
+    /// Which part of the VAE's distribution `latents_R` holds, unscaled: `moments`, `mean` or
+    /// `sample`.
     pub latents_kind: String,
-    /// The column `text`: embeddings, or token ids where there are none.
+    /// The column `text`: text embeddings, or token ids if no embeddings are stored.
     pub text: TensorSpec,
-    /// The frozen models that made the tensors.
+    /// The frozen models that computed the tensors.
     pub models: ModelDigests,
-    /// The VAE's factor between its latents and what the U-Net sees. Not applied to what is stored.
+    /// The VAE's factor between its latents and the input of the U-Net. It is not applied to the
+    /// stored latents.
     pub scaling_factor: f64,
-    /// Share of the kept rows that is held out for validation, by sample id ([`Split::of`]).
+    /// Share of the kept rows that is held out for validation, by sample id
+    /// ([`Split::from_sample_id`]).
     pub validation_share: f64,
     /// Kept rows in a full row group.
     pub row_group_rows: u32,
     /// The settings that shaped the pixels and token ids.
     pub prepare: Value,
-    /// The settings that chose the rows and made their captions, for people to read. Units are named by them already, so nothing else
-    /// takes them for a difference: the same list under another name gives the same rows.
+    /// The settings that chose the rows and made their captions, for people to read. The units are
+    /// named after them already, so nothing else compares them: the same list under another name
+    /// gives the same rows.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub rows: Value,
 }
@@ -46,9 +50,9 @@ pub struct DatasetSpec {
 /// A tensor column: FixedSizeBinary, row-major, little-endian.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorSpec {
-    /// Of its elements.
+    /// Type of the stored elements.
     pub dtype: Dtype,
-    /// The shape of one row.
+    /// Shape of one row.
     pub shape: Vec<u32>,
 }
 
@@ -66,40 +70,40 @@ pub enum Dtype {
     I32,
 }
 
-/// Digests of the frozen models' folders.
+/// Digests of the folders of the frozen models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelDigests {
-    /// Of the VAE.
+    /// Digest of the VAE.
     pub vae: String,
-    /// Of the text encoder; none if only token ids are stored.
+    /// Digest of the text encoder, or `None` if only token ids are stored.
     pub text_encoder: Option<String>,
-    /// Of the tokenizer.
+    /// Digest of the tokenizer.
     pub tokenizer: String,
 }
 
 impl TensorSpec {
-    /// f16 of some shape.
+    /// A tensor of f16.
     pub fn f16(shape: impl Into<Vec<u32>>) -> Self {
         Self { dtype: Dtype::F16, shape: shape.into() }
     }
 
-    /// What readers give of it.
-    pub fn given(&self) -> Self {
-        Self { dtype: self.dtype.given(), shape: self.shape.clone() }
+    /// The form in which readers give the tensor.
+    pub fn decoded(&self) -> Self {
+        Self { dtype: self.dtype.decoded(), shape: self.shape.clone() }
     }
 
-    /// What the metadata of its field says: `dtype`, and `shape` as JSON.
+    /// The metadata of the Arrow field: `dtype`, and `shape` as JSON.
     pub fn metadata(&self) -> HashMap<String, String> {
         let shape = self.shape.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         HashMap::from([("dtype".into(), self.dtype.to_string()), ("shape".into(), format!("[{shape}]"))])
     }
 
-    /// Elements of one row.
+    /// Number of elements of one row.
     pub fn elements(&self) -> usize {
         self.shape.iter().map(|n| *n as usize).product()
     }
 
-    /// Bytes of one row as it is stored.
+    /// Stored bytes of one row.
     pub fn bytes(&self) -> usize {
         match self.dtype {
             Dtype::F16 => 2 * self.elements(),
@@ -110,8 +114,8 @@ impl TensorSpec {
 }
 
 impl Dtype {
-    /// What readers give of it.
-    pub fn given(self) -> Self {
+    /// The type in which readers give the elements.
+    pub fn decoded(self) -> Self {
         match self {
             Self::F8E4m3 => Self::F16,
             given => given,
@@ -130,10 +134,10 @@ impl fmt::Display for Dtype {
 }
 
 impl DatasetSpec {
-    /// Kept rows in a full row group, unless chosen otherwise.
+    /// Default number of kept rows in a full row group.
     pub const ROW_GROUP_ROWS: u32 = 256;
 
-    /// BLAKE3 of the specification: it changes when anything that shapes the tensors does.
+    /// BLAKE3 of the specification. It changes when anything that shapes the tensors changes.
     pub fn digest(&self) -> String {
         let shaping = Self { rows: Value::Null, ..self.clone() };
         blake3::hash(as_json(&shaping).to_string().as_bytes()).to_hex()[..32].to_owned()
@@ -146,10 +150,10 @@ impl DatasetSpec {
 
     /// The split of a sample.
     pub fn split(&self, sample_id: u64) -> Split {
-        Split::of(sample_id, self.validation_share)
+        Split::from_sample_id(sample_id, self.validation_share)
     }
 
-    /// Refuses what cannot be written.
+    /// Refuses specifications that cannot be written.
     pub(crate) fn validate(&self) -> Result<()> {
         let fail = |key, problem: String| Err(Error::Config { key, problem });
         if self.latents.is_empty() {
@@ -159,7 +163,7 @@ impl DatasetSpec {
             return fail("latents", format!("{} is not supported; latents are stored as f16", column.dtype));
         }
         for column in self.latents.values().chain([&self.text]) {
-            // One page holds a row group's tensors, and a page's length is an i32.
+            // One page holds the tensors of a row group, and the length of a page is an i32.
             let bytes = column.bytes() * self.row_group_rows as usize;
             if bytes == 0 || bytes > 1 << 30 {
                 let rows = (1 << 30) / column.bytes().max(1);
@@ -174,7 +178,7 @@ impl DatasetSpec {
     }
 }
 
-/// As it reads back from text, so that numbers compare as they were stored.
+/// Converts to JSON by way of text, so that numbers compare as they were stored.
 fn as_json(spec: &DatasetSpec) -> Value {
     serde_json::to_string(spec).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! A unit of work: a range of an input file and everything that shapes what becomes of it.
+//! The unit of work: a range of an input file together with everything that shapes its output.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,36 +9,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::layout::{COMMITS, DATA};
 
-/// What a unit is: a stretch of one input file and everything that shapes what becomes of it.
+/// Identifies a unit: a range of one input file and everything that shapes its output.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct UnitKey {
     /// Path or URI of the input file.
     pub file: String,
-    /// Digest of the input file's identity; changes when its content does.
+    /// Digest of the input file's identity. It changes when the content of the file changes.
     pub identity: String,
-    /// Stretch of the input file, in what its format is cut by: rows (Parquet) or bytes.
+    /// Range of the input file, in rows (Parquet) or bytes, depending on the format.
     pub span: Range<u64>,
     /// Digests of everything else that shapes the output.
     pub digests: Digests,
 }
 
-/// Digests of settings, models and code, by what they shape. A unit is done anew when any of them changes;
-/// tensors of columns whose digest is still the same are then copied from the unit's last commit.
+/// Digests of settings, models and code, by what they shape. A unit is processed again when any of
+/// them changes. Tensor columns whose digest is unchanged are then copied from the last commit of
+/// the unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Digests {
-    /// What shapes the rows: which are kept, and all columns that are no tensors.
+    /// Digest of what shapes the rows: which are kept, and all columns other than tensors.
     pub rows: String,
-    /// What shapes each tensor column, by its name (`latents_256`, `text`).
+    /// Digest of what shapes each tensor column, by column name (`latents_256`, `text`).
     pub tensors: BTreeMap<String, String>,
 }
 
-/// The name of a unit: 32 hexadecimal digits of BLAKE3 over identity, span and digests.
+/// Id of a unit: 32 hexadecimal digits of BLAKE3 over identity, span and digests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct UnitId(u128);
 
 impl UnitKey {
-    /// The unit's name.
+    /// Computes the id of the unit.
     pub fn id(&self) -> UnitId {
         let mut text =
             format!("{}\n{}\n{}\n{}", self.identity, self.span.start, self.span.end, self.digests.rows);
@@ -52,17 +53,17 @@ impl UnitKey {
 }
 
 impl UnitId {
-    /// The key of the unit's commit.
+    /// Key of the unit's commit.
     pub(crate) fn commit_key(&self) -> String {
         format!("{COMMITS}/{self}.json")
     }
 
-    /// The unit of a commit's key.
+    /// The unit that a commit key belongs to, or `None` if the key is not a commit key.
     pub(crate) fn of_commit_key(key: &str) -> Option<Self> {
         key.strip_prefix(COMMITS)?.strip_prefix('/')?.strip_suffix(".json")?.parse().ok()
     }
 
-    /// The folder of an attempt at the unit.
+    /// Folder of an attempt at the unit.
     pub(crate) fn folder(self, attempt: &str) -> String {
         format!("{DATA}/{self}/{attempt}")
     }
@@ -80,7 +81,7 @@ impl FromStr for UnitId {
     fn from_str(name: &str) -> Result<Self, String> {
         let digits = name.len() == 32 && name.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
         let id = digits.then(|| u128::from_str_radix(name, 16).ok()).flatten();
-        id.map(Self).ok_or_else(|| format!("`{name}` is no unit: it has not 32 hexadecimal digits"))
+        id.map(Self).ok_or_else(|| format!("`{name}` is not a unit id; it must have 32 hexadecimal digits"))
     }
 }
 

@@ -1,5 +1,6 @@
-//! What a stream has to know of a snapshot's units: a few numbers for each, so that a snapshot of a million shards is open
-//! in a second and takes little memory. All else stays in the manifest's file.
+//! The index of a snapshot's units that a stream needs: a few numbers for each unit, so that a
+//! snapshot of a million shards opens in a second and takes little memory. Everything else stays in
+//! the manifest file.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,15 +12,15 @@ use tidemill_io::Location;
 
 use crate::dataset::commit::{Commit, Footer};
 use crate::dataset::header::Header;
-use crate::dataset::layout::Group;
-use crate::dataset::manifest_file::{DIGEST, HEADER, Problem, pair};
+use crate::dataset::layout::ColumnGroup;
+use crate::dataset::manifest_file::{DIGEST, HEADER, Problem, metadata_value};
 use crate::dataset::object_reader::Object;
 use crate::dataset::unit::UnitId;
 
 /// Units decoded at a time.
-const BATCH: usize = 8192;
+const BATCH_UNITS: usize = 8192;
 
-/// The columns that are read.
+/// The columns of the manifest that are read.
 const COLUMNS: [&str; 7] = [
     "id",
     "attempt",
@@ -32,13 +33,13 @@ const COLUMNS: [&str; 7] = [
 
 /// The units of a snapshot, in its order.
 #[derive(Debug, Default)]
-pub struct Units {
+pub struct UnitIndex {
     ids: Vec<UnitId>,
     attempts: Vec<u64>,
-    files: HashMap<Group, Vec<File>>,
+    files: HashMap<ColumnGroup, Vec<File>>,
 }
 
-/// A file of a unit; without rows there is none.
+/// A file of a unit. A unit without rows in a group has none.
 #[derive(Debug, Clone, Copy, Default)]
 struct File {
     rows: u32,
@@ -47,43 +48,43 @@ struct File {
     footer_xxh3: u64,
 }
 
-/// What a snapshot's file says of all units, and the units.
-pub struct Snapshot {
+/// The header and the units of a snapshot.
+pub struct SnapshotIndex {
     pub header: Header,
     pub digest: String,
-    pub units: Units,
+    pub units: UnitIndex,
 }
 
-impl Snapshot {
+impl SnapshotIndex {
     /// Reads the manifest under a key.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the manifest is missing, damaged, or not of this format.
     pub fn read(location: &Location, key: &str) -> Result<Self, Problem> {
         let object = Object { location: location.clone(), key: key.into(), bytes: location.size(key)? };
         let builder = ParquetRecordBatchReaderBuilder::try_new(object)?;
         let metadata = builder.metadata().file_metadata().clone();
-        let header = serde_json::from_str(pair(&metadata, HEADER)?)?;
-        let digest = pair(&metadata, DIGEST)?.to_owned();
+        let header = serde_json::from_str(metadata_value(&metadata, HEADER)?)?;
+        let digest = metadata_value(&metadata, DIGEST)?.to_owned();
         let mask = ProjectionMask::columns(builder.parquet_schema(), COLUMNS);
-        let mut units = Units::with_room(metadata.num_rows() as usize);
-        for batch in builder.with_projection(mask).with_batch_size(BATCH).build()? {
+        let mut units = UnitIndex::with_room(metadata.num_rows() as usize);
+        for batch in builder.with_projection(mask).with_batch_size(BATCH_UNITS).build()? {
             units.add(&batch?).ok_or("its columns are of other types")?;
         }
         Ok(Self { header, digest, units })
     }
 }
 
-impl Units {
+impl UnitIndex {
     fn with_room(units: usize) -> Self {
         Self { ids: Vec::with_capacity(units), attempts: Vec::with_capacity(units), files: HashMap::new() }
     }
 
-    /// The units of commits, in their order.
-    pub fn of(commits: &[Commit]) -> Self {
+    /// Builds the index from commits, in their order.
+    pub fn from_commits(commits: &[Commit]) -> Self {
         let mut units = Self::with_room(commits.len());
         for commit in commits {
-            for file in commit.files.iter().filter(|file| file.group != Group::Rows) {
+            for file in commit.files.iter().filter(|file| file.group != ColumnGroup::Rows) {
                 let footer = file.footer();
                 let entry = File {
                     rows: u32::try_from(file.rows).unwrap_or(u32::MAX),
@@ -98,25 +99,25 @@ impl Units {
         units
     }
 
-    /// How many there are.
+    /// Number of units.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// The rows of each unit in a group.
-    pub fn rows(&self, group: Group) -> impl Iterator<Item = u64> {
+    /// The rows of each unit in a column group.
+    pub fn rows(&self, group: ColumnGroup) -> impl Iterator<Item = u64> {
         let files = self.files.get(&group);
         (0..self.len())
             .map(move |unit| files.and_then(|files| files.get(unit)).map_or(0, |file| file.rows.into()))
     }
 
-    /// The name of a unit.
+    /// Id of a unit.
     pub fn id(&self, unit: usize) -> Option<UnitId> {
         self.ids.get(unit).copied()
     }
 
-    /// Where the footer of a unit's file is, if it has any rows in the group.
-    pub fn footer(&self, unit: usize, group: Group) -> Option<Footer> {
+    /// The footer location of a unit's file, or `None` if the unit has no rows in the group.
+    pub fn footer(&self, unit: usize, group: ColumnGroup) -> Option<Footer> {
         let file = self.files.get(&group)?.get(unit).filter(|file| file.rows > 0)?;
         let attempt = format!("{:016x}", self.attempts.get(unit)?);
         Some(Footer {
@@ -126,8 +127,8 @@ impl Units {
         })
     }
 
-    /// A file of the unit that is added next.
-    fn put(&mut self, group: Group, file: File, room: usize) {
+    /// Adds a file of the unit that [`end`](Self::end) adds next.
+    fn put(&mut self, group: ColumnGroup, file: File, room: usize) {
         let (unit, files) = (self.ids.len(), self.files.entry(group).or_default());
         files.reserve_exact(room.saturating_sub(files.len()));
         files.resize(unit, File::default());
@@ -139,14 +140,14 @@ impl Units {
         self.attempts.push(attempt);
     }
 
-    /// Adds the rows of a manifest; `None` if it has other columns.
+    /// Adds a batch of the manifest. Returns `None` if the columns have other types.
     fn add(&mut self, batch: &RecordBatch) -> Option<()> {
         let room = self.ids.capacity();
         let (ids, attempts) =
             (strings(batch.column_by_name("id")?)?, strings(batch.column_by_name("attempt")?)?);
         let lists: &GenericListArray<i32> = batch.column_by_name("files")?.as_list_opt()?;
         let files = Files::new(lists.values().as_struct_opt()?)?;
-        let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
+        let mut groups: BTreeMap<&str, ColumnGroup> = BTreeMap::new();
         for unit in 0..batch.num_rows() {
             for i in lists.value_offsets()[unit] as usize..lists.value_offsets()[unit + 1] as usize {
                 let name = files.groups.value(i);
@@ -154,8 +155,8 @@ impl Units {
                     Some(group) => *group,
                     None => *groups.entry(name).or_insert(name.parse().ok()?),
                 };
-                // Streams have no use for the others.
-                if group != Group::Rows {
+                // Streams do not need the file of all rows.
+                if group != ColumnGroup::Rows {
                     self.put(group, files.get(i)?, room);
                 }
             }
@@ -165,7 +166,7 @@ impl Units {
     }
 }
 
-/// The columns of a manifest's files.
+/// The file columns of a manifest.
 struct Files<'a> {
     groups: &'a StringArray,
     rows: &'a [u64],

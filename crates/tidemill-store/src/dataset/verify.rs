@@ -1,4 +1,4 @@
-//! Compares everything on storage with what was committed: sizes, checksums and row counts of every file.
+//! Verification: compares sizes, checksums and row counts of all files with what was committed.
 
 use std::hash::Hasher;
 
@@ -18,38 +18,40 @@ const CHUNK: u64 = 16 << 20;
 /// Bytes at the end of a file that hold most footers.
 const FOOTER: u64 = 64 << 10;
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Verification {
-    /// Files looked at.
+    /// Number of files checked.
     pub files: u64,
-    /// Their bytes, as committed.
+    /// Total size of the files in bytes, as committed.
     pub bytes: u64,
-    /// The files that are not what was committed.
+    /// The files that differ from what was committed.
     pub damaged: Vec<Damage>,
 }
 
-/// A file that is not what was committed.
+/// A file that differs from what was committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Damage {
     /// Path or URI of the file.
     pub path: String,
-    /// What is wrong with it.
+    /// What is wrong with the file.
     pub problem: String,
-    /// The commit to remove, so that preprocessing writes the unit again.
+    /// Key of the commit to remove, so that preprocessing writes the unit again.
     pub commit: String,
 }
 
 impl Dataset {
-    /// Reads every file of the snapshot and compares it with its commit. `progress` is told the bytes done.
+    /// Reads every file of the snapshot and compares it with its commit. `progress` receives the
+    /// number of bytes done.
     ///
     /// # Errors
-    /// If the snapshot itself cannot be read; if the store fails, for that says nothing about a file.
+    /// If the manifest cannot be read, or if the store fails, because a store failure says nothing
+    /// about a file.
     pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verification> {
         let mut result = Verification::default();
         for commit in &self.manifest()?.commits {
             for file in &commit.files {
-                if let Some(problem) = check(self.location(), file)? {
+                if let Some(problem) = find_damage(self.location(), file)? {
                     let (path, commit) = (self.location().uri_of(&file.path), commit.id.commit_key());
                     result.damaged.push(Damage { path, problem, commit });
                 }
@@ -62,8 +64,8 @@ impl Dataset {
     }
 }
 
-/// What is wrong with a file, if anything is.
-fn check(location: &Location, file: &FileEntry) -> Result<Option<String>> {
+/// Describes what is wrong with a file, or returns `None` if it is intact.
+fn find_damage(location: &Location, file: &FileEntry) -> Result<Option<String>> {
     let size = match location.size(&file.path) {
         Err(error) if error.is_not_found() => return Ok(Some(error.to_string())),
         size => size?,
@@ -79,14 +81,14 @@ fn check(location: &Location, file: &FileEntry) -> Result<Option<String>> {
     if found != file.xxh3 {
         return Ok(Some(format!("has the checksum {found}, {} was committed", file.xxh3)));
     }
-    Ok(match rows_in_footer(location, file)? {
+    Ok(match read_footer_rows(location, file)? {
         Ok(rows) if u64::try_from(rows) == Ok(file.rows) => None,
         Ok(rows) => Some(format!("has {rows} rows, {} were committed", file.rows)),
         Err(error) => Some(format!("has no readable footer: {error}")),
     })
 }
 
-fn rows_in_footer(location: &Location, file: &FileEntry) -> Result<std::result::Result<i64, ParquetError>> {
+fn read_footer_rows(location: &Location, file: &FileEntry) -> Result<std::result::Result<i64, ParquetError>> {
     let mut wanted = FOOTER;
     loop {
         let start = file.bytes.saturating_sub(wanted);

@@ -16,14 +16,14 @@ use super::index::Column;
 use super::writer::{MdsWriter, WriteOptions};
 
 use crate::dataset::commit::Commit;
-use crate::dataset::layout::{Group, Split};
+use crate::dataset::layout::{ColumnGroup, Split};
 use crate::dataset::reader::Dataset;
 use crate::dataset::rows::read_rows_file;
 use crate::dataset::spec::Dtype;
 use crate::error::{Error, Result};
-use crate::shard::buffer::Pool;
+use crate::shard::buffer::BufferPool;
 use crate::shard::footer::read_blocks;
-use crate::shard::row_group::{Block, Place};
+use crate::shard::row_group::{RowGroup, RowGroupReader};
 use crate::shard::tensor::{Stored, Tensor};
 
 /// Row groups whose memory is kept for others.
@@ -31,7 +31,7 @@ const POOLED: usize = 4;
 
 /// What of the VAE's distribution becomes a latent.
 #[derive(Clone, Copy)]
-pub enum LatentsOf<'a> {
+pub enum LatentsKind<'a> {
     /// Its mean.
     Mean,
     /// A sample: the mean plus the standard deviation times normal numbers, which the function draws for a sample id.
@@ -44,7 +44,7 @@ pub struct Export<'a> {
     /// Which rows.
     pub split: Split,
     /// Which latents.
-    pub latents: LatentsOf<'a>,
+    pub latents: LatentsKind<'a>,
     /// What the latents are multiplied by: 1 leaves them as the VAE gives them.
     pub scaled_by: f32,
     /// How shards are written.
@@ -53,10 +53,10 @@ pub struct Export<'a> {
 
 /// What was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Exported {
+pub struct ExportSummary {
     /// Samples.
     pub samples: u64,
-    /// Shards.
+    /// ShardReader.
     pub shards: u64,
     /// Bytes of the shards' files.
     pub bytes: u64,
@@ -69,7 +69,7 @@ impl Export<'_> {
     /// # Errors
     /// [`Error::Config`] if the dataset has other latents than those asked for, or none at all; [`Error::Mds`] if the
     /// folder is finished already; a failure to read or write.
-    pub fn run(&self, dataset: &Dataset, to: &str, mut progress: impl FnMut(u64)) -> Result<Exported> {
+    pub fn run(&self, dataset: &Dataset, to: &str, mut progress: impl FnMut(u64)) -> Result<ExportSummary> {
         self.check(dataset)?;
         let fixed = ["key", "caption"].map(|name| Column::new(name, "str"));
         let sides = ["width", "height"].map(|name| Column::new(name, "int32"));
@@ -78,7 +78,7 @@ impl Export<'_> {
         let columns =
             fixed.into_iter().chain(sides).chain([Column::new("sample_id", "uint64")]).chain(tensors);
         let mut writer = MdsWriter::create(Location::open(to)?, columns.collect(), self.options)?;
-        let (mut samples, pool) = (0, Pool::new(POOLED));
+        let (mut samples, pool) = (0, BufferPool::new(POOLED));
         for commit in &dataset.manifest()?.commits {
             self.unit(dataset, commit, &pool, &mut writer, &mut |rows| {
                 samples += rows;
@@ -87,44 +87,49 @@ impl Export<'_> {
         }
         let index = writer.finish()?;
         let files = index.shards.iter().filter_map(|shard| shard.files().next());
-        Ok(Exported { samples, shards: index.shards.len() as u64, bytes: files.map(|file| file.bytes).sum() })
+        Ok(ExportSummary {
+            samples,
+            shards: index.shards.len() as u64,
+            bytes: files.map(|file| file.bytes).sum(),
+        })
     }
 
     fn unit(
         &self,
         dataset: &Dataset,
         commit: &Commit,
-        pool: &Arc<Pool>,
+        pool: &Arc<BufferPool>,
         writer: &mut MdsWriter,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
         let (location, spec) = (dataset.location(), dataset.spec());
-        let (Some(file), Some(rows)) = (commit.file(Group::Text(self.split)), commit.file(Group::Rows))
+        let (Some(file), Some(rows)) =
+            (commit.file(ColumnGroup::Text(self.split)), commit.file(ColumnGroup::Rows))
         else {
             return Ok(());
         };
         let rows = Rows::new(&read_rows_file(location, rows)?)?;
         let unit = commit.id;
         let latents_files = spec.latents.iter().map(|(bucket, form)| {
-            let file = commit.file(Group::Latents(self.split, *bucket));
+            let file = commit.file(ColumnGroup::Latents(self.split, *bucket));
             let blocks = file.map(|file| read_blocks(&file.footer(), location, unit)).transpose()?;
             Ok((bucket.resolution, form.bytes(), file.zip(blocks)))
         });
         let latents_files = latents_files.collect::<Result<Vec<_>>>()?;
         for entry in &read_blocks(&file.footer(), location, unit)? {
-            let text = Place { location, unit, path: &file.path, entry, width: spec.text.bytes() };
+            let text = RowGroupReader { location, unit, path: &file.path, entry, width: spec.text.bytes() };
             let (text, texts) = text.read_all(pool)?;
             let texts = texts.into_iter().map(|text| Tensor::new(Stored::Memory(text), spec.text.dtype));
             let texts = texts.map(|text| text.to_vec()).collect::<Result<Vec<_>>>()?;
             let latents = latents_files.iter().map(|(resolution, width, file)| {
                 let block = file.as_ref().and_then(|(file, blocks)| {
                     let entry = blocks.iter().find(|b| b.number == entry.number)?;
-                    let place = Place { location, unit, path: &file.path, entry, width: *width };
+                    let place = RowGroupReader { location, unit, path: &file.path, entry, width: *width };
                     Some(place.read_all(pool))
                 });
                 Ok((latents_column(*resolution), block.transpose()?))
             });
-            let latents = latents.collect::<Result<Vec<(String, Option<(Block, Vec<Bytes>)>)>>>()?;
+            let latents = latents.collect::<Result<Vec<(String, Option<(RowGroup, Vec<Bytes>)>)>>>()?;
             for ((row, sample_id), text) in text.rows.iter().zip(&text.sample_ids).zip(&texts) {
                 let mut values: BTreeMap<&str, Cow<[u8]>> = rows.values(*row as usize);
                 values.insert("sample_id", sample_id.to_le_bytes().to_vec().into());
@@ -154,7 +159,7 @@ impl Export<'_> {
         let mut values = floats(stored);
         if moments {
             let log_variance = values.split_off(values.len() / 2);
-            if let LatentsOf::Sample(draw) = self.latents {
+            if let LatentsKind::Sample(draw) = self.latents {
                 let mut noise = vec![0.0; values.len()];
                 draw(sample_id, &mut noise);
                 // Clamped as in diffusers' DiagonalGaussianDistribution.
@@ -170,13 +175,13 @@ impl Export<'_> {
         let fail = |key, problem| Err(Error::Config { key, problem });
         let (uri, kind) = (dataset.location().uri(), dataset.spec().latents_kind.as_str());
         match (kind, self.latents) {
-            ("moments", _) | ("mean", LatentsOf::Mean) | ("sample", LatentsOf::Sample(_)) => (),
+            ("moments", _) | ("mean", LatentsKind::Mean) | ("sample", LatentsKind::Sample(_)) => (),
             _ => {
                 let problem = format!("{uri} holds a {kind} of each image and nothing else; ask for that");
                 return fail("latents", problem);
             }
         }
-        if dataset.spec().text.given().dtype != Dtype::F16 {
+        if dataset.spec().text.decoded().dtype != Dtype::F16 {
             let problem = format!(
                 "{uri} holds token ids and no embeddings, which MDS readers expect; preprocess with [encode] embeddings = \"f16\""
             );
@@ -187,7 +192,7 @@ impl Export<'_> {
                 format!("{uri} has latents of {bucket}, but in MDS they have no shape and must be squares");
             return fail("latents", problem);
         }
-        let text = Group::Text(self.split);
+        let text = ColumnGroup::Text(self.split);
         if dataset.units().rows(text).all(|rows| rows == 0) {
             return fail("split", format!("{uri} has no {} rows", self.split.name()));
         }

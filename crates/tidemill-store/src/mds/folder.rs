@@ -12,12 +12,12 @@ use crate::error::{Error, Result};
 pub struct Folder {
     location: Location,
     /// The shards, by index and in its order.
-    pub shards: Vec<Found>,
+    pub shards: Vec<ShardLocation>,
 }
 
 /// A shard and where it lies.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct ShardLocation {
     /// The folder of its index, empty or with a slash at its end.
     prefix: String,
     /// What the index says.
@@ -25,7 +25,7 @@ pub struct Found {
 }
 
 impl Folder {
-    /// Reads the index or indices of a folder. Shards without samples are left out.
+    /// Reads the index or indices of a folder. ShardReader without samples are left out.
     ///
     /// # Errors
     /// [`Error::Mds`] if there is no index, no sample, or an index that cannot be read; a failure of the store.
@@ -37,7 +37,7 @@ impl Folder {
             let prefix = key.strip_suffix(INDEX).unwrap_or_default().to_owned();
             let index = Index::parse(&bytes).map_err(fail)?;
             let filled = index.shards.into_iter().filter(|info| info.samples > 0);
-            shards.extend(filled.map(|info| Found { prefix: prefix.clone(), info }));
+            shards.extend(filled.map(|info| ShardLocation { prefix: prefix.clone(), info }));
         }
         if shards.is_empty() {
             let problem = format!(
@@ -54,7 +54,7 @@ impl Folder {
     }
 
     /// Paths or URIs of the files that a shard may lie in, the compressed one first.
-    pub fn files(&self, shard: &Found) -> Vec<String> {
+    pub fn files(&self, shard: &ShardLocation) -> Vec<String> {
         shard.info.files().map(|file| self.location.uri_of(&shard.key(&file.basename))).collect()
     }
 
@@ -62,7 +62,7 @@ impl Folder {
     ///
     /// # Errors
     /// [`Error::Mds`], with its name, if the shard is missing or not what its index says; a failure of the store.
-    pub fn read(&self, shard: &Found) -> Result<(Shard, bool)> {
+    pub fn read(&self, shard: &ShardLocation) -> Result<(Shard, bool)> {
         for file in shard.info.files() {
             let key = shard.key(&file.basename);
             let Some(content) = self.location.get_if_present(&key)? else { continue };
@@ -73,14 +73,14 @@ impl Folder {
     }
 
     /// What to say of a shard that is not there.
-    pub fn missing(&self, shard: &Found) -> Error {
+    pub fn missing(&self, shard: &ShardLocation) -> Error {
         let problem =
             format!("is not there, though its {INDEX} names it; fetch it, or take it out of the index");
         Error::Mds { path: self.files(shard).swap_remove(0), problem }
     }
 }
 
-impl Found {
+impl ShardLocation {
     fn key(&self, basename: &str) -> String {
         format!("{}{basename}", self.prefix)
     }

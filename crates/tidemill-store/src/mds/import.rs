@@ -131,7 +131,7 @@ impl Import {
 }
 
 /// Whether two embeddings are of the same caption, computed in f16 or f32.
-pub fn same_text(a: &[u8], b: &[u8]) -> bool {
+pub fn is_same_text(a: &[u8], b: &[u8]) -> bool {
     let (a, b) = (floats(a), floats(b));
     let apart: f32 = a.iter().zip(&b).map(|(a, b)| (a - b) * (a - b)).sum();
     a.len() == b.len() && apart <= SAME_TEXT * SAME_TEXT * b.iter().map(|b| b * b).sum::<f32>()
@@ -182,7 +182,7 @@ impl<'a> Tensors<'a> {
     }
 
     fn columns(self, import: &Import) -> Vec<(String, ArrayRef)> {
-        let dropped = self.text.iter().map(|text| text.map(|text| same_text(text, &import.empty_caption)));
+        let dropped = self.text.iter().map(|text| text.map(|text| is_same_text(text, &import.empty_caption)));
         let dropped = dropped.collect::<BooleanArray>();
         let mut columns: Vec<(String, ArrayRef)> = vec![
             (DROPPED.into(), Arc::new(dropped)),

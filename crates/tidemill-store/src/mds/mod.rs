@@ -22,8 +22,8 @@ mod writer;
 
 pub use crate::mds::writer::{MdsWriter, WriteOptions};
 pub use columns::{TEXT, latent_resolutions, latents_column};
-pub use export::{Export, Exported, LatentsOf};
-pub use folder::{Folder, Found};
-pub use import::{Import, same_text};
+pub use export::{Export, ExportSummary, LatentsKind};
+pub use folder::{Folder, ShardLocation};
+pub use import::{Import, is_same_text};
 pub use index::{Column, FileInfo, INDEX, Index, ShardConfig, ShardInfo};
 pub use shard::Shard;

@@ -1,5 +1,6 @@
-//! Memory that is given back when it is dropped and filled again, so that a steady stream neither asks the system for
-//! memory nor touches fresh pages, and whoever pins a batch for a GPU pins it once.
+//! Pooled buffers. A dropped buffer returns its memory to the pool and is filled again, so that a
+//! steady stream neither allocates nor touches fresh pages, and a caller that pins batches for a
+//! GPU pins each buffer only once.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -7,22 +8,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::{Advice, MmapMut};
 
-/// Bytes of a buffer that has pages of its own.
+/// Buffers of at least this many bytes are mapped as huge pages.
 const LARGE: usize = 2 << 20;
 
-/// Contiguous bytes.
+/// A contiguous buffer of bytes.
 pub struct Buffer {
-    /// These and perhaps more.
+    /// The memory, which may be larger than the buffer.
     bytes: Memory,
     len: usize,
-    pool: Arc<Pool>,
+    pool: Arc<BufferPool>,
 }
 
-/// Bytes of the system's, which cost nothing before they are written to.
+/// Memory that the system provides zeroed and that costs nothing before it is written to.
 #[derive(Debug)]
 enum Memory {
     Heap(Vec<u8>),
-    /// Huge pages, where the system has them: hundreds of times fewer to be touched for the first time.
+    /// Huge pages, where the system has them: hundreds of times fewer page faults.
     Pages(MmapMut),
 }
 
@@ -31,7 +32,7 @@ impl Memory {
         if len >= LARGE
             && let Ok(pages) = MmapMut::map_anon(len)
         {
-            // It is advice.
+            // The advice may be ignored, so a failure does not matter.
             let _ = pages.advise(Advice::HugePage);
             return Self::Pages(pages);
         }
@@ -65,26 +66,26 @@ impl DerefMut for Memory {
     }
 }
 
-/// Buffers that wait to be filled.
+/// A pool of buffers that wait to be filled again.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct BufferPool {
     waiting: Mutex<Vec<Memory>>,
     most: usize,
 }
 
-impl Pool {
-    /// Keeps at most so many buffers.
+impl BufferPool {
+    /// A pool that keeps at most `most` unused buffers.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { waiting: Mutex::default(), most })
     }
 
-    /// A buffer of so many bytes, to be written to: what they are before is anything.
+    /// Returns a buffer of `len` bytes to write to. Its content is undefined.
     pub fn buffer(self: &Arc<Self>, len: usize) -> Buffer {
         let bytes = self.take(len).unwrap_or_else(|| Memory::zeros(len));
         Buffer { bytes, len, pool: self.clone() }
     }
 
-    /// The smallest that is large enough and not much too large.
+    /// Takes the smallest memory that is large enough and at most twice as large.
     fn take(&self, len: usize) -> Option<Memory> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = waiting.iter().enumerate().filter(|(_, bytes)| (len..=2 * len).contains(&bytes.len()));
@@ -94,21 +95,21 @@ impl Pool {
 }
 
 impl Buffer {
-    /// The bytes, to be written to.
+    /// The bytes, for writing.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.len]
     }
 
-    /// Leaves the first so many bytes.
+    /// Shortens the buffer to its first `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 }
 
-/// Bytes of somebody else's making.
+/// Wraps bytes that do not come from a pool.
 impl From<Vec<u8>> for Buffer {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { len: bytes.len(), bytes: Memory::Heap(bytes), pool: Pool::new(0) }
+        Self { len: bytes.len(), bytes: Memory::Heap(bytes), pool: BufferPool::new(0) }
     }
 }
 
@@ -117,7 +118,7 @@ impl Drop for Buffer {
         let bytes = std::mem::take(&mut self.bytes);
         let mut waiting = self.pool.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push(bytes);
-        // The one that waits longest is of a size that is no longer asked for.
+        // The memory that has waited longest has a size that is no longer in use.
         let oldest = (waiting.len() > self.pool.most).then(|| waiting.remove(0));
         drop(waiting);
         drop(oldest);
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn large_buffers_hold_what_is_written() {
-        let pool = Pool::new(2);
+        let pool = BufferPool::new(2);
         let mut buffer = pool.buffer(LARGE + 1);
         buffer.bytes_mut().fill(7);
         assert_eq!(buffer[..], vec![7; LARGE + 1]);
@@ -166,7 +167,7 @@ mod tests {
 
     #[test]
     fn memory_is_used_again() {
-        let pool = Pool::new(2);
+        let pool = BufferPool::new(2);
         let filled = |len, value| {
             let mut buffer = pool.buffer(len);
             buffer.bytes_mut().fill(value);

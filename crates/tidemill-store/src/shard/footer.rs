@@ -1,6 +1,6 @@
-//! Where the row groups of a tensor file are. The file says it itself, in the metadata of its footer, under the key
-//! `blocks`, as JSON: manifests stay small however many row groups there are, and who reads a row asks one file for its
-//! own.
+//! The footer of a tensor file, which says where the row groups are. The metadata of the footer
+//! holds them as JSON under the key `blocks`. So manifests stay small however many row groups there
+//! are, and a reader of a row needs the footer of one file only.
 
 use parquet::file::metadata::ParquetMetaDataReader;
 use serde::{Deserialize, Serialize};
@@ -10,40 +10,41 @@ use crate::dataset::commit::Footer;
 use crate::dataset::unit::UnitId;
 use crate::error::{Error, Result};
 
-/// The key of the file's metadata.
+/// Metadata key of the row groups.
 pub const BLOCKS: &str = "blocks";
 
-/// Bytes after the metadata of a footer: their number, and `PAR1`.
+/// Bytes after the metadata of a footer: the length of the metadata, and `PAR1`.
 const END: usize = 8;
 
-/// A row group of a tensor file. Its four columns are PLAIN, uncompressed, without nulls and one page each,
-/// so their values can be read from the object without any Parquet code.
+/// A row group of a tensor file. Its four columns are PLAIN, uncompressed, without nulls and one
+/// page each, so that their values can be read from the object without any Parquet code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockEntry {
-    /// Blocks of the same number in the files of one split and unit hold rows of the same stretch of input.
+    /// Number of the block. Blocks with the same number in the files of one split and unit hold
+    /// rows of the same range of the input.
     pub number: u32,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
-    /// Where the row group begins in the object, in bytes.
+    /// Start of the row group in the object, in bytes.
     pub offset: u64,
-    /// Its size.
+    /// Size of the row group in bytes.
     pub bytes: u64,
-    /// Where the values of `row` (u32) begin, counted from `offset`.
+    /// Offset of the values of `row` (u32) from the start of the row group, in bytes.
     pub row_at: u32,
-    /// Where the values of `sample_id` (u64) begin.
+    /// Offset of the values of `sample_id` (u64), in bytes.
     pub sample_id_at: u32,
-    /// Where the checksums of the rows begin (u64).
+    /// Offset of the checksums of the rows (u64), in bytes.
     pub xxh3_at: u32,
-    /// Where the tensors begin; they reach to the end of the row group.
+    /// Offset of the tensors, in bytes. They reach to the end of the row group.
     pub values_at: u32,
-    /// Checksum of the row group's bytes.
+    /// Checksum of the bytes of the row group.
     pub xxh3: Checksum,
 }
 
-/// Reads the row groups of a unit's file, in order.
+/// Reads the row groups of a unit's file from its footer, in order.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if the footer is not what was committed; a failure of the store.
+/// [`Error::Corrupt`] if the footer differs from what was committed; a failure of the store.
 pub fn read_blocks(footer: &Footer, location: &Location, unit: UnitId) -> Result<Vec<BlockEntry>> {
     let corrupt = |problem: String| Error::Corrupt {
         path: location.uri_of(&footer.path),
@@ -63,7 +64,7 @@ pub fn read_blocks(footer: &Footer, location: &Location, unit: UnitId) -> Result
     serde_json::from_str(blocks).map_err(|e| corrupt(e.to_string()))
 }
 
-/// The size of the footer at the end of a Parquet file.
+/// The size of the footer at the end of a Parquet file, or `None` if `end` is not the end of one.
 pub fn footer_bytes(end: &[u8]) -> Option<u32> {
     let (_, end) = end.split_last_chunk::<END>()?;
     let (length, magic) = end.split_first_chunk()?;

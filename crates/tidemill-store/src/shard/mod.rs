@@ -1,4 +1,5 @@
-//! The tensor files of a dataset (shards): where their row groups are, and how their rows are read, cached and verified.
+//! The tensor files of a dataset (shards): footers and row groups, reading, verification, the row
+//! group cache and pooled buffers.
 
 pub mod buffer;
 pub mod cache;

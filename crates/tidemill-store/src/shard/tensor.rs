@@ -1,5 +1,6 @@
-//! Tensors of rows: in memory if they come from elsewhere, and in their file if that is on this machine or in its cache.
-//! There the page cache is as good as memory of ours, and reading each row to where it is needed saves a copy.
+//! Tensors of rows. They are in memory if the dataset is remote, and stay in their file if the
+//! dataset is local or the row group is cached. The page cache serves files as well as memory of
+//! our own would, and reading each row directly to its destination saves a copy.
 
 use std::fs::File;
 use std::hash::Hasher;
@@ -15,13 +16,13 @@ use crate::dataset::spec::Dtype;
 use crate::dataset::unit::UnitId;
 use crate::error::{Error, Result};
 use crate::float8;
-use crate::shard::buffer::Pool;
-use crate::shard::cache::{Cache, Cached};
+use crate::shard::buffer::BufferPool;
+use crate::shard::cache::{Cache, CachedRowGroup};
 use crate::shard::footer::BlockEntry;
-use crate::shard::row_group::{Block, Place};
+use crate::shard::row_group::{RowGroup, RowGroupReader};
 
-/// A row group elsewhere is read whole if at least this share of its rows is wanted.
-const WHOLE: f64 = 0.9;
+/// A remote row group is read whole if at least this share of its rows is wanted.
+const READ_WHOLE_SHARE: f64 = 0.9;
 
 /// A tensor of a row.
 #[derive(Debug, Clone)]
@@ -30,113 +31,118 @@ pub struct Tensor {
     dtype: Dtype,
 }
 
-/// Its bytes as they are stored.
+/// The stored bytes of a tensor.
 #[derive(Debug, Clone)]
 pub enum Stored {
-    /// In memory, verified.
+    /// Verified bytes in memory.
     Memory(Bytes),
-    /// In its file, to be verified when it is read.
-    File(Arc<LocalBlock>, usize),
+    /// Row `i` of a row group in a file. It is verified when it is read.
+    File(Arc<LocalRowGroup>, usize),
 }
 
-/// A row group in a file of this machine.
+/// A row group in a local file.
 #[derive(Debug)]
-pub struct LocalBlock {
+pub struct LocalRowGroup {
     location: Location,
     unit: UnitId,
     path: String,
     entry: BlockEntry,
     width: usize,
-    /// The file that has it, and nothing else, if it is cached.
+    /// The cache file that holds this row group and nothing else, if it is cached.
     cached: Option<PathBuf>,
-    /// Where its rows are read, if the system lets us.
+    /// The mapped file, if the system can map it.
     mapped: Option<Mapped>,
-    /// If it does not.
-    open: Option<KeptOpen>,
-    block: Block,
+    /// The open file, if it is not mapped.
+    open: Option<KeptOpenFile>,
+    row_group: RowGroup,
 }
 
-/// One of a limited number of files that are kept open; others are opened for each row.
+/// One of a limited number of files that are kept open. Other files are opened for each row.
 #[derive(Debug)]
-struct KeptOpen(LocalFile);
+struct KeptOpenFile(LocalFile);
 
-/// How many are.
+/// Number of files that are kept open.
 static KEPT_OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// And how many may be: a process may often have no more than 1,024.
-const MOST_OPEN: usize = 256;
+/// Limit of files kept open, because a process may often have no more than 1,024.
+const MAX_KEPT_OPEN: usize = 256;
 
-/// Between slices of one length.
-type Copying = fn(&[u8], &mut [u8]);
+/// Copies between slices of one length.
+type CopyFn = fn(&[u8], &mut [u8]);
 
-/// A row group that is open.
-pub enum Opened<'a> {
-    Elsewhere(Place<'a>, Block),
-    Here(Arc<LocalBlock>),
+/// An open row group.
+pub enum OpenRowGroup<'a> {
+    Remote(RowGroupReader<'a>, RowGroup),
+    Local(Arc<LocalRowGroup>),
 }
 
-impl<'a> Opened<'a> {
-    /// Opens a row group of which so many rows are wanted. Elsewhere it is taken from the cache, or read whole if these
-    /// are nearly all, into memory of the pool.
+impl<'a> OpenRowGroup<'a> {
+    /// Opens a row group, `rows` rows of which are wanted. A remote row group comes from the cache,
+    /// or is read whole into memory of the pool if nearly all of its rows are wanted.
     ///
     /// # Errors
-    /// As [`Place::read`].
-    pub fn new(place: Place<'a>, rows: usize, cache: Option<&Cache>, pool: &Arc<Pool>) -> Result<Self> {
-        if place.location.is_local() {
-            return Ok(Self::here(place, None, place.read_head()?));
+    /// The errors of [`RowGroupReader::read`].
+    pub fn new(
+        reader: RowGroupReader<'a>,
+        rows: usize,
+        cache: Option<&Cache>,
+        pool: &Arc<BufferPool>,
+    ) -> Result<Self> {
+        if reader.location.is_local() {
+            return Ok(Self::local(reader, None, reader.read_head()?));
         }
-        match cache.map(|cache| cache.get(place, rows, pool)).transpose()?.flatten() {
-            Some(Cached::Fetched(bytes)) => return Ok(Self::Elsewhere(place, place.block(&bytes)?)),
-            Some(Cached::File(file)) => {
-                let mut head = vec![0; place.entry.values_at as usize];
+        match cache.map(|cache| cache.get(reader, rows, pool)).transpose()?.flatten() {
+            Some(CachedRowGroup::Fetched(bytes)) => return Ok(Self::Remote(reader, reader.parse(&bytes)?)),
+            Some(CachedRowGroup::File(file)) => {
+                let mut head = vec![0; reader.entry.values_at as usize];
                 if File::open(&file).and_then(|file| file.read_exact_at(&mut head, 0)).is_ok() {
-                    return Ok(Self::here(place, Some(file), place.head(&head.into())?));
+                    return Ok(Self::local(reader, Some(file), reader.parse_head(&head.into())?));
                 }
             }
             None => {}
         }
-        let whole = rows as f64 >= WHOLE * f64::from(place.entry.rows);
-        Ok(Self::Elsewhere(place, if whole { place.read(pool) } else { place.read_head() }?))
+        let whole = rows as f64 >= READ_WHOLE_SHARE * f64::from(reader.entry.rows);
+        Ok(Self::Remote(reader, if whole { reader.read(pool) } else { reader.read_head() }?))
     }
 
-    fn here(place: Place<'a>, cached: Option<PathBuf>, block: Block) -> Self {
-        let mut local = LocalBlock {
-            location: place.location.clone(),
-            unit: place.unit,
-            path: place.path.to_owned(),
-            entry: place.entry.clone(),
-            width: place.width,
+    fn local(reader: RowGroupReader<'a>, cached: Option<PathBuf>, row_group: RowGroup) -> Self {
+        let mut local = LocalRowGroup {
+            location: reader.location.clone(),
+            unit: reader.unit,
+            path: reader.path.to_owned(),
+            entry: reader.entry.clone(),
+            width: reader.width,
             cached,
             mapped: None,
             open: None,
-            block,
+            row_group,
         };
-        // If it cannot be opened now, whoever reads a row is told why.
+        // If the file cannot be opened now, reading a row reports the reason.
         if let Ok(file) = local.open_file() {
-            local.mapped = file.map(local.offset(0)..local.offset(local.block.rows.len()));
-            local.open = if local.mapped.is_none() { KeptOpen::new(file) } else { None };
+            local.mapped = file.map(local.offset(0)..local.offset(local.row_group.rows.len()));
+            local.open = if local.mapped.is_none() { KeptOpenFile::new(file) } else { None };
         }
-        Self::Here(Arc::new(local))
+        Self::Local(Arc::new(local))
     }
 
-    /// What it holds but for its tensors.
-    pub fn block(&self) -> &Block {
+    /// Ids and checksums of the rows.
+    pub fn row_group(&self) -> &RowGroup {
         match self {
-            Self::Elsewhere(_, block) => block,
-            Self::Here(local) => &local.block,
+            Self::Remote(_, row_group) => row_group,
+            Self::Local(local) => &local.row_group,
         }
     }
 
-    /// The tensors of some rows, given by their places, ascending.
+    /// The tensors of some rows. `at` holds their indices in the row group, ascending.
     ///
     /// # Errors
-    /// As [`Place::read`].
+    /// The errors of [`RowGroupReader::read`].
     pub fn tensors(&self, at: &[usize]) -> Result<Vec<Stored>> {
         match self {
-            Self::Elsewhere(place, block) => {
-                Ok(place.tensors(block, at)?.into_iter().map(Stored::Memory).collect())
+            Self::Remote(reader, row_group) => {
+                Ok(reader.tensors(row_group, at)?.into_iter().map(Stored::Memory).collect())
             }
-            Self::Here(local) => {
+            Self::Local(local) => {
                 if let ([first, .., last], None, Some(mapped)) = (at, &local.cached, &local.mapped) {
                     mapped.will_need(local.offset(*first)..local.offset(last + 1));
                 }
@@ -151,7 +157,7 @@ impl Tensor {
         Self { stored, dtype }
     }
 
-    /// Its size in bytes as readers give it.
+    /// Decoded size in bytes.
     pub fn len(&self) -> usize {
         match self.dtype {
             Dtype::F16 | Dtype::I32 => self.stored.len(),
@@ -159,20 +165,21 @@ impl Tensor {
         }
     }
 
-    /// Its bytes as readers give it.
+    /// Returns the decoded bytes.
     ///
     /// # Errors
-    /// As [`copy_to`](Self::copy_to).
+    /// The errors of [`copy_to`](Self::copy_to).
     pub fn to_vec(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.len()];
         self.copy_to(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Copies or reads it to where it is needed, which has its size.
+    /// Copies the decoded tensor to `bytes`, which must have its size. Reads it from its file if
+    /// needed.
     ///
     /// # Errors
-    /// As [`Place::read`], if it is in a file.
+    /// The errors of [`RowGroupReader::read`], if the tensor is in a file.
     pub fn copy_to(&self, bytes: &mut [u8]) -> Result<()> {
         match (self.dtype, &self.stored) {
             (Dtype::F16 | Dtype::I32, stored) => stored.copy_to(bytes, copy_past_caches)?,
@@ -195,7 +202,7 @@ impl Stored {
         }
     }
 
-    fn copy_to(&self, bytes: &mut [u8], copy: Copying) -> Result<()> {
+    fn copy_to(&self, bytes: &mut [u8], copy: CopyFn) -> Result<()> {
         match self {
             Self::Memory(tensor) => copy(tensor, bytes),
             Self::File(local, i) => local.read(*i, bytes, copy)?,
@@ -204,45 +211,47 @@ impl Stored {
     }
 }
 
-impl KeptOpen {
+impl KeptOpenFile {
     fn new(file: LocalFile) -> Option<Self> {
         let kept = Self(file);
-        // Dropping it counts it out again.
-        (KEPT_OPEN.fetch_add(1, Ordering::Relaxed) < MOST_OPEN).then_some(kept)
+        // Dropping `kept` decrements the counter again.
+        (KEPT_OPEN.fetch_add(1, Ordering::Relaxed) < MAX_KEPT_OPEN).then_some(kept)
     }
 }
 
-impl Drop for KeptOpen {
+impl Drop for KeptOpenFile {
     fn drop(&mut self) {
         KEPT_OPEN.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl LocalBlock {
-    fn read(&self, i: usize, bytes: &mut [u8], copy: Copying) -> Result<()> {
+impl LocalRowGroup {
+    fn read(&self, i: usize, bytes: &mut [u8], copy: CopyFn) -> Result<()> {
         if self.read_mapped(i, bytes, copy) {
             return Ok(());
         }
-        // If it was mapped, this says what is wrong.
+        // If the file was mapped, this read reports what is wrong.
         let read = match &self.open {
             Some(open) => open.0.read_exact_at(bytes, self.offset(i)),
             None => self.open_file().and_then(|file| file.read_exact_at(bytes, self.offset(i))),
         };
-        let read = read.map_err(Error::from).and_then(|()| self.place().verify(&self.block, i, bytes));
+        let read = read
+            .map_err(Error::from)
+            .and_then(|()| self.row_group_reader().verify(&self.row_group, i, bytes));
         if read.is_err() && self.cached.is_some() {
-            // Another process needed the room, or the disk is damaged.
-            bytes.copy_from_slice(&self.place().tensor(&self.block, i)?);
+            // Another process evicted the file, or the disk is damaged.
+            bytes.copy_from_slice(&self.row_group_reader().tensor(&self.row_group, i)?);
             return Ok(());
         }
         read
     }
 
-    /// Whether a tensor could be read from memory, and is what was committed.
-    fn read_mapped(&self, i: usize, bytes: &mut [u8], copy: Copying) -> bool {
+    /// Copies a tensor from mapped memory. Returns whether that worked and the checksum matches.
+    fn read_mapped(&self, i: usize, bytes: &mut [u8], copy: CopyFn) -> bool {
         let Some(mapped) = &self.mapped else { return false };
-        let mut sum = self.block.row_hasher(i);
+        let mut sum = self.row_group.row_hasher(i);
         let read = mapped.copy_to(self.offset(i), bytes, copy, |piece| sum.write(piece));
-        read.is_ok() && self.block.is_row(i, &sum)
+        read.is_ok() && self.row_group.has_checksum(i, &sum)
     }
 
     fn open_file(&self) -> tidemill_io::Result<LocalFile> {
@@ -252,14 +261,14 @@ impl LocalBlock {
         }
     }
 
-    /// Where a tensor is in the file that is read.
+    /// Offset of a tensor in the file that is read, in bytes.
     fn offset(&self, i: usize) -> u64 {
         let start = if self.cached.is_some() { 0 } else { self.entry.offset };
         start + u64::from(self.entry.values_at) + (i * self.width) as u64
     }
 
-    fn place(&self) -> Place<'_> {
+    fn row_group_reader(&self) -> RowGroupReader<'_> {
         let Self { location, unit, path, entry, width, .. } = self;
-        Place { location, unit: *unit, path, entry, width: *width }
+        RowGroupReader { location, unit: *unit, path, entry, width: *width }
     }
 }

@@ -14,8 +14,8 @@ pub struct Batch {
     pub number: u64,
     /// The size of all its images.
     pub bucket: Bucket,
-    /// The rows' places in the global batch, ascending.
-    pub places: Vec<u32>,
+    /// Positions of the rows in the global batch, ascending.
+    pub positions: Vec<u32>,
     /// The samples.
     pub sample_ids: Vec<u64>,
     /// The epoch of each row in its dataset, from 0.
@@ -29,7 +29,7 @@ pub struct Batch {
 /// What becomes of rows that cannot be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unreadable {
+pub enum UnreadableRows {
     /// The stream ends with an error that names the file.
     #[default]
     Stop,
@@ -38,4 +38,4 @@ pub enum Unreadable {
 }
 
 /// Rows that were left out because they could not be read, by why.
-pub type Skipped = BTreeMap<String, u64>;
+pub type SkippedRows = BTreeMap<String, u64>;

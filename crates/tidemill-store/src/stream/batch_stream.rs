@@ -5,23 +5,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::shard::buffer::Pool;
-use crate::stream::batch::{Batch, Skipped};
-use crate::stream::config::{Reading, StreamConfig};
+use crate::shard::buffer::BufferPool;
+use crate::stream::batch::{Batch, SkippedRows};
+use crate::stream::config::{ReadOptions, StreamConfig};
 use crate::stream::datasets::{self, Datasets};
-use crate::stream::order::batch_plan::Plan;
+use crate::stream::order::batch_plan::BatchPlan;
 use crate::stream::reader::gather::Gatherer;
-use crate::stream::reader::read_planner::Planner;
-use crate::stream::reader::threads::Threads;
+use crate::stream::reader::read_planner::ReadPlanner;
+use crate::stream::reader::threads::ReaderThreads;
 use crate::stream::state::{Phase, StreamState};
 
-/// An endless stream of batches. Threads of its own read ahead; dropping it ends them.
+/// An endless stream of batches. ReaderThreads of its own read ahead; dropping it ends them.
 #[derive(Debug)]
 pub struct Stream {
-    threads: Threads,
-    plan: Arc<Plan>,
+    threads: ReaderThreads,
+    plan: Arc<BatchPlan>,
     state: StreamState,
-    skipped: Arc<Mutex<Skipped>>,
+    skipped: Arc<Mutex<SkippedRows>>,
     rows: u64,
 }
 
@@ -35,7 +35,7 @@ impl Stream {
     pub fn open(
         datasets: &Datasets,
         config: StreamConfig,
-        reading: Reading,
+        reading: ReadOptions,
         state: Option<StreamState>,
     ) -> Result<Self> {
         if config.window == 0 {
@@ -45,7 +45,7 @@ impl Stream {
             Some(state) => datasets::at_snapshots(datasets, state)?,
             None => datasets.clone(),
         };
-        let start = config.start(datasets::snapshots(&datasets));
+        let start = config.start(datasets::snapshot_ids(&datasets));
         let state = match state {
             Some(state) => {
                 state.check_continues(&start)?;
@@ -53,19 +53,22 @@ impl Stream {
             }
             None => start,
         };
-        let datasets = datasets::of_phase(&datasets, &config.phase)?;
-        let (shards, indices) = datasets::shards(&datasets, &config, reading.cache.as_ref())?;
+        let datasets = datasets::datasets_of_phase(&datasets, &config.phase)?;
+        let (shards, indices) = datasets::open_shards(&datasets, &config, reading.cache.as_ref())?;
         let rows = indices.values().flat_map(BTreeMap::values).map(|index| index.rows()).sum();
-        let plan = Arc::new(Plan::new(&indices, &state)?);
+        let plan = Arc::new(BatchPlan::new(&indices, &state)?);
         let remote = datasets.values().any(|dataset| !dataset.location().is_local());
-        let skipped = Arc::new(Mutex::new(Skipped::new()));
+        let skipped = Arc::new(Mutex::new(SkippedRows::new()));
         let numbers = reading.numbers(remote);
         // Those that are made, those that are on their way, and those that a trainer has in its hands.
         let buffers = 2 * (numbers.prefetch + numbers.gatherers + 2);
-        let gatherer =
-            Gatherer { pool: Pool::new(buffers), unreadable: reading.unreadable, skipped: skipped.clone() };
-        let planner = Planner::new(&plan, state.batches, reading.seat, &shards);
-        Ok(Self { threads: Threads::start(planner, gatherer, numbers)?, plan, state, skipped, rows })
+        let gatherer = Gatherer {
+            pool: BufferPool::new(buffers),
+            unreadable: reading.unreadable,
+            skipped: skipped.clone(),
+        };
+        let planner = ReadPlanner::new(&plan, state.batches, reading.rank, &shards);
+        Ok(Self { threads: ReaderThreads::start(planner, gatherer, numbers)?, plan, state, skipped, rows })
     }
 
     /// The next batch; waits until it is there.
@@ -82,8 +85,8 @@ impl Stream {
     ///
     /// # Errors
     /// As [`next_batch`](Self::next_batch).
-    pub fn is_there_within(&mut self, patience: Duration) -> Result<bool> {
-        self.threads.is_there_within(patience)
+    pub fn is_ready_within(&mut self, patience: Duration) -> Result<bool> {
+        self.threads.is_ready_within(patience)
     }
 
     /// The next batch, if it is there already; it is still to be taken.
@@ -102,12 +105,12 @@ impl Stream {
     }
 
     /// Rows of the datasets that take part.
-    pub fn rows(&self) -> u64 {
+    pub fn num_rows(&self) -> u64 {
         self.rows
     }
 
     /// Rows that were left out since the stream was opened because they could not be read, by why.
-    pub fn skipped(&self) -> Skipped {
+    pub fn skipped_rows(&self) -> SkippedRows {
         self.skipped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::bucket::Bucket;
 use crate::dataset::layout::Split;
 use crate::shard::cache::Cache;
-use crate::stream::batch::Unreadable;
-use crate::stream::order::rank_share::Seat;
-use crate::stream::reader::threads::Numbers;
-use crate::stream::state::{Phase, Snapshot, StreamState, Version};
+use crate::stream::batch::UnreadableRows;
+use crate::stream::order::rank_share::Rank;
+use crate::stream::reader::threads::ThreadCounts;
+use crate::stream::state::{Phase, SnapshotId, StreamState, Version};
 
 /// What a stream gives, and in which order.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,39 +29,39 @@ pub struct StreamConfig {
 
 /// How a stream is read. None of it changes what is in a global batch.
 #[derive(Debug, Clone)]
-pub struct Reading {
+pub struct ReadOptions {
     /// Whose part of each global batch.
-    pub seat: Seat,
+    pub rank: Rank,
     /// Batches made ahead.
     pub prefetch: usize,
-    /// Threads that read; 0 means two per core, and at least sixteen if any dataset is not on this machine.
+    /// ReaderThreads that read; 0 means two per core, and at least sixteen if any dataset is not on this machine.
     pub readers: usize,
     /// What becomes of rows that cannot be read.
-    pub unreadable: Unreadable,
+    pub unreadable: UnreadableRows,
     /// Keeps row groups of datasets that are not on this machine.
     pub cache: Option<Arc<Cache>>,
 }
 
-impl Default for Reading {
+impl Default for ReadOptions {
     fn default() -> Self {
-        Self { seat: Seat::default(), prefetch: 4, readers: 0, unreadable: Unreadable::Stop, cache: None }
+        Self { rank: Rank::default(), prefetch: 4, readers: 0, unreadable: UnreadableRows::Stop, cache: None }
     }
 }
 
-impl Reading {
-    pub(super) fn numbers(&self, remote: bool) -> Numbers {
+impl ReadOptions {
+    pub(super) fn numbers(&self, remote: bool) -> ThreadCounts {
         let cores = tidemill_io::cores();
         let readers = match self.readers {
             0 if remote => (2 * cores).max(16),
             0 => 2 * cores,
             readers => readers,
         };
-        Numbers { readers, gatherers: cores.min(self.prefetch.max(1)), prefetch: self.prefetch }
+        ThreadCounts { readers, gatherers: cores.min(self.prefetch.max(1)), prefetch: self.prefetch }
     }
 }
 
 impl StreamConfig {
-    pub(super) fn start(&self, snapshots: BTreeMap<String, Snapshot>) -> StreamState {
+    pub(super) fn start(&self, snapshots: BTreeMap<String, SnapshotId>) -> StreamState {
         StreamState {
             version: Version,
             seed: self.seed,

@@ -7,30 +7,30 @@ use crate::bucket::Bucket;
 use crate::dataset::reader::Dataset;
 use crate::dataset::spec::{DatasetSpec, TensorSpec};
 use crate::error::{Error, Result};
-use crate::shard::buffer::Pool;
+use crate::shard::buffer::BufferPool;
 use crate::shard::cache::Cache;
-use crate::shard::reader::Shards;
+use crate::shard::reader::ShardReader;
 use crate::stream::config::StreamConfig;
 use crate::stream::order::batch_plan::Indices;
 use crate::stream::order::blocks::BlockIndex;
-use crate::stream::state::{ONLY, Phase, Snapshot, StreamState};
+use crate::stream::state::{Phase, SINGLE_DATASET, SnapshotId, StreamState};
 
 /// Datasets by the names that orders and mixes depend on.
 pub type Datasets = BTreeMap<String, Dataset>;
 
 /// A single dataset.
-pub fn only(dataset: &Dataset) -> Datasets {
-    [(ONLY.into(), dataset.clone())].into()
+pub fn single_dataset(dataset: &Dataset) -> Datasets {
+    [(SINGLE_DATASET.into(), dataset.clone())].into()
 }
 
 /// The shards of each dataset and bucket.
-pub type AllShards<'a> = HashMap<(&'a str, Bucket), Arc<Shards>>;
+pub type AllShards<'a> = HashMap<(&'a str, Bucket), Arc<ShardReader>>;
 
 /// The datasets that a phase takes rows from.
 ///
 /// # Errors
 /// [`Error::Config`] if one is not there, or if they do not fit each other.
-pub fn of_phase(datasets: &Datasets, phase: &Phase) -> Result<Datasets> {
+pub fn datasets_of_phase(datasets: &Datasets, phase: &Phase) -> Result<Datasets> {
     let refuse = |problem: String| Err(Error::Config { key: "mix", problem });
     let mut taken = Datasets::new();
     for name in phase.mix.keys() {
@@ -39,7 +39,7 @@ pub fn of_phase(datasets: &Datasets, phase: &Phase) -> Result<Datasets> {
             return refuse(format!("there is no dataset `{name}`, only {}", there.join(", ")));
         };
         if let Some((first, other)) = taken.first_key_value()
-            && let Some(problem) = difference(other.spec(), dataset.spec())
+            && let Some(problem) = find_mismatch(other.spec(), dataset.spec())
         {
             return refuse(format!(
                 "datasets `{first}` and `{name}` cannot be mixed: {problem}; prepare them with the same models and settings"
@@ -51,7 +51,7 @@ pub fn of_phase(datasets: &Datasets, phase: &Phase) -> Result<Datasets> {
 }
 
 /// Why the rows of two datasets cannot be in one batch.
-pub fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<String> {
+pub fn find_mismatch(a: &DatasetSpec, b: &DatasetSpec) -> Option<String> {
     let differ =
         |what: &str, a: &str, b: &str| (a != b).then(|| format!("their {what} differ ({a} and {b})"));
     let forms = || {
@@ -72,7 +72,7 @@ pub fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<String> {
 }
 
 fn form(spec: &TensorSpec) -> String {
-    let TensorSpec { dtype, shape } = spec.given();
+    let TensorSpec { dtype, shape } = spec.decoded();
     format!("{dtype} {shape:?}")
 }
 
@@ -89,8 +89,8 @@ pub fn at_snapshots(datasets: &Datasets, state: &StreamState) -> Result<Datasets
     let at = |(name, dataset): (&String, &Dataset)| {
         let dataset = match state.datasets.get(name) {
             None => dataset.clone(),
-            Some(Snapshot { digest, .. }) if digest == dataset.manifest_digest() => dataset.clone(),
-            Some(Snapshot { manifest, .. }) => dataset.at(*manifest).map_err(|e| {
+            Some(SnapshotId { digest, .. }) if digest == dataset.manifest_digest() => dataset.clone(),
+            Some(SnapshotId { manifest, .. }) => dataset.at_snapshot(*manifest).map_err(|e| {
                 let uri = dataset.location().uri();
                 Error::State(format!(
                     "it needs snapshot {manifest} of the dataset, which {uri} does not have ({e}), as `tidemill gc` has removed it; \
@@ -105,45 +105,45 @@ pub fn at_snapshots(datasets: &Datasets, state: &StreamState) -> Result<Datasets
 
 /// Puts datasets back to earlier snapshots, as far as they still have those. Gives each of these as it was given, and as it is
 /// now.
-pub fn go_back(datasets: &mut Datasets, to: &BTreeMap<String, Snapshot>) -> Vec<(Dataset, Dataset)> {
+pub fn roll_back_to(datasets: &mut Datasets, to: &BTreeMap<String, SnapshotId>) -> Vec<(Dataset, Dataset)> {
     let back = |(name, dataset): (&String, &mut Dataset)| {
-        let Snapshot { manifest, digest } = to.get(name)?;
+        let SnapshotId { manifest, digest } = to.get(name)?;
         if digest == dataset.manifest_digest() {
             return None;
         }
         // Another dataset may have a snapshot of this number.
-        let then = dataset.at(*manifest).ok().filter(|then| then.manifest_digest() == digest)?;
+        let then = dataset.at_snapshot(*manifest).ok().filter(|then| then.manifest_digest() == digest)?;
         Some((std::mem::replace(dataset, then.clone()), then))
     };
     datasets.iter_mut().filter_map(back).collect()
 }
 
 /// The snapshots of datasets.
-pub fn snapshots(datasets: &Datasets) -> BTreeMap<String, Snapshot> {
-    let snapshot = |dataset: &Dataset| Snapshot {
-        manifest: dataset.number(),
+pub fn snapshot_ids(datasets: &Datasets) -> BTreeMap<String, SnapshotId> {
+    let snapshot = |dataset: &Dataset| SnapshotId {
+        manifest: dataset.snapshot_number(),
         digest: dataset.manifest_digest().to_owned(),
     };
     datasets.iter().map(|(name, dataset)| (name.clone(), snapshot(dataset))).collect()
 }
 
-/// Shards and blocks of the buckets at a resolution.
+/// ShardReader and blocks of the buckets at a resolution.
 ///
 /// # Errors
 /// [`Error::Empty`] if a dataset has no rows there.
-pub fn shards<'a>(
+pub fn open_shards<'a>(
     datasets: &'a Datasets,
     config: &StreamConfig,
     cache: Option<&Arc<Cache>>,
 ) -> Result<(AllShards<'a>, Indices)> {
     // Latents and text of two windows: as one is dealt out, the next is read, and room is made before it is needed again.
-    let pool = Pool::new(2 * 2 * config.window);
+    let pool = BufferPool::new(2 * 2 * config.window);
     let (mut all, mut indices) = (AllShards::new(), Indices::new());
     for (name, dataset) in datasets {
         let mut buckets = dataset.buckets_with_rows(config.split, config.phase.resolution)?;
         buckets.retain(|bucket| config.bucket.is_none_or(|only| only == *bucket));
         let of_dataset = buckets.into_iter().map(|bucket| {
-            let shards = Shards::new(dataset, config.split, bucket, cache.cloned(), pool.clone());
+            let shards = ShardReader::new(dataset, config.split, bucket, cache.cloned(), pool.clone());
             let index = BlockIndex::new(shards.rows(), dataset.spec().row_group_rows);
             all.insert((name.as_str(), bucket), Arc::new(shards));
             (bucket, Arc::new(index))

@@ -21,10 +21,10 @@ mod scale_tests;
 
 pub use crate::dataset::layout::Split;
 pub use crate::shard::buffer::Buffer;
-pub use batch::{Batch, Skipped, Unreadable};
+pub use batch::{Batch, SkippedRows, UnreadableRows};
 pub use batch_stream::Stream;
-pub use config::{Reading, StreamConfig};
-pub use datasets::{Datasets, difference, go_back, only, snapshots};
-pub use order::mix::Amount;
-pub use order::rank_share::{Ranks, Seat};
-pub use state::{ONLY, Phase, Snapshot, StreamState};
+pub use config::{ReadOptions, StreamConfig};
+pub use datasets::{Datasets, find_mismatch, roll_back_to, single_dataset, snapshot_ids};
+pub use order::mix::MixAmount;
+pub use order::rank_share::{Rank, WorldSize};
+pub use state::{Phase, SINGLE_DATASET, SnapshotId, StreamState};

@@ -9,21 +9,21 @@ use tidemill_io::{Checksum, Location};
 use crate::bucket::Bucket;
 use crate::dataset::commit::{Commit, FileEntry};
 use crate::dataset::header::Header;
-use crate::dataset::layout::{Group, Split};
-use crate::dataset::manifest::key_of;
+use crate::dataset::layout::{ColumnGroup, Split};
+use crate::dataset::manifest::manifest_key;
 use crate::dataset::manifest_file::to_parquet;
 use crate::dataset::reader::Dataset;
-use crate::dataset::row_counts::Counts;
-use crate::dataset::spec::{DatasetSpec, FORMAT, ModelDigests, TensorSpec};
+use crate::dataset::row_counts::RowCounts;
+use crate::dataset::spec::{DatasetSpec, FORMAT_VERSION, ModelDigests, TensorSpec};
 use crate::dataset::unit::{Digests, UnitKey};
-use crate::stream::{Phase, Reading, Stream, StreamConfig, only};
+use crate::stream::{Phase, ReadOptions, Stream, StreamConfig, single_dataset};
 
 const ROWS: u64 = 10_000_000_000;
 const UNITS: u64 = 1_200_000;
 
 fn header(location: &Location) -> Header {
     let spec = DatasetSpec {
-        format: FORMAT,
+        format: FORMAT_VERSION,
         latents: [(Bucket::square(256), TensorSpec::f16([8, 32, 32]))].into(),
         latents_kind: "moments".into(),
         text: TensorSpec::f16([77, 1024]),
@@ -58,16 +58,16 @@ fn commit(i: u64) -> Commit {
     let (id, attempt) = (unit.id(), format!("{:016x}", random(2)));
     let file = |(group, salt)| FileEntry {
         group,
-        path: Group::path(group, &id.folder(&attempt)),
+        path: ColumnGroup::path(group, &id.folder(&attempt)),
         rows,
         bytes: rows * 16_404 + random(salt) % 1000,
         xxh3: random(salt + 1).into(),
         footer_bytes: 20_000,
         footer_xxh3: random(salt + 2).into(),
     };
-    let latents = Group::Latents(Split::Train, Bucket::square(256));
-    let files = [(Group::Rows, 3), (latents, 6), (Group::Text(Split::Train), 9)].map(file).into();
-    Commit { id, unit, attempt, counts: Counts { read: rows, kept: rows, ..Counts::default() }, files }
+    let latents = ColumnGroup::Latents(Split::Train, Bucket::square(256));
+    let files = [(ColumnGroup::Rows, 3), (latents, 6), (ColumnGroup::Text(Split::Train), 9)].map(file).into();
+    Commit { id, unit, attempt, counts: RowCounts { read: rows, kept: rows, ..RowCounts::default() }, files }
 }
 
 /// Names the dataset to a process that opens it.
@@ -79,17 +79,17 @@ const CHILD: &str = "TIDEMILL_TEST_SCALE";
 fn opens_and_resumes() {
     let uri = std::env::var(CHILD).unwrap();
     let started = Instant::now();
-    let datasets = only(&Dataset::open(&uri).unwrap());
+    let datasets = single_dataset(&Dataset::open(&uri).unwrap());
     let opened = started.elapsed();
-    let phase = Phase::only(256, 2048);
+    let phase = Phase::single_dataset(256, 2048);
     let config =
         || StreamConfig { seed: 1, window: 16, split: Split::Train, bucket: None, phase: phase.clone() };
-    let stream = Stream::open(&datasets, config(), Reading::default(), None).unwrap();
-    assert_eq!(stream.rows(), ROWS);
+    let stream = Stream::open(&datasets, config(), ReadOptions::default(), None).unwrap();
+    assert_eq!(stream.num_rows(), ROWS);
     let mut state = stream.state();
     state.batches = 3_333_333;
     let started = Instant::now();
-    let stream = Stream::open(&datasets, config(), Reading::default(), Some(state)).unwrap();
+    let stream = Stream::open(&datasets, config(), ReadOptions::default(), Some(state)).unwrap();
     let resumed = started.elapsed();
     drop(stream);
     let peak = tidemill_testing::peak_kib(std::process::id()).unwrap();
@@ -109,7 +109,7 @@ fn ten_thousand_million_rows_are_open_at_once() {
     let location = Location::open(uri).unwrap();
     let manifest = to_parquet(&header(&location), (0..UNITS).map(commit)).unwrap();
     println!("a manifest of {:.0} MB", manifest.len() as f64 / 1e6);
-    location.put(&key_of(1), manifest).unwrap();
+    location.put(&manifest_key(1), manifest).unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "stream::scale_tests::opens_and_resumes", "--ignored", "--nocapture"])
         .env(CHILD, uri)

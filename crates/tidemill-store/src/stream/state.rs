@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use crate::bucket::Bucket;
 use crate::dataset::layout::Split;
 use crate::error::{Error, Result};
-use crate::stream::order::mix::Amount;
+use crate::stream::order::mix::MixAmount;
 
 /// The version of [`StreamState`] that this code writes and reads.
 const VERSION: u32 = 1;
 
 /// The name of a stream's only dataset.
-pub const ONLY: &str = "dataset";
+pub const SINGLE_DATASET: &str = "dataset";
 
 /// Where a stream stands. Its size depends on the number of datasets and buckets, not on rows, ranks or readers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct StreamState {
     /// Training rows or held-out ones.
     pub split: Split,
     /// The datasets, by the names that their orders and their turns in the mix depend on.
-    pub datasets: BTreeMap<String, Snapshot>,
+    pub datasets: BTreeMap<String, SnapshotId>,
     /// What the batches are made of.
     pub phase: Phase,
     /// Rows of each dataset and bucket that were given before the phase, over all epochs.
@@ -41,7 +41,7 @@ pub struct StreamState {
 /// The snapshot of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Snapshot {
+pub struct SnapshotId {
     /// The manifest's number.
     pub manifest: u64,
     /// The manifest's digest.
@@ -57,7 +57,7 @@ pub struct Phase {
     /// Rows of a batch.
     pub global_batch: u64,
     /// The datasets that take part, and how much of each.
-    pub mix: BTreeMap<String, Amount>,
+    pub mix: BTreeMap<String, MixAmount>,
 }
 
 /// The version of a state; reading another than this code's fails.
@@ -85,9 +85,9 @@ impl From<Version> for u32 {
 }
 
 impl Phase {
-    /// Batches of a single dataset, as [`only`](super::only) names it.
-    pub fn only(resolution: u32, global_batch: u64) -> Self {
-        let mix = [(ONLY.into(), Amount::Repeat(1.0))].into();
+    /// Batches of a single dataset, as [`single_dataset`](super::single_dataset) names it.
+    pub fn single_dataset(resolution: u32, global_batch: u64) -> Self {
+        let mix = [(SINGLE_DATASET.into(), MixAmount::Repeat(1.0))].into();
         Self { resolution, global_batch, mix }
     }
 }
@@ -131,9 +131,9 @@ impl Differences {
 
 fn mix(phase: &Phase) -> String {
     let amounts = phase.mix.iter().map(|(name, amount)| match amount {
-        Amount::Proportion(weight) => format!("{name} by proportion {weight}"),
-        Amount::Repeat(times) => format!("{name} {times} times"),
-        Amount::Count(rows) => format!("{rows} rows of {name}"),
+        MixAmount::Proportion(weight) => format!("{name} by proportion {weight}"),
+        MixAmount::Repeat(times) => format!("{name} {times} times"),
+        MixAmount::Count(rows) => format!("{rows} rows of {name}"),
     });
     format!("({})", amounts.collect::<Vec<_>>().join(", "))
 }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn state() -> StreamState {
-        let snapshot = Snapshot { manifest: 3, digest: "abc".into() };
+        let snapshot = SnapshotId { manifest: 3, digest: "abc".into() };
         StreamState {
             version: Version,
             seed: 1,
@@ -153,7 +153,8 @@ mod tests {
             phase: Phase {
                 resolution: 64,
                 global_batch: 8,
-                mix: [("a".into(), Amount::Proportion(0.1)), ("b".into(), Amount::Proportion(0.9))].into(),
+                mix: [("a".into(), MixAmount::Proportion(0.1)), ("b".into(), MixAmount::Proportion(0.9))]
+                    .into(),
             },
             before: [("a".into(), [(Bucket::square(64), 5)].into())].into(),
             batches: 7,

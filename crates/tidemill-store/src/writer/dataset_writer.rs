@@ -5,36 +5,36 @@ use std::sync::Arc;
 
 use tidemill_io::Location;
 
-use crate::dataset::commit::{Commit, committed, read_commits};
-use crate::dataset::header::{Header, mark};
+use crate::dataset::commit::{Commit, list_committed_units, read_commits};
+use crate::dataset::header::{Header, mark_as_dataset};
 use crate::dataset::manifest::Manifest;
 use crate::dataset::reader::Dataset;
 use crate::dataset::spec::DatasetSpec;
 use crate::dataset::unit::{UnitId, UnitKey};
 use crate::error::Result;
-use crate::writer::reuse::{Earlier, Known};
+use crate::writer::reuse::{ReusableCommits, ReusableRows};
 use crate::writer::unit_writer::UnitWriter;
 
 /// A dataset open for writing. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Writer {
+pub struct DatasetWriter {
     location: Location,
     header: Header,
-    earlier: Arc<Earlier>,
+    earlier: Arc<ReusableCommits>,
 }
 
-impl Writer {
+impl DatasetWriter {
     /// Makes sure that a dataset can be written at `uri`, at the cost of one small object: before models are loaded,
     /// say.
     ///
     /// # Errors
     /// If the folder cannot be written to; [`Error::Format`] if it belongs to another version.
     pub fn check(uri: &str) -> Result<()> {
-        mark(&Location::open(uri)?)
+        mark_as_dataset(&Location::open(uri)?)
     }
 
     /// Opens the dataset at `uri`; makes it if there is none. `empty_caption` is what
-    /// readers give of a row of `text` whose caption is empty: its embedding in f16, or its token ids. Shards that were made with other settings stay where they are
+    /// readers give of a row of `text` whose caption is empty: its embedding in f16, or its token ids. ShardReader that were made with other settings stay where they are
     /// until [`snapshot`](Self::snapshot) leaves them behind.
     ///
     /// # Errors
@@ -54,7 +54,8 @@ impl Writer {
     }
 
     fn with_header(location: Location, header: Header) -> Result<Self> {
-        let earlier = Earlier::new(Manifest::newest(&location)?, &committed(&location)?);
+        let earlier =
+            ReusableCommits::new(Manifest::read_newest(&location)?, &list_committed_units(&location)?);
         Ok(Self { location, header, earlier: Arc::new(earlier) })
     }
 
@@ -72,8 +73,8 @@ impl Writer {
     ///
     /// # Errors
     /// If the store cannot be listed.
-    pub fn committed(&self) -> Result<BTreeSet<UnitId>> {
-        committed(&self.location)
+    pub fn committed_units(&self) -> Result<BTreeSet<UnitId>> {
+        list_committed_units(&self.location)
     }
 
     /// What the newest snapshot knows of a unit's rows under other settings, if any of its tensors is still
@@ -81,27 +82,27 @@ impl Writer {
     ///
     /// # Errors
     /// If the file of the rows cannot be read.
-    pub fn known(&self, unit: &UnitKey) -> Result<Option<Known>> {
-        self.earlier.known(&self.location, unit)
+    pub fn find_reusable(&self, unit: &UnitKey) -> Result<Option<ReusableRows>> {
+        self.earlier.find_reusable(&self.location, unit)
     }
 
     /// What is committed of `plan`, as a dataset that no snapshot says yet.
     ///
     /// # Errors
     /// If commits cannot be read.
-    pub fn preview(&self, plan: &[UnitId]) -> Result<Dataset> {
-        let committed = self.committed()?;
+    pub fn open_committed(&self, plan: &[UnitId]) -> Result<Dataset> {
+        let committed = self.committed_units()?;
         let units: BTreeSet<&UnitId> = plan.iter().filter(|unit| committed.contains(*unit)).collect();
         let manifest = Manifest::new(0, self.header.clone(), self.commits(units)?);
-        Dataset::preview(self.location.clone(), manifest)
+        Dataset::without_snapshot(self.location.clone(), manifest)
     }
 
     /// The same writer, which takes good tensors from these units instead of those of the newest snapshot.
     ///
     /// # Errors
     /// If the commits cannot be listed.
-    pub fn with_earlier(&self, dataset: &Dataset) -> Result<Self> {
-        let earlier = Earlier::new(Some(dataset.manifest()?.clone()), &self.committed()?);
+    pub fn with_reusable_from(&self, dataset: &Dataset) -> Result<Self> {
+        let earlier = ReusableCommits::new(Some(dataset.manifest()?.clone()), &self.committed_units()?);
         Ok(Self { earlier: Arc::new(earlier), ..self.clone() })
     }
 
@@ -115,7 +116,7 @@ impl Writer {
 
     /// Starts an attempt at a unit. What it writes is invisible until [`UnitWriter::commit`]; an attempt that
     /// is dropped leaves at most files that no commit names.
-    pub fn begin(&self, unit: &UnitKey) -> UnitWriter {
+    pub fn begin_unit(&self, unit: &UnitKey) -> UnitWriter {
         UnitWriter::new(&self.location, self.spec(), unit, self.earlier.find(unit))
     }
 
@@ -127,13 +128,14 @@ impl Writer {
     /// If commits cannot be read or the snapshot cannot be written.
     pub fn snapshot(&self, plan: &[UnitId]) -> Result<Manifest> {
         loop {
-            let committed = self.committed()?;
+            let committed = self.committed_units()?;
             let units: BTreeSet<&UnitId> = plan.iter().filter(|unit| committed.contains(*unit)).collect();
-            let newest = Manifest::newest(&self.location)?;
+            let newest = Manifest::read_newest(&self.location)?;
             let number = newest.as_ref().map_or(1, |newest| newest.number + 1);
             let next = Manifest::new(number, self.header.clone(), self.commits(units)?);
-            let same =
-                |newest: &Manifest| newest.commits == next.commits && newest.header.is_like(&next.header);
+            let same = |newest: &Manifest| {
+                newest.commits == next.commits && newest.header.is_compatible_with(&next.header)
+            };
             if let Some(newest) = newest.filter(same) {
                 return Ok(newest);
             }

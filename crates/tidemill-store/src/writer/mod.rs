@@ -10,6 +10,6 @@ mod tensor_columns;
 mod unit_files;
 mod unit_writer;
 
-pub use dataset_writer::Writer;
-pub use reuse::Known;
-pub use unit_writer::{Outcome, UnitWriter};
+pub use dataset_writer::DatasetWriter;
+pub use reuse::ReusableRows;
+pub use unit_writer::{CommitOutcome, UnitWriter};

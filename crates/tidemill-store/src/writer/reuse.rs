@@ -9,33 +9,33 @@ use arrow::array::RecordBatch;
 use bytes::Bytes;
 
 use crate::dataset::commit::{Commit, FileEntry, Footer};
-use crate::dataset::layout::{Group, Split};
+use crate::dataset::layout::{ColumnGroup, Split};
 use crate::dataset::manifest::Manifest;
 use crate::dataset::rows::read_rows_file;
 use crate::dataset::spec::TensorSpec;
 use crate::dataset::unit::{UnitId, UnitKey};
 use crate::error::Result;
-use crate::shard::buffer::Pool;
+use crate::shard::buffer::BufferPool;
 use crate::shard::footer::{BlockEntry, read_blocks};
-use crate::shard::row_group::{Block, Place};
+use crate::shard::row_group::{RowGroup, RowGroupReader};
 use tidemill_io::Location;
 
 /// The commits of the newest snapshot, by the rows that they are about.
 #[derive(Debug, Default)]
-pub struct Earlier {
+pub struct ReusableCommits {
     commits: HashMap<(String, u64, u64), Commit>,
 }
 
 /// What an earlier commit knows of a unit's rows.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct ReusableRows {
     /// `rows.parquet` of the earlier commit: one row per row of the unit.
     pub rows: RecordBatch,
     /// The tensor columns that its kept rows need not be encoded for.
     pub tensors: BTreeSet<String>,
 }
 
-impl Earlier {
+impl ReusableCommits {
     /// Those commits of a snapshot that nobody has removed since.
     pub fn new(snapshot: Option<Manifest>, committed: &BTreeSet<UnitId>) -> Self {
         let commits = snapshot.into_iter().flat_map(|snapshot| snapshot.commits);
@@ -56,10 +56,10 @@ impl Earlier {
     }
 
     /// What is known of a unit's rows.
-    pub fn known(&self, location: &Location, unit: &UnitKey) -> Result<Option<Known>> {
+    pub fn find_reusable(&self, location: &Location, unit: &UnitKey) -> Result<Option<ReusableRows>> {
         let Some((commit, tensors)) = self.find(unit) else { return Ok(None) };
-        let Some(file) = commit.file(Group::Rows) else { return Ok(None) };
-        Ok(Some(Known { rows: read_rows_file(location, file)?, tensors }))
+        let Some(file) = commit.file(ColumnGroup::Rows) else { return Ok(None) };
+        Ok(Some(ReusableRows { rows: read_rows_file(location, file)?, tensors }))
     }
 }
 
@@ -69,7 +69,7 @@ fn rows_of(unit: &UnitKey) -> (String, u64, u64) {
 }
 
 /// The tensors of one column of an earlier commit, asked for in ascending order of rows.
-pub struct EarlierColumn {
+pub struct ReusableColumn {
     splits: Vec<Cursor>,
 }
 
@@ -81,14 +81,14 @@ struct Cursor {
     /// The file's row groups, once they are known.
     blocks: Option<Vec<BlockEntry>>,
     width: usize,
-    pool: Arc<Pool>,
+    pool: Arc<BufferPool>,
     /// The block in memory, and which it is.
-    block: Option<(usize, Block)>,
+    block: Option<(usize, RowGroup)>,
 }
 
-impl EarlierColumn {
+impl ReusableColumn {
     /// A group of `commit` in both splits: the share held out may have changed.
-    pub fn new(location: &Location, commit: &Commit, group: Group, spec: &TensorSpec) -> Self {
+    pub fn new(location: &Location, commit: &Commit, group: ColumnGroup, spec: &TensorSpec) -> Self {
         let own = group.split();
         let others = Split::ALL.into_iter().filter(|split| Some(*split) != own);
         let files = own.into_iter().chain(others).filter_map(|split| commit.file(group.in_split(split)));
@@ -98,7 +98,7 @@ impl EarlierColumn {
             footer: file.footer(),
             blocks: None,
             width: spec.bytes(),
-            pool: Pool::new(1),
+            pool: BufferPool::new(1),
             block: None,
         };
         Self { splits: files.map(cursor).collect() }
@@ -134,9 +134,9 @@ impl Cursor {
         }
     }
 
-    fn place(&self, block: usize) -> Option<Place<'_>> {
+    fn place(&self, block: usize) -> Option<RowGroupReader<'_>> {
         let Self { location, unit, footer, width, .. } = self;
         let entry = self.blocks.as_ref()?.get(block)?;
-        Some(Place { location, unit: *unit, path: &footer.path, entry, width: *width })
+        Some(RowGroupReader { location, unit: *unit, path: &footer.path, entry, width: *width })
     }
 }

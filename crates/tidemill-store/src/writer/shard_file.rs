@@ -16,7 +16,7 @@ use parquet::schema::types::ColumnPath;
 use tidemill_io::{Checksum, Location, Upload};
 
 use crate::dataset::commit::FileEntry;
-use crate::dataset::layout::Group;
+use crate::dataset::layout::ColumnGroup;
 use crate::dataset::spec::TensorSpec;
 use crate::error::{Error, Result};
 use crate::shard::footer::{BLOCKS, BlockEntry, footer_bytes};
@@ -31,7 +31,7 @@ const BYTES_PER_GROUP: usize = 32 << 20;
 
 /// A file in the making.
 pub struct ShardWriter {
-    group: Group,
+    group: ColumnGroup,
     path: String,
     uri: String,
     schema: SchemaRef,
@@ -51,11 +51,11 @@ impl ShardWriter {
             .set_max_row_group_row_count(Some(ROWS_PER_GROUP))
             .set_max_row_group_bytes(Some(BYTES_PER_GROUP))
             .build();
-        Self::new(location, folder, Group::Rows, schema, properties)
+        Self::new(location, folder, ColumnGroup::Rows, schema, properties)
     }
 
     /// Starts a tensor file, which takes batches of [`tensor_schema`].
-    pub fn tensors(location: &Location, folder: &str, group: Group, spec: &TensorSpec) -> Result<Self> {
+    pub fn tensors(location: &Location, folder: &str, group: ColumnGroup, spec: &TensorSpec) -> Result<Self> {
         let schema = tensor_schema(group, spec)?;
         let tensor = ColumnPath::from(schema.field(TENSOR).name().as_str());
         let properties = WriterProperties::builder()
@@ -73,7 +73,7 @@ impl ShardWriter {
     fn new(
         location: &Location,
         folder: &str,
-        group: Group,
+        group: ColumnGroup,
         schema: SchemaRef,
         properties: WriterProperties,
     ) -> Result<Self> {
@@ -91,7 +91,7 @@ impl ShardWriter {
         self.writer.write(&batch).map_err(|source| self.failure(source))?;
         self.rows += batch.num_rows() as u64;
         self.open_rows += batch.num_rows() as u32;
-        if self.group == Group::Rows {
+        if self.group == ColumnGroup::Rows {
             self.send()?;
         }
         Ok(())
@@ -116,7 +116,7 @@ impl ShardWriter {
 
     /// Ends the file.
     pub fn finish(mut self) -> Result<FileEntry> {
-        if self.group != Group::Rows {
+        if self.group != ColumnGroup::Rows {
             let blocks = serde_json::to_string(&self.blocks).map_err(|e| self.failure(external(e)))?;
             self.writer.append_key_value_metadata(KeyValue::new(BLOCKS.into(), blocks));
         }
@@ -154,7 +154,7 @@ fn external(error: serde_json::Error) -> ParquetError {
 
 /// `row` (u32, index into `rows.parquet`), `sample_id` (u64), `xxh3` (u64, [`crate::shard::row_group::row_checksum`]) and the tensors,
 /// with dtype and shape in the metadata of their field.
-pub fn tensor_schema(group: Group, spec: &TensorSpec) -> Result<SchemaRef> {
+pub fn tensor_schema(group: ColumnGroup, spec: &TensorSpec) -> Result<SchemaRef> {
     let column = group.column().unwrap_or_default();
     let bytes = i32::try_from(spec.bytes()).map_err(|_| Error::Config {
         key: "shape",

@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 
 use tidemill_io::Location;
 
-use super::reuse::EarlierColumn;
-use super::tensor_columns::BatchTensors;
+use super::reuse::ReusableColumn;
+use super::tensor_columns::TensorColumns;
 use crate::dataset::commit::{Commit, FileEntry};
-use crate::dataset::layout::{Group, Split};
+use crate::dataset::layout::{ColumnGroup, Split};
 use crate::dataset::spec::{DatasetSpec, TensorSpec};
 use crate::error::Result;
 use crate::writer::shard_file::ShardWriter;
 
 /// The files, each of which exists once it has a row.
-pub struct SplitWriter {
+pub struct SplitFiles {
     location: Location,
     folder: String,
     split: Split,
@@ -27,14 +27,14 @@ pub struct SplitWriter {
 }
 
 struct TensorColumn {
-    group: Group,
+    group: ColumnGroup,
     spec: TensorSpec,
     file: Option<ShardWriter>,
     /// Where tensors come from that the batch leaves out.
-    earlier: Option<EarlierColumn>,
+    earlier: Option<ReusableColumn>,
 }
 
-impl SplitWriter {
+impl SplitFiles {
     /// Of an earlier commit the columns named are still good.
     pub fn new(
         location: &Location,
@@ -43,15 +43,16 @@ impl SplitWriter {
         spec: &DatasetSpec,
         earlier: Option<&(&Commit, BTreeSet<String>)>,
     ) -> Self {
-        let column = |group: Group, spec: &TensorSpec| {
+        let column = |group: ColumnGroup, spec: &TensorSpec| {
             let good =
                 earlier.filter(|(_, good)| group.column().is_some_and(|column| good.contains(&column)));
-            let earlier = good.map(|(commit, _)| EarlierColumn::new(location, commit, group, spec));
+            let earlier = good.map(|(commit, _)| ReusableColumn::new(location, commit, group, spec));
             TensorColumn { group, spec: spec.clone(), file: None, earlier }
         };
-        let mut columns = vec![column(Group::Text(split), &spec.text)];
-        columns
-            .extend(spec.latents.iter().map(|(bucket, spec)| column(Group::Latents(split, *bucket), spec)));
+        let mut columns = vec![column(ColumnGroup::Text(split), &spec.text)];
+        columns.extend(
+            spec.latents.iter().map(|(bucket, spec)| column(ColumnGroup::Latents(split, *bucket), spec)),
+        );
         Self {
             location: location.clone(),
             folder: folder.to_owned(),
@@ -68,7 +69,7 @@ impl SplitWriter {
     }
 
     /// Appends kept rows of this split, given by their indices in the batch.
-    pub fn write(&mut self, mut rows: &[u32], tensors: &BatchTensors) -> Result<()> {
+    pub fn write(&mut self, mut rows: &[u32], tensors: &TensorColumns) -> Result<()> {
         while !rows.is_empty() {
             let (stretch, rest) = rows.split_at((self.rows_per_block - self.filled).min(rows.len()));
             for column in &mut self.columns {
@@ -105,7 +106,7 @@ impl TensorColumn {
         location: &Location,
         folder: &str,
         rows: &[u32],
-        tensors: &BatchTensors,
+        tensors: &TensorColumns,
     ) -> Result<()> {
         let rows = tensors.select(rows, self.group);
         if rows.is_empty() {

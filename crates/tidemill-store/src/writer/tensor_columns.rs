@@ -10,16 +10,16 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field, UInt32Type, UInt64Type};
 
-use super::reuse::EarlierColumn;
+use super::reuse::ReusableColumn;
 use crate::bucket::Bucket;
-use crate::dataset::layout::Group;
+use crate::dataset::layout::ColumnGroup;
 use crate::dataset::spec::{DatasetSpec, Dtype, TensorSpec};
 use crate::error::{Error, Result};
 use crate::float8;
 use crate::shard::row_group::row_checksum;
 
 /// The ids and tensors of a batch.
-pub struct BatchTensors<'a> {
+pub struct TensorColumns<'a> {
     /// Index of the batch's first row in `rows.parquet`.
     first: u32,
     pub sample_ids: &'a UInt64Array,
@@ -28,7 +28,7 @@ pub struct BatchTensors<'a> {
     latents: BTreeMap<u32, Latents<'a>>,
 }
 
-impl<'a> BatchTensors<'a> {
+impl<'a> TensorColumns<'a> {
     /// Reads `sample_id`, `text`, and `latents_R` and `size_R` of every resolution of the dataset.
     ///
     /// # Errors
@@ -45,10 +45,10 @@ impl<'a> BatchTensors<'a> {
     }
 
     /// Those of some kept rows of the batch that belong into a group's file.
-    pub fn select(&self, rows: &[u32], group: Group) -> UInt32Array {
+    pub fn select(&self, rows: &[u32], group: ColumnGroup) -> UInt32Array {
         let belongs = |row: &u32| match group {
-            Group::Rows | Group::Text(_) => true,
-            Group::Latents(_, bucket) => {
+            ColumnGroup::Rows | ColumnGroup::Text(_) => true,
+            ColumnGroup::Latents(_, bucket) => {
                 let latents = self.latents.get(&bucket.resolution);
                 latents.is_some_and(|latents| latents.buckets[*row as usize] == Some(bucket))
             }
@@ -64,9 +64,9 @@ impl<'a> BatchTensors<'a> {
     pub fn columns(
         &self,
         rows: &UInt32Array,
-        group: Group,
+        group: ColumnGroup,
         spec: &TensorSpec,
-        mut earlier: Option<&mut EarlierColumn>,
+        mut earlier: Option<&mut ReusableColumn>,
     ) -> Result<Vec<ArrayRef>> {
         let (width, count) = (spec.bytes(), rows.len());
         let fail = |problem: &str| column(&group.column().unwrap_or_default(), problem.into());
@@ -95,11 +95,11 @@ impl<'a> BatchTensors<'a> {
         Ok(vec![Arc::new(indices), Arc::new(ids), Arc::new(sums), Arc::new(tensors)])
     }
 
-    fn value(&self, row: usize, group: Group) -> Option<&[u8]> {
+    fn value(&self, row: usize, group: ColumnGroup) -> Option<&[u8]> {
         match group {
-            Group::Rows => None,
-            Group::Text(_) => self.text.is_valid(row).then(|| self.text.value(row)),
-            Group::Latents(_, bucket) => {
+            ColumnGroup::Rows => None,
+            ColumnGroup::Text(_) => self.text.is_valid(row).then(|| self.text.value(row)),
+            ColumnGroup::Latents(_, bucket) => {
                 let values = self.latents.get(&bucket.resolution)?.values;
                 values.is_valid(row).then(|| values.value(row))
             }
@@ -184,7 +184,7 @@ fn text<'a>(batch: &'a RecordBatch, spec: &TensorSpec) -> Result<&'a FixedSizeBi
     let array = find(batch, "text")?;
     let schema = batch.schema();
     let shape = declared_shape(schema.field_with_name("text")?);
-    let spec = spec.given();
+    let spec = spec.decoded();
     let width = i32::try_from(spec.bytes()).unwrap_or(i32::MAX);
     let fits = shape.as_ref().is_none_or(|shape| *shape == spec.shape);
     if *array.data_type() == DataType::FixedSizeBinary(width) && fits {

@@ -8,26 +8,26 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
 use tidemill_io::Location;
 
-use super::split_files::SplitWriter;
-use super::tensor_columns::BatchTensors;
+use super::split_files::SplitFiles;
+use super::tensor_columns::TensorColumns;
 use crate::dataset::commit::{Commit, FileEntry};
 use crate::dataset::layout::Split;
-use crate::dataset::row_counts::{Counts, text};
+use crate::dataset::row_counts::{RowCounts, string_column};
 use crate::dataset::spec::DatasetSpec;
 use crate::error::{Error, Result};
 use crate::writer::shard_file::ShardWriter;
 
 /// The files of an attempt.
-pub struct UnitRows {
+pub struct UnitFiles {
     location: Location,
     folder: String,
     spec: DatasetSpec,
-    counts: Counts,
+    counts: RowCounts,
     rows: Option<ShardWriter>,
-    splits: Vec<SplitWriter>,
+    splits: Vec<SplitFiles>,
 }
 
-impl UnitRows {
+impl UnitFiles {
     /// Files will lie in `folder`. Of an earlier commit the columns named are still good.
     pub fn new(
         location: &Location,
@@ -36,12 +36,12 @@ impl UnitRows {
         earlier: Option<(&Commit, BTreeSet<String>)>,
     ) -> Self {
         let splits =
-            Split::ALL.map(|split| SplitWriter::new(location, &folder, split, spec, earlier.as_ref()));
+            Split::ALL.map(|split| SplitFiles::new(location, &folder, split, spec, earlier.as_ref()));
         Self {
             location: location.clone(),
             folder,
             spec: spec.clone(),
-            counts: Counts::default(),
+            counts: RowCounts::default(),
             rows: None,
             splits: splits.into(),
         }
@@ -52,8 +52,8 @@ impl UnitRows {
             key: "unit",
             problem: "a unit has more than 2^32 rows; make units smaller".into(),
         })? - batch.num_rows() as u32;
-        let tensors = BatchTensors::read(batch, first, &self.spec)?;
-        self.counts.add(&Counts::of(batch)?);
+        let tensors = TensorColumns::read(batch, first, &self.spec)?;
+        self.counts.add(&RowCounts::from_batch(batch)?);
         let kept = kept(batch)?;
         self.write_rows(batch)?;
         for writer in &mut self.splits {
@@ -64,7 +64,7 @@ impl UnitRows {
         Ok(())
     }
 
-    pub fn finish(self) -> Result<(Counts, Vec<FileEntry>)> {
+    pub fn finish(self) -> Result<(RowCounts, Vec<FileEntry>)> {
         let mut files = self.rows.into_iter().map(ShardWriter::finish).collect::<Result<Vec<_>>>()?;
         for split in self.splits {
             files.extend(split.finish()?);
@@ -92,6 +92,6 @@ impl UnitRows {
 
 /// The indices of the kept rows.
 fn kept(batch: &RecordBatch) -> Result<Vec<u32>> {
-    let rows = text(batch, "status")?.iter().zip(0..);
+    let rows = string_column(batch, "status")?.iter().zip(0..);
     Ok(rows.filter_map(|(status, row)| (status == Some("kept")).then_some(row)).collect())
 }

@@ -6,22 +6,22 @@ use std::hash::{BuildHasher, RandomState};
 use arrow::array::RecordBatch;
 use tidemill_io::Location;
 
-use crate::dataset::commit::{Commit, parse};
+use crate::dataset::commit::{Commit, parse_commit};
 use crate::dataset::spec::DatasetSpec;
 use crate::dataset::unit::{UnitId, UnitKey};
 use crate::error::{Error, Result};
-use crate::writer::unit_files::UnitRows;
+use crate::writer::unit_files::UnitFiles;
 
 /// How the race for a unit ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CommitOutcome {
     /// This attempt is part of the dataset.
     Committed(Commit),
     /// Somebody else's attempt, this one, had been committed before.
     Superseded(Commit),
 }
 
-impl Outcome {
+impl CommitOutcome {
     /// The commit that counts.
     pub fn commit(&self) -> &Commit {
         match self {
@@ -36,7 +36,7 @@ pub struct UnitWriter {
     id: UnitId,
     unit: UnitKey,
     attempt: String,
-    rows: UnitRows,
+    rows: UnitFiles,
 }
 
 impl UnitWriter {
@@ -49,7 +49,7 @@ impl UnitWriter {
     ) -> Self {
         let id = unit.id();
         let attempt = attempt_name();
-        let rows = UnitRows::new(location, id.folder(&attempt), spec, earlier);
+        let rows = UnitFiles::new(location, id.folder(&attempt), spec, earlier);
         Self { location: location.clone(), id, unit: unit.clone(), attempt, rows }
     }
 
@@ -67,7 +67,7 @@ impl UnitWriter {
     ///
     /// # Errors
     /// If the store fails, and the commit is not there nevertheless.
-    pub fn commit(self) -> Result<Outcome> {
+    pub fn commit(self) -> Result<CommitOutcome> {
         let Self { location, id, unit, attempt, rows } = self;
         let (counts, files) = rows.finish()?;
         let commit = Commit { id, unit, attempt, counts, files };
@@ -76,15 +76,15 @@ impl UnitWriter {
             .map_err(|e| Error::Format { path: location.uri_of(&key), problem: e.to_string() })?;
         let put = location.put_if_absent(&key, text.into());
         if let Ok(true) = put {
-            return Ok(Outcome::Committed(commit));
+            return Ok(CommitOutcome::Committed(commit));
         }
         // Whether somebody else won, or our own put arrived although it seemed to fail, the attempt's name
         // tells.
         match (location.get_if_present(&key)?, put) {
             (Some(bytes), _) => {
-                let theirs = parse(&location, &key, &bytes)?;
+                let theirs = parse_commit(&location, &key, &bytes)?;
                 let ours = theirs.attempt == commit.attempt;
-                Ok(if ours { Outcome::Committed(commit) } else { Outcome::Superseded(theirs) })
+                Ok(if ours { CommitOutcome::Committed(commit) } else { CommitOutcome::Superseded(theirs) })
             }
             (None, Err(error)) => Err(error.into()),
             (None, Ok(_)) => Err(Error::Format {

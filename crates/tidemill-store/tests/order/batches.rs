@@ -6,8 +6,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tidemill_store::Bucket;
 use tidemill_store::stream::StreamState;
-use tidemill_store::stream::order::batch_plan::{Dealer, Plan, PlannedBatch};
-use tidemill_store::stream::order::mix::{Amount, weights};
+use tidemill_store::stream::order::batch_plan::{BatchPlan, BatchPlanner, PlannedBatch};
+use tidemill_store::stream::order::mix::{MixAmount, weights};
 use tidemill_store::stream::state::Phase;
 
 use crate::world::{Row, World, mixes, phase, worlds};
@@ -15,9 +15,9 @@ use crate::world::{Row, World, mixes, phase, worlds};
 /// Rows that a case may deal.
 const ROWS: u64 = 30_000;
 
-fn deal(world: &World, state: &StreamState, batches: u64) -> (Arc<Plan>, Vec<PlannedBatch>) {
-    let plan = Arc::new(Plan::new(&world.indices(), state).unwrap());
-    let mut dealer = Dealer::new(plan.clone());
+fn deal(world: &World, state: &StreamState, batches: u64) -> (Arc<BatchPlan>, Vec<PlannedBatch>) {
+    let plan = Arc::new(BatchPlan::new(&world.indices(), state).unwrap());
+    let mut dealer = BatchPlanner::new(plan.clone());
     let batches = (state.batches..state.batches + batches).map(|number| dealer.batch(number)).collect();
     (plan, batches)
 }
@@ -76,7 +76,7 @@ proptest! {
             let expected = (batches * global_batch) as f64 * share;
             prop_assert!((rows as f64 - expected).abs() <= off + 1e-6, "{rows} rows of {name} for {expected}");
         }
-        for standing in plan.standings(batches) {
+        for standing in plan.sequence_positions(batches) {
             let key = (standing.dataset.to_owned(), standing.bucket);
             prop_assert_eq!(sorted.get(&key).map_or(0, Vec::len) as u64, standing.position);
         }
@@ -102,13 +102,13 @@ proptest! {
         let phases = phases.into_iter().map(|(high, global_batch, who, batches)| {
             let takes_part = |i: usize| i == usize::from(who) % world.shards.len() || who >> i & 1 == 1;
             let names = world.shards.keys().enumerate().filter(|(i, _)| takes_part(*i));
-            let mix = names.map(|(i, name)| (name.clone(), Amount::Repeat(1.0 + i as f64))).collect();
+            let mix = names.map(|(i, name)| (name.clone(), MixAmount::Repeat(1.0 + i as f64))).collect();
             (phase(if high { 128 } else { 64 }, global_batch, mix), batches)
         });
         let mut state = first.clone();
         let mut given: BTreeMap<(String, Bucket), Vec<Row>> = BTreeMap::new();
         for (phase, batches) in [(first.phase.clone(), 5)].into_iter().chain(phases) {
-            let plan = Plan::new(&world.indices(), &state).unwrap();
+            let plan = BatchPlan::new(&world.indices(), &state).unwrap();
             state = plan.next_phase(&state, phase);
             for part in [batches / 2, batches - batches / 2] {
                 let (plan, dealt) = deal(&world, &state, part);
@@ -121,10 +121,10 @@ proptest! {
         for ((name, bucket), rows) in given {
             check_epochs(&world.shards[&name][&bucket], &rows)?;
             let alone = World { shards: [(name.clone(), world.shards[&name].clone())].into(), ..world.clone() };
-            let mix = [(name.clone(), Amount::Repeat(1.0))].into();
+            let mix = [(name.clone(), MixAmount::Repeat(1.0))].into();
             let state = alone.state(first.seed, first.window, phase(bucket.resolution, 1, mix));
-            let plan = Plan::new(&alone.indices(), &state).unwrap();
-            let order = plan.standings(0).find(|standing| standing.bucket == bucket).unwrap().order.clone();
+            let plan = BatchPlan::new(&alone.indices(), &state).unwrap();
+            let order = plan.sequence_positions(0).find(|standing| standing.bucket == bucket).unwrap().order.clone();
             let mut position = 0;
             while position < rows.len() as u64 {
                 let open = order.open(order.window_at(position));
@@ -146,10 +146,10 @@ fn orders_of_datasets_and_buckets_are_not_alike() {
         ["64", "64-32x128"].map(|name| (name.parse().unwrap(), shards.clone())).into();
     let world =
         World { shards: ["a", "b"].map(|name| (name.to_owned(), buckets.clone())).into(), block_rows: 10 };
-    let mix = ["a", "b"].map(|name| (name.to_owned(), Amount::Repeat(1.0))).into();
-    let plan = Plan::new(&world.indices(), &world.state(1, 8, phase(64, 4, mix))).unwrap();
+    let mix = ["a", "b"].map(|name| (name.to_owned(), MixAmount::Repeat(1.0))).into();
+    let plan = BatchPlan::new(&world.indices(), &world.state(1, 8, phase(64, 4, mix))).unwrap();
     let mut first: Vec<Vec<u64>> =
-        plan.standings(0).map(|s| s.order.open(s.order.window_at(0)).blocks).collect();
+        plan.sequence_positions(0).map(|s| s.order.open(s.order.window_at(0)).blocks).collect();
     first.sort();
     first.dedup();
     assert_eq!(first.len(), 4);
@@ -159,8 +159,8 @@ fn orders_of_datasets_and_buckets_are_not_alike() {
 fn a_phase_that_cannot_be_is_refused() {
     let world =
         World { shards: [("a".into(), [(Bucket::square(64), vec![5])].into())].into(), block_rows: 4 };
-    let refuse = |phase| Plan::new(&world.indices(), &world.state(1, 4, phase)).unwrap_err().to_string();
-    let mix = |name: &str| BTreeMap::from([(name.to_owned(), Amount::Repeat(1.0))]);
+    let refuse = |phase| BatchPlan::new(&world.indices(), &world.state(1, 4, phase)).unwrap_err().to_string();
+    let mix = |name: &str| BTreeMap::from([(name.to_owned(), MixAmount::Repeat(1.0))]);
     assert!(refuse(phase(64, 0, mix("a"))).contains("global_batch"));
     assert!(refuse(phase(128, 1, mix("a"))).contains("dataset `a` has no rows"));
     assert!(refuse(phase(64, 1, mix("b"))).contains("dataset `b` has no rows"));

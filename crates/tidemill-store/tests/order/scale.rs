@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidemill_store::Bucket;
-use tidemill_store::stream::order::batch_plan::{Dealer, Indices, Plan};
+use tidemill_store::stream::order::batch_plan::{BatchPlan, BatchPlanner, Indices};
 use tidemill_store::stream::order::blocks::BlockIndex;
-use tidemill_store::stream::order::mix::Amount;
-use tidemill_store::stream::order::permutation::key;
-use tidemill_store::stream::order::rank_share::Ranks;
+use tidemill_store::stream::order::mix::MixAmount;
+use tidemill_store::stream::order::permutation::derive_key;
+use tidemill_store::stream::order::rank_share::WorldSize;
 
 use crate::world::{World, phase};
 
@@ -25,7 +25,7 @@ fn opening_and_resuming_take_no_time_at_any_scale() {
     let mean = ROWS / SHARDS;
     let mut shards: Vec<u64> = Vec::new();
     for i in 0..SHARDS / 2 {
-        let more = key(seed, i, 0) % mean;
+        let more = derive_key(seed, i, 0) % mean;
         shards.extend([mean + more, mean - more]);
     }
     shards[0] += ROWS - mean * SHARDS;
@@ -39,15 +39,15 @@ fn opening_and_resuming_take_no_time_at_any_scale() {
     let bucket = Bucket::square(256);
     let indices = Indices::from([("a".into(), [(bucket, index.clone())].into())]);
     let world = World { shards: [("a".into(), [(bucket, vec![])].into())].into(), block_rows: 256 };
-    let state = world.state(seed, 512, phase(256, 2048, [("a".into(), Amount::Repeat(1.0))].into()));
-    let ranks = Ranks::new(64 * 8).unwrap();
+    let state = world.state(seed, 512, phase(256, 2048, [("a".into(), MixAmount::Repeat(1.0))].into()));
+    let ranks = WorldSize::new(64 * 8).unwrap();
     let mut took = Vec::new();
     for i in 0..100 {
-        let batch = key(seed, i, 1) % (3 * ROWS / 2048);
+        let batch = derive_key(seed, i, 1) % (3 * ROWS / 2048);
         let started = Instant::now();
-        let mut dealer = Dealer::new(Arc::new(Plan::new(&indices, &state).unwrap()));
+        let mut dealer = BatchPlanner::new(Arc::new(BatchPlan::new(&indices, &state).unwrap()));
         let batch = dealer.batch(batch);
-        let shares = ranks.share(&batch);
+        let shares = ranks.share_batch(&batch);
         took.push(started.elapsed());
         assert_eq!(shares.iter().flat_map(|share| &share.rows).count(), 2048);
     }

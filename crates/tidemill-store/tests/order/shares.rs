@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidemill_store::Bucket;
-use tidemill_store::stream::order::batch_plan::{Dealer, Plan, PlannedBatch};
-use tidemill_store::stream::order::mix::Amount;
-use tidemill_store::stream::order::rank_share::Ranks;
+use tidemill_store::stream::order::batch_plan::{BatchPlan, BatchPlanner, PlannedBatch};
+use tidemill_store::stream::order::mix::MixAmount;
+use tidemill_store::stream::order::rank_share::WorldSize;
 
 use crate::world::{World, mixes, phase, worlds};
 
 /// 1 to 512 ranks, among them often 64 nodes of 8, and primes.
-fn ranks() -> impl Strategy<Value = Ranks> {
+fn ranks() -> impl Strategy<Value = WorldSize> {
     prop_oneof![1u64..=64, 1u64..=512, Just(512), prop::sample::select(vec![2, 3, 7, 61, 127, 509])]
-        .prop_map(|ranks| Ranks::new(ranks).unwrap())
+        .prop_map(|ranks| WorldSize::new(ranks).unwrap())
 }
 
 /// Each row goes to one rank; ranks get equally many; what a rank gets lies in its own blocks or is read by range, and
 /// that only where it must.
-fn check(ranks: Ranks, batch: &PlannedBatch) -> Result<u64, TestCaseError> {
-    let shares = ranks.share(batch);
-    prop_assert_eq!(shares.len() as u64, ranks.count());
+fn check(ranks: WorldSize, batch: &PlannedBatch) -> Result<u64, TestCaseError> {
+    let shares = ranks.share_batch(batch);
+    prop_assert_eq!(shares.len() as u64, ranks.get());
     let owner = |i: &u32| {
         let row = batch.rows[*i as usize];
         ranks.owner(&batch.windows[row.window as usize].open, row.place.slot)
@@ -48,7 +48,11 @@ fn check(ranks: Ranks, batch: &PlannedBatch) -> Result<u64, TestCaseError> {
 
 /// Rows that the ranks read per row given, and whether each batch was made of whole windows. Windows in use at the end count as
 /// far as they have been used.
-fn amplification(dealer: &mut Dealer, ranks: Ranks, batches: u64) -> Result<(f64, bool), TestCaseError> {
+fn amplification(
+    dealer: &mut BatchPlanner,
+    ranks: WorldSize,
+    batches: u64,
+) -> Result<(f64, bool), TestCaseError> {
     let (mut read, mut given, mut whole) = (0, 0, true);
     // Rows not yet given, by bucket, dataset and window.
     let mut waiting: HashMap<(Bucket, usize, u64, u64), u64> = HashMap::new();
@@ -76,11 +80,11 @@ fn amplification(dealer: &mut Dealer, ranks: Ranks, batches: u64) -> Result<(f64
 fn whole_windows_that_are_dealt_out_evenly_are_read_once() {
     let dataset = BTreeMap::from([(Bucket::square(64), vec![1280])]);
     let world = World { shards: BTreeMap::from([("d0".to_string(), dataset)]), block_rows: 4 };
-    let ranks = Ranks::new(40).unwrap();
+    let ranks = WorldSize::new(40).unwrap();
     for (global_batch, read_once) in [(1280, true), (1200, false)] {
-        let mix = BTreeMap::from([("d0".to_string(), Amount::Repeat(1.0))]);
+        let mix = BTreeMap::from([("d0".to_string(), MixAmount::Repeat(1.0))]);
         let state = world.state(7, 360, phase(64, global_batch, mix));
-        let mut dealer = Dealer::new(Arc::new(Plan::new(&world.indices(), &state).unwrap()));
+        let mut dealer = BatchPlanner::new(Arc::new(BatchPlan::new(&world.indices(), &state).unwrap()));
         let (amplification, whole) = amplification(&mut dealer, ranks, 100).unwrap();
         assert_eq!((amplification == 1.0, whole), (read_once, read_once), "{amplification}");
     }
@@ -118,7 +122,7 @@ proptest! {
         seed: u64, window in 1usize..100, global_batch in 1u64..600, from in 0u64..1 << 40,
     ) {
         let state = world.state(seed, window, phase(64, global_batch, mix));
-        let mut dealer = Dealer::new(Arc::new(Plan::new(&world.indices(), &state).unwrap()));
+        let mut dealer = BatchPlanner::new(Arc::new(BatchPlan::new(&world.indices(), &state).unwrap()));
         for number in from..from + 3 {
             let batch = dealer.batch(number);
             for ranks in &worlds_of_ranks {
@@ -135,22 +139,22 @@ proptest! {
     #[test]
     fn little_is_read_twice(
         (ranks, world, window, global_batch) in ranks().prop_flat_map(|ranks| {
-            let count = ranks.count();
+            let count = ranks.get();
             (Just(ranks), large(8 * count), at_least(8 * count), at_least(32 * count))
         }),
         seed: u64,
     ) {
-        let mix = world.shards.keys().map(|name| (name.clone(), Amount::Repeat(1.0))).collect();
+        let mix = world.shards.keys().map(|name| (name.clone(), MixAmount::Repeat(1.0))).collect();
         let state = world.state(seed, window as usize, phase(64, global_batch, mix));
-        let mut dealer = Dealer::new(Arc::new(Plan::new(&world.indices(), &state).unwrap()));
+        let mut dealer = BatchPlanner::new(Arc::new(BatchPlan::new(&world.indices(), &state).unwrap()));
         let batches = 400_000 / global_batch;
         let (amplification, whole) = amplification(&mut dealer, ranks, batches)?;
         println!(
             "{} ranks, batch {global_batch}, window {window}, {} rows per block, {} datasets: {amplification:.4}",
-            ranks.count(), world.block_rows, world.shards.len()
+            ranks.get(), world.block_rows, world.shards.len()
         );
         prop_assert!(amplification <= 1.1);
         // Whole windows may be dealt out evenly: each rank then reads what it gets.
-        prop_assert!(amplification > 1.0 || ranks.count() == 1 || whole && amplification == 1.0);
+        prop_assert!(amplification > 1.0 || ranks.get() == 1 || whole && amplification == 1.0);
     }
 }

@@ -5,18 +5,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidemill_store::stream::order::blocks::BlockIndex;
-use tidemill_store::stream::order::shuffle_window::{OpenWindow, Order};
+use tidemill_store::stream::order::shuffle_window::{OpenWindow, ShuffleOrder};
 
 const SEEDS: u64 = 400;
 
 /// An epoch's rows, window by window, each as (shard, row).
 struct Epoch(Vec<Vec<(usize, u64)>>);
 
-fn order(seed: u64, shards: &[u64], block_rows: u32, window: usize) -> Order {
-    Order::new(seed, Arc::new(BlockIndex::new(shards.iter().copied(), block_rows)), window).unwrap()
+fn order(seed: u64, shards: &[u64], block_rows: u32, window: usize) -> ShuffleOrder {
+    ShuffleOrder::new(seed, Arc::new(BlockIndex::new(shards.iter().copied(), block_rows)), window).unwrap()
 }
 
-fn windows(order: &Order, epoch: u64) -> impl Iterator<Item = OpenWindow> {
+fn windows(order: &ShuffleOrder, epoch: u64) -> impl Iterator<Item = OpenWindow> {
     let open = |position| order.open(order.window_at(position));
     let end = (epoch + 1) * order.rows();
     std::iter::successors(Some(open(epoch * order.rows())), move |last| {
@@ -26,7 +26,7 @@ fn windows(order: &Order, epoch: u64) -> impl Iterator<Item = OpenWindow> {
 }
 
 impl Epoch {
-    fn new(order: &Order, epoch: u64) -> Self {
+    fn new(order: &ShuffleOrder, epoch: u64) -> Self {
         let rows = |open: OpenWindow| {
             let place = |position| {
                 let place = open.row(position);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tidemill_store::Bucket;
 use tidemill_store::stream::Split;
-use tidemill_store::stream::order::batch_plan::{Indices, Plan, PlannedBatch};
+use tidemill_store::stream::order::batch_plan::{BatchPlan, Indices, PlannedBatch};
 use tidemill_store::stream::order::blocks::BlockIndex;
-use tidemill_store::stream::order::mix::Amount;
-use tidemill_store::stream::state::{Phase, Snapshot, StreamState, Version};
+use tidemill_store::stream::order::mix::MixAmount;
+use tidemill_store::stream::state::{Phase, SnapshotId, StreamState, Version};
 
 /// Rows of each shard, by dataset and bucket.
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ impl World {
 
     /// The beginning of a stream.
     pub fn state(&self, seed: u64, window: usize, phase: Phase) -> StreamState {
-        let snapshot = Snapshot { manifest: 1, digest: "d".into() };
+        let snapshot = SnapshotId { manifest: 1, digest: "d".into() };
         let datasets = self.shards.keys().map(|name| (name.clone(), snapshot.clone())).collect();
         let (version, split, before) = (Version, Split::Train, BTreeMap::new());
         StreamState { version, seed, window, split, datasets, phase, before, batches: 0 }
@@ -49,7 +49,7 @@ impl World {
     }
 
     /// The rows of some batches, by dataset and bucket.
-    pub fn sort(&self, plan: &Plan, batches: &[PlannedBatch]) -> BTreeMap<(String, Bucket), Vec<Row>> {
+    pub fn sort(&self, plan: &BatchPlan, batches: &[PlannedBatch]) -> BTreeMap<(String, Bucket), Vec<Row>> {
         let indices = self.indices();
         let mut rows: BTreeMap<(String, Bucket), Vec<Row>> = BTreeMap::new();
         for batch in batches {
@@ -92,14 +92,15 @@ pub fn worlds() -> impl Strategy<Value = World> {
 }
 
 /// A mix of all datasets of a world.
-pub fn mixes(world: &World) -> impl Strategy<Value = BTreeMap<String, Amount>> + use<> {
+pub fn mixes(world: &World) -> impl Strategy<Value = BTreeMap<String, MixAmount>> + use<> {
     let names: Vec<String> = world.shards.keys().cloned().collect();
-    let proportions = prop::collection::vec((0.01f64..10.0).prop_map(Amount::Proportion), names.len());
-    let amount = prop_oneof![(0.5f64..3.0).prop_map(Amount::Repeat), (1u64..3000).prop_map(Amount::Count)];
+    let proportions = prop::collection::vec((0.01f64..10.0).prop_map(MixAmount::Proportion), names.len());
+    let amount =
+        prop_oneof![(0.5f64..3.0).prop_map(MixAmount::Repeat), (1u64..3000).prop_map(MixAmount::Count)];
     let amounts = prop::collection::vec(amount, names.len());
     prop_oneof![proportions, amounts].prop_map(move |amounts| names.iter().cloned().zip(amounts).collect())
 }
 
-pub fn phase(resolution: u32, global_batch: u64, mix: BTreeMap<String, Amount>) -> Phase {
+pub fn phase(resolution: u32, global_batch: u64, mix: BTreeMap<String, MixAmount>) -> Phase {
     Phase { resolution, global_batch, mix }
 }

@@ -14,8 +14,8 @@ use arrow::array::{
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Schema};
 use tidemill_store::{
-    Bucket, Dataset, DatasetSpec, Digests, Manifest, ModelDigests, Outcome, TensorSpec, UnitId, UnitKey,
-    Writer,
+    Bucket, CommitOutcome, Dataset, DatasetSpec, DatasetWriter, Digests, Manifest, ModelDigests, TensorSpec,
+    UnitId, UnitKey,
 };
 use twox_hash::XxHash3_64;
 
@@ -33,7 +33,7 @@ pub fn hash(a: u64, b: u64) -> u64 {
 
 pub fn spec(row_group_rows: u32, validation_share: f64) -> DatasetSpec {
     DatasetSpec {
-        format: tidemill_store::dataset::spec::FORMAT,
+        format: tidemill_store::dataset::spec::FORMAT_VERSION,
         latents: RESOLUTIONS.iter().map(|r| (Bucket::square(*r), form(Bucket::square(*r)))).collect(),
         latents_kind: "moments".into(),
         text: TensorSpec::f16([7, 5]),
@@ -67,9 +67,9 @@ pub fn bucket(spec: &DatasetSpec, sample_id: u64, resolution: u32) -> Option<Buc
     drawn.filter(|_| fate(sample_id).2.contains(&resolution))
 }
 
-pub fn writer(folder: &Path, spec: DatasetSpec) -> Writer {
-    let empty = tensor(0, "text", spec.text.given().bytes());
-    Writer::open(folder.to_str().unwrap(), spec, &empty).unwrap()
+pub fn writer(folder: &Path, spec: DatasetSpec) -> DatasetWriter {
+    let empty = tensor(0, "text", spec.text.decoded().bytes());
+    DatasetWriter::open(folder.to_str().unwrap(), spec, &empty).unwrap()
 }
 
 /// Finite f16 values that follow from the sample and the column.
@@ -145,7 +145,7 @@ pub fn batch(ids: &[u64], spec: &DatasetSpec) -> RecordBatch {
         fields.push(Field::new(format!("size_{resolution}"), sizes.data_type().clone(), true));
         columns.push(Arc::new(sizes));
     }
-    let given = spec.text.given();
+    let given = spec.text.decoded();
     let width = given.bytes() as i32;
     let text = ids.iter().map(|id| (fate(*id).0 == "kept").then(|| tensor(*id, "text", width as usize)));
     columns.push(Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(text, width).unwrap()));
@@ -172,8 +172,8 @@ fn sizes(buckets: &[Option<Bucket>]) -> FixedSizeListArray {
 }
 
 /// Writes a unit in batches of `batch_rows`.
-pub fn write_unit(writer: &Writer, unit: u64, rows: u64, batch_rows: usize) -> Outcome {
-    let mut attempt = writer.begin(&unit_key(unit, rows));
+pub fn write_unit(writer: &DatasetWriter, unit: u64, rows: u64, batch_rows: usize) -> CommitOutcome {
+    let mut attempt = writer.begin_unit(&unit_key(unit, rows));
     for ids in sample_ids(unit, rows).chunks(batch_rows) {
         attempt.write(&batch(ids, writer.spec())).unwrap();
     }
@@ -186,7 +186,7 @@ pub fn plan(units: &[u64]) -> Vec<UnitId> {
 }
 
 /// Writes a dataset of units with so many rows each, in odd batches, and makes a snapshot.
-pub fn write_dataset(folder: &Path, spec: DatasetSpec, units: &[u64]) -> (Writer, Manifest) {
+pub fn write_dataset(folder: &Path, spec: DatasetSpec, units: &[u64]) -> (DatasetWriter, Manifest) {
     let writer = writer(folder, spec);
     for (rows, unit) in units.iter().zip(0..) {
         write_unit(&writer, unit, *rows, 1 + (hash(unit, 5) % 60) as usize);
@@ -216,7 +216,7 @@ pub fn tally<T: Ord>(items: impl IntoIterator<Item = T>) -> BTreeMap<T, usize> {
     counts
 }
 
-/// Units with new rows digests; the text is new as well if `new_text`.
+/// UnitIndex with new rows digests; the text is new as well if `new_text`.
 pub fn changed(unit: u64, rows: u64, new_text: bool) -> UnitKey {
     let mut key = unit_key(unit, rows);
     key.digests.rows = "e".into();

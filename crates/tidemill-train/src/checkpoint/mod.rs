@@ -21,7 +21,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tidemill_io::Location;
-use tidemill_store::stream::Snapshot;
+use tidemill_store::stream::SnapshotId;
 
 pub use self::save::Writer;
 use crate::Error;
@@ -52,7 +52,7 @@ pub struct Progress {
     pub settings: Value,
     /// Which held-out rows a validation takes.
     #[serde(default)]
-    pub held_out: BTreeMap<String, Snapshot>,
+    pub held_out: BTreeMap<String, SnapshotId>,
 }
 
 impl Progress {

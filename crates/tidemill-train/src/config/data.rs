@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use tidemill_store::Cache;
-use tidemill_store::stream::{Amount, Unreadable};
+use tidemill_store::stream::{MixAmount, UnreadableRows};
 
 use crate::Error;
 
@@ -20,7 +20,7 @@ pub struct StreamingConfig {
     pub readers: usize,
     /// What becomes of rows that cannot be read: `stop` ends the run with the file's name, `skip` leaves them out of their
     /// batches and counts them.
-    pub unreadable: Unreadable,
+    pub unreadable: UnreadableRows,
     /// A folder for row groups of datasets that are not on this machine; unset: none are kept. Several processes may share
     /// it.
     pub cache: Option<PathBuf>,
@@ -46,7 +46,7 @@ impl Default for StreamingConfig {
         Self {
             prefetch: 4,
             readers: 0,
-            unreadable: Unreadable::Stop,
+            unreadable: UnreadableRows::Stop,
             cache: None,
             cache_bytes: 256 << 30,
             stall_seconds: 30,
@@ -82,11 +82,11 @@ pub struct MixConfig {
 
 impl MixConfig {
     /// How much of the dataset; `None` unless exactly one amount is given.
-    pub fn amount(&self) -> Option<Amount> {
+    pub fn amount(&self) -> Option<MixAmount> {
         match (self.proportion, self.repeat, self.count) {
-            (Some(weight), None, None) => Some(Amount::Proportion(weight)),
-            (None, Some(times), None) => Some(Amount::Repeat(times)),
-            (None, None, Some(rows)) => Some(Amount::Count(rows)),
+            (Some(weight), None, None) => Some(MixAmount::Proportion(weight)),
+            (None, Some(times), None) => Some(MixAmount::Repeat(times)),
+            (None, None, Some(rows)) => Some(MixAmount::Count(rows)),
             _ => None,
         }
     }

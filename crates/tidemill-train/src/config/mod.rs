@@ -310,7 +310,7 @@ fn refuse(key: impl Into<String>, message: impl Into<String>) -> Result<(), Erro
 
 #[cfg(test)]
 mod tests {
-    use tidemill_store::stream::Amount;
+    use tidemill_store::stream::MixAmount;
 
     use super::*;
 
@@ -342,15 +342,15 @@ mod tests {
             MixConfig { name, dataset, proportion, repeat, count }
         };
         let of = |name: &str| PhaseConfig {
-            mix: Some([(name.into(), Amount::Count(5))].into()),
+            mix: Some([(name.into(), MixAmount::Count(5))].into()),
             ..phase[0].clone()
         };
         let two = vec![mixed("a", Some(1.0), None), mixed("b", Some(2.0), None)];
         let good_mix = TrainConfig { mix: two.clone(), phase: vec![of("b"), phase[1].clone()], ..good() };
         assert!(good_mix.validate().is_ok());
         let shares = |i: usize| good_mix.stream_phase(i).mix.into_iter().collect::<Vec<_>>();
-        assert_eq!(shares(0), [("b".into(), Amount::Count(5))]);
-        assert_eq!(shares(1), [("a".into(), Amount::Repeat(1.0)), ("b".into(), Amount::Repeat(2.0))]);
+        assert_eq!(shares(0), [("b".into(), MixAmount::Count(5))]);
+        assert_eq!(shares(1), [("a".into(), MixAmount::Repeat(1.0)), ("b".into(), MixAmount::Repeat(2.0))]);
         for (config, key) in [
             (TrainConfig { phase: Vec::new(), ..good() }, "train.phase"),
             (TrainConfig { micro_batch: 512, ..good() }, "train.micro_batch"),

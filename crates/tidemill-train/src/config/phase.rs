@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tidemill_store::stream::{Amount, Phase};
+use tidemill_store::stream::{MixAmount, Phase};
 
 use super::{LrSchedule, TrainConfig, refuse};
 use crate::Error;
@@ -33,7 +33,7 @@ pub struct PhaseConfig {
     pub schedule: Option<LrSchedule>,
     /// How much of which of the datasets in `[[train.mix]]`, by name, as in `{ mine = { repeat = 2.0 } }`; unset: as they say.
     #[serde(default)]
-    pub mix: Option<BTreeMap<String, Amount>>,
+    pub mix: Option<BTreeMap<String, MixAmount>>,
 }
 
 impl PhaseConfig {
@@ -83,7 +83,7 @@ impl TrainConfig {
     /// What the batches of a phase are made of.
     pub fn stream_phase(&self, index: usize) -> Phase {
         let PhaseConfig { resolution, mix, .. } = &self.phase[index];
-        let mut phase = Phase::only(*resolution, self.global_batch_of(index) as u64);
+        let mut phase = Phase::single_dataset(*resolution, self.global_batch_of(index) as u64);
         if let Some(mix) = mix {
             phase.mix.clone_from(mix);
         } else if !self.mix.is_empty() {

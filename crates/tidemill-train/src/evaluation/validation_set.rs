@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use tidemill_store::stream::order::interleave::{Interleave, apportion};
 use tidemill_store::stream::{
-    self, Amount, Datasets, Reading, Snapshot, Stream, StreamConfig, difference, go_back, snapshots,
+    self, Datasets, MixAmount, ReadOptions, SnapshotId, Stream, StreamConfig, find_mismatch, roll_back_to,
+    snapshot_ids,
 };
 use tidemill_store::{Bucket, DatasetSpec, Split};
 
@@ -25,7 +26,7 @@ impl ValidationSet {
     /// Refuses phases that nothing is held out for, and rows that are not what `trained_on` are.
     pub(crate) fn check(&self, train: &TrainConfig, trained_on: &DatasetSpec) -> Result<(), Error> {
         for (name, dataset) in &self.datasets {
-            if let Some(problem) = difference(trained_on, dataset.spec()) {
+            if let Some(problem) = find_mismatch(trained_on, dataset.spec()) {
                 return Err(Error::Dataset(format!(
                     "the rows held out in `{name}` are not like those of training: {problem}; prepare them with the same models and \
                      settings"
@@ -36,13 +37,13 @@ impl ValidationSet {
     }
 
     /// Puts the datasets back to what they were when the run began, so that it is always the same rows.
-    pub(crate) fn go_on(&mut self, snapshots: &BTreeMap<String, Snapshot>) {
-        let _ = go_back(&mut self.datasets, snapshots);
+    pub(crate) fn go_on(&mut self, snapshots: &BTreeMap<String, SnapshotId>) {
+        let _ = roll_back_to(&mut self.datasets, snapshots);
     }
 
     /// Which rows there are: for a checkpoint.
-    pub(crate) fn snapshots(&self) -> BTreeMap<String, Snapshot> {
-        snapshots(&self.datasets)
+    pub(crate) fn snapshots(&self) -> BTreeMap<String, SnapshotId> {
+        snapshot_ids(&self.datasets)
     }
 
     /// Refuses rows in buckets that training has none of.
@@ -85,11 +86,11 @@ impl ValidationSet {
             phase: stream::Phase {
                 resolution: phase.resolution(),
                 global_batch: global_batch as u64,
-                mix: [(part.dataset.clone(), Amount::Repeat(1.0))].into(),
+                mix: [(part.dataset.clone(), MixAmount::Repeat(1.0))].into(),
             },
         };
-        let reading = Reading {
-            seat: phase.world.seat()?,
+        let reading = ReadOptions {
+            rank: phase.world.seat()?,
             prefetch: phase.train.stream.prefetch,
             readers: phase.train.stream.readers,
             unreadable: phase.train.stream.unreadable,
@@ -106,7 +107,7 @@ impl ValidationSet {
                 Ok(buckets) => rows.extend(
                     buckets
                         .into_iter()
-                        .map(|bucket| (name.as_str(), bucket, dataset.rows(self.split, bucket))),
+                        .map(|bucket| (name.as_str(), bucket, dataset.num_rows(self.split, bucket))),
                 ),
                 Err(error) => without = without.or(Some(error)),
             }

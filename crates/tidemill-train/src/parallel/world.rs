@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use tch::{Kind, Tensor};
-use tidemill_store::stream::{Ranks, Seat};
+use tidemill_store::stream::{WorldSize, Rank};
 use tidemill_torch::{PendingCollective, ProcessGroup, ReduceOp, guard};
 
 use crate::checkpoint::differences::{Difference, differences};
@@ -83,8 +83,8 @@ impl World {
     }
 
     /// Whose part of each global batch this rank gets.
-    pub(crate) fn seat(&self) -> Result<Seat, Error> {
-        Ok(Seat::new(Ranks::new(self.size as u64)?, self.rank as u64)?)
+    pub(crate) fn seat(&self) -> Result<Rank, Error> {
+        Ok(Rank::new(WorldSize::new(self.size as u64)?, self.rank as u64)?)
     }
 
     /// Rows of this rank in a global batch.

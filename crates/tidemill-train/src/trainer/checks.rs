@@ -101,7 +101,7 @@ pub(crate) fn check_data(job: &TrainSpec, spec: &DatasetSpec) -> Result<(), Erro
 /// For token ids that nothing encodes.
 fn text_shape(job: &TrainSpec, spec: &DatasetSpec) -> Result<[i64; 2], Error> {
     let size = |n: Option<&u32>| n.copied().map_or(0, i64::from);
-    let shape = &spec.text.given().shape;
+    let shape = &spec.text.decoded().shape;
     let width = match (spec.text.dtype, &job.text_encoder) {
         (Dtype::I32, None) => {
             let problem = "it holds token ids, and there is no text encoder to encode them with";

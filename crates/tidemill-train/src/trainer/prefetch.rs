@@ -32,7 +32,7 @@ impl Wanted {
         shape: [i64; 3],
     ) -> Self {
         let (places, sample_ids, epochs) =
-            (batch.places.clone(), batch.sample_ids.clone(), batch.epochs.clone());
+            (batch.positions.clone(), batch.sample_ids.clone(), batch.epochs.clone());
         Self { drawer, step, global_batch, micro_batch, shape, places, sample_ids, epochs }
     }
 

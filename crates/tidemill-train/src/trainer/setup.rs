@@ -190,7 +190,7 @@ fn objective(
     working: Kind,
 ) -> Result<Objective, Error> {
     let device = job.denoiser.params().device();
-    let text = spec.text.given();
+    let text = spec.text.decoded();
     let shape: Vec<i64> = text.shape.iter().map(|n| i64::from(*n)).collect();
     let (stored, kind) = match text.dtype {
         Dtype::I32 => (Kind::Int, Kind::Int64),

@@ -338,7 +338,7 @@ pub(super) fn micro_batches<'a>(
         let names = Names {
             step,
             global_batch,
-            places: &batch.places[first..end],
+            places: &batch.positions[first..end],
             sample_ids: &batch.sample_ids[first..end],
             epochs: &batch.epochs[first..end],
         };

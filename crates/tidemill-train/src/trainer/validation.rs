@@ -101,7 +101,7 @@ impl Pass<'_> {
                 let Some(mut batch) = batch else { return Ok(None) };
                 // What the last batch has beyond the part's rows has a place behind all of them.
                 let among_all = |place: u32| places.get(place as usize).copied().unwrap_or(count as u32);
-                batch.places.iter_mut().for_each(|place| *place = among_all(*place));
+                batch.positions.iter_mut().for_each(|place| *place = among_all(*place));
                 self.add(&batch, count, &sums)?;
             }
         }

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tch::{Device, Tensor};
 use tidemill_models::{ParamInit, SchedulerConfig, UNet2DConditionModel, UNetConfig};
-use tidemill_store::stream::only;
-use tidemill_store::{Bucket, Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, Writer};
+use tidemill_store::stream::single_dataset;
+use tidemill_store::{Bucket, Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, DatasetWriter};
 use tidemill_train::{
     CheckpointConfig, Draw, EmaConfig, Observer, PhaseConfig, Precision, Purpose, StepMetrics,
     StoredDatasets, TrainConfig, TrainSpec, World,
@@ -81,7 +81,7 @@ fn write_dataset(folder: &Path, rows: &Rows) {
     }
     let validation_share = rows.share;
     let spec = DatasetSpec {
-        format: tidemill_store::dataset::spec::FORMAT,
+        format: tidemill_store::dataset::spec::FORMAT_VERSION,
         latents,
         latents_kind: "moments".into(),
         text: TensorSpec::f16(TEXT),
@@ -93,11 +93,11 @@ fn write_dataset(folder: &Path, rows: &Rows) {
         rows: serde_json::Value::Null,
     };
     let empty = values(u64::MAX, spec.text.bytes());
-    let writer = Writer::open(folder.to_str().unwrap(), spec.clone(), &empty).unwrap();
+    let writer = DatasetWriter::open(folder.to_str().unwrap(), spec.clone(), &empty).unwrap();
     let digests = Digests::default();
     let identity = format!("{} {}", rows.count, rows.share);
     let unit = UnitKey { file: "f".into(), identity, span: 0..rows.count, digests };
-    let mut attempt = writer.begin(&unit);
+    let mut attempt = writer.begin_unit(&unit);
     attempt.write(&batch(&spec, rows)).unwrap();
     attempt.commit().unwrap();
     writer.snapshot(&[unit.id()]).unwrap();
@@ -189,7 +189,7 @@ pub fn job(data: &Path, output: &Path) -> TrainSpec {
         world: World::alone(),
         seed: 11,
         output: output.into(),
-        data: Box::new(StoredDatasets(only(&Dataset::open(data.to_str().unwrap()).unwrap()))),
+        data: Box::new(StoredDatasets(single_dataset(&Dataset::open(data.to_str().unwrap()).unwrap()))),
         denoiser: Box::new(unet),
         text_encoder: None,
         validation_set: None,

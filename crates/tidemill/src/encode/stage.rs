@@ -123,7 +123,7 @@ impl Encode {
     /// # Errors
     /// If a size is no multiple of the VAE's factor.
     pub fn row_bytes(&self, sizes: &[Vec<(u32, u32)>]) -> Result<u64> {
-        let mut bytes = self.text_form(tidemill_data::tokenizer::CONTEXT).given().bytes();
+        let mut bytes = self.text_form(tidemill_data::tokenizer::CONTEXT).decoded().bytes();
         for sizes in sizes {
             let latents = sizes.iter().map(|size| Ok(self.latents_shape(*size)?.iter().product::<i64>()));
             let most = latents.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
@@ -201,7 +201,7 @@ impl Encode {
     }
 
     fn encode_text(&self, ids: &TokenIds) -> Result<Encoded> {
-        let mut encoded = Encoded::text(&self.text_form(ids.length).given(), ids.valid.clone());
+        let mut encoded = Encoded::text(&self.text_form(ids.length).decoded(), ids.valid.clone());
         let rows: Vec<usize> = (0..ids.valid.len()).filter(|row| ids.valid[*row]).collect();
         let chunks = ids.ids().chunks(self.batch_size * ids.length).zip(rows.chunks(self.batch_size));
         for (chunk, rows) in chunks {

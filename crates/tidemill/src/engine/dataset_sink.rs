@@ -8,11 +8,11 @@ use tidemill_data::prepared::sample_ids;
 use tidemill_data::{ClipTokenizer, InputUnit, Prepare};
 use tidemill_models::{ModelFolder, compute_digest};
 use tidemill_store::UnitId;
-use tidemill_store::dataset::spec::FORMAT;
+use tidemill_store::dataset::spec::FORMAT_VERSION;
 use tidemill_store::dedup::{DedupConfig, Mask, read_rows};
 use tidemill_store::{
-    Bucket, Counts, DatasetSpec, Digests, Known, Location, Manifest, ModelDigests, TensorSpec, UnitKey,
-    UnitWriter, Writer,
+    Bucket, DatasetSpec, DatasetWriter, Digests, Location, Manifest, ModelDigests, ReusableRows, RowCounts,
+    TensorSpec, UnitKey, UnitWriter,
 };
 
 use crate::encode::{Embeddings, Encode};
@@ -23,7 +23,7 @@ use crate::run_file::Run;
 
 /// A dataset open for writing, with the digests of all settings that shape its units.
 pub struct DatasetSink {
-    writer: Writer,
+    writer: DatasetWriter,
     digests: Digests,
     /// The samples to leave out, in ascending order, and why, by the unit that has them.
     left_out: HashMap<UnitId, Vec<LeftOut>>,
@@ -51,7 +51,11 @@ impl DatasetSink {
         let spec = specification(run, encode, model_digests(&models)?)?;
         let empty = encode.caption(&ClipTokenizer::open(&models.tokenizer())?.encode(""))?;
         let digests = unit_digests(run, prepare, &spec);
-        Ok(Self { writer: Writer::open(&run.dataset(), spec, &empty)?, digests, left_out: HashMap::new() })
+        Ok(Self {
+            writer: DatasetWriter::open(&run.dataset(), spec, &empty)?,
+            digests,
+            left_out: HashMap::new(),
+        })
     }
 
     /// What a worker elsewhere needs to [`join`](Self::join).
@@ -68,7 +72,7 @@ impl DatasetSink {
     /// # Errors
     /// If it cannot be read.
     pub fn join(run: &Run, ticket: &DatasetTicket) -> Result<Self> {
-        let writer = Writer::join(&run.dataset(), ticket.header.clone())?;
+        let writer = DatasetWriter::join(&run.dataset(), ticket.header.clone())?;
         Ok(Self { writer, digests: ticket.digests.clone(), left_out: HashMap::new() })
     }
 
@@ -89,7 +93,7 @@ impl DatasetSink {
 
     /// Starts a unit.
     pub(crate) fn begin_key(&self, key: &UnitKey) -> UnitWriter {
-        self.writer.begin(key)
+        self.writer.begin_unit(key)
     }
 
     /// A unit's key in the dataset.
@@ -117,7 +121,7 @@ impl DatasetSink {
         config: &DedupConfig,
     ) -> Result<(Self, HashMap<u64, &'static str>)> {
         let plan: Vec<UnitId> = units.iter().map(|unit| self.key(unit).id()).collect();
-        let dataset = self.writer.preview(&plan)?;
+        let dataset = self.writer.open_committed(&plan)?;
         let mask = Mask::write(&dataset, config, config.plan(read_rows(&dataset)?))?;
         let reasons: HashMap<u64, &'static str> = mask
             .duplicates
@@ -134,7 +138,7 @@ impl DatasetSink {
             }
         }
         left_out.values_mut().for_each(|samples| samples.sort_unstable());
-        let writer = self.writer.with_earlier(&dataset)?;
+        let writer = self.writer.with_reusable_from(&dataset)?;
         Ok((Self { writer, digests: self.digests.clone(), left_out }, reasons))
     }
 
@@ -142,19 +146,19 @@ impl DatasetSink {
     ///
     /// # Errors
     /// If the dataset cannot be read.
-    pub fn known(&self, unit: &InputUnit) -> Result<Option<Known>> {
-        Ok(self.writer.known(&self.key(unit))?)
+    pub fn known(&self, unit: &InputUnit) -> Result<Option<ReusableRows>> {
+        Ok(self.writer.find_reusable(&self.key(unit))?)
     }
 
     /// The units that are not committed yet, and what became of the rows of those that are.
     ///
     /// # Errors
     /// If the dataset cannot be read.
-    pub fn missing(&self, units: &[InputUnit]) -> Result<(Vec<InputUnit>, Counts)> {
-        let committed = self.writer.committed()?;
+    pub fn missing(&self, units: &[InputUnit]) -> Result<(Vec<InputUnit>, RowCounts)> {
+        let committed = self.writer.committed_units()?;
         let (done, missing): (Vec<_>, Vec<_>) =
             units.iter().map(|unit| (self.key(unit).id(), unit)).partition(|(id, _)| committed.contains(id));
-        let mut before = Counts::default();
+        let mut before = RowCounts::default();
         for commit in self.writer.commits(done.iter().map(|(id, _)| id))? {
             before.add(&commit.counts);
         }
@@ -166,7 +170,7 @@ impl DatasetSink {
     /// # Errors
     /// If the dataset cannot be listed.
     pub fn uncommitted(&self, units: &[InputUnit]) -> Result<usize> {
-        let committed = self.writer.committed()?;
+        let committed = self.writer.committed_units()?;
         Ok(units.iter().filter(|unit| !committed.contains(&self.key(unit).id())).count())
     }
 
@@ -222,7 +226,7 @@ pub fn left_the_source(snapshot: &Manifest, units: &[InputUnit]) -> Option<Strin
 /// If it cannot be read.
 pub fn newest(uri: &str) -> Result<Option<Manifest>> {
     let location = Location::open(uri).map_err(tidemill_store::Error::from)?;
-    Ok(Manifest::newest(&location)?)
+    Ok(Manifest::read_newest(&location)?)
 }
 
 /// Whether `tidemill mds import` made it, and not `tidemill preprocess`: neither takes the place of what the other made.
@@ -269,7 +273,7 @@ pub(crate) fn specification(run: &Run, encode: &Encode, mut digests: ModelDigest
         }
     }
     Ok(DatasetSpec {
-        format: FORMAT,
+        format: FORMAT_VERSION,
         latents,
         latents_kind: "moments".into(),
         text: encode.text_form(tidemill_data::tokenizer::CONTEXT),

@@ -6,7 +6,7 @@ use arrow::datatypes::SchemaRef;
 use tidemill_data::prepare::known_results;
 use tidemill_data::source::{Batches, Source};
 use tidemill_data::{Error, InputFile, InputUnit, Prepare};
-use tidemill_store::Known;
+use tidemill_store::ReusableRows;
 
 use crate::engine::dataset_sink::DatasetSink;
 
@@ -64,7 +64,7 @@ impl Incremental<'_> {
 /// comes as it is.
 fn with_known(
     batches: Batches,
-    known: Known,
+    known: ReusableRows,
 ) -> impl Iterator<Item = tidemill_data::Result<RecordBatch>> + Send {
     let mut next = 0;
     batches.map(move |batch| {
@@ -104,7 +104,7 @@ mod tests {
         let status = StringArray::from_iter_values(earlier.clone().map(|_| "kept"));
         let columns = [samples(earlier), ("status", Arc::new(status)), ("width", Arc::new(widths))];
         let rows = RecordBatch::try_from_iter(columns).unwrap();
-        let known = Known { rows, tensors: ["latents_64".to_owned()].into() };
+        let known = ReusableRows { rows, tensors: ["latents_64".to_owned()].into() };
         let read = batches.iter().map(|ids| Ok(RecordBatch::try_from_iter([samples(ids.clone())]).unwrap()));
         let width = |batch: &RecordBatch| {
             let known = batch.column_by_name(known_results::COLUMN)?.as_struct();

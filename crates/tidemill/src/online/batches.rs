@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidemill_store::Bucket;
 use tidemill_store::stream::order::permutation::Permutation;
-use tidemill_store::stream::{Batch, Skipped};
+use tidemill_store::stream::{Batch, SkippedRows};
 use tidemill_train::{BatchStream, Phase, World};
 
 use crate::Encode;
@@ -80,7 +80,7 @@ pub struct OnlineBatches {
     /// Windows without any row, one after the other.
     pub empty: u64,
     /// Rows that could not be encoded, by why.
-    pub failed: Skipped,
+    pub failed: SkippedRows,
 }
 
 /// A place in a window.
@@ -165,7 +165,7 @@ impl OnlineBatches {
         let batch = Batch {
             number: self.number,
             bucket: Bucket::square(resolution),
-            places: (self.first..).take(rows.num_rows()).collect(),
+            positions: (self.first..).take(rows.num_rows()).collect(),
             sample_ids: sample_ids(&rows)?.to_vec(),
             epochs,
             latents: bytes(&rows, &format!("latents_{resolution}"))?.into(),
@@ -229,7 +229,7 @@ impl BatchStream for OnlineBatches {
         Ok(json!(State { resolution, lanes }))
     }
 
-    fn unreadable_rows(&self) -> Skipped {
+    fn unreadable_rows(&self) -> SkippedRows {
         self.failed.clone()
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
-use tidemill_store::Counts;
+use tidemill_store::RowCounts;
 
 use crate::engine::stop_signal::StopSignal;
 use crate::engine::{Attempt, Local, Sink, Stage, Utilisation};
@@ -69,7 +69,7 @@ pub fn make(
             memory: config.memory(),
             // The ledger judges all epochs together.
             max_bad_fraction: 1.0,
-            before: Counts::default(),
+            before: RowCounts::default(),
             stop,
         };
         engine.run(&units, &quiet.start_progress("online", "rows", None))?;

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
-use tidemill_store::stream::order::permutation::{Permutation, key};
+use tidemill_store::stream::order::permutation::{Permutation, derive_key};
 
 /// Keeps the orders of units and of rows apart.
 const UNITS: u64 = 1;
@@ -39,13 +39,13 @@ impl Windows {
     /// The units of a window, by their numbers.
     pub fn units(&self, window: u64) -> impl Iterator<Item = usize> + use<> {
         let first = window % self.per_epoch() * self.each;
-        let order = Permutation::new(self.units, key(self.seed, UNITS, self.epoch(window)));
+        let order = Permutation::new(self.units, derive_key(self.seed, UNITS, self.epoch(window)));
         (first..(first + self.each).min(self.units)).map(move |place| order.at(place) as usize)
     }
 
     /// The order of the rows of a window that has so many.
     pub fn rows(&self, window: u64, rows: u64) -> Permutation {
-        Permutation::new(rows, key(self.seed, ROWS, window))
+        Permutation::new(rows, derive_key(self.seed, ROWS, window))
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use tidemill_data::InputUnit;
 use tidemill_data::prepared::text;
 use tidemill_data::status::QUARANTINED;
-use tidemill_store::Counts;
+use tidemill_store::RowCounts;
 
 use crate::engine::local::writer::{JUDGED_FROM, judge};
 use crate::error::{Error, Result};
@@ -42,7 +42,7 @@ pub struct Work {
 
 #[derive(Debug, Default)]
 struct Read {
-    counts: Counts,
+    counts: RowCounts,
     /// Which units these rows are of, as long as there are too few rows to judge by.
     units: HashSet<(String, u64)>,
 }
@@ -74,7 +74,7 @@ impl Ledger {
     }
 
     /// What became of all rows so far.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> RowCounts {
         lock(&self.read).counts.clone()
     }
 
@@ -100,7 +100,7 @@ impl Ledger {
     /// # Errors
     /// If a column is missing, or the file cannot be written.
     pub fn add(&self, batch: &RecordBatch, unit: &InputUnit, epoch: u64) -> Result<()> {
-        lock(&self.read).counts.add(&Counts::of(batch)?);
+        lock(&self.read).counts.add(&RowCounts::from_batch(batch)?);
         let [Some(key), Some(status), Some(reason)] =
             ["key", "status", "reason"].map(|name| text(batch, name))
         else {

@@ -36,7 +36,7 @@ impl Selection {
         let wanted = |row: usize| {
             status.value(row) == KEPT
                 && image.is_valid(row)
-                && Split::of(ids[row], self.held_out) == Split::Train
+                && Split::from_sample_id(ids[row], self.held_out) == Split::Train
         };
         let mask: BooleanArray = (0..batch.num_rows()).map(|row| Some(wanted(row))).collect();
         Ok(filter_record_batch(&batch, &mask)?)

@@ -41,7 +41,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     ));
     reporter.report(format!("mask in {}", dataset.location().uri_of(&mask.path)));
     Ok(json!({
-        "verb": "dedup", "dataset": run.dataset(), "snapshot": dataset.number(), "mask": mask.path,
+        "verb": "dedup", "dataset": run.dataset(), "snapshot": dataset.snapshot_number(), "mask": mask.path,
         "rows": kept, "exact": exact, "near": near,
     }))
 }

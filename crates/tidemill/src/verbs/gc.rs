@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidemill_store::Gc;
+use tidemill_store::GarbageCollector;
 
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
@@ -37,7 +37,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let dataset = args.run.open()?.dataset();
     let older_than = Duration::try_from_secs_f64(args.older_than_hours * 3600.0)
         .map_err(|_| Error::Arguments(format!("--older-than-hours: {} is no age", args.older_than_hours)))?;
-    let garbage = Gc { keep: args.keep, older_than, dry_run: args.dry_run }.run(&dataset)?;
+    let garbage =
+        GarbageCollector { keep: args.keep, older_than, dry_run: args.dry_run }.collect(&dataset)?;
     for key in &garbage.keys {
         reporter.report(format!("  {key}"));
     }

@@ -50,7 +50,7 @@ fn content(folder: &Path, output: &str) -> Content {
     }
     let mut tensors = BTreeMap::new();
     for bucket in dataset.spec().latents.keys() {
-        let found = dataset.tensors(Split::Train, *bucket, usize::MAX).unwrap();
+        let found = dataset.read_tensors(Split::Train, *bucket, usize::MAX).unwrap();
         let values = |bytes: &[u8]| -> Vec<f32> {
             bytes.as_chunks().0.iter().map(|bytes| half::f16::from_le_bytes(*bytes).to_f32()).collect()
         };

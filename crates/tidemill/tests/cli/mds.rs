@@ -119,7 +119,7 @@ fn check(original: &Dataset, imported: &Dataset) {
     assert_eq!(original.empty_caption(), imported.empty_caption());
     for resolution in [32, 64] {
         let bucket = Bucket::square(resolution);
-        let all = |dataset: &Dataset| dataset.tensors(Split::Train, bucket, usize::MAX).unwrap();
+        let all = |dataset: &Dataset| dataset.read_tensors(Split::Train, bucket, usize::MAX).unwrap();
         let (before, after) = (all(original), all(imported));
         assert_eq!(before.sample_ids.len(), after.sample_ids.len());
         // Both are in the order of their files, and the exported ones follow the original's.

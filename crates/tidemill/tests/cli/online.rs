@@ -54,12 +54,17 @@ fn next(batches: &mut dyn BatchStream) -> Batch {
 
 /// Latents and text of each sample of a dataset's training rows.
 fn stored(folder: &Path) -> BTreeMap<u64, (Vec<u8>, Vec<u8>)> {
-    use tidemill_store::stream::{Phase, Reading, Stream, StreamConfig, only};
+    use tidemill_store::stream::{Phase, ReadOptions, Stream, StreamConfig, single_dataset};
     let dataset = Dataset::open(folder.to_str().unwrap()).unwrap();
-    let config =
-        StreamConfig { seed: 1, window: 4, split: Split::Train, bucket: None, phase: Phase::only(64, 1) };
-    let mut stream = Stream::open(&only(&dataset), config, Reading::default(), None).unwrap();
-    let rows = (0..stream.rows()).map(|_| stream.next_batch().unwrap());
+    let config = StreamConfig {
+        seed: 1,
+        window: 4,
+        split: Split::Train,
+        bucket: None,
+        phase: Phase::single_dataset(64, 1),
+    };
+    let mut stream = Stream::open(&single_dataset(&dataset), config, ReadOptions::default(), None).unwrap();
+    let rows = (0..stream.num_rows()).map(|_| stream.next_batch().unwrap());
     rows.map(|row| (row.sample_ids[0], (row.latents.to_vec(), row.text.to_vec()))).collect()
 }
 

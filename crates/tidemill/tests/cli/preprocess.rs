@@ -52,8 +52,8 @@ fn every_row_ends_in_one_place_and_a_second_run_does_nothing() {
     let (code, inspected) = tidemill_json(&["inspect", folder.path().join("out/dataset").to_str().unwrap()]);
     assert_eq!((code, &inspected["rows"]), (0, &first["rows"]));
     let dataset = Dataset::open(folder.path().join("out/dataset").to_str().unwrap()).unwrap();
-    assert_eq!(dataset.rows(Split::Train, Bucket::square(32)), rows("kept"));
-    let tensors = dataset.tensors(Split::Train, Bucket::square(32), usize::MAX).unwrap();
+    assert_eq!(dataset.num_rows(Split::Train, Bucket::square(32)), rows("kept"));
+    let tensors = dataset.read_tensors(Split::Train, Bucket::square(32), usize::MAX).unwrap();
     let values = |bytes: &[u8]| -> Vec<f32> {
         bytes.chunks(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
     };
@@ -69,7 +69,7 @@ fn every_kept_row_is_in_one_bucket_of_a_resolution() {
     assert_eq!(code, 0, "{result}");
     let dataset = Dataset::open(folder.path().join("out/dataset").to_str().unwrap()).unwrap();
     let buckets = dataset.buckets(32);
-    let rows: Vec<u64> = buckets.iter().map(|bucket| dataset.rows(Split::Train, *bucket)).collect();
+    let rows: Vec<u64> = buckets.iter().map(|bucket| dataset.num_rows(Split::Train, *bucket)).collect();
     assert_eq!(rows.iter().sum::<u64>(), result["rows"]["kept"].as_u64().unwrap(), "{buckets:?} {rows:?}");
     assert!(rows.iter().filter(|rows| **rows > 0).count() > 1, "{buckets:?} {rows:?}");
     assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());

@@ -92,7 +92,7 @@ impl Remote {
 /// All latents and text embeddings at a resolution, whatever the samples' ids are.
 fn tensors(output: &str) -> (Vec<u8>, Vec<u8>) {
     let dataset = Dataset::open(&format!("{output}/dataset")).unwrap();
-    let found = dataset.tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap();
+    let found = dataset.read_tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap();
     (found.latents, found.text)
 }
 

@@ -15,7 +15,7 @@ use tidemill::engine::stop_signal::StopSignal;
 use tidemill::engine::{Local, Stage, Summary, Utilisation};
 use tidemill::{Error, Reporter, Result};
 use tidemill_data::InputUnit;
-use tidemill_store::Counts;
+use tidemill_store::RowCounts;
 
 use self::fake::{Committed, FakeEncode, FakePrepare, Memory, ROW_BYTES, Row, Rows, Work, units};
 
@@ -65,7 +65,7 @@ impl Case {
                 workers: self.workers,
                 memory: self.memory,
                 max_bad_fraction: self.max_bad_fraction,
-                before: Counts::default(),
+                before: RowCounts::default(),
                 stop: &self.stop,
             };
             let progress = Reporter { json: true, quiet: true }.start_progress("test", "rows", 0);
@@ -180,7 +180,7 @@ fn a_stage_is_restarted_after_each_panic() {
         workers: (1, 1),
         memory: 64 << 20,
         max_bad_fraction: 1.0,
-        before: Counts::default(),
+        before: RowCounts::default(),
         stop: &StopSignal::default(),
     };
     let progress = Reporter { json: true, quiet: true }.start_progress("test", "rows", 0);

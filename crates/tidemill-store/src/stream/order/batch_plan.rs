@@ -10,7 +10,7 @@ use twox_hash::XxHash3_64;
 use super::blocks::BlockIndex;
 use super::buckets::{BucketRows, Buckets};
 use super::mix;
-use super::shuffle_window::{OpenWindow, Order, Place};
+use super::shuffle_window::{OpenWindow, Place, ShuffleOrder};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::stream::state::{Phase, StreamState};
@@ -20,7 +20,7 @@ pub type Indices = BTreeMap<String, BTreeMap<Bucket, Arc<BlockIndex>>>;
 
 /// The batches of a phase.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct BatchPlan {
     datasets: Vec<String>,
     buckets: Buckets,
     /// Of each bucket's datasets.
@@ -30,20 +30,20 @@ pub struct Plan {
 /// The rows of a dataset in a bucket.
 #[derive(Debug, Clone)]
 struct Sequence {
-    order: Order,
+    order: ShuffleOrder,
     /// Rows given before the phase.
     before: u64,
 }
 
 /// Where the rows of a dataset in a bucket stand.
 #[derive(Debug, Clone, Copy)]
-pub struct Standing<'a> {
+pub struct SequencePosition<'a> {
     /// The dataset.
     pub dataset: &'a str,
     /// The bucket.
     pub bucket: Bucket,
     /// The order of the rows.
-    pub order: &'a Order,
+    pub order: &'a ShuffleOrder,
     /// Rows that have been given, over all epochs and phases.
     pub position: u64,
 }
@@ -64,7 +64,7 @@ pub struct PlannedBatch {
 /// A window of a dataset's order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PlannedWindow {
-    /// The dataset's place in [`Plan::datasets`].
+    /// The dataset's place in [`BatchPlan::datasets`].
     pub dataset: usize,
     /// The window and its blocks.
     pub open: OpenWindow,
@@ -79,7 +79,7 @@ pub struct PlannedRow {
     pub place: Place,
 }
 
-impl Plan {
+impl BatchPlan {
     /// The plan of a state's phase, over the datasets that take part in it.
     ///
     /// # Errors
@@ -111,11 +111,11 @@ impl Plan {
     }
 
     /// Where the rows of each dataset and bucket stand after so many batches of the phase.
-    pub fn standings(&self, batches: u64) -> impl Iterator<Item = Standing<'_>> {
+    pub fn sequence_positions(&self, batches: u64) -> impl Iterator<Item = SequencePosition<'_>> {
         let buckets = self.buckets.members().iter().zip(&self.sequences).zip(self.buckets.counts(batches));
         buckets.flat_map(|((member, sequences), counts)| {
             let datasets = member.datasets.iter().map(|dataset| self.datasets[*dataset].as_str());
-            datasets.zip(sequences).zip(counts).map(|((dataset, sequence), count)| Standing {
+            datasets.zip(sequences).zip(counts).map(|((dataset, sequence), count)| SequencePosition {
                 dataset,
                 bucket: member.bucket,
                 order: &sequence.order,
@@ -128,7 +128,7 @@ impl Plan {
     /// are, also those that pause for a phase.
     pub fn next_phase(&self, state: &StreamState, phase: Phase) -> StreamState {
         let mut next = StreamState { phase, batches: 0, ..state.clone() };
-        for Standing { dataset, bucket, position, .. } in self.standings(state.batches) {
+        for SequencePosition { dataset, bucket, position, .. } in self.sequence_positions(state.batches) {
             next.before.entry(dataset.to_owned()).or_default().insert(bucket, position);
         }
         next
@@ -141,7 +141,7 @@ impl Sequence {
         // Datasets and buckets of the same form have different orders all the same.
         let seed = XxHash3_64::oneshot_with_seed(state.seed, format!("{name}/{bucket}").as_bytes());
         let before = state.before.get(name).and_then(|buckets| buckets.get(&bucket)).copied().unwrap_or(0);
-        Some(Self { order: Order::new(seed, index.clone(), state.window)?, before })
+        Some(Self { order: ShuffleOrder::new(seed, index.clone(), state.window)?, before })
     }
 }
 
@@ -154,15 +154,15 @@ fn bucket_rows(indices: &Indices, dataset: &str, resolution: u32) -> BucketRows 
 
 /// Gives a plan's batches, any of them; those that follow on each other cheaply, for the windows in use are kept.
 #[derive(Debug, Clone)]
-pub struct Dealer {
-    plan: Arc<Plan>,
+pub struct BatchPlanner {
+    plan: Arc<BatchPlan>,
     /// The windows used last, of each bucket's datasets.
     windows: Vec<Vec<Option<Arc<PlannedWindow>>>>,
 }
 
-impl Dealer {
+impl BatchPlanner {
     /// Deals a plan's batches.
-    pub fn new(plan: Arc<Plan>) -> Self {
+    pub fn new(plan: Arc<BatchPlan>) -> Self {
         let windows = plan.sequences.iter().map(|datasets| vec![None; datasets.len()]).collect();
         Self { plan, windows }
     }

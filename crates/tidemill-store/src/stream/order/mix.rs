@@ -12,7 +12,7 @@ const PROPORTIONS: f64 = 1e12;
 /// How much of a dataset goes into a mix. In one mix all are proportions, or none is.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Amount {
+pub enum MixAmount {
     /// Its share of all rows, as a weight beside those of the other datasets.
     Proportion(f64),
     /// How often its rows come in an epoch of the mix. With 0.5, one epoch of the mix has one half of them, the next the other.
@@ -26,13 +26,13 @@ pub enum Amount {
 ///
 /// # Errors
 /// [`Error::Config`] if an amount makes no sense, or only without the others.
-pub fn weights(mix: &BTreeMap<String, Amount>, rows: &[u64]) -> Result<Vec<u64>> {
+pub fn weights(mix: &BTreeMap<String, MixAmount>, rows: &[u64]) -> Result<Vec<u64>> {
     let proportions = mix.values().map(|amount| match amount {
-        Amount::Proportion(weight) => *weight,
-        Amount::Repeat(_) | Amount::Count(_) => 0.0,
+        MixAmount::Proportion(weight) => *weight,
+        MixAmount::Repeat(_) | MixAmount::Count(_) => 0.0,
     });
     let all: f64 = proportions.sum();
-    if all > 0.0 && mix.values().any(|amount| !matches!(amount, Amount::Proportion(_))) {
+    if all > 0.0 && mix.values().any(|amount| !matches!(amount, MixAmount::Proportion(_))) {
         return refuse(
             "proportions and repeats or counts cannot be mixed; say all amounts as one or the other".into(),
         );
@@ -40,11 +40,11 @@ pub fn weights(mix: &BTreeMap<String, Amount>, rows: &[u64]) -> Result<Vec<u64>>
     mix.iter().zip(rows).map(|((name, amount), rows)| weight(name, *amount, all, *rows)).collect()
 }
 
-fn weight(name: &str, amount: Amount, all: f64, rows: u64) -> Result<u64> {
+fn weight(name: &str, amount: MixAmount, all: f64, rows: u64) -> Result<u64> {
     let (weight, what) = match amount {
-        Amount::Proportion(weight) => (weight / all * PROPORTIONS, "proportion"),
-        Amount::Repeat(times) => (times * rows as f64, "repeat"),
-        Amount::Count(count) => (count as f64, "count"),
+        MixAmount::Proportion(weight) => (weight / all * PROPORTIONS, "proportion"),
+        MixAmount::Repeat(times) => (times * rows as f64, "repeat"),
+        MixAmount::Count(count) => (count as f64, "count"),
     };
     if rows == 0 {
         return refuse(format!("dataset `{name}` has no rows to train on; leave it out"));
@@ -55,7 +55,7 @@ fn weight(name: &str, amount: Amount, all: f64, rows: u64) -> Result<u64> {
             "`{what}` of dataset `{name}`, which has {rows} rows, must give it at least one row and less than 1e18"
         ));
     }
-    Ok(if let Amount::Count(count) = amount { count } else { weight as u64 })
+    Ok(if let MixAmount::Count(count) = amount { count } else { weight as u64 })
 }
 
 fn refuse<T>(problem: String) -> Result<T> {
@@ -65,9 +65,9 @@ fn refuse<T>(problem: String) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Amount::{Count, Proportion, Repeat};
+    use MixAmount::{Count, Proportion, Repeat};
 
-    fn weigh(mix: &[(Amount, u64)]) -> Result<Vec<u64>> {
+    fn weigh(mix: &[(MixAmount, u64)]) -> Result<Vec<u64>> {
         let rows: Vec<u64> = mix.iter().map(|(_, rows)| *rows).collect();
         weights(&(0..).map(|i| format!("d{i}")).zip(mix.iter().map(|(amount, _)| *amount)).collect(), &rows)
     }

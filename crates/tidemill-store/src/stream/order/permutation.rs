@@ -7,7 +7,7 @@ use twox_hash::XxHash3_64;
 const ROUNDS: u64 = 6;
 
 /// A 64-bit key made of a seed and two numbers.
-pub fn key(seed: u64, a: u64, b: u64) -> u64 {
+pub fn derive_key(seed: u64, a: u64, b: u64) -> u64 {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&a.to_le_bytes());
     bytes[8..].copy_from_slice(&b.to_le_bytes());
@@ -41,7 +41,7 @@ impl Permutation {
     }
 
     /// The place of an element, which must be less than `n`: the inverse of [`at`](Self::at).
-    pub fn place_of(&self, element: u64) -> u64 {
+    pub fn position_of(&self, element: u64) -> u64 {
         let mut x = self.inverse(element);
         while x >= self.n {
             x = self.inverse(x);
@@ -66,7 +66,7 @@ impl Permutation {
     }
 
     fn draw(&self, round: u64, half: u64) -> u64 {
-        key(self.key, round, half) % self.side
+        derive_key(self.key, round, half) % self.side
     }
 }
 
@@ -74,7 +74,7 @@ impl Permutation {
 pub fn shuffle<T>(items: &mut [T], key_: u64) {
     for i in (1..items.len()).rev() {
         // The high half of a 64 x 64-bit product is a number below i + 1, uniform but for 2^-64 parts.
-        let draw = u128::from(key(key_, i as u64, 0)) * (i as u128 + 1);
+        let draw = u128::from(derive_key(key_, i as u64, 0)) * (i as u128 + 1);
         items.swap(i, (draw >> 64) as usize);
     }
 }
@@ -91,7 +91,7 @@ mod tests {
             let mut seen = vec![false; n as usize];
             for i in 0..n {
                 seen[permutation.at(i) as usize] = true;
-                prop_assert_eq!(permutation.place_of(permutation.at(i)), i);
+                prop_assert_eq!(permutation.position_of(permutation.at(i)), i);
             }
             prop_assert!(seen.into_iter().all(|seen| seen));
         }
@@ -117,11 +117,11 @@ mod tests {
     fn places_are_uniform() {
         for n in [3, 5, 17, 64, 100] {
             let feistel = deviation(n, |k| {
-                (0..n as u64).map(|i| Permutation::new(n as u64, key(k, 1, 2)).at(i)).collect()
+                (0..n as u64).map(|i| Permutation::new(n as u64, derive_key(k, 1, 2)).at(i)).collect()
             });
             let yates = deviation(n, |k| {
                 let mut items: Vec<u64> = (0..n as u64).collect();
-                shuffle(&mut items, key(k, 3, 4));
+                shuffle(&mut items, derive_key(k, 3, 4));
                 items
             });
             println!("n = {n}: Feistel {feistel:.2} sigma, Fisher-Yates {yates:.2} sigma");

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::blocks::BlockIndex;
-use super::permutation::{Permutation, key, shuffle};
+use super::permutation::{Permutation, derive_key, shuffle};
 
 /// Domains of the keys drawn from a seed.
 const BLOCKS: u64 = 0;
@@ -15,7 +15,7 @@ const OWNERS: u64 = 2;
 
 /// The endless order of the rows of some blocks under a seed. A *position* counts rows over all epochs.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct ShuffleOrder {
     seed: u64,
     index: Arc<BlockIndex>,
     /// Windows of an epoch.
@@ -51,14 +51,14 @@ pub struct OpenWindow {
     pub window: Window,
     /// The block in each slot.
     pub blocks: Vec<u64>,
-    /// A number drawn for the epoch, that tells whose turn it is to own a block.
-    pub turn: u64,
+    /// A number drawn for the epoch: it offsets which rank owns which block.
+    pub owner_offset: u64,
     /// The rows in their order, numbered from slot to slot.
     rows: Vec<u32>,
     block_rows: u32,
 }
 
-impl Order {
+impl ShuffleOrder {
     /// The order of some blocks, shuffled in windows of at most `window` blocks and 2^32 rows; `None` if there are no
     /// rows.
     pub fn new(seed: u64, index: Arc<BlockIndex>, window: usize) -> Option<Self> {
@@ -81,7 +81,7 @@ impl Order {
     pub fn window_at(&self, position: u64) -> Window {
         let (epoch, row) = (position / self.rows(), position % self.rows());
         // Where each row would be if the last block were as long as the others.
-        let short = self.window_of(self.permutation(epoch).place_of(self.index.blocks() - 1));
+        let short = self.window_of(self.permutation(epoch).position_of(self.index.blocks() - 1));
         let b = u64::from(self.index.block_rows());
         let first_row =
             |number| self.first_place(number) * b - if number > short { self.index.gap() } else { 0 };
@@ -106,14 +106,14 @@ impl Order {
             blocks.swap(short, last);
         }
         let mut rows: Vec<u32> = (0..(window.rows.end - window.rows.start) as u32).collect();
-        shuffle(&mut rows, key(key(self.seed, window.epoch, ROWS), window.number, 0));
+        shuffle(&mut rows, derive_key(derive_key(self.seed, window.epoch, ROWS), window.number, 0));
         // Half of the bits, so that it can be added to.
-        let turn = key(self.seed, window.epoch, OWNERS) >> 32;
-        OpenWindow { window, blocks, turn, rows, block_rows: self.index.block_rows() }
+        let owner_offset = derive_key(self.seed, window.epoch, OWNERS) >> 32;
+        OpenWindow { window, blocks, owner_offset, rows, block_rows: self.index.block_rows() }
     }
 
     fn permutation(&self, epoch: u64) -> Permutation {
-        Permutation::new(self.index.blocks(), key(self.seed, epoch, BLOCKS))
+        Permutation::new(self.index.blocks(), derive_key(self.seed, epoch, BLOCKS))
     }
 
     /// Windows of an epoch differ by at most one block, so that none is much too small to shuffle.
@@ -157,7 +157,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The (block, row) at some positions.
-    fn sequence(order: &Order, from: u64, count: u64) -> Vec<(u64, u32)> {
+    fn sequence(order: &ShuffleOrder, from: u64, count: u64) -> Vec<(u64, u32)> {
         let mut rows = Vec::new();
         while (rows.len() as u64) < count {
             let position = from + rows.len() as u64;
@@ -172,11 +172,11 @@ mod tests {
         rows
     }
 
-    fn order(seed: u64, shards: &[u64], block_rows: u32, window: usize) -> Option<Order> {
-        Order::new(seed, Arc::new(BlockIndex::new(shards.iter().copied(), block_rows)), window)
+    fn order(seed: u64, shards: &[u64], block_rows: u32, window: usize) -> Option<ShuffleOrder> {
+        ShuffleOrder::new(seed, Arc::new(BlockIndex::new(shards.iter().copied(), block_rows)), window)
     }
 
-    fn orders() -> impl Strategy<Value = Order> {
+    fn orders() -> impl Strategy<Value = ShuffleOrder> {
         let shards = prop::collection::vec(0u64..60, 1..30);
         let orders = (any::<u64>(), shards, 1u32..20, 1usize..40);
         orders.prop_filter_map("no rows", |(seed, shards, b, window)| order(seed, &shards, b, window))
@@ -199,7 +199,7 @@ mod tests {
             }
             if n >= 20 {
                 prop_assert_ne!(&two[..n as usize], &two[n as usize..], "epochs differ");
-                let other = Order { seed: order.seed ^ 1, ..order };
+                let other = ShuffleOrder { seed: order.seed ^ 1, ..order };
                 prop_assert_ne!(&two[..n as usize], &sequence(&other, 0, n)[..], "seeds differ");
             }
         }
@@ -214,7 +214,7 @@ mod tests {
         #[test]
         fn windows_follow_on_each_other(order in orders(), window in 1u64..40) {
             let blocks = order.index().blocks();
-            let order = Order { windows: blocks.div_ceil(window), ..order };
+            let order = ShuffleOrder { windows: blocks.div_ceil(window), ..order };
             let mut position = 0;
             for number in (0..order.windows).chain([0]) {
                 let open = order.open(order.window_at(position));

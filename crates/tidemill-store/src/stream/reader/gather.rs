@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::read_planner::{Task, TaskRow};
 use crate::error::{Error, Result};
-use crate::shard::buffer::{Buffer, Pool};
-use crate::shard::reader::Row;
-use crate::stream::batch::{Batch, Skipped, Unreadable};
+use crate::shard::buffer::{Buffer, BufferPool};
+use crate::shard::reader::TensorRow;
+use crate::stream::batch::{Batch, SkippedRows, UnreadableRows};
 
 /// Reasons that are told apart, for each row may have one of its own.
 const MOST_REASONS: usize = 1000;
@@ -16,9 +16,9 @@ const OTHER_REASONS: &str = "other reasons";
 
 /// Makes batches.
 pub struct Gatherer {
-    pub pool: Arc<Pool>,
-    pub unreadable: Unreadable,
-    pub skipped: Arc<Mutex<Skipped>>,
+    pub pool: Arc<BufferPool>,
+    pub unreadable: UnreadableRows,
+    pub skipped: Arc<Mutex<SkippedRows>>,
 }
 
 impl Gatherer {
@@ -35,10 +35,10 @@ impl Gatherer {
         let found = task.rows.iter().filter_map(|row| Some((row, slots[row.slot as usize].as_ref()?)));
         let rows: Vec<_> = found.map(|(row, rows)| (row, &rows[row.row as usize])).collect();
 
-        let size = |tensor: fn(&Row) -> usize| rows.iter().map(|(_, row)| tensor(row)).sum();
+        let size = |tensor: fn(&TensorRow) -> usize| rows.iter().map(|(_, row)| tensor(row)).sum();
         let mut latents = Filling::new(&self.pool, size(|row| row.latents.len()));
         let mut text = Filling::new(&self.pool, size(|row| row.text.len()));
-        let mut there: Vec<(&TaskRow, &Row)> = Vec::with_capacity(rows.len());
+        let mut there: Vec<(&TaskRow, &TensorRow)> = Vec::with_capacity(rows.len());
         for (place, row) in rows {
             let sizes = (row.latents.len(), row.text.len());
             let copied = row
@@ -57,7 +57,7 @@ impl Gatherer {
         Ok(Batch {
             number: task.number,
             bucket: task.bucket,
-            places: there.iter().map(|(place, _)| place.place).collect(),
+            positions: there.iter().map(|(place, _)| place.place).collect(),
             sample_ids: there.iter().map(|(_, row)| row.sample_id).collect(),
             epochs: there.iter().map(|(place, _)| place.epoch).collect(),
             latents: latents.finish(),
@@ -65,9 +65,9 @@ impl Gatherer {
         })
     }
 
-    /// Counts rows that cannot be read, or gives the error back if they are not to be skipped.
+    /// RowCounts rows that cannot be read, or gives the error back if they are not to be skipped.
     fn skip(&self, error: Error, rows: usize) -> Result<()> {
-        if self.unreadable == Unreadable::Stop {
+        if self.unreadable == UnreadableRows::Stop {
             return Err(error);
         }
         let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +85,7 @@ struct Filling {
 }
 
 impl Filling {
-    fn new(pool: &Arc<Pool>, len: usize) -> Self {
+    fn new(pool: &Arc<BufferPool>, len: usize) -> Self {
         Self { buffer: pool.buffer(len), filled: 0 }
     }
 

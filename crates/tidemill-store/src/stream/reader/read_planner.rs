@@ -5,20 +5,20 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::slot::{Slot, Wanted};
+use super::slot::{RowSlot, SlotRows};
 use crate::bucket::Bucket;
-use crate::shard::reader::Shards;
-use crate::stream::order::batch_plan::{Dealer, Plan, PlannedBatch, PlannedRow, Standing};
-use crate::stream::order::rank_share::Seat;
-use crate::stream::order::shuffle_window::{OpenWindow, Order, Window};
+use crate::shard::reader::ShardReader;
+use crate::stream::order::batch_plan::{BatchPlan, BatchPlanner, PlannedBatch, PlannedRow, SequencePosition};
+use crate::stream::order::rank_share::Rank;
+use crate::stream::order::shuffle_window::{OpenWindow, ShuffleOrder, Window};
 
-/// The rows of a dataset, by its place in [`Plan::datasets`], in a bucket.
+/// The rows of a dataset, by its place in [`BatchPlan::datasets`], in a bucket.
 type Key = (usize, Bucket);
 
 /// Plans the batches of a rank, one after the other.
-pub struct Planner {
-    dealer: Dealer,
-    seat: Seat,
+pub struct ReadPlanner {
+    dealer: BatchPlanner,
+    rank: Rank,
     sequences: HashMap<Key, Sequence>,
     /// The next batch.
     number: u64,
@@ -30,7 +30,7 @@ pub struct Task {
     pub number: u64,
     pub bucket: Bucket,
     /// Where its rows are.
-    pub slots: Vec<Arc<Slot>>,
+    pub slots: Vec<Arc<RowSlot>>,
     pub rows: Vec<TaskRow>,
 }
 
@@ -50,15 +50,15 @@ pub struct TaskRow {
 #[derive(Default)]
 pub struct Reads {
     /// It cannot be made without these.
-    pub rows: Vec<Arc<Slot>>,
+    pub rows: Vec<Arc<RowSlot>>,
     /// It or later ones need these.
-    pub blocks: Vec<Arc<Slot>>,
+    pub blocks: Vec<Arc<RowSlot>>,
 }
 
 /// The rows of a dataset in a bucket.
 struct Sequence {
-    shards: Arc<Shards>,
-    order: Order,
+    shards: Arc<ShardReader>,
+    order: ShuffleOrder,
     now: Option<Loading>,
     next: Option<Loading>,
 }
@@ -66,27 +66,27 @@ struct Sequence {
 /// A window whose blocks are read.
 struct Loading {
     open: OpenWindow,
-    slots: Vec<Option<Arc<Slot>>>,
+    slots: Vec<Option<Arc<RowSlot>>>,
     /// Rows dealt out.
     dealt: u64,
 }
 
-impl Planner {
+impl ReadPlanner {
     /// Plans from batch `number` on. `shards` has those of every dataset and bucket of the plan.
     pub fn new(
-        plan: &Arc<Plan>,
+        plan: &Arc<BatchPlan>,
         number: u64,
-        seat: Seat,
-        shards: &HashMap<(&str, Bucket), Arc<Shards>>,
+        rank: Rank,
+        shards: &HashMap<(&str, Bucket), Arc<ShardReader>>,
     ) -> Self {
         let place = |name: &str| plan.datasets().iter().position(|dataset| dataset == name);
-        let sequence = |standing: Standing| {
+        let sequence = |standing: SequencePosition| {
             let shards = shards.get(&(standing.dataset, standing.bucket))?.clone();
             let key = (place(standing.dataset)?, standing.bucket);
             Some((key, Sequence { shards, order: standing.order.clone(), now: None, next: None }))
         };
-        let sequences = plan.standings(number).filter_map(sequence).collect();
-        Self { dealer: Dealer::new(plan.clone()), seat, sequences, number, first: true }
+        let sequences = plan.sequence_positions(number).filter_map(sequence).collect();
+        Self { dealer: BatchPlanner::new(plan.clone()), rank, sequences, number, first: true }
     }
 
     /// The next batch, and what to read now.
@@ -95,15 +95,15 @@ impl Planner {
         let mut reads = Reads::default();
         let mut task =
             Task { number: self.number, bucket: batch.bucket, slots: Vec::new(), rows: Vec::new() };
-        let places = self.seat.rows(&batch);
+        let places = self.rank.rows(&batch);
         let rows: Vec<(u32, PlannedRow)> =
             places.into_iter().map(|place| (place, batch.rows[place as usize])).collect();
         for (number, window) in batch.windows.iter().enumerate() {
             let Some(sequence) = self.sequences.get_mut(&(window.dataset, batch.bucket)) else { continue };
             sequence.begin(&window.open);
             let rows = rows.iter().filter(|(_, row)| row.window as usize == number);
-            sequence.add(&self.seat, self.first, rows, &mut task, &mut reads);
-            sequence.read_on(&self.seat, dealt(&batch, number), &mut reads);
+            sequence.add(&self.rank, self.first, rows, &mut task, &mut reads);
+            sequence.read_on(&self.rank, dealt(&batch, number), &mut reads);
         }
         task.rows.sort_unstable_by_key(|row| row.place);
         self.number += 1;
@@ -130,7 +130,7 @@ impl Sequence {
     /// Adds rows of the current window to a batch.
     fn add<'a>(
         &mut self,
-        seat: &Seat,
+        rank: &Rank,
         first: bool,
         rows: impl Iterator<Item = &'a (u32, PlannedRow)>,
         task: &mut Task,
@@ -144,7 +144,7 @@ impl Sequence {
         let mut single: BTreeMap<(usize, u64), Vec<(u64, u32)>> = BTreeMap::new();
         let near = u64::from(self.order.index().block_rows());
         for (place, PlannedRow { place: at, .. }) in rows {
-            if first || !seat.owns(&now.open, at.slot) {
+            if first || !rank.is_owner(&now.open, at.slot) {
                 let (shard, row) =
                     self.order.index().locate(now.open.blocks[at.slot as usize], at.row.into());
                 single.entry((shard, row / near)).or_default().push((row, *place));
@@ -169,14 +169,14 @@ impl Sequence {
                 slot,
                 row: at(*row),
             }));
-            let wanted = Slot::new(&self.shards, Wanted::Places { shard, rows });
+            let wanted = RowSlot::new(&self.shards, SlotRows::Places { shard, rows });
             reads.rows.push(wanted.clone());
             task.slots.push(wanted);
         }
     }
 
     /// Reads as much of the next window as has been dealt out of this one.
-    fn read_on(&mut self, seat: &Seat, dealt: u64, reads: &mut Reads) {
+    fn read_on(&mut self, rank: &Rank, dealt: u64, reads: &mut Reads) {
         let Some(now) = &mut self.now else { return };
         now.dealt += dealt;
         let Window { rows, .. } = &now.open.window;
@@ -184,7 +184,7 @@ impl Sequence {
             self.next.get_or_insert_with(|| Loading::new(self.order.open(self.order.window_at(rows.end))));
         let blocks = next.open.blocks.len() as u64;
         let due = (blocks * now.dealt).div_ceil((rows.end - rows.start).max(1)).min(blocks);
-        let owned: Vec<u32> = (0..due as u32).filter(|slot| seat.owns(&next.open, *slot)).collect();
+        let owned: Vec<u32> = (0..due as u32).filter(|slot| rank.is_owner(&next.open, *slot)).collect();
         for slot in owned {
             next.slot(slot, &self.order, &self.shards, Some(now), reads);
         }
@@ -201,14 +201,14 @@ impl Loading {
     fn slot(
         &mut self,
         slot: u32,
-        order: &Order,
-        shards: &Arc<Shards>,
+        order: &ShuffleOrder,
+        shards: &Arc<ShardReader>,
         before: Option<&Self>,
         reads: &mut Reads,
-    ) -> Arc<Slot> {
+    ) -> Arc<RowSlot> {
         let block = self.open.blocks[slot as usize];
         let anew = || {
-            let slot = Slot::new(shards, Wanted::Pieces(order.index().pieces(block)));
+            let slot = RowSlot::new(shards, SlotRows::Pieces(order.index().pieces(block)));
             reads.blocks.push(slot.clone());
             slot
         };

@@ -4,29 +4,29 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::Result;
-use crate::shard::reader::{Row, Shards};
+use crate::shard::reader::{ShardReader, TensorRow};
 use crate::stream::order::blocks::Piece;
 
 /// Some rows of a bucket's shards, on their way or in memory.
 #[derive(Debug)]
-pub struct Slot {
-    shards: Arc<Shards>,
-    rows: Wanted,
+pub struct RowSlot {
+    shards: Arc<ShardReader>,
+    rows: SlotRows,
     /// None if they could not be read.
-    read: OnceLock<Option<Vec<Row>>>,
+    read: OnceLock<Option<Vec<TensorRow>>>,
 }
 
 /// Which rows.
 #[derive(Debug)]
-pub enum Wanted {
+pub enum SlotRows {
     /// All of some pieces.
     Pieces(Vec<Piece>),
     /// Those of a shard at some places in it, ascending.
     Places { shard: usize, rows: Vec<u64> },
 }
 
-impl Slot {
-    pub fn new(shards: &Arc<Shards>, rows: Wanted) -> Arc<Self> {
+impl RowSlot {
+    pub fn new(shards: &Arc<ShardReader>, rows: SlotRows) -> Arc<Self> {
         Arc::new(Self { shards: shards.clone(), rows, read: OnceLock::new() })
     }
 
@@ -43,18 +43,18 @@ impl Slot {
     /// The rows, once they are there. If they could not be read, this tries once more.
     ///
     /// # Errors
-    /// As [`Shards::read`].
-    pub fn rows(&self) -> Result<Cow<'_, [Row]>> {
+    /// As [`ShardReader::read`].
+    pub fn rows(&self) -> Result<Cow<'_, [TensorRow]>> {
         match self.read.wait() {
             Some(rows) => Ok(Cow::Borrowed(rows)),
             None => self.fetch().map(Cow::Owned),
         }
     }
 
-    fn fetch(&self) -> Result<Vec<Row>> {
+    fn fetch(&self) -> Result<Vec<TensorRow>> {
         match &self.rows {
-            Wanted::Places { shard, rows } => self.shards.read(*shard, rows),
-            Wanted::Pieces(pieces) => {
+            SlotRows::Places { shard, rows } => self.shards.read(*shard, rows),
+            SlotRows::Pieces(pieces) => {
                 let mut all = Vec::new();
                 for Piece { shard, rows } in pieces {
                     all.extend(self.shards.read(*shard, &rows.clone().collect::<Vec<_>>())?);

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, never, select_biased, unbounded};
 
 use super::gather::Gatherer;
-use super::read_planner::{Planner, Reads, Task};
-use super::slot::Slot;
+use super::read_planner::{ReadPlanner, Reads, Task};
+use super::slot::RowSlot;
 use crate::error::{Error, Result};
 use crate::stream::batch::Batch;
 
 /// Ends its threads when it is dropped.
 #[derive(Debug)]
-pub struct Threads {
+pub struct ReaderThreads {
     batches: Receiver<Receiver<Result<Batch>>>,
     /// The next batch, if it was asked for already.
     next: Option<Next>,
@@ -36,24 +36,24 @@ enum Next {
 
 /// How many of them, and how far ahead.
 #[derive(Debug, Clone, Copy)]
-pub struct Numbers {
+pub struct ThreadCounts {
     pub readers: usize,
     pub gatherers: usize,
     /// Batches.
     pub prefetch: usize,
 }
 
-impl Threads {
+impl ReaderThreads {
     /// Starts them.
     ///
     /// # Errors
     /// [`Error::Threads`].
-    pub fn start(planner: Planner, gatherer: Gatherer, numbers: Numbers) -> Result<Self> {
+    pub fn start(planner: ReadPlanner, gatherer: Gatherer, numbers: ThreadCounts) -> Result<Self> {
         let stopped = Arc::new(AtomicBool::new(false));
         let (ordered, batches) = bounded(numbers.prefetch);
         let (tasks, to_gather) = unbounded::<(Task, Sender<Result<Batch>>)>();
-        let (rows, rows_to_read) = unbounded::<Arc<Slot>>();
-        let (blocks, blocks_to_read) = unbounded::<Arc<Slot>>();
+        let (rows, rows_to_read) = unbounded::<Arc<RowSlot>>();
+        let (blocks, blocks_to_read) = unbounded::<Arc<RowSlot>>();
         for _ in 0..numbers.readers.max(1) {
             let (rows, blocks, stopped) = (rows_to_read.clone(), blocks_to_read.clone(), stopped.clone());
             spawn("stream-read", move || read(rows, blocks, &stopped))?;
@@ -96,7 +96,7 @@ impl Threads {
     ///
     /// # Errors
     /// If its rows cannot be read.
-    pub fn is_there_within(&mut self, patience: Duration) -> Result<bool> {
+    pub fn is_ready_within(&mut self, patience: Duration) -> Result<bool> {
         self.look(Instant::now() + patience);
         match self.next.take() {
             Some(Next::There(Err(error))) => Err(error),
@@ -119,7 +119,7 @@ impl Threads {
     /// The next batch; waits until it is there.
     ///
     /// # Errors
-    /// As [`is_there_within`](Self::is_there_within).
+    /// As [`is_ready_within`](Self::is_ready_within).
     pub fn next(&mut self) -> Result<Batch> {
         loop {
             self.look(Instant::now() + LONG);
@@ -131,7 +131,7 @@ impl Threads {
     }
 }
 
-impl Drop for Threads {
+impl Drop for ReaderThreads {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
@@ -140,11 +140,11 @@ impl Drop for Threads {
 /// Plans on until the stream is dropped. As many batches are on their way as the stream has room for, but the first is made
 /// alone, so that it is there soon.
 fn plan(
-    mut planner: Planner,
+    mut planner: ReadPlanner,
     gatherer: &Gatherer,
     ordered: &Sender<Receiver<Result<Batch>>>,
     tasks: &Sender<(Task, Sender<Result<Batch>>)>,
-    (rows, blocks): (&Sender<Arc<Slot>>, &Sender<Arc<Slot>>),
+    (rows, blocks): (&Sender<Arc<RowSlot>>, &Sender<Arc<RowSlot>>),
 ) {
     for number in 0_u64.. {
         let (task, reads) = planner.next();
@@ -163,7 +163,7 @@ fn plan(
 }
 
 /// Reads what batches wait for before what later ones need.
-fn read(mut rows: Receiver<Arc<Slot>>, mut blocks: Receiver<Arc<Slot>>, stopped: &AtomicBool) {
+fn read(mut rows: Receiver<Arc<RowSlot>>, mut blocks: Receiver<Arc<RowSlot>>, stopped: &AtomicBool) {
     let mut open = 2;
     while open > 0 {
         let slot = select_biased! {

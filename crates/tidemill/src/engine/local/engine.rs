@@ -13,7 +13,7 @@ use bytesize::ByteSize;
 use crossbeam_channel::{Sender, bounded, unbounded};
 use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
-use tidemill_store::Counts;
+use tidemill_store::RowCounts;
 
 use crate::engine::local::encode_pipeline;
 use crate::engine::local::encode_pipeline::Line;
@@ -54,7 +54,7 @@ pub struct Local<'a> {
     /// Greatest share of unreadable rows.
     pub max_bad_fraction: f64,
     /// Rows of units committed before this run; they count towards `max_bad_fraction`.
-    pub before: Counts,
+    pub before: RowCounts,
     /// Ends the run after the units that are being worked on.
     pub stop: &'a StopSignal,
 }
@@ -63,7 +63,7 @@ pub struct Local<'a> {
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// Rows of this run.
-    pub counts: Counts,
+    pub counts: RowCounts,
     /// Units committed in this run.
     pub units: usize,
     /// Wall time.

@@ -6,7 +6,7 @@ use crossbeam_channel::Receiver;
 use tidemill_data::InputUnit;
 use tidemill_data::prepared::text;
 use tidemill_data::status::QUARANTINED;
-use tidemill_store::Counts;
+use tidemill_store::RowCounts;
 
 use crate::engine::local::batcher::Cut;
 use crate::engine::local::encode_pipeline::Step;
@@ -46,9 +46,9 @@ pub(crate) struct Tally {
     /// Units of this run.
     pub total: usize,
     /// Rows committed before this run.
-    pub before: Counts,
+    pub before: RowCounts,
     /// Rows of the units that are complete.
-    pub counts: Counts,
+    pub counts: RowCounts,
     /// Greatest share of unreadable rows.
     pub allowed: f64,
     /// Units that are complete, and of these the committed ones.
@@ -59,7 +59,7 @@ pub(crate) struct Tally {
 impl Tally {
     /// Adds a complete unit; an error if now too many rows are unreadable. A small first unit cannot stop a run, but
     /// the last unit is not committed if all rows together are too bad, so that running again says so again.
-    pub fn add(&mut self, unit: &Counts, last_bad: String) -> Result<()> {
+    pub fn add(&mut self, unit: &RowCounts, last_bad: String) -> Result<()> {
         self.counts.add(unit);
         self.complete += 1;
         let mut all = self.before.clone();
@@ -72,7 +72,7 @@ impl Tally {
 }
 
 /// Refuses rows of which too many are unreadable.
-pub fn judge(counts: &Counts, allowed: f64, last: String) -> Result<()> {
+pub fn judge(counts: &RowCounts, allowed: f64, last: String) -> Result<()> {
     let (quarantined, read) = (counts.total_quarantined(), counts.read);
     match quarantined as f64 > allowed * read as f64 {
         true => {
@@ -86,18 +86,18 @@ pub fn judge(counts: &Counts, allowed: f64, last: String) -> Result<()> {
 /// A unit while it is written.
 struct Written {
     attempt: Box<dyn Attempt>,
-    counts: Counts,
+    counts: RowCounts,
     /// Key and reason of the last quarantined row.
     last_bad: String,
 }
 
 impl Written {
     fn begin(shared: &Shared<'_>, unit: &InputUnit) -> Result<Self> {
-        Ok(Self { attempt: shared.sink.begin(unit)?, counts: Counts::default(), last_bad: String::new() })
+        Ok(Self { attempt: shared.sink.begin(unit)?, counts: RowCounts::default(), last_bad: String::new() })
     }
 
     fn add(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.counts.add(&Counts::of(batch)?);
+        self.counts.add(&RowCounts::from_batch(batch)?);
         if let Some(last) = last_bad(batch) {
             self.last_bad = last;
         }
@@ -128,9 +128,9 @@ mod tests {
     use super::*;
 
     /// `kept` and `bad` rows.
-    fn rows(kept: u64, bad: u64) -> Counts {
+    fn rows(kept: u64, bad: u64) -> RowCounts {
         let quarantined = [("format".to_string(), bad)].into();
-        Counts { read: kept + bad, kept, quarantined, ..Counts::default() }
+        RowCounts { read: kept + bad, kept, quarantined, ..RowCounts::default() }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use tidemill_data::InputUnit;
-use tidemill_store::Counts;
+use tidemill_store::RowCounts;
 
 use crate::engine::config::EngineConfig;
 use crate::engine::dataset_sink::DatasetSink;
@@ -87,7 +87,7 @@ impl Ray<'_> {
     /// then stay committed.
     pub fn run(&self, units: &[InputUnit], progress: &Progress) -> Result<Summary> {
         let (start, mut deaths) = (Instant::now(), Deaths::default());
-        let (mut counts, mut done) = (Counts::default(), 0);
+        let (mut counts, mut done) = (RowCounts::default(), 0);
         loop {
             let (missing, before) = self.sink.missing(units)?;
             let mut tally = Tally {

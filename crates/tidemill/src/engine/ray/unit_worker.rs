@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare, prepared};
 use tidemill_store::dataset::header::Header;
-use tidemill_store::{Counts, Digests, UnitId};
+use tidemill_store::{Digests, RowCounts, UnitId};
 
 use crate::engine::dataset_sink::DatasetSink;
 use crate::engine::incremental_source::Incremental;
@@ -66,7 +66,7 @@ pub struct UnitDone {
     /// Its name in the dataset.
     pub unit: String,
     /// Its rows.
-    pub counts: Counts,
+    pub counts: RowCounts,
     /// Key and reason of the last quarantined row.
     pub last_bad: String,
 }
@@ -124,7 +124,7 @@ impl UnitWorker {
         for batch in batches {
             check_maker(batch, sink.models())?;
             let batch = without_unit(batch)?;
-            done.counts.add(&Counts::of(&batch)?);
+            done.counts.add(&RowCounts::from_batch(&batch)?);
             if let Some(last) = last_bad(&batch) {
                 done.last_bad = last;
             }
@@ -138,10 +138,10 @@ impl UnitWorker {
     ///
     /// # Errors
     /// If a name is none, or the snapshot cannot be written.
-    pub fn snapshot(&self, units: &[String]) -> Result<Counts> {
+    pub fn snapshot(&self, units: &[String]) -> Result<RowCounts> {
         let id = |name: &String| name.parse::<UnitId>().map_err(Error::Unit);
         let ids = units.iter().map(id).collect::<Result<Vec<_>>>()?;
-        let mut counts = Counts::default();
+        let mut counts = RowCounts::default();
         self.sink()?.snapshot_of(&ids)?.commits.iter().for_each(|commit| counts.add(&commit.counts));
         Ok(counts)
     }

@@ -11,7 +11,7 @@ use arrow::compute::concat_batches;
 use serde_json::{Value, json};
 use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare};
-use tidemill_store::Counts;
+use tidemill_store::RowCounts;
 
 use super::command::{median, one_thread, timed};
 use super::prepared_file::PreparedFile;
@@ -57,7 +57,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let rows: Option<u64> = units.iter().map(|unit| unit.span.rows()).sum();
     let progress = reporter.start_progress("prepare", "rows", rows.map(|rows| rows * u64::from(args.repeat)));
     let mut rates = Vec::new();
-    let mut counts = Counts::default();
+    let mut counts = RowCounts::default();
     for _ in 0..args.repeat {
         let (pass, time) = timed(|| bench.pass(workers, &progress))?;
         rates.push(pass.read as f64 / time.as_secs_f64().max(1e-9));
@@ -97,7 +97,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// All units once.
-    fn pass(&self, workers: usize, progress: &Progress) -> Result<Counts> {
+    fn pass(&self, workers: usize, progress: &Progress) -> Result<RowCounts> {
         let next = AtomicUsize::new(0);
         let counts = thread::scope(|scope| {
             let workers: Vec<_> = (0..workers)
@@ -107,14 +107,14 @@ impl Bench<'_> {
                 workers.into_iter().map(|worker| worker.join().unwrap_or(Err(Error::Thread("bench"))));
             counts.collect::<Result<Vec<_>>>()
         })?;
-        let mut total = Counts::default();
+        let mut total = RowCounts::default();
         counts.iter().for_each(|counts| total.add(counts));
         Ok(total)
     }
 
     /// A worker: takes unit after unit until there are none left.
-    fn work(&self, next: &AtomicUsize, progress: &Progress) -> Result<Counts> {
-        let mut total = Counts::default();
+    fn work(&self, next: &AtomicUsize, progress: &Progress) -> Result<RowCounts> {
+        let mut total = RowCounts::default();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(unit) = self.units.get(number) else { return Ok(total) };
@@ -122,13 +122,13 @@ impl Bench<'_> {
         }
     }
 
-    fn unit(&self, number: usize, unit: &InputUnit, progress: &Progress) -> Result<Counts> {
+    fn unit(&self, number: usize, unit: &InputUnit, progress: &Progress) -> Result<RowCounts> {
         let path = self.output.map(|folder| folder.join(format!("unit-{number:06}.parquet")));
         let mut file = None;
-        let mut counts = Counts::default();
+        let mut counts = RowCounts::default();
         for batch in self.source.read(unit)? {
             let prepared = self.prepare.run(&batch?)?;
-            counts.add(&Counts::of(&prepared)?);
+            counts.add(&RowCounts::from_batch(&prepared)?);
             progress.add(prepared.num_rows() as u64);
             let Some(path) = &path else { continue };
             if file.is_none() {

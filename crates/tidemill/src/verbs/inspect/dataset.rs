@@ -6,7 +6,7 @@ use tidemill_data::Columns;
 use tidemill_data::inspect::Statistics;
 use tidemill_data::status::{QUARANTINED, REJECTED};
 use tidemill_store::dataset::row_listing as listing;
-use tidemill_store::{Dataset, Rounding, Verification};
+use tidemill_store::{Dataset, RoundingError, Verification};
 
 use super::command::{Args, MOST_ROWS, Refused};
 use crate::error::{Error, Result};
@@ -28,8 +28,9 @@ pub fn inspect(
     report(uri, &dataset, reporter)?;
     // First, for it names all that is damaged, and not just what is come across first.
     let verification = if args.verify { Some(verify(&dataset, reporter)?) } else { None };
-    let rounding = dataset.rounding(if args.verify { usize::MAX } else { ROUNDED_ROW_GROUPS })?;
-    if let Some(Rounding { rows, mean, worst }) = rounding {
+    let rounding =
+        dataset.measure_rounding_error(if args.verify { usize::MAX } else { ROUNDED_ROW_GROUPS })?;
+    if let Some(RoundingError { rows, mean, worst }) = rounding {
         let (mean, worst) = (100.0 * mean, 100.0 * worst);
         reporter.report(format!(
             "    rounding errors of {rows} rows: {mean:.2} % on average, {worst:.2} % at most"
@@ -43,7 +44,7 @@ pub fn inspect(
     let totals = dataset.totals()?;
     let rows = &totals.rows;
     let mut result = json!({
-        "verb": "inspect", "kind": "dataset", "path": uri, "snapshot": dataset.number(),
+        "verb": "inspect", "kind": "dataset", "path": uri, "snapshot": dataset.snapshot_number(),
         "digest": dataset.manifest_digest(), "totals": totals, "spec": dataset.spec(),
         "rows": {
             "read": rows.read, "kept": rows.kept, "rejected": rows.total_rejected(),
@@ -57,9 +58,9 @@ pub fn inspect(
             Refused::Rejected => REJECTED,
             Refused::Quarantined => QUARANTINED,
         };
-        let listed = listing::list(&dataset, status, args.reason.as_deref(), args.limit)?;
+        let listed = listing::list_rows(&dataset, status, args.reason.as_deref(), args.limit)?;
         reporter.report(format!("{status}, the first {} at most:", args.limit));
-        listing::table(&listed).iter().for_each(|line| reporter.report(format!("  {line}")));
+        listing::format_table(&listed).iter().for_each(|line| reporter.report(format!("  {line}")));
         result["list"] = json!(listed);
     }
     if let Some(verification) = verification {
@@ -97,7 +98,7 @@ fn report(uri: &str, dataset: &Dataset, reporter: &Reporter) -> Result<()> {
     let rows = &totals.rows;
     reporter.report(format!(
         "{uri}: latent dataset, snapshot {}, {} units, {} files, {:.1} MB",
-        dataset.number(),
+        dataset.snapshot_number(),
         totals.units,
         totals.files,
         totals.bytes as f64 / 1e6

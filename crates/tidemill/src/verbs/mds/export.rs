@@ -2,7 +2,7 @@
 
 use bytesize::ByteSize;
 use serde_json::{Value, json};
-use tidemill_store::mds::{Export, LatentsOf, WriteOptions};
+use tidemill_store::mds::{Export, LatentsKind, WriteOptions};
 use tidemill_store::{Dataset, Split};
 use tidemill_train::{Draw, Purpose};
 
@@ -71,8 +71,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let export = Export {
         split: if args.validation { Split::Validation } else { Split::Train },
         latents: match args.latents {
-            Latents::Mean => LatentsOf::Mean,
-            Latents::Sample => LatentsOf::Sample(&draw),
+            Latents::Mean => LatentsKind::Mean,
+            Latents::Sample => LatentsKind::Sample(&draw),
         },
         scaled_by: args.scaled_by,
         options: WriteOptions { zstd: args.zstd, size_limit },

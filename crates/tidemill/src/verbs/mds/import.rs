@@ -8,8 +8,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 use tidemill_data::source::{self, InputFile, sample_id};
-use tidemill_store::mds::{Folder, Found, Import, latent_resolutions, latents_column};
-use tidemill_store::{Dataset, DatasetSpec, Digests, ModelDigests, UnitId, UnitKey, Writer};
+use tidemill_store::mds::{Folder, Import, ShardLocation, latent_resolutions, latents_column};
+use tidemill_store::{Dataset, DatasetSpec, DatasetWriter, Digests, ModelDigests, UnitId, UnitKey};
 
 use super::import_models::Models;
 use crate::engine::dataset_sink::{is_imported, newest, short_digest};
@@ -63,8 +63,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let digests = digests(&spec, args.scaled_by);
     let units = units(&mds, &digests)?;
     let import = Import::new(spec.clone(), args.scaled_by, &empty)?;
-    let writer = Writer::open(&args.to, spec, &empty)?;
-    let committed = writer.committed()?;
+    let writer = DatasetWriter::open(&args.to, spec, &empty)?;
+    let committed = writer.committed_units()?;
     let missing: Vec<&Unit> = units.iter().filter(|unit| !committed.contains(&unit.key.id())).collect();
     let mut checked = None;
     if let (Some(unit), false) = (missing.first(), args.trust_models) {
@@ -84,7 +84,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
 /// A shard and its unit.
 struct Unit<'a> {
     key: UnitKey,
-    shard: &'a Found,
+    shard: &'a ShardLocation,
 }
 
 /// What was done.
@@ -100,7 +100,7 @@ struct Done {
 struct Pass<'a> {
     mds: &'a Folder,
     import: &'a Import,
-    writer: &'a Writer,
+    writer: &'a DatasetWriter,
     progress: &'a Progress,
     done: &'a Done,
 }
@@ -129,7 +129,7 @@ impl Pass<'_> {
 
     fn one(&self, Unit { key, shard }: &Unit) -> Result<()> {
         let (samples, hashed) = self.mds.read(shard)?;
-        let mut writer = self.writer.begin(key);
+        let mut writer = self.writer.begin_unit(key);
         let ids = |row| sample_id(&key.identity, row);
         let dropped = self.import.write(&samples, &key.file, ids, &mut writer)?;
         // Whether this attempt or another one made it, the unit is in the dataset.
@@ -160,9 +160,9 @@ fn refuse_other_datasets(args: &Args, mds: &Folder) -> Result<()> {
 
 /// The resolutions that all shards have latents of.
 fn resolutions(mds: &Folder) -> Result<Vec<u32>> {
-    let of = |shard: &Found| latent_resolutions(&shard.info.columns());
+    let of = |shard: &ShardLocation| latent_resolutions(&shard.info.columns());
     let first = of(&mds.shards[0]);
-    let refuse = |shard: &Found, problem| Error::Missing {
+    let refuse = |shard: &ShardLocation, problem| Error::Missing {
         what: mds.files(shard).swap_remove(0),
         problem,
         hint: "give a folder of precomputed latents that all have the same columns".into(),

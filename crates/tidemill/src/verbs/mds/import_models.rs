@@ -7,8 +7,8 @@ use serde_json::Value;
 use tch::Device;
 use tidemill_data::ClipTokenizer;
 use tidemill_models::ModelFolder;
-use tidemill_store::dataset::spec::FORMAT;
-use tidemill_store::mds::{Shard, TEXT, same_text};
+use tidemill_store::dataset::spec::FORMAT_VERSION;
+use tidemill_store::mds::{Shard, TEXT, is_same_text};
 use tidemill_store::{Bucket, DatasetSpec, ModelDigests, TensorSpec};
 
 use crate::encode::{Encode, EncodeConfig};
@@ -50,7 +50,7 @@ impl Models {
             Ok((Bucket::square(resolution), tensor(&[channels / 2, height, width])))
         });
         Ok(DatasetSpec {
-            format: FORMAT,
+            format: FORMAT_VERSION,
             latents: latents.collect::<Result<BTreeMap<Bucket, TensorSpec>>>()?,
             latents_kind: "sample".into(),
             text: self.encode.text_form(tidemill_data::tokenizer::CONTEXT),
@@ -86,7 +86,7 @@ impl Models {
                 continue;
             }
             looked_at += 1;
-            same += u32::from(same_text(text, empty) || same_text(text, &self.embed(caption)?));
+            same += u32::from(is_same_text(text, empty) || is_same_text(text, &self.embed(caption)?));
         }
         if 2 * same < looked_at {
             return Err(Error::Missing {

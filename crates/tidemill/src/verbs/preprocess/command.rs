@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tch::Device;
 use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare};
-use tidemill_store::{Dataset, Writer};
+use tidemill_store::{Dataset, DatasetWriter};
 
 use crate::encode::Encode;
 use crate::engine::dataset_sink::{DatasetSink, left_the_source, newest};
@@ -48,7 +48,7 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     run.validate_source()?;
     run.check_models()?;
     let source = run.source()?;
-    Writer::check(&run.dataset())?;
+    DatasetWriter::check(&run.dataset())?;
     let units = source.units().map_err(|e| run.locate(e))?;
     let prepare = run.prepare()?;
     let encode = Encode::load(&run.models()?, &run.file.encode, devices(run)?[0])?;

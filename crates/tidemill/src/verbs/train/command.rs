@@ -10,7 +10,7 @@ use tch::{Device, Kind};
 use tidemill_models::{
     AutoencoderKl, ModelFolder, ParamInit, TrainableDenoiser, UNet2DConditionModel, UNetConfig,
 };
-use tidemill_store::Counts;
+use tidemill_store::RowCounts;
 use tidemill_train::{
     Activity, Observer, PreviewSampler, StepMetrics, TrainOutcome, TrainSpec, World, train,
 };
@@ -350,7 +350,7 @@ impl Observer for Watcher<'_> {
 
 /// `ledger`: what became of pairs on the way, and how long that took, if they came without a dataset.
 fn report(run: &Run, outcome: &TrainOutcome, ledger: Option<&Ledger>) -> Value {
-    let rows = |counts: Counts| {
+    let rows = |counts: RowCounts| {
         json!({
             "read": counts.read, "kept": counts.kept,
             "rejected": counts.total_rejected(), "quarantined": counts.total_quarantined(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tch::Device;
 use tidemill_models::{ClipTextModel, ModelFolder};
-use tidemill_store::stream::{Datasets, only};
+use tidemill_store::stream::{Datasets, single_dataset};
 use tidemill_store::{Dataset, DatasetSpec, Dtype, ModelDigests, Split};
 use tidemill_train::{
     Difference, MixConfig, StoredDatasets, TextEncoder, TrainingData, ValidationSet, differences,
@@ -100,7 +100,7 @@ fn validation_set(run: &Run, mode: Mode, models: &ModelFolder) -> Result<Option<
 fn datasets(run: &Run) -> Result<Datasets> {
     let mix = &run.file.train.mix;
     if mix.is_empty() {
-        return Ok(only(&Dataset::open(&run.dataset())?));
+        return Ok(single_dataset(&Dataset::open(&run.dataset())?));
     }
     let open = |entry: &MixConfig| {
         let uri = entry.dataset.clone().unwrap_or_else(|| run.dataset());
