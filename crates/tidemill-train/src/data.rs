@@ -106,7 +106,7 @@ pub trait BatchStream: fmt::Debug {
     fn state(&self, next_phase: Option<&Phase<'_>>) -> Result<Value, Error>;
 
     /// Rows that could not be read so far, by why.
-    fn unreadable_rows(&self) -> Skipped;
+    fn unreadable_rows(&self) -> SkippedRows;
 }
 
 /// Latent datasets, by the names in the mix.
@@ -202,7 +202,7 @@ impl BatchStream for Stream {
         }))
     }
 
-    fn unreadable_rows(&self) -> Skipped {
+    fn unreadable_rows(&self) -> SkippedRows {
         Stream::skipped_rows(self)
     }
 }

@@ -297,7 +297,7 @@ fn a_run_that_waits_for_rows_can_be_stopped_and_saves_what_it_has() {
     let (data, output, whole) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     dataset(data.path());
-    let stored = || StoredDatasets(only(&Dataset::open(data.path().to_str().unwrap()).unwrap()));
+    let stored = || StoredDatasets(single_dataset(&Dataset::open(data.path().to_str().unwrap()).unwrap()));
     let drying = TrainSpec { data: Box::new(Drying(stored())), ..job(data.path(), output.path()) };
     let outcome = train(drying, &mut Impatient::default()).unwrap();
     assert_eq!((outcome.steps, outcome.finished), (3, false));
