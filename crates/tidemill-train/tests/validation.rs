@@ -173,7 +173,9 @@ fn held_out_rows_of_sizes_that_are_not_trained_on_are_refused_before_the_first_s
     let (data, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     held_out_dataset(data.path(), 0.4);
     let mut job = validating(data.path(), output.path(), 10);
-    job.data = Box::new(Fewer(StoredDatasets(single_dataset(&Dataset::open(data.path().to_str().unwrap()).unwrap()))));
+    job.data = Box::new(Fewer(StoredDatasets(single_dataset(
+        &Dataset::open(data.path().to_str().unwrap()).unwrap(),
+    ))));
     let error = train(job, &mut Quiet::default()).unwrap_err().to_string();
     assert!(error.contains("held-out rows of 128, which training has none of"), "{error}");
 }

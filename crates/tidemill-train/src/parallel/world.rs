@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use tch::{Kind, Tensor};
-use tidemill_store::stream::{WorldSize, Rank};
+use tidemill_store::stream::{Rank, WorldSize};
 use tidemill_torch::{PendingCollective, ProcessGroup, ReduceOp, guard};
 
 use crate::checkpoint::differences::{Difference, differences};

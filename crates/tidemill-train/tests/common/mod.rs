@@ -15,7 +15,9 @@ use std::sync::{Arc, Mutex};
 use tch::{Device, Tensor};
 use tidemill_models::{ParamInit, SchedulerConfig, UNet2DConditionModel, UNetConfig};
 use tidemill_store::stream::single_dataset;
-use tidemill_store::{Bucket, Dataset, DatasetSpec, Digests, ModelDigests, TensorSpec, UnitKey, DatasetWriter};
+use tidemill_store::{
+    Bucket, Dataset, DatasetSpec, DatasetWriter, Digests, ModelDigests, TensorSpec, UnitKey,
+};
 use tidemill_train::{
     CheckpointConfig, Draw, EmaConfig, Observer, PhaseConfig, Precision, Purpose, StepMetrics,
     StoredDatasets, TrainConfig, TrainSpec, World,
