@@ -22,7 +22,7 @@ mod _native {
     use tidemill::cli;
     use tidemill::online::Elsewhere;
     use tidemill::sampling::trained_weights;
-    use tidemill::verbs::train::{MakeDenoiser, Own};
+    use tidemill::verbs::train::{MakeDenoiser, TrainHooks};
     use tidemill::{Run, open_files};
     use tidemill_models::TrainableDenoiser;
     use tidemill_train::StepMetrics;
@@ -67,7 +67,7 @@ mod _native {
     /// Runs one verb with its arguments and returns its result as JSON.
     #[pyfunction]
     fn call(py: Python<'_>, arguments: Vec<String>) -> PyResult<String> {
-        let result = py.detach(|| cli::call(arguments)).map_err(super::error::raise)?;
+        let result = py.detach(|| cli::call_verb(arguments)).map_err(super::error::raise)?;
         Ok(result.to_string())
     }
 
@@ -107,8 +107,13 @@ mod _native {
                 true
             })
         };
-        let own = Own { listener: Box::new(listener), stop: Box::new(stop), elsewhere, denoiser };
-        let result = py.detach(|| cli::call_train(arguments, own));
+        let hooks = TrainHooks {
+            on_metrics: Box::new(listener),
+            should_stop: Box::new(stop),
+            remote_encoders: elsewhere,
+            denoiser,
+        };
+        let result = py.detach(|| cli::call_train(arguments, hooks));
         let raised = raised.lock().unwrap_or_else(PoisonError::into_inner).take();
         match raised {
             Some(error) => Err(error),

@@ -1,4 +1,4 @@
-//! The `tidemill` command. All of it is in the library, which the Python module shares.
+//! The `tidemill` command. All code is in the library, which the Python module shares.
 
 use std::process::ExitCode;
 

@@ -18,7 +18,7 @@ use crate::run_file::Run;
 use crate::sampling::trained_weights;
 use crate::sampling::{Generator, TextEmbedder};
 use crate::verbs::shared_arguments::{RunArgs, parse_local_path};
-use crate::verbs::train::first_unet;
+use crate::verbs::train::load_initial_unet;
 
 /// Most pictures shown in the grid.
 const GRID_PICTURES: usize = 36;
@@ -117,7 +117,7 @@ fn load(run: &Run, untrained: bool) -> Result<Generator> {
     let models = run.models()?;
     let device = devices(run)?[0];
     tch::set_num_threads(cores(run.file.engine.encode.threads) as i32);
-    let unet = first_unet(run, &models, device)?;
+    let unet = load_initial_unet(run, &models, device)?;
     if !untrained {
         trained_weights::check(run, &models)?;
         trained_weights::load(run, unet.params(), run.file.sample.ema)?;

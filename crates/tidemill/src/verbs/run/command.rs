@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
     /// Train with so many processes, as `tidemill train --workers`.
-    #[arg(long, value_name = "N", value_parser = train::workers)]
+    #[arg(long, value_name = "N", value_parser = train::parse_workers)]
     pub workers: Option<RangeInclusive<usize>>,
 }
 
@@ -57,12 +57,12 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         Mode::Offline => preprocess::preprocess(&run, reporter)?,
         Mode::Online | Mode::Colocated => Value::Null,
     };
-    let (place, workers) = (RankArgs::default(), args.workers.clone());
+    let (rank, workers) = (RankArgs::default(), args.workers.clone());
     if workers.is_some() && devices(&run)?.iter().any(|device| device.is_cuda()) {
         // What the encoders had is for the workers.
         tidemill_torch::empty_cache().map_err(tidemill_models::Error::from)?;
     }
-    let train = train::Args { run: args.run.clone(), mode: args.mode, workers, place };
+    let train = train::Args { run: args.run.clone(), mode: args.mode, workers, rank };
     let trained = train::run(&train, reporter)?;
     if trained["finished"] != true {
         let done = trained["steps"].as_u64().unwrap_or(0);

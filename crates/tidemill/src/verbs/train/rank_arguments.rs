@@ -1,5 +1,5 @@
-//! Which of several processes that train together this is. The Python package, which makes their process group, says so on the
-//! command line; people do not.
+//! Rank and world of this process. The Python package creates the process group and passes these arguments; people do
+//! not write them.
 
 use std::path::PathBuf;
 
@@ -8,35 +8,36 @@ use tidemill_train::World;
 use crate::error::{Error, Result};
 use crate::supervisor::Heartbeat;
 
-/// A process's place in a process group of torch.distributed.
+/// The position of a process in a process group of torch.distributed.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RankArgs {
-    /// The group's name; none for a process by itself.
+    /// The name of the process group. None for a process that trains alone.
     #[arg(long, hide = true, requires = "host_group")]
     pub process_group: Option<String>,
     /// The name of a second group of the same processes, for tensors on the CPU.
     #[arg(long, hide = true)]
     pub host_group: Option<String>,
-    /// Which of the ranks.
+    /// The rank of this process.
     #[arg(long, hide = true, default_value_t = 0)]
     pub rank: usize,
-    /// How many ranks there are.
+    /// The number of ranks.
     #[arg(long, hide = true, default_value_t = 1)]
     pub world_size: usize,
-    /// Which of the ranks of this machine.
+    /// The rank of this process on this machine.
     #[arg(long, hide = true, default_value_t = 0)]
     pub local_rank: usize,
-    /// How many of the ranks are on this machine.
+    /// The number of ranks on this machine.
     #[arg(long, hide = true, default_value_t = 1)]
     pub local_world_size: usize,
-    /// How many places this machine has for ranks, of which some may be left out; as many as there are ranks, if not given.
-    #[arg(long, hide = true)]
-    pub places: Option<usize>,
-    /// How many consecutive ranks have a machine, or part of one, to themselves; as many as are on this one, if not given. Where
-    /// machines have different numbers of ranks, it is one that divides all.
+    /// The number of worker slots on this machine, including those that the supervisor leaves out. Default: the number of
+    /// ranks on this machine.
+    #[arg(long = "places", hide = true)]
+    pub slots: Option<usize>,
+    /// The number of consecutive ranks that share a machine, or a part of one. Default: the number of ranks on this
+    /// machine. If machines have different numbers of ranks, it must divide all of them.
     #[arg(long, hide = true)]
     pub ranks_per_node: Option<usize>,
-    /// The socket of the process that supervises it.
+    /// The socket of the supervisor.
     #[arg(long, hide = true)]
     pub supervisor: Option<PathBuf>,
 }
@@ -50,7 +51,7 @@ impl Default for RankArgs {
             world_size: 1,
             local_rank: 0,
             local_world_size: 1,
-            places: None,
+            slots: None,
             ranks_per_node: None,
             supervisor: None,
         }
@@ -58,48 +59,45 @@ impl Default for RankArgs {
 }
 
 impl RankArgs {
-    /// Whether a launcher has started this process to train, be it as the only one.
-    pub fn is_given(&self) -> bool {
+    /// Whether a launcher started this process as a training worker, also as the only one.
+    pub fn has_launcher(&self) -> bool {
         self.process_group.is_some() || self.supervisor.is_some() || std::env::var_os("LOCAL_RANK").is_some()
     }
 
-    /// The line to the supervisor, if there is one.
+    /// Connects to the supervisor, if there is one.
     ///
     /// # Errors
-    /// If it is gone.
-    pub fn heartbeat(&self) -> Result<Heartbeat> {
+    /// If the supervisor is gone.
+    pub fn connect_to_supervisor(&self) -> Result<Heartbeat> {
         let Some(supervisor) = &self.supervisor else { return Ok(Heartbeat::default()) };
-        let gone = |source| Error::Start { what: "the line to the supervisor", source };
-        Heartbeat::start(supervisor, self.rank).map_err(gone)
+        Heartbeat::start(supervisor, self.rank)
+            .map_err(|source| Error::Start { what: "the connection to the supervisor", source })
     }
 
-    /// [`World::together`] of the ranks, if this is one.
+    /// Agrees with the other ranks on a result: if it is an error on one rank, it is an error on all. See
+    /// [`World::together`].
     ///
     /// # Errors
-    /// As there.
-    pub fn together<T>(&self, done: Result<T>) -> Result<T> {
-        if self.process_group.is_some() { self.world()?.together(done) } else { done }
+    /// The error of this rank, or that of another rank.
+    pub fn agree<T>(&self, result: Result<T>) -> Result<T> {
+        if self.process_group.is_some() { self.world()?.together(result) } else { result }
     }
 
-    /// The ranks, as the trainer knows them.
+    /// The ranks that train together, as the trainer needs them.
     ///
     /// # Errors
-    /// If this process was started as one of several, and there is no group.
+    /// If this process was started as one of several, but there is no process group.
     pub fn world(&self) -> Result<World> {
-        if let (Some(group), Some(host)) = (&self.process_group, &self.host_group) {
-            return Ok(World::new(
-                group,
-                host,
-                self.rank,
-                self.world_size,
-                self.ranks_per_node.unwrap_or(self.local_world_size),
-            )?);
+        if let (Some(group), Some(host_group)) = (&self.process_group, &self.host_group) {
+            let ranks_per_node = self.ranks_per_node.unwrap_or(self.local_world_size);
+            return Ok(World::new(group, host_group, self.rank, self.world_size, ranks_per_node)?);
         }
-        let others = std::env::var("WORLD_SIZE").ok().and_then(|size| size.parse().ok()).unwrap_or(1);
-        if others > 1 {
+        let processes = std::env::var("WORLD_SIZE").ok().and_then(|size| size.parse().ok()).unwrap_or(1);
+        if processes > 1 {
             let message = format!(
-                "WORLD_SIZE says that {others} processes train together, but each would train by itself: start the \
-                 Python module, `torchrun --nproc-per-node {others} -m tidemill train`, which makes their process group"
+                "WORLD_SIZE is {processes}, but this process has no process group and would train alone: start the \
+                 Python module, which creates the process group: `torchrun --nproc-per-node {processes} -m tidemill \
+                 train`"
             );
             return Err(Error::Arguments(message));
         }
