@@ -1,5 +1,10 @@
-//! Tidemill, the application: run file, local engine, the `Encode` stage, progress, verbs and command line. The other
-//! crates know nothing of each other's business; here they become one program, as a binary and as a Python module.
+//! Tidemill, the application: it combines the other crates into one program, which exists as a binary and as a Python
+//! module. The other crates do not depend on each other's subject.
+//!
+//! - `cli`, `verbs`: the command line. `run_file`: what a run does. `error`: errors and exit codes. `progress`: output.
+//! - `engine`, `encode`, `online`: preprocessing on this machine or on Ray, and encoding during training.
+//! - `supervisor`: training workers and their restarts. `sampling`: images from trained weights.
+//! - `allocator`, `open_files`, `python`: settings of the process, and the Python interpreter around it.
 
 pub mod allocator;
 pub mod cli;
