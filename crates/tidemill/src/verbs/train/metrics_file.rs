@@ -51,11 +51,9 @@ mod tests {
         let line =
             |step| format!("{{\"step\": {step}, \"loss\": 0.5, \"images_per_second\": 8.0, \"more\": []}}\n");
         let longer_than_tail: String = (1..5000).map(line).collect();
-        for (text, step) in [
-            (line(1), Some(1)),
-            (line(1) + &line(2) + "{\"step\"", Some(2)),
-            (longer_than_tail, Some(4999)),
-        ] {
+        for (text, step) in
+            [(line(1), Some(1)), (line(1) + &line(2) + "{\"step\"", Some(2)), (longer_than_tail, Some(4999))]
+        {
             std::fs::write(&metrics.0, text).unwrap();
             assert_eq!(metrics.read_last_step().map(|last| last.step), step);
         }
