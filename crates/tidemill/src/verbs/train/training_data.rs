@@ -76,10 +76,10 @@ pub fn open_training_data(
 fn open_validation_set(run: &Run, mode: Mode, models: &ModelFolder) -> Result<Option<ValidationSet>> {
     let Some(config) = &run.file.train.validation else { return Ok(None) };
     let validation_set = match (&config.dataset, mode) {
-        (Some(uri), _) => ValidationSet { datasets: single_dataset(&Dataset::open(uri)?), split: Split::Train },
-        (None, Mode::Offline) => {
-            ValidationSet { datasets: open_datasets(run)?, split: Split::Validation }
+        (Some(uri), _) => {
+            ValidationSet { datasets: single_dataset(&Dataset::open(uri)?), split: Split::Train }
         }
+        (None, Mode::Offline) => ValidationSet { datasets: open_datasets(run)?, split: Split::Validation },
         (None, _) => {
             let message = "the rows that this run holds out are not stored; name a latent dataset that these models made";
             return Err(run.refuse("train.validation", message));
