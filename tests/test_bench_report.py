@@ -1,7 +1,4 @@
-"""What benches/ makes of its figures: ratios, goals, the page's part, the chart.
-
-Nothing is measured here.
-"""
+"""Reports of benches/: ratios, goals, the marked part of a page, and the chart."""
 
 import json
 import sys
@@ -21,7 +18,7 @@ CASE = report.Case(
 )
 
 
-def test_ratios_are_those_of_the_medians():
+def test_ratios_are_ratios_of_medians():
     assert CASE.ratios == {"fast": pytest.approx(1.2), "slow": pytest.approx(12.0)}
     assert CASE.missed() == ["fast"]
     entry = json.loads(json.dumps(CASE.to_json()))
@@ -29,14 +26,14 @@ def test_ratios_are_those_of_the_medians():
     assert entry["runs"]["ours"] == [1000.0, 3000.0, 1200.0]
 
 
-def test_every_peer_has_a_row_that_says_whether_its_goal_is_reached():
+def test_comparison_has_row_with_goal_for_every_peer():
     rows = report.comparison([CASE]).splitlines()
     assert rows[1] == "| --- | --- | ---: | ---: | ---: | ---: |"
     assert rows[2] == "| A: pairs & pixels, rows/s | fast | 1,200 | 1,000 | 1.20x | 1.25x, missed |"
     assert rows[3] == "| A: pairs & pixels, rows/s | slow | 1,200 | 100 | 12.00x | 2.4x |"
 
 
-def test_only_the_marked_part_of_the_page_changes():
+def test_redraw_replaces_only_marked_part_of_page():
     page = "before\n<!-- x -->\nold\n<!-- /x -->\nafter\n<!-- y -->\n<!-- /y -->\n"
     once = report.replaced(page, "x", "new")
     assert once == "before\n<!-- x -->\n\nnew\n\n<!-- /x -->\nafter\n<!-- y -->\n<!-- /y -->\n"
@@ -46,7 +43,7 @@ def test_only_the_marked_part_of_the_page_changes():
             report.replaced(broken, "x", "new")
 
 
-def test_bars_are_to_scale():
+def test_chart_bars_are_to_scale():
     chart = ET.fromstring(report.bar_chart("Rates <all>", [CASE]))
     bars = chart.findall("{*}rect[@rx]")
     ours, fast, slow = (float(bar.get("width")) for bar in bars)
@@ -57,7 +54,7 @@ def test_bars_are_to_scale():
     assert max(float(bar.get("y")) + float(bar.get("height")) for bar in bars) < float(chart.get("height"))
 
 
-def test_a_side_is_its_last_line_and_its_peak_memory():
+def test_outcome_has_last_json_line_and_peak_memory():
     code = "x = bytearray(200 << 20); import time; time.sleep(0.2); print('noise'); print('{\"rate\": 7}')"
     outcome = runner.run(runner.Command([sys.executable, "-c", code], "rate"))
     assert outcome.result["rate"] == 7
@@ -72,12 +69,12 @@ def test_a_side_is_its_last_line_and_its_peak_memory():
         ("import time; time.sleep(60)", 1, "longer than 1 s"),
     ],
 )
-def test_a_side_that_fails_or_hangs_ends_the_benchmark(code, limit_s, message):
+def test_failing_or_hanging_side_raises_bench_error(code, limit_s, message):
     with pytest.raises(runner.BenchError, match=message):
         runner.run(runner.Command([sys.executable, "-c", code], "rate"), limit_s)
 
 
-def test_self_times_leave_out_what_is_within(tmp_path: Path) -> None:
+def test_self_times_exclude_nested_operations(tmp_path: Path) -> None:
     def event(name: str, start: float, duration: float, thread: int = 1, category: str = "cpu_op") -> dict:
         return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration, "tid": thread}
 
@@ -106,11 +103,11 @@ def test_self_times_leave_out_what_is_within(tmp_path: Path) -> None:
     )
 
 
-def test_a_median_of_traces_is_that_of_each_operation():
+def test_median_trace_takes_median_of_each_operation():
     def trace(wall, calls, **by_name):
         return profiler_trace.Trace({"norms": wall / 2}, by_name, dict.fromkeys(by_name, calls), wall)
 
-    # The slowest is another one for each.
+    # The traces differ in which operation is slowest.
     found = profiler_trace.medians(
         [trace(9.0, 4, a=1.0, b=7.0), trace(5.0, 4, a=3.0), trace(7.0, 5, a=2.0, b=5.0)]
     )

@@ -1,4 +1,4 @@
-"""The files of deploy/: as far as they can be checked without a cloud."""
+"""The files of deploy/, as far as they can be checked without a cloud."""
 
 import json
 import re
@@ -16,14 +16,14 @@ DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 NODES = {"g5.2xlarge": (40, "A10G", 1), "p4de.24xlarge": (4, "A100", 8)}
 
 
-def test_the_run_file_is_one():
+def test_deploy_run_file_resolves():
     run = tidemill.resolve(str(DEPLOY / "sd2.toml"))
     samples = [phase["steps"] * run["train"]["global_batch"] for phase in run["train"]["phase"]]
     assert samples == [1_126_400_000, 1_740_800_000]
     assert run["engine"]["ray"]["env"]["FI_PROVIDER"] == "efa"
 
 
-def test_the_cluster_is_one_that_ray_would_start():
+def test_cluster_file_is_valid_for_ray():
     cluster = yaml.safe_load((DEPLOY / "aws-cluster.yaml").read_text())
     validate_config(prepare_config(cluster))
     kinds = {kind["node_config"]["InstanceType"]: kind for kind in cluster["available_node_types"].values()}
@@ -33,7 +33,7 @@ def test_the_cluster_is_one_that_ray_would_start():
         assert kind["resources"]["GPU"] == gpus
         assert f"accelerator_type:{accelerator}" in kind["resources"]
         assert "--gpus=all" in kind["docker"]["worker_run_options"]
-    # The head, which has neither, gets what is for all nodes.
+    # Options for all nodes also apply to the head, which has neither GPUs nor InfiniBand.
     for_all = " ".join(cluster["docker"]["run_options"] + cluster["docker"].get("head_run_options", []))
     assert "gpus" not in for_all
     assert "infiniband" not in for_all
@@ -43,14 +43,14 @@ def test_the_cluster_is_one_that_ray_would_start():
     assert {card["InterfaceType"] for card in cards} == {"efa"}
 
 
-def test_the_job_has_the_nodes_that_its_commands_ask_for():
+def test_rayjob_has_nodes_for_its_commands():
     job = yaml.safe_load((DEPLOY / "rayjob.yaml").read_text())
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     groups = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     for group in groups:
         pod = group["template"]["spec"]
         most, accelerator, gpus = NODES[pod["nodeSelector"]["node.kubernetes.io/instance-type"]]
-        # As `ray start --resources=...` gets it from a shell.
+        # The shell removes the quotes before `ray start --resources=...`.
         (resources,) = shlex.split(group["rayStartParams"]["resources"])
         assert json.loads(resources) == {f"accelerator_type:{accelerator}": 1}
         (container,) = pod["containers"]
@@ -61,8 +61,8 @@ def test_the_job_has_the_nodes_that_its_commands_ask_for():
     assert len(groups) == len(NODES)
 
 
-def commands():
-    """What the files start, as lists of arguments."""
+def list_commands():
+    """The commands that the files start, as lists of arguments."""
     job = yaml.safe_load((DEPLOY / "rayjob.yaml").read_text())["spec"]["entrypoint"]
     cluster = re.search(r"ray exec \S+ '(.*)'", (DEPLOY / "aws-cluster.yaml").read_text())[1]
     image = " ".join(yaml.safe_load(re.search(r"CMD (.*)", (DEPLOY / "Dockerfile").read_text())[1]))
@@ -71,10 +71,10 @@ def commands():
     return [shlex.split(command) for command in found]
 
 
-@pytest.mark.parametrize("command", commands(), ids=" ".join)
-def test_commands_are_those_of_the_command_line(command):
+@pytest.mark.parametrize("command", list_commands(), ids=" ".join)
+def test_deploy_commands_are_accepted_by_command_line(command):
     assert command[0] == "tidemill"
-    # With a flag that nobody has, only that flag is refused.
+    # With an added unknown flag, the command line must refuse only that flag.
     done = subprocess.run(
         [sys.executable, "-m", *command, "--no-such-flag"], capture_output=True, text=True, timeout=60
     )
@@ -86,5 +86,5 @@ def test_commands_are_those_of_the_command_line(command):
     )
 
 
-def test_the_script_is_one():
+def test_slurm_script_is_valid_bash():
     subprocess.run(["bash", "-n", str(DEPLOY / "slurm.sh")], check=True)

@@ -1,6 +1,4 @@
-"""The whole way in small, then the exported folder in diffusers: the same picture from the same
-noise.
-"""
+"""From pairs to an exported model, which samples the same images in diffusers."""
 
 import json
 
@@ -19,7 +17,7 @@ def psnr(a, b):
     return 10 * np.log10(255**2 / max(np.mean((a.astype(float) - b.astype(float)) ** 2), 1e-9))
 
 
-def assert_tensorboard_reads_the_events(run):
+def assert_tensorboard_matches_metrics(run):
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     (events,) = {path.parent for path in run.rglob("events.out.tfevents.*")}
     accumulator = EventAccumulator(str(events))
@@ -32,7 +30,7 @@ def assert_tensorboard_reads_the_events(run):
     np.testing.assert_allclose([s.value for s in scalars], [m["loss"] for m in metrics], rtol=1e-6)
 
 
-def test_the_export_draws_the_same_pictures_in_diffusers(run, tmp_path):
+def test_exported_model_samples_same_images_in_diffusers(run, tmp_path):
     tidemill.main(["synth", str(tmp_path / "data"), "--rows", "64", "--files", "1"])
     config = {
         **run,
@@ -50,7 +48,7 @@ def test_the_export_draws_the_same_pictures_in_diffusers(run, tmp_path):
     }
     done = tidemill.run(config)
     assert done["summary"]["rows"]["read"] == 64
-    assert_tensorboard_reads_the_events(tmp_path / "run")
+    assert_tensorboard_matches_metrics(tmp_path / "run")
     samples = tmp_path / "run" / "samples"
     noise = load_file(samples / "noise.safetensors")["noise"]
     pipeline = StableDiffusionPipeline.from_pretrained(done["summary"]["export"])
@@ -64,4 +62,4 @@ def test_the_export_draws_the_same_pictures_in_diffusers(run, tmp_path):
         agreement = psnr(ours, np.asarray(theirs))
         print(f"PSNR {agreement:.1f} dB")
         assert agreement >= 35
-        assert ours.std() > 1, "a blank picture proves nothing"
+        assert ours.std() > 1, "a blank image proves nothing"

@@ -1,29 +1,29 @@
-"""Ranks that are too slow or compute wrongly: found before the first step, and left out."""
+"""Ranks that are too slow or compute wrongly are found before the first step and excluded."""
 
 import os
 import signal
 import time
 
-import ranks
+from helpers import processes, training
 
 
 def supervised(output, dataset, steps, health=None, **options):
-    ranks.link(output, dataset)
+    training.link_dataset(output, dataset)
     settings = {
-        "train.global_batch": 14,
-        "train.micro_batch": 5,
-        "train.phase": [{"resolution": 64, "steps": steps}],
+        **training.UNEVEN_BATCH,
+        **training.phase(steps),
         "train.health": health or {"exclude": True},
     }
-    return ranks.Supervised(output, "2..3", settings, **options)
+    return processes.SupervisedTraining(output, "2..3", settings, **options)
 
 
-def test_a_rank_that_is_too_slow_is_left_out(dataset, tmp_path):
+def test_slow_rank_is_excluded(dataset, tmp_path):
     run = supervised(tmp_path, dataset, 10, {"exclude": True, "slower_than": 5})
-    while 1 not in run.workers():
+    while 1 not in run.find_workers():
         time.sleep(0.02)
-    slow = run.workers()[1]
-    # As a device that is throttled: a twentieth of the time, in slices shorter than what is timed.
+    slow = run.find_workers()[1]
+    # Like a throttled device: it runs a twentieth of the time, in slices shorter than what is
+    # timed.
     try:
         while run.process.poll() is None:
             os.kill(slow, signal.SIGSTOP)
@@ -32,14 +32,13 @@ def test_a_rank_that_is_too_slow_is_left_out(dataset, tmp_path):
             time.sleep(0.004)
     except ProcessLookupError:
         pass
-    code, result = run.end()
-    assert code == 0, run.said
-    assert result["workers"] == 2, run.said
+    result = run.succeed()
+    assert result["workers"] == 2, run.log
     assert "rank 1 is" in result["faults"][0]["fault"], result
     assert "slower" in result["faults"][0]["fault"], result
 
 
-# The link of one of three ranks is slow.
+# Slows down the link of one of three ranks.
 SLOW_LINK = """
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -56,18 +55,17 @@ ssize_t writev(int file, const struct iovec *parts, int n) {
 """
 
 
-def test_a_rank_with_a_slow_link_is_left_out(dataset, tmp_path):
-    run = supervised(tmp_path, dataset, 5, variables=ranks.put_before_libc(tmp_path, SLOW_LINK))
-    code, result = run.end()
-    assert code == 0, run.said
-    assert result["workers"] == 2, run.said
+def test_rank_with_slow_link_is_excluded(dataset, tmp_path):
+    run = supervised(tmp_path, dataset, 5, variables=processes.preload_c_code(tmp_path, SLOW_LINK))
+    result = run.succeed()
+    assert result["workers"] == 2, run.log
     (fault,) = result["faults"]
     assert "rank 1 is" in fault["fault"], result
     assert "slower than the others at exchanging data with its neighbours" in fault["fault"], result
 
 
-# Python runs this as it starts: one of three ranks gets every matrix product wrong.
-SICK_DEVICE = """
+# Python runs this at its start: one of three ranks computes every matrix product wrongly.
+FAULTY_DEVICE = """
 import os
 if (os.environ.get("RANK"), os.environ.get("WORLD_SIZE")) == ("1", "3"):
     import torch
@@ -76,11 +74,10 @@ if (os.environ.get("RANK"), os.environ.get("WORLD_SIZE")) == ("1", "3"):
 """
 
 
-def test_a_rank_that_computes_wrongly_is_left_out(dataset, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(SICK_DEVICE)
+def test_rank_that_computes_wrongly_is_excluded(dataset, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(FAULTY_DEVICE)
     run = supervised(tmp_path, dataset, 5, variables={"PYTHONPATH": str(tmp_path)})
-    code, result = run.end()
-    assert code == 0, run.said
-    assert result["workers"] == 2, run.said
+    result = run.succeed()
+    assert result["workers"] == 2, run.log
     (fault,) = result["faults"]
     assert "rank 1 computes wrongly" in fault["fault"], result

@@ -1,4 +1,4 @@
-"""The native module: stages over Arrow without copies, verbs, errors, and the command line."""
+"""The native module: zero-copy stages over Arrow, verbs, errors, and the command line."""
 
 import json
 import math
@@ -16,11 +16,11 @@ import tidemill
 from tidemill import _native
 
 
-def addresses(column):
+def buffer_addresses(column):
     return [buffer.address for buffer in column.buffers()[1:] if buffer is not None]
 
 
-def moments(batch, resolution):
+def read_moments(batch, resolution):
     field = batch.schema.field(f"latents_{resolution}")
     shape = json.loads(field.metadata[b"shape"])
     assert field.metadata[b"dtype"] == b"f16"
@@ -28,7 +28,7 @@ def moments(batch, resolution):
     return np.stack(rows).astype(np.float32)
 
 
-def test_every_row_has_its_status(run, batch):
+def test_prepare_gives_every_row_a_status(run, batch):
     prepared = tidemill.Prepare(run)(batch)
     assert isinstance(prepared, pa.RecordBatch)
     status = prepared.column("status").to_pylist()
@@ -42,25 +42,25 @@ def test_every_row_has_its_status(run, batch):
     assert json.loads(pixels.metadata[b"shape"]) == [3, 64, 64]
 
 
-def test_image_bytes_come_in_without_a_copy(batch):
+def test_image_bytes_are_imported_without_copy(batch):
     seen = _native.buffer_addresses(batch)
     for name in batch.schema.names:
-        assert seen[name] == addresses(batch.column(name)), name
+        assert seen[name] == buffer_addresses(batch.column(name)), name
 
 
-def test_carried_columns_go_through_without_a_copy(run, batch):
+def test_carried_columns_are_not_copied(run, batch):
     prepared = tidemill.Prepare(run)(batch)
-    assert addresses(prepared.column("score")) == addresses(batch.column("score"))
+    assert buffer_addresses(prepared.column("score")) == buffer_addresses(batch.column("score"))
 
 
-def test_a_slice_of_a_batch_is_that_slice(run, batch):
+def test_sliced_batch_gives_sliced_result(run, batch):
     prepare = tidemill.Prepare(run)
     whole, part = prepare(batch), prepare(batch.slice(10, 6))
     for name in ("key", "caption", "status", "pixels_64", "token_ids", "score"):
         assert part.column(name).to_pylist() == whole.column(name).to_pylist()[10:16], name
 
 
-def test_tables_give_tables(run, batch):
+def test_prepare_returns_table_for_table(run, batch):
     prepare = tidemill.Prepare(run)
     table = pa.Table.from_batches([batch.slice(0, 8), batch.slice(8)])
     prepared = prepare(table)
@@ -71,7 +71,7 @@ def test_tables_give_tables(run, batch):
     assert empty.schema == prepared.schema
 
 
-def test_encode_gives_moments_and_text(run, batch):
+def test_encode_returns_moments_and_text(run, batch):
     prepared = tidemill.Prepare(run)(batch)
     encoded = tidemill.Encode(run)(prepared)
     assert encoded.num_rows == 20
@@ -81,13 +81,13 @@ def test_encode_gives_moments_and_text(run, batch):
     kept = prepared.column("status").to_pylist().count("kept")
     assert encoded.schema.field("latents_64").type == pa.large_binary()
     assert encoded.column("size_64").to_pylist() == prepared.column("size_64").to_pylist()
-    assert len(moments(encoded, 64)) == kept
+    assert len(read_moments(encoded, 64)) == kept
     assert encoded.column("text").null_count == 20 - kept
     with pytest.raises(tidemill.TidemillError, match="pixels_64"):
         tidemill.Encode(run)(pa.record_batch({"status": ["kept"] * 20, "pixels_64": [b"x"] * 20}))
 
 
-def test_buckets_are_encoded_image_by_image(run, batch):
+def test_bucketed_images_are_encoded_like_single_images(run, batch):
     run = run | {
         "prepare": {"resolutions": [64], "crop": "bucket", "flip": True},
         "encode": {"batch_size": 3},
@@ -128,7 +128,7 @@ def test_encode_agrees_with_diffusers_and_transformers(run, batch):
             images = [Image.fromarray(np.ascontiguousarray(p.transpose(1, 2, 0))) for p in chw]
             inputs = VaeImageProcessor(do_resize=False).preprocess(images)
             expected = vae.encode(inputs).latent_dist.parameters.numpy()
-            ours = moments(encoded, resolution)
+            ours = read_moments(encoded, resolution)
             distance = np.abs(ours - expected).max() / np.abs(expected).max()
             print(f"moments at {resolution}: max |d| relative to the scale {distance:.2e}")
             # f16 has 11 significant bits.
@@ -142,7 +142,7 @@ def test_encode_agrees_with_diffusers_and_transformers(run, batch):
         assert distance <= 1e-3
 
 
-def test_the_interpreter_goes_on_while_a_stage_works(run, batch):
+def test_stage_releases_the_gil(run, batch):
     prepare = tidemill.Prepare(run)
     big = pa.Table.from_batches([batch] * 40)
     ticks = []
@@ -160,19 +160,19 @@ def test_the_interpreter_goes_on_while_a_stage_works(run, batch):
     end = time.perf_counter()
     done.set()
     thread.join()
-    # With the GIL held there would be no tick between the first and the last moment.
+    # If the stage held the GIL, there would be no tick meanwhile.
     assert sum(start < t < end for t in ticks) >= 3
 
 
-def test_refused_input_is_a_value_error(run, tmp_path):
+def test_refused_input_raises_value_error(run, tmp_path):
     with pytest.raises(tidemill.InputError, match=r"did you mean `resolutions`\?|prepare.reslutions"):
         tidemill.Prepare(run, prepare={"reslutions": [64]})
     with pytest.raises(ValueError, match=r"none\.toml"):
         tidemill.preprocess(tmp_path / "none.toml")
 
 
-def test_values_of_python_mean_what_toml_says(tmp_path):
-    """Also those that JSON writes in another way than TOML."""
+def test_python_values_resolve_like_toml(tmp_path):
+    """Including values that JSON writes differently than TOML."""
     file = tmp_path / "run.toml"
     file.write_text(
         r"""
@@ -215,7 +215,7 @@ learning_rate = 1e16
     assert tidemill.resolve(resolved) == resolved
 
 
-def test_none_is_a_key_that_is_left_out(run):
+def test_none_means_key_is_left_out(run):
     nothing = {"checkpoint.uri": None, "output": None, "train": {"min_snr_gamma": None, "ema": None}}
     assert tidemill.resolve(run, **nothing) == tidemill.resolve(run, train={})
     uri = {"checkpoint.uri": "s3://bucket"}
@@ -225,17 +225,17 @@ def test_none_is_a_key_that_is_left_out(run):
         tidemill.resolve(run, source={"uri": ["a.parquet", None]})
 
 
-def test_numbers_that_are_not_finite_are_toml_but_are_not_handed_on(run):
+def test_non_finite_numbers_are_accepted_but_not_in_resolved_run(run):
     with pytest.raises(tidemill.InputError, match="a bound is not a number"):
         tidemill.Prepare(run, **{"filter.score.score.max": math.nan})
     limits = {"filter.score.score": {"min": -math.inf, "max": math.inf}}
     tidemill.Prepare(run, **limits)
-    # Taken for keys that are left out, numbers that have a default would become it.
+    # If they were treated as left out, keys with a default would silently change.
     with pytest.raises(tidemill.InputError, match=r"m..: a number that is not finite"):
         tidemill.Prepare(tidemill.resolve(run, **limits))
 
 
-def test_verbs_are_functions(run, tmp_path):
+def test_verbs_return_results(run, tmp_path):
     pairs = tmp_path / "pairs"
     assert tidemill.main(["synth", str(pairs), "--rows", "48", "--files", "1", "--quiet"]) == 0
     columns = {"image": "jpg", "caption": "caption", "key": "key"}
@@ -244,12 +244,12 @@ def test_verbs_are_functions(run, tmp_path):
     rows = result["rows"]
     assert rows["read"] == 48 == rows["kept"] + rows["rejected"] + rows["quarantined"]
     assert tidemill.inspect(tmp_path / "out/dataset")["rows"] == rows
-    # Any tool reads the files.
+    # The files are plain Parquet.
     files = list((tmp_path / "out/dataset/data").glob("*/*/text.parquet"))
     assert sum(pa.parquet.read_table(file).num_rows for file in files) == rows["kept"]
 
 
-def test_python_m_tidemill_is_the_command_line(tmp_path):
+def test_python_m_tidemill_runs_command_line(tmp_path):
     def run(*args):
         return subprocess.run([sys.executable, "-m", "tidemill", *args], capture_output=True, text=True)
 
@@ -263,7 +263,7 @@ def test_python_m_tidemill_is_the_command_line(tmp_path):
     assert doctor["libtorch"]["version"] == torch.__version__
 
 
-def test_another_pytorch_is_refused_by_name():
+def test_other_torch_version_is_refused():
     from tidemill import _libtorch
 
     pinned = (Path(__file__).parent.parent / "pyproject.toml").read_text()
@@ -273,8 +273,8 @@ def test_another_pytorch_is_refused_by_name():
         _libtorch.check_torch_version("2.12.0+cpu")
 
 
-def test_pytorch_is_imported_only_where_it_is_needed():
-    """It takes most of a second, and Ray starts many processes that do without."""
+def test_torch_is_imported_lazily():
+    """Importing it takes most of a second, and many processes of Ray do not need it."""
     code = """
 import sys, tidemill, tidemill.ray
 assert "torch" not in sys.modules or tidemill._libtorch.has_gpu()
@@ -285,7 +285,7 @@ assert torch.ones(2, 2).mm(torch.ones(2, 2)).sum() == 8
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_more_files_may_be_open_where_the_system_allows():
+def test_import_raises_open_file_limit():
     code = """
 import resource
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,6 +1,4 @@
-"""The optimizer of several ranks over Gloo, against PyTorch's: the same steps, with a part on each
-rank.
-"""
+"""The distributed optimizer over Gloo takes the same steps as PyTorch's AdamW."""
 
 import json
 import subprocess
@@ -8,8 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-import ranks
 import torch
+from helpers import training
 from safetensors.torch import load_file, save_file
 
 WORKER = """
@@ -45,7 +43,7 @@ def torch_adamw(start, gradients, probe):
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("sharded", [True, False])
-def test_the_optimizer_takes_pytorchs_steps(world, sharded, rng, tmp_path):
+def test_distributed_adamw_matches_pytorch(world, sharded, rng, tmp_path):
     generator = torch.Generator().manual_seed(rng.randrange(2**32))
     shapes = [[rng.randrange(1, 40) for _ in range(rng.randrange(1, 4))] for _ in range(rng.randrange(3, 12))]
     start = [torch.randn(shape, generator=generator) for shape in shapes]
@@ -69,8 +67,8 @@ def test_the_optimizer_takes_pytorchs_steps(world, sharded, rng, tmp_path):
         "ema": rng.random() < 0.5,
         "lr": 1e-2,
         "betas": (0.9, 0.99),
-        # Not less: of a gradient near zero, which ranks add up in another order, it would make any
-        # step.
+        # With a smaller eps, a gradient near zero, which ranks sum in another order, could cause
+        # any step.
         "eps": 1e-3,
         "weight_decay": 0.1,
         "max_grad_norm": rng.choice([1.0, 1e9]),
@@ -83,24 +81,25 @@ def test_the_optimizer_takes_pytorchs_steps(world, sharded, rng, tmp_path):
     script.write_text(WORKER)
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}", "--standalone"]
     arguments = [str(script), json.dumps(probe), str(tmp_path)]
-    subprocess.run([*command, *arguments], check=True, timeout=120, env=ranks.environment())
+    subprocess.run([*command, *arguments], check=True, timeout=120, env=training.environment())
 
     expected = torch_adamw(start, gradients, probe)
     for rank in range(world):
         weights = load_file(tmp_path / f"{rank}.safetensors")
         for i, tensor in enumerate(expected):
             worst = (weights[str(i)].float() - tensor).abs().max() / tensor.abs().max()
-            # In bf16 a gradient near zero may change its sign, and with it the first step.
+            # In bf16 a gradient near zero may change its sign, and so the direction of the first
+            # step.
             tolerance = 3e-2 if probe["bf16"] else 3e-3 if probe["bf16_moments"] else 1e-6
             assert worst <= tolerance, f"{shapes} {probe}"
-        check_bytes(json.loads((tmp_path / f"{rank}.json").read_text()), shapes, probe, world)
+        check_memory(json.loads((tmp_path / f"{rank}.json").read_text()), shapes, probe, world)
 
 
-def check_bytes(found, shapes, probe, world):
-    """Working weights whole, all else in as many parts as there are ranks; with what fills up
+def check_memory(found, shapes, probe, world):
+    """Checks a rank's memory: whole working weights, a part of everything else, and padding of
     buckets.
 
-    Of what is frozen there are neither gradients nor moments.
+    Frozen parameters have neither gradients nor moments.
     """
     weights, gradients, state = found
     sizes = [int(np.prod(shape)) for shape in shapes]
@@ -109,7 +108,7 @@ def check_bytes(found, shapes, probe, world):
     parts = world if probe["sharded"] else 1
     width = 2 if probe["bf16"] else 4
     working = sum(size * (4 if i in probe["f32"] else width) for i, size in enumerate(sizes))
-    # At worst each parameter has a bucket of its own.
+    # In the worst case each parameter has its own bucket.
     padding = 4 * 32 * (1 + parts) * len(shapes)
     assert working <= weights <= working + padding
     # Master weights (in f32 and without shards the working weights), two moments, EMA.
@@ -117,7 +116,7 @@ def check_bytes(found, shapes, probe, world):
     needed = 4 * count + moments * trained + (4 * count if probe["ema"] else 0)
     assert needed / parts <= state <= (needed + 4 * padding) / parts
     if probe["sharded"] and probe["micro_batches"] == 1:
-        # A part, and the buckets that are on their way.
+        # A rank's part, and the buckets in flight.
         largest = max(int(np.prod(shape)) for shape in shapes)
         in_flight = 4 * width * max(min(probe["bucket_elements"], count), largest) + 4 * 4 * 32 * parts
         assert gradients <= (4 * trained + padding) / parts + in_flight

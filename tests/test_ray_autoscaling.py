@@ -1,4 +1,4 @@
-"""How many units the feeder of encoders prepares, and when it starts an encoder or gives one back."""
+"""Autoscaling of the encoder pool: how far it prepares ahead, and when its size changes."""
 
 import pytest
 from tidemill.ray.online import autoscaling
@@ -7,7 +7,7 @@ from tidemill.ray.online import autoscaling
 @pytest.mark.parametrize(
     ("prepare_s", "encode_s", "encoders", "ahead"),
     [
-        # What a unit takes in each stage; with so many encoders, units ready or being prepared.
+        # Seconds for a unit in each stage, number of encoders, expected units ready or in work.
         (None, None, 1, 2),
         (1.0, None, 3, 6),
         (0.0, 1.0, 4, 4),
@@ -17,7 +17,7 @@ from tidemill.ray.online import autoscaling
         (8.0, 0.0, 2, 2 + 2 * autoscaling.MAX_PREPARING_PER_ENCODER),
     ],
 )
-def test_as_many_are_prepared_as_keep_encoders_busy(prepare_s, encode_s, encoders, ahead):
+def test_prefetch_keeps_encoders_busy(prepare_s, encode_s, encoders, ahead):
     measured = autoscaling.StageTimes()
     for _ in range(3):
         if prepare_s is not None:
@@ -27,7 +27,7 @@ def test_as_many_are_prepared_as_keep_encoders_busy(prepare_s, encode_s, encoder
     assert measured.compute_prefetch(encoders) == ahead
 
 
-def test_averages_follow_what_units_take():
+def test_stage_times_are_running_averages():
     measured = autoscaling.StageTimes()
     measured.add_prepare_time(1.0)
     measured.add_prepare_time(2.0)
@@ -37,7 +37,7 @@ def test_averages_follow_what_units_take():
 @pytest.mark.parametrize(
     ("ready", "units", "lasts"),
     [
-        # Units that wait; those that each encoder has.
+        # Ready units, units that each encoder has, whether this is a backlog.
         (1, (), True),
         (0, (), False),
         (1, (2,), True),
@@ -49,7 +49,7 @@ def test_averages_follow_what_units_take():
         (2, (2, 1), False),
     ],
 )
-def test_encoders_are_started_for_a_backlog_that_lasts(ready, units, lasts, monkeypatch):
+def test_lasting_backlog_adds_encoder(ready, units, lasts, monkeypatch):
     now = 50.0
     monkeypatch.setattr(autoscaling.time, "monotonic", lambda: now)
     backlog = autoscaling.Backlog()
@@ -58,7 +58,7 @@ def test_encoders_are_started_for_a_backlog_that_lasts(ready, units, lasts, monk
     assert not backlog.is_lasting(ready, units, 2.0)
     now += 2.0
     assert backlog.is_lasting(ready, units, 2.0) == lasts
-    # A moment without one, and it begins anew.
+    # A moment without a backlog restarts the measurement.
     assert not backlog.is_lasting(0, units, 2.0)
     assert not backlog.is_lasting(ready, units, 2.0)
 
@@ -76,14 +76,14 @@ def test_encoders_are_started_for_a_backlog_that_lasts(ready, units, lasts, monk
         ((1, 1), 1, False),
     ],
 )
-def test_encoders_are_given_back_when_fewer_would_do(working, others, fits, monkeypatch):
+def test_low_utilisation_removes_encoder(working, others, fits, monkeypatch):
     now = 100.0
     monkeypatch.setattr(autoscaling.time, "monotonic", lambda: now)
     load = autoscaling.Utilisation()
     for busy in working * 10:
         load.set_busy(busy)
-        assert not load.would_suffice(100), "too soon to say"
+        assert not load.would_suffice(100), "the measurement is too short"
         now += autoscaling.MEASURE_S / 20
     assert load.would_suffice(others) == fits
-    # Judged once; then a new while begins.
+    # After a judgement a new measurement begins.
     assert not load.would_suffice(100)

@@ -1,4 +1,4 @@
-"""The stages on Ray: the same dataset as the local engine's, whoever dies on the way."""
+"""Preprocessing on Ray: the same dataset as the local engine's, also if processes die."""
 
 import json
 import os
@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 
-import pairs
 import pyarrow as pa
 import pytest
-import ranks
 import ray
 import tidemill
 import tidemill.ray
+from helpers import pairs, processes, ray_cluster
 from tidemill import _native
 from tidemill.run_file import to_arguments
 
@@ -22,30 +21,30 @@ WHOLE = {"batch_size": None, "batch_format": "pyarrow"}
 
 @pytest.fixture(scope="module")
 def cluster():
-    """One node of this machine."""
-    with ranks.ray_of(4) as address:
+    """The address of a cluster of one node."""
+    with ray_cluster.start_cluster(4) as address:
         yield address
 
 
-def on(cluster, **encode):
+def on_cluster(cluster, **encode):
     return {"engine.kind": "ray", "engine.ray.address": cluster, **encode}
 
 
-def test_preprocess_on_ray_gives_what_the_local_engine_gives(cluster, pairs_run, encoded_pairs, tmp_path):
+def test_preprocess_on_ray_matches_local_engine(cluster, pairs_run, encoded_pairs, tmp_path):
     output, expected = encoded_pairs
-    # Two encoders, whose number may change.
+    # An autoscaling pool of up to two encoders.
     result = tidemill.preprocess(
-        pairs_run, output=str(tmp_path), **on(cluster, **{"engine.encode.workers": "1..2"})
+        pairs_run, output=str(tmp_path), **on_cluster(cluster, **{"engine.encode.workers": "1..2"})
     )
     assert result["rows"] == expected["rows"]
     assert result["units"] == {"total": 16, "done": 16}
     assert result["quarantined"] == expected["quarantined"]
-    pairs.assert_same(tmp_path, output)
-    again = tidemill.preprocess(pairs_run, output=str(tmp_path), **on(cluster))
+    pairs.assert_same_dataset(tmp_path, output)
+    again = tidemill.preprocess(pairs_run, output=str(tmp_path), **on_cluster(cluster))
     assert again["units"] == {"total": 16, "done": 0}
 
 
-def test_stages_in_a_pipeline_give_the_same(cluster, pairs_run, encoded_pairs, tmp_path):
+def test_stages_in_pipeline_match_local_engine(cluster, pairs_run, encoded_pairs, tmp_path):
     output, expected = encoded_pairs
     run = tidemill.ray.resolve(pairs_run, output=str(tmp_path))
     rows = tidemill.ray.read(run)
@@ -53,10 +52,10 @@ def test_stages_in_a_pipeline_give_the_same(cluster, pairs_run, encoded_pairs, t
     encoded = tidemill.ray.encode(prepared, run, concurrency=1)
     written = tidemill.ray.write_latents(encoded, run)
     assert written == {"units": 16, "rows": expected["rows"]}
-    pairs.assert_same(tmp_path, output)
+    pairs.assert_same_dataset(tmp_path, output)
 
 
-def test_rows_of_a_pipeline_of_ones_own_can_be_written(cluster, run, batch, tmp_path):
+def test_write_latents_accepts_rows_of_own_pipeline(cluster, run, batch, tmp_path):
     run = tidemill.ray.resolve(run, output=str(tmp_path), **{"source.carry": []})
     rows = ray.data.from_arrow(pa.Table.from_batches([batch])).filter(lambda row: row["key"] != "k1")
     prepared = rows.map_batches(tidemill.ray.Prepare(run), **WHOLE)
@@ -68,7 +67,7 @@ def test_rows_of_a_pipeline_of_ones_own_can_be_written(cluster, run, batch, tmp_
     assert set((tmp_path / "dataset/commits").iterdir()) == commits
     captions = [
         caption
-        for _, tables in pairs.contents(tmp_path).values()
+        for _, tables in pairs.read_dataset(tmp_path).values()
         for caption in tables["rows.parquet"].column("caption").to_pylist()
     ]
     assert sorted(captions, key=str) == sorted(
@@ -76,7 +75,7 @@ def test_rows_of_a_pipeline_of_ones_own_can_be_written(cluster, run, batch, tmp_
     )
 
 
-def test_what_would_write_wrong_units_is_refused(cluster, pairs_run, tmp_path):
+def test_incomplete_or_merged_units_are_refused(cluster, pairs_run, tmp_path):
     run = tidemill.ray.resolve(pairs_run, output=str(tmp_path))
     rows = tidemill.ray.read(run)
     prepared = rows.map_batches(tidemill.ray.Prepare(run), **WHOLE)
@@ -91,16 +90,16 @@ def test_what_would_write_wrong_units_is_refused(cluster, pairs_run, tmp_path):
     ]:
         with pytest.raises(ray.exceptions.RayTaskError, match=message):
             tidemill.ray.write_latents(broken, run)
-    # By chance a unit may have lost nothing.
+    # A unit that lost no row may have been committed.
     for commit in (tmp_path / "dataset").glob("commits/*"):
         assert json.loads(commit.read_text())["counts"]["read"] == 25
 
 
-def test_rows_that_other_models_encoded_are_refused(cluster, pairs_run, tmp_path):
+def test_rows_encoded_by_other_models_are_refused(cluster, pairs_run, tmp_path):
     run = tidemill.ray.resolve(pairs_run, output=str(tmp_path))
     models = tmp_path / "models"
     shutil.copytree(run["models"]["path"], models)
-    # As on a node whose folder was not brought up to date.
+    # Like on a node whose folder is outdated.
     config = models / "vae" / "config.json"
     config.write_text(config.read_text() + "\n")
     other = tidemill.ray.resolve(pairs_run, output=str(tmp_path), **{"models.path": str(models)})
@@ -111,24 +110,21 @@ def test_rows_that_other_models_encoded_are_refused(cluster, pairs_run, tmp_path
     assert not list((tmp_path / "dataset").glob("commits/*"))
 
 
-def test_input_is_refused_as_elsewhere(cluster, pairs_run, tmp_path):
+def test_refused_input_raises_like_local_engine(cluster, pairs_run, tmp_path):
     with pytest.raises(tidemill.InputError, match="no column"):
         tidemill.preprocess(
-            pairs_run, output=str(tmp_path), **on(cluster), **{"source.columns.image": "picture"}
+            pairs_run, output=str(tmp_path), **on_cluster(cluster), **{"source.columns.image": "picture"}
         )
-    strict = on(cluster, **{"engine.max_bad_fraction": 0.001})
-    # The second time all units are committed.
+    strict = on_cluster(cluster, **{"engine.max_bad_fraction": 0.001})
+    # In the second run all units are committed already.
     for _ in range(2):
         with pytest.raises(tidemill.TidemillError, match=r"unreadable, more than engine.max_bad_fraction"):
             tidemill.preprocess(pairs_run, output=str(tmp_path), **strict)
 
 
 @pytest.mark.timeout(120)
-def test_an_encoder_that_refuses_to_start_ends_the_run(cluster, pairs_run, tmp_path):
-    """At once, with its own words.
-
-    The verb itself found nothing wrong with its copy of the models.
-    """
+def test_encoder_that_refuses_to_start_ends_run(cluster, pairs_run, tmp_path):
+    """The run ends with the encoder's message, although the verb's own models are intact."""
     models = tmp_path / "models"
     shutil.copytree(pairs_run["models"]["path"], models)
     run = tidemill.resolve(pairs_run, output=str(tmp_path), **{"models.path": str(models)})
@@ -138,27 +134,26 @@ def test_an_encoder_that_refuses_to_start_ends_the_run(cluster, pairs_run, tmp_p
     plan = {"cluster": {"address": cluster, "env": {}}, "lines": len(units), "ticket": ticket}
     plan["prepare"] = {"most": 0, "cpus": 1}
     plan["encode"] = {"fewest": 1, "most": 1, "cpus": 1, "gpus": 0, "accelerator": None}
-    # With standard input open: its end would be that of the verb.
+    # Standard input stays open: end of file means that the verb has died.
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-m", "tidemill.ray.preprocess.driver"], **pipes) as driver:
         driver.stdin.write("".join(f"{line}\n" for line in [json.dumps(plan), *units]))
         driver.stdin.flush()
-        said = driver.stdout.readlines()[-1]
-    error = json.loads(said)["error"]
+        log = driver.stdout.readlines()[-1]
+    error = json.loads(log)["error"]
     assert error["refused"], error
     node = ray.util.get_node_ip_address()
     assert error["message"].startswith(f"an encoder on {node} refuses to start: "), error
     assert str(models) in error["message"]
 
 
-def test_a_driver_that_is_killed_is_started_again(cluster, pairs_run, encoded_pairs, tmp_path):
+def test_killed_preprocess_driver_is_restarted(cluster, pairs_run, encoded_pairs, tmp_path):
     output, expected = encoded_pairs
-    running = ranks.Running("preprocess", pairs_run, output=str(tmp_path), **on(cluster))
-    victim = ranks.child(running.process.pid, "ray.preprocess.driver")
-    running.commits(tmp_path, 1)
+    running = processes.VerbProcess("preprocess", pairs_run, output=str(tmp_path), **on_cluster(cluster))
+    victim = processes.find_child(running.process.pid, "ray.preprocess.driver")
+    running.wait_for_commits(tmp_path, 1)
     os.kill(victim, signal.SIGKILL)
-    code, result, said = running.end(seconds=200)
-    assert code == 0, said
+    result, log = running.succeed(seconds=200)
     assert result["rows"] == expected["rows"]
-    assert "starting it again for the units that are left" in said
-    pairs.assert_same(tmp_path, output)
+    assert "starting it again for the units that are left" in log
+    pairs.assert_same_dataset(tmp_path, output)

@@ -1,4 +1,4 @@
-"""What a cluster has no room for: it is said what is waited for, and the wait can be ended."""
+"""Waiting for resources that a cluster lacks is reported, and can be stopped."""
 
 import json
 import os
@@ -9,11 +9,10 @@ import sys
 import time
 from contextlib import contextmanager
 
-import online
 import pytest
-import ranks
 import ray
 import tidemill
+from helpers import online, ray_cluster, training
 from tidemill import _native
 from tidemill.ray import resource_wait
 from tidemill.ray.train.graceful_stop import StopSignal, WorkerLossCallback, watch_stop_signal
@@ -22,15 +21,15 @@ from tidemill.run_file import to_arguments
 
 @pytest.fixture(scope="module")
 def address():
-    with ranks.ray_of(2) as address:
+    with ray_cluster.start_cluster(2) as address:
         yield address
 
 
 @contextmanager
 def running(verb, output, **settings):
-    """A verb in a process of its own, which ends with the test."""
+    """A verb in a process of its own, which is killed after the block."""
     path, given = to_arguments(
-        {**ranks.SETTINGS, "engine.kind": "ray", **settings, "output": str(output)}, {}
+        {**training.SETTINGS, "engine.kind": "ray", **settings, "output": str(output)}, {}
     )
     sets = [part for setting in given for part in ("--set", setting)]
     command = [sys.executable, "-m", "tidemill", verb, path, *sets, "--json"]
@@ -42,11 +41,11 @@ def running(verb, output, **settings):
 
 
 @pytest.mark.timeout(100)
-def test_training_that_has_not_begun_is_stopped_at_once(address, dataset, tmp_path):
-    ranks.link(tmp_path, dataset)
+def test_training_without_workers_stops_at_once(address, dataset, tmp_path):
+    training.link_dataset(tmp_path, dataset)
     settings = {"engine.ray.address": address, "engine.train": {"workers": 2, "cpus": 4}}
     with running("train", tmp_path, **settings) as process:
-        while not ranks.ray_processes("TrainController"):
+        while not ray_cluster.find_ray_processes("TrainController"):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
@@ -57,8 +56,8 @@ def test_training_that_has_not_begun_is_stopped_at_once(address, dataset, tmp_pa
     assert "0 of 10 steps" in json.loads(out.splitlines()[-1])["error"]["message"], out
 
 
-# A driver that speaks sooner.
-SOON = """
+# A driver with short intervals between checks and warnings.
+FAST_DRIVER = """
 import runpy, sys
 from tidemill.ray import resource_wait
 resource_wait.FIRST_WARNING_S, resource_wait.CHECK_INTERVAL_S = 1.0, 0.2
@@ -68,8 +67,8 @@ runpy.run_module(sys.argv[1], run_name="__main__")
 
 @contextmanager
 def driver(address, module, plan, lines=(), **options):
-    """What a verb starts, and has told a plan."""
-    command = [sys.executable, "-c", SOON, module]
+    """A driver as a verb starts it, which has received a plan."""
+    command = [sys.executable, "-c", FAST_DRIVER, module]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     process = subprocess.Popen(command, text=True, **pipes)
     try:
@@ -83,8 +82,11 @@ def driver(address, module, plan, lines=(), **options):
         process.wait()
 
 
-def first(stream, word):
-    """The first line with a word in it; the tests' time limit ends the wait for one."""
+def read_line_with(stream, word):
+    """The first line that contains a word, from there on.
+
+    The time limit of the test ends the wait.
+    """
     line = next(line for line in stream if word in line)
     return line[line.index(word) :].rstrip()
 
@@ -95,7 +97,7 @@ def pool(fewest, most, cpus, gpus=0, accelerator=None):
 
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("terminal", [False, True])
-def test_preprocessing_says_what_it_waits_for(terminal, address, pairs_run, tmp_path):
+def test_preprocessing_reports_resources_it_waits_for(terminal, address, pairs_run, tmp_path):
     resolved = tidemill.resolve(pairs_run, output=str(tmp_path))
     arguments = to_arguments(resolved, {})
     plan = {"ticket": _native.ticket(*arguments), "prepare": pool(0, 0, 64)}
@@ -105,8 +107,8 @@ def test_preprocessing_says_what_it_waits_for(terminal, address, pairs_run, tmp_
     with driver(
         address, "tidemill.ray.preprocess.driver", plan, _native.units(*arguments), **options
     ) as process:
-        said = process.stdout if terminal else process.stderr
-        lines = {first(said, "waiting for"), first(said, "waiting for")}
+        log = process.stdout if terminal else process.stderr
+        lines = {read_line_with(log, "waiting for"), read_line_with(log, "waiting for")}
     os.close(ours)
     os.close(theirs)
     has = "the cluster has CPU 2 (2 free), no GPU"
@@ -115,45 +117,45 @@ def test_preprocessing_says_what_it_waits_for(terminal, address, pairs_run, tmp_
 
 
 @pytest.mark.timeout(100)
-def test_training_says_what_it_waits_for(address, dataset, tmp_path):
-    ranks.link(tmp_path, dataset)
-    run = json.loads(tidemill.resolve({**ranks.SETTINGS, "output": str(tmp_path)}).text)
+def test_training_reports_resources_it_waits_for(address, dataset, tmp_path):
+    training.link_dataset(tmp_path, dataset)
+    run = json.loads(tidemill.resolve({**training.SETTINGS, "output": str(tmp_path)}).text)
     plan = {"run": run, "mode": "offline", "train": pool(3, 4, 1, 0, "A100")}
     with driver(address, "tidemill.ray.train.driver", plan) as process:
-        said = first(process.stderr, "waiting for")
-    assert said.startswith("waiting for 3 workers with CPU 1, accelerator A100; the cluster has CPU 2 (")
+        log = read_line_with(process.stderr, "waiting for")
+    assert log.startswith("waiting for 3 workers with CPU 1, accelerator A100; the cluster has CPU 2 (")
 
 
 @pytest.mark.timeout(100)
-def test_trainers_without_encoders_say_what_they_wait_for(address, scenes, tmp_path):
+def test_online_training_reports_encoders_it_waits_for(address, scenes, tmp_path):
     encode = {"engine.kind": "ray", "engine.encode.workers": "1..4", "engine.encode.gpus": 2}
-    settings = {**ranks.SETTINGS, **online.SETTINGS, **encode, "source.uri": scenes}
+    settings = {**training.SETTINGS, **online.SETTINGS, **encode, "source.uri": scenes}
     settings["output"] = str(tmp_path)
     plan = {"run": json.loads(tidemill.resolve(settings).text), "mode": "online", "train": pool(1, 1, 0.5)}
     with driver(address, "tidemill.ray.train.driver", plan) as process:
-        said = first(process.stderr, "waiting for 1 encoder")
-    assert said.startswith("waiting for 1 encoder with CPU 1, GPU 2; the cluster has CPU 2 (")
+        log = read_line_with(process.stderr, "waiting for 1 encoder")
+    assert log.startswith("waiting for 1 encoder with CPU 1, GPU 2; the cluster has CPU 2 (")
 
 
-def test_what_is_missing_is_said_now_and_then(caplog, monkeypatch):
+def test_resource_warnings_are_repeated_at_intervals(caplog, monkeypatch):
     monkeypatch.setattr(resource_wait, "_describe_cluster", lambda: "little")
-    # By the second.
+    # Waiting encoders by second.
     missing = {0: 0, 10: 2, 39: 2, 40: 1, 60: 1, 339: 1, 340: 1, 350: 0, 360: 0}
     looks = iter(missing.values())
     resources = resource_wait.WorkerResources(1, 0.5)
     demand = resource_wait.ResourceDemand("encoder", resources, lambda: next(looks))
     monitor = resource_wait.DemandMonitor(demand)
-    heard = []
+    messages = []
     caplog.set_level("INFO", "tidemill.ray")
     for second in missing:
         monitor.check(second)
-        heard += [(second, record.message) for record in caplog.records]
+        messages += [(second, record.message) for record in caplog.records]
         caplog.clear()
-    said = "waiting for 1 encoder with CPU 1, GPU 0.5; the cluster has little"
-    assert heard == [(40, said), (340, said), (350, "the cluster has room for the encoders now")]
+    log = "waiting for 1 encoder with CPU 1, GPU 0.5; the cluster has little"
+    assert messages == [(40, log), (340, log), (350, "the cluster has room for the encoders now")]
 
 
-def test_who_wishes_an_end_knows_whether_workers_hear_of_it(address):
+def test_stop_request_returns_whether_there_are_workers(address):
     stop = StopSignal.options(name="stop-of-this-test").remote()
     assert not ray.get(stop.request.remote())
     ray.get(stop.worker_started.remote())

@@ -1,4 +1,4 @@
-"""What a run file says of the cluster, where Python runs the stages and the trainer."""
+"""The cluster settings of a run file, for stages and trainers that Python starts."""
 
 import os
 import socket
@@ -9,17 +9,17 @@ import time
 
 import pyarrow as pa
 import pytest
-import ranks
 import ray
 import tidemill
 import tidemill.ray
+from helpers import ports, processes, ray_cluster
 from ray.train import RunConfig
 from tidemill.ray import cluster
 from tidemill.ray.preprocess import encoder_actor
 
 GIVEN = {"FI_PROVIDER": "of-this-test", "NCCL_DEBUG": "WARN"}
 
-# A trainer in a process that has not started Ray; what its worker refuses is what it sees.
+# A trainer in a process that has not started Ray. Its worker reports its environment in a refusal.
 TRAINER = """
 import sys, ray, tidemill, tidemill.ray
 from tidemill.run_file import ResolvedRun
@@ -37,7 +37,7 @@ except tidemill.InputError as error:
 
 @pytest.fixture(scope="module")
 def address():
-    with ranks.ray_of(2) as address:
+    with ray_cluster.start_cluster(2) as address:
         yield address
 
 
@@ -45,16 +45,16 @@ def settings(address, output="/tmp/nowhere"):
     return {"output": str(output), "engine.device": "cpu", "engine.ray": {"address": address, "env": GIVEN}}
 
 
-def test_a_trainer_joins_the_cluster_and_its_workers_get_the_environment(address, run, tmp_path):
+def test_trainer_joins_cluster_and_workers_get_env_vars(address, run, tmp_path):
     resolved = tidemill.resolve(run, **settings(address, tmp_path))
     command = [sys.executable, "-c", TRAINER, resolved.text]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.stdout.splitlines()[-1] == f"it has of-this-test at {address}", done.stderr
 
 
-def test_encoders_get_the_environment(address, run, monkeypatch):
+def test_encoders_get_env_vars(address, run, monkeypatch):
     class Environment:
-        """In place of the encoder."""
+        """A stage that returns its environment, instead of the encoder."""
 
         def __init__(self, run):
             pass
@@ -68,7 +68,7 @@ def test_encoders_get_the_environment(address, run, monkeypatch):
     assert encoded.take_all() == [{"has": "of-this-test"}]
 
 
-def test_what_python_says_counts_more_than_the_run_file(run):
+def test_runtime_env_of_caller_overrides_run_file(run):
     theirs = {"env_vars": {"FI_PROVIDER": "theirs"}, "pip": ["a"]}
     both = {"env_vars": GIVEN | {"FI_PROVIDER": "theirs"}, "pip": ["a"]}
     resolved = tidemill.resolve(run, **settings("auto"))
@@ -79,14 +79,14 @@ def test_what_python_says_counts_more_than_the_run_file(run):
     assert cluster.add_remote_env_vars(tidemill.resolve(run), {"num_gpus": 1}) == {"num_gpus": 1}
 
 
-def test_a_cluster_that_cannot_be_is_refused():
+def test_invalid_cluster_address_is_refused():
     with pytest.raises(tidemill.InputError, match=r'^engine.ray.address = "nowhere": '):
         cluster.start_ray("nowhere")
 
 
 @pytest.fixture
-def started(monkeypatch):
-    """What `ray.init` is called with."""
+def ray_inits(monkeypatch):
+    """Records the arguments of `ray.init` instead of starting Ray."""
     calls = []
     monkeypatch.setattr(ray, "init", lambda **options: calls.append(options))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -98,9 +98,9 @@ def started(monkeypatch):
     ("address", "variable"),
     [("{}", None), ("ray://{}", None), ("{}", "elsewhere:1"), (None, "{}"), ("auto", "ray://{}")],
 )
-def test_an_address_at_which_nothing_answers_is_refused_by_name(address, variable, started, monkeypatch):
+def test_unreachable_address_is_refused_by_name(address, variable, ray_inits, monkeypatch):
     monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 1.0)
-    place = f"localhost:{ranks.free_port()}"
+    place = f"localhost:{ports.find_free_port()}"
     address, variable = (text and text.format(place) for text in (address, variable))
     if variable:
         monkeypatch.setenv("RAY_ADDRESS", variable)
@@ -109,12 +109,12 @@ def test_an_address_at_which_nothing_answers_is_refused_by_name(address, variabl
         cluster.start_ray(address)
     assert str(error.value).startswith(f"{named}: nothing has answered there for 1 s (")
     assert "head node" in str(error.value)
-    assert not started
+    assert not ray_inits
 
 
 @pytest.mark.timeout(60)
-def test_a_head_node_that_comes_up_late_is_waited_for(started):
-    port = ranks.free_port()
+def test_late_head_node_is_waited_for(ray_inits):
+    port = ports.find_free_port()
 
     def listen():
         time.sleep(1)
@@ -125,20 +125,22 @@ def test_a_head_node_that_comes_up_late_is_waited_for(started):
     head.start()
     cluster.start_ray(f"127.0.0.1:{port}")
     head.join()
-    assert started == [{"address": f"127.0.0.1:{port}"}]
+    assert ray_inits == [{"address": f"127.0.0.1:{port}"}]
 
 
 @pytest.mark.parametrize("address", [None, "auto", "local", "anyscale://mine:1"])
-def test_what_ray_looks_up_is_left_to_it(address, started, monkeypatch):
+def test_symbolic_addresses_are_left_to_ray(address, ray_inits, monkeypatch):
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("tried"))
     cluster.start_ray(address)
-    assert started == [{"address": address} if address else {}]
+    assert ray_inits == [{"address": address} if address else {}]
 
 
 @pytest.mark.timeout(120)
-def test_a_verb_says_soon_that_its_cluster_cannot_be_reached(pairs_run, tmp_path):
-    nowhere = f"127.0.0.1:{ranks.free_port()}"
+def test_verb_reports_unreachable_cluster_soon(pairs_run, tmp_path):
+    nowhere = f"127.0.0.1:{ports.find_free_port()}"
     settings = {"engine.kind": "ray", "engine.ray.address": nowhere}
-    code, result, said = ranks.Running("preprocess", pairs_run, output=str(tmp_path), **settings).end(60)
-    assert code == 2, said
+    code, result, log = processes.VerbProcess(
+        "preprocess", pairs_run, output=str(tmp_path), **settings
+    ).finish(60)
+    assert code == 2, log
     assert f'engine.ray.address = "{nowhere}": nothing has answered' in result["error"]["message"]

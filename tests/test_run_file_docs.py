@@ -1,4 +1,4 @@
-"""docs/run-file.md has every key of the run file, with the default that it has."""
+"""docs/run-file.md has every key of the run file with its default."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ import tomllib
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "run-file.md"
 ROW = re.compile(r"\| `([^`]+)` \| (?:`([^`]*)`|required|none) \| .+ \|")
 
-# Every table that a run has only if it is written, with no more in it than it needs.
+# Every optional table, with only its required keys.
 RUN = """
 dedup.near.phash_distance = 1
 filter.score.c.min = 1.0
@@ -26,8 +26,8 @@ timesteps.logit_normal = {}
 mix = [{ name = "a", repeat = 1.0 }]
 phase = [{ resolution = 256, steps = 1, mix = { a = { repeat = 1.0 } } }]
 """
-# What the page calls tables whose names are the user's, and entries of lists.
-PLACES = {
+# The page's names of lists' entries, and of tables that the user names, in the run file above.
+KEY_PATHS = {
     "filter.score.<column>": "filter.score.c",
     "train.mix": "train.mix.0",
     "train.phase": "train.phase.0",
@@ -35,8 +35,8 @@ PLACES = {
 }
 
 
-def documented() -> dict[str, dict[str, str | None]]:
-    """The keys and defaults by section; those before the first section under the empty name."""
+def read_page() -> dict[str, dict[str, str | None]]:
+    """Keys and defaults by section; the top-level keys have the empty name."""
     sections = {}
     for line in PAGE.read_text().splitlines():
         if line.startswith("## ") or line.startswith("### "):
@@ -48,14 +48,14 @@ def documented() -> dict[str, dict[str, str | None]]:
     return sections
 
 
-SECTIONS = documented()
-# One of which is chosen, so that serde does not list them.
+SECTIONS = read_page()
+# A choice between keys, which serde does not list.
 CHOICE = "train.phase.mix.<name>"
 
 
-def table_of(run, section):
+def get_table(run, section):
     table = tidemill.resolve(run)
-    for step in PLACES.get(section, section).split(".") if section else []:
+    for step in KEY_PATHS.get(section, section).split(".") if section else []:
         table = table[int(step)] if isinstance(table, list) else table[step]
     return table
 
@@ -68,28 +68,28 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize("section", [section for section in SECTIONS if section != CHOICE])
-def test_the_page_has_the_sections_keys(run, section):
-    place = PLACES.get(section, section)
+def test_page_has_all_keys_of_section(run, section):
+    path = KEY_PATHS.get(section, section)
     with pytest.raises(tidemill.InputError) as refused:
-        tidemill.resolve(run, **{f"{place}.zzz".strip("."): 1})
-    said = str(refused.value)
-    known = re.findall(r"`(\w+)`", said.split("known here:")[1]) if "known here:" in said else None
-    known = known or re.search(r"available keys: ([\w, ]+)", said)[1].split(", ")
-    # Sections are keys, too.
+        tidemill.resolve(run, **{f"{path}.zzz".strip("."): 1})
+    message = str(refused.value)
+    known = re.findall(r"`(\w+)`", message.split("known here:")[1]) if "known here:" in message else None
+    known = known or re.search(r"available keys: ([\w, ]+)", message)[1].split(", ")
+    # Sections are keys of the top level.
     inner = [name for name in SECTIONS if name and "." not in name] if section == "" else []
     assert sorted(known) == sorted([*SECTIONS[section], *inner])
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_the_defaults_are_those_of_the_page(run, tmp_path, section):
+def test_defaults_match_page(run, tmp_path, section):
     empty = tmp_path / "empty.toml"
     empty.write_text("")
     try:
-        table = table_of(str(empty), section)
+        table = get_table(str(empty), section)
     except (KeyError, IndexError, TypeError):
-        table = table_of(run, section)
+        table = get_table(run, section)
     for key, default in SECTIONS[section].items():
         value = None if default is None else tomllib.loads(f"x = {default}")["x"]
-        # Tables have sections of their own; without an output the run's name is in it.
+        # Tables have sections of their own, and the default output contains the run's name.
         if value not in (None, {}) and (section, key) != ("", "output"):
             assert (table[key], type(table[key])) == (value, type(value)), key

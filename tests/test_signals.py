@@ -1,14 +1,12 @@
-"""Signals while a run computes: handlers of others, such as a profiler's or Python's own, do no
-harm.
-"""
+"""Signals during training do no harm, such as those of a profiler."""
 
 import json
 import subprocess
 import sys
 
-import ranks
+from helpers import training
 
-# As a profiler that samples: a signal every two milliseconds, and a handler that does nothing.
+# Like a sampling profiler: a signal every two milliseconds, and a handler that does nothing.
 SAMPLED = """
 import json, signal, sys
 import tidemill
@@ -21,11 +19,13 @@ assert result["finished"], result
 """
 
 
-def test_a_run_is_sampled_and_ends_well(dataset, tmp_path):
-    """In f32: a kernel of oneDNN's for CPUs with AVX2 has the stack pointer in memory of its own."""
-    ranks.link(tmp_path, dataset)
-    few = {"train.global_batch": 14, "train.micro_batch": 7, "train.phase": [{"resolution": 64, "steps": 30}]}
-    run = json.dumps({**ranks.SETTINGS, **few, "output": str(tmp_path)})
+def test_training_survives_frequent_signals(dataset, tmp_path):
+    """In f32 a oneDNN kernel for AVX2 keeps the stack pointer in its own memory: a handler's frame
+    would overwrite that memory.
+    """
+    training.link_dataset(tmp_path, dataset)
+    few = {"train.global_batch": 14, "train.micro_batch": 7, **training.phase(30)}
+    run = json.dumps({**training.SETTINGS, **few, "output": str(tmp_path)})
     command, options = [sys.executable, "-c", SAMPLED, run], {"capture_output": True, "text": True}
-    done = subprocess.run(command, env=ranks.environment(), timeout=240, **options)
+    done = subprocess.run(command, env=training.environment(), timeout=240, **options)
     assert done.returncode == 0, done.stderr

@@ -1,8 +1,5 @@
-"""The training stream from Python: what it gives, without copies, for any number of ranks, and
-resumed.
-"""
+"""The training stream from Python: content, zero copy, any number of ranks, and resume."""
 
-import io
 import json
 import subprocess
 import sys
@@ -15,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import tidemill
 import torch
-from PIL import Image
+from helpers.pairs import encode_noise
 from torch.utils.data import DataLoader
 from transformers import CLIPTokenizer
 
@@ -23,19 +20,14 @@ ROWS = 60
 
 
 @pytest.fixture(scope="module")
-def dataset(run, rng, tmp_path_factory):
+def dataset(run, make_rng, tmp_path_factory):
     """A latent dataset of noise images at 64 and 32 pixels."""
-    folder = tmp_path_factory.mktemp("stream")
-
-    def jpeg():
-        file = io.BytesIO()
-        Image.frombytes("RGB", (70, 70), rng.randbytes(3 * 70 * 70)).save(file, "JPEG")
-        return file.getvalue()
+    folder, rng = tmp_path_factory.mktemp("stream"), make_rng("stream")
 
     pairs = {
         "key": [f"k{i}" for i in range(ROWS)],
         "caption": [f"picture {i}" for i in range(ROWS)],
-        "jpg": [jpeg() for _ in range(ROWS)],
+        "jpg": [encode_noise(rng, 70, 70) for _ in range(ROWS)],
         "score": [0.5] * ROWS,
     }
     pq.write_table(pa.table(pairs), folder / "pairs.parquet", row_group_size=20)
@@ -59,8 +51,8 @@ def stream(dataset):
     return open_stream
 
 
-def stored(dataset, group):
-    """Sample id -> bytes of the tensor, from the Parquet files."""
+def read_stored(dataset, group):
+    """The stored tensors as bytes, by sample id."""
     found = {}
     for path in dataset.glob(f"data/*/*/{group}.parquet"):
         table = pq.read_table(path)
@@ -72,14 +64,14 @@ def take(stream, n):
     return [(batch.sample_ids, np.from_dlpack(batch.latents).copy()) for batch in islice(stream, n)]
 
 
-def same(one, other):
+def are_equal(one, other):
     return len(one) == len(other) and all(
         a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in zip(one, other, strict=True)
     )
 
 
-def test_an_epoch_has_each_row_with_its_bytes(dataset, stream):
-    latents, text = stored(dataset, "latents-64"), stored(dataset, "text")
+def test_epoch_has_every_row_with_its_bytes(dataset, stream):
+    latents, text = read_stored(dataset, "latents-64"), read_stored(dataset, "text")
     batches = stream(global_batch=ROWS)
     assert batches.rows == ROWS
     batch = next(batches)
@@ -91,7 +83,7 @@ def test_an_epoch_has_each_row_with_its_bytes(dataset, stream):
         assert torch.from_dlpack(batch.text)[i].numpy().tobytes() == text[sample_id]
 
 
-def test_arrow_and_dlpack_show_the_same_memory(stream):
+def test_arrow_and_dlpack_share_memory(stream):
     batch = next(stream())
     arrow, latents = batch.arrow(), torch.from_dlpack(batch.latents)
     field, column = arrow.schema.field("latents_64"), arrow.column("latents_64")
@@ -101,7 +93,7 @@ def test_arrow_and_dlpack_show_the_same_memory(stream):
     assert arrow["sample_id"].to_pylist() == batch.sample_ids
 
 
-def test_token_ids_are_what_transformers_gives(run, dataset, tmp_path):
+def test_token_ids_match_transformers(run, dataset, tmp_path):
     preprocess(run, dataset.parent.parent / "pairs.parquet", tmp_path, embeddings="none")
     batch = next(tidemill.Stream(tmp_path / "dataset", resolution=64, global_batch=ROWS))
     captions = {}
@@ -116,14 +108,14 @@ def test_token_ids_are_what_transformers_gives(run, dataset, tmp_path):
     assert text.tolist() == expected
 
 
-def test_memory_that_is_held_is_not_used_again(stream):
+def test_memory_in_use_is_not_recycled(stream):
     batches = stream(prefetch=1)
     held = [torch.from_dlpack(next(batches).latents) for _ in range(30)]
     expected = [latents for _, latents in take(stream(), 30)]
     assert all(np.array_equal(a.numpy(), b) for a, b in zip(held, expected, strict=True))
 
 
-def test_ranks_share_each_batch_and_any_number_of_them_goes_on(stream):
+def test_ranks_share_batches_and_state_resumes_with_other_rank_count(stream):
     whole = take(stream(), 12)
     ranks = [stream(ranks=3, rank=rank) for rank in range(3)]
     for number in range(5):
@@ -131,7 +123,7 @@ def test_ranks_share_each_batch_and_any_number_of_them_goes_on(stream):
         rows = sorted(row for part in parts for row in zip(part.places, part.sample_ids, strict=True))
         assert rows == list(enumerate(whole[number][0]))
     state = json.loads(json.dumps(ranks[2].state_dict()))
-    assert same(take(stream(state=state), 7), whole[5:])
+    assert are_equal(take(stream(state=state), 7), whole[5:])
 
 
 READER = """
@@ -144,7 +136,7 @@ for batch in stream:
 """
 
 
-def test_no_sample_is_lost_with_a_process_that_is_killed(dataset, stream, rng):
+def test_stream_resumes_without_loss_after_kill(dataset, stream, rng):
     expected = [ids for ids, _ in take(stream(), 40)]
     seen, state = [], None
     while len(seen) < 40:
@@ -157,16 +149,16 @@ def test_no_sample_is_lost_with_a_process_that_is_killed(dataset, stream, rng):
     assert seen[:40] == expected
 
 
-def test_a_phase_may_change_the_batch(stream):
+def test_next_phase_changes_batch_size(stream):
     batches = stream()
     seen = [id for ids, _ in take(batches, 2) for id in ids]
     batches.next_phase(global_batch=ROWS - 32)
-    assert len(set(seen + next(batches).sample_ids)) == ROWS, "each row once an epoch all the same"
+    assert len(set(seen + next(batches).sample_ids)) == ROWS, "each row once per epoch"
     with pytest.raises(tidemill.InputError, match="global_batch"):
         stream(state=batches.state_dict())
 
 
-def test_torch_goes_on_where_it_stopped(dataset):
+def test_stream_dataset_resumes_in_data_loader(dataset):
     arguments = {"resolution": 32, "global_batch": 8, "seed": 5}
 
     def batches(data, n):
@@ -187,10 +179,8 @@ def test_torch_goes_on_where_it_stopped(dataset):
             next(iter(DataLoader(first, batch_size=None, num_workers=workers)))
 
 
-class Watching(lightning.LightningModule):
-    """Takes its batches itself: what Lightning would take ahead of a step would be missing after a
-    resume.
-    """
+class RecordingModule(lightning.LightningModule):
+    """Fetches its batches itself: a prefetched batch would be missing after a resume."""
 
     def __init__(self):
         super().__init__()
@@ -205,22 +195,22 @@ class Watching(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def test_lightning_goes_on_where_it_stopped(dataset, tmp_path):
+def test_stream_dataset_resumes_in_lightning(dataset, tmp_path):
     def rows(steps, **resume):
         stream = tidemill.StreamDataset(dataset, resolution=64, global_batch=8)
         quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
         trainer = lightning.Trainer(max_steps=steps, accelerator="cpu", default_root_dir=tmp_path, **quiet)
-        module = Watching()
+        module = RecordingModule()
         trainer.fit(module, stream, weights_only=False, **resume)
         trainer.save_checkpoint(tmp_path / "saved.ckpt")
         return module.seen
 
-    whole, begun = rows(10), rows(4)
+    whole, first = rows(10), rows(4)
     assert len(whole) == 80
-    assert begun + rows(10, ckpt_path=tmp_path / "saved.ckpt") == whole
+    assert first + rows(10, ckpt_path=tmp_path / "saved.ckpt") == whole
 
 
-def test_what_is_wrong_is_said(dataset, stream):
+def test_invalid_stream_arguments_are_refused(dataset, stream):
     with pytest.raises(tidemill.InputError, match="128"):
         stream(resolution=128)
     with pytest.raises(tidemill.InputError, match="seed"):

@@ -1,4 +1,4 @@
-"""Workers that are killed, stopped and told to go: what the supervisor makes of it."""
+"""Faults of supervised training: killed, hanging and stopped workers, and what is left of a run."""
 
 import json
 import os
@@ -12,28 +12,28 @@ import urllib.request
 
 import numpy as np
 import pytest
-import ranks
+from helpers import ports, processes, run_output, training
 from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 STEPS = 80
-SETTINGS = {"train.global_batch": 14, "train.micro_batch": 5, "checkpoint.every": 5}
+SETTINGS = {**training.UNEVEN_BATCH, "checkpoint.every": 5}
 
 
 def steps(n=STEPS):
-    return {"train.phase": [{"resolution": 64, "steps": n}]}
+    return training.phase(n)
 
 
 def supervised(output, dataset, workers, **settings):
-    ranks.link(output, dataset)
-    return ranks.Supervised(output, workers, {**SETTINGS, **settings})
+    training.link_dataset(output, dataset)
+    return processes.SupervisedTraining(output, workers, {**SETTINGS, **settings})
 
 
-def assert_gone(workers):
-    """These end soon without a supervisor."""
+def assert_workers_end(workers):
+    """Workers end soon after their supervisor."""
     until = time.monotonic() + 20
     while any(os.path.exists(f"/proc/{pid}") for pid in workers.values()):
-        assert time.monotonic() < until, "workers go on without a supervisor"
+        assert time.monotonic() < until, "workers run without a supervisor"
         time.sleep(0.1)
 
 
@@ -41,210 +41,203 @@ def assert_gone(workers):
 def undisturbed(dataset, tmp_path_factory):
     output = tmp_path_factory.mktemp("undisturbed")
     run = supervised(output, dataset, "2", **steps())
-    code, result = run.end()
-    assert code == 0, run.said
-    assert result["faults"] == [], run.said
-    assert result["workers"] == 2, run.said
+    result = run.succeed()
+    assert result["faults"] == [], run.log
+    assert result["workers"] == 2, run.log
     return output
 
 
-def test_ranks_killed_at_random_cost_time_and_nothing_else(undisturbed, dataset, tmp_path, rng):
+def test_training_is_bit_exact_after_random_kills(undisturbed, dataset, tmp_path, rng):
     run = supervised(tmp_path, dataset, "2", **steps())
 
-    def looked_at():
-        return "".join(run.said).count("ms for a matrix product")
+    def count_health_checks():
+        return "".join(run.log).count("ms for a matrix product")
 
     kills = 0
     while kills < 20:
-        # Some crews come as far as their first look at each other, however slow the machine is.
-        before = looked_at()
-        while kills in (5, 12) and looked_at() == before and run.process.poll() is None:
+        # Some worker groups get as far as their first health check, however slow the machine is.
+        before = count_health_checks()
+        while kills in (5, 12) and count_health_checks() == before and run.process.poll() is None:
             time.sleep(0.02)
-        # A fast machine must not come to the end before the last.
+        # A fast machine must not finish before the last kill.
         until, latest = time.monotonic() + rng.uniform(0.2, 5), 3 * (kills + 1)
-        while time.monotonic() < until and ranks.steps_so_far(tmp_path) < latest:
+        while time.monotonic() < until and run_output.count_steps(tmp_path) < latest:
             time.sleep(0.02)
-        assert run.process.poll() is None, f"over after {kills} kills: {run.said}"
-        living = run.workers()
+        assert run.process.poll() is None, f"over after {kills} kills: {run.log}"
+        living = run.find_workers()
         if living:
             os.kill(rng.choice(sorted(living.values())), signal.SIGKILL)
             kills += 1
-    code, result = run.end()
-    # A second kill can hit a crew that is being replaced anyway.
-    assert code == 0, run.said
-    assert 12 <= len(result["faults"]) <= 20, run.said
+    code, result = run.finish()
+    # A second kill can hit a worker group that is being replaced anyway.
+    assert code == 0, run.log
+    assert 12 <= len(result["faults"]) <= 20, run.log
     assert all("was killed (signal 9" in fault["fault"] for fault in result["faults"]), result
-    lines = re.findall(r"\d+ steps and [\d.]+ s since the checkpoint of step \d+ are lost", "".join(run.said))
+    lines = re.findall(r"\d+ steps and [\d.]+ s since the checkpoint of step \d+ are lost", "".join(run.log))
     assert len(lines) == len(result["faults"])
-    # Health is looked at again with each crew that comes that far.
-    assert 2 <= looked_at() <= len(result["faults"]) + 1
-    assert sum("are lost; starting 2 workers again" in line for line in run.said) == len(result["faults"])
-    ranks.assert_same(tmp_path, undisturbed, STEPS)
-    assert ranks.losses(tmp_path) == ranks.losses(undisturbed)
-    ranks.tell_pause("the worst of 20 killed workers", tmp_path)
+    # Each worker group that gets that far checks its health again.
+    assert 2 <= count_health_checks() <= len(result["faults"]) + 1
+    assert sum("are lost; starting 2 workers again" in line for line in run.log) == len(result["faults"])
+    run_output.assert_same_state(tmp_path, undisturbed, STEPS)
+    assert run_output.read_losses(tmp_path) == run_output.read_losses(undisturbed)
+    run_output.print_longest_pause("the worst of 20 killed workers", tmp_path)
 
 
-def test_a_rank_that_hangs_is_replaced(undisturbed, dataset, tmp_path, rng):
+def test_hanging_rank_is_replaced_bit_exactly(undisturbed, dataset, tmp_path, rng):
     run = supervised(tmp_path, dataset, "2", **steps(), **{"supervisor.heartbeat_seconds": 2})
-    run.reaches(rng.randrange(5, 40))
+    run.wait_for_step(rng.randrange(5, 40))
     stopped = rng.randrange(2)
-    os.kill(run.workers()[stopped], signal.SIGSTOP)
-    code, result = run.end()
+    os.kill(run.find_workers()[stopped], signal.SIGSTOP)
+    result = run.succeed()
     (fault,) = result["faults"]
-    assert code == 0, result
     assert fault["rank"] == stopped, result
     assert "no heartbeat for 2 s" in fault["fault"], result
-    ranks.assert_same(tmp_path, undisturbed, STEPS)
-    ranks.tell_pause("a worker that hangs", tmp_path)
+    run_output.assert_same_state(tmp_path, undisturbed, STEPS)
+    run_output.print_longest_pause("a worker that hangs", tmp_path)
 
 
 @pytest.mark.parametrize("whom", ["supervisor", "worker"])
-def test_sigterm_saves_and_ends_well(whom, undisturbed, dataset, tmp_path):
+def test_sigterm_saves_checkpoint(whom, undisturbed, dataset, tmp_path):
     run = supervised(tmp_path, dataset, "2", **steps())
-    run.reaches(12)
+    run.wait_for_step(12)
     if whom == "supervisor":
         asked = time.monotonic()
         os.kill(run.process.pid, signal.SIGTERM)
-        code, result = run.end(seconds=30)
+        code, result = run.finish(seconds=30)
         print(f"stopped in {time.monotonic() - asked:.1f} s")
-        assert code == 0, run.said
-        assert not result["finished"], run.said
-        assert result["steps"] >= 12, run.said
-        # All that was done is in a checkpoint; another number of workers goes on from it.
-        assert (tmp_path / f"checkpoints/step-{result['steps']:08}/commit.json").exists()
+        assert code == 0, run.log
+        assert not result["finished"], run.log
+        assert result["steps"] >= 12, run.log
+        # The checkpoint has all steps, and another number of workers resumes from it.
+        run_output.assert_checkpoint(tmp_path, result["steps"])
         run = supervised(tmp_path, dataset, "3", **steps())
-        code, result = run.end()
-        assert code == 0, run.said
-        assert result["resumed_at"] >= 12, run.said
-        assert result["workers"] == 3, run.said
-        np.testing.assert_allclose(ranks.losses(tmp_path), ranks.losses(undisturbed), rtol=2e-2)
+        result = run.succeed()
+        assert result["resumed_at"] >= 12, run.log
+        assert result["workers"] == 3, run.log
+        np.testing.assert_allclose(
+            run_output.read_losses(tmp_path), run_output.read_losses(undisturbed), rtol=2e-2
+        )
     else:
-        # The system takes one worker back: nothing is lost, and the run goes on.
-        os.kill(run.workers()[1], signal.SIGTERM)
-        code, result = run.end()
+        # Only one worker is stopped: nothing is lost, and the run continues.
+        os.kill(run.find_workers()[1], signal.SIGTERM)
+        result = run.succeed()
         (fault,) = result["faults"]
-        assert code == 0, result
         assert fault["steps_lost"] == 0, result
         assert "stopped by a signal from outside" in fault["fault"], result
-        ranks.assert_same(tmp_path, undisturbed, STEPS)
-        ranks.tell_pause("a worker that is told to go", tmp_path)
+        run_output.assert_same_state(tmp_path, undisturbed, STEPS)
+        run_output.print_longest_pause("a worker that is stopped by a signal", tmp_path)
 
 
-def test_who_does_not_stop_in_time_is_killed(dataset, tmp_path, rng):
+def test_worker_that_exceeds_grace_period_is_killed(dataset, tmp_path, rng):
     run = supervised(tmp_path, dataset, "2", **steps(10000), **{"supervisor.grace_seconds": 2})
-    run.reaches(6)
-    # It is written while training goes on.
+    run.wait_for_step(6)
+    # The checkpoint is written while training continues.
     while not (tmp_path / "checkpoints/step-00000005/commit.json").exists():
-        assert run.process.poll() is None, run.said
+        assert run.process.poll() is None, run.log
         time.sleep(0.02)
-    workers = run.workers()
+    workers = run.find_workers()
     os.kill(workers[rng.randrange(2)], signal.SIGSTOP)
     os.kill(run.process.pid, signal.SIGTERM)
-    code, result = run.end(seconds=60)
-    assert code == 1, run.said
+    code, result = run.finish(seconds=60)
+    assert code == 1, run.log
     assert "did not stop within 2 s" in result["error"]["message"], result
     assert not any(os.path.exists(f"/proc/{pid}") for pid in workers.values())
-    # What was saved before holds.
+    # The earlier checkpoint is valid.
     run = supervised(tmp_path, dataset, "2", **steps(10))
-    code, result = run.end()
-    assert code == 0, run.said
+    result = run.succeed()
     assert result["resumed_at"] >= 5, result
 
 
 @pytest.fixture
-def hangups():
-    """What is started takes SIGHUP for what it is, also if `nohup` has it ignored here."""
+def default_sighup():
+    """Restores the default action of SIGHUP, which `nohup` ignores, for child processes."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.usefixtures("hangups")
+@pytest.mark.usefixtures("default_sighup")
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_all_processes_saves_and_ends_well(sent, dataset, tmp_path):
-    """Ctrl-C in a terminal goes to the workers, too, as do its end and what a service manager
-    sends.
-    """
+def test_signal_to_process_group_saves_checkpoint(sent, dataset, tmp_path):
+    """Workers get it, too: ctrl-c and hangup of a terminal, a service manager's SIGTERM."""
     run = supervised(tmp_path, dataset, "2", **steps(10000))
-    run.reaches(3)
+    run.wait_for_step(3)
     os.killpg(run.process.pid, sent)
-    code, result = run.end(seconds=60)
-    assert code == 0, run.said
+    result = run.succeed(seconds=60)
     assert not result["finished"]
-    assert (tmp_path / f"checkpoints/step-{result['steps']:08}/commit.json").exists()
+    run_output.assert_checkpoint(tmp_path, result["steps"])
 
 
-def test_a_second_ctrl_c_ends_at_once(dataset, tmp_path):
-    """Whatever a rank does that cannot be waited for."""
+def test_second_ctrl_c_ends_at_once(dataset, tmp_path):
+    """Even if a rank hangs."""
     run = supervised(tmp_path, dataset, "2", **steps(10000))
-    run.reaches(3)
-    workers = run.workers()
+    run.wait_for_step(3)
+    workers = run.find_workers()
     os.kill(workers[1], signal.SIGSTOP)
     try:
         run.process.send_signal(signal.SIGINT)
         time.sleep(0.5)
-        assert run.process.poll() is None, run.said
+        assert run.process.poll() is None, run.log
         run.process.send_signal(signal.SIGINT)
-        assert run.process.wait(timeout=10) == 1, run.said
+        assert run.process.wait(timeout=10) == 1, run.log
     finally:
         os.kill(workers[1], signal.SIGKILL)
-    # It has found no fault.
+    # No fault is reported.
     assert run.process.stdout.read() == ""
-    assert_gone(workers)
+    assert_workers_end(workers)
 
 
-def test_ctrl_c_saves_what_a_single_process_has(dataset, tmp_path):
-    ranks.link(tmp_path, dataset)
-    command = [sys.executable, *ranks.arguments(tmp_path, {**SETTINGS, **steps(10000)}), "--json"]
+def test_ctrl_c_saves_checkpoint_of_single_process(dataset, tmp_path):
+    training.link_dataset(tmp_path, dataset)
+    command = [sys.executable, *training.train_arguments(tmp_path, {**SETTINGS, **steps(10000)}), "--json"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, env=ranks.environment(), **pipes)
-    ranks.wait_for(tmp_path, 3, process)
+    process = subprocess.Popen(command, env=training.environment(), **pipes)
+    processes.wait_for_step(tmp_path, 3, process)
     process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+    out, log = process.communicate(timeout=60)
+    assert process.returncode == 0, log
     result = json.loads(out.splitlines()[-1])
     assert not result["finished"]
-    assert (tmp_path / f"checkpoints/step-{result['steps']:08}/commit.json").exists()
-    assert "KeyboardInterrupt" not in said
+    run_output.assert_checkpoint(tmp_path, result["steps"])
+    assert "KeyboardInterrupt" not in log
 
 
-def test_sigterm_before_the_first_step_ends_well(dataset, tmp_path, rng):
+def test_sigterm_before_first_step_ends_cleanly(dataset, tmp_path, rng):
     run = supervised(tmp_path, dataset, "2", **steps())
-    while len(run.workers()) < 2:
+    while len(run.find_workers()) < 2:
         time.sleep(0.02)
     time.sleep(rng.uniform(0, 2))
     os.kill(run.process.pid, signal.SIGTERM)
-    code, result = run.end(seconds=60)
-    assert code == 0, run.said
+    result = run.succeed(seconds=60)
     assert not result["finished"]
 
 
-def test_a_place_that_fails_again_and_again_is_left_out(undisturbed, dataset, tmp_path):
+def test_repeatedly_failing_rank_is_excluded(undisturbed, dataset, tmp_path):
     run = supervised(tmp_path, dataset, "2..3", **steps(30), **{"checkpoint.every": 30})
     for _ in range(3):
-        while 2 not in run.workers():
+        while 2 not in run.find_workers():
             time.sleep(0.02)
-        victim = run.workers()[2]
+        victim = run.find_workers()[2]
         os.kill(victim, signal.SIGKILL)
-        while victim in run.workers().values():
+        while victim in run.find_workers().values():
             time.sleep(0.02)
-    code, result = run.end()
-    assert code == 0, run.said
-    assert result["workers"] == 2, run.said
-    assert len(result["faults"]) == 3, run.said
-    np.testing.assert_allclose(ranks.losses(tmp_path), ranks.losses(undisturbed)[:30], rtol=2e-2)
+    result = run.succeed()
+    assert result["workers"] == 2, run.log
+    assert len(result["faults"]) == 3, run.log
+    np.testing.assert_allclose(
+        run_output.read_losses(tmp_path), run_output.read_losses(undisturbed)[:30], rtol=2e-2
+    )
 
 
-def test_metrics_are_the_same_wherever_one_looks(dataset, tmp_path):
-    address = f"127.0.0.1:{ranks.free_port()}"
+def test_jsonl_prometheus_and_tensorboard_metrics_agree(dataset, tmp_path):
+    address = f"127.0.0.1:{ports.find_free_port()}"
     run = supervised(tmp_path, dataset, "2", **steps(10000), **{"train.prometheus": address})
-    run.reaches(7)
+    run.wait_for_step(7)
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
         families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
     run.process.send_signal(signal.SIGTERM)
-    code, _ = run.end(seconds=60)
-    assert code == 0, run.said
-    lines = ranks.metrics(tmp_path)
+    run.succeed(seconds=60)
+    lines = run_output.read_metrics(tmp_path)
 
     def labelled(name, label):
         return {sample.labels.get(label): sample.value for sample in families[name].samples}
@@ -284,18 +277,18 @@ def test_metrics_are_the_same_wherever_one_looks(dataset, tmp_path):
         np.testing.assert_allclose(found, [(line["step"], value(line)) for line in lines], rtol=1e-6)
 
 
-def test_workers_do_not_outlive_their_supervisor(dataset, tmp_path):
+def test_workers_end_with_their_supervisor(dataset, tmp_path):
     run = supervised(tmp_path, dataset, "2", **steps(10000))
-    run.reaches(3)
-    workers = run.workers()
+    run.wait_for_step(3)
+    workers = run.find_workers()
     run.process.kill()
-    assert_gone(workers)
+    assert_workers_end(workers)
 
 
-def test_what_no_restart_mends_is_refused_once(undisturbed, dataset, tmp_path):
+def test_permanent_errors_are_reported_once_without_restart(undisturbed, dataset, tmp_path):
     blocked = tmp_path / "blocked"
     blocked.write_text("in the way")
-    models = shutil.copytree(ranks.SETTINGS["models.path"], tmp_path / "models")
+    models = shutil.copytree(training.SETTINGS["models.path"], tmp_path / "models")
     with (models / "text_encoder/config.json").open("a") as config:
         config.write("\n")
     for settings, reason in [
@@ -307,17 +300,16 @@ def test_what_no_restart_mends_is_refused_once(undisturbed, dataset, tmp_path):
         ({"train.prometheus": "nowhere:0"}, "train.prometheus"),
     ]:
         run = supervised(tmp_path, dataset, "2", **settings)
-        code, result = run.end(seconds=120)
-        said = "".join(run.said)
-        assert code != 0, said
-        assert reason in result["error"]["message"], said
-        assert sum(line.startswith("error:") for line in run.said) == 1, said
-        assert "workers again" not in said
+        code, result = run.finish(seconds=120)
+        log = "".join(run.log)
+        assert code != 0, log
+        assert reason in result["error"]["message"], log
+        assert sum(line.startswith("error:") for line in run.log) == 1, log
+        assert "workers again" not in log
         assert not (tmp_path / "metrics.jsonl").exists()
 
 
-# While there is a file, one rank does not get what it has mapped into memory, as from a disk that
-# hangs.
+# While a file exists, rank 1 waits for memory-mapped data, as from a disk that hangs.
 STALLED_READS = """
 #include <sys/mman.h>
 #include <unistd.h>
@@ -332,21 +324,20 @@ int madvise(void *start, size_t length, int advice) {
 """
 
 
-def test_a_rank_that_gets_no_data_is_replaced(undisturbed, dataset, tmp_path):
-    ranks.link(tmp_path, dataset)
+def test_rank_with_stalled_reads_is_replaced_bit_exactly(undisturbed, dataset, tmp_path):
+    training.link_dataset(tmp_path, dataset)
     stalled = tmp_path / "stalled"
-    variables = {**ranks.put_before_libc(tmp_path, STALLED_READS), "STALLED": str(stalled)}
+    variables = {**processes.preload_c_code(tmp_path, STALLED_READS), "STALLED": str(stalled)}
     settings = {**SETTINGS, **steps(), "supervisor.stall_seconds": 15, "train.stream.stall_seconds": 1}
-    run = ranks.Supervised(tmp_path, "2", settings, variables=variables)
-    run.reaches(3)
+    run = processes.SupervisedTraining(tmp_path, "2", settings, variables=variables)
+    run.wait_for_step(3)
     stalled.touch()
-    while not any("rank 1 has made no step for 15 s; it waits for data" in line for line in list(run.said)):
-        assert run.process.poll() is None, run.said
+    while not any("rank 1 has made no step for 15 s; it waits for data" in line for line in list(run.log)):
+        assert run.process.poll() is None, run.log
         time.sleep(0.02)
     stalled.unlink()
-    code, result = run.end()
-    assert code == 0, run.said
+    result = run.succeed()
     assert len(result["faults"]) == 1, result
-    assert any("has waited for data for 1 s; look at where they come from" in line for line in run.said)
-    ranks.assert_same(tmp_path, undisturbed, STEPS)
-    ranks.tell_pause("a worker whose data does not come", tmp_path)
+    assert any("has waited for data for 1 s; look at where they come from" in line for line in run.log)
+    run_output.assert_same_state(tmp_path, undisturbed, STEPS)
+    run_output.print_longest_pause("a worker whose data does not come", tmp_path)

@@ -1,4 +1,4 @@
-"""Pairs for the tests of engines, and what engines made of them."""
+"""Pairs for the tests of engines, and the datasets that engines make of them."""
 
 import io
 import json
@@ -8,14 +8,18 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 
-def write(folder, rng, files, rows):
-    """Noise images, of which some are damaged, too small or have no caption, in row groups of 25."""
+def encode_noise(rng, width, height):
+    """A JPEG of noise."""
+    file = io.BytesIO()
+    Image.frombytes("RGB", (width, height), rng.randbytes(3 * width * height)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def write_pairs(folder, rng, files, rows):
+    """Writes noise images in row groups of 25; some are damaged, too small or have no caption."""
 
     def image(side):
-        file = io.BytesIO()
-        size = (rng.randrange(side, side + 60), rng.randrange(side, side + 60))
-        Image.frombytes("RGB", size, rng.randbytes(3 * size[0] * size[1])).save(file, "JPEG")
-        return file.getvalue()
+        return encode_noise(rng, rng.randrange(side, side + 60), rng.randrange(side, side + 60))
 
     for number in range(files):
         images = [image(20 if rng.random() < 0.1 else 64) for _ in range(rows)]
@@ -27,14 +31,14 @@ def write(folder, rng, files, rows):
         pq.write_table(table, folder / f"{number}.parquet", row_group_size=25)
 
 
-def settings(run, folder):
-    """A run file's content for them, with units of 25 rows."""
+def pairs_settings(run, folder):
+    """A run file's content for the pairs in a folder, with units of 25 rows."""
     engine = {"device": "cpu", "encode": {"threads": 1}}
     source = {"uri": f"{folder}/*.parquet", "rows_per_unit": 25, "columns": run["source"]["columns"]}
     return {**run, "engine": engine, "source": source, "validation": {"share": 0.1}}
 
 
-def contents(output):
+def read_dataset(output):
     """The newest snapshot's counts and tables, by unit and file."""
     dataset = output / "dataset"
     newest = max(dataset.glob("manifest/*.parquet"))
@@ -47,9 +51,9 @@ def contents(output):
     return found
 
 
-def assert_same(a, b):
-    """Two datasets hold the same, metadata included."""
-    ours, theirs = contents(a), contents(b)
+def assert_same_dataset(a, b):
+    """Two outputs have datasets with the same content, metadata included."""
+    ours, theirs = read_dataset(a), read_dataset(b)
     assert ours.keys() == theirs.keys()
     for unit, (counts, tables) in ours.items():
         assert counts == theirs[unit][0], unit

@@ -1,0 +1,1 @@
+"""Helpers of the tests: training runs, processes, checkpoints, Ray clusters, pairs and denoisers."""
