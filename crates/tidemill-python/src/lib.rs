@@ -20,7 +20,7 @@ mod _native {
     use std::sync::{Arc, PoisonError};
 
     use tidemill::cli;
-    use tidemill::online::Elsewhere;
+    use tidemill::online::RemoteEncoders;
     use tidemill::sampling::trained_weights;
     use tidemill::verbs::train::{MakeDenoiser, TrainHooks};
     use tidemill::{Run, open_files};
@@ -55,7 +55,7 @@ mod _native {
     /// Every process that works for Tidemill comes by here, Ray's and PyTorch's as well.
     #[pymodule_init]
     fn begin() {
-        open_files::allow_many();
+        open_files::raise_open_file_limit();
     }
 
     /// Runs a command line, program name first, and returns the exit code.
@@ -83,7 +83,7 @@ mod _native {
         denoiser: Option<Py<PyAny>>,
         stop: Option<Py<PyAny>>,
     ) -> PyResult<String> {
-        let elsewhere = encoders.map(|encoders| Arc::new(Asked(encoders)) as Arc<dyn Elsewhere>);
+        let elsewhere = encoders.map(|encoders| Arc::new(Asked(encoders)) as Arc<dyn RemoteEncoders>);
         let raised = Raised::default();
         let (heard, asked, denoised) = (raised.clone(), raised.clone(), raised.clone());
         let listener = move |metrics: &StepMetrics| {

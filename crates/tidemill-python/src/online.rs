@@ -6,8 +6,8 @@ use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use pyo3::prelude::*;
 use pyo3_arrow::input::AnyRecordBatch;
-use tidemill::engine::ray::unit_worker::{from_json, to_json};
-use tidemill::online::{self, Elsewhere};
+use tidemill::engine::ray::{from_json, to_json};
+use tidemill::online::{self, RemoteEncoders};
 use tidemill::{Error, Result, Run};
 use tidemill_data::InputUnit;
 
@@ -19,16 +19,16 @@ use crate::units::table;
 #[derive(Debug)]
 pub struct Asked(pub Py<PyAny>);
 
-impl Elsewhere for Asked {
-    fn want(&self, unit: &InputUnit, epoch: u64, resolution: u32) -> Result<u64> {
+impl RemoteEncoders for Asked {
+    fn request(&self, unit: &InputUnit, epoch: u64, resolution: u32) -> Result<u64> {
         let unit = to_json(unit)?;
         let want = |py: Python<'_>| self.0.call_method1(py, "want", (unit, epoch, resolution))?.extract(py);
         Python::attach(want).map_err(failed)
     }
 
-    fn take(&self, number: u64) -> Result<Option<Vec<RecordBatch>>> {
+    fn try_receive(&self, request: u64) -> Result<Option<Vec<RecordBatch>>> {
         let take = |py: Python<'_>| -> PyResult<_> {
-            let rows: Option<AnyRecordBatch> = self.0.call_method1(py, "take", (number,))?.extract(py)?;
+            let rows: Option<AnyRecordBatch> = self.0.call_method1(py, "take", (request,))?.extract(py)?;
             rows.map(AnyRecordBatch::into_reader).transpose()
         };
         let Some(reader) = Python::attach(take).map_err(failed)? else { return Ok(None) };
@@ -46,13 +46,13 @@ fn failed(error: PyErr) -> Error {
 
 /// Reads and prepares units of one run.
 #[pyclass(frozen, module = "tidemill._native")]
-pub struct Preparer(online::Preparer);
+pub struct Preparer(online::UnitPreparer);
 
 #[pymethods]
 impl Preparer {
     #[new]
     fn new(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<Self> {
-        py.detach(|| online::Preparer::open(Run::open(&run_file, &overrides)?)).map(Self).map_err(raise)
+        py.detach(|| online::UnitPreparer::open(Run::open(&run_file, &overrides)?)).map(Self).map_err(raise)
     }
 
     /// The prepared rows of a unit (JSON).
@@ -63,7 +63,7 @@ impl Preparer {
         epoch: u64,
         resolution: u32,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let prepare = || self.0.prepare(&from_json(unit)?, epoch, resolution);
+        let prepare = || self.0.prepare_unit(&from_json(unit)?, epoch, resolution);
         let batches = py.detach(prepare).map_err(raise)?;
         table(py, batches)
     }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3_arrow::input::AnyRecordBatch;
 use tidemill::Run;
-use tidemill::engine::device::devices;
-use tidemill::engine::ray::model_provenance::Maker;
-use tidemill::engine::ray::unit_worker::{encode_rows, prepare_rows};
-use tidemill::engine::{Encoded, Encoder, Stage};
+use tidemill::engine::device::select_devices;
+use tidemill::engine::ray::ModelProvenance;
+use tidemill::engine::ray::{encode_rows, prepare_rows};
+use tidemill::engine::{EncodeStage, EncodedCounts, Stage};
 
 use crate::batch;
 use crate::error::raise;
@@ -34,11 +34,11 @@ impl Prepare {
 /// The second stage: the VAE and the text encoder on one device.
 #[pyclass(frozen, module = "tidemill._native")]
 pub struct Encode {
-    encoder: Mutex<Encoder>,
+    encoder: Mutex<EncodeStage>,
     batch_size: usize,
     /// Whether the run file says how many threads libtorch may use; else it is not ours to say.
     threads: bool,
-    maker: Maker,
+    provenance: ModelProvenance,
 }
 
 #[pymethods]
@@ -47,11 +47,11 @@ impl Encode {
     fn new(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<Self> {
         let load = || -> tidemill::Result<Self> {
             let run = Run::open(&run_file, &overrides)?;
-            let (config, device) = (&run.file.encode, devices(&run)?[0]);
+            let (config, device) = (&run.file.encode, select_devices(&run)?[0]);
             let encode = tidemill::Encode::load(&run.models()?, config, device)?;
-            let encoder = Mutex::new(Encoder::new(&run, encode, &Arc::new(Encoded::default()))?);
+            let encoder = Mutex::new(EncodeStage::new(&run, encode, &Arc::new(EncodedCounts::default()))?);
             let (batch_size, threads) = (config.batch_size, run.file.engine.encode.threads > 0);
-            Ok(Self { encoder, batch_size, threads, maker: Maker::of(&run)? })
+            Ok(Self { encoder, batch_size, threads, provenance: ModelProvenance::from_run(&run)? })
         };
         py.detach(load).map_err(raise)
     }
@@ -61,13 +61,13 @@ impl Encode {
         batch::map_rows(py, batch, |batches| {
             let encoder = self.encoder.lock().unwrap_or_else(PoisonError::into_inner);
             if self.threads {
-                encoder.enter();
+                encoder.init_thread();
             }
             let encoded = match batches.iter().all(|batch| batch.num_rows() == 0) {
                 true => batches.iter().map(|batch| encoder.run(batch)).collect(),
                 false => encode_rows(&*encoder, self.batch_size, batches.into_iter().map(Ok)),
             };
-            self.maker.sign(encoded?)
+            self.provenance.attach_to(encoded?)
         })
     }
 }

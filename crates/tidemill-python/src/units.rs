@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use pyo3_arrow::PyTable;
 use pyo3_arrow::input::AnyRecordBatch;
 use tidemill::engine::dataset_sink::DatasetSink;
-use tidemill::engine::device::devices;
-use tidemill::engine::ray::unit_worker::{self, from_json, to_json};
+use tidemill::engine::device::select_devices;
+use tidemill::engine::ray::{self, from_json, to_json};
 use tidemill::{Encode, Result, Run};
 
 use crate::error::raise;
@@ -34,9 +34,9 @@ pub fn ticket(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyRe
     let make = || {
         let run = Run::open(&run_file, &overrides)?;
         run.check_models()?;
-        let encode = Encode::load(&run.models()?, &run.file.encode, devices(&run)?[0])?;
+        let encode = Encode::load(&run.models()?, &run.file.encode, select_devices(&run)?[0])?;
         let sink = DatasetSink::open(&run, &run.prepare()?, &encode)?;
-        to_json(&sink.ticket(&run)?)
+        to_json(&sink.to_ticket(&run)?)
     };
     py.detach(make).map_err(raise)
 }
@@ -54,18 +54,18 @@ pub fn units(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyRes
 
 /// Reads and commits the units of one run.
 #[pyclass(frozen, module = "tidemill._native")]
-pub struct UnitWorker(unit_worker::UnitWorker);
+pub struct UnitWorker(ray::UnitWorker);
 
 #[pymethods]
 impl UnitWorker {
     #[new]
     fn new(py: Python<'_>, ticket: &str) -> PyResult<Self> {
-        py.detach(|| unit_worker::UnitWorker::open(&from_json(ticket)?)).map(Self).map_err(raise)
+        py.detach(|| ray::UnitWorker::open(&from_json(ticket)?)).map(Self).map_err(raise)
     }
 
     /// The rows of a unit (JSON) as `Prepare` takes them, with the column `tidemill_unit`.
     fn read<'py>(&self, py: Python<'py>, unit: &str) -> PyResult<Bound<'py, PyAny>> {
-        let batches = py.detach(|| self.0.read(&from_json(unit)?)).map_err(raise)?;
+        let batches = py.detach(|| self.0.read_unit(&from_json(unit)?)).map_err(raise)?;
         table(py, batches)
     }
 
@@ -74,7 +74,7 @@ impl UnitWorker {
         let reader = rows.into_reader()?;
         let commit = move || {
             let batches: Vec<RecordBatch> = reader.collect::<std::result::Result<_, ArrowError>>()?;
-            to_json(&self.0.commit(&batches)?)
+            to_json(&self.0.commit_unit(&batches)?)
         };
         py.detach(commit).map_err(raise)
     }
@@ -82,7 +82,7 @@ impl UnitWorker {
     /// Makes these units, by their names in the dataset, its newest snapshot; gives their rows, as JSON.
     fn snapshot(&self, py: Python<'_>, units: Vec<String>) -> PyResult<String> {
         let rows = || -> Result<String> {
-            let rows = self.0.snapshot(&units)?;
+            let rows = self.0.write_snapshot(&units)?;
             let (rejected, quarantined) = (rows.total_rejected(), rows.total_quarantined());
             to_json(&serde_json::json!({
                 "read": rows.read, "kept": rows.kept, "rejected": rejected, "quarantined": quarantined,

@@ -1,6 +1,6 @@
-//! How close the local engine comes to what its stages allow: the rate from end to end over the lesser of the rates of
-//! each stage that waits, alone, and the rate at which all cores would do the work of the stages that compute. The
-//! stages are fakes, so only the engine is measured. `cargo bench -p tidemill --bench engine`; idle cores, please.
+//! How close the local engine comes to the limit that its stages set. The limit is the least of two rates: of
+//! each stage that sleeps, alone; and of all cores on the work of the stages that compute. The stages are
+//! fakes, so only the engine is measured. Run it on an idle machine: `cargo bench -p tidemill --bench engine`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[path = "../tests/engine/fake.rs"]
@@ -17,28 +17,28 @@ use arrow::array::RecordBatch;
 use serde_json::{Value, json};
 use tidemill::Reporter;
 use tidemill::engine::stop_signal::StopSignal;
-use tidemill::engine::{Local, Stage};
+use tidemill::engine::{LocalEngine, Stage};
 use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
 use tidemill_store::RowCounts;
 
-use self::fake::{FakeEncode, FakePrepare, Memory, Rows, Work, units};
+use self::fake::{FakeEncode, FakePrepare, MemorySink, MemorySource, Work, units};
 
-/// Runs of each case, if not given as `-- --runs n`; the medians count.
+/// Runs of each case, unless `-- --runs n` is given. The results are medians.
 const RUNS: usize = 5;
-/// Rows of one run, in units and read batches of these lengths.
+/// Rows of one run, of a unit, and of a batch as read.
 const ROWS: u64 = 16_384;
-const UNIT: u64 = 128;
-const BATCH: u64 = 64;
+const UNIT_ROWS: u64 = 128;
+const READ_BATCH_ROWS: u64 = 64;
 /// Rows of one encode batch.
-const ENCODE: usize = 64;
-/// Rows by which a stage's own rate is measured.
-const ALONE: u64 = 2048;
-/// What `Prepare` costs: about as much as decoding and resizing a large JPEG.
+const ENCODE_BATCH_ROWS: usize = 64;
+/// Rows with which a stage's own rate is measured.
+const STAGE_ROWS: u64 = 2048;
+/// Seconds that `Prepare` takes for a row: about as long as it decodes and resizes a large JPEG.
 const PREPARE_SECONDS: f64 = 1e-3;
 const READERS: usize = 4;
 
-/// What the stages cost.
+/// The work of each stage.
 struct Case {
     name: &'static str,
     source: Work,
@@ -51,7 +51,7 @@ fn main() {
     let cores = thread::available_parallelism().unwrap().get();
     let spins = spins_per_second();
     let prepare = Work::Spin((PREPARE_SECONDS * spins) as u64);
-    // A stage that waits is to be the bottleneck, while the cores have something to do.
+    // A stage that sleeps shall be the bottleneck, while the cores are busy too.
     let rate = 0.7 * cores as f64 / PREPARE_SECONDS;
     let cases = [
         Case {
@@ -84,7 +84,7 @@ fn main() {
     std::fs::write(folder.join("engine.json"), serde_json::to_string_pretty(&results).unwrap()).unwrap();
 }
 
-/// Runs a case and its limit in turn.
+/// Measures the limit and the engine in turn, several times.
 fn measure(case: &Case, cores: usize, runs: usize) -> Value {
     let pairs = (0..runs).map(|_| (limit(case, cores), end_to_end(case, cores)));
     let (limits, ours): (Vec<f64>, Vec<f64>) = pairs.unzip();
@@ -105,17 +105,17 @@ fn measure(case: &Case, cores: usize, runs: usize) -> Value {
 /// Rows per second through the engine.
 fn end_to_end(case: &Case, cores: usize) -> f64 {
     let encoder = || Box::new(FakeEncode { work: case.encode, ..FakeEncode::default() }) as Box<dyn Stage>;
-    let engine = Local {
+    let engine = LocalEngine {
         source: &source(case),
         prepare: &FakePrepare { work: case.prepare, ..FakePrepare::default() },
-        encode: (0..case.encoders).map(|_| encoder()).collect(),
-        sink: &Memory(Arc::default()),
-        batch_size: ENCODE,
+        encoders: (0..case.encoders).map(|_| encoder()).collect(),
+        sink: &MemorySink(Arc::default()),
+        batch_size: ENCODE_BATCH_ROWS,
         readers: READERS,
-        workers: (cores, cores),
+        prepare_workers: cores..=cores,
         memory: 1 << 30,
         max_bad_fraction: 1.0,
-        before: RowCounts::default(),
+        earlier_counts: RowCounts::default(),
         stop: &StopSignal::default(),
     };
     let progress = Reporter { json: true, quiet: true }.start_progress("bench", "rows", ROWS);
@@ -124,7 +124,7 @@ fn end_to_end(case: &Case, cores: usize) -> f64 {
     ROWS as f64 / summary.seconds
 }
 
-/// The least of: the rate of each stage that waits, alone; the rate of all cores at the stages that compute.
+/// The limit in rows per second, as the head of this file defines it.
 fn limit(case: &Case, cores: usize) -> f64 {
     let read = batches(case);
     let prepare = FakePrepare { work: case.prepare, ..FakePrepare::default() };
@@ -133,7 +133,7 @@ fn limit(case: &Case, cores: usize) -> f64 {
     let encoders: Vec<FakeEncode> =
         (0..cores).map(|_| FakeEncode { work: case.encode, ..FakeEncode::default() }).collect();
 
-    // Seconds of all cores for a row; seconds of the slowest stage that waits.
+    // Seconds of all cores for the rows; seconds of the slowest stage that sleeps.
     let (mut computing, mut waiting) = (0.0, 0.0_f64);
     let reading = || seconds(READERS, |reader| read_all(case, reader));
     let preparing = || seconds(cores, |_| run_all(&prepare, &read)) / cores as f64;
@@ -148,10 +148,10 @@ fn limit(case: &Case, cores: usize) -> f64 {
         Work::Sleep(_) => waiting = waiting.max(encoding(case.encoders)),
         _ => computing += encoding(cores),
     }
-    ALONE as f64 / waiting.max(computing)
+    STAGE_ROWS as f64 / waiting.max(computing)
 }
 
-/// Wall time of so many threads that each do `work`.
+/// Wall time of this many threads that each do `work`.
 fn seconds(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
     let start = Instant::now();
     thread::scope(|scope| {
@@ -163,10 +163,10 @@ fn seconds(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// What one of the readers reads.
+/// Reads the units of one of the readers.
 fn read_all(case: &Case, reader: usize) {
     let source = source(case);
-    for unit in input(ALONE).iter().skip(reader).step_by(READERS) {
+    for unit in input(STAGE_ROWS).iter().skip(reader).step_by(READERS) {
         source.read(unit).unwrap().for_each(|batch| drop(black_box(batch)));
     }
 }
@@ -177,21 +177,26 @@ fn run_all(stage: &dyn Stage, batches: &[RecordBatch]) {
     }
 }
 
-/// `ALONE` rows, already read.
+/// [`STAGE_ROWS`] rows, already read.
 fn batches(case: &Case) -> Vec<RecordBatch> {
-    let source = Rows { work: Work::Nothing, ..source(case) };
-    input(ALONE).iter().flat_map(|unit| source.read(unit).unwrap()).map(Result::unwrap).collect()
+    let source = MemorySource { work: Work::Nothing, ..source(case) };
+    input(STAGE_ROWS).iter().flat_map(|unit| source.read(unit).unwrap()).map(Result::unwrap).collect()
 }
 
-fn source(case: &Case) -> Rows {
-    Rows { rows_per_batch: BATCH, bytes_per_row: 50_000, work: case.source, ..Rows::default() }
+fn source(case: &Case) -> MemorySource {
+    MemorySource {
+        rows_per_batch: READ_BATCH_ROWS,
+        bytes_per_row: 50_000,
+        work: case.source,
+        ..MemorySource::default()
+    }
 }
 
 fn input(rows: u64) -> Vec<InputUnit> {
-    units(&vec![UNIT; (rows / UNIT) as usize])
+    units(&vec![UNIT_ROWS; (rows / UNIT_ROWS) as usize])
 }
 
-/// Multiplications that a core does in a second.
+/// Multiplications that a core does in a second, each dependent on the one before.
 fn spins_per_second() -> f64 {
     const SPINS: u64 = 200_000_000;
     let start = Instant::now();

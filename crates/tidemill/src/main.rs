@@ -3,6 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    tidemill::open_files::allow_many();
+    tidemill::open_files::raise_open_file_limit();
     ExitCode::from(tidemill::cli::main(std::env::args_os()))
 }

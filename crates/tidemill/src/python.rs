@@ -1,15 +1,17 @@
-//! Python, for what Rust has no other door to: workers that train together, and Ray.
+//! The Python interpreter, for what Rust cannot do alone: starting training workers, and Ray.
 
 use std::path::{Path, PathBuf};
 
-/// The Python that has the package `tidemill`: the one that runs it now, or `TIDEMILL_PYTHON`, or the one that the libtorch of this
-/// process belongs to, or the first in the path.
-pub fn interpreter() -> PathBuf {
+/// Finds the Python that has the package `tidemill`: the one in `TIDEMILL_PYTHON`, else the one whose
+/// libtorch this process has loaded, else the first one in the path. A Python process that runs this
+/// code has set the variable.
+pub fn find_interpreter() -> PathBuf {
     let given = std::env::var_os("TIDEMILL_PYTHON").map(PathBuf::from);
-    given.or_else(|| beside(&loaded_libtorch()?)).unwrap_or_else(|| "python3".into())
+    given.or_else(|| interpreter_of_package(&loaded_libtorch()?)).unwrap_or_else(|| "python3".into())
 }
 
-/// The folder of the libtorch this process has loaded: of several on a machine, only that one counts.
+/// The folder of the libtorch that this process has loaded. A machine may have several, but only that
+/// one counts.
 pub fn loaded_libtorch() -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let library = maps
@@ -19,8 +21,9 @@ pub fn loaded_libtorch() -> Option<PathBuf> {
     Some(Path::new(library).parent()?.parent()?.to_path_buf())
 }
 
-/// The interpreter of the environment that a package is in: that of `bin/` beside `lib/python3.11/site-packages/torch`.
-fn beside(package: &Path) -> Option<PathBuf> {
+/// The interpreter of the environment that a package belongs to: `bin/python3` beside
+/// `lib/python3.11/site-packages/torch`.
+fn interpreter_of_package(package: &Path) -> Option<PathBuf> {
     let lib = package.ancestors().find(|folder| folder.file_name().is_some_and(|name| name == "lib"))?;
     Some(lib.parent()?.join("bin/python3")).filter(|python| python.is_file())
 }
@@ -30,14 +33,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interpreter_is_that_of_libtorchs_environment() {
+    fn interpreter_is_found_beside_its_package() {
         let folder = tempfile::tempdir().unwrap();
         let package = folder.path().join("lib/python3.11/site-packages/torch");
-        assert_eq!(beside(&package), None);
+        assert_eq!(interpreter_of_package(&package), None);
         let python = folder.path().join("bin/python3");
         std::fs::create_dir_all(python.parent().unwrap()).unwrap();
         std::fs::write(&python, "").unwrap();
-        assert_eq!(beside(&package), Some(python));
-        assert_eq!(beside(Path::new("/opt/libtorch")), None);
+        assert_eq!(interpreter_of_package(&package), Some(python));
+        assert_eq!(interpreter_of_package(Path::new("/opt/libtorch")), None);
     }
 }

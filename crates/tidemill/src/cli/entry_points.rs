@@ -27,7 +27,7 @@ where
         Ok(command_line) => command_line,
         Err(error) => return print_argument_error(&error, is_json),
     };
-    allocator::set_up(command_line.verb.is_training());
+    allocator::configure_allocators(command_line.verb.is_training());
     let reporter = Reporter { json: command_line.output.json, quiet: command_line.output.quiet };
     show_warnings();
     match command_line.verb.run(&reporter) {

@@ -1,6 +1,7 @@
 //! `[encode]`: how the frozen models are run over the prepared rows.
 
 use serde::{Deserialize, Serialize};
+use tch::Kind;
 
 /// `[encode]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -8,18 +9,18 @@ use serde::{Deserialize, Serialize};
 pub struct EncodeConfig {
     /// Images and captions in one forward pass.
     pub batch_size: usize,
-    /// Number format the models compute in.
-    pub dtype: Dtype,
+    /// Number format in which the models compute.
+    pub dtype: ComputeDtype,
     /// What is stored of the VAE's distribution.
-    pub latents: Latents,
+    pub latents: StoredLatents,
     /// What is stored of the captions.
-    pub embeddings: Embeddings,
+    pub embeddings: StoredText,
 }
 
-/// Number formats.
+/// Number formats in which models compute.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Dtype {
+pub enum ComputeDtype {
     /// 32-bit floats.
     #[default]
     F32,
@@ -32,43 +33,55 @@ pub enum Dtype {
 /// What is stored of the VAE's distribution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Latents {
+pub enum StoredLatents {
     /// Mean and log-variance, so that each epoch draws a fresh sample.
     #[default]
     Moments,
 }
 
-/// What is stored of the captions. Nearly all bytes of a dataset are text embeddings.
+/// What is stored of the captions. Text embeddings are nearly all bytes of a dataset.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Embeddings {
-    /// Their embeddings in 16-bit floats.
+pub enum StoredText {
+    /// Text embeddings in 16-bit floats.
     #[default]
     F16,
-    /// Their embeddings in 8-bit floats with a scale for each caption: half the bytes. `inspect` says how large the
-    /// rounding errors are.
+    /// Text embeddings in 8-bit floats with a scale for each caption: half the bytes.
+    /// `tidemill inspect` shows how large the rounding errors are.
     F8,
-    /// Their token ids only; the trainer encodes them.
-    None,
+    /// Token ids only (`"none"` in the run file); the trainer encodes them.
+    #[serde(rename = "none")]
+    TokenIds,
 }
 
 impl Default for EncodeConfig {
     fn default() -> Self {
         Self {
             batch_size: 64,
-            dtype: Dtype::default(),
-            latents: Latents::default(),
-            embeddings: Embeddings::default(),
+            dtype: ComputeDtype::default(),
+            latents: StoredLatents::default(),
+            embeddings: StoredText::default(),
         }
     }
 }
 
 impl EncodeConfig {
-    /// Checks the section on its own; an error is a key and what is wrong with its value.
+    /// Checks the section on its own. An error is a key and what is wrong with its value.
     pub(crate) fn validate(&self) -> Result<(), (&'static str, String)> {
         match self.batch_size {
             1..=4096 => Ok(()),
             n => Err(("encode.batch_size", format!("{n} is not between 1 and 4096"))),
+        }
+    }
+}
+
+impl ComputeDtype {
+    /// The same format in libtorch.
+    pub fn to_kind(self) -> Kind {
+        match self {
+            Self::F32 => Kind::Float,
+            Self::Bf16 => Kind::BFloat16,
+            Self::F16 => Kind::Half,
         }
     }
 }

@@ -1,8 +1,14 @@
-//! The stage `Encode`.
+//! The stage `Encode`, which runs the frozen VAE and text encoder.
+//!
+//! - [`config`]: the section `[encode]`.
+//! - [`stage`]: the stage itself.
+//! - [`prepared_columns`]: its input, from Arrow columns to buffers for tensors.
+//! - [`encoded_column`]: its output, from buffers to Arrow columns.
 
-mod columns;
-pub mod config;
-pub mod stage;
+pub(crate) mod config;
+mod encoded_column;
+mod prepared_columns;
+pub(crate) mod stage;
 
-pub use self::config::{Dtype, Embeddings, EncodeConfig, Latents};
+pub use self::config::{ComputeDtype, EncodeConfig, StoredLatents, StoredText};
 pub use self::stage::Encode;

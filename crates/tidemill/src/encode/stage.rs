@@ -1,5 +1,5 @@
-//! The stage `Encode`: prepared rows in, latent moments and text embeddings out, one output row per input row. It runs
-//! the frozen VAE and text encoder; the caller decides where batches are cut.
+//! The stage `Encode`: prepared rows in, latent moments and text embeddings out, one output row per input
+//! row. It runs the frozen VAE and text encoder. The caller decides which rows are encoded together.
 
 use std::sync::Arc;
 
@@ -10,41 +10,31 @@ use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder};
 use tidemill_store::TensorSpec;
 use tidemill_torch::guard;
 
-use crate::encode::columns::{Encoded, Pixels, TokenIds, mark_failed};
-use crate::encode::config::{Dtype, Embeddings, EncodeConfig};
+use crate::encode::config::{EncodeConfig, StoredText};
+use crate::encode::encoded_column::{EncodedColumn, quarantine_failed};
+use crate::encode::prepared_columns::{Pixels, TokenIds};
 use crate::error::{Error, Result};
 
-/// The reason of a row whose result cannot be stored.
+/// The reason of a row whose result cannot be stored in f16.
 const NOT_FINITE: &str = "encode: the result is not finite in f16";
 
 /// The frozen models on one device.
 #[derive(Debug)]
 pub struct Encode {
     vae: AutoencoderKl,
-    text: Text,
+    text: TextOutput,
     device: Device,
     kind: Kind,
     batch_size: usize,
 }
 
-/// What captions become.
+/// What the column `text` holds.
 #[derive(Debug)]
-enum Text {
-    /// Embeddings, and how they are stored.
+enum TextOutput {
+    /// Text embeddings, and the number format in which they are stored.
     Embeddings(Box<ClipTextModel>, tidemill_store::Dtype),
-    /// Token ids, as they come.
+    /// Token ids, unchanged.
     TokenIds,
-}
-
-impl Dtype {
-    /// As libtorch calls it.
-    pub fn kind(self) -> Kind {
-        match self {
-            Self::F32 => Kind::Float,
-            Self::Bf16 => Kind::BFloat16,
-            Self::F16 => Kind::Half,
-        }
-    }
 }
 
 impl Encode {
@@ -53,14 +43,14 @@ impl Encode {
     /// # Errors
     /// If a model is missing or not supported, or the device is out of memory.
     pub fn load(models: &ModelFolder, config: &EncodeConfig, device: Device) -> Result<Self> {
-        // What a batch frees the next one needs again.
+        // Keeps freed memory in the process, because the next batch needs it again.
         tidemill_torch::install_cpu_allocator();
-        let kind = config.dtype.kind();
+        let kind = config.dtype.to_kind();
         let encoder = || ClipTextModel::load(&models.text_encoder(), device, kind).map(Box::new);
         let text = match config.embeddings {
-            Embeddings::F16 => Text::Embeddings(encoder()?, tidemill_store::Dtype::F16),
-            Embeddings::F8 => Text::Embeddings(encoder()?, tidemill_store::Dtype::F8E4m3),
-            Embeddings::None => Text::TokenIds,
+            StoredText::F16 => TextOutput::Embeddings(encoder()?, tidemill_store::Dtype::F16),
+            StoredText::F8 => TextOutput::Embeddings(encoder()?, tidemill_store::Dtype::F8E4m3),
+            StoredText::TokenIds => TextOutput::TokenIds,
         };
         Ok(Self {
             vae: AutoencoderKl::load(&models.vae(), device, kind)?,
@@ -71,15 +61,16 @@ impl Encode {
         })
     }
 
-    /// Encodes a batch of `Prepare`'s rows. `token_ids` becomes `text`, each `pixels_R` becomes `latents_R`, the
-    /// other columns stay. Images of one size are encoded together. A row whose result is not finite in f16 is
-    /// quarantined. Where no embeddings are stored, `text` has the token ids.
+    /// Encodes a batch of prepared rows. `token_ids` becomes `text`, each `pixels_R` becomes `latents_R`
+    /// (mean and log-variance, f16, channels x height x width), and the other columns stay. Images of
+    /// one size are encoded together. A row whose result is not finite in f16 is quarantined. If no
+    /// embeddings are stored, `text` has the token ids.
     ///
     /// # Errors
-    /// A column of another type than `Prepare` gives, or a failure of libtorch.
+    /// A column of another type than `Prepare` makes, or a failure of libtorch.
     pub fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let mut fields = Vec::with_capacity(batch.num_columns());
-        let mut encoded: Vec<(usize, Encoded)> = Vec::new();
+        let mut encoded: Vec<(usize, EncodedColumn)> = Vec::new();
         for (i, (field, column)) in batch.schema().fields().iter().zip(batch.columns()).enumerate() {
             if let Some(output) = self.encode_column(field.name(), column, batch)? {
                 fields.push(Arc::new(output.field().clone()));
@@ -98,13 +89,13 @@ impl Encode {
         }
         let schema = Schema::new_with_metadata(fields, batch.schema().metadata().clone());
         let batch = RecordBatch::try_new(Arc::new(schema), columns)?;
-        if failed.contains(&true) { mark_failed(&batch, &failed, NOT_FINITE) } else { Ok(batch) }
+        if failed.contains(&true) { quarantine_failed(&batch, &failed, NOT_FINITE) } else { Ok(batch) }
     }
 
-    /// What [`run`](Self::run) gives for rows of which none can be encoded.
+    /// Returns what [`run`](Self::run) returns when it quarantines every row for this reason.
     ///
     /// # Errors
-    /// A column of another type than `Prepare` gives.
+    /// A column of another type than `Prepare` makes.
     pub fn quarantine(&self, batch: &RecordBatch, reason: &str) -> Result<RecordBatch> {
         let schema = batch.schema();
         let columns = schema.fields().iter().zip(batch.columns()).map(|(field, column)| {
@@ -113,17 +104,17 @@ impl Encode {
                 false => column.clone(),
             }
         });
-        let nothing = RecordBatch::try_new(schema.clone(), columns.collect())?;
-        mark_failed(&self.run(&nothing)?, &vec![true; batch.num_rows()], reason)
+        let empty = RecordBatch::try_new(schema.clone(), columns.collect())?;
+        quarantine_failed(&self.run(&empty)?, &vec![true; batch.num_rows()], reason)
     }
 
-    /// Bytes that the encoded columns of a row take at most; `sizes` are those that its pixels can have, for each
-    /// resolution.
+    /// The most bytes of a row's encoded columns. `sizes` has, for each resolution, the image sizes in
+    /// pixels that there can be.
     ///
     /// # Errors
-    /// If a size is no multiple of the VAE's factor.
+    /// If a size is not a multiple of the VAE's downscale factor.
     pub fn row_bytes(&self, sizes: &[Vec<(u32, u32)>]) -> Result<u64> {
-        let mut bytes = self.text_form(tidemill_data::tokenizer::CONTEXT).decoded().bytes();
+        let mut bytes = self.text_spec(tidemill_data::tokenizer::CONTEXT).decoded().bytes();
         for sizes in sizes {
             let latents = sizes.iter().map(|size| Ok(self.latents_shape(*size)?.iter().product::<i64>()));
             let most = latents.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
@@ -132,99 +123,106 @@ impl Encode {
         Ok(bytes as u64)
     }
 
-    /// What one caption's token ids become in the column `text`, little-endian: the last hidden state, f16, row-major, or
-    /// the ids themselves.
+    /// Encodes one caption's token ids to the bytes of a row of `text`, little-endian: the last hidden
+    /// state in f16, row-major, or the ids themselves.
     ///
     /// # Errors
     /// A failure of libtorch, such as an id outside the vocabulary.
-    pub fn caption(&self, ids: &[i32]) -> Result<Vec<u8>> {
-        self.text_rows(ids, 1)
+    pub fn encode_caption(&self, ids: &[i32]) -> Result<Vec<u8>> {
+        self.encode_token_ids(ids, 1)
     }
 
-    /// How a caption of `tokens` token ids is stored.
-    pub fn text_form(&self, tokens: usize) -> TensorSpec {
+    /// The dtype and shape in which a caption of `tokens` token ids is stored.
+    pub fn text_spec(&self, tokens: usize) -> TensorSpec {
         let tokens = tokens as u32;
         match &self.text {
-            Text::Embeddings(encoder, dtype) => {
+            TextOutput::Embeddings(encoder, dtype) => {
                 TensorSpec { dtype: *dtype, shape: vec![tokens, encoder.config().hidden_size as u32] }
             }
-            Text::TokenIds => TensorSpec { dtype: tidemill_store::Dtype::I32, shape: vec![tokens] },
+            TextOutput::TokenIds => TensorSpec { dtype: tidemill_store::Dtype::I32, shape: vec![tokens] },
         }
     }
 
-    /// Shape of one image's moments for its width and height in pixels.
+    /// Shape of one image's moments, for its width and height in pixels: twice the latent channels, height
+    /// and width in latent cells.
     ///
     /// # Errors
-    /// If a side is no multiple of the VAE's factor.
+    /// If a side is not a multiple of the VAE's downscale factor.
     pub fn latents_shape(&self, (width, height): (u32, u32)) -> Result<[i64; 3]> {
         let config = self.vae.config();
         let factor = config.downscale_factor();
         let (width, height) = (i64::from(width), i64::from(height));
         if width % factor != 0 || height % factor != 0 {
-            let message = format!("{width}x{height} pixels are no multiples of the VAE's factor {factor}");
+            let message =
+                format!("{width}x{height} pixels are not multiples of the VAE's downscale factor {factor}");
             return Err(Error::Encode(message));
         }
         Ok([2 * config.latent_channels, height / factor, width / factor])
     }
 
-    /// The factor between the stored latents and what the U-Net sees.
+    /// The factor between stored latents and the U-Net's input.
     pub fn scaling_factor(&self) -> f64 {
         self.vae.config().scaling_factor
     }
 
-    fn encode_column(&self, name: &str, column: &ArrayRef, batch: &RecordBatch) -> Result<Option<Encoded>> {
+    fn encode_column(
+        &self,
+        name: &str,
+        column: &ArrayRef,
+        batch: &RecordBatch,
+    ) -> Result<Option<EncodedColumn>> {
         if name == "token_ids" {
-            return self.encode_text(&TokenIds::read(column)?).map(Some);
+            return self.encode_text(&TokenIds::from_column(column)?).map(Some);
         }
         match name.strip_prefix("pixels_").and_then(|r| r.parse().ok()) {
-            Some(resolution) => self.encode_images(&Pixels::read(batch, resolution)?).map(Some),
+            Some(resolution) => self.encode_images(&Pixels::from_batch(batch, resolution)?).map(Some),
             None => Ok(None),
         }
     }
 
-    fn encode_images(&self, pixels: &Pixels) -> Result<Encoded> {
+    fn encode_images(&self, pixels: &Pixels) -> Result<EncodedColumn> {
         let shape = |size: &Option<(u32, u32)>| size.map(|size| self.latents_shape(size)).transpose();
         let shapes = pixels.sizes.iter().map(shape).collect::<Result<Vec<_>>>()?;
-        let mut encoded = Encoded::latents(pixels.resolution, &shapes, shape(&pixels.only_size)?);
-        for ((width, height), rows) in pixels.groups() {
+        let mut encoded = EncodedColumn::latents(pixels.resolution, &shapes, shape(&pixels.only_size)?);
+        for ((width, height), rows) in pixels.group_by_size() {
             for rows in rows.chunks(self.batch_size) {
-                let (bytes, n) = (pixels.bytes(rows), rows.len() as i64);
-                let values = self.values(|| {
+                let (bytes, n) = (pixels.concat_rows(rows), rows.len() as i64);
+                let values = self.run_model(|| {
                     let shape = [n, 3, height.into(), width.into()];
                     let images = Tensor::from_data_size(&bytes, &shape, Kind::Uint8).to(self.device);
                     self.vae.encode(&normalize(&images).to_kind(self.kind))
                 })?;
-                encoded.put(rows, &values);
+                encoded.set_rows(rows, &values);
             }
         }
         Ok(encoded)
     }
 
-    fn encode_text(&self, ids: &TokenIds) -> Result<Encoded> {
-        let mut encoded = Encoded::text(&self.text_form(ids.length).decoded(), ids.valid.clone());
+    fn encode_text(&self, ids: &TokenIds) -> Result<EncodedColumn> {
+        let mut encoded = EncodedColumn::text(&self.text_spec(ids.length).decoded(), ids.valid.clone());
         let rows: Vec<usize> = (0..ids.valid.len()).filter(|row| ids.valid[*row]).collect();
         let chunks = ids.ids().chunks(self.batch_size * ids.length).zip(rows.chunks(self.batch_size));
         for (chunk, rows) in chunks {
-            encoded.put(rows, &self.text_rows(chunk, rows.len() as i64)?);
+            encoded.set_rows(rows, &self.encode_token_ids(chunk, rows.len() as i64)?);
         }
         Ok(encoded)
     }
 
-    fn text_rows(&self, ids: &[i32], rows: i64) -> Result<Vec<u8>> {
+    fn encode_token_ids(&self, ids: &[i32], rows: i64) -> Result<Vec<u8>> {
         match &self.text {
-            Text::TokenIds => Ok(ids.iter().flat_map(|id| id.to_le_bytes()).collect()),
-            Text::Embeddings(encoder, _) => self.values(|| {
+            TextOutput::TokenIds => Ok(ids.iter().flat_map(|id| id.to_le_bytes()).collect()),
+            TextOutput::Embeddings(encoder, _) => self.run_model(|| {
                 let ids = Tensor::from_slice(ids).view([rows, -1]).to(self.device).to_kind(Kind::Int64);
                 encoder.forward(&ids)
             }),
         }
     }
 
-    /// Runs a model without gradients and fetches its result as little-endian f16.
-    fn values(&self, forward: impl FnOnce() -> Tensor) -> Result<Vec<u8>> {
+    /// Runs a model without gradients and copies its result to the CPU as little-endian f16.
+    fn run_model(&self, forward: impl FnOnce() -> Tensor) -> Result<Vec<u8>> {
         let run = || {
             let result = no_grad(forward).to_kind(Kind::Half).to(Device::Cpu).contiguous();
-            // As they lie in memory: libtorch runs on little-endian machines only.
+            // The bytes in memory are little-endian, because libtorch runs only on such machines.
             let mut bytes = vec![0; 2 * result.numel()];
             result.copy_data_u8(&mut bytes, result.numel());
             bytes
@@ -233,7 +231,8 @@ impl Encode {
     }
 }
 
-/// u8 pixels to [-1, 1], in the order of operations of diffusers' `VaeImageProcessor`: x / 255, then 2 x - 1, in f32.
+/// Maps u8 pixels to [-1, 1], with the operations of diffusers' `VaeImageProcessor` in the same order: x / 255,
+/// then 2 x - 1, in f32.
 fn normalize(images: &Tensor) -> Tensor {
     images.to_kind(Kind::Float) / 255.0 * 2.0 - 1.0
 }

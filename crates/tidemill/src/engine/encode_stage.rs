@@ -1,4 +1,4 @@
-//! [`Encode`] as a [`Stage`]: with the threads that it may use, and a count of what it did.
+//! [`Encode`] as a [`Stage`], with the threads that it may use and a count of what it encoded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,21 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::array::{Array, RecordBatch};
 use serde::Serialize;
 
-use crate::encode::Encode;
-use crate::engine::machine_resources::cores;
+use crate::encode::stage::Encode;
+use crate::engine::machine_resources::resolve_threads;
 use crate::engine::stage::Stage;
 use crate::error::Result;
 use crate::run_file::Run;
 
-/// What all encoders together have encoded; rows whose tensors were there already are not among it.
+/// Images and captions that all encoders of a run have encoded together. Rows whose tensors were
+/// taken from an earlier commit do not count.
 #[derive(Debug, Default, Serialize)]
-pub struct Encoded {
+pub struct EncodedCounts {
     images: AtomicU64,
     captions: AtomicU64,
 }
 
-impl Encoded {
-    fn add(&self, prepared: &RecordBatch) {
+impl EncodedCounts {
+    fn add_batch(&self, prepared: &RecordBatch) {
         for (field, column) in prepared.schema().fields().iter().zip(prepared.columns()) {
             let count = match field.name().as_str() {
                 "token_ids" => &self.captions,
@@ -32,41 +33,41 @@ impl Encoded {
     }
 }
 
-/// An encoder with the threads it may use.
-pub struct Encoder {
+/// One encoder, with the threads that it may use.
+pub struct EncodeStage {
     encode: Encode,
     threads: usize,
     row_bytes: u64,
-    encoded: Arc<Encoded>,
+    encoded: Arc<EncodedCounts>,
 }
 
-impl Encoder {
-    /// The stage of a run.
+impl EncodeStage {
+    /// The encode stage of a run, which adds what it encodes to `encoded`.
     ///
     /// # Errors
-    /// If a resolution does not suit the VAE.
-    pub fn new(run: &Run, encode: Encode, encoded: &Arc<Encoded>) -> Result<Self> {
+    /// If a resolution is not a multiple of the VAE's downscale factor.
+    pub fn new(run: &Run, encode: Encode, encoded: &Arc<EncodedCounts>) -> Result<Self> {
         let prepare = &run.file.prepare;
         let sizes: Vec<_> = prepare.resolutions.iter().map(|&resolution| prepare.sizes(resolution)).collect();
         let row_bytes = encode.row_bytes(&sizes)?;
         Ok(Self {
             encode,
-            threads: cores(run.file.engine.encode.threads),
+            threads: resolve_threads(run.file.engine.encode.threads),
             row_bytes,
             encoded: encoded.clone(),
         })
     }
 }
 
-impl Stage for Encoder {
-    fn enter(&self) {
-        // libtorch counts threads for each calling thread.
+impl Stage for EncodeStage {
+    fn init_thread(&self) {
+        // libtorch keeps the number of threads per calling thread.
         tch::set_num_threads(self.threads as i32);
     }
 
     fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let result = self.encode.run(batch)?;
-        self.encoded.add(batch);
+        self.encoded.add_batch(batch);
         Ok(result)
     }
 

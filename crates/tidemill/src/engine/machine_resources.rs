@@ -1,18 +1,20 @@
-//! What of the machine a run may use.
+//! How much of the machine a run may use: cores and memory.
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, get_current_pid};
 
-/// A number of threads from the run file, where 0 means one per core, of those that are this process's.
-pub fn cores(wanted: usize) -> usize {
-    match wanted {
+/// Resolves a number of threads from the run file, where 0 means one per core that this process
+/// may use.
+pub fn resolve_threads(requested: usize) -> usize {
+    match requested {
         0 => tidemill_io::cores(),
         n => n,
     }
 }
 
-/// Memory available and in total, in bytes: the machine's, or what the process's control group (a container, a Slurm job) is given;
-/// none where the system does not tell.
-pub fn memory() -> Option<(u64, u64)> {
+/// Available and total memory, in bytes. If the process runs in a control group with a memory
+/// limit (a container, a Slurm job), the limit counts; otherwise the machine's memory. `None` if
+/// the system does not report its memory.
+pub fn available_and_total_memory() -> Option<(u64, u64)> {
     let mut system = System::new().ok()?;
     system.refresh_memory();
     let own = get_current_pid().ok()?;

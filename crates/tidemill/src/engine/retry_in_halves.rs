@@ -1,5 +1,5 @@
-//! A stage that may panic or fail on a batch. The batch is tried again in halves, down to single rows; a row that
-//! fails alone is quarantined and the others pass, so each row comes out exactly once.
+//! Contains the failures of a stage. A batch that fails is retried in halves, down to single rows.
+//! A row that fails alone is quarantined and the others pass, so each row comes out exactly once.
 
 use std::cell::Cell;
 
@@ -10,18 +10,19 @@ use tidemill_data::status::KEPT;
 use tidemill_torch::guard;
 
 use crate::engine::stage::Stage;
-use crate::engine::stage_utilization::Meter;
+use crate::engine::stage_utilization::StageMeter;
 use crate::error::{Error, Result};
 
-/// A stage whose failures are contained.
-pub(crate) struct Guarded<'a> {
+/// A stage that retries failed batches in halves.
+pub(crate) struct RetryingStage<'a> {
     name: &'static str,
     stage: &'a dyn Stage,
-    meter: &'a Meter,
-    /// Whether an error, as from a device out of memory, may be some rows' fault. Otherwise it stops the run.
-    retry_errors: bool,
-    /// Whether the stage has worked once.
-    worked: Cell<bool>,
+    meter: &'a StageMeter,
+    /// Some rows may cause an error, such as a device out of memory, so errors are retried too.
+    /// Otherwise an error stops the run, and only panics are retried.
+    retries_errors: bool,
+    /// The stage has returned a kept row before.
+    has_worked: Cell<bool>,
 }
 
 /// Why a batch failed.
@@ -30,76 +31,86 @@ enum Failure {
     Error(Error),
 }
 
-impl<'a> Guarded<'a> {
-    /// An error of `Prepare` concerns the configuration, such as a column that is not there.
-    pub fn prepare(stage: &'a dyn Stage, meter: &'a Meter) -> Self {
-        Self { name: "prepare", stage, meter, retry_errors: false, worked: Cell::new(false) }
+/// The results of a batch that is retried in halves, in the order of its rows.
+#[derive(Default)]
+struct RetriedParts {
+    parts: Vec<RecordBatch>,
+    /// Errors of rows that failed alone.
+    row_errors: Vec<Error>,
+}
+
+impl<'a> RetryingStage<'a> {
+    /// Retries panics only: an error of `Prepare` concerns the configuration, such as a missing
+    /// column.
+    pub fn prepare(stage: &'a dyn Stage, meter: &'a StageMeter) -> Self {
+        Self { name: "prepare", stage, meter, retries_errors: false, has_worked: Cell::new(false) }
     }
 
-    /// An error of `Encode` may be due to the batch, such as memory that does not suffice for all of it.
-    pub fn encode(stage: &'a dyn Stage, meter: &'a Meter) -> Self {
-        Self { name: "encode", stage, meter, retry_errors: true, worked: Cell::new(false) }
+    /// Retries panics and errors: an error of `Encode` may be due to the batch, such as too little
+    /// device memory for all of it.
+    pub fn encode(stage: &'a dyn Stage, meter: &'a StageMeter) -> Self {
+        Self { name: "encode", stage, meter, retries_errors: true, has_worked: Cell::new(false) }
     }
 
     /// Runs the stage on the batch.
     ///
     /// # Errors
-    /// One that no retry can mend: the stage fails on every row, so no row is to blame.
+    /// If the stage fails on every row, so that no single row is the cause.
     pub fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
-        let failure = match self.attempt(batch)? {
+        let failure = match self.try_once(batch)? {
             Ok(done) => return Ok(done),
             Err(failure) => failure,
         };
-        self.meter.retry();
-        let (mut parts, mut errors) = (Vec::new(), Vec::new());
-        self.split(batch, failure, &mut parts, &mut errors)?;
+        self.meter.add_retry();
+        let mut retried = RetriedParts::default();
+        self.retry_in_halves(batch, failure, &mut retried)?;
+        let RetriedParts { parts, row_errors } = retried;
         let Some(first) = parts.first() else { return Ok(batch.clone()) };
         let done = concat_batches(&first.schema(), &parts)?;
-        let alone = errors.len();
-        match errors.into_iter().next() {
-            // A single row of a stage that has worked is to blame for itself.
-            Some(error) if !any_kept(&done) && (alone > 1 || !self.worked.get()) => Err(error),
+        let failed_alone = row_errors.len();
+        match row_errors.into_iter().next() {
+            // If the stage has worked before, a single failed row is itself the cause.
+            Some(error) if !any_kept(&done) && (failed_alone > 1 || !self.has_worked.get()) => Err(error),
             _ => Ok(done),
         }
     }
 
     /// Runs the stage once. The outer error stops the run.
-    fn attempt(&self, batch: &RecordBatch) -> Result<std::result::Result<RecordBatch, Failure>> {
+    fn try_once(&self, batch: &RecordBatch) -> Result<std::result::Result<RecordBatch, Failure>> {
         match guard(|| self.stage.run(batch)) {
             Ok(Ok(done)) => {
-                self.worked.set(self.worked.get() || any_kept(&done));
+                self.has_worked.set(self.has_worked.get() || any_kept(&done));
                 Ok(Ok(done))
             }
-            Ok(Err(error)) if self.retry_errors => Ok(Err(Failure::Error(error))),
+            Ok(Err(error)) if self.retries_errors => Ok(Err(Failure::Error(error))),
             Ok(Err(error)) => Err(error),
             Err(panic) => {
-                self.stage.restart()?;
+                self.stage.reset_after_panic()?;
                 Ok(Err(Failure::Panic(panic.to_string())))
             }
         }
     }
 
-    /// The results of a batch that failed, in order, and the errors of rows that failed alone.
-    fn split(
+    /// Retries both halves of a failed batch, each again in halves if it fails.
+    fn retry_in_halves(
         &self,
         batch: &RecordBatch,
         failure: Failure,
-        parts: &mut Vec<RecordBatch>,
-        errors: &mut Vec<Error>,
+        retried: &mut RetriedParts,
     ) -> Result<()> {
         let rows = batch.num_rows();
         if rows <= 1 {
-            parts.push(self.stage.quarantine(batch, &failure.reason(self.name))?);
+            retried.parts.push(self.stage.quarantine(batch, &failure.to_reason(self.name))?);
             if let Failure::Error(error) = failure {
-                errors.push(error);
+                retried.row_errors.push(error);
             }
             return Ok(());
         }
         for (start, end) in [(0, rows / 2), (rows / 2, rows)] {
-            let part = batch.slice(start, end - start);
-            match self.attempt(&part)? {
-                Ok(done) => parts.push(done),
-                Err(failure) => self.split(&part, failure, parts, errors)?,
+            let half = batch.slice(start, end - start);
+            match self.try_once(&half)? {
+                Ok(done) => retried.parts.push(done),
+                Err(failure) => self.retry_in_halves(&half, failure, retried)?,
             }
         }
         Ok(())
@@ -107,8 +118,8 @@ impl<'a> Guarded<'a> {
 }
 
 impl Failure {
-    /// As the reason of a quarantined row: `kind: detail`.
-    fn reason(&self, stage: &str) -> String {
+    /// The reason of a quarantined row: `kind: detail`.
+    fn to_reason(&self, stage: &str) -> String {
         match self {
             Self::Panic(message) => format!("panic: {stage}: {message}"),
             Self::Error(error) => {

@@ -1,33 +1,34 @@
-//! What an engine fills: a [`Sink`] takes the rows of units and commits them.
+//! What an engine writes to: a [`Sink`] takes the rows of units and commits them.
 
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use tidemill_data::InputUnit;
 
-use crate::engine::stage_utilization::Utilisation;
+use crate::engine::stage_utilization::StageUtilization;
 use crate::error::Result;
 
-/// Where finished rows go.
+/// The destination of finished rows.
 pub trait Sink: Sync {
-    /// Whether there is room for a unit, or will be within `patience`. Asked before anything of it is prepared: rows that are
-    /// under way hold memory that others may need to make the room.
-    fn has_room(&self, _unit: &InputUnit, _patience: Duration) -> bool {
+    /// Waits up to `timeout` for room for a unit, and returns whether there is room now. The
+    /// engine asks before it prepares any row of the unit, because rows in flight hold memory
+    /// that the units ahead of it may need.
+    fn has_room(&self, _unit: &InputUnit, _timeout: Duration) -> bool {
         true
     }
 
-    /// Starts a unit. Nothing of it counts until it is committed; an attempt that is dropped leaves no trace that a
-    /// reader sees.
+    /// Starts an attempt at a unit. Nothing of it counts until it is committed; readers see no
+    /// trace of an attempt that is dropped.
     ///
     /// # Errors
-    /// If nothing can be written there.
-    fn begin(&self, unit: &InputUnit) -> Result<Box<dyn Attempt>>;
+    /// If the sink cannot be written to.
+    fn begin_unit(&self, unit: &InputUnit) -> Result<Box<dyn Attempt>>;
 
-    /// Told at the end of a run, however it ends, what each stage did.
-    fn ended(&self, _stages: &[Utilisation]) {}
+    /// Receives what each stage did. Called once at the end of a run, also of a failed one.
+    fn on_run_end(&self, _stages: &[StageUtilization]) {}
 }
 
-/// One attempt at writing a unit.
+/// One try at writing a unit.
 pub trait Attempt {
     /// Adds rows, in the unit's order.
     ///
@@ -35,7 +36,7 @@ pub trait Attempt {
     /// If they cannot be written.
     fn write(&mut self, batch: &RecordBatch) -> Result<()>;
 
-    /// Makes the unit part of the dataset, unless somebody else has done so meanwhile.
+    /// Makes the unit part of the dataset, unless another process has committed it meanwhile.
     ///
     /// # Errors
     /// If it cannot be committed.

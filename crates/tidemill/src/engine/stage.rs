@@ -5,44 +5,47 @@ use tidemill_data::Prepare;
 
 use crate::error::Result;
 
-/// A function over record batches that keeps one thread busy: [`Prepare`], or [`Encode`](crate::Encode) on one device.
+/// A function over record batches that keeps one thread busy: [`Prepare`], or
+/// [`Encode`](crate::Encode) on one device.
 pub trait Stage: Send {
-    /// Called once on each thread that will run the stage.
-    fn enter(&self) {}
+    /// Sets up the calling thread. Called once on each thread that will run the stage.
+    fn init_thread(&self) {}
 
-    /// Turns a batch into another with as many rows in the same order. The result depends on the batch alone.
+    /// Turns a batch into another with the same number of rows in the same order. The result
+    /// depends on the batch alone.
     ///
     /// # Errors
-    /// What concerns more than one row. A single bad row does not: it is quarantined.
+    /// Errors that concern more than one row. A single bad row is quarantined instead.
     fn run(&self, batch: &RecordBatch) -> Result<RecordBatch>;
 
-    /// What [`run`](Self::run) gives for rows that are all quarantined for this reason.
+    /// Returns what [`run`](Self::run) returns when it quarantines every row for this reason.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     fn quarantine(&self, batch: &RecordBatch, reason: &str) -> Result<RecordBatch>;
 
-    /// Called after a panic in [`run`](Self::run), before it runs again: rebuilds what the panic may have damaged.
+    /// Rebuilds what a panic in [`run`](Self::run) may have damaged. Called after each panic,
+    /// before the stage runs again.
     ///
     /// # Errors
-    /// If the stage cannot go on.
-    fn restart(&self) -> Result<()> {
+    /// If the stage cannot be used any more.
+    fn reset_after_panic(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Bytes that the stage adds to a row, at most.
+    /// The most bytes that the stage adds to a row.
     fn row_bytes(&self) -> u64;
 
-    /// Bytes of a batch that come out as they are, beside what the stage adds.
+    /// Bytes of a batch that the stage passes through unchanged, besides what it adds.
     fn carried_bytes(&self, _batch: &RecordBatch) -> u64 {
         0
     }
 }
 
-/// A stage that is somewhere else.
+/// A borrowed stage is a stage, so that one set of encoders can serve several runs of an engine.
 impl<S: Stage + ?Sized> Stage for &mut S {
-    fn enter(&self) {
-        S::enter(self);
+    fn init_thread(&self) {
+        S::init_thread(self);
     }
 
     fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
@@ -53,8 +56,8 @@ impl<S: Stage + ?Sized> Stage for &mut S {
         S::quarantine(self, batch, reason)
     }
 
-    fn restart(&self) -> Result<()> {
-        S::restart(self)
+    fn reset_after_panic(&self) -> Result<()> {
+        S::reset_after_panic(self)
     }
 
     fn row_bytes(&self) -> u64 {
@@ -66,10 +69,10 @@ impl<S: Stage + ?Sized> Stage for &mut S {
     }
 }
 
-/// No stage at all: rows stay as they are.
-pub struct Passing;
+/// A stage that returns rows unchanged, for runs whose engine only prepares.
+pub struct PassThrough;
 
-impl Stage for Passing {
+impl Stage for PassThrough {
     fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         Ok(batch.clone())
     }

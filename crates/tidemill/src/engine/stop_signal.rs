@@ -1,6 +1,7 @@
-//! Ctrl-C, SIGTERM and a terminal that is gone (SIGHUP) as a flag that the engine looks at between units. A second Ctrl-C ends the
-//! process at once. SIGTERM may come several times and means the same: from a service manager to all processes of a run, and from the
-//! one that supervises this.
+//! Turns Ctrl-C (SIGINT), SIGTERM and a closed terminal (SIGHUP) into a flag that the engine checks
+//! between units. A second Ctrl-C ends the process at once. SIGTERM may arrive several times and means
+//! the same each time, because both a service manager and the supervisor send it to all processes of a
+//! run.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,29 +11,31 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-/// Those that ask to stop, but for what was to be ignored from the beginning, as `nohup` has it.
+/// The signals that ask to stop. A signal that the process was started to ignore is not among them:
+/// `nohup` ignores SIGHUP.
 static SIGNALS: LazyLock<Vec<i32>> = LazyLock::new(|| {
     let all = [SIGINT, SIGTERM, SIGHUP].into_iter();
     all.filter(|signal| handler(*signal) != Some(libc::SIG_IGN)).collect()
 });
 
-/// How many watch.
+/// The number of [`StopSignal`]s that watch.
 static WATCHERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether nobody does. Once a signal was watched for, it does nothing by itself any more: then it has to be told to.
-static UNWATCHED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
+/// Whether no [`StopSignal`] watches. A signal that was watched once has a handler from then on and
+/// loses its default action, so while nobody watches, the handler must perform the default action.
+static IS_UNWATCHED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
     let unwatched = Arc::new(AtomicBool::new(false));
-    // That of a host (Python) goes on.
+    // A handler of the host program (Python) stays in force beside ours.
     for signal in SIGNALS.iter().copied().filter(|signal| handler(*signal) == Some(libc::SIG_DFL)) {
-        // Where the system refuses, signals keep their usual meaning.
+        // If the system refuses, signals keep their usual meaning.
         let _ = flag::register_conditional_default(signal, unwatched.clone());
     }
     unwatched
 });
 
-/// What is done about a signal.
-#[expect(unsafe_code, reason = "asks for a signal's handler")]
-fn action(signal: i32) -> Option<libc::sigaction> {
+/// The current action for a signal.
+#[expect(unsafe_code, reason = "reads a signal's action")]
+fn current_action(signal: i32) -> Option<libc::sigaction> {
     // SAFETY: all zeros is a value of this type; it is only written to, and nothing is changed.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
@@ -41,74 +44,78 @@ fn action(signal: i32) -> Option<libc::sigaction> {
 }
 
 fn handler(signal: i32) -> Option<libc::sighandler_t> {
-    action(signal).map(|action| action.sa_sigaction)
+    current_action(signal).map(|action| action.sa_sigaction)
 }
 
-/// Has something done about a signal that was done about it before.
-#[expect(unsafe_code, reason = "puts a signal's handler back")]
-fn put_back(signal: i32, action: &libc::sigaction) {
+/// Sets an action that the signal had before.
+#[expect(unsafe_code, reason = "sets a signal's action")]
+fn restore_action(signal: i32, action: &libc::sigaction) {
     // SAFETY: the system gave the action for this signal, and its handler is still part of the process.
     unsafe { libc::sigaction(signal, action, std::ptr::null_mut()) };
 }
 
-/// What is done about signals where a host sets handlers of its own (Python's `signal.signal`) between two watches: signal-hook does
-/// not see that its handler is gone. It calls the one that was there before it, too, and Python's is always the same.
-struct Handlers {
-    /// signal-hook's, by signal.
+/// The actions of signal-hook and of the host program. A host may set handlers of its own between two
+/// watches (Python's `signal.signal`). signal-hook does not notice that its handler is gone, so we put
+/// it back. It also calls the handler that was there before it; Python's handler is always the same.
+struct SignalActions {
+    /// signal-hook's actions, by signal.
     ours: BTreeMap<i32, libc::sigaction>,
-    /// The host's, which have their turn again when nobody watches any more.
-    theirs: BTreeMap<i32, libc::sigaction>,
+    /// The host's actions, which are restored when nobody watches any more.
+    host: BTreeMap<i32, libc::sigaction>,
 }
 
-static HANDLERS: Mutex<Handlers> = Mutex::new(Handlers { ours: BTreeMap::new(), theirs: BTreeMap::new() });
+static ACTIONS: Mutex<SignalActions> =
+    Mutex::new(SignalActions { ours: BTreeMap::new(), host: BTreeMap::new() });
 
-impl Handlers {
+impl SignalActions {
     fn lock() -> MutexGuard<'static, Self> {
-        HANDLERS.lock().unwrap_or_else(PoisonError::into_inner)
+        ACTIONS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// After signal-hook was asked to watch.
-    fn take(&mut self) {
-        for (signal, now) in SIGNALS.iter().filter_map(|signal| Some((*signal, action(*signal)?))) {
+    /// Makes sure that signal-hook's handlers are in force. Call it after registering with signal-hook.
+    fn install_ours(&mut self) {
+        for (signal, now) in SIGNALS.iter().filter_map(|signal| Some((*signal, current_action(*signal)?))) {
             let ours = self.ours.entry(signal).or_insert(now);
             if ours.sa_sigaction != now.sa_sigaction {
-                put_back(signal, ours);
-                self.theirs.insert(signal, now);
+                restore_action(signal, ours);
+                self.host.insert(signal, now);
             }
         }
     }
 
-    fn give_back(&mut self) {
-        std::mem::take(&mut self.theirs).iter().for_each(|(signal, action)| put_back(*signal, action));
+    fn restore_host(&mut self) {
+        std::mem::take(&mut self.host).iter().for_each(|(signal, action)| restore_action(*signal, action));
     }
 }
 
-/// A wish to stop, raised by a signal if one is watched for, until dropped.
+/// A request to stop. [`watch`](Self::watch) makes one that signals raise, until it is dropped; the
+/// default one is raised by code only.
 #[derive(Debug, Default)]
 pub struct StopSignal {
     raised: Arc<AtomicBool>,
     hooks: Vec<SigId>,
-    watches: bool,
+    is_watching: bool,
 }
 
 impl StopSignal {
-    /// Starts watching. Where the system refuses, signals keep their usual meaning.
+    /// Starts to watch for signals. If the system refuses, signals keep their usual meaning.
     pub fn watch() -> Self {
-        // Before any other handler.
-        let unwatched = UNWATCHED.clone();
+        // Initialized before any other handler is registered.
+        let unwatched = IS_UNWATCHED.clone();
         WATCHERS.fetch_add(1, Ordering::SeqCst);
         unwatched.store(false, Ordering::SeqCst);
         let raised = Arc::new(AtomicBool::new(false));
         let mut hooks = Vec::new();
-        // In this order: the first Ctrl-C finds the flag down and raises it, the second one finds it up.
+        // The order matters: the first Ctrl-C finds `interrupted` unset and sets it; the second finds
+        // it set and ends the process.
         let interrupted = Arc::new(AtomicBool::new(false));
         hooks.extend(flag::register_conditional_shutdown(SIGINT, 1, interrupted.clone()));
         hooks.extend(flag::register(SIGINT, interrupted));
         for signal in SIGNALS.iter().copied() {
             hooks.extend(flag::register(signal, raised.clone()));
         }
-        Handlers::lock().take();
-        Self { raised, hooks, watches: true }
+        SignalActions::lock().install_ours();
+        Self { raised, hooks, is_watching: true }
     }
 
     /// Asks to stop, as a signal does.
@@ -116,8 +123,8 @@ impl StopSignal {
         self.raised.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody asked to stop.
-    pub fn raised(&self) -> bool {
+    /// Whether a signal or [`raise`](Self::raise) has asked to stop.
+    pub fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Relaxed)
     }
 }
@@ -127,10 +134,9 @@ impl Drop for StopSignal {
         for hook in self.hooks.drain(..) {
             low_level::unregister(hook);
         }
-        // Those by `default` have not watched.
-        if self.watches && WATCHERS.fetch_sub(1, Ordering::SeqCst) == 1 {
-            UNWATCHED.store(true, Ordering::SeqCst);
-            Handlers::lock().give_back();
+        if self.is_watching && WATCHERS.fetch_sub(1, Ordering::SeqCst) == 1 {
+            IS_UNWATCHED.store(true, Ordering::SeqCst);
+            SignalActions::lock().restore_host();
         }
     }
 }
@@ -144,19 +150,19 @@ mod tests {
 
     const CHILD: &str = "TIDEMILL_TEST_SIGNALS";
 
-    /// In a process of its own, which then ends by a signal.
+    /// Runs itself in a child process for each signal, because the signal ends the process.
     #[test]
-    fn a_signal_that_nobody_watches_for_any_more_ends_the_process() {
+    fn unwatched_signal_ends_the_process() {
         if let Ok(signal) = std::env::var(CHILD) {
             let signal = signal.parse().unwrap();
-            let before = action(signal).unwrap();
+            let before = current_action(signal).unwrap();
             drop(StopSignal::watch());
-            // As a host does that has handlers of its own.
-            put_back(signal, &before);
+            // What a host program with handlers of its own does.
+            restore_action(signal, &before);
             let (first, second) = (StopSignal::watch(), StopSignal::watch());
             drop(first);
             low_level::raise(signal).unwrap();
-            assert!(second.raised());
+            assert!(second.is_raised());
             drop(second);
             low_level::raise(signal).unwrap();
             std::process::exit(7);

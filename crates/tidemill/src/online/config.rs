@@ -1,4 +1,4 @@
-//! `[online]`: training on pairs as they come.
+//! `[online]`: training on pairs without a dataset.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OnlineConfig {
-    /// Units (`source.rows_per_unit` each) whose rows are shuffled together. Of every training process, three times as many
-    /// are in memory, encoded; and so many have to be made before the first step.
+    /// Units (`source.rows_per_unit` rows each) whose rows are shuffled together. Each training process
+    /// keeps three times as many units in memory, encoded, and needs this many before its first step.
     pub window: usize,
-    /// On Ray: windows that each training process asks the encoders for at a time, beside those that it holds.
+    /// On Ray: windows that each training process requests from the encoders at a time, besides those
+    /// that it holds.
     pub ahead: usize,
 }
 

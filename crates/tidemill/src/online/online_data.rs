@@ -1,12 +1,5 @@
-//! Training without a dataset in between: pairs are prepared and encoded while the trainer takes steps, anew in each epoch, so
-//! that crops, flips and the choice among captions differ. *Online*, encoders work beside the trainer, on GPUs of their
-//! own if there are more than training processes; *co-located*, the trainer itself encodes each batch before its step.
-//!
-//! ```text
-//!  units ─► lanes.rs ─► feed.rs: here.rs or elsewhere.rs ─► windows ─► batches.rs ─► trainer
-//! ```
+//! The pairs of a run as data of its trainer.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -17,65 +10,67 @@ use tidemill_store::{DatasetSpec, ModelDigests};
 use tidemill_train::{BatchStream, Phase, TrainConfig, TrainingData};
 
 use crate::encode::stage::Encode;
-use crate::engine::dataset_sink::{short_digest, specification};
-use crate::engine::{Encoded, Encoder, Passing, Stage};
+use crate::engine::dataset_spec::{dataset_spec, short_digest};
+use crate::engine::encode_stage::{EncodeStage, EncodedCounts};
+use crate::engine::stage::{PassThrough, Stage};
 use crate::error::Result;
-use crate::online::batches::{OnlineBatches, State};
-use crate::online::local_encoders::Making;
-use crate::online::prefetch::Feed;
-use crate::online::rank_assignment::{Lane, Windows};
-use crate::online::remote_encoders::Asking;
-use crate::online::remote_encoders::Elsewhere;
-use crate::online::row_accounting::Ledger;
-use crate::online::row_selection::Selection;
-use crate::online::{local_encoders, rank_assignment, remote_encoders};
+use crate::online::batches::{BatchPart, OnlineBatches, StreamPosition};
+use crate::online::local_encoders::LocalWindows;
+use crate::online::rank_assignment::{RankAssignment, initial_assignments};
+use crate::online::remote_encoders::{RemoteEncoders, RemoteWindows};
+use crate::online::row_accounting::RowAccounting;
+use crate::online::row_selection::RowSelection;
+use crate::online::stream_state::StreamState;
+use crate::online::window_plan::WindowPlan;
+use crate::online::window_prefetch::WindowPrefetcher;
 use crate::run_file::Run;
 
-/// Who encodes.
+/// Which processes and devices encode.
 #[derive(Debug, Clone)]
-pub enum Encoders {
-    /// The trainer itself, batch by batch.
+pub enum EncoderPlacement {
+    /// The trainer itself, batch by batch, on its device.
     Trainer,
     /// Threads of this process, on these devices.
-    Devices(Vec<Device>),
-    /// Others.
-    Elsewhere(Arc<dyn Elsewhere>),
+    LocalDevices(Vec<Device>),
+    /// Other machines.
+    Remote(Arc<dyn RemoteEncoders>),
 }
 
-/// The pairs of a run as data of its trainer.
-pub struct Online {
+/// The pairs of a run as training data.
+pub struct OnlineData {
     run: Run,
     source: Arc<dyn Source>,
     units: Arc<Vec<InputUnit>>,
-    windows: Windows,
+    plan: WindowPlan,
     spec: DatasetSpec,
     empty_caption: Vec<u8>,
-    /// Where the trainer is.
+    /// The trainer's device.
     device: Device,
-    encoders: Encoders,
-    ledger: Arc<Ledger>,
+    encoders: EncoderPlacement,
+    accounting: Arc<RowAccounting>,
 }
 
-impl Online {
-    /// Opens the source and looks at every file. The trainer is on `device`.
+impl OnlineData {
+    /// Opens the source and lists its units. The trainer is on `device`.
     ///
     /// # Errors
-    /// If the source, the models or the run file are not fit for it.
-    pub fn open(run: &Run, models: ModelDigests, device: Device, encoders: Encoders) -> Result<Self> {
-        run.validate_online(matches!(encoders, Encoders::Devices(_)))?;
+    /// If the source, the models or the run file are not suitable.
+    pub fn open(run: &Run, models: ModelDigests, device: Device, encoders: EncoderPlacement) -> Result<Self> {
+        run.validate_online(matches!(encoders, EncoderPlacement::LocalDevices(_)))?;
         run.validate_source()?;
         run.check_models()?;
         let source = run.source()?;
         let units = source.units().map_err(|e| run.locate(e))?;
         let folder = run.models()?;
         let encode = Encode::load(&folder, &run.file.encode, device)?;
-        let spec = specification(run, &encode, models)?;
-        let empty_caption = encode.caption(&ClipTokenizer::open(&folder.tokenizer())?.encode(""))?;
+        let spec = dataset_spec(run, &encode, models)?;
+        let empty_caption = encode.encode_caption(&ClipTokenizer::open(&folder.tokenizer())?.encode(""))?;
+        let max_bad_fraction = run.file.engine.max_bad_fraction;
         Ok(Self {
             run: run.clone(),
             source: source.into(),
-            windows: Windows::new(run.file.seed, units.len(), run.file.online.window),
-            ledger: Arc::new(Ledger::open(&run.output(), run.file.engine.max_bad_fraction, units.len())?),
+            plan: WindowPlan::new(run.file.seed, units.len(), run.file.online.window),
+            accounting: Arc::new(RowAccounting::open(&run.output(), max_bad_fraction, units.len())?),
             units: Arc::new(units),
             spec,
             empty_caption,
@@ -85,85 +80,93 @@ impl Online {
     }
 
     /// What became of rows in this process.
-    pub fn ledger(&self) -> Arc<Ledger> {
-        self.ledger.clone()
+    pub fn accounting(&self) -> Arc<RowAccounting> {
+        self.accounting.clone()
     }
 
-    fn encode(&self, device: Device) -> Result<Encode> {
+    fn load_encode(&self, device: Device) -> Result<Encode> {
         Encode::load(&self.run.models()?, &self.run.file.encode, device)
     }
 
-    /// Starts making the windows of a lane.
-    fn feed(&self, lane: &Lane, lanes: usize, selection: &Selection) -> Result<Feed> {
-        let windows = lane.windows(lanes);
-        if let Encoders::Elsewhere(elsewhere) = &self.encoders {
-            let asking = Asking {
-                elsewhere: elsewhere.clone(),
-                units: self.units.clone(),
-                windows: self.windows,
-                ahead: self.run.file.online.ahead,
+    /// Starts to make the windows of a rank ahead of need.
+    fn start_prefetch(
+        &self,
+        assignment: &RankAssignment,
+        ranks: usize,
+        selection: &RowSelection,
+    ) -> Result<WindowPrefetcher> {
+        let windows = assignment.remaining_windows(ranks);
+        let (selection, accounting) = (selection.clone(), self.accounting.clone());
+        let (plan, units) = (self.plan, self.units.clone());
+        if let EncoderPlacement::Remote(encoders) = &self.encoders {
+            let remote = RemoteWindows {
+                encoders: encoders.clone(),
+                units,
+                plan,
+                windows_ahead: self.run.file.online.ahead,
                 models: self.spec.models.clone(),
-                selection: selection.clone(),
-                ledger: self.ledger.clone(),
+                selection,
+                accounting,
             };
-            return Feed::start(move |to, stop| remote_encoders::make(&asking, windows, to, stop));
+            return WindowPrefetcher::start(move |to, stop| remote.make_windows(windows, to, stop));
         }
         let run = self.run.at_resolution(selection.resolution);
-        let making = Making {
-            stages: self.stages(&run)?,
-            encodes: matches!(self.encoders, Encoders::Devices(_)),
+        let local = LocalWindows {
+            stages: self.load_encode_stages(&run)?,
+            is_encoding: matches!(self.encoders, EncoderPlacement::LocalDevices(_)),
             source: self.source.clone(),
-            units: self.units.clone(),
-            windows: self.windows,
-            selection: selection.clone(),
-            ledger: self.ledger.clone(),
+            units,
+            plan,
+            selection,
+            accounting,
             run,
         };
-        Feed::start(move |to, stop| local_encoders::make(making, windows, to, stop))
+        WindowPrefetcher::start(move |to, stop| local.make_windows(windows, to, stop))
     }
 
     /// The second stage of the engine, once for each encoder.
-    fn stages(&self, run: &Run) -> Result<Vec<Box<dyn Stage>>> {
-        let Encoders::Devices(devices) = &self.encoders else { return Ok(vec![Box::new(Passing)]) };
-        let each = run.file.engine.encode.workers.most();
-        let devices = devices.iter().flat_map(|device| std::iter::repeat_n(*device, each));
-        let encoded = Arc::new(Encoded::default());
-        let stage = |device| -> Result<Box<dyn Stage>> {
-            Ok(Box::new(Encoder::new(run, self.encode(device)?, &encoded)?))
+    fn load_encode_stages(&self, run: &Run) -> Result<Vec<Box<dyn Stage>>> {
+        let EncoderPlacement::LocalDevices(devices) = &self.encoders else {
+            return Ok(vec![Box::new(PassThrough)]);
         };
-        devices.map(stage).collect()
+        let per_device = run.file.engine.encode.workers.max();
+        let devices = devices.iter().flat_map(|device| std::iter::repeat_n(*device, per_device));
+        let encoded = Arc::new(EncodedCounts::default());
+        let load_stage = |device| -> Result<Box<dyn Stage>> {
+            Ok(Box::new(EncodeStage::new(run, self.load_encode(device)?, &encoded)?))
+        };
+        devices.map(load_stage).collect()
     }
 
-    fn batches(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<OnlineBatches> {
+    fn open_batches(&self, phase: &Phase<'_>, state: Option<&Value>) -> Result<OnlineBatches> {
         let (resolution, world) = (phase.resolution(), phase.world);
-        let lanes = match state {
-            Some(state) => State::read(state)?.at(resolution, world.size()),
-            None => rank_assignment::start(world.size()),
+        let assignments = match state {
+            Some(state) => StreamState::from_json(state)?.into_assignments(resolution, world.size()),
+            None => initial_assignments(world.size()),
         };
-        let lane = lanes[world.rank()].clone();
-        let selection = Selection { resolution, held_out: self.run.file.validation.share };
-        let alone = matches!(self.encoders, Encoders::Trainer);
+        let assignment = assignments[world.rank()].clone();
+        let selection = RowSelection { resolution, validation_share: self.run.file.validation.share };
+        let trainer_encodes = matches!(self.encoders, EncoderPlacement::Trainer);
         Ok(OnlineBatches {
-            feed: self.feed(&lane, world.size(), &selection)?,
-            windows: self.windows,
+            prefetcher: self.start_prefetch(&assignment, world.size(), &selection)?,
+            plan: self.plan,
             selection,
             world: world.clone(),
-            share: world.share_of(phase.global_batch()),
-            first: world.first_of(phase.global_batch()) as u32,
-            encode: alone.then(|| self.encode(self.device)).transpose()?,
-            ledger: self.ledger.clone(),
-            ahead: lane.clone(),
-            lane,
-            at: None,
-            taken: VecDeque::new(),
-            number: 0,
-            empty: 0,
-            failed: Default::default(),
+            batch_part: BatchPart {
+                rows: world.share_of(phase.global_batch()),
+                first_place: world.first_of(phase.global_batch()) as u32,
+            },
+            encode: trainer_encodes.then(|| self.load_encode(self.device)).transpose()?,
+            accounting: self.accounting.clone(),
+            position: StreamPosition::new(assignment),
+            batch_number: 0,
+            empty_windows: 0,
+            encode_failures: Default::default(),
         })
     }
 }
 
-impl TrainingData for Online {
+impl TrainingData for OnlineData {
     fn spec(&self) -> std::result::Result<DatasetSpec, tidemill_train::Error> {
         Ok(self.spec.clone())
     }
@@ -176,10 +179,10 @@ impl TrainingData for Online {
         let (file, units) = (&self.run.file, &self.units);
         let units: Vec<_> = units.iter().map(|unit| (&unit.file.identity, unit.span.range())).collect();
         let (source, window) = (short_digest(&json!(units)), file.online.window);
-        // Lists may be moved, and grow: somebody opts out while a run is under way.
+        // Block lists may move, and grow while a run is under way, because people opt out.
         let filter = file.filter.without_lists();
         let rows = short_digest(&json!([filter, file.caption, file.source.columns, file.validation]));
-        // Each phase has one resolution, which its state names.
+        // Resolutions are left out: each phase has one, and the state of the stream names it.
         let images = short_digest(&json!(PrepareConfig { resolutions: Vec::new(), ..file.prepare.clone() }));
         let models = (&self.spec.models, file.encode.dtype);
         (
@@ -189,10 +192,10 @@ impl TrainingData for Online {
     }
 
     fn encodes_in_process(&self) -> bool {
-        !matches!(self.encoders, Encoders::Elsewhere(_))
+        !matches!(self.encoders, EncoderPlacement::Remote(_))
     }
 
-    /// Which rows there are shows only when they are prepared.
+    /// Checks nothing: which rows there are is known only once they are prepared.
     fn check_phases(&self, _train: &TrainConfig) -> std::result::Result<(), tidemill_train::Error> {
         Ok(())
     }
@@ -202,7 +205,7 @@ impl TrainingData for Online {
         phase: &Phase<'_>,
         state: Option<&Value>,
     ) -> std::result::Result<Box<dyn BatchStream>, tidemill_train::Error> {
-        let batches = self.batches(phase, state);
+        let batches = self.open_batches(phase, state);
         Ok(Box::new(batches.map_err(|error| tidemill_train::Error::Data(Box::new(error)))?))
     }
 }

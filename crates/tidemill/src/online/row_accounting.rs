@@ -1,4 +1,5 @@
-//! What became of the rows that a process has prepared, and how long that took.
+//! Row accounting of online training: what became of the rows that a process has prepared, the quarantine
+//! file, and how long the stages worked.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -13,94 +14,95 @@ use tidemill_data::prepared::text;
 use tidemill_data::status::QUARANTINED;
 use tidemill_store::RowCounts;
 
-use crate::engine::local::writer::{JUDGED_FROM, judge};
+use crate::engine::bad_row_limit::{MIN_ROWS_TO_CHECK, check_bad_fraction};
 use crate::error::{Error, Result};
 
-/// What became of rows, from the beginning of this process.
+/// What became of all rows since the start of this process.
 #[derive(Debug)]
-pub struct Ledger {
-    read: Mutex<Read>,
-    quarantine: Mutex<Quarantine>,
-    work: Mutex<Vec<Work>>,
+pub struct RowAccounting {
+    rows: Mutex<RowCounts>,
+    quarantine: Mutex<QuarantineFile>,
+    stages: Mutex<Vec<StageWork>>,
     path: String,
-    /// Greatest share of unreadable rows.
-    allowed: f64,
-    /// Units of the source.
-    units: usize,
+    /// The greatest allowed share of unreadable rows.
+    max_bad_fraction: f64,
+    /// Number of the source's units.
+    source_units: usize,
 }
 
 /// What a stage has done.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Work {
-    /// The stage.
+pub struct StageWork {
+    /// Name of the stage.
     pub stage: &'static str,
-    /// Rows it was given.
+    /// Rows that it worked on.
     pub rows: u64,
-    /// Seconds its threads worked, all together.
+    /// Seconds that all its threads together spent working.
     pub busy_seconds: f64,
 }
 
 #[derive(Debug, Default)]
-struct Read {
+struct RowCounts {
     counts: RowCounts,
-    /// Which units these rows are of, as long as there are too few rows to judge by.
+    /// The units of these rows. Not kept any more once there are enough rows to check.
     units: HashSet<(String, u64)>,
 }
 
 #[derive(Debug)]
-struct Quarantine {
-    /// A line for each unreadable row.
+struct QuarantineFile {
+    /// Has a line for each quarantined row.
     file: File,
-    /// Key and reason of the last.
+    /// Key and reason of the last quarantined row.
     last: String,
 }
 
-impl Ledger {
-    /// Adds lines to a file in the run's output; `allowed` is the greatest share of rows that may be unreadable, `units` how
-    /// many the source has.
+impl RowAccounting {
+    /// Opens `quarantine.jsonl` in the run's output folder, for appending. `source_units` is the number
+    /// of the source's units.
     ///
     /// # Errors
-    /// If it cannot be written.
-    pub fn open(output: &str, allowed: f64, units: usize) -> Result<Self> {
+    /// If the file cannot be written.
+    pub fn open(output: &str, max_bad_fraction: f64, source_units: usize) -> Result<Self> {
         let path = format!("{output}/quarantine.jsonl");
         let open = || {
             std::fs::create_dir_all(output)?;
             File::options().create(true).append(true).open(&path)
         };
         let file = open().map_err(|source| Error::Write { path: path.clone(), source })?;
-        let quarantine = Mutex::new(Quarantine { file, last: String::new() });
-        let (read, work) = Default::default();
-        Ok(Self { read, quarantine, work, path, allowed, units })
+        let quarantine = Mutex::new(QuarantineFile { file, last: String::new() });
+        let (rows, stages) = Default::default();
+        Ok(Self { rows, quarantine, stages, path, max_bad_fraction, source_units })
     }
 
     /// What became of all rows so far.
     pub fn counts(&self) -> RowCounts {
-        lock(&self.read).counts.clone()
+        lock(&self.rows).counts.clone()
     }
 
-    /// What each stage has done; of the engine's those of epochs that are over, and all once nobody takes batches any more.
-    pub fn work(&self) -> Vec<Work> {
-        lock(&self.work).clone()
+    /// What each stage has done. The stages of the engine are added at the end of each epoch, and when
+    /// the trainer takes no more batches.
+    pub fn stage_work(&self) -> Vec<StageWork> {
+        lock(&self.stages).clone()
     }
 
     /// Adds what a stage has done.
-    pub fn worked(&self, stage: &'static str, rows: u64, busy_seconds: f64) {
-        let mut all = lock(&self.work);
-        match all.iter_mut().find(|work| work.stage == stage) {
+    pub fn add_work(&self, stage: &'static str, rows: u64, busy_seconds: f64) {
+        let mut stages = lock(&self.stages);
+        match stages.iter_mut().find(|work| work.stage == stage) {
             Some(work) => {
                 work.rows += rows;
                 work.busy_seconds += busy_seconds;
             }
-            None => all.push(Work { stage, rows, busy_seconds }),
+            None => stages.push(StageWork { stage, rows, busy_seconds }),
         }
     }
 
-    /// Adds rows of a unit.
+    /// RowCounts rows of a unit, and writes those that are quarantined to the file.
     ///
     /// # Errors
     /// If a column is missing, or the file cannot be written.
-    pub fn add(&self, batch: &RecordBatch, unit: &InputUnit, epoch: u64) -> Result<()> {
-        lock(&self.read).counts.add(&RowCounts::from_batch(batch)?);
+    pub fn add_rows(&self, batch: &RecordBatch, unit: &InputUnit, epoch: u64) -> Result<()> {
+        lock(&self.rows).counts.add(&RowCounts::from_batch(batch)?);
         let [Some(key), Some(status), Some(reason)] =
             ["key", "status", "reason"].map(|name| text(batch, name))
         else {
@@ -111,33 +113,35 @@ impl Ledger {
             let line = json!({ "epoch": epoch, "key": key, "file": unit.file.uri, "reason": reason });
             let mut quarantine = lock(&self.quarantine);
             quarantine.last = format!("{key}: {}", reason.unwrap_or_default());
-            // One write for the whole line: several ranks may add to the file.
+            // One write for the whole line, because several ranks may append to the file.
             let written = quarantine.file.write_all(format!("{line}\n").as_bytes());
             written.map_err(|source| Error::Write { path: self.path.clone(), source })?;
         }
         Ok(())
     }
 
-    /// All rows of a unit have been added. Refuses to go on if too many are unreadable, once 1,000 rows are read or all
-    /// units of the source. A run that goes on may have few rows left of an epoch: epochs are not judged by themselves.
+    /// Called when all rows of a unit have been added. Checks the share of unreadable rows once 1,000
+    /// rows are read, or all units of the source. All epochs are checked together, because a resumed
+    /// run may have few rows left of its first epoch.
     ///
     /// # Errors
-    /// [`Error::Refused`], so that workers are not started again and again.
-    pub fn end_unit(&self, unit: &InputUnit) -> Result<()> {
-        let mut read = lock(&self.read);
-        if read.counts.read < JUDGED_FROM {
-            read.units.insert(name(unit));
-            if read.units.len() < self.units {
+    /// [`Error::Refused`] if too many rows are unreadable. A refusal is not restarted.
+    pub fn finish_unit(&self, unit: &InputUnit) -> Result<()> {
+        let mut rows = lock(&self.rows);
+        if rows.counts.read < MIN_ROWS_TO_CHECK {
+            rows.units.insert(unit_id(unit));
+            if rows.units.len() < self.source_units {
                 return Ok(());
             }
         }
         let last = lock(&self.quarantine).last.clone();
-        judge(&read.counts, self.allowed, last).map_err(|error| Error::Refused(error.to_string()))
+        let checked = check_bad_fraction(&rows.counts, self.max_bad_fraction, last);
+        checked.map_err(|error| Error::Refused(error.to_string()))
     }
 }
 
-/// What tells a unit from all others of its source: its file, and where in it.
-pub fn name(unit: &InputUnit) -> (String, u64) {
+/// Identifies a unit among all units of its source: its file, and where it starts in the file.
+pub(crate) fn unit_id(unit: &InputUnit) -> (String, u64) {
     (unit.file.uri.clone(), unit.span.range().start)
 }
 
@@ -154,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// So many rows, the first of them unreadable.
+    /// `n` rows, the first `bad` of them unreadable.
     fn rows(n: usize, bad: usize) -> RecordBatch {
         let column = |value: fn(bool) -> Option<&'static str>| -> Arc<dyn Array> {
             Arc::new(StringArray::from_iter((0..n).map(|row| value(row < bad))))
@@ -171,34 +175,34 @@ mod tests {
     }
 
     #[test]
-    fn too_many_unreadable_rows_are_refused_once_there_are_enough_to_tell() {
-        // Units with so many rows, so many of them unreadable; what is said after the last.
+    fn too_many_unreadable_rows_are_refused_from_1000_rows_or_all_units() {
+        // Units as (uri, rows, unreadable rows), and the refusal after the last one.
         type Units<'a> = &'a [(&'a str, usize, usize)];
         let many: Units = &[("a", 40, 39), ("b", 959, 61), ("c", 1, 0), ("d", 1, 1)];
         let cases: [(usize, Units, Option<&str>); 6] = [
             (9, &many[..3], None),
             (9, many, Some("101 of 1001 rows")),
             (2, &many[..1], None),
-            // The last units of an epoch, and then the first: not all have been seen.
+            // The same unit twice: not all units have been read.
             (3, &[("c", 43, 7), ("a", 10, 0), ("c", 43, 7)], None),
             (3, &[("c", 43, 7), ("a", 10, 0), ("b", 10, 0)], Some("7 of 63 rows")),
             (2, &[("a", 43, 3), ("b", 43, 3)], None),
         ];
         for (units, added, refused) in cases {
             let folder = tempfile::tempdir().unwrap();
-            let ledger = Ledger::open(folder.path().to_str().unwrap(), 0.1, units).unwrap();
-            let mut said = None;
+            let accounting = RowAccounting::open(folder.path().to_str().unwrap(), 0.1, units).unwrap();
+            let mut error = None;
             for (uri, read, bad) in added {
-                assert_eq!(said, None, "{added:?}");
-                ledger.add(&rows(*read, *bad), &unit(uri), 0).unwrap();
-                said = ledger.end_unit(&unit(uri)).err().map(|error| error.to_string());
+                assert_eq!(error, None, "{added:?}");
+                accounting.add_rows(&rows(*read, *bad), &unit(uri), 0).unwrap();
+                error = accounting.finish_unit(&unit(uri)).err().map(|error| error.to_string());
             }
-            match (refused, &said) {
+            match (refused, &error) {
                 (None, None) => (),
-                (Some(refused), Some(said)) => {
-                    assert!(said.contains(refused) && said.contains("k: format: no image"), "{said}");
+                (Some(refused), Some(error)) => {
+                    assert!(error.contains(refused) && error.contains("k: format: no image"), "{error}");
                 }
-                _ => panic!("{added:?}: {said:?}, expected {refused:?}"),
+                _ => panic!("{added:?}: {error:?}, expected {refused:?}"),
             }
             let lines = std::fs::read_to_string(folder.path().join("quarantine.jsonl")).unwrap();
             assert_eq!(lines.lines().count(), added.iter().map(|(_, _, bad)| bad).sum::<usize>());

@@ -4,7 +4,7 @@ use tidemill_data::prepare::Crop;
 use tidemill_models::{ClipTextConfig, VaeConfig};
 
 use super::run::Run;
-use crate::engine::config::Kind;
+use crate::engine::config::EngineKind;
 use crate::error::Result;
 
 impl Run {
@@ -76,7 +76,7 @@ impl Run {
         if file.prepare.crop == Crop::Bucket {
             return Err(self.refuse("prepare.crop", format!("batches are made of buckets {need}")));
         }
-        if file.engine.kind == Kind::Ray && has_local_encoders {
+        if file.engine.kind == EngineKind::Ray && has_local_encoders {
             let message =
                 "on Ray, pairs are encoded for the workers of Ray Train: define them with [engine.train]";
             return Err(self.refuse("engine.kind", message));

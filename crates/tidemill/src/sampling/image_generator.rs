@@ -11,7 +11,7 @@ use tidemill_models::{
 use tidemill_torch::guard;
 use tidemill_train::{decode_latents, draw_initial_noise, image_grid as grid};
 
-use crate::encode::Dtype;
+use crate::encode::ComputeDtype;
 use crate::error::Result;
 
 /// `[sample]`
@@ -33,7 +33,7 @@ pub struct SampleConfig {
     /// Pictures in one forward pass.
     pub batch_size: usize,
     /// Number format of the U-Net.
-    pub dtype: Dtype,
+    pub dtype: ComputeDtype,
     /// Whether to use the averaged weights, if the run has any.
     pub ema: bool,
     /// The checkpoint whose weights are drawn with and exported; unset: the newest.
@@ -50,7 +50,7 @@ impl Default for SampleConfig {
             steps: 25,
             guidance: 5.0,
             batch_size: 16,
-            dtype: Dtype::F32,
+            dtype: ComputeDtype::F32,
             ema: true,
             step: None,
         }
@@ -136,7 +136,7 @@ impl Generator {
         seed: u64,
         mut on_step: impl FnMut(usize),
     ) -> Result<Vec<RgbImage>> {
-        let kind = config.dtype.kind();
+        let kind = config.dtype.to_kind();
         self.unet.params().set_kind(kind);
         let device = self.unet.params().device();
         let schedule = NoiseSchedule::new(self.scheduler.clone(), device);

@@ -9,7 +9,7 @@ use tidemill_models::{ModelFolder, Params, UNetConfig};
 use tidemill_store::ModelDigests;
 use tidemill_train::{Checkpoints, is_same, training_scheduler_config};
 
-use crate::engine::dataset_sink::model_digests;
+use crate::engine::dataset_spec::compute_model_digests;
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 
@@ -52,7 +52,7 @@ pub fn check(run: &Run, models: &ModelFolder) -> Result<bool> {
     let Some(identity) = checkpoints.identity()? else { return Ok(true) };
     let scheduler = json!(training_scheduler_config(&run.file.train, &models.scheduler()?));
     let unet = json!(UNetConfig::read(&models.unet().join("config.json"))?);
-    let ModelDigests { vae, text_encoder, tokenizer } = model_digests(models)?;
+    let ModelDigests { vae, text_encoder, tokenizer } = compute_model_digests(models)?;
     let now = [
         ("scheduler", scheduler),
         ("unet", unet),

@@ -76,7 +76,7 @@ fn watch_group(
     let mut stopping_since: Option<Instant> = None;
     loop {
         group.poll();
-        if signal.raised() && stopping_since.is_none() {
+        if signal.is_raised() && stopping_since.is_none() {
             group.terminate();
             stopping_since = Some(Instant::now());
         }
@@ -119,8 +119,8 @@ fn to_result(result: Value, workers: usize, committed: u64, faults: Vec<Value>) 
 /// Waits for a pause. Returns false if a signal asks to stop.
 fn wait(pause: Duration, signal: &StopSignal) -> bool {
     let until = Instant::now() + pause;
-    while Instant::now() < until && !signal.raised() {
+    while Instant::now() < until && !signal.is_raised() {
         std::thread::sleep(POLL_INTERVAL);
     }
-    !signal.raised()
+    !signal.is_raised()
 }

@@ -10,8 +10,8 @@ use tidemill_models::{AutoencoderKl, ModelFolder, UNet2DConditionModel};
 use tidemill_synth::{Prompt, RgbView, check, heldout_prompts};
 use tidemill_train::{image_grid as grid, training_scheduler_config};
 
-use crate::engine::device::devices;
-use crate::engine::machine_resources::cores;
+use crate::engine::device::select_devices;
+use crate::engine::machine_resources::resolve_threads;
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
 use crate::run_file::Run;
@@ -115,8 +115,8 @@ pub fn sample(run: &Run, args: &Args, reporter: &Reporter) -> Result<Value> {
 /// Loads everything that draws: the last checkpoint's U-Net, or the one that training starts with.
 fn load(run: &Run, untrained: bool) -> Result<Generator> {
     let models = run.models()?;
-    let device = devices(run)?[0];
-    tch::set_num_threads(cores(run.file.engine.encode.threads) as i32);
+    let device = select_devices(run)?[0];
+    tch::set_num_threads(resolve_threads(run.file.engine.encode.threads) as i32);
     let unet = load_initial_unet(run, &models, device)?;
     if !untrained {
         trained_weights::check(run, &models)?;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tch::Device;
 use tidemill::Run;
-use tidemill::engine::dataset_sink::model_digests;
-use tidemill::online::{Encoders, Online};
+use tidemill::engine::dataset_spec::compute_model_digests;
+use tidemill::online::{EncoderPlacement, OnlineData};
 use tidemill_store::stream::Batch;
 use tidemill_store::{Dataset, Split};
 use tidemill_testing::seed;
@@ -36,12 +36,13 @@ fn settings(more: &[&str]) -> Vec<String> {
     SETTINGS.iter().chain(more).map(|setting| (*setting).to_owned()).collect()
 }
 
-fn online(run: &Run, encoders: Encoders) -> Online {
-    Online::open(run, model_digests(&run.models().unwrap()).unwrap(), Device::Cpu, encoders).unwrap()
+fn online(run: &Run, encoders: EncoderPlacement) -> OnlineData {
+    OnlineData::open(run, compute_model_digests(&run.models().unwrap()).unwrap(), Device::Cpu, encoders)
+        .unwrap()
 }
 
 /// BatchStream from the beginning, or from where a state says.
-fn batches(data: &Online, run: &Run, state: Option<&Value>) -> Box<dyn BatchStream> {
+fn batches(data: &OnlineData, run: &Run, state: Option<&Value>) -> Box<dyn BatchStream> {
     let world = World::alone();
     let phase = Phase { index: 0, train: &run.file.train, seed: run.file.seed, world: &world };
     data.open_stream(&phase, state).unwrap()
@@ -93,7 +94,7 @@ fn each_epoch_has_each_row_once_and_the_first_what_a_dataset_has() {
     assert_eq!(code, 0, "{offline}");
     let stored = stored(&folder.path().join("out/dataset"));
     let run = Run::open(Path::new(&file), &overrides).unwrap();
-    let data = online(&run, Encoders::Devices(vec![Device::Cpu]));
+    let data = online(&run, EncoderPlacement::LocalDevices(vec![Device::Cpu]));
     let mut stream = batches(&data, &run, None);
     let taken: Vec<Batch> = (0..(2 * stored.len()).div_ceil(BATCH)).map(|_| next(&mut *stream)).collect();
     let mut rows = rows(&taken);
@@ -123,7 +124,7 @@ fn a_stream_goes_on_where_it_was() {
     let run = Run::open(Path::new(&file), &settings(&["engine.encode.workers=2"])).unwrap();
     let stop = 1 + seed() as usize % 18;
     let mut orders = Vec::new();
-    for encoders in [Encoders::Devices(vec![Device::Cpu]), Encoders::Trainer] {
+    for encoders in [EncoderPlacement::LocalDevices(vec![Device::Cpu]), EncoderPlacement::Trainer] {
         let data = online(&run, encoders);
         let mut whole = batches(&data, &run, None);
         let all: Vec<Batch> = (0..20).map(|_| next(&mut *whole)).collect();

@@ -1,5 +1,6 @@
-//! Stages, a source and a sink in memory, for the engine's tests and its benchmark: rows are numbers, work is a number
-//! of multiplications or a sleep, and what is encoded tells which rows were encoded together.
+//! Fake stages, a source and a sink in memory, for the engine's tests and its benchmark. Rows are numbers,
+//! work is a number of multiplications or a sleep, and the encoded code of a row depends on all rows that
+//! were encoded together.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use tidemill::{Error, Result};
 use tidemill_data::source::{Batches, Source};
 use tidemill_data::{InputFile, InputUnit, Span};
 
-/// Bytes that each fake stage adds to a row, as far as the engine knows.
+/// Bytes that each fake stage claims to add to a row.
 pub const ROW_BYTES: u64 = 1000;
 
 /// What a stage spends on a row.
@@ -23,7 +24,7 @@ pub const ROW_BYTES: u64 = 1000;
 pub enum Work {
     #[default]
     Nothing,
-    /// Multiplications that wait for each other.
+    /// This many multiplications, each of which depends on the one before.
     Spin(u64),
     Sleep(Duration),
 }
@@ -61,9 +62,9 @@ pub fn units(lengths: &[u64]) -> Vec<InputUnit> {
     lengths.iter().enumerate().map(next).collect()
 }
 
-/// Rows in memory.
+/// A source of rows in memory.
 #[derive(Debug, Default)]
-pub struct Rows {
+pub struct MemorySource {
     pub rows_per_batch: u64,
     pub bytes_per_row: usize,
     pub work: Work,
@@ -73,7 +74,7 @@ pub struct Rows {
     pub read: Arc<AtomicU64>,
 }
 
-impl Source for Rows {
+impl Source for MemorySource {
     fn files(&self) -> &[InputFile] {
         &[]
     }
@@ -116,21 +117,21 @@ impl Source for Rows {
     }
 }
 
-/// The CPU stage: decides what becomes of each row.
+/// The prepare stage: decides which rows are kept.
 #[derive(Debug, Default)]
 pub struct FakePrepare {
     pub work: Work,
-    /// One row in so many is kept; all of them if 0.
+    /// One row in this many is kept; all rows if 0.
     pub keeps_one_in: u64,
     /// Rows on which it panics.
     pub panics_at: Vec<u64>,
-    /// The row of a batch that it refuses.
+    /// It returns an error for batches with this row.
     pub fails_at: Option<u64>,
-    /// Bytes that each row carries along, as far as the engine knows.
-    pub carries: u64,
+    /// Bytes that each row claims to carry along.
+    pub carried_bytes: u64,
     /// Rows prepared so far.
     pub prepared: Arc<AtomicU64>,
-    pub restarts: AtomicUsize,
+    pub resets: AtomicUsize,
 }
 
 impl Stage for FakePrepare {
@@ -139,7 +140,7 @@ impl Stage for FakePrepare {
         self.work.spend(rows.len());
         self.prepared.fetch_add(rows.len() as u64, Ordering::Relaxed);
         if let Some(row) = rows.iter().find(|row| self.panics_at.contains(row)) {
-            panic!("cannot stand {row}");
+            panic!("cannot prepare {row}");
         }
         if rows.iter().any(|row| self.fails_at == Some(*row)) {
             return Err(Error::Encode("no such column".into()));
@@ -152,8 +153,8 @@ impl Stage for FakePrepare {
         prepared(batch, |_| ("quarantined", Some(reason.into())))
     }
 
-    fn restart(&self) -> Result<()> {
-        self.restarts.fetch_add(1, Ordering::Relaxed);
+    fn reset_after_panic(&self) -> Result<()> {
+        self.resets.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -162,15 +163,16 @@ impl Stage for FakePrepare {
     }
 
     fn carried_bytes(&self, batch: &RecordBatch) -> u64 {
-        self.carries * batch.num_rows() as u64
+        self.carried_bytes * batch.num_rows() as u64
     }
 }
 
 fn prepared(
     batch: &RecordBatch,
-    verdict: impl Fn(u64) -> (&'static str, Option<String>),
+    status_and_reason: impl Fn(u64) -> (&'static str, Option<String>),
 ) -> Result<RecordBatch> {
-    let (status, reason): (Vec<_>, Vec<_>) = numbers(batch, "source_row").into_iter().map(verdict).unzip();
+    let (status, reason): (Vec<_>, Vec<_>) =
+        numbers(batch, "source_row").into_iter().map(status_and_reason).unzip();
     let columns: [(&str, ArrayRef, bool); 4] = [
         ("source_row", batch["source_row"].clone(), false),
         ("key", batch["key"].clone(), false),
@@ -180,7 +182,7 @@ fn prepared(
     Ok(RecordBatch::try_from_iter_with_nullable(columns)?)
 }
 
-/// The second stage: gives each row a code that depends on all rows of the batch.
+/// The encode stage: gives each row a code that depends on all rows of the batch.
 #[derive(Debug, Default)]
 pub struct FakeEncode {
     pub work: Work,
@@ -188,17 +190,17 @@ pub struct FakeEncode {
     /// Rows on which it fails, however small the batch.
     pub fails_at: Vec<u64>,
     /// The most kept rows that fit into its memory.
-    pub fits: Option<usize>,
+    pub max_kept_rows: Option<usize>,
 }
 
 impl Stage for FakeEncode {
     fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
-        let kept: Vec<u64> = kept(batch);
+        let kept: Vec<u64> = kept_numbers(batch);
         self.work.spend(kept.len());
         if let Some(row) = kept.iter().find(|row| self.panics_at.contains(row)) {
             panic!("cannot encode {row}");
         }
-        let fits = self.fits.is_none_or(|fits| kept.len() <= fits);
+        let fits = self.max_kept_rows.is_none_or(|most| kept.len() <= most);
         if !fits || kept.iter().any(|row| self.fails_at.contains(row)) {
             return Err(Error::Encode("out of memory".into()));
         }
@@ -232,7 +234,7 @@ fn numbers(batch: &RecordBatch, column: &str) -> Vec<u64> {
     batch[column].as_primitive::<UInt64Type>().values().to_vec()
 }
 
-fn kept(batch: &RecordBatch) -> Vec<u64> {
+fn kept_numbers(batch: &RecordBatch) -> Vec<u64> {
     let status = batch["status"].as_string::<i32>();
     let rows = numbers(batch, "source_row").into_iter().zip(status);
     rows.filter(|(_, status)| *status == Some("kept")).map(|(row, _)| row).collect()
@@ -241,15 +243,15 @@ fn kept(batch: &RecordBatch) -> Vec<u64> {
 /// A row as it was committed: its number, status, reason and code.
 pub type Row = (u64, String, Option<String>, u64);
 
-/// Keeps the rows of each committed unit.
+/// What a [`MemorySink`] has committed, and how the sink behaves.
 #[derive(Default)]
 pub struct Committed {
     pub units: Mutex<BTreeMap<String, Vec<Row>>>,
     pub work: Work,
-    /// What fails: "begin", "write" or "commit".
-    pub fails_to: &'static str,
-    /// Units after the first that is not committed for which there is room; else there is for all.
-    pub room: Option<usize>,
+    /// The operation that fails: "begin", "write" or "commit".
+    pub failing_operation: &'static str,
+    /// Units after the first uncommitted one for which there is room; for all units if not given.
+    pub units_ahead: Option<usize>,
     /// Called with the number of rows after each write.
     pub on_write: Option<Box<dyn Fn(usize) + Send + Sync>>,
     /// Called after each commit.
@@ -265,38 +267,38 @@ impl Committed {
     fn has_room(&self, unit: &InputUnit) -> bool {
         let units = self.units.lock().unwrap();
         let first = (0..).find(|number| !units.contains_key(&format!("{number:03}"))).unwrap();
-        self.room.is_none_or(|room| unit.file.uri.parse::<usize>().unwrap() <= first + room)
+        self.units_ahead.is_none_or(|ahead| unit.file.uri.parse::<usize>().unwrap() <= first + ahead)
     }
 
-    fn step(&self, name: &str) -> Result<()> {
-        if self.fails_to == name { Err(Error::Arguments(format!("cannot {name}"))) } else { Ok(()) }
+    fn check_operation(&self, name: &str) -> Result<()> {
+        if self.failing_operation == name { Err(Error::Arguments(format!("cannot {name}"))) } else { Ok(()) }
     }
 }
 
-/// A sink that is shared, as attempts own a part of it.
-pub struct Memory(pub Arc<Committed>);
+/// A sink in memory, shared with its attempts.
+pub struct MemorySink(pub Arc<Committed>);
 
-struct Unit {
+struct UnitAttempt {
     name: String,
     rows: Vec<Row>,
     sink: Arc<Committed>,
 }
 
-impl Sink for Memory {
-    fn has_room(&self, unit: &InputUnit, _patience: Duration) -> bool {
+impl Sink for MemorySink {
+    fn has_room(&self, unit: &InputUnit, _timeout: Duration) -> bool {
         self.0.has_room(unit)
     }
 
-    fn begin(&self, unit: &InputUnit) -> Result<Box<dyn Attempt>> {
-        assert!(self.0.has_room(unit), "{} was begun without room", unit.file.uri);
-        self.0.step("begin")?;
-        Ok(Box::new(Unit { name: unit.file.uri.clone(), rows: Vec::new(), sink: self.0.clone() }))
+    fn begin_unit(&self, unit: &InputUnit) -> Result<Box<dyn Attempt>> {
+        assert!(self.0.has_room(unit), "{} was started without room", unit.file.uri);
+        self.0.check_operation("begin")?;
+        Ok(Box::new(UnitAttempt { name: unit.file.uri.clone(), rows: Vec::new(), sink: self.0.clone() }))
     }
 }
 
-impl Attempt for Unit {
+impl Attempt for UnitAttempt {
     fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.sink.step("write")?;
+        self.sink.check_operation("write")?;
         self.sink.work.spend(batch.num_rows());
         let (status, reason) = (batch["status"].as_string::<i32>(), batch["reason"].as_string::<i32>());
         let (rows, codes) = (numbers(batch, "source_row"), numbers(batch, "code"));
@@ -310,7 +312,7 @@ impl Attempt for Unit {
     }
 
     fn commit(self: Box<Self>) -> Result<()> {
-        self.sink.step("commit")?;
+        self.sink.check_operation("commit")?;
         let before = self.sink.units.lock().unwrap().insert(self.name, self.rows);
         assert!(before.is_none(), "a unit was committed twice");
         if let Some(on_commit) = &self.sink.on_commit {

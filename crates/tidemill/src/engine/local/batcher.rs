@@ -1,5 +1,5 @@
-//! Cuts a unit's prepared rows into encode batches of a given number of kept rows. Cuts fall inside a unit and depend
-//! on its rows alone, so a unit's bytes do not depend on who encodes it.
+//! Groups a unit's prepared rows into encode batches of a given number of kept rows. The boundaries
+//! depend on the unit's rows alone, so a unit's bytes do not depend on which encoder encodes it.
 
 use arrow::array::{Array, RecordBatch};
 use arrow::compute::concat_batches;
@@ -8,76 +8,83 @@ use tidemill_data::status::KEPT;
 
 use crate::error::{Error, Result};
 
-/// A batch also ends after this many times its size in rows of any kind, so that where a filter refuses nearly all of
-/// them, what waits stays small.
-const ROWS_PER_KEPT: usize = 4;
+/// A batch ends at the latest after this many times its size in rows of any status. If a filter
+/// rejects nearly all rows, few rows wait.
+const MAX_ROWS_PER_KEPT: usize = 4;
 
-/// Collects small batches and gives out large ones.
+/// Collects small batches and returns large ones.
 #[derive(Debug)]
-pub struct Cutter<T> {
-    size: usize,
+pub(crate) struct Batcher<T> {
+    batch_size: usize,
     waiting: Vec<RecordBatch>,
     held: Vec<T>,
     kept: usize,
     rows: usize,
 }
 
-/// Rows, and what is held for them until they are done.
+/// Rows for one call of the encoder, and what is held for them until they are written.
 #[derive(Debug)]
-pub struct Cut<T> {
-    pub batch: RecordBatch,
+pub(crate) struct EncodeBatch<T> {
+    pub rows: RecordBatch,
     pub held: Vec<T>,
 }
 
-/// The most rows in a batch of `size` kept rows.
-pub fn most_rows(size: usize) -> usize {
-    ROWS_PER_KEPT * size
+/// The most rows of any status in a batch of `batch_size` kept rows.
+pub(crate) fn max_rows(batch_size: usize) -> usize {
+    MAX_ROWS_PER_KEPT * batch_size
 }
 
-impl<T> Cutter<T> {
-    /// Batches of `size` kept rows, with the rows between them that are not kept.
-    pub fn new(size: usize) -> Self {
-        Self { size, waiting: Vec::new(), held: Vec::new(), kept: 0, rows: 0 }
+impl<T> Batcher<T> {
+    /// Makes batches of `batch_size` kept rows, with the rows between them that are not kept.
+    pub fn new(batch_size: usize) -> Self {
+        Self { batch_size, waiting: Vec::new(), held: Vec::new(), kept: 0, rows: 0 }
     }
 
-    /// Adds rows; gives the batches that are full now. What is held for the rows goes with the last of them.
-    pub fn push(&mut self, batch: RecordBatch, held: T) -> Result<Vec<Cut<T>>> {
+    /// Adds rows and returns the batches that are full now. The batch with the last of the rows takes
+    /// what is held for them.
+    ///
+    /// # Errors
+    /// If the rows have no column `status`.
+    pub fn push(&mut self, rows: RecordBatch, held: T) -> Result<Vec<EncodeBatch<T>>> {
         let mut held = Some(held);
         let mut full = Vec::new();
         let mut start = 0;
-        for (row, kept) in kept(&batch)?.into_iter().enumerate() {
-            self.kept += usize::from(kept);
+        for (row, is_kept) in kept_rows(&rows)?.into_iter().enumerate() {
+            self.kept += usize::from(is_kept);
             self.rows += 1;
-            if self.kept == self.size || self.rows == most_rows(self.size) {
+            if self.kept == self.batch_size || self.rows == max_rows(self.batch_size) {
                 let end = row + 1;
-                self.waiting.push(batch.slice(start, end - start));
-                self.held.extend(held.take_if(|_| end == batch.num_rows()));
+                self.waiting.push(rows.slice(start, end - start));
+                self.held.extend(held.take_if(|_| end == rows.num_rows()));
                 full.extend(self.flush()?);
                 start = end;
             }
         }
-        if start < batch.num_rows() {
-            self.waiting.push(batch.slice(start, batch.num_rows() - start));
+        if start < rows.num_rows() {
+            self.waiting.push(rows.slice(start, rows.num_rows() - start));
         }
         self.held.extend(held);
         Ok(full)
     }
 
-    /// The rows that are left, at the end of a unit.
-    pub fn flush(&mut self) -> Result<Option<Cut<T>>> {
+    /// Returns the remaining rows, at the end of a unit.
+    ///
+    /// # Errors
+    /// If batches of different schemas were pushed.
+    pub fn flush(&mut self) -> Result<Option<EncodeBatch<T>>> {
         (self.kept, self.rows) = (0, 0);
         let (waiting, held) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.held));
-        let batch = match waiting.as_slice() {
+        let rows = match waiting.as_slice() {
             [] => return Ok(None),
             [one] => one.clone(),
             [first, ..] => concat_batches(&first.schema(), &waiting)?,
         };
-        Ok(Some(Cut { batch, held }))
+        Ok(Some(EncodeBatch { rows, held }))
     }
 }
 
 /// Whether each row is kept.
-fn kept(batch: &RecordBatch) -> Result<Vec<bool>> {
+fn kept_rows(batch: &RecordBatch) -> Result<Vec<bool>> {
     let status = text(batch, "status")
         .ok_or_else(|| Error::Encode("the prepared batch has no Utf8 column `status`".into()))?;
     Ok((0..status.len()).map(|row| status.is_valid(row) && status.value(row) == KEPT).collect())
@@ -91,64 +98,64 @@ mod tests {
 
     use super::*;
 
-    /// Rows numbered from `first`; those that `kept` says are kept.
-    fn batch(first: u64, kept: &[bool]) -> RecordBatch {
+    /// Rows with consecutive numbers from `first`, kept or rejected as given.
+    fn rows(first: u64, kept: &[bool]) -> RecordBatch {
         let status = kept.iter().map(|k| if *k { "kept" } else { "rejected" });
         let status: ArrayRef = Arc::new(StringArray::from_iter_values(status));
         let rows: ArrayRef = Arc::new(UInt64Array::from_iter_values(first..first + kept.len() as u64));
         RecordBatch::try_from_iter([("row", rows), ("status", status)]).unwrap()
     }
 
-    fn rows(batch: &RecordBatch) -> Vec<u64> {
+    fn row_numbers(batch: &RecordBatch) -> Vec<u64> {
         batch["row"].as_primitive::<arrow::datatypes::UInt64Type>().values().to_vec()
     }
 
-    /// Each cut's rows and the number of the last piece that it holds, for rows that arrive in pieces.
-    fn cuts(kept: &[bool], piece: usize) -> Vec<(Vec<u64>, Option<usize>)> {
-        let mut cutter = Cutter::new(8);
-        let mut cuts = Vec::new();
-        for (number, rows) in kept.chunks(piece).enumerate() {
-            cuts.extend(cutter.push(batch((number * piece) as u64, rows), number).unwrap());
+    /// Each batch's rows, and the number of the last push that it holds, for rows that are pushed in
+    /// groups of `push_rows`.
+    fn make_batches(kept: &[bool], push_rows: usize) -> Vec<(Vec<u64>, Option<usize>)> {
+        let mut batcher = Batcher::new(8);
+        let mut batches = Vec::new();
+        for (push, kept) in kept.chunks(push_rows).enumerate() {
+            batches.extend(batcher.push(rows((push * push_rows) as u64, kept), push).unwrap());
         }
-        cuts.extend(cutter.flush().unwrap());
-        cuts.iter().map(|cut| (rows(&cut.batch), cut.held.last().copied())).collect()
+        batches.extend(batcher.flush().unwrap());
+        batches.iter().map(|batch| (row_numbers(&batch.rows), batch.held.last().copied())).collect()
     }
 
-    /// The cuts depend on the rows, not on how they arrive.
     #[test]
-    fn cuts_are_the_same_for_any_arrival() {
+    fn batch_boundaries_do_not_depend_on_how_rows_arrive() {
         let kept: Vec<bool> = (0..100).map(|i| i % 3 != 0 && i % 7 != 0).collect();
-        let whole: Vec<Vec<u64>> = cuts(&kept, 100).into_iter().map(|(rows, _)| rows).collect();
-        assert_eq!(whole.concat(), (0..100).collect::<Vec<u64>>());
-        for cut in &whole[..whole.len() - 1] {
-            assert_eq!(cut.iter().filter(|&&row| kept[row as usize]).count(), 8);
+        let expected: Vec<Vec<u64>> = make_batches(&kept, 100).into_iter().map(|(rows, _)| rows).collect();
+        assert_eq!(expected.concat(), (0..100).collect::<Vec<u64>>());
+        for batch in &expected[..expected.len() - 1] {
+            assert_eq!(batch.iter().filter(|&&row| kept[row as usize]).count(), 8);
         }
-        for piece in [1, 7, 8, 9, 64] {
-            let pieces = cuts(&kept, piece);
+        for push_rows in [1, 7, 8, 9, 64] {
+            let batches = make_batches(&kept, push_rows);
             assert_eq!(
-                pieces.iter().map(|(rows, _)| rows.clone()).collect::<Vec<_>>(),
-                whole,
-                "pieces of {piece}"
+                batches.iter().map(|(rows, _)| rows.clone()).collect::<Vec<_>>(),
+                expected,
+                "{push_rows} rows per push"
             );
-            // A piece is held until its last row has gone.
-            for (rows, held) in pieces {
-                let complete = (rows[rows.len() - 1] as usize + 1).checked_div(piece).unwrap();
-                let last = kept.chunks(piece).count() - 1;
-                let ended = rows.last() == Some(&99);
-                assert!(held.is_none_or(|held| held < complete || (ended && held == last)));
+            // A push is held until its last row has left.
+            for (rows, held) in batches {
+                let complete = (rows[rows.len() - 1] as usize + 1).checked_div(push_rows).unwrap();
+                let last = kept.chunks(push_rows).count() - 1;
+                let is_end = rows.last() == Some(&99);
+                assert!(held.is_none_or(|held| held < complete || (is_end && held == last)));
             }
         }
     }
 
     #[test]
-    fn rows_that_are_refused_do_not_pile_up() {
+    fn rejected_rows_do_not_pile_up() {
         let kept: Vec<bool> = (0..100).map(|i| i > 90).collect();
-        let lengths: Vec<usize> = cuts(&kept, 16).iter().map(|(rows, _)| rows.len()).collect();
+        let lengths: Vec<usize> = make_batches(&kept, 16).iter().map(|(rows, _)| rows.len()).collect();
         assert_eq!(lengths, [32, 32, 32, 4]);
     }
 
     #[test]
-    fn an_empty_unit_gives_nothing() {
-        assert!(Cutter::<()>::new(4).flush().unwrap().is_none());
+    fn empty_unit_makes_no_batch() {
+        assert!(Batcher::<()>::new(4).flush().unwrap().is_none());
     }
 }

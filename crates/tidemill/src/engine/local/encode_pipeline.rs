@@ -1,6 +1,7 @@
-//! A lane takes one unit at a time through one encoder. One thread feeds the pool of workers, one takes their results
-//! in order and cuts encode batches, one encodes, one writes and commits. While a batch is encoded the next ones are
-//! prepared and cut, so the device does not wait.
+//! An encode pipeline takes one unit at a time through one encoder. One thread feeds the pool of
+//! prepare workers, one takes their results in order and groups them into encode batches, one encodes,
+//! and one writes and commits. While a batch is encoded, the next ones are prepared, so the device
+//! does not wait.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,88 +11,69 @@ use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use tidemill_data::InputUnit;
 
-use crate::engine::local::batcher::{Cut, Cutter, most_rows};
-use crate::engine::local::engine::{Shared, Thread, pass};
-use crate::engine::local::memory_budget::Permit;
-use crate::engine::local::reader::Read;
-use crate::engine::local::worker_pool::Job;
-use crate::engine::local::writer::write;
-use crate::engine::retry_in_halves::Guarded;
+use crate::engine::local::batcher::{Batcher, EncodeBatch, max_rows};
+use crate::engine::local::memory_budget::MemoryPermit;
+use crate::engine::local::messages::{PendingRows, PrepareTask, ReadMessage, UnitMessage, UnitToFeed, send};
+use crate::engine::local::run_state::RunState;
+use crate::engine::local::threads::{RunThread, spawn_thread};
+use crate::engine::local::writer::run_writer;
+use crate::engine::retry_in_halves::RetryingStage;
 use crate::engine::stage::Stage;
 use crate::error::{Error, Result};
 
-/// Rows that a worker prepares at a time: few, so that all workers have some soon and order is soon restored.
-pub(crate) const ROWS_PER_JOB: usize = 16;
+/// Rows of a prepare task: few, so that all workers soon have some and rows wait little for those
+/// before them.
+pub(crate) const ROWS_PER_TASK: usize = 16;
 
 /// Encode batches that may wait for the encoder.
-pub(crate) const CUTS_AHEAD: usize = 2;
+pub(crate) const MAX_QUEUED_BATCHES: usize = 2;
 
 /// Encoded batches that may wait to be written.
-const WRITES_AHEAD: usize = 2;
+const MAX_QUEUED_WRITES: usize = 2;
 
-/// How long a lane waits for room in the sink before it looks whether the run goes on.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a pipeline waits for room in the sink before it checks whether the run is stopping.
+const ROOM_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A unit and what is read of it.
-pub(crate) struct Line {
-    pub unit: InputUnit,
-    pub batches: Receiver<Read>,
+/// The most rows that may stay in a pipeline because its next encode batch is not full, plus rows that
+/// can complete it. The working part of the memory must hold this many rows of each pipeline.
+pub(crate) fn min_rows_in_flight(batch_size: usize) -> usize {
+    max_rows(batch_size) + 2 * ROWS_PER_TASK
 }
 
-/// What flows through a lane: each unit's batches between its beginning and its end.
-pub(crate) enum Step<T> {
-    Begin(InputUnit),
-    Batch(T),
-    End,
-}
-
-/// Some rows at the pool. They are waited for in the order in which they were read, whichever worker is done first.
-struct Pending {
-    result: Receiver<Result<RecordBatch>>,
-    permit: Permit,
-}
-
-/// The most rows of work that lie still in a lane because its next encode batch is not full, and some that can
-/// complete it.
-pub(crate) fn least_rows(batch_size: usize) -> usize {
-    most_rows(batch_size) + 2 * ROWS_PER_JOB
-}
-
-/// Starts the lane's four threads.
-pub(crate) fn spawn<'scope, 'env>(
-    scope: &'scope Scope<'scope, 'env>,
-    shared: &'scope Shared<'_>,
-    stage: Box<dyn Stage + 'env>,
-    lines: Receiver<Line>,
-    jobs: Sender<Job>,
+/// Starts the four threads of a pipeline around the encoder `stage`.
+pub(crate) fn spawn_pipeline<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    state: &'scope RunState<'_>,
+    stage: Box<dyn Stage + 'scope>,
+    units: Receiver<UnitToFeed>,
+    tasks: Sender<PrepareTask>,
     workers: usize,
-) -> [Thread<'scope>; 4] {
-    // Enough to keep every worker busy while the oldest rows are waited for, and while a batch is encoded.
-    let ahead = 2 * workers + 2 * most_rows(shared.batch_size).div_ceil(ROWS_PER_JOB);
-    let (fed, to_cut) = bounded(ahead);
-    let (full, to_encode) = bounded(CUTS_AHEAD);
-    let (encoded, to_write) = bounded(WRITES_AHEAD);
+) -> [RunThread<'scope>; 4] {
+    // Enough tasks to keep every worker busy while the oldest rows are waited for, and while a batch
+    // is encoded.
+    let pending_tasks = 2 * workers + 2 * max_rows(state.batch_size).div_ceil(ROWS_PER_TASK);
+    let (fed, to_batch) = bounded(pending_tasks);
+    let (batched, to_encode) = bounded(MAX_QUEUED_BATCHES);
+    let (encoded, to_write) = bounded(MAX_QUEUED_WRITES);
     [
-        crate::engine::local::engine::spawn(scope, "feed", shared, move || feed(shared, &lines, &jobs, &fed)),
-        crate::engine::local::engine::spawn(scope, "cut", shared, move || cut(shared, &to_cut, &full)),
-        crate::engine::local::engine::spawn(scope, "encode", shared, move || {
-            encode(shared, &*stage, &to_encode, &encoded)
-        }),
-        crate::engine::local::engine::spawn(scope, "write", shared, move || write(shared, &to_write)),
+        spawn_thread(scope, "feed", state, move || run_feeder(state, &units, &tasks, &fed)),
+        spawn_thread(scope, "batch", state, move || run_batcher(state, &to_batch, &batched)),
+        spawn_thread(scope, "encode", state, move || run_encoder(state, &*stage, &to_encode, &encoded)),
+        spawn_thread(scope, "write", state, move || run_writer(state, &to_write)),
     ]
 }
 
-fn feed(
-    shared: &Shared<'_>,
-    lines: &Receiver<Line>,
-    jobs: &Sender<Job>,
-    to: &Sender<Step<Pending>>,
+/// Feeds the prepare workers with one unit after the other. Waits for room in the sink before each.
+fn run_feeder(
+    state: &RunState<'_>,
+    units: &Receiver<UnitToFeed>,
+    tasks: &Sender<PrepareTask>,
+    to: &Sender<UnitMessage<PendingRows>>,
 ) -> Result<()> {
-    for line in lines {
-        while !shared.stopping() && !shared.sink.has_room(&line.unit, PATIENCE) {}
-        if shared.stopping() || feed_unit(shared, line, jobs, to).is_break() {
+    for unit in units {
+        while !state.stop.is_stopping() && !state.sink.has_room(&unit.unit, ROOM_TIMEOUT) {}
+        if state.stop.is_stopping() || feed_unit(state, unit, tasks, to).is_break() {
             break;
         }
     }
@@ -99,55 +81,63 @@ fn feed(
 }
 
 fn feed_unit(
-    shared: &Shared<'_>,
-    line: Line,
-    jobs: &Sender<Job>,
-    to: &Sender<Step<Pending>>,
+    state: &RunState<'_>,
+    unit: UnitToFeed,
+    tasks: &Sender<PrepareTask>,
+    to: &Sender<UnitMessage<PendingRows>>,
 ) -> ControlFlow<()> {
-    pass(to, Step::Begin(line.unit))?;
-    for read in line.batches {
-        match read {
-            Read::Batch(batch, permit) => feed_batch(shared, &batch, permit, jobs, to)?,
-            Read::End => return pass(to, Step::End),
+    send(to, UnitMessage::Begin(unit.unit))?;
+    for message in unit.batches {
+        match message {
+            ReadMessage::Batch(batch, permit) => feed_batch(state, &batch, permit, tasks, to)?,
+            ReadMessage::End => return send(to, UnitMessage::End),
         }
     }
-    // The reader has failed; the unit is not complete.
+    // The reader has failed, so the unit is incomplete.
     ControlFlow::Break(())
 }
 
 fn feed_batch(
-    shared: &Shared<'_>,
+    state: &RunState<'_>,
     batch: &RecordBatch,
-    read: Permit,
-    jobs: &Sender<Job>,
-    to: &Sender<Step<Pending>>,
+    read_permit: MemoryPermit,
+    tasks: &Sender<PrepareTask>,
+    to: &Sender<UnitMessage<PendingRows>>,
 ) -> ControlFlow<()> {
-    let read = Arc::new(read);
-    for start in (0..batch.num_rows()).step_by(ROWS_PER_JOB) {
-        let rows = batch.slice(start, ROWS_PER_JOB.min(batch.num_rows() - start));
-        let permit = shared.budget.working().take(shared.work_of(&rows));
-        let (Some(permit), false) = (permit, shared.failed()) else { return ControlFlow::Break(()) };
+    let read_permit = Arc::new(read_permit);
+    for start in (0..batch.num_rows()).step_by(ROWS_PER_TASK) {
+        let rows = batch.slice(start, ROWS_PER_TASK.min(batch.num_rows() - start));
+        let permit = state.memory.working().acquire(state.work_bytes(&rows));
+        let (Some(permit), false) = (permit, state.stop.has_failed()) else {
+            return ControlFlow::Break(());
+        };
         let (done, result) = bounded(1);
-        pass(jobs, Job { rows, read: read.clone(), result: done })?;
-        pass(to, Step::Batch(Pending { result, permit }))?;
+        send(tasks, PrepareTask { rows, read_permit: read_permit.clone(), result: done })?;
+        send(to, UnitMessage::Batch(PendingRows { result, permit }))?;
     }
     ControlFlow::Continue(())
 }
 
-fn cut(shared: &Shared<'_>, from: &Receiver<Step<Pending>>, to: &Sender<Step<Cut<Permit>>>) -> Result<()> {
-    let mut cutter = Cutter::new(shared.batch_size);
-    for step in from {
-        let (cuts, last) = match step {
-            Step::Begin(unit) => (Vec::new(), Some(Step::Begin(unit))),
-            Step::Batch(Pending { result, permit }) => {
+/// Takes prepared rows in the order in which they were read, and groups them into encode batches.
+fn run_batcher(
+    state: &RunState<'_>,
+    from: &Receiver<UnitMessage<PendingRows>>,
+    to: &Sender<UnitMessage<EncodeBatch<MemoryPermit>>>,
+) -> Result<()> {
+    let mut batcher = Batcher::new(state.batch_size);
+    for message in from {
+        let (batches, last) = match message {
+            UnitMessage::Begin(unit) => (Vec::new(), Some(UnitMessage::Begin(unit))),
+            UnitMessage::Batch(PendingRows { result, permit }) => {
                 let prepared = result.recv().map_err(|_| Error::Thread("prepare"))??;
-                (cutter.push(prepared, permit)?, None)
+                (batcher.push(prepared, permit)?, None)
             }
-            Step::End => (cutter.flush()?.into_iter().collect(), Some(Step::End)),
+            UnitMessage::End => (batcher.flush()?.into_iter().collect(), Some(UnitMessage::End)),
         };
-        for step in cuts.into_iter().map(Step::Batch).chain(last) {
-            shared.queued.fetch_add(usize::from(matches!(step, Step::Batch(_))), Ordering::Relaxed);
-            if pass(to, step).is_break() {
+        for message in batches.into_iter().map(UnitMessage::Batch).chain(last) {
+            let is_batch = usize::from(matches!(message, UnitMessage::Batch(_)));
+            state.encode_queue.waiting.fetch_add(is_batch, Ordering::Relaxed);
+            if send(to, message).is_break() {
                 return Ok(());
             }
         }
@@ -155,25 +145,26 @@ fn cut(shared: &Shared<'_>, from: &Receiver<Step<Pending>>, to: &Sender<Step<Cut
     Ok(())
 }
 
-fn encode(
-    shared: &Shared<'_>,
+fn run_encoder(
+    state: &RunState<'_>,
     stage: &dyn Stage,
-    from: &Receiver<Step<Cut<Permit>>>,
-    to: &Sender<Step<Cut<Permit>>>,
+    from: &Receiver<UnitMessage<EncodeBatch<MemoryPermit>>>,
+    to: &Sender<UnitMessage<EncodeBatch<MemoryPermit>>>,
 ) -> Result<()> {
-    stage.enter();
-    let stage = Guarded::encode(stage, &shared.encode);
-    for step in from {
-        let step = match step {
-            Step::Batch(Cut { batch, held }) => {
-                shared.queued.fetch_sub(1, Ordering::Relaxed);
-                let encoded = shared.encode.time(|| stage.run(&batch))?;
-                shared.encode.count(batch.num_rows());
-                Step::Batch(Cut { batch: encoded, held })
+    stage.init_thread();
+    let meter = &state.meters.encode;
+    let stage = RetryingStage::encode(stage, meter);
+    for message in from {
+        let message = match message {
+            UnitMessage::Batch(EncodeBatch { rows, held }) => {
+                state.encode_queue.waiting.fetch_sub(1, Ordering::Relaxed);
+                let encoded = meter.time(|| stage.run(&rows))?;
+                meter.add_rows(rows.num_rows());
+                UnitMessage::Batch(EncodeBatch { rows: encoded, held })
             }
-            step => step,
+            message => message,
         };
-        if pass(to, step).is_break() {
+        if send(to, message).is_break() {
             break;
         }
     }

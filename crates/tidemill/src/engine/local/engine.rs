@@ -1,304 +1,222 @@
-//! The engine for one machine: starts the threads that [`crate::engine`] draws, hands out the units, and gathers what became
-//! of them.
+//! Starts the threads of a run, hands out the units in order, and sums up what became of them.
 
-use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, Scope, ScopedJoinHandle};
+use std::ops::RangeInclusive;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::thread::Scope;
 use std::time::Instant;
 
-use arrow::array::RecordBatch;
 use bytesize::ByteSize;
-use crossbeam_channel::{Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
 use tidemill_store::RowCounts;
 
-use crate::engine::local::encode_pipeline;
-use crate::engine::local::encode_pipeline::Line;
-use crate::engine::local::memory_budget;
-use crate::engine::local::memory_budget::{Budget, Memory, Plan};
-use crate::engine::local::monitor;
-use crate::engine::local::reader;
-use crate::engine::local::reader::Opened;
-use crate::engine::local::worker_pool;
-use crate::engine::local::worker_pool::Gate;
-use crate::engine::local::writer::Tally;
+use crate::engine::bad_row_limit::RowTally;
+use crate::engine::local::encode_pipeline::{MAX_QUEUED_BATCHES, min_rows_in_flight, spawn_pipeline};
+use crate::engine::local::memory_budget::MemoryBudget;
+use crate::engine::local::memory_plan::{MemoryPlan, min_memory};
+use crate::engine::local::messages::{UnitToFeed, UnitToRead, send};
+use crate::engine::local::monitor::run_monitor;
+use crate::engine::local::reader::run_reader;
+use crate::engine::local::run_state::{EncodeQueue, RowCost, RunState, StageMeters, StopState};
+use crate::engine::local::threads::{join_threads, spawn_thread};
+use crate::engine::local::worker_gate::WorkerGate;
+use crate::engine::local::worker_pool::run_worker;
+use crate::engine::run_summary::RunSummary;
 use crate::engine::sink::Sink;
 use crate::engine::stage::Stage;
-use crate::engine::stage_utilization::{Meter, Reading, Utilisation};
+use crate::engine::stage_utilization::StageMeter;
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
-/// What to run and with how much of the machine.
-pub struct Local<'a> {
+/// The engine for one machine: what to run, and with how much of the machine.
+pub struct LocalEngine<'a> {
     /// Reads the units.
     pub source: &'a dyn Source,
-    /// The CPU stage, for all workers.
+    /// The prepare stage, which all workers share.
     pub prepare: &'a (dyn Stage + Sync),
-    /// The second stage, once per encoder.
-    pub encode: Vec<Box<dyn Stage + 'a>>,
+    /// The encode stage, once per encoder.
+    pub encoders: Vec<Box<dyn Stage + 'a>>,
     /// Takes the rows.
     pub sink: &'a dyn Sink,
     /// Kept rows in one encode batch.
     pub batch_size: usize,
-    /// Threads that read ahead; at least one per encoder, and fewer where units hold so much that the memory would not
-    /// suffice.
+    /// Threads that read ahead; at least one per encoder. If units hold so much that the memory would
+    /// not suffice, there are fewer.
     pub readers: usize,
-    /// The least and the most threads that prepare.
-    pub workers: (usize, usize),
+    /// The least and the most prepare workers.
+    pub prepare_workers: RangeInclusive<usize>,
     /// Bytes that the batches in flight may take.
     pub memory: u64,
-    /// Greatest share of unreadable rows.
+    /// The greatest allowed share of unreadable rows.
     pub max_bad_fraction: f64,
-    /// Rows of units committed before this run; they count towards `max_bad_fraction`.
-    pub before: RowCounts,
-    /// Ends the run after the units that are being worked on.
+    /// Rows of units committed before this run. They count towards `max_bad_fraction`.
+    pub earlier_counts: RowCounts,
+    /// Ends the run after the units that are in work.
     pub stop: &'a StopSignal,
 }
 
-/// What a run did.
-#[derive(Debug, Clone)]
-pub struct Summary {
-    /// Rows of this run.
-    pub counts: RowCounts,
-    /// Units committed in this run.
-    pub units: usize,
-    /// Wall time.
-    pub seconds: f64,
-    /// What each stage did: read, prepare, encode, write. Nothing where that is not known.
-    pub utilisation: Vec<Utilisation>,
-    /// What the batches in flight took.
-    pub memory: Option<Memory>,
-}
-
-/// What all threads of a run share.
-pub(crate) struct Shared<'a> {
-    pub source: &'a dyn Source,
-    pub prepare_stage: &'a (dyn Stage + Sync),
-    pub sink: &'a dyn Sink,
-    pub progress: &'a Progress,
-    pub batch_size: usize,
-    /// Bytes of a row prepared and encoded, at most, without what it carries along; and the most that it may count for.
-    row_bytes: u64,
-    row_most: u64,
-    pub budget: Budget,
-    pub gate: Gate,
-    /// Batches that wait for an encoder, and how many may.
-    pub queued: AtomicUsize,
-    pub room: usize,
-    pub read: Meter,
-    pub prepare: Meter,
-    pub encode: Meter,
-    pub write: Meter,
-    tally: Mutex<Tally>,
-    stop: &'a StopSignal,
-    start: Instant,
-    failed: AtomicBool,
-    first_error: Mutex<Option<Error>>,
-}
-
-impl Shared<'_> {
-    pub fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Bytes of a job's rows prepared and encoded. Rows that carry more along than there is room for count as what lets
-    /// each lane have an unfinished encode batch: otherwise all of them could wait for ever.
-    pub fn work_of(&self, rows: &RecordBatch) -> u64 {
-        let (n, carried) = (rows.num_rows() as u64, self.prepare_stage.carried_bytes(rows));
-        (n * self.row_bytes + carried).min(n * self.row_most)
-    }
-
-    /// Whether another thread has failed.
-    pub fn failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed)
-    }
-
-    /// Whether no more units shall be begun.
-    pub fn stopping(&self) -> bool {
-        self.failed() || self.stop.raised()
-    }
-
-    /// Keeps the first error; the threads up and down the line end as their channels close.
-    fn fail(&self, error: Error) {
-        self.first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-        self.failed.store(true, Ordering::Relaxed);
-        self.budget.close();
-    }
-
-    /// The stages, in the order of the flow.
-    pub fn meters(&self) -> [&Meter; 4] {
-        [&self.read, &self.prepare, &self.encode, &self.write]
-    }
-
-    /// What the stages did since these readings.
-    pub fn utilisation(&self, before: &[Reading; 4], since: Instant) -> [Utilisation; 4] {
-        let (meters, seconds) = (self.meters(), since.elapsed().as_secs_f64());
-        std::array::from_fn(|i| meters[i].since(&before[i], seconds))
-    }
-
-    fn finish(self) -> Result<Summary> {
-        let utilisation = self.utilisation(&Default::default(), self.start).to_vec();
-        self.sink.ended(&utilisation);
-        if let Some(error) = self.first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            return Err(error);
-        }
-        let Tally { total, counts, committed, .. } =
-            self.tally.into_inner().unwrap_or_else(PoisonError::into_inner);
-        if committed < total {
-            return Err(Error::Interrupted { done: committed as u64, total: total as u64, unit: "units" });
-        }
-        let seconds = self.start.elapsed().as_secs_f64();
-        Ok(Summary { counts, units: committed, seconds, utilisation, memory: Some(self.budget.memory()) })
-    }
-}
-
-impl<'a> Local<'a> {
-    /// Runs the stages over the units and commits each.
+impl<'a> LocalEngine<'a> {
+    /// Runs the stages over the units and commits each unit.
     ///
     /// # Errors
-    /// Too little memory for the batches of all encoders or for a row group; the first error of any stage; too many unreadable rows; a
-    /// signal. Units committed by then stay committed.
-    pub fn run(mut self, units: &[InputUnit], progress: &'a Progress) -> Result<Summary> {
-        let encoders = std::mem::take(&mut self.encode);
-        let shared = self.share(units, &encoders, progress)?;
-        std::thread::scope(|scope| {
-            let (jobs, inbox) = bounded(self.workers.1);
-            let (opened, to_read) = unbounded();
-            let (lines, to_feed) = unbounded();
-            let mut threads = Vec::new();
-            for worker in 0..self.workers.1 {
-                let (shared, inbox) = (&shared, inbox.clone());
-                threads
-                    .push(spawn(scope, "prepare", shared, move || worker_pool::work(shared, worker, &inbox)));
-            }
-            for _ in 0..shared.budget.plan().readers {
-                let (shared, to_read) = (&shared, to_read.clone());
-                threads.push(spawn(scope, "read", shared, move || reader::read(shared, &to_read)));
-            }
-            for stage in encoders {
-                let (lines, jobs) = (to_feed.clone(), jobs.clone());
-                threads.extend(encode_pipeline::spawn(scope, &shared, stage, lines, jobs, self.workers.1));
-            }
-            // Only the threads keep the channels open.
-            drop((inbox, to_read, to_feed, jobs));
-            let (running, over) = bounded(0);
-            let monitor = {
-                let (shared, range) = (&shared, self.workers);
-                spawn(scope, "monitor", shared, move || monitor::watch(shared, range, &over))
-            };
-            hand_out(units, &shared, &opened, &lines);
-            drop((opened, lines));
-            join(threads);
-            drop::<Sender<()>>(running);
-            join(vec![monitor]);
-        });
-        shared.finish()
+    /// Too little memory for the batches of all encoders or for a row group; the first error of any
+    /// stage; too many unreadable rows; a signal. Units committed by then stay committed.
+    pub fn run(mut self, units: &[InputUnit], progress: &'a Progress) -> Result<RunSummary> {
+        let start = Instant::now();
+        let encoders = std::mem::take(&mut self.encoders);
+        let plan = self.plan_memory(units, &encoders)?;
+        let state = self.build_state(units.len(), &encoders, plan, progress);
+        std::thread::scope(|scope| self.run_threads(scope, units, &state, encoders));
+        summarize_run(state, start)
     }
 
-    fn share(
+    /// Starts all threads, hands out the units, and waits until all threads have ended.
+    fn run_threads<'scope>(
         &self,
+        scope: &'scope Scope<'scope, '_>,
         units: &[InputUnit],
-        encoders: &[Box<dyn Stage + 'a>],
-        progress: &'a Progress,
-    ) -> Result<Shared<'a>> {
-        let lanes = encoders.len();
+        state: &'scope RunState<'a>,
+        encoders: Vec<Box<dyn Stage + 'a>>,
+    ) {
+        let max_workers = *self.prepare_workers.end();
+        let (tasks, worker_inbox) = bounded(max_workers);
+        let (to_readers, reader_inbox) = unbounded();
+        let (to_pipelines, pipeline_inbox) = unbounded();
+        let mut threads = Vec::new();
+        for worker in 0..max_workers {
+            let inbox = worker_inbox.clone();
+            threads.push(spawn_thread(scope, "prepare", state, move || run_worker(state, worker, &inbox)));
+        }
+        for _ in 0..state.memory.plan().readers {
+            let inbox = reader_inbox.clone();
+            threads.push(spawn_thread(scope, "read", state, move || run_reader(state, &inbox)));
+        }
+        for stage in encoders {
+            let (inbox, tasks) = (pipeline_inbox.clone(), tasks.clone());
+            threads.extend(spawn_pipeline(scope, state, stage, inbox, tasks, max_workers));
+        }
+        // From here on only the threads keep the channels open.
+        drop((worker_inbox, reader_inbox, pipeline_inbox, tasks));
+        let (run_guard, run_end): (Sender<()>, Receiver<()>) = bounded(0);
+        let range = self.prepare_workers.clone();
+        let monitor = spawn_thread(scope, "monitor", state, move || run_monitor(state, &range, &run_end));
+        hand_out_units(units, state, &to_readers, &to_pipelines);
+        drop((to_readers, to_pipelines));
+        join_threads(threads);
+        drop(run_guard);
+        join_threads(vec![monitor]);
+    }
+
+    /// Rows that all pipelines must be able to have in flight.
+    fn rows_in_flight(&self, encoders: usize) -> u64 {
+        (encoders * min_rows_in_flight(self.batch_size)) as u64
+    }
+
+    /// The most bytes that both stages add to a row.
+    fn row_bytes(&self, encoders: &[Box<dyn Stage + 'a>]) -> u64 {
         let encoded = encoders.iter().map(|stage| stage.row_bytes()).max().unwrap_or(0);
-        let row_bytes = self.prepare.row_bytes() + encoded;
-        let rows = (lanes * encode_pipeline::least_rows(self.batch_size)) as u64;
-        let working = rows * row_bytes;
+        self.prepare.row_bytes() + encoded
+    }
+
+    /// Divides the memory, or says how much more is needed and why.
+    fn plan_memory(&self, units: &[InputUnit], encoders: &[Box<dyn Stage + 'a>]) -> Result<MemoryPlan> {
+        let work_bytes = self.rows_in_flight(encoders.len()) * self.row_bytes(encoders);
         let heaviest = units.iter().max_by_key(|unit| unit.held);
         let held = heaviest.map_or(0, |unit| unit.held);
-        let Some(plan) = Plan::new(self.memory, working, held, self.readers.max(lanes)) else {
-            let (given, least) = (ByteSize(self.memory), memory_budget::least(working, 0));
-            return Err(match heaviest {
+        let plan = MemoryPlan::new(self.memory, work_bytes, held, self.readers.max(encoders.len()));
+        plan.ok_or_else(|| {
+            let (given, least) = (ByteSize(self.memory), min_memory(work_bytes, 0));
+            match heaviest {
                 Some(unit) if self.memory >= least => Error::RowGroup {
                     given,
-                    least: ByteSize::mib(memory_budget::least(working, held).div_ceil(1 << 20)),
+                    least: ByteSize::mib(min_memory(work_bytes, held).div_ceil(1 << 20)),
                     held: ByteSize(held),
                     file: unit.file.uri.clone(),
                 },
-                _ => Error::Memory { given, least: ByteSize(least), lanes },
-            });
-        };
-        let (budget, readers) = (Budget::new(self.memory, plan), plan.readers);
-        Ok(Shared {
+                _ => Error::Memory { given, least: ByteSize(least), lanes: encoders.len() },
+            }
+        })
+    }
+
+    fn build_state(
+        &self,
+        total_units: usize,
+        encoders: &[Box<dyn Stage + 'a>],
+        plan: MemoryPlan,
+        progress: &'a Progress,
+    ) -> RunState<'a> {
+        let min_workers = *self.prepare_workers.start();
+        RunState {
             source: self.source,
             prepare_stage: self.prepare,
             sink: self.sink,
             progress,
             batch_size: self.batch_size,
-            row_bytes,
-            row_most: plan.work_per_row(rows),
-            budget,
-            gate: Gate::new(self.workers.0),
-            queued: AtomicUsize::new(0),
-            room: lanes * encode_pipeline::CUTS_AHEAD,
-            read: Meter::new("read", readers),
-            prepare: Meter::new("prepare", self.workers.0),
-            encode: Meter::new("encode", lanes),
-            write: Meter::new("write", lanes),
-            tally: Mutex::new(Tally {
-                total: units.len(),
-                before: self.before.clone(),
-                allowed: self.max_bad_fraction,
-                ..Tally::default()
+            memory: MemoryBudget::new(self.memory, plan),
+            row_cost: RowCost {
+                row_bytes: self.row_bytes(encoders),
+                max_row_bytes: plan.work_bytes_per_row(self.rows_in_flight(encoders.len())),
+            },
+            worker_gate: WorkerGate::new(min_workers),
+            encode_queue: EncodeQueue {
+                waiting: AtomicUsize::new(0),
+                capacity: encoders.len() * MAX_QUEUED_BATCHES,
+            },
+            meters: StageMeters {
+                read: StageMeter::new("read", plan.readers),
+                prepare: StageMeter::new("prepare", min_workers),
+                encode: StageMeter::new("encode", encoders.len()),
+                write: StageMeter::new("write", encoders.len()),
+            },
+            tally: Mutex::new(RowTally {
+                total_units,
+                earlier_counts: self.earlier_counts.clone(),
+                max_bad_fraction: self.max_bad_fraction,
+                ..RowTally::default()
             }),
-            stop: self.stop,
-            start: Instant::now(),
-            failed: AtomicBool::new(false),
-            first_error: Mutex::new(None),
-        })
+            stop: StopState::new(self.stop),
+        }
     }
 }
 
-/// Opens one unit after the other, for any reader and any lane; both take them in order.
-fn hand_out(units: &[InputUnit], shared: &Shared<'_>, opened: &Sender<Opened>, lines: &Sender<Line>) {
+/// Opens one unit after the other, for any reader and any pipeline. Both take units in order.
+fn hand_out_units(
+    units: &[InputUnit],
+    state: &RunState<'_>,
+    to_readers: &Sender<UnitToRead>,
+    to_pipelines: &Sender<UnitToFeed>,
+) {
     for unit in units {
-        let share = shared.budget.open();
-        if shared.stopping() {
+        let share = state.memory.open_unit();
+        if state.stop.is_stopping() {
             break;
         }
-        let (to, batches) = unbounded();
-        let reading = pass(opened, Opened { unit: unit.clone(), share, to });
-        if reading.is_break() || pass(lines, Line { unit: unit.clone(), batches }).is_break() {
+        let (sender, batches) = unbounded();
+        let to_read = UnitToRead { unit: unit.clone(), share, batches: sender };
+        let to_feed = UnitToFeed { unit: unit.clone(), batches };
+        if send(to_readers, to_read).is_break() || send(to_pipelines, to_feed).is_break() {
             break;
         }
     }
 }
 
-pub(crate) type Thread<'scope> = Option<ScopedJoinHandle<'scope, ()>>;
-
-/// Starts a thread of the run; its error stops the run.
-pub(crate) fn spawn<'scope, 'env>(
-    scope: &'scope Scope<'scope, 'env>,
-    name: &'static str,
-    shared: &'scope Shared<'_>,
-    body: impl FnOnce() -> Result<()> + Send + 'scope,
-) -> Thread<'scope> {
-    let thread = Builder::new().name(name.into()).spawn_scoped(scope, move || {
-        let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Error::Thread(name)));
-        if let Err(error) = result {
-            shared.fail(error);
-        }
-    });
-    if thread.is_err() {
-        shared.fail(Error::Thread(name));
+/// The summary of a finished run, or why it ended early.
+fn summarize_run(state: RunState<'_>, start: Instant) -> Result<RunSummary> {
+    let utilization = state.meters.utilization_since(&Default::default(), start).to_vec();
+    state.sink.on_run_end(&utilization);
+    if let Some(error) = state.stop.into_error() {
+        return Err(error);
     }
-    thread.ok()
-}
-
-fn join(threads: Vec<Thread<'_>>) {
-    for thread in threads.into_iter().flatten() {
-        // The thread has told how it ended.
-        let _ = thread.join();
+    let tally = state.tally.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let RowTally { total_units, counts, committed_units, .. } = tally;
+    if committed_units < total_units {
+        let (done, total) = (committed_units as u64, total_units as u64);
+        return Err(Error::Interrupted { done, total, unit: "units" });
     }
-}
-
-/// Sends, or says that the receiving thread has ended.
-pub(crate) fn pass<T>(to: &Sender<T>, item: T) -> ControlFlow<()> {
-    to.send(item).map_or(ControlFlow::Break(()), |()| ControlFlow::Continue(()))
+    let seconds = start.elapsed().as_secs_f64();
+    let memory = Some(state.memory.usage());
+    Ok(RunSummary { counts, units: committed_units, seconds, utilization, memory })
 }

@@ -1,20 +1,25 @@
-//! `engine.memory`: the bytes that a run's batches may take, from reading to writing. Whoever makes a batch takes a
-//! [`Permit`] for it first and waits where there is no room; the permit is given back when the batch is dropped.
+//! `engine.memory`: the bytes that a run's batches may take, from reading to writing. Whoever makes
+//! a batch first acquires a [`MemoryPermit`] for it, and waits if there is no room. Dropping the
+//! permit frees its bytes. This is what limits how far readers run ahead of a slow stage.
 //!
-//! A quarter is for *reading*, or more if a row group of the source needs it. Each reader has a part for what its unit
-//! holds while it is read ([`InputUnit::held`](tidemill_data::InputUnit)), what it reads ahead and the batch in the
-//! making; each open unit has a part for its batches, where a permit covers a batch until its last row is prepared. The
-//! rest is for *working*, first come, first served: a permit covers a job's rows prepared and encoded, from before they
-//! are handed to a worker until they are written.
+//! [`MemoryPlan`] divides the memory into two parts:
+//! - *Reading*: a quarter, or more if a row group of the source needs it. Each reader has a share
+//!   for what its unit holds while it is read ([`InputUnit::held`](tidemill_data::InputUnit)), for
+//!   what it reads ahead, and for the batch that it builds. Each open unit has a share for its
+//!   batches; a permit covers a batch until its last row is prepared.
+//! - *Working*: the rest, first come, first served. A permit covers the rows of a prepare task,
+//!   prepared and encoded, from before they go to a worker until they are written.
 //!
-//! Nobody waits for ever:
-//! - Writing, encoding and preparing wait for no permit, so work that is under way ends and frees its bytes.
-//! - A feeder waits for the working part. What may lie still there is one unfinished encode batch per lane, and the
-//!   part holds that much and a job more for each ([`least`] is refused otherwise, and rows count for no more than
-//!   [`Plan::work_per_row`]): if a job does not fit, something else is under way.
-//! - A reader's own part is there as long as it lives. For a batch it waits for its unit's part, where only batches lie
-//!   that the unit's feeder will take. A batch larger than the whole part is let through alone and counts as the whole
-//!   part.
+//! No thread waits forever:
+//! - Writing, encoding and preparing wait for no permit, so work in flight ends and frees its bytes.
+//! - A feeder waits for the working part. What may stay there without moving is one unfinished
+//!   encode batch per encoder. The part holds that much and one more prepare task for each encoder:
+//!   less memory than [`min_memory`](super::memory_plan::min_memory) is refused, and a row counts
+//!   for no more than [`MemoryPlan::work_bytes_per_row`]. So if a task does not fit, other work is
+//!   in flight and will free its bytes.
+//! - A reader owns its share for as long as it lives. For a batch it waits for its unit's share,
+//!   which holds only batches that the unit's feeder will take. A batch larger than the whole share
+//!   passes alone and counts as the whole share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,214 +27,177 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use serde::Serialize;
 
-/// The part of the memory that is for reading, if units hold little: 1 / 4.
-const READING: u64 = 4;
+use crate::engine::local::memory_plan::{
+    BATCHES_PER_OPEN_UNIT, BATCHES_PER_READER, MemoryPlan, OPEN_UNITS_PER_READER,
+};
 
-/// Units that may be open for each reader: the one it reads, and one that it has read and that waits for its turn.
-const UNITS_PER_READER: usize = 2;
-
-/// Batches' worth of room for each reader: what it reads ahead and the batch in the making; and two batches for each
-/// open unit.
-const ROOMS_PER_READER: u64 = 2 + 2 * UNITS_PER_READER as u64;
-
-/// The memory of a run, in bytes.
+/// How much of its memory a run used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Memory {
-    /// What the batches in flight may take.
+pub struct MemoryUsage {
+    /// Bytes that the batches in flight may take.
     pub limit: u64,
-    /// The most that they took.
+    /// The most bytes that they took.
     pub peak: u64,
 }
 
-/// How the memory is divided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
-    /// Units read at a time: fewer than wanted if they hold too much.
-    pub readers: usize,
-    /// Bytes of a batch as read, about.
-    pub room: u64,
-    /// Bytes that a unit holds while it is read, at most.
-    held: u64,
-    working: u64,
-}
-
-impl Plan {
-    /// The plan for `limit` bytes, if they suffice for `working` bytes of work and units that hold up to `held`.
-    pub fn new(limit: u64, working: u64, held: u64, readers: usize) -> Option<Self> {
-        let reading = limit.div_ceil(READING).max(with_room(held));
-        let working = limit.checked_sub(reading).filter(|rest| *rest >= working)?;
-        let fit = reading.checked_div(with_room(held)).map_or(readers, |fit| fit as usize);
-        let readers = fit.clamp(1, readers);
-        let room = (reading - readers as u64 * held) / (readers as u64 * ROOMS_PER_READER);
-        Some(Self { readers, room, held, working })
-    }
-
-    /// Bytes of the part for work that each of so many rows may take.
-    pub fn work_per_row(&self, rows: u64) -> u64 {
-        self.working / rows.max(1)
-    }
-}
-
-/// The least memory for a plan.
-pub fn least(working: u64, held: u64) -> u64 {
-    (READING * working).div_ceil(READING - 1).max(working.saturating_add(with_room(held)))
-}
-
-/// What a reader needs whose unit holds that much.
-fn with_room(held: u64) -> u64 {
-    held.saturating_add(held.div_ceil(3))
-}
-
-/// All of the memory.
+/// The memory of one run.
 #[derive(Debug)]
-pub struct Budget {
+pub struct MemoryBudget {
     limit: u64,
-    plan: Plan,
-    ledger: Arc<Ledger>,
-    working: Arc<Share>,
-    /// What readers hold.
-    held: Arc<Share>,
-    /// A token for each unit that may be opened.
-    tokens: (Sender<()>, Receiver<()>),
+    plan: MemoryPlan,
+    usage: Arc<UsageCounter>,
+    /// The working part.
+    working: Arc<ByteSemaphore>,
+    /// The shares of all readers.
+    reading: Arc<ByteSemaphore>,
+    /// One token for each unit that may be open.
+    open_tokens: (Sender<()>, Receiver<()>),
 }
 
-impl Budget {
-    /// `limit` bytes, divided as planned.
-    pub fn new(limit: u64, plan: Plan) -> Self {
-        let ledger = Arc::new(Ledger::default());
-        let units = UNITS_PER_READER * plan.readers;
-        let tokens = bounded(units);
+impl MemoryBudget {
+    /// A budget of `limit` bytes, divided as planned.
+    pub fn new(limit: u64, plan: MemoryPlan) -> Self {
+        let usage = Arc::new(UsageCounter::default());
+        let units = OPEN_UNITS_PER_READER * plan.readers;
+        let open_tokens = bounded(units);
         for _ in 0..units {
-            // There is room for each.
-            let _ = tokens.0.send(());
+            // The channel has room for each token.
+            let _ = open_tokens.0.send(());
         }
-        let working = Share::new(plan.working, &ledger, None);
-        let held = Share::new(plan.readers as u64 * (plan.held + 2 * plan.room), &ledger, None);
-        Self { limit, plan, ledger, working, held, tokens }
+        let working = ByteSemaphore::new(plan.work_bytes, &usage, None);
+        let per_reader = plan.held_per_unit + BATCHES_PER_READER * plan.read_batch_bytes;
+        let reading = ByteSemaphore::new(plan.readers as u64 * per_reader, &usage, None);
+        Self { limit, plan, usage, working, reading, open_tokens }
     }
 
     /// How the memory is divided.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> MemoryPlan {
         self.plan
     }
 
-    /// For a reader, while it reads a unit that holds so much. There is room for each; none if the run has failed.
-    pub fn reader(&self, held: u64) -> Option<Permit> {
-        self.held.take(held.min(self.plan.held) + 2 * self.plan.room)
+    /// Acquires a reader's share for a unit that holds this many bytes while it is read. There is
+    /// room for every reader. Returns `None` if the run has failed.
+    pub fn acquire_reader_share(&self, held: u64) -> Option<MemoryPermit> {
+        self.reading
+            .acquire(held.min(self.plan.held_per_unit) + BATCHES_PER_READER * self.plan.read_batch_bytes)
     }
 
-    /// The part for work.
-    pub fn working(&self) -> &Arc<Share> {
+    /// The working part.
+    pub fn working(&self) -> &Arc<ByteSemaphore> {
         &self.working
     }
 
-    /// Opens a unit: waits until a part for its batches is free. The part is free again when it and all its permits are
-    /// dropped.
-    pub fn open(&self) -> Arc<Share> {
-        // The sender is alive.
-        let _ = self.tokens.1.recv();
-        Share::new(2 * self.plan.room, &self.ledger, Some(Token(self.tokens.0.clone())))
+    /// Waits until another unit may be opened, and returns the share for its batches. The share is
+    /// free again when it and all its permits are dropped.
+    pub fn open_unit(&self) -> Arc<ByteSemaphore> {
+        // Cannot fail: `self` holds a sender.
+        let _ = self.open_tokens.1.recv();
+        let token = OpenUnitToken(self.open_tokens.0.clone());
+        ByteSemaphore::new(BATCHES_PER_OPEN_UNIT * self.plan.read_batch_bytes, &self.usage, Some(token))
     }
 
-    /// Lets nobody wait for work any more: the run has failed.
+    /// Wakes all threads that wait for the working part, because the run has failed.
     pub fn close(&self) {
-        self.working.lock().closed = true;
+        self.working.lock().is_closed = true;
         self.working.freed.notify_all();
     }
 
-    pub fn memory(&self) -> Memory {
-        Memory { limit: self.limit, peak: self.ledger.peak.load(Ordering::Relaxed) }
+    /// The limit, and the most bytes taken so far.
+    pub fn usage(&self) -> MemoryUsage {
+        MemoryUsage { limit: self.limit, peak: self.usage.peak.load(Ordering::Relaxed) }
     }
 }
 
-/// The bytes of all permits.
+/// The bytes of all permits of a budget.
 #[derive(Debug, Default)]
-struct Ledger {
+struct UsageCounter {
     now: AtomicU64,
     peak: AtomicU64,
 }
 
+/// Allows one unit to be open, until dropped.
 #[derive(Debug)]
-struct Token(Sender<()>);
+struct OpenUnitToken(Sender<()>);
 
-impl Drop for Token {
+impl Drop for OpenUnitToken {
     fn drop(&mut self) {
         let _ = self.0.try_send(());
     }
 }
 
-/// A part of the memory: a semaphore over bytes that serves in the order of asking.
+/// A share of the memory: a semaphore over bytes that serves requests in the order they were made.
 #[derive(Debug)]
-pub struct Share {
+pub struct ByteSemaphore {
     limit: u64,
-    state: Mutex<State>,
+    state: Mutex<SemaphoreState>,
     freed: Condvar,
-    ledger: Arc<Ledger>,
-    _token: Option<Token>,
+    usage: Arc<UsageCounter>,
+    _token: Option<OpenUnitToken>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SemaphoreState {
     used: u64,
-    /// The number of the next one to ask, and of the next one to be served.
-    next: u64,
-    serving: u64,
-    closed: bool,
+    /// The number that the next request gets.
+    next_request: u64,
+    /// The number of the request that is served next.
+    next_served: u64,
+    is_closed: bool,
 }
 
-impl Share {
-    fn new(limit: u64, ledger: &Arc<Ledger>, token: Option<Token>) -> Arc<Self> {
+impl ByteSemaphore {
+    fn new(limit: u64, usage: &Arc<UsageCounter>, token: Option<OpenUnitToken>) -> Arc<Self> {
         let (state, freed) = Default::default();
-        Arc::new(Self { limit, state, freed, ledger: ledger.clone(), _token: token })
+        Arc::new(Self { limit, state, freed, usage: usage.clone(), _token: token })
     }
 
-    /// Waits until there is room for so many bytes; none if the run has failed.
-    pub fn take(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
+    /// Waits until there is room for this many bytes. Returns `None` if the run has failed.
+    pub fn acquire(self: &Arc<Self>, bytes: u64) -> Option<MemoryPermit> {
         let bytes = bytes.min(self.limit);
         let mut state = self.lock();
-        let number = state.next;
-        state.next += 1;
-        while !state.closed && (state.serving != number || state.used + bytes > self.limit) {
+        let request = state.next_request;
+        state.next_request += 1;
+        while !state.is_closed && (state.next_served != request || state.used + bytes > self.limit) {
             state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if state.closed {
+        if state.is_closed {
             return None;
         }
-        state.serving += 1;
+        state.next_served += 1;
         state.used += bytes;
-        let now = self.ledger.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.ledger.peak.fetch_max(now, Ordering::Relaxed);
+        let now = self.usage.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.usage.peak.fetch_max(now, Ordering::Relaxed);
         drop(state);
         self.freed.notify_all();
-        Some(Permit { share: self.clone(), bytes })
+        Some(MemoryPermit { semaphore: self.clone(), bytes })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SemaphoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Some bytes of a share, until dropped.
+/// The right to some bytes of a share, until dropped.
 #[derive(Debug)]
-pub struct Permit {
-    share: Arc<Share>,
+pub struct MemoryPermit {
+    semaphore: Arc<ByteSemaphore>,
     bytes: u64,
 }
 
-impl Permit {
-    /// Corrects a permit that was taken for a guess: waits if it must grow.
+impl MemoryPermit {
+    /// Corrects a permit that was acquired for an estimate. Waits if it must grow.
     pub fn resize(self, bytes: u64) -> Option<Self> {
-        let share = self.share.clone();
+        let semaphore = self.semaphore.clone();
         drop(self);
-        share.take(bytes)
+        semaphore.acquire(bytes)
     }
 }
 
-impl Drop for Permit {
+impl Drop for MemoryPermit {
     fn drop(&mut self) {
-        self.share.ledger.now.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.share.lock().used -= self.bytes;
-        self.share.freed.notify_all();
+        self.semaphore.usage.now.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.semaphore.lock().used -= self.bytes;
+        self.semaphore.freed.notify_all();
     }
 }
 
@@ -240,44 +208,19 @@ mod tests {
 
     use super::*;
 
-    /// A budget of 400 bytes, 300 of them for work.
-    fn budget(readers: usize) -> Budget {
-        Budget::new(400, Plan::new(400, 1, 0, readers).unwrap())
-    }
-
-    #[test]
-    fn heavy_units_are_read_by_fewer_readers() {
-        let plan = |limit, held| {
-            let plan = Plan::new(limit, 300, held, 4)?;
-            let reading = plan.readers as u64 * (plan.held + ROOMS_PER_READER * plan.room);
-            assert!(reading + plan.working <= limit && plan.working >= 300, "{plan:?} of {limit}");
-            Some((plan.readers, plan.room))
-        };
-        let cases = [
-            ("nothing is held", 4800, 0, Some((4, 50))),
-            ("there is room for all", 4800, 30, Some((4, 45))),
-            ("half of them fit", 4800, 450, Some((2, 25))),
-            ("one does", 4800, 900, Some((1, 50))),
-            ("one does, with a larger part", 4800, 3000, Some((1, 166))),
-            ("not even one", 4800, 3400, None),
-            ("too little for the work", 399, 0, None),
-        ];
-        for (what, limit, held, expected) in cases {
-            assert_eq!(plan(limit, held), expected, "{what}");
-            let least = least(300, held);
-            assert_eq!(limit >= least, expected.is_some(), "{what}: {least}");
-            assert!(plan(least, held).is_some() && plan(least - 1, held).is_none(), "{what}: {least}");
-        }
+    /// A budget of 400 bytes, 300 of them for work, with one reader.
+    fn budget() -> MemoryBudget {
+        MemoryBudget::new(400, MemoryPlan::new(400, 1, 0, 1).unwrap())
     }
 
     #[test]
     fn permits_never_exceed_the_limit() {
-        let budget = budget(1);
+        let budget = budget();
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for bytes in [1, 299, 40, 1000, 7] {
-                        let permit = budget.working().take(bytes).unwrap();
+                        let permit = budget.working().acquire(bytes).unwrap();
                         thread::sleep(Duration::from_micros(50));
                         drop(permit);
                     }
@@ -285,27 +228,27 @@ mod tests {
             }
         });
         assert_eq!(budget.working().lock().used, 0);
-        assert_eq!(budget.memory(), Memory { limit: 400, peak: 300 });
+        assert_eq!(budget.usage(), MemoryUsage { limit: 400, peak: 300 });
     }
 
     #[test]
-    fn who_asks_first_is_served_first() {
-        let budget = budget(1);
-        let first = budget.working().take(200).unwrap();
+    fn requests_are_served_in_order() {
+        let budget = budget();
+        let first = budget.working().acquire(200).unwrap();
         let (order, served) = bounded(2);
         thread::scope(|scope| {
             for (number, bytes) in [(1, 300), (2, 50)] {
                 let (order, working) = (order.clone(), budget.working());
                 scope.spawn(move || {
-                    let permit = working.take(bytes);
+                    let permit = working.acquire(bytes);
                     order.send(number).unwrap();
                     drop(permit);
                 });
-                while working.lock().next <= number {
+                while working.lock().next_request <= number {
                     thread::yield_now();
                 }
             }
-            // The second would fit, but has to wait for the first.
+            // The second request would fit, but has to wait for the first.
             assert!(served.try_recv().is_err());
             drop(first);
         });
@@ -313,25 +256,25 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_is_open_until_its_last_permit_is_dropped() {
-        let budget = budget(1);
-        let (one, two) = (budget.open(), budget.open());
-        let permit = one.take(1000).unwrap();
-        assert_eq!(budget.memory().peak, 32, "two of six parts of a quarter");
+    fn unit_stays_open_until_its_last_permit_is_dropped() {
+        let budget = budget();
+        let (one, two) = (budget.open_unit(), budget.open_unit());
+        let permit = one.acquire(1000).unwrap();
+        assert_eq!(budget.usage().peak, 32, "two of six batches of a quarter");
         drop((one, two));
-        drop(budget.open());
-        assert_eq!(budget.tokens.1.len(), 1);
+        drop(budget.open_unit());
+        assert_eq!(budget.open_tokens.1.len(), 1);
         drop(permit);
-        assert_eq!(budget.tokens.1.len(), 2);
+        assert_eq!(budget.open_tokens.1.len(), 2);
     }
 
     #[test]
-    fn closing_wakes_who_waits() {
-        let budget = budget(1);
-        let all = budget.working().take(300);
+    fn closing_wakes_waiting_threads() {
+        let budget = budget();
+        let all = budget.working().acquire(300);
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| budget.working().take(1).is_none());
-            while budget.working().lock().next < 2 {
+            let waiting = scope.spawn(|| budget.working().acquire(1).is_none());
+            while budget.working().lock().next_request < 2 {
                 thread::yield_now();
             }
             budget.close();

@@ -1,10 +1,38 @@
-//! The engine for one machine: threads of one process.
+//! The engine for one machine: threads of one process, which bounded queues and a memory budget connect.
+//!
+//! ```text
+//!  units ─► readers ─► feeder ─► prepare workers ─► batcher ─► encoder ─► writer, commit
+//!           1..n       └───────── shared, autoscaled: min..max ─────────┘
+//!             └─ read memory ─┘  └──────────── work memory ───────────────────────┘
+//! ```
+//!
+//! - [`engine`] starts the threads and hands out units in order.
+//! - [`reader`] reads units ahead of need.
+//! - [`encode_pipeline`]: feeder, batcher, encoder and [`writer`] of one encoder. The next free
+//!   pipeline takes the next unit. It feeds small groups of rows to the [`worker_pool`], takes the
+//!   results in the order in which the rows were read, and groups them into encode batches
+//!   ([`batcher`]). So the bytes of a unit depend on its rows alone.
+//! - Backpressure: all queues are bounded, in number or in bytes ([`memory_budget`], divided by
+//!   [`memory_plan`]). Memory does not grow with the dataset, and a slow stage slows the stages
+//!   before it.
+//! - [`monitor`] adjusts the number of prepare workers ([`prepare_autoscaler`], [`worker_gate`]) and
+//!   shows how busy the stages are.
+//! - [`run_state`], [`messages`], [`threads`]: what the threads share, send and run in.
 
-pub mod batcher;
+pub(crate) mod batcher;
 mod encode_pipeline;
-pub mod engine;
-pub mod memory_budget;
+mod engine;
+pub(crate) mod memory_budget;
+mod memory_plan;
+mod messages;
 mod monitor;
+mod prepare_autoscaler;
 mod reader;
+mod run_state;
+mod threads;
+mod worker_gate;
 mod worker_pool;
-pub mod writer;
+mod writer;
+
+pub use self::engine::LocalEngine;
+pub use self::memory_budget::MemoryUsage;

@@ -1,66 +1,73 @@
-//! Looks at the stages twice a second: sizes the pool of workers, and tells what each stage does and how busy it is.
+//! Checks the stages twice a second: adjusts the number of prepare workers, and shows what each stage
+//! does and how busy it is.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use sysinfo::System;
 
-use crate::engine::local::engine::Shared;
-use crate::engine::local::worker_pool::{Load, decide};
-use crate::engine::stage_utilization::{Reading, Utilisation};
+use crate::engine::local::prepare_autoscaler::{PoolLoad, choose_worker_count};
+use crate::engine::local::run_state::{RunState, StageMeters};
+use crate::engine::stage_utilization::{MeterReading, StageUtilization};
 use crate::error::Result;
 
-/// Time between two looks at the pool. The system updates its figures on CPU usage five times a second.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Time between two checks. The system updates its CPU usage five times a second.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Looks between two notes for people.
-const LOOKS_PER_NOTE: u32 = 4;
+/// Checks between two updates of the progress note.
+const CHECKS_PER_NOTE: u32 = 4;
 
-/// Watches until the run is over.
-pub(crate) fn watch(shared: &Shared<'_>, range: (usize, usize), over: &Receiver<()>) -> Result<()> {
-    let mut cores = Cores::new();
-    let (mut look, mut note) = (Window::open(shared), Window::open(shared));
-    for looks in 1.. {
-        if over.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout) {
+/// Monitors the run until the sender of `run_end` is dropped.
+pub(crate) fn run_monitor(
+    state: &RunState<'_>,
+    worker_range: &RangeInclusive<usize>,
+    run_end: &Receiver<()>,
+) -> Result<()> {
+    let mut cpu = CpuUsage::new();
+    let (mut check, mut note) = (MeterInterval::start(&state.meters), MeterInterval::start(&state.meters));
+    for checks in 1.. {
+        if run_end.recv_timeout(CHECK_INTERVAL) != Err(RecvTimeoutError::Timeout) {
             break;
         }
-        let [_, prepare, ..] = look.next(shared);
-        let target = decide(&Load::of(shared, range, prepare.utilisation, cores.spare()));
-        if target != shared.gate.workers() {
-            shared.prepare.resize(target);
-            shared.gate.resize(target);
+        let [_, prepare, ..] = check.next(&state.meters);
+        let load = PoolLoad::new(state, worker_range.clone(), prepare.utilization, cpu.idle_cores());
+        let target = choose_worker_count(&load);
+        if target != state.worker_gate.active_workers() {
+            state.meters.prepare.set_threads(target);
+            state.worker_gate.set_active_workers(target);
         }
-        if looks % LOOKS_PER_NOTE == 0 {
-            shared.progress.note(note.next(shared).map(|stage| stage.to_string()).join("  "));
+        if checks % CHECKS_PER_NOTE == 0 {
+            state.progress.note(note.next(&state.meters).map(|stage| stage.to_string()).join("  "));
         }
     }
     Ok(())
 }
 
-/// The stages from one moment to the next.
-struct Window {
-    since: Instant,
-    before: [Reading; 4],
+/// The readings of all meters at the start of an interval.
+struct MeterInterval {
+    start: Instant,
+    readings: [MeterReading; 4],
 }
 
-impl Window {
-    fn open(shared: &Shared<'_>) -> Self {
-        Self { since: Instant::now(), before: shared.meters().map(|meter| meter.read()) }
+impl MeterInterval {
+    fn start(meters: &StageMeters) -> Self {
+        Self { start: Instant::now(), readings: meters.in_order().map(|meter| meter.read()) }
     }
 
-    /// What the stages did in this window; opens the next one.
-    fn next(&mut self, shared: &Shared<'_>) -> [Utilisation; 4] {
-        let window = std::mem::replace(self, Self::open(shared));
-        shared.utilisation(&window.before, window.since)
+    /// What the stages did in this interval. Starts the next interval.
+    fn next(&mut self, meters: &StageMeters) -> [StageUtilization; 4] {
+        let ended = std::mem::replace(self, Self::start(meters));
+        meters.utilization_since(&ended.readings, ended.start)
     }
 }
 
-/// The machine's cores, whoever uses them.
-struct Cores(Option<System>);
+/// The machine's CPU usage by all processes.
+struct CpuUsage(Option<System>);
 
-impl Cores {
+impl CpuUsage {
     fn new() -> Self {
-        // The first reading has nothing to compare with.
+        // Usage is a difference of two readings; this is the first.
         let mut system = System::new().ok();
         if let Some(system) = &mut system {
             system.refresh_cpu_usage();
@@ -68,8 +75,8 @@ impl Cores {
         Self(system)
     }
 
-    /// Idle cores since the last call; none where the system does not tell.
-    fn spare(&mut self) -> f64 {
+    /// Average number of idle cores since the last call; 0 if the system does not report it.
+    fn idle_cores(&mut self) -> f64 {
         let Some(system) = &mut self.0 else { return 0.0 };
         system.refresh_cpu_usage();
         let idle = 1.0 - f64::from(system.global_cpu_usage()) / 100.0;

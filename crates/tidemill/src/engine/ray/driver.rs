@@ -1,5 +1,5 @@
-//! A Python process that drives Ray for a verb: it gets a plan on its standard input, and says what is done on its standard
-//! output, a line of JSON each (python/tidemill/ray/driver_protocol.py).
+//! A Python process that drives Ray for a command. It reads a plan on its standard input and writes what
+//! is done to its standard output, as lines of JSON (python/tidemill/ray/driver_protocol.py).
 
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::marker::PhantomData;
@@ -14,163 +14,166 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
-use crate::python::interpreter;
+use crate::python::find_interpreter;
 
-/// Deaths of the driver in a row, without anything done between them, after which it is given up.
-const DEATHS: usize = 3;
+/// Deaths of the driver in a row, without any progress between them, that end the run.
+const MAX_DEATHS: usize = 3;
 
-/// How long a driver may take to end after it was asked to.
-const GRACE: Duration = Duration::from_secs(30);
+/// How long a driver may take to end after it was asked to stop.
+const STOP_GRACE: Duration = Duration::from_secs(30);
 
-/// Time between two looks at what it does.
-const EVERY: Duration = Duration::from_millis(100);
+/// How long to wait for a message or for the end of the process before looking again.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A line that the driver says, of things that are done.
+/// A line of JSON from the driver; `D` is what it reports as done.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Said<D> {
-    /// One of them is.
+enum DriverMessage<D> {
     Done(D),
-    /// All are.
     Finished,
-    /// It cannot go on.
     Error { message: String, refused: bool },
 }
 
-/// What is heard of a driver.
+/// What happened to a driver.
 #[derive(Debug)]
-pub enum Heard<D> {
+pub enum DriverEvent<D> {
     /// Something is done.
     Done(D),
-    /// All is.
+    /// Everything is done, and the driver has ended.
     Finished,
-    /// It says something else.
-    Note(String),
-    /// Nothing for a while.
-    Nothing,
-    /// It has ended too soon.
-    Ended(ExitStatus),
+    /// The driver printed a line that is not a message.
+    Log(String),
+    /// Nothing happened for a while.
+    Timeout,
+    /// The driver ended before everything was done.
+    Exited(ExitStatus),
 }
 
-/// The process. Dropping it ends it.
+/// The driver's process. Dropping it ends the process.
 pub struct Driver<D> {
     process: Child,
-    said: Receiver<String>,
-    /// Its standard input once all is written. That it is closed tells the driver that this process has died.
-    _to: Receiver<ChildStdin>,
-    does: PhantomData<D>,
+    lines: Receiver<String>,
+    /// The driver's standard input, once everything is written. It stays open while this process lives:
+    /// if it closes, the driver knows that this process has died, and ends.
+    _stdin: Receiver<ChildStdin>,
+    done: PhantomData<D>,
 }
 
 impl<D: DeserializeOwned> Driver<D> {
-    /// Runs a module of Python's with the lines of a plan, which are made as it reads them: there may be many.
+    /// Runs a Python module and writes the lines of a plan to it. Lines are made as the driver reads
+    /// them, because there may be many.
     ///
     /// # Errors
-    /// If there is no Python, or the system gives no process.
+    /// If there is no Python, or the system starts no process.
     pub fn start(module: &str, plan: impl Iterator<Item = Result<String>> + Send + 'static) -> Result<Self> {
-        let mut process = Command::new(interpreter())
+        let mut process = Command::new(find_interpreter())
             .args(["-m", module])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C is for this process, which then asks the driver to end.
+            // Ctrl-C shall reach only this process, which then asks the driver to end.
             .process_group(0)
             .spawn()
-            .map_err(failed)?;
-        let ((say, said), (written, to)) = (channel(), channel());
+            .map_err(start_error)?;
+        let ((line_sender, lines), (stdin_sender, stdin_receiver)) = (channel(), channel());
         let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
-        let driver = Self { process, said, _to: to, does: PhantomData };
-        // It says things before it has read everything, so neither may wait for the other.
+        let driver = Self { process, lines, _stdin: stdin_receiver, done: PhantomData };
+        // The driver writes before it has read everything, so reading and writing take a thread each.
         let write = move || {
-            // One that is gone says so by its end.
-            if let Some(to) = stdin.and_then(|to| tell(to, plan).ok()) {
-                let _ = written.send(to);
+            // If the driver has died, its exit status tells.
+            if let Some(stdin) = stdin.and_then(|stdin| write_lines(stdin, plan).ok()) {
+                let _ = stdin_sender.send(stdin);
             }
         };
         let read = move || {
             let lines = stdout.into_iter().flat_map(|from| BufReader::new(from).lines());
-            let _ = lines.map_while(std::result::Result::ok).try_for_each(|line| say.send(line));
+            let _ = lines.map_while(std::result::Result::ok).try_for_each(|line| line_sender.send(line));
         };
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| Builder::new().name(name.into()).spawn(body);
-        spawn("tell-driver", Box::new(write)).map_err(failed)?;
-        spawn("hear-driver", Box::new(read)).map_err(failed)?;
+        spawn("driver-stdin", Box::new(write)).map_err(start_error)?;
+        spawn("driver-stdout", Box::new(read)).map_err(start_error)?;
         Ok(driver)
     }
 
-    /// The next thing that it says, if it does soon. After [`Heard::Finished`] it has ended.
+    /// Waits a moment for the next event.
     ///
     /// # Errors
-    /// What it says that it cannot go on for.
-    pub fn hear(&mut self) -> Result<Heard<D>> {
-        match self.said.recv_timeout(EVERY) {
+    /// The error that the driver reports.
+    pub fn next_event(&mut self) -> Result<DriverEvent<D>> {
+        match self.lines.recv_timeout(POLL_INTERVAL) {
             Ok(line) => match serde_json::from_str(&line) {
-                Ok(Said::Done(done)) => Ok(Heard::Done(done)),
-                Ok(Said::Finished) => {
-                    self.wait();
-                    Ok(Heard::Finished)
+                Ok(DriverMessage::Done(done)) => Ok(DriverEvent::Done(done)),
+                Ok(DriverMessage::Finished) => {
+                    self.wait_for_exit();
+                    Ok(DriverEvent::Finished)
                 }
-                Ok(Said::Error { message, refused: true }) => Err(Error::Refused(message)),
-                Ok(Said::Error { message, .. }) => Err(Error::Cluster(message)),
-                Err(_) => Ok(Heard::Note(line)),
+                Ok(DriverMessage::Error { message, refused: true }) => Err(Error::Refused(message)),
+                Ok(DriverMessage::Error { message, .. }) => Err(Error::Cluster(message)),
+                Err(_) => Ok(DriverEvent::Log(line)),
             },
-            Err(RecvTimeoutError::Timeout) => Ok(Heard::Nothing),
-            Err(RecvTimeoutError::Disconnected) => self.process.wait().map(Heard::Ended).map_err(failed),
+            Err(RecvTimeoutError::Timeout) => Ok(DriverEvent::Timeout),
+            Err(RecvTimeoutError::Disconnected) => {
+                self.process.wait().map(DriverEvent::Exited).map_err(start_error)
+            }
         }
     }
 }
 
 impl<D> Driver<D> {
-    /// Asks it to end; gives the time at which it was asked.
-    pub fn ask_to_end(&mut self) -> Instant {
-        if let (Ok(None), Some(pid)) =
-            (self.process.try_wait(), Pid::from_raw(self.process.id().cast_signed()))
-        {
-            // It may be gone by now.
+    /// Asks the driver to stop. Returns the time of the request.
+    pub fn request_stop(&mut self) -> Instant {
+        let pid = Pid::from_raw(self.process.id().cast_signed());
+        if let (Ok(None), Some(pid)) = (self.process.try_wait(), pid) {
+            // The process may have ended meanwhile.
             let _ = kill_process(pid, Signal::TERM);
         }
         Instant::now()
     }
 
-    /// Gives it time to end.
-    fn wait(&mut self) {
-        let until = Instant::now() + GRACE;
+    /// Waits until the process ends, for [`STOP_GRACE`] at most.
+    fn wait_for_exit(&mut self) {
+        let until = Instant::now() + STOP_GRACE;
         while Instant::now() < until && matches!(self.process.try_wait(), Ok(None)) {
-            std::thread::sleep(EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
 impl<D> Drop for Driver<D> {
-    /// Asks it to end, and gives it time for that.
+    /// Asks the driver to stop, gives it time for that, and then kills it.
     fn drop(&mut self) {
-        self.ask_to_end();
-        self.wait();
+        self.request_stop();
+        self.wait_for_exit();
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Counts drivers that ended too soon.
+/// RowCounts drivers that ended too soon, to decide whether another one is started.
 #[derive(Debug, Default)]
-pub struct Deaths(usize);
+pub struct DriverRestarts {
+    deaths_without_progress: usize,
+}
 
-impl Deaths {
-    /// One more; `progress` says whether it had got anything done.
+impl DriverRestarts {
+    /// RowCounts a driver that ended too soon. `made_progress` says whether it got anything done.
     ///
     /// # Errors
-    /// If there is no use in another.
-    pub fn count(&mut self, status: ExitStatus, progress: bool) -> Result<()> {
-        self.0 = if progress { 1 } else { self.0 + 1 };
-        if self.0 < DEATHS && status.signal().is_some() {
+    /// If another driver would not help: this one was not killed by a signal, or too many died in a
+    /// row without progress.
+    pub fn count_exit(&mut self, status: ExitStatus, made_progress: bool) -> Result<()> {
+        self.deaths_without_progress = if made_progress { 1 } else { self.deaths_without_progress + 1 };
+        if self.deaths_without_progress < MAX_DEATHS && status.signal().is_some() {
             return Ok(());
         }
-        Err(Error::Cluster(format!("the driver ended unexpectedly ({status}); what it said is above")))
+        Err(Error::Cluster(format!("the driver ended unexpectedly ({status}); see its output above")))
     }
 }
 
-fn failed(source: std::io::Error) -> Error {
+fn start_error(source: std::io::Error) -> Error {
     Error::Start { what: "the driver of Ray", source }
 }
 
-fn tell(to: ChildStdin, lines: impl Iterator<Item = Result<String>>) -> std::io::Result<ChildStdin> {
+fn write_lines(to: ChildStdin, lines: impl Iterator<Item = Result<String>>) -> std::io::Result<ChildStdin> {
     let mut to = BufWriter::new(to);
     for line in lines {
         writeln!(to, "{}", line.map_err(std::io::Error::other)?)?;
@@ -184,15 +187,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drivers_that_get_something_done_are_started_again_and_again() {
+    fn killed_driver_is_restarted_as_long_as_it_makes_progress() {
         let (killed, failed) = (ExitStatus::from_raw(9), ExitStatus::from_raw(1 << 8));
-        let mut deaths = Deaths::default();
+        let mut restarts = DriverRestarts::default();
         for _ in 0..10 {
-            deaths.count(killed, true).unwrap();
+            restarts.count_exit(killed, true).unwrap();
         }
-        deaths.count(killed, false).unwrap();
-        deaths.count(killed, false).unwrap_err();
-        // One that ends by itself would do so again.
-        Deaths::default().count(failed, true).unwrap_err();
+        restarts.count_exit(killed, false).unwrap();
+        restarts.count_exit(killed, false).unwrap_err();
+        // A driver that exits by itself would do so again.
+        DriverRestarts::default().count_exit(failed, true).unwrap_err();
     }
 }

@@ -1,156 +1,115 @@
-//! The engine for a cluster. A Python process of its own (`python -m tidemill.ray.preprocess.driver`) drives Ray Data, whose tasks
-//! and actors do the units ([`crate::engine::ray::unit_worker`]); this side says which, counts what is committed, and starts the driver
-//! again if it is killed. Nothing of what is committed is done twice.
+//! Runs the units of a dataset on Ray. A separate Python process (`python -m tidemill.ray.preprocess.driver`)
+//! drives Ray Data, whose tasks and actors process the units ([`unit_worker`](super::unit_worker)). This
+//! side hands out the units, counts what is committed, and restarts the driver if it is killed.
+//! Committed units are never processed again.
 
-use std::collections::BTreeMap;
 use std::process::ExitStatus;
 use std::time::Instant;
 
-use serde::Serialize;
 use tidemill_data::InputUnit;
 use tidemill_store::RowCounts;
 
+use crate::engine::bad_row_limit::RowTally;
 use crate::engine::config::EngineConfig;
 use crate::engine::dataset_sink::DatasetSink;
-use crate::engine::local::engine::Summary;
-use crate::engine::local::writer::Tally;
-use crate::engine::ray::driver::{Deaths, Driver, Heard};
-use crate::engine::ray::unit_worker::{Ticket, UnitDone, to_json};
+use crate::engine::ray::driver::{Driver, DriverEvent, DriverRestarts};
+use crate::engine::ray::json_exchange::to_json;
+use crate::engine::ray::plan::{ClusterSpec, PoolSpec, PreprocessPlan};
+use crate::engine::ray::ticket::Ticket;
+use crate::engine::ray::unit_worker::CommittedUnit;
+use crate::engine::run_summary::RunSummary;
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Reporter};
 
-/// What to run, and where.
-pub struct Ray<'a> {
-    /// What the workers must know.
+/// The engine for a Ray cluster: what to run, and where.
+pub struct RayEngine<'a> {
+    /// What the workers need to know.
     pub ticket: &'a Ticket,
-    /// The stages' pools.
+    /// The workers of each stage.
     pub config: &'a EngineConfig,
     /// Knows which units are committed.
     pub sink: &'a DatasetSink,
-    /// Ends the run; units that are being worked on are given up.
+    /// Ends the run. Units that are in work are given up.
     pub stop: &'a StopSignal,
-    /// Told when the driver is started again.
+    /// Reports restarts of the driver.
     pub reporter: &'a Reporter,
 }
 
-/// The first line that the driver gets; a line for each unit follows.
-#[derive(Serialize)]
-struct Plan<'a> {
-    cluster: Cluster<'a>,
-    lines: usize,
-    ticket: String,
-    prepare: Pool<'a>,
-    encode: Pool<'a>,
-}
-
-/// Where a driver runs things.
-#[derive(Debug, Serialize)]
-pub struct Cluster<'a> {
-    address: Option<&'a str>,
-    /// Environment variables of all workers.
-    env: &'a BTreeMap<String, String>,
-}
-
-/// What the workers of a stage may have.
-#[derive(Debug, Serialize)]
-pub struct Pool<'a> {
-    /// The least that there are at a time.
-    pub fewest: usize,
-    /// The most; 0 means as many as there is room for.
-    pub most: usize,
-    /// CPUs of each.
-    pub cpus: f64,
-    /// GPUs of each.
-    pub gpus: f64,
-    /// The only nodes that may have them, by their GPU.
-    pub accelerator: Option<&'a str>,
-}
-
-impl EngineConfig {
-    /// The cluster that drivers are to use.
-    pub fn cluster(&self) -> Cluster<'_> {
-        Cluster { address: self.ray.address.as_deref(), env: &self.ray.env }
-    }
-
-    /// GPUs of a worker that needs one; `given` in the run file.
-    pub fn gpus(&self, given: Option<f64>) -> f64 {
-        given.unwrap_or(if self.device == "cpu" { 0.0 } else { 1.0 })
-    }
-}
-
-impl Ray<'_> {
-    /// Does the units that are not committed yet. Those without rows stay; there is nothing of them to hand on.
+impl RayEngine<'_> {
+    /// Processes the units that are not committed yet. Units without rows stay uncommitted, because
+    /// Ray Data passes no empty blocks on.
     ///
     /// # Errors
-    /// The first error of any stage; a driver that dies again and again; too many unreadable rows; a signal. Units committed by
-    /// then stay committed.
-    pub fn run(&self, units: &[InputUnit], progress: &Progress) -> Result<Summary> {
-        let (start, mut deaths) = (Instant::now(), Deaths::default());
+    /// The first error of any stage; a driver that dies again and again; too many unreadable rows; a
+    /// signal. Units committed by then stay committed.
+    pub fn run(&self, units: &[InputUnit], progress: &Progress) -> Result<RunSummary> {
+        let (start, mut restarts) = (Instant::now(), DriverRestarts::default());
         let (mut counts, mut done) = (RowCounts::default(), 0);
         loop {
-            let (missing, before) = self.sink.missing(units)?;
-            let mut tally = Tally {
-                total: missing.len(),
-                before,
-                allowed: self.config.max_bad_fraction,
-                ..Tally::default()
+            let (missing, earlier_counts) = self.sink.find_uncommitted(units)?;
+            let mut tally = RowTally {
+                total_units: missing.len(),
+                earlier_counts,
+                max_bad_fraction: self.config.max_bad_fraction,
+                ..RowTally::default()
             };
-            let ended = self.drive(missing, &mut tally, progress)?;
+            let exit = self.run_driver(missing, &mut tally, progress)?;
             counts.add(&tally.counts);
-            done += tally.complete;
-            let Some(status) = ended else {
+            done += tally.completed_units;
+            let Some(status) = exit else {
                 let seconds = start.elapsed().as_secs_f64();
-                return Ok(Summary { counts, units: done, seconds, utilisation: Vec::new(), memory: None });
+                return Ok(RunSummary {
+                    counts,
+                    units: done,
+                    seconds,
+                    utilization: Vec::new(),
+                    memory: None,
+                });
             };
-            deaths.count(status, tally.complete > 0)?;
-            let line = format!("the driver died ({status}); starting it again for the units that are left");
+            restarts.count_exit(status, tally.completed_units > 0)?;
+            let line = format!("the Ray driver died ({status}); restarting it for the remaining units");
             self.reporter.report_above(progress, &line);
         }
     }
 
-    /// Counts what a driver commits, to its end; its status if that came too soon.
-    fn drive(
+    /// Runs one driver to its end, and counts what its workers commit. Returns the exit status if the
+    /// driver ended before all units were done.
+    fn run_driver(
         &self,
         units: Vec<InputUnit>,
-        tally: &mut Tally,
+        tally: &mut RowTally,
         progress: &Progress,
     ) -> Result<Option<ExitStatus>> {
-        let plan = std::iter::once(Ok(self.plan(units.len())?));
-        let plan = plan.chain(units.into_iter().map(|unit| to_json(&unit)));
-        let mut driver = Driver::start("tidemill.ray.preprocess.driver", plan)?;
+        let plan = std::iter::once(Ok(self.plan_json(units.len())?));
+        let lines = plan.chain(units.into_iter().map(|unit| to_json(&unit)));
+        let mut driver = Driver::start("tidemill.ray.preprocess.driver", lines)?;
         loop {
-            match driver.hear()? {
-                Heard::Done(UnitDone { counts, last_bad, .. }) => {
+            match driver.next_event()? {
+                DriverEvent::Done(CommittedUnit { counts, last_bad, .. }) => {
                     progress.add(counts.read);
-                    tally.add(&counts, last_bad)?;
+                    tally.add_unit(&counts, last_bad)?;
                 }
-                Heard::Note(line) => progress.note(line),
-                Heard::Nothing => (),
-                Heard::Finished => return Ok(None),
-                Heard::Ended(status) => return Ok(Some(status)),
+                DriverEvent::Log(line) => progress.note(line),
+                DriverEvent::Timeout => (),
+                DriverEvent::Finished => return Ok(None),
+                DriverEvent::Exited(status) => return Ok(Some(status)),
             }
-            if self.stop.raised() {
+            if self.stop.is_raised() {
                 drop(driver);
-                let (done, total) = (tally.complete as u64, tally.total as u64);
+                let (done, total) = (tally.completed_units as u64, tally.total_units as u64);
                 return Err(Error::Interrupted { done, total, unit: "units" });
             }
         }
     }
 
-    fn plan(&self, units: usize) -> Result<String> {
-        let EngineConfig { prepare, encode, .. } = self.config;
-        let prepare = Pool {
-            fewest: 0,
-            most: prepare.workers.most(),
-            cpus: prepare.cpus,
-            gpus: 0.0,
-            accelerator: None,
-        };
-        let (fewest, most) = encode.workers.range();
-        let (cpus, gpus) = (encode.cpus, self.config.gpus(encode.gpus));
-        let encode = Pool { fewest, most, cpus, gpus, accelerator: encode.accelerator.as_deref() };
-        let ticket = to_json(self.ticket)?;
-        to_json(&Plan { cluster: self.config.cluster(), lines: units, ticket, prepare, encode })
+    fn plan_json(&self, units: usize) -> Result<String> {
+        to_json(&PreprocessPlan {
+            cluster: ClusterSpec::from_config(self.config),
+            lines: units,
+            ticket: to_json(self.ticket)?,
+            prepare: PoolSpec::prepare_tasks(self.config),
+            encode: PoolSpec::encoders(self.config),
+        })
     }
 }

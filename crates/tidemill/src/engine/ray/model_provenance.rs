@@ -1,5 +1,6 @@
-//! Which models encoded rows that come from another machine. The folder has the same path on all of them, but nothing makes sure that
-//! it has the same content: latents of another VAE would be committed under the names of the run's.
+//! Which models encoded the rows that come from another machine. The model folder has the same path on
+//! all machines, but nothing guarantees that it has the same content. Without this check, latents of
+//! another VAE would be committed as those of the run's VAE.
 
 use std::sync::Arc;
 
@@ -7,66 +8,68 @@ use arrow::array::RecordBatch;
 use serde::{Deserialize, Serialize};
 use tidemill_store::ModelDigests;
 
-use crate::engine::dataset_sink::model_digests;
-use crate::engine::ray::unit_worker::{from_json, to_json};
+use crate::engine::dataset_spec::compute_model_digests;
+use crate::engine::ray::json_exchange::{from_json, to_json};
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 
-/// The key of the schema's metadata under which encoded rows have their [`Maker`], as JSON. Not a column, for those who
-/// work with the rows have no use for it.
-const MAKER: &str = "tidemill.maker";
+/// The key of the schema metadata under which encoded rows carry their [`ModelProvenance`], as JSON. It
+/// is metadata and not a column, because users who process the rows do not need it.
+const METADATA_KEY: &str = "tidemill.maker";
 
-/// An encoder, as its rows name it.
+/// Which encoder made rows: its Tidemill version, machine and models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Maker {
+pub struct ModelProvenance {
     version: String,
     node: String,
     folder: String,
     models: ModelDigests,
 }
 
-impl Maker {
-    /// This process, with a run's models.
+impl ModelProvenance {
+    /// The provenance of rows that this process encodes with a run's models.
     ///
     /// # Errors
-    /// If they cannot be read.
-    pub fn of(run: &Run) -> Result<Self> {
+    /// If the models cannot be read.
+    pub fn from_run(run: &Run) -> Result<Self> {
         let (models, folder) = (run.models()?, run.file.models.path.display().to_string());
         let version = env!("CARGO_PKG_VERSION").into();
-        Ok(Self { version, node: tidemill_io::node(), folder, models: model_digests(&models)? })
+        Ok(Self { version, node: tidemill_io::node(), folder, models: compute_model_digests(&models)? })
     }
 
-    /// Rows with its name.
+    /// Adds the provenance to the schema metadata of batches.
     ///
     /// # Errors
-    /// If the name has no form in JSON.
-    pub fn sign(&self, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
-        let name = to_json(self)?;
-        let signed = batches.into_iter().map(|batch| {
+    /// If it has no form in JSON.
+    pub fn attach_to(&self, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
+        let json = to_json(self)?;
+        let attach = |batch: RecordBatch| {
             let mut schema = batch.schema().as_ref().clone();
-            schema.metadata.insert(MAKER.into(), name.clone());
+            schema.metadata.insert(METADATA_KEY.into(), json.clone());
             Ok(batch.with_schema(Arc::new(schema))?)
-        });
-        signed.collect()
+        };
+        batches.into_iter().map(attach).collect()
     }
 }
 
-/// Refuses rows that an encoder has made with other models than these, or with another Tidemill. Rows that name none are of an
-/// encoder of the user's own.
+/// Checks that rows were encoded with these models, by the same version of Tidemill. Rows without
+/// provenance pass: an encoder of the user's own made them.
 ///
 /// # Errors
 /// [`Error::Unit`], which names the machine.
-pub fn check_maker(batch: &RecordBatch, expected: &ModelDigests) -> Result<()> {
+pub fn check_provenance(batch: &RecordBatch, expected: &ModelDigests) -> Result<()> {
     let schema = batch.schema();
-    let Some(maker) = schema.metadata().get(MAKER) else { return Ok(()) };
-    let Maker { version, node, folder, models } = from_json(maker)?;
-    let here = env!("CARGO_PKG_VERSION");
-    if version != here {
-        let problem =
-            format!("an encoder on {node} is Tidemill {version}, and this is {here}; use one everywhere");
+    let Some(json) = schema.metadata().get(METADATA_KEY) else { return Ok(()) };
+    let ModelProvenance { version, node, folder, models } = from_json(json)?;
+    let own_version = env!("CARGO_PKG_VERSION");
+    if version != own_version {
+        let problem = format!(
+            "an encoder on {node} is Tidemill {version}, and this is {own_version}; \
+             use the same version on all machines"
+        );
         return Err(Error::Unit(problem));
     }
-    // A dataset of token ids says nothing of a text encoder.
+    // A dataset of token ids has no digest of a text encoder.
     let text_encoder = expected.text_encoder.as_ref().or(models.text_encoder.as_ref());
     let parts = [
         ("VAE", Some(&models.vae), Some(&expected.vae)),
@@ -76,7 +79,8 @@ pub fn check_maker(batch: &RecordBatch, expected: &ModelDigests) -> Result<()> {
     match parts.into_iter().find(|(_, theirs, ours)| theirs != ours) {
         None => Ok(()),
         Some((part, ..)) => Err(Error::Unit(format!(
-            "on {node}, {folder} has another {part} than where the run was started; make the folder the same on all machines"
+            "on {node}, {folder} has another {part} than where the run was started; \
+             make the folder the same on all machines"
         ))),
     }
 }
@@ -96,26 +100,26 @@ mod tests {
         };
         let ids: ArrayRef = Arc::new(UInt64Array::from_iter_values(0..3));
         let rows = RecordBatch::try_from_iter([("sample_id", ids)]).unwrap();
-        let signed = |version: &str| {
-            let maker = Maker {
+        let rows_from_version = |version: &str| {
+            let provenance = ModelProvenance {
                 version: version.into(),
                 node: "node-7".into(),
                 folder: "/models".into(),
                 models: models("v", Some("t")),
             };
-            maker.sign(vec![rows.clone()]).unwrap().remove(0)
+            provenance.attach_to(vec![rows.clone()]).unwrap().remove(0)
         };
-        let here = signed(env!("CARGO_PKG_VERSION"));
-        check_maker(&rows, &models("w", None)).unwrap();
-        check_maker(&here, &models("v", Some("t"))).unwrap();
-        check_maker(&here, &models("v", None)).unwrap();
-        for (batch, models, says) in [
-            (&here, models("w", Some("t")), "on node-7, /models has another VAE"),
-            (&here, models("v", Some("u")), "another text encoder"),
-            (&signed("0.0.9"), models("v", Some("t")), "an encoder on node-7 is Tidemill 0.0.9"),
+        let own = rows_from_version(env!("CARGO_PKG_VERSION"));
+        check_provenance(&rows, &models("w", None)).unwrap();
+        check_provenance(&own, &models("v", Some("t"))).unwrap();
+        check_provenance(&own, &models("v", None)).unwrap();
+        for (batch, models, message) in [
+            (&own, models("w", Some("t")), "on node-7, /models has another VAE"),
+            (&own, models("v", Some("u")), "another text encoder"),
+            (&rows_from_version("0.0.9"), models("v", Some("t")), "an encoder on node-7 is Tidemill 0.0.9"),
         ] {
-            let refused = check_maker(batch, &models).unwrap_err().to_string();
-            assert!(refused.contains(says), "{refused}");
+            let error = check_provenance(batch, &models).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
         }
     }
 }

@@ -53,7 +53,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let bench =
         Bench { source: &*source, prepare: &run.prepare()?, units: &units, output: args.output.as_deref() };
 
-    let (_, workers) = run.file.engine.prepare.workers.range();
+    let workers = *run.file.engine.prepare.workers.resolve_range().end();
     let rows: Option<u64> = units.iter().map(|unit| unit.span.rows()).sum();
     let progress = reporter.start_progress("prepare", "rows", rows.map(|rows| rows * u64::from(args.repeat)));
     let mut rates = Vec::new();

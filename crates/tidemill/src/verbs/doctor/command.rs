@@ -7,8 +7,8 @@ use sysinfo::Disks;
 use tch::Cuda;
 
 use super::nccl_network::Network;
-use crate::engine::device::gpus;
-use crate::engine::machine_resources::memory;
+use crate::engine::device::count_gpus;
+use crate::engine::machine_resources::available_and_total_memory;
 use crate::error::Result;
 use crate::progress::Reporter;
 use crate::python::loaded_libtorch;
@@ -28,9 +28,9 @@ pub struct Args {
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let libtorch = loaded_libtorch();
     let version = libtorch.as_deref().and_then(torch_version);
-    let gpus = gpus()?;
+    let gpus = count_gpus()?;
     let cores = std::thread::available_parallelism().map(usize::from).ok();
-    let memory = memory();
+    let memory = available_and_total_memory();
     let disk_free = disk_free(&args.disk);
 
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
@@ -46,7 +46,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     reporter.report(format!("memory      {}", or_unknown(available)));
     reporter.report(format!("disk free   {} in {}", or_unknown(disk_free.map(gib)), args.disk.display()));
     let network = Network::here();
-    reporter.report(format!("network     {}", shown(&network)));
+    reporter.report(format!("network     {}", describe_devices(&network)));
     let advice = network.advice();
     advice.iter().for_each(|advice| reporter.report(format!("            {advice}")));
     Ok(json!({
@@ -65,7 +65,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
 }
 
 /// Devices, what drives them, and variables, in a line.
-fn shown(network: &Network) -> String {
+fn describe_devices(network: &Network) -> String {
     let list = |names: &[String]| if names.is_empty() { "none".into() } else { names.join(" ") };
     let path =
         |path: &Option<PathBuf>| path.as_ref().map_or("none".into(), |path| path.display().to_string());

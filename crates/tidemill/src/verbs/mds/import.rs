@@ -12,7 +12,8 @@ use tidemill_store::mds::{Folder, Import, ShardLocation, latent_resolutions, lat
 use tidemill_store::{Dataset, DatasetSpec, DatasetWriter, Digests, ModelDigests, UnitId, UnitKey};
 
 use super::import_models::Models;
-use crate::engine::dataset_sink::{is_imported, newest, short_digest};
+use crate::engine::dataset_sink::{is_imported, read_newest_snapshot};
+use crate::engine::dataset_spec::short_digest;
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Reporter};
@@ -110,7 +111,7 @@ impl Pass<'_> {
     fn over(&self, units: &[&Unit], workers: usize) -> Result<()> {
         let (next, stop) = (AtomicUsize::new(0), StopSignal::watch());
         let work = || -> Result<()> {
-            while !stop.raised()
+            while !stop.is_raised()
                 && let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed))
             {
                 // After a failure the others end what they are at.
@@ -144,7 +145,7 @@ impl Pass<'_> {
 
 /// An import takes the place of what a dataset has, which nobody wants of one that was made of something else.
 fn refuse_other_datasets(args: &Args, mds: &Folder) -> Result<()> {
-    let Some(snapshot) = newest(&args.to)? else { return Ok(()) };
+    let Some(snapshot) = read_newest_snapshot(&args.to)? else { return Ok(()) };
     let refuse = |what: &str| {
         Err(Error::Arguments(format!("{} is a dataset {what}; import into another folder", args.to)))
     };

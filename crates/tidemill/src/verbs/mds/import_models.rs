@@ -12,7 +12,7 @@ use tidemill_store::mds::{Shard, TEXT, is_same_text};
 use tidemill_store::{Bucket, DatasetSpec, ModelDigests, TensorSpec};
 
 use crate::encode::{Encode, EncodeConfig};
-use crate::engine::dataset_sink::{model_digests, tensor};
+use crate::engine::dataset_spec::{compute_model_digests, f16_tensor_spec};
 use crate::error::{Error, Result};
 
 /// Captions whose embeddings are computed again.
@@ -35,7 +35,7 @@ impl Models {
         Ok(Self {
             encode: Encode::load(&folder, &EncodeConfig::default(), Device::Cpu)?,
             tokenizer: ClipTokenizer::open(&folder.tokenizer())?,
-            digests: model_digests(&folder)?,
+            digests: compute_model_digests(&folder)?,
         })
     }
 
@@ -47,13 +47,13 @@ impl Models {
         let latents = resolutions.iter().map(|&resolution| {
             let [channels, height, width] = self.encode.latents_shape((resolution, resolution))?;
             // Of moments, half are means.
-            Ok((Bucket::square(resolution), tensor(&[channels / 2, height, width])))
+            Ok((Bucket::square(resolution), f16_tensor_spec(&[channels / 2, height, width])))
         });
         Ok(DatasetSpec {
             format: FORMAT_VERSION,
             latents: latents.collect::<Result<BTreeMap<Bucket, TensorSpec>>>()?,
             latents_kind: "sample".into(),
-            text: self.encode.text_form(tidemill_data::tokenizer::CONTEXT),
+            text: self.encode.text_spec(tidemill_data::tokenizer::CONTEXT),
             models: self.digests.clone(),
             scaling_factor: self.encode.scaling_factor(),
             validation_share,
@@ -68,7 +68,7 @@ impl Models {
     /// # Errors
     /// A failure of libtorch.
     pub fn embed(&self, caption: &str) -> Result<Vec<u8>> {
-        self.encode.caption(&self.tokenizer.encode(caption))
+        self.encode.encode_caption(&self.tokenizer.encode(caption))
     }
 
     /// Computes the embeddings of a shard's first captions again and compares them with those stored, which may also be

@@ -11,12 +11,14 @@ use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::{Dataset, DatasetWriter};
 
 use crate::encode::Encode;
-use crate::engine::dataset_sink::{DatasetSink, left_the_source, newest};
-use crate::engine::device::{devices, shown};
-use crate::engine::incremental_source::Incremental;
-use crate::engine::ray::Ray;
+use crate::engine::dataset_sink::{DatasetSink, describe_removed_files, read_newest_snapshot};
+use crate::engine::device::{describe_devices, select_devices};
+use crate::engine::incremental_source::IncrementalSource;
+use crate::engine::ray::RayEngine;
 use crate::engine::stop_signal::StopSignal;
-use crate::engine::{Encoded, Encoder, Kind, Local, Stage, Summary, judge};
+use crate::engine::{
+    EncodeStage, EncodedCounts, EngineKind, LocalEngine, RunSummary, Stage, check_bad_fraction,
+};
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
 use crate::run_file::Run;
@@ -51,10 +53,10 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     DatasetWriter::check(&run.dataset())?;
     let units = source.units().map_err(|e| run.locate(e))?;
     let prepare = run.prepare()?;
-    let encode = Encode::load(&run.models()?, &run.file.encode, devices(run)?[0])?;
+    let encode = Encode::load(&run.models()?, &run.file.encode, select_devices(run)?[0])?;
     let sink = DatasetSink::open(run, &prepare, &encode)?;
     let mut done = Done::default();
-    if run.file.engine.kind == Kind::Ray {
+    if run.file.engine.kind == EngineKind::Ray {
         on_cluster(run, &sink, &units, reporter, &mut done)?;
     }
     let pass = |prepare: &Prepare, sink: &DatasetSink, encode| {
@@ -70,16 +72,18 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     }
     let sink = last.as_ref().unwrap_or(&sink);
     all_there(sink, &units)?;
-    if let Some(gone) = newest(&run.dataset())?.and_then(|before| left_the_source(&before, &units)) {
+    if let Some(gone) =
+        read_newest_snapshot(&run.dataset())?.and_then(|before| describe_removed_files(&before, &units))
+    {
         reporter.report(gone);
     }
-    sink.snapshot(&units)?;
+    sink.write_snapshot(&units)?;
     report(run, units.len(), &done, reporter)
 }
 
 /// Refuses to call a dataset whole whose units somebody has removed since they were committed.
 fn all_there(sink: &DatasetSink, units: &[InputUnit]) -> Result<()> {
-    match sink.uncommitted(units)? {
+    match sink.count_uncommitted(units)? {
         0 => Ok(()),
         gone => Err(Error::Missing {
             what: format!("{gone} of {} units", units.len()),
@@ -97,9 +101,9 @@ fn on_cluster(
     reporter: &Reporter,
     done: &mut Done,
 ) -> Result<()> {
-    let (missing, before) = sink.missing(units)?;
+    let (missing, before) = sink.find_uncommitted(units)?;
     if missing.is_empty() {
-        return judge(&before, run.file.engine.max_bad_fraction, "of an earlier run".into());
+        return check_bad_fraction(&before, run.file.engine.max_bad_fraction, "of an earlier run".into());
     }
     let (mut run, stop) = (run.clone(), StopSignal::watch());
     let encode = &mut run.file.engine.encode;
@@ -107,8 +111,8 @@ fn on_cluster(
         // An encoder may have one core of many.
         encode.threads = (encode.cpus as usize).max(1);
     }
-    let (ticket, config) = (sink.ticket(&run)?, &run.file.engine);
-    let engine = Ray { ticket: &ticket, config, sink, stop: &stop, reporter };
+    let (ticket, config) = (sink.to_ticket(&run)?, &run.file.engine);
+    let engine = RayEngine { ticket: &ticket, config, sink, stop: &stop, reporter };
     let progress = reporter.start_progress("preprocess", "rows", rows(&missing));
     let result = engine.run(units, &progress);
     progress.finish();
@@ -120,10 +124,10 @@ fn on_cluster(
 #[derive(Default)]
 struct Done {
     /// On the cluster and here; none if every unit was committed.
-    summaries: Vec<Summary>,
+    summaries: Vec<RunSummary>,
     /// By the pass that leaves out duplicates: it only copies what is encoded.
-    copied: Option<Summary>,
-    encoded: Arc<Encoded>,
+    copied: Option<RunSummary>,
+    encoded: Arc<EncodedCounts>,
 }
 
 /// One way through the units.
@@ -142,39 +146,39 @@ impl Pass<'_> {
         &self,
         units: &[InputUnit],
         encode: Option<Encode>,
-        encoded: &Arc<Encoded>,
-    ) -> Result<Option<Summary>> {
-        let (missing, before) = self.sink.missing(units)?;
+        encoded: &Arc<EncodedCounts>,
+    ) -> Result<Option<RunSummary>> {
+        let (missing, before) = self.sink.find_uncommitted(units)?;
         if missing.is_empty() {
             return Ok(None);
         }
         let (run, models) = (self.run, self.run.models()?);
-        let devices = devices(run)?;
+        let devices = select_devices(run)?;
         if encode.is_some() {
-            self.reporter.report(format!("encoding on {}", shown(run, &devices)));
+            self.reporter.report(format!("encoding on {}", describe_devices(run, &devices)));
         }
         let devices = encoders(run, &devices);
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         if let Some(encode) = encode {
-            stages.push(Box::new(Encoder::new(run, encode, encoded)?));
+            stages.push(Box::new(EncodeStage::new(run, encode, encoded)?));
         }
         for device in &devices[stages.len()..] {
             let encode = Encode::load(&models, &run.file.encode, *device)?;
-            stages.push(Box::new(Encoder::new(run, encode, encoded)?));
+            stages.push(Box::new(EncodeStage::new(run, encode, encoded)?));
         }
-        let source = Incremental { source: self.source, prepare: self.prepare, sink: self.sink };
+        let source = IncrementalSource { source: self.source, prepare: self.prepare, sink: self.sink };
         let (config, stop) = (&run.file.engine, StopSignal::watch());
-        let engine = Local {
+        let engine = LocalEngine {
             source: &source,
             prepare: self.prepare,
-            encode: stages,
+            encoders: stages,
             sink: self.sink,
             batch_size: run.file.encode.batch_size,
-            readers: config.readers(devices.len()),
-            workers: config.prepare.workers.range(),
-            memory: config.memory(),
+            readers: config.reader_count(devices.len()),
+            prepare_workers: config.prepare.workers.resolve_range(),
+            memory: config.memory_bytes(),
             max_bad_fraction: config.max_bad_fraction,
-            before,
+            earlier_counts: before,
             stop: &stop,
         };
         let progress = self.reporter.start_progress("preprocess", "rows", rows(&missing));
@@ -188,7 +192,7 @@ impl Pass<'_> {
 /// little to do.
 fn encoders(run: &Run, devices: &[Device]) -> Vec<Device> {
     let config = &run.file.engine;
-    let each = if config.kind == Kind::Ray { 1 } else { config.encode.workers.most() };
+    let each = if config.kind == EngineKind::Ray { 1 } else { config.encode.workers.max() };
     devices.iter().flat_map(|device| std::iter::repeat_n(*device, each)).collect()
 }
 
@@ -202,10 +206,10 @@ fn report(run: &Run, units: usize, done: &Done, reporter: &Reporter) -> Result<V
     let counts = &totals.rows;
     let (rejected, quarantined) = (counts.total_rejected(), counts.total_quarantined());
     // Encoders elsewhere do not tell.
-    let encoded = (run.file.engine.kind == Kind::Local).then_some(&*done.encoded);
+    let encoded = (run.file.engine.kind == EngineKind::Local).then_some(&*done.encoded);
     let now = done.summaries.first().map(|s| {
         let rate = s.counts.read as f64 / s.seconds.max(1e-9);
-        let stages = s.utilisation.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let stages = s.utilization.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         reporter.report(format!("{} rows in {:.1} s: {rate:.1} rows/s", s.counts.read, s.seconds));
         if let Some(memory) = s.memory {
             let (peak, limit) = (ByteSize(memory.peak), ByteSize(memory.limit));
@@ -213,7 +217,7 @@ fn report(run: &Run, units: usize, done: &Done, reporter: &Reporter) -> Result<V
         }
         json!({
             "units": s.units, "rows": s.counts.read, "seconds": s.seconds, "rows_per_second": rate,
-            "stages": s.utilisation, "memory": s.memory, "encoded": encoded,
+            "stages": s.utilization, "memory": s.memory, "encoded": encoded,
         })
     });
     if let Some(copied) = &done.copied {

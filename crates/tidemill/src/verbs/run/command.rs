@@ -15,9 +15,9 @@ use tidemill_models::{
 };
 use tidemill_train::{ValidationConfig, training_scheduler_config};
 
-use crate::engine::device::devices;
+use crate::engine::device::select_devices;
 use crate::error::{Error, Result};
-use crate::online::Mode;
+use crate::online::EncodingMode;
 use crate::progress::Reporter;
 use crate::run_file::Run;
 use crate::sampling::SampleConfig;
@@ -36,7 +36,7 @@ pub struct Args {
     pub run: RunArgs,
     /// How the encoders feed the trainer.
     #[arg(long, value_enum, default_value_t)]
-    pub mode: Mode,
+    pub mode: EncodingMode,
     /// Train with so many processes, as `tidemill train --workers`.
     #[arg(long, value_name = "N", value_parser = train::parse_workers)]
     pub workers: Option<RangeInclusive<usize>>,
@@ -54,11 +54,11 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     check_models(&run)?;
     check_validation(&run, args.mode)?;
     let preprocessed = match args.mode {
-        Mode::Offline => preprocess::preprocess(&run, reporter)?,
-        Mode::Online | Mode::Colocated => Value::Null,
+        EncodingMode::Offline => preprocess::preprocess(&run, reporter)?,
+        EncodingMode::Online | EncodingMode::Colocated => Value::Null,
     };
     let (rank, workers) = (RankArgs::default(), args.workers.clone());
-    if workers.is_some() && devices(&run)?.iter().any(|device| device.is_cuda()) {
+    if workers.is_some() && select_devices(&run)?.iter().any(|device| device.is_cuda()) {
         // What the encoders had is for the workers.
         tidemill_torch::empty_cache().map_err(tidemill_models::Error::from)?;
     }
@@ -82,7 +82,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "score": sampled["score"],
         "untrained_score": untrained["score"],
         "seconds": start.elapsed().as_secs_f64(),
-        "rows": if args.mode == Mode::Offline { &preprocessed["rows"] } else { &trained["rows"] },
+        "rows": if args.mode == EncodingMode::Offline { &preprocessed["rows"] } else { &trained["rows"] },
         "grid": sampled["grid"],
         "export": exported["path"],
     });
@@ -98,11 +98,11 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
 }
 
 /// Refuses a validation for which the dataset that is about to be made would hold nothing out.
-fn check_validation(run: &Run, mode: Mode) -> Result<()> {
+fn check_validation(run: &Run, mode: EncodingMode) -> Result<()> {
     let train = &run.file.train;
     let of_this = |config: &ValidationConfig| config.dataset.is_none() && train.mix.is_empty();
     match train.validation.as_ref().filter(|config| of_this(config)) {
-        Some(_) if mode == Mode::Offline && run.file.validation.share == 0.0 => Err(run.refuse(
+        Some(_) if mode == EncodingMode::Offline && run.file.validation.share == 0.0 => Err(run.refuse(
             "train.validation",
             "nothing is held out to take the loss of: set [validation] share, or name a dataset",
         )),

@@ -10,9 +10,9 @@ use super::ray_cluster::train_on_ray;
 use super::train_hooks::TrainHooks;
 use super::worker::run_worker;
 use crate::error::Result;
-use crate::online::Mode;
+use crate::online::EncodingMode;
 use crate::progress::Reporter;
-use crate::python::interpreter;
+use crate::python::find_interpreter;
 use crate::run_file::Run;
 use crate::supervisor::{WorkerCommand, supervise};
 use crate::verbs::shared_arguments::RunArgs;
@@ -29,7 +29,7 @@ pub struct Args {
     pub run: RunArgs,
     /// Where the rows come from.
     #[arg(long, value_enum, default_value_t)]
-    pub mode: Mode,
+    pub mode: EncodingMode,
     /// Train with this many processes on this machine, and restart them when one is lost: a number, or the fewest and the
     /// most, as in 6..8.
     #[arg(long, value_name = "N", value_parser = parse_workers)]
@@ -104,6 +104,6 @@ fn supervise_workers(
     arguments.extend(args.run.overrides.iter().flat_map(|setting| ["--set".into(), setting.clone()]));
     let flags = [("--json", reporter.json), ("--quiet", reporter.quiet)];
     arguments.extend(flags.iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| (*flag).to_owned()));
-    let worker = WorkerCommand { python: interpreter(), arguments, is_silent: reporter.json };
+    let worker = WorkerCommand { python: find_interpreter(), arguments, is_silent: reporter.json };
     supervise(&worker, workers, &run.file.supervisor, reporter)
 }

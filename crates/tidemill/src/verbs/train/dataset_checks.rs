@@ -7,7 +7,7 @@ use tidemill_store::stream::Datasets;
 use tidemill_store::{Dataset, DatasetSpec, ModelDigests};
 use tidemill_train::{Difference, differences};
 
-use crate::engine::dataset_sink::{model_digests, of_pixels, of_rows};
+use crate::engine::dataset_spec::{compute_model_digests, pixel_settings, row_settings};
 use crate::error::Result;
 use crate::run_file::Run;
 
@@ -17,7 +17,7 @@ use crate::run_file::Run;
 /// # Errors
 /// If a dataset was made by another VAE, text encoder or tokenizer.
 pub fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Result<ModelDigests> {
-    let ours = model_digests(models)?;
+    let ours = compute_model_digests(models)?;
     for dataset in datasets.values() {
         let theirs = &dataset.spec().models;
         let mut parts =
@@ -71,8 +71,8 @@ fn describe_changed_preprocessing(run: &Run, datasets: &Datasets) -> Vec<String>
     let own = datasets.iter().filter(|(name, _)| is_own(name));
     own.flat_map(|(_, dataset)| {
         let DatasetSpec { prepare, rows, .. } = dataset.spec();
-        let prepare = describe_changes("prepare.", prepare, &of_pixels(run));
-        prepare.into_iter().chain(describe_changes("", rows, &of_rows(run)))
+        let prepare = describe_changes("prepare.", prepare, &pixel_settings(run));
+        prepare.into_iter().chain(describe_changes("", rows, &row_settings(run)))
     })
     .collect()
 }

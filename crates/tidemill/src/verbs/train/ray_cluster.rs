@@ -11,11 +11,11 @@ use toml::Table;
 use super::metrics_file::{MetricsFile, StepLine};
 use super::training_report::print_training_end;
 use crate::engine::TrainWorkers;
-use crate::engine::ray::unit_worker::to_json;
-use crate::engine::ray::{Cluster, Deaths, Driver, Heard, Pool};
+use crate::engine::ray::to_json;
+use crate::engine::ray::{ClusterSpec, Driver, DriverEvent, DriverRestarts, PoolSpec};
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
-use crate::online::Mode;
+use crate::online::EncodingMode;
 use crate::progress::{Progress, Reporter};
 use crate::run_file::Run;
 
@@ -25,11 +25,11 @@ const METRICS_INTERVAL: Duration = Duration::from_secs(1);
 /// What the driver reads as JSON from its standard input.
 #[derive(Serialize)]
 struct DriverPlan<'a> {
-    cluster: Cluster<'a>,
+    cluster: ClusterSpec<'a>,
     lines: usize,
     run: Table,
     mode: String,
-    train: Pool<'a>,
+    train: PoolSpec<'a>,
 }
 
 /// Trains on workers of Ray Train until training ends.
@@ -37,9 +37,9 @@ struct DriverPlan<'a> {
 /// # Errors
 /// If the run file has a mistake; if workers or drivers fail repeatedly; after a signal, if the workers do not save their
 /// state within `supervisor.grace_seconds`. In that case the same command continues from the last checkpoint.
-pub fn train_on_ray(run: &Run, workers: &TrainWorkers, mode: Mode, reporter: &Reporter) -> Result<Value> {
+pub fn train_on_ray(run: &Run, workers: &TrainWorkers, mode: EncodingMode, reporter: &Reporter) -> Result<Value> {
     run.validate_train()?;
-    if mode != Mode::Offline {
+    if mode != EncodingMode::Offline {
         run.validate_online(false)?;
         run.validate_source()?;
         run.check_models()?;
@@ -64,16 +64,14 @@ pub fn train_on_ray(run: &Run, workers: &TrainWorkers, mode: Mode, reporter: &Re
     Ok(report)
 }
 
-fn build_plan<'a>(run: &'a Run, workers: &'a TrainWorkers, mode: Mode) -> Result<DriverPlan<'a>> {
+fn build_plan<'a>(run: &'a Run, workers: &'a TrainWorkers, mode: EncodingMode) -> Result<DriverPlan<'a>> {
     let engine = &run.file.engine;
-    let (fewest, most) = workers.workers.range();
-    let (cpus, gpus) = (workers.cpus, engine.gpus(workers.gpus));
     Ok(DriverPlan {
-        cluster: engine.cluster(),
+        cluster: ClusterSpec::from_config(engine),
         lines: 0,
         run: run.to_portable()?,
         mode: mode.to_string(),
-        train: Pool { fewest, most, cpus, gpus, accelerator: workers.accelerator.as_deref() },
+        train: PoolSpec::training_workers(engine, workers),
     })
 }
 
@@ -93,14 +91,14 @@ struct RayTraining<'a> {
 impl RayTraining<'_> {
     /// Runs one driver after another until one finishes.
     fn run_to_end(&mut self, plan: &str) -> Result<Value> {
-        let mut deaths = Deaths::default();
+        let mut deaths = DriverRestarts::default();
         loop {
             let step_before = self.shown_step;
             let status = match self.run_driver(plan)? {
                 Ok(report) => return Ok(report),
                 Err(status) => status,
             };
-            deaths.count(status, self.shown_step > step_before)?;
+            deaths.count_exit(status, self.shown_step > step_before)?;
             let line = format!("the driver died ({status}); starting it again from the last checkpoint");
             self.reporter.report_above(&self.progress, &line);
         }
@@ -112,23 +110,23 @@ impl RayTraining<'_> {
             Driver::start("tidemill.ray.train.driver", std::iter::once(Ok(plan.to_owned())))?;
         let (mut report, mut last_read, mut stopping_since) = (Value::Null, Instant::now(), None);
         loop {
-            match driver.hear()? {
-                Heard::Done(value) => report = value,
-                Heard::Note(line) => self.progress.note(line),
-                Heard::Nothing => (),
-                Heard::Finished => {
+            match driver.next_event()? {
+                DriverEvent::Done(value) => report = value,
+                DriverEvent::Log(line) => self.progress.note(line),
+                DriverEvent::Timeout => (),
+                DriverEvent::Finished => {
                     self.show_steps();
                     return Ok(Ok(report));
                 }
-                Heard::Ended(_) if stopping_since.is_some() => return Err(self.interrupted()),
-                Heard::Ended(status) => return Ok(Err(status)),
+                DriverEvent::Exited(_) if stopping_since.is_some() => return Err(self.interrupted()),
+                DriverEvent::Exited(status) => return Ok(Err(status)),
             }
             if last_read.elapsed() >= METRICS_INTERVAL {
                 last_read = Instant::now();
                 self.show_steps();
             }
-            if self.stop.raised() {
-                let since = stopping_since.get_or_insert_with(|| driver.ask_to_end());
+            if self.stop.is_raised() {
+                let since = stopping_since.get_or_insert_with(|| driver.request_stop());
                 if since.elapsed() >= self.grace_period {
                     drop(driver);
                     return Err(self.interrupted());

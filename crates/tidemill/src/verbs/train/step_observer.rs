@@ -45,7 +45,7 @@ impl Observer for StepObserver<'_> {
     }
 
     fn should_stop(&self) -> bool {
-        self.signal.raised() || (self.should_stop)()
+        self.signal.is_raised() || (self.should_stop)()
     }
 
     fn on_activity(&mut self, step: u64, activity: Activity) {

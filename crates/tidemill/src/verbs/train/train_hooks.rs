@@ -7,7 +7,7 @@ use tidemill_models::TrainableDenoiser;
 use tidemill_train::StepMetrics;
 
 use crate::error::Result;
-use crate::online::Elsewhere;
+use crate::online::RemoteEncoders;
 
 /// Creates a denoiser with its initial weights on a device.
 pub type MakeDenoiser<'a> = Box<dyn FnOnce(Device) -> Result<Box<dyn TrainableDenoiser>> + Send + 'a>;
@@ -19,7 +19,7 @@ pub struct TrainHooks<'a> {
     /// Called before each step. Returns whether training stops, as after a signal.
     pub should_stop: Box<dyn Fn() -> bool + Send + 'a>,
     /// Encodes rows of online training in place of this process.
-    pub remote_encoders: Option<Arc<dyn Elsewhere>>,
+    pub remote_encoders: Option<Arc<dyn RemoteEncoders>>,
     /// Creates the denoiser to train in place of the model folder's U-Net.
     pub denoiser: Option<MakeDenoiser<'a>>,
 }

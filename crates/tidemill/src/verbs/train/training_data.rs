@@ -11,9 +11,9 @@ use tidemill_train::{MixConfig, StoredDatasets, TextEncoder, TrainingData, Valid
 use super::dataset_checks::{check_models, describe_changed_settings};
 use super::encoder_devices::choose_encoder_devices;
 use super::rank_arguments::RankArgs;
-use crate::engine::dataset_sink::model_digests;
+use crate::engine::dataset_spec::compute_model_digests;
 use crate::error::Result;
-use crate::online::{Elsewhere, Encoders, Ledger, Mode, Online};
+use crate::online::{EncoderPlacement, EncodingMode, OnlineData, RemoteEncoders, RowAccounting};
 use crate::progress::Reporter;
 use crate::run_file::Run;
 
@@ -25,7 +25,7 @@ pub struct OpenedData {
     /// The rows for the loss of `train.validation`.
     pub validation_set: Option<ValidationSet>,
     /// What became of the pairs of online training.
-    pub rows: Option<Arc<Ledger>>,
+    pub rows: Option<Arc<RowAccounting>>,
 }
 
 /// Opens the data that this process trains on. `devices` are those of the machine. `remote_encoders` encode the pairs of
@@ -35,32 +35,32 @@ pub struct OpenedData {
 /// If the data cannot be opened, or other models made them.
 pub fn open_training_data(
     run: &Run,
-    mode: Mode,
+    mode: EncodingMode,
     rank: &RankArgs,
     devices: &[Device],
-    remote_encoders: Option<Arc<dyn Elsewhere>>,
+    remote_encoders: Option<Arc<dyn RemoteEncoders>>,
     reporter: &Reporter,
 ) -> Result<OpenedData> {
     let (models, device) = (run.models()?, devices[rank.local_rank % devices.len()]);
     let (data, digests, rows): (Box<dyn TrainingData>, _, _) = match mode {
-        Mode::Offline => {
+        EncodingMode::Offline => {
             let datasets = open_datasets(run)?;
             let digests = check_models(run, &models, &datasets)?;
             describe_changed_settings(run, &datasets).iter().for_each(|line| reporter.report(line));
             (Box::new(StoredDatasets(datasets)), digests, None)
         }
-        Mode::Online | Mode::Colocated => {
-            let digests = model_digests(&models)?;
+        EncodingMode::Online | EncodingMode::Colocated => {
+            let digests = compute_model_digests(&models)?;
             let encoders = match (mode, remote_encoders) {
-                (Mode::Online, Some(remote)) => Encoders::Elsewhere(remote),
-                (Mode::Online, None) => {
+                (EncodingMode::Online, Some(remote)) => EncoderPlacement::Remote(remote),
+                (EncodingMode::Online, None) => {
                     let slots = rank.slots.unwrap_or(rank.local_world_size);
-                    Encoders::Devices(choose_encoder_devices(devices, rank.local_rank, slots))
+                    EncoderPlacement::LocalDevices(choose_encoder_devices(devices, rank.local_rank, slots))
                 }
-                _ => Encoders::Trainer,
+                _ => EncoderPlacement::Trainer,
             };
-            let online = Online::open(run, digests.clone(), device, encoders)?;
-            let rows = Some(online.ledger());
+            let online = OnlineData::open(run, digests.clone(), device, encoders)?;
+            let rows = Some(online.accounting());
             (Box::new(online), digests, rows)
         }
     };
@@ -73,13 +73,13 @@ pub fn open_training_data(
 ///
 /// # Errors
 /// If the dataset cannot be opened or was made by other models, or online training names no dataset.
-fn open_validation_set(run: &Run, mode: Mode, models: &ModelFolder) -> Result<Option<ValidationSet>> {
+fn open_validation_set(run: &Run, mode: EncodingMode, models: &ModelFolder) -> Result<Option<ValidationSet>> {
     let Some(config) = &run.file.train.validation else { return Ok(None) };
     let validation_set = match (&config.dataset, mode) {
         (Some(uri), _) => {
             ValidationSet { datasets: single_dataset(&Dataset::open(uri)?), split: Split::Train }
         }
-        (None, Mode::Offline) => ValidationSet { datasets: open_datasets(run)?, split: Split::Validation },
+        (None, EncodingMode::Offline) => ValidationSet { datasets: open_datasets(run)?, split: Split::Validation },
         (None, _) => {
             let message = "the rows that this run holds out are not stored; name a latent dataset that these models made";
             return Err(run.refuse("train.validation", message));
@@ -113,6 +113,6 @@ fn load_text_encoder(
     if data.spec()?.text.dtype != Dtype::I32 {
         return Ok(None);
     }
-    let model = ClipTextModel::load(&models.text_encoder(), device, run.file.encode.dtype.kind())?;
+    let model = ClipTextModel::load(&models.text_encoder(), device, run.file.encode.dtype.to_kind())?;
     Ok(Some(TextEncoder { model, digest: digests.text_encoder.unwrap_or_default() }))
 }

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use tidemill_store::RowCounts;
 use tidemill_train::TrainOutcome;
 
-use crate::online::Ledger;
+use crate::online::RowAccounting;
 use crate::progress::Reporter;
 use crate::run_file::Run;
 
 /// The result of the verb. `ledger` has the counts and times of the pairs of online training.
-pub fn training_report(run: &Run, outcome: &TrainOutcome, ledger: Option<&Ledger>) -> Value {
+pub fn training_report(run: &Run, outcome: &TrainOutcome, accounting: Option<&RowAccounting>) -> Value {
     let to_json = |counts: RowCounts| {
         json!({
             "read": counts.read, "kept": counts.kept,
@@ -31,8 +31,8 @@ pub fn training_report(run: &Run, outcome: &TrainOutcome, ledger: Option<&Ledger
         "skipped_steps": outcome.skipped_steps,
         "rollbacks": outcome.rollbacks,
         "checkpoint_stall_seconds": outcome.checkpoint_seconds,
-        "rows": ledger.map(|ledger| to_json(ledger.counts())),
-        "stages": ledger.map(Ledger::work),
+        "rows": accounting.map(|accounting| to_json(accounting.counts())),
+        "stages": accounting.map(RowAccounting::stage_work),
     })
 }
 

@@ -12,12 +12,12 @@ use super::step_observer::StepObserver;
 use super::train_hooks::{MakeDenoiser, TrainHooks};
 use super::training_data::{OpenedData, open_training_data};
 use super::training_report::{print_training_end, training_report};
-use crate::engine::device::{device_of, devices, shown};
-use crate::engine::machine_resources::cores;
+use crate::engine::device::{describe_devices, select_devices, select_rank_device};
+use crate::engine::machine_resources::resolve_threads;
 use crate::engine::stop_signal::StopSignal;
 use crate::error::exit_codes::EXIT_REFUSED;
 use crate::error::{Error, Result};
-use crate::online::{Elsewhere, Ledger, Mode};
+use crate::online::{EncodingMode, RemoteEncoders, RowAccounting};
 use crate::progress::Reporter;
 use crate::run_file::Run;
 use crate::supervisor::{Heartbeat, TrainingEnd, WorkerMessage};
@@ -36,7 +36,7 @@ struct TrainedRank {
 /// If the input is refused, or training fails.
 pub fn run_worker(
     run: &Run,
-    mode: Mode,
+    mode: EncodingMode,
     rank: &RankArgs,
     reporter: &Reporter,
     hooks: TrainHooks<'_>,
@@ -75,7 +75,7 @@ fn describe_end(trained: &Result<TrainedRank>) -> (TrainingEnd, Value) {
 
 fn train_rank(
     run: &Run,
-    mode: Mode,
+    mode: EncodingMode,
     rank: &RankArgs,
     heartbeat: &Heartbeat,
     reporter: &Reporter,
@@ -109,13 +109,13 @@ fn train_rank(
 /// Loads everything that this process trains with. Also returns what becomes of the pairs of online training.
 fn build_train_spec(
     run: &Run,
-    mode: Mode,
+    mode: EncodingMode,
     rank: &RankArgs,
     world: &World,
-    remote_encoders: Option<Arc<dyn Elsewhere>>,
+    remote_encoders: Option<Arc<dyn RemoteEncoders>>,
     denoiser: Option<MakeDenoiser<'_>>,
     reporter: &Reporter,
-) -> Result<(TrainSpec, Option<Arc<Ledger>>)> {
+) -> Result<(TrainSpec, Option<Arc<RowAccounting>>)> {
     run.validate_train()?;
     if run.file.train.health.exclude && rank.process_group.is_some() && rank.supervisor.is_none() {
         return Err(run.refuse(
@@ -124,17 +124,17 @@ fn build_train_spec(
         ));
     }
     tidemill_io::share_machine(rank.local_world_size);
-    let devices = devices(run)?;
-    let device = device_of(run, &devices, rank.local_rank, rank.local_world_size)?;
+    let devices = select_devices(run)?;
+    let device = select_rank_device(run, &devices, rank.local_rank, rank.local_world_size)?;
     // The first rank reports the devices of all ranks of its machine.
     let rank_devices = if rank.local_world_size > 1 { devices.get(..rank.local_world_size) } else { None };
-    reporter.report(format!("training on {}", shown(run, rank_devices.unwrap_or(&[device]))));
+    reporter.report(format!("training on {}", describe_devices(run, rank_devices.unwrap_or(&[device]))));
     let models = run.models()?;
     let OpenedData { data, text_encoder, validation_set, rows } =
         open_training_data(run, mode, rank, &devices, remote_encoders, reporter)?;
     // The run file's number of threads is for the whole machine.
     let threads = match run.file.engine.encode.threads {
-        0 => cores(0),
+        0 => resolve_threads(0),
         of_machine => of_machine.div_ceil(rank.local_world_size),
     };
     tch::set_num_threads(threads as i32);

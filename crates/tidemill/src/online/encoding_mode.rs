@@ -1,4 +1,4 @@
-//! How the encoders feed the trainer.
+//! When rows are encoded: before training, beside it, or in turn with it.
 
 use std::fmt;
 
@@ -6,17 +6,18 @@ use clap::ValueEnum;
 
 /// How the encoders feed the trainer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
+pub enum EncodingMode {
     /// Through a latent dataset that is complete before training starts.
     #[default]
     Offline,
     /// They encode while it trains, anew in each epoch; nothing is stored.
     Online,
-    /// They take turns with it on its device, batch by batch: what the other modes are compared with.
+    /// They take turns with it on its device, batch by batch. Benchmarks compare the other modes with
+    /// this one.
     Colocated,
 }
 
-impl fmt::Display for Mode {
+impl fmt::Display for EncodingMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Offline => "offline",
