@@ -8,7 +8,9 @@ use tidemill_data::prepared::sample_ids;
 use tidemill_data::{ClipTokenizer, InputUnit, Prepare};
 use tidemill_store::UnitId;
 use tidemill_store::dedup::{DedupConfig, Mask, read_rows};
-use tidemill_store::{RowCounts, Digests, ReusableRows, Location, Manifest, ModelDigests, UnitKey, UnitWriter, DatasetWriter};
+use tidemill_store::{
+    DatasetWriter, Digests, Location, Manifest, ModelDigests, ReusableRows, RowCounts, UnitKey, UnitWriter,
+};
 
 use crate::encode::stage::Encode;
 use crate::engine::dataset_spec::{compute_model_digests, dataset_spec, short_digest, unit_digests};

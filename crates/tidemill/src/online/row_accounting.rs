@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 /// What became of all rows since the start of this process.
 #[derive(Debug)]
 pub struct RowAccounting {
-    rows: Mutex<RowCounts>,
+    rows: Mutex<ReadRows>,
     quarantine: Mutex<QuarantineFile>,
     stages: Mutex<Vec<StageWork>>,
     path: String,
@@ -42,7 +42,7 @@ pub struct StageWork {
 }
 
 #[derive(Debug, Default)]
-struct RowCounts {
+struct ReadRows {
     counts: RowCounts,
     /// The units of these rows. Not kept any more once there are enough rows to check.
     units: HashSet<(String, u64)>,

@@ -37,7 +37,12 @@ struct DriverPlan<'a> {
 /// # Errors
 /// If the run file has a mistake; if workers or drivers fail repeatedly; after a signal, if the workers do not save their
 /// state within `supervisor.grace_seconds`. In that case the same command continues from the last checkpoint.
-pub fn train_on_ray(run: &Run, workers: &TrainWorkers, mode: EncodingMode, reporter: &Reporter) -> Result<Value> {
+pub fn train_on_ray(
+    run: &Run,
+    workers: &TrainWorkers,
+    mode: EncodingMode,
+    reporter: &Reporter,
+) -> Result<Value> {
     run.validate_train()?;
     if mode != EncodingMode::Offline {
         run.validate_online(false)?;

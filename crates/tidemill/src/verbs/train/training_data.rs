@@ -79,7 +79,9 @@ fn open_validation_set(run: &Run, mode: EncodingMode, models: &ModelFolder) -> R
         (Some(uri), _) => {
             ValidationSet { datasets: single_dataset(&Dataset::open(uri)?), split: Split::Train }
         }
-        (None, EncodingMode::Offline) => ValidationSet { datasets: open_datasets(run)?, split: Split::Validation },
+        (None, EncodingMode::Offline) => {
+            ValidationSet { datasets: open_datasets(run)?, split: Split::Validation }
+        }
         (None, _) => {
             let message = "the rows that this run holds out are not stored; name a latent dataset that these models made";
             return Err(run.refuse("train.validation", message));
