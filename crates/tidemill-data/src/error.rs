@@ -1,29 +1,29 @@
-//! What can go wrong, in two sizes. An [`Error`] stops the run or is refused before it starts; a [`RowError`] makes
-//! one row unreadable, sends it to quarantine and never stops anything.
+//! Errors of two kinds. An [`Error`] stops the run or is reported before it starts. A [`RowError`]
+//! makes one row unreadable: the row is quarantined and the run continues.
 
 use tidemill_io::shown;
 
-/// The crate's result.
+/// A result whose error is an [`Error`] unless another type is named.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A mistake in the configuration or the input that concerns more than one row.
+/// An error in the configuration or the input that concerns more than one row.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A value in the run file makes no sense.
+    /// A value in the run file cannot be used.
     #[error("{key}: {problem}")]
     Config {
         /// Dotted key in the run file, such as `prepare.resolutions`.
         key: String,
-        /// What is wrong and what would be right.
+        /// What is wrong and which values are valid.
         problem: String,
     },
     /// A path or URI that cannot be understood or opened.
     #[error("source.uri `{}`: {problem}", shown(uri))]
     Uri {
-        /// As the user wrote it.
+        /// Path or URI as the user wrote it.
         uri: String,
-        /// What is wrong and what would be right.
+        /// What is wrong and which values are valid.
         problem: String,
     },
     /// An input file that cannot be read.
@@ -34,9 +34,9 @@ pub enum Error {
         /// What is wrong and what to do.
         problem: String,
     },
-    /// An input file that is no longer what the run listed.
+    /// An input file has changed since the run listed it.
     #[error(
-        "{file} {problem}; put back what was there, or leave it as it is and run the same command again: what is \
+        "{file} {problem}; restore the file, or keep the new one and run the same command again: what is \
          committed stays"
     )]
     Changed {
@@ -45,30 +45,33 @@ pub enum Error {
         /// What has changed.
         problem: String,
     },
-    /// A configured column is not there.
-    #[error("{file} has no column `{column}`, which {wanted_by} names; its columns are {}", list(available))]
+    /// A column that the configuration names is missing.
+    #[error(
+        "{file} has no column `{column}`, which {config_key} names; its columns are {}",
+        join_quoted(available)
+    )]
     MissingColumn {
         /// Path or URI of the file, or "the batch".
         file: String,
-        /// The missing column.
+        /// Name of the missing column.
         column: String,
-        /// The configuration key that asks for it.
-        wanted_by: String,
-        /// The columns there are.
+        /// The configuration key that names the column.
+        config_key: String,
+        /// Names of the columns that the file or batch has.
         available: Vec<String>,
     },
-    /// A column has a type that its role cannot use.
-    #[error("column `{column}` of {file} is {found}, but {wanted_by} needs {expected}")]
+    /// A column has a type that its configuration key does not accept.
+    #[error("column `{column}` of {file} is {found}, but {config_key} needs {expected}")]
     ColumnType {
         /// Path or URI of the file, or "the batch".
         file: String,
-        /// The column.
+        /// Name of the column.
         column: String,
-        /// The configuration key that asks for it.
-        wanted_by: String,
+        /// The configuration key that names the column.
+        config_key: String,
         /// The Arrow type found.
         found: String,
-        /// The types that would do.
+        /// The types that are accepted.
         expected: &'static str,
     },
     /// A tokenizer folder that cannot be used.
@@ -79,7 +82,7 @@ pub enum Error {
         /// What is wrong and what to do.
         problem: String,
     },
-    /// A store that refused or failed.
+    /// A store refused a request or failed.
     #[error(transparent)]
     Storage(tidemill_io::Error),
     /// Arrow refused to build or convert a batch.
@@ -96,45 +99,45 @@ impl From<tidemill_io::Error> for Error {
     }
 }
 
-/// Why one row is unreadable. The text is `kind: detail`, so that quarantined rows can be counted by kind.
+/// Why a row is unreadable. The text is `kind: detail`, so that quarantined rows can be counted by kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
-    /// The source could not make a whole row of what it found; the text is `kind: detail` already.
+    /// The source could not read the whole row. The text is already `kind: detail`.
     #[error("{0}")]
     Source(String),
-    /// A column that every row needs is null or empty here.
+    /// A column that every row needs is null or empty in this row.
     #[error("missing: the {0} is null")]
     Missing(&'static str),
     /// A text column holds bytes that are not UTF-8.
     #[error("encoding: the {0} is not valid UTF-8")]
     Encoding(&'static str),
-    /// A number that is needed is NaN, infinite or negative where it cannot be.
+    /// A number is NaN, infinite, or negative where it must not be.
     #[error("number: column `{column}` is {value}")]
     Number {
-        /// The column.
+        /// Name of the column.
         column: String,
         /// The value, as text.
         value: String,
     },
-    /// The bytes are no image of a known format.
+    /// The bytes are not an image of a supported format.
     #[error("format: {0}")]
     Format(String),
-    /// The image is larger than the decoder's bounds allow.
+    /// The image is larger than the decoder accepts.
     #[error("size: {0}")]
     Size(String),
     /// The image is truncated or damaged.
     #[error("damaged: {0}")]
     Damaged(String),
-    /// What the stage's caller says, as `kind: detail`.
+    /// A reason that the caller of `Prepare` gives, as `kind: detail`.
     #[error("{0}")]
     Other(String),
 }
 
-fn list(names: &[String]) -> String {
+fn join_quoted(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Refuses a value of the run file.
-pub(crate) fn refuse(key: impl Into<String>, problem: impl Into<String>) -> Result<()> {
+/// The error for a value of the run file.
+pub(crate) fn invalid_config(key: impl Into<String>, problem: impl Into<String>) -> Result<()> {
     Err(Error::Config { key: key.into(), problem: problem.into() })
 }

@@ -1,8 +1,8 @@
-//! One string of the run file, or a list of them.
+//! A value of the run file that is one string or a list of strings.
 
 use serde::{Deserialize, Serialize};
 
-/// One string or a list of them.
+/// One string or a list of strings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a string, or a list of them")]
 pub enum OneOrMany {
@@ -13,7 +13,7 @@ pub enum OneOrMany {
 }
 
 impl OneOrMany {
-    /// The strings, however they were written.
+    /// All strings, however they were written.
     pub fn as_slice(&self) -> &[String] {
         match self {
             Self::One(uri) => std::slice::from_ref(uri),

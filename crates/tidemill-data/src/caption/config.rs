@@ -11,14 +11,17 @@ use crate::source::config::Columns;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CaptionConfig {
-    /// Which caption is used where a row has several: in several columns, or in a list. Blank ones do not count.
+    /// Which caption is used if a row has several, in several columns or in a list. Blank captions
+    /// are ignored.
     pub choice: Choice,
-    /// For `random`, a weight for each of `source.columns.caption`; equal if left out.
+    /// For `choice = "random"`: one weight for each of `source.columns.caption`. All weights are
+    /// equal by default.
     pub weights: Vec<f64>,
-    /// What is done to the chosen caption.
+    /// How the chosen caption is cleaned.
     pub clean: Clean,
-    /// The final caption: text with columns' names in braces, `{caption}` being the cleaned one. Of a list of
-    /// templates each row gets one at random. Nulls are filled in as empty text; `{{` is a brace.
+    /// The final caption: text with column names in braces, where `{caption}` is the cleaned
+    /// caption. Given a list of templates, each row gets a random one. Nulls become empty text;
+    /// `{{` is a literal brace.
     pub template: OneOrMany,
 }
 
@@ -26,12 +29,12 @@ pub struct CaptionConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Choice {
-    /// The first that is not blank, in the order of `source.columns.caption`.
+    /// The first caption that is not blank, in the order of `source.columns.caption`.
     #[default]
     First,
-    /// One by lot, drawn from the run's seed and the sample id.
+    /// A random one, drawn from the run's seed and the sample id.
     Random,
-    /// The one with most characters; the first of equals.
+    /// The caption with the most characters; the first of several such captions.
     Longest,
 }
 
@@ -39,7 +42,7 @@ pub enum Choice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Clean {
-    /// As they are.
+    /// Captions stay as they are.
     #[default]
     None,
     /// open_clip's `basic_clean` and `whitespace_clean`.
@@ -58,15 +61,15 @@ impl Default for CaptionConfig {
 }
 
 impl CaptionConfig {
-    /// Refuses what cannot be applied to these columns.
+    /// Checks the section against the configured columns.
     ///
     /// # Errors
-    /// Names the key and says what would be right.
+    /// [`Error::Config`] that names the key and says which values are valid.
     pub fn validate(&self, columns: &Columns) -> Result<()> {
         self.validate_weights(columns.caption.as_slice().len())?;
         for template in self.templates()? {
-            if template.columns().any(|name| name == columns.image) {
-                let problem = format!("`{}` is the image column; it is no text", columns.image);
+            if template.column_names().any(|name| name == columns.image) {
+                let problem = format!("`{}` is the image column; choose a column of text", columns.image);
                 return Err(Error::Config { key: "caption.template".into(), problem });
             }
         }
@@ -78,7 +81,7 @@ impl CaptionConfig {
         let problem = if weights.is_empty() {
             return Ok(());
         } else if self.choice != Choice::Random {
-            "are for choice = \"random\" only".to_owned()
+            "can only be used with choice = \"random\"".to_owned()
         } else if weights.len() != columns {
             format!("has {} values, but source.columns.caption has {columns} columns", weights.len())
         } else if weights.iter().any(|weight| !(*weight >= 0.0 && weight.is_finite())) {
@@ -91,11 +94,14 @@ impl CaptionConfig {
         Err(Error::Config { key: "caption.weights".into(), problem })
     }
 
-    /// The columns that the templates name, each once.
-    pub fn columns(&self) -> Result<Vec<String>> {
+    /// Names of the columns in the templates, each once.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if a template is malformed.
+    pub fn template_columns(&self) -> Result<Vec<String>> {
         let mut columns: Vec<String> = Vec::new();
         for template in self.templates()? {
-            for name in template.columns() {
+            for name in template.column_names() {
                 if columns.iter().all(|known| known != name) {
                     columns.push(name.to_owned());
                 }
@@ -104,7 +110,10 @@ impl CaptionConfig {
         Ok(columns)
     }
 
-    /// The templates, taken apart.
+    /// The parsed templates.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if there is none or one is malformed.
     pub(crate) fn templates(&self) -> Result<Vec<Template>> {
         let fail = |problem| Error::Config { key: "caption.template".into(), problem };
         let templates = self.template.as_slice();
@@ -114,8 +123,8 @@ impl CaptionConfig {
         templates.iter().map(|template| Template::parse(template).map_err(fail)).collect()
     }
 
-    /// Whether the run's seed decides anything.
-    pub(crate) fn draws(&self) -> bool {
+    /// True if the captions depend on the run's seed.
+    pub(crate) fn uses_seed(&self) -> bool {
         self.choice == Choice::Random || self.template.as_slice().len() > 1
     }
 }

@@ -1,19 +1,19 @@
-//! Which language a caption is in, by its script and its trigrams of letters.
+//! Language detection for captions, by script and letter trigrams.
 
 use whatlang::Lang;
 
-/// The ISO 639-1 code of a text's language, and how sure that is, from 0 to 1. `None` for text without letters. Short
-/// captions give little to go by: for a handful of words the confidence is low, whichever language they are in.
-pub fn caption_language(text: &str) -> Option<(&'static str, f64)> {
+/// Detects a text's language: its ISO 639-1 code, and the confidence from 0 to 1. `None` for text
+/// without letters. The confidence is low for captions of a few words, in any language.
+pub fn detect_language(text: &str) -> Option<(&'static str, f64)> {
     let found = whatlang::detect(text)?;
     Some((iso_639_1(found.lang()), found.confidence()))
 }
 
-/// The codes that [`caption_language`] gives, in alphabetical order.
-pub fn codes() -> Vec<&'static str> {
-    let mut codes: Vec<_> = Lang::all().iter().map(|language| iso_639_1(*language)).collect();
-    codes.sort_unstable();
-    codes
+/// The codes that [`detect_language`] returns, in alphabetical order.
+pub fn language_codes() -> Vec<&'static str> {
+    let mut language_codes: Vec<_> = Lang::all().iter().map(|language| iso_639_1(*language)).collect();
+    language_codes.sort_unstable();
+    language_codes
 }
 
 fn iso_639_1(language: Lang) -> &'static str {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sentences_are_told_apart() {
+    fn languages_of_sentences_are_detected() {
         let sentences = [
             ("en", "An old fisherman is mending his nets on the beach while the sun goes down behind him"),
             ("de", "Ein alter Fischer flickt am Strand seine Netze, während hinter ihm die Sonne untergeht"),
@@ -118,11 +118,11 @@ mod tests {
             ("ko", "늙은 어부가 해변에서 그물을 손질하고 있다"),
         ];
         for (code, sentence) in sentences {
-            let (found, confidence) = caption_language(sentence).unwrap();
+            let (found, confidence) = detect_language(sentence).unwrap();
             assert_eq!(found, code, "{sentence}");
             assert!((0.0..=1.0).contains(&confidence));
         }
-        assert_eq!(caption_language("123 !"), None);
-        assert_eq!(caption_language(""), None);
+        assert_eq!(detect_language("123 !"), None);
+        assert_eq!(detect_language(""), None);
     }
 }

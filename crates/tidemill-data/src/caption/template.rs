@@ -1,7 +1,7 @@
-//! Templates such as `a photo of {caption}, by {artist}`: text with the names of columns in braces. A brace itself is
-//! written twice.
+//! Caption templates such as `a photo of {caption}, by {artist}`: text with column names in braces.
+//! Double braces are literal braces.
 
-/// A template, taken apart.
+/// A parsed template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template(Vec<Part>);
 
@@ -12,14 +12,14 @@ enum Part {
     Column(String),
 }
 
-/// The name that stands for the chosen caption.
+/// The name in a template that stands for the chosen caption.
 const CAPTION: &str = "caption";
 
 impl Template {
-    /// Takes a template apart.
+    /// Parses a template.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with it, as text.
     pub fn parse(template: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut text = String::new();
@@ -37,14 +37,14 @@ impl Template {
             let (name, after) =
                 name.filter(|(name, _)| !name.contains('{')).ok_or_else(|| unbalanced(template))?;
             if name.trim().is_empty() {
-                return Err(format!("{template:?} has braces without a column's name in them"));
+                return Err(format!("{template:?} has braces without a column name in them"));
             }
             rest = after;
             parts.push(Part::Text(std::mem::take(&mut text)));
             parts.push(if name == CAPTION { Part::Caption } else { Part::Column(name.to_owned()) });
         }
         if parts.is_empty() {
-            return Err(format!("{template:?} names no column, so that all captions would be the same"));
+            return Err(format!("{template:?} names no column, so all captions would be the same"));
         }
         text.push_str(rest);
         parts.push(Part::Text(text));
@@ -52,15 +52,15 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// The columns that it names, besides the caption.
-    pub fn columns(&self) -> impl Iterator<Item = &str> {
+    /// Names of the columns in the template, without the caption.
+    pub fn column_names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
             Part::Column(name) => Some(name.as_str()),
             _ => None,
         })
     }
 
-    /// The text with the caption and the columns' values put in.
+    /// Fills in the caption and the columns' values.
     pub fn fill<'a>(&'a self, caption: &str, value: impl Fn(&'a str) -> &'a str) -> String {
         self.0.iter().fold(String::new(), |text, part| {
             text + match part {
@@ -73,7 +73,7 @@ impl Template {
 }
 
 fn unbalanced(template: &str) -> String {
-    format!("the braces of {template:?} do not pair up; write a brace that is meant as such twice")
+    format!("{template:?} has unbalanced braces; write {{{{ or }}}} for a literal brace")
 }
 
 #[cfg(test)]
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn templates_are_filled() {
+    fn templates_are_filled_with_columns() {
         let fill = |template| Template::parse(template).unwrap().fill("a cat", |name| &name[..1]);
         let cases = [
             ("{caption}", "a cat"),
@@ -93,17 +93,17 @@ mod tests {
             assert_eq!(fill(template), expected, "{template}");
         }
         let template = Template::parse("{caption}, {artist} {year}").unwrap();
-        assert_eq!(template.columns().collect::<Vec<_>>(), ["artist", "year"]);
+        assert_eq!(template.column_names().collect::<Vec<_>>(), ["artist", "year"]);
     }
 
     #[test]
-    fn what_cannot_be_filled_is_refused() {
+    fn malformed_templates_are_refused() {
         let cases = [
-            ("{caption", "pair up"),
-            ("caption}", "pair up"),
-            ("{a{caption}", "pair up"),
-            ("{caption}}", "pair up"),
-            ("{} {caption}", "without a column's name"),
+            ("{caption", "unbalanced"),
+            ("caption}", "unbalanced"),
+            ("{a{caption}", "unbalanced"),
+            ("{caption}}", "unbalanced"),
+            ("{} {caption}", "without a column name"),
             ("a photo", "names no column"),
             ("", "names no column"),
         ];

@@ -1,5 +1,5 @@
-//! Columns of the rows that `Prepare` and `Encode` give, by their names and types. `None` is a column that is not there or of another
-//! type: only who asks knows what that means.
+//! Columns of the batches that `Prepare` and `Encode` return, by name and type. `None` means that
+//! the column is missing or has another type; the caller knows whether that is an error.
 
 use arrow::array::{AsArray, RecordBatch, StringArray};
 use arrow::datatypes::UInt64Type;

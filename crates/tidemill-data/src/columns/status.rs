@@ -1,8 +1,8 @@
-//! What becomes of a row: the values of the column `status`, and what stands beside them in `reason`.
+//! The values of the column `status`, and what the column `reason` holds for each.
 
-/// The status of a row that goes into the dataset.
+/// A row that goes into the dataset. It has no reason.
 pub const KEPT: &str = "kept";
-/// The status of a row that a filter refused; its reason is the filter's name.
+/// A row that a filter refused. Its reason is the filter's name.
 pub const REJECTED: &str = "rejected";
-/// The status of an unreadable row; its reason is the error's text, `kind: detail`.
+/// An unreadable row. Its reason is the error's text, `kind: detail`.
 pub const QUARANTINED: &str = "quarantined";

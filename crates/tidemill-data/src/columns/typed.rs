@@ -1,4 +1,5 @@
-//! Typed views of Arrow columns: image bytes without a copy, texts and numbers whatever their physical type.
+//! Typed views of Arrow columns: image bytes without a copy, texts and numbers whatever their
+//! physical type.
 
 use std::sync::Arc;
 
@@ -10,41 +11,48 @@ use arrow::datatypes::{DataType, Field, Float64Type};
 
 use crate::error::{Error, Result, RowError};
 
-/// Where a column comes from and who asked for it, for messages.
+/// A column that is asked for. File and configuration key appear in error messages.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
-    /// File, or "the batch".
+pub struct ColumnRequest<'a> {
+    /// Path or URI of the file, or "the batch".
     pub file: &'a str,
-    /// Column name.
+    /// Name of the column.
     pub column: &'a str,
-    /// Configuration key.
-    pub wanted_by: &'a str,
+    /// The configuration key that names the column, such as `source.columns.image`.
+    pub config_key: &'a str,
 }
 
-impl Place<'_> {
-    fn refuse(&self, found: &DataType, expected: &'static str) -> Error {
+impl ColumnRequest<'_> {
+    fn type_error(&self, found: &DataType, expected: &'static str) -> Error {
         Error::ColumnType {
             file: self.file.into(),
             column: self.column.into(),
-            wanted_by: self.wanted_by.into(),
+            config_key: self.config_key.into(),
             found: found.to_string(),
             expected,
         }
     }
 
-    /// The column of a batch.
-    pub fn find<'b>(&self, batch: &'b RecordBatch) -> Result<&'b ArrayRef> {
+    /// Finds the column in a batch.
+    ///
+    /// # Errors
+    /// [`Error::MissingColumn`].
+    pub fn find_in<'b>(&self, batch: &'b RecordBatch) -> Result<&'b ArrayRef> {
         batch.column_by_name(self.column).ok_or_else(|| Error::MissingColumn {
             file: self.file.into(),
             column: self.column.into(),
-            wanted_by: self.wanted_by.into(),
+            config_key: self.config_key.into(),
             available: batch.schema().fields().iter().map(|field| field.name().clone()).collect(),
         })
     }
 
-    /// Checks a column's type against the part it plays; carried columns may be anything.
-    pub fn check(&self, data_type: &DataType) -> Result<()> {
-        let (fits, expected) = match self.wanted_by {
+    /// Checks that a column's type suits the configuration key that names it. Carried columns may
+    /// have any type.
+    ///
+    /// # Errors
+    /// [`Error::ColumnType`].
+    pub fn check_type(&self, data_type: &DataType) -> Result<()> {
+        let (is_valid, expected) = match self.config_key {
             "source.columns.image" => (
                 is_image(data_type),
                 "Binary, LargeBinary, BinaryView, a struct {bytes, path}, or strings that are paths or URIs",
@@ -62,7 +70,7 @@ impl Place<'_> {
             }
             _ => (true, ""),
         };
-        if fits { Ok(()) } else { Err(self.refuse(data_type, expected)) }
+        if is_valid { Ok(()) } else { Err(self.type_error(data_type, expected)) }
     }
 }
 
@@ -72,7 +80,7 @@ const TEXT: &str =
 const FIELD: &str = "strings, numbers, dates or whatever else has a text";
 const NUMBER: &str = "integers, floats or decimals";
 
-/// Bytes, or what the Parquet source can turn into them.
+/// True for bytes, and for what the Parquet source can turn into bytes.
 fn is_image(data_type: &DataType) -> bool {
     match data_type {
         DataType::Struct(fields) => fields.iter().any(|field| match field.name().as_str() {
@@ -84,7 +92,7 @@ fn is_image(data_type: &DataType) -> bool {
     }
 }
 
-/// Whether the type is of encoded images as they are.
+/// True if the column holds encoded images themselves, not their paths.
 pub fn is_binary(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
 }
@@ -96,7 +104,7 @@ pub(crate) fn is_text(data_type: &DataType) -> bool {
     }
 }
 
-/// Whether the type is a list of strings.
+/// True for lists of strings.
 pub fn is_text_list(data_type: &DataType) -> bool {
     use DataType::{FixedSizeList, LargeList, List};
     matches!(data_type, List(item) | LargeList(item) | FixedSizeList(item, _) if is_text(item.data_type()))
@@ -106,28 +114,34 @@ pub(crate) fn is_number(data_type: &DataType) -> bool {
     data_type.is_numeric() || matches!(data_type, DataType::Dictionary(_, value) if value.is_numeric())
 }
 
-/// Encoded images, borrowed from the batch.
-pub enum Images<'a> {
-    /// 32-bit offsets.
+/// A column of encoded images, borrowed from the batch.
+pub enum ImageColumn<'a> {
+    /// `Binary`: 32-bit offsets.
     Binary(&'a BinaryArray),
-    /// 64-bit offsets.
+    /// `LargeBinary`: 64-bit offsets.
     Large(&'a LargeBinaryArray),
-    /// Views.
+    /// `BinaryView`.
     View(&'a BinaryViewArray),
 }
 
-impl<'a> Images<'a> {
+impl<'a> ImageColumn<'a> {
     /// Views a column as images.
-    pub fn new(column: &'a ArrayRef, place: Place) -> Result<Self> {
+    ///
+    /// # Errors
+    /// [`Error::ColumnType`] if it holds no bytes.
+    pub fn new(column: &'a ArrayRef, request: ColumnRequest) -> Result<Self> {
         Ok(match column.data_type() {
             DataType::Binary => Self::Binary(column.as_binary()),
             DataType::LargeBinary => Self::Large(column.as_binary()),
             DataType::BinaryView => Self::View(column.as_binary_view()),
-            other => return Err(place.refuse(other, IMAGE)),
+            other => return Err(request.type_error(other, IMAGE)),
         })
     }
 
-    /// The bytes of one row.
+    /// The encoded image of a row.
+    ///
+    /// # Errors
+    /// [`RowError::Missing`] if it is null.
     pub fn get(&self, row: usize) -> Result<&'a [u8], RowError> {
         let bytes = match self {
             Self::Binary(array) => array.is_valid(row).then(|| array.value(row)),
@@ -138,22 +152,26 @@ impl<'a> Images<'a> {
     }
 }
 
-/// Texts: strings, bytes that have to be checked row by row, or several strings per row.
-pub enum Texts {
-    /// Valid UTF-8 throughout.
+/// A column of texts: strings, bytes that have to be checked row by row, or several strings per
+/// row.
+pub enum TextColumn {
+    /// Strings: valid UTF-8.
     Text(StringArray),
-    /// Perhaps UTF-8.
+    /// Bytes that may or may not be UTF-8.
     Bytes(LargeBinaryArray),
-    /// Any number of strings.
+    /// Lists of strings.
     Lists(ListArray),
 }
 
-impl Texts {
+impl TextColumn {
     /// Reads a column as texts.
-    pub fn new(column: &ArrayRef, place: Place) -> Result<Self> {
+    ///
+    /// # Errors
+    /// [`Error::ColumnType`].
+    pub fn new(column: &ArrayRef, request: ColumnRequest) -> Result<Self> {
         let data_type = column.data_type();
-        place.check(data_type)?;
-        let cast = |to| arrow::compute::cast(column, &to).map_err(|_| place.refuse(data_type, TEXT));
+        request.check_type(data_type)?;
+        let cast = |to| arrow::compute::cast(column, &to).map_err(|_| request.type_error(data_type, TEXT));
         Ok(if is_binary(data_type) {
             Self::Bytes(cast(DataType::LargeBinary)?.as_binary().clone())
         } else if is_text_list(data_type) {
@@ -164,7 +182,8 @@ impl Texts {
         })
     }
 
-    /// The texts of one row, with their places if it is a list. Nulls are left out.
+    /// The texts of a row that are not null. Where the column holds lists, each comes with its
+    /// index in the list.
     pub fn row(&self, row: usize) -> Vec<(Option<usize>, Result<&str, RowError>)> {
         match self {
             Self::Text(array) if array.is_valid(row) => vec![(None, Ok(array.value(row)))],
@@ -184,34 +203,42 @@ impl Texts {
     }
 }
 
-/// What an f32 was written as: its shortest decimal. A score of 4.1 is then not below a bound of 4.1, as it is not in DuckDB.
-pub fn as_written(value: f64) -> f64 {
+/// The shortest decimal number that becomes this `f32`, as `f64`. Widening the bits instead would
+/// give 4.099999904632568 for a score of 4.1, which is below a bound of 4.1. DuckDB compares the
+/// same way.
+pub fn shortest_decimal_of_f32(value: f64) -> f64 {
     (value as f32).to_string().parse().unwrap_or(value)
 }
 
-/// A numeric column as f64.
-pub struct Numbers {
+/// A numeric column as `f64`.
+pub struct NumberColumn {
     column: String,
     values: Float64Array,
 }
 
-impl Numbers {
+impl NumberColumn {
     /// Reads a column as numbers.
-    pub fn new(column: &ArrayRef, place: Place) -> Result<Self> {
-        let refuse = || place.refuse(column.data_type(), NUMBER);
+    ///
+    /// # Errors
+    /// [`Error::ColumnType`].
+    pub fn new(column: &ArrayRef, request: ColumnRequest) -> Result<Self> {
+        let type_error = || request.type_error(column.data_type(), NUMBER);
         if !is_number(column.data_type()) {
-            return Err(refuse());
+            return Err(type_error());
         }
-        let values = arrow::compute::cast(column, &DataType::Float64).map_err(|_| refuse())?;
+        let values = arrow::compute::cast(column, &DataType::Float64).map_err(|_| type_error())?;
         let values = values.as_primitive::<Float64Type>();
         let values = match column.data_type() {
-            DataType::Float32 => values.unary(as_written),
+            DataType::Float32 => values.unary(shortest_decimal_of_f32),
             _ => values.clone(),
         };
-        Ok(Self { column: place.column.into(), values })
+        Ok(Self { column: request.column.into(), values })
     }
 
-    /// The number of one row; `None` if null.
+    /// The number of a row; `None` if it is null.
+    ///
+    /// # Errors
+    /// [`RowError::Number`] if it is NaN or infinite.
     pub fn get(&self, row: usize) -> Result<Option<f64>, RowError> {
         match self.values.is_valid(row).then(|| self.values.value(row)) {
             Some(value) if !value.is_finite() => {

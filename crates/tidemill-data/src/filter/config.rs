@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::caption::language::codes;
-use crate::error::{Result, refuse};
+use crate::caption::language::language_codes;
+use crate::error::{Result, invalid_config};
 use crate::filter::where_expression::parse::Expression;
 use crate::one_or_many::OneOrMany;
 use crate::source::config::SourceConfig;
@@ -121,28 +121,28 @@ impl FilterConfig {
     /// Names the key and says what would be right.
     pub fn validate(&self) -> Result<()> {
         if self.max_aspect.is_some_and(|aspect| !(aspect >= 1.0 && aspect.is_finite())) {
-            return refuse(
+            return invalid_config(
                 "filter.max_aspect",
                 "is long side / short side, so it must be a number of at least 1",
             );
         }
         if !(Bounds { min: self.min_side, max: self.max_side }).is_possible() {
-            return refuse("filter.max_side", "is less than filter.min_side; no image could pass");
+            return invalid_config("filter.max_side", "is less than filter.min_side; no image could pass");
         }
         if !(Bounds { min: self.min_area, max: self.max_area }).is_possible() {
-            return refuse("filter.max_area", "is less than filter.min_area; no image could pass");
+            return invalid_config("filter.max_area", "is less than filter.min_area; no image could pass");
         }
         if !self.caption_length.is_possible() {
-            return refuse("filter.caption_length", "min is greater than max; no caption could pass");
+            return invalid_config("filter.caption_length", "min is greater than max; no caption could pass");
         }
         self.validate_languages()?;
         for (column, bounds) in &self.score {
             let key = format!("filter.score.{column}");
             if !bounds.is_set() {
-                return refuse(key, "give min, max or both");
+                return invalid_config(key, "give min, max or both");
             }
             if !bounds.is_possible() {
-                return refuse(
+                return invalid_config(
                     key,
                     "no value could pass: min is greater than max, or a bound is not a number",
                 );
@@ -154,28 +154,28 @@ impl FilterConfig {
                     "{} is more than {MAX_DISTANCE} of 64 bits; unrelated images would be refused",
                     lists.phash_distance
                 );
-                return refuse(format!("filter.{name}.phash_distance"), problem);
+                return invalid_config(format!("filter.{name}.phash_distance"), problem);
             }
         }
         self.expression().map(drop)
     }
 
     fn validate_languages(&self) -> Result<()> {
-        let known = codes();
+        let known = language_codes();
         if let Some(code) = self.languages.iter().find(|code| !known.contains(&code.as_str())) {
             let problem = match code.as_str() {
                 "no" => "Norwegian is found as \"nb\", not as \"no\"".to_owned(),
                 _ => format!("{code:?} is none of the languages that can be told: {}", known.join(", ")),
             };
-            return refuse("filter.languages", problem);
+            return invalid_config("filter.languages", problem);
         }
         match self.language_confidence {
-            Some(_) if self.languages.is_empty() => refuse(
+            Some(_) if self.languages.is_empty() => invalid_config(
                 "filter.language_confidence",
                 "says nothing without filter.languages; name the languages",
             ),
             Some(confidence) if !(0.0..=1.0).contains(&confidence) => {
-                refuse("filter.language_confidence", "must be between 0 and 1")
+                invalid_config("filter.language_confidence", "must be between 0 and 1")
             }
             _ => Ok(()),
         }
@@ -190,7 +190,7 @@ impl FilterConfig {
             for (part, uris) in [("urls", &lists.urls), ("domains", &lists.domains)] {
                 if !uris.as_slice().is_empty() && source.columns.url.is_none() {
                     let problem = "needs the images' URLs; name their column in source.columns.url";
-                    return refuse(format!("filter.{name}.{part}"), problem);
+                    return invalid_config(format!("filter.{name}.{part}"), problem);
                 }
             }
         }

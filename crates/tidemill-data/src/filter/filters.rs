@@ -124,7 +124,7 @@ fn load(name: &str, config: &BlocklistConfig) -> Result<Vec<Filter>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caption::language::caption_language;
+    use crate::caption::language::detect_language;
 
     fn refusal(config: &FilterConfig, facts: Facts) -> Option<String> {
         Filters::new(config).unwrap().refusal(Stage::Header, &facts).map(str::to_owned)
@@ -193,7 +193,7 @@ mod tests {
             language_confidence: Some(confidence),
             ..FilterConfig::default()
         };
-        let (_, sure) = caption_language(english).unwrap();
+        let (_, sure) = detect_language(english).unwrap();
         let german = "ein kleiner Hund, der auf einer grünen Wiese hinter dem Haus spielt";
         for (confidence, caption, expected) in [
             (sure, english, None),

@@ -1,6 +1,6 @@
 //! One filter.
 
-use crate::caption::language::caption_language;
+use crate::caption::language::detect_language;
 use crate::filter::blocklist::Blocklist;
 use crate::filter::config::Bounds;
 use crate::filter::near_duplicates::SimilarList;
@@ -96,7 +96,7 @@ impl Rule {
             }
             Self::Condition => facts.condition,
             Self::Languages { languages, confidence } => {
-                caption_language(facts.caption).is_some_and(|(code, sure)| {
+                detect_language(facts.caption).is_some_and(|(code, sure)| {
                     sure >= *confidence && languages.iter().any(|known| known == code)
                 })
             }

@@ -10,7 +10,7 @@ use twox_hash::XxHash3_64;
 
 use crate::columns::prepared::sample_ids;
 use crate::columns::status::{KEPT, REJECTED};
-use crate::columns::typed::{Images, Place};
+use crate::columns::typed::{ColumnRequest, ImageColumn};
 use crate::decode;
 use crate::error::{Error, Result, RowError};
 use crate::prepare::Prepare;
@@ -183,11 +183,11 @@ fn kept(prepared: &RecordBatch, row: usize) -> Option<RgbImage> {
 
 /// The whole picture within a red frame.
 fn rejected(batch: &RecordBatch, image: &str, row: usize) -> Result<Result<RgbImage, RowError>> {
-    let place = Place { file: "the batch", column: image, wanted_by: "source.columns.image" };
+    let request = ColumnRequest { file: "the batch", column: image, config_key: "source.columns.image" };
     let Some(column) = batch.column_by_name(image) else {
         return Ok(Err(RowError::Missing("image")));
     };
-    let images = Images::new(column, place)?;
+    let images = ImageColumn::new(column, request)?;
     Ok(images.get(row).and_then(decode::decode).map(|picture| {
         let inside = TILE - 2 * FRAME;
         let scale = f64::from(inside) / f64::from(picture.width.max(picture.height));

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::columns::prepared::text;
 use crate::columns::status::KEPT;
-use crate::columns::typed::{Numbers, Place, Texts};
+use crate::columns::typed::{ColumnRequest, NumberColumn, TextColumn};
 use crate::error::Result;
 use crate::inspect::histogram::Histogram;
 use crate::source::config::Columns;
@@ -61,16 +61,17 @@ impl Statistics {
         columns: &Columns,
         tokenizer: Option<&ClipTokenizer>,
     ) -> Result<()> {
-        let numbers = |name: Option<&String>, wanted_by| {
+        let numbers = |name: Option<&String>, config_key| {
             let name = name?;
-            let place = Place { file: "the batch", column: name, wanted_by };
-            batch.column_by_name(name).map(|column| Numbers::new(column, place))
+            let request = ColumnRequest { file: "the batch", column: name, config_key };
+            batch.column_by_name(name).map(|column| NumberColumn::new(column, request))
         };
         let width = numbers(columns.width.as_ref(), "source.columns.width").transpose()?;
         let height = numbers(columns.height.as_ref(), "source.columns.height").transpose()?;
         let captions = columns.caption.as_slice().iter().find_map(|name| {
-            let place = Place { file: "the batch", column: name, wanted_by: "source.columns.caption" };
-            Some(Texts::new(batch.column_by_name(name)?, place))
+            let request =
+                ColumnRequest { file: "the batch", column: name, config_key: "source.columns.caption" };
+            Some(TextColumn::new(batch.column_by_name(name)?, request))
         });
         let captions = captions.transpose()?;
         let status = text(batch, "status");
@@ -79,8 +80,9 @@ impl Statistics {
                 continue;
             }
             self.rows += 1;
-            let side =
-                |numbers: &Option<Numbers>| numbers.as_ref()?.get(row).ok().flatten().filter(|n| *n > 0.0);
+            let side = |numbers: &Option<NumberColumn>| {
+                numbers.as_ref()?.get(row).ok().flatten().filter(|n| *n > 0.0)
+            };
             if let (Some(width), Some(height)) = (side(&width), side(&height)) {
                 self.short_side.add(width.min(height));
                 self.aspect.add(width.max(height) / width.min(height));

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Result, refuse};
+use crate::error::{Result, invalid_config};
 use crate::prepare::aspect_buckets;
 use crate::resize::Resample;
 
@@ -91,7 +91,7 @@ impl PrepareConfig {
     }
 
     /// Whether the run's seed has a part in the pixels.
-    pub(crate) fn draws(&self) -> bool {
+    pub(crate) fn uses_seed(&self) -> bool {
         self.flip || self.crop == Crop::Random
     }
 
@@ -102,13 +102,13 @@ impl PrepareConfig {
     pub fn validate(&self) -> Result<()> {
         let key = "prepare.resolutions";
         if self.resolutions.is_empty() {
-            return refuse(key, "give at least one, such as [256]");
+            return invalid_config(key, "give at least one, such as [256]");
         }
         let mut seen = HashSet::new();
         for &resolution in &self.resolutions {
             check_side(key, resolution, RESOLUTIONS)?;
             if !seen.insert(resolution) {
-                return refuse(key, format!("{resolution} is listed twice"));
+                return invalid_config(key, format!("{resolution} is listed twice"));
             }
         }
         self.validate_buckets()
@@ -121,13 +121,19 @@ impl PrepareConfig {
             ("prepare.buckets", !self.buckets.is_empty()),
         ];
         if let Some((key, _)) = given.into_iter().find(|(_, given)| *given && self.crop != Crop::Bucket) {
-            return refuse(key, "has a meaning only with crop = \"bucket\"; set that, or leave it out");
+            return invalid_config(
+                key,
+                "has a meaning only with crop = \"bucket\"; set that, or leave it out",
+            );
         }
         if let Some(step) = self.bucket_step {
             check_side("prepare.bucket_step", step, RESOLUTIONS)?;
         }
         if self.max_bucket_aspect.is_some_and(|aspect| !(1.0..=16.0).contains(&aspect)) {
-            return refuse("prepare.max_bucket_aspect", "is long side / short side, between 1 and 16");
+            return invalid_config(
+                "prepare.max_bucket_aspect",
+                "is long side / short side, between 1 and 16",
+            );
         }
         self.buckets.iter().try_for_each(|(resolution, sizes)| self.validate_list(resolution, sizes))
     }
@@ -135,19 +141,19 @@ impl PrepareConfig {
     fn validate_list(&self, resolution: &str, sizes: &[[u32; 2]]) -> Result<()> {
         let key = format!("prepare.buckets.{resolution}");
         if !self.resolutions.iter().any(|known| known.to_string() == resolution) {
-            return refuse(
+            return invalid_config(
                 key,
                 format!("{resolution} is none of prepare.resolutions, {:?}", self.resolutions),
             );
         }
         if sizes.is_empty() {
-            return refuse(key, "give at least one [width, height], or leave the list out");
+            return invalid_config(key, "give at least one [width, height], or leave the list out");
         }
         let mut seen = HashSet::new();
         for size in sizes {
             size.iter().try_for_each(|&side| check_side(&key, side, SIDES))?;
             if !seen.insert(size) {
-                return refuse(key, format!("{size:?} is listed twice"));
+                return invalid_config(key, format!("{size:?} is listed twice"));
             }
         }
         Ok(())
@@ -159,5 +165,5 @@ fn check_side(key: &str, side: u32, range: RangeInclusive<u32>) -> Result<()> {
         return Ok(());
     }
     let (low, high) = range.into_inner();
-    refuse(key, format!("{side} is no multiple of 8 between {low} and {high}"))
+    invalid_config(key, format!("{side} is no multiple of 8 between {low} and {high}"))
 }

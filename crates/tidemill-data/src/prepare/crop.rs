@@ -3,7 +3,7 @@
 
 use crate::decode::Rgb8;
 use crate::prepare::aspect_buckets;
-use crate::random::below;
+use crate::random::index_below;
 use crate::resize::Rect;
 
 /// A part of an image and what it is resized to.
@@ -22,7 +22,7 @@ impl Cut {
     pub fn new(image: (u32, u32), sizes: &[(u32, u32)], place: Option<u64>) -> Option<Self> {
         let size = aspect_buckets::nearest(sizes, image)?;
         let (width, height) = largest(image, size);
-        let offset = |spare: u32| place.map_or(spare / 2, |place| below(place, spare + 1));
+        let offset = |spare: u32| place.map_or(spare / 2, |place| index_below(place, spare + 1));
         let crop = Rect { x: offset(image.0 - width), y: offset(image.1 - height), width, height };
         (width >= size.0 && height >= size.1).then_some(Self { crop, size })
     }

@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, UInt64Type};
 
 use crate::caption::stage::{CaptionStage, Captions};
 use crate::columns::names::SOURCE_ERROR;
-use crate::columns::typed::{Images, Numbers, Place};
+use crate::columns::typed::{ColumnRequest, ImageColumn, NumberColumn};
 use crate::error::{Error, Result, RowError};
 use crate::prepare::known_results::Known;
 use crate::source::config::Columns;
@@ -21,10 +21,10 @@ pub struct Input<'a> {
     pub captions: Captions,
     pub carried: Vec<ArrayRef>,
     pub known: Option<Known<'a>>,
-    images: Images<'a>,
+    images: ImageColumn<'a>,
     urls: Option<StringArray>,
-    declared: Vec<Numbers>,
-    scores: Vec<Numbers>,
+    declared: Vec<NumberColumn>,
+    scores: Vec<NumberColumn>,
     source_errors: Option<StringArray>,
 }
 
@@ -46,11 +46,11 @@ impl<'a> Input<'a> {
         scores: &[String],
         captions: &CaptionStage,
     ) -> Result<Self> {
-        let numbers = |name: &String, wanted_by: &str| {
-            let place = place(name, wanted_by);
-            Numbers::new(place.find(batch)?, place)
+        let numbers = |name: &String, config_key: &str| {
+            let request = request(name, config_key);
+            NumberColumn::new(request.find_in(batch)?, request)
         };
-        let image = place(&columns.image, "source.columns.image");
+        let image = request(&columns.image, "source.columns.image");
         let width = columns.width.iter().map(|name| numbers(name, "source.columns.width"));
         let height = columns.height.iter().map(|name| numbers(name, "source.columns.height"));
         let rows = match batch.column_by_name("source_row") {
@@ -64,14 +64,14 @@ impl<'a> Input<'a> {
         };
         Ok(Self {
             known: Known::of(batch),
-            images: Images::new(image.find(batch)?, image)?,
+            images: ImageColumn::new(image.find_in(batch)?, image)?,
             captions: captions.read(batch, &ids)?,
             urls: columns.url.as_deref().map(|name| urls(batch, name)).transpose()?,
             declared: width.chain(height).collect::<Result<_>>()?,
             scores: scores.iter().map(|name| numbers(name, "filter.score")).collect::<Result<_>>()?,
             carried: carry
                 .iter()
-                .map(|name| place(name, "source.carry").find(batch).cloned())
+                .map(|name| request(name, "source.carry").find_in(batch).cloned())
                 .collect::<Result<_>>()?,
             source_errors: source_errors(batch)?,
             ids,
@@ -97,18 +97,18 @@ impl<'a> Input<'a> {
 
 const BATCH: &str = "the batch";
 
-fn place<'a>(column: &'a str, wanted_by: &'a str) -> Place<'a> {
-    Place { file: BATCH, column, wanted_by }
+fn request<'a>(column: &'a str, config_key: &'a str) -> ColumnRequest<'a> {
+    ColumnRequest { file: BATCH, column, config_key }
 }
 
 /// The key column, or names made of the row index where there is none.
 fn keys(batch: &RecordBatch, configured: Option<&str>, rows: &UInt64Array) -> Result<StringArray> {
-    let place = place(configured.unwrap_or("key"), "source.columns.key");
-    if configured.is_none() && batch.column_by_name(place.column).is_none() {
+    let request = request(configured.unwrap_or("key"), "source.columns.key");
+    if configured.is_none() && batch.column_by_name(request.column).is_none() {
         return Ok(StringArray::from_iter_values(rows.values().iter().map(|row| format!("table#{row}"))));
     }
-    let column = place.find(batch)?;
-    place.check(column.data_type())?;
+    let column = request.find_in(batch)?;
+    request.check_type(column.data_type())?;
     let text = arrow::compute::cast(column, &DataType::Utf8)?;
     let text = text.as_string::<i32>();
     if text.null_count() == 0 {
@@ -121,9 +121,9 @@ fn keys(batch: &RecordBatch, configured: Option<&str>, rows: &UInt64Array) -> Re
 }
 
 fn urls(batch: &RecordBatch, column: &str) -> Result<StringArray> {
-    let place = place(column, "source.columns.url");
-    let column = place.find(batch)?;
-    place.check(column.data_type())?;
+    let request = request(column, "source.columns.url");
+    let column = request.find_in(batch)?;
+    request.check_type(column.data_type())?;
     Ok(arrow::compute::cast(column, &DataType::Utf8)?.as_string().clone())
 }
 
@@ -133,7 +133,7 @@ fn source_errors(batch: &RecordBatch) -> Result<Option<StringArray>> {
     let texts = column.as_string_opt::<i32>().cloned().ok_or_else(|| Error::ColumnType {
         file: BATCH.into(),
         column: SOURCE_ERROR.into(),
-        wanted_by: "Prepare".into(),
+        config_key: "Prepare".into(),
         found: column.data_type().to_string(),
         expected: "Utf8, or no such column at all",
     })?;
@@ -146,7 +146,7 @@ fn unsigned(column: &Arc<dyn Array>, name: &str) -> Result<UInt64Array> {
     numbers.cloned().ok_or_else(|| Error::ColumnType {
         file: BATCH.into(),
         column: name.into(),
-        wanted_by: "Prepare".into(),
+        config_key: "Prepare".into(),
         found: format!("{} with {} nulls", column.data_type(), column.null_count()),
         expected: "UInt64 without nulls, or no such column at all",
     })

@@ -74,7 +74,9 @@ impl Output {
             Arc::new(input.keys.clone()),
             Arc::new(input.captions.to_array()),
         ];
-        columns.extend(input.captions.sources().map(|sources| Arc::new(sources) as ArrayRef));
+        columns.extend(
+            input.captions.source_columns().map(|source_columns| Arc::new(source_columns) as ArrayRef),
+        );
         columns.extend([
             Arc::new(info().map(|info| Some(info?.width)).collect::<UInt32Array>()) as ArrayRef,
             Arc::new(info().map(|info| Some(info?.height)).collect::<UInt32Array>()),
@@ -126,7 +128,7 @@ pub fn output_schema(
         let field = input.field_with_name(name).map_err(|_| Error::MissingColumn {
             file: "the batch".into(),
             column: name.clone(),
-            wanted_by: "source.carry".into(),
+            config_key: "source.carry".into(),
             available: input.fields().iter().map(|field| field.name().clone()).collect(),
         })?;
         fields.push(field.clone().with_nullable(true));

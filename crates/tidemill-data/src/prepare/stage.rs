@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::caption::config::CaptionConfig;
-use crate::caption::stage::{CaptionStage, identity};
+use crate::caption::stage::{CaptionStage, digest_input};
 use crate::error::{Result, RowError};
 use crate::filter::config::FilterConfig;
 use crate::filter::filters::Filters;
@@ -91,7 +91,7 @@ impl Prepare {
         };
         let scaled = config.scaled_decode && !hashes.phash;
         let sizes: Vec<_> = config.resolutions.iter().map(|&resolution| config.sizes(resolution)).collect();
-        let text = identity(caption, &columns.caption, seed);
+        let text = digest_input(caption, &columns.caption, seed);
         let rules = (filter.without_lists(), filters.lists(), hashes);
         let digests = Digests {
             rows: digest(&(&columns, &source.carry, &text, rules, &config.resolutions, &sizes)),
@@ -131,7 +131,7 @@ impl Prepare {
     /// # Errors
     /// If a carried column is missing.
     pub fn schema(&self, input: &Schema) -> Result<SchemaRef> {
-        output_schema(input, &self.carry, &self.config, self.hashes, self.captions.has_choice(input))
+        output_schema(input, &self.carry, &self.config, self.hashes, self.captions.has_several_sources(input))
     }
 
     /// Digests of everything that shapes the output.
@@ -223,7 +223,7 @@ fn image_digest(column: &str, config: &PrepareConfig, resolution: u32, scaled: b
     let alone =
         PrepareConfig { resolutions, buckets, scaled_decode: scaled, hashes: false, ..config.clone() };
     let version = if scaled { SCALED_VERSION } else { IMAGE_VERSION };
-    digest(&(column, alone, config.draws().then_some(seed), version))
+    digest(&(column, alone, config.uses_seed().then_some(seed), version))
 }
 
 /// Configurations hold only ordered maps, so that their JSON is canonical.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
 use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef};
 
-use crate::columns::typed::as_written;
+use crate::columns::typed::shortest_decimal_of_f32;
 use crate::error::{Error, Result};
 use crate::source::config::SourceConfig;
 use crate::source::sample_id::sample_id;
@@ -75,7 +75,7 @@ fn as_first(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
     let values = arrow::compute::cast(column, to)?;
     Ok(match (column.data_type(), to) {
         (DataType::Float32, DataType::Float64) => {
-            Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(as_written))
+            Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(shortest_decimal_of_f32))
         }
         _ => values,
     })
@@ -86,7 +86,7 @@ fn complete_keys(column: &ArrayRef, file: &InputFile, key: &str, first_row: u64)
     let text = arrow::compute::cast(column, &DataType::Utf8).map_err(|_| Error::ColumnType {
         file: file.uri.clone(),
         column: key.to_owned(),
-        wanted_by: "source.columns.key".into(),
+        config_key: "source.columns.key".into(),
         found: column.data_type().to_string(),
         expected: "strings or integers",
     })?;

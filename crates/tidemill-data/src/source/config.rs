@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::columns::names::{SOURCE_ERROR, is_output};
-use crate::error::{Result, refuse};
+use crate::columns::names::{SOURCE_ERROR, is_output_column};
+use crate::error::{Result, invalid_config};
 use crate::one_or_many::OneOrMany;
 
 /// `[source]`: where the pairs are and what their columns are called.
@@ -106,14 +106,14 @@ impl SourceConfig {
     pub fn validate(&self) -> Result<()> {
         let uris = self.uri.as_slice();
         if uris.is_empty() || uris.iter().any(|uri| uri.trim().is_empty()) {
-            return refuse("source.uri", "give at least one path or URI, such as \"data/*.parquet\"");
+            return invalid_config("source.uri", "give at least one path or URI, such as \"data/*.parquet\"");
         }
         self.validate_columns()?;
         if self.rows_per_unit == 0 {
-            return refuse("source.rows_per_unit", "must be at least 1");
+            return invalid_config("source.rows_per_unit", "must be at least 1");
         }
         if !(1..=65_536).contains(&self.rows_per_batch) {
-            return refuse("source.rows_per_batch", "must be between 1 and 65536");
+            return invalid_config("source.rows_per_batch", "must be between 1 and 65536");
         }
         Ok(())
     }
@@ -122,28 +122,31 @@ impl SourceConfig {
     pub(crate) fn validate_columns(&self) -> Result<()> {
         let Columns { image, caption, key, width, height, url } = &self.columns;
         if caption.as_slice().is_empty() {
-            return refuse("source.columns.caption", "name at least one column");
+            return invalid_config("source.columns.caption", "name at least one column");
         }
         let mut parts = HashSet::new();
         let others = [Some(image), key.as_ref(), width.as_ref(), height.as_ref(), url.as_ref()];
         for name in others.into_iter().flatten().chain(caption.as_slice()) {
             if name.is_empty() {
-                return refuse("source.columns", "a column's name is empty");
+                return invalid_config("source.columns", "a column's name is empty");
             }
             if !parts.insert(name) {
-                return refuse("source.columns", format!("`{name}` plays two parts; name each column once"));
+                return invalid_config(
+                    "source.columns",
+                    format!("`{name}` plays two parts; name each column once"),
+                );
             }
         }
         let mut carried = HashSet::new();
         for name in &self.carry {
             if name == image {
-                return refuse(
+                return invalid_config(
                     "source.carry",
                     format!("`{name}` is the image column; images are not carried"),
                 );
             }
-            if is_output(name) || name == SOURCE_ERROR {
-                return refuse(
+            if is_output_column(name) || name == SOURCE_ERROR {
+                return invalid_config(
                     "source.carry",
                     format!(
                         "`{name}` is written by the pipeline itself; it cannot be carried under that name"
@@ -151,7 +154,7 @@ impl SourceConfig {
                 );
             }
             if !carried.insert(name) {
-                return refuse("source.carry", format!("`{name}` is listed twice"));
+                return invalid_config("source.carry", format!("`{name}` is listed twice"));
             }
         }
         Ok(())

@@ -28,10 +28,10 @@ pub(crate) fn needed_columns(
         condition.columns().into_iter().map(|name| (name.clone(), condition.place_of(&name)))
     });
     let mut needed: Vec<(String, String)> = Vec::new();
-    let fields = caption.columns()?.into_iter().map(|name| (name, "caption.template".to_owned()));
-    for (name, wanted_by) in parts.chain(carried).chain(scores).chain(fields).chain(compared) {
+    let fields = caption.template_columns()?.into_iter().map(|name| (name, "caption.template".to_owned()));
+    for (name, config_key) in parts.chain(carried).chain(scores).chain(fields).chain(compared) {
         if needed.iter().all(|(known, _)| *known != name) {
-            needed.push((name, wanted_by));
+            needed.push((name, config_key));
         }
     }
     Ok(needed)

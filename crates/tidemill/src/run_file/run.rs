@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tidemill_data::random::seed_of_epoch;
+use tidemill_data::random::epoch_seed;
 use tidemill_data::source::{self, Source};
 use tidemill_data::{ClipTokenizer, Prepare, PrepareConfig};
 use tidemill_models::ModelFolder;
@@ -102,7 +102,7 @@ impl Run {
     #[must_use]
     pub fn in_epoch(&self, epoch: u64) -> Self {
         let mut run = self.clone();
-        run.file.seed = seed_of_epoch(run.file.seed, epoch);
+        run.file.seed = epoch_seed(run.file.seed, epoch);
         run
     }
 

@@ -1,6 +1,7 @@
-//! open_clip's clean-up of captions, `basic_clean` and `whitespace_clean`: ftfy's `fix_text` (mojibake, HTML
-//! references, ligatures, full-width forms, curly quotes, control characters; then NFC), `html.unescape` twice, and
-//! single spaces. Lower-casing is the tokenizer's business. A port of ftfy 6.3 (Apache-2.0, Robyn Speer).
+//! open_clip's clean-up of captions, `basic_clean` and `whitespace_clean`: ftfy's `fix_text`
+//! (mojibake, HTML references, ligatures, full-width forms, curly quotes, control characters, then
+//! NFC), `html.unescape` twice, and single spaces. The tokenizer converts to lower case. A port of
+//! ftfy 6.3 (Apache-2.0, Robyn Speer).
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -8,18 +9,18 @@ use std::sync::LazyLock;
 use regex::Regex;
 use unicode_normalization::UnicodeNormalization;
 
-use crate::caption::clean::html_entities::{unescape, unescape_sure};
+use crate::caption::clean::html_entities::{unescape, unescape_unambiguous};
 use crate::caption::clean::mojibake::{fix_c1_controls, fix_encoding};
-use crate::caption::clean::mojibake_detection::compile;
+use crate::caption::clean::mojibake_detection::compile_alternatives;
 
-/// Characters that ftfy looks at together, at most.
+/// Most characters that ftfy looks at together.
 const SEGMENT: usize = 1_000_000;
 
-/// Rounds after which a text is as fixed as it will be. Real captions need two or three; the bound is against
-/// `&amp;amp;amp;...`, of which each round removes one.
+/// Most rounds of fixes. Real captions need two or three. The bound is against `&amp;amp;amp;...`,
+/// from which each round removes one `amp;`.
 const ROUNDS: usize = 64;
 
-/// What open_clip gives its tokenizer before lower-casing.
+/// Cleans a caption as open_clip does before lower-casing.
 pub fn open_clip(text: &str) -> String {
     let text = match is_plain(text) {
         true => Cow::Borrowed(text),
@@ -35,7 +36,7 @@ pub fn open_clip(text: &str) -> String {
     clean
 }
 
-/// Whether there is nothing in the text that any step but the last would change.
+/// True if only the last step, which joins words by single spaces, can change the text.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t' | b'\n') && byte != b'&')
 }
@@ -45,29 +46,29 @@ fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\x1c'..='\x1f')
 }
 
-/// ftfy's `fix_text` with its default configuration: line by line, and HTML references are left alone from the first
-/// line on that holds a `<`.
+/// ftfy's `fix_text` with its default configuration, line by line. From the first line that
+/// contains a `<`, HTML references are left as they are.
 fn fix_text(text: &str) -> String {
     let mut fixed = String::with_capacity(text.len());
-    let mut references = true;
+    let mut decode_references = true;
     for line in text.split_inclusive('\n') {
         let mut rest = line;
         while !rest.is_empty() {
             let end = rest.char_indices().nth(SEGMENT).map_or(rest.len(), |(at, _)| at);
             let segment;
             (segment, rest) = rest.split_at(end);
-            references &= !segment.contains('<');
-            fixed.push_str(&fix_segment(segment, references));
+            decode_references &= !segment.contains('<');
+            fixed.push_str(&fix_segment(segment, decode_references));
         }
     }
     fixed
 }
 
-/// All fixes in their order, until nothing changes any more.
-fn fix_segment(segment: &str, references: bool) -> String {
+/// Applies all fixes in order until nothing changes.
+fn fix_segment(segment: &str, decode_references: bool) -> String {
     let mut text = segment.to_owned();
     for _ in 0..ROUNDS {
-        let mut fixed = if references { unescape_sure(&text) } else { text.clone() };
+        let mut fixed = if decode_references { unescape_unambiguous(&text) } else { text.clone() };
         if !fixed.is_ascii() {
             fixed = fix_c1_controls(&fix_encoding(fixed));
         }
@@ -86,24 +87,25 @@ fn fix_segment(segment: &str, references: bool) -> String {
     text
 }
 
-/// Ligatures of Latin letters, half-width and full-width forms, and curly quotes.
+/// Expands Latin ligatures, normalises half-width and full-width forms, and straightens curly
+/// quotes.
 fn fix_characters(text: &str) -> String {
     if text.is_ascii() {
         return text.to_owned();
     }
     let mut fixed = String::with_capacity(text.len());
     for c in text.chars() {
-        match (ligature(c), c) {
-            (Some(letters), _) => letters.chars().for_each(|c| fixed.push(straight(c))),
+        match (expand_ligature(c), c) {
+            (Some(letters), _) => letters.chars().for_each(|c| fixed.push(straighten_quote(c))),
             (None, '\u{3000}') => fixed.push(' '),
             (None, '\u{ff01}'..='\u{ffef}') => std::iter::once(c).nfkc().for_each(|c| fixed.push(c)),
-            (None, c) => fixed.push(straight(c)),
+            (None, c) => fixed.push(straighten_quote(c)),
         }
     }
     fixed
 }
 
-fn ligature(c: char) -> Option<&'static str> {
+fn expand_ligature(c: char) -> Option<&'static str> {
     Some(match c {
         'Ĳ' => "IJ",
         'ĳ' => "ij",
@@ -131,8 +133,8 @@ fn ligature(c: char) -> Option<&'static str> {
     })
 }
 
-/// A straight quote for a curly one.
-fn straight(c: char) -> char {
+/// Replaces a curly quote by a straight one.
+fn straighten_quote(c: char) -> char {
     match c {
         '\u{2bc}' | '\u{2018}'..='\u{201b}' => '\'',
         '\u{201c}'..='\u{201f}' => '"',
@@ -144,10 +146,10 @@ fn fix_line_breaks(text: &str) -> String {
     text.replace("\r\n", "\n").replace(['\r', '\u{2028}', '\u{2029}', '\u{85}'], "\n")
 }
 
-/// Colours and the like on a Unix terminal.
-static TERMINAL_ESCAPE: LazyLock<Regex> = LazyLock::new(|| compile(&[r"\x1b\[[\d;]*[a-zA-Z]"]));
+/// Terminal escape sequences such as colours.
+static TERMINAL_ESCAPE: LazyLock<Regex> = LazyLock::new(|| compile_alternatives(&[r"\x1b\[[\d;]*[a-zA-Z]"]));
 
-/// Control characters without a visible effect.
+/// True for control characters without a visible effect.
 fn is_control(c: char) -> bool {
     matches!(c,
         '\0'..='\x08' | '\x0b' | '\x0e'..='\x1f' | '\x7f'
@@ -159,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn captions_are_cleaned() {
+    fn captions_are_cleaned_as_by_open_clip() {
         let cases = [
             ("  a  photo\n of\ta cat ", "a photo of a cat"),
             ("â€œSalvador DalÃ\u{ad}â€\u{9d} &amp;amp; caf&eacute;", "\"Salvador Dalí\" & café"),
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_text_takes_bounded_time() {
+    fn hostile_text_takes_bounded_time() {
         open_clip(&format!("&{}", "amp;".repeat(10_000)));
         open_clip(&"Ã".repeat(100_000));
         open_clip(&"Ã©".repeat(100_000));

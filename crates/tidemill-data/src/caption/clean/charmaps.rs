@@ -1,9 +1,10 @@
-//! The single-byte encodings in which UTF-8 is most often misread, and the characters that this makes of UTF-8's bytes.
+//! The single-byte encodings in which UTF-8 is most often misread, and the characters that the
+//! bytes of UTF-8 become in them.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// What bytes 80 to FF are in Windows-1252, with unassigned bytes as in Latin-1.
+/// Characters of the bytes 80 to FF in Windows-1252. Unassigned bytes are as in Latin-1.
 pub const WINDOWS_1252: &str = "€\u{81}‚ƒ„…†‡\u{2c6}‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—\u{2dc}™š›œ\u{9d}žŸ\
     \u{a0}¡¢£¤¥¦§\u{a8}©ª«¬\u{ad}®\u{af}°±²³\u{b4}µ¶·\u{b8}¹º»¼½¾¿\
     ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÐÑÒÓÔÕÖ×ØÙÚÛÜÝÞßàáâãäåæçèéêëìíîïðñòóôõö÷øùúûüýþÿ";
@@ -22,7 +23,7 @@ const WINDOWS_1254: &str = "€\u{81}‚ƒ„…†‡\u{2c6}‰Š‹Œ\u{8d}\u{
 const WINDOWS_1257: &str = "€\u{81}‚\u{83}„…†‡\u{88}‰\u{8a}‹\u{8c}\u{a8}\u{2c7}\u{b8}\u{90}‘’“”•–—\u{98}™\u{9a}›\u{9c}\u{af}\u{2db}\u{9f}\
     \u{a0}¡¢£¤¥¦§Ø©Ŗ«¬\u{ad}®Æ°±²³\u{b4}µ¶·ø¹ŗ»¼½¾æ\
     ĄĮĀĆÄÅĘĒČÉŹĖĢĶĪĻŠŃŅÓŌÕÖ×ŲŁŚŪÜŻŽßąįāćäåęēčéźėģķīļšńņóōõö÷ųłśūüżž\u{2d9}";
-/// From byte A0 on; below it is as Latin-1.
+/// Characters from byte A0 on. The bytes below are as in Latin-1.
 const ISO_8859_2: &str = "\u{a0}Ą\u{2d8}Ł¤ĽŚ§\u{a8}ŠŞŤŹ\u{ad}ŽŻ°ą\u{2db}ł\u{b4}ľś\u{2c7}\u{b8}šşťź\u{2dd}žż\
     ŔÁÂĂÄĹĆÇČÉĘËĚÍÎĎĐŃŇÓÔŐÖ×ŘŮÚŰÜÝŢßŕáâăäĺćçčéęëěíîďđńňóôőö÷řůúűüýţ\u{2d9}";
 const MAC_ROMAN: &str = "ÄÅÇÉÑÖÜáàâäãåçéèêëíìîïñóòôöõúùûü†°¢£§•¶ß®©™\u{b4}\u{a8}≠ÆØ∞±≤≥¥µ∂∑∏π∫ªºΩæø\
@@ -33,14 +34,14 @@ const CP437: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£�
 
 /// A single-byte encoding.
 pub struct Charmap {
-    /// Whether U+FFFD is taken for a lost byte, written 1A.
+    /// True if U+FFFD is encoded as byte 1A, which marks a lost byte.
     pub sloppy: bool,
-    /// Whether a space may stand for byte A0.
+    /// True if a space may stand for byte A0.
     pub spaces_hide_a0: bool,
     bytes: HashMap<char, u8>,
 }
 
-/// In the order in which they are tried.
+/// The encodings, in the order in which they are tried.
 pub static CHARMAPS: LazyLock<[Charmap; 10]> = LazyLock::new(|| {
     let latin_1: String = ('\u{80}'..='\u{ff}').collect();
     let iso_8859_2: String = ('\u{80}'..='\u{9f}').chain(ISO_8859_2.chars()).collect();
@@ -54,7 +55,7 @@ pub static CHARMAPS: LazyLock<[Charmap; 10]> = LazyLock::new(|| {
         sloppy(WINDOWS_1254),
         sloppy(WINDOWS_1257),
         Charmap::new(&iso_8859_2, false, true),
-        // Here byte A0 is a dagger, and what looks like UTF-8 with a space is a dash.
+        // Byte A0 is a dagger in MacRoman. What looks like UTF-8 with a space is a dash.
         Charmap::new(MAC_ROMAN, false, false),
         Charmap::new(CP437, false, true),
     ]
@@ -65,7 +66,7 @@ impl Charmap {
         Self { sloppy, spaces_hide_a0, bytes: high.chars().zip(0x80..=0xff).collect() }
     }
 
-    /// The text's bytes in this encoding, if it has all its characters.
+    /// Encodes a text; `None` if the encoding lacks one of its characters.
     pub fn encode(&self, text: &str) -> Option<Vec<u8>> {
         let byte = |c| match c {
             '\x1a' if self.sloppy => None,
@@ -77,44 +78,44 @@ impl Charmap {
     }
 }
 
-/// What a character may be, if it is a byte of UTF-8 in one of these encodings.
+/// The roles that a character can have if it is a misread byte of UTF-8.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Clues {
-    /// Whether it begins a sequence of two, three, four bytes.
-    pub first_of: [bool; 3],
-    /// Whether it continues a sequence; a space may, in place of byte A0.
+pub struct Utf8Roles {
+    /// It can start a sequence of two, three or four bytes.
+    pub starts_sequence: [bool; 3],
+    /// It can continue a sequence. A space can, in place of byte A0.
     pub continuation: bool,
-    /// Whether it continues a sequence and hardly ever stands for itself next to mojibake.
+    /// It can continue a sequence, and it hardly ever is itself when it is next to mojibake.
     pub strict_continuation: bool,
 }
 
-/// The clues that a character gives.
-pub fn clues(c: char) -> Clues {
+/// The roles of a character.
+pub fn utf8_roles(c: char) -> Utf8Roles {
     if c.is_ascii() {
-        return Clues { continuation: c == ' ', ..Clues::default() };
+        return Utf8Roles { continuation: c == ' ', ..Utf8Roles::default() };
     }
-    CLUES.get(&c).copied().unwrap_or_default()
+    UTF8_ROLES.get(&c).copied().unwrap_or_default()
 }
 
-static CLUES: LazyLock<HashMap<char, Clues>> =
+static UTF8_ROLES: LazyLock<HashMap<char, Utf8Roles>> =
     LazyLock::new(|| {
-        let mut clues: HashMap<char, Clues> = HashMap::new();
-        let mut mark = |ranges: &str, set: fn(&mut Clues)| {
-            expand(ranges).for_each(|c| set(clues.entry(c).or_default()));
+        let mut utf8_roles: HashMap<char, Utf8Roles> = HashMap::new();
+        let mut mark = |ranges: &str, set: fn(&mut Utf8Roles)| {
+            expand_ranges(ranges).for_each(|c| set(utf8_roles.entry(c).or_default()));
         };
-        mark("Â-ßĀĂĆČĎĐĒĖĘĚĞĢĪİĶĹĻŁŃŅŇŌŐŘŚŞŠŢŪŮŰŲŹŻŽΒ-ΡΣ-ίВ-Я", |c| c.first_of[0] = true);
-        mark("à-ïāăąćčďēėęěģīįķĺļŕźΰ-οа-п", |c| c.first_of[1] = true);
-        mark("ðóđğšπσру", |c| c.first_of[2] = true);
+        mark("Â-ßĀĂĆČĎĐĒĖĘĚĞĢĪİĶĹĻŁŃŅŇŌŐŘŚŞŠŢŪŮŰŲŹŻŽΒ-ΡΣ-ίВ-Я", |c| c.starts_sequence[0] = true);
+        mark("à-ïāăąćčďēėęěģīįķĺļŕźΰ-οа-п", |c| c.starts_sequence[1] = true);
+        mark("ðóđğšπσру", |c| c.starts_sequence[2] = true);
         mark(STRICT, |c| (c.continuation, c.strict_continuation) = (true, true));
         mark("–-―‘-‚“-„•…", |c| c.continuation = true);
-        clues
+        utf8_roles
     });
 
 const STRICT: &str = "\u{80}-¿ÆØæøĄąĽľŁłŒœŖŗŚśŞ-šŤťŸ-žƒ\u{2c6}\u{2c7}\u{2d8}\u{2db}-\u{2dd}\u{384}-ΆΈ-ΊΌΎΏ\
     Ё-ЌЎЏё-ќўџҐґ†‡‰‹›€№™";
 
-/// The characters of a list in which a hyphen makes a range.
-fn expand(ranges: &str) -> impl Iterator<Item = char> {
+/// Lists the characters of a string in which a hyphen makes a range.
+fn expand_ranges(ranges: &str) -> impl Iterator<Item = char> {
     let chars: Vec<char> = ranges.chars().collect();
     let mut spans = Vec::new();
     let mut i = 0;
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_charmap_has_a_character_for_each_byte() {
+    fn each_encoding_has_a_character_for_every_byte() {
         for charmap in CHARMAPS.iter() {
             assert_eq!(charmap.bytes.len(), 128);
         }

@@ -1,5 +1,5 @@
-//! HTML character references, undone in two ways: as Python's `html.unescape` does it, and as ftfy does, which
-//! takes only what is unambiguous. The table of names is the HTML standard's.
+//! Decodes HTML character references in two ways: as Python's `html.unescape`, and as ftfy, which
+//! decodes only those that are unambiguous. The names are those of the HTML standard.
 
 use htmlize::ENTITIES;
 
@@ -8,10 +8,10 @@ use crate::caption::clean::charmaps::WINDOWS_1252;
 /// Longest name, in characters, that `html.unescape` looks at.
 const LONGEST: usize = 32;
 /// Longest name, in characters, that ftfy looks at.
-const LONGEST_SURE: usize = 24;
+const LONGEST_UNAMBIGUOUS: usize = 24;
 
-/// Python's `html.unescape`: names with and without semicolon, the longest known name at the start of an unknown one,
-/// and numbers, with HTML's exceptions for those that are no characters.
+/// Python's `html.unescape`: names with or without semicolon, the longest known prefix of an
+/// unknown name, and numbers with HTML's exceptions for those that are not characters.
 pub fn unescape(text: &str) -> String {
     replace(text, |rest| match rest.strip_prefix('#') {
         Some(number) => numeric(number).map(|(value, length)| (value, 1 + length)),
@@ -19,13 +19,14 @@ pub fn unescape(text: &str) -> String {
     })
 }
 
-/// ftfy's `unescape_html`: names and numbers that end in a semicolon, and names written in capitals (`&EACUTE;`)
-/// where that has no other meaning.
-pub fn unescape_sure(text: &str) -> String {
+/// ftfy's `unescape_html`: names and numbers that end in a semicolon, and names in capitals
+/// (`&EACUTE;`) that have no other meaning.
+pub fn unescape_unambiguous(text: &str) -> String {
     replace(text, |rest| {
         let body = rest.strip_prefix('#').unwrap_or(rest);
-        let letters = body.bytes().take(LONGEST_SURE + 1).take_while(u8::is_ascii_alphanumeric).count();
-        if !(1..=LONGEST_SURE).contains(&letters) || body.as_bytes().get(letters) != Some(&b';') {
+        let letters =
+            body.bytes().take(LONGEST_UNAMBIGUOUS + 1).take_while(u8::is_ascii_alphanumeric).count();
+        if !(1..=LONGEST_UNAMBIGUOUS).contains(&letters) || body.as_bytes().get(letters) != Some(&b';') {
             return None;
         }
         let length = rest.len() - body.len() + letters + 1;
@@ -38,8 +39,8 @@ pub fn unescape_sure(text: &str) -> String {
     })
 }
 
-/// Puts what `find` makes of the text after an ampersand, and of how many bytes, in the place of those and of the
-/// ampersand.
+/// Replaces references. `find` gets the text behind an ampersand and returns the replacement with
+/// the number of bytes that it replaces.
 fn replace(text: &str, find: impl Fn(&str) -> Option<(String, usize)>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -58,13 +59,14 @@ fn replace(text: &str, find: impl Fn(&str) -> Option<(String, usize)>) -> String
     out
 }
 
-/// What a name stands for, with its semicolon if it has one.
+/// Looks up a name, with its semicolon if it has one.
 fn lookup(name: &str) -> Option<&'static str> {
     let value = ENTITIES.get(format!("&{name}").as_bytes())?;
     std::str::from_utf8(value).ok()
 }
 
-/// The digits after `#`, and how many bytes they take with their `x` and semicolon.
+/// Decodes the number after `#`. Returns the text and the length in bytes, `x` and semicolon
+/// included.
 fn numeric(text: &str) -> Option<(String, usize)> {
     let (digits, radix) = match text.strip_prefix(['x', 'X']) {
         Some(digits) => (digits, 16),
@@ -82,7 +84,7 @@ fn numeric(text: &str) -> Option<(String, usize)> {
     Some((value, text.len() - digits.len() + count + semicolon))
 }
 
-/// The character of a number; none for those that HTML does not allow.
+/// The character of a number; `None` for numbers that HTML does not allow.
 fn character(number: u32) -> Option<char> {
     match number {
         0 => Some(char::REPLACEMENT_CHARACTER),
@@ -108,12 +110,12 @@ fn named(text: &str) -> Option<(String, usize)> {
     ends.into_iter().find_map(|end| Some((lookup(&text[..end])?.to_owned(), end)))
 }
 
-/// A name in capitals, if it means nothing as it is and something in small letters.
+/// Decodes a name in capitals if it is unknown as it is and known in lower case.
 fn capitals(name: &str) -> Option<String> {
     let value = lookup(&name.to_ascii_lowercase())?;
     let reference = format!("&{name}");
-    let sure = !name.contains(|c: char| c.is_ascii_lowercase()) && unescape(&reference) == reference;
-    sure.then(|| value.to_uppercase())
+    let unambiguous = !name.contains(|c: char| c.is_ascii_lowercase()) && unescape(&reference) == reference;
+    unambiguous.then(|| value.to_uppercase())
 }
 
 #[cfg(test)]
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_undone_as_python_does() {
+    fn references_are_decoded_as_by_python() {
         let cases = [
             ("a &amp; b &lt;c&gt;", "a & b <c>"),
             ("&ampx &notit; &notin; &amp", "&x ¬it; ∉ &"),
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sure_references_are_undone_as_ftfy_does() {
+    fn only_unambiguous_references_are_decoded_as_by_ftfy() {
         let cases = [
             ("this&not that &eacute;", "this&not that é"),
             ("&ntilde; &Ntilde; &NTILDE; &nTILDE;", "ñ Ñ Ñ &nTILDE;"),
@@ -143,7 +145,7 @@ mod tests {
             ("&#59; &#39;", "&#59; '"),
         ];
         for (text, expected) in cases {
-            assert_eq!(unescape_sure(text), expected, "{text}");
+            assert_eq!(unescape_unambiguous(text), expected, "{text}");
         }
     }
 }

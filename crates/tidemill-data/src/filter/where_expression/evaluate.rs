@@ -9,7 +9,7 @@ use arrow::compute::{and_kleene, cast, is_null, not, or_kleene};
 use arrow::datatypes::{DataType, Float64Type, Schema};
 use sqlparser::tokenizer::Location;
 
-use crate::columns::typed::{as_written, is_number, is_text};
+use crate::columns::typed::{is_number, is_text, shortest_decimal_of_f32};
 use crate::error::{Error, Result};
 use crate::filter::where_expression::parse::{Expression, Node, Operator, Term, refuse};
 
@@ -188,7 +188,7 @@ fn column(batch: &RecordBatch, name: &str, at: Location) -> Result<Values> {
         DataType::Boolean => Values::Booleans(column.as_boolean().clone()),
         _ if is_number(data_type) => {
             let numbers = cast(column, &DataType::Float64)?;
-            let of = if *data_type == DataType::Float32 { as_written } else { |number| number };
+            let of = if *data_type == DataType::Float32 { shortest_decimal_of_f32 } else { |number| number };
             let numbers = numbers.as_primitive::<Float64Type>().iter();
             Values::Numbers(numbers.map(|n| n.map(of).and_then(finite)).collect())
         }

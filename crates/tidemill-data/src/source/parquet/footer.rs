@@ -11,7 +11,7 @@ use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use parquet::basic::Compression;
 use tidemill_io::uri;
 
-use crate::columns::typed::Place;
+use crate::columns::typed::ColumnRequest;
 use crate::error::{Error, Result};
 use crate::parquet_file::object_reader::ObjectReader;
 use crate::source::parquet::errors::{gave_up, unreadable};
@@ -57,14 +57,14 @@ impl<'a> Footer<'a> {
     /// The needed columns, in the order needed.
     pub fn columns(&self, needed: &[(String, String)]) -> Result<Vec<Field>> {
         let schema = self.metadata.schema();
-        let fields = needed.iter().map(|(column, wanted_by)| {
+        let fields = needed.iter().map(|(column, config_key)| {
             let field = schema.field_with_name(column).map_err(|_| Error::MissingColumn {
                 file: self.file.uri.clone(),
                 column: column.clone(),
-                wanted_by: wanted_by.clone(),
+                config_key: config_key.clone(),
                 available: schema.fields().iter().map(|field| field.name().clone()).collect(),
             })?;
-            Place { file: &self.file.uri, column, wanted_by }.check(field.data_type())?;
+            ColumnRequest { file: &self.file.uri, column, config_key }.check_type(field.data_type())?;
             // Files of one source may disagree on what is required.
             Ok(field.clone().with_nullable(true))
         });

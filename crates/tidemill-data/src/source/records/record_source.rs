@@ -89,10 +89,10 @@ impl RecordSource {
         })?;
         match self.needed.iter().find(|(name, _)| !records.columns().contains(name)) {
             None => Ok(records),
-            Some((column, wanted_by)) => Err(Error::MissingColumn {
+            Some((column, config_key)) => Err(Error::MissingColumn {
                 file: file.uri.clone(),
                 column: column.clone(),
-                wanted_by: wanted_by.clone(),
+                config_key: config_key.clone(),
                 available: records.columns().to_vec(),
             }),
         }
