@@ -1,25 +1,26 @@
-//! Encoded image bytes to RGB pixels.
+//! The entry points: reading headers and decoding images of all formats.
 
 use std::ops::Range;
 
 use crate::decode::format::Format;
-use crate::decode::image::{Info, Rgb8, Strip};
+use crate::decode::image::{ImageInfo, Rgb8, Strip};
 use crate::decode::scale::Scale;
 use crate::decode::{jpeg, other_formats};
 use crate::error::RowError;
 
-/// What the header says; no pixel is decoded.
+/// Reads the header; no pixel is decoded.
 ///
 /// # Errors
-/// If the bytes are no image, their header is damaged, or the size is out of bounds.
-pub fn probe(bytes: &[u8]) -> Result<Info, RowError> {
-    match Format::of(bytes)? {
+/// If the bytes are not an image, the header is damaged, or the size is out of bounds.
+pub fn probe(bytes: &[u8]) -> Result<ImageInfo, RowError> {
+    match Format::detect(bytes)? {
         Format::Jpeg => jpeg::probe(bytes),
         format => other_formats::probe(bytes, format),
     }
 }
 
-/// Decodes an image. Grey becomes RGB, transparency is laid over white, CMYK is converted as Pillow does.
+/// Decodes an image. Grey becomes RGB, transparency is laid over white, and CMYK is converted as by
+/// Pillow.
 ///
 /// # Errors
 /// As [`probe`], and if the pixel data is truncated or damaged.
@@ -27,15 +28,16 @@ pub fn decode(bytes: &[u8]) -> Result<Rgb8, RowError> {
     Ok(decode_strip(bytes, Scale::FULL, None)?.image)
 }
 
-/// As [`decode`], but a JPEG at `scale` (sides are rounded up) and, if only some `columns` of the image at that scale
-/// are wanted, not many more than those; pixels are what they are in the whole image. Other formats are decoded whole.
+/// Decodes a JPEG at a scale (sides are rounded up). If only some `columns` of the scaled image are
+/// wanted, few others are decoded; their pixels equal those of the full image. Other formats are
+/// decoded in full.
 ///
 /// # Errors
 /// As [`decode`].
 pub fn decode_strip(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result<Strip, RowError> {
-    match Format::of(bytes)? {
+    match Format::detect(bytes)? {
         Format::Jpeg => jpeg::decode(bytes, scale, columns),
-        format => Ok(Strip::whole(other_formats::decode(bytes, format)?)),
+        format => Ok(Strip::from_image(other_formats::decode(bytes, format)?)),
     }
 }
 

@@ -1,37 +1,37 @@
 //! The image formats that are decoded.
 
-use crate::decode::image::MAX_BYTES;
+use crate::decode::limits::MAX_BYTES;
 use crate::error::RowError;
 
-/// Extensions of image members.
+/// File name extensions of images, in WebDataset members and image folders.
 pub(crate) const IMAGE_EXTENSIONS: [&str; 9] =
     ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif"];
 
-/// The formats that are decoded.
+/// The image formats that are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Baseline and progressive; grey, YCbCr, RGB, CMYK and YCCK.
+    /// JPEG, baseline and progressive: grey, YCbCr, RGB, CMYK and YCCK.
     Jpeg,
-    /// All colour types and depths, interlaced or not.
+    /// PNG: all colour types and depths, interlaced or not.
     Png,
-    /// Lossy and lossless; the first frame of an animation.
+    /// WebP, lossy and lossless; of an animation the first frame.
     WebP,
-    /// The first frame.
+    /// GIF; the first frame.
     Gif,
     /// Windows bitmaps.
     Bmp,
-    /// The first page.
+    /// TIFF; the first page.
     Tiff,
 }
 
 impl Format {
-    /// The format of a name in the dataset's `format` column.
-    pub(crate) fn of_name(name: &str) -> Option<Self> {
+    /// The format with this name in the dataset's column `format`.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         let all = [Self::Jpeg, Self::Png, Self::WebP, Self::Gif, Self::Bmp, Self::Tiff];
         all.into_iter().find(|format| format.name() == name)
     }
 
-    /// The name in the dataset's `format` column.
+    /// The name in the dataset's column `format`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Jpeg => "jpeg",
@@ -43,8 +43,11 @@ impl Format {
         }
     }
 
-    /// Tells the format by the first bytes, whatever the file was called.
-    pub fn of(bytes: &[u8]) -> Result<Self, RowError> {
+    /// Detects the format by the first bytes, whatever the file name is.
+    ///
+    /// # Errors
+    /// [`RowError::Format`] for other formats, [`RowError::Size`] for more than [`MAX_BYTES`].
+    pub fn detect(bytes: &[u8]) -> Result<Self, RowError> {
         if bytes.is_empty() {
             return Err(RowError::Format("the image has no bytes".into()));
         }

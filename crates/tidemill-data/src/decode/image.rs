@@ -1,71 +1,54 @@
-//! Decoded images, and the bounds on their size.
+//! Decoded images and what their headers say.
 
 pub use image::metadata::Orientation;
 
 use crate::decode::format::Format;
-use crate::error::RowError;
-
-/// Most encoded bytes of one image.
-pub const MAX_BYTES: usize = 256 << 20;
-
-/// Most pixels of one image: 300 MB decoded, above any camera and below any decompression bomb.
-pub const MAX_PIXELS: u64 = 100_000_000;
 
 /// An image of 8-bit RGB pixels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rgb8 {
-    /// Pixels in a row.
+    /// Width in pixels.
     pub width: u32,
-    /// Rows.
+    /// Height in pixels.
     pub height: u32,
     /// Row-major, interleaved: `[height, width, 3]`.
     pub pixels: Vec<u8>,
 }
 
-/// Neighbouring columns of an image.
+/// Consecutive columns of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Strip {
-    /// The columns' pixels.
+    /// Pixels of the columns.
     pub image: Rgb8,
-    /// Columns of the whole image that lie left of them.
+    /// Columns of the full image that lie left of these.
     pub left: u32,
-    /// Columns of the whole image.
-    pub whole: u32,
+    /// Width of the full image.
+    pub full_width: u32,
 }
 
 impl Strip {
-    /// All columns of an image.
-    pub fn whole(image: Rgb8) -> Self {
-        Self { left: 0, whole: image.width, image }
+    /// A strip of all columns of an image.
+    pub fn from_image(image: Rgb8) -> Self {
+        Self { left: 0, full_width: image.width, image }
     }
 }
 
-/// What the header says.
+/// What an image's header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Info {
+pub struct ImageInfo {
     /// Width in pixels of the upright image.
     pub width: u32,
     /// Height in pixels of the upright image.
     pub height: u32,
-    /// How the bytes are encoded.
+    /// Format of the encoded bytes.
     pub format: Format,
-    /// What makes the stored image upright.
+    /// The transformation that makes the stored image upright.
     pub orientation: Orientation,
-    /// Whether there is a colour profile. Pixels are left as they are.
+    /// True if there is a colour profile. Pixels are not converted.
     pub icc: bool,
 }
 
-pub fn check_size(width: u32, height: u32) -> Result<(), RowError> {
-    if width == 0 || height == 0 {
-        return Err(RowError::Size(format!("{width}x{height} has no pixels")));
-    }
-    if u64::from(width) * u64::from(height) > MAX_PIXELS {
-        return Err(RowError::Size(format!("{width}x{height} is more than {MAX_PIXELS} pixels")));
-    }
-    Ok(())
-}
-
-/// `value / 255` rounded to nearest, for products of two bytes and their sums.
+/// `value / 255`, rounded to nearest, for products of two bytes and their sums.
 pub fn div_255(value: u32) -> u8 {
     let rounded = value + 128;
     ((rounded + (rounded >> 8)) >> 8) as u8
@@ -76,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn division_rounds_to_nearest() {
+    fn div_255_rounds_to_nearest() {
         for value in 0..=255_u32 * 255 {
             assert_eq!(u32::from(div_255(value)), (2 * value + 255) / 510, "{value}");
         }

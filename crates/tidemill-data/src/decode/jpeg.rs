@@ -1,52 +1,58 @@
-//! JPEG through libjpeg-turbo with the accurate DCT and smooth chroma upsampling, which is bit for bit what Pillow
-//! gives. The metadata is read from the segments before the first scan.
+//! JPEG through libjpeg-turbo with the accurate DCT and smooth chroma upsampling, which is bit for
+//! bit what Pillow returns. Metadata is read from the segments before the first scan.
 
 use std::cell::RefCell;
 use std::iter;
 use std::ops::Range;
 
-use crate::decode::exif_orientation::{find, upright, upright_size};
+use crate::decode::exif_orientation::{apply_orientation, find_orientation, upright_size};
 use crate::decode::format::Format;
-use crate::decode::image::{Info, Orientation, Rgb8, Strip, check_size, div_255};
-use crate::decode::libjpeg_turbo::{Decoder, Header, View};
+use crate::decode::image::{ImageInfo, Orientation, Rgb8, Strip, div_255};
+use crate::decode::libjpeg_turbo::{Decoder, Header, Region};
+use crate::decode::limits::check_size;
 use crate::decode::scale::Scale;
 use crate::error::RowError;
 
-/// Most scans of a progressive JPEG: each costs a pass over the whole image, and encoders write about ten.
+/// Most scans of a progressive JPEG. Each costs a pass over the whole image; encoders write about
+/// ten.
 const MAX_SCANS: u16 = 500;
 
-/// libjpeg's warnings after which the picture is still whole; after all others parts of it are missing or invented.
+/// Warnings of libjpeg after which the image is still complete. After all others, parts of it are
+/// missing or made up.
 const HARMLESS: [&str; 3] = [
     "extraneous bytes before marker",
     "Invalid SOS parameters for sequential JPEG",
     "Unknown Adobe color transform",
 ];
 
-/// libjpeg's warning when it runs out of bytes.
-const CUT_OFF: &str = "Premature end of JPEG file";
+/// The warning of libjpeg when it runs out of bytes.
+const PREMATURE_END: &str = "Premature end of JPEG file";
 
 const END_OF_IMAGE: [u8; 2] = [0xff, 0xd9];
 
-pub fn probe(bytes: &[u8]) -> Result<Info, RowError> {
+pub fn probe(bytes: &[u8]) -> Result<ImageInfo, RowError> {
     let header = with_decoder(bytes, |decoder| decoder.header(bytes))?;
-    let (width, height) = size(header.width, header.height)?;
-    let (orientation, icc) = metadata(bytes);
+    let (width, height) = check_dimensions(header.width, header.height)?;
+    let (orientation, icc) = read_metadata(bytes);
     let (width, height) = upright_size(orientation, width, height);
-    Ok(Info { width, height, format: Format::Jpeg, orientation, icc })
+    Ok(ImageInfo { width, height, format: Format::Jpeg, orientation, icc })
 }
 
-/// Decodes at least the `columns` of the upright image at a scale.
+/// Decodes at least these `columns` of the upright image at a scale.
 pub fn decode(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result<Strip, RowError> {
-    let orientation = metadata(bytes).0;
-    // Stored another way, columns may be rows.
+    let orientation = read_metadata(bytes).0;
+    // In an image that is stored rotated, columns may be stored as rows.
     let columns = columns.filter(|_| orientation == Orientation::NoTransforms);
     let strip = match decode_stored(bytes, scale, columns.clone()) {
-        // Where only the end marker is missing the picture is whole; where more is, libjpeg warns again, unless the
-        // image is of a kind of which whole scans can be missing.
-        Err(RowError::Damaged(warning)) if warning.contains(CUT_OFF) && !bytes.ends_with(&END_OF_IMAGE) => {
-            // The marker must not become part of a header that was cut off.
+        // If only the end marker is missing, the image is complete. If more is missing, libjpeg
+        // warns again when the marker is there, unless the image is of a kind that can lose whole
+        // scans.
+        Err(RowError::Damaged(warning))
+            if warning.contains(PREMATURE_END) && !bytes.ends_with(&END_OF_IMAGE) =>
+        {
+            // Without this check the marker could become part of a truncated header.
             let header = with_decoder(bytes, |decoder| decoder.header(bytes))?;
-            if header.open_ended {
+            if header.may_miss_scans {
                 return Err(RowError::Damaged(warning));
             }
             decode_stored(&[bytes, &END_OF_IMAGE].concat(), scale, columns)?
@@ -56,32 +62,36 @@ pub fn decode(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result
     if orientation == Orientation::NoTransforms {
         return Ok(strip);
     }
-    Ok(Strip::whole(upright(strip.image, orientation)?))
+    Ok(Strip::from_image(apply_orientation(strip.image, orientation)?))
 }
 
-/// The pixels in the order in which they are stored.
+/// Decodes the pixels in the order in which they are stored.
 fn decode_stored(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result<Strip, RowError> {
-    let (mut first, mut whole, mut cmyk) = (0, 0, false);
+    let (mut first_column, mut full_width, mut is_cmyk) = (0, 0, false);
     let pixels = with_decoder(bytes, |decoder| {
         decoder.decode(bytes, |header| {
-            size(header.width, header.height)?;
-            let scale = if header.lossless { Scale::FULL } else { scale };
-            whole = scale.of(header.width);
-            cmyk = header.cmyk;
-            let columns = columns.map_or(0..whole, |columns| coded(header, scale, columns));
-            first = columns.start;
-            Ok(View { scale, columns })
+            check_dimensions(header.width, header.height)?;
+            let scale = if header.is_lossless { Scale::FULL } else { scale };
+            full_width = scale.scale_side(header.width);
+            is_cmyk = header.is_cmyk;
+            let columns = columns.map_or(0..full_width, |columns| columns_to_decode(header, scale, columns));
+            first_column = columns.start;
+            Ok(Region { scale, columns })
         })
     })?;
     if let Some(warning) = pixels.warning.filter(|warning| !is_harmless(warning)) {
         return Err(warning);
     }
-    let (width, height) = size(pixels.width, pixels.height)?;
+    let (width, height) = check_dimensions(pixels.width, pixels.height)?;
     let mut pixels = pixels.bytes;
-    if cmyk {
+    if is_cmyk {
         pixels = pixels.as_chunks::<4>().0.iter().flat_map(cmyk_to_rgb).collect();
     }
-    Ok(Strip { image: Rgb8 { width, height, pixels }, left: first as u32, whole: whole as u32 })
+    Ok(Strip {
+        image: Rgb8 { width, height, pixels },
+        left: first_column as u32,
+        full_width: full_width as u32,
+    })
 }
 
 fn is_harmless(warning: &RowError) -> bool {
@@ -89,20 +99,23 @@ fn is_harmless(warning: &RowError) -> bool {
     HARMLESS.iter().any(|harmless| text.contains(harmless))
 }
 
-/// The columns to decode, for those wanted to be the same as in the whole image. Decoding starts at the edge of a
-/// unit, and where it starts and ends, chroma is smoothed without the neighbour that is left out.
-fn coded(header: &Header, scale: Scale, wanted: Range<u32>) -> Range<usize> {
-    let whole = scale.of(header.width);
-    let Some(unit) = header.unit.filter(|_| !header.lossless).map(|unit| scale.of(unit)) else {
-        return 0..whole;
+/// The columns to decode so that the wanted ones equal those of the full image. Decoding starts at
+/// the edge of an MCU. At both ends, chroma is smoothed without the neighbour that is left out, so
+/// one more MCU is decoded there.
+fn columns_to_decode(header: &Header, scale: Scale, wanted: Range<u32>) -> Range<usize> {
+    let full_width = scale.scale_side(header.width);
+    let Some(mcu_width) =
+        header.mcu_width.filter(|_| !header.is_lossless).map(|mcu_width| scale.scale_side(mcu_width))
+    else {
+        return 0..full_width;
     };
-    let start = (wanted.start as usize).saturating_sub(unit) / unit * unit;
-    start..(wanted.end as usize + unit).min(whole)
+    let start = (wanted.start as usize).saturating_sub(mcu_width) / mcu_width * mcu_width;
+    start..(wanted.end as usize + mcu_width).min(full_width)
 }
 
-/// Runs one of libjpeg's calls on this thread's decoder, which is made once. It is made anew after an error, for one in a
-/// header leaves it in the middle of that header; and for data without a frame, for which it would go on to tell the
-/// size of the image before.
+/// Runs a call on this thread's decoder. The decoder is replaced after an error, because an error
+/// in a header leaves it in the middle of that header, and for data without a frame header, because
+/// it would report the size of the previous image.
 fn with_decoder<T>(
     bytes: &[u8],
     call: impl FnOnce(&mut Decoder) -> Result<T, RowError>,
@@ -111,7 +124,7 @@ fn with_decoder<T>(
         static DECODER: RefCell<Option<Decoder>> = const { RefCell::new(None) };
     }
     DECODER.with_borrow_mut(|slot| {
-        let mut decoder = match slot.take().filter(|_| has_frame(bytes)) {
+        let mut decoder = match slot.take().filter(|_| has_frame_header(bytes)) {
             Some(decoder) => decoder,
             None => Decoder::new(MAX_SCANS)?,
         };
@@ -121,19 +134,19 @@ fn with_decoder<T>(
     })
 }
 
-/// Whether a frame's header (SOF) is found where it should be.
-fn has_frame(bytes: &[u8]) -> bool {
+/// True if there is a frame header (SOF) before the first scan.
+fn has_frame_header(bytes: &[u8]) -> bool {
     segments(bytes).any(|(marker, _)| matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc))
 }
 
-fn size(width: usize, height: usize) -> Result<(u32, u32), RowError> {
+fn check_dimensions(width: usize, height: usize) -> Result<(u32, u32), RowError> {
     let [width, height] = [width, height].map(|side| u32::try_from(side).unwrap_or(u32::MAX));
     check_size(width, height)?;
     Ok((width, height))
 }
 
-/// The orientation, and whether there is a colour profile.
-fn metadata(bytes: &[u8]) -> (Orientation, bool) {
+/// Reads the orientation, and whether there is a colour profile.
+fn read_metadata(bytes: &[u8]) -> (Orientation, bool) {
     const XMP: &[u8] = b"http://ns.adobe.com/xap/1.0/\0";
     let (mut exif, mut xmp, mut icc) = (None, None, false);
     for (marker, payload) in segments(bytes) {
@@ -144,10 +157,11 @@ fn metadata(bytes: &[u8]) -> (Orientation, bool) {
             _ => {}
         }
     }
-    (find(exif, xmp), icc)
+    (find_orientation(exif, xmp), icc)
 }
 
-/// Markers and payloads up to the first scan, or to what is no segment.
+/// Markers and payloads of the segments up to the first scan, or up to bytes that are not a
+/// segment.
 fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     const START_OF_SCAN: u8 = 0xda;
     let mut rest = bytes.get(2..).unwrap_or_default();
@@ -163,7 +177,8 @@ fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// Ink as Adobe stores it, inverted (255 is none), to RGB, by Pillow's `cmyk2rgb` (`src/libImaging/Convert.c`).
+/// Converts CMYK to RGB by Pillow's `cmyk2rgb` (`src/libImaging/Convert.c`). Adobe stores ink
+/// inverted: 255 is none.
 fn cmyk_to_rgb(&[c, m, y, k]: &[u8; 4]) -> [u8; 3] {
     [c, m, y].map(|ink| k - div_255(u32::from(255 - ink) * u32::from(k)))
 }

@@ -1,5 +1,5 @@
-//! libjpeg-turbo through its TurboJPEG interface. The crate `turbojpeg` wraps it safely, but not the decoding of some
-//! columns only, so the few calls needed are made here.
+//! libjpeg-turbo through its TurboJPEG interface. The crate `turbojpeg` wraps it safely but cannot
+//! decode only some columns, so the few calls needed are made here.
 #![allow(unsafe_code, reason = "calls into C")]
 
 use std::ffi::{CStr, c_int, c_ulong, c_void};
@@ -8,62 +8,64 @@ use std::ptr::NonNull;
 
 use turbojpeg::raw;
 
-use crate::decode::buffer_pool::buffer;
+use crate::decode::buffer_pool::take_buffer;
 use crate::decode::scale::Scale;
 use crate::error::RowError;
 
-/// What a JPEG's header says.
+/// What the header of a JPEG says.
 #[derive(Debug, Clone, Copy)]
 pub struct Header {
-    /// As stored.
+    /// Stored width in pixels.
     pub width: usize,
-    /// As stored.
+    /// Stored height in pixels.
     pub height: usize,
-    /// Four inks instead of colours.
-    pub cmyk: bool,
-    /// Not scalable, nor can columns be left out.
-    pub lossless: bool,
-    /// Progressive or with arithmetic coding: libjpeg-turbo does not notice if data are missing at the end.
-    pub open_ended: bool,
-    /// Width of the units (iMCU) in which an image is coded, if its subsampling is a common one.
-    pub unit: Option<usize>,
+    /// The image is CMYK or YCCK: four bytes a pixel.
+    pub is_cmyk: bool,
+    /// The image is lossless: it can be decoded neither at a scale nor in part.
+    pub is_lossless: bool,
+    /// The image is progressive or uses arithmetic coding, so libjpeg-turbo does not notice if data
+    /// are missing at the end.
+    pub may_miss_scans: bool,
+    /// Width in pixels of an iMCU, the unit in which the image is coded, if its subsampling is a
+    /// common one.
+    pub mcu_width: Option<usize>,
 }
 
-/// Which pixels are wanted.
+/// The pixels to decode.
 #[derive(Debug, Clone)]
-pub struct View {
-    /// At which size.
+pub struct Region {
+    /// Scale.
     pub scale: Scale,
-    /// Columns of the image at that scale; the first is a multiple of the scaled unit.
+    /// Columns of the scaled image. The first one must be a multiple of the scaled iMCU width.
     pub columns: Range<usize>,
 }
 
-/// The pixels of some columns.
+/// Decoded pixels of some columns.
 pub struct Pixels {
-    /// Number of the columns.
+    /// Number of columns.
     pub width: usize,
-    /// As the scaled image has.
+    /// Height of the scaled image.
     pub height: usize,
-    /// Three bytes a pixel, or four if the header says CMYK.
+    /// Three bytes a pixel, or four if the image is CMYK.
     pub bytes: Vec<u8>,
-    /// What libjpeg-turbo did not like, if anything; parts of the picture may be missing.
+    /// A warning of libjpeg-turbo; parts of the image may be missing.
     pub warning: Option<RowError>,
 }
 
-/// An instance of the decompressor.
+/// A decompressor of libjpeg-turbo.
 pub struct Decoder {
     handle: NonNull<c_void>,
 }
 
 impl Decoder {
-    /// A decoder that refuses images of more scans than so many.
+    /// Creates a decoder that rejects images of more than `max_scans` scans.
     ///
     /// # Errors
-    /// If there is no memory for it.
+    /// If memory runs out.
     pub fn new(max_scans: u16) -> Result<Self, RowError> {
         // SAFETY: takes no pointers.
         let handle = unsafe { raw::tj3Init(raw::TJINIT_TJINIT_DECOMPRESS as c_int) };
-        let mut decoder = Self { handle: NonNull::new(handle).ok_or_else(no_memory)? };
+        let mut decoder = Self { handle: NonNull::new(handle).ok_or_else(out_of_memory_error)? };
         let scans = raw::TJPARAM_TJPARAM_SCANLIMIT as c_int;
         // SAFETY: the handle is valid, here and below, for as long as the decoder is.
         let set = unsafe { raw::tj3Set(decoder.raw(), scans, max_scans.into()) };
@@ -74,7 +76,7 @@ impl Decoder {
     /// Reads the header.
     ///
     /// # Errors
-    /// libjpeg-turbo's message.
+    /// The message of libjpeg-turbo.
     pub fn header(&mut self, bytes: &[u8]) -> Result<Header, RowError> {
         // SAFETY: the bytes are read during the call only.
         let read = unsafe { raw::tj3DecompressHeader(self.raw(), bytes.as_ptr(), bytes.len() as c_ulong) };
@@ -87,39 +89,40 @@ impl Decoder {
         Ok(Header {
             width: side(self.get(raw::TJPARAM_TJPARAM_JPEGWIDTH))?,
             height: side(self.get(raw::TJPARAM_TJPARAM_JPEGHEIGHT))?,
-            cmyk: [raw::TJCS_TJCS_CMYK, raw::TJCS_TJCS_YCCK].iter().any(|&kind| kind as c_int == colours),
-            lossless: self.get(raw::TJPARAM_TJPARAM_LOSSLESS) != 0,
-            open_ended: self.get(raw::TJPARAM_TJPARAM_ARITHMETIC) != 0
+            is_cmyk: [raw::TJCS_TJCS_CMYK, raw::TJCS_TJCS_YCCK].iter().any(|&kind| kind as c_int == colours),
+            is_lossless: self.get(raw::TJPARAM_TJPARAM_LOSSLESS) != 0,
+            may_miss_scans: self.get(raw::TJPARAM_TJPARAM_ARITHMETIC) != 0
                 || self.get(raw::TJPARAM_TJPARAM_PROGRESSIVE) != 0,
             // 4:4:4, 4:2:2, 4:2:0, grey, 4:4:0, 4:1:1, 4:4:1.
-            unit: subsampling.and_then(|kind| [8, 16, 16, 8, 8, 32, 8].get(kind).copied()),
+            mcu_width: subsampling.and_then(|kind| [8, 16, 16, 8, 8, 32, 8].get(kind).copied()),
         })
     }
 
-    /// Decodes what `choose` wants of an image with this header.
+    /// Decodes the region that `choose` returns for the header.
     ///
     /// # Errors
-    /// What `choose` says; libjpeg-turbo's message if nothing could be decoded.
+    /// The error of `choose`, or the message of libjpeg-turbo if nothing could be decoded.
     pub fn decode(
         &mut self,
         bytes: &[u8],
-        choose: impl FnOnce(&Header) -> Result<View, RowError>,
+        choose: impl FnOnce(&Header) -> Result<Region, RowError>,
     ) -> Result<Pixels, RowError> {
         let header = self.header(bytes)?;
-        let View { scale, columns } = choose(&header)?;
-        let (width, height) = (columns.len(), scale.of(header.height));
+        let Region { scale, columns } = choose(&header)?;
+        let (width, height) = (columns.len(), scale.scale_side(header.height));
         self.set_region(raw::tjregion { x: 0, y: 0, w: 0, h: 0 })?;
-        // It takes fractions only in lowest terms.
+        // libjpeg-turbo accepts fractions in lowest terms only.
         let factor = raw::tjscalingfactor { num: 1, denom: 8 / c_int::from(scale.0) };
         // SAFETY: no pointers but the handle's.
         let set = unsafe { raw::tj3SetScalingFactor(self.raw(), factor) };
         self.check(set)?;
-        if columns != (0..scale.of(header.width)) {
+        if columns != (0..scale.scale_side(header.width)) {
             let (x, w, h) = (columns.start as c_int, width as c_int, height as c_int);
             self.set_region(raw::tjregion { x, y: 0, w, h })?;
         }
-        let (channels, format) = if header.cmyk { (4, raw::TJPF_TJPF_CMYK) } else { (3, raw::TJPF_TJPF_RGB) };
-        let mut pixels = buffer(width * height * channels);
+        let (channels, format) =
+            if header.is_cmyk { (4, raw::TJPF_TJPF_CMYK) } else { (3, raw::TJPF_TJPF_RGB) };
+        let mut pixels = take_buffer(width * height * channels);
         // SAFETY: the bytes are those that the header was read from. At this scale the region has `height` rows of
         // `width` pixels, and so many are written.
         let decoded = unsafe {
@@ -160,13 +163,13 @@ impl Decoder {
     }
 }
 
-fn no_memory() -> RowError {
+fn out_of_memory_error() -> RowError {
     RowError::Other("memory: none for a decoder of libjpeg-turbo".into())
 }
 
 impl Drop for Decoder {
     fn drop(&mut self) {
-        // SAFETY: nobody has the handle any more.
+        // SAFETY: the handle is not used again.
         unsafe { raw::tj3Destroy(self.raw()) }
     }
 }

@@ -6,7 +6,7 @@
 //! * `jpeg`, `libjpeg_turbo`: JPEG, at a reduced scale or some columns only where that is enough
 //! * `other_formats`: PNG, WebP, GIF, BMP and TIFF through the `image` crate
 //! * `exif_orientation`, `tiff_tags`: which way up an image is
-//! * `image`, `format`, `scale`, `buffer_pool`: shared types
+//! * `image`, `format`, `scale`, `limits`, `buffer_pool`: shared types
 
 mod buffer_pool;
 mod decoder;
@@ -15,13 +15,15 @@ mod format;
 mod image;
 mod jpeg;
 mod libjpeg_turbo;
+mod limits;
 mod other_formats;
 mod scale;
 mod tiff_tags;
 
-pub use self::buffer_pool::recycle;
+pub use self::buffer_pool::recycle_buffer;
 pub use self::decoder::{decode, decode_strip, probe};
 pub use self::format::Format;
 pub(crate) use self::format::IMAGE_EXTENSIONS;
-pub use self::image::{Info, MAX_BYTES, MAX_PIXELS, Orientation, Rgb8, Strip};
+pub use self::image::{ImageInfo, Orientation, Rgb8, Strip};
+pub use self::limits::{MAX_BYTES, MAX_PIXELS};
 pub use self::scale::Scale;

@@ -1,61 +1,64 @@
-//! PNG, WebP, GIF, BMP and TIFF through the `image` crate. Its own limits bound what a decoder allocates beside the
-//! pixels, so that a small file with a large profile, text or frame is refused.
+//! PNG, WebP, GIF, BMP and TIFF through the `image` crate. Limits bound what a decoder allocates
+//! besides the pixels, so that a small file with a large profile, text or frame is rejected.
 
 use std::io::Cursor;
 use std::panic::{self, AssertUnwindSafe};
 
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
-use crate::decode::exif_orientation::{find, upright, upright_size};
+use crate::decode::exif_orientation::{apply_orientation, find_orientation, upright_size};
 use crate::decode::format::Format;
-use crate::decode::image::{Info, MAX_PIXELS, Orientation, Rgb8, check_size, div_255};
+use crate::decode::image::{ImageInfo, Orientation, Rgb8, div_255};
+use crate::decode::limits::{MAX_PIXELS, check_size};
 use crate::decode::tiff_tags;
 use crate::error::RowError;
 
-/// Most bytes of the pixels as they are stored: four for each, so that 16-bit images may have fewer.
-const MAX_STORED: u64 = 4 * MAX_PIXELS;
+/// Most bytes of the stored pixels: four per pixel of the limit, so 16-bit images may have fewer
+/// pixels.
+const MAX_STORED_BYTES: u64 = 4 * MAX_PIXELS;
 
-/// Most bytes that a decoder may allocate beside them.
-const MAX_BESIDE: u64 = 64 << 20;
+/// Most bytes that a decoder may allocate besides the pixels.
+const MAX_EXTRA_BYTES: u64 = 64 << 20;
 
-pub fn probe(bytes: &[u8], format: Format) -> Result<Info, RowError> {
-    guarded(|| header(bytes, format))
+pub fn probe(bytes: &[u8], format: Format) -> Result<ImageInfo, RowError> {
+    catch_decoder_panic(|| read_info(bytes, format))
 }
 
 pub fn decode(bytes: &[u8], format: Format) -> Result<Rgb8, RowError> {
-    guarded(|| pixels(bytes, format))
+    catch_decoder_panic(|| decode_pixels(bytes, format))
 }
 
-/// The decoders panic over some damaged images instead of returning an error; both are the row's.
-fn guarded<T>(work: impl FnOnce() -> Result<T, RowError>) -> Result<T, RowError> {
-    // What the work had in hand is dropped with it.
+/// Runs a decoder. Decoders panic on some damaged images instead of returning an error; both become
+/// an error of the row.
+fn catch_decoder_panic<T>(work: impl FnOnce() -> Result<T, RowError>) -> Result<T, RowError> {
+    // The state of the work is dropped with it, so it cannot be seen broken.
     panic::catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(RowError::Damaged("the decoder gave up".into())))
 }
 
-fn header(bytes: &[u8], format: Format) -> Result<Info, RowError> {
-    let mut decoder = open(bytes, format)?;
-    let (orientation, icc) = metadata(&mut decoder, bytes, format);
+fn read_info(bytes: &[u8], format: Format) -> Result<ImageInfo, RowError> {
+    let mut decoder = open_decoder(bytes, format)?;
+    let (orientation, icc) = read_metadata(&mut decoder, bytes, format);
     let (width, height) = decoder.dimensions();
     let (width, height) = upright_size(orientation, width, height);
-    Ok(Info { width, height, format, orientation, icc })
+    Ok(ImageInfo { width, height, format, orientation, icc })
 }
 
-fn pixels(bytes: &[u8], format: Format) -> Result<Rgb8, RowError> {
-    let mut decoder = open(bytes, format)?;
-    let (orientation, _) = metadata(&mut decoder, bytes, format);
-    let image = eight_bit(DynamicImage::from_decoder(decoder).map_err(damaged)?)?;
+fn decode_pixels(bytes: &[u8], format: Format) -> Result<Rgb8, RowError> {
+    let mut decoder = open_decoder(bytes, format)?;
+    let (orientation, _) = read_metadata(&mut decoder, bytes, format);
+    let image = to_eight_bit(DynamicImage::from_decoder(decoder).map_err(to_row_error)?)?;
     let (width, height) = (image.width(), image.height());
     let pixels = if image.color().has_alpha() {
-        image.into_rgba8().as_raw().as_chunks::<4>().0.iter().flat_map(over_white).collect()
+        image.into_rgba8().as_raw().as_chunks::<4>().0.iter().flat_map(blend_over_white).collect()
     } else {
         image.into_rgb8().into_raw()
     };
-    upright(Rgb8 { width, height, pixels }, orientation)
+    apply_orientation(Rgb8 { width, height, pixels }, orientation)
 }
 
-/// A decoder that has read the header, with bounds on what it may still allocate.
-fn open(bytes: &[u8], format: Format) -> Result<impl ImageDecoder + '_, RowError> {
+/// Opens a decoder, reads the header, and limits what the decoder may still allocate.
+fn open_decoder(bytes: &[u8], format: Format) -> Result<impl ImageDecoder + '_, RowError> {
     let format = match format {
         Format::Jpeg => ImageFormat::Jpeg,
         Format::Png => ImageFormat::Png,
@@ -65,31 +68,34 @@ fn open(bytes: &[u8], format: Format) -> Result<impl ImageDecoder + '_, RowError
         Format::Tiff => ImageFormat::Tiff,
     };
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
-    reader.limits(at_most(MAX_BESIDE));
-    let mut decoder = reader.into_decoder().map_err(damaged)?;
+    reader.limits(allocation_limit(MAX_EXTRA_BYTES));
+    let mut decoder = reader.into_decoder().map_err(to_row_error)?;
     let (width, height) = decoder.dimensions();
     check_size(width, height)?;
     let stored = decoder.total_bytes();
-    if stored > MAX_STORED {
-        return Err(RowError::Size(format!("{width}x{height} of {stored} bytes is more than {MAX_STORED}")));
+    if stored > MAX_STORED_BYTES {
+        return Err(RowError::Size(format!(
+            "{width}x{height} of {stored} bytes is more than {MAX_STORED_BYTES}"
+        )));
     }
-    decoder.set_limits(at_most(stored + MAX_BESIDE)).map_err(damaged)?;
+    decoder.set_limits(allocation_limit(stored + MAX_EXTRA_BYTES)).map_err(to_row_error)?;
     if format == ImageFormat::Tiff {
-        check_strips(bytes, u64::from(width) * u64::from(height))?;
+        check_embedded_jpegs(bytes, u64::from(width) * u64::from(height))?;
     }
     Ok(decoder)
 }
 
-/// Refuses a TIFF of so many pixels in which a JPEG announces many more: its decoder would make room for them.
-fn check_strips(tiff: &[u8], pixels: u64) -> Result<(), RowError> {
+/// Rejects a TIFF with an embedded JPEG that announces many more pixels than the TIFF: the decoder
+/// would allocate them.
+fn check_embedded_jpegs(tiff: &[u8], pixels: u64) -> Result<(), RowError> {
     const COMPRESSION: u16 = 259;
     const JPEG: [u64; 2] = [6, 7];
-    /// Tiles overhang, and samples of subsampled colours are rounded up.
+    /// Tiles extend past the edges, and samples of subsampled colours are rounded up.
     const OVERHANG: u64 = 1 << 20;
-    if !tiff_tags::number(tiff, COMPRESSION).is_some_and(|compression| JPEG.contains(&compression)) {
+    if !tiff_tags::read_number(tiff, COMPRESSION).is_some_and(|compression| JPEG.contains(&compression)) {
         return Ok(());
     }
-    // A frame's marker, length and bits; in between scans these bytes do not occur.
+    // Marker, length and bits of a frame header. These bytes do not occur within scans.
     let frames = tiff.windows(9).filter(|frame| matches!(frame, [0xff, 0xc0..=0xc2, 0, _, 8 | 12, ..]));
     let sides = frames
         .map(|frame| (u16::from_be_bytes([frame[7], frame[8]]), u16::from_be_bytes([frame[5], frame[6]])));
@@ -102,39 +108,41 @@ fn check_strips(tiff: &[u8], pixels: u64) -> Result<(), RowError> {
     }
 }
 
-fn at_most(bytes: u64) -> Limits {
+fn allocation_limit(bytes: u64) -> Limits {
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(bytes);
     limits
 }
 
-/// The orientation, and whether there is a colour profile. What the crate would overlook, or make room for whatever its
-/// length is said to be, is read where it lies. Unreadable metadata is as good as none, as it is for Pillow.
-fn metadata(decoder: &mut impl ImageDecoder, bytes: &[u8], format: Format) -> (Orientation, bool) {
+/// Reads the orientation, and whether there is a colour profile. Metadata that the crate overlooks,
+/// or for which it would allocate any announced length, is read from the bytes directly. Unreadable
+/// metadata is ignored, as by Pillow.
+fn read_metadata(decoder: &mut impl ImageDecoder, bytes: &[u8], format: Format) -> (Orientation, bool) {
     const XMP: u16 = 700;
     const ICC: u16 = 34675;
     match format {
         Format::WebP => {
             let chunk = |name| webp_chunk(bytes, name);
-            (find(chunk(b"EXIF"), chunk(b"XMP ")), chunk(b"ICCP").is_some())
+            (find_orientation(chunk(b"EXIF"), chunk(b"XMP ")), chunk(b"ICCP").is_some())
         }
-        // The file's own directory is its EXIF.
-        Format::Tiff => {
-            (find(Some(bytes), tiff_tags::bytes(bytes, XMP)), tiff_tags::bytes(bytes, ICC).is_some())
-        }
+        // The directory of a TIFF is its EXIF.
+        Format::Tiff => (
+            find_orientation(Some(bytes), tiff_tags::read_bytes(bytes, XMP)),
+            tiff_tags::read_bytes(bytes, ICC).is_some(),
+        ),
         Format::Png => {
             let xmp = decoder.xmp_metadata().unwrap_or_default();
-            (find(png_chunk(bytes, b"eXIf"), xmp.as_deref()), has_icc(decoder))
+            (find_orientation(png_chunk(bytes, b"eXIf"), xmp.as_deref()), has_color_profile(decoder))
         }
-        _ => (Orientation::NoTransforms, has_icc(decoder)),
+        _ => (Orientation::NoTransforms, has_color_profile(decoder)),
     }
 }
 
-fn has_icc(decoder: &mut impl ImageDecoder) -> bool {
+fn has_color_profile(decoder: &mut impl ImageDecoder) -> bool {
     decoder.icc_profile().unwrap_or_default().is_some()
 }
 
-/// The first chunk of that name in a PNG file.
+/// The first chunk with this name in a PNG file.
 fn png_chunk<'a>(bytes: &'a [u8], name: &[u8; 4]) -> Option<&'a [u8]> {
     const SIGNATURE: usize = 8;
     const CHECKSUM: usize = 4;
@@ -152,7 +160,7 @@ fn png_chunk<'a>(bytes: &'a [u8], name: &[u8; 4]) -> Option<&'a [u8]> {
     }
 }
 
-/// The first chunk of that name in a WebP file.
+/// The first chunk with this name in a WebP file.
 fn webp_chunk<'a>(bytes: &'a [u8], name: &[u8; 4]) -> Option<&'a [u8]> {
     let mut rest = bytes.get(12..)?;
     loop {
@@ -165,8 +173,11 @@ fn webp_chunk<'a>(bytes: &'a [u8], name: &[u8; 4]) -> Option<&'a [u8]> {
     }
 }
 
-/// Samples of 16 bits become their upper bytes.
-fn eight_bit(image: DynamicImage) -> Result<DynamicImage, RowError> {
+/// Reduces 16-bit samples to their upper bytes.
+///
+/// # Errors
+/// [`RowError::Format`] for floating-point samples.
+fn to_eight_bit(image: DynamicImage) -> Result<DynamicImage, RowError> {
     let (width, height) = (image.width(), image.height());
     let upper = |samples: Vec<u16>| samples.into_iter().map(|sample| (sample >> 8) as u8).collect();
     let converted = match image {
@@ -188,13 +199,13 @@ fn eight_bit(image: DynamicImage) -> Result<DynamicImage, RowError> {
     converted.ok_or_else(|| RowError::Format("pixels of floating-point numbers are not decoded".into()))
 }
 
-/// By Pillow's `paste` with a mask (`src/libImaging/Paste.c`).
-fn over_white(&[r, g, b, a]: &[u8; 4]) -> [u8; 3] {
+/// Lays a pixel over white, by Pillow's `paste` with a mask (`src/libImaging/Paste.c`).
+fn blend_over_white(&[r, g, b, a]: &[u8; 4]) -> [u8; 3] {
     let alpha = u32::from(a);
     [r, g, b].map(|c| div_255(u32::from(c) * alpha + 255 * (255 - alpha)))
 }
 
-fn damaged(error: image::ImageError) -> RowError {
+fn to_row_error(error: image::ImageError) -> RowError {
     match error {
         image::ImageError::Limits(limits) => RowError::Size(limits.to_string()),
         image::ImageError::Unsupported(what) => RowError::Format(what.to_string()),

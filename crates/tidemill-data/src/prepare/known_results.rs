@@ -8,7 +8,7 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, StructArr
 use arrow::datatypes::{Field, Schema, UInt32Type, UInt64Type};
 
 use crate::columns::status::{KEPT, QUARANTINED};
-use crate::decode::{Format, Info, Orientation};
+use crate::decode::{Format, ImageInfo, Orientation};
 use crate::error::Result;
 use crate::prepare::image_hashes::Hashes;
 
@@ -58,7 +58,7 @@ pub struct Known<'a> {
 #[derive(Default)]
 pub struct KnownRow<'a> {
     /// What the image's header says.
-    pub info: Option<Info>,
+    pub info: Option<ImageInfo>,
     /// Why the image is unreadable.
     pub unreadable: Option<&'a str>,
     /// The image's hashes.
@@ -107,16 +107,16 @@ impl<'a> Known<'a> {
         }
     }
 
-    fn info(&self, row: usize) -> Option<Info> {
+    fn info(&self, row: usize) -> Option<ImageInfo> {
         let number = |name| {
             let numbers = self.column.column_by_name(name)?.as_primitive_opt::<UInt32Type>()?;
             numbers.is_valid(row).then(|| numbers.value(row))
         };
         let icc = self.column.column_by_name("icc")?.as_boolean_opt()?;
-        Some(Info {
+        Some(ImageInfo {
             width: number("width")?,
             height: number("height")?,
-            format: Format::of_name(self.text("format", row)?)?,
+            format: Format::from_name(self.text("format", row)?)?,
             // Width and height are those of the upright image.
             orientation: Orientation::NoTransforms,
             icc: icc.is_valid(row).then(|| icc.value(row))?,

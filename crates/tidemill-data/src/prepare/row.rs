@@ -1,7 +1,7 @@
 //! What becomes of one row: the filters decide as soon as what they look at is there, so that only rows that pass the
 //! ones before are hashed and decoded.
 
-use crate::decode::{self, Info, Rgb8, Scale, Strip};
+use crate::decode::{self, ImageInfo, Rgb8, Scale, Strip};
 use crate::error::RowError;
 use crate::filter::filters::Selection;
 use crate::filter::rule::{Facts, Stage};
@@ -20,7 +20,7 @@ const TOO_SMALL: &str = "resolution";
 /// A row's verdict, and what is known of its image.
 pub struct Row<'a> {
     pub verdict: Verdict<'a>,
-    pub info: Option<Info>,
+    pub info: Option<ImageInfo>,
     pub hashes: Hashes,
 }
 
@@ -201,7 +201,7 @@ impl Prepare {
                 resize::to_planes(&resized, planes);
             }
         }
-        decode::recycle(strip.image);
+        decode::recycle_buffer(strip.image);
         Ok(None)
     }
 
@@ -211,10 +211,15 @@ impl Prepare {
         let bytes = plan.image.clone()?;
         let cuts = || plan.cuts.iter().flatten();
         let lengths = cuts().flat_map(|cut| [(cut.crop.width, cut.size.0), (cut.crop.height, cut.size.1)]);
-        let scale = if self.scaled { Scale::reaching(lengths) } else { Scale::FULL };
-        let size = scale.of_size(plan.size);
+        let scale = if self.scaled { Scale::smallest_for(lengths) } else { Scale::FULL };
+        let size = scale.scale_size(plan.size);
         let columns = cuts().map(|cut| {
-            resize::columns(size.0, cut.crop.scaled(plan.size, size), cut.size, self.config.resample)
+            resize::required_columns(
+                size.0,
+                cut.crop.scale_to(plan.size, size),
+                cut.size,
+                self.config.resample,
+            )
         });
         let columns = columns.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
         // A perceptual hash is one of the whole picture.
@@ -223,7 +228,7 @@ impl Prepare {
 
     /// The pixels of a cut.
     pub(crate) fn resize(&self, plan: &Plan, strip: &Strip, cut: &Cut) -> Result<Rgb8, RowError> {
-        let area = cut.crop.scaled(plan.size, (strip.whole, strip.image.height));
+        let area = cut.crop.scale_to(plan.size, (strip.full_width, strip.image.height));
         resize::resize(strip, area, cut.size, self.config.resample)
     }
 }

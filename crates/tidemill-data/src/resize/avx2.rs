@@ -1,65 +1,66 @@
-//! The passes' inner loops with AVX2. A weight is split into two halves of 16 bits, for there is an instruction that
-//! multiplies 16-bit numbers and adds the products of neighbours, which is twice as fast as the one for 32 bits. The
-//! sum of both halves is the exact sum, so that the pixels are those of the plain loops in `pass.rs`.
+//! The inner loops of the passes with AVX2. A weight is split into two halves of 16 bits, because
+//! the instruction that multiplies 16-bit numbers and adds the products of neighbours is twice as
+//! fast as the one for 32 bits. The sum of both halves is exact, so the pixels equal those of the
+//! plain loops in `passes.rs`.
 
 use std::arch::x86_64::__m256i;
 use std::ops::Range;
 
 use pulp::x86::V3;
 
-use crate::resize::kernel::{Kernel, PRECISION};
-use crate::resize::passes::HALF;
+use crate::resize::kernel::{Kernel, PRECISION, ROUNDING};
 
 /// Bits of a weight's lower half, which is never negative.
 const LOW_BITS: u32 = 15;
 
-/// Rows that the horizontal pass takes at once, so that weights are loaded once for all of them.
+/// Rows that the horizontal pass computes at once, so that weights are loaded once for all of them.
 const ROWS: usize = 4;
 
-/// Bytes of output that the vertical pass makes at once.
+/// Output bytes that the vertical pass computes at once.
 pub const STRIPE: usize = 32;
 
-/// Taps that the horizontal pass takes at once.
+/// Taps that the horizontal pass computes at once.
 const TAPS: usize = 4;
 
-/// Red, green, blue, and a byte of no meaning.
+/// Red, green, blue and an unused byte.
 type Pixel = [u8; 4];
 
-/// The weights of two neighbouring taps: their upper and their lower halves, each pair as one number.
-type Pair = [i32; 2];
+/// The weights of two neighbouring taps: the upper halves as one number, then the lower halves.
+type WeightPair = [i32; 2];
 
-/// A kernel's weights in pairs, as many for every output pixel; those beyond its window are 0.
-struct Pairs {
-    pairs: Vec<Pair>,
+/// A kernel's weights in pairs, the same number for each output pixel. Those beyond the window are
+/// 0.
+struct WeightPairs {
+    pairs: Vec<WeightPair>,
     per_pixel: usize,
 }
 
-impl Pairs {
-    fn of(kernel: &Kernel) -> Self {
+impl WeightPairs {
+    fn from_kernel(kernel: &Kernel) -> Self {
         let longest = kernel.taps().map(|(_, weights)| weights.len()).max().unwrap_or(0);
         let per_pixel = longest.next_multiple_of(TAPS) / 2;
         let mut pairs = vec![[0; 2]; kernel.len() * per_pixel];
         for (pairs, (_, weights)) in pairs.chunks_exact_mut(per_pixel.max(1)).zip(kernel.taps()) {
             for (pair, weights) in pairs.iter_mut().zip(weights.chunks(2)) {
-                *pair = split(weights[0], weights.get(1).copied().unwrap_or(0));
+                *pair = split_weights(weights[0], weights.get(1).copied().unwrap_or(0));
             }
         }
         Self { pairs, per_pixel }
     }
 
     /// The pairs of each output pixel.
-    fn by_pixel(&self) -> impl Iterator<Item = &[Pair]> {
+    fn by_pixel(&self) -> impl Iterator<Item = &[WeightPair]> {
         self.pairs.chunks_exact(self.per_pixel.max(1))
     }
 }
 
-fn split(first: i32, second: i32) -> Pair {
+fn split_weights(first: i32, second: i32) -> WeightPair {
     let join = |first: i32, second: i32| (first & 0xffff) | (second << 16);
     let low = |weight: i32| weight & ((1 << LOW_BITS) - 1);
     [join(first >> LOW_BITS, second >> LOW_BITS), join(low(first), low(second))]
 }
 
-/// Weighted sums of eight values: of the upper halves of the weights and of the lower ones.
+/// Weighted sums of eight values, separately for the upper and lower halves of the weights.
 #[derive(Clone, Copy)]
 struct Sums {
     high: __m256i,
@@ -73,39 +74,40 @@ impl Sums {
         Self { high: zero, low: zero }
     }
 
-    /// Adds eight pairs of values, times the weights of a pair of taps.
+    /// Adds eight pairs of values, multiplied by the weights of a pair of taps.
     #[inline(always)]
     fn add(&mut self, simd: V3, values: __m256i, [high, low]: [__m256i; 2]) {
         self.high = simd.avx2._mm256_add_epi32(self.high, simd.avx2._mm256_madd_epi16(values, high));
         self.low = simd.avx2._mm256_add_epi32(self.low, simd.avx2._mm256_madd_epi16(values, low));
     }
 
-    /// The sums as whole numbers, rounded.
+    /// The sums as integers, rounded.
     #[inline(always)]
     fn round(self, simd: V3) -> __m256i {
         let high = simd.avx2._mm256_slli_epi32::<{ LOW_BITS as i32 }>(self.high);
         let sum = simd.avx2._mm256_add_epi32(high, self.low);
-        let sum = simd.avx2._mm256_add_epi32(sum, simd.avx._mm256_set1_epi32(HALF));
+        let sum = simd.avx2._mm256_add_epi32(sum, simd.avx._mm256_set1_epi32(ROUNDING));
         simd.avx2._mm256_srai_epi32::<{ PRECISION as i32 }>(sum)
     }
 }
 
 #[inline(always)]
-fn spread(simd: V3, pair: &Pair) -> [__m256i; 2] {
+fn broadcast_pair(simd: V3, pair: &WeightPair) -> [__m256i; 2] {
     [simd.avx._mm256_set1_epi32(pair[0]), simd.avx._mm256_set1_epi32(pair[1])]
 }
 
-/// Resizes the lines of `stride` bytes along the horizontal axis.
+/// Resizes lines of `stride` bytes along the horizontal axis.
 pub fn horizontal(simd: V3, input: &[u8], stride: usize, kernel: &Kernel, output: &mut [u8]) {
-    let (pairs, reach) = (Pairs::of(kernel), kernel.reach());
-    // Below the last row there is another, of which nothing comes; behind the last pixel are some that weigh nothing.
+    let (pairs, range) = (WeightPairs::from_kernel(kernel), kernel.input_range());
+    // If rows are missing in the last group, the previous ones are computed again and not written.
+    // Pixels behind the last one have weight 0.
     let mut lines = [const { Vec::new() }; ROWS];
-    lines.fill(vec![[0; 4]; reach.end + TAPS]);
+    lines.fill(vec![[0; 4]; range.end + TAPS]);
     let mut columns = vec![[[0; 4]; ROWS]; kernel.len()];
     let groups = input.chunks(ROWS * stride).zip(output.chunks_mut(ROWS * 3 * kernel.len()));
     for (input, output) in groups {
         for (line, input) in lines.iter_mut().zip(input.chunks_exact(stride)) {
-            widen(simd, &input[3 * reach.start..3 * reach.end], &mut line[reach.clone()]);
+            pad_pixels(simd, &input[3 * range.start..3 * range.end], &mut line[range.clone()]);
         }
         resize_columns(simd, lines.each_ref().map(Vec::as_slice), kernel, &pairs, &mut columns);
         for (row, output) in output.chunks_exact_mut(3 * kernel.len()).enumerate() {
@@ -116,17 +118,18 @@ pub fn horizontal(simd: V3, input: &[u8], stride: usize, kernel: &Kernel, output
     }
 }
 
-/// Puts a byte of no meaning behind each pixel.
-fn widen(simd: V3, from: &[u8], to: &mut [Pixel]) {
+/// Pads each pixel to four bytes.
+fn pad_pixels(simd: V3, from: &[u8], to: &mut [Pixel]) {
     simd.vectorize(
         #[inline(always)]
         || {
             let (fours, rest) = to.as_chunks_mut::<4>();
-            // Of sixteen bytes twelve are used, and the last ones are fewer.
+            // Twelve of sixteen bytes are used. The last pixels, which have fewer bytes behind
+            // them, are copied one by one.
             let whole = (from.len().saturating_sub(4) / 12).min(fours.len());
             for (i, four) in fours[..whole].iter_mut().enumerate() {
                 let bytes = from[12 * i..].first_chunk::<16>().copied().unwrap_or_default();
-                *four = pulp::cast(simd.ssse3._mm_shuffle_epi8(pulp::cast(bytes), pulp::cast(WIDENED)));
+                *four = pulp::cast(simd.ssse3._mm_shuffle_epi8(pulp::cast(bytes), pulp::cast(PADDED_ORDER)));
             }
             let rest = fours[whole..].iter_mut().flatten().chain(rest);
             for (to, from) in rest.zip(from[12 * whole..].as_chunks::<3>().0) {
@@ -136,13 +139,13 @@ fn widen(simd: V3, from: &[u8], to: &mut [Pixel]) {
     );
 }
 
-const WIDENED: [i8; 16] = [0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1];
+const PADDED_ORDER: [i8; 16] = [0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1];
 
 fn resize_columns(
     simd: V3,
     lines: [&[Pixel]; ROWS],
     kernel: &Kernel,
-    pairs: &Pairs,
+    pairs: &WeightPairs,
     columns: &mut [[Pixel; ROWS]],
 ) {
     simd.vectorize(
@@ -157,16 +160,16 @@ fn resize_columns(
     );
 }
 
-/// The output pixel in each of the rows from the pixels that it takes from.
+/// Computes one output pixel in each of the rows.
 #[inline(always)]
-fn resize_column(simd: V3, lines: [&[Pixel]; ROWS], pairs: &[Pair]) -> [Pixel; ROWS] {
+fn resize_column(simd: V3, lines: [&[Pixel]; ROWS], pairs: &[WeightPair]) -> [Pixel; ROWS] {
     let order: __m256i = pulp::cast(PAIRED);
     let zero = simd.avx._mm256_setzero_si256();
     let [a, b, c, d] = lines.map(|line| line.as_chunks::<TAPS>().0);
     // Two rows share a register.
     let mut sums = [Sums::zero(simd); 2];
     for ((((a, b), c), d), pairs) in a.iter().zip(b).zip(c).zip(d).zip(pairs.as_chunks::<2>().0) {
-        let (first, second) = (spread(simd, &pairs[0]), spread(simd, &pairs[1]));
+        let (first, second) = (broadcast_pair(simd, &pairs[0]), broadcast_pair(simd, &pairs[1]));
         for (sums, rows) in sums.iter_mut().zip([[*a, *b], [*c, *d]]) {
             let bytes = simd.avx2._mm256_shuffle_epi8(pulp::cast(rows), order);
             sums.add(simd, simd.avx2._mm256_unpacklo_epi8(bytes, zero), first);
@@ -192,17 +195,17 @@ pub fn vertical(
     kernel: &Kernel,
     output: &mut [u8],
 ) {
-    let pairs = Pairs::of(kernel);
+    let pairs = WeightPairs::from_kernel(kernel);
     let outputs = output.chunks_exact_mut(columns.len());
     for ((output, (window, _)), pairs) in outputs.zip(kernel.taps()).zip(pairs.by_pixel()) {
         let input =
             &input[window.start * stride + columns.start..][..(window.len() - 1) * stride + columns.len()];
-        line(simd, input, stride, pairs, output);
+        vertical_line(simd, input, stride, pairs, output);
     }
 }
 
-/// The weighted sum of the lines that begin every `stride` bytes.
-fn line(simd: V3, lines: &[u8], stride: usize, pairs: &[Pair], output: &mut [u8]) {
+/// Computes the weighted sum of the lines that start every `stride` bytes.
+fn vertical_line(simd: V3, lines: &[u8], stride: usize, pairs: &[WeightPair], output: &mut [u8]) {
     simd.vectorize(
         #[inline(always)]
         || {
@@ -210,12 +213,12 @@ fn line(simd: V3, lines: &[u8], stride: usize, pairs: &[Pair], output: &mut [u8]
             let mut at = 0;
             loop {
                 if let Some(output) = output[at..].first_chunk_mut() {
-                    *output = stripe(simd, &lines[at..], stride, pairs);
+                    *output = vertical_stripe(simd, &lines[at..], stride, pairs);
                 }
                 if at == last {
                     break;
                 }
-                // The last stripe begins early, and makes some bytes twice.
+                // The last stripe starts early and computes some bytes twice.
                 at = (at + STRIPE).min(last);
             }
         },
@@ -223,14 +226,14 @@ fn line(simd: V3, lines: &[u8], stride: usize, pairs: &[Pair], output: &mut [u8]
 }
 
 #[inline(always)]
-fn stripe(simd: V3, lines: &[u8], stride: usize, pairs: &[Pair]) -> [u8; STRIPE] {
+fn vertical_stripe(simd: V3, lines: &[u8], stride: usize, pairs: &[WeightPair]) -> [u8; STRIPE] {
     let zero = simd.avx._mm256_setzero_si256();
     let load =
         |line: &[u8]| -> __m256i { pulp::cast(line.first_chunk::<STRIPE>().copied().unwrap_or([0; STRIPE])) };
     let mut sums = [Sums::zero(simd); 4];
     for (pair, two) in pairs.iter().zip(lines.chunks(2 * stride)) {
-        let weights = spread(simd, pair);
-        // Where there is no second line, its weight is 0.
+        let weights = broadcast_pair(simd, pair);
+        // If there is no second line, its weight is 0.
         let (upper, lower) = (load(two), load(two.get(stride..).unwrap_or(two)));
         let low = simd.avx2._mm256_unpacklo_epi8(upper, lower);
         let high = simd.avx2._mm256_unpackhi_epi8(upper, lower);

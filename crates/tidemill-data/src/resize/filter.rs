@@ -1,18 +1,18 @@
-//! Resampling filters.
+//! Resampling filters of the key `prepare.resample`.
 
 use serde::{Deserialize, Serialize};
 
-/// Resampling filters.
+/// A resampling filter, as in Pillow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resample {
-    /// The mean of the pixels covered, as Pillow's `BOX`.
+    /// Pillow's `BOX`: the mean of the covered pixels.
     Area,
-    /// A triangle, antialiased.
+    /// Pillow's `BILINEAR`: an antialiased triangle.
     Bilinear,
-    /// Pillow's antialiased bicubic (a = -0.5).
+    /// Pillow's `BICUBIC`: antialiased, with a = -0.5.
     #[default]
     Bicubic,
-    /// Sinc windowed by a sinc of three lobes.
+    /// Pillow's `LANCZOS`: a sinc windowed by a sinc of three lobes.
     Lanczos,
 }

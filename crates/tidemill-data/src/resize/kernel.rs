@@ -1,13 +1,16 @@
-//! The filters and their fixed-point weights, as Pillow's `precompute_coeffs` and `normalize_coeffs_8bpc` make them
-//! (`src/libImaging/Resample.c`), so that the passes can be exact.
+//! The filters as fixed-point weights, computed as Pillow's `precompute_coeffs` and
+//! `normalize_coeffs_8bpc` do (`src/libImaging/Resample.c`), so that the passes can be exact.
 
 use std::f64::consts::PI;
 use std::ops::Range;
 
 use crate::resize::filter::Resample;
 
-/// Fractional bits of a weight: 32 less 8 for the pixel and 2 for sums outside 0..=255.
+/// Fractional bits of a weight: 32 bits less 8 for the pixel and 2 for sums outside 0..=255.
 pub const PRECISION: u32 = 32 - 8 - 2;
+
+/// Half of the last bit that remains after the shift, so that the shift rounds.
+pub const ROUNDING: i32 = 1 << (PRECISION - 1);
 
 impl Resample {
     /// Half the filter's width, in pixels of the smaller scale.
@@ -20,7 +23,7 @@ impl Resample {
         }
     }
 
-    fn at(self, x: f64) -> f64 {
+    fn evaluate(self, x: f64) -> f64 {
         match self {
             Self::Area if x > -0.5 && x <= 0.5 => 1.0,
             Self::Bilinear if x.abs() < 1.0 => 1.0 - x.abs(),
@@ -47,17 +50,17 @@ fn sinc(x: f64) -> f64 {
     if x == 0.0 { 1.0 } else { (x * PI).sin() / (x * PI) }
 }
 
-/// For one axis, where output pixels lie among the input pixels.
-struct Scaling {
+/// The positions of output pixels among the input pixels of an axis.
+struct AxisScaling {
     input: u32,
     from: f64,
     scale: f64,
-    /// How much the filter is stretched: it is where the axis shrinks.
+    /// Factor by which the filter is stretched: more than 1 where the axis shrinks.
     stretch: f64,
     support: f64,
 }
 
-impl Scaling {
+impl AxisScaling {
     fn new(input: u32, from: f64, to: f64, output: u32, filter: Resample) -> Self {
         let scale = (to - from) / f64::from(output);
         let stretch = scale.max(1.0);
@@ -68,7 +71,7 @@ impl Scaling {
         self.from + (f64::from(pixel) + 0.5) * self.scale
     }
 
-    /// The input pixels that an output pixel takes from.
+    /// The input pixels that contribute to an output pixel.
     fn window(&self, pixel: u32) -> Range<u32> {
         let center = self.center(pixel);
         let first = (center - self.support + 0.5).max(0.0) as u32;
@@ -76,24 +79,25 @@ impl Scaling {
     }
 }
 
-/// The input pixels that a [`Kernel`] of the same arguments takes from.
-pub fn reach(input: u32, from: f64, to: f64, output: u32, filter: Resample) -> Range<u32> {
-    let scaling = Scaling::new(input, from, to, output, filter);
+/// The input pixels that contribute to any output pixel of a [`Kernel`] with the same arguments.
+pub fn input_range(input: u32, from: f64, to: f64, output: u32, filter: Resample) -> Range<u32> {
+    let scaling = AxisScaling::new(input, from, to, output, filter);
     scaling.window(0).start..scaling.window(output.saturating_sub(1)).end
 }
 
-/// For one axis, what each output pixel takes from which input pixels.
+/// The weights of the input pixels for each output pixel of an axis.
 pub struct Kernel {
     windows: Vec<Range<usize>>,
-    /// `longest` weights for every window; those beyond its length are 0.
+    /// `longest` weights per window. Those beyond the length of a window are 0.
     weights: Vec<i32>,
     longest: usize,
 }
 
 impl Kernel {
-    /// `output` pixels from the part `from..to` of an axis of `input` pixels.
+    /// Computes the kernel for `output` pixels from the range `from..to` of an axis of `input`
+    /// pixels.
     pub fn new(input: u32, from: f64, to: f64, output: u32, filter: Resample) -> Self {
-        let scaling = Scaling::new(input, from, to, output, filter);
+        let scaling = AxisScaling::new(input, from, to, output, filter);
         let longest = scaling.support.ceil() as usize * 2 + 1;
         let mut kernel = Self {
             windows: Vec::with_capacity(output as usize),
@@ -105,7 +109,9 @@ impl Kernel {
             let (center, window) = (scaling.center(pixel), scaling.window(pixel));
             exact.clear();
             exact.extend(
-                window.clone().map(|x| filter.at((f64::from(x) - center + 0.5) * scaling.stretch.recip())),
+                window
+                    .clone()
+                    .map(|x| filter.evaluate((f64::from(x) - center + 0.5) * scaling.stretch.recip())),
             );
             let sum: f64 = exact.iter().sum();
             for (weight, &exact) in weights.iter_mut().zip(&exact) {
@@ -122,21 +128,21 @@ impl Kernel {
         self.windows.len()
     }
 
-    /// The input pixels that any output pixel takes from.
-    pub fn reach(&self) -> Range<usize> {
+    /// The input pixels that contribute to any output pixel.
+    pub fn input_range(&self) -> Range<usize> {
         let first = self.windows.first().map_or(0, |window| window.start);
         first..self.windows.last().map_or(first, |window| window.end)
     }
 
-    /// The same kernel for an input whose first `start` pixels were cut off.
-    pub fn from(mut self, start: usize) -> Self {
+    /// The same kernel for an input without its first `start` pixels.
+    pub fn without_first(mut self, start: usize) -> Self {
         for window in &mut self.windows {
             *window = window.start - start..window.end - start;
         }
         self
     }
 
-    /// For each output pixel its input pixels and their weights.
+    /// The input pixels of each output pixel, with their weights.
     pub fn taps(&self) -> impl Iterator<Item = (Range<usize>, &[i32])> {
         let weights = self.weights.chunks_exact(self.longest);
         self.windows.iter().zip(weights).map(|(window, weights)| (window.clone(), &weights[..window.len()]))
@@ -167,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_size_changes_nothing() {
+    fn same_size_keeps_pixels() {
         for filter in FILTERS {
             for (pixel, (window, weights)) in Kernel::new(20, 3.0, 11.0, 8, filter).taps().enumerate() {
                 for (x, &weight) in window.zip(weights) {

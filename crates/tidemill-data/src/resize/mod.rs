@@ -15,6 +15,6 @@ mod passes;
 mod resample;
 
 pub use self::filter::Resample;
-pub use self::geometry::{Area, Rect};
+pub use self::geometry::{FractionalRect, Rect};
 pub use self::passes::to_planes;
-pub use self::resample::{columns, resize};
+pub use self::resample::{required_columns, resize};

@@ -1,23 +1,21 @@
-//! The two passes of a resize, each along one axis, from bytes to bytes. The arithmetic is in whole numbers, so that
-//! every machine gives the same pixels, by the loops here or, where it has the instructions, by those of `avx2.rs`.
+//! The two passes of a resize, each along one axis, from bytes to bytes. Integer arithmetic gives
+//! the same pixels on every machine, by the plain loops here or by those of `avx2.rs` where the CPU
+//! has AVX2.
 
 use std::ops::Range;
 
 use pulp::Arch;
 
-#[cfg(target_arch = "x86_64")]
 use crate::decode::Rgb8;
+#[cfg(target_arch = "x86_64")]
 use crate::resize::avx2;
-use crate::resize::kernel::{Kernel, PRECISION};
+use crate::resize::kernel::{Kernel, PRECISION, ROUNDING};
 
-/// Half of the last bit that stays, so that the shift rounds.
-pub const HALF: i32 = 1 << (PRECISION - 1);
-
-/// Resizes the rows `rows` of the image along the horizontal axis.
+/// Resizes these rows of the image along the horizontal axis.
 pub fn horizontal(image: &Rgb8, rows: Range<usize>, kernel: &Kernel) -> Rgb8 {
     let stride = 3 * image.width as usize;
     let input = &image.pixels[rows.start * stride..rows.end * stride];
-    let mut output = blank(kernel.len(), rows.len());
+    let mut output = blank_image(kernel.len(), rows.len());
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::x86::V3::try_new() {
         avx2::horizontal(simd, input, stride, kernel, &mut output.pixels);
@@ -32,22 +30,22 @@ fn plain_horizontal(input: &[u8], stride: usize, kernel: &Kernel, output: &mut [
     for (line, output) in lines {
         let pixels = line.as_chunks::<3>().0;
         for (output, (window, weights)) in output.as_chunks_mut::<3>().0.iter_mut().zip(kernel.taps()) {
-            let mut sums = [HALF; 3];
+            let mut sums = [ROUNDING; 3];
             for (pixel, weight) in pixels[window].iter().zip(weights) {
                 for (sum, &byte) in sums.iter_mut().zip(pixel) {
                     *sum += i32::from(byte) * weight;
                 }
             }
-            to_bytes(&sums, output);
+            round_to_bytes(&sums, output);
         }
     }
 }
 
-/// Resizes the columns `columns` of the image along the vertical axis.
+/// Resizes these columns of the image along the vertical axis.
 pub fn vertical(image: &Rgb8, columns: Range<usize>, kernel: &Kernel) -> Rgb8 {
     let stride = 3 * image.width as usize;
     let columns = 3 * columns.start..3 * columns.end;
-    let mut output = blank(columns.len() / 3, kernel.len());
+    let mut output = blank_image(columns.len() / 3, kernel.len());
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::x86::V3::try_new().filter(|_| columns.len() >= avx2::STRIPE) {
         avx2::vertical(simd, &image.pixels, stride, columns, kernel, &mut output.pixels);
@@ -64,29 +62,30 @@ fn plain_vertical(input: &[u8], stride: usize, columns: Range<usize>, kernel: &K
         let rows = rows.map(|row| &row[columns.clone()]);
         let sums = sums.as_mut_slice();
         Arch::new().dispatch(move || {
-            sums.fill(HALF);
+            sums.fill(ROUNDING);
             for (row, &weight) in rows.zip(weights) {
                 for (sum, &byte) in sums.iter_mut().zip(row) {
                     *sum += i32::from(byte) * weight;
                 }
             }
-            to_bytes(sums, output);
+            round_to_bytes(sums, output);
         });
     }
 }
 
 #[inline(always)]
-fn to_bytes(sums: &[i32], bytes: &mut [u8]) {
+fn round_to_bytes(sums: &[i32], bytes: &mut [u8]) {
     for (byte, &sum) in bytes.iter_mut().zip(sums) {
         *byte = (sum >> PRECISION).clamp(0, 255) as u8;
     }
 }
 
-fn blank(width: usize, height: usize) -> Rgb8 {
+fn blank_image(width: usize, height: usize) -> Rgb8 {
     Rgb8 { width: width as u32, height: height as u32, pixels: vec![0; 3 * width * height] }
 }
 
-/// Writes interleaved pixels as planes: `[3, height, width]`. `planes` holds as many bytes as the image has.
+/// Writes interleaved pixels as planes, `[3, height, width]`. `planes` must have as many bytes as
+/// the image.
 pub fn to_planes(image: &Rgb8, planes: &mut [u8]) {
     let (red, rest) = planes.split_at_mut(image.pixels.len() / 3);
     let (green, blue) = rest.split_at_mut(red.len());
@@ -106,9 +105,9 @@ mod tests {
     use crate::resize::filter::Resample;
 
     proptest! {
-        /// Whatever the sizes, the filter and the part of the image.
+        /// For all sizes, filters and parts of the image.
         #[test]
-        fn vector_loops_give_what_the_plain_ones_give(
+        fn avx2_equals_plain_loops(
             (width, height) in (1u32..200, 1u32..40),
             (from, to) in (0.0..1.0, 0.0..1.0),
             output in 1u32..150,
@@ -119,7 +118,7 @@ mod tests {
         ) {
             let Some(simd) = pulp::x86::V3::try_new() else { return Ok(()) };
             let stride = 3 * width as usize;
-            // The extremes come often.
+            // The extreme values are frequent.
             let input: Vec<u8> = (0..u64::from(height) * stride as u64)
                 .map(|i| [0, 255, (seed.wrapping_mul(i | 1) >> 56) as u8][(seed.rotate_left(i as u32) % 3) as usize])
                 .collect();

@@ -31,7 +31,9 @@ fn decodes_or_fails(name: &str, bytes: &[u8]) -> Result<decode::Rgb8, RowError> 
         assert_eq!((image.width, image.height), (info.width, info.height), "{name}");
         assert_eq!(image.pixels.len(), 3 * image.width as usize * image.height as usize, "{name}");
     }
-    if let Ok(half) = decode::decode_strip(bytes, Scale::reaching([(2, 1)]), None).map(|strip| strip.image) {
+    if let Ok(half) =
+        decode::decode_strip(bytes, Scale::smallest_for([(2, 1)]), None).map(|strip| strip.image)
+    {
         assert_eq!(half.pixels.len(), 3 * half.width as usize * half.height as usize, "{name}");
     }
     image
@@ -169,7 +171,7 @@ fn a_scaled_jpeg_is_a_smaller_picture_of_the_same() {
     let bytes = file("turned.jpg");
     let (info, whole) = (decode::probe(&bytes).unwrap(), decode::decode(&bytes).unwrap());
     for wanted in [1, 2, 4, 8] {
-        let scale = Scale::reaching([(8, wanted)]);
+        let scale = Scale::smallest_for([(8, wanted)]);
         let small = decode::decode_strip(&bytes, scale, None).unwrap().image;
         let eighths = |side: u32| (side * wanted).div_ceil(8);
         assert_eq!((small.width, small.height), (eighths(info.width), eighths(info.height)));
@@ -179,8 +181,8 @@ fn a_scaled_jpeg_is_a_smaller_picture_of_the_same() {
         // Both reduced to a few pixels look alike: upright, and with the crop in the original's pixels.
         let crop = resize::Rect { x: 2, y: 3, width: 18, height: 24 };
         let tiny = |image: &decode::Rgb8| {
-            let area = crop.scaled((info.width, info.height), (image.width, image.height));
-            let strip = decode::Strip::whole(image.clone());
+            let area = crop.scale_to((info.width, info.height), (image.width, image.height));
+            let strip = decode::Strip::from_image(image.clone());
             resize::resize(&strip, area, (2, 2), tidemill_data::prepare::Resample::Area).unwrap().pixels
         };
         let distance = tiny(&small).iter().zip(tiny(&whole)).map(|(a, b)| a.abs_diff(b)).max();

@@ -46,14 +46,14 @@ proptest! {
         let grey = subsampling == Subsamp::Gray;
         let format = if inks && !grey { PixelFormat::CMYK } else { PixelFormat::RGB };
         let bytes = jpeg(width, height, subsampling, format, progressive);
-        let scale = Scale::reaching([(8, eighths)]);
+        let scale = Scale::smallest_for([(8, eighths)]);
         let whole = decode_strip(&bytes, scale, None).unwrap().image;
         let place = |share: f64| (share * f64::from(whole.width)) as u32;
         let (from, to) = (place(f64::min(from, to)), place(f64::max(from, to)) + 1);
 
         let strip = decode_strip(&bytes, scale, Some(from..to)).unwrap();
         let (left, right) = (strip.left, strip.left + strip.image.width);
-        prop_assert_eq!(strip.whole, whole.width);
+        prop_assert_eq!(strip.full_width, whole.width);
         prop_assert!(left <= from && to <= right && right <= whole.width);
         prop_assert!(from - left < 64 && right - to <= 32, "{from}..{to} needs no {left}..{right}");
         prop_assert_eq!(columns(&strip.image, from - left, to - left), columns(&whole, from, to));

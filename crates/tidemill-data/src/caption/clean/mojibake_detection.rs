@@ -11,14 +11,14 @@ pub fn looks_like_mojibake(text: &str) -> bool {
 }
 
 /// Compiles constant alternatives to one regular expression.
-#[expect(clippy::expect_used, reason = "every expression is constant, and the tests compile_alternatives it")]
+#[expect(clippy::expect_used, reason = "every expression is constant, and the tests compile it")]
 pub fn compile_alternatives<S: AsRef<str>>(alternatives: &[S]) -> Regex {
     let alternatives: Vec<&str> = alternatives.iter().map(AsRef::as_ref).collect();
     Regex::new(&alternatives.join("|")).expect("the expression is valid")
 }
 
-/// As [`compile_alternatives`], over bytes.
-#[expect(clippy::expect_used, reason = "every expression is constant, and the tests compile_alternatives it")]
+/// Compiles constant alternatives to one regular expression over bytes.
+#[expect(clippy::expect_used, reason = "every expression is constant, and the tests compile it")]
 pub fn compile_byte_alternatives(alternatives: &[&str]) -> bytes::Regex {
     let expression = bytes::RegexBuilder::new(&alternatives.join("|")).unicode(false).build();
     expression.expect("the expression is valid")
