@@ -1,5 +1,5 @@
-//! The run file's section `[filter]`: which readable pairs are worth training on. `validate` refuses what no row could
-//! pass, and an expression that does not parse, before anything is read.
+//! The run file's section `[filter]`. `validate` rejects bounds that no row can meet, and
+//! expressions that do not parse, before anything is read.
 
 use std::collections::BTreeMap;
 
@@ -11,42 +11,48 @@ use crate::filter::where_expression::parse::Expression;
 use crate::one_or_many::OneOrMany;
 use crate::source::config::SourceConfig;
 
-/// Greatest Hamming distance of perceptual hashes that a list may ask for; unrelated images are about 32 apart.
+/// Greatest Hamming distance that a list of perceptual hashes may ask for. Unrelated images are
+/// about 32 bits apart.
 const MAX_DISTANCE: u32 = 10;
 
-/// `[filter]`: which readable pairs are worth training on. Every row that a filter refuses is counted under its name.
+/// `[filter]`: which readable pairs are worth training on. Rejected rows are counted under the name
+/// of the filter that rejects them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FilterConfig {
-    /// Least length of the image's short side in pixels.
+    /// Least length of an image's short side in pixels.
     pub min_side: Option<u32>,
-    /// Greatest length of the image's long side in pixels.
+    /// Greatest length of an image's long side in pixels.
     pub max_side: Option<u32>,
     /// Least width x height in pixels.
     pub min_area: Option<u64>,
     /// Greatest width x height in pixels.
     pub max_area: Option<u64>,
-    /// Greatest ratio of the long side to the short one, at least 1.
+    /// Greatest ratio of the long side to the short side; at least 1.
     pub max_aspect: Option<f64>,
-    /// Bounds on the caption's length in characters (Unicode scalar values), white space at both ends not counted.
+    /// Bounds on the caption's length in characters (Unicode scalar values), without white space at
+    /// both ends.
     pub caption_length: Bounds<u32>,
-    /// Languages that captions may be in (ISO 639-1, such as "en"), of those that can be told; any language if empty.
+    /// Languages that captions may be in, as ISO 639-1 codes such as "en". Any language if empty.
     pub languages: Vec<String>,
-    /// How sure the detection of the language must be, from 0 to 1.
+    /// Least confidence of the language detection, from 0 to 1.
     pub language_confidence: Option<f64>,
-    /// Bounds on numeric columns of the source, by column name. A null is refused, NaN and infinity are quarantined.
+    /// Bounds on numeric columns of the source, by column name. A null is rejected; NaN and
+    /// infinity are quarantined.
     pub score: BTreeMap<String, Bounds<f64>>,
-    /// A boolean expression over the source's columns, in SQL, such as `aesthetic >= 5 and pwatermark < 0.5`. Rows for
-    /// which it is not true (false or null) are refused.
+    /// A boolean SQL expression over the columns of the source, such as `aesthetic >= 5 and
+    /// pwatermark < 0.5`. Rows for which it is false or null are rejected.
     #[serde(rename = "where")]
     pub condition: Option<String>,
-    /// Pairs that are not to be used, by key, URL, domain or content.
+    /// Pairs that must not be used, by key, URL, domain or content.
     pub blocklist: BlocklistConfig,
-    /// Pairs whose owners asked to be left out: the same lists, counted under their own name.
+    /// Pairs whose owners asked to be left out: the same kinds of lists, counted under a name of
+    /// their own.
     pub opt_out: BlocklistConfig,
 }
 
-/// Lists of what is refused: files (paths or URIs, globs too) of one entry per line, or of one string column.
+/// Lists of pairs to reject. Each value names files (paths, URIs or globs) with one entry per line,
+/// or Parquet files with one string column.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BlocklistConfig {
@@ -54,13 +60,14 @@ pub struct BlocklistConfig {
     pub keys: OneOrMany,
     /// URLs, as in the source's URL column.
     pub urls: OneOrMany,
-    /// Domains; each also blocks the domains below it.
+    /// Domains. Each also blocks its subdomains.
     pub domains: OneOrMany,
     /// SHA-256 of the encoded images, 64 hexadecimal digits each.
     pub sha256: OneOrMany,
     /// Perceptual hashes, 16 hexadecimal digits each, as `imagehash.phash` prints them.
     pub phash: OneOrMany,
-    /// Bits in which an image's perceptual hash may differ from a listed one and still be refused.
+    /// Number of bits in which the perceptual hash of an image may differ from a listed one to be
+    /// rejected.
     pub phash_distance: u32,
 }
 
@@ -71,7 +78,7 @@ impl Default for BlocklistConfig {
     }
 }
 
-/// Inclusive bounds, each of which may be left out.
+/// Inclusive bounds; both are optional.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds<T> {
@@ -88,17 +95,17 @@ impl<T> Default for Bounds<T> {
 }
 
 impl<T: PartialOrd> Bounds<T> {
-    /// Whether there is any bound.
+    /// True if there is a bound.
     pub fn is_set(&self) -> bool {
         self.min.is_some() || self.max.is_some()
     }
 
-    /// Whether the value lies within the bounds.
+    /// True if the value lies within the bounds.
     pub fn contains(&self, value: &T) -> bool {
         self.min.as_ref().is_none_or(|min| value >= min) && self.max.as_ref().is_none_or(|max| value <= max)
     }
 
-    /// False if no value can pass.
+    /// True if some value can pass.
     fn is_possible(&self) -> bool {
         match (&self.min, &self.max) {
             (Some(min), Some(max)) => min <= max,
@@ -109,16 +116,17 @@ impl<T: PartialOrd> Bounds<T> {
 }
 
 impl FilterConfig {
-    /// The filters without their lists: what the lists hold counts, not where they lie.
+    /// The filters without their lists. For digests, the content of the lists counts and not their
+    /// location.
     pub fn without_lists(&self) -> Self {
         let lists = BlocklistConfig::default;
         Self { blocklist: lists(), opt_out: lists(), ..self.clone() }
     }
 
-    /// Refuses bounds that no value can meet and expressions that make no sense.
+    /// Checks bounds, languages and the expression.
     ///
     /// # Errors
-    /// Names the key and says what would be right.
+    /// [`crate::Error::Config`] that names the key and says which values are valid.
     pub fn validate(&self) -> Result<()> {
         if self.max_aspect.is_some_and(|aspect| !(aspect >= 1.0 && aspect.is_finite())) {
             return invalid_config(
@@ -148,7 +156,7 @@ impl FilterConfig {
                 );
             }
         }
-        for (name, lists) in self.blocklists() {
+        for (name, lists) in self.named_blocklists() {
             if lists.phash_distance > MAX_DISTANCE {
                 let problem = format!(
                     "{} is more than {MAX_DISTANCE} of 64 bits; unrelated images would be refused",
@@ -157,7 +165,7 @@ impl FilterConfig {
                 return invalid_config(format!("filter.{name}.phash_distance"), problem);
             }
         }
-        self.expression().map(drop)
+        self.parse_where().map(drop)
     }
 
     fn validate_languages(&self) -> Result<()> {
@@ -181,12 +189,12 @@ impl FilterConfig {
         }
     }
 
-    /// Refuses filters that look at a column the source does not name.
+    /// Checks that the source names the columns that the filters need.
     ///
     /// # Errors
-    /// Names the filter's key and the source's.
+    /// [`crate::Error::Config`] that names the filter's key and the source's.
     pub(crate) fn validate_source(&self, source: &SourceConfig) -> Result<()> {
-        for (name, lists) in self.blocklists() {
+        for (name, lists) in self.named_blocklists() {
             for (part, uris) in [("urls", &lists.urls), ("domains", &lists.domains)] {
                 if !uris.as_slice().is_empty() && source.columns.url.is_none() {
                     let problem = "needs the images' URLs; name their column in source.columns.url";
@@ -197,16 +205,16 @@ impl FilterConfig {
         Ok(())
     }
 
-    /// The expression in `where`, if there is one.
+    /// Parses the expression in `where`, if there is one.
     ///
     /// # Errors
-    /// If it does not parse; the message says at which character.
-    pub(crate) fn expression(&self) -> Result<Option<Expression>> {
+    /// If it does not parse; the message gives the position.
+    pub(crate) fn parse_where(&self) -> Result<Option<Expression>> {
         self.condition.as_deref().map(Expression::parse).transpose()
     }
 
-    /// Both sets of lists with the names that they are counted under; what people asked for comes first.
-    pub(crate) fn blocklists(&self) -> [(&'static str, &BlocklistConfig); 2] {
+    /// Both sets of lists with the names that they are counted under. Opt-outs come first.
+    pub(crate) fn named_blocklists(&self) -> [(&'static str, &BlocklistConfig); 2] {
         [("opt_out", &self.opt_out), ("blocklist", &self.blocklist)]
     }
 }

@@ -1,5 +1,5 @@
-//! Reads list files, piece by piece: plain text with one entry per line (`#` begins a comment line), the same in gzip,
-//! or Parquet with one string column.
+//! Reads list files in chunks: plain text with one entry per line (`#` starts a comment line), the
+//! same compressed with gzip, or Parquet with one string column.
 
 use std::io::{self, Write};
 
@@ -17,101 +17,109 @@ use crate::columns::typed::is_text;
 use crate::error::{Error, Result};
 use crate::parquet_file::object_reader::ObjectReader;
 
-/// Takes an entry, or says what is wrong with it.
-type Take<'a> = dyn FnMut(&str) -> Result<(), String> + 'a;
+/// Takes an entry, or returns what is wrong with it.
+type VisitEntry<'a> = dyn FnMut(&str) -> Result<(), String> + 'a;
 
-/// Gives every entry of the files at these URIs to `take`, white space at its ends removed. `key` is the configuration
-/// key, for messages.
+/// Calls `visit` with each entry of the files at these URIs, without white space at both ends.
+/// `key` is the configuration key for messages.
 ///
 /// # Errors
-/// If nothing is there, a file cannot be read, or `take` refuses an entry; the message names file and line or row.
-pub fn for_each_entry(key: &str, uris: &[String], take: &mut Take) -> Result<()> {
+/// If a URI matches nothing, a file cannot be read, or `visit` rejects an entry. The message gives
+/// file and line or row.
+pub fn for_each_entry(key: &str, uris: &[String], visit: &mut VisitEntry) -> Result<()> {
     let fail = |problem: String| Error::Config { key: key.to_owned(), problem };
     block_on(async {
         for uri in uris {
             let unreachable = |error: tidemill_io::Error| fail(error.to_string());
             for (uri, meta) in uri::parse(uri).map_err(unreachable)?.expand().await.map_err(unreachable)? {
                 let file = uri::parse(&uri).map_err(unreachable)?;
-                read(file, &uri, meta, take).await.map_err(|problem| fail(format!("{uri}{problem}")))?;
+                read_list(file, &uri, meta, visit)
+                    .await
+                    .map_err(|problem| fail(format!("{uri}{problem}")))?;
             }
         }
         Ok(())
     })
 }
 
-/// One file; the error is what follows its name.
-async fn read(file: Address, uri: &str, meta: ObjectMeta, take: &mut Take<'_>) -> Result<(), String> {
-    let lines = Lines { take, number: 0, rest: Vec::new() };
+/// Reads one file. The error is the text that follows the file name in the message.
+async fn read_list(
+    file: Address,
+    uri: &str,
+    meta: ObjectMeta,
+    visit: &mut VisitEntry<'_>,
+) -> Result<(), String> {
+    let lines = LineSplitter { visit, line_number: 0, partial_line: Vec::new() };
     if uri.ends_with(".parquet") {
-        read_parquet(file, &meta, lines.take).await
+        read_parquet_list(file, &meta, lines.visit).await
     } else if uri.ends_with(".gz") {
         let mut decoder = MultiGzDecoder::new(lines);
-        copy(&file, &meta, &mut decoder).await?;
-        decoder.finish().map_err(|e| text(&e))?.finish().map_err(|e| text(&e))
+        copy_object(&file, &meta, &mut decoder).await?;
+        decoder.finish().map_err(|e| describe_line_error(&e))?.finish().map_err(|e| describe_line_error(&e))
     } else {
         let mut lines = lines;
-        copy(&file, &meta, &mut lines).await?;
-        lines.finish().map_err(|e| text(&e))
+        copy_object(&file, &meta, &mut lines).await?;
+        lines.finish().map_err(|e| describe_line_error(&e))
     }
 }
 
-async fn copy(file: &Address, meta: &ObjectMeta, to: &mut impl Write) -> Result<(), String> {
+async fn copy_object(file: &Address, meta: &ObjectMeta, to: &mut impl Write) -> Result<(), String> {
     let object = file.store.get(&meta.location).await;
-    let mut pieces = object.map_err(|e| format!(": cannot be read: {e}"))?.into_stream();
-    while let Some(piece) = pieces.try_next().await.map_err(|e| format!(": cannot be read: {e}"))? {
-        to.write_all(&piece).map_err(|e| text(&e))?;
+    let mut chunks = object.map_err(|e| format!(": cannot be read: {e}"))?.into_stream();
+    while let Some(chunk) = chunks.try_next().await.map_err(|e| format!(": cannot be read: {e}"))? {
+        to.write_all(&chunk).map_err(|e| describe_line_error(&e))?;
     }
     Ok(())
 }
 
-/// A refused line says where it is; all else is the decoder's.
-fn text(error: &io::Error) -> String {
+/// An error of a line starts with its number. All other errors come from the decoder.
+fn describe_line_error(error: &io::Error) -> String {
     let text = error.to_string();
     if text.starts_with(':') { text } else { format!(": is no gzip of text lines: {text}") }
 }
 
-/// Cuts what is written into lines.
-struct Lines<'a, 'b> {
-    take: &'a mut Take<'b>,
-    /// Of the last complete line, from 1.
-    number: u64,
-    /// The beginning of a line whose end has not been written yet.
-    rest: Vec<u8>,
+/// A writer that splits text into lines.
+struct LineSplitter<'a, 'b> {
+    visit: &'a mut VisitEntry<'b>,
+    /// Number of the last complete line, from 1.
+    line_number: u64,
+    /// The start of a line whose end has not been written yet.
+    partial_line: Vec<u8>,
 }
 
-impl Lines<'_, '_> {
-    fn line(&mut self, line: &[u8]) -> io::Result<()> {
-        self.number += 1;
-        let fail = |problem: String| io::Error::other(format!(":{}: {problem}", self.number));
+impl LineSplitter<'_, '_> {
+    fn visit_line(&mut self, line: &[u8]) -> io::Result<()> {
+        self.line_number += 1;
+        let fail = |problem: String| io::Error::other(format!(":{}: {problem}", self.line_number));
         let line = std::str::from_utf8(line).map_err(|_| fail("the line is not UTF-8".into()))?;
         let line = line.trim_start_matches('\u{feff}').trim();
         if line.is_empty() || line.starts_with('#') {
             return Ok(());
         }
-        (self.take)(line).map_err(|problem| fail(format!("{line:?} {problem}")))
+        (self.visit)(line).map_err(|problem| fail(format!("{line:?} {problem}")))
     }
 
-    /// The last line may lack its end.
+    /// Visits the last line, which may lack a line end.
     fn finish(mut self) -> io::Result<()> {
-        let rest = std::mem::take(&mut self.rest);
-        self.line(&rest)
+        let partial_line = std::mem::take(&mut self.partial_line);
+        self.visit_line(&partial_line)
     }
 }
 
-impl Write for Lines<'_, '_> {
+impl Write for LineSplitter<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut lines = bytes.split(|byte| *byte == b'\n');
         let last = lines.next_back().unwrap_or_default();
         for line in lines {
-            if self.rest.is_empty() {
-                self.line(line)?;
+            if self.partial_line.is_empty() {
+                self.visit_line(line)?;
             } else {
-                let mut whole = std::mem::take(&mut self.rest);
+                let mut whole = std::mem::take(&mut self.partial_line);
                 whole.extend_from_slice(line);
-                self.line(&whole)?;
+                self.visit_line(&whole)?;
             }
         }
-        self.rest.extend_from_slice(last);
+        self.partial_line.extend_from_slice(last);
         Ok(bytes.len())
     }
 
@@ -120,7 +128,11 @@ impl Write for Lines<'_, '_> {
     }
 }
 
-async fn read_parquet(address: Address, meta: &ObjectMeta, take: &mut Take<'_>) -> Result<(), String> {
+async fn read_parquet_list(
+    address: Address,
+    meta: &ObjectMeta,
+    visit: &mut VisitEntry<'_>,
+) -> Result<(), String> {
     let fail = |e: parquet::errors::ParquetError| format!(": cannot be read as Parquet: {e}");
     let reader = ObjectReader { address, size: meta.size, e_tag: None };
     let builder = ParquetRecordBatchStreamBuilder::new(reader).await.map_err(fail)?;
@@ -137,7 +149,7 @@ async fn read_parquet(address: Address, meta: &ObjectMeta, take: &mut Take<'_>) 
         for entry in entries.as_string::<i32>() {
             let entry = entry.map(str::trim).filter(|entry| !entry.is_empty());
             if let Some(entry) = entry {
-                take(entry).map_err(|problem| format!(": row {row}: {entry:?} {problem}"))?;
+                visit(entry).map_err(|problem| format!(": row {row}: {entry:?} {problem}"))?;
             }
             row += 1;
         }
@@ -167,9 +179,9 @@ mod tests {
         Ok(found)
     }
 
-    fn gzip(text: &[u8]) -> Vec<u8> {
+    fn gzip(describe_line_error: &[u8]) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-        encoder.write_all(text).unwrap();
+        encoder.write_all(describe_line_error).unwrap();
         encoder.finish().unwrap()
     }
 
@@ -185,7 +197,7 @@ mod tests {
     fn every_format_gives_the_same_entries() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        // Long enough to come in several pieces, from two gzip members.
+        // Long enough to come in several chunks, from two gzip members.
         let keys: Vec<String> = (0..60_000).map(|i| format!("key {i}")).collect();
         let (first, second) = (keys[..9].join("\n") + "\n", keys[9..].join("\r\n"));
         std::fs::write(at("keys.txt"), format!("# keys\n\n{first}{second}")).unwrap();
@@ -201,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn unreadable_lists_are_refused_with_file_and_line() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("bad.txt"), "good\n#\nbad\n").unwrap();

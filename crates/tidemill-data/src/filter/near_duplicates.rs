@@ -1,15 +1,16 @@
-//! Perceptual hashes within a Hamming distance d of a query. If two hashes differ in at most d bits, one of d + 1 bands of
-//! bits is equal in both; so the hashes are kept once for each band, sorted by it, and only those with the query's band
-//! are compared: 8 (d + 1) bytes per entry.
+//! Near duplicates: perceptual hashes within a Hamming distance d of a query. If two hashes differ
+//! in at most d bits, at least one of d + 1 bands of bits is equal in both. So the hashes are kept
+//! once for each band, sorted by it, and only those with the same band as the query are compared.
+//! This takes 8 (d + 1) bytes per entry.
 
 use crate::error::Result;
 use crate::filter::list_file::for_each_entry;
-use crate::filter::sorted_hashes::{digest, sorted};
+use crate::filter::sorted_hashes::{digest_hashes, sort_hashes};
 use crate::one_or_many::OneOrMany;
 
-/// A list of perceptual hashes.
+/// A list of perceptual hashes that matches hashes within a distance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SimilarList {
+pub struct NearDuplicateList {
     distance: u32,
     bands: Vec<Band>,
 }
@@ -25,19 +26,19 @@ struct Band {
 /// Loads perceptual hashes, to be matched within `distance` bits.
 ///
 /// # Errors
-/// As [`Blocklist::load`].
-pub fn load_similar(key: &str, uris: &OneOrMany, distance: u32) -> Result<SimilarList> {
+/// As for [`Blocklist::load`](crate::filter::blocklist::Blocklist::load).
+pub fn load_near_duplicates(key: &str, uris: &OneOrMany, distance: u32) -> Result<NearDuplicateList> {
     let mut hashes = Vec::new();
     for_each_entry(key, uris.as_slice(), &mut |entry| {
         let hash = u64::from_str_radix(entry, 16).ok().filter(|_| entry.len() == 16);
         hashes.push(hash.ok_or("is no perceptual hash of 16 hexadecimal digits")?);
         Ok(())
     })?;
-    Ok(SimilarList::new(sorted(hashes), distance))
+    Ok(NearDuplicateList::new(sort_hashes(hashes), distance))
 }
 
-impl SimilarList {
-    /// A list of these hashes, each once, that matches within `distance` of 64 bits.
+impl NearDuplicateList {
+    /// Builds the list from unique hashes. It matches within `distance` of 64 bits.
     pub fn new(hashes: Vec<u64>, distance: u32) -> Self {
         let edge = |i: u32| 64 * i / (distance + 1);
         let band = |i: u32| {
@@ -49,16 +50,16 @@ impl SimilarList {
         Self { distance, bands: (0..=distance).map(band).collect() }
     }
 
-    /// Whether a listed hash is within the distance.
+    /// True if a listed hash is within the distance.
     pub fn contains(&self, hash: u64) -> bool {
         self.bands.iter().any(|band| band.contains(hash, self.distance))
     }
 
-    /// BLAKE3 (hex) of what is listed, and the distance.
+    /// BLAKE3 (hex) of the hashes, and the distance.
     pub fn digest(&self) -> String {
         // The first band is not rotated.
         let hashes = self.bands.first().map_or(&[][..], |band| &band.hashes);
-        format!("{}-{}", digest(hashes), self.distance)
+        format!("{}-{}", digest_hashes(hashes), self.distance)
     }
 }
 
@@ -79,9 +80,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// As looking at every entry finds it, just inside and just outside the distance.
+        /// The result equals a scan of all entries, just inside and just outside the distance.
         #[test]
-        fn all_within_the_distance_are_found(
+        fn lookup_equals_a_scan_of_all_entries(
             hashes in prop::collection::btree_set(any::<u64>(), 0..50),
             distance in 0..=10_u32,
             pick in any::<prop::sample::Index>(),
@@ -91,13 +92,13 @@ mod tests {
             let near = if hashes.is_empty() { 0 } else { *pick.get(&hashes) };
             let query = bits.iter().fold(near, |hash, bit| hash ^ (1 << bit));
             let expected = hashes.iter().any(|hash| (hash ^ query).count_ones() <= distance);
-            prop_assert_eq!(SimilarList::new(hashes, distance).contains(query), expected);
+            prop_assert_eq!(NearDuplicateList::new(hashes, distance).contains(query), expected);
         }
     }
 
     #[test]
-    fn the_digest_knows_the_distance() {
-        let list = |distance| SimilarList::new(vec![1, 2, 3], distance).digest();
+    fn digest_depends_on_the_distance() {
+        let list = |distance| NearDuplicateList::new(vec![1, 2, 3], distance).digest();
         assert_eq!(list(3), list(3));
         assert_ne!(list(3), list(4));
     }

@@ -1,57 +1,59 @@
-//! One filter.
+//! A filter: a rule with a name. Rules look at the facts known of a row.
 
 use crate::caption::language::detect_language;
 use crate::filter::blocklist::Blocklist;
 use crate::filter::config::Bounds;
-use crate::filter::near_duplicates::SimilarList;
+use crate::filter::near_duplicates::NearDuplicateList;
 
-/// What the filters look at.
+/// What is known of a row when filters look at it.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
-    /// The row's key.
+pub struct RowFacts<'a> {
+    /// Key of the row.
     pub key: &'a str,
-    /// The image's URL, if the source has one.
+    /// URL of the image, if the source has one.
     pub url: Option<&'a str>,
     /// Width in pixels, from the image's header.
     pub width: u32,
     /// Height in pixels, from the image's header.
     pub height: u32,
-    /// The caption.
+    /// The caption after clean-up and template.
     pub caption: &'a str,
-    /// Values of the score columns, in the order of [`FilterConfig::score`]; `None` is null.
+    /// Values of the score columns, in the order of
+    /// [`FilterConfig::score`](crate::filter::FilterConfig::score); `None` is null.
     pub scores: &'a [Option<f64>],
-    /// Whether the expression in `where` is true.
+    /// True if the expression in `where` is true.
     pub condition: bool,
-    /// SHA-256 of the encoded image; known from [`Stage::Bytes`] on.
+    /// SHA-256 of the encoded image; known from [`FilterStage::Bytes`] on.
     pub sha256: Option<[u8; 32]>,
-    /// Perceptual hash of the image; known at [`Stage::Pixels`].
+    /// Perceptual hash of the image; known at [`FilterStage::Pixels`].
     pub phash: Option<u64>,
 }
 
-/// When a filter can decide; what costs more comes later.
+/// The point at which a filter can decide. Later stages cost more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
-    /// On columns and the image's header.
+pub enum FilterStage {
+    /// After the columns and the image's header are read.
     Header,
-    /// Once the encoded bytes are hashed.
+    /// After the encoded bytes are hashed.
     Bytes,
-    /// Once the image is decoded and hashed.
+    /// After the image is decoded and hashed.
     Pixels,
 }
 
-/// A predicate with the name that rejections are counted under.
+/// A rule with the name that rejections are counted under.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Filter {
-    /// The configuration key without `filter.`, such as `min_side` or `score.aesthetic`.
+    /// The configuration key without `filter.`, such as `min_side` or `score.aesthetic`. It is what
+    /// the column `reason` holds.
     pub name: String,
     pub rule: Rule,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Rule {
-    /// Of the short side.
+    /// Least short side.
     MinSide(u32),
-    /// Of the long side.
+    /// Greatest long side.
     MaxSide(u32),
     Area(Bounds<u64>),
     MaxAspect(f64),
@@ -68,19 +70,19 @@ pub enum Rule {
     Key(Blocklist),
     Url(Blocklist),
     Sha256(Blocklist),
-    Similar(SimilarList),
+    NearDuplicate(NearDuplicateList),
 }
 
 impl Rule {
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> FilterStage {
         match self {
-            Self::Sha256(_) => Stage::Bytes,
-            Self::Similar(_) => Stage::Pixels,
-            _ => Stage::Header,
+            Self::Sha256(_) => FilterStage::Bytes,
+            Self::NearDuplicate(_) => FilterStage::Pixels,
+            _ => FilterStage::Header,
         }
     }
 
-    pub fn passes(&self, facts: &Facts) -> bool {
+    pub fn passes(&self, facts: &RowFacts) -> bool {
         let (short, long) = (facts.width.min(facts.height), facts.width.max(facts.height));
         match self {
             Self::MinSide(side) => short >= *side,
@@ -100,18 +102,18 @@ impl Rule {
                     sure >= *confidence && languages.iter().any(|known| known == code)
                 })
             }
-            Self::Key(list) => !list.has_text(facts.key),
-            Self::Url(list) => !facts.url.is_some_and(|url| list.has_text(url)),
-            Self::Sha256(list) => !facts.sha256.is_some_and(|digest| list.has_digest(&digest)),
-            Self::Similar(list) => !facts.phash.is_some_and(|hash| list.contains(hash)),
+            Self::Key(list) => !list.contains_text(facts.key),
+            Self::Url(list) => !facts.url.is_some_and(|url| list.contains_text(url)),
+            Self::Sha256(list) => !facts.sha256.is_some_and(|digest| list.contains_digest(&digest)),
+            Self::NearDuplicate(list) => !facts.phash.is_some_and(|hash| list.contains(hash)),
         }
     }
 
-    /// Digest of the list that the rule holds.
-    pub fn list(&self) -> Option<String> {
+    /// Digest of the list that the rule holds, if it holds one.
+    pub fn list_digest(&self) -> Option<String> {
         match self {
             Self::Key(list) | Self::Url(list) | Self::Sha256(list) => Some(list.digest()),
-            Self::Similar(list) => Some(list.digest()),
+            Self::NearDuplicate(list) => Some(list.digest()),
             _ => None,
         }
     }

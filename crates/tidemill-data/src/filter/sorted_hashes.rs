@@ -1,6 +1,7 @@
-//! Sorted hashes.
+//! Sorted lists of 64-bit hashes.
 
-pub fn sorted(mut hashes: Vec<u64>) -> Vec<u64> {
+/// Sorts hashes and removes repeated ones.
+pub fn sort_hashes(mut hashes: Vec<u64>) -> Vec<u64> {
     hashes.sort_unstable();
     hashes.dedup();
     hashes.shrink_to_fit();
@@ -8,7 +9,7 @@ pub fn sorted(mut hashes: Vec<u64>) -> Vec<u64> {
 }
 
 /// BLAKE3 (hex) of sorted hashes.
-pub fn digest(hashes: &[u64]) -> String {
+pub fn digest_hashes(hashes: &[u64]) -> String {
     let mut hasher = blake3::Hasher::new();
     for hash in hashes {
         hasher.update(&hash.to_le_bytes());

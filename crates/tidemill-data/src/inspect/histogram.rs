@@ -5,12 +5,12 @@ use serde::Serialize;
 /// Characters of the longest bar.
 const WIDTH: usize = 40;
 
-/// Counts of values between edges. Values below the first edge count to the first bar, those from the last edge on to the
-/// last one.
+/// Counts of values between edges. Values below the first edge count to the first bar; values from
+/// the last edge on count to the last bar.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Histogram {
     name: &'static str,
-    /// Where each bar begins; the last one has no end.
+    /// Start of each bar; the last one has no end.
     edges: Vec<f64>,
     counts: Vec<u64>,
     min: Option<f64>,
@@ -19,7 +19,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// An empty histogram; the edges ascend.
+    /// Creates an empty histogram. The edges must ascend.
     pub fn new(name: &'static str, edges: &[f64]) -> Self {
         Self { name, edges: edges.to_vec(), counts: vec![0; edges.len()], min: None, max: None, sum: 0.0 }
     }
@@ -35,17 +35,18 @@ impl Histogram {
         self.sum += value;
     }
 
-    /// Values counted.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Their mean.
+    /// Mean of the values; `None` if there are none.
     pub fn mean(&self) -> Option<f64> {
         (self.count() > 0).then(|| self.sum / self.count() as f64)
     }
 
-    /// A heading, and a line for each bar from the first to the last that is not empty.
+    /// Lines of text: a heading, and a line for each bar from the first to the last that is not
+    /// empty.
     pub fn bars(&self) -> Vec<String> {
         let (Some(min), Some(mean), Some(max)) = (self.min, self.mean(), self.max) else {
             return vec![format!("{}: no values", self.name)];
@@ -75,7 +76,7 @@ impl Histogram {
     }
 }
 
-/// A bar in eighths of a character; what is there at all is seen.
+/// A bar in eighths of a character. Every count above 0 is visible.
 fn blocks(count: u64, most: u64) -> String {
     let eighths = (count as f64 / most as f64 * 8.0 * WIDTH as f64).round() as usize;
     let eighths = if count > 0 { eighths.max(1) } else { 0 };
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_row_among_many_is_seen() {
+    fn single_row_among_many_is_visible() {
         assert_eq!((blocks(0, 1000).as_str(), blocks(1, 1_000_000).as_str()), ("", "▏"));
         assert_eq!(blocks(7, 7).chars().count(), WIDTH);
     }

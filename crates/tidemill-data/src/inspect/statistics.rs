@@ -1,4 +1,4 @@
-//! Looking at pairs without encoding them: histograms of their sizes and captions, and pictures of a random few.
+//! Histograms of image sizes and captions.
 
 use arrow::array::{Array, RecordBatch};
 use serde::Serialize;
@@ -11,21 +11,22 @@ use crate::inspect::histogram::Histogram;
 use crate::source::config::Columns;
 use crate::tokenizer::{CONTEXT, ClipTokenizer};
 
-/// Sides in pixels at which a bar ends.
+/// Edges of the bars of the short side, in pixels.
 const SIDES: [f64; 15] = [
     0.0, 64.0, 128.0, 192.0, 256.0, 320.0, 384.0, 448.0, 512.0, 640.0, 768.0, 1024.0, 1536.0, 2048.0, 4096.0,
 ];
-/// Long side / short side.
+/// Edges of the bars of the aspect, long side / short side.
 const ASPECTS: [f64; 10] = [1.0, 1.1, 1.25, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0];
-/// Characters of a caption.
+/// Edges of the bars of the number of characters of a caption.
 const CHARACTERS: [f64; 10] = [0.0, 5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 120.0, 200.0, 400.0];
-/// Token ids of a caption, begin and end included; those of the last bar fill the context.
+/// Edges of the bars of the number of token ids of a caption, begin and end included. Captions in
+/// the last bar fill the context.
 const TOKENS: [f64; 9] = [0.0, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, CONTEXT as f64];
 
-/// What rows look like. A histogram whose column is missing stays empty.
+/// Statistics of rows. A histogram whose column is missing stays empty.
 #[derive(Debug, Clone, Serialize)]
 pub struct Statistics {
-    /// Rows looked at.
+    /// Number of rows counted.
     pub rows: u64,
     /// Short side in pixels.
     pub short_side: Histogram,
@@ -50,11 +51,12 @@ impl Default for Statistics {
 }
 
 impl Statistics {
-    /// Adds the rows of a batch that has some of these columns: width, height and caption. Of rows with a `status` only the
-    /// kept ones count. Tokens are counted if there is a tokenizer.
+    /// Adds the rows of a batch that has some of the columns width, height and caption. If the
+    /// batch has a column `status`, only kept rows count. Tokens are counted if there is a
+    /// tokenizer.
     ///
     /// # Errors
-    /// If a column is of a type that cannot play its part.
+    /// If a column has a wrong type.
     pub fn add(
         &mut self,
         batch: &RecordBatch,
@@ -91,14 +93,14 @@ impl Statistics {
             if let Some(caption) = texts.into_iter().find_map(|(_, text)| text.ok()) {
                 self.characters.add(caption.chars().count() as f64);
                 if let Some(tokenizer) = tokenizer {
-                    self.tokens.add(tokenizer.length(caption) as f64);
+                    self.tokens.add(tokenizer.count_tokens(caption) as f64);
                 }
             }
         }
         Ok(())
     }
 
-    /// The histograms that hold anything, as lines of text.
+    /// The histograms that have values, as lines of text.
     pub fn bars(&self) -> Vec<String> {
         let all = [&self.short_side, &self.aspect, &self.characters, &self.tokens];
         all.into_iter().filter(|histogram| histogram.count() > 0).flat_map(Histogram::bars).collect()
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_kept_rows_with_a_size_count() {
+    fn only_kept_rows_with_a_size_are_counted() {
         let batch = RecordBatch::try_from_iter([
             ("w", Arc::new(Int32Array::from(vec![Some(300), Some(300), None, Some(0)])) as ArrayRef),
             ("h", Arc::new(Float64Array::from(vec![200.0, 100.0, 5.0, 5.0]))),

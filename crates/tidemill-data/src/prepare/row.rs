@@ -4,7 +4,7 @@
 use crate::decode::{self, ImageInfo, Rgb8, Scale, Strip};
 use crate::error::RowError;
 use crate::filter::filters::Selection;
-use crate::filter::rule::{Facts, Stage};
+use crate::filter::rule::{FilterStage, RowFacts};
 use crate::perceptual_hash::phash;
 use crate::prepare::config::Crop;
 use crate::prepare::crop::{Cut, mirror};
@@ -90,22 +90,22 @@ impl Prepare {
             (None, None) => decode::probe(pair.image.clone()?)?,
         };
         let size = (info.width, info.height);
-        let mut facts = Facts {
+        let mut facts = RowFacts {
             key: pair.key,
             url: pair.url,
             width: info.width,
             height: info.height,
             caption: pair.caption,
             scores: &pair.scores,
-            condition: selection.has(row),
+            condition: selection.includes(row),
             sha256: None,
             phash: None,
         };
-        let verdict = |verdict, facts: &Facts| {
+        let verdict = |verdict, facts: &RowFacts| {
             let hashes = Hashes { sha256: facts.sha256, phash: facts.phash };
             Ok(Row { verdict, info: Some(info), hashes })
         };
-        if let Some(refused) = self.refusal(Stage::Header, &facts) {
+        if let Some(refused) = self.refusal(FilterStage::Header, &facts) {
             return verdict(refused, &facts);
         }
         let sample_id = input.ids.value(row);
@@ -120,12 +120,12 @@ impl Prepare {
                 None => sha256(pair.image.clone()?),
             });
         }
-        if let Some(refused) = self.refusal(Stage::Bytes, &facts) {
+        if let Some(refused) = self.refusal(FilterStage::Bytes, &facts) {
             return verdict(refused, &facts);
         }
         facts.phash = known.hashes.phash;
         if facts.phash.is_some()
-            && let Some(refused) = self.refusal(Stage::Pixels, &facts)
+            && let Some(refused) = self.refusal(FilterStage::Pixels, &facts)
         {
             return verdict(refused, &facts);
         }
@@ -149,8 +149,8 @@ impl Prepare {
         verdict(Verdict::Kept(plan), &facts)
     }
 
-    fn refusal(&self, stage: Stage, facts: &Facts) -> Option<Verdict<'static>> {
-        self.filters.refusal(stage, facts).map(|name| Verdict::Rejected(name.to_owned()))
+    fn refusal(&self, stage: FilterStage, facts: &RowFacts) -> Option<Verdict<'static>> {
+        self.filters.find_rejection(stage, facts).map(|name| Verdict::Rejected(name.to_owned()))
     }
 
     /// The image's cut at each resolution.
@@ -188,7 +188,7 @@ impl Prepare {
         if plan.hash {
             let hash = phash(&strip.image)?;
             hashes.phash = Some(hash);
-            if let Some(name) = self.filters.refusal_of_pixels(hash) {
+            if let Some(name) = self.filters.find_pixel_rejection(hash) {
                 return Ok(Some(name.to_owned()));
             }
         }

@@ -14,7 +14,7 @@ use crate::caption::stage::{CaptionStage, digest_input};
 use crate::error::{Result, RowError};
 use crate::filter::config::FilterConfig;
 use crate::filter::filters::Filters;
-use crate::filter::rule::Stage;
+use crate::filter::rule::FilterStage;
 use crate::prepare::config::PrepareConfig;
 use crate::prepare::image_hashes::Wanted;
 use crate::prepare::input::Input;
@@ -86,13 +86,13 @@ impl Prepare {
         let captions = CaptionStage::new(caption, &columns, seed)?;
         let filters = Filters::new(filter)?;
         let hashes = Wanted {
-            sha256: config.hashes || filters.need(Stage::Bytes),
-            phash: config.hashes || filters.need(Stage::Pixels),
+            sha256: config.hashes || filters.has_stage(FilterStage::Bytes),
+            phash: config.hashes || filters.has_stage(FilterStage::Pixels),
         };
         let scaled = config.scaled_decode && !hashes.phash;
         let sizes: Vec<_> = config.resolutions.iter().map(|&resolution| config.sizes(resolution)).collect();
         let text = digest_input(caption, &columns.caption, seed);
-        let rules = (filter.without_lists(), filters.lists(), hashes);
+        let rules = (filter.without_lists(), filters.list_digests(), hashes);
         let digests = Digests {
             rows: digest(&(&columns, &source.carry, &text, rules, &config.resolutions, &sizes)),
             images: config
@@ -207,7 +207,7 @@ impl Prepare {
     }
 
     pub(crate) fn judge_all<'a>(&self, batch: &RecordBatch, input: &'a Input) -> Result<Vec<Row<'a>>> {
-        let selection = self.filters.select(batch)?;
+        let selection = self.filters.evaluate_where(batch)?;
         let judge = |row| self.judge(input, &selection, row).unwrap_or_else(Row::quarantined);
         Ok((0..batch.num_rows()).into_par_iter().map(judge).collect())
     }

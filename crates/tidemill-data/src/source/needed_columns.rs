@@ -23,9 +23,9 @@ pub(crate) fn needed_columns(
         .map(|(name, part)| (name, format!("source.columns.{part}")));
     let carried = config.carry.iter().map(|name| (name.clone(), "source.carry".to_owned()));
     let scores = filter.score.keys().map(|name| (name.clone(), "filter.score".to_owned()));
-    let condition = filter.expression().ok().flatten();
+    let condition = filter.parse_where().ok().flatten();
     let compared = condition.iter().flat_map(|condition| {
-        condition.columns().into_iter().map(|name| (name.clone(), condition.place_of(&name)))
+        condition.column_names().into_iter().map(|name| (name.clone(), condition.describe_position(&name)))
     });
     let mut needed: Vec<(String, String)> = Vec::new();
     let fields = caption.template_columns()?.into_iter().map(|name| (name, "caption.template".to_owned()));

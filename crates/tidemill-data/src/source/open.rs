@@ -27,7 +27,7 @@ pub fn open(
             Box::new(RecordSource::open(config, filter, caption)?)
         }
     };
-    if let Some(condition) = filter.expression()? {
+    if let Some(condition) = filter.parse_where()? {
         condition.check(&source.schema())?;
     }
     Ok(source)

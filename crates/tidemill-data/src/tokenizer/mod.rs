@@ -13,6 +13,7 @@ mod bpe;
 mod clip;
 mod folder;
 mod special_tokens;
+mod text_file;
 mod word_cache;
 mod words;
 

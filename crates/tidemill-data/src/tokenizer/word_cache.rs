@@ -1,21 +1,23 @@
-//! The ids of words seen lately. A table of fixed size, in which each word has one place and puts out whatever was
-//! there: a lookup is one comparison, and memory is bounded whatever the captions hold.
+//! A cache of the ids of recent words. Each word has one slot in a table of fixed size and replaces
+//! what was there: a lookup is one comparison, and memory is bounded.
 
 use twox_hash::XxHash3_64;
 
-/// Places. A caption vocabulary's frequent words fit many times over, and the whole table is one megabyte.
+/// Number of slots. The frequent words of captions fit many times, and the table takes one
+/// megabyte.
 const SLOTS: usize = 1 << 14;
-/// Longest word, in bytes, and most ids that a place can hold; whatever is longer is rare, and encoded each time.
+/// Longest word in bytes that a slot holds. Longer words are rare and are encoded each time.
 const MAX_BYTES: usize = 23;
+/// Most ids that a slot holds.
 const MAX_IDS: usize = 9;
 
-/// A direct-mapped cache of [`SLOTS`] x 64 bytes, allocated when it is first written to.
+/// A direct-mapped cache of [`SLOTS`] x 64 bytes, allocated at the first write.
 #[derive(Default)]
 pub struct WordCache {
     slots: Vec<Slot>,
 }
 
-/// One word, or none if it is empty.
+/// A word and its ids; empty if the word has no bytes.
 #[derive(Clone, Copy)]
 struct Slot {
     word: [u8; MAX_BYTES],
@@ -31,7 +33,7 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// At most [`MAX_BYTES`] and [`MAX_IDS`].
+    /// Fills a slot with at most [`MAX_BYTES`] bytes and [`MAX_IDS`] ids.
     #[expect(clippy::cast_possible_truncation, reason = "both lengths are small")]
     fn new(word: &[u8], ids: &[u32]) -> Self {
         let mut slot = Self { bytes: word.len() as u8, count: ids.len() as u8, ..Self::default() };
@@ -50,7 +52,8 @@ impl Slot {
 }
 
 impl WordCache {
-    /// A word's ids: those of the cache, or else what `encode` appends to the emptied `scratch`.
+    /// The ids of a word: from the cache, or else what `encode` appends to `scratch`, which is
+    /// cleared before.
     pub fn get_or_insert<'a>(
         &'a mut self,
         word: &[u8],
@@ -66,8 +69,8 @@ impl WordCache {
             self.slots.resize(SLOTS, Slot::default());
         }
         #[expect(clippy::cast_possible_truncation, reason = "the low bits choose the place")]
-        let place = XxHash3_64::oneshot(word) as usize % SLOTS;
-        let slot = &mut self.slots[place];
+        let index = XxHash3_64::oneshot(word) as usize % SLOTS;
+        let slot = &mut self.slots[index];
         if slot.holds(word) {
             return slot.ids();
         }
@@ -84,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_encoded_once_unless_it_is_too_long() {
+    fn short_words_are_encoded_once() {
         let mut cache = WordCache::default();
         let mut calls = 0;
         let mut lookup = |word: &str| {
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_takes_a_cache_line() {
+    fn slot_is_one_cache_line() {
         assert_eq!(size_of::<Slot>(), 64);
     }
 }

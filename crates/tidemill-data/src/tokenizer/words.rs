@@ -1,25 +1,26 @@
-//! From a caption to words: cutting at special tokens, normalisation, and CLIP's idea of a word
-//! (`simple_tokenizer.py`, and the byte-level splitting that Hugging Face's pipeline does after it).
+//! Splits captions: at special tokens, then, after normalisation, into CLIP's words
+//! (`simple_tokenizer.py`, and the byte-level splitting that Hugging Face's pipeline does after
+//! it).
 
 use std::ops::ControlFlow;
 
 use unicode_general_category::{GeneralCategory as Category, get_general_category};
-// The crate, and so the version of Unicode, with which the Hugging Face tokenizers compose.
+// The Hugging Face tokenizers use this crate, and so its version of Unicode, for composition.
 use unicode_normalization_alignments::UnicodeNormalization;
 
-use crate::tokenizer::folder::SpecialToken;
+use crate::tokenizer::special_tokens::SpecialToken;
 
-/// A part of a text that is cut at special tokens.
+/// A part of a text that is split at special tokens.
 pub enum Part<'a> {
-    /// The id of a special token.
+    /// Id of a special token.
     Special(u32),
-    /// What is between two of them; never empty.
+    /// Text between special tokens; never empty.
     Text(&'a str),
 }
 
-/// Cuts a text at special tokens, the leftmost first and of those the longest. Stops when `visit` breaks, so that a
-/// text full of special tokens is not searched for ever.
-pub fn split(
+/// Splits a text at special tokens: the leftmost first, and of several at the same position the
+/// longest. Stops when `visit` breaks, so the time for a text full of special tokens is bounded.
+pub fn split_at_special_tokens(
     text: &str,
     specials: &[SpecialToken],
     mut visit: impl FnMut(Part) -> ControlFlow<()>,
@@ -40,21 +41,21 @@ pub fn split(
     ControlFlow::Continue(())
 }
 
-/// Canonical composition (NFC), then lower case character by character, into `out`.
+/// Writes the canonical composition (NFC) of the text to `out`, with each character in lower case.
 pub fn normalize(text: &str, out: &mut String) {
     out.clear();
     if text.is_ascii() {
         out.push_str(text);
         out.make_ascii_lowercase();
     } else if text.chars().all(|c| c < '\u{300}') {
-        // Nothing below the first combining mark composes or decomposes.
+        // Characters below the first combining mark are not composed or decomposed.
         out.extend(text.chars().flat_map(char::to_lowercase));
     } else {
         out.extend(text.nfc().flat_map(|(c, _)| c.to_lowercase()));
     }
 }
 
-/// What CLIP tells apart.
+/// The classes of characters that CLIP distinguishes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Letter,
@@ -79,11 +80,12 @@ const ASCII: [Class; 128] = {
     classes
 };
 
-/// The literals that CLIP's expression takes as one word, and the byte-level one after it as three.
+/// Literals that CLIP's expression takes as one word, and the byte-level expression after it as
+/// three.
 const MARKERS: [&str; 2] = ["<|startoftext|>", "<|endoftext|>"];
 const CONTRACTIONS: [&str; 7] = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d"];
 
-/// The class of the character at a byte position within the text, and its length in bytes.
+/// The class of the character at a byte offset, and its length in bytes.
 fn class_at(text: &str, at: usize) -> (Class, usize) {
     let byte = text.as_bytes()[at];
     if byte.is_ascii() {
@@ -103,9 +105,10 @@ fn class_at(text: &str, at: usize) -> (Class, usize) {
     (class, c.len_utf8())
 }
 
-/// Calls `visit` with each word of a normalised text, as UTF-8 bytes, until it breaks. A word is a contraction's end
-/// (`'s`), letters, one number, or a run of anything else but white space.
-pub fn words(text: &str, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> ControlFlow<()> {
+/// Calls `visit` with each word of a normalised text, as UTF-8 bytes, until it breaks. A word is
+/// the end of a contraction (`'s`), a run of letters, one number, or a run of other characters
+/// without white space.
+pub fn for_each_word(text: &str, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> ControlFlow<()> {
     let bytes = text.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
@@ -116,8 +119,8 @@ pub fn words(text: &str, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Con
                 continue;
             }
             Class::Number => at + length,
-            Class::Letter => run(text, at + length, Class::Letter),
-            Class::Other => match literal(&bytes[at..]) {
+            Class::Letter => end_of_run(text, at + length, Class::Letter),
+            Class::Other => match match_literal(&bytes[at..]) {
                 Literal::Marker(length) => {
                     let (open, close) = (at + 2, at + length - 2);
                     visit(&bytes[at..open])?;
@@ -126,7 +129,7 @@ pub fn words(text: &str, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Con
                     close + 2
                 }
                 Literal::Contraction(length) => at + length,
-                Literal::None => run(text, at + length, Class::Other),
+                Literal::None => end_of_run(text, at + length, Class::Other),
             },
         };
         visit(&bytes[at..end])?;
@@ -135,8 +138,8 @@ pub fn words(text: &str, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Con
     ControlFlow::Continue(())
 }
 
-/// The end of the run of one class that goes on at `at`.
-fn run(text: &str, mut at: usize, class: Class) -> usize {
+/// The end of the run of characters of a class that continues at `at`.
+fn end_of_run(text: &str, mut at: usize, class: Class) -> usize {
     while at < text.len() {
         let (next, length) = class_at(text, at);
         if next != class {
@@ -147,14 +150,14 @@ fn run(text: &str, mut at: usize, class: Class) -> usize {
     at
 }
 
-/// A literal that the expressions know, with its length.
+/// A literal at the start of a text, with its length.
 enum Literal {
     Marker(usize),
     Contraction(usize),
     None,
 }
 
-fn literal(rest: &[u8]) -> Literal {
+fn match_literal(rest: &[u8]) -> Literal {
     let starting = |literals: &[&str]| {
         literals.iter().find(|literal| rest.starts_with(literal.as_bytes())).map(|literal| literal.len())
     };
@@ -169,9 +172,9 @@ fn literal(rest: &[u8]) -> Literal {
 mod tests {
     use super::*;
 
-    fn cut(text: &str) -> Vec<String> {
+    fn split_words(text: &str) -> Vec<String> {
         let mut found = Vec::new();
-        let _ = words(text, |word| {
+        let _ = for_each_word(text, |word| {
             found.push(String::from_utf8(word.to_vec()).unwrap());
             ControlFlow::Continue(())
         });
@@ -179,12 +182,12 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_clips_expressions() {
+    fn words_follow_clips_expressions() {
         let cases: [(&str, &[&str]); 8] = [
             ("", &[]),
             (" a photo\u{3000}of\t", &["a", "photo", "of"]),
             ("it's they've o'brien's", &["it", "'s", "they", "'ve", "o", "'", "brien", "'s"]),
-            // A contraction counts only where a word may begin.
+            // A contraction is recognised only where a word may start.
             ("!'s", &["!'", "s"]),
             ("f/2.8 ½x²", &["f", "/", "2", ".", "8", "½", "x", "²"]),
             ("naïve東京😀😀", &["naïve東京", "😀😀"]),
@@ -192,12 +195,12 @@ mod tests {
             ("!<|endoftext|>!", &["!<|", "endoftext", "|>!"]),
         ];
         for (text, expected) in cases {
-            assert_eq!(cut(text), expected, "{text:?}");
+            assert_eq!(split_words(text), expected, "{text:?}");
         }
     }
 
     #[test]
-    fn normalising_composes_and_lowers() {
+    fn normalising_composes_and_lowercases() {
         let mut out = String::new();
         for (text, expected) in
             [("A Cat", "a cat"), ("É", "é"), ("E\u{301}", "é"), ("Ω\u{2126}", "ωω"), ("İ", "i\u{307}")]

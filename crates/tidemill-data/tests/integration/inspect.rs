@@ -8,7 +8,7 @@ use crate::support::TOKENIZER;
 use arrow::array::{ArrayRef, BinaryArray, RecordBatch, StringArray};
 use image::{Rgb, RgbImage};
 use parquet::file::properties::WriterProperties;
-use tidemill_data::inspect::contact_sheet::{SheetOptions, Tile, tiles};
+use tidemill_data::inspect::contact_sheet::{SheetOptions, Tile, sample_tiles};
 use tidemill_data::{CaptionConfig, FilterConfig, Prepare, PrepareConfig, SourceConfig};
 use tidemill_data::{Format, OneOrMany};
 
@@ -51,7 +51,7 @@ fn sheet(config: &SourceConfig, options: SheetOptions) -> Vec<Tile> {
     let filter = FilterConfig { min_side: Some(32), ..FilterConfig::default() };
     let caption = CaptionConfig::default();
     let prepare = Prepare::new(&pixels, &filter, config, &caption, 0, TOKENIZER.clone()).unwrap();
-    tiles(&*source, &prepare, "image", options).unwrap()
+    sample_tiles(&*source, &prepare, "image", options).unwrap()
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! Evaluates a [`filter.where`](super::expression) expression over a record batch, column by column, with SQL's
-//! three-valued logic. Numbers are f64; one that is not finite (NaN in a column, a division by zero) is null.
+//! Evaluates a [`filter.where`](super::parse) expression over a record batch, column by column,
+//! with SQL's three-valued logic. Numbers are `f64`. A number that is not finite (NaN in a column,
+//! a division by zero) is null.
 
 use std::sync::Arc;
 
@@ -11,15 +12,15 @@ use sqlparser::tokenizer::Location;
 
 use crate::columns::typed::{is_number, is_text, shortest_decimal_of_f32};
 use crate::error::{Error, Result};
-use crate::filter::where_expression::parse::{Expression, Node, Operator, Term, refuse};
+use crate::filter::where_expression::parse::{Expression, Node, Operator, Term, expression_error};
 
-/// The values of a part of the expression, one for each row.
+/// The values of a node, one per row.
 #[derive(Clone)]
 enum Values {
     Numbers(Float64Array),
     Text(StringArray),
     Booleans(BooleanArray),
-    /// Nulls of no particular type.
+    /// Nulls without a type; their number.
     Nulls(usize),
 }
 
@@ -27,15 +28,16 @@ impl Expression {
     /// Checks columns and types.
     ///
     /// # Errors
-    /// A column that is not there, one of a type that cannot be used, or an operator whose sides do not fit.
+    /// If a column is missing or has a type that cannot be used, or if the sides of an operator
+    /// have different types.
     pub fn check(&self, schema: &Schema) -> Result<()> {
         self.evaluate(&RecordBatch::new_empty(Arc::new(schema.clone()))).map(drop)
     }
 
-    /// For each row true, false or null.
+    /// Evaluates the expression: true, false or null for each row.
     ///
     /// # Errors
-    /// As [`check`](Self::check).
+    /// As for [`check`](Self::check).
     pub fn evaluate(&self, batch: &RecordBatch) -> Result<BooleanArray> {
         self.root.booleans(batch)
     }
@@ -45,7 +47,7 @@ impl Term {
     fn evaluate(&self, batch: &RecordBatch) -> Result<Values> {
         let rows = batch.num_rows();
         Ok(match &self.node {
-            Node::Column(name) => column(batch, name, self.at)?,
+            Node::Column(name) => column_values(batch, name, self.at)?,
             Node::Number(value) => Values::Numbers(Float64Array::from_value(*value, rows)),
             Node::Text(text) => Values::Text(StringArray::from_iter_values(std::iter::repeat_n(text, rows))),
             Node::Boolean(value) => Values::Booleans(BooleanArray::from(vec![*value; rows])),
@@ -54,7 +56,7 @@ impl Term {
             Node::Not(one) => Values::Booleans(not(&one.booleans(batch)?)?),
             Node::Binary(operator, left, right) => self.binary(*operator, left, right, batch)?,
             Node::In(one, list) => Values::Booleans(self.is_in(one, list, batch)?),
-            Node::IsNull(one) => Values::Booleans(is_null(&one.evaluate(batch)?.array())?),
+            Node::IsNull(one) => Values::Booleans(is_null(&one.evaluate(batch)?.to_array())?),
             Node::Like(one, pattern) => {
                 let pattern = StringArray::new_scalar(pattern);
                 Values::Booleans(comparison::like(&one.text(batch)?, &pattern)?)
@@ -76,7 +78,7 @@ impl Term {
         let arithmetic = |f: fn(f64, f64) -> f64| -> Result<Values> {
             let (left, right) = (left.numbers(batch)?, right.numbers(batch)?);
             let pairs = left.iter().zip(right.iter());
-            Ok(Values::Numbers(pairs.map(|(a, b)| finite(f(a?, b?))).collect()))
+            Ok(Values::Numbers(pairs.map(|(a, b)| comparable(f(a?, b?))).collect()))
         };
         match operator {
             Operator::And => {
@@ -109,7 +111,7 @@ impl Term {
         match self.evaluate(batch)? {
             Values::Booleans(values) => Ok(values),
             Values::Nulls(rows) => Ok(BooleanArray::new_null(rows)),
-            other => Err(self.expected("a condition", &other)),
+            other => Err(self.type_error("a condition", &other)),
         }
     }
 
@@ -117,7 +119,7 @@ impl Term {
         match self.evaluate(batch)? {
             Values::Numbers(values) => Ok(values),
             Values::Nulls(rows) => Ok(Float64Array::new_null(rows)),
-            other => Err(self.expected("a number", &other)),
+            other => Err(self.type_error("a number", &other)),
         }
     }
 
@@ -125,17 +127,17 @@ impl Term {
         match self.evaluate(batch)? {
             Values::Text(values) => Ok(values),
             Values::Nulls(rows) => Ok(StringArray::new_null(rows)),
-            other => Err(self.expected("a string", &other)),
+            other => Err(self.type_error("a string", &other)),
         }
     }
 
-    fn expected(&self, what: &str, found: &Values) -> Error {
-        refuse(self.at, format!("this must be {what}, and is {}", found.kind()))
+    fn type_error(&self, what: &str, found: &Values) -> Error {
+        expression_error(self.at, format!("expected {what}, found {}", found.type_name()))
     }
 }
 
 impl Values {
-    fn kind(&self) -> &'static str {
+    fn type_name(&self) -> &'static str {
         match self {
             Self::Numbers(_) => "a number",
             Self::Text(_) => "a string",
@@ -144,7 +146,7 @@ impl Values {
         }
     }
 
-    fn array(&self) -> ArrayRef {
+    fn to_array(&self) -> ArrayRef {
         match self {
             Self::Numbers(values) => Arc::new(values.clone()),
             Self::Text(values) => Arc::new(values.clone()),
@@ -158,10 +160,13 @@ fn compare(operator: Operator, left: &Values, right: &Values, at: Location) -> R
     if let (Values::Nulls(rows), _) | (_, Values::Nulls(rows)) = (left, right) {
         return Ok(BooleanArray::new_null(*rows));
     }
-    if left.kind() != right.kind() {
-        return Err(refuse(at, format!("{} is compared with {}", left.kind(), right.kind())));
+    if left.type_name() != right.type_name() {
+        return Err(expression_error(
+            at,
+            format!("cannot compare {} with {}", left.type_name(), right.type_name()),
+        ));
     }
-    let (left, right) = (left.array(), right.array());
+    let (left, right) = (left.to_array(), right.to_array());
     Ok(match operator {
         Operator::NotEqual => cmp::neq(&left, &right),
         Operator::Less => cmp::lt(&left, &right),
@@ -172,15 +177,18 @@ fn compare(operator: Operator, left: &Values, right: &Values, at: Location) -> R
     }?)
 }
 
-/// A number that can be compared: not NaN or infinite, and without the sign of zero, which Arrow's order knows.
-fn finite(value: f64) -> Option<f64> {
+/// A number that can be compared: finite, and +0 for -0, because Arrow's order distinguishes them.
+fn comparable(value: f64) -> Option<f64> {
     value.is_finite().then_some(value + 0.0)
 }
 
-fn column(batch: &RecordBatch, name: &str, at: Location) -> Result<Values> {
+fn column_values(batch: &RecordBatch, name: &str, at: Location) -> Result<Values> {
     let Some(column) = batch.column_by_name(name) else {
         let names: Vec<_> = batch.schema().fields().iter().map(|f| format!("`{}`", f.name())).collect();
-        return Err(refuse(at, format!("there is no column `{name}`; the columns are {}", names.join(", "))));
+        return Err(expression_error(
+            at,
+            format!("there is no column `{name}`; the columns are {}", names.join(", ")),
+        ));
     };
     let data_type = column.data_type();
     Ok(match data_type {
@@ -188,15 +196,16 @@ fn column(batch: &RecordBatch, name: &str, at: Location) -> Result<Values> {
         DataType::Boolean => Values::Booleans(column.as_boolean().clone()),
         _ if is_number(data_type) => {
             let numbers = cast(column, &DataType::Float64)?;
-            let of = if *data_type == DataType::Float32 { shortest_decimal_of_f32 } else { |number| number };
+            let convert =
+                if *data_type == DataType::Float32 { shortest_decimal_of_f32 } else { |number| number };
             let numbers = numbers.as_primitive::<Float64Type>().iter();
-            Values::Numbers(numbers.map(|n| n.map(of).and_then(finite)).collect())
+            Values::Numbers(numbers.map(|n| n.map(convert).and_then(comparable)).collect())
         }
         _ if is_text(data_type) => Values::Text(cast(column, &DataType::Utf8)?.as_string().clone()),
         _ => {
             let problem =
                 format!("column `{name}` is {data_type}; a filter can use numbers, strings and booleans");
-            return Err(refuse(at, problem));
+            return Err(expression_error(at, problem));
         }
     })
 }
@@ -231,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_neither_true_nor_false() {
+    fn nulls_follow_three_valued_logic() {
         let (t, f, n) = (Some(true), Some(false), None);
         let cases = [
             ("x >= 1", [t, n, n, f]),
@@ -256,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_of_32_bits_are_what_they_are_written_as() {
+    fn f32_columns_compare_as_their_shortest_decimals() {
         let column: ArrayRef = Arc::new(Float32Array::from(vec![4.1, 0.1, f32::NAN]));
         let table = RecordBatch::try_from_iter([("s", column)]).unwrap();
         for (text, expected) in
@@ -269,16 +278,16 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_its_place() {
+    fn type_errors_are_reported_with_their_position() {
         let cases = [
-            ("n + 1", "character 1: this must be a condition, and is a number"),
+            ("n + 1", "character 1: expected a condition, found a number"),
             ("ok and nope > 1", "character 8: there is no column `nope`; the columns are `x`, `n`"),
-            ("s > 1", "character 1: a string is compared with a number"),
-            ("n in (1, 'a')", "character 10: a number is compared with a string"),
+            ("s > 1", "character 1: cannot compare a string with a number"),
+            ("n in (1, 'a')", "character 10: cannot compare a number with a string"),
             ("ok and blob = 'x'", "character 8: column `blob` is Binary"),
-            ("lower(n) = 'x'", "character 7: this must be a string, and is a number"),
-            ("n + s > 1", "character 5: this must be a number, and is a string"),
-            ("not n", "this must be a condition"),
+            ("lower(n) = 'x'", "character 7: expected a string, found a number"),
+            ("n + s > 1", "character 5: expected a number, found a string"),
+            ("not n", "expected a condition"),
         ];
         for (text, expected) in cases {
             let error = Expression::parse(text).unwrap().check(&table().schema()).unwrap_err().to_string();

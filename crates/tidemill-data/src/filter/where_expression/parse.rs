@@ -1,5 +1,6 @@
-//! `filter.where`: a boolean expression over source columns, in SQL. The `sqlparser` crate reads it; what is left of its
-//! tree here is the little that a filter may say, each part with its place in the text, so that a refusal can point there.
+//! Parses `filter.where`, a boolean SQL expression over source columns. The `sqlparser` crate
+//! parses it; its tree is converted to the few nodes that a filter may use, each with its position
+//! in the text for error messages.
 
 use std::ops::ControlFlow;
 
@@ -14,14 +15,15 @@ use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 
 use crate::error::{Error, Result};
 
-/// The configuration key that messages name.
+/// The configuration key for messages.
 pub(crate) const KEY: &str = "filter.where";
 
-/// Most bytes of an expression; what is longer is a list, and lists belong in a file.
+/// Most bytes of an expression. Longer ones are lists, which belong in a file.
 const MAX_BYTES: usize = 16 * 1024;
 
-/// Most operators, and most brackets or `not` within each other: bounds on how deep the tree can be.
+/// Most operators. Together with the nesting this bounds the depth of the tree.
 const MAX_OPERATORS: usize = 200;
+/// Most brackets or `not` within each other.
 const MAX_NESTING: usize = 20;
 
 /// A parsed expression.
@@ -30,14 +32,14 @@ pub struct Expression {
     pub(crate) root: Term,
 }
 
-/// A part of an expression and where it begins.
+/// A node with its position in the text.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Term {
     pub at: Location,
     pub node: Node,
 }
 
-/// What a part of an expression can be.
+/// A node of an expression.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Node {
     Column(String),
@@ -50,13 +52,13 @@ pub(crate) enum Node {
     Binary(Operator, Box<Term>, Box<Term>),
     In(Box<Term>, Vec<Term>),
     IsNull(Box<Term>),
-    /// With `%` for any characters and `_` for one.
+    /// `%` matches any characters, `_` exactly one.
     Like(Box<Term>, String),
     Lower(Box<Term>),
     Length(Box<Term>),
 }
 
-/// Operators between two parts.
+/// A binary operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operator {
     And,
@@ -77,37 +79,39 @@ impl Expression {
     /// Parses an expression. Columns and types are checked later, against a schema.
     ///
     /// # Errors
-    /// [`Error::Config`] for `filter.where`, with the place of the mistake.
+    /// [`Error::Config`] for `filter.where`, with the position of the mistake.
     pub fn parse(text: &str) -> Result<Self> {
         if text.trim().is_empty() {
-            return Err(config("is empty; write a condition, such as \"aesthetic >= 5\", or leave it out"));
+            return Err(config_error(
+                "is empty; write a condition, such as \"aesthetic >= 5\", or leave it out",
+            ));
         }
         if text.len() > MAX_BYTES {
-            return Err(config(format!(
+            return Err(config_error(format!(
                 "is longer than {MAX_BYTES} bytes; put long lists into filter.blocklist"
             )));
         }
         let tokens = Tokenizer::new(&GenericDialect {}, text).tokenize_with_location();
-        let tokens = tokens.map_err(|e| config(e.to_string()))?;
+        let tokens = tokens.map_err(|e| config_error(e.to_string()))?;
         if tokens.iter().filter(|token| is_operator(token)).count() > MAX_OPERATORS {
-            return Err(config(format!(
+            return Err(config_error(format!(
                 "has more than {MAX_OPERATORS} operators; use `in`, or filter.blocklist"
             )));
         }
         let parser = Parser::new(&GenericDialect {}).with_recursion_limit(MAX_NESTING);
         let mut parser = parser.with_tokens_with_locations(tokens);
-        let expression = parser.parse_expr().map_err(|e| config(e.to_string()))?;
+        let expression = parser.parse_expr().map_err(|e| config_error(e.to_string()))?;
         let rest = parser.peek_token();
         if rest.token != Token::EOF {
-            return Err(refuse(rest.span.start, format!("`{}` is not expected here", rest.token)));
+            return Err(expression_error(rest.span.start, format!("`{}` is not expected here", rest.token)));
         }
-        Ok(Self { root: term(&expression)? })
+        Ok(Self { root: convert_expression(&expression)? })
     }
 
-    /// The columns that it looks at, in the order of the text.
-    pub fn columns(&self) -> Vec<String> {
+    /// Names of the columns in the expression, in the order of the text.
+    pub fn column_names(&self) -> Vec<String> {
         let mut names = Vec::new();
-        // Nothing breaks off.
+        // The visitor never breaks.
         let _ = self.root.visit(&mut |term| {
             if let Node::Column(name) = &term.node {
                 names.push(name.clone());
@@ -117,29 +121,29 @@ impl Expression {
         names
     }
 
-    /// Where a column is named first, for messages.
-    pub fn place_of(&self, column: &str) -> String {
+    /// Describes the first position of a column, for messages.
+    pub fn describe_position(&self, column: &str) -> String {
         let found = self.root.visit(&mut |term| match &term.node {
             Node::Column(name) if name == column => ControlFlow::Break(term.at),
             _ => ControlFlow::Continue(()),
         });
-        found.break_value().map_or_else(|| KEY.into(), |at| format!("{KEY} ({})", place(at)))
+        found.break_value().map_or_else(|| KEY.into(), |at| format!("{KEY} ({})", format_location(at)))
     }
 }
 
 impl Term {
-    fn visit(&self, see: &mut dyn FnMut(&Self) -> ControlFlow<Location>) -> ControlFlow<Location> {
-        see(self)?;
+    fn visit(&self, visitor: &mut dyn FnMut(&Self) -> ControlFlow<Location>) -> ControlFlow<Location> {
+        visitor(self)?;
         match &self.node {
-            Node::Negate(one) | Node::Not(one) | Node::IsNull(one) | Node::Like(one, _) => one.visit(see),
-            Node::Lower(one) | Node::Length(one) => one.visit(see),
+            Node::Negate(one) | Node::Not(one) | Node::IsNull(one) | Node::Like(one, _) => one.visit(visitor),
+            Node::Lower(one) | Node::Length(one) => one.visit(visitor),
             Node::Binary(_, left, right) => {
-                left.visit(see)?;
-                right.visit(see)
+                left.visit(visitor)?;
+                right.visit(visitor)
             }
             Node::In(one, list) => {
-                one.visit(see)?;
-                list.iter().try_for_each(|item| item.visit(see))
+                one.visit(visitor)?;
+                list.iter().try_for_each(|item| item.visit(visitor))
             }
             Node::Column(_) | Node::Number(_) | Node::Text(_) | Node::Boolean(_) | Node::Null => {
                 ControlFlow::Continue(())
@@ -148,25 +152,30 @@ impl Term {
     }
 }
 
-/// What a filter may say, out of all that SQL can.
-fn term(expression: &Expr) -> Result<Term> {
+/// Converts a node of the SQL tree.
+///
+/// # Errors
+/// If a filter may not use it.
+fn convert_expression(expression: &Expr) -> Result<Term> {
     let at = expression.span().start;
-    let boxed = |expression: &Expr| term(expression).map(Box::new);
+    let boxed = |expression: &Expr| convert_expression(expression).map(Box::new);
     let not = |negated: bool, node: Node| if negated { Node::Not(Box::new(Term { at, node })) } else { node };
     let node = match expression {
-        Expr::Nested(inner) => return term(inner),
-        Expr::UnaryOp { op: UnaryOperator::Plus, expr } => return term(expr),
+        Expr::Nested(inner) => return convert_expression(inner),
+        Expr::UnaryOp { op: UnaryOperator::Plus, expr } => return convert_expression(expr),
         Expr::UnaryOp { op: UnaryOperator::Minus, expr } => Node::Negate(boxed(expr)?),
         Expr::UnaryOp { op: UnaryOperator::Not, expr } => Node::Not(boxed(expr)?),
         Expr::Identifier(name) => Node::Column(name.value.clone()),
-        Expr::Value(value) => literal(&value.value).ok_or_else(|| unknown(at, expression))?,
+        Expr::Value(value) => {
+            convert_literal(&value.value).ok_or_else(|| unsupported_expression(at, expression))?
+        }
         Expr::BinaryOp { left, op, right } => {
-            let operator =
-                operator(op).ok_or_else(|| refuse(at, format!("the operator `{op}` is not known")))?;
+            let operator = convert_operator(op)
+                .ok_or_else(|| expression_error(at, format!("the operator `{op}` is not known")))?;
             Node::Binary(operator, boxed(left)?, boxed(right)?)
         }
         Expr::InList { expr, list, negated } => {
-            let list = list.iter().map(term).collect::<Result<_>>()?;
+            let list = list.iter().map(convert_expression).collect::<Result<_>>()?;
             not(*negated, Node::In(boxed(expr)?, list))
         }
         Expr::Between { expr, negated, low, high } => {
@@ -184,13 +193,13 @@ fn term(expression: &Expr) -> Result<Term> {
         Expr::Like { negated, any: false, expr, pattern, escape_char: None } => {
             not(*negated, Node::Like(boxed(expr)?, pattern_text(pattern)?))
         }
-        Expr::Function(function) => call(function, at)?,
-        _ => return Err(unknown(at, expression)),
+        Expr::Function(function) => convert_function(function, at)?,
+        _ => return Err(unsupported_expression(at, expression)),
     };
     Ok(Term { at, node })
 }
 
-/// Whether a token makes the tree deeper: all but names, constants, brackets and commas.
+/// True if a token makes the tree deeper: all tokens but names, constants, brackets and commas.
 fn is_operator(token: &TokenWithSpan) -> bool {
     match &token.token {
         Token::Word(word) => matches!(word.keyword, Keyword::AND | Keyword::OR | Keyword::NOT),
@@ -200,7 +209,7 @@ fn is_operator(token: &TokenWithSpan) -> bool {
     }
 }
 
-fn literal(value: &Value) -> Option<Node> {
+fn convert_literal(value: &Value) -> Option<Node> {
     match value {
         Value::Number(digits, _) => digits.parse().ok().filter(|n: &f64| n.is_finite()).map(Node::Number),
         Value::SingleQuotedString(text) => Some(Node::Text(text.clone())),
@@ -210,7 +219,7 @@ fn literal(value: &Value) -> Option<Node> {
     }
 }
 
-fn operator(operator: &BinaryOperator) -> Option<Operator> {
+fn convert_operator(operator: &BinaryOperator) -> Option<Operator> {
     Some(match operator {
         BinaryOperator::And => Operator::And,
         BinaryOperator::Or => Operator::Or,
@@ -228,65 +237,69 @@ fn operator(operator: &BinaryOperator) -> Option<Operator> {
     })
 }
 
-/// A pattern is a constant, without escapes: a backslash stands for itself in some databases and not in others.
+/// The text of a `like` pattern: a constant without backslashes, because databases disagree on what
+/// a backslash means.
 fn pattern_text(pattern: &Expr) -> Result<String> {
-    match term(pattern)? {
+    match convert_expression(pattern)? {
         Term { node: Node::Text(text), .. } if !text.contains('\\') => Ok(text),
-        Term { at, .. } => Err(refuse(at, "a pattern is a string in single quotes without backslashes")),
+        Term { at, .. } => {
+            Err(expression_error(at, "a pattern is a string in single quotes without backslashes"))
+        }
     }
 }
 
-fn call(function: &Function, at: Location) -> Result<Node> {
+fn convert_function(function: &Function, at: Location) -> Result<Node> {
     let name = function.name.to_string().to_ascii_lowercase();
     let node: fn(Box<Term>) -> Node = match name.as_str() {
         "lower" => Node::Lower,
         "length" => Node::Length,
         _ => {
-            return Err(refuse(
+            return Err(expression_error(
                 at,
                 format!("the function `{name}` is not known; there are lower and length"),
             ));
         }
     };
-    let plain = function.over.is_none() && function.filter.is_none() && function.within_group.is_empty();
+    let is_plain_call =
+        function.over.is_none() && function.filter.is_none() && function.within_group.is_empty();
     match &function.args {
         FunctionArguments::List(list)
-            if plain && list.clauses.is_empty() && list.duplicate_treatment.is_none() =>
+            if is_plain_call && list.clauses.is_empty() && list.duplicate_treatment.is_none() =>
         {
             match list.args.as_slice() {
                 [FunctionArg::Unnamed(FunctionArgExpr::Expr(argument))] => {
-                    Ok(node(Box::new(term(argument)?)))
+                    Ok(node(Box::new(convert_expression(argument)?)))
                 }
-                _ => Err(refuse(at, format!("{name} takes one string"))),
+                _ => Err(expression_error(at, format!("{name} takes one string"))),
             }
         }
-        _ => Err(refuse(at, format!("{name} takes one string"))),
+        _ => Err(expression_error(at, format!("{name} takes one string"))),
     }
 }
 
-fn unknown(at: Location, expression: &Expr) -> Error {
-    refuse(
+fn unsupported_expression(at: Location, expression: &Expr) -> Error {
+    expression_error(
         at,
         format!(
-            "`{expression}` is more than a filter can say: columns, numbers, 'strings', true, false, null, and, or, \
+            "`{expression}` is not supported in a filter; use columns, numbers, 'strings', true, false, null, and, or, \
              not, comparisons, in, between, is null, like, + - * /, lower(), length()"
         ),
     )
 }
 
-/// An error about a place in the expression.
-pub(crate) fn refuse(at: Location, problem: impl AsRef<str>) -> Error {
-    config(format!("{}: {}", place(at), problem.as_ref()))
+/// An error at a position of the expression.
+pub(crate) fn expression_error(at: Location, problem: impl AsRef<str>) -> Error {
+    config_error(format!("{}: {}", format_location(at), problem.as_ref()))
 }
 
-fn place(at: Location) -> String {
+fn format_location(at: Location) -> String {
     match at.line {
         0 | 1 => format!("character {}", at.column),
         line => format!("line {line}, character {}", at.column),
     }
 }
 
-fn config(problem: impl Into<String>) -> Error {
+fn config_error(problem: impl Into<String>) -> Error {
     Error::Config { key: KEY.into(), problem: problem.into() }
 }
 
@@ -295,18 +308,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_found_wherever_they_stand() {
+    fn columns_are_found_in_every_position() {
         let text =
             "a >= 5 and not (lower(\"b c\") in ('x', d) or e is null) and f between g and 2 or h like '%x'";
         let expression = Expression::parse(text).unwrap();
-        assert_eq!(expression.columns(), ["a", "b c", "d", "e", "f", "g", "f", "h"]);
-        assert_eq!(expression.place_of("b c"), "filter.where (character 23)");
+        assert_eq!(expression.column_names(), ["a", "b c", "d", "e", "f", "g", "f", "h"]);
+        assert_eq!(expression.describe_position("b c"), "filter.where (character 23)");
         let lines = Expression::parse("a > 1\nand bad > 2").unwrap();
-        assert_eq!(lines.place_of("bad"), "filter.where (line 2, character 5)");
+        assert_eq!(lines.describe_position("bad"), "filter.where (line 2, character 5)");
     }
 
     #[test]
-    fn what_is_no_condition_is_refused_with_its_place() {
+    fn malformed_expressions_are_refused_with_their_position() {
         let cases = [
             ("", "is empty"),
             ("a >", "found: EOF"),
@@ -314,9 +327,9 @@ mod tests {
             ("upper(a) = 'X'", "character 1: the function `upper`"),
             ("lower(a, b) = 'x'", "lower takes one string"),
             ("a % 2 = 0", "the operator `%`"),
-            ("a in (select 1)", "more than a filter can say"),
+            ("a in (select 1)", "is not supported in a filter"),
             ("b = 1 and cast(a as int) = 1", "character "),
-            ("t.a = 1", "`t.a` is more"),
+            ("t.a = 1", "`t.a` is not supported"),
             ("a like b", "character 8: a pattern"),
             ("a like 'x\\_'", "without backslashes"),
             ("a = 'x", "Unterminated"),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tidemill_data::inspect::contact_sheet::{SheetOptions, tiles};
+use tidemill_data::inspect::contact_sheet::{SheetOptions, sample_tiles};
 use tidemill_train::image_grid as grid;
 
 use super::command::Args;
@@ -20,7 +20,7 @@ pub fn draw(run: &Run, path: &Path, args: &Args, reporter: &Reporter) -> Result<
     let source = run.source()?;
     let prepare = run.prepare()?;
     let options = SheetOptions { tiles: (COLUMNS * ROWS) as usize, seed: args.seed, rejected: args.rejected };
-    let tiles = tiles(&*source, &prepare, &run.file.source.columns.image, options)?;
+    let tiles = sample_tiles(&*source, &prepare, &run.file.source.columns.image, options)?;
     let (pictures, captions): (Vec<_>, Vec<_>) =
         tiles.into_iter().map(|tile| (tile.picture, tile.caption)).unzip();
     let unwritable = |source| Error::Write { path: path.display().to_string(), source };
