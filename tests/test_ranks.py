@@ -173,10 +173,10 @@ def test_ranks_handle_loss_spikes_alike(action, factor, dataset, tmp_path):
         output = tmp_path / str(world)
         settings = {**UNEVEN, "train.spike": spike, "checkpoint.every": 2}
         log = training.train_to_end(output, dataset, ranks=world, **settings)
-        found.append(re.findall(r"step (\d+) is (?:left out|gone back from)", log))
+        found.append(re.findall(r"step (\d+) is (?:skipped|rolled back)", log))
         lines = (output / "anomalies.jsonl").read_text().splitlines()
         samples.append([(line["step"], sorted(line["samples"])) for line in map(json.loads, lines)])
-        back = re.findall(r"back at step \d+ of the last checkpoint; \d+ steps and [\d.]+ s are lost", log)
+        back = re.findall(r"rolled back to step \d+ of the last checkpoint; \d+ steps and [\d.]+ s are lost", log)
         assert len(back) == (len(found[-1]) if action == "rollback" else 0), log
     assert found[0] == found[1] != []
     assert samples[0] == samples[1]
@@ -189,7 +189,7 @@ def test_ranks_handle_loss_spikes_alike(action, factor, dataset, tmp_path):
     [
         ("stop", [], "step 2: the loss is NaN"),
         ("skip", [*range(2, 12)], "step 12: the loss is NaN"),
-        ("rollback", [2], "there is none to go back to from step 2"),
+        ("rollback", [2], "there is none to roll back to from step 2"),
     ],
 )
 def test_ranks_end_together_if_no_loss_is_finite(not_finite, left_out, end, dataset, tmp_path):
@@ -198,7 +198,7 @@ def test_ranks_end_together_if_no_loss_is_finite(not_finite, left_out, end, data
     settings = {**UNEVEN, **beyond, "checkpoint.every": 20, **training.phase(30)}
     code, log = training.train(tmp_path, dataset, ranks=3, **settings)
     assert code != 0, log
-    found = re.findall(r"step (\d+) is (?:left out|gone back from)", log)
+    found = re.findall(r"step (\d+) is (?:skipped|rolled back)", log)
     assert [*map(int, found)] == left_out
     # One error from each rank.
     errors = re.findall(r"error: (.*)", log)

@@ -338,6 +338,6 @@ def test_rank_with_stalled_reads_is_replaced_bit_exactly(undisturbed, dataset, t
     stalled.unlink()
     result = run.succeed()
     assert len(result["faults"]) == 1, result
-    assert any("has waited for data for 1 s; look at where they come from" in line for line in run.log)
+    assert any("has waited for data for 1 s; check where the data comes from" in line for line in run.log)
     run_output.assert_same_state(tmp_path, undisturbed, STEPS)
     run_output.print_longest_pause("a worker whose data does not come", tmp_path)

@@ -1,5 +1,6 @@
-//! The trainer: latents and embeddings from the stream, noise, U-Net, AdamW with f32 master weights
-//! and EMA spread over the ranks of a process group, checkpoints with exact resume, metrics and pictures on the way.
+//! The trainer: it reads latents and text embeddings from a stream, adds noise, and trains a denoiser with AdamW, f32
+//! master weights and EMA, which the ranks of a process group share. It saves checkpoints with exact resume, and reports
+//! metrics, validation losses and previews.
 
 mod checkpoint;
 mod config;
@@ -8,9 +9,11 @@ mod error;
 mod evaluation;
 mod metrics;
 mod objective;
+mod observer;
 mod optimizer;
+mod outcome;
 mod parallel;
-mod run_spec;
+mod train_spec;
 mod trainer;
 
 pub use checkpoint::differences::{Difference, differences};
@@ -28,8 +31,10 @@ pub use evaluation::preview::{PreviewSampler, decode_latents, draw_initial_noise
 pub use evaluation::validation_set::ValidationSet;
 pub use metrics::{StepMetrics, ValidationMetrics};
 pub use objective::philox::{Draw, Purpose};
+pub use observer::{Activity, Observer};
 pub use optimizer::{Distribution, Optimizer};
+pub use outcome::TrainOutcome;
 pub use parallel::gradients::Reduction;
 pub use parallel::world::World;
-pub use run_spec::{Activity, Observer, TextEncoder, TrainOutcome, TrainSpec};
+pub use train_spec::{TextEncoder, TrainSpec};
 pub use trainer::{train, training_scheduler_config};

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tidemill_models::SchedulerConfig;
 use tidemill_store::{DatasetSpec, ModelDigests};
 
-use crate::run_spec::TrainSpec;
+use crate::train_spec::TrainSpec;
 
 /// What of schedules and networks shapes samples, and nothing that is trained.
 const OF_SAMPLERS: [&str; 4] = ["timestep_spacing", "steps_offset", "set_alpha_to_one", "sample_size"];

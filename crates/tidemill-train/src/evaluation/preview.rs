@@ -1,51 +1,49 @@
-//! Pictures drawn during training: fixed prompts, fixed noise, so that grids of different steps show
-//! what the model learnt in between.
+//! Previews: images drawn during training from fixed prompts and fixed noise, so that grids of different steps show what the
+//! model learned in between.
 
-use crate::Error;
-use crate::config::PreviewConfig;
-use crate::evaluation::image_grid as grid;
-use crate::metrics::MetricsLog;
-use crate::objective::philox::{Draw, Purpose};
-use image::RgbImage;
 use std::path::{Path, PathBuf};
+
+use image::RgbImage;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, sample_latents};
 use tidemill_models::{AutoencoderKl, Denoiser, NoiseSchedule, SchedulerConfig};
 
-/// Draws pictures from prompts whose embeddings are given.
+use crate::Error;
+use crate::config::PreviewConfig;
+use crate::evaluation::image_grid;
+use crate::metrics::metrics_log::MetricsLog;
+use crate::objective::philox::{Draw, Purpose};
+
+/// Draws previews from prompts whose text embeddings are given.
 pub struct PreviewSampler {
     /// `[train.preview]`
     pub config: PreviewConfig,
     /// The run's seed, from which the initial noise is drawn.
     pub seed: u64,
-    /// Embeddings of the prompts [N, L, D], f32.
+    /// Text embeddings of the prompts [N, L, D], f32.
     pub text: Tensor,
-    /// Embedding of the empty prompt [1, L, D], f32.
+    /// Text embedding of the empty prompt [1, L, D], f32.
     pub empty: Tensor,
     /// The VAE that decodes, in f32.
     pub vae: AutoencoderKl,
-    /// Side in pixels; unset: that of the phase.
+    /// Width and height of the images in pixels; unset: the phase's resolution.
     pub resolution: Option<u32>,
-    /// Pictures that are drawn at a time.
+    /// Number of images that are drawn at once.
     pub batch_size: usize,
-    /// Where the grids go; set by the trainer.
-    pub dir: Option<PathBuf>,
 }
 
 impl PreviewSampler {
-    pub(crate) fn open(&mut self, output: &Path) -> Result<(), Error> {
-        let dir = output.join("previews");
-        std::fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
-        self.dir = Some(dir);
-        Ok(())
-    }
-
-    pub(crate) fn due(&self, step: u64) -> bool {
+    /// Whether a grid is drawn after this step.
+    pub(crate) fn is_due(&self, step: u64) -> bool {
         self.config.every > 0 && step.is_multiple_of(self.config.every) && !self.config.prompts.is_empty()
     }
 
-    /// The pictures of a phase at this resolution.
-    pub(crate) fn draw(
+    /// Draws a grid with one image per prompt. `kind` is the dtype that the denoiser computes in, `resolution` that of the
+    /// phase.
+    ///
+    /// # Errors
+    /// If the sampler does not fit the schedule, or libtorch fails (out of memory).
+    pub(crate) fn draw_grid(
         &self,
         denoiser: &dyn Denoiser,
         schedule: &SchedulerConfig,
@@ -57,10 +55,10 @@ impl PreviewSampler {
         let (device, unconditional) = (self.text.device(), &self.empty.to_kind(kind));
         let schedule = NoiseSchedule::new(schedule.clone(), device);
         let noise = draw_initial_noise(self.seed, prompts.len(), &self.vae, size, device);
-        let mut pictures = Vec::with_capacity(prompts.len());
+        let mut images = Vec::with_capacity(prompts.len());
         for first in (0..prompts.len()).step_by(self.batch_size) {
-            let some = self.batch_size.min(prompts.len() - first) as i64;
-            let [text, noise] = [&self.text, &noise].map(|all| all.narrow(0, first as i64, some));
+            let count = self.batch_size.min(prompts.len() - first) as i64;
+            let [text, noise] = [&self.text, &noise].map(|all| all.narrow(0, first as i64, count));
             let conditioning =
                 Conditioning { text: &text.to_kind(kind), unconditional, guidance_scale: guidance };
             let latents = sample_latents(
@@ -70,38 +68,59 @@ impl PreviewSampler {
                 &conditioning,
                 |_| (),
             )?;
-            pictures.extend(grid::to_images(&decode_latents(&self.vae, &latents)?));
+            images.extend(image_grid::to_images(&decode_latents(&self.vae, &latents)?));
         }
-        Ok(grid::make_grid(&pictures, prompts, (prompts.len() as f64).sqrt().ceil() as u32))
-    }
-
-    pub(crate) fn save(&self, grid: &RgbImage, step: u64, log: &mut MetricsLog) -> Result<PathBuf, Error> {
-        let dir = self.dir.clone().unwrap_or_default();
-        let path = dir.join(format!("step-{step:08}.png"));
-        let unwritable = |e: image::ImageError| Error::Io {
-            path: path.clone(),
-            source: std::io::Error::other(e.to_string()),
-        };
-        let png = grid::encode_png(grid).map_err(unwritable)?;
-        std::fs::write(&path, &png).map_err(Error::io(&path))?;
-        log.picture(step, &png, grid.dimensions())?;
-        Ok(path)
+        let columns = (prompts.len() as f64).sqrt().ceil() as u32;
+        Ok(image_grid::make_grid(&images, prompts, columns))
     }
 }
 
-/// Initial noise [N, C, size, size] of `count` pictures: the i-th depends on the seed and i only.
+/// Creates the folder for previews under `output`.
+///
+/// # Errors
+/// If the folder cannot be created.
+pub(crate) fn create_preview_folder(output: &Path) -> Result<(), Error> {
+    let folder = preview_folder(output);
+    std::fs::create_dir_all(&folder).map_err(Error::io(&folder))
+}
+
+/// Writes a grid as PNG below `output`, and to TensorBoard. Returns the path of the PNG.
+///
+/// # Errors
+/// If a file cannot be written.
+pub(crate) fn save_preview(
+    grid: &RgbImage,
+    step: u64,
+    output: &Path,
+    log: &mut MetricsLog,
+) -> Result<PathBuf, Error> {
+    let path = preview_folder(output).join(format!("step-{step:08}.png"));
+    let encode_error =
+        |e: image::ImageError| Error::Io { path: path.clone(), source: std::io::Error::other(e.to_string()) };
+    let png = image_grid::encode_png(grid).map_err(encode_error)?;
+    std::fs::write(&path, &png).map_err(Error::io(&path))?;
+    log.write_preview(step, &png, grid.dimensions())?;
+    Ok(path)
+}
+
+fn preview_folder(output: &Path) -> PathBuf {
+    output.join("previews")
+}
+
+/// Initial noise [N, C, size, size] of `count` images, f32. The noise of the i-th image depends on the seed and i only.
 pub fn draw_initial_noise(seed: u64, count: usize, vae: &AutoencoderKl, size: i64, device: Device) -> Tensor {
     let channels = vae.config().latent_channels;
-    let per_picture = usize::try_from(channels * size * size).unwrap_or(0);
-    let mut numbers = vec![0f32; per_picture * count];
-    for (i, picture) in (0u64..).zip(numbers.chunks_mut(per_picture.max(1))) {
-        Draw::new(seed, 0, i, Purpose::Picture).normal(picture);
+    let values_per_image = usize::try_from(channels * size * size).unwrap_or(0);
+    let mut values = vec![0f32; values_per_image * count];
+    for (i, image) in (0u64..).zip(values.chunks_mut(values_per_image.max(1))) {
+        Draw::new(seed, 0, i, Purpose::Picture).normal(image);
     }
     let count = i64::try_from(count).unwrap_or(0);
-    Tensor::from_slice(&numbers).reshape([count, channels, size, size]).to_device(device)
+    Tensor::from_slice(&values).reshape([count, channels, size, size]).to_device(device)
 }
 
-/// Latents in the U-Net's scale to images in [-1, 1]: undoes the scaling factor, then decodes.
+/// Decodes latents [N, C, h, w] in the denoiser's scale to images [N, 3, H, W] in [-1, 1]: divides by the VAE's scaling factor,
+/// then decodes.
 ///
 /// # Errors
 /// If libtorch fails (out of memory).

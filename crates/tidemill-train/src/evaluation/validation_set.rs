@@ -1,4 +1,4 @@
-//! Rows that are never trained on.
+//! The validation set: rows that are never trained on.
 
 use std::collections::BTreeMap;
 
@@ -13,71 +13,97 @@ use crate::Error;
 use crate::config::TrainConfig;
 use crate::data::Phase;
 
-/// Latent datasets, and which of their rows are held out.
+/// Latent datasets, and the split of them that is the validation set.
 #[derive(Debug)]
 pub struct ValidationSet {
     /// The datasets, by their names.
     pub datasets: Datasets,
-    /// `Validation` of datasets that are trained on, `Train` of one that is there for nothing else.
+    /// [`Split::Validation`] of datasets that are trained on, [`Split::Train`] of a dataset that serves validation only.
     pub split: Split,
 }
 
+/// The rows of one dataset and bucket that take part in a validation.
+pub(crate) struct ValidationPart {
+    dataset: String,
+    bucket: Bucket,
+    /// The position of each row, in order, among the rows of all parts.
+    pub positions: Vec<u32>,
+}
+
 impl ValidationSet {
-    /// Refuses phases that nothing is held out for, and rows that are not what `trained_on` are.
+    /// Checks that each phase has validation rows, and that the rows are like those of the dataset `trained_on`.
+    ///
+    /// # Errors
+    /// [`Error::Dataset`] if not.
     pub(crate) fn check(&self, train: &TrainConfig, trained_on: &DatasetSpec) -> Result<(), Error> {
         for (name, dataset) in &self.datasets {
             if let Some(problem) = find_mismatch(trained_on, dataset.spec()) {
                 return Err(Error::Dataset(format!(
-                    "the rows held out in `{name}` are not like those of training: {problem}; prepare them with the same models and \
-                     settings"
+                    "the validation rows of `{name}` are not like the rows of training: {problem}; prepare them with the \
+                     same models and settings"
                 )));
             }
         }
         train.phase.iter().try_for_each(|phase| self.check_buckets(phase.resolution, trained_on))
     }
 
-    /// Puts the datasets back to what they were when the run began, so that it is always the same rows.
-    pub(crate) fn go_on(&mut self, snapshots: &BTreeMap<String, SnapshotId>) {
+    /// Returns the datasets to the snapshots that the run started with, so that each validation has the same rows.
+    pub(crate) fn restore_snapshots(&mut self, snapshots: &BTreeMap<String, SnapshotId>) {
         let _ = roll_back_to(&mut self.datasets, snapshots);
     }
 
-    /// Which rows there are: for a checkpoint.
+    /// The datasets' snapshots, for a checkpoint.
     pub(crate) fn snapshots(&self) -> BTreeMap<String, SnapshotId> {
         snapshot_ids(&self.datasets)
     }
 
-    /// Refuses rows in buckets that training has none of.
+    /// Checks that training has all buckets of the validation rows.
     fn check_buckets(&self, resolution: u32, trained_on: &DatasetSpec) -> Result<(), Error> {
-        let unlike = |(_, bucket, _): &(&str, Bucket, u64)| !trained_on.latents.contains_key(bucket);
-        match self.rows(resolution)?.into_iter().find(unlike) {
+        let is_untrained = |(_, bucket, _): &(&str, Bucket, u64)| !trained_on.latents.contains_key(bucket);
+        match self.rows_by_bucket(resolution)?.into_iter().find(is_untrained) {
             None => Ok(()),
             Some((name, bucket, _)) => Err(Error::Dataset(format!(
-                "`{name}` has held-out rows of {bucket}, which training has none of: prepare both with the same \
-                 prepare.crop and prepare.resolution"
+                "`{name}` has validation rows of {bucket}, but the training rows have no such bucket; prepare both with \
+                 the same prepare.crop and prepare.resolution"
             ))),
         }
     }
 
-    /// The rows that a loss at a resolution is taken of: `limit` in all, or as many as there are. Each dataset and bucket has its
-    /// share of them and of the timesteps.
-    pub(crate) fn parts(&self, resolution: u32, limit: u64) -> Result<(Vec<Part>, u64), Error> {
-        let rows = self.rows(resolution)?;
+    /// The parts that a validation at a resolution consists of, and their number of rows: `limit`, or all rows if there are
+    /// fewer. Each dataset and bucket has its share of the rows and of the timesteps.
+    ///
+    /// # Errors
+    /// If there are no rows at this resolution.
+    pub(crate) fn parts(&self, resolution: u32, limit: u64) -> Result<(Vec<ValidationPart>, u64), Error> {
+        let rows = self.rows_by_bucket(resolution)?;
         let count = rows.iter().map(|(.., rows)| rows).sum::<u64>().min(limit);
         let shares = apportion(count, rows.iter().map(|(.., rows)| *rows));
-        let mut parts: Vec<Part> = rows
+        let mut parts: Vec<ValidationPart> = rows
             .into_iter()
-            .map(|(name, bucket, _)| Part { dataset: name.to_owned(), bucket, places: Vec::new() })
+            .map(|(name, bucket, _)| ValidationPart {
+                dataset: name.to_owned(),
+                bucket,
+                positions: Vec::new(),
+            })
             .collect();
-        if let Some(turns) = Interleave::new(&shares) {
-            (0..count).for_each(|turn| parts[turns.at(turn).0].places.push(turn as u32));
+        if let Some(interleave) = Interleave::new(&shares) {
+            (0..count).for_each(|row| parts[interleave.at(row).0].positions.push(row as u32));
         }
-        parts.retain(|part| !part.places.is_empty());
+        parts.retain(|part| !part.positions.is_empty());
         Ok((parts, count))
     }
 
-    /// A part's rows in an order that never changes, in batches of the size that is given with them. Behind them, others follow.
-    pub(crate) fn open(&self, part: &Part, phase: &Phase<'_>) -> Result<(Stream, usize), Error> {
-        let global_batch = part.places.len().min(phase.global_batch());
+    /// Opens the rows of a part in an order that never changes, and returns the size of the global batches. After the
+    /// part's rows, other rows follow.
+    ///
+    /// # Errors
+    /// If the dataset cannot be read.
+    pub(crate) fn open_stream(
+        &self,
+        part: &ValidationPart,
+        phase: &Phase<'_>,
+    ) -> Result<(Stream, usize), Error> {
+        let global_batch = part.positions.len().min(phase.global_batch());
         let config = StreamConfig {
             seed: phase.seed,
             window: phase.train.shuffle_window,
@@ -99,9 +125,9 @@ impl ValidationSet {
         Ok((Stream::open(&self.datasets, config, reading, None)?, global_batch))
     }
 
-    /// How many rows each dataset and bucket has at a resolution, where there are any.
-    fn rows(&self, resolution: u32) -> Result<Vec<(&str, Bucket, u64)>, Error> {
-        let (mut rows, mut without) = (Vec::new(), None);
+    /// The number of rows of each dataset and bucket that has any at this resolution.
+    fn rows_by_bucket(&self, resolution: u32) -> Result<Vec<(&str, Bucket, u64)>, Error> {
+        let (mut rows, mut first_error) = (Vec::new(), None);
         for (name, dataset) in &self.datasets {
             match dataset.buckets_with_rows(self.split, resolution) {
                 Ok(buckets) => rows.extend(
@@ -109,20 +135,12 @@ impl ValidationSet {
                         .into_iter()
                         .map(|bucket| (name.as_str(), bucket, dataset.num_rows(self.split, bucket))),
                 ),
-                Err(error) => without = without.or(Some(error)),
+                Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        match without {
+        match first_error {
             Some(error) if rows.is_empty() => Err(error.into()),
             _ => Ok(rows),
         }
     }
-}
-
-/// Rows of a dataset and bucket that a loss is taken of.
-pub(crate) struct Part {
-    dataset: String,
-    bucket: Bucket,
-    /// The place of each of the rows, in their order, among those of all parts.
-    pub places: Vec<u32>,
 }

@@ -1,4 +1,4 @@
-//! A profile of a few steps, by operation: a Chrome trace of each rank, as `torch.profiler` writes it.
+//! A profile of a few steps by operation: one Chrome trace per rank, as `torch.profiler` writes it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,41 +7,51 @@ use tch::Device;
 use crate::Error;
 use crate::config::ProfileConfig;
 
-/// Takes the profile that the run file asks for.
+/// Records the profile that `[train.profile]` asks for.
 pub(crate) struct Profiler {
     config: ProfileConfig,
     folder: PathBuf,
     rank: usize,
-    cuda: bool,
-    /// Steps that this process has begun.
-    begun: u64,
-    taking: Option<tidemill_torch::Profiler>,
+    is_cuda: bool,
+    /// Steps that this process has started.
+    started_steps: u64,
+    recording: Option<tidemill_torch::Profiler>,
 }
 
 impl Profiler {
-    /// One that writes below `output`.
+    /// A profiler that writes to `profile/` under `output`.
     pub fn new(config: ProfileConfig, output: &Path, rank: usize, device: Device) -> Self {
-        let (folder, cuda) = (output.join("profile"), device.is_cuda());
-        Self { config, folder, rank, cuda, begun: 0, taking: None }
+        let (folder, is_cuda) = (output.join("profile"), device.is_cuda());
+        Self { config, folder, rank, is_cuda, started_steps: 0, recording: None }
     }
 
-    /// A step begins.
+    /// Starts recording if the next step is the first in the profile. Call it before each step.
+    ///
+    /// # Errors
+    /// If libtorch cannot record.
     pub fn before_step(&mut self) -> Result<(), Error> {
-        if self.begun == self.config.after && self.config.steps > 0 {
-            self.taking = Some(tidemill_torch::Profiler::start(self.cuda)?);
+        if self.started_steps == self.config.after && self.config.steps > 0 {
+            self.recording = Some(tidemill_torch::Profiler::start(self.is_cuda)?);
         }
-        self.begun += 1;
+        self.started_steps += 1;
         Ok(())
     }
 
-    /// `step`, counted from 1, has been taken. Gives the trace's path if that was the last step in it.
+    /// Writes the profile if `step`, counted from 1, was the last one in it. Returns the path of the trace.
+    ///
+    /// # Errors
+    /// If the trace cannot be written.
     pub fn after_step(&mut self, step: u64) -> Result<Option<PathBuf>, Error> {
-        if self.begun < self.config.after + self.config.steps { Ok(None) } else { self.save(step) }
+        let is_complete = self.started_steps >= self.config.after + self.config.steps;
+        if is_complete { self.save(step) } else { Ok(None) }
     }
 
-    /// Writes what there is, if a profile is being taken; gives the trace's path.
+    /// Writes what has been recorded, if a recording is in progress. Returns the path of the trace.
+    ///
+    /// # Errors
+    /// If the trace cannot be written.
     pub fn save(&mut self, step: u64) -> Result<Option<PathBuf>, Error> {
-        let Some(profile) = self.taking.take() else { return Ok(None) };
+        let Some(profile) = self.recording.take() else { return Ok(None) };
         std::fs::create_dir_all(&self.folder).map_err(Error::io(&self.folder))?;
         let path = self.folder.join(format!("step-{step:08}-rank-{}.pt.trace.json", self.rank));
         profile.save(&path)?;

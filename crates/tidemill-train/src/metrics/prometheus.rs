@@ -1,5 +1,5 @@
-//! The run's numbers for Prometheus: a page in its text format (version 0.0.4), served over HTTP by a thread of its own. Nothing but
-//! the last step is kept.
+//! Metrics for Prometheus: a page in its text format (version 0.0.4), which a thread serves over HTTP. The page has the
+//! numbers of the last step only.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -10,61 +10,61 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::Error;
-use crate::metrics::{Counts, StepMetrics};
+use crate::metrics::step_metrics::{RunCounters, StepMetrics};
 
-/// How long a scraper may take to ask.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a scraper may take to send its request or to read the answer.
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Serves the numbers of the last step until it is dropped.
+/// An HTTP endpoint that serves the metrics of the last step until it is dropped.
 #[derive(Debug)]
-pub struct Endpoint {
+pub(crate) struct PrometheusEndpoint {
     page: Arc<Mutex<String>>,
     address: SocketAddr,
-    /// Whether it is to end.
-    over: Arc<AtomicBool>,
+    /// Tells the thread to end.
+    should_end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Endpoint {
-    /// Listens at `address`, as in "0.0.0.0:9100".
+impl PrometheusEndpoint {
+    /// Listens at `address`, for instance "0.0.0.0:9100".
     ///
     /// # Errors
-    /// If the address cannot be listened at.
+    /// If the process cannot listen there.
     pub fn open(address: &str) -> Result<Self, Error> {
         let failed = |e: std::io::Error| {
-            let hint = "give another address and port, as in \"0.0.0.0:9100\"";
+            let hint = "give another address and port, for instance \"0.0.0.0:9100\"";
             Error::config("train.prometheus", format!("cannot listen at {address}: {e}; {hint}"))
         };
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let (page, over) = (Arc::new(Mutex::new(String::new())), Arc::new(AtomicBool::new(false)));
-        let (served, ends) = (page.clone(), over.clone());
+        let (page, should_end) = (Arc::new(Mutex::new(String::new())), Arc::new(AtomicBool::new(false)));
+        let (served_page, is_ending) = (page.clone(), should_end.clone());
         let serve = move || {
             for socket in listener.incoming().flatten() {
-                if ends.load(Ordering::Relaxed) {
+                if is_ending.load(Ordering::Relaxed) {
                     return;
                 }
-                let page = served.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                // A scraper that has gone asks again.
-                let _ = answer(socket, &page);
+                let page = served_page.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                // A scraper that has disconnected asks again later.
+                let _ = send_page(socket, &page);
             }
         };
         let thread = std::thread::Builder::new().name("prometheus".into()).spawn(serve).map_err(failed)?;
-        Ok(Self { page, address, over, thread: Some(thread) })
+        Ok(Self { page, address, should_end, thread: Some(thread) })
     }
 
-    /// Shows another step.
-    pub fn show(&self, metrics: &StepMetrics, counts: Counts) {
-        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = page(metrics, counts);
+    /// Replaces the page with the metrics of another step.
+    pub fn update(&self, metrics: &StepMetrics, counters: RunCounters) {
+        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = render_page(metrics, counters);
     }
 }
 
-impl Drop for Endpoint {
-    /// Another run of this process may listen at the same address.
+impl Drop for PrometheusEndpoint {
+    /// Ends the thread, because another run of this process may listen at the same address.
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        // It waits for somebody to ask; where nobody can, it is left to wait.
-        let woken = TcpStream::connect_timeout(&self.address, PATIENCE);
+        self.should_end.store(true, Ordering::Relaxed);
+        // The thread blocks until somebody connects. If that fails, the thread keeps blocking and is not joined.
+        let woken = TcpStream::connect_timeout(&self.address, SOCKET_TIMEOUT);
         if let (Ok(_), Some(thread)) = (woken, self.thread.take()) {
             let _ = thread.join();
         }
@@ -72,14 +72,14 @@ impl Drop for Endpoint {
 }
 
 /// Answers any request with the page.
-fn answer(mut socket: TcpStream, page: &str) -> std::io::Result<()> {
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
-    let (mut request, mut piece) = (Vec::<u8>::new(), [0; 1024]);
+fn send_page(mut socket: TcpStream, page: &str) -> std::io::Result<()> {
+    socket.set_read_timeout(Some(SOCKET_TIMEOUT))?;
+    socket.set_write_timeout(Some(SOCKET_TIMEOUT))?;
+    let (mut request, mut buffer) = (Vec::<u8>::new(), [0; 1024]);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < 16 << 10 {
-        match socket.read(&mut piece)? {
+        match socket.read(&mut buffer)? {
             0 => break,
-            n => request.extend(&piece[..n]),
+            n => request.extend(&buffer[..n]),
         }
     }
     let length = page.len();
@@ -89,8 +89,8 @@ fn answer(mut socket: TcpStream, page: &str) -> std::io::Result<()> {
     )
 }
 
-/// The page. Names follow Prometheus' conventions: base units, `_total` for what only grows.
-fn page(metrics: &StepMetrics, counts: Counts) -> String {
+/// Renders the page. Names follow Prometheus' conventions: base units, and `_total` for counters, which only grow.
+fn render_page(metrics: &StepMetrics, counters: RunCounters) -> String {
     let mut page = String::new();
     let mut add = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
         // Writing to a string cannot fail.
@@ -99,60 +99,66 @@ fn page(metrics: &StepMetrics, counts: Counts) -> String {
             let _ = writeln!(page, "tidemill_{name}{label} {value}");
         }
     };
-    let one = |value: f64| vec![(String::new(), value)];
+    let single = |value: f64| vec![(String::new(), value)];
     let m = metrics;
-    add("step", "gauge", "Optimizer steps done.", &one(m.step as f64));
-    // A run that goes back has fewer than before.
-    add("samples", "gauge", "Samples trained on.", &one(m.samples as f64));
-    add("loss", "gauge", "Mean loss of the last global batch.", &one(m.loss));
-    add("gradient_norm", "gauge", "Global norm of the gradients before clipping.", &one(m.grad_norm));
-    add("learning_rate", "gauge", "Learning rate.", &one(m.learning_rate));
-    add("images_per_second", "gauge", "Images per second, over all ranks.", &one(m.images_per_second));
-    add("model_flops_per_second", "gauge", "FLOP/s of each rank's passes.", &one(m.tflops * 1e12));
-    let if_any = |value: Option<f64>| value.map(one).unwrap_or_default();
-    add("model_flops_utilization_ratio", "gauge", "Their share of train.peak_tflops.", &if_any(m.mfu));
-    add("data_wait_ratio", "gauge", "Share of the time spent waiting for data.", &one(m.data_wait));
+    add("step", "gauge", "Optimizer steps done.", &single(m.step as f64));
+    // A gauge, because a run that rolls back has fewer samples than before.
+    add("samples", "gauge", "Samples trained on.", &single(m.samples as f64));
+    add("loss", "gauge", "Mean loss of the last global batch.", &single(m.loss));
+    add("gradient_norm", "gauge", "Global norm of the gradients before clipping.", &single(m.grad_norm));
+    add("learning_rate", "gauge", "Learning rate.", &single(m.learning_rate));
+    add("images_per_second", "gauge", "Images per second, over all ranks.", &single(m.images_per_second));
+    add("model_flops_per_second", "gauge", "FLOP/s of each rank's passes.", &single(m.tflops * 1e12));
+    let if_any = |value: Option<f64>| value.map(single).unwrap_or_default();
+    add(
+        "model_flops_utilization_ratio",
+        "gauge",
+        "Share of train.peak_tflops that the passes reach.",
+        &if_any(m.mfu),
+    );
+    add("data_wait_ratio", "gauge", "Share of the time spent waiting for data.", &single(m.data_wait));
     let labelled = |kind: &str, value: f64| (format!("{{of=\"{kind}\"}}"), value);
     let busy = m.communication.kinds().into_iter();
     let busy: Vec<_> = busy.filter_map(|(kind, time)| Some(labelled(kind, time.busy?))).collect();
-    add("communication_seconds", "gauge", "Seconds of a step in which collectives were on their way.", &busy);
+    add("communication_seconds", "gauge", "Seconds of a step in which collectives were in flight.", &busy);
     let exposed = m.communication.kinds().map(|(kind, time)| labelled(kind, time.exposed));
     let help = "Seconds of a step in which computation waited for collectives.";
     add("communication_exposed_seconds", "gauge", help, &exposed);
     let by_rank = |memory: &[u64]| -> Vec<_> {
-        let of = |(rank, mib): (usize, &u64)| (format!("{{rank=\"{rank}\"}}"), (mib << 20) as f64);
-        memory.iter().enumerate().map(of).collect()
+        let entry = |(rank, mib): (usize, &u64)| (format!("{{rank=\"{rank}\"}}"), (mib << 20) as f64);
+        memory.iter().enumerate().map(entry).collect()
     };
     let (resident, gpu) = (by_rank(&m.memory_mib), m.gpu_memory_mib.as_deref().map(by_rank));
     add("resident_memory_bytes", "gauge", "Resident memory of each rank's process.", &resident);
-    let help = "The most that tensors on each rank's GPU have taken at a time.";
+    let help = "Peak memory of tensors on each rank's GPU.";
     add("gpu_peak_memory_bytes", "gauge", help, &gpu.unwrap_or_default());
     let tenths = m.loss_by_timestep.iter().enumerate();
     let tenths: Vec<_> =
         tenths.filter_map(|(tenth, loss)| Some((format!("{{tenth=\"{tenth}\"}}"), (*loss)?))).collect();
     let help = "Mean loss of the last global batch in each tenth of the timesteps.";
     add("timestep_loss", "gauge", help, &tenths);
-    let c = counts;
-    let help = "Loss on held-out rows, when it was last taken.";
+    let c = counters;
+    let help = "The last validation loss.";
     add("validation_loss", "gauge", help, &if_any(c.validation_loss));
-    add("validation_ema_loss", "gauge", "The same with averaged weights.", &if_any(c.validation_ema_loss));
-    add("checkpoint_step", "gauge", "The last step with a checkpoint.", &one(m.checkpoint as f64));
+    add(
+        "validation_ema_loss",
+        "gauge",
+        "The last validation loss with averaged weights.",
+        &if_any(c.validation_ema_loss),
+    );
+    add("checkpoint_step", "gauge", "The last step with a checkpoint.", &single(m.checkpoint as f64));
     for (name, help, value) in [
-        (
-            "checkpoint_failures_total",
-            "Tries to write a checkpoint that failed.",
-            c.failed_checkpoints as f64,
-        ),
+        ("checkpoint_failures_total", "Failed attempts to write a checkpoint.", c.failed_checkpoints as f64),
         (
             "checkpoint_stall_seconds_total",
             "Seconds that steps waited for checkpoints.",
             c.checkpoint_seconds,
         ),
         ("unreadable_rows_total", "Rows that could not be read.", c.skipped_rows as f64),
-        ("skipped_steps_total", "Steps that were left out.", c.skipped_steps as f64),
-        ("rollbacks_total", "Times that the run went back to a checkpoint.", c.rollbacks as f64),
+        ("skipped_steps_total", "Steps that left the weights unchanged.", c.skipped_steps as f64),
+        ("rollbacks_total", "Times that the run rolled back to a checkpoint.", c.rollbacks as f64),
     ] {
-        add(name, "counter", help, &one(value));
+        add(name, "counter", help, &single(value));
     }
     page
 }
@@ -160,36 +166,31 @@ fn page(metrics: &StepMetrics, counts: Counts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::step_metrics::tests::metrics_of_step;
     use crate::parallel::collectives::{CommunicationTime, StepCommunication};
 
     #[test]
-    fn a_scraper_gets_the_last_step() {
+    fn endpoint_serves_the_metrics_of_the_last_step() {
         let probe = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = probe.local_addr().unwrap().to_string();
-        let refused = Endpoint::open(&address).unwrap_err().to_string();
+        let refused = PrometheusEndpoint::open(&address).unwrap_err().to_string();
         assert!(refused.contains("train.prometheus") && refused.contains(&address), "{refused}");
         drop(probe);
-        // One run after the other.
-        drop(Endpoint::open(&address).unwrap());
-        let endpoint = Endpoint::open(&address).unwrap();
-        let ask = || {
+        // Runs of one process may listen at the same address, one after the other.
+        drop(PrometheusEndpoint::open(&address).unwrap());
+        let endpoint = PrometheusEndpoint::open(&address).unwrap();
+        let scrape = || {
             let mut socket = TcpStream::connect(&address).unwrap();
             socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
             let mut answer = String::new();
             socket.read_to_string(&mut answer).unwrap();
             answer
         };
-        assert!(ask().ends_with("\r\n\r\n"), "nothing yet");
+        assert!(scrape().ends_with("\r\n\r\n"), "the page is empty before the first step");
         let metrics = StepMetrics {
-            step: 12,
-            phase: 0,
-            resolution: 64,
             samples: 96,
             loss: f64::NAN,
             grad_norm: 1.5,
-            learning_rate: 1e-4,
-            images_per_second: 10.0,
-            tflops: 0.5,
             mfu: Some(0.25),
             data_wait: 0.25,
             communication: StepCommunication {
@@ -200,9 +201,9 @@ mod tests {
             gpu_memory_mib: Some(vec![3, 4]),
             loss_by_timestep: vec![None, Some(0.5)],
             checkpoint: 10,
-            validation: None,
+            ..metrics_of_step(12)
         };
-        let counts = Counts {
+        let counters = RunCounters {
             failed_checkpoints: 1,
             checkpoint_seconds: 2.5,
             skipped_rows: 3,
@@ -211,8 +212,8 @@ mod tests {
             validation_loss: Some(0.125),
             validation_ema_loss: Some(0.25),
         };
-        endpoint.show(&metrics, counts);
-        let answer = ask();
+        endpoint.update(&metrics, counters);
+        let answer = scrape();
         for line in [
             "# TYPE tidemill_step gauge\ntidemill_step 12\n",
             "tidemill_loss NaN\n",
@@ -227,7 +228,7 @@ mod tests {
             "tidemill_checkpoint_step 10\n",
             "tidemill_validation_loss 0.125\n",
             "tidemill_validation_ema_loss 0.25\n",
-            // Prometheus takes a counter that falls for one that began anew.
+            // Samples can fall. Prometheus would take a falling counter for a restart.
             "# TYPE tidemill_samples gauge\ntidemill_samples 96\n",
             "tidemill_checkpoint_failures_total 1\n",
             "tidemill_checkpoint_stall_seconds_total 2.5\n",

@@ -1,16 +1,17 @@
 //! TensorBoard's event file: length-prefixed, checksummed records, each an `Event` protocol buffer.
-//! The few fields used here are encoded by hand, since the crates that do it bring all of TensorFlow's
+//! The few fields used here are encoded by hand, because the crates that do it bring all of TensorFlow's
 //! definitions. Sources: tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto,
 //! tensorflow/core/framework/summary.proto.
 
-use crate::Error;
-use crate::metrics::append_log::Records;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// An event file being written.
+use crate::Error;
+use crate::metrics::append_only_file::AppendOnlyFile;
+
+/// An event file that is being written.
 #[derive(Debug)]
-pub struct EventWriter(Records);
+pub(crate) struct EventWriter(AppendOnlyFile);
 
 impl EventWriter {
     /// Creates a new event file in `dir`. A resumed run adds a file; TensorBoard shows them as one.
@@ -19,20 +20,20 @@ impl EventWriter {
     /// If the folder cannot be written.
     pub fn create(dir: &Path) -> Result<Self, Error> {
         std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
-        let name = format!("events.out.tfevents.{:.6}.{}.tidemill", now(), std::process::id());
-        let mut writer = Self(Records::open(&dir.join(name))?);
+        let name = format!("events.out.tfevents.{:.6}.{}.tidemill", unix_time(), std::process::id());
+        let mut writer = Self(AppendOnlyFile::open(&dir.join(name))?);
         let mut event = Message::default();
-        event.double(1, now());
+        event.double(1, unix_time());
         event.bytes(3, b"brain.Event:2");
-        writer.record(&event.0)?;
+        writer.write_record(&event.0)?;
         Ok(writer)
     }
 
-    /// Adds scalars under their tags.
+    /// Writes scalars under their tags.
     ///
     /// # Errors
-    /// If the file cannot be written; then it is tried again with the next.
-    pub fn scalars(&mut self, step: u64, scalars: &[(&str, f64)]) -> Result<(), Error> {
+    /// If the file cannot be written. The event is kept, and written with the next.
+    pub fn write_scalars(&mut self, step: u64, scalars: &[(&str, f64)]) -> Result<(), Error> {
         let mut summary = Message::default();
         for (tag, value) in scalars {
             let mut entry = Message::default();
@@ -40,14 +41,21 @@ impl EventWriter {
             entry.float(2, *value as f32);
             summary.bytes(1, &entry.0);
         }
-        self.event(step, &summary)
+        self.write_event(step, &summary)
     }
 
-    /// Adds a picture, encoded as PNG, of `width` x `height` pixels.
+    /// Writes an image, encoded as a PNG of `width` x `height` pixels.
     ///
     /// # Errors
-    /// If the file cannot be written; then it is tried again with the next.
-    pub fn image(&mut self, step: u64, tag: &str, png: &[u8], width: u32, height: u32) -> Result<(), Error> {
+    /// If the file cannot be written. The event is kept, and written with the next.
+    pub fn write_image(
+        &mut self,
+        step: u64,
+        tag: &str,
+        png: &[u8],
+        width: u32,
+        height: u32,
+    ) -> Result<(), Error> {
         let mut image = Message::default();
         image.varint(1, u64::from(height));
         image.varint(2, u64::from(width));
@@ -58,37 +66,38 @@ impl EventWriter {
         entry.bytes(4, &image.0);
         let mut summary = Message::default();
         summary.bytes(1, &entry.0);
-        self.event(step, &summary)
+        self.write_event(step, &summary)
     }
 
-    /// Tries again to write what could not be.
+    /// Tries again to write events that could not be written before.
     ///
     /// # Errors
-    /// If it still cannot be.
+    /// If they still cannot be written.
     pub fn flush(&mut self) -> Result<(), Error> {
-        self.0.add(&[])
+        self.0.append(&[])
     }
 
-    fn event(&mut self, step: u64, summary: &Message) -> Result<(), Error> {
+    fn write_event(&mut self, step: u64, summary: &Message) -> Result<(), Error> {
         let mut event = Message::default();
-        event.double(1, now());
+        event.double(1, unix_time());
         event.varint(2, step);
         event.bytes(5, &summary.0);
-        self.record(&event.0)
+        self.write_record(&event.0)
     }
 
-    fn record(&mut self, data: &[u8]) -> Result<(), Error> {
+    fn write_record(&mut self, data: &[u8]) -> Result<(), Error> {
         let length = (data.len() as u64).to_le_bytes();
         let mut record = Vec::with_capacity(data.len() + 16);
         record.extend(length);
         record.extend(masked_crc(&length).to_le_bytes());
         record.extend(data);
         record.extend(masked_crc(data).to_le_bytes());
-        self.0.add(&record)
+        self.0.append(&record)
     }
 }
 
-fn now() -> f64 {
+/// Seconds since 1970.
+fn unix_time() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }
 

@@ -11,8 +11,8 @@ use tidemill_torch::guard;
 
 use crate::Error;
 use crate::config::HealthConfig;
+use crate::observer::Observer;
 use crate::parallel::world::World;
-use crate::run_spec::Observer;
 
 /// Elements of what goes over the network.
 const SENT: i64 = 1 << 20;

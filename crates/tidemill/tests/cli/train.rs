@@ -210,10 +210,7 @@ fn a_run_that_goes_on_says_that_its_dataset_is_not_the_newest() {
         text
     };
     let text = said(&[&steps(4)]);
-    assert!(
-        text.contains("goes on with snapshot 1 of") && text.contains("shows in snapshot 2 only"),
-        "{text}"
-    );
+    assert!(text.contains("resumes with snapshot 1 of") && text.contains("are in snapshot 2 only"), "{text}");
     // Another form of it is another snapshot, too.
     preprocess(&run, &["prepare.resolutions=[64, 32]", "validation.share=0.2"]);
     let text = said(&[&steps(5), "validation.share=0.1", "filter.max_aspect=1.5"]);

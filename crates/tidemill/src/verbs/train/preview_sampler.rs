@@ -30,6 +30,5 @@ pub fn load_preview_sampler(
         batch_size: run.file.sample.batch_size,
         vae,
         config,
-        dir: None,
     }))
 }

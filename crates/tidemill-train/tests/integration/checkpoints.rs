@@ -1,10 +1,6 @@
 //! Checkpoints are written beside training: a slow store does not hold steps up, and one that fails does not end them.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod common;
-
-use common::{dataset, job, losses, metric};
+use crate::common::{dataset, job, losses, metric};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -59,7 +55,7 @@ fn run(
 }
 
 fn checkpoints(uri: &str) -> Checkpoints {
-    let config = CheckpointConfig { uri: Some(uri.into()), ..common::checkpoints() };
+    let config = CheckpointConfig { uri: Some(uri.into()), ..crate::common::checkpoints() };
     Checkpoints::open(&config, Path::new("")).unwrap()
 }
 
@@ -154,10 +150,11 @@ fn a_run_that_another_process_takes_over_ends_before_it_saves() {
             // One that is refused takes nothing over.
             let mut other = job(data.path(), output.path());
             other.seed += 1;
-            let refused = train(other, &mut common::Quiet::default()).unwrap_err();
+            let refused = train(other, &mut crate::common::Quiet::default()).unwrap_err();
             assert!(matches!(refused, Error::OtherRun { .. }), "{refused}");
             let owner = std::fs::read(place.join("owner.json")).unwrap();
-            second = Some(train(job(data.path(), output.path()), &mut common::Quiet::default()).unwrap());
+            second =
+                Some(train(job(data.path(), output.path()), &mut crate::common::Quiet::default()).unwrap());
             assert_ne!(std::fs::read(place.join("owner.json")).unwrap(), owner);
         }
     };
@@ -168,9 +165,9 @@ fn a_run_that_another_process_takes_over_ends_before_it_saves() {
     assert!(matches!(&error, Error::Overtaken { process, .. } if *process == std::process::id()), "{error}");
     let second = second.unwrap();
     assert!(second.finished && second.resumed_at >= 10, "{}", second.resumed_at);
-    train(job(data.path(), whole.path()), &mut common::Quiet::default()).unwrap();
+    train(job(data.path(), whole.path()), &mut crate::common::Quiet::default()).unwrap();
     let weights = |output: &Path| {
-        let checkpoints = Checkpoints::open(&common::checkpoints(), output).unwrap();
+        let checkpoints = Checkpoints::open(&crate::common::checkpoints(), output).unwrap();
         checkpoints.weights(false).unwrap()
     };
     let ((step, ours), (_, expected)) = (weights(output.path()), weights(whole.path()));
@@ -186,7 +183,7 @@ fn a_place_that_cannot_be_written_is_refused_before_the_first_step() {
     std::fs::write(&file, "in the way").unwrap();
     let mut job = job(data.path(), &output);
     job.checkpoint.uri = Some(file.display().to_string());
-    let error = train(job, &mut common::Quiet::default()).unwrap_err();
+    let error = train(job, &mut crate::common::Quiet::default()).unwrap_err();
     assert!(matches!(&error, Error::Storage(_)) && error.to_string().contains("file"), "{error}");
     assert!(!output.join("metrics.jsonl").exists());
 }
@@ -302,9 +299,9 @@ fn a_run_that_waits_for_rows_can_be_stopped_and_saves_what_it_has() {
     let outcome = train(drying, &mut Impatient::default()).unwrap();
     assert_eq!((outcome.steps, outcome.finished), (3, false));
     // It goes on as if nothing had been.
-    let outcome = train(job(data.path(), output.path()), &mut common::Quiet::default()).unwrap();
+    let outcome = train(job(data.path(), output.path()), &mut crate::common::Quiet::default()).unwrap();
     assert_eq!((outcome.resumed_at, outcome.finished), (3, true));
-    train(job(data.path(), whole.path()), &mut common::Quiet::default()).unwrap();
+    train(job(data.path(), whole.path()), &mut crate::common::Quiet::default()).unwrap();
     assert_eq!(losses(output.path()), losses(whole.path()));
 }
 

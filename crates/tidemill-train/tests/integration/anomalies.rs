@@ -1,10 +1,6 @@
-//! Rows that spoil a step: what stops, what goes on, what is gone back from, and what is said.
+//! Rows that spoil a step: what stops, what goes on, what is rolled back, and what is said.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod common;
-
-use common::{Quiet, job, spoilt_dataset};
+use crate::common::{Quiet, job, spoilt_dataset};
 use std::path::Path;
 use tidemill_models::PredictionType;
 use tidemill_train::{
@@ -57,7 +53,7 @@ fn steps_with_a_spoilt_row_are_left_out() {
     job.train.ema.as_mut().unwrap().start_step = 0;
     let mut listener = Listener::default();
     let outcome = train(job, &mut listener).unwrap();
-    let left_out: Vec<_> = listener.heard.iter().filter(|said| said.contains("is left out")).collect();
+    let left_out: Vec<_> = listener.heard.iter().filter(|said| said.contains("is skipped")).collect();
     // 320 rows of 50, each once an epoch.
     assert!(outcome.finished && (5..=8).contains(&outcome.skipped_steps), "{outcome:?}");
     assert_eq!(left_out.len() as u64, outcome.skipped_steps);
@@ -86,11 +82,11 @@ fn a_run_goes_back_from_a_spoilt_row_and_on_without_it() {
     let mut listener = Listener::default();
     let outcome = train(job, &mut listener).unwrap();
     assert!(outcome.finished && outcome.rollbacks >= 4 && outcome.skipped_steps == 0, "{outcome:?}");
-    let told: Vec<_> = listener.heard.iter().filter(|said| said.contains("is gone back from")).collect();
+    let told: Vec<_> = listener.heard.iter().filter(|said| said.contains("is rolled back")).collect();
     assert_eq!(told.len() as u64, outcome.rollbacks);
     assert!(told.iter().all(|said| all_samples(output.path(), said).contains(&BAD)), "{told:?}");
     // Every step once and in order, and none of them spoilt.
-    assert!(common::losses(output.path()).iter().all(|loss| loss.is_finite()));
+    assert!(crate::common::losses(output.path()).iter().all(|loss| loss.is_finite()));
     assert!(weights(output.path(), false).iter().all(|value| value.is_finite()));
 }
 
@@ -100,7 +96,7 @@ fn a_run_that_cannot_get_past_a_step_ends() {
     let mut job = job(data.path(), output.path());
     job.train.not_finite = NotFinite::Rollback;
     let error = train(job, &mut Quiet::default()).unwrap_err();
-    assert!(error.to_string().contains("none to go back to from step 1"), "{error}");
+    assert!(error.to_string().contains("none to roll back to from step 1"), "{error}");
 }
 
 /// Latents of 200 leave the network's output as it is, for it normalises them, but not the velocity that it should give.
@@ -116,7 +112,7 @@ fn with_spikes(action: SpikeAction) -> (TrainOutcome, Listener, tempfile::TempDi
     let outcome = train(job, &mut listener).unwrap();
     assert!(outcome.finished);
     let told =
-        |said: &&String| ["is a spike", "is left out", "is gone back"].iter().any(|t| said.contains(t));
+        |said: &&String| ["is a spike", "is skipped", "is rolled back"].iter().any(|t| said.contains(t));
     let told: Vec<_> = listener.heard.iter().filter(told).collect();
     assert!(
         !told.is_empty() && told.iter().all(|said| all_samples(output.path(), said).contains(&BAD)),
@@ -132,12 +128,12 @@ fn spikes_are_reported_left_out_or_gone_back_from() {
     let reported = listener.losses.iter().fold(0f64, |most, loss| most.max(*loss));
 
     let (outcome, listener, _) = with_spikes(SpikeAction::Skip);
-    let left_out = listener.heard.iter().filter(|said| said.contains("is left out")).count() as u64;
+    let left_out = listener.heard.iter().filter(|said| said.contains("is skipped")).count() as u64;
     assert!(left_out == outcome.skipped_steps && left_out >= 3 && outcome.rollbacks == 0, "{outcome:?}");
 
     let (outcome, _, output) = with_spikes(SpikeAction::Rollback);
     assert!(outcome.rollbacks >= 3 && outcome.skipped_steps == 0, "{outcome:?}");
-    let most = common::losses(output.path()).into_iter().skip(3).fold(0f64, f64::max);
+    let most = crate::common::losses(output.path()).into_iter().skip(3).fold(0f64, f64::max);
     println!("largest loss {reported}, {most} where spikes are gone back from");
     assert!(10.0 * most < reported);
 }
@@ -175,7 +171,7 @@ fn named(said: &str) -> Vec<u64> {
 }
 
 fn weights(output: &Path, averaged: bool) -> Vec<f32> {
-    let checkpoints = Checkpoints::open(&common::checkpoints(), output).unwrap();
+    let checkpoints = Checkpoints::open(&crate::common::checkpoints(), output).unwrap();
     let (_, weights) = checkpoints.weights(averaged).unwrap();
     weights.into_iter().flat_map(|(_, tensor)| Vec::<f32>::try_from(tensor.flatten(0, -1)).unwrap()).collect()
 }

@@ -1,11 +1,7 @@
 //! Training as a user sees it: a run that is stopped, killed or damaged goes on exactly where it was, and a run that
 //! does not fit its checkpoint is refused.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
-
-mod common;
-
-use common::{Quiet, STEPS, TEXT, dataset, dir, initial, job, losses, numbers, values};
+use crate::common::{Quiet, STEPS, TEXT, dataset, dir, initial, job, losses, numbers, values};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tidemill_models::SampleShape;
@@ -58,7 +54,7 @@ fn a_run_resumes_between_two_phases() {
         job
     };
     train(job(whole.path()), &mut Quiet::default()).unwrap();
-    let samples = common::metric(whole.path(), "samples");
+    let samples = crate::common::metric(whole.path(), "samples");
     assert_eq!((samples[11], samples[39]), (96.0, 96.0 + 28.0 * 5.0));
     assert!(std::panic::catch_unwind(|| train(job(halves.path()), &mut Quiet::dying_after(14))).is_err());
     assert_eq!(train(job(halves.path()), &mut Quiet::default()).unwrap().resumed_at, 12);
@@ -90,7 +86,7 @@ fn averages_are_left_behind_when_a_run_goes_on_without_them() {
         job.train.phase[1].steps = steps;
         job
     };
-    let checkpoints = Checkpoints::open(&common::checkpoints(), output.path()).unwrap();
+    let checkpoints = Checkpoints::open(&crate::common::checkpoints(), output.path()).unwrap();
     let are_the_weights = |step| {
         let [averaged, weights] = [true, false].map(|averaged| checkpoints.weights(averaged).unwrap());
         assert_eq!((averaged.0, weights.0), (step, step));
@@ -138,7 +134,7 @@ fn every_line_of_metrics_has_its_rate() {
     let row = |side| SampleShape { latents: [2, side, side], text: TEXT.map(i64::from) };
     let flops = [4, 6].map(|side| 3.0 * job.denoiser.forward_flops(row(side)).unwrap() as f64);
     let outcome = train(job, &mut Quiet::default()).unwrap();
-    let metric = |name| common::metric(run.path(), name);
+    let metric = |name| crate::common::metric(run.path(), name);
     let rates = metric("images_per_second");
     assert_eq!(rates.len() as u64, STEPS);
     assert!(rates.iter().all(|rate| *rate > 0.0), "{rates:?}");
@@ -237,7 +233,7 @@ fn frozen_parameters_stay_as_they_are_and_can_be_thawed() {
     first.train.freeze = patterns.map(String::from).to_vec();
     train(first, &mut Quiet::stopping_after(20)).unwrap();
     let after = |averaged| {
-        let checkpoints = Checkpoints::open(&common::checkpoints(), run.path()).unwrap();
+        let checkpoints = Checkpoints::open(&crate::common::checkpoints(), run.path()).unwrap();
         checkpoints.weights(averaged).unwrap().1.into_iter().map(|(name, t)| (name, numbers(&t)))
     };
     for (name, weights) in after(false).chain(after(true)) {
@@ -263,7 +259,7 @@ fn patterns_that_freeze_nothing_or_all_are_refused() {
     let (data, run) = (dir(), dir());
     dataset(data.path());
     for (pattern, says) in [
-        ("down_block.*", "no parameter fits `down_block.*`; they have names such as"),
+        ("down_block.*", "no parameter matches `down_block.*`; parameters have names such as"),
         ("*", "no parameter is left to train"),
         ("[", "`[`"),
     ] {
@@ -276,7 +272,7 @@ fn patterns_that_freeze_nothing_or_all_are_refused() {
 }
 
 fn weights(output: &Path, averaged: bool) -> Vec<(String, Vec<f32>)> {
-    let checkpoints = Checkpoints::open(&common::checkpoints(), output).unwrap();
+    let checkpoints = Checkpoints::open(&crate::common::checkpoints(), output).unwrap();
     let (step, mut weights) = checkpoints.weights(averaged).unwrap();
     assert_eq!(step, STEPS);
     weights.sort_by(|a, b| a.0.cmp(&b.0));

@@ -1,11 +1,7 @@
 //! What a step computes: by how much it moves the weights, what changes that, and what changes nothing but rounding;
 //! and profiles of steps.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
-
-mod common;
-
-use common::{Quiet, STEPS, dataset, dir, initial, job, losses, metric, numbers};
+use crate::common::{Quiet, STEPS, dataset, dir, initial, job, losses, metric, numbers};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use tidemill_train::{Checkpoints, EmaConfig, Precision, ProfileConfig, TrainConfig, TrainSpec, train};
@@ -46,7 +42,7 @@ fn a_step_is_by_the_mean_gradient_and_by_no_more_than_its_largest_norm() {
         job.train.phase[0].steps = 1;
         let before: BTreeMap<String, Vec<f32>> = initial(&job).into_iter().collect();
         train(job, &mut Quiet::default()).unwrap();
-        let checkpoints = Checkpoints::open(&common::checkpoints(), run.path()).unwrap();
+        let checkpoints = Checkpoints::open(&crate::common::checkpoints(), run.path()).unwrap();
         let mut squares = 0f64;
         for (name, after) in checkpoints.weights(false).unwrap().1 {
             let apart = numbers(&after).into_iter().zip(&before[&name]).map(|(a, b)| f64::from(a - b));

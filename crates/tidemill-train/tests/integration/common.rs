@@ -1,7 +1,5 @@
 //! What the trainer's tests share: a small dataset of random latents, a tiny U-Net, and observers.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
-
 use arrow::array::{
     Array, ArrayRef, FixedSizeBinaryArray, FixedSizeListArray, LargeBinaryArray, RecordBatch, StringArray,
     UInt64Array,

@@ -1,12 +1,8 @@
 //! The loss on held-out rows: the same rows and draws each time, whatever the micro-batches, and nothing of it in the training.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
-
-mod common;
-
 use std::path::Path;
 
-use common::{Quiet, ROWS, Rows, dataset, held_out_dataset, job, losses};
+use crate::common::{Quiet, ROWS, Rows, dataset, held_out_dataset, job, losses};
 use serde_json::Value;
 use tidemill_store::stream::single_dataset;
 use tidemill_store::{Dataset, DatasetSpec, Split};
@@ -177,7 +173,7 @@ fn held_out_rows_of_sizes_that_are_not_trained_on_are_refused_before_the_first_s
         &Dataset::open(data.path().to_str().unwrap()).unwrap(),
     ))));
     let error = train(job, &mut Quiet::default()).unwrap_err().to_string();
-    assert!(error.contains("held-out rows of 128, which training has none of"), "{error}");
+    assert!(error.contains("validation rows of 128, but the training rows have no such bucket"), "{error}");
 }
 
 #[test]

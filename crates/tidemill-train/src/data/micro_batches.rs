@@ -1,0 +1,43 @@
+//! A rank's part of a global batch, cut into the micro-batches that are computed at once.
+
+use tidemill_store::stream::Batch;
+
+use crate::objective::Rows;
+use crate::objective::draws::Names;
+
+/// Sizes of a step's batches, in rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchSizes {
+    /// Rows of a global batch, over all ranks.
+    pub global: usize,
+    /// Rows of a micro-batch: one forward and backward pass.
+    pub micro: usize,
+}
+
+/// Cuts a rank's rows of step `step` (counted from 0) into micro-batches. `latents_shape` is the stored shape [C, h, w] of a
+/// row. The last micro-batch may be smaller.
+pub(crate) fn micro_batches<'a>(
+    batch: &'a Batch,
+    latents_shape: [i64; 3],
+    step: u64,
+    sizes: BatchSizes,
+) -> impl ExactSizeIterator<Item = Rows<'a>> + use<'a> {
+    let count = batch.sample_ids.len();
+    let (latent, text) = (batch.latents.len() / count.max(1), batch.text.len() / count.max(1));
+    (0..count).step_by(sizes.micro).map(move |first| {
+        let end = (first + sizes.micro).min(count);
+        let names = Names {
+            step,
+            global_batch: sizes.global,
+            places: &batch.positions[first..end],
+            sample_ids: &batch.sample_ids[first..end],
+            epochs: &batch.epochs[first..end],
+        };
+        Rows {
+            names,
+            latents: &batch.latents[first * latent..end * latent],
+            latents_shape,
+            text: &batch.text[first * text..end * text],
+        }
+    })
+}

@@ -1,0 +1,89 @@
+//! `metrics.jsonl`: one line of JSON per step.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use crate::Error;
+use crate::metrics::append_only_file::AppendOnlyFile;
+use crate::metrics::step_metrics::StepMetrics;
+
+/// The file `metrics.jsonl` of a run.
+#[derive(Debug)]
+pub(crate) struct JsonLinesLog(AppendOnlyFile);
+
+impl JsonLinesLog {
+    /// Opens the file in the folder `output`. A run that resumed at a step removes the lines of later steps, which
+    /// an interrupted process left behind.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub fn open(output: &Path, resumed_at: u64) -> Result<Self, Error> {
+        let path = output.join("metrics.jsonl");
+        drop_lines_after(&path, resumed_at)?;
+        Ok(Self(AppendOnlyFile::open(&path)?))
+    }
+
+    /// Appends a step.
+    ///
+    /// # Errors
+    /// If the file cannot be written. The line is kept, and written with the next.
+    pub fn append(&mut self, metrics: &StepMetrics) -> Result<(), Error> {
+        let mut line = serde_json::to_vec(metrics).unwrap_or_default();
+        line.push(b'\n');
+        self.0.append(&line)
+    }
+
+    /// Tries again to write lines that could not be written before.
+    ///
+    /// # Errors
+    /// If they still cannot be written.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.0.append(&[])
+    }
+}
+
+/// Removes the lines of steps after `step`, and lines that were cut off.
+fn drop_lines_after(path: &Path, step: u64) -> Result<(), Error> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let step_in = |line: &str| -> Option<u64> {
+        serde_json::from_str::<serde_json::Value>(line).ok()?.get("step")?.as_u64()
+    };
+    let reader = BufReader::new(File::open(path).map_err(Error::io(path))?);
+    let mut kept = String::new();
+    for line in reader.lines() {
+        let line = line.map_err(Error::io(path))?;
+        if step_in(&line).is_some_and(|s| s <= step) {
+            kept += &line;
+            kept.push('\n');
+        }
+    }
+    let temporary = path.with_extension("jsonl.tmp");
+    std::fs::write(&temporary, kept).map_err(Error::io(&temporary))?;
+    std::fs::rename(&temporary, path).map_err(Error::io(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::step_metrics::tests::metrics_of_step;
+
+    #[test]
+    fn resumed_log_has_each_step_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        let mut log = JsonLinesLog::open(dir.path(), 0).unwrap();
+        (1..=5).for_each(|step| log.append(&metrics_of_step(step)).unwrap());
+        std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"step\": 6, \"lo").unwrap();
+        let mut log = JsonLinesLog::open(dir.path(), 3).unwrap();
+        log.append(&metrics_of_step(4)).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let steps: Vec<u64> = text
+            .lines()
+            .map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["step"].as_u64().unwrap())
+            .collect();
+        assert_eq!(steps, [1, 2, 3, 4]);
+    }
+}

@@ -1,0 +1,45 @@
+//! Everything that a training run is given.
+
+use std::path::PathBuf;
+
+use tidemill_models::{ClipTextModel, SchedulerConfig, TrainableDenoiser};
+
+use crate::config::{CheckpointConfig, TrainConfig};
+use crate::data::TrainingData;
+use crate::evaluation::preview::PreviewSampler;
+use crate::evaluation::validation_set::ValidationSet;
+use crate::parallel::world::World;
+
+/// A frozen text encoder.
+pub struct TextEncoder {
+    /// The model.
+    pub model: ClipTextModel,
+    /// The digest of the model's folder. A run resumes only with the same text encoder.
+    pub digest: String,
+}
+
+/// Everything that a training run needs. Each rank has its own; they differ only in `world`.
+pub struct TrainSpec {
+    /// `[train]`
+    pub train: TrainConfig,
+    /// `[checkpoint]`
+    pub checkpoint: CheckpointConfig,
+    /// The ranks that train together, and this process's rank.
+    pub world: World,
+    /// The run's seed.
+    pub seed: u64,
+    /// The folder for metrics and previews.
+    pub output: PathBuf,
+    /// The rows to train on.
+    pub data: Box<dyn TrainingData>,
+    /// The network to train, in f32, on the device to train on, with its initial weights.
+    pub denoiser: Box<dyn TrainableDenoiser>,
+    /// The frozen encoder of captions for data that hold token ids, on the same device.
+    pub text_encoder: Option<TextEncoder>,
+    /// The noise schedule in the model folder.
+    pub scheduler: SchedulerConfig,
+    /// The rows for the validation loss, if `train.validation` is set.
+    pub validation_set: Option<ValidationSet>,
+    /// What draws previews; `None` draws none.
+    pub preview: Option<PreviewSampler>,
+}

@@ -1,0 +1,165 @@
+//! Reporting of steps: their results are collected from the device, and written as metrics once there is a line to write.
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use tidemill_store::stream::Batch;
+
+use crate::Error;
+use crate::data::{BatchStream, Phase};
+use crate::metrics::metrics_log::MetricsLog;
+use crate::metrics::prometheus::PrometheusEndpoint;
+use crate::metrics::step_metrics::RunCounters;
+use crate::metrics::throughput::{Throughput, ThroughputWindow};
+use crate::metrics::{StepMetrics, ValidationMetrics};
+use crate::observer::Observer;
+use crate::trainer::step::step_results::{PendingStep, StepResults};
+
+/// The most reasons for unreadable rows that a message lists.
+const LISTED_REASONS: usize = 3;
+
+/// A step with its results.
+pub(crate) type FinishedStep = (PendingStep, StepResults);
+
+/// Collects the results of steps and reports them.
+pub(crate) struct MetricsReporter {
+    /// The metrics files; on the first rank only.
+    pub log: Option<MetricsLog>,
+    /// Whether some metrics could not be written yet.
+    has_unwritten_metrics: bool,
+    /// The Prometheus endpoint, if `train.prometheus` is set; on the first rank only.
+    prometheus: Option<PrometheusEndpoint>,
+    /// Steps whose results are still on the device, in order.
+    pending_steps: VecDeque<PendingStep>,
+    /// Measures throughput since the last line of metrics.
+    pub window: ThroughputWindow,
+    /// Rows missing in steps because they could not be read.
+    pub skipped_rows: u64,
+    /// The last validation loss, with current and with averaged weights.
+    last_validation: (Option<f64>, Option<f64>),
+}
+
+impl MetricsReporter {
+    /// A reporter that writes to these; ranks other than the first have none.
+    pub fn new(log: Option<MetricsLog>, prometheus: Option<PrometheusEndpoint>) -> Self {
+        Self {
+            log,
+            has_unwritten_metrics: false,
+            prometheus,
+            pending_steps: VecDeque::new(),
+            window: ThroughputWindow::new(),
+            skipped_rows: 0,
+            last_validation: (None, None),
+        }
+    }
+
+    /// Adds a step that was just started.
+    pub fn add_pending_step(&mut self, step: PendingStep) {
+        self.pending_steps.push_back(step);
+    }
+
+    /// Waits until the device has done all steps that were started.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn wait_for_last_step(&self) -> Result<(), Error> {
+        self.pending_steps.back().map(PendingStep::wait).transpose().map(drop)
+    }
+
+    /// Adds the validation loss to the metrics of the last step.
+    pub fn add_validation(&mut self, validation: ValidationMetrics) {
+        if let Some(step) = self.pending_steps.back_mut() {
+            step.validation = Some(validation);
+        }
+    }
+
+    /// Forgets steps that a rollback undoes.
+    pub fn drop_pending_steps(&mut self) {
+        self.pending_steps.clear();
+    }
+
+    /// Waits for all pending steps except the last `keep_pending`, and returns them with their results.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn take_finished_steps(&mut self, keep_pending: usize) -> Result<Vec<FinishedStep>, Error> {
+        let count = self.pending_steps.len().saturating_sub(keep_pending);
+        let steps = self.pending_steps.drain(..count);
+        steps.map(|step| step.wait().map(|results| (step, results))).collect()
+    }
+
+    /// The throughput of steps since the window began, on `ranks` ranks.
+    pub fn throughput(&self, steps: &[FinishedStep], ranks: usize) -> Throughput {
+        let rows: f64 = steps.iter().map(|(_, results)| results.rows as f64).sum();
+        let flops: f64 = steps.iter().map(|(step, results)| step.flops_per_row * results.rows as f64).sum();
+        self.window.throughput(rows, flops, ranks)
+    }
+
+    /// Writes the metrics of a step to all places. If a file cannot be written, the user hears of it once, and training goes on.
+    pub fn report_step(
+        &mut self,
+        metrics: &StepMetrics,
+        counters: RunCounters,
+        total_steps: u64,
+        observer: &mut dyn Observer,
+    ) {
+        let written = self.log.as_mut().map_or(Ok(()), |log| log.write_step(metrics));
+        self.report_log_problem(written.err(), observer);
+        if let Some(ValidationMetrics { loss, ema_loss, .. }) = metrics.validation {
+            self.last_validation = (Some(loss), ema_loss);
+        }
+        if let Some(prometheus) = &self.prometheus {
+            let (validation_loss, validation_ema_loss) = self.last_validation;
+            let skipped_rows = self.skipped_rows;
+            prometheus.update(
+                metrics,
+                RunCounters { validation_loss, validation_ema_loss, skipped_rows, ..counters },
+            );
+        }
+        observer.on_step(metrics, total_steps);
+    }
+
+    fn report_log_problem(&mut self, problem: Option<Error>, observer: &mut dyn Observer) {
+        match &problem {
+            Some(problem) if !self.has_unwritten_metrics => observer.log(&format!(
+                "metrics cannot be written: {problem}; training goes on, and they are kept until there is room"
+            )),
+            None if self.has_unwritten_metrics => observer.log("all metrics are written again"),
+            _ => (),
+        }
+        self.has_unwritten_metrics = problem.is_some();
+    }
+
+    /// Removes the lines of steps after `step` from the metrics in the folder `output`. If that fails, they stay.
+    pub fn rewind_log(&mut self, output: &Path, step: u64, observer: &mut dyn Observer) {
+        let Some(log) = &mut self.log else { return };
+        match log.flush().and_then(|()| MetricsLog::open(output, step)) {
+            Ok(reopened) => (*log, self.has_unwritten_metrics) = (reopened, false),
+            Err(problem) => observer.log(&format!("the metrics of lost steps stay in the file: {problem}")),
+        }
+    }
+
+    /// Tries for the last time to write metrics that could not be written.
+    pub fn finish(&mut self, observer: &mut dyn Observer) {
+        if let Some(Err(problem)) = self.log.as_mut().map(MetricsLog::flush) {
+            observer.log(&format!("the last metrics are lost: {problem}"));
+        }
+    }
+}
+
+/// Reports why this rank's part of a batch has fewer rows than it should; `step` is counted from 1.
+pub(crate) fn report_unreadable_rows(
+    phase: &Phase<'_>,
+    step: u64,
+    batch: &Batch,
+    stream: &dyn BatchStream,
+    observer: &mut dyn Observer,
+) {
+    let expected = phase.world.share_of(phase.global_batch());
+    let missing = expected.saturating_sub(batch.sample_ids.len());
+    if missing > 0 {
+        let reasons: Vec<String> = stream.unreadable_rows().into_keys().take(LISTED_REASONS).collect();
+        let reasons = reasons.join("; ");
+        observer.log(&format!("step {step} goes without {missing} rows that cannot be read: {reasons}"));
+    }
+}

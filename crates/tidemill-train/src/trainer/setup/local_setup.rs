@@ -1,0 +1,226 @@
+//! Set-up that each rank does by itself, before it communicates with the others: it checks that everything in its spec fits
+//! together, and makes the parts that the trainer needs.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use tch::{Device, Kind};
+use tidemill_models::sampler::Sampler;
+use tidemill_models::{NoiseSchedule, PredictionType, SchedulerConfig};
+use tidemill_store::{Bucket, DatasetSpec, Dtype};
+use tidemill_torch::{guard, tensor_from_bytes};
+
+use super::compatibility_checks::{check_data, flops_per_row, frozen_parameters, norms_in_f32};
+use crate::Error;
+use crate::checkpoint::run_identity::identity;
+use crate::config::{Precision, PreviewConfig, Sharding, TrainConfig};
+use crate::data::latents_layout::has_moments;
+use crate::objective::Objective;
+use crate::objective::draws::Drawer;
+use crate::optimizer::Distribution;
+use crate::parallel::gradients::Reduction;
+use crate::train_spec::TrainSpec;
+use crate::trainer::noise_schedule::training_scheduler_config;
+use crate::trainer::step::cuda_graph::cuda_graph_device;
+
+/// Everything that a rank derives from its spec.
+pub(super) struct LocalSetup {
+    pub dataset: DatasetSpec,
+    /// The noise schedule to train with.
+    pub schedule: SchedulerConfig,
+    /// Floating-point operations for a row of each bucket, forward and backward.
+    pub flops_per_row: BTreeMap<Bucket, f64>,
+    /// What a checkpoint must have been made with to be resumed.
+    pub identity: Value,
+    /// `[train]`, which may change between starts.
+    pub settings: Value,
+    pub objective: Objective,
+    pub distribution: Distribution,
+    /// The GPU to record steps on, if they are recorded.
+    pub cuda_graph_device: Option<usize>,
+    /// Messages to the user about the settings.
+    pub messages: Vec<&'static str>,
+}
+
+impl LocalSetup {
+    /// Checks a spec and derives everything from it. Takes the text encoder out of the spec. `has_bf16` says whether the
+    /// devices of all ranks have bf16 arithmetic.
+    ///
+    /// # Errors
+    /// If something in the spec does not fit the rest.
+    pub fn new(spec: &mut TrainSpec, has_bf16: bool) -> Result<Self, Error> {
+        spec.train.validate()?;
+        let (precision, precision_message) = resolve_precision(spec.train.precision, has_bf16);
+        spec.train.precision = Some(precision);
+        set_gradient_checkpointing(spec)?;
+        let schedule = training_scheduler_config(&spec.train, &spec.scheduler);
+        let dataset = spec.data.spec()?;
+        check_data(spec, &dataset)?;
+        check_ranks(spec)?;
+        check_preview(spec, &schedule)?;
+        let (device, ranks) = (spec.denoiser.params().device(), spec.world.size());
+        let schedule_message = schedule_message(&schedule, &spec.train);
+        Ok(Self {
+            flops_per_row: flops_per_row(spec, &dataset)?,
+            identity: identity(spec, &dataset, &schedule),
+            settings: serde_json::to_value(&spec.train).unwrap_or_default(),
+            distribution: new_distribution(spec)?,
+            cuda_graph_device: cuda_graph_device(spec.train.cuda_graph, device, ranks)?,
+            // Takes the text encoder, so this comes after everything that reads it.
+            objective: new_objective(spec, &dataset, &schedule, to_kind(precision))?,
+            messages: precision_message.into_iter().chain(schedule_message).collect(),
+            schedule,
+            dataset,
+        })
+    }
+}
+
+/// Refuses batches that have fewer rows than there are ranks.
+fn check_ranks(spec: &TrainSpec) -> Result<(), Error> {
+    let ranks = spec.world.size();
+    let mut rows = (0..spec.train.phase.len()).map(|phase| (phase, spec.train.global_batch_of(phase)));
+    match rows.find(|(_, rows)| *rows < ranks) {
+        None => Ok(()),
+        Some((phase, rows)) => Err(Error::World(format!(
+            "in train.phase[{phase}], global_batch = {rows} has no row for some of the {ranks} ranks"
+        ))),
+    }
+}
+
+/// Refuses previews that could not be drawn later, because the sampler does not fit the schedule.
+fn check_preview(spec: &TrainSpec, schedule: &SchedulerConfig) -> Result<(), Error> {
+    let Some(PreviewConfig { method, steps, .. }) = spec.preview.as_ref().map(|preview| &preview.config)
+    else {
+        return Ok(());
+    };
+    let schedule = NoiseSchedule::new(schedule.clone(), Device::Cpu);
+    Sampler::new(*method, &schedule, *steps)
+        .map(drop)
+        .map_err(|error| Error::config("train.preview", error.to_string()))
+}
+
+fn set_gradient_checkpointing(spec: &mut TrainSpec) -> Result<(), Error> {
+    let refuse =
+        |error: tidemill_models::Error| Error::config("train.gradient_checkpointing", error.to_string());
+    spec.denoiser.set_gradient_checkpointing(spec.train.gradient_checkpointing).map_err(refuse)
+}
+
+/// How the state of the denoiser is distributed over the ranks.
+fn new_distribution(spec: &TrainSpec) -> Result<Distribution, Error> {
+    let (train, ranks) = (&spec.train, spec.world.size());
+    let kind = to_kind(train.reduce_precision);
+    let element_size = kind.elt_size_in_bytes();
+    // With few buckets the first one is ready late; with many, each has its overhead.
+    let eighth = || (spec.denoiser.params().parameter_count() * element_size / 8).clamp(1 << 20, 32 << 20);
+    let bucket_bytes = train.bucket_bytes.map_or_else(eighth, |bytes| bytes.as_u64() as usize);
+    // The largest part of a batch that any rank has.
+    let rows_per_rank = |phase| train.global_batch_of(phase).div_ceil(ranks);
+    let accumulates = (0..train.phase.len()).any(|phase| rows_per_rank(phase) > train.micro_batch_of(phase));
+    Ok(Distribution {
+        sharded: train.sharding == Sharding::ShardGradOp && ranks > 1,
+        bucket_elements: bucket_bytes / element_size,
+        reduction: Reduction { kind, accumulates },
+        moments: to_kind(train.moment_precision),
+        frozen: frozen_parameters(train, &*spec.denoiser)?,
+        f32: norms_in_f32(train, spec.denoiser.params())?,
+    })
+}
+
+/// How rows of this dataset become inputs and a loss. Takes the spec's text encoder.
+fn new_objective(
+    spec: &mut TrainSpec,
+    dataset: &DatasetSpec,
+    schedule: &SchedulerConfig,
+    kind: Kind,
+) -> Result<Objective, Error> {
+    let device = spec.denoiser.params().device();
+    let text = dataset.text.decoded();
+    let shape: Vec<i64> = text.shape.iter().map(|n| i64::from(*n)).collect();
+    let (stored_kind, text_kind) = match text.dtype {
+        Dtype::I32 => (Kind::Int, Kind::Int64),
+        _ => (Kind::Half, kind),
+    };
+    let schedule = NoiseSchedule::new(schedule.clone(), device);
+    let weights = spec.train.min_snr_gamma.map(|gamma| guard(|| schedule.min_snr_weights(gamma)));
+    let weights = weights.transpose()?;
+    let drawer = Drawer {
+        seed: spec.seed,
+        timesteps: schedule.config().num_train_timesteps,
+        how: spec.train.timesteps,
+        caption_dropout: spec.train.caption_dropout,
+        noise_offset: spec.train.noise_offset,
+        moments: has_moments(dataset),
+    };
+    let empty_caption = spec.data.empty_caption();
+    Ok(Objective {
+        schedule,
+        scaling_factor: dataset.scaling_factor,
+        drawer,
+        weights,
+        empty_text: guard(|| tensor_from_bytes(empty_caption, stored_kind, &shape, text_kind, device))?,
+        text_encoder: spec.text_encoder.take().map(|encoder| encoder.model),
+        kind,
+        device,
+    })
+}
+
+/// The precision of the forward and backward passes, and a message to the user about it. `has_bf16` says whether all devices
+/// have bf16 arithmetic, because all ranks compute alike.
+fn resolve_precision(configured: Option<Precision>, has_bf16: bool) -> (Precision, Option<&'static str>) {
+    match configured {
+        Some(Precision::Bf16) if !has_bf16 => (
+            Precision::Bf16,
+            Some(
+                "train.precision = \"bf16\" is many times slower than \"f32\" on a device without bf16 arithmetic, and this \
+                 run has such a device",
+            ),
+        ),
+        Some(configured) => (configured, None),
+        None if has_bf16 => (Precision::Bf16, None),
+        None => (Precision::F32, Some("computing in f32: a device of this run has no bf16 arithmetic")),
+    }
+}
+
+/// A message to the user about a schedule that asks for something that cannot be learned.
+fn schedule_message(schedule: &SchedulerConfig, train: &TrainConfig) -> Option<&'static str> {
+    match schedule.prediction_type {
+        _ if !schedule.rescale_betas_zero_snr => None,
+        PredictionType::Epsilon => Some(
+            "with zero terminal SNR the last timestep is pure noise, and predicted noise gives no image back from it; \
+             train.prediction = \"v_prediction\" is usual with zero terminal SNR",
+        ),
+        _ => train.min_snr_gamma.map(|_| {
+            "with zero terminal SNR images start at pure noise, and train.min_snr_gamma gives the loss there no weight: \
+             the weight is min(SNR, gamma) / (SNR + 1)"
+        }),
+    }
+}
+
+/// The precision as a dtype of libtorch.
+fn to_kind(precision: Precision) -> Kind {
+    match precision {
+        Precision::Bf16 => Kind::BFloat16,
+        Precision::F32 => Kind::Float,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_precision_follows_the_devices() {
+        use Precision::{Bf16, F32};
+        for (configured, has_bf16, expected, has_message) in [
+            (None, true, Bf16, false),
+            (None, false, F32, true),
+            (Some(Bf16), true, Bf16, false),
+            (Some(Bf16), false, Bf16, true),
+            (Some(F32), true, F32, false),
+            (Some(F32), false, F32, false),
+        ] {
+            let (precision, message) = resolve_precision(configured, has_bf16);
+            assert_eq!((precision, message.is_some()), (expected, has_message), "{configured:?}, {has_bf16}");
+        }
+    }
+}

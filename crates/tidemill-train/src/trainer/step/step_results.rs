@@ -1,0 +1,89 @@
+//! The results of a step: they arrive from the device some time after the step was started.
+
+use tch::Device;
+use tidemill_torch::Download;
+
+use crate::Error;
+use crate::evaluation::loss_by_timestep::{FLAT_SUMS, mean_by_tenth};
+use crate::metrics::ValidationMetrics;
+use crate::metrics::process_memory::{gpu_memory_mib, memory_mib};
+use crate::parallel::world::World;
+
+/// A step whose results are still on the way from the device.
+pub(crate) struct PendingStep {
+    /// The step, counted from 1.
+    pub step: u64,
+    /// The step's phase.
+    pub phase: usize,
+    /// The step's learning rate.
+    pub learning_rate: f64,
+    /// The sample ids of this rank.
+    pub samples: Vec<u64>,
+    /// Floating-point operations for each row, forward and backward.
+    pub flops_per_row: f64,
+    /// The validation loss after the step, if it was computed.
+    pub validation: Option<ValidationMetrics>,
+    /// The loss above which the device has skipped the step.
+    pub skip_above: f64,
+    /// [`StepOutputs`](super::step_inputs::StepOutputs) on the way to the host.
+    pub outputs: Download,
+}
+
+/// The results of a step, which are the same on all ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct StepResults {
+    /// Mean loss of the global batch.
+    pub loss: f64,
+    /// Global norm of the gradients before clipping.
+    pub grad_norm: f64,
+    /// Rows of the batch that could be read.
+    pub rows: u64,
+    /// Whether any rank was still writing a checkpoint when the step started.
+    pub is_any_rank_writing: bool,
+    /// Memory of each rank's process, in MiB.
+    pub memory_mib: Vec<u64>,
+    /// Peak memory of tensors on each rank's GPU so far, in MiB, if any rank has a GPU.
+    pub gpu_memory_mib: Option<Vec<u64>>,
+    /// Mean unweighted error of the rows in each tenth of the timesteps; none where there is no row.
+    pub loss_by_timestep: Vec<Option<f64>>,
+}
+
+/// The values that a rank adds to the step's sums besides its loss and the norm of its gradients: its number of rows, whether it
+/// is writing a checkpoint, and, at positions of its own, the memory of its process and its GPU.
+pub(super) fn rank_report(rows: usize, is_writing: bool, world: &World, device: Device) -> Vec<f32> {
+    let mut report = vec![rows as f32, f32::from(is_writing)];
+    for memory in [memory_mib(), gpu_memory_mib(device)] {
+        let first = report.len();
+        report.resize(first + world.size(), 0.0);
+        report[first + world.rank()] = memory as f32;
+    }
+    report
+}
+
+impl PendingStep {
+    /// Waits until the device has done the step.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn wait(&self) -> Result<StepResults, Error> {
+        let outputs = Vec::<f32>::try_from(self.outputs.wait()?);
+        let outputs = outputs.map_err(|e| Error::World(format!("the sums of a step cannot be read: {e}")))?;
+        let malformed = || Error::World(format!("a step has the sums {outputs:?}"));
+        let (outputs_before, by_timestep) = outputs.split_last_chunk::<FLAT_SUMS>().ok_or_else(malformed)?;
+        let [grad_norm, loss, _, rows, writing, memory @ ..] = outputs_before else {
+            return Err(malformed());
+        };
+        let (memory, gpu_memory) = memory.split_at(memory.len() / 2);
+        let to_whole = |memory: &[f32]| memory.iter().map(|mib| *mib as u64).collect::<Vec<_>>();
+        Ok(StepResults {
+            // Divided in f32, so that it is the value that the device has compared.
+            loss: f64::from(loss / rows),
+            grad_norm: f64::from(*grad_norm),
+            rows: *rows as u64,
+            is_any_rank_writing: *writing > 0.0,
+            memory_mib: to_whole(memory),
+            gpu_memory_mib: gpu_memory.iter().any(|mib| *mib > 0.0).then(|| to_whole(gpu_memory)),
+            loss_by_timestep: mean_by_tenth(by_timestep),
+        })
+    }
+}
