@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::Params;
 use tidemill_torch::{AdamW, AdamWScalars};
-use tidemill_train::{Distribution, Error, Optimizer, Reduction, World};
+use tidemill_train::{Error, GradientReduction, Optimizer, ShardingPlan, World};
 
 use crate::error::{TidemillError, raise};
 
@@ -65,21 +65,21 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
     let params = Params::from_named(Device::Cpu, (0..probe.parameters).map(named).collect());
     let kind = if probe.bf16 { Kind::BFloat16 } else { Kind::Float };
     let names = |numbers: &[usize]| numbers.iter().map(|i| format!("p{i}")).collect::<BTreeSet<_>>();
-    let reduction = Reduction { kind, accumulates: probe.micro_batches > 1 };
-    let distribution = Distribution {
-        sharded: probe.sharded,
+    let reduction = GradientReduction { kind, is_accumulated: probe.micro_batches > 1 };
+    let distribution = ShardingPlan {
+        is_sharded: probe.sharded,
         bucket_elements: probe.bucket_elements,
         reduction,
-        moments: if probe.bf16_moments { Kind::BFloat16 } else { Kind::Float },
+        moment_kind: if probe.bf16_moments { Kind::BFloat16 } else { Kind::Float },
         frozen: names(&probe.frozen),
-        f32: names(&probe.f32),
+        f32_params: names(&probe.f32),
     };
     let mut optimizer = Optimizer::new(&params, kind, distribution, &world)?;
     for step in 0..probe.steps {
-        optimizer.gradients().begin();
+        optimizer.gradients().begin_step();
         for micro_batch in 0..probe.micro_batches {
             if micro_batch + 1 == probe.micro_batches {
-                optimizer.gradients().last_micro_batch();
+                optimizer.gradients().begin_last_micro_batch();
             }
             let mut loss = Tensor::zeros([], (Kind::Float, Device::Cpu));
             for (i, (_, param)) in params.named_parameters().into_iter().enumerate() {
@@ -88,8 +88,8 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
             }
             loss.backward();
         }
-        optimizer.gradients().finish()?;
-        let norm = world.sum(optimizer.squared_norm(&world)?)?.sqrt();
+        optimizer.gradients().finish_reduction()?;
+        let norm = world.all_reduce_sum(optimizer.squared_norm(&world)?)?.sqrt();
         let divisor = 1.0 / (probe.max_grad_norm / (norm + 1e-6)).clamp_max(1.0);
         let Probe { lr, betas, eps, weight_decay, .. } = *probe;
         let [count, learning_rate, fresh] = &[(step + 1) as f32, lr as f32, 0.1].map(Tensor::from);
@@ -98,7 +98,7 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         optimizer.step(AdamW { betas, eps, weight_decay }, scalars, probe.ema)?;
     }
     // Waits for the weights of other ranks, too.
-    let bytes = optimizer.bytes();
+    let bytes = optimizer.memory_bytes();
     let weights = params.named_parameters();
     let weights: Vec<_> =
         weights.iter().enumerate().map(|(i, (_, tensor))| (i.to_string(), tensor.detach())).collect();

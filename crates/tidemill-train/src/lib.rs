@@ -16,13 +16,13 @@ mod parallel;
 mod train_spec;
 mod trainer;
 
-pub use checkpoint::differences::{Difference, differences};
-pub use checkpoint::run_identity::is_same;
+pub use checkpoint::run_identity::is_same_identity;
 pub use checkpoint::{Checkpoints, Progress};
+pub use config::settings_diff::{Difference, find_differences};
 pub use config::{
-    CheckpointConfig, EmaConfig, HealthConfig, LrSchedule, MixConfig, NotFinite, PhaseConfig, Precision,
-    PreviewConfig, ProfileConfig, Sharding, SpikeAction, SpikeConfig, StreamingConfig, Timesteps,
-    TrainConfig, ValidationConfig,
+    CheckpointConfig, EmaConfig, HealthCheckConfig, LrSchedule, MixConfig, NonFiniteAction, PhaseConfig,
+    Precision, PreviewConfig, ProfileConfig, Sharding, SpikeAction, SpikeConfig, StreamingConfig,
+    TimestepSampling, TrainConfig, ValidationConfig,
 };
 pub use data::{BatchStream, Phase, StoredDatasets, TrainingData};
 pub use error::{Error, RankError};
@@ -32,9 +32,9 @@ pub use evaluation::validation_set::ValidationSet;
 pub use metrics::{StepMetrics, ValidationMetrics};
 pub use objective::philox::{Draw, Purpose};
 pub use observer::{Activity, Observer};
-pub use optimizer::{Distribution, Optimizer};
+pub use optimizer::{Optimizer, ShardingPlan};
 pub use outcome::TrainOutcome;
-pub use parallel::gradients::Reduction;
+pub use parallel::gradient_reduction::GradientReduction;
 pub use parallel::world::World;
 pub use train_spec::{TextEncoder, TrainSpec};
 pub use trainer::{train, training_scheduler_config};

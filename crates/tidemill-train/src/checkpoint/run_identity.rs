@@ -1,4 +1,5 @@
-//! What a checkpoint was made with, as far as a run that goes on from it, or an export of it, must have the same.
+//! The identity of a run: what a run must have in common with a checkpoint to resume from it or to
+//! export it.
 
 use serde_json::{Value, json};
 use tidemill_models::SchedulerConfig;
@@ -6,11 +7,11 @@ use tidemill_store::{DatasetSpec, ModelDigests};
 
 use crate::train_spec::TrainSpec;
 
-/// What of schedules and networks shapes samples, and nothing that is trained.
-const OF_SAMPLERS: [&str; 4] = ["timestep_spacing", "steps_offset", "set_alpha_to_one", "sample_size"];
+/// Settings of schedules and networks that only affect sampling, not training.
+const SAMPLING_ONLY: [&str; 4] = ["timestep_spacing", "steps_offset", "set_alpha_to_one", "sample_size"];
 
-/// What an online run's parts are digests of.
-const SETTINGS: [(&str, &str); 5] = [
+/// The settings that each entry of an online run's identity is a digest of.
+const ONLINE_SETTINGS: [(&str, &str); 5] = [
     ("source", "[source]"),
     ("rows", "[filter], [caption], source.columns or [validation]"),
     ("images", "[prepare]"),
@@ -18,8 +19,8 @@ const SETTINGS: [(&str, &str); 5] = [
     ("window", "online.window"),
 ];
 
-/// What a checkpoint must have been made with to be resumed.
-pub(crate) fn identity(job: &TrainSpec, spec: &DatasetSpec, schedule: &SchedulerConfig) -> Value {
+/// Computes the identity of a run.
+pub(crate) fn compute_run_identity(job: &TrainSpec, spec: &DatasetSpec, schedule: &SchedulerConfig) -> Value {
     let (network, denoiser) = job.denoiser.identity();
     let (name, data) = job.data.identity();
     let ModelDigests { vae, text_encoder, tokenizer } = &spec.models;
@@ -35,34 +36,39 @@ pub(crate) fn identity(job: &TrainSpec, spec: &DatasetSpec, schedule: &Scheduler
     })
 }
 
-/// Whether a part of the identity is what a run or an export has now.
-pub fn is_same(key: &str, trained: Option<&Value>, now: &Value) -> bool {
-    match (key, trained) {
-        // Earlier versions did not say.
+/// Whether an entry of the identity is the same in a checkpoint and in a run or an export now.
+pub fn is_same_identity(key: &str, stored: Option<&Value>, now: &Value) -> bool {
+    match (key, stored) {
+        // Checkpoints of earlier versions lack these.
         ("vae" | "text_encoder" | "tokenizer", None) => true,
-        (_, trained) => trained.is_some_and(|trained| of_training(key, trained) == of_training(key, now)),
+        (_, stored) => {
+            stored.is_some_and(|stored| without_sampling(key, stored) == without_sampling(key, now))
+        }
     }
 }
 
-/// What of a part of the identity is not what it was, for people: a number, or which settings.
-pub(crate) fn what_differs(key: &str, trained: Option<&Value>, now: &Value) -> String {
-    match (trained.map(|trained| of_training(key, trained)), of_training(key, now)) {
-        (Some(Value::Object(trained)), Value::Object(now)) => {
-            let parts = now.iter().filter(|(part, now)| trained.get(*part) != Some(now)).map(|(part, _)| {
-                let setting = SETTINGS.iter().find(|(name, _)| key == "online" && name == part);
-                setting.map_or(part.as_str(), |(_, setting)| setting)
+/// Describes the change of an entry of the identity, for messages: both numbers, or which settings
+/// changed.
+pub(crate) fn describe_change(key: &str, stored: Option<&Value>, now: &Value) -> String {
+    match (stored.map(|stored| without_sampling(key, stored)), without_sampling(key, now)) {
+        (Some(Value::Object(stored)), Value::Object(now)) => {
+            let changed = now.iter().filter(|(entry, now)| stored.get(*entry) != Some(now));
+            let settings = changed.map(|(entry, _)| {
+                let setting = ONLINE_SETTINGS.iter().find(|(name, _)| key == "online" && name == entry);
+                setting.map_or(entry.as_str(), |(_, setting)| setting)
             });
-            format!("{key} ({})", parts.collect::<Vec<_>>().join(", "))
+            format!("{key} ({})", settings.collect::<Vec<_>>().join(", "))
         }
-        (Some(Value::Number(trained)), now) => format!("{key} ({trained}, now {now})"),
+        (Some(Value::Number(stored)), now) => format!("{key} ({stored}, now {now})"),
         _ => key.into(),
     }
 }
 
-fn of_training(key: &str, part: &Value) -> Value {
-    let mut part = part.clone();
-    if let Some(settings) = part.as_object_mut().filter(|_| ["scheduler", "unet"].contains(&key)) {
-        settings.retain(|key, _| !OF_SAMPLERS.contains(&key.as_str()));
+/// An entry of the identity without settings that only affect sampling.
+fn without_sampling(key: &str, entry: &Value) -> Value {
+    let mut entry = entry.clone();
+    if let Some(settings) = entry.as_object_mut().filter(|_| ["scheduler", "unet"].contains(&key)) {
+        settings.retain(|key, _| !SAMPLING_ONLY.contains(&key.as_str()));
     }
-    part
+    entry
 }

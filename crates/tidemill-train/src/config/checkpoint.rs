@@ -1,4 +1,4 @@
-//! `[checkpoint]`: when, where and by whom checkpoints are written.
+//! `[checkpoint]`: when, where and by which ranks checkpoints are written.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,32 +6,32 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointConfig {
-    /// Steps between two checkpoints; the last step is always saved.
+    /// Steps between two checkpoints. The last step is always saved.
     pub every: u64,
-    /// How many to keep.
+    /// The number of newest checkpoints to keep.
     pub keep: usize,
-    /// Besides, the first of every so many steps is kept for good.
+    /// In addition, the first checkpoint of every `keep_every` steps is kept for good.
     pub keep_every: Option<u64>,
-    /// Where they go; unset: `checkpoints/` under the run's output.
+    /// The location of the checkpoints. Unset: `checkpoints/` under the run's output.
     pub uri: Option<String>,
-    /// Which of several ranks write them.
-    pub writers: Writers,
+    /// The ranks that write.
+    pub writers: CheckpointWriters,
 }
 
-/// Which of several ranks write checkpoints.
+/// `checkpoint.writers`: which ranks write checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Writers {
-    /// Each its own part.
+pub enum CheckpointWriters {
+    /// Each rank writes its own state.
     All,
-    /// One of each node, the parts of its node.
+    /// One rank of each node writes the state of all ranks of its node.
     Node,
-    /// The first, everything.
+    /// The first rank writes everything.
     First,
 }
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        Self { every: 1000, keep: 3, keep_every: None, uri: None, writers: Writers::All }
+        Self { every: 1000, keep: 3, keep_every: None, uri: None, writers: CheckpointWriters::All }
     }
 }

@@ -1,4 +1,4 @@
-//! When a profile is taken.
+//! `[train.profile]`: which steps are profiled.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProfileConfig {
-    /// Steps of a process before it: the first ones are not what steps will be.
+    /// Steps of this process before the profile starts. The first steps are slower than later ones.
     pub after: u64,
-    /// Steps in it.
+    /// Steps that are profiled.
     pub steps: u64,
 }
 

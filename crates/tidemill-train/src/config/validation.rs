@@ -1,4 +1,4 @@
-//! When the loss on held-out rows is taken.
+//! `[train.validation]`: when the loss on the validation set is computed, and on which rows.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ValidationConfig {
-    /// Steps between two times.
+    /// Steps between two validations.
     pub every: u64,
-    /// Rows, at most.
+    /// The most rows in a validation.
     pub rows: u64,
-    /// Path or URI of a dataset that is there for nothing else; unset: what the run's datasets hold out.
+    /// Path or URI of a dataset that is used for validation only. Unset: the rows that the run's
+    /// datasets hold out.
     pub dataset: Option<String>,
 }
 

@@ -2,8 +2,8 @@
 
 use tidemill_store::stream::Batch;
 
-use crate::objective::Rows;
-use crate::objective::draws::Names;
+use crate::objective::micro_batch::Rows;
+use crate::objective::sample_keys::SampleKeys;
 
 /// Sizes of a step's batches, in rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,15 +26,15 @@ pub(crate) fn micro_batches<'a>(
     let (latent, text) = (batch.latents.len() / count.max(1), batch.text.len() / count.max(1));
     (0..count).step_by(sizes.micro).map(move |first| {
         let end = (first + sizes.micro).min(count);
-        let names = Names {
+        let keys = SampleKeys {
             step,
             global_batch: sizes.global,
-            places: &batch.positions[first..end],
+            positions: &batch.positions[first..end],
             sample_ids: &batch.sample_ids[first..end],
             epochs: &batch.epochs[first..end],
         };
         Rows {
-            names,
+            keys,
             latents: &batch.latents[first * latent..end * latent],
             latents_shape,
             text: &batch.text[first * text..end * text],

@@ -76,7 +76,7 @@ impl TrainingData for StoredDatasets {
             phase: train.stream_phase(phase.index),
         };
         let reading = ReadOptions {
-            rank: phase.world.seat()?,
+            rank: phase.world.stream_rank()?,
             prefetch: train.stream.prefetch,
             readers: train.stream.readers,
             unreadable: train.stream.unreadable,

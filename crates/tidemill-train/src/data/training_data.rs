@@ -71,7 +71,7 @@ impl Phase<'_> {
 
     /// The number of rows in each of the phase's global batches.
     pub fn global_batch(&self) -> usize {
-        self.train.global_batch_of(self.index)
+        self.train.phase_global_batch(self.index)
     }
 }
 

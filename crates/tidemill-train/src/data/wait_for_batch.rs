@@ -60,7 +60,7 @@ pub(crate) fn wait_for_batch(
         let own_micros = poll_started.elapsed().as_micros() as i64;
         let stop = observer.should_stop();
         let [is_any_missing, is_any_stopping, longest_micros] =
-            world.largest([(!is_ready).into(), stop.into(), own_micros])?;
+            world.all_reduce_max([(!is_ready).into(), stop.into(), own_micros])?;
         waited.add_poll(Duration::from_micros(longest_micros as u64), poll_started.elapsed());
         if is_any_stopping != 0 {
             return Ok((None, waited));

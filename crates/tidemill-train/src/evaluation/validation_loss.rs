@@ -17,7 +17,7 @@ use crate::data::wait_for_batch::{BatchRequest, wait_for_batch};
 use crate::evaluation::loss_by_timestep::{FLAT_SUMS, LossByTimestep, TENTHS, mean_by_tenth};
 use crate::evaluation::validation_set::ValidationSet;
 use crate::metrics::ValidationMetrics;
-use crate::objective::Objective;
+use crate::objective::denoising::Objective;
 use crate::observer::Observer;
 use crate::optimizer::Optimizer;
 
@@ -54,8 +54,8 @@ impl Validation<'_> {
     ) -> Result<Option<ValidationMetrics>, Error> {
         let started = Instant::now();
         let Some(current) = self.mean_loss(observer)? else { return Ok(None) };
-        let averaged = match optimizer.is_averaging() {
-            true => optimizer.with_averaged(|| self.mean_loss(observer))??,
+        let averaged = match optimizer.has_ema() {
+            true => optimizer.with_ema_weights(|| self.mean_loss(observer))??,
             false => None,
         };
         Ok(Some(ValidationMetrics {
@@ -85,7 +85,7 @@ impl Validation<'_> {
                 self.add_batch(&batch, count, &sums)?;
             }
         }
-        let sums = self.phase.world.sum(guard(|| sums.to_flat_sums())?)?;
+        let sums = self.phase.world.all_reduce_sum(guard(|| sums.to_flat_sums())?)?;
         let sums = guard(|| Vec::<f32>::try_from(&sums))?;
         let sums = sums.ok().and_then(|sums| <[f32; FLAT_SUMS]>::try_from(sums).ok());
         let sums = sums.ok_or_else(|| Error::World("the sums of a validation cannot be read".into()))?;
@@ -97,18 +97,18 @@ impl Validation<'_> {
     /// Adds this rank's rows of a batch to the sums, except rows whose position is `count` or higher.
     fn add_batch(&self, batch: &Batch, count: u64, sums: &LossByTimestep) -> Result<(), Error> {
         let shape = latents_shape(self.dataset, batch.bucket)?;
-        let micro = self.phase.train.micro_batch_of(self.phase.index);
+        let micro = self.phase.train.phase_micro_batch(self.phase.index);
         for rows in micro_batches(batch, shape, 0, BatchSizes { global: count as usize, micro }) {
             let is_counted = |place: &u32| f32::from(u64::from(*place) < count);
-            let counts: Vec<f32> = rows.names.places.iter().map(is_counted).collect();
+            let counts: Vec<f32> = rows.keys.positions.iter().map(is_counted).collect();
             guard(|| {
                 no_grad(|| {
                     let shape = self.objective.latents_shape(rows.latents_shape);
-                    let draws = self.objective.drawer.held_out().draw(rows.names, shape);
-                    let inputs = self.objective.inputs(&self.objective.on_device(rows, &draws));
-                    let errors = self.objective.errors(self.denoiser, &inputs);
+                    let draws = self.objective.drawer.for_validation().draw(rows.keys, shape);
+                    let inputs = self.objective.prepare_inputs(&self.objective.upload(rows, &draws));
+                    let errors = self.objective.compute_errors(self.denoiser, &inputs);
                     let counts = upload(&Tensor::from_slice(&counts), self.objective.device);
-                    let tenths = self.objective.tenths(&inputs.timesteps, TENTHS);
+                    let tenths = self.objective.timestep_bins(&inputs.timesteps, TENTHS);
                     sums.add(&(errors * &counts), &counts, &tenths);
                 });
             })?;

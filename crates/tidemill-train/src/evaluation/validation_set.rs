@@ -116,7 +116,7 @@ impl ValidationSet {
             },
         };
         let reading = ReadOptions {
-            rank: phase.world.seat()?,
+            rank: phase.world.stream_rank()?,
             prefetch: phase.train.stream.prefetch,
             readers: phase.train.stream.readers,
             unreadable: phase.train.stream.unreadable,

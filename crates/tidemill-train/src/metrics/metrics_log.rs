@@ -77,7 +77,7 @@ fn tensorboard_scalars(metrics: &StepMetrics) -> Vec<(String, f64)> {
     }
     let mut scalars: Vec<(String, f64)> =
         scalars.into_iter().map(|(tag, value)| (tag.to_owned(), value)).collect();
-    for (kind, time) in metrics.communication.kinds() {
+    for (kind, time) in metrics.communication.by_kind() {
         scalars.push((format!("communication/{kind}_exposed"), time.exposed));
         scalars.extend(time.busy.map(|seconds| (format!("communication/{kind}"), seconds)));
     }

@@ -118,10 +118,10 @@ fn render_page(metrics: &StepMetrics, counters: RunCounters) -> String {
     );
     add("data_wait_ratio", "gauge", "Share of the time spent waiting for data.", &single(m.data_wait));
     let labelled = |kind: &str, value: f64| (format!("{{of=\"{kind}\"}}"), value);
-    let busy = m.communication.kinds().into_iter();
+    let busy = m.communication.by_kind().into_iter();
     let busy: Vec<_> = busy.filter_map(|(kind, time)| Some(labelled(kind, time.busy?))).collect();
     add("communication_seconds", "gauge", "Seconds of a step in which collectives were in flight.", &busy);
-    let exposed = m.communication.kinds().map(|(kind, time)| labelled(kind, time.exposed));
+    let exposed = m.communication.by_kind().map(|(kind, time)| labelled(kind, time.exposed));
     let help = "Seconds of a step in which computation waited for collectives.";
     add("communication_exposed_seconds", "gauge", help, &exposed);
     let by_rank = |memory: &[u64]| -> Vec<_> {
@@ -167,7 +167,7 @@ fn render_page(metrics: &StepMetrics, counters: RunCounters) -> String {
 mod tests {
     use super::*;
     use crate::metrics::step_metrics::tests::metrics_of_step;
-    use crate::parallel::collectives::{CommunicationTime, StepCommunication};
+    use crate::parallel::communication_time::{CommunicationTime, StepCommunication};
 
     #[test]
     fn endpoint_serves_the_metrics_of_the_last_step() {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::parallel::collectives::StepCommunication;
+use crate::parallel::communication_time::StepCommunication;
 
 /// The numbers of one optimizer step.
 #[derive(Clone, Debug, PartialEq, Serialize)]

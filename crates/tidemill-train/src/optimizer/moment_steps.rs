@@ -1,107 +1,106 @@
-//! Since when parameters have moments. AdamW divides a moment by what of it can have come together by then: of a parameter that was
-//! frozen and is trained again that is less than of the others, as torch.optim.AdamW, which counts for each by itself, has it.
+//! The step after which each parameter's moments started. AdamW's bias correction divides a moment
+//! by 1 - beta^n after n steps. A parameter that was frozen before and is trained now has had fewer
+//! steps than the others. torch.optim.AdamW counts steps for each parameter; this file does so for
+//! parameters that start late.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use tidemill_torch::guard;
 
-use super::Optimizer;
 use crate::Error;
-use crate::checkpoint::state_copy::Parameter;
-use crate::parallel::gradients::Gradient;
-use crate::parallel::layout::{Layout, Piece};
+use crate::parallel::bucket_layout::{BucketLayout, ParameterSlice};
+use crate::parallel::gradient_reduction::GradientSlice;
 
-/// The step after which each parameter's moments began, by slot.
+/// The step after which each parameter's moments started, by the parameter's index.
 #[derive(Debug)]
-pub struct Begun(Vec<u64>);
+pub struct MomentSteps(Vec<u64>);
 
-impl Begun {
-    /// With the run.
-    pub fn at_start(layout: &Layout) -> Self {
+impl MomentSteps {
+    /// All moments start with the run.
+    pub fn new(layout: &BucketLayout) -> Self {
         Self(vec![0; layout.slots().len()])
     }
 
-    /// Of a parameter.
-    pub fn of(&self, slot: usize) -> u64 {
+    /// The moments of each parameter start after the step that is given for its name, or with the
+    /// run.
+    pub fn from_names(layout: &BucketLayout, steps: &HashMap<&str, u64>) -> Self {
+        let step = |name: &str| steps.get(name).copied().unwrap_or_default();
+        Self(layout.slots().iter().map(|slot| step(&slot.name)).collect())
+    }
+
+    /// The step after which a parameter's moments started.
+    pub fn get(&self, slot: usize) -> u64 {
         self.0[slot]
     }
 
-    /// The gradients of a rank's part, by the step after which moments began.
-    fn sorted(
+    /// Groups the gradients of a rank's partition by the step after which their parameters' moments
+    /// started.
+    ///
+    /// # Errors
+    /// If libtorch fails.
+    pub fn group_gradients(
         &self,
-        (layout, part): (&Layout, usize),
-        gradients: Vec<Gradient>,
-    ) -> Result<BTreeMap<u64, Vec<Gradient>>, Error> {
-        // As in runs that have thawed nothing.
-        if let Some(first) = self.0.first().filter(|first| self.0.iter().all(|begun| begun == *first)) {
+        layout: &BucketLayout,
+        partition: usize,
+        gradients: Vec<GradientSlice>,
+    ) -> Result<BTreeMap<u64, Vec<GradientSlice>>, Error> {
+        // The common case: no parameter was ever unfrozen.
+        if let Some(first) = self.0.first().filter(|first| self.0.iter().all(|step| step == *first)) {
             return Ok(BTreeMap::from([(*first, gradients)]));
         }
-        let mut sorted = BTreeMap::<u64, Vec<Gradient>>::new();
-        for Gradient { bucket, start, values } in gradients {
-            let pieces = layout.pieces(bucket, part).map(|Piece { slot, at, .. }| (at, self.of(slot)));
-            for (range, begun) in stretches(pieces, start..start + values.numel()) {
-                let of =
-                    |values: &tch::Tensor| values.narrow(0, (range.start - start) as i64, range.len() as i64);
-                let values = guard(|| of(&values))?;
-                sorted.entry(begun).or_default().push(Gradient { bucket, start: range.start, values });
+        let mut groups = BTreeMap::<u64, Vec<GradientSlice>>::new();
+        for GradientSlice { bucket, offset, values } in gradients {
+            let slices = layout
+                .slices(bucket, partition)
+                .map(|ParameterSlice { slot, offset, .. }| (offset, self.get(slot)));
+            for (range, step) in split_by_step(slices, offset..offset + values.numel()) {
+                let narrow = |values: &tch::Tensor| {
+                    values.narrow(0, (range.start - offset) as i64, range.len() as i64)
+                };
+                let values = guard(|| narrow(&values))?;
+                groups.entry(step).or_default().push(GradientSlice { bucket, offset: range.start, values });
             }
         }
-        Ok(sorted)
+        Ok(groups)
     }
 }
 
-/// The stretches of a range that have one number, by where pieces with numbers begin. What lies between pieces is the former's.
-fn stretches(
-    pieces: impl Iterator<Item = (usize, u64)>,
-    range: std::ops::Range<usize>,
-) -> Vec<(std::ops::Range<usize>, u64)> {
-    let mut found: Vec<(std::ops::Range<usize>, u64)> = Vec::new();
-    for (at, number) in pieces.filter(|(at, _)| *at < range.end) {
+/// Splits a range into subranges of one step each. `slices` are the offsets at which parameters
+/// start, with their steps. The padding after a parameter belongs to its subrange.
+fn split_by_step(
+    slices: impl Iterator<Item = (usize, u64)>,
+    range: Range<usize>,
+) -> Vec<(Range<usize>, u64)> {
+    let mut found: Vec<(Range<usize>, u64)> = Vec::new();
+    for (offset, step) in slices.filter(|(offset, _)| *offset < range.end) {
         match found.last_mut() {
-            Some((_, last)) if *last == number => (),
-            // It ends before the range begins.
-            Some(last) if at <= range.start => *last = (range.clone(), number),
+            Some((_, last)) if *last == step => (),
+            // The previous parameter ends before the range starts.
+            Some(last) if offset <= range.start => *last = (range.clone(), step),
             Some((last, _)) => {
-                last.end = at;
-                found.push((at..range.end, number));
+                last.end = offset;
+                found.push((offset..range.end, step));
             }
-            None => found.push((range.clone(), number)),
+            None => found.push((range.clone(), step)),
         }
     }
     found
 }
 
-impl Optimizer {
-    /// The gradients, by the step after which their parameters' moments began.
-    pub(super) fn gradients_by_begin(&self) -> Result<BTreeMap<u64, Vec<Gradient>>, Error> {
-        self.begun.sorted((&self.layout, self.part), self.gradients.all()?)
-    }
-
-    /// Goes on from a checkpoint of this step with these parameters: moments of what was frozen there begin after it.
-    pub fn moments_begin(&mut self, parameters: &[Parameter], step: u64) {
-        let begun = |one: &Parameter| if one.frozen { step } else { one.moments_since };
-        let theirs: HashMap<&str, u64> =
-            parameters.iter().map(|one| (one.name.as_str(), begun(one))).collect();
-        let of = |slot: &crate::parallel::layout::Slot| {
-            theirs.get(slot.name.as_str()).copied().unwrap_or_default()
-        };
-        self.begun = Begun(self.layout.slots().iter().map(of).collect());
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::stretches;
+    use super::split_by_step;
 
     #[test]
-    fn a_range_is_cut_where_the_number_changes() {
-        let pieces = [(0, 0), (10, 0), (20, 7), (25, 7), (40, 0)];
-        let of = |start, end| stretches(pieces.into_iter(), start..end);
-        assert_eq!(of(0, 50), [(0..20, 0), (20..40, 7), (40..50, 0)]);
-        assert_eq!(of(3, 18), [(3..18, 0)]);
-        assert_eq!(of(22, 30), [(22..30, 7)]);
-        assert_eq!(of(40, 41), [(40..41, 0)]);
-        // From within a gap behind the second.
-        assert_eq!(of(15, 21), [(15..20, 0), (20..21, 7)]);
+    fn range_is_split_where_the_step_changes() {
+        let slices = [(0, 0), (10, 0), (20, 7), (25, 7), (40, 0)];
+        let split = |start, end| split_by_step(slices.into_iter(), start..end);
+        assert_eq!(split(0, 50), [(0..20, 0), (20..40, 7), (40..50, 0)]);
+        assert_eq!(split(3, 18), [(3..18, 0)]);
+        assert_eq!(split(22, 30), [(22..30, 7)]);
+        assert_eq!(split(40, 41), [(40..41, 0)]);
+        // A range that starts in the padding after the second parameter.
+        assert_eq!(split(15, 21), [(15..20, 0), (20..21, 7)]);
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::Error;
-use crate::checkpoint::background_writer::{Event, Saver};
-use crate::checkpoint::state_copy::Snapshot;
+use crate::checkpoint::background_writer::{BackgroundWriter, WriteEvent};
+use crate::checkpoint::state_copy::StateCopy;
 use crate::checkpoint::{Checkpoints, Progress, Writer};
 use crate::observer::Observer;
 use crate::optimizer::Optimizer;
@@ -23,7 +23,7 @@ const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Saves the run at intervals, in the background.
 pub(crate) struct Checkpointer {
     checkpoints: Arc<Checkpoints>,
-    background_writer: Saver,
+    background_writer: BackgroundWriter,
     /// This process as a writer of the run's checkpoints, until it has taken the run over from the process that trained it before.
     pending_takeover: Option<Writer>,
     /// A checkpoint is due. It is taken as soon as no rank is writing one.
@@ -48,7 +48,7 @@ impl Checkpointer {
     /// If the background thread cannot be started.
     pub fn new(checkpoints: Arc<Checkpoints>, writer: Writer, step: u64) -> Result<Self, Error> {
         Ok(Self {
-            background_writer: Saver::start(checkpoints.clone(), writer.clone())?,
+            background_writer: BackgroundWriter::start(checkpoints.clone(), writer.clone())?,
             checkpoints,
             pending_takeover: Some(writer),
             is_due: false,
@@ -67,7 +67,9 @@ impl Checkpointer {
     /// If the store cannot be written.
     pub fn take_over_run(&mut self, world: &World, identity: &Value) -> Result<(), Error> {
         match self.pending_takeover.take() {
-            Some(writer) => world.by_first(|| self.checkpoints.take_over(identity, &writer)).map(drop),
+            Some(writer) => {
+                world.run_on_first_rank(|| self.checkpoints.acquire_ownership(identity, &writer)).map(drop)
+            }
             None => Ok(()),
         }
     }
@@ -100,9 +102,9 @@ impl Checkpointer {
         }
         let started = Instant::now();
         let writers = spec.checkpoint.writers;
-        let state_copy = Snapshot::take(optimizer, progress, &spec.world, writers)?;
-        if !spec.world.written_by(writers).is_empty() {
-            self.background_writer.hand(state_copy)?;
+        let state_copy = StateCopy::capture(optimizer, progress, &spec.world, writers)?;
+        if !spec.world.ranks_to_save(writers).is_empty() {
+            self.background_writer.enqueue(state_copy)?;
         }
         (self.last_saved_step, self.last_saved_at) = (progress.step, started);
         self.stall_seconds += started.elapsed().as_secs_f64();
@@ -114,25 +116,25 @@ impl Checkpointer {
     /// # Errors
     /// [`Error::Overtaken`].
     pub fn report_events(&mut self, world: &World, observer: &mut dyn Observer) -> Result<(), Error> {
-        for event in self.background_writer.events().collect::<Vec<_>>() {
+        for event in self.background_writer.drain_events().collect::<Vec<_>>() {
             match event {
-                Event::Committed { step } => {
+                WriteEvent::Committed { step } => {
                     self.last_committed_step = step;
                     if world.is_first() {
                         observer.on_checkpoint(step);
                         observer.log(&format!("checkpoint of step {step} is committed"));
                     }
                 }
-                Event::Failed { step, why, again_in } => {
+                WriteEvent::Failed { step, reason, retry_in } => {
                     self.failed_writes += 1;
                     observer.log(&format!(
-                        "checkpoint of step {step} cannot be written: {why}; training goes on, the next attempt is in {again_in:?}"
+                        "checkpoint of step {step} cannot be written: {reason}; training goes on, the next attempt is in {retry_in:?}"
                     ));
                 }
-                Event::Kept { why } => observer.log(&format!(
-                    "checkpoints beyond checkpoint.keep cannot be removed: {why}; they stay, and training goes on"
+                WriteEvent::NotDeleted { reason } => observer.log(&format!(
+                    "checkpoints beyond checkpoint.keep cannot be removed: {reason}; they stay, and training goes on"
                 )),
-                Event::Overtaken => self.background_writer.finish(Duration::ZERO)?,
+                WriteEvent::Overtaken => self.background_writer.finish(Duration::ZERO)?,
             }
         }
         Ok(())
@@ -143,7 +145,7 @@ impl Checkpointer {
     /// # Errors
     /// [`Error::Overtaken`].
     pub fn wait_until_written(&mut self, world: &World, observer: &mut dyn Observer) -> Result<(), Error> {
-        while !self.background_writer.is_idle_within(EVENT_INTERVAL) {
+        while !self.background_writer.wait_until_idle(EVENT_INTERVAL) {
             self.report_events(world, observer)?;
         }
         Ok(())
@@ -157,7 +159,7 @@ impl Checkpointer {
     pub fn finish(&mut self, world: &World, observer: &mut dyn Observer) -> Result<(), Error> {
         let finished = self.background_writer.finish(FINAL_CHECKPOINT_TIMEOUT);
         self.report_events(world, observer)?;
-        world.together(finished)
+        world.propagate_error(finished)
     }
 
     /// Loads the last intact checkpoint into the optimizer and the network. All ranks call this together.
@@ -171,9 +173,9 @@ impl Checkpointer {
         optimizer: &mut Optimizer,
         observer: &mut dyn Observer,
     ) -> Result<Option<Progress>, Error> {
-        let averages_at = |step| spec.train.averaged_at(step).is_some();
+        let averages_at = |step| spec.train.ema_decay_at(step).is_some();
         let log = &mut |message: &str| observer.log(message);
-        self.checkpoints.restore(optimizer, identity, &averages_at, &spec.world, log)
+        self.checkpoints.load_latest(optimizer, identity, &averages_at, &spec.world, log)
     }
 
     /// The age in seconds of the checkpoint of `step`, if it is the last one that this process has saved.

@@ -155,7 +155,7 @@ pub(crate) fn report_unreadable_rows(
     stream: &dyn BatchStream,
     observer: &mut dyn Observer,
 ) {
-    let expected = phase.world.share_of(phase.global_batch());
+    let expected = phase.world.local_batch_size(phase.global_batch());
     let missing = expected.saturating_sub(batch.sample_ids.len());
     if missing > 0 {
         let reasons: Vec<String> = stream.unreadable_rows().into_keys().take(LISTED_REASONS).collect();

@@ -26,7 +26,7 @@ use crate::metrics::step_metrics::RunCounters;
 use crate::metrics::throughput::{Throughput, ThroughputWindow};
 use crate::observer::{Activity, Observer};
 use crate::outcome::TrainOutcome;
-use crate::parallel::collectives::StepCommunication;
+use crate::parallel::communication_time::StepCommunication;
 use crate::train_spec::TrainSpec;
 
 /// Trains from the last checkpoint, or from the start if there is none. Each rank calls this with its own spec.
@@ -87,7 +87,7 @@ impl Trainer {
         let started = Instant::now();
         let samples_before = self.progress.samples;
         while let Some((phase, first_step)) = self.spec.train.phase_at(self.progress.step) {
-            let [stop] = self.spec.world.largest([observer.should_stop().into()])?;
+            let [stop] = self.spec.world.all_reduce_max([observer.should_stop().into()])?;
             if stop != 0 {
                 break;
             }
@@ -176,7 +176,7 @@ impl Trainer {
         let Some((_, last)) = steps.last() else { return Ok(()) };
         self.checkpointer.is_any_rank_writing = last.is_any_rank_writing;
         let throughput = self.metrics.throughput(&steps, self.spec.world.size());
-        let communication = self.step_runner.take_communication().over(steps.len());
+        let communication = self.step_runner.take_communication().per_step(steps.len());
         for step in &steps {
             if self.report_step(step, throughput, communication, observer)? == NextAction::RollBack {
                 // The steps after it were computed with weights that the rollback discards.
@@ -225,7 +225,7 @@ impl Trainer {
             rollbacks: self.anomalies.rollbacks,
             ..RunCounters::default()
         };
-        let expected_rows = train.global_batch_of(pending.phase) as u64;
+        let expected_rows = train.phase_global_batch(pending.phase) as u64;
         self.metrics.skipped_rows += expected_rows.saturating_sub(results.rows);
         self.metrics.report_step(&metrics, counters, train.total_steps(), observer);
         self.progress.samples = metrics.samples;
@@ -334,7 +334,7 @@ impl Trainer {
             grid.map_err(Error::from).flatten()
         };
         let draw_on_first = || self.metrics.log.is_some().then(draw);
-        let grid = self.step_runner.optimizer.with_averaged(draw_on_first)?;
+        let grid = self.step_runner.optimizer.with_ema_weights(draw_on_first)?;
         if let (Some(grid), Some(log)) = (grid, &mut self.metrics.log) {
             // Memory may suffice for steps and not for previews. That is no reason to end a run.
             observer.log(&match grid.map(|grid| save_preview(&grid, step, &self.spec.output, log)) {

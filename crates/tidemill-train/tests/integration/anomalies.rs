@@ -4,7 +4,7 @@ use crate::common::{Quiet, job, spoilt_dataset};
 use std::path::Path;
 use tidemill_models::PredictionType;
 use tidemill_train::{
-    Checkpoints, Error, NotFinite, Observer, SpikeAction, SpikeConfig, StepMetrics, TrainOutcome, train,
+    Checkpoints, Error, NonFiniteAction, Observer, SpikeAction, SpikeConfig, StepMetrics, TrainOutcome, train,
 };
 
 /// The row that is spoilt.
@@ -49,7 +49,7 @@ fn a_spoilt_row_stops_a_run_and_is_named() {
 fn steps_with_a_spoilt_row_are_left_out() {
     let (data, output) = (spoilt(|row| (row == BAD).then_some(f32::NAN)), tempfile::tempdir().unwrap());
     let mut job = job(data.path(), output.path());
-    job.train.not_finite = NotFinite::Skip;
+    job.train.not_finite = NonFiniteAction::Skip;
     job.train.ema.as_mut().unwrap().start_step = 0;
     let mut listener = Listener::default();
     let outcome = train(job, &mut listener).unwrap();
@@ -68,7 +68,7 @@ fn steps_with_a_spoilt_row_are_left_out() {
 fn a_run_of_nothing_but_spoilt_rows_ends() {
     let (data, output) = (spoilt(|_| Some(f32::NAN)), tempfile::tempdir().unwrap());
     let mut job = job(data.path(), output.path());
-    job.train.not_finite = NotFinite::Skip;
+    job.train.not_finite = NonFiniteAction::Skip;
     let error = train(job, &mut Quiet::default()).unwrap_err();
     assert!(matches!(error, Error::Diverged { step: 11, .. }), "{error}");
 }
@@ -77,7 +77,7 @@ fn a_run_of_nothing_but_spoilt_rows_ends() {
 fn a_run_goes_back_from_a_spoilt_row_and_on_without_it() {
     let (data, output) = (spoilt(|row| (row == BAD).then_some(f32::NAN)), tempfile::tempdir().unwrap());
     let mut job = job(data.path(), output.path());
-    job.train.not_finite = NotFinite::Rollback;
+    job.train.not_finite = NonFiniteAction::Rollback;
     job.checkpoint.every = 2;
     let mut listener = Listener::default();
     let outcome = train(job, &mut listener).unwrap();
@@ -94,7 +94,7 @@ fn a_run_goes_back_from_a_spoilt_row_and_on_without_it() {
 fn a_run_that_cannot_get_past_a_step_ends() {
     let (data, output) = (spoilt(|_| Some(f32::NAN)), tempfile::tempdir().unwrap());
     let mut job = job(data.path(), output.path());
-    job.train.not_finite = NotFinite::Rollback;
+    job.train.not_finite = NonFiniteAction::Rollback;
     let error = train(job, &mut Quiet::default()).unwrap_err();
     assert!(error.to_string().contains("none to roll back to from step 1"), "{error}");
 }
@@ -172,6 +172,6 @@ fn named(said: &str) -> Vec<u64> {
 
 fn weights(output: &Path, averaged: bool) -> Vec<f32> {
     let checkpoints = Checkpoints::open(&crate::common::checkpoints(), output).unwrap();
-    let (_, weights) = checkpoints.weights(averaged).unwrap();
+    let (_, weights) = checkpoints.load_latest_weights(averaged).unwrap();
     weights.into_iter().flat_map(|(_, tensor)| Vec::<f32>::try_from(tensor.flatten(0, -1)).unwrap()).collect()
 }

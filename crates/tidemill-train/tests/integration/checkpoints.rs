@@ -81,7 +81,7 @@ fn steps_do_not_wait_for_a_slow_store() {
     let longest = steps.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
     assert!(longest < latency, "{longest:?} from one step to the next");
     assert!(heard.contains(&"checkpoint of step 40 is committed".into()), "{heard:?}");
-    assert_eq!(checkpoints("s3://slow/run").steps().unwrap().last(), Some(&40));
+    assert_eq!(checkpoints("s3://slow/run").list_steps().unwrap().last(), Some(&40));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_store_that_fails_does_not_end_a_run() {
     assert!(said("checkpoint of step 10 cannot be written") && said("training goes on"), "{heard:?}");
     let committed = |step: u64| said(&format!("checkpoint of step {step} is committed"));
     assert!(committed(10) && !committed(20) && committed(40), "{heard:?}");
-    assert_eq!(checkpoints(uri).steps().unwrap().last(), Some(&40));
+    assert_eq!(checkpoints(uri).list_steps().unwrap().last(), Some(&40));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_store_that_deletes_nothing_has_good_checkpoints_nevertheless() {
         said("beyond checkpoint.keep cannot be removed: cannot delete s3://forever/run/step-"),
         "{heard:?}"
     );
-    assert_eq!(checkpoints("s3://forever/run").steps().unwrap().last(), Some(&40));
+    assert_eq!(checkpoints("s3://forever/run").list_steps().unwrap().last(), Some(&40));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_run_that_another_process_takes_over_ends_before_it_saves() {
     train(job(data.path(), whole.path()), &mut crate::common::Quiet::default()).unwrap();
     let weights = |output: &Path| {
         let checkpoints = Checkpoints::open(&crate::common::checkpoints(), output).unwrap();
-        checkpoints.weights(false).unwrap()
+        checkpoints.load_latest_weights(false).unwrap()
     };
     let ((step, ours), (_, expected)) = (weights(output.path()), weights(whole.path()));
     assert_eq!(step, 40);

@@ -171,7 +171,7 @@ pub fn job(data: &Path, output: &Path) -> TrainSpec {
     };
     let unet = UNet2DConditionModel::new(unet, Device::Cpu, ParamInit::Random).unwrap();
     drop(generator);
-    let phase = |resolution, steps| PhaseConfig { steps, ..PhaseConfig::at(resolution) };
+    let phase = |resolution, steps| PhaseConfig { steps, ..PhaseConfig::new(resolution) };
     TrainSpec {
         train: TrainConfig {
             global_batch: 8,
@@ -186,7 +186,7 @@ pub fn job(data: &Path, output: &Path) -> TrainSpec {
             ..TrainConfig::default()
         },
         checkpoint: checkpoints(),
-        world: World::alone(),
+        world: World::single_process(),
         seed: 11,
         output: output.into(),
         data: Box::new(StoredDatasets(single_dataset(&Dataset::open(data.to_str().unwrap()).unwrap()))),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tidemill_models::SampleShape;
 use tidemill_store::stream::UnreadableRows;
-use tidemill_train::{Checkpoints, Error, PhaseConfig, Precision, Timesteps, TrainConfig, train};
+use tidemill_train::{Checkpoints, Error, PhaseConfig, Precision, TimestepSampling, TrainConfig, train};
 
 #[test]
 fn the_losses_after_a_resume_are_those_of_the_uninterrupted_run() {
@@ -70,7 +70,7 @@ fn a_run_that_has_ended_goes_on_with_another_phase_and_none_without_steps_is_in_
     first.train.phase.truncate(1);
     assert!(train(first, &mut Quiet::default()).unwrap().finished);
     let mut both = job(data.path(), later.path());
-    both.train.phase.insert(1, PhaseConfig { steps: 0, ..PhaseConfig::at(64) });
+    both.train.phase.insert(1, PhaseConfig { steps: 0, ..PhaseConfig::new(64) });
     let outcome = train(both, &mut Quiet::default()).unwrap();
     assert_eq!((outcome.resumed_at, outcome.finished), (12, true));
     assert_eq!(losses(whole.path()), losses(later.path()));
@@ -88,7 +88,8 @@ fn averages_are_left_behind_when_a_run_goes_on_without_them() {
     };
     let checkpoints = Checkpoints::open(&crate::common::checkpoints(), output.path()).unwrap();
     let are_the_weights = |step| {
-        let [averaged, weights] = [true, false].map(|averaged| checkpoints.weights(averaged).unwrap());
+        let [averaged, weights] =
+            [true, false].map(|averaged| checkpoints.load_latest_weights(averaged).unwrap());
         assert_eq!((averaged.0, weights.0), (step, step));
         averaged.1.iter().zip(&weights.1).all(|(a, b)| a.1 == b.1)
     };
@@ -153,7 +154,8 @@ fn losses_are_told_by_timestep_before_weights() {
     dataset(data.path());
     let tenths = |output: &Path, min_snr_gamma, micro_batch| -> Vec<(f64, Vec<f64>)> {
         let mut job = job(data.path(), output);
-        job.train = TrainConfig { timesteps: Timesteps::Stratified, min_snr_gamma, micro_batch, ..job.train };
+        job.train =
+            TrainConfig { timesteps: TimestepSampling::Stratified, min_snr_gamma, micro_batch, ..job.train };
         job.train.phase.truncate(1);
         train(job, &mut Quiet::default()).unwrap();
         let text = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
@@ -234,7 +236,7 @@ fn frozen_parameters_stay_as_they_are_and_can_be_thawed() {
     train(first, &mut Quiet::stopping_after(20)).unwrap();
     let after = |averaged| {
         let checkpoints = Checkpoints::open(&crate::common::checkpoints(), run.path()).unwrap();
-        checkpoints.weights(averaged).unwrap().1.into_iter().map(|(name, t)| (name, numbers(&t)))
+        checkpoints.load_latest_weights(averaged).unwrap().1.into_iter().map(|(name, t)| (name, numbers(&t)))
     };
     for (name, weights) in after(false).chain(after(true)) {
         assert_eq!(weights == started[&name], frozen(&name), "{name}");
@@ -273,7 +275,7 @@ fn patterns_that_freeze_nothing_or_all_are_refused() {
 
 fn weights(output: &Path, averaged: bool) -> Vec<(String, Vec<f32>)> {
     let checkpoints = Checkpoints::open(&crate::common::checkpoints(), output).unwrap();
-    let (step, mut weights) = checkpoints.weights(averaged).unwrap();
+    let (step, mut weights) = checkpoints.load_latest_weights(averaged).unwrap();
     assert_eq!(step, STEPS);
     weights.sort_by(|a, b| a.0.cmp(&b.0));
     weights.into_iter().map(|(name, t)| (name, numbers(&t))).collect()

@@ -44,7 +44,7 @@ fn a_step_is_by_the_mean_gradient_and_by_no_more_than_its_largest_norm() {
         train(job, &mut Quiet::default()).unwrap();
         let checkpoints = Checkpoints::open(&crate::common::checkpoints(), run.path()).unwrap();
         let mut squares = 0f64;
-        for (name, after) in checkpoints.weights(false).unwrap().1 {
+        for (name, after) in checkpoints.load_latest_weights(false).unwrap().1 {
             let apart = numbers(&after).into_iter().zip(&before[&name]).map(|(a, b)| f64::from(a - b));
             squares += apart.map(|apart| apart * apart).sum::<f64>();
         }

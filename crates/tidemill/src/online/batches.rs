@@ -239,7 +239,7 @@ impl BatchStream for OnlineBatches {
         if resolution != self.selection.resolution {
             own.abandon_started_windows();
         }
-        let all_ranks = self.world.texts(&json!(own).to_string())?;
+        let all_ranks = self.world.all_gather_text(&json!(own).to_string())?;
         let parse = |json: &String| serde_json::from_str(json);
         let assignments: std::result::Result<Vec<RankAssignment>, _> = all_ranks.iter().map(parse).collect();
         let assignments = assignments.map_err(to_train_error)?;

@@ -153,8 +153,8 @@ impl OnlineData {
             selection,
             world: world.clone(),
             batch_part: BatchPart {
-                rows: world.share_of(phase.global_batch()),
-                first_place: world.first_of(phase.global_batch()) as u32,
+                rows: world.local_batch_size(phase.global_batch()),
+                first_place: world.first_local_row(phase.global_batch()) as u32,
             },
             encode: trainer_encodes.then(|| self.load_encode(self.device)).transpose()?,
             accounting: self.accounting.clone(),

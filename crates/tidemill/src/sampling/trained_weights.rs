@@ -7,7 +7,7 @@ use serde_json::json;
 use tch::Tensor;
 use tidemill_models::{ModelFolder, Params, UNetConfig};
 use tidemill_store::ModelDigests;
-use tidemill_train::{Checkpoints, is_same, training_scheduler_config};
+use tidemill_train::{Checkpoints, is_same_identity, training_scheduler_config};
 
 use crate::engine::dataset_spec::compute_model_digests;
 use crate::error::{Error, Result};
@@ -21,8 +21,8 @@ use crate::run_file::Run;
 pub fn weights(run: &Run, params: &Params, averaged: bool) -> Result<(u64, Vec<(String, Tensor)>)> {
     let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
     let (step, weights) = match run.file.sample.step {
-        Some(step) => (step, checkpoints.weights_of(step, averaged)?),
-        None => checkpoints.weights(averaged)?,
+        Some(step) => (step, checkpoints.load_weights(step, averaged)?),
+        None => checkpoints.load_latest_weights(averaged)?,
     };
     let mut weights: HashMap<String, Tensor> = weights.into_iter().collect();
     let misfit = |problem: String| Error::Missing {
@@ -49,7 +49,7 @@ pub fn weights(run: &Run, params: &Params, averaged: bool) -> Result<(u64, Vec<(
 /// What differs.
 pub fn check(run: &Run, models: &ModelFolder) -> Result<bool> {
     let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
-    let Some(identity) = checkpoints.identity()? else { return Ok(true) };
+    let Some(identity) = checkpoints.load_latest_identity()? else { return Ok(true) };
     let scheduler = json!(training_scheduler_config(&run.file.train, &models.scheduler()?));
     let unet = json!(UNetConfig::read(&models.unet().join("config.json"))?);
     let ModelDigests { vae, text_encoder, tokenizer } = compute_model_digests(models)?;
@@ -62,7 +62,7 @@ pub fn check(run: &Run, models: &ModelFolder) -> Result<bool> {
     ];
     for (key, now) in now {
         let trained = identity.get(key).filter(|trained| !trained.is_null());
-        if trained.is_some_and(|trained| !is_same(key, Some(trained), &now)) {
+        if trained.is_some_and(|trained| !is_same_identity(key, Some(trained), &now)) {
             return Err(tidemill_train::Error::OtherRun { path: run.output().into(), key: key.into() }.into());
         }
     }

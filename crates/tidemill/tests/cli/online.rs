@@ -43,7 +43,7 @@ fn online(run: &Run, encoders: EncoderPlacement) -> OnlineData {
 
 /// BatchStream from the beginning, or from where a state says.
 fn batches(data: &OnlineData, run: &Run, state: Option<&Value>) -> Box<dyn BatchStream> {
-    let world = World::alone();
+    let world = World::single_process();
     let phase = Phase { index: 0, train: &run.file.train, seed: run.file.seed, world: &world };
     data.open_stream(&phase, state).unwrap()
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::anomalies_log::{ANOMALIES_FILE, append_anomaly};
 use super::rollback::ConsecutiveRollbacks;
 use crate::Error;
-use crate::config::{NotFinite, SpikeAction, SpikeConfig, TrainConfig};
+use crate::config::{NonFiniteAction, SpikeAction, SpikeConfig, TrainConfig};
 use crate::metrics::StepMetrics;
 use crate::observer::Observer;
 use crate::parallel::world::World;
@@ -24,7 +24,7 @@ const LISTED_SAMPLES: usize = 8;
 
 /// Decides what follows from the loss and the gradient of each step.
 pub(crate) struct AnomalyTracker {
-    not_finite: NotFinite,
+    not_finite: NonFiniteAction,
     spike: Option<SpikeConfig>,
     /// Steps skipped since the last normal one.
     consecutive_skips: u64,
@@ -137,9 +137,11 @@ impl AnomalyTracker {
         };
         let verdict = match (is_finite, self.not_finite, action) {
             (true, ..) if metrics.loss <= threshold => Verdict::Normal,
-            (false, NotFinite::Stop, _) => Verdict::Fatal,
-            (false, NotFinite::Skip, _) | (true, _, Some(SpikeAction::Skip)) => Verdict::Skipped,
-            (false, NotFinite::Rollback, _) | (true, _, Some(SpikeAction::Rollback)) => Verdict::RolledBack,
+            (false, NonFiniteAction::Stop, _) => Verdict::Fatal,
+            (false, NonFiniteAction::Skip, _) | (true, _, Some(SpikeAction::Skip)) => Verdict::Skipped,
+            (false, NonFiniteAction::Rollback, _) | (true, _, Some(SpikeAction::Rollback)) => {
+                Verdict::RolledBack
+            }
             (true, ..) => Verdict::ReportedSpike,
         };
         match verdict {
@@ -167,6 +169,6 @@ impl AnomalyTracker {
 /// The sample ids of the global batch, from all ranks. All ranks call this together.
 fn gather_samples(world: &World, samples: &[u64]) -> Result<Vec<u64>, Error> {
     let text = serde_json::to_string(samples).unwrap_or_default();
-    let texts = world.texts(&text)?;
+    let texts = world.all_gather_text(&text)?;
     Ok(texts.iter().flat_map(|text| serde_json::from_str::<Vec<u64>>(text).unwrap_or_default()).collect())
 }

@@ -15,7 +15,7 @@ use crate::metrics::metrics_log::MetricsLog;
 use crate::metrics::profiler::Profiler;
 use crate::metrics::prometheus::PrometheusEndpoint;
 use crate::observer::Observer;
-use crate::optimizer::{Distribution, Optimizer, Traffic};
+use crate::optimizer::{Optimizer, ShardingPlan, Traffic};
 use crate::parallel::health_check;
 use crate::parallel::world::World;
 use crate::train_spec::TrainSpec;
@@ -42,8 +42,8 @@ pub(crate) struct Components {
 pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result<Components, Error> {
     let world = spec.world.clone();
     let checkpoints = Checkpoints::open(&spec.checkpoint, &spec.output).map(Arc::new);
-    let checkpoints = world.together(checkpoints)?;
-    let checkpoint = checkpoints.stands(&world)?;
+    let checkpoints = world.propagate_error(checkpoints)?;
+    let checkpoint = checkpoints.load_latest_progress(&world)?;
     let snapshot_messages = checkpoint.as_ref().map(|checkpoint| restore_snapshots(&mut spec, checkpoint));
     let has_bf16 = do_all_ranks_have_bf16(&spec)?;
     let LocalSetup {
@@ -56,20 +56,20 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
         distribution,
         cuda_graph_device,
         messages,
-    } = world.together(LocalSetup::new(&mut spec, has_bf16))?;
-    world.agree(&serde_json::json!({
+    } = world.propagate_error(LocalSetup::new(&mut spec, has_bf16))?;
+    world.check_equal_on_all_ranks(&serde_json::json!({
         "version": version(), "train": settings, "checkpoint": spec.checkpoint, "run": identity,
     }))?;
     // Before a checkpoint is loaded, while a denoiser of the user's own still has its initial weights.
-    checkpoint.map_or(Ok(()), |checkpoint| checkpoints.check_run(&checkpoint, &identity))?;
-    health_check::check(&spec.train.health, &world, objective.device, observer)?;
+    checkpoint.map_or(Ok(()), |checkpoint| checkpoints.check_identity(&checkpoint, &identity))?;
+    health_check::check_ranks(&spec.train.health, &world, objective.device, observer)?;
     if world.is_first() {
         messages.into_iter().for_each(|message| observer.log(message));
         report_frozen(&distribution, &spec, observer);
     }
     // All ranks must use the same memory format.
     let is_contiguous = !spec.denoiser.prefers_channels_last(objective.kind);
-    if world.largest([is_contiguous.into()])? == [0] {
+    if world.all_reduce_max([is_contiguous.into()])? == [0] {
         guard(|| spec.denoiser.params().make_channels_last())?;
     }
     let mut optimizer = Optimizer::new(spec.denoiser.params(), objective.kind, distribution, &world)?;
@@ -77,8 +77,8 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
         report_traffic(&optimizer, &world, observer);
     }
     let writer = Writer::new(&world, spec.checkpoint.writers)?;
-    world.by_first(|| checkpoints.announce(&writer))?;
-    checkpoints.check_shared(&writer, &world)?;
+    world.run_on_first_rank(|| checkpoints.check_writable(&writer))?;
+    checkpoints.check_shared_location(&writer, &world)?;
     let record = RunRecord { identity, settings };
     let messages = snapshot_messages.unwrap_or_default();
     let progress = load_progress(&spec, &checkpoints, record, &messages, &mut optimizer, observer)?;
@@ -98,7 +98,7 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
 
 /// Opens on the first rank everything that metrics and previews are written to, for a run that starts or resumes at `step`.
 fn open_metrics(spec: &TrainSpec, step: u64) -> Result<MetricsReporter, Error> {
-    let opened = spec.world.by_first(|| {
+    let opened = spec.world.run_on_first_rank(|| {
         let prometheus = spec.train.prometheus.as_deref().map(PrometheusEndpoint::open).transpose()?;
         let log = MetricsLog::open(&spec.output, step)?;
         spec.preview.as_ref().map_or(Ok(()), |_| create_preview_folder(&spec.output))?;
@@ -115,11 +115,11 @@ fn open_metrics(spec: &TrainSpec, step: u64) -> Result<MetricsReporter, Error> {
 /// If a device does not answer.
 fn do_all_ranks_have_bf16(spec: &TrainSpec) -> Result<bool, Error> {
     let own = has_native_bf16(spec.denoiser.params().device()).map_err(Error::from);
-    let own = spec.world.together(own)?;
-    Ok(spec.world.largest([(!own).into()])? == [0])
+    let own = spec.world.propagate_error(own)?;
+    Ok(spec.world.all_reduce_max([(!own).into()])? == [0])
 }
 
-fn report_frozen(distribution: &Distribution, spec: &TrainSpec, observer: &mut dyn Observer) {
+fn report_frozen(distribution: &ShardingPlan, spec: &TrainSpec, observer: &mut dyn Observer) {
     if !distribution.frozen.is_empty() {
         let (frozen, all) = (distribution.frozen.len(), spec.denoiser.params().named_parameters().len());
         observer.log(&format!("{frozen} of {all} parameters are frozen"));
@@ -133,7 +133,7 @@ fn report_traffic(optimizer: &Optimizer, world: &World, observer: &mut dyn Obser
         world.size(),
         ByteSize(gradients),
         ByteSize(weights),
-        optimizer.layout().0.buckets().len()
+        optimizer.layout().buckets().len()
     ));
 }
 

@@ -12,13 +12,14 @@ use tidemill_torch::{guard, tensor_from_bytes};
 
 use super::compatibility_checks::{check_data, flops_per_row, frozen_parameters, norms_in_f32};
 use crate::Error;
-use crate::checkpoint::run_identity::identity;
+use crate::checkpoint::run_identity::compute_run_identity;
 use crate::config::{Precision, PreviewConfig, Sharding, TrainConfig};
 use crate::data::latents_layout::has_moments;
-use crate::objective::Objective;
-use crate::objective::draws::Drawer;
-use crate::optimizer::Distribution;
-use crate::parallel::gradients::Reduction;
+use crate::objective::denoising::Objective;
+use crate::objective::loss_weighting::LossWeights;
+use crate::objective::random_draws::RandomDrawer;
+use crate::optimizer::ShardingPlan;
+use crate::parallel::gradient_reduction::GradientReduction;
 use crate::train_spec::TrainSpec;
 use crate::trainer::noise_schedule::training_scheduler_config;
 use crate::trainer::step::cuda_graph::cuda_graph_device;
@@ -35,7 +36,7 @@ pub(super) struct LocalSetup {
     /// `[train]`, which may change between starts.
     pub settings: Value,
     pub objective: Objective,
-    pub distribution: Distribution,
+    pub distribution: ShardingPlan,
     /// The GPU to record steps on, if they are recorded.
     pub cuda_graph_device: Option<usize>,
     /// Messages to the user about the settings.
@@ -62,7 +63,7 @@ impl LocalSetup {
         let schedule_message = schedule_message(&schedule, &spec.train);
         Ok(Self {
             flops_per_row: flops_per_row(spec, &dataset)?,
-            identity: identity(spec, &dataset, &schedule),
+            identity: compute_run_identity(spec, &dataset, &schedule),
             settings: serde_json::to_value(&spec.train).unwrap_or_default(),
             distribution: new_distribution(spec)?,
             cuda_graph_device: cuda_graph_device(spec.train.cuda_graph, device, ranks)?,
@@ -78,7 +79,7 @@ impl LocalSetup {
 /// Refuses batches that have fewer rows than there are ranks.
 fn check_ranks(spec: &TrainSpec) -> Result<(), Error> {
     let ranks = spec.world.size();
-    let mut rows = (0..spec.train.phase.len()).map(|phase| (phase, spec.train.global_batch_of(phase)));
+    let mut rows = (0..spec.train.phase.len()).map(|phase| (phase, spec.train.phase_global_batch(phase)));
     match rows.find(|(_, rows)| *rows < ranks) {
         None => Ok(()),
         Some((phase, rows)) => Err(Error::World(format!(
@@ -106,7 +107,7 @@ fn set_gradient_checkpointing(spec: &mut TrainSpec) -> Result<(), Error> {
 }
 
 /// How the state of the denoiser is distributed over the ranks.
-fn new_distribution(spec: &TrainSpec) -> Result<Distribution, Error> {
+fn new_distribution(spec: &TrainSpec) -> Result<ShardingPlan, Error> {
     let (train, ranks) = (&spec.train, spec.world.size());
     let kind = to_kind(train.reduce_precision);
     let element_size = kind.elt_size_in_bytes();
@@ -114,15 +115,16 @@ fn new_distribution(spec: &TrainSpec) -> Result<Distribution, Error> {
     let eighth = || (spec.denoiser.params().parameter_count() * element_size / 8).clamp(1 << 20, 32 << 20);
     let bucket_bytes = train.bucket_bytes.map_or_else(eighth, |bytes| bytes.as_u64() as usize);
     // The largest part of a batch that any rank has.
-    let rows_per_rank = |phase| train.global_batch_of(phase).div_ceil(ranks);
-    let accumulates = (0..train.phase.len()).any(|phase| rows_per_rank(phase) > train.micro_batch_of(phase));
-    Ok(Distribution {
-        sharded: train.sharding == Sharding::ShardGradOp && ranks > 1,
+    let rows_per_rank = |phase| train.phase_global_batch(phase).div_ceil(ranks);
+    let is_accumulated =
+        (0..train.phase.len()).any(|phase| rows_per_rank(phase) > train.phase_micro_batch(phase));
+    Ok(ShardingPlan {
+        is_sharded: train.sharding == Sharding::ShardGradOp && ranks > 1,
         bucket_elements: bucket_bytes / element_size,
-        reduction: Reduction { kind, accumulates },
-        moments: to_kind(train.moment_precision),
+        reduction: GradientReduction { kind, is_accumulated },
+        moment_kind: to_kind(train.moment_precision),
         frozen: frozen_parameters(train, &*spec.denoiser)?,
-        f32: norms_in_f32(train, spec.denoiser.params())?,
+        f32_params: norms_in_f32(train, spec.denoiser.params())?,
     })
 }
 
@@ -141,22 +143,22 @@ fn new_objective(
         _ => (Kind::Half, kind),
     };
     let schedule = NoiseSchedule::new(schedule.clone(), device);
-    let weights = spec.train.min_snr_gamma.map(|gamma| guard(|| schedule.min_snr_weights(gamma)));
-    let weights = weights.transpose()?;
-    let drawer = Drawer {
+    let loss_weights =
+        spec.train.min_snr_gamma.map(|gamma| LossWeights::min_snr(&schedule, gamma)).transpose()?;
+    let drawer = RandomDrawer {
         seed: spec.seed,
-        timesteps: schedule.config().num_train_timesteps,
-        how: spec.train.timesteps,
+        timestep_count: schedule.config().num_train_timesteps,
+        timestep_sampling: spec.train.timesteps,
         caption_dropout: spec.train.caption_dropout,
         noise_offset: spec.train.noise_offset,
-        moments: has_moments(dataset),
+        has_moments: has_moments(dataset),
     };
     let empty_caption = spec.data.empty_caption();
     Ok(Objective {
         schedule,
         scaling_factor: dataset.scaling_factor,
         drawer,
-        weights,
+        loss_weights,
         empty_text: guard(|| tensor_from_bytes(empty_caption, stored_kind, &shape, text_kind, device))?,
         text_encoder: spec.text_encoder.take().map(|encoder| encoder.model),
         kind,
@@ -177,7 +179,9 @@ fn resolve_precision(configured: Option<Precision>, has_bf16: bool) -> (Precisio
         ),
         Some(configured) => (configured, None),
         None if has_bf16 => (Precision::Bf16, None),
-        None => (Precision::F32, Some("computing in f32: a device of this run has no bf16 arithmetic")),
+        None => {
+            (Precision::F32, Some("computing in f32_params: a device of this run has no bf16 arithmetic"))
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::Error;
-use crate::checkpoint::differences::{Difference, differences};
 use crate::checkpoint::{Checkpoints, Progress};
+use crate::config::settings_diff::{Difference, find_differences};
 use crate::evaluation::validation_set::ValidationSet;
 use crate::observer::Observer;
 use crate::optimizer::Optimizer;
@@ -40,20 +40,20 @@ pub(super) fn load_progress(
     observer: &mut dyn Observer,
 ) -> Result<Progress, Error> {
     let RunRecord { identity, settings } = record;
-    let averages_at = |step| spec.train.averaged_at(step).is_some();
+    let averages_at = |step| spec.train.ema_decay_at(step).is_some();
     let log = &mut |message: &str| observer.log(message);
-    let restored = checkpoints.restore(optimizer, &identity, &averages_at, &spec.world, log)?;
+    let restored = checkpoints.load_latest(optimizer, &identity, &averages_at, &spec.world, log)?;
     if let Some(Progress { step, settings: previous, .. }) = &restored {
         observer.on_checkpoint(*step);
         if spec.world.is_first() {
             observer.log(&format!("resuming after step {step}"));
             messages.iter().for_each(|message| observer.log(message));
-            for Difference { path, first, second } in differences(previous, &settings) {
+            for Difference { path, first, second } in find_differences(previous, &settings) {
                 observer.log(&format!("train.{path} is {second} from this step on; it was {first}"));
             }
         }
     }
     let held_out = spec.validation_set.as_ref().map(ValidationSet::snapshots).unwrap_or_default();
-    let start = || Progress::start(identity, Value::Null);
+    let start = || Progress::new(identity, Value::Null);
     Ok(Progress { settings, held_out, ..restored.unwrap_or_else(start) })
 }

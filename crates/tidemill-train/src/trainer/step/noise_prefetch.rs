@@ -7,12 +7,13 @@ use tidemill_torch::guard;
 
 use crate::Error;
 use crate::data::micro_batches::BatchSizes;
-use crate::objective::draws::{Drawer, Draws, Names};
+use crate::objective::random_draws::{RandomDrawer, RandomDraws};
+use crate::objective::sample_keys::SampleKeys;
 
 /// A rank's part of a batch, described by everything that its draws depend on.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct NoiseRequest {
-    drawer: Drawer,
+    drawer: RandomDrawer,
     step: u64,
     sizes: BatchSizes,
     /// The shape [C, h, w] of a latent.
@@ -22,11 +23,17 @@ pub(super) struct NoiseRequest {
     epochs: Vec<u32>,
 }
 
-type DrawsResult = Result<Vec<Draws>, tidemill_torch::Error>;
+type DrawsResult = Result<Vec<RandomDraws>, tidemill_torch::Error>;
 
 impl NoiseRequest {
     /// The request for `batch` in step `step`, counted from 0.
-    pub fn new(batch: &Batch, drawer: Drawer, step: u64, sizes: BatchSizes, latent_shape: [i64; 3]) -> Self {
+    pub fn new(
+        batch: &Batch,
+        drawer: RandomDrawer,
+        step: u64,
+        sizes: BatchSizes,
+        latent_shape: [i64; 3],
+    ) -> Self {
         let (places, sample_ids, epochs) =
             (batch.positions.clone(), batch.sample_ids.clone(), batch.epochs.clone());
         Self { drawer, step, sizes, latent_shape, places, sample_ids, epochs }
@@ -37,15 +44,15 @@ impl NoiseRequest {
         let rows = self.sample_ids.len();
         let micro_batches = (0..rows).step_by(self.sizes.micro).map(|first| {
             let end = (first + self.sizes.micro).min(rows);
-            Names {
+            SampleKeys {
                 step: self.step,
                 global_batch: self.sizes.global,
-                places: &self.places[first..end],
+                positions: &self.places[first..end],
                 sample_ids: &self.sample_ids[first..end],
                 epochs: &self.epochs[first..end],
             }
         });
-        guard(|| micro_batches.map(|names| self.drawer.draw(names, self.latent_shape)).collect())
+        guard(|| micro_batches.map(|keys| self.drawer.draw(keys, self.latent_shape)).collect())
     }
 }
 
@@ -61,7 +68,11 @@ impl NoisePrefetcher {
     ///
     /// # Errors
     /// If memory does not suffice.
-    pub fn take(&mut self, current: &NoiseRequest, next: Option<NoiseRequest>) -> Result<Vec<Draws>, Error> {
+    pub fn take(
+        &mut self,
+        current: &NoiseRequest,
+        next: Option<NoiseRequest>,
+    ) -> Result<Vec<RandomDraws>, Error> {
         let prefetched = self.take_prefetched(current);
         self.0 = next.and_then(Self::start_thread);
         Ok(prefetched.unwrap_or_else(|| current.draw())?)
@@ -84,18 +95,18 @@ impl NoisePrefetcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Timesteps;
+    use crate::config::TimestepSampling;
 
     fn request(step: u64, first_sample: u64) -> NoiseRequest {
-        let how = Timesteps::Stratified;
+        let how = TimestepSampling::Stratified;
         NoiseRequest {
-            drawer: Drawer {
+            drawer: RandomDrawer {
                 seed: 3,
-                timesteps: 1000,
-                how,
+                timestep_count: 1000,
+                timestep_sampling: how,
                 caption_dropout: 0.5,
                 noise_offset: 0.0,
-                moments: true,
+                has_moments: true,
             },
             step,
             sizes: BatchSizes { global: 8, micro: 2 },
@@ -106,7 +117,7 @@ mod tests {
         }
     }
 
-    fn equal(a: &[Draws], b: &[Draws]) -> bool {
+    fn equal(a: &[RandomDraws], b: &[RandomDraws]) -> bool {
         a.len() == b.len()
             && a.iter().zip(b).all(|(a, b)| a.noise.equal(&b.noise) && a.timesteps.equal(&b.timesteps))
     }

@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use crate::objective::MicroBatch;
+use crate::objective::micro_batch::MicroBatch;
 
 /// Index of the learning rate in [`StepInputs::scalars`].
 pub(super) const LEARNING_RATE: i64 = 0;

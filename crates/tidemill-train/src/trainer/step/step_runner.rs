@@ -15,14 +15,16 @@ use super::noise_prefetch::{NoisePrefetcher, NoiseRequest};
 use super::step_inputs::{EMA_SHARE, LEARNING_RATE, SKIP_ABOVE, STEP_NUMBER, StepInputs, StepOutputs};
 use super::step_results::{PendingStep, rank_report};
 use crate::Error;
-use crate::config::{NotFinite, SpikeAction, TrainConfig};
+use crate::config::{NonFiniteAction, SpikeAction, TrainConfig};
 use crate::data::latents_layout::latents_shape;
 use crate::data::micro_batches::{BatchSizes, micro_batches};
 use crate::evaluation::loss_by_timestep::{LossByTimestep, TENTHS};
-use crate::objective::draws::Draws;
-use crate::objective::{MicroBatch, Objective};
+use crate::objective::denoising::Objective;
+use crate::objective::loss_weighting::sum_losses;
+use crate::objective::micro_batch::MicroBatch;
+use crate::objective::random_draws::RandomDraws;
 use crate::optimizer::Optimizer;
-use crate::parallel::collectives::{CommunicationTime, StepCommunication};
+use crate::parallel::communication_time::{CommunicationTime, StepCommunication};
 use crate::parallel::world::World;
 use crate::train_spec::TrainSpec;
 
@@ -105,7 +107,7 @@ impl StepRunner {
         if world.size() == 1 {
             return;
         }
-        let time = CommunicationTime::waited(self.objective.device, time.as_secs_f64());
+        let time = CommunicationTime::from_wait(self.objective.device, time.as_secs_f64());
         self.communication.ranks = self.communication.ranks.plus(time);
     }
 
@@ -133,7 +135,7 @@ impl StepRunner {
         let StepOutputs(outputs) = match self.cuda_graphs.take() {
             None => self.compute(spec, step, &inputs)?,
             Some(mut graphs) => {
-                let is_averaging = spec.train.averaged_at(step).is_some();
+                let is_averaging = spec.train.ema_decay_at(step).is_some();
                 let outputs =
                     graphs.run_step(inputs, is_averaging, |inputs| self.compute(spec, step, inputs));
                 self.cuda_graphs = Some(graphs);
@@ -161,7 +163,7 @@ impl StepRunner {
         step: u64,
     ) -> Result<NoiseRequest, Error> {
         let shape = self.objective.latents_shape(latents_shape(&self.dataset, batch.bucket)?);
-        let drawer = self.objective.drawer.of_phase(train, phase);
+        let drawer = self.objective.drawer.for_phase(train, phase);
         Ok(NoiseRequest::new(batch, drawer, step, batch_sizes(train, phase), shape))
     }
 
@@ -171,13 +173,13 @@ impl StepRunner {
         spec: &TrainSpec,
         context: StepContext,
         batch: &Batch,
-        draws: &[Draws],
+        draws: &[RandomDraws],
     ) -> Result<StepInputs, Error> {
         let (train, objective, step) = (&spec.train, &self.objective, context.step);
         let shape = latents_shape(&self.dataset, batch.bucket)?;
         let sizes = batch_sizes(train, context.phase);
         let learning_rate = train.learning_rate_at(step);
-        let ema_share = train.averaged_at(step).map_or(0.0, |decay| 1.0 - decay);
+        let ema_share = train.ema_decay_at(step).map_or(0.0, |decay| 1.0 - decay);
         // In the order of their indices.
         let scalars = [learning_rate, (step + 1) as f64, context.skip_above, ema_share];
         let mut scalars = scalars.map(|value| value as f32).to_vec();
@@ -186,7 +188,7 @@ impl StepRunner {
         let inputs = guard(|| StepInputs {
             micro_batches: micro_batches(batch, shape, step, sizes)
                 .zip(draws)
-                .map(|(rows, draws)| objective.on_device(rows, draws))
+                .map(|(rows, draws)| objective.upload(rows, draws))
                 .collect(),
             scalars: upload(&Tensor::from_slice(&scalars), objective.device),
         })?;
@@ -197,16 +199,17 @@ impl StepRunner {
     fn compute(&mut self, spec: &TrainSpec, step: u64, inputs: &StepInputs) -> Result<StepOutputs, Error> {
         let (train, world) = (&spec.train, &spec.world);
         let sums = self.accumulate_gradients(&*spec.denoiser, &inputs.micro_batches)?;
-        let gradients_time = self.optimizer.gradients().finish()?;
+        let gradients_time = self.optimizer.gradients().finish_reduction()?;
         self.communication.gradients = self.communication.gradients.plus(gradients_time);
-        self.communication.weights = self.communication.weights.plus(self.optimizer.weights_time());
+        self.communication.weights =
+            self.communication.weights.plus(self.optimizer.take_weight_communication());
         let squared_norm = self.optimizer.squared_norm(world)?;
         let rank_sums = guard(|| {
             let (loss, squared_norm) = (sums.loss.reshape([1]), squared_norm.reshape([1]));
             Tensor::cat(&[loss, squared_norm, inputs.rank_report(), sums.by_timestep.to_flat_sums()], 0)
         })?;
         let sum_started = Instant::now();
-        let sums = world.sum(rank_sums)?;
+        let sums = world.all_reduce_sum(rank_sums)?;
         let rank_wait = sum_started.elapsed();
         let update = guard(|| UpdateScalars::new(&sums, &inputs.scalar(SKIP_ABOVE), train))?;
         let adamw = AdamW { betas: train.betas, eps: train.eps, weight_decay: train.weight_decay };
@@ -219,7 +222,7 @@ impl StepRunner {
             ema_rate: &ema_share,
             skip: update.skip.as_ref(),
         };
-        self.optimizer.step(adamw, scalars, train.averaged_at(step).is_some())?;
+        self.optimizer.step(adamw, scalars, train.ema_decay_at(step).is_some())?;
         self.add_rank_wait(world, rank_wait);
         Ok(StepOutputs(guard(|| Tensor::cat(&[update.grad_norm.reshape([1]), sums], 0))?))
     }
@@ -236,25 +239,22 @@ impl StepRunner {
             loss: Tensor::zeros([0i64; 0], (Kind::Float, objective.device)),
             by_timestep: LossByTimestep::new(objective.device),
         })?;
-        self.optimizer.gradients().begin();
+        self.optimizer.gradients().begin_step();
         for (i, rows) in micro_batches.iter().enumerate() {
-            let inputs = guard(|| objective.inputs(rows))?;
+            let inputs = guard(|| objective.prepare_inputs(rows))?;
             if i + 1 == micro_batches.len() {
-                self.optimizer.gradients().last_micro_batch();
+                self.optimizer.gradients().begin_last_micro_batch();
             }
             let result = guard(|| {
-                let errors = objective.errors(denoiser, &inputs);
-                let loss = match &inputs.weights {
-                    Some(weights) => (&errors * weights).sum(Kind::Float),
-                    None => errors.sum(Kind::Float),
-                };
+                let errors = objective.compute_errors(denoiser, &inputs);
+                let loss = sum_losses(&errors, inputs.loss_weights.as_ref());
                 loss.backward();
                 sums.loss += &loss.detach();
-                let (errors, tenths) = (errors.detach(), objective.tenths(&inputs.timesteps, TENTHS));
+                let (errors, tenths) = (errors.detach(), objective.timestep_bins(&inputs.timesteps, TENTHS));
                 sums.by_timestep.add(&errors, &errors.ones_like(), &tenths);
             });
             // An error of a gradient hook comes back from libtorch as text only, so the hook keeps the original.
-            result.map_err(|error| self.optimizer.gradients().failure().unwrap_or(error.into()))?;
+            result.map_err(|error| self.optimizer.gradients().take_error().unwrap_or(error.into()))?;
         }
         Ok(sums)
     }
@@ -279,10 +279,10 @@ impl UpdateScalars {
         let is_normal = match train.not_finite {
             // A step is skipped before a rollback, too: values that are not finite would stay in the gaps between
             // parameters.
-            NotFinite::Skip | NotFinite::Rollback => {
+            NonFiniteAction::Skip | NonFiniteAction::Rollback => {
                 (&loss + &grad_norm).isfinite().logical_and(&loss.le_tensor(skip_above))
             }
-            NotFinite::Stop => loss.gt_tensor(skip_above).logical_not(),
+            NonFiniteAction::Stop => loss.gt_tensor(skip_above).logical_not(),
         };
         let skip = can_skip_steps(train).then(|| is_normal.logical_not().to_kind(Kind::Float));
         Self { divisor: rows / clip, grad_norm, skip }
@@ -293,10 +293,10 @@ impl UpdateScalars {
 fn can_skip_steps(train: &TrainConfig) -> bool {
     let skips_spikes = train.spike.is_some_and(|spike| spike.action == SpikeAction::Skip);
     // A step that is recorded runs once as a skipped step before.
-    train.not_finite != NotFinite::Stop || skips_spikes || train.cuda_graph
+    train.not_finite != NonFiniteAction::Stop || skips_spikes || train.cuda_graph
 }
 
 /// The batch sizes of a phase.
 fn batch_sizes(train: &TrainConfig, phase: usize) -> BatchSizes {
-    BatchSizes { global: train.global_batch_of(phase), micro: train.micro_batch_of(phase) }
+    BatchSizes { global: train.phase_global_batch(phase), micro: train.phase_micro_batch(phase) }
 }

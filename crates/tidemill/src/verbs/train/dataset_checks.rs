@@ -5,7 +5,7 @@ use serde_json::Value;
 use tidemill_models::ModelFolder;
 use tidemill_store::stream::Datasets;
 use tidemill_store::{Dataset, DatasetSpec, ModelDigests};
-use tidemill_train::{Difference, differences};
+use tidemill_train::{Difference, find_differences};
 
 use crate::engine::dataset_spec::{compute_model_digests, pixel_settings, row_settings};
 use crate::error::Result;
@@ -90,7 +90,7 @@ fn describe_changes(section: &str, made_with: &Value, now: &Value) -> Vec<String
              apply it"
         )
     };
-    differences(made_with, now).into_iter().filter(has_both).map(line).collect()
+    find_differences(made_with, now).into_iter().filter(has_both).map(line).collect()
 }
 
 #[cfg(test)]

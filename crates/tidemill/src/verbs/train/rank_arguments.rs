@@ -75,12 +75,12 @@ impl RankArgs {
     }
 
     /// Agrees with the other ranks on a result: if it is an error on one rank, it is an error on all. See
-    /// [`World::together`].
+    /// [`World::propagate_error`].
     ///
     /// # Errors
     /// The error of this rank, or that of another rank.
     pub fn agree<T>(&self, result: Result<T>) -> Result<T> {
-        if self.process_group.is_some() { self.world()?.together(result) } else { result }
+        if self.process_group.is_some() { self.world()?.propagate_error(result) } else { result }
     }
 
     /// The ranks that train together, as the trainer needs them.
@@ -101,6 +101,6 @@ impl RankArgs {
             );
             return Err(Error::Arguments(message));
         }
-        Ok(World::alone())
+        Ok(World::single_process())
     }
 }

@@ -85,7 +85,7 @@ fn train_rank(
     let reporter = &Reporter { quiet: reporter.quiet || !world.is_first(), ..*reporter };
     let TrainHooks { on_metrics, should_stop, remote_encoders, denoiser } = hooks;
     let spec = build_train_spec(run, mode, rank, &world, remote_encoders, denoiser, reporter);
-    let (spec, rows) = world.together(spec)?;
+    let (spec, rows) = world.propagate_error(spec)?;
     let mut observer = StepObserver {
         progress: reporter.start_progress("train", "steps", run.file.train.total_steps()),
         reporter,

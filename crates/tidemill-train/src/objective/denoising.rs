@@ -1,0 +1,217 @@
+//! The denoising objective: noisy latents and prediction targets from a micro-batch, and the errors
+//! of the network's prediction.
+
+use tch::{Device, Kind, Tensor};
+use tidemill_models::{ClipTextModel, Denoiser, NoiseSchedule};
+use tidemill_torch::{tensor_from_bytes, upload};
+
+use super::caption_dropout::replace_dropped;
+use super::loss_weighting::LossWeights;
+use super::micro_batch::{MicroBatch, Rows};
+use super::random_draws::{RandomDrawer, RandomDraws};
+use super::timestep_sampling::find_bins;
+use super::vae_posterior::sample_latents;
+
+/// The network's inputs, and the target of its prediction.
+#[derive(Debug)]
+pub struct DenoiserInputs {
+    /// Noisy latents [N, C, h, w], in the network's dtype.
+    pub sample: Tensor,
+    /// Timesteps [N], i64.
+    pub timesteps: Tensor,
+    /// Text embeddings [N, L, D], in the network's dtype.
+    pub text: Tensor,
+    /// The target of the prediction [N, C, h, w], f32.
+    pub target: Tensor,
+    /// The weights of the rows' losses [N], f32; `None` if all weigh the same.
+    pub loss_weights: Option<Tensor>,
+}
+
+/// How rows become inputs and errors.
+#[derive(Debug)]
+pub struct Objective {
+    /// The noise schedule, with its prediction type.
+    pub schedule: NoiseSchedule,
+    /// The VAE's scaling factor.
+    pub scaling_factor: f64,
+    /// Draws for each row.
+    pub drawer: RandomDrawer,
+    /// The weights of the timesteps' losses; `None` if all weigh the same.
+    pub loss_weights: Option<LossWeights>,
+    /// The empty caption: its embedding [L, D] in the network's dtype, or its token ids [L], i64.
+    pub empty_text: Tensor,
+    /// Encodes token ids.
+    pub text_encoder: Option<ClipTextModel>,
+    /// The network's dtype.
+    pub kind: Kind,
+    /// The network's device.
+    pub device: Device,
+}
+
+impl Objective {
+    /// The shape [C, h, w] of the latents that are sampled from stored ones of this shape.
+    pub fn latents_shape(&self, [channels, height, width]: [i64; 3]) -> [i64; 3] {
+        [if self.drawer.has_moments { channels / 2 } else { channels }, height, width]
+    }
+
+    /// Uploads rows and their draws to the device, without waiting for it.
+    ///
+    /// # Panics
+    /// If libtorch fails: run it in [`guard`](tidemill_torch::guard()).
+    pub fn upload(&self, rows: Rows, draws: &RandomDraws) -> MicroBatch {
+        let batched = |n: i64, shape: &[i64]| [&[n], shape].concat();
+        let n = rows.keys.sample_ids.len() as i64;
+        let to_device = |tensor: &Tensor| upload(tensor, self.device);
+        let stored = if self.text_encoder.is_some() { Kind::Int } else { Kind::Half };
+        let latents_shape = batched(n, &rows.latents_shape);
+        let text_shape = batched(n, &self.empty_text.size());
+        MicroBatch {
+            latents: tensor_from_bytes(rows.latents, Kind::Half, &latents_shape, Kind::Float, self.device),
+            posterior: draws.posterior.as_ref().map(to_device),
+            noise: to_device(&draws.noise),
+            timesteps: to_device(&draws.timesteps),
+            text: tensor_from_bytes(rows.text, stored, &text_shape, self.empty_text.kind(), self.device),
+            dropped: draws.dropped.as_ref().map(to_device),
+        }
+    }
+
+    /// Samples latents, adds noise, drops captions and encodes text.
+    ///
+    /// # Panics
+    /// If libtorch fails: run it in [`guard`](tidemill_torch::guard()).
+    pub fn prepare_inputs(&self, rows: &MicroBatch) -> DenoiserInputs {
+        tch::no_grad(|| {
+            let MicroBatch { noise, timesteps, posterior, .. } = rows;
+            let latents = sample_latents(&rows.latents, posterior.as_ref(), self.scaling_factor);
+            DenoiserInputs {
+                loss_weights: self.loss_weights.as_ref().map(|weights| weights.select(timesteps)),
+                sample: self.schedule.add_noise(&latents, noise, timesteps).to_kind(self.kind),
+                target: self.schedule.target(&latents, noise, timesteps),
+                timesteps: timesteps.shallow_clone(),
+                text: self.encode_text(rows),
+            }
+        })
+    }
+
+    /// The mean squared error of each row's prediction, before weighting: [N], f32.
+    ///
+    /// # Panics
+    /// If libtorch fails: run it in [`guard`](tidemill_torch::guard()).
+    pub fn compute_errors(&self, denoiser: &dyn Denoiser, inputs: &DenoiserInputs) -> Tensor {
+        let prediction = denoiser.denoise(&inputs.sample, &inputs.timesteps, &inputs.text);
+        let squared = (prediction.to_kind(Kind::Float) - &inputs.target).square();
+        squared.mean_dim(&[1i64, 2, 3][..], false, Kind::Float)
+    }
+
+    /// The index of each timestep's bin, of `bins` equal parts of the schedule's timesteps: [N],
+    /// i64.
+    pub fn timestep_bins(&self, timesteps: &Tensor, bins: usize) -> Tensor {
+        find_bins(timesteps, self.schedule.config().num_train_timesteps, bins)
+    }
+
+    /// The rows' text embeddings, with dropped captions replaced by the empty one.
+    fn encode_text(&self, MicroBatch { text, dropped, .. }: &MicroBatch) -> Tensor {
+        let text = match dropped {
+            None => text.shallow_clone(),
+            Some(dropped) => replace_dropped(text, dropped, &self.empty_text),
+        };
+        match &self.text_encoder {
+            None => text,
+            // Rounded to f16, as if it had been stored.
+            Some(encoder) => encoder.forward(&text).to_kind(Kind::Half).to_kind(self.kind),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+    use tidemill_models::SchedulerConfig;
+
+    use super::*;
+    use crate::config::TimestepSampling;
+    use crate::objective::sample_keys::SampleKeys;
+
+    const SHAPE: [i64; 3] = [4, 2, 2];
+
+    fn objective(has_moments: bool, caption_dropout: f64) -> Objective {
+        let device = Device::Cpu;
+        Objective {
+            schedule: NoiseSchedule::new(SchedulerConfig::default(), device),
+            scaling_factor: 0.5,
+            drawer: RandomDrawer {
+                seed: 1,
+                timestep_count: 1000,
+                timestep_sampling: TimestepSampling::Uniform,
+                caption_dropout,
+                noise_offset: 0.0,
+                has_moments,
+            },
+            loss_weights: None,
+            empty_text: Tensor::zeros([3, 2], (Kind::Float, device)),
+            text_encoder: None,
+            kind: Kind::Float,
+            device,
+        }
+    }
+
+    /// Rows of these sample ids, in one epoch, with latents of [`SHAPE`].
+    fn micro_batch(
+        objective: &Objective,
+        ids: &[u64],
+        epoch: u32,
+        latents: &[u8],
+        text: &[u8],
+    ) -> MicroBatch {
+        let (positions, epochs): (Vec<u32>, _) = ((0..ids.len() as u32).collect(), vec![epoch; ids.len()]);
+        let (step, global_batch) = (0, ids.len());
+        let keys = SampleKeys { step, global_batch, positions: &positions, sample_ids: ids, epochs: &epochs };
+        let draws = objective.drawer.draw(keys, objective.latents_shape(SHAPE));
+        objective.upload(Rows { keys, latents, latents_shape: SHAPE, text }, &draws)
+    }
+
+    fn latents(objective: &Objective, rows: &MicroBatch) -> Tensor {
+        sample_latents(&rows.latents, rows.posterior.as_ref(), objective.scaling_factor)
+    }
+
+    fn bytes(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn latents_are_scaled_once_and_noise_differs_by_epoch() {
+        // Mean 3, log-variance clamped to -30: the latents are 3 x 0.5 whatever is drawn.
+        let moments = bytes(&[[3f32; 8], [-60f32; 8]].concat());
+        let text = bytes(&[1.0; 6]);
+        let objective = objective(true, 0.0);
+        let at = |epoch| {
+            let rows = micro_batch(&objective, &[9], epoch, &moments, &text);
+            (latents(&objective, &rows), objective.prepare_inputs(&rows))
+        };
+        let (latents, first) = at(0);
+        assert!((latents - 1.5).abs().max().double_value(&[]) < 1e-5);
+        assert!(first.sample.equal(&at(0).1.sample));
+        assert!(!first.sample.equal(&at(1).1.sample));
+    }
+
+    #[test]
+    fn latents_without_moments_are_only_scaled() {
+        let (stored, text) = (bytes(&(0..16).map(|i| i as f32).collect::<Vec<_>>()), bytes(&[1.0; 6]));
+        let objective = objective(false, 0.0);
+        let latents = latents(&objective, &micro_batch(&objective, &[9], 3, &stored, &text));
+        let expected = Tensor::arange(16, (Kind::Float, Device::Cpu)).reshape([1, 4, 2, 2]) * 0.5;
+        assert!(latents.equal(&expected));
+    }
+
+    #[test]
+    fn dropped_captions_are_encoded_as_the_empty_one() {
+        let ids: Vec<u64> = (0..32).collect();
+        let (moments, text) = (vec![0u8; ids.len() * 32], bytes(&vec![1.0; ids.len() * 6]));
+        let objective = objective(true, 0.5);
+        let rows = micro_batch(&objective, &ids, 0, &moments, &text);
+        let kept = objective.encode_text(&rows).mean_dim(&[1i64, 2][..], false, Kind::Float);
+        let dropped = rows.dropped.as_ref().unwrap();
+        assert!(kept.equal(&dropped.logical_not().to_kind(Kind::Float)));
+        assert!((1..32).contains(&dropped.sum(Kind::Int64).int64_value(&[])));
+    }
+}

@@ -1,0 +1,25 @@
+//! How the state of a network is spread over the ranks, and which parameters are treated specially.
+
+use std::collections::BTreeSet;
+
+use tch::Kind;
+
+use crate::parallel::gradient_reduction::GradientReduction;
+
+/// How the state of a network is spread over the ranks, and which parameters are treated specially.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShardingPlan {
+    /// Whether each rank has a partition of gradients and optimizer state (FSDP's `SHARD_GRAD_OP`),
+    /// or all of them (DDP).
+    pub is_sharded: bool,
+    /// The most elements in a bucket, unless one parameter alone has more.
+    pub bucket_elements: usize,
+    /// How gradients are reduced.
+    pub reduction: GradientReduction,
+    /// The dtype of AdamW's moments: f32 or bf16.
+    pub moment_kind: Kind,
+    /// Names of frozen parameters.
+    pub frozen: BTreeSet<String>,
+    /// Names of parameters whose working weights are f32.
+    pub f32_params: BTreeSet<String>,
+}
