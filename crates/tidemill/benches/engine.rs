@@ -1,6 +1,7 @@
-//! How close the local engine comes to the limit that its stages set. The limit is the least of two rates: of
-//! each stage that sleeps, alone; and of all cores on the work of the stages that compute. The stages are
-//! fakes, so only the engine is measured. Run it on an idle machine: `cargo bench -p tidemill --bench engine`.
+//! How close the local engine comes to the limit that its stages set. The limit is the least of two
+//! rates: of each stage that sleeps, alone; and of all cores on the work of the stages that
+//! compute. The stages are fakes, so only the engine is measured. Run it on an idle machine: `cargo
+//! bench -p tidemill --bench engine`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[path = "../tests/engine/fake.rs"]

@@ -1,5 +1,5 @@
-//! Settings of the process's memory allocators. Call [`configure_allocators`] before the first thread
-//! starts.
+//! Settings of the process's memory allocators. Call [`configure_allocators`] before the first
+//! thread starts.
 
 use crate::engine::machine_resources::resolve_threads;
 
@@ -20,9 +20,10 @@ pub fn configure_allocators(is_training: bool) {
     enable_huge_pages();
 }
 
-/// Makes libtorch ask for huge pages for CPU tensors of 2 MiB and more. Activations live in memory that
-/// was just freed and is touched anew: a page fault for every 4 KiB of it took a fifth of the encoders'
-/// time and a seventh of the trainer's. The Python package sets the same variable for Python processes.
+/// Makes libtorch ask for huge pages for CPU tensors of 2 MiB and more. Activations live in memory
+/// that was just freed and is touched anew: a page fault for every 4 KiB of it took a fifth of the
+/// encoders' time and a seventh of the trainer's. The Python package sets the same variable for
+/// Python processes.
 #[expect(unsafe_code, reason = "libtorch reads it from the environment")]
 fn enable_huge_pages() {
     if std::env::var_os(HUGE_PAGES_VARIABLE).is_none() {
@@ -32,14 +33,14 @@ fn enable_huge_pages() {
     }
 }
 
-/// Limits the arenas of glibc's allocator, unless `MALLOC_ARENA_MAX` is set. By default there are eight
-/// per core, and each keeps what was freed in it. With large images in Parquet, they took as much memory
-/// again as all batches in flight.
+/// Limits the arenas of glibc's allocator, unless `MALLOC_ARENA_MAX` is set. By default there are
+/// eight per core, and each keeps what was freed in it. With large images in Parquet, they took as
+/// much memory again as all batches in flight.
 ///
-/// Measured: one arena for two cores was no slower for preprocessing. A lower threshold for mapping large
-/// buffers on their own also saves memory, but cost a fifth of the throughput in page faults. In a
-/// trainer, forward and backward passes have threads of their own, each with helper threads: with one
-/// arena they waited for each other, and a step took a tenth longer.
+/// Measured: one arena for two cores was no slower for preprocessing. A lower threshold for mapping
+/// large buffers on their own also saves memory, but cost a fifth of the throughput in page faults.
+/// In a trainer, forward and backward passes have threads of their own, each with helper threads:
+/// with one arena they waited for each other, and a step took a tenth longer.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "mallopt is a C function")]
 fn limit_arenas(arenas: usize) {

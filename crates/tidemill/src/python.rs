@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-/// Finds the Python that has the package `tidemill`: the one in `TIDEMILL_PYTHON`, else the one whose
-/// libtorch this process has loaded, else the first one in the path. A Python process that runs this
-/// code has set the variable.
+/// Finds the Python that has the package `tidemill`: the one in `TIDEMILL_PYTHON`, else the one of
+/// the environment whose libtorch this process has loaded, else the first one in the path. In a
+/// Python process, the second one is usually the running interpreter.
 pub fn find_interpreter() -> PathBuf {
     let given = std::env::var_os("TIDEMILL_PYTHON").map(PathBuf::from);
     given.or_else(|| interpreter_of_package(&loaded_libtorch()?)).unwrap_or_else(|| "python3".into())
 }
 
-/// The folder of the libtorch that this process has loaded. A machine may have several, but only that
-/// one counts.
+/// The folder of the libtorch that this process has loaded. A machine may have several, but only
+/// that one counts.
 pub fn loaded_libtorch() -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let library = maps

@@ -1,5 +1,5 @@
-//! The columns of an encoded batch, filled from the flat buffers of result tensors. Rows without a result
-//! become nulls.
+//! The columns of an encoded batch, filled from the flat buffers of result tensors. Rows without a
+//! result become nulls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ impl EncodedColumn {
         Self::new(field.with_metadata(spec.metadata()), spec.dtype, vec![bytes; valid.len()], valid)
     }
 
-    /// The column `latents_R`. `shapes` has the shape of each row that has latents; `only_shape` is the
-    /// shape of all rows, if there can be only one.
+    /// The column `latents_R`. `shapes` has the shape of each row that has latents; `only_shape` is
+    /// the shape of all rows, if there can be only one.
     pub fn latents(resolution: u32, shapes: &[Option<[i64; 3]>], only_shape: Option<[i64; 3]>) -> Self {
         let spec = |shape: [i64; 3]| TensorSpec::f16(shape.map(|n| n as u32));
         let metadata = only_shape.map_or_else(

@@ -1,5 +1,5 @@
-//! The columns of a prepared batch, as the flat buffers that input tensors are made of. Rows without an
-//! image or caption are left out.
+//! The columns of a prepared batch, as the flat buffers that input tensors are made of. Rows
+//! without an image or caption are left out.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! The stage `Encode`: prepared rows in, latent moments and text embeddings out, one output row per input
-//! row. It runs the frozen VAE and text encoder. The caller decides which rows are encoded together.
+//! The stage `Encode`: prepared rows in, latent moments and text embeddings out, one output row per
+//! input row. It runs the frozen VAE and text encoder. The caller decides which rows are encoded
+//! together.
 
 use std::sync::Arc;
 
@@ -61,10 +62,10 @@ impl Encode {
         })
     }
 
-    /// Encodes a batch of prepared rows. `token_ids` becomes `text`, each `pixels_R` becomes `latents_R`
-    /// (mean and log-variance, f16, channels x height x width), and the other columns stay. Images of
-    /// one size are encoded together. A row whose result is not finite in f16 is quarantined. If no
-    /// embeddings are stored, `text` has the token ids.
+    /// Encodes a batch of prepared rows. `token_ids` becomes `text`, each `pixels_R` becomes
+    /// `latents_R` (mean and log-variance, f16, channels x height x width), and the other columns
+    /// stay. Images of one size are encoded together. A row whose result is not finite in f16 is
+    /// quarantined. If no embeddings are stored, `text` has the token ids.
     ///
     /// # Errors
     /// A column of another type than `Prepare` makes, or a failure of libtorch.
@@ -108,8 +109,8 @@ impl Encode {
         quarantine_failed(&self.run(&empty)?, &vec![true; batch.num_rows()], reason)
     }
 
-    /// The most bytes of a row's encoded columns. `sizes` has, for each resolution, the image sizes in
-    /// pixels that there can be.
+    /// The most bytes of a row's encoded columns. `sizes` has, for each resolution, the image sizes
+    /// in pixels that there can be.
     ///
     /// # Errors
     /// If a size is not a multiple of the VAE's downscale factor.
@@ -123,8 +124,8 @@ impl Encode {
         Ok(bytes as u64)
     }
 
-    /// Encodes one caption's token ids to the bytes of a row of `text`, little-endian: the last hidden
-    /// state in f16, row-major, or the ids themselves.
+    /// Encodes one caption's token ids to the bytes of a row of `text`, little-endian: the last
+    /// hidden state in f16, row-major, or the ids themselves.
     ///
     /// # Errors
     /// A failure of libtorch, such as an id outside the vocabulary.
@@ -143,8 +144,8 @@ impl Encode {
         }
     }
 
-    /// Shape of one image's moments, for its width and height in pixels: twice the latent channels, height
-    /// and width in latent cells.
+    /// Shape of one image's moments, for its width and height in pixels: twice the latent channels,
+    /// height and width in latent cells.
     ///
     /// # Errors
     /// If a side is not a multiple of the VAE's downscale factor.
@@ -231,8 +232,8 @@ impl Encode {
     }
 }
 
-/// Maps u8 pixels to [-1, 1], with the operations of diffusers' `VaeImageProcessor` in the same order: x / 255,
-/// then 2 x - 1, in f32.
+/// Maps u8 pixels to [-1, 1], with the operations of diffusers' `VaeImageProcessor` in the same
+/// order: x / 255, then 2 x - 1, in f32.
 fn normalize(images: &Tensor) -> Tensor {
     images.to_kind(Kind::Float) / 255.0 * 2.0 - 1.0
 }

@@ -17,12 +17,13 @@ const MIN_DEFAULT_MEMORY: u64 = 1 << 30;
 pub struct EngineConfig {
     /// Which engine runs the stages.
     pub kind: EngineKind,
-    /// Where the models run: `auto` (every GPU, else the CPU), `cpu`, `cuda` (every GPU) or `cuda:1`.
+    /// Where the models run: `auto` (every GPU, else the CPU), `cpu`, `cuda` (every GPU) or
+    /// `cuda:1`.
     pub device: String,
-    /// Memory for all batches in flight together, as `"4 GiB"` or in bytes: batches as read, prepared
-    /// and encoded, and batches that wait. Models, libraries and one decoded image per worker come on
-    /// top. The default is half of the machine's memory, divided evenly among the ranks of a machine,
-    /// and at least 1 GiB.
+    /// Memory for all batches in flight together, as `"4 GiB"` or in bytes: batches as read,
+    /// prepared and encoded, and batches that wait. Models, libraries and one decoded image per
+    /// worker come on top. The default is half of the machine's memory, divided evenly among the
+    /// ranks of a machine, and at least 1 GiB.
     #[serde(deserialize_with = "deserialize_size")]
     pub memory: Option<ByteSize>,
     /// The run stops when more than this share of the rows read is unreadable. The share is checked
@@ -58,8 +59,8 @@ pub enum EngineKind {
 #[serde(deny_unknown_fields, default)]
 pub struct RayConfig {
     /// Address of the cluster, as `ray.init` takes it: `auto`, `host:port` or `ray://host:port`;
-    /// `local` starts a cluster on this machine. Without it, the variable `RAY_ADDRESS` counts, then a
-    /// cluster that runs on this machine, then `local`.
+    /// `local` starts a cluster on this machine. Without it, the variable `RAY_ADDRESS` counts,
+    /// then a cluster that runs on this machine, then `local`.
     pub address: Option<String>,
     /// Environment variables of all workers, such as those of NCCL and libfabric.
     pub env: BTreeMap<String, String>,
@@ -69,8 +70,8 @@ pub struct RayConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReadWorkers {
-    /// Units read at the same time; 0 means two per encoder. More readers hide the latency of a slow
-    /// source.
+    /// Units read at the same time; 0 means two per encoder. More readers hide the latency of a
+    /// slow source.
     pub workers: usize,
 }
 
@@ -78,8 +79,8 @@ pub struct ReadWorkers {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PrepareWorkers {
-    /// Worker threads, or a range such as `"2..8"` in which their number follows the encoders' input
-    /// queue; 0 means one per core. On Ray: the most tasks at a time; 0 means as many as fit.
+    /// Worker threads, or a range such as `"2..8"` in which their number follows the encoders'
+    /// input queue; 0 means one per core. On Ray: the most tasks at a time; 0 means as many as fit.
     pub workers: WorkerCount,
     /// On Ray: CPUs of a task.
     pub cpus: f64,
@@ -95,18 +96,18 @@ impl Default for PrepareWorkers {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EncodeWorkers {
-    /// Encoders per device, each with its own copy of the models. On Ray: encoders in all, or a range
-    /// such as `"1..40"` in which their number follows the backlog.
+    /// Encoders per device, each with its own copy of the models. On Ray: encoders in all, or a
+    /// range such as `"1..40"` in which their number follows the backlog.
     pub workers: WorkerCount,
-    /// Threads that libtorch uses for one operation on the CPU; 0 means one per core, on Ray one per
-    /// CPU of an encoder. The bytes of encoded units may depend on it.
+    /// Threads that libtorch uses for one operation on the CPU; 0 means one per core, on Ray one
+    /// per CPU of an encoder. The bytes of encoded units may depend on it.
     pub threads: usize,
     /// On Ray: CPUs of an encoder.
     pub cpus: f64,
     /// On Ray: GPUs of an encoder. The default is 1, or 0 with `engine.device = "cpu"`.
     pub gpus: Option<f64>,
-    /// On Ray: the GPU type of the nodes that may have encoders, as in `ray.util.accelerators`, such
-    /// as `A10G`.
+    /// On Ray: the GPU type of the nodes that may have encoders, as in `ray.util.accelerators`,
+    /// such as `A10G`.
     pub accelerator: Option<String>,
 }
 
@@ -126,7 +127,8 @@ pub struct TrainWorkers {
     pub cpus: f64,
     /// GPUs of a worker. The default is 1, or 0 with `engine.device = "cpu"`.
     pub gpus: Option<f64>,
-    /// The GPU type of the nodes that may have workers, as in `ray.util.accelerators`, such as `A100`.
+    /// The GPU type of the nodes that may have workers, as in `ray.util.accelerators`, such as
+    /// `A100`.
     pub accelerator: Option<String>,
 }
 
@@ -176,8 +178,8 @@ impl EngineConfig {
         if self.read.workers == 0 { 2 * encoders } else { self.read.workers }
     }
 
-    /// GPUs of a worker on Ray that runs models: as `given` in the run file, else 1, or 0 if models run
-    /// on the CPU.
+    /// GPUs of a worker on Ray that runs models: as `given` in the run file, else 1, or 0 if models
+    /// run on the CPU.
     pub fn gpus_per_worker(&self, given: Option<f64>) -> f64 {
         given.unwrap_or(if self.device == "cpu" { 0.0 } else { 1.0 })
     }

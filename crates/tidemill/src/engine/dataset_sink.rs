@@ -1,4 +1,5 @@
-//! The latent dataset as the engine's [`Sink`]: the key of each unit, and which units are committed.
+//! The latent dataset as the engine's [`Sink`]: the key of each unit, and which units are
+//! committed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -31,13 +32,13 @@ pub struct DatasetSink {
 type Duplicate = (u64, &'static str);
 
 impl DatasetSink {
-    /// Opens the run's dataset, or makes it. Units made with other settings stay in older snapshots.
-    /// Columns of these units that the run's settings do not change need not be computed again
-    /// ([`load_known_rows`](Self::load_known_rows)).
+    /// Opens the run's dataset, or makes it. Units made with other settings stay in older
+    /// snapshots. Columns of these units that the run's settings do not change need not be computed
+    /// again ([`load_known_rows`](Self::load_known_rows)).
     ///
     /// # Errors
-    /// If models cannot be read; settings are wrong; the location holds something other than a dataset
-    /// that this version can read, or an imported dataset; or it cannot be written.
+    /// If models cannot be read; settings are wrong; the location holds something other than a
+    /// dataset that this version can read, or an imported dataset; or it cannot be written.
     pub fn open(run: &Run, prepare: &Prepare, encode: &Encode) -> Result<Self> {
         if read_newest_snapshot(&run.dataset())?.is_some_and(|snapshot| is_imported(&snapshot)) {
             let message = format!(
@@ -106,9 +107,9 @@ impl DatasetSink {
         self.writer.begin_unit(key)
     }
 
-    /// Finds the duplicates among the committed rows of these units. Returns a sink that leaves them
-    /// out, and the duplicates themselves: sample ids and filter names. Units without duplicates stay
-    /// as they are; the others take their remaining rows from what is committed.
+    /// Finds the duplicates among the committed rows of these units. Returns a sink that leaves
+    /// them out, and the duplicates themselves: sample ids and filter names. Units without
+    /// duplicates stay as they are; the others take their remaining rows from what is committed.
     ///
     /// # Errors
     /// If the rows cannot be read, or the list of duplicates cannot be written.
@@ -221,8 +222,8 @@ pub fn describe_removed_files(snapshot: &Manifest, units: &[InputUnit]) -> Optio
     ))
 }
 
-/// The newest snapshot of a dataset, if there is one. Does not open the dataset, because its files may
-/// be missing and about to be written again.
+/// The newest snapshot of a dataset, if there is one. Does not open the dataset, because its files
+/// may be missing and about to be written again.
 ///
 /// # Errors
 /// If it cannot be read.

@@ -1,4 +1,5 @@
-//! The specification of a run's latent dataset, and the digests of the settings that shape its units.
+//! The specification of a run's latent dataset, and the digests of the settings that shape its
+//! units.
 
 use std::collections::BTreeMap;
 
@@ -76,8 +77,8 @@ pub(crate) fn pixel_settings(run: &Run) -> Value {
     })
 }
 
-/// The settings that choose rows and make their captions, in the form in which a dataset stores them.
-/// The content of block lists is not among them.
+/// The settings that choose rows and make their captions, in the form in which a dataset stores
+/// them. The content of block lists is not among them.
 pub(crate) fn row_settings(run: &Run) -> Value {
     json!({ "filter": run.file.filter.without_lists(), "caption": run.file.caption })
 }

@@ -24,8 +24,8 @@ pub fn select_devices(run: &Run) -> Result<Vec<Device>> {
     })
 }
 
-/// The device of one of the `ranks` ranks of this machine. If each rank sees only one GPU, that GPU is
-/// its own.
+/// The device of one of the `ranks` ranks of this machine. If each rank sees only one GPU, that GPU
+/// is its own.
 ///
 /// # Errors
 /// If there are several GPUs, but fewer than ranks, or if the run file names one GPU for all ranks.
@@ -62,8 +62,8 @@ pub fn count_gpus() -> Result<usize> {
     Ok(if Cuda::is_available() { Cuda::device_count().max(0) as usize } else { 0 })
 }
 
-/// Describes devices for the log. If the run file leaves the choice to us, the CPU may be a surprise,
-/// so the text gives the reason.
+/// Describes devices for the log. If the run file leaves the choice to us, the CPU may be a
+/// surprise, so the text gives the reason.
 pub fn describe_devices(run: &Run, devices: &[Device]) -> String {
     match devices {
         [Device::Cuda(index)] => format!("GPU {index}"),

@@ -1,5 +1,6 @@
-//! Incremental re-run: a source that skips what an earlier run already computed. Each row comes with
-//! what the unit's last commit knows about it, and images are read only if one of them is needed.
+//! Incremental re-run: a source that skips what an earlier run already computed. Each row comes
+//! with what the unit's last commit knows about it, and images are read only if one of them is
+//! needed.
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -60,8 +61,8 @@ impl IncrementalSource<'_> {
     }
 }
 
-/// Attaches what is known to the unit's rows, in order. If the earlier run read other rows at the place
-/// of a batch, the batch stays as it is.
+/// Attaches what is known to the unit's rows, in order. If the earlier run read other rows at the
+/// place of a batch, the batch stays as it is.
 fn attach_known_rows(
     batches: Batches,
     known: ReusableRows,

@@ -7,8 +7,8 @@
 //!
 //! What both share:
 //! - [`config`], [`worker_count`]: the section `[engine]`.
-//! - [`stage`], [`encode_stage`]; [`sink`], [`dataset_sink`], [`dataset_spec`]: what they run and where
-//!   rows go.
+//! - [`stage`], [`encode_stage`]; [`sink`], [`dataset_sink`], [`dataset_spec`]: what they run and
+//!   where rows go.
 //! - [`incremental_source`]: an incremental re-run skips what an earlier run computed.
 //! - [`retry_in_halves`]: a batch that fails is retried in halves, down to the guilty row.
 //! - [`bad_row_limit`]: a run with too many unreadable rows stops.

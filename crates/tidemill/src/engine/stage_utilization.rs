@@ -71,12 +71,12 @@ impl StageMeter {
         result
     }
 
-    /// RowCounts rows that the stage has worked on.
+    /// Counts rows that the stage has worked on.
     pub fn add_rows(&self, rows: usize) {
         self.rows.fetch_add(rows as u64, Ordering::Relaxed);
     }
 
-    /// RowCounts a batch that is retried in parts.
+    /// Counts a batch that is retried in parts.
     pub fn add_retry(&self) {
         self.retried.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
 //! Turns Ctrl-C (SIGINT), SIGTERM and a closed terminal (SIGHUP) into a flag that the engine checks
-//! between units. A second Ctrl-C ends the process at once. SIGTERM may arrive several times and means
-//! the same each time, because both a service manager and the supervisor send it to all processes of a
-//! run.
+//! between units. A second Ctrl-C ends the process at once. SIGTERM may arrive several times and
+//! means the same each time, because both a service manager and the supervisor send it to all
+//! processes of a run.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -50,13 +50,15 @@ fn handler(signal: i32) -> Option<libc::sighandler_t> {
 /// Sets an action that the signal had before.
 #[expect(unsafe_code, reason = "sets a signal's action")]
 fn restore_action(signal: i32, action: &libc::sigaction) {
-    // SAFETY: the system gave the action for this signal, and its handler is still part of the process.
+    // SAFETY: the system gave the action for this signal, and its handler is still part of the
+    // process.
     unsafe { libc::sigaction(signal, action, std::ptr::null_mut()) };
 }
 
-/// The actions of signal-hook and of the host program. A host may set handlers of its own between two
-/// watches (Python's `signal.signal`). signal-hook does not notice that its handler is gone, so we put
-/// it back. It also calls the handler that was there before it; Python's handler is always the same.
+/// The actions of signal-hook and of the host program. A host may set handlers of its own between
+/// two watches (Python's `signal.signal`). signal-hook does not notice that its handler is gone, so
+/// we put it back. It also calls the handler that was there before it; Python's handler is always
+/// the same.
 struct SignalActions {
     /// signal-hook's actions, by signal.
     ours: BTreeMap<i32, libc::sigaction>,
@@ -72,7 +74,8 @@ impl SignalActions {
         ACTIONS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes sure that signal-hook's handlers are in force. Call it after registering with signal-hook.
+    /// Makes sure that signal-hook's handlers are in force. Call it after registering with
+    /// signal-hook.
     fn install_ours(&mut self) {
         for (signal, now) in SIGNALS.iter().filter_map(|signal| Some((*signal, current_action(*signal)?))) {
             let ours = self.ours.entry(signal).or_insert(now);
@@ -106,8 +109,8 @@ impl StopSignal {
         unwatched.store(false, Ordering::SeqCst);
         let raised = Arc::new(AtomicBool::new(false));
         let mut hooks = Vec::new();
-        // The order matters: the first Ctrl-C finds `interrupted` unset and sets it; the second finds
-        // it set and ends the process.
+        // The order matters: the first Ctrl-C finds `interrupted` unset and sets it; the second
+        // finds it set and ends the process.
         let interrupted = Arc::new(AtomicBool::new(false));
         hooks.extend(flag::register_conditional_shutdown(SIGINT, 1, interrupted.clone()));
         hooks.extend(flag::register(SIGINT, interrupted));

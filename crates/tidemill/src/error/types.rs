@@ -67,7 +67,7 @@ pub enum Error {
     },
     /// The batches of all encoders do not fit into `engine.memory`.
     #[error(
-        "engine.memory = {given} is too little: {lanes} encoder(s) need {least} for the batches in flight; raise it, \
+        "engine.memory = {given} is too little: {encoders} encoder(s) need {least} for the batches in flight; raise it, \
          or lower encode.batch_size or engine.encode.workers"
     )]
     Memory {
@@ -76,7 +76,7 @@ pub enum Error {
         /// The smallest sufficient value.
         least: ByteSize,
         /// The number of encoders.
-        lanes: usize,
+        encoders: usize,
     },
     /// A row group of the source does not fit into `engine.memory`.
     #[error(

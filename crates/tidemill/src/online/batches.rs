@@ -34,7 +34,7 @@ pub(crate) struct OnlineBatches {
     pub batch_part: BatchPart,
     /// Encodes each batch when the trainer asks for it. `None` if the windows are encoded already.
     pub encode: Option<Encode>,
-    /// RowCounts the time of `encode`.
+    /// Counts the time of `encode`.
     pub accounting: Arc<RowAccounting>,
     pub position: StreamPosition,
     /// Number of the next batch.
@@ -167,7 +167,7 @@ impl OnlineBatches {
         Ok(batch)
     }
 
-    /// The encoded rows without those that failed, and their epochs. RowCounts the failures.
+    /// The encoded rows without those that failed, and their epochs. Counts the failures.
     fn drop_encode_failures(
         &mut self,
         prepared: &RecordBatch,

@@ -12,8 +12,8 @@ pub enum EncodingMode {
     Offline,
     /// They encode while it trains, anew in each epoch; nothing is stored.
     Online,
-    /// They take turns with it on its device, batch by batch. Benchmarks compare the other modes with
-    /// this one.
+    /// They take turns with it on its device, batch by batch. Benchmarks compare the other modes
+    /// with this one.
     Colocated,
 }
 

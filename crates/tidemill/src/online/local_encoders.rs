@@ -1,4 +1,5 @@
-//! Local encoders: the engine of this process makes the windows of a rank, one epoch after the other.
+//! Local encoders: the engine of this process makes the windows of a rank, one epoch after the
+//! other.
 
 use std::sync::Arc;
 

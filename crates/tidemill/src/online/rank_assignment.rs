@@ -1,6 +1,6 @@
-//! Which rank trains on which windows: each rank takes every n-th window, for n ranks. The number of rows
-//! in a window is known only once they are prepared, so ranks advance at different speeds. Still no row
-//! is lost or comes twice, even if the number of ranks changes.
+//! Which rank trains on which windows: each rank takes every n-th window, for n ranks. The number
+//! of rows in a window is known only once they are prepared, so ranks advance at different speeds.
+//! Still no row is lost or comes twice, even if the number of ranks changes.
 
 use std::collections::VecDeque;
 
@@ -21,8 +21,8 @@ pub(crate) struct WindowPosition {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RankAssignment {
-    /// Windows that come before all others: the one that rows are taken from, and those that another
-    /// number of ranks left behind.
+    /// Windows that come before all others: the one that rows are taken from, and those that
+    /// another number of ranks left behind.
     #[serde(rename = "first")]
     front: VecDeque<WindowPosition>,
     /// The window after those. Every n-th window follows, for n ranks.
@@ -93,7 +93,8 @@ mod tests {
 
     use super::*;
 
-    /// Parts of a run, each with a number of ranks, and ranks that take rows until the state is saved.
+    /// Parts of a run, each with a number of ranks, and ranks that take rows until the state is
+    /// saved.
     fn run_parts() -> impl Strategy<Value = Vec<(usize, Vec<(usize, u64)>)>> {
         let takes = prop::collection::vec((0..8_usize, 1..30_u64), 0..40);
         prop::collection::vec((1..8_usize, takes), 1..8)

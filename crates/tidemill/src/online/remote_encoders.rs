@@ -25,8 +25,8 @@ pub trait RemoteEncoders: fmt::Debug + Send + Sync {
     /// If the request cannot be sent.
     fn request(&self, unit: &InputUnit, epoch: u64, resolution: u32) -> Result<u64>;
 
-    /// The rows of a request, encoded in the same batches as by the local engine; `None` if they are
-    /// not ready within about a second. The rows can be received once.
+    /// The rows of a request, encoded in the same batches as by the local engine; `None` if they
+    /// are not ready within about a second. The rows can be received once.
     ///
     /// # Errors
     /// If the rows cannot be made.

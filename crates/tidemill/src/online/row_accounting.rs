@@ -1,5 +1,5 @@
-//! Row accounting of online training: what became of the rows that a process has prepared, the quarantine
-//! file, and how long the stages worked.
+//! Row accounting of online training: what became of the rows that a process has prepared, the
+//! quarantine file, and how long the stages worked.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -57,8 +57,8 @@ struct QuarantineFile {
 }
 
 impl RowAccounting {
-    /// Opens `quarantine.jsonl` in the run's output folder, for appending. `source_units` is the number
-    /// of the source's units.
+    /// Opens `quarantine.jsonl` in the run's output folder, for appending. `source_units` is the
+    /// number of the source's units.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -79,8 +79,8 @@ impl RowAccounting {
         lock(&self.rows).counts.clone()
     }
 
-    /// What each stage has done. The stages of the engine are added at the end of each epoch, and when
-    /// the trainer takes no more batches.
+    /// What each stage has done. The stages of the engine are added at the end of each epoch, and
+    /// when the trainer takes no more batches.
     pub fn stage_work(&self) -> Vec<StageWork> {
         lock(&self.stages).clone()
     }
@@ -97,7 +97,7 @@ impl RowAccounting {
         }
     }
 
-    /// RowCounts rows of a unit, and writes those that are quarantined to the file.
+    /// Counts rows of a unit, and writes those that are quarantined to the file.
     ///
     /// # Errors
     /// If a column is missing, or the file cannot be written.
@@ -120,9 +120,9 @@ impl RowAccounting {
         Ok(())
     }
 
-    /// Called when all rows of a unit have been added. Checks the share of unreadable rows once 1,000
-    /// rows are read, or all units of the source. All epochs are checked together, because a resumed
-    /// run may have few rows left of its first epoch.
+    /// Called when all rows of a unit have been added. Checks the share of unreadable rows once
+    /// 1,000 rows are read, or all units of the source. All epochs are checked together, because a
+    /// resumed run may have few rows left of its first epoch.
     ///
     /// # Errors
     /// [`Error::Refused`] if too many rows are unreadable. A refusal is not restarted.

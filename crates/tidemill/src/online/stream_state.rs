@@ -31,8 +31,8 @@ impl StreamState {
         Ok(state)
     }
 
-    /// What each of this many ranks has left, at this resolution. If the resolution changes, windows
-    /// that were started are given up, because they may have other rows now.
+    /// What each of this many ranks has left, at this resolution. If the resolution changes,
+    /// windows that were started are given up, because they may have other rows now.
     pub fn into_assignments(mut self, resolution: u32, ranks: usize) -> Vec<RankAssignment> {
         if self.resolution != resolution {
             self.assignments.iter_mut().for_each(RankAssignment::abandon_started_windows);

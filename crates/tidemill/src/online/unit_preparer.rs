@@ -29,7 +29,8 @@ impl UnitPreparer {
         Ok(Self { run, source, last_stage: Mutex::default() })
     }
 
-    /// The prepared rows of a unit. A panic costs only the rows that cause it, as in the local engine.
+    /// The prepared rows of a unit. A panic costs only the rows that cause it, as in the local
+    /// engine.
     ///
     /// # Errors
     /// If the file cannot be read.

@@ -1,5 +1,5 @@
-//! A thread that has windows made ahead of the trainer's need, by the encoders of this process or by
-//! remote ones.
+//! A thread that has windows made ahead of the trainer's need, by the encoders of this process or
+//! by remote ones.
 
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -10,8 +10,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 
-/// Finished windows that may wait for the trainer, besides the one that it takes rows from and the one
-/// that is being made.
+/// Finished windows that may wait for the trainer, besides the one that it takes rows from and the
+/// one that is being made.
 const MAX_WAITING_WINDOWS: usize = 1;
 
 /// The training rows of a window, in the order of its units.
@@ -34,7 +34,8 @@ pub(crate) struct WindowPrefetcher {
 }
 
 impl WindowPrefetcher {
-    /// Starts the thread. `make_windows` runs until the signal is raised or a window cannot be sent.
+    /// Starts the thread. `make_windows` runs until the signal is raised or a window cannot be
+    /// sent.
     ///
     /// # Errors
     /// If the system starts no thread.

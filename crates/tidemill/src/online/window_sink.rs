@@ -1,5 +1,5 @@
-//! The sink of the local engine in online training: assembles the rows of units into windows, and sends
-//! the windows in their order.
+//! The sink of the local engine in online training: assembles the rows of units into windows, and
+//! sends the windows in their order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -88,8 +88,8 @@ impl SharedSink {
 }
 
 impl Sink for WindowSink {
-    /// There is no room for windows far behind one that a slow unit holds up, because the rows of all
-    /// of them would stay in memory.
+    /// There is no room for windows far behind one that a slow unit holds up, because the rows of
+    /// all of them would stay in memory.
     fn has_room(&self, unit: &InputUnit, timeout: Duration) -> bool {
         let SharedSink { config, window_sent, .. } = &*self.shared;
         let Some(slot) = self.slots.get(&unit_id(unit)) else { return true };

@@ -1,6 +1,6 @@
-//! Fake stages, a source and a sink in memory, for the engine's tests and its benchmark. Rows are numbers,
-//! work is a number of multiplications or a sleep, and the encoded code of a row depends on all rows that
-//! were encoded together.
+//! Fake stages, a source and a sink in memory, for the engine's tests and its benchmark. Rows are
+//! numbers, work is a number of multiplications or a sleep, and the encoded code of a row depends
+//! on all rows that were encoded together.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeMap;

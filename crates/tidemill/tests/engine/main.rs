@@ -1,4 +1,5 @@
-//! The local engine with fake stages: what it commits, which failures it survives, and how much memory it takes.
+//! The local engine with fake stages: what it commits, which failures it survives, and how much
+//! memory it takes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 // The benchmark uses other parts of it.
@@ -332,8 +333,8 @@ fn backpressure_of_a_slow_writer_stops_the_readers() {
     let memory = 400_000;
     let least = min_memory(8, 1);
     assert!(memory > least, "{least}");
-    // A quarter of the memory is for rows of at least 100 bytes as read, the rest for prepared and encoded
-    // rows. Each reader may also have read a batch that does not fit yet.
+    // A quarter of the memory is for rows of at least 100 bytes as read, the rest for prepared and
+    // encoded rows. Each reader may also have read a batch that does not fit yet.
     let bound = memory / 4 / 100 + memory * 3 / 4 / (2 * ROW_BYTES) + 3 * 40;
     assert!(bound < 1500);
     let most = max_rows_in_flight(memory);
@@ -344,8 +345,8 @@ fn backpressure_of_a_slow_writer_stops_the_readers() {
 #[test]
 fn carried_bytes_count_as_work_and_never_block_the_run() {
     let memory = 16_000_000;
-    // If memory suffices, queues limit the rows in flight. Of heavy rows, there is room for an unfinished
-    // batch and a prepare task of each pipeline.
+    // If memory suffices, queues limit the rows in flight. Of heavy rows, there is room for an
+    // unfinished batch and a prepare task of each pipeline.
     for (carried_bytes, bound) in [(0, u64::MAX), (50_000, 230), (1 << 40, 2 * (32 + 32))] {
         let mut case = Case::new(&[500; 4]);
         (case.memory, case.readers, case.prepare.carried_bytes) = (memory, 3, carried_bytes);

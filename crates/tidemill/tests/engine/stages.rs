@@ -1,5 +1,5 @@
-//! What the engine needs from the real `Encode`, with the quickstart's models: quarantined rows have the same
-//! schema as encoded rows.
+//! What the engine needs from the real `Encode`, with the quickstart's models: quarantined rows
+//! have the same schema as encoded rows.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -40,8 +40,8 @@ impl<T> Batcher<T> {
         Self { batch_size, waiting: Vec::new(), held: Vec::new(), kept: 0, rows: 0 }
     }
 
-    /// Adds rows and returns the batches that are full now. The batch with the last of the rows takes
-    /// what is held for them.
+    /// Adds rows and returns the batches that are full now. The batch with the last of the rows
+    /// takes what is held for them.
     ///
     /// # Errors
     /// If the rows have no column `status`.
@@ -110,8 +110,8 @@ mod tests {
         batch["row"].as_primitive::<arrow::datatypes::UInt64Type>().values().to_vec()
     }
 
-    /// Each batch's rows, and the number of the last push that it holds, for rows that are pushed in
-    /// groups of `push_rows`.
+    /// Each batch's rows, and the number of the last push that it holds, for rows that are pushed
+    /// in groups of `push_rows`.
     fn make_batches(kept: &[bool], push_rows: usize) -> Vec<(Vec<u64>, Option<usize>)> {
         let mut batcher = Batcher::new(8);
         let mut batches = Vec::new();

@@ -1,7 +1,7 @@
 //! An encode pipeline takes one unit at a time through one encoder. One thread feeds the pool of
-//! prepare workers, one takes their results in order and groups them into encode batches, one encodes,
-//! and one writes and commits. While a batch is encoded, the next ones are prepared, so the device
-//! does not wait.
+//! prepare workers, one takes their results in order and groups them into encode batches, one
+//! encodes, and one writes and commits. While a batch is encoded, the next ones are prepared, so
+//! the device does not wait.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -35,8 +35,8 @@ const MAX_QUEUED_WRITES: usize = 2;
 /// How long a pipeline waits for room in the sink before it checks whether the run is stopping.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The most rows that may stay in a pipeline because its next encode batch is not full, plus rows that
-/// can complete it. The working part of the memory must hold this many rows of each pipeline.
+/// The most rows that may stay in a pipeline because its next encode batch is not full, plus rows
+/// that can complete it. The working part of the memory must hold this many rows of each pipeline.
 pub(crate) fn min_rows_in_flight(batch_size: usize) -> usize {
     max_rows(batch_size) + 2 * ROWS_PER_TASK
 }
@@ -50,8 +50,8 @@ pub(crate) fn spawn_pipeline<'scope>(
     tasks: Sender<PrepareTask>,
     workers: usize,
 ) -> [RunThread<'scope>; 4] {
-    // Enough tasks to keep every worker busy while the oldest rows are waited for, and while a batch
-    // is encoded.
+    // Enough tasks to keep every worker busy while the oldest rows are waited for, and while a
+    // batch is encoded.
     let pending_tasks = 2 * workers + 2 * max_rows(state.batch_size).div_ceil(ROWS_PER_TASK);
     let (fed, to_batch) = bounded(pending_tasks);
     let (batched, to_encode) = bounded(MAX_QUEUED_BATCHES);

@@ -43,8 +43,8 @@ pub struct LocalEngine<'a> {
     pub sink: &'a dyn Sink,
     /// Kept rows in one encode batch.
     pub batch_size: usize,
-    /// Threads that read ahead; at least one per encoder. If units hold so much that the memory would
-    /// not suffice, there are fewer.
+    /// Threads that read ahead; at least one per encoder. If units hold so much that the memory
+    /// would not suffice, there are fewer.
     pub readers: usize,
     /// The least and the most prepare workers.
     pub prepare_workers: RangeInclusive<usize>,
@@ -121,7 +121,7 @@ impl<'a> LocalEngine<'a> {
         self.prepare.row_bytes() + encoded
     }
 
-    /// Divides the memory, or says how much more is needed and why.
+    /// Divides the memory, or returns how much more is needed and why.
     fn plan_memory(&self, units: &[InputUnit], encoders: &[Box<dyn Stage + 'a>]) -> Result<MemoryPlan> {
         let work_bytes = self.rows_in_flight(encoders.len()) * self.row_bytes(encoders);
         let heaviest = units.iter().max_by_key(|unit| unit.held);
@@ -136,7 +136,7 @@ impl<'a> LocalEngine<'a> {
                     held: ByteSize(held),
                     file: unit.file.uri.clone(),
                 },
-                _ => Error::Memory { given, least: ByteSize(least), lanes: encoders.len() },
+                _ => Error::Memory { given, least: ByteSize(least), encoders: encoders.len() },
             }
         })
     }

@@ -11,7 +11,8 @@
 //!   prepared and encoded, from before they go to a worker until they are written.
 //!
 //! No thread waits forever:
-//! - Writing, encoding and preparing wait for no permit, so work in flight ends and frees its bytes.
+//! - Writing, encoding and preparing wait for no permit, so work in flight ends and frees its
+//!   bytes.
 //! - A feeder waits for the working part. What may stay there without moving is one unfinished
 //!   encode batch per encoder. The part holds that much and one more prepare task for each encoder:
 //!   less memory than [`min_memory`](super::memory_plan::min_memory) is refused, and a row counts

@@ -1,9 +1,10 @@
-//! The engine for one machine: threads of one process, which bounded queues and a memory budget connect.
+//! The engine for one machine: threads of one process, which bounded queues and a memory budget
+//! connect.
 //!
 //! ```text
-//!  units ─► readers ─► feeder ─► prepare workers ─► batcher ─► encoder ─► writer, commit
-//!           1..n       └───────── shared, autoscaled: min..max ─────────┘
-//!             └─ read memory ─┘  └──────────── work memory ───────────────────────┘
+//!  units ─► readers ─► feeder ─► prepare workers ─► batcher ─► encoder ─► writer ─► commit
+//!           n          1         min..max, shared   1          1          1   (per pipeline)
+//!           └ read memory ┘└──────────────── work memory ──────────────────────┘
 //! ```
 //!
 //! - [`engine`] starts the threads and hands out units in order.
@@ -15,8 +16,8 @@
 //! - Backpressure: all queues are bounded, in number or in bytes ([`memory_budget`], divided by
 //!   [`memory_plan`]). Memory does not grow with the dataset, and a slow stage slows the stages
 //!   before it.
-//! - [`monitor`] adjusts the number of prepare workers ([`prepare_autoscaler`], [`worker_gate`]) and
-//!   shows how busy the stages are.
+//! - [`monitor`] adjusts the number of prepare workers ([`prepare_autoscaler`], [`worker_gate`])
+//!   and shows how busy the stages are.
 //! - [`run_state`], [`messages`], [`threads`]: what the threads share, send and run in.
 
 pub(crate) mod batcher;

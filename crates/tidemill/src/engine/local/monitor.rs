@@ -1,5 +1,5 @@
-//! Checks the stages twice a second: adjusts the number of prepare workers, and shows what each stage
-//! does and how busy it is.
+//! Checks the stages twice a second: adjusts the number of prepare workers, and shows what each
+//! stage does and how busy it is.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};

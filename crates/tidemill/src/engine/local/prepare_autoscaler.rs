@@ -1,5 +1,5 @@
-//! Autoscaling of the prepare workers: their number follows the encoders' input queue within the range
-//! `engine.prepare.workers`.
+//! Autoscaling of the prepare workers: their number follows the encoders' input queue within the
+//! range `engine.prepare.workers`.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
@@ -44,8 +44,8 @@ impl PoolLoad {
     }
 }
 
-/// The number of workers from now on: one more if the queue is empty while all workers are busy and a
-/// core is idle; one less if the queue is full.
+/// The number of workers from now on: one more if the queue is empty while all workers are busy and
+/// a core is idle; one less if the queue is full.
 pub(crate) fn choose_worker_count(load: &PoolLoad) -> usize {
     let is_starving = load.queued == 0 && load.utilization > BUSY_UTILIZATION && load.idle_cores >= 1.0;
     let target = match load.workers {

@@ -1,5 +1,5 @@
-//! Reader threads. Each takes the next unit and reads it to its end, as far ahead as the unit's share
-//! of the memory allows. Several readers hide the latency of a slow source.
+//! Reader threads. Each takes the next unit and reads it to its end, as far ahead as the unit's
+//! share of the memory allows. Several readers hide the latency of a slow source.
 
 use std::ops::ControlFlow;
 

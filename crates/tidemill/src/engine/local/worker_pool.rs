@@ -8,9 +8,9 @@ use crate::engine::local::run_state::RunState;
 use crate::engine::retry_in_halves::RetryingStage;
 use crate::error::{Error, Result};
 
-/// Prepares one task after the other on this thread, while the pool has this many workers. Rayon gets
-/// a pool of this one thread, so that its calls stay here and the number of workers is the number of
-/// busy cores.
+/// Prepares one task after the other on this thread, while the pool has this many workers. Rayon
+/// gets a pool of this one thread, so that its calls stay here and the number of workers is the
+/// number of busy cores.
 pub(crate) fn run_worker(state: &RunState<'_>, worker: usize, tasks: &Receiver<PrepareTask>) -> Result<()> {
     let rayon_pool = ThreadPoolBuilder::new().num_threads(1).use_current_thread().build();
     let _rayon_pool = rayon_pool.map_err(|_| Error::Thread("prepare"))?;

@@ -1,5 +1,5 @@
-//! A Python process that drives Ray for a command. It reads a plan on its standard input and writes what
-//! is done to its standard output, as lines of JSON (python/tidemill/ray/driver_protocol.py).
+//! A Python process that drives Ray for a command. It reads a plan on its standard input and writes
+//! what is done to its standard output, as lines of JSON (python/tidemill/ray/driver_protocol.py).
 
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::marker::PhantomData;
@@ -53,15 +53,15 @@ pub enum DriverEvent<D> {
 pub struct Driver<D> {
     process: Child,
     lines: Receiver<String>,
-    /// The driver's standard input, once everything is written. It stays open while this process lives:
-    /// if it closes, the driver knows that this process has died, and ends.
+    /// The driver's standard input, once everything is written. It stays open while this process
+    /// lives: if it closes, the driver knows that this process has died, and ends.
     _stdin: Receiver<ChildStdin>,
     done: PhantomData<D>,
 }
 
 impl<D: DeserializeOwned> Driver<D> {
-    /// Runs a Python module and writes the lines of a plan to it. Lines are made as the driver reads
-    /// them, because there may be many.
+    /// Runs a Python module and writes the lines of a plan to it. Lines are made as the driver
+    /// reads them, because there may be many.
     ///
     /// # Errors
     /// If there is no Python, or the system starts no process.
@@ -77,9 +77,10 @@ impl<D: DeserializeOwned> Driver<D> {
         let ((line_sender, lines), (stdin_sender, stdin_receiver)) = (channel(), channel());
         let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
         let driver = Self { process, lines, _stdin: stdin_receiver, done: PhantomData };
-        // The driver writes before it has read everything, so reading and writing take a thread each.
+        // The driver writes before it has read everything, so reading and writing take a thread
+        // each.
         let write = move || {
-            // If the driver has died, its exit status tells.
+            // If the driver has died, its exit status shows that later.
             if let Some(stdin) = stdin.and_then(|stdin| write_lines(stdin, plan).ok()) {
                 let _ = stdin_sender.send(stdin);
             }
@@ -148,14 +149,14 @@ impl<D> Drop for Driver<D> {
     }
 }
 
-/// RowCounts drivers that ended too soon, to decide whether another one is started.
+/// Counts drivers that ended too soon, to decide whether another one is started.
 #[derive(Debug, Default)]
 pub struct DriverRestarts {
     deaths_without_progress: usize,
 }
 
 impl DriverRestarts {
-    /// RowCounts a driver that ended too soon. `made_progress` says whether it got anything done.
+    /// Counts a driver that ended too soon. `made_progress` says whether it got anything done.
     ///
     /// # Errors
     /// If another driver would not help: this one was not killed by a signal, or too many died in a

@@ -1,7 +1,7 @@
-//! Runs the units of a dataset on Ray. A separate Python process (`python -m tidemill.ray.preprocess.driver`)
-//! drives Ray Data, whose tasks and actors process the units ([`unit_worker`](super::unit_worker)). This
-//! side hands out the units, counts what is committed, and restarts the driver if it is killed.
-//! Committed units are never processed again.
+//! Runs the units of a dataset on Ray. A separate Python process (`python -m
+//! tidemill.ray.preprocess.driver`) drives Ray Data, whose tasks and actors process the units
+//! ([`unit_worker`](super::unit_worker)). This side hands out the units, counts what is committed,
+//! and restarts the driver if it is killed. Committed units are never processed again.
 
 use std::process::ExitStatus;
 use std::time::Instant;
@@ -41,8 +41,8 @@ impl RayEngine<'_> {
     /// Ray Data passes no empty blocks on.
     ///
     /// # Errors
-    /// The first error of any stage; a driver that dies again and again; too many unreadable rows; a
-    /// signal. Units committed by then stay committed.
+    /// The first error of any stage; a driver that dies again and again; too many unreadable rows;
+    /// a signal. Units committed by then stay committed.
     pub fn run(&self, units: &[InputUnit], progress: &Progress) -> Result<RunSummary> {
         let (start, mut restarts) = (Instant::now(), DriverRestarts::default());
         let (mut counts, mut done) = (RowCounts::default(), 0);
@@ -73,8 +73,8 @@ impl RayEngine<'_> {
         }
     }
 
-    /// Runs one driver to its end, and counts what its workers commit. Returns the exit status if the
-    /// driver ended before all units were done.
+    /// Runs one driver to its end, and counts what its workers commit. Returns the exit status if
+    /// the driver ended before all units were done.
     fn run_driver(
         &self,
         units: Vec<InputUnit>,

@@ -1,6 +1,6 @@
-//! Which models encoded the rows that come from another machine. The model folder has the same path on
-//! all machines, but nothing guarantees that it has the same content. Without this check, latents of
-//! another VAE would be committed as those of the run's VAE.
+//! Which models encoded the rows that come from another machine. The model folder has the same path
+//! on all machines, but nothing guarantees that it has the same content. Without this check,
+//! latents of another VAE would be committed as those of the run's VAE.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::engine::ray::json_exchange::{from_json, to_json};
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 
-/// The key of the schema metadata under which encoded rows carry their [`ModelProvenance`], as JSON. It
-/// is metadata and not a column, because users who process the rows do not need it.
+/// The key of the schema metadata under which encoded rows carry their [`ModelProvenance`], as
+/// JSON. It is metadata and not a column, because users who process the rows do not need it.
 const METADATA_KEY: &str = "tidemill.maker";
 
 /// Which encoder made rows: its Tidemill version, machine and models.

@@ -10,8 +10,8 @@ use tidemill_data::{InputUnit, prepared};
 use crate::engine::ray::json_exchange::{from_json, to_json};
 use crate::error::{Error, Result};
 
-/// Name of the column. Its value, the same for all rows of a unit, is the unit and its number of rows,
-/// as JSON.
+/// Name of the column. Its value, the same for all rows of a unit, is the unit and its number of
+/// rows, as JSON.
 pub const UNIT_COLUMN: &str = "tidemill_unit";
 
 /// How users keep the rows of a unit together.

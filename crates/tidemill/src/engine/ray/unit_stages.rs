@@ -1,5 +1,5 @@
-//! Prepare and encode for workers of a cluster: with the same retries and the same encode batches as in
-//! the local engine, so the bytes are the same.
+//! Prepare and encode for workers of a cluster: with the same retries and the same encode batches
+//! as in the local engine, so the bytes are the same.
 
 use arrow::array::RecordBatch;
 use tidemill_data::Prepare;
@@ -23,7 +23,8 @@ pub fn prepare_rows(prepare: &Prepare, batch: &RecordBatch) -> Result<RecordBatc
     }
 }
 
-/// Encodes the prepared rows of a unit, all of them and in order, in batches of `batch_size` kept rows.
+/// Encodes the prepared rows of a unit, all of them and in order, in batches of `batch_size` kept
+/// rows.
 ///
 /// # Errors
 /// If the stage fails on every row of a batch, however small the batch.

@@ -1,5 +1,5 @@
-//! A worker of a cluster: reads units of a run and commits their encoded rows, so that each unit is the
-//! same as if the local engine had processed it.
+//! A worker of a cluster: reads units of a run and commits their encoded rows, so that each unit is
+//! the same as if the local engine had processed it.
 
 use arrow::array::RecordBatch;
 use serde::{Deserialize, Serialize};
@@ -100,7 +100,8 @@ impl UnitWorker {
         Ok(done)
     }
 
-    /// Writes a snapshot of these units, given by their names in the dataset, and returns their rows.
+    /// Writes a snapshot of these units, given by their names in the dataset, and returns their
+    /// rows.
     ///
     /// # Errors
     /// If a name is not a unit's, or the snapshot cannot be written.
