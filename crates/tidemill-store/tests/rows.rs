@@ -99,7 +99,7 @@ fn the_mask_depends_on_the_rows_alone() {
         let dataset = write(folder.path(), &order, true);
         let rows = read_rows(&dataset).unwrap();
         assert_eq!(rows.len() as u64, dataset.totals().unwrap().rows.kept);
-        let mask = Mask::write(&dataset, &config, config.plan(rows)).unwrap();
+        let mask = Mask::write(&dataset, &config, config.find_duplicates(rows)).unwrap();
         assert_eq!(Mask::read(dataset.location(), &mask.path).unwrap(), mask);
         // Once more is no change.
         let again = Mask::write(&dataset, &config, mask.duplicates.clone()).unwrap();

@@ -1,19 +1,20 @@
-//! `[dedup]`: which rows count as duplicates.
+//! The `[dedup]` settings: which rows count as duplicates.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Greatest Hamming distance of perceptual hashes that counts as near; unrelated images are about 32 apart.
+/// Largest Hamming distance of perceptual hashes that may count as near. Unrelated images are about
+/// 32 apart.
 pub(super) const MAX_DISTANCE: u32 = 8;
 
 /// `[dedup]`: what counts as a duplicate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DedupConfig {
-    /// Images whose encoded bytes are the same.
+    /// Exact duplicates: images with the same encoded bytes.
     pub exact: bool,
-    /// Images that look the same.
+    /// Near duplicates: images that look the same.
     pub near: Option<NearConfig>,
 }
 
@@ -21,20 +22,21 @@ pub struct DedupConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NearConfig {
-    /// Bits of 64 in which the perceptual hashes of duplicates may differ.
+    /// The largest number of bits, out of 64, in which the perceptual hashes of near duplicates
+    /// differ.
     pub phash_distance: u32,
 }
 
 impl DedupConfig {
-    /// Whether there is anything to do.
+    /// Whether any kind of duplicate is to be found.
     pub fn is_set(&self) -> bool {
         self.exact || self.near.is_some()
     }
 
-    /// Refuses distances at which unrelated images would be duplicates.
+    /// Refuses distances at which unrelated images would count as duplicates.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the key.
+    /// [`Error::Config`] that names the key.
     pub fn validate(&self) -> Result<()> {
         match self.near {
             Some(near) if near.phash_distance > MAX_DISTANCE => Err(Error::Config {

@@ -1,4 +1,4 @@
-//! The mask as an object of the dataset, and the rows that it is made from.
+//! The mask: the object of a dataset that lists its duplicates.
 
 use std::sync::Arc;
 
@@ -17,23 +17,24 @@ use crate::dedup::plan::{Duplicate, Reason};
 use crate::error::{Error, Result};
 use tidemill_io::Location;
 
-/// The folder of the masks.
+/// Folder of the masks.
 const MASKS: &str = "masks";
 
-/// Rows to leave out of a dataset. The object's name is a digest of its content, so that it never changes.
+/// The duplicates of a dataset. The name of the object is a digest of its content, so that it never
+/// changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mask {
-    /// The object's key in the dataset: `masks/<digest>.parquet`.
+    /// Key of the object in the dataset: `masks/<digest>.parquet`.
     pub path: String,
-    /// The rows, by sample id.
+    /// The duplicates, sorted by sample id.
     pub duplicates: Vec<Duplicate>,
 }
 
 impl Mask {
-    /// Writes what a plan found; if it is there already, nothing happens.
+    /// Writes the duplicates of a plan. Does nothing if the mask exists already.
     ///
     /// # Errors
-    /// If the store cannot be written.
+    /// If the store cannot be written to.
     pub fn write(dataset: &Dataset, config: &DedupConfig, duplicates: Vec<Duplicate>) -> Result<Self> {
         let path = format!("{MASKS}/{}.parquet", digest(config, &duplicates));
         let location = dataset.location();
@@ -46,7 +47,7 @@ impl Mask {
     /// Reads a mask.
     ///
     /// # Errors
-    /// If it is not there or no mask.
+    /// If the object is missing or is not a mask.
     pub fn read(location: &Location, path: &str) -> Result<Self> {
         let bytes = location.get(path)?;
         let duplicates =
@@ -55,7 +56,7 @@ impl Mask {
     }
 }
 
-/// BLAKE3 of the settings and the rows.
+/// BLAKE3 of the settings and the duplicates.
 fn digest(config: &DedupConfig, duplicates: &[Duplicate]) -> String {
     let mut hasher = blake3::Hasher::new();
     let distance = config.near.map(|near| near.phash_distance);

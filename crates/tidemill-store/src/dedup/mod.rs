@@ -1,5 +1,6 @@
-//! Which rows of a dataset are duplicates of others. A pass of its own over the committed rows, so that units stay pure: its
-//! result is a mask, a list of sample ids to leave out, that depends on the rows alone and not on files, units or order.
+//! Deduplication: finds exact and near duplicates among the committed rows. It is a separate pass,
+//! so that units stay pure. The result is a mask, a list of sample ids to leave out. It depends on
+//! the rows alone and not on files, units or order.
 
 mod config;
 mod mask;

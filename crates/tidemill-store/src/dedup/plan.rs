@@ -1,4 +1,4 @@
-//! Which rows are left out, given the hashes of all.
+//! Decides which rows are duplicates, given the hashes of all rows.
 
 use std::collections::HashMap;
 
@@ -8,18 +8,18 @@ use crate::dedup::config::DedupConfig;
 use crate::dedup::near_duplicates;
 use crate::dedup::row::Row;
 
-/// Why a row is left out.
+/// Why a row is a duplicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reason {
-    /// The same bytes.
+    /// The encoded bytes are the same.
     Exact,
-    /// A near perceptual hash.
+    /// The perceptual hashes are near.
     Near,
 }
 
 impl Reason {
-    /// As it is written.
+    /// The name of the reason in masks.
     pub fn name(self) -> &'static str {
         match self {
             Self::Exact => "exact",
@@ -27,8 +27,8 @@ impl Reason {
         }
     }
 
-    /// The name that rows left out for this reason are counted under.
-    pub fn filter(self) -> &'static str {
+    /// The filter name under which rows with this reason are counted.
+    pub fn filter_name(self) -> &'static str {
         match self {
             Self::Exact => "duplicate.exact",
             Self::Near => "duplicate.near",
@@ -36,44 +36,46 @@ impl Reason {
     }
 }
 
-/// A row to leave out, and the one that stays in its place.
+/// A duplicate, and the row that is kept in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Duplicate {
-    /// The row.
+    /// Sample id of the duplicate.
     pub sample_id: u64,
-    /// Why.
+    /// Why it is a duplicate.
     pub reason: Reason,
-    /// The row that stays.
+    /// Sample id of the kept row.
     pub duplicate_of: u64,
 }
 
 impl DedupConfig {
-    /// The rows to leave out, by sample id.
+    /// Finds the duplicates, sorted by sample id.
     ///
-    /// Rows are gone through from the largest area down, and from the smallest sample id up where areas are equal. A row is
-    /// left out if it is a duplicate of one that stays, so what stays has no duplicates in it, and whatever is left out
-    /// has a duplicate that stays: resemblance is not passed on from row to row. The row named is the first such.
-    pub fn plan(&self, mut rows: Vec<Row>) -> Vec<Duplicate> {
-        // Left out -> the row it equals, which may be left out in turn for one that it resembles.
+    /// Rows are visited from the largest area to the smallest, and in ascending order of sample id
+    /// where areas are equal. A row is a duplicate if it resembles a row that is kept. So kept rows
+    /// never resemble each other, and every duplicate resembles a kept row: resemblance is not
+    /// transitive. The duplicate names the first such row.
+    pub fn find_duplicates(&self, mut rows: Vec<Row>) -> Vec<Duplicate> {
+        // Duplicate -> the row it equals, which may itself be a near duplicate of another row.
         let mut equals: HashMap<u64, (Reason, u64)> = HashMap::new();
         if self.exact {
-            rows = first_of_each(rows, |row| row.sha256, Reason::Exact, &mut equals);
+            rows = keep_first_of_each(rows, |row| row.sha256, Reason::Exact, &mut equals);
         }
         if let Some(near) = self.near {
-            rows = first_of_each(rows, |row| row.phash, Reason::Near, &mut equals);
+            rows = keep_first_of_each(rows, |row| row.phash, Reason::Near, &mut equals);
             rows.sort_unstable_by_key(Row::preference);
-            for (row, kept) in near_duplicates::duplicates(&rows, near.phash_distance) {
+            for (row, kept) in near_duplicates::find_near_duplicates(&rows, near.phash_distance) {
                 equals.insert(rows[row].sample_id, (Reason::Near, rows[kept].sample_id));
             }
         }
-        let mut duplicates: Vec<Duplicate> = equals.keys().map(|&id| follow(&equals, id)).collect();
+        let mut duplicates: Vec<Duplicate> =
+            equals.keys().map(|&id| resolve_duplicate(&equals, id)).collect();
         duplicates.sort_unstable_by_key(|duplicate| duplicate.sample_id);
         duplicates
     }
 }
 
-/// The best row of each group with the same key; the others are noted as its equals.
-fn first_of_each(
+/// Keeps the best row of each group with the same key, and records the others as its equals.
+fn keep_first_of_each(
     mut rows: Vec<Row>,
     key: fn(&Row) -> u64,
     reason: Reason,
@@ -90,11 +92,11 @@ fn first_of_each(
     rows
 }
 
-/// Follows a row to the one that stays. It is an exact duplicate only if no resemblance lies on the way.
-fn follow(equals: &HashMap<u64, (Reason, u64)>, sample_id: u64) -> Duplicate {
+/// Follows a row to the kept row. The reason is exact only if all links on the way are exact.
+fn resolve_duplicate(equals: &HashMap<u64, (Reason, u64)>, sample_id: u64) -> Duplicate {
     let (mut reason, mut duplicate_of) = (Reason::Exact, sample_id);
-    while let Some(&(why, of)) = equals.get(&duplicate_of) {
-        (reason, duplicate_of) = (reason.max(why), of);
+    while let Some(&(link_reason, next)) = equals.get(&duplicate_of) {
+        (reason, duplicate_of) = (reason.max(link_reason), next);
     }
     Duplicate { sample_id, reason, duplicate_of }
 }
@@ -113,32 +115,32 @@ mod tests {
     const BOTH: DedupConfig = DedupConfig { exact: true, near: Some(NearConfig { phash_distance: 3 }) };
 
     #[test]
-    fn the_largest_stays_and_of_equals_the_smallest_id() {
+    fn largest_image_is_kept_and_then_smallest_id() {
         let exact = DedupConfig { exact: true, near: None };
         let rows = vec![row(5, 1, 0, 10), row(3, 1, 0, 10), row(4, 1, 0, 10), row(1, 2, 0, 99)];
-        let found = exact.plan(rows.clone());
+        let found = exact.find_duplicates(rows.clone());
         let of = |sample_id, duplicate_of| Duplicate { sample_id, reason: Reason::Exact, duplicate_of };
         assert_eq!(found, [of(4, 3), of(5, 3)]);
-        // All four look the same, so the largest stays in place of the exact duplicates too.
-        let near = BOTH.plan(rows.clone());
+        // All four look the same, so the largest is kept in place of the exact duplicates too.
+        let near = BOTH.find_duplicates(rows.clone());
         assert_eq!(
             near.iter().map(|d| (d.sample_id, d.duplicate_of)).collect::<Vec<_>>(),
             [(3, 1), (4, 1), (5, 1)]
         );
         assert!(near.iter().all(|d| d.reason == Reason::Near));
-        assert!(DedupConfig::default().plan(rows).is_empty());
+        assert!(DedupConfig::default().find_duplicates(rows).is_empty());
     }
 
     #[test]
-    fn resemblance_is_not_passed_on() {
-        // 0 - 3 bits - 7 - 3 bits - 63: the ends are 6 bits apart.
+    fn resemblance_is_not_transitive() {
+        // The distances are 0 - 3 bits - 7 - 3 bits - 63: the ends are 6 bits apart.
         let rows = vec![row(1, 1, 0, 30), row(2, 2, 0b111, 20), row(3, 3, 0b11_1111, 10)];
-        let found = BOTH.plan(rows);
+        let found = BOTH.find_duplicates(rows);
         assert_eq!(found, [Duplicate { sample_id: 2, reason: Reason::Near, duplicate_of: 1 }]);
     }
 
-    /// The rule, word by word.
-    fn by_the_rule(config: &DedupConfig, rows: &[Row]) -> Vec<Duplicate> {
+    /// The rule, implemented literally.
+    fn find_by_rule(config: &DedupConfig, rows: &[Row]) -> Vec<Duplicate> {
         let same = |a: &Row, b: &Row| {
             let near = config.near.is_some_and(|n| (a.phash ^ b.phash).count_ones() <= n.phash_distance);
             (config.exact && a.sha256 == b.sha256) || near
@@ -160,7 +162,8 @@ mod tests {
         found
     }
 
-    /// Images of which several rows have each, with hashes in clusters. The same bytes have the same size and look.
+    /// Images with several rows each, and hashes in clusters. The same bytes have the same size and
+    /// hash.
     fn rows() -> impl Strategy<Value = Vec<Row>> {
         let image = (0..4_u64, prop::collection::vec(0..64_u32, 0..5), 1..4_u32);
         let images = prop::collection::vec(image, 1..25);
@@ -170,7 +173,7 @@ mod tests {
                 let (cluster, bits, area) = &images[image];
                 let centre = cluster.wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let phash = bits.iter().fold(centre, |hash, bit| hash ^ (1 << bit));
-                // Ids in no order.
+                // Sample ids in no particular order.
                 let sample_id = (number as u64).wrapping_mul(0xd134_2543_de82_ef95);
                 Row { sample_id, sha256: image as u64, phash, area: *area }
             };
@@ -179,17 +182,18 @@ mod tests {
     }
 
     proptest! {
-        /// The plan is the rule's, whatever order the rows come in; and what is left out has its like among what stays.
+        /// The plan follows the rule in any order of rows, and every duplicate resembles a kept
+        /// row.
         #[test]
-        fn the_plan_is_the_rules_in_any_order(
+        fn duplicates_follow_the_rule_in_any_order(
             (rows, shuffled) in rows().prop_flat_map(|rows| (Just(rows.clone()), Just(rows).prop_shuffle())),
             exact in any::<bool>(),
             distance in prop::option::of(0..=MAX_DISTANCE),
         ) {
             let config = DedupConfig { exact, near: distance.map(|phash_distance| NearConfig { phash_distance }) };
-            let plan = config.plan(rows.clone());
-            prop_assert_eq!(&config.plan(shuffled), &plan);
-            prop_assert_eq!(&plan, &by_the_rule(&config, &rows));
+            let plan = config.find_duplicates(rows.clone());
+            prop_assert_eq!(&config.find_duplicates(shuffled), &plan);
+            prop_assert_eq!(&plan, &find_by_rule(&config, &rows));
             let find = |id: u64| rows.iter().find(|row| row.sample_id == id).unwrap();
             for duplicate in &plan {
                 let (row, kept) = (find(duplicate.sample_id), find(duplicate.duplicate_of));

@@ -8,31 +8,31 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use crate::dataset::reader::Dataset;
 use crate::error::{Error, Result};
 
-/// The columns of the rows that the pass looks at.
+/// The columns that deduplication reads.
 const COLUMNS: [&str; 6] = ["sample_id", "width", "height", "status", "sha256", "phash"];
 
-/// What the pass knows of a kept row: 32 bytes.
+/// The hashes of a kept row: 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// The sample.
+    /// Sample id of the row.
     pub sample_id: u64,
-    /// The first 64 bits of the SHA-256 of the encoded image. Among n images, two that differ are taken for the same with a
-    /// chance of about n^2 / 2^65.
+    /// The first 64 bits of the SHA-256 of the encoded image. Among n images, two different ones
+    /// collide with a probability of about n^2 / 2^65.
     pub sha256: u64,
-    /// The perceptual hash.
+    /// Perceptual hash of the image.
     pub phash: u64,
-    /// Width x height in pixels.
+    /// Area of the image, width x height in pixels.
     pub area: u32,
 }
 
 impl Row {
-    /// Smaller is better: large images first, then small ids.
+    /// Order of preference: large images first, then small sample ids.
     pub(super) fn preference(&self) -> (Reverse<u32>, u64) {
         (Reverse(self.area), self.sample_id)
     }
 }
 
-/// The kept rows of a dataset, with their hashes.
+/// Reads the kept rows of a dataset with their hashes.
 ///
 /// # Errors
 /// [`Error::Config`] if the rows have no hashes; a file that cannot be read.
@@ -40,7 +40,7 @@ pub fn read_rows(dataset: &Dataset) -> Result<Vec<Row>> {
     let mut rows = Vec::with_capacity(usize::try_from(dataset.totals()?.rows.kept).unwrap_or(0));
     for batch in dataset.read_rows(&COLUMNS) {
         let batch = batch?;
-        let columns = Columns::of(&batch).ok_or_else(|| Error::Config {
+        let columns = Columns::new(&batch).ok_or_else(|| Error::Config {
             key: "dedup",
             problem: "the dataset's rows have no hashes; set prepare.hashes = true and preprocess again"
                 .into(),
@@ -57,13 +57,13 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(batch: &'a RecordBatch) -> Option<Self> {
+    fn new(batch: &'a RecordBatch) -> Option<Self> {
         let fits = batch.column_by_name("sha256")?.as_fixed_size_binary_opt()?.value_length() == 32;
         batch.column_by_name("phash")?.as_primitive_opt::<UInt64Type>()?;
         fits.then_some(Self { batch })
     }
 
-    /// The row if it is kept.
+    /// The row at an index, or `None` if it is not kept.
     fn row(&self, row: usize) -> Result<Option<Row>> {
         let malformed =
             |column: &str| Error::Column { column: column.into(), problem: "is missing or malformed".into() };

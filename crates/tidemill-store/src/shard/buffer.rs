@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use memmap2::{Advice, MmapMut};
 
 /// Buffers of at least this many bytes are mapped as huge pages.
-const LARGE: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A contiguous buffer of bytes.
 pub struct Buffer {
@@ -29,7 +29,7 @@ enum Memory {
 
 impl Memory {
     fn zeros(len: usize) -> Self {
-        if len >= LARGE
+        if len >= HUGE_PAGE_BYTES
             && let Ok(pages) = MmapMut::map_anon(len)
         {
             // The advice may be ignored, so a failure does not matter.
@@ -70,13 +70,13 @@ impl DerefMut for Memory {
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     waiting: Mutex<Vec<Memory>>,
-    most: usize,
+    capacity: usize,
 }
 
 impl BufferPool {
     /// A pool that keeps at most `most` unused buffers.
-    pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { waiting: Mutex::default(), most })
+    pub fn new(capacity: usize) -> Arc<Self> {
+        Arc::new(Self { waiting: Mutex::default(), capacity })
     }
 
     /// Returns a buffer of `len` bytes to write to. Its content is undefined.
@@ -119,7 +119,7 @@ impl Drop for Buffer {
         let mut waiting = self.pool.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push(bytes);
         // The memory that has waited longest has a size that is no longer in use.
-        let oldest = (waiting.len() > self.pool.most).then(|| waiting.remove(0));
+        let oldest = (waiting.len() > self.pool.capacity).then(|| waiting.remove(0));
         drop(waiting);
         drop(oldest);
     }
@@ -158,15 +158,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_buffers_hold_what_is_written() {
+    fn large_buffer_holds_its_bytes() {
         let pool = BufferPool::new(2);
-        let mut buffer = pool.buffer(LARGE + 1);
+        let mut buffer = pool.buffer(HUGE_PAGE_BYTES + 1);
         buffer.bytes_mut().fill(7);
-        assert_eq!(buffer[..], vec![7; LARGE + 1]);
+        assert_eq!(buffer[..], vec![7; HUGE_PAGE_BYTES + 1]);
     }
 
     #[test]
-    fn memory_is_used_again() {
+    fn memory_of_dropped_buffers_is_reused() {
         let pool = BufferPool::new(2);
         let filled = |len, value| {
             let mut buffer = pool.buffer(len);
@@ -174,10 +174,10 @@ mod tests {
             buffer
         };
         let (small, large) = (filled(10, 1), filled(1000, 2));
-        let place = large.as_ptr();
+        let pointer = large.as_ptr();
         drop((small, large));
         let (again, anew) = (filled(900, 3), filled(100, 4));
-        assert_eq!((&again[..], again.as_ptr()), (&[3; 900][..], place));
+        assert_eq!((&again[..], again.as_ptr()), (&[3; 900][..], pointer));
         assert_eq!(anew[..], [4; 100], "1,000 bytes would have been too many");
         let mut anew = anew;
         anew.truncate(7);

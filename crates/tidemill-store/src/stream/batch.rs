@@ -1,4 +1,4 @@
-//! A batch of the stream, and what becomes of rows that cannot be read.
+//! A batch of the stream, and the policy for rows that cannot be read.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,34 @@ use crate::shard::buffer::Buffer;
 /// The n rows of a rank in a global batch.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Batches of the phase before it.
+    /// Number of the batch in its phase, from 0.
     pub number: u64,
-    /// The size of all its images.
+    /// The size of all images of the batch.
     pub bucket: Bucket,
     /// Positions of the rows in the global batch, ascending.
     pub positions: Vec<u32>,
-    /// The samples.
+    /// Sample ids of the rows.
     pub sample_ids: Vec<u64>,
     /// The epoch of each row in its dataset, from 0.
     pub epochs: Vec<u32>,
-    /// Unscaled latents, n x the shape in [`crate::DatasetSpec::latents`], f16 little-endian, row-major.
+    /// Unscaled latents, n x the shape in [`crate::DatasetSpec::latents`], f16 little-endian,
+    /// row-major.
     pub latents: Buffer,
-    /// Text embeddings, n x the shape of [`crate::DatasetSpec::text`], f16 little-endian, row-major.
+    /// Text embeddings, n x the shape of [`crate::DatasetSpec::text`], f16 little-endian,
+    /// row-major.
     pub text: Buffer,
 }
 
-/// What becomes of rows that cannot be read.
+/// What happens to rows that cannot be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnreadableRows {
     /// The stream ends with an error that names the file.
     #[default]
     Stop,
-    /// Their batches go without them, and they are counted.
+    /// The batch is made without them, and they are counted.
     Skip,
 }
 
-/// Rows that were left out because they could not be read, by why.
+/// Number of rows left out because they could not be read, by error message.
 pub type SkippedRows = BTreeMap<String, u64>;

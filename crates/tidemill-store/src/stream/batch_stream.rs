@@ -1,4 +1,4 @@
-//! The stream itself.
+//! The training stream: opens datasets, and returns batches that its threads prefetch.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use crate::stream::reader::read_planner::ReadPlanner;
 use crate::stream::reader::threads::ReaderThreads;
 use crate::stream::state::{Phase, StreamState};
 
-/// An endless stream of batches. ReaderThreads of its own read ahead; dropping it ends them.
+/// An endless stream of batches. Its threads prefetch batches, and end when the stream is dropped.
 #[derive(Debug)]
 pub struct Stream {
     threads: ReaderThreads,
@@ -26,16 +26,17 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Starts at the beginning, or goes on where `state` says. A state continues with the snapshots that it
-    /// was made with, even if a dataset has a newer one.
+    /// Opens a stream at its beginning, or resumes from `state`. A resumed stream keeps the
+    /// snapshots that its state was made with, even if a dataset has a newer one.
     ///
     /// # Errors
-    /// [`Error::State`] if the state is of other datasets, another seed or configuration; [`Error::Empty`] if there
-    /// are no rows; [`Error::Config`] if the mix makes no sense or mixes what does not fit.
+    /// [`Error::State`] if the state belongs to other datasets, another seed or another
+    /// configuration; [`Error::Empty`] if there are no rows; [`Error::Config`] if the mix is not
+    /// valid or its datasets do not fit each other.
     pub fn open(
         datasets: &Datasets,
         config: StreamConfig,
-        reading: ReadOptions,
+        options: ReadOptions,
         state: Option<StreamState>,
     ) -> Result<Self> {
         if config.window == 0 {
@@ -45,7 +46,7 @@ impl Stream {
             Some(state) => datasets::at_snapshots(datasets, state)?,
             None => datasets.clone(),
         };
-        let start = config.start(datasets::snapshot_ids(&datasets));
+        let start = config.start_state(datasets::snapshot_ids(&datasets));
         let state = match state {
             Some(state) => {
                 state.check_continues(&start)?;
@@ -54,62 +55,64 @@ impl Stream {
             None => start,
         };
         let datasets = datasets::datasets_of_phase(&datasets, &config.phase)?;
-        let (shards, indices) = datasets::open_shards(&datasets, &config, reading.cache.as_ref())?;
+        let (shards, indices) = datasets::open_shards(&datasets, &config, options.cache.as_ref())?;
         let rows = indices.values().flat_map(BTreeMap::values).map(|index| index.rows()).sum();
         let plan = Arc::new(BatchPlan::new(&indices, &state)?);
         let remote = datasets.values().any(|dataset| !dataset.location().is_local());
         let skipped = Arc::new(Mutex::new(SkippedRows::new()));
-        let numbers = reading.numbers(remote);
-        // Those that are made, those that are on their way, and those that a trainer has in its hands.
-        let buffers = 2 * (numbers.prefetch + numbers.gatherers + 2);
+        let counts = options.thread_counts(remote);
+        // Batches that are finished, batches that are being made, and batches that the trainer
+        // holds.
+        let buffers = 2 * (counts.prefetch + counts.gatherers + 2);
         let gatherer = Gatherer {
             pool: BufferPool::new(buffers),
-            unreadable: reading.unreadable,
+            unreadable: options.unreadable,
             skipped: skipped.clone(),
         };
-        let planner = ReadPlanner::new(&plan, state.batches, reading.rank, &shards);
-        Ok(Self { threads: ReaderThreads::start(planner, gatherer, numbers)?, plan, state, skipped, rows })
+        let planner = ReadPlanner::new(&plan, state.batches, options.rank, &shards);
+        Ok(Self { threads: ReaderThreads::start(planner, gatherer, counts)?, plan, state, skipped, rows })
     }
 
-    /// The next batch; waits until it is there.
+    /// Returns the next batch. Waits until it is ready.
     ///
     /// # Errors
     /// If a file cannot be read or is damaged, unless its rows are to be skipped.
     pub fn next_batch(&mut self) -> Result<Batch> {
-        let batch = self.threads.next()?;
+        let batch = self.threads.take_next()?;
         self.state.batches += 1;
         Ok(batch)
     }
 
-    /// Whether the next batch is there in time; it is still to be taken.
+    /// Whether the next batch is ready within a time. The batch stays in the stream.
     ///
     /// # Errors
-    /// As [`next_batch`](Self::next_batch).
-    pub fn is_ready_within(&mut self, patience: Duration) -> Result<bool> {
-        self.threads.is_ready_within(patience)
+    /// The errors of [`next_batch`](Self::next_batch).
+    pub fn is_ready_within(&mut self, timeout: Duration) -> Result<bool> {
+        self.threads.is_ready_within(timeout)
     }
 
-    /// The next batch, if it is there already; it is still to be taken.
+    /// The next batch if it is ready, without taking it.
     pub fn peek(&mut self) -> Option<&Batch> {
         self.threads.peek()
     }
 
-    /// Where the stream stands after the last batch that [`next_batch`](Self::next_batch) gave.
+    /// The state after the last batch that [`next_batch`](Self::next_batch) returned.
     pub fn state(&self) -> StreamState {
         self.state.clone()
     }
 
-    /// The state at the beginning of another phase after that batch. Each dataset goes on where it is.
+    /// The state at the beginning of another phase after that batch. Each dataset continues at its
+    /// position.
     pub fn next_phase(&self, phase: Phase) -> StreamState {
         self.plan.next_phase(&self.state, phase)
     }
 
-    /// Rows of the datasets that take part.
+    /// Number of rows of the datasets that take part.
     pub fn num_rows(&self) -> u64 {
         self.rows
     }
 
-    /// Rows that were left out since the stream was opened because they could not be read, by why.
+    /// Rows left out since the stream was opened because they could not be read.
     pub fn skipped_rows(&self) -> SkippedRows {
         self.skipped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,4 @@
-//! What a stream gives and how it is read.
+//! What a stream contains, and how it is read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,34 +11,35 @@ use crate::stream::order::rank_share::Rank;
 use crate::stream::reader::threads::ThreadCounts;
 use crate::stream::state::{Phase, SnapshotId, StreamState, Version};
 
-/// What a stream gives, and in which order.
+/// What a stream contains, and in which order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamConfig {
-    /// Another seed, another order.
+    /// Seed of the order.
     pub seed: u64,
-    /// Blocks of a dataset and bucket whose rows are shuffled together. Of datasets that are neither on this machine nor in
-    /// its cache, twice as many are in memory.
+    /// The shuffle window: number of blocks of a dataset and bucket whose rows are shuffled
+    /// together. For remote datasets that are not cached, twice as many blocks are in memory.
     pub window: usize,
-    /// Training rows or held-out ones.
+    /// Training or validation set.
     pub split: Split,
-    /// Only rows of this bucket; a state does not say so.
+    /// Read only rows of this bucket. The state does not record this.
     pub bucket: Option<Bucket>,
     /// What the batches are made of.
     pub phase: Phase,
 }
 
-/// How a stream is read. None of it changes what is in a global batch.
+/// How a stream is read. None of this changes the content of a global batch.
 #[derive(Debug, Clone)]
 pub struct ReadOptions {
-    /// Whose part of each global batch.
+    /// The rank whose part of each global batch is read.
     pub rank: Rank,
-    /// Batches made ahead.
+    /// Number of batches to prefetch.
     pub prefetch: usize,
-    /// ReaderThreads that read; 0 means two per core, and at least sixteen if any dataset is not on this machine.
+    /// Number of reader threads. 0 means two per core, and at least sixteen if any dataset is
+    /// remote.
     pub readers: usize,
-    /// What becomes of rows that cannot be read.
+    /// What happens to rows that cannot be read.
     pub unreadable: UnreadableRows,
-    /// Keeps row groups of datasets that are not on this machine.
+    /// Cache for row groups of remote datasets.
     pub cache: Option<Arc<Cache>>,
 }
 
@@ -49,7 +50,7 @@ impl Default for ReadOptions {
 }
 
 impl ReadOptions {
-    pub(super) fn numbers(&self, remote: bool) -> ThreadCounts {
+    pub(super) fn thread_counts(&self, remote: bool) -> ThreadCounts {
         let cores = tidemill_io::cores();
         let readers = match self.readers {
             0 if remote => (2 * cores).max(16),
@@ -61,7 +62,7 @@ impl ReadOptions {
 }
 
 impl StreamConfig {
-    pub(super) fn start(&self, snapshots: BTreeMap<String, SnapshotId>) -> StreamState {
+    pub(super) fn start_state(&self, snapshots: BTreeMap<String, SnapshotId>) -> StreamState {
         StreamState {
             version: Version,
             seed: self.seed,

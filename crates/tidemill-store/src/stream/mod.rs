@@ -1,11 +1,10 @@
-//! The training stream: global batches of datasets' rows in an order that is a pure function of (seed,
-//! epoch, snapshots, mix). Blocks are permuted, and rows are shuffled within windows of blocks. Every row comes
-//! exactly once an epoch, and batches straddle epochs. Where a stream stands is one small JSON object.
+//! The training stream: global batches of rows, in an order that is a pure function of (seed,
+//! epoch, snapshots, mix). Blocks are permuted, and rows are shuffled within windows of blocks.
+//! Every row comes exactly once per epoch, and batches straddle epochs. Its [state](StreamState) is
+//! one small JSON object, so that a run resumes in the middle of an epoch.
 //!
-//! What comes when, and who reads it, is worked out by modules that neither read nor wait: [`blocks`] cuts shards into blocks,
-//! [`order`] shuffles them, [`mix`] and [`buckets`] say whose turn it is, [`plan`] puts these together to batches, [`share`]
-//! deals those out to ranks, and [`state`] is where all of it stands. Then come those that do it: `planner` says what
-//! a rank has to read, `threads` read it, and `gather` copies rows into batches.
+//! [`order`] computes which rows are in which batch and which rank reads them. It neither reads nor
+//! waits. `reader` plans what a rank must read, reads it in threads, and copies rows into batches.
 
 pub mod order;
 pub mod state;

@@ -1,4 +1,4 @@
-//! Opens streams over a snapshot of a million units, and measures time and memory.
+//! Opens and resumes streams over a snapshot of a million units, and measures time and memory.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -37,7 +37,7 @@ fn header(location: &Location) -> Header {
     Header::create(location, spec, &vec![0; 2 * 77 * 1024]).unwrap()
 }
 
-/// A unit of about 8,333 rows; the even ones have what the odd ones lack.
+/// A unit of about 8,333 rows. Even units have the rows that odd units lack.
 fn commit(i: u64) -> Commit {
     let random = |salt: u64| u64::from(Checksum::of(&[i.to_le_bytes(), salt.to_le_bytes()].concat()));
     let mean = ROWS / UNITS;
@@ -70,13 +70,14 @@ fn commit(i: u64) -> Commit {
     Commit { id, unit, attempt, counts: RowCounts { read: rows, kept: rows, ..RowCounts::default() }, files }
 }
 
-/// Names the dataset to a process that opens it.
+/// Environment variable that names the dataset to the child process.
 const CHILD: &str = "TIDEMILL_TEST_SCALE";
 
-/// Opens the dataset and a stream somewhere, and says how long it took and how much memory the process has had.
+/// Opens the dataset and a stream in a child process, and prints the time and the peak memory of
+/// the process.
 #[test]
-#[ignore = "run by ten_thousand_million_rows_are_open_at_once in a process whose memory is its own"]
-fn opens_and_resumes() {
+#[ignore = "run by ten_billion_rows_open_and_resume_quickly in a process whose memory is its own"]
+fn measure_open_and_resume() {
     let uri = std::env::var(CHILD).unwrap();
     let started = Instant::now();
     let datasets = single_dataset(&Dataset::open(&uri).unwrap());
@@ -100,10 +101,11 @@ fn opens_and_resumes() {
     );
 }
 
-/// The bounds on time are five times what is promised, for machines that are busy; the figures are printed.
+/// The time limits are five times the promised figures, because machines may be busy. The figures
+/// are printed.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "times what only an optimised build does quickly")]
-fn ten_thousand_million_rows_are_open_at_once() {
+fn ten_billion_rows_open_and_resume_quickly() {
     let folder = tempfile::tempdir().unwrap();
     let uri = folder.path().to_str().unwrap();
     let location = Location::open(uri).unwrap();
@@ -111,7 +113,7 @@ fn ten_thousand_million_rows_are_open_at_once() {
     println!("a manifest of {:.0} MB", manifest.len() as f64 / 1e6);
     location.put(&manifest_key(1), manifest).unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "stream::scale_tests::opens_and_resumes", "--ignored", "--nocapture"])
+        .args(["--exact", "stream::scale_tests::measure_open_and_resume", "--ignored", "--nocapture"])
         .env(CHILD, uri)
         .output()
         .unwrap();

@@ -1,4 +1,5 @@
-//! Where a stream stands: one small JSON object from which every batch to come follows.
+//! The stream state for mid-epoch resume: one small JSON object from which every later batch
+//! follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -13,22 +14,23 @@ use crate::stream::order::mix::MixAmount;
 /// The version of [`StreamState`] that this code writes and reads.
 const VERSION: u32 = 1;
 
-/// The name of a stream's only dataset.
+/// The name of the only dataset of a stream.
 pub const SINGLE_DATASET: &str = "dataset";
 
-/// Where a stream stands. Its size depends on the number of datasets and buckets, not on rows, ranks or readers.
+/// The state of a stream. Its size depends on the number of datasets and buckets, not on rows,
+/// ranks or readers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamState {
-    /// The version of this form.
+    /// Version of this format.
     pub version: Version,
-    /// Another seed, another order.
+    /// Seed of the order.
     pub seed: u64,
-    /// Blocks that are shuffled together.
+    /// The shuffle window in blocks.
     pub window: usize,
-    /// Training rows or held-out ones.
+    /// Training or validation set.
     pub split: Split,
-    /// The datasets, by the names that their orders and their turns in the mix depend on.
+    /// The snapshot of each dataset, by name. Orders and turns in the mix depend on the names.
     pub datasets: BTreeMap<String, SnapshotId>,
     /// What the batches are made of.
     pub phase: Phase,
@@ -38,29 +40,30 @@ pub struct StreamState {
     pub batches: u64,
 }
 
-/// The snapshot of a dataset.
+/// Identifies a snapshot of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotId {
-    /// The manifest's number.
+    /// Number of the manifest.
     pub manifest: u64,
-    /// The manifest's digest.
+    /// Digest of the manifest.
     pub digest: String,
 }
 
-/// What batches are made of; a change of it is another phase, in which each dataset goes on where it was.
+/// What batches are made of. A change makes a new phase, in which each dataset continues at its
+/// position.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
-    /// The latents' resolution in pixels. All its buckets take part.
+    /// The resolution of the latents in pixels. All its buckets take part.
     pub resolution: u32,
-    /// Rows of a batch.
+    /// Rows of a global batch.
     pub global_batch: u64,
     /// The datasets that take part, and how much of each.
     pub mix: BTreeMap<String, MixAmount>,
 }
 
-/// The version of a state; reading another than this code's fails.
+/// The version field of a state. Only the version of this code can be deserialised.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Version;
@@ -85,7 +88,7 @@ impl From<Version> for u32 {
 }
 
 impl Phase {
-    /// Batches of a single dataset, as [`single_dataset`](super::single_dataset) names it.
+    /// A phase with a single dataset, named like in [`single_dataset`](super::single_dataset).
     pub fn single_dataset(resolution: u32, global_batch: u64) -> Self {
         let mix = [(SINGLE_DATASET.into(), MixAmount::Repeat(1.0))].into();
         Self { resolution, global_batch, mix }
@@ -93,43 +96,44 @@ impl Phase {
 }
 
 impl StreamState {
-    /// Refuses to go on with this state in a run that would begin with `now`, unless the batches to come are the same.
+    /// Checks that a run that would start with `now` can resume from this state, so that the same
+    /// batches follow.
     ///
     /// # Errors
-    /// [`Error::State`], which names all that differs.
+    /// [`Error::State`], which names everything that differs.
     pub fn check_continues(&self, now: &Self) -> Result<()> {
         let mut differences = Differences::default();
         let names: BTreeSet<&String> = self.datasets.keys().chain(now.datasets.keys()).collect();
         for name in names {
             let digest = |state: &Self| state.datasets.get(name).map_or("none".into(), |s| s.digest.clone());
-            differences.note(&format!("another dataset `{name}`, of digest"), digest(self), digest(now));
+            differences.compare(&format!("another dataset `{name}`, of digest"), digest(self), digest(now));
         }
-        differences.note("seed", self.seed, now.seed);
-        differences.note("shuffle_window", self.window, now.window);
-        differences.note("split", self.split.name(), now.split.name());
-        differences.note("resolution", self.phase.resolution, now.phase.resolution);
-        differences.note("global_batch", self.phase.global_batch, now.phase.global_batch);
-        differences.note("mix", mix(&self.phase), mix(&now.phase));
+        differences.compare("seed", self.seed, now.seed);
+        differences.compare("shuffle_window", self.window, now.window);
+        differences.compare("split", self.split.name(), now.split.name());
+        differences.compare("resolution", self.phase.resolution, now.phase.resolution);
+        differences.compare("global_batch", self.phase.global_batch, now.phase.global_batch);
+        differences.compare("mix", describe_mix(&self.phase), describe_mix(&now.phase));
         if differences.0.is_empty() {
             return Ok(());
         }
-        Err(Error::State(format!("{}; restore what differs, or start anew", differences.0.join("; "))))
+        Err(Error::State(format!("{}; restore these, or start a new run", differences.0.join("; "))))
     }
 }
 
-/// The sentences about what differs.
+/// Sentences about what differs.
 #[derive(Default)]
 struct Differences(Vec<String>);
 
 impl Differences {
-    fn note<T: PartialEq + Display>(&mut self, what: &str, state: T, now: T) {
+    fn compare<T: PartialEq + Display>(&mut self, what: &str, state: T, now: T) {
         if state != now {
             self.0.push(format!("it was made with {what} {state}, this run has {now}"));
         }
     }
 }
 
-fn mix(phase: &Phase) -> String {
+fn describe_mix(phase: &Phase) -> String {
     let amounts = phase.mix.iter().map(|(name, amount)| match amount {
         MixAmount::Proportion(weight) => format!("{name} by proportion {weight}"),
         MixAmount::Repeat(times) => format!("{name} {times} times"),
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_is_fixed() {
+    fn json_format_is_fixed() {
         let json = concat!(
             r#"{"version":1,"seed":1,"window":16,"split":"train","datasets":{"a":{"manifest":3,"digest":"abc"},"#,
             r#""b":{"manifest":3,"digest":"abc"}},"phase":{"resolution":64,"global_batch":8,"#,
@@ -181,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_differs_is_named() {
+    fn all_differences_are_named() {
         let old = state();
         let other = StreamState { batches: 0, before: BTreeMap::new(), ..state() };
         old.check_continues(&other).unwrap();

@@ -1,4 +1,4 @@
-//! Opens a dataset for writing, and makes its snapshots.
+//! Opens a dataset for writing and makes its snapshots.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,25 +20,28 @@ use crate::writer::unit_writer::UnitWriter;
 pub struct DatasetWriter {
     location: Location,
     header: Header,
-    earlier: Arc<ReusableCommits>,
+    reusable: Arc<ReusableCommits>,
 }
 
 impl DatasetWriter {
-    /// Makes sure that a dataset can be written at `uri`, at the cost of one small object: before models are loaded,
-    /// say.
+    /// Checks that a dataset can be written at `uri`, at the cost of one small object. Call it
+    /// before expensive work such as loading models.
     ///
     /// # Errors
-    /// If the folder cannot be written to; [`Error::Format`] if it belongs to another version.
+    /// If the folder cannot be written to; [`Error::Format`](crate::Error::Format) if it belongs to
+    /// another version.
     pub fn check(uri: &str) -> Result<()> {
         mark_as_dataset(&Location::open(uri)?)
     }
 
-    /// Opens the dataset at `uri`; makes it if there is none. `empty_caption` is what
-    /// readers give of a row of `text` whose caption is empty: its embedding in f16, or its token ids. ShardReader that were made with other settings stay where they are
-    /// until [`snapshot`](Self::snapshot) leaves them behind.
+    /// Opens the dataset at `uri`, and creates it if it does not exist. `empty_caption` is the
+    /// `text` row of an empty caption in the form in which readers give it: its embedding in f16,
+    /// or its token ids. Shards that were made with other settings stay until
+    /// [`snapshot`](Self::snapshot) leaves them out.
     ///
     /// # Errors
-    /// [`Error::Config`] if the settings make no sense; [`Error::Format`] if what is there cannot be read.
+    /// [`Error::Config`](crate::Error::Config) if a setting is not valid;
+    /// [`Error::Format`](crate::Error::Format) if the existing dataset cannot be read.
     pub fn open(uri: &str, spec: DatasetSpec, empty_caption: &[u8]) -> Result<Self> {
         let location = Location::open(uri)?;
         let header = Header::create(&location, spec, empty_caption)?;
@@ -48,28 +51,28 @@ impl DatasetWriter {
     /// Opens a dataset that another process has opened already, to write the same kind of shards.
     ///
     /// # Errors
-    /// If what is there cannot be read.
+    /// If the existing dataset cannot be read.
     pub fn join(uri: &str, header: Header) -> Result<Self> {
         Self::with_header(Location::open(uri)?, header)
     }
 
     fn with_header(location: Location, header: Header) -> Result<Self> {
-        let earlier =
+        let reusable =
             ReusableCommits::new(Manifest::read_newest(&location)?, &list_committed_units(&location)?);
-        Ok(Self { location, header, earlier: Arc::new(earlier) })
+        Ok(Self { location, header, reusable: Arc::new(reusable) })
     }
 
-    /// What another process needs to [`join`](Self::join).
+    /// The header that another process needs to [`join`](Self::join).
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// What all shards share.
+    /// The specification that all shards share.
     pub fn spec(&self) -> &DatasetSpec {
         &self.header.spec
     }
 
-    /// The units that are committed and need no work.
+    /// Lists the units that are committed and need no work.
     ///
     /// # Errors
     /// If the store cannot be listed.
@@ -77,16 +80,17 @@ impl DatasetWriter {
         list_committed_units(&self.location)
     }
 
-    /// What the newest snapshot knows of a unit's rows under other settings, if any of its tensors is still
-    /// good. [`UnitWriter::write`] fills in these tensors by itself where the batch has nulls.
+    /// Finds what can be reused of an reusable commit of the unit's rows under other settings.
+    /// Returns `None` if none of its tensors is still valid. [`UnitWriter::write`] copies these
+    /// tensors by itself where the batch has nulls.
     ///
     /// # Errors
-    /// If the file of the rows cannot be read.
+    /// If the reusable rows cannot be read.
     pub fn find_reusable(&self, unit: &UnitKey) -> Result<Option<ReusableRows>> {
-        self.earlier.find_reusable(&self.location, unit)
+        self.reusable.find_reusable(&self.location, unit)
     }
 
-    /// What is committed of `plan`, as a dataset that no snapshot says yet.
+    /// Opens the committed units of `plan` as a dataset, without making a snapshot.
     ///
     /// # Errors
     /// If commits cannot be read.
@@ -97,32 +101,33 @@ impl DatasetWriter {
         Dataset::without_snapshot(self.location.clone(), manifest)
     }
 
-    /// The same writer, which takes good tensors from these units instead of those of the newest snapshot.
+    /// Returns a writer that reuses tensors of this dataset's units instead of those of the newest
+    /// snapshot.
     ///
     /// # Errors
     /// If the commits cannot be listed.
     pub fn with_reusable_from(&self, dataset: &Dataset) -> Result<Self> {
-        let earlier = ReusableCommits::new(Some(dataset.manifest()?.clone()), &self.committed_units()?);
-        Ok(Self { earlier: Arc::new(earlier), ..self.clone() })
+        let reusable = ReusableCommits::new(Some(dataset.manifest()?.clone()), &self.committed_units()?);
+        Ok(Self { reusable: Arc::new(reusable), ..self.clone() })
     }
 
     /// Reads the commits of units.
     ///
     /// # Errors
-    /// If one is missing or is no commit.
+    /// If a commit is missing or cannot be read.
     pub fn commits<'a>(&self, units: impl IntoIterator<Item = &'a UnitId>) -> Result<Vec<Commit>> {
         read_commits(&self.location, units)
     }
 
-    /// Starts an attempt at a unit. What it writes is invisible until [`UnitWriter::commit`]; an attempt that
-    /// is dropped leaves at most files that no commit names.
+    /// Starts an attempt at a unit. Its files are invisible until [`UnitWriter::commit`]. An
+    /// attempt that is dropped leaves at most files that no commit names.
     pub fn begin_unit(&self, unit: &UnitKey) -> UnitWriter {
-        UnitWriter::new(&self.location, self.spec(), unit, self.earlier.find(unit))
+        UnitWriter::new(&self.location, self.spec(), unit, self.reusable.find(unit))
     }
 
-    /// Makes the next snapshot: the dataset is from now on what is committed of `plan`, the units that the
-    /// current settings and sources ask for. Other units stay on storage, but readers do not see them. Gives
-    /// the newest snapshot if it says the same already.
+    /// Makes the next snapshot: the committed units of `plan`, which lists the units that the
+    /// current settings and sources ask for. Other units stay in the store, but readers do not see
+    /// them. Returns the newest snapshot if it has the same content already.
     ///
     /// # Errors
     /// If commits cannot be read or the snapshot cannot be written.
@@ -133,13 +138,13 @@ impl DatasetWriter {
             let newest = Manifest::read_newest(&self.location)?;
             let number = newest.as_ref().map_or(1, |newest| newest.number + 1);
             let next = Manifest::new(number, self.header.clone(), self.commits(units)?);
-            let same = |newest: &Manifest| {
+            let is_same = |newest: &Manifest| {
                 newest.commits == next.commits && newest.header.is_compatible_with(&next.header)
             };
-            if let Some(newest) = newest.filter(same) {
+            if let Some(newest) = newest.filter(is_same) {
                 return Ok(newest);
             }
-            // If somebody else took the number, look again at what there is.
+            // Another writer took the number, so look again at what is there.
             if next.put(&self.location)? {
                 return Ok(next);
             }

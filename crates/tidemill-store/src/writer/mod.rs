@@ -1,6 +1,6 @@
-//! Writes a dataset, unit by unit. Any number of writers may work on the same units, die or repeat: files lie
-//! under names of their attempt, and the first commit of a unit is the one that counts. What an earlier run
-//! with other settings computed and the present settings would compute again is copied.
+//! Writes a dataset unit by unit. Any number of writers may work on the same units, die or repeat
+//! work: each attempt writes files under its own name, and the first commit of a unit counts.
+//! Tensors that an earlier run computed and the current settings would compute again are copied.
 
 mod dataset_writer;
 mod reuse;

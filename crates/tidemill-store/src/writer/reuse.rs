@@ -1,6 +1,6 @@
-//! What earlier runs left that is still good. When settings change, a unit is done anew under another name; the
-//! tensors of columns whose digest has not changed are copied from the unit's last commit instead of being
-//! computed again.
+//! Reuses tensors of earlier runs. When settings change, a unit is processed again under another
+//! id. Tensor columns whose digest has not changed are copied from the unit's last commit instead
+//! of being computed again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,42 +20,42 @@ use crate::shard::footer::{BlockEntry, read_blocks};
 use crate::shard::row_group::{RowGroup, RowGroupReader};
 use tidemill_io::Location;
 
-/// The commits of the newest snapshot, by the rows that they are about.
+/// The commits of the newest snapshot, by the input rows that they cover.
 #[derive(Debug, Default)]
 pub struct ReusableCommits {
     commits: HashMap<(String, u64, u64), Commit>,
 }
 
-/// What an earlier commit knows of a unit's rows.
+/// What an earlier commit has of a unit's rows.
 #[derive(Debug, Clone)]
 pub struct ReusableRows {
-    /// `rows.parquet` of the earlier commit: one row per row of the unit.
+    /// `rows.parquet` of the earlier commit: one row for each row of the unit.
     pub rows: RecordBatch,
-    /// The tensor columns that its kept rows need not be encoded for.
+    /// The tensor columns that need not be computed for its kept rows.
     pub tensors: BTreeSet<String>,
 }
 
 impl ReusableCommits {
-    /// Those commits of a snapshot that nobody has removed since.
+    /// Takes the commits of a snapshot that still exist.
     pub fn new(snapshot: Option<Manifest>, committed: &BTreeSet<UnitId>) -> Self {
         let commits = snapshot.into_iter().flat_map(|snapshot| snapshot.commits);
         let commits = commits.filter(|commit| committed.contains(&commit.id));
-        Self { commits: commits.map(|commit| (rows_of(&commit.unit), commit)).collect() }
+        Self { commits: commits.map(|commit| (input_range(&commit.unit), commit)).collect() }
     }
 
-    /// The commit about the same rows under other settings, if any of its tensors is still good, and the columns
-    /// that are.
+    /// Finds the commit of the same rows under other settings, and its tensor columns that are
+    /// still valid. Returns `None` if no column is.
     pub fn find(&self, unit: &UnitKey) -> Option<(&Commit, BTreeSet<String>)> {
-        let commit = self.commits.get(&rows_of(unit))?;
-        let same =
+        let commit = self.commits.get(&input_range(unit))?;
+        let is_unchanged =
             |(column, digest): &(&String, &String)| commit.unit.digests.tensors.get(*column) == Some(digest);
         let tensors: BTreeSet<String> =
-            unit.digests.tensors.iter().filter(same).map(|(column, _)| column.clone()).collect();
-        // A unit of the very same name is done again because its files are damaged.
+            unit.digests.tensors.iter().filter(is_unchanged).map(|(column, _)| column.clone()).collect();
+        // A unit with the same id is processed again only because its files are damaged.
         (commit.id != unit.id() && !tensors.is_empty()).then_some((commit, tensors))
     }
 
-    /// What is known of a unit's rows.
+    /// Finds the reusable rows and columns of a unit, see [`find`](Self::find).
     pub fn find_reusable(&self, location: &Location, unit: &UnitKey) -> Result<Option<ReusableRows>> {
         let Some((commit, tensors)) = self.find(unit) else { return Ok(None) };
         let Some(file) = commit.file(ColumnGroup::Rows) else { return Ok(None) };
@@ -63,48 +63,50 @@ impl ReusableCommits {
     }
 }
 
-/// File and rows, whatever becomes of them.
-fn rows_of(unit: &UnitKey) -> (String, u64, u64) {
+/// The input range of a unit: file identity, start and end. It does not depend on settings.
+fn input_range(unit: &UnitKey) -> (String, u64, u64) {
     (unit.identity.clone(), unit.span.start, unit.span.end)
 }
 
-/// The tensors of one column of an earlier commit, asked for in ascending order of rows.
+/// Reads the tensors of one column of an earlier commit, in ascending order of rows.
 pub struct ReusableColumn {
-    splits: Vec<Cursor>,
+    splits: Vec<BlockCursor>,
 }
 
-/// Goes through the blocks of one file.
-struct Cursor {
+/// Reads the blocks of one file one after the other.
+struct BlockCursor {
     location: Location,
     unit: UnitId,
     footer: Footer,
-    /// The file's row groups, once they are known.
+    /// The row groups of the file, once its footer was read.
     blocks: Option<Vec<BlockEntry>>,
     width: usize,
     pool: Arc<BufferPool>,
-    /// The block in memory, and which it is.
-    block: Option<(usize, RowGroup)>,
+    /// The row group in memory, and its index.
+    current: Option<(usize, RowGroup)>,
 }
 
 impl ReusableColumn {
-    /// A group of `commit` in both splits: the share held out may have changed.
+    /// Opens a column group of `commit` in both splits, because the validation share may have
+    /// changed.
     pub fn new(location: &Location, commit: &Commit, group: ColumnGroup, spec: &TensorSpec) -> Self {
-        let own = group.split();
-        let others = Split::ALL.into_iter().filter(|split| Some(*split) != own);
-        let files = own.into_iter().chain(others).filter_map(|split| commit.file(group.in_split(split)));
-        let cursor = |file: &FileEntry| Cursor {
+        let own_split = group.split();
+        let other_splits = Split::ALL.into_iter().filter(|split| Some(*split) != own_split);
+        let files =
+            own_split.into_iter().chain(other_splits).filter_map(|split| commit.file(group.in_split(split)));
+        let cursor = |file: &FileEntry| BlockCursor {
             location: location.clone(),
             unit: commit.id,
             footer: file.footer(),
             blocks: None,
             width: spec.bytes(),
             pool: BufferPool::new(1),
-            block: None,
+            current: None,
         };
         Self { splits: files.map(cursor).collect() }
     }
 
-    /// The tensor of the unit's row, if there is one.
+    /// The tensor of a row of the unit, or `None` if the commit has none.
     pub fn get(&mut self, row: u32) -> Result<Option<Bytes>> {
         for cursor in &mut self.splits {
             if let Some(tensor) = cursor.find(row)? {
@@ -115,26 +117,31 @@ impl ReusableColumn {
     }
 }
 
-impl Cursor {
-    /// Goes on to the block that may have the row; gives its tensor there.
+impl BlockCursor {
+    /// Advances to the block that may hold the row, and returns its tensor from there.
     fn find(&mut self, row: u32) -> Result<Option<Bytes>> {
         if self.blocks.is_none() {
             self.blocks = Some(read_blocks(&self.footer, &self.location, self.unit)?);
         }
         loop {
-            if let Some((number, block)) = &self.block
-                && block.rows.last().is_some_and(|last| *last >= row)
+            if let Some((number, row_group)) = &self.current
+                && row_group.rows.last().is_some_and(|last| *last >= row)
             {
-                let Some(place) = self.place(*number) else { return Ok(None) };
-                return block.rows.binary_search(&row).ok().map(|i| place.tensor(block, i)).transpose();
+                let Some(reader) = self.row_group_reader(*number) else { return Ok(None) };
+                return row_group
+                    .rows
+                    .binary_search(&row)
+                    .ok()
+                    .map(|i| reader.tensor(row_group, i))
+                    .transpose();
             }
-            let next = self.block.as_ref().map_or(0, |(number, _)| number + 1);
-            let Some(place) = self.place(next) else { return Ok(None) };
-            self.block = Some((next, place.read(&self.pool)?));
+            let next = self.current.as_ref().map_or(0, |(number, _)| number + 1);
+            let Some(reader) = self.row_group_reader(next) else { return Ok(None) };
+            self.current = Some((next, reader.read(&self.pool)?));
         }
     }
 
-    fn place(&self, block: usize) -> Option<RowGroupReader<'_>> {
+    fn row_group_reader(&self, block: usize) -> Option<RowGroupReader<'_>> {
         let Self { location, unit, footer, width, .. } = self;
         let entry = self.blocks.as_ref()?.get(block)?;
         Some(RowGroupReader { location, unit: *unit, path: &footer.path, entry, width: *width })

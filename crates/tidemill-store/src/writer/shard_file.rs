@@ -1,6 +1,6 @@
-//! Writes one Parquet file of a unit as it grows: finished row groups go to the object store at once, so
-//! memory holds no more than the row group in the making. Tensor files are laid out so that a reader needs no
-//! Parquet code: PLAIN, no compression, no nulls, one page per column and row group.
+//! Writes one Parquet file of a unit as it grows. Finished row groups go to the store at once, so
+//! that memory holds only the current row group. Tensor files are laid out so that a reader needs
+//! no Parquet code: PLAIN, no compression, no nulls, one page per column and row group.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ use crate::dataset::spec::TensorSpec;
 use crate::error::{Error, Result};
 use crate::shard::footer::{BLOCKS, BlockEntry, footer_bytes};
 
-/// The place of the tensors among a tensor file's columns.
-const TENSOR: usize = 3;
+/// Index of the tensor column in a tensor file.
+const TENSOR_COLUMN: usize = 3;
 
-/// Rows of a row group of `rows.parquet`, which is in memory until it is full; and bytes, for columns carried along may be
-/// large.
-const ROWS_PER_GROUP: usize = 16 << 10;
-const BYTES_PER_GROUP: usize = 32 << 20;
+/// Limits of a row group of `rows.parquet`, which is in memory until it is full. There is a limit
+/// in bytes too, because columns copied from the source may be large.
+const MAX_ROW_GROUP_ROWS: usize = 16 << 10;
+const MAX_ROW_GROUP_BYTES: usize = 32 << 20;
 
-/// A file in the making.
+/// A Parquet file that is being written.
 pub struct ShardWriter {
     group: ColumnGroup,
     path: String,
@@ -45,19 +45,24 @@ pub struct ShardWriter {
 
 impl ShardWriter {
     /// Starts `rows.parquet`, which takes batches of `schema`.
-    pub fn rows(location: &Location, folder: &str, schema: SchemaRef) -> Result<Self> {
+    pub fn create_rows(location: &Location, folder: &str, schema: SchemaRef) -> Result<Self> {
         let properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
-            .set_max_row_group_row_count(Some(ROWS_PER_GROUP))
-            .set_max_row_group_bytes(Some(BYTES_PER_GROUP))
+            .set_max_row_group_row_count(Some(MAX_ROW_GROUP_ROWS))
+            .set_max_row_group_bytes(Some(MAX_ROW_GROUP_BYTES))
             .build();
         Self::new(location, folder, ColumnGroup::Rows, schema, properties)
     }
 
     /// Starts a tensor file, which takes batches of [`tensor_schema`].
-    pub fn tensors(location: &Location, folder: &str, group: ColumnGroup, spec: &TensorSpec) -> Result<Self> {
+    pub fn create_tensors(
+        location: &Location,
+        folder: &str,
+        group: ColumnGroup,
+        spec: &TensorSpec,
+    ) -> Result<Self> {
         let schema = tensor_schema(group, spec)?;
-        let tensor = ColumnPath::from(schema.field(TENSOR).name().as_str());
+        let tensor = ColumnPath::from(schema.field(TENSOR_COLUMN).name().as_str());
         let properties = WriterProperties::builder()
             .set_compression(Compression::UNCOMPRESSED)
             .set_dictionary_enabled(false)
@@ -85,47 +90,51 @@ impl ShardWriter {
         Ok(Self { group, path, uri, schema, writer, upload, rows: 0, open_rows: 0, blocks: Vec::new() })
     }
 
-    /// Appends rows given as the columns of the file's schema.
+    /// Appends rows, given as the columns of the file's schema.
     pub fn write(&mut self, columns: Vec<ArrayRef>) -> Result<()> {
         let batch = RecordBatch::try_new(self.schema.clone(), columns)?;
-        self.writer.write(&batch).map_err(|source| self.failure(source))?;
+        self.writer.write(&batch).map_err(|source| self.parquet_error(source))?;
         self.rows += batch.num_rows() as u64;
         self.open_rows += batch.num_rows() as u32;
         if self.group == ColumnGroup::Rows {
-            self.send()?;
+            self.upload_finished()?;
         }
         Ok(())
     }
 
-    /// Ends the row group of a tensor file as block `number`. Without rows since the last one there is no
-    /// block.
+    /// Ends the row group of a tensor file as block `number`. Without rows since the last block, no
+    /// block is written.
     pub fn end_block(&mut self, number: u32) -> Result<()> {
         let rows = std::mem::take(&mut self.open_rows);
         if rows == 0 {
             return Ok(());
         }
-        self.writer.flush().map_err(|source| self.failure(source))?;
-        let bytes = self.send()?;
+        self.writer.flush().map_err(|source| self.parquet_error(source))?;
+        let bytes = self.upload_finished()?;
         let metadata = self.writer.flushed_row_groups().last();
-        let block = metadata.and_then(|metadata| block(metadata, number, rows, &bytes)).ok_or_else(|| {
-            self.failure(ParquetError::General("the writer did not keep to one plain page per column".into()))
-        })?;
+        let block =
+            metadata.and_then(|metadata| locate_block(metadata, number, rows, &bytes)).ok_or_else(|| {
+                self.parquet_error(ParquetError::General(
+                    "the writer did not keep to one plain page per column".into(),
+                ))
+            })?;
         self.blocks.push(block);
         Ok(())
     }
 
-    /// Ends the file.
+    /// Ends the file and returns its entry for the commit.
     pub fn finish(mut self) -> Result<FileEntry> {
         if self.group != ColumnGroup::Rows {
-            let blocks = serde_json::to_string(&self.blocks).map_err(|e| self.failure(external(e)))?;
+            let blocks =
+                serde_json::to_string(&self.blocks).map_err(|e| self.parquet_error(json_error(e)))?;
             self.writer.append_key_value_metadata(KeyValue::new(BLOCKS.into(), blocks));
         }
-        self.writer.finish().map_err(|source| self.failure(source))?;
-        let end = self.send()?;
+        self.writer.finish().map_err(|source| self.parquet_error(source))?;
+        let end = self.upload_finished()?;
         let footer_bytes = footer_bytes(&end);
         let footer = footer_bytes.and_then(|bytes| end.get(end.len().checked_sub(bytes as usize)?..));
         let (Some(footer_bytes), Some(footer)) = (footer_bytes, footer) else {
-            return Err(self.failure(ParquetError::General("the writer wrote no footer".into())));
+            return Err(self.parquet_error(ParquetError::General("the writer wrote no footer".into())));
         };
         let footer_xxh3 = Checksum::of(footer);
         let (bytes, xxh3) = self.upload.finish()?;
@@ -133,9 +142,9 @@ impl ShardWriter {
         Ok(FileEntry { group, path, rows, bytes, xxh3, footer_bytes, footer_xxh3 })
     }
 
-    /// Sends on what the Parquet writer has finished.
-    fn send(&mut self) -> Result<Bytes> {
-        self.writer.sync().map_err(|e| self.failure(e.into()))?;
+    /// Uploads what the Parquet writer has finished.
+    fn upload_finished(&mut self) -> Result<Bytes> {
+        self.writer.sync().map_err(|e| self.parquet_error(e.into()))?;
         let bytes = Bytes::from(std::mem::take(self.writer.inner_mut()));
         if !bytes.is_empty() {
             self.upload.write(bytes.clone())?;
@@ -143,17 +152,18 @@ impl ShardWriter {
         Ok(bytes)
     }
 
-    fn failure(&self, source: ParquetError) -> Error {
+    fn parquet_error(&self, source: ParquetError) -> Error {
         Error::Parquet { path: self.uri.clone(), source }
     }
 }
 
-fn external(error: serde_json::Error) -> ParquetError {
+fn json_error(error: serde_json::Error) -> ParquetError {
     ParquetError::External(Box::new(error))
 }
 
-/// `row` (u32, index into `rows.parquet`), `sample_id` (u64), `xxh3` (u64, [`crate::shard::row_group::row_checksum`]) and the tensors,
-/// with dtype and shape in the metadata of their field.
+/// The schema of a tensor file: `row` (u32, index into `rows.parquet`), `sample_id` (u64), `xxh3`
+/// (u64, [`row_checksum`](crate::shard::row_group::row_checksum)) and the tensors. The metadata of
+/// the tensor field holds dtype and shape.
 pub fn tensor_schema(group: ColumnGroup, spec: &TensorSpec) -> Result<SchemaRef> {
     let column = group.column().unwrap_or_default();
     let bytes = i32::try_from(spec.bytes()).map_err(|_| Error::Config {
@@ -168,9 +178,9 @@ pub fn tensor_schema(group: ColumnGroup, spec: &TensorSpec) -> Result<SchemaRef>
     ])))
 }
 
-/// Finds the values in a row group just written, whose bytes are the end of `written`; `None` if it is not
-/// laid out as it should be.
-fn block(metadata: &RowGroupMetaData, number: u32, rows: u32, written: &[u8]) -> Option<BlockEntry> {
+/// Finds the values in the row group just written, whose bytes are the end of `written`. Returns
+/// `None` if the row group does not have the expected layout.
+fn locate_block(metadata: &RowGroupMetaData, number: u32, rows: u32, written: &[u8]) -> Option<BlockEntry> {
     let [row, sample_id, xxh3, tensors] = metadata.columns() else { return None };
     let offset = u64::try_from(row.data_page_offset()).ok()?;
     let end = u64::try_from(tensors.data_page_offset() + tensors.compressed_size()).ok()?;
@@ -178,7 +188,7 @@ fn block(metadata: &RowGroupMetaData, number: u32, rows: u32, written: &[u8]) ->
     let written = &written[written.len().checked_sub(usize::try_from(bytes).ok()?)?..];
     let width = u64::try_from(tensors.column_descr().type_length()).ok()?;
     let at = |column: &ColumnChunkMetaData, width: u64| {
-        // A page is its header and then, PLAIN and without nulls, nothing but the values.
+        // A page is its header and then, PLAIN and without nulls, only the values.
         let end = u64::try_from(column.data_page_offset() + column.compressed_size()).ok()?;
         let pages = column.page_encoding_stats()?.iter();
         let pages: i32 =
@@ -209,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn row_groups_have_so_many_rows_or_bytes() {
+    fn row_groups_are_limited_in_rows_and_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let location = Location::open(folder.path().to_str().unwrap()).unwrap();
         let schema = Arc::new(Schema::new(vec![Field::new("carried", DataType::Binary, false)]));
@@ -217,7 +227,7 @@ mod tests {
         for (rows, bytes, groups) in
             [(40_000, 8, vec![16 << 10, 16 << 10, 7232]), (700, 1 << 16, vec![511, 189])]
         {
-            let mut shard = ShardWriter::rows(&location, "unit", schema.clone()).unwrap();
+            let mut shard = ShardWriter::create_rows(&location, "unit", schema.clone()).unwrap();
             for row in 0..rows / 4 {
                 let value = |part: u64| -> Vec<u8> {
                     (0..bytes / 8).flat_map(|i| random.hash_one((row, part, i)).to_le_bytes()).collect()

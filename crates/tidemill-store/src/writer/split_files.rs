@@ -1,5 +1,5 @@
-//! The tensor files of one split of a unit. All of them end their row groups at the same rows, so that block
-//! `n` of the latents joins with block `n` of the text and with no other.
+//! Writes the tensor files of one split of a unit. All of them end their row groups at the same
+//! rows, so that block `n` of the latents joins with block `n` of the text and with no other block.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::dataset::spec::{DatasetSpec, TensorSpec};
 use crate::error::Result;
 use crate::writer::shard_file::ShardWriter;
 
-/// The files, each of which exists once it has a row.
+/// The tensor files of a split. Each file is created with its first row.
 pub struct SplitFiles {
     location: Location,
     folder: String,
@@ -30,12 +30,13 @@ struct TensorColumn {
     group: ColumnGroup,
     spec: TensorSpec,
     file: Option<ShardWriter>,
-    /// Where tensors come from that the batch leaves out.
+    /// Source of tensors that the batch leaves out.
     earlier: Option<ReusableColumn>,
 }
 
 impl SplitFiles {
-    /// Of an earlier commit the columns named are still good.
+    /// Starts without files. `earlier` is a commit with reusable tensors, and the names of its
+    /// columns that are still valid.
     pub fn new(
         location: &Location,
         folder: &str,
@@ -44,9 +45,9 @@ impl SplitFiles {
         earlier: Option<&(&Commit, BTreeSet<String>)>,
     ) -> Self {
         let column = |group: ColumnGroup, spec: &TensorSpec| {
-            let good =
-                earlier.filter(|(_, good)| group.column().is_some_and(|column| good.contains(&column)));
-            let earlier = good.map(|(commit, _)| ReusableColumn::new(location, commit, group, spec));
+            let reusable = earlier
+                .filter(|(_, reusable)| group.column().is_some_and(|column| reusable.contains(&column)));
+            let earlier = reusable.map(|(commit, _)| ReusableColumn::new(location, commit, group, spec));
             TensorColumn { group, spec: spec.clone(), file: None, earlier }
         };
         let mut columns = vec![column(ColumnGroup::Text(split), &spec.text)];
@@ -71,12 +72,12 @@ impl SplitFiles {
     /// Appends kept rows of this split, given by their indices in the batch.
     pub fn write(&mut self, mut rows: &[u32], tensors: &TensorColumns) -> Result<()> {
         while !rows.is_empty() {
-            let (stretch, rest) = rows.split_at((self.rows_per_block - self.filled).min(rows.len()));
+            let (block_rows, rest) = rows.split_at((self.rows_per_block - self.filled).min(rows.len()));
             for column in &mut self.columns {
-                column.write(&self.location, &self.folder, stretch, tensors)?;
+                column.write(&self.location, &self.folder, block_rows, tensors)?;
             }
             rows = rest;
-            self.filled += stretch.len();
+            self.filled += block_rows.len();
             if self.filled == self.rows_per_block {
                 self.end_block()?;
             }
@@ -100,7 +101,7 @@ impl SplitFiles {
 }
 
 impl TensorColumn {
-    /// Appends those of the rows that have a tensor here.
+    /// Appends those of the rows that have a tensor in this column.
     fn write(
         &mut self,
         location: &Location,
@@ -114,7 +115,7 @@ impl TensorColumn {
         }
         let file = match &mut self.file {
             Some(file) => file,
-            None => self.file.insert(ShardWriter::tensors(location, folder, self.group, &self.spec)?),
+            None => self.file.insert(ShardWriter::create_tensors(location, folder, self.group, &self.spec)?),
         };
         file.write(tensors.columns(&rows, self.group, &self.spec, self.earlier.as_mut())?)
     }

@@ -1,6 +1,7 @@
-//! The tensors of a batch of encoded rows, checked, and what of them goes into which file. The latents of a
-//! resolution are a column of values of any length beside a column of image sizes: each row's go to the file of its
-//! bucket, in which all have one shape. A tensor that is null in a kept row is one that an earlier commit has.
+//! Checks the tensors of a batch of encoded rows and assigns them to files. The latents of a
+//! resolution are a column of variable-length values beside a column of image sizes. Each row's
+//! latents go to the file of its bucket, where all have one shape. A tensor that is null in a kept
+//! row is taken from an earlier commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use crate::error::{Error, Result};
 use crate::float8;
 use crate::shard::row_group::row_checksum;
 
-/// The ids and tensors of a batch.
+/// The sample ids and tensors of a batch.
 pub struct TensorColumns<'a> {
     /// Index of the batch's first row in `rows.parquet`.
     first: u32,
     pub sample_ids: &'a UInt64Array,
     text: &'a FixedSizeBinaryArray,
-    /// By resolution.
+    /// Latents by resolution.
     latents: BTreeMap<u32, Latents<'a>>,
 }
 
@@ -32,7 +33,7 @@ impl<'a> TensorColumns<'a> {
     /// Reads `sample_id`, `text`, and `latents_R` and `size_R` of every resolution of the dataset.
     ///
     /// # Errors
-    /// [`Error::Column`] if one is missing or in a form that the dataset does not hold.
+    /// [`Error::Column`] if a column is missing or has a form that the dataset does not hold.
     pub fn read(batch: &'a RecordBatch, first: u32, spec: &DatasetSpec) -> Result<Self> {
         let resolutions = spec.resolutions().into_iter();
         let latents = resolutions.map(|resolution| Ok((resolution, Latents::read(batch, resolution, spec)?)));
@@ -44,7 +45,7 @@ impl<'a> TensorColumns<'a> {
         })
     }
 
-    /// Those of some kept rows of the batch that belong into a group's file.
+    /// Selects those of some kept rows that belong into the file of a column group.
     pub fn select(&self, rows: &[u32], group: ColumnGroup) -> UInt32Array {
         let belongs = |row: &u32| match group {
             ColumnGroup::Rows | ColumnGroup::Text(_) => true,
@@ -56,11 +57,11 @@ impl<'a> TensorColumns<'a> {
         UInt32Array::from_iter_values(rows.iter().copied().filter(belongs))
     }
 
-    /// The columns of a group's file for rows that were selected for it: `row`, `sample_id`, `xxh3` and the tensors, which
-    /// come from the earlier commit where they are null.
+    /// Builds the columns of a group's file for selected rows: `row`, `sample_id`, `xxh3` and the
+    /// tensors. Null tensors are taken from the earlier commit.
     ///
     /// # Errors
-    /// [`Error::Column`] if a tensor is in neither.
+    /// [`Error::Column`] if a tensor is neither in the batch nor in the earlier commit.
     pub fn columns(
         &self,
         rows: &UInt32Array,
@@ -69,7 +70,7 @@ impl<'a> TensorColumns<'a> {
         mut earlier: Option<&mut ReusableColumn>,
     ) -> Result<Vec<ArrayRef>> {
         let (width, count) = (spec.bytes(), rows.len());
-        let fail = |problem: &str| column(&group.column().unwrap_or_default(), problem.into());
+        let fail = |problem: &str| column_error(&group.column().unwrap_or_default(), problem.into());
         let mut values = Vec::with_capacity(count * width);
         for &row in rows.values() {
             if let Some(value) = self.value(row as usize, group) {
@@ -116,9 +117,9 @@ struct Latents<'a> {
 impl<'a> Latents<'a> {
     fn read(batch: &'a RecordBatch, resolution: u32, spec: &DatasetSpec) -> Result<Self> {
         let name = format!("latents_{resolution}");
-        let array = find(batch, &name)?;
+        let array = find_column(batch, &name)?;
         let Some(values) = array.as_binary_opt::<i64>() else {
-            return Err(column(&name, format!("is {}, not LargeBinary", array.data_type())));
+            return Err(column_error(&name, format!("is {}, not LargeBinary", array.data_type())));
         };
         let sizes = Sizes::read(batch, resolution)?;
         let schema = batch.schema();
@@ -126,20 +127,23 @@ impl<'a> Latents<'a> {
         let bucket = |row| {
             let Some(bucket) = sizes.bucket(row) else {
                 return match values.is_valid(row) {
-                    true => Err(column(&sizes.name, "is null in a row that has latents".into())),
+                    true => Err(column_error(&sizes.name, "is null in a row that has latents".into())),
                     false => Ok(None),
                 };
             };
-            let form = spec.latents.get(&bucket).ok_or_else(|| {
+            let expected = spec.latents.get(&bucket).ok_or_else(|| {
                 let Bucket { width, height, .. } = bucket;
-                column(&sizes.name, format!("{width}x{height} is none of the dataset's buckets"))
+                column_error(&sizes.name, format!("{width}x{height} is none of the dataset's buckets"))
             })?;
-            let bytes = if values.is_valid(row) { values.value(row).len() } else { form.bytes() };
-            if bytes == form.bytes() && shape.as_ref().is_none_or(|shape| *shape == form.shape) {
+            let bytes = if values.is_valid(row) { values.value(row).len() } else { expected.bytes() };
+            if bytes == expected.bytes() && shape.as_ref().is_none_or(|shape| *shape == expected.shape) {
                 return Ok(Some(bucket));
             }
             let found = format!("{bytes} bytes a row, shape {shape:?}");
-            Err(column(&name, format!("has {found}, but the dataset holds f16 of shape {:?}", form.shape)))
+            Err(column_error(
+                &name,
+                format!("has {found}, but the dataset holds f16 of shape {:?}", expected.shape),
+            ))
         };
         let buckets = (0..batch.num_rows()).map(bucket).collect::<Result<_>>()?;
         Ok(Self { values, buckets })
@@ -156,12 +160,12 @@ struct Sizes<'a> {
 impl<'a> Sizes<'a> {
     fn read(batch: &'a RecordBatch, resolution: u32) -> Result<Self> {
         let name = format!("size_{resolution}");
-        let array = find(batch, &name)?;
+        let array = find_column(batch, &name)?;
         match array.data_type() {
             DataType::FixedSizeList(item, 2) if *item.data_type() == DataType::UInt32 => {
                 Ok(Self { name, resolution, array })
             }
-            other => Err(column(&name, format!("is {other}, not a FixedSizeList of two UInt32"))),
+            other => Err(column_error(&name, format!("is {other}, not a FixedSizeList of two UInt32"))),
         }
     }
 
@@ -174,14 +178,14 @@ impl<'a> Sizes<'a> {
 }
 
 fn sample_ids(batch: &RecordBatch) -> Result<&UInt64Array> {
-    let array = find(batch, "sample_id")?.as_primitive_opt::<UInt64Type>();
+    let array = find_column(batch, "sample_id")?.as_primitive_opt::<UInt64Type>();
     array
         .filter(|ids| ids.null_count() == 0)
-        .ok_or_else(|| column("sample_id", "is no UInt64 without nulls".into()))
+        .ok_or_else(|| column_error("sample_id", "is no UInt64 without nulls".into()))
 }
 
 fn text<'a>(batch: &'a RecordBatch, spec: &TensorSpec) -> Result<&'a FixedSizeBinaryArray> {
-    let array = find(batch, "text")?;
+    let array = find_column(batch, "text")?;
     let schema = batch.schema();
     let shape = declared_shape(schema.field_with_name("text")?);
     let spec = spec.decoded();
@@ -191,18 +195,21 @@ fn text<'a>(batch: &'a RecordBatch, spec: &TensorSpec) -> Result<&'a FixedSizeBi
         return Ok(array.as_fixed_size_binary());
     }
     let found = format!("{}, shape {shape:?}", array.data_type());
-    Err(column("text", format!("is {found}, but the dataset takes {} of shape {:?}", spec.dtype, spec.shape)))
+    Err(column_error(
+        "text",
+        format!("is {found}, but the dataset takes {} of shape {:?}", spec.dtype, spec.shape),
+    ))
 }
 
-/// The shape in the metadata of a tensor column, if there is one.
+/// The shape in the metadata of a tensor column, or `None` if the metadata has none.
 fn declared_shape(field: &Field) -> Option<Vec<u32>> {
     serde_json::from_str(field.metadata().get("shape")?).ok()
 }
 
-pub fn find<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
-    batch.column_by_name(name).ok_or_else(|| column(name, "is missing".into()))
+pub fn find_column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
+    batch.column_by_name(name).ok_or_else(|| column_error(name, "is missing".into()))
 }
 
-pub fn column(name: &str, problem: String) -> Error {
+pub fn column_error(name: &str, problem: String) -> Error {
     Error::Column { column: name.to_owned(), problem }
 }

@@ -1,5 +1,5 @@
-//! The rows of one attempt at a unit: checks each batch, counts what became of its rows, and splits it into
-//! column groups and splits.
+//! Writes the files of one attempt at a unit. Checks each batch, counts its rows, and divides it
+//! into column groups and splits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub struct UnitFiles {
 }
 
 impl UnitFiles {
-    /// Files will lie in `folder`. Of an earlier commit the columns named are still good.
+    /// Starts without files; they will be in `folder`. `earlier` is a commit with reusable tensors,
+    /// and the names of its columns that are still valid.
     pub fn new(
         location: &Location,
         folder: String,
@@ -54,12 +55,12 @@ impl UnitFiles {
         })? - batch.num_rows() as u32;
         let tensors = TensorColumns::read(batch, first, &self.spec)?;
         self.counts.add(&RowCounts::from_batch(batch)?);
-        let kept = kept(batch)?;
+        let kept = kept_rows(batch)?;
         self.write_rows(batch)?;
         for writer in &mut self.splits {
             let split = |row: &u32| self.spec.split(tensors.sample_ids.value(*row as usize));
-            let part: Vec<u32> = kept.iter().copied().filter(|row| split(row) == writer.split()).collect();
-            writer.write(&part, &tensors)?;
+            let rows: Vec<u32> = kept.iter().copied().filter(|row| split(row) == writer.split()).collect();
+            writer.write(&rows, &tensors)?;
         }
         Ok(())
     }
@@ -72,7 +73,7 @@ impl UnitFiles {
         Ok((self.counts, files))
     }
 
-    /// Writes all columns that are no tensors.
+    /// Writes all columns other than tensors.
     fn write_rows(&mut self, batch: &RecordBatch) -> Result<()> {
         let latents = self.spec.resolutions().into_iter().map(|resolution| format!("latents_{resolution}"));
         let tensors: Vec<String> = latents.chain(["text".to_owned()]).collect();
@@ -83,7 +84,7 @@ impl UnitFiles {
             Some(rows) => rows,
             None => {
                 let schema = Arc::new(Schema::new(batch.schema().fields().clone()));
-                self.rows.insert(ShardWriter::rows(&self.location, &self.folder, schema)?)
+                self.rows.insert(ShardWriter::create_rows(&self.location, &self.folder, schema)?)
             }
         };
         rows.write(batch.columns().to_vec())
@@ -91,7 +92,7 @@ impl UnitFiles {
 }
 
 /// The indices of the kept rows.
-fn kept(batch: &RecordBatch) -> Result<Vec<u32>> {
+fn kept_rows(batch: &RecordBatch) -> Result<Vec<u32>> {
     let rows = string_column(batch, "status")?.iter().zip(0..);
     Ok(rows.filter_map(|(status, row)| (status == Some("kept")).then_some(row)).collect())
 }

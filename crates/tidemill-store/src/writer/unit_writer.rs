@@ -1,4 +1,4 @@
-//! One attempt at a unit: its files are written, and then committed unless another attempt was first.
+//! One attempt at a unit: writes its files, and commits them unless another attempt was first.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -12,17 +12,17 @@ use crate::dataset::unit::{UnitId, UnitKey};
 use crate::error::{Error, Result};
 use crate::writer::unit_files::UnitFiles;
 
-/// How the race for a unit ended.
+/// Result of committing an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommitOutcome {
-    /// This attempt is part of the dataset.
+    /// This attempt is now part of the dataset.
     Committed(Commit),
-    /// Somebody else's attempt, this one, had been committed before.
+    /// Another attempt, this one, was committed first.
     Superseded(Commit),
 }
 
 impl CommitOutcome {
-    /// The commit that counts.
+    /// The commit that is part of the dataset.
     pub fn commit(&self) -> &Commit {
         match self {
             Self::Committed(commit) | Self::Superseded(commit) => commit,
@@ -40,7 +40,8 @@ pub struct UnitWriter {
 }
 
 impl UnitWriter {
-    /// Starts an attempt. `earlier` is a commit about the same rows, and the columns of it that are still good.
+    /// Starts an attempt. `earlier` is a commit with reusable tensors, and the names of its columns
+    /// that are still valid.
     pub(super) fn new(
         location: &Location,
         spec: &DatasetSpec,
@@ -53,9 +54,9 @@ impl UnitWriter {
         Self { location: location.clone(), id, unit: unit.clone(), attempt, rows }
     }
 
-    /// Appends rows in the unit's order: a batch of the columns that ARCHITECTURE.md lists under "What
-    /// `Encode` gives". A kept row's tensor that is null is taken from the unit's earlier commit, if that has
-    /// it and it is still good.
+    /// Appends rows in the unit's order. ARCHITECTURE.md lists the columns of the batch under "What
+    /// `Encode` gives". A null tensor of a kept row is taken from the unit's earlier commit, if
+    /// that has it and it is still valid.
     ///
     /// # Errors
     /// [`Error::Column`] if a column is missing or has another form; a failure of the store.
@@ -63,10 +64,10 @@ impl UnitWriter {
         self.rows.write(batch)
     }
 
-    /// Ends the files and commits them, unless the unit has been committed meanwhile.
+    /// Ends the files and commits them, unless the unit was committed meanwhile.
     ///
     /// # Errors
-    /// If the store fails, and the commit is not there nevertheless.
+    /// If the store fails and the commit does not exist.
     pub fn commit(self) -> Result<CommitOutcome> {
         let Self { location, id, unit, attempt, rows } = self;
         let (counts, files) = rows.finish()?;
@@ -78,8 +79,8 @@ impl UnitWriter {
         if let Ok(true) = put {
             return Ok(CommitOutcome::Committed(commit));
         }
-        // Whether somebody else won, or our own put arrived although it seemed to fail, the attempt's name
-        // tells.
+        // The attempt's name tells whether another attempt won or our own put arrived although it
+        // seemed to fail.
         match (location.get_if_present(&key)?, put) {
             (Some(bytes), _) => {
                 let theirs = parse_commit(&location, &key, &bytes)?;
@@ -95,8 +96,8 @@ impl UnitWriter {
     }
 }
 
-/// A name that no other attempt has: the keys of `RandomState` are random in each process and differ at each
-/// call.
+/// A name that no other attempt has. The keys of `RandomState` are random in each process and
+/// differ at each call.
 fn attempt_name() -> String {
     let now = std::time::SystemTime::now();
     format!("{:016x}", RandomState::new().hash_one((now, std::process::id())))

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tidemill_store::Bucket;
 use tidemill_store::stream::StreamState;
 use tidemill_store::stream::order::batch_plan::{BatchPlan, BatchPlanner, PlannedBatch};
-use tidemill_store::stream::order::mix::{MixAmount, weights};
+use tidemill_store::stream::order::mix::{MixAmount, compute_weights};
 use tidemill_store::stream::state::Phase;
 
 use crate::world::{Row, World, mixes, phase, worlds};
@@ -66,7 +66,7 @@ proptest! {
         }
         // Off by half a turn per level of the trees at most: of a bucket's batches, and of its rows.
         let all_rows: Vec<u64> = world.shards.keys().map(|name| world.rows(name, 64)).collect();
-        let weights = weights(mix, &all_rows).unwrap();
+        let weights = compute_weights(mix, &all_rows).unwrap();
         let levels = |parts: usize| f64::from(parts.next_power_of_two().ilog2());
         let buckets = world.shards["d0"].len() - 1;
         let off = buckets as f64 * (*global_batch as f64 * levels(buckets) + levels(mix.len())) / 2.0;

@@ -120,11 +120,11 @@ impl DatasetSink {
     ) -> Result<(Self, HashMap<u64, &'static str>)> {
         let ids: Vec<UnitId> = units.iter().map(|unit| self.unit_key(unit).id()).collect();
         let dataset = self.writer.open_committed(&ids)?;
-        let mask = Mask::write(&dataset, config, config.plan(read_rows(&dataset)?))?;
+        let mask = Mask::write(&dataset, config, config.find_duplicates(read_rows(&dataset)?))?;
         let reasons: HashMap<u64, &'static str> = mask
             .duplicates
             .iter()
-            .map(|duplicate| (duplicate.sample_id, duplicate.reason.filter()))
+            .map(|duplicate| (duplicate.sample_id, duplicate.reason.filter_name()))
             .collect();
         let mut duplicates: HashMap<UnitId, Vec<Duplicate>> = HashMap::new();
         let mut batches = dataset.read_rows(&["sample_id"]);

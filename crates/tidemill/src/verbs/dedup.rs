@@ -32,7 +32,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let dataset = Dataset::open(&run.dataset())?;
     let rows = read_rows(&dataset)?;
     let kept = rows.len();
-    let mask = Mask::write(&dataset, &config, config.plan(rows))?;
+    let mask = Mask::write(&dataset, &config, config.find_duplicates(rows))?;
     let found = |reason| mask.duplicates.iter().filter(|duplicate| duplicate.reason == reason).count();
     let (exact, near) = (found(Reason::Exact), found(Reason::Near));
     reporter.report(format!(

@@ -1,6 +1,6 @@
-//! Which rows are in which global batch: the buckets' and datasets' turns, and each dataset's order. A plan is pure
-//! arithmetic over the datasets' indices and a state; it knows of no ranks or readers, and whoever asks for a
-//! batch gets the same.
+//! The batch plan: which rows are in which global batch. It combines the turns of buckets and
+//! datasets with the order of each dataset. A plan is pure arithmetic over the block indices and a
+//! state. It does not depend on ranks or readers, so everyone who asks for a batch gets the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use twox_hash::XxHash3_64;
 use super::blocks::BlockIndex;
 use super::buckets::{BucketRows, Buckets};
 use super::mix;
-use super::shuffle_window::{OpenWindow, Place, ShuffleOrder};
+use super::shuffle_window::{OpenWindow, ShuffleOrder, WindowRow};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::stream::state::{Phase, StreamState};
@@ -23,11 +23,11 @@ pub type Indices = BTreeMap<String, BTreeMap<Bucket, Arc<BlockIndex>>>;
 pub struct BatchPlan {
     datasets: Vec<String>,
     buckets: Buckets,
-    /// Of each bucket's datasets.
+    /// The row sequences of each bucket's datasets.
     sequences: Vec<Vec<Sequence>>,
 }
 
-/// The rows of a dataset in a bucket.
+/// The row sequence of a dataset in a bucket.
 #[derive(Debug, Clone)]
 struct Sequence {
     order: ShuffleOrder,
@@ -35,36 +35,36 @@ struct Sequence {
     before: u64,
 }
 
-/// Where the rows of a dataset in a bucket stand.
+/// The position in the row sequence of a dataset in a bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct SequencePosition<'a> {
-    /// The dataset.
+    /// Name of the dataset.
     pub dataset: &'a str,
     /// The bucket.
     pub bucket: Bucket,
     /// The order of the rows.
     pub order: &'a ShuffleOrder,
-    /// Rows that have been given, over all epochs and phases.
+    /// Rows given so far, over all epochs and phases.
     pub position: u64,
 }
 
 /// The rows of a global batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedBatch {
-    /// Batches of the phase before it.
+    /// Number of the batch in its phase, from 0.
     pub number: u64,
-    /// The bucket of all its rows.
+    /// The bucket of all rows.
     pub bucket: Bucket,
     /// The windows that the rows come from.
     pub windows: Vec<Arc<PlannedWindow>>,
-    /// The rows in their order.
+    /// The rows in order.
     pub rows: Vec<PlannedRow>,
 }
 
 /// A window of a dataset's order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PlannedWindow {
-    /// The dataset's place in [`BatchPlan::datasets`].
+    /// Index of the dataset in [`BatchPlan::datasets`].
     pub dataset: usize,
     /// The window and its blocks.
     pub open: OpenWindow,
@@ -73,17 +73,17 @@ pub struct PlannedWindow {
 /// A row of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedRow {
-    /// Which of the batch's windows.
+    /// Index of the row's window in the batch.
     pub window: u32,
-    /// Which row of that.
-    pub place: Place,
+    /// The row in that window.
+    pub place: WindowRow,
 }
 
 impl BatchPlan {
-    /// The plan of a state's phase, over the datasets that take part in it.
+    /// Makes the plan for a state's phase, over the datasets that take part in it.
     ///
     /// # Errors
-    /// [`Error::Config`] if the phase's batch or mix makes no sense.
+    /// [`Error::Config`] if the batch size or the mix of the phase is not valid.
     pub fn new(indices: &Indices, state: &StreamState) -> Result<Self> {
         let phase = &state.phase;
         let refuse = |key, problem: &str| Error::Config { key, problem: problem.to_owned() };
@@ -94,7 +94,7 @@ impl BatchPlan {
         let rows: Vec<BucketRows> =
             datasets.iter().map(|name| bucket_rows(indices, name, phase.resolution)).collect();
         let totals: Vec<u64> = rows.iter().map(|rows| rows.values().sum()).collect();
-        let weighted: Vec<_> = mix::weights(&phase.mix, &totals)?.into_iter().zip(rows).collect();
+        let weighted: Vec<_> = mix::compute_weights(&phase.mix, &totals)?.into_iter().zip(rows).collect();
         let no_rows = || refuse("mix", "there is no dataset, or the rows add up to more than 2^62");
         let buckets = Buckets::new(phase.global_batch, &weighted).ok_or_else(no_rows)?;
         let sequences = buckets.members().iter().map(|member| {
@@ -105,12 +105,12 @@ impl BatchPlan {
         Ok(Self { datasets, buckets, sequences })
     }
 
-    /// The names of the datasets that take part.
+    /// Names of the datasets that take part.
     pub fn datasets(&self) -> &[String] {
         &self.datasets
     }
 
-    /// Where the rows of each dataset and bucket stand after so many batches of the phase.
+    /// The position of each dataset and bucket after the first `batches` batches of the phase.
     pub fn sequence_positions(&self, batches: u64) -> impl Iterator<Item = SequencePosition<'_>> {
         let buckets = self.buckets.members().iter().zip(&self.sequences).zip(self.buckets.counts(batches));
         buckets.flat_map(|((member, sequences), counts)| {
@@ -124,8 +124,8 @@ impl BatchPlan {
         })
     }
 
-    /// The beginning of another phase after the one that `state` stands in and this plan is of. Datasets go on where they
-    /// are, also those that pause for a phase.
+    /// The state at the beginning of another phase that follows `state`. Datasets continue at their
+    /// positions, even if they pause for a phase.
     pub fn next_phase(&self, state: &StreamState, phase: Phase) -> StreamState {
         let mut next = StreamState { phase, batches: 0, ..state.clone() };
         for SequencePosition { dataset, bucket, position, .. } in self.sequence_positions(state.batches) {
@@ -138,7 +138,8 @@ impl BatchPlan {
 impl Sequence {
     fn new(indices: &Indices, state: &StreamState, name: &str, bucket: Bucket) -> Option<Self> {
         let index = indices.get(name)?.get(&bucket)?;
-        // Datasets and buckets of the same form have different orders all the same.
+        // The seed depends on the name, so that datasets and buckets of the same size have
+        // different orders.
         let seed = XxHash3_64::oneshot_with_seed(state.seed, format!("{name}/{bucket}").as_bytes());
         let before = state.before.get(name).and_then(|buckets| buckets.get(&bucket)).copied().unwrap_or(0);
         Some(Self { order: ShuffleOrder::new(seed, index.clone(), state.window)?, before })
@@ -152,16 +153,17 @@ fn bucket_rows(indices: &Indices, dataset: &str, resolution: u32) -> BucketRows 
     buckets.map(|(bucket, index)| (*bucket, index.rows())).collect()
 }
 
-/// Gives a plan's batches, any of them; those that follow on each other cheaply, for the windows in use are kept.
+/// Computes batches of a plan, in any order. Consecutive batches are cheap, because the windows in
+/// use are kept.
 #[derive(Debug, Clone)]
 pub struct BatchPlanner {
     plan: Arc<BatchPlan>,
-    /// The windows used last, of each bucket's datasets.
+    /// The window used last, for each dataset of each bucket.
     windows: Vec<Vec<Option<Arc<PlannedWindow>>>>,
 }
 
 impl BatchPlanner {
-    /// Deals a plan's batches.
+    /// Computes batches of `plan`.
     pub fn new(plan: Arc<BatchPlan>) -> Self {
         let windows = plan.sequences.iter().map(|datasets| vec![None; datasets.len()]).collect();
         Self { plan, windows }
@@ -172,26 +174,26 @@ impl BatchPlanner {
         let (bucket, first) = self.plan.buckets.batch(number);
         let (member, sequences) = (&self.plan.buckets.members()[bucket], &self.plan.sequences[bucket]);
         let (mut windows, mut rows) = (Vec::new(), Vec::new());
-        // Which of the batch's windows each dataset's rows come from now.
+        // The index in `windows` that each dataset's rows refer to now.
         let mut current = vec![None; sequences.len()];
         for row in first..first + self.plan.buckets.global_batch() {
             let (dataset, before) = member.mix.at(row);
             let Sequence { order, before: start } = &sequences[dataset];
             let position = start + before;
-            let kept = &mut self.windows[bucket][dataset];
-            if kept.as_ref().is_some_and(|kept| !kept.open.window.rows.contains(&position)) {
-                *kept = None;
+            let current_window = &mut self.windows[bucket][dataset];
+            if current_window.as_ref().is_some_and(|window| !window.open.window.rows.contains(&position)) {
+                *current_window = None;
                 current[dataset] = None;
             }
-            let kept = kept.get_or_insert_with(|| {
+            let current_window = current_window.get_or_insert_with(|| {
                 let open = order.open(order.window_at(position));
                 Arc::new(PlannedWindow { dataset: member.datasets[dataset], open })
             });
             let window = *current[dataset].get_or_insert_with(|| {
-                windows.push(kept.clone());
+                windows.push(current_window.clone());
                 windows.len() as u32 - 1
             });
-            rows.push(PlannedRow { window, place: kept.open.row(position) });
+            rows.push(PlannedRow { window, place: current_window.open.row(position) });
         }
         PlannedBatch { number, bucket: member.bucket, windows, rows }
     }

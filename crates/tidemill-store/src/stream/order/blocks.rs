@@ -1,40 +1,42 @@
-//! The blocks that an order permutes: stretches of exactly the same number of rows, so that arithmetic finds the block
-//! of any position. A shard gives as many as it fills. What is left at the shards' ends, in the order of the manifest,
-//! is laid end to end and cut into *packs*, blocks of several pieces; only the last pack may be shorter. Nothing
-//! is kept but two numbers per shard.
+//! Divides shards into the blocks that are permuted. All blocks have the same number of rows, so
+//! that arithmetic finds the block of any position. A shard gives as many whole blocks as it fills.
+//! The remaining rows of all shards, in the order of the manifest, are concatenated and cut into
+//! *packs*, which are blocks of several pieces. Only the last pack may be shorter. The index holds
+//! two numbers per shard.
 
 use std::ops::Range;
 
-/// The blocks of some shards.
+/// The blocks of a list of shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockIndex {
     block_rows: u32,
-    /// Whole blocks in the shards before each shard, and in all.
+    /// Number of whole blocks before each shard, and in total.
     whole_before: Vec<u64>,
-    /// Rows at the ends of the shards before each shard, and of all.
+    /// Number of remaining rows before each shard, and in total.
     tails_before: Vec<u64>,
 }
 
 /// Consecutive rows of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// The shard's place in the manifest.
+    /// Index of the shard in the manifest.
     pub shard: usize,
-    /// Its rows.
+    /// Range of rows in the shard.
     pub rows: Range<u64>,
 }
 
 impl BlockIndex {
-    /// The blocks of shards with so many rows each (0 is allowed), `block_rows` (at least 1) rows to a block.
+    /// Indexes shards by their numbers of rows (0 is allowed), with `block_rows` (at least 1) rows
+    /// per block.
     pub fn new(shard_rows: impl IntoIterator<Item = u64>, block_rows: u32) -> Self {
         let shard_rows = shard_rows.into_iter();
         let block_rows = block_rows.max(1);
         let b = u64::from(block_rows);
-        let room = shard_rows.size_hint().0 + 1;
+        let capacity = shard_rows.size_hint().0 + 1;
         let mut index = Self {
             block_rows,
-            whole_before: Vec::with_capacity(room),
-            tails_before: Vec::with_capacity(room),
+            whole_before: Vec::with_capacity(capacity),
+            tails_before: Vec::with_capacity(capacity),
         };
         let (mut whole, mut tails) = (0, 0);
         index.whole_before.push(whole);
@@ -48,34 +50,34 @@ impl BlockIndex {
         index
     }
 
-    /// Rows of every block but perhaps the last.
+    /// Rows of every block except perhaps the last.
     pub fn block_rows(&self) -> u32 {
         self.block_rows
     }
 
-    /// Blocks; they are numbered from 0, the packs last.
+    /// Number of blocks. They are numbered from 0, the packs last.
     pub fn blocks(&self) -> u64 {
-        self.whole() + self.tails().div_ceil(self.b())
+        self.whole_blocks() + self.tail_rows().div_ceil(self.block_size())
     }
 
     /// Rows of all shards.
     pub fn rows(&self) -> u64 {
-        self.whole() * self.b() + self.tails()
+        self.whole_blocks() * self.block_size() + self.tail_rows()
     }
 
-    /// How many rows the last block falls short of the others.
+    /// How many rows the last block has less than the others.
     pub fn gap(&self) -> u64 {
-        self.blocks() * self.b() - self.rows()
+        self.blocks() * self.block_size() - self.rows()
     }
 
-    /// Whether a block is made of shards' ends, each of which is read by range.
+    /// Whether a block consists of remaining rows of shards, which are read by range.
     pub fn is_pack(&self, block: u64) -> bool {
-        block >= self.whole()
+        block >= self.whole_blocks()
     }
 
-    /// Where the rows of a block lie, in their order.
+    /// The pieces of a block, in order.
     pub fn pieces(&self, block: u64) -> Vec<Piece> {
-        let rows = self.b().min(self.rows() - block * self.b());
+        let rows = self.block_size().min(self.rows() - block * self.block_size());
         let (mut pieces, mut row) = (Vec::new(), 0);
         while row < rows {
             let (shard, first) = self.locate(block, row);
@@ -86,48 +88,49 @@ impl BlockIndex {
         pieces
     }
 
-    /// The shard of a block's row, and its row there.
+    /// The shard of a block's row, and the row's index in it.
     pub fn locate(&self, block: u64, row: u64) -> (usize, u64) {
-        match block.checked_sub(self.whole()) {
+        match block.checked_sub(self.whole_blocks()) {
             None => {
-                let shard = holder(&self.whole_before, block);
-                (shard, (block - self.whole_before[shard]) * self.b() + row)
+                let shard = find_shard(&self.whole_before, block);
+                (shard, (block - self.whole_before[shard]) * self.block_size() + row)
             }
             Some(pack) => {
-                let tail = pack * self.b() + row;
-                let shard = holder(&self.tails_before, tail);
-                // A shard's whole blocks come before its tail.
+                let tail = pack * self.block_size() + row;
+                let shard = find_shard(&self.tails_before, tail);
+                // The whole blocks of a shard come before its remaining rows.
                 let whole = self.whole_before[shard + 1] - self.whole_before[shard];
-                (shard, whole * self.b() + tail - self.tails_before[shard])
+                (shard, whole * self.block_size() + tail - self.tails_before[shard])
             }
         }
     }
 
-    /// Bytes that the index occupies on the heap.
+    /// Heap memory of the index in bytes.
     pub fn heap_bytes(&self) -> usize {
         (self.whole_before.capacity() + self.tails_before.capacity()) * size_of::<u64>()
     }
 
-    fn b(&self) -> u64 {
+    fn block_size(&self) -> u64 {
         u64::from(self.block_rows)
     }
 
-    fn whole(&self) -> u64 {
+    fn whole_blocks(&self) -> u64 {
         self.whole_before.last().copied().unwrap_or(0)
     }
 
-    fn tails(&self) -> u64 {
+    fn tail_rows(&self) -> u64 {
         self.tails_before.last().copied().unwrap_or(0)
     }
 
     fn shard_rows(&self, shard: usize) -> u64 {
-        let of = |before: &[u64]| before[shard + 1] - before[shard];
-        of(&self.whole_before) * self.b() + of(&self.tails_before)
+        let count = |before: &[u64]| before[shard + 1] - before[shard];
+        count(&self.whole_before) * self.block_size() + count(&self.tails_before)
     }
 }
 
-/// The shard that holds item `i`, by how many there are before each; shards without any hold none.
-fn holder(before: &[u64], i: u64) -> usize {
+/// The shard that holds item `i`, given the number of items before each shard. Shards without items
+/// are skipped.
+fn find_shard(before: &[u64], i: u64) -> usize {
     before.partition_point(|before| *before <= i) - 1
 }
 
@@ -138,7 +141,7 @@ mod tests {
 
     #[test]
     fn tails_are_packed_in_manifest_order() {
-        // Tails of 2, 3, 0, 1 and 2 rows.
+        // The shards leave 2, 3, 0, 1 and 2 rows.
         let index = BlockIndex::new([10, 3, 0, 5, 4, 2], 4);
         let piece = |shard, rows| Piece { shard, rows };
         assert_eq!((index.blocks(), index.rows(), index.gap()), (6, 24, 0));
@@ -152,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_row_is_in_one_block(
+        fn every_row_is_in_exactly_one_block(
             shards in prop::collection::vec(prop_oneof![Just(0u64), 0u64..50], 0..40),
             block_rows in 1u32..20,
         ) {

@@ -1,6 +1,7 @@
-//! Whose rows are in which batch. A batch has one bucket, for its images must have one size; buckets take turns by the rows
-//! that they have. Each bucket has an endless sequence of rows, which goes on from one of its batches to the next over the ends of
-//! epochs, and in which the datasets take turns.
+//! Which bucket and dataset each row of a batch comes from. A batch has one bucket, because its
+//! images must have one size. Buckets take turns in proportion to their rows. Each bucket has an
+//! endless sequence of rows, which continues from one of its batches to the next, across the ends
+//! of epochs. Datasets take turns in that sequence.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use crate::bucket::Bucket;
 /// The rows of a dataset in each bucket.
 pub type BucketRows = BTreeMap<Bucket, u64>;
 
-/// How buckets take turns.
+/// The turns of buckets.
 #[derive(Debug, Clone)]
 pub struct Buckets {
     global_batch: u64,
@@ -18,20 +19,21 @@ pub struct Buckets {
     turns: Interleave,
 }
 
-/// A bucket that batches come of.
+/// A bucket that batches are made of.
 #[derive(Debug, Clone)]
 pub struct Member {
     /// The bucket.
     pub bucket: Bucket,
-    /// The datasets that have rows in it, by their place in the list.
+    /// Indices of the datasets that have rows in the bucket.
     pub datasets: Vec<usize>,
-    /// How those datasets take turns.
+    /// The turns of those datasets.
     pub mix: Interleave,
 }
 
 impl Buckets {
-    /// The turns of datasets, each with its weight and its rows. A bucket gets of a dataset's weight what it has of its rows.
-    /// `None` if there are no rows, or if the weights add up to more than 2^62.
+    /// Makes the turns of datasets, each with its weight and its rows. A dataset's weight is
+    /// divided among buckets in proportion to its rows. Returns `None` if there are no rows, or if
+    /// the weights add up to more than 2^62.
     pub fn new(global_batch: u64, datasets: &[(u64, BucketRows)]) -> Option<Self> {
         let mut weights: BTreeMap<Bucket, Vec<(usize, u64)>> = BTreeMap::new();
         for (dataset, (weight, rows)) in datasets.iter().enumerate() {
@@ -49,23 +51,23 @@ impl Buckets {
         Some(Self { global_batch, turns: Interleave::new(&turns)?, members })
     }
 
-    /// The buckets, in their order.
+    /// The buckets, sorted.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// Rows of a batch.
+    /// Rows of a global batch.
     pub fn global_batch(&self) -> u64 {
         self.global_batch
     }
 
-    /// Which of the buckets batch `number` is of, and how many rows that has given before.
+    /// The index of the bucket of batch `number`, and how many rows that bucket has given before.
     pub fn batch(&self, number: u64) -> (usize, u64) {
         let (bucket, turn) = self.turns.at(number);
         (bucket, turn * self.global_batch)
     }
 
-    /// How many rows of each bucket and of each of its datasets are in the first so many batches.
+    /// How many rows of each bucket and of each of its datasets are in the first `batches` batches.
     pub fn counts(&self, batches: u64) -> Vec<Vec<u64>> {
         let turns = self.turns.counts(batches).into_iter().zip(&self.members);
         turns.map(|(turns, member)| member.mix.counts(turns * self.global_batch)).collect()
@@ -80,7 +82,8 @@ mod tests {
     fn buckets_take_turns_by_their_rows() {
         let names = ["64", "64-128x32", "64-32x128"].map(|name| name.parse::<Bucket>().unwrap());
         let rows = |rows: [u64; 3]| -> BucketRows { names.into_iter().zip(rows).collect() };
-        // The first dataset comes twice an epoch: 20 + 40 + 0 rows. Of the second come 40 + 0 + 0.
+        // The first dataset comes twice per epoch: 20 + 40 + 0 rows. The second has 40 + 0 + 0
+        // rows.
         let buckets = Buckets::new(4, &[(60, rows([10, 20, 0])), (40, rows([40, 0, 0]))]).unwrap();
         let members: Vec<_> = buckets.members().iter().map(|m| (m.bucket, m.datasets.clone())).collect();
         assert_eq!(members, [(names[0], vec![0, 1]), (names[1], vec![0])], "one has no rows");

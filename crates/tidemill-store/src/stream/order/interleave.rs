@@ -1,19 +1,21 @@
-//! Dealing endless turns to several parts in proportion to their weights, without any state: which part has turn t, and
-//! how many turns each part has had before. The parts are the leaves of a balanced tree; at each fork the left half gets
-//! round(t * its weight / the fork's weight) of the first t turns. So each part has had its share of any number of turns but
-//! for half a turn per level of the tree, and exactly its weight after as many turns as all weights add up to.
+//! Weighted round-robin without state: computes which part has turn t, and how many turns each part
+//! had before. The parts are the leaves of a balanced tree. At each fork the left half gets
+//! round(t w / W) of the first t turns, where w is its weight and W the weight of the fork. So after
+//! any number of turns each part has had its share, up to half a turn per level of the tree, and
+//! after as many turns as all weights add up to it has had exactly its weight.
 
 use std::ops::Range;
 
-/// The turns of some parts.
+/// The turns of weighted parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interleave {
-    /// Weight of the parts before each part, and of all.
+    /// Sum of the weights before each part, and of all.
     before: Vec<u64>,
 }
 
 impl Interleave {
-    /// Parts of these weights. One of weight 0 never has a turn. `None` if all weights are 0 or add up to more than 2^62.
+    /// Interleaves parts with these weights. A part with weight 0 never has a turn. Returns `None`
+    /// if all weights are 0 or add up to more than 2^62.
     pub fn new(weights: &[u64]) -> Option<Self> {
         let mut before = vec![0u64];
         for weight in weights {
@@ -23,12 +25,12 @@ impl Interleave {
         (*before.last()? > 0).then_some(Self { before })
     }
 
-    /// All weights together: the turns after which each part has had exactly its weight.
+    /// Sum of all weights: after this many turns, each part has had exactly its weight.
     pub fn period(&self) -> u64 {
         self.weight(&self.all())
     }
 
-    /// Whose turn it is after `turn` turns, and how many that part has had.
+    /// The part that has turn `turn` (from 0), and how many turns that part had before.
     pub fn at(&self, turn: u64) -> (usize, u64) {
         let (mut parts, mut turn) = (self.all(), turn);
         while parts.len() > 1 {
@@ -58,10 +60,10 @@ impl Interleave {
         self.count(turns - left_turns, right, counts);
     }
 
-    /// How many of a fork's first turns its left half has.
+    /// How many of the first turns of a fork its left half has.
     fn left_turns(&self, turns: u64, left: &Range<usize>, fork: &Range<usize>) -> u64 {
         let (left, all) = (u128::from(self.weight(left)), u128::from(self.weight(fork)));
-        // Without turns a fork may have no weight.
+        // A fork may have weight 0 if it has no turns.
         ((2 * u128::from(turns) * left + all) / (2 * all).max(1)) as u64
     }
 
@@ -79,8 +81,8 @@ fn halves(parts: &Range<usize>) -> (Range<usize>, Range<usize>) {
     (parts.start..middle, middle..parts.end)
 }
 
-/// Cuts `total` in proportion to some weights; the parts add up to it, and each is off by less than one. Weights of 0 get 0,
-/// and all do if there are no others.
+/// Divides `total` in proportion to weights. The results add up to `total`, and each is off by less
+/// than one. Weights of 0 get 0; all results are 0 if all weights are.
 pub fn apportion(total: u64, weights: impl Iterator<Item = u64> + Clone) -> Vec<u64> {
     let all: u128 = weights.clone().map(u128::from).sum();
     let mut before = 0;
@@ -99,7 +101,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn turns_are_even() {
+    fn turns_are_spread_evenly() {
         let parts = |weights: &[u64], n| -> Vec<usize> {
             let turns = Interleave::new(weights).unwrap();
             (0..n).map(|t| turns.at(t).0).collect()
@@ -114,7 +116,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_prefix_has_its_shares(
+        fn every_prefix_is_proportional(
             weights in prop::collection::vec(prop_oneof![Just(0u64), 0u64..20, 1u64 << 50..1 << 55], 1..20),
             from in prop_oneof![Just(0u64), 0u64..1 << 60],
         ) {
@@ -139,7 +141,7 @@ mod tests {
         }
 
         #[test]
-        fn parts_add_up(total in 0u64..1 << 40, weights in prop::collection::vec(0u64..1 << 40, 1..10)) {
+        fn apportioned_parts_add_up(total in 0u64..1 << 40, weights in prop::collection::vec(0u64..1 << 40, 1..10)) {
             let parts = apportion(total, weights.iter().copied());
             let all: u64 = weights.iter().sum();
             prop_assert_eq!(parts.iter().sum::<u64>(), if all > 0 { total } else { 0 });

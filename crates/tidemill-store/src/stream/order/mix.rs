@@ -1,4 +1,4 @@
-//! How much of each dataset goes into a mix.
+//! The dataset mix: how much of each dataset is in the stream.
 
 use std::collections::BTreeMap;
 
@@ -6,27 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Proportions are rounded to parts of this: a share is off by less than one row in a million million.
+/// Proportions are rounded to multiples of 1 / this, so a share is off by less than one row in
+/// 10^12.
 const PROPORTIONS: f64 = 1e12;
 
-/// How much of a dataset goes into a mix. In one mix all are proportions, or none is.
+/// How much of a dataset is in a mix. Either all amounts of a mix are proportions, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MixAmount {
-    /// Its share of all rows, as a weight beside those of the other datasets.
+    /// Its share of all rows, as a weight relative to the other datasets.
     Proportion(f64),
-    /// How often its rows come in an epoch of the mix. With 0.5, one epoch of the mix has one half of them, the next the other.
+    /// How often its rows come per epoch of the mix. With 0.5, one epoch of the mix has one half of
+    /// them, and the next epoch the other half.
     Repeat(f64),
-    /// Rows in an epoch of the mix.
+    /// Its rows per epoch of the mix.
     Count(u64),
 }
 
-/// The weights of some datasets, by name: the rows of each in an epoch of the mix, or parts of a million million if they mix
-/// by proportion. `rows` has the rows of each dataset, in the order of their names, as has the result.
+/// Computes the weights of datasets: the rows of each in an epoch of the mix, or parts of 10^12 if
+/// they are mixed by proportion. `rows` holds the number of rows of each dataset, in the order of
+/// the names, as does the result.
 ///
 /// # Errors
-/// [`Error::Config`] if an amount makes no sense, or only without the others.
-pub fn weights(mix: &BTreeMap<String, MixAmount>, rows: &[u64]) -> Result<Vec<u64>> {
+/// [`Error::Config`] if an amount is not valid, or does not fit the other amounts.
+pub fn compute_weights(mix: &BTreeMap<String, MixAmount>, rows: &[u64]) -> Result<Vec<u64>> {
     let proportions = mix.values().map(|amount| match amount {
         MixAmount::Proportion(weight) => *weight,
         MixAmount::Repeat(_) | MixAmount::Count(_) => 0.0,
@@ -34,13 +37,13 @@ pub fn weights(mix: &BTreeMap<String, MixAmount>, rows: &[u64]) -> Result<Vec<u6
     let all: f64 = proportions.sum();
     if all > 0.0 && mix.values().any(|amount| !matches!(amount, MixAmount::Proportion(_))) {
         return refuse(
-            "proportions and repeats or counts cannot be mixed; say all amounts as one or the other".into(),
+            "proportions and repeats or counts cannot be mixed; use one of the two for all datasets".into(),
         );
     }
-    mix.iter().zip(rows).map(|((name, amount), rows)| weight(name, *amount, all, *rows)).collect()
+    mix.iter().zip(rows).map(|((name, amount), rows)| compute_weight(name, *amount, all, *rows)).collect()
 }
 
-fn weight(name: &str, amount: MixAmount, all: f64, rows: u64) -> Result<u64> {
+fn compute_weight(name: &str, amount: MixAmount, all: f64, rows: u64) -> Result<u64> {
     let (weight, what) = match amount {
         MixAmount::Proportion(weight) => (weight / all * PROPORTIONS, "proportion"),
         MixAmount::Repeat(times) => (times * rows as f64, "repeat"),
@@ -69,7 +72,10 @@ mod tests {
 
     fn weigh(mix: &[(MixAmount, u64)]) -> Result<Vec<u64>> {
         let rows: Vec<u64> = mix.iter().map(|(_, rows)| *rows).collect();
-        weights(&(0..).map(|i| format!("d{i}")).zip(mix.iter().map(|(amount, _)| *amount)).collect(), &rows)
+        compute_weights(
+            &(0..).map(|i| format!("d{i}")).zip(mix.iter().map(|(amount, _)| *amount)).collect(),
+            &rows,
+        )
     }
 
     #[test]
@@ -86,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_amounts_are_refused() {
         for (mix, part) in [
             (vec![(Proportion(0.7), 10), (Repeat(1.0), 99)], "cannot be mixed"),
             (vec![(Repeat(1.0), 10), (Repeat(0.001), 99)], "`repeat` of dataset `d1`, which has 99 rows"),

@@ -1,5 +1,5 @@
-//! The order of the stream, as pure functions that neither read nor wait: which rows are in which batch, and which rank
-//! gets and reads them.
+//! The order of the stream, as pure functions that neither read nor wait: which rows are in which
+//! batch, and which rank gets and reads them.
 
 pub mod batch_plan;
 pub mod blocks;

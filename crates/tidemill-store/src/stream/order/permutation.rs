@@ -1,12 +1,14 @@
-//! Permutations as functions of a key: a Feistel network with cycle walking, which finds the i-th element of a
-//! permutation of any size without computing the others; and the Fisher-Yates shuffle for what fits in memory.
+//! Keyed permutations. A Feistel network with cycle walking computes the i-th element of a
+//! permutation of any size without computing the others. The Fisher-Yates shuffle is for lists that
+//! fit in memory.
 
 use twox_hash::XxHash3_64;
 
-/// Enough for every pair of elements to look independent (Luby and Rackoff need four for a strong permutation).
+/// Enough for every pair of elements to look independent (Luby and Rackoff need four for a strong
+/// permutation).
 const ROUNDS: u64 = 6;
 
-/// A 64-bit key made of a seed and two numbers.
+/// Derives a 64-bit key from a seed and two numbers.
 pub fn derive_key(seed: u64, a: u64, b: u64) -> u64 {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&a.to_le_bytes());
@@ -18,29 +20,30 @@ pub fn derive_key(seed: u64, a: u64, b: u64) -> u64 {
 #[derive(Debug, Clone, Copy)]
 pub struct Permutation {
     n: u64,
-    /// The network permutes `0..side * side`, the smallest such range that holds `0..n`.
+    /// The network permutes `0..side * side`, the smallest such range that contains `0..n`.
     side: u64,
     key: u64,
 }
 
 impl Permutation {
-    /// The permutation of `0..n` with this key; `n` below 2^62.
+    /// The permutation of `0..n` with this key. `n` must be below 2^62.
     pub fn new(n: u64, key: u64) -> Self {
         let root = n.isqrt();
         Self { n, side: root + u64::from(root * root < n), key }
     }
 
-    /// The element at place `i`, which must be less than `n`.
+    /// The element at position `i`, which must be less than `n`.
     pub fn at(&self, i: u64) -> u64 {
         let mut x = self.network(i);
-        // Whoever starts inside comes back inside; less than one step on average is needed.
+        // A walk that starts inside `0..n` returns to it, after less than one extra step on
+        // average.
         while x >= self.n {
             x = self.network(x);
         }
         x
     }
 
-    /// The place of an element, which must be less than `n`: the inverse of [`at`](Self::at).
+    /// The position of an element, which must be less than `n`: the inverse of [`at`](Self::at).
     pub fn position_of(&self, element: u64) -> u64 {
         let mut x = self.inverse(element);
         while x >= self.n {
@@ -70,11 +73,11 @@ impl Permutation {
     }
 }
 
-/// Shuffles a slice (Fisher-Yates); every order is equally likely over the keys.
-pub fn shuffle<T>(items: &mut [T], key_: u64) {
+/// Shuffles a slice (Fisher-Yates). Over all keys, every order is equally likely.
+pub fn shuffle<T>(items: &mut [T], key: u64) {
     for i in (1..items.len()).rev() {
-        // The high half of a 64 x 64-bit product is a number below i + 1, uniform but for 2^-64 parts.
-        let draw = u128::from(derive_key(key_, i as u64, 0)) * (i as u128 + 1);
+        // The high half of a 64 x 64-bit product is a number below i + 1, uniform up to 2^-64.
+        let draw = u128::from(derive_key(key, i as u64, 0)) * (i as u128 + 1);
         items.swap(i, (draw >> 64) as usize);
     }
 }
@@ -97,8 +100,8 @@ mod tests {
         }
     }
 
-    /// Pearson's chi-squared of how often each element lands at each place, against uniform; in standard
-    /// deviations.
+    /// Pearson's chi-squared of how often each element lands at each position, compared with
+    /// uniform, in standard deviations.
     fn deviation(n: usize, order: impl Fn(u64) -> Vec<u64>) -> f64 {
         let keys = 4000u64;
         let mut counts = vec![0u32; n * n];
@@ -114,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_uniform() {
+    fn positions_are_uniform() {
         for n in [3, 5, 17, 64, 100] {
             let feistel = deviation(n, |k| {
                 (0..n as u64).map(|i| Permutation::new(n as u64, derive_key(k, 1, 2)).at(i)).collect()
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_a_key_is_fixed_for_ever() {
+    fn order_of_a_key_never_changes() {
         let places: Vec<u64> = (0..8).map(|i| Permutation::new(8, 42).at(i)).collect();
         let mut items: Vec<u64> = (0..8).collect();
         shuffle(&mut items, 42);

@@ -40,7 +40,7 @@ impl WorldSize {
     /// The rank that owns the block in a slot of a window. Of any consecutive blocks of an epoch all ranks own the same number
     /// of blocks, or one more.
     pub fn owner(self, window: &OpenWindow, slot: u32) -> u64 {
-        (window.owner_offset + window.window.places.start + u64::from(slot)) % self.0
+        (window.owner_offset + window.window.blocks.start + u64::from(slot)) % self.0
     }
 
     /// Splits a batch among the ranks. All get the same number of rows, or one more if the rows cannot be divided evenly.

@@ -1,6 +1,7 @@
-//! The order of a dataset's rows. An epoch's blocks are permuted; each window of consecutive blocks of that order is
-//! shuffled by row. Nothing is kept but the index of the blocks: since all of them but one have the same number of
-//! rows, arithmetic finds the window of any position, and only the rows of that window are ever laid out.
+//! The order of a dataset's rows. The blocks of an epoch are permuted, and each shuffle window of
+//! consecutive blocks is shuffled by row. Only the block index is kept: all blocks except one have
+//! the same number of rows, so arithmetic finds the window of any position, and only the rows of
+//! that window are laid out.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,39 +9,40 @@ use std::sync::Arc;
 use super::blocks::BlockIndex;
 use super::permutation::{Permutation, derive_key, shuffle};
 
-/// Domains of the keys drawn from a seed.
-const BLOCKS: u64 = 0;
-const ROWS: u64 = 1;
-const OWNERS: u64 = 2;
+/// Domains that separate the keys derived from a seed.
+const BLOCK_DOMAIN: u64 = 0;
+const ROW_DOMAIN: u64 = 1;
+const OWNER_DOMAIN: u64 = 2;
 
-/// The endless order of the rows of some blocks under a seed. A *position* counts rows over all epochs.
+/// The endless order of the rows of some blocks under a seed. A *position* counts rows over all
+/// epochs.
 #[derive(Debug, Clone)]
 pub struct ShuffleOrder {
     seed: u64,
     index: Arc<BlockIndex>,
-    /// Windows of an epoch.
+    /// Number of windows in an epoch.
     windows: u64,
 }
 
-/// A stretch of an epoch whose rows come from a few blocks.
+/// A shuffle window: a part of an epoch whose rows come from a few blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     /// The epoch, from 0.
     pub epoch: u64,
-    /// Its number in the epoch.
+    /// Number of the window in its epoch.
     pub number: u64,
-    /// Its blocks, as places of the epoch's permutation.
-    pub places: Range<u64>,
+    /// Its blocks, as positions in the epoch's block permutation.
+    pub blocks: Range<u64>,
     /// Positions of its rows.
     pub rows: Range<u64>,
 }
 
 /// A row of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// Which of the window's blocks.
+pub struct WindowRow {
+    /// The window's slot that holds the row's block.
     pub slot: u32,
-    /// Which row of the block.
+    /// Index of the row in the block.
     pub row: u32,
 }
 
@@ -51,23 +53,23 @@ pub struct OpenWindow {
     pub window: Window,
     /// The block in each slot.
     pub blocks: Vec<u64>,
-    /// A number drawn for the epoch: it offsets which rank owns which block.
+    /// A number drawn for the epoch. It offsets which rank owns which block.
     pub owner_offset: u64,
-    /// The rows in their order, numbered from slot to slot.
+    /// The rows in order, numbered from slot to slot.
     rows: Vec<u32>,
     block_rows: u32,
 }
 
 impl ShuffleOrder {
-    /// The order of some blocks, shuffled in windows of at most `window` blocks and 2^32 rows; `None` if there are no
-    /// rows.
+    /// The order of blocks, shuffled in windows of at most `window` blocks and 2^32 rows. Returns
+    /// `None` if there are no rows.
     pub fn new(seed: u64, index: Arc<BlockIndex>, window: usize) -> Option<Self> {
-        let most = u64::from(u32::MAX / index.block_rows());
-        let windows = index.blocks().div_ceil((window as u64).clamp(1, most));
+        let max_window = u64::from(u32::MAX / index.block_rows());
+        let windows = index.blocks().div_ceil((window as u64).clamp(1, max_window));
         (windows > 0).then_some(Self { seed, index, windows })
     }
 
-    /// Its blocks.
+    /// The block index.
     pub fn index(&self) -> &Arc<BlockIndex> {
         &self.index
     }
@@ -77,51 +79,53 @@ impl ShuffleOrder {
         self.index.rows()
     }
 
-    /// The window that a position lies in.
+    /// The window that contains a position.
     pub fn window_at(&self, position: u64) -> Window {
         let (epoch, row) = (position / self.rows(), position % self.rows());
-        // Where each row would be if the last block were as long as the others.
-        let short = self.window_of(self.permutation(epoch).position_of(self.index.blocks() - 1));
+        // Compute with positions that rows would have if the last block were as long as the others.
+        let short_window = self.window_of(self.permutation(epoch).position_of(self.index.blocks() - 1));
         let b = u64::from(self.index.block_rows());
         let first_row =
-            |number| self.first_place(number) * b - if number > short { self.index.gap() } else { 0 };
-        let full_row = if row < first_row(short + 1) { row } else { row + self.index.gap() };
+            |number| self.first_block(number) * b - if number > short_window { self.index.gap() } else { 0 };
+        let full_row = if row < first_row(short_window + 1) { row } else { row + self.index.gap() };
         let number = self.window_of(full_row / b);
         let start = epoch * self.rows();
         Window {
             epoch,
             number,
-            places: self.first_place(number)..self.first_place(number + 1),
+            blocks: self.first_block(number)..self.first_block(number + 1),
             rows: start + first_row(number)..start + first_row(number + 1),
         }
     }
 
-    /// Lays out a window.
+    /// Lays out the blocks and rows of a window.
     pub fn open(&self, window: Window) -> OpenWindow {
         let permutation = self.permutation(window.epoch);
-        let mut blocks: Vec<u64> = window.places.clone().map(|place| permutation.at(place)).collect();
-        // The block that may be short comes last in its window, so that rows can be numbered from slot to slot.
+        let mut blocks: Vec<u64> = window.blocks.clone().map(|place| permutation.at(place)).collect();
+        // The block that may be short comes last in its window, so that rows can be numbered from
+        // slot to slot.
         if let Some(short) = blocks.iter().position(|block| *block + 1 == self.index.blocks()) {
             let last = blocks.len() - 1;
             blocks.swap(short, last);
         }
         let mut rows: Vec<u32> = (0..(window.rows.end - window.rows.start) as u32).collect();
-        shuffle(&mut rows, derive_key(derive_key(self.seed, window.epoch, ROWS), window.number, 0));
-        // Half of the bits, so that it can be added to.
-        let owner_offset = derive_key(self.seed, window.epoch, OWNERS) >> 32;
+        shuffle(&mut rows, derive_key(derive_key(self.seed, window.epoch, ROW_DOMAIN), window.number, 0));
+        // Only 32 bits, so that adding to it cannot overflow.
+        let owner_offset = derive_key(self.seed, window.epoch, OWNER_DOMAIN) >> 32;
         OpenWindow { window, blocks, owner_offset, rows, block_rows: self.index.block_rows() }
     }
 
     fn permutation(&self, epoch: u64) -> Permutation {
-        Permutation::new(self.index.blocks(), derive_key(self.seed, epoch, BLOCKS))
+        Permutation::new(self.index.blocks(), derive_key(self.seed, epoch, BLOCK_DOMAIN))
     }
 
-    /// Windows of an epoch differ by at most one block, so that none is much too small to shuffle.
-    fn first_place(&self, window: u64) -> u64 {
+    /// The first block of a window. Windows of an epoch differ by at most one block, so that none
+    /// is too small to shuffle well.
+    fn first_block(&self, window: u64) -> u64 {
         scale(window, self.index.blocks(), self.windows)
     }
 
-    /// The last window that does not begin after a place.
+    /// The last window that does not begin after a position in the block permutation.
     fn window_of(&self, place: u64) -> u64 {
         scale_up(place + 1, self.windows, self.index.blocks()) - 1
     }
@@ -129,9 +133,9 @@ impl ShuffleOrder {
 
 impl OpenWindow {
     /// The row at a position, which must be in this window.
-    pub fn row(&self, position: u64) -> Place {
+    pub fn row(&self, position: u64) -> WindowRow {
         let number = self.rows[(position - self.window.rows.start) as usize];
-        Place { slot: number / self.block_rows, row: number % self.block_rows }
+        WindowRow { slot: number / self.block_rows, row: number % self.block_rows }
     }
 
     /// Rows of the block in a slot.
@@ -156,7 +160,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The (block, row) at some positions.
+    /// The (block, row) at `count` positions.
     fn sequence(order: &ShuffleOrder, from: u64, count: u64) -> Vec<(u64, u32)> {
         let mut rows = Vec::new();
         while (rows.len() as u64) < count {
@@ -164,7 +168,7 @@ mod tests {
             let open = order.open(order.window_at(position));
             let end = open.window.rows.end.min(from + count);
             rows.extend((position..end).map(|position| {
-                let Place { slot, row } = open.row(position);
+                let WindowRow { slot, row } = open.row(position);
                 assert!(row < open.block_rows(slot));
                 (open.blocks[slot as usize], row)
             }));
@@ -184,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_row_comes_once_an_epoch(order in orders()) {
+        fn every_row_comes_once_per_epoch(order in orders()) {
             let n = order.rows();
             let mut all: Vec<(u64, u32)> = Vec::new();
             for block in 0..order.index().blocks() {
@@ -205,14 +209,14 @@ mod tests {
         }
 
         #[test]
-        fn any_position_goes_on_as_the_whole(order in orders(), at in 0.0f64..3.0) {
+        fn resume_at_any_position_continues_the_order(order in orders(), at in 0.0f64..3.0) {
             let position = (order.rows() as f64 * at) as u64;
             let whole = sequence(&order, 0, position + 50);
             prop_assert_eq!(&sequence(&order, position, 50)[..], &whole[position as usize..]);
         }
 
         #[test]
-        fn windows_follow_on_each_other(order in orders(), window in 1u64..40) {
+        fn windows_are_contiguous_and_even(order in orders(), window in 1u64..40) {
             let blocks = order.index().blocks();
             let order = ShuffleOrder { windows: blocks.div_ceil(window), ..order };
             let mut position = 0;
@@ -232,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_order_without_rows() {
+    fn order_without_rows_is_none() {
         assert!(order(1, &[], 4, 4).is_none() && order(1, &[0, 0], 4, 4).is_none());
     }
 }

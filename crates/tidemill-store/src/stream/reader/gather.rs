@@ -1,4 +1,4 @@
-//! Brings the rows of a batch together in contiguous memory.
+//! Gathers the rows of a batch in contiguous memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,13 +8,13 @@ use crate::shard::buffer::{Buffer, BufferPool};
 use crate::shard::reader::TensorRow;
 use crate::stream::batch::{Batch, SkippedRows, UnreadableRows};
 
-/// Reasons that are told apart, for each row may have one of its own.
-const MOST_REASONS: usize = 1000;
+/// Limit of distinct error messages that are counted, because each row may have its own.
+const MAX_REASONS: usize = 1000;
 
-/// What the others are counted under.
+/// Name that further error messages are counted under.
 const OTHER_REASONS: &str = "other reasons";
 
-/// Makes batches.
+/// Makes batches of rows that reader threads read.
 pub struct Gatherer {
     pub pool: Arc<BufferPool>,
     pub unreadable: UnreadableRows,
@@ -22,24 +22,24 @@ pub struct Gatherer {
 }
 
 impl Gatherer {
-    /// The batch of a task, once all its rows are there.
+    /// Makes the batch of a task. Waits until all its rows are read.
     ///
     /// # Errors
-    /// If some cannot be read, unless they are to be skipped.
-    pub fn batch(&self, task: &Task) -> Result<Batch> {
+    /// If a row cannot be read, unless such rows are to be skipped.
+    pub fn make_batch(&self, task: &Task) -> Result<Batch> {
         let slots = task.slots.iter().enumerate().map(|(i, slot)| {
-            let of_slot = || task.rows.iter().filter(|row| row.slot as usize == i).count();
-            slot.rows().map(Some).or_else(|error| self.skip(error, of_slot()).map(|()| None))
+            let slot_rows = || task.rows.iter().filter(|row| row.slot as usize == i).count();
+            slot.rows().map(Some).or_else(|error| self.skip(error, slot_rows()).map(|()| None))
         });
         let slots = slots.collect::<Result<Vec<_>>>()?;
         let found = task.rows.iter().filter_map(|row| Some((row, slots[row.slot as usize].as_ref()?)));
         let rows: Vec<_> = found.map(|(row, rows)| (row, &rows[row.row as usize])).collect();
 
         let size = |tensor: fn(&TensorRow) -> usize| rows.iter().map(|(_, row)| tensor(row)).sum();
-        let mut latents = Filling::new(&self.pool, size(|row| row.latents.len()));
-        let mut text = Filling::new(&self.pool, size(|row| row.text.len()));
-        let mut there: Vec<(&TaskRow, &TensorRow)> = Vec::with_capacity(rows.len());
-        for (place, row) in rows {
+        let mut latents = BufferFiller::new(&self.pool, size(|row| row.latents.len()));
+        let mut text = BufferFiller::new(&self.pool, size(|row| row.text.len()));
+        let mut copied_rows: Vec<(&TaskRow, &TensorRow)> = Vec::with_capacity(rows.len());
+        for (task_row, row) in rows {
             let sizes = (row.latents.len(), row.text.len());
             let copied = row
                 .latents
@@ -49,7 +49,7 @@ impl Gatherer {
                 Ok(()) => {
                     latents.filled += sizes.0;
                     text.filled += sizes.1;
-                    there.push((place, row));
+                    copied_rows.push((task_row, row));
                 }
                 Err(error) => self.skip(error, 1)?,
             }
@@ -57,39 +57,39 @@ impl Gatherer {
         Ok(Batch {
             number: task.number,
             bucket: task.bucket,
-            positions: there.iter().map(|(place, _)| place.place).collect(),
-            sample_ids: there.iter().map(|(_, row)| row.sample_id).collect(),
-            epochs: there.iter().map(|(place, _)| place.epoch).collect(),
+            positions: copied_rows.iter().map(|(task_row, _)| task_row.position).collect(),
+            sample_ids: copied_rows.iter().map(|(_, row)| row.sample_id).collect(),
+            epochs: copied_rows.iter().map(|(task_row, _)| task_row.epoch).collect(),
             latents: latents.finish(),
             text: text.finish(),
         })
     }
 
-    /// RowCounts rows that cannot be read, or gives the error back if they are not to be skipped.
+    /// Counts rows that cannot be read, or returns the error if they are not to be skipped.
     fn skip(&self, error: Error, rows: usize) -> Result<()> {
         if self.unreadable == UnreadableRows::Stop {
             return Err(error);
         }
         let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
-        let why = error.to_string();
-        let room = skipped.len() < MOST_REASONS || skipped.contains_key(&why);
-        *skipped.entry(if room { why } else { OTHER_REASONS.into() }).or_default() += rows as u64;
+        let reason = error.to_string();
+        let has_room = skipped.len() < MAX_REASONS || skipped.contains_key(&reason);
+        *skipped.entry(if has_room { reason } else { OTHER_REASONS.into() }).or_default() += rows as u64;
         Ok(())
     }
 }
 
 /// A buffer that is filled from its beginning.
-struct Filling {
+struct BufferFiller {
     buffer: Buffer,
     filled: usize,
 }
 
-impl Filling {
+impl BufferFiller {
     fn new(pool: &Arc<BufferPool>, len: usize) -> Self {
         Self { buffer: pool.buffer(len), filled: 0 }
     }
 
-    /// Where the next bytes go.
+    /// The slice that the next bytes go to.
     fn next(&mut self, len: usize) -> &mut [u8] {
         &mut self.buffer.bytes_mut()[self.filled..self.filled + len]
     }

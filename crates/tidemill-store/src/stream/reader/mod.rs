@@ -1,4 +1,4 @@
-//! The threads that read rows ahead of need and put them together to batches.
+//! Reads ahead of need in threads, and gathers rows into batches.
 
 pub(crate) mod gather;
 pub(crate) mod read_planner;

@@ -1,6 +1,7 @@
-//! What has to be read for the batches of one rank, and when. Blocks that the rank owns are read whole, each once
-//! for its window and while the window before is dealt out, so that reading goes on evenly. Rows in blocks of other ranks
-//! are read by themselves, as are those of the first batch, which need not wait for whole blocks.
+//! Plans what must be read for the batches of a rank, and when. Blocks that the rank owns are read
+//! whole, each once per window, while batches take rows from the previous window, so that reading
+//! is spread evenly. Rows in blocks of other ranks are read by range. So are the rows of the first
+//! batch, which need not wait for whole blocks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,211 +13,215 @@ use crate::stream::order::batch_plan::{BatchPlan, BatchPlanner, PlannedBatch, Pl
 use crate::stream::order::rank_share::Rank;
 use crate::stream::order::shuffle_window::{OpenWindow, ShuffleOrder, Window};
 
-/// The rows of a dataset, by its place in [`BatchPlan::datasets`], in a bucket.
-type Key = (usize, Bucket);
+/// A dataset, by its index in [`BatchPlan::datasets`], and a bucket.
+type SequenceKey = (usize, Bucket);
 
 /// Plans the batches of a rank, one after the other.
 pub struct ReadPlanner {
-    dealer: BatchPlanner,
+    batches: BatchPlanner,
     rank: Rank,
-    sequences: HashMap<Key, Sequence>,
-    /// The next batch.
+    sequences: HashMap<SequenceKey, Sequence>,
+    /// Number of the next batch.
     number: u64,
-    first: bool,
+    is_first: bool,
 }
 
-/// The batch of a rank.
+/// What a rank's batch is made of.
 pub struct Task {
     pub number: u64,
     pub bucket: Bucket,
-    /// Where its rows are.
+    /// The slots that hold its rows.
     pub slots: Vec<Arc<RowSlot>>,
     pub rows: Vec<TaskRow>,
 }
 
-/// A row of it.
+/// A row of a task.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskRow {
-    /// Its place in the global batch.
-    pub place: u32,
+    /// Position of the row in the global batch.
+    pub position: u32,
     pub epoch: u32,
-    /// Which of the slots.
+    /// Index of its slot in the task.
     pub slot: u32,
-    /// Which row of that.
+    /// Index of the row in the slot.
     pub row: u32,
 }
 
-/// What a batch needs read.
+/// What must be read for a batch.
 #[derive(Default)]
 pub struct Reads {
-    /// It cannot be made without these.
+    /// Slots that this batch waits for.
     pub rows: Vec<Arc<RowSlot>>,
-    /// It or later ones need these.
+    /// Blocks that this batch or later ones need.
     pub blocks: Vec<Arc<RowSlot>>,
 }
 
-/// The rows of a dataset in a bucket.
+/// The row sequence of a dataset in a bucket.
 struct Sequence {
     shards: Arc<ShardReader>,
     order: ShuffleOrder,
-    now: Option<Loading>,
-    next: Option<Loading>,
+    current: Option<LoadingWindow>,
+    next: Option<LoadingWindow>,
 }
 
-/// A window whose blocks are read.
-struct Loading {
+/// A window whose blocks are being read.
+struct LoadingWindow {
     open: OpenWindow,
     slots: Vec<Option<Arc<RowSlot>>>,
-    /// Rows dealt out.
-    dealt: u64,
+    /// Rows of the window that batches have taken.
+    taken_rows: u64,
 }
 
 impl ReadPlanner {
-    /// Plans from batch `number` on. `shards` has those of every dataset and bucket of the plan.
+    /// Plans from batch `number` on. `shards` holds the shards of every dataset and bucket of the
+    /// plan.
     pub fn new(
         plan: &Arc<BatchPlan>,
         number: u64,
         rank: Rank,
         shards: &HashMap<(&str, Bucket), Arc<ShardReader>>,
     ) -> Self {
-        let place = |name: &str| plan.datasets().iter().position(|dataset| dataset == name);
-        let sequence = |standing: SequencePosition| {
-            let shards = shards.get(&(standing.dataset, standing.bucket))?.clone();
-            let key = (place(standing.dataset)?, standing.bucket);
-            Some((key, Sequence { shards, order: standing.order.clone(), now: None, next: None }))
+        let index_of = |name: &str| plan.datasets().iter().position(|dataset| dataset == name);
+        let sequence = |at: SequencePosition| {
+            let shards = shards.get(&(at.dataset, at.bucket))?.clone();
+            let key = (index_of(at.dataset)?, at.bucket);
+            Some((key, Sequence { shards, order: at.order.clone(), current: None, next: None }))
         };
         let sequences = plan.sequence_positions(number).filter_map(sequence).collect();
-        Self { dealer: BatchPlanner::new(plan.clone()), rank, sequences, number, first: true }
+        Self { batches: BatchPlanner::new(plan.clone()), rank, sequences, number, is_first: true }
     }
 
     /// The next batch, and what to read now.
-    pub fn next(&mut self) -> (Task, Reads) {
-        let batch = self.dealer.batch(self.number);
+    pub fn plan_next(&mut self) -> (Task, Reads) {
+        let batch = self.batches.batch(self.number);
         let mut reads = Reads::default();
         let mut task =
             Task { number: self.number, bucket: batch.bucket, slots: Vec::new(), rows: Vec::new() };
-        let places = self.rank.rows(&batch);
+        let positions = self.rank.rows(&batch);
         let rows: Vec<(u32, PlannedRow)> =
-            places.into_iter().map(|place| (place, batch.rows[place as usize])).collect();
+            positions.into_iter().map(|position| (position, batch.rows[position as usize])).collect();
         for (number, window) in batch.windows.iter().enumerate() {
             let Some(sequence) = self.sequences.get_mut(&(window.dataset, batch.bucket)) else { continue };
-            sequence.begin(&window.open);
+            sequence.advance_to(&window.open);
             let rows = rows.iter().filter(|(_, row)| row.window as usize == number);
-            sequence.add(&self.rank, self.first, rows, &mut task, &mut reads);
-            sequence.read_on(&self.rank, dealt(&batch, number), &mut reads);
+            sequence.add_rows(&self.rank, self.is_first, rows, &mut task, &mut reads);
+            sequence.read_ahead(&self.rank, rows_of_window(&batch, number), &mut reads);
         }
-        task.rows.sort_unstable_by_key(|row| row.place);
+        task.rows.sort_unstable_by_key(|row| row.position);
         self.number += 1;
-        self.first = false;
+        self.is_first = false;
         (task, reads)
     }
 }
 
-/// Rows of a batch that are from one of its windows.
-fn dealt(batch: &PlannedBatch, window: usize) -> u64 {
+/// Number of rows of a batch that come from one of its windows.
+fn rows_of_window(batch: &PlannedBatch, window: usize) -> u64 {
     batch.rows.iter().filter(|row| row.window as usize == window).count() as u64
 }
 
 impl Sequence {
-    /// Goes on to a window.
-    fn begin(&mut self, open: &OpenWindow) {
-        if self.now.as_ref().is_some_and(|now| now.open.window == open.window) {
+    /// Advances to a window.
+    fn advance_to(&mut self, open: &OpenWindow) {
+        if self.current.as_ref().is_some_and(|current| current.open.window == open.window) {
             return;
         }
         let next = self.next.take().filter(|next| next.open.window == open.window);
-        self.now = Some(next.unwrap_or_else(|| Loading::new(open.clone())));
+        self.current = Some(next.unwrap_or_else(|| LoadingWindow::new(open.clone())));
     }
 
     /// Adds rows of the current window to a batch.
-    fn add<'a>(
+    fn add_rows<'a>(
         &mut self,
         rank: &Rank,
-        first: bool,
+        is_first: bool,
         rows: impl Iterator<Item = &'a (u32, PlannedRow)>,
         task: &mut Task,
         reads: &mut Reads,
     ) {
-        let Some(now) = &mut self.now else { return };
-        let epoch = u32::try_from(now.open.window.epoch).unwrap_or(u32::MAX);
-        // Which of the task's slots a block is.
+        let Some(current) = &mut self.current else { return };
+        let epoch = u32::try_from(current.open.window.epoch).unwrap_or(u32::MAX);
+        // The index in the task of each window slot.
         let mut slots: HashMap<u32, u32> = HashMap::new();
-        // Rows to be read by themselves: those of a shard that are near each other, which is often a row group.
-        let mut single: BTreeMap<(usize, u64), Vec<(u64, u32)>> = BTreeMap::new();
-        let near = u64::from(self.order.index().block_rows());
-        for (place, PlannedRow { place: at, .. }) in rows {
-            if first || !rank.is_owner(&now.open, at.slot) {
-                let (shard, row) =
-                    self.order.index().locate(now.open.blocks[at.slot as usize], at.row.into());
-                single.entry((shard, row / near)).or_default().push((row, *place));
+        // Rows to be read by range, grouped by shard and neighbourhood, which is often one row
+        // group.
+        let mut by_range: BTreeMap<(usize, u64), Vec<(u64, u32)>> = BTreeMap::new();
+        let neighbourhood = u64::from(self.order.index().block_rows());
+        for (position, PlannedRow { place, .. }) in rows {
+            if is_first || !rank.is_owner(&current.open, place.slot) {
+                let block = current.open.blocks[place.slot as usize];
+                let (shard, row) = self.order.index().locate(block, place.row.into());
+                by_range.entry((shard, row / neighbourhood)).or_default().push((row, *position));
                 continue;
             }
-            let slot = *slots.entry(at.slot).or_insert_with(|| {
-                task.slots.push(now.slot(at.slot, &self.order, &self.shards, None, reads));
+            let slot = *slots.entry(place.slot).or_insert_with(|| {
+                task.slots.push(current.slot(place.slot, &self.order, &self.shards, None, reads));
                 task.slots.len() as u32 - 1
             });
-            task.rows.push(TaskRow { place: *place, epoch, slot, row: at.row });
+            task.rows.push(TaskRow { position: *position, epoch, slot, row: place.row });
         }
-        for ((shard, _), mut wanted) in single {
+        for ((shard, _), mut wanted) in by_range {
             wanted.sort_unstable();
             let mut rows: Vec<u64> = wanted.iter().map(|(row, _)| *row).collect();
-            // A batch that is larger than an epoch has a row several times.
+            // A batch that is larger than an epoch contains a row several times.
             rows.dedup();
             let slot = task.slots.len() as u32;
-            let at = |row| rows.partition_point(|other| *other < row) as u32;
-            task.rows.extend(wanted.iter().map(|(row, place)| TaskRow {
-                place: *place,
+            let index_of = |row| rows.partition_point(|other| *other < row) as u32;
+            task.rows.extend(wanted.iter().map(|(row, position)| TaskRow {
+                position: *position,
                 epoch,
                 slot,
-                row: at(*row),
+                row: index_of(*row),
             }));
-            let wanted = RowSlot::new(&self.shards, SlotRows::Places { shard, rows });
-            reads.rows.push(wanted.clone());
-            task.slots.push(wanted);
+            let slot = RowSlot::new(&self.shards, SlotRows::Indices { shard, rows });
+            reads.rows.push(slot.clone());
+            task.slots.push(slot);
         }
     }
 
-    /// Reads as much of the next window as has been dealt out of this one.
-    fn read_on(&mut self, rank: &Rank, dealt: u64, reads: &mut Reads) {
-        let Some(now) = &mut self.now else { return };
-        now.dealt += dealt;
-        let Window { rows, .. } = &now.open.window;
-        let next =
-            self.next.get_or_insert_with(|| Loading::new(self.order.open(self.order.window_at(rows.end))));
+    /// Reads the same share of the next window that batches have taken from the current one.
+    fn read_ahead(&mut self, rank: &Rank, taken_rows: u64, reads: &mut Reads) {
+        let Some(current) = &mut self.current else { return };
+        current.taken_rows += taken_rows;
+        let Window { rows, .. } = &current.open.window;
+        let next = self
+            .next
+            .get_or_insert_with(|| LoadingWindow::new(self.order.open(self.order.window_at(rows.end))));
         let blocks = next.open.blocks.len() as u64;
-        let due = (blocks * now.dealt).div_ceil((rows.end - rows.start).max(1)).min(blocks);
+        let due = (blocks * current.taken_rows).div_ceil((rows.end - rows.start).max(1)).min(blocks);
         let owned: Vec<u32> = (0..due as u32).filter(|slot| rank.is_owner(&next.open, *slot)).collect();
         for slot in owned {
-            next.slot(slot, &self.order, &self.shards, Some(now), reads);
+            next.slot(slot, &self.order, &self.shards, Some(current), reads);
         }
     }
 }
 
-impl Loading {
+impl LoadingWindow {
     fn new(open: OpenWindow) -> Self {
         let slots = vec![None; open.blocks.len()];
-        Self { open, slots, dealt: 0 }
+        Self { open, slots, taken_rows: 0 }
     }
 
-    /// The rows of a block, which are read if they are not yet, and unless the window before has them, too.
+    /// The slot of a block. Reads the block, unless it was read already for this window or the
+    /// previous one.
     fn slot(
         &mut self,
         slot: u32,
         order: &ShuffleOrder,
         shards: &Arc<ShardReader>,
-        before: Option<&Self>,
+        previous: Option<&Self>,
         reads: &mut Reads,
     ) -> Arc<RowSlot> {
         let block = self.open.blocks[slot as usize];
-        let anew = || {
+        let read_block = || {
             let slot = RowSlot::new(shards, SlotRows::Pieces(order.index().pieces(block)));
             reads.blocks.push(slot.clone());
             slot
         };
-        let known = || {
-            let before = before?;
-            let same = before.open.blocks.iter().position(|other| *other == block)?;
-            before.slots[same].clone()
+        let find_in_previous = || {
+            let previous = previous?;
+            let same = previous.open.blocks.iter().position(|other| *other == block)?;
+            previous.slots[same].clone()
         };
-        self.slots[slot as usize].get_or_insert_with(|| known().unwrap_or_else(anew)).clone()
+        self.slots[slot as usize].get_or_insert_with(|| find_in_previous().unwrap_or_else(read_block)).clone()
     }
 }

@@ -1,4 +1,4 @@
-//! Rows that a reader thread fetches once and that any number of batches take from.
+//! A slot of rows that a reader thread reads once and any number of batches use.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -7,22 +7,22 @@ use crate::error::Result;
 use crate::shard::reader::{ShardReader, TensorRow};
 use crate::stream::order::blocks::Piece;
 
-/// Some rows of a bucket's shards, on their way or in memory.
+/// Rows of a bucket's shards that are being read or are in memory.
 #[derive(Debug)]
 pub struct RowSlot {
     shards: Arc<ShardReader>,
     rows: SlotRows,
-    /// None if they could not be read.
+    /// `None` if the rows could not be read.
     read: OnceLock<Option<Vec<TensorRow>>>,
 }
 
-/// Which rows.
+/// The rows that a slot holds.
 #[derive(Debug)]
 pub enum SlotRows {
-    /// All of some pieces.
+    /// All rows of some pieces.
     Pieces(Vec<Piece>),
-    /// Those of a shard at some places in it, ascending.
-    Places { shard: usize, rows: Vec<u64> },
+    /// Rows of a shard, by their indices in it, ascending.
+    Indices { shard: usize, rows: Vec<u64> },
 }
 
 impl RowSlot {
@@ -30,20 +30,20 @@ impl RowSlot {
         Arc::new(Self { shards: shards.clone(), rows, read: OnceLock::new() })
     }
 
-    /// Reads the rows, for whoever waits for them.
+    /// Reads the rows and wakes the threads that wait for them.
     pub fn load(&self) {
         self.read.get_or_init(|| self.fetch().ok());
     }
 
-    /// Gives up on the rows, so that nobody waits for them.
+    /// Gives up on the rows, so that no thread waits for them.
     pub fn abandon(&self) {
         self.read.get_or_init(|| None);
     }
 
-    /// The rows, once they are there. If they could not be read, this tries once more.
+    /// The rows. Waits until they are read. If reading failed, tries once more.
     ///
     /// # Errors
-    /// As [`ShardReader::read`].
+    /// The errors of [`ShardReader::read`].
     pub fn rows(&self) -> Result<Cow<'_, [TensorRow]>> {
         match self.read.wait() {
             Some(rows) => Ok(Cow::Borrowed(rows)),
@@ -53,7 +53,7 @@ impl RowSlot {
 
     fn fetch(&self) -> Result<Vec<TensorRow>> {
         match &self.rows {
-            SlotRows::Places { shard, rows } => self.shards.read(*shard, rows),
+            SlotRows::Indices { shard, rows } => self.shards.read(*shard, rows),
             SlotRows::Pieces(pieces) => {
                 let mut all = Vec::new();
                 for Piece { shard, rows } in pieces {

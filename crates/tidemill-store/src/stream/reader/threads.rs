@@ -1,5 +1,5 @@
-//! The threads behind a stream: one plans, some read what the plan says, some copy rows into batches. Batches come out in
-//! their order, whoever made them.
+//! The threads of a stream: one plans, some read what the plan asks for, and some copy rows into
+//! batches. Batches come out in order, whichever thread makes them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,36 +15,36 @@ use super::slot::RowSlot;
 use crate::error::{Error, Result};
 use crate::stream::batch::Batch;
 
-/// Ends its threads when it is dropped.
+/// The threads of a stream. They end when this is dropped.
 #[derive(Debug)]
 pub struct ReaderThreads {
     batches: Receiver<Receiver<Result<Batch>>>,
-    /// The next batch, if it was asked for already.
-    next: Option<Next>,
+    /// The next batch, if it was requested already.
+    next: Option<NextBatch>,
     stopped: Arc<AtomicBool>,
 }
 
-/// How long is waited at a time for what has no limit.
-const LONG: Duration = Duration::from_secs(3600);
+/// How long one wait lasts where there is no limit.
+const MAX_WAIT: Duration = Duration::from_secs(3600);
 
 /// The batch that comes next.
 #[derive(Debug)]
-enum Next {
-    Coming(Receiver<Result<Batch>>),
-    There(Result<Batch>),
+enum NextBatch {
+    Pending(Receiver<Result<Batch>>),
+    Ready(Result<Batch>),
 }
 
-/// How many of them, and how far ahead.
+/// How many threads there are, and how far they prefetch.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadCounts {
     pub readers: usize,
     pub gatherers: usize,
-    /// Batches.
+    /// Number of batches to prefetch.
     pub prefetch: usize,
 }
 
 impl ReaderThreads {
-    /// Starts them.
+    /// Starts the threads.
     ///
     /// # Errors
     /// [`Error::Threads`].
@@ -56,76 +56,77 @@ impl ReaderThreads {
         let (blocks, blocks_to_read) = unbounded::<Arc<RowSlot>>();
         for _ in 0..numbers.readers.max(1) {
             let (rows, blocks, stopped) = (rows_to_read.clone(), blocks_to_read.clone(), stopped.clone());
-            spawn("stream-read", move || read(rows, blocks, &stopped))?;
+            spawn("stream-read", move || run_reader(rows, blocks, &stopped))?;
         }
         let gatherer = Arc::new(gatherer);
         for _ in 0..numbers.gatherers.max(1) {
             let (tasks, gatherer) = (to_gather.clone(), gatherer.clone());
             spawn("stream-gather", move || {
                 for (task, done) in tasks {
-                    // If nobody waits for it, the stream has been dropped.
-                    let _ = done.send(gatherer.batch(&task));
+                    // If the receiver is gone, the stream was dropped.
+                    let _ = done.send(gatherer.make_batch(&task));
                 }
             })?;
         }
-        spawn("stream-plan", move || plan(planner, &gatherer, &ordered, &tasks, (&rows, &blocks)))?;
+        spawn("stream-plan", move || run_planner(planner, &gatherer, &ordered, &tasks, (&rows, &blocks)))?;
         Ok(Self { batches, next: None, stopped })
     }
 
-    /// Waits until then for the next batch, or for why there is none.
-    fn look(&mut self, until: Instant) {
-        let coming = match self.next.take() {
-            Some(Next::Coming(batch)) => Ok(batch),
+    /// Waits until `until` for the next batch or for its error.
+    fn wait_until(&mut self, until: Instant) {
+        let pending = match self.next.take() {
+            Some(NextBatch::Pending(batch)) => Ok(batch),
             None => self.batches.recv_deadline(until),
-            there => {
-                self.next = there;
+            ready => {
+                self.next = ready;
                 return;
             }
         };
-        self.next = match coming.map(|batch| (batch.recv_deadline(until), batch)) {
-            Ok((Ok(batch), _)) => Some(Next::There(batch)),
-            Ok((Err(RecvTimeoutError::Timeout), batch)) => Some(Next::Coming(batch)),
+        self.next = match pending.map(|batch| (batch.recv_deadline(until), batch)) {
+            Ok((Ok(batch), _)) => Some(NextBatch::Ready(batch)),
+            Ok((Err(RecvTimeoutError::Timeout), batch)) => Some(NextBatch::Pending(batch)),
             Err(RecvTimeoutError::Timeout) => None,
             Ok((Err(RecvTimeoutError::Disconnected), _)) | Err(RecvTimeoutError::Disconnected) => {
-                Some(Next::There(Err(Error::ReaderDied)))
+                Some(NextBatch::Ready(Err(Error::ReaderDied)))
             }
         };
     }
 
-    /// Whether the next batch is there in time.
+    /// Whether the next batch is ready within a time.
     ///
     /// # Errors
-    /// If its rows cannot be read.
-    pub fn is_ready_within(&mut self, patience: Duration) -> Result<bool> {
-        self.look(Instant::now() + patience);
+    /// If the rows of the batch cannot be read.
+    pub fn is_ready_within(&mut self, timeout: Duration) -> Result<bool> {
+        self.wait_until(Instant::now() + timeout);
         match self.next.take() {
-            Some(Next::There(Err(error))) => Err(error),
+            Some(NextBatch::Ready(Err(error))) => Err(error),
             next => {
                 self.next = next;
-                Ok(matches!(self.next, Some(Next::There(_))))
+                Ok(matches!(self.next, Some(NextBatch::Ready(_))))
             }
         }
     }
 
-    /// The next batch, if it is there; it is still to be taken. Why there is none, whoever takes it is told.
+    /// The next batch if it is ready, without taking it. An error stays for the call that takes the
+    /// batch.
     pub fn peek(&mut self) -> Option<&Batch> {
-        self.look(Instant::now());
+        self.wait_until(Instant::now());
         match &self.next {
-            Some(Next::There(Ok(batch))) => Some(batch),
+            Some(NextBatch::Ready(Ok(batch))) => Some(batch),
             _ => None,
         }
     }
 
-    /// The next batch; waits until it is there.
+    /// Returns the next batch. Waits until it is ready.
     ///
     /// # Errors
-    /// As [`is_ready_within`](Self::is_ready_within).
-    pub fn next(&mut self) -> Result<Batch> {
+    /// The errors of [`is_ready_within`](Self::is_ready_within).
+    pub fn take_next(&mut self) -> Result<Batch> {
         loop {
-            self.look(Instant::now() + LONG);
+            self.wait_until(Instant::now() + MAX_WAIT);
             match self.next.take() {
-                Some(Next::There(batch)) => return batch,
-                coming => self.next = coming,
+                Some(NextBatch::Ready(batch)) => return batch,
+                pending => self.next = pending,
             }
         }
     }
@@ -137,9 +138,9 @@ impl Drop for ReaderThreads {
     }
 }
 
-/// Plans on until the stream is dropped. As many batches are on their way as the stream has room for, but the first is made
-/// alone, so that it is there soon.
-fn plan(
+/// Plans until the stream is dropped. As many batches are in progress as the stream prefetches. The
+/// first batch is made alone, so that it is ready soon.
+fn run_planner(
     mut planner: ReadPlanner,
     gatherer: &Gatherer,
     ordered: &Sender<Receiver<Result<Batch>>>,
@@ -147,23 +148,23 @@ fn plan(
     (rows, blocks): (&Sender<Arc<RowSlot>>, &Sender<Arc<RowSlot>>),
 ) {
     for number in 0_u64.. {
-        let (task, reads) = planner.next();
-        let Reads { rows: single, blocks: whole } = reads;
+        let (task, reads) = planner.plan_next();
+        let Reads { rows: row_slots, blocks: block_slots } = reads;
         let (done, result) = bounded(1);
-        let asked = single.into_iter().all(|slot| rows.send(slot).is_ok())
-            && whole.into_iter().all(|slot| blocks.send(slot).is_ok());
-        let under_way = match number {
-            0 => done.send(gatherer.batch(&task)).is_ok(),
+        let is_requested = row_slots.into_iter().all(|slot| rows.send(slot).is_ok())
+            && block_slots.into_iter().all(|slot| blocks.send(slot).is_ok());
+        let is_sent = match number {
+            0 => done.send(gatherer.make_batch(&task)).is_ok(),
             _ => tasks.send((task, done)).is_ok(),
         };
-        if !asked || !under_way || ordered.send(result).is_err() {
+        if !is_requested || !is_sent || ordered.send(result).is_err() {
             return;
         }
     }
 }
 
-/// Reads what batches wait for before what later ones need.
-fn read(mut rows: Receiver<Arc<RowSlot>>, mut blocks: Receiver<Arc<RowSlot>>, stopped: &AtomicBool) {
+/// Reads rows that a batch waits for before blocks that later batches need.
+fn run_reader(mut rows: Receiver<Arc<RowSlot>>, mut blocks: Receiver<Arc<RowSlot>>, stopped: &AtomicBool) {
     let mut open = 2;
     while open > 0 {
         let slot = select_biased! {
@@ -174,7 +175,7 @@ fn read(mut rows: Receiver<Arc<RowSlot>>, mut blocks: Receiver<Arc<RowSlot>>, st
             open -= 1;
             continue;
         };
-        // Whoever waits for rows on which a thread has panicked must not wait for ever.
+        // A thread that waits for these rows must not wait for ever if reading them panicked.
         if stopped.load(Ordering::Relaxed) || catch_unwind(AssertUnwindSafe(|| slot.load())).is_err() {
             slot.abandon();
         }
