@@ -1,16 +1,16 @@
-//! The one error type of this crate.
+//! The error type of this crate.
 
 use std::path::PathBuf;
 
-/// Why training could not start, go on or be saved.
+/// Why training could not start or continue, or why a checkpoint could not be saved.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A key of the run file that cannot be.
+    /// A key of the run file has an invalid value.
     #[error("[{key}] {message}")]
     Config {
         /// The key, with its section.
         key: String,
-        /// What is wrong and what it may be.
+        /// What is wrong, and which values are valid.
         message: String,
     },
     /// The dataset does not fit the model or the run file.
@@ -21,10 +21,10 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A checkpoint that cannot be used.
+    /// A checkpoint cannot be used.
     #[error("checkpoint {}: {message}", path.display())]
     Checkpoint {
         /// The checkpoint.
@@ -32,7 +32,7 @@ pub enum Error {
         /// What is wrong, and what to do.
         message: String,
     },
-    /// A checkpoint of something else.
+    /// A checkpoint belongs to another run.
     #[error(
         "checkpoint {}: it was made with another {key}; give the run another output, or remove the checkpoints",
         path.display()
@@ -43,54 +43,56 @@ pub enum Error {
         /// What is different.
         key: String,
     },
-    /// Another process trains the same run, and began later.
+    /// Another process has started to train the same run later.
     #[error(
-        "{}: process {process} on {node} began to train this run {seconds} s ago, and goes on from its last checkpoint; \
-         this process ends without saving. Train a run once at a time, and give another run another output",
-        place.display()
+        "{}: process {process} on {node} started to train this run {seconds} s ago, from its last checkpoint. This \
+         process ends without saving. Let one process at a time train a run, and give another run another output",
+        location.display()
     )]
     Overtaken {
         /// Where the run's checkpoints are.
-        place: PathBuf,
-        /// The other process.
+        location: PathBuf,
+        /// The id of the other process.
         process: u32,
-        /// Its machine.
+        /// The name of the other process's machine.
         node: String,
-        /// How long ago it began.
+        /// Seconds since the other process started.
         seconds: u64,
     },
-    /// The loss or the gradient is not finite, or the loss far too large, and leaving steps out or going back has not helped.
+    /// The loss or the gradient is not finite, or the loss is a spike, and skipping steps or
+    /// rolling back has not helped.
     #[error(
-        "step {step}: the loss is {loss}, the gradient's norm {grad_norm}; lower the learning rate or check the samples of this batch \
-         (sample ids {samples:?}). The last checkpoint is intact"
+        "step {step}: the loss is {loss}, the gradient norm {grad_norm}; lower the learning rate or check the samples of \
+         this batch (sample ids {samples:?}). The last checkpoint is intact"
     )]
     Diverged {
         /// The step, counted from 1.
         step: u64,
         /// The loss.
         loss: f64,
-        /// The norm of the gradient.
+        /// The global norm of the gradients.
         grad_norm: f64,
-        /// Sample ids of the first few samples of the step.
+        /// The sample ids of the first few samples of the step.
         samples: Vec<u64>,
     },
     /// The ranks of a run cannot work together.
     #[error("{0}")]
     World(String),
-    /// What keeps another rank from going on, and with it this one; that rank says so.
+    /// Another rank has failed, so this rank cannot continue either. The other rank reports the
+    /// error itself.
     #[error("rank {rank}: {message}")]
     OtherRank {
-        /// Which rank.
+        /// The other rank.
         rank: usize,
-        /// What it says.
+        /// Its error message.
         message: String,
-        /// Whether it refuses what it was given; else something failed.
+        /// Whether the other rank refused its input; otherwise something failed on the way.
         refused: bool,
     },
-    /// A rank is slower than the others, and the run is to go on without it.
+    /// A rank is slower than the others, and the run is to continue without it.
     #[error("{message}")]
     Straggler {
-        /// Which rank.
+        /// The slow rank.
         rank: usize,
         /// How slow it is.
         message: String,
@@ -115,9 +117,9 @@ pub enum Error {
     Torch(#[from] tidemill_torch::Error),
 }
 
-/// What ranks can tell each other of.
+/// An error that a rank can report to the other ranks.
 pub trait RankError: std::fmt::Display + From<Error> {
-    /// Whether it refuses what was given; else something failed on the way.
+    /// Whether the rank refused its input; otherwise something failed on the way.
     fn is_refusal(&self) -> bool;
 }
 
@@ -134,11 +136,12 @@ impl RankError for Error {
 }
 
 impl Error {
-    /// A key of the run file that cannot be, and what is wrong with it.
+    /// [`Error::Config`] for a key.
     pub(crate) fn config(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Config { key: key.into(), message: message.into() }
     }
 
+    /// Makes [`Error::Io`] for a path out of an error of the operating system.
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }

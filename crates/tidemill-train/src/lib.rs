@@ -1,6 +1,6 @@
-//! The trainer: it reads latents and text embeddings from a stream, adds noise, and trains a denoiser with AdamW, f32
-//! master weights and EMA, which the ranks of a process group share. It saves checkpoints with exact resume, and reports
-//! metrics, validation losses and previews.
+//! The trainer: it reads latents and text embeddings from a stream, adds noise, and trains a
+//! denoiser with AdamW, f32 master weights and EMA, which the ranks of a process group share. It
+//! saves checkpoints with exact resume, and reports metrics, validation losses and previews.
 
 mod checkpoint;
 mod config;

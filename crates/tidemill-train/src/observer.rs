@@ -4,7 +4,8 @@ use crate::metrics::StepMetrics;
 
 /// Follows a training run and may stop it. Each rank has its own observer.
 pub trait Observer {
-    /// Called with the metrics of each step, in order. `total_steps` is the number of steps of all phases.
+    /// Called with the metrics of each step, in order. `total_steps` is the number of steps of all
+    /// phases.
     fn on_step(&mut self, metrics: &StepMetrics, total_steps: u64);
 
     /// Called with messages for the user: one line of text each.
@@ -13,7 +14,8 @@ pub trait Observer {
     /// Whether the run should save a checkpoint and stop, for instance after SIGTERM or ctrl-c.
     fn should_stop(&self) -> bool;
 
-    /// Called before the trainer starts something that may take long; `step` is the number of steps done.
+    /// Called before the trainer starts something that may take long; `step` is the number of steps
+    /// done.
     fn on_activity(&mut self, _step: u64, _activity: Activity) {}
 
     /// Called when the checkpoint of `step` is committed, or when the run resumes from it.

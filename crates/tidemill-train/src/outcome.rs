@@ -17,9 +17,11 @@ pub struct TrainOutcome {
     pub resumed_at: u64,
     /// Rows that are missing in this process's steps because they could not be read.
     pub skipped_rows: u64,
-    /// Steps of this process that left the weights unchanged because the loss or the gradient was abnormal.
+    /// Steps of this process that left the weights unchanged because the loss or the gradient was
+    /// abnormal.
     pub skipped_steps: u64,
-    /// Times that this process rolled back to a checkpoint because the loss or the gradient was abnormal.
+    /// Times that this process rolled back to a checkpoint because the loss or the gradient was
+    /// abnormal.
     pub rollbacks: u64,
     /// Seconds that steps waited for checkpoints.
     pub checkpoint_seconds: f64,

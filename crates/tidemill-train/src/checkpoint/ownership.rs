@@ -60,7 +60,7 @@ impl Checkpoints {
         let Some(bytes) = self.location.get_if_present(OWNER)? else { return Ok(()) };
         match serde_json::from_slice::<Owner>(&bytes) {
             Ok(owner) if owner.attempt != writer.attempt => Err(Error::Overtaken {
-                place: self.path.clone(),
+                location: self.path.clone(),
                 process: owner.process,
                 node: owner.node,
                 seconds: unix_seconds().saturating_sub(owner.started),

@@ -4,12 +4,14 @@ use tidemill_store::{Bucket, DatasetSpec};
 
 use crate::Error;
 
-/// Whether latents are moments (means and log-variances). Otherwise they are means or samples, to be used as they are.
+/// Whether latents are moments (means and log-variances). Otherwise they are means or samples, to
+/// be used as they are.
 pub(crate) fn has_moments(spec: &DatasetSpec) -> bool {
     spec.latents_kind == "moments"
 }
 
-/// The shape [C, h, w] of one row's stored latents in `bucket`; moments have twice the channels of a latent.
+/// The shape [C, h, w] of one row's stored latents in `bucket`; moments have twice the channels of
+/// a latent.
 ///
 /// # Errors
 /// If the dataset's latents do not have three dimensions.

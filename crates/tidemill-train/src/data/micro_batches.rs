@@ -14,8 +14,8 @@ pub(crate) struct BatchSizes {
     pub micro: usize,
 }
 
-/// Cuts a rank's rows of step `step` (counted from 0) into micro-batches. `latents_shape` is the stored shape [C, h, w] of a
-/// row. The last micro-batch may be smaller.
+/// Cuts a rank's rows of step `step` (counted from 0) into micro-batches. `latents_shape` is the
+/// stored shape [C, h, w] of a row. The last micro-batch may be smaller.
 pub(crate) fn micro_batches<'a>(
     batch: &'a Batch,
     latents_shape: [i64; 3],

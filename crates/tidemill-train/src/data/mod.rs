@@ -1,5 +1,5 @@
-//! What a run is trained on: the interface of training data and batch streams, latent datasets behind it, waiting for
-//! the next batch, and how a batch is cut into micro-batches.
+//! What a run is trained on: the interface of training data and batch streams, latent datasets
+//! behind it, waiting for the next batch, and how a batch is cut into micro-batches.
 
 pub(crate) mod latents_layout;
 pub(crate) mod micro_batches;

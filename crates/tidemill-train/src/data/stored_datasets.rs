@@ -19,8 +19,8 @@ use crate::data::training_data::{BatchStream, Phase, TrainingData};
 pub struct StoredDatasets(pub Datasets);
 
 impl TrainingData for StoredDatasets {
-    /// The spec of the first dataset, with the buckets of all. Datasets that can be mixed have the same models and
-    /// layouts.
+    /// The spec of the first dataset, with the buckets of all. Datasets that can be mixed have the
+    /// same models and layouts.
     fn spec(&self) -> Result<DatasetSpec, Error> {
         let no_dataset = || Error::Dataset("there is no dataset to train on".into());
         let mut spec = self.0.values().next().ok_or_else(no_dataset)?.spec().clone();

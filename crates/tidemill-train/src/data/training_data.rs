@@ -1,5 +1,6 @@
-//! The interface between the trainer and its data: [`TrainingData`] opens one endless [`BatchStream`] per phase.
-//! Stored latent datasets implement it, and so does anything else that makes rows while the trainer runs.
+//! The interface between the trainer and its data: [`TrainingData`] opens one endless
+//! [`BatchStream`] per phase. Stored latent datasets implement it, and so does anything else that
+//! makes rows while the trainer runs.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,10 +21,12 @@ pub trait TrainingData {
     /// If there is nothing to train on.
     fn spec(&self) -> Result<DatasetSpec, Error>;
 
-    /// The text embedding (or token ids) of the empty caption, as bytes in the layout that the spec gives for text.
+    /// The text embedding (or token ids) of the empty caption, as bytes in the layout that the spec
+    /// gives for text.
     fn empty_caption(&self) -> &[u8];
 
-    /// A key and a value that say which rows there are and in which order. A checkpoint is resumed only with the same.
+    /// A key and a value that say which rows there are and in which order. A checkpoint is resumed
+    /// only with the same.
     fn identity(&self) -> (&'static str, Value);
 
     /// Checks that every phase has rows.
@@ -37,8 +40,9 @@ pub trait TrainingData {
         false
     }
 
-    /// Returns to the dataset snapshots that the run started with, as found in a checkpoint's stream state. The trainer
-    /// calls this before anything else. Returns messages for the user, for instance that newer rows are not used.
+    /// Returns to the dataset snapshots that the run started with, as found in a checkpoint's
+    /// stream state. The trainer calls this before anything else. Returns messages for the user,
+    /// for instance that newer rows are not used.
     fn restore_snapshots(&mut self, _state: &Value) -> Vec<String> {
         Vec::new()
     }
@@ -77,7 +81,8 @@ impl Phase<'_> {
 
 /// An endless sequence of one rank's parts of global batches.
 pub trait BatchStream: fmt::Debug {
-    /// Waits up to `timeout` for the next batch, and returns whether it is ready. The batch stays in the stream.
+    /// Waits up to `timeout` for the next batch, and returns whether it is ready. The batch stays
+    /// in the stream.
     ///
     /// # Errors
     /// If rows cannot be read or made.
@@ -94,8 +99,8 @@ pub trait BatchStream: fmt::Debug {
         None
     }
 
-    /// The position of all ranks after the last batch; with `next_phase`, the position at the start of that phase. All
-    /// ranks call this together.
+    /// The position of all ranks after the last batch; with `next_phase`, the position at the start
+    /// of that phase. All ranks call this together.
     ///
     /// # Errors
     /// If another rank cannot be reached.

@@ -1,4 +1,5 @@
-//! Waiting for the next batch: all ranks wait together, so that no rank starts a step that another cannot join.
+//! Waiting for the next batch: all ranks wait together, so that no rank starts a step that another
+//! cannot join.
 
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,9 @@ pub(crate) struct WaitTime {
 }
 
 impl WaitTime {
-    /// Adds one poll. `longest` is the time of the rank that waited longest for data; `total` is the time of this rank until
-    /// it had the answers of all ranks. A rank that arrived late has not waited for data as long as the longest.
+    /// Adds one poll. `longest` is the time of the rank that waited longest for data; `total` is
+    /// the time of this rank until it had the answers of all ranks. A rank that arrived late has
+    /// not waited for data as long as the longest.
     fn add_poll(&mut self, longest: Duration, total: Duration) {
         let data = longest.min(total);
         self.data += data;
@@ -42,8 +44,9 @@ pub(crate) struct BatchRequest<'a> {
     pub stall_seconds: u64,
 }
 
-/// Takes the next batch once all ranks have their part of it, because a rank that has started a step cannot leave it again.
-/// Returns no batch if any rank is to stop; then no rank has taken its part.
+/// Takes the next batch once all ranks have their part of it, because a rank that has started a
+/// step cannot leave it again. Returns no batch if any rank is to stop; then no rank has taken its
+/// part.
 pub(crate) fn wait_for_batch(
     stream: &mut dyn BatchStream,
     request: BatchRequest<'_>,

@@ -49,8 +49,8 @@ pub fn encode_png(image: &RgbImage) -> Result<Vec<u8>, image::ImageError> {
     Ok(bytes.into_inner())
 }
 
-/// Converts decoded images [N, 3, H, W] with values nominally in [-1, 1] to 8-bit RGB, rounded as diffusers'
-/// `numpy_to_pil` does.
+/// Converts decoded images [N, 3, H, W] with values nominally in [-1, 1] to 8-bit RGB, rounded as
+/// diffusers' `numpy_to_pil` does.
 pub fn to_images(images: &Tensor) -> Vec<RgbImage> {
     let bytes = ((images.to_kind(Kind::Float) * 0.5 + 0.5).clamp(0.0, 1.0) * 255.0)
         .round()
@@ -68,7 +68,8 @@ pub fn to_images(images: &Tensor) -> Vec<RgbImage> {
     (0..count).filter_map(image).collect()
 }
 
-/// Breaks a caption into at most [`CAPTION_LINES`] lines of `width` characters. The rest is replaced by "...".
+/// Breaks a caption into at most [`CAPTION_LINES`] lines of `width` characters. The rest is
+/// replaced by "...".
 fn wrap_caption(caption: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in caption.split_whitespace() {

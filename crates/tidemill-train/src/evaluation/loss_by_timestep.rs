@@ -20,8 +20,8 @@ impl LossByTimestep {
         Self(Tensor::zeros([2, TENTHS as i64], (Kind::Float, device)))
     }
 
-    /// Adds rows. All tensors have the shape [N]: the rows' errors (f32), how much each row adds to the number of rows (f32),
-    /// and its tenth (int64).
+    /// Adds rows. All tensors have the shape [N]: the rows' errors (f32), how much each row adds to
+    /// the number of rows (f32), and its tenth (int64).
     ///
     /// # Panics
     /// Where tch would: run it in [`guard`](tidemill_torch::guard()).
@@ -42,7 +42,8 @@ impl LossByTimestep {
     }
 }
 
-/// The mean error in each tenth, from [`LossByTimestep::to_flat_sums`]; none where a tenth has no rows.
+/// The mean error in each tenth, from [`LossByTimestep::to_flat_sums`]; none where a tenth has no
+/// rows.
 pub(crate) fn mean_by_tenth(sums: &[f32; FLAT_SUMS]) -> Vec<Option<f64>> {
     let (errors, counts) = sums.split_at(TENTHS);
     let mean = |(error, count): (&f32, &f32)| (*count > 0.0).then(|| f64::from(error / count));

@@ -1,5 +1,5 @@
-//! Evaluation during training: the loss on a validation set, losses by tenth of the timesteps, and grids of preview images
-//! drawn from fixed prompts.
+//! Evaluation during training: the loss on a validation set, losses by tenth of the timesteps, and
+//! grids of preview images drawn from fixed prompts.
 
 pub mod image_grid;
 pub(crate) mod loss_by_timestep;

@@ -1,5 +1,5 @@
-//! Previews: images drawn during training from fixed prompts and fixed noise, so that grids of different steps show what the
-//! model learned in between.
+//! Previews: images drawn during training from fixed prompts and fixed noise, so that grids of
+//! different steps show what the model learned in between.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,14 @@ use image::RgbImage;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, sample_latents};
 use tidemill_models::{AutoencoderKl, Denoiser, NoiseSchedule, SchedulerConfig};
+use tidemill_torch::guard;
 
 use crate::Error;
 use crate::config::PreviewConfig;
 use crate::evaluation::image_grid;
 use crate::metrics::metrics_log::MetricsLog;
 use crate::objective::philox::{Draw, Purpose};
+use crate::observer::Observer;
 
 /// Draws previews from prompts whose text embeddings are given.
 pub struct PreviewSampler {
@@ -38,12 +40,22 @@ impl PreviewSampler {
         self.config.every > 0 && step.is_multiple_of(self.config.every) && !self.config.prompts.is_empty()
     }
 
-    /// Draws a grid with one image per prompt. `kind` is the dtype that the denoiser computes in, `resolution` that of the
-    /// phase.
+    /// Draws a grid with one image per prompt. `kind` is the dtype that the denoiser computes in,
+    /// `resolution` that of the phase.
     ///
     /// # Errors
     /// If the sampler does not fit the schedule, or libtorch fails (out of memory).
     pub(crate) fn draw_grid(
+        &self,
+        denoiser: &dyn Denoiser,
+        schedule: &SchedulerConfig,
+        kind: Kind,
+        resolution: u32,
+    ) -> Result<RgbImage, Error> {
+        guard(|| self.draw_unguarded(denoiser, schedule, kind, resolution)).map_err(Error::from).flatten()
+    }
+
+    fn draw_unguarded(
         &self,
         denoiser: &dyn Denoiser,
         schedule: &SchedulerConfig,
@@ -84,16 +96,27 @@ pub(crate) fn create_preview_folder(output: &Path) -> Result<(), Error> {
     std::fs::create_dir_all(&folder).map_err(Error::io(&folder))
 }
 
+/// Writes a grid, and tells the user where it is, or why there is none. That is no reason to end a
+/// run: memory may suffice for steps and not for previews.
+pub(crate) fn report_preview(
+    grid: Result<RgbImage, Error>,
+    step: u64,
+    output: &Path,
+    log: &mut MetricsLog,
+    observer: &mut dyn Observer,
+) {
+    observer.log(&match grid.map(|grid| save_preview(&grid, step, output, log)) {
+        Ok(Ok(path)) => format!("previews of step {step}: {}", path.display()),
+        Ok(Err(problem)) => format!("previews of step {step} cannot be written: {problem}"),
+        Err(problem) => format!("previews of step {step} cannot be drawn: {problem}"),
+    });
+}
+
 /// Writes a grid as PNG below `output`, and to TensorBoard. Returns the path of the PNG.
 ///
 /// # Errors
 /// If a file cannot be written.
-pub(crate) fn save_preview(
-    grid: &RgbImage,
-    step: u64,
-    output: &Path,
-    log: &mut MetricsLog,
-) -> Result<PathBuf, Error> {
+fn save_preview(grid: &RgbImage, step: u64, output: &Path, log: &mut MetricsLog) -> Result<PathBuf, Error> {
     let path = preview_folder(output).join(format!("step-{step:08}.png"));
     let encode_error =
         |e: image::ImageError| Error::Io { path: path.clone(), source: std::io::Error::other(e.to_string()) };
@@ -107,7 +130,8 @@ fn preview_folder(output: &Path) -> PathBuf {
     output.join("previews")
 }
 
-/// Initial noise [N, C, size, size] of `count` images, f32. The noise of the i-th image depends on the seed and i only.
+/// Initial noise [N, C, size, size] of `count` images, f32. The noise of the i-th image depends on
+/// the seed and i only.
 pub fn draw_initial_noise(seed: u64, count: usize, vae: &AutoencoderKl, size: i64, device: Device) -> Tensor {
     let channels = vae.config().latent_channels;
     let values_per_image = usize::try_from(channels * size * size).unwrap_or(0);
@@ -119,11 +143,11 @@ pub fn draw_initial_noise(seed: u64, count: usize, vae: &AutoencoderKl, size: i6
     Tensor::from_slice(&values).reshape([count, channels, size, size]).to_device(device)
 }
 
-/// Decodes latents [N, C, h, w] in the denoiser's scale to images [N, 3, H, W] in [-1, 1]: divides by the VAE's scaling factor,
-/// then decodes.
+/// Decodes latents [N, C, h, w] in the denoiser's scale to images [N, 3, H, W] in [-1, 1]: divides
+/// by the VAE's scaling factor, then decodes.
 ///
 /// # Errors
 /// If libtorch fails (out of memory).
 pub fn decode_latents(vae: &AutoencoderKl, latents: &Tensor) -> Result<Tensor, Error> {
-    Ok(tidemill_torch::guard(|| tch::no_grad(|| vae.decode(&(latents / vae.config().scaling_factor))))?)
+    Ok(guard(|| tch::no_grad(|| vae.decode(&(latents / vae.config().scaling_factor))))?)
 }

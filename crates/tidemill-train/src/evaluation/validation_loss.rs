@@ -1,5 +1,5 @@
-//! The validation loss: always on the same rows, with the same noise at the same timesteps, so that two values differ because
-//! the networks differ, and not because other noise was drawn.
+//! The validation loss: always on the same rows, with the same noise at the same timesteps, so that
+//! two values differ because the networks differ, and not because other noise was drawn.
 
 use std::time::Instant;
 
@@ -42,8 +42,8 @@ struct MeanLoss {
 }
 
 impl Validation<'_> {
-    /// Computes the loss with the current weights and, once averaging has started, with the averaged ones. Returns none if
-    /// the run is to stop meanwhile. All ranks call this together.
+    /// Computes the loss with the current weights and, once averaging has started, with the
+    /// averaged ones. Returns none if the run is to stop meanwhile. All ranks call this together.
     ///
     /// # Errors
     /// If rows cannot be read, libtorch fails, or another rank cannot be reached.
@@ -67,7 +67,8 @@ impl Validation<'_> {
         }))
     }
 
-    /// The mean loss over the rows with the weights as they are; none if the run is to stop meanwhile.
+    /// The mean loss over the rows with the weights as they are; none if the run is to stop
+    /// meanwhile.
     fn mean_loss(&self, observer: &mut dyn Observer) -> Result<Option<MeanLoss>, Error> {
         let (parts, count) = self.rows.parts(self.phase.resolution(), self.max_rows)?;
         let sums = guard(|| LossByTimestep::new(self.objective.device))?;
@@ -78,7 +79,8 @@ impl Validation<'_> {
             for positions in part.positions.chunks(global_batch) {
                 let (batch, _) = wait_for_batch(&mut stream, request, self.phase.world, observer)?;
                 let Some(mut batch) = batch else { return Ok(None) };
-                // The last batch may have rows beyond the part's. They get a position after all rows.
+                // The last batch may have rows beyond the part's. They get a position after all
+                // rows.
                 let position_in_all =
                     |place: u32| positions.get(place as usize).copied().unwrap_or(count as u32);
                 batch.positions.iter_mut().for_each(|place| *place = position_in_all(*place));
@@ -94,7 +96,8 @@ impl Validation<'_> {
         Ok(Some(MeanLoss { mean: f64::from(error / rows), rows: rows as u64, by_timestep }))
     }
 
-    /// Adds this rank's rows of a batch to the sums, except rows whose position is `count` or higher.
+    /// Adds this rank's rows of a batch to the sums, except rows whose position is `count` or
+    /// higher.
     fn add_batch(&self, batch: &Batch, count: u64, sums: &LossByTimestep) -> Result<(), Error> {
         let shape = latents_shape(self.dataset, batch.bucket)?;
         let micro = self.phase.train.phase_micro_batch(self.phase.index);

@@ -18,7 +18,8 @@ use crate::data::Phase;
 pub struct ValidationSet {
     /// The datasets, by their names.
     pub datasets: Datasets,
-    /// [`Split::Validation`] of datasets that are trained on, [`Split::Train`] of a dataset that serves validation only.
+    /// [`Split::Validation`] of datasets that are trained on, [`Split::Train`] of a dataset that
+    /// serves validation only.
     pub split: Split,
 }
 
@@ -31,7 +32,8 @@ pub(crate) struct ValidationPart {
 }
 
 impl ValidationSet {
-    /// Checks that each phase has validation rows, and that the rows are like those of the dataset `trained_on`.
+    /// Checks that each phase has validation rows, and that the rows are like those of the dataset
+    /// `trained_on`.
     ///
     /// # Errors
     /// [`Error::Dataset`] if not.
@@ -47,7 +49,8 @@ impl ValidationSet {
         train.phase.iter().try_for_each(|phase| self.check_buckets(phase.resolution, trained_on))
     }
 
-    /// Returns the datasets to the snapshots that the run started with, so that each validation has the same rows.
+    /// Returns the datasets to the snapshots that the run started with, so that each validation has
+    /// the same rows.
     pub(crate) fn restore_snapshots(&mut self, snapshots: &BTreeMap<String, SnapshotId>) {
         let _ = roll_back_to(&mut self.datasets, snapshots);
     }
@@ -69,8 +72,9 @@ impl ValidationSet {
         }
     }
 
-    /// The parts that a validation at a resolution consists of, and their number of rows: `limit`, or all rows if there are
-    /// fewer. Each dataset and bucket has its share of the rows and of the timesteps.
+    /// The parts that a validation at a resolution consists of, and their number of rows: `limit`,
+    /// or all rows if there are fewer. Each dataset and bucket has its share of the rows and of the
+    /// timesteps.
     ///
     /// # Errors
     /// If there are no rows at this resolution.
@@ -93,8 +97,8 @@ impl ValidationSet {
         Ok((parts, count))
     }
 
-    /// Opens the rows of a part in an order that never changes, and returns the size of the global batches. After the
-    /// part's rows, other rows follow.
+    /// Opens the rows of a part in an order that never changes, and returns the size of the global
+    /// batches. After the part's rows, other rows follow.
     ///
     /// # Errors
     /// If the dataset cannot be read.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// A file that is only appended to. Bytes that cannot be written stay in memory until the next attempt, so that no record is
-/// lost or cut in two.
+/// A file that is only appended to. Bytes that cannot be written stay in memory until the next
+/// attempt, so that no record is lost or cut in two.
 #[derive(Debug)]
 pub(crate) struct AppendOnlyFile<W = File> {
     path: PathBuf,

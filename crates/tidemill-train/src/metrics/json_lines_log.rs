@@ -13,8 +13,8 @@ use crate::metrics::step_metrics::StepMetrics;
 pub(crate) struct JsonLinesLog(AppendOnlyFile);
 
 impl JsonLinesLog {
-    /// Opens the file in the folder `output`. A run that resumed at a step removes the lines of later steps, which
-    /// an interrupted process left behind.
+    /// Opens the file in the folder `output`. A run that resumed at a step removes the lines of
+    /// later steps, which an interrupted process left behind.
     ///
     /// # Errors
     /// If the file cannot be read or written.

@@ -15,8 +15,8 @@ pub(crate) struct MetricsLog {
 }
 
 impl MetricsLog {
-    /// Opens `metrics.jsonl` and a new TensorBoard event file under `output`. A run that resumed at a step continues
-    /// after it: lines of later steps are removed.
+    /// Opens `metrics.jsonl` and a new TensorBoard event file under `output`. A run that resumed at
+    /// a step continues after it: lines of later steps are removed.
     ///
     /// # Errors
     /// If the files cannot be read or written.

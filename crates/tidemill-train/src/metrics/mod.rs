@@ -1,5 +1,6 @@
-//! Everything that makes a run observable: the metrics of each step, as JSON lines in `metrics.jsonl`, as TensorBoard events in
-//! `tensorboard/`, and for Prometheus over HTTP; throughput and memory; profiles of single steps.
+//! Everything that makes a run observable: the metrics of each step, as JSON lines in
+//! `metrics.jsonl`, as TensorBoard events in `tensorboard/`, and for Prometheus over HTTP;
+//! throughput and memory; profiles of single steps.
 
 pub(crate) mod append_only_file;
 pub(crate) mod json_lines_log;

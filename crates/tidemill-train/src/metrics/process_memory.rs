@@ -3,8 +3,8 @@
 use tch::Device;
 use tidemill_torch::max_memory_allocated;
 
-/// Peak memory of tensors on a GPU so far, in MiB. It is 0 for a CPU, where tensors are part of [`memory_mib`], and for a
-/// custom allocator that keeps no statistics.
+/// Peak memory of tensors on a GPU so far, in MiB. It is 0 for a CPU, where tensors are part of
+/// [`memory_mib`], and for a custom allocator that keeps no statistics.
 pub(crate) fn gpu_memory_mib(device: Device) -> u64 {
     match device {
         Device::Cuda(index) => max_memory_allocated(index).map_or(0, |bytes| bytes >> 20),

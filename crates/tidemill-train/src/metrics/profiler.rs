@@ -6,6 +6,7 @@ use tch::Device;
 
 use crate::Error;
 use crate::config::ProfileConfig;
+use crate::observer::Observer;
 
 /// Records the profile that `[train.profile]` asks for.
 pub(crate) struct Profiler {
@@ -37,7 +38,8 @@ impl Profiler {
         Ok(())
     }
 
-    /// Writes the profile if `step`, counted from 1, was the last one in it. Returns the path of the trace.
+    /// Writes the profile if `step`, counted from 1, was the last one in it. Returns the path of
+    /// the trace.
     ///
     /// # Errors
     /// If the trace cannot be written.
@@ -56,5 +58,15 @@ impl Profiler {
         let path = self.folder.join(format!("step-{step:08}-rank-{}.pt.trace.json", self.rank));
         profile.save(&path)?;
         Ok(Some(path))
+    }
+}
+
+/// Reports the trace of the steps up to `step`, or why it cannot be written. Training goes on in
+/// both cases.
+pub(crate) fn report_profile(step: u64, saved: Result<Option<PathBuf>, Error>, observer: &mut dyn Observer) {
+    match saved {
+        Ok(Some(path)) => observer.log(&format!("profile of the steps up to {step}: {}", path.display())),
+        Ok(None) => (),
+        Err(problem) => observer.log(&format!("a profile cannot be written: {problem}")),
     }
 }

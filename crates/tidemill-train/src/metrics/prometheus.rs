@@ -1,5 +1,5 @@
-//! Metrics for Prometheus: a page in its text format (version 0.0.4), which a thread serves over HTTP. The page has the
-//! numbers of the last step only.
+//! Metrics for Prometheus: a page in its text format (version 0.0.4), which a thread serves over
+//! HTTP. The page has the numbers of the last step only.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -63,7 +63,8 @@ impl Drop for PrometheusEndpoint {
     /// Ends the thread, because another run of this process may listen at the same address.
     fn drop(&mut self) {
         self.should_end.store(true, Ordering::Relaxed);
-        // The thread blocks until somebody connects. If that fails, the thread keeps blocking and is not joined.
+        // The thread blocks until somebody connects. If that fails, the thread keeps blocking and
+        // is not joined.
         let woken = TcpStream::connect_timeout(&self.address, SOCKET_TIMEOUT);
         if let (Ok(_), Some(thread)) = (woken, self.thread.take()) {
             let _ = thread.join();
@@ -89,7 +90,8 @@ fn send_page(mut socket: TcpStream, page: &str) -> std::io::Result<()> {
     )
 }
 
-/// Renders the page. Names follow Prometheus' conventions: base units, and `_total` for counters, which only grow.
+/// Renders the page. Names follow Prometheus' conventions: base units, and `_total` for counters,
+/// which only grow.
 fn render_page(metrics: &StepMetrics, counters: RunCounters) -> String {
     let mut page = String::new();
     let mut add = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {

@@ -28,7 +28,8 @@ pub struct StepMetrics {
     ///
     /// [`UNet2DConditionModel::flops`]: tidemill_models::UNet2DConditionModel::flops
     pub tflops: f64,
-    /// Model FLOPs utilisation: `tflops` as a share of the device's peak, if the run file gives the peak.
+    /// Model FLOPs utilisation: `tflops` as a share of the device's peak, if the run file gives the
+    /// peak.
     pub mfu: Option<f64>,
     /// Share of the time spent waiting for data.
     pub data_wait: f64,
@@ -38,8 +39,8 @@ pub struct StepMetrics {
     pub memory_mib: Vec<u64>,
     /// Peak memory of tensors on each rank's GPU before the step, in MiB, if any rank has a GPU.
     pub gpu_memory_mib: Option<Vec<u64>>,
-    /// Mean unweighted loss of the rows in each tenth of the timesteps, from least noise to most; none where the step has
-    /// no row.
+    /// Mean unweighted loss of the rows in each tenth of the timesteps, from least noise to most;
+    /// none where the step has no row.
     pub loss_by_timestep: Vec<Option<f64>>,
     /// The last step with a committed checkpoint.
     pub checkpoint: u64,

@@ -1,7 +1,7 @@
 //! TensorBoard's event file: length-prefixed, checksummed records, each an `Event` protocol buffer.
-//! The few fields used here are encoded by hand, because the crates that do it bring all of TensorFlow's
-//! definitions. Sources: tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto,
-//! tensorflow/core/framework/summary.proto.
+//! The few fields used here are encoded by hand, because the crates that do it bring all of
+//! TensorFlow's definitions. Sources: tensorflow/core/lib/io/record_writer.h,
+//! tensorflow/core/util/event.proto, tensorflow/core/framework/summary.proto.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};

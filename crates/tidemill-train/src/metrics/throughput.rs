@@ -1,4 +1,5 @@
-//! Throughput between two lines of metrics: images per second, TFLOP/s, and the share of time spent waiting for data.
+//! Throughput between two lines of metrics: images per second, TFLOP/s, and the share of time spent
+//! waiting for data.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,8 @@ impl ThroughputWindow {
         self.started += time;
     }
 
-    /// The throughput so far: `rows` over all ranks took `flops` floating-point operations on `ranks` ranks.
+    /// The throughput so far: `rows` over all ranks took `flops` floating-point operations on
+    /// `ranks` ranks.
     pub fn throughput(&self, rows: f64, flops: f64, ranks: usize) -> Throughput {
         let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
         Throughput {

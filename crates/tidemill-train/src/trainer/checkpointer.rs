@@ -1,4 +1,5 @@
-//! Saving and restoring the run: when a checkpoint is due, what is being written in the background, and what is committed.
+//! Saving and restoring the run: when a checkpoint is due, what is being written in the background,
+//! and what is committed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +25,8 @@ const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Checkpointer {
     checkpoints: Arc<Checkpoints>,
     background_writer: BackgroundWriter,
-    /// This process as a writer of the run's checkpoints, until it has taken the run over from the process that trained it before.
+    /// This process as a writer of the run's checkpoints, until it has taken the run over from the
+    /// process that trained it before.
     pending_takeover: Option<Writer>,
     /// A checkpoint is due. It is taken as soon as no rank is writing one.
     is_due: bool,
@@ -61,7 +63,8 @@ impl Checkpointer {
         })
     }
 
-    /// Takes the run over from the process that trained it before, unless this was done. All ranks call this together.
+    /// Takes the run over from the process that trained it before, unless this was done. All ranks
+    /// call this together.
     ///
     /// # Errors
     /// If the store cannot be written.
@@ -85,8 +88,8 @@ impl Checkpointer {
         self.is_due
     }
 
-    /// Saves the state of the run, unless that of this step was saved before. The steps wait until the state is copied; a thread
-    /// writes the copy.
+    /// Saves the state of the run, unless that of this step was saved before. The steps wait until
+    /// the state is copied; a thread writes the copy.
     ///
     /// # Errors
     /// If memory does not suffice for the copy, or the thread has died.
@@ -151,8 +154,9 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Ends the background writer after the last checkpoint is written. All ranks wait for each other, because the first rank
-    /// commits: whoever resumed the run before that would read an older checkpoint, or none.
+    /// Ends the background writer after the last checkpoint is written. All ranks wait for each
+    /// other, because the first rank commits: whoever resumed the run before that would read an
+    /// older checkpoint, or none.
     ///
     /// # Errors
     /// If any rank could not write its last checkpoint.
@@ -162,7 +166,8 @@ impl Checkpointer {
         world.propagate_error(finished)
     }
 
-    /// Loads the last intact checkpoint into the optimizer and the network. All ranks call this together.
+    /// Loads the last intact checkpoint into the optimizer and the network. All ranks call this
+    /// together.
     ///
     /// # Errors
     /// If a checkpoint cannot be read or belongs to another run.
@@ -178,7 +183,8 @@ impl Checkpointer {
         self.checkpoints.load_latest(optimizer, identity, &averages_at, &spec.world, log)
     }
 
-    /// The age in seconds of the checkpoint of `step`, if it is the last one that this process has saved.
+    /// The age in seconds of the checkpoint of `step`, if it is the last one that this process has
+    /// saved.
     pub fn seconds_since_save(&self, step: u64) -> Option<f64> {
         (step == self.last_saved_step).then(|| self.last_saved_at.elapsed().as_secs_f64())
     }

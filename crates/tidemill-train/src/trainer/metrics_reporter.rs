@@ -1,4 +1,5 @@
-//! Reporting of steps: their results are collected from the device, and written as metrics once there is a line to write.
+//! Reporting of steps: their results are collected from the device, and written as metrics once
+//! there is a line to write.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -6,6 +7,7 @@ use std::path::Path;
 use tidemill_store::stream::Batch;
 
 use crate::Error;
+use crate::config::TrainConfig;
 use crate::data::{BatchStream, Phase};
 use crate::metrics::metrics_log::MetricsLog;
 use crate::metrics::prometheus::PrometheusEndpoint;
@@ -13,6 +15,7 @@ use crate::metrics::step_metrics::RunCounters;
 use crate::metrics::throughput::{Throughput, ThroughputWindow};
 use crate::metrics::{StepMetrics, ValidationMetrics};
 use crate::observer::Observer;
+use crate::parallel::communication_time::StepCommunication;
 use crate::trainer::step::step_results::{PendingStep, StepResults};
 
 /// The most reasons for unreadable rows that a message lists.
@@ -20,6 +23,14 @@ const LISTED_REASONS: usize = 3;
 
 /// A step with its results.
 pub(crate) type FinishedStep = (PendingStep, StepResults);
+
+/// What the steps of a window have in common: the averages over the window.
+#[derive(Clone, Copy)]
+pub(crate) struct WindowMetrics {
+    pub throughput: Throughput,
+    /// Communication of one step.
+    pub communication: StepCommunication,
+}
 
 /// Collects the results of steps and reports them.
 pub(crate) struct MetricsReporter {
@@ -78,7 +89,8 @@ impl MetricsReporter {
         self.pending_steps.clear();
     }
 
-    /// Waits for all pending steps except the last `keep_pending`, and returns them with their results.
+    /// Waits for all pending steps except the last `keep_pending`, and returns them with their
+    /// results.
     ///
     /// # Errors
     /// If the device fails.
@@ -95,7 +107,8 @@ impl MetricsReporter {
         self.window.throughput(rows, flops, ranks)
     }
 
-    /// Writes the metrics of a step to all places. If a file cannot be written, the user hears of it once, and training goes on.
+    /// Writes the metrics of a step to all places. If a file cannot be written, the user hears of
+    /// it once, and training goes on.
     pub fn report_step(
         &mut self,
         metrics: &StepMetrics,
@@ -130,7 +143,8 @@ impl MetricsReporter {
         self.has_unwritten_metrics = problem.is_some();
     }
 
-    /// Removes the lines of steps after `step` from the metrics in the folder `output`. If that fails, they stay.
+    /// Removes the lines of steps after `step` from the metrics in the folder `output`. If that
+    /// fails, they stay.
     pub fn rewind_log(&mut self, output: &Path, step: u64, observer: &mut dyn Observer) {
         let Some(log) = &mut self.log else { return };
         match log.flush().and_then(|()| MetricsLog::open(output, step)) {
@@ -144,6 +158,37 @@ impl MetricsReporter {
         if let Some(Err(problem)) = self.log.as_mut().map(MetricsLog::flush) {
             observer.log(&format!("the last metrics are lost: {problem}"));
         }
+    }
+}
+
+/// The metrics of a step. `samples` is the number of samples trained on so far, `checkpoint` the
+/// last step with a committed checkpoint.
+pub(crate) fn new_step_metrics(
+    train: &TrainConfig,
+    (pending, results): &FinishedStep,
+    window: WindowMetrics,
+    samples: u64,
+    checkpoint: u64,
+) -> StepMetrics {
+    let WindowMetrics { throughput, communication } = window;
+    StepMetrics {
+        step: pending.step,
+        phase: pending.phase,
+        resolution: train.phase[pending.phase].resolution,
+        samples,
+        loss: results.loss,
+        grad_norm: results.grad_norm,
+        learning_rate: pending.learning_rate,
+        images_per_second: throughput.images_per_second,
+        tflops: throughput.tflops_per_rank,
+        mfu: train.peak_tflops.map(|peak| throughput.tflops_per_rank / peak),
+        data_wait: throughput.data_wait,
+        communication,
+        memory_mib: results.memory_mib.clone(),
+        gpu_memory_mib: results.gpu_memory_mib.clone(),
+        loss_by_timestep: results.loss_by_timestep.clone(),
+        checkpoint,
+        validation: pending.validation.clone(),
     }
 }
 

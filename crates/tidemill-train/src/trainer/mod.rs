@@ -1,5 +1,6 @@
-//! The trainer: set-up, one training loop, and a part for each concern. The step runner computes steps, the checkpointer
-//! saves the run, the metrics reporter shows it, and the anomaly tracker handles NaN and loss spikes.
+//! The trainer: set-up, one training loop, and a part for each concern. The step runner computes
+//! steps, the checkpointer saves the run, the metrics reporter shows it, and the anomaly tracker
+//! handles NaN and loss spikes.
 
 mod anomaly;
 mod checkpointer;

@@ -6,34 +6,35 @@ use serde_json::Value;
 use tch::Cuda;
 use tidemill_models::SchedulerConfig;
 use tidemill_store::stream::Batch;
-use tidemill_torch::{SideStream, guard, install_cpu_allocator};
+use tidemill_torch::{SideStream, install_cpu_allocator};
 
 use super::anomaly::nan_and_spikes::{AnomalyTracker, NextAction};
 use super::anomaly::rollback::rollback_message;
 use super::checkpointer::Checkpointer;
-use super::metrics_reporter::{FinishedStep, MetricsReporter, report_unreadable_rows};
+use super::metrics_reporter::{
+    FinishedStep, MetricsReporter, WindowMetrics, new_step_metrics, report_unreadable_rows,
+};
 use super::setup::collective_setup::{Components, set_up};
 use super::step::step_runner::{StepContext, StepRunner};
 use crate::Error;
 use crate::checkpoint::Progress;
 use crate::data::wait_for_batch::{BatchRequest, wait_for_batch};
 use crate::data::{BatchStream, Phase};
-use crate::evaluation::preview::save_preview;
+use crate::evaluation::preview::report_preview;
 use crate::evaluation::validation_loss::{Validation, validation_message};
-use crate::metrics::StepMetrics;
-use crate::metrics::profiler::Profiler;
+use crate::metrics::profiler::{Profiler, report_profile};
 use crate::metrics::step_metrics::RunCounters;
-use crate::metrics::throughput::{Throughput, ThroughputWindow};
+use crate::metrics::throughput::ThroughputWindow;
 use crate::observer::{Activity, Observer};
 use crate::outcome::TrainOutcome;
-use crate::parallel::communication_time::StepCommunication;
 use crate::train_spec::TrainSpec;
 
-/// Trains from the last checkpoint, or from the start if there is none. Each rank calls this with its own spec.
+/// Trains from the last checkpoint, or from the start if there is none. Each rank calls this with
+/// its own spec.
 ///
 /// # Errors
-/// If the configuration, the dataset, the model and the checkpoint do not fit each other (before the first step), or a
-/// step or a checkpoint fails.
+/// If the configuration, the dataset, the model and the checkpoint do not fit each other (before
+/// the first step), or a step or a checkpoint fails.
 pub fn train(spec: TrainSpec, observer: &mut dyn Observer) -> Result<TrainOutcome, Error> {
     install_cpu_allocator();
     let mut trainer = Trainer::new(set_up(spec, observer)?);
@@ -79,8 +80,9 @@ impl Trainer {
     /// Trains all phases, or until a rank is to stop, and saves the last checkpoint.
     fn run(&mut self, observer: &mut dyn Observer) -> Result<TrainOutcome, Error> {
         if self.step_runner.objective.device.is_cuda() && !self.spec.data.encodes_in_process() {
-            // Steps have few shapes, and there are many steps: cuDNN tries which of its kernels is the fastest for each shape.
-            // Encoders in this process would make it try again for each size of a unit's last batch.
+            // Steps have few shapes, and there are many steps: cuDNN tries which of its kernels is
+            // the fastest for each shape. Encoders in this process would make it try again for each
+            // size of a unit's last batch.
             Cuda::cudnn_set_benchmark(true);
         }
         let _stream = self.step_runner.cuda_graph_device().map(SideStream::enter).transpose()?;
@@ -95,7 +97,9 @@ impl Trainer {
             self.run_phase(phase, end, observer)?;
         }
         let seconds = started.elapsed().as_secs_f64();
-        self.save_profile(Profiler::save, observer);
+        if let Some(profiler) = &mut self.profiler {
+            report_profile(self.progress.step, profiler.save(self.progress.step), observer);
+        }
         observer.on_activity(self.progress.step, Activity::FinalCheckpoint);
         self.checkpointer.save(&self.spec, &self.step_runner.optimizer, &self.progress)?;
         self.checkpointer.finish(&self.spec.world, observer)?;
@@ -117,7 +121,9 @@ impl Trainer {
             report_unreadable_rows(&self.phase(phase), self.progress.step + 1, &batch, &*stream, observer);
             self.profiler.as_mut().map_or(Ok(()), Profiler::before_step)?;
             self.train_step(phase, &batch, stream.peek())?;
-            self.save_profile(Profiler::after_step, observer);
+            if let Some(profiler) = &mut self.profiler {
+                report_profile(self.progress.step, profiler.after_step(self.progress.step), observer);
+            }
             self.validate_if_due(phase, observer)?;
             self.log_if_due(observer)?;
             self.checkpoint_if_due(phase, end, &*stream, observer)?;
@@ -164,21 +170,24 @@ impl Trainer {
         if !self.progress.step.is_multiple_of(self.spec.train.log_every) {
             return Ok(());
         }
-        // A GPU is not waited for: the step that it has just been given is logged later, so that the GPU always has work.
+        // A GPU is not waited for: the step that it has just been given is logged later, so that
+        // the GPU always has work.
         let keep_pending = usize::from(self.step_runner.objective.device.is_cuda());
         self.log_steps(keep_pending, observer)
     }
 
-    /// Waits for all steps since the last call except the last `keep_pending`, and writes their metrics. Rolls back if one of
-    /// them calls for it.
+    /// Waits for all steps since the last call except the last `keep_pending`, and writes their
+    /// metrics. Rolls back if one of them calls for it.
     fn log_steps(&mut self, keep_pending: usize, observer: &mut dyn Observer) -> Result<(), Error> {
         let steps = self.metrics.take_finished_steps(keep_pending)?;
         let Some((_, last)) = steps.last() else { return Ok(()) };
         self.checkpointer.is_any_rank_writing = last.is_any_rank_writing;
-        let throughput = self.metrics.throughput(&steps, self.spec.world.size());
-        let communication = self.step_runner.take_communication().per_step(steps.len());
+        let window = WindowMetrics {
+            throughput: self.metrics.throughput(&steps, self.spec.world.size()),
+            communication: self.step_runner.take_communication().per_step(steps.len()),
+        };
         for step in &steps {
-            if self.report_step(step, throughput, communication, observer)? == NextAction::RollBack {
+            if self.report_step(step, window, observer)? == NextAction::RollBack {
                 // The steps after it were computed with weights that the rollback discards.
                 self.roll_back(step.0.step, observer)?;
                 break;
@@ -190,34 +199,18 @@ impl Trainer {
 
     fn report_step(
         &mut self,
-        (pending, results): &FinishedStep,
-        throughput: Throughput,
-        communication: StepCommunication,
+        finished: &FinishedStep,
+        window: WindowMetrics,
         observer: &mut dyn Observer,
     ) -> Result<NextAction, Error> {
+        let (pending, results) = finished;
         let (step, train) = (pending.step, &self.spec.train);
         if results.rows == 0 {
             return Err(Error::Dataset(format!("none of the rows of step {step} can be read")));
         }
-        let metrics = StepMetrics {
-            step,
-            phase: pending.phase,
-            resolution: train.phase[pending.phase].resolution,
-            samples: self.progress.samples + results.rows,
-            loss: results.loss,
-            grad_norm: results.grad_norm,
-            learning_rate: pending.learning_rate,
-            images_per_second: throughput.images_per_second,
-            tflops: throughput.tflops_per_rank,
-            mfu: train.peak_tflops.map(|peak| throughput.tflops_per_rank / peak),
-            data_wait: throughput.data_wait,
-            communication,
-            memory_mib: results.memory_mib.clone(),
-            gpu_memory_mib: results.gpu_memory_mib.clone(),
-            loss_by_timestep: results.loss_by_timestep.clone(),
-            checkpoint: self.checkpointer.last_committed_step,
-            validation: pending.validation.clone(),
-        };
+        let samples = self.progress.samples + results.rows;
+        let checkpoint = self.checkpointer.last_committed_step;
+        let metrics = new_step_metrics(train, finished, window, samples, checkpoint);
         let counters = RunCounters {
             failed_checkpoints: self.checkpointer.failed_writes,
             checkpoint_seconds: self.checkpointer.stall_seconds,
@@ -233,7 +226,8 @@ impl Trainer {
         self.anomalies.examine_step(&self.spec, &metrics, pending, recent_losses, observer)
     }
 
-    /// Returns to the last checkpoint because of `step`, and continues with batches that have not come yet.
+    /// Returns to the last checkpoint because of `step`, and continues with batches that have not
+    /// come yet.
     fn roll_back(&mut self, step: u64, observer: &mut dyn Observer) -> Result<(), Error> {
         self.checkpointer.wait_until_written(&self.spec.world, observer)?;
         let optimizer = &mut self.step_runner.optimizer;
@@ -293,8 +287,9 @@ impl Trainer {
         self.log_steps(0, observer)
     }
 
-    /// Saves a checkpoint if one is due: at intervals, and at the end of a phase that another follows. A run that rolls back from
-    /// the next phase then finds a checkpoint at its start, and sees no batch twice.
+    /// Saves a checkpoint if one is due: at intervals, and at the end of a phase that another
+    /// follows. A run that rolls back from the next phase then finds a checkpoint at its start, and
+    /// sees no batch twice.
     fn checkpoint_if_due(
         &mut self,
         phase: usize,
@@ -316,8 +311,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Draws previews with the averaged weights if they are due. The time for that does not count as training time. All
-    /// ranks take part, because each has a part of the averages.
+    /// Draws previews with the averaged weights if they are due. The time for that does not count
+    /// as training time. All ranks take part, because each has a part of the averages.
     fn draw_preview_if_due(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         let step = self.progress.step;
         let Some(preview) = self.spec.preview.as_ref().filter(|preview| preview.is_due(step)) else {
@@ -329,43 +324,19 @@ impl Trainer {
         let (denoiser, kind) = (&*self.spec.denoiser, self.step_runner.objective.kind);
         let phase = self.spec.train.phase_at(step.saturating_sub(1)).map_or(0, |(phase, _)| phase);
         let resolution = self.phase(phase).resolution();
-        let draw = || {
-            let grid = guard(|| preview.draw_grid(denoiser, &self.schedule, kind, resolution));
-            grid.map_err(Error::from).flatten()
-        };
+        let draw = || preview.draw_grid(denoiser, &self.schedule, kind, resolution);
         let draw_on_first = || self.metrics.log.is_some().then(draw);
         let grid = self.step_runner.optimizer.with_ema_weights(draw_on_first)?;
         if let (Some(grid), Some(log)) = (grid, &mut self.metrics.log) {
-            // Memory may suffice for steps and not for previews. That is no reason to end a run.
-            observer.log(&match grid.map(|grid| save_preview(&grid, step, &self.spec.output, log)) {
-                Ok(Ok(path)) => format!("previews of step {step}: {}", path.display()),
-                Ok(Err(problem)) => format!("previews of step {step} cannot be written: {problem}"),
-                Err(problem) => format!("previews of step {step} cannot be drawn: {problem}"),
-            });
+            report_preview(grid, step, &self.spec.output, log, observer);
         }
         self.metrics.window.exclude(started.elapsed());
         Ok(())
     }
 
-    /// Lets the profiler write its trace, if the run has a profiler and `save` finds that it is time. If the trace cannot be
-    /// written, training goes on.
-    fn save_profile(
-        &mut self,
-        save: fn(&mut Profiler, u64) -> Result<Option<std::path::PathBuf>, Error>,
-        observer: &mut dyn Observer,
-    ) {
-        let step = self.progress.step;
-        match self.profiler.as_mut().map(|profiler| save(profiler, step)) {
-            Some(Ok(Some(path))) => {
-                observer.log(&format!("profile of the steps up to {step}: {}", path.display()));
-            }
-            Some(Err(problem)) => observer.log(&format!("a profile cannot be written: {problem}")),
-            Some(Ok(None)) | None => (),
-        }
-    }
-
-    /// The position in the data at which a phase starts or continues; none at the start of the first phase. If the run
-    /// ended before, or stopped in a phase that has become shorter, the checkpoint's position is in an earlier phase.
+    /// The position in the data at which a phase starts or continues; none at the start of the
+    /// first phase. If the run ended before, or stopped in a phase that has become shorter, the
+    /// checkpoint's position is in an earlier phase.
     fn data_position(&self, phase: usize) -> Result<Option<Value>, Error> {
         let Progress { phase: last, stream, .. } = &self.progress;
         match stream {
@@ -377,8 +348,8 @@ impl Trainer {
         }
     }
 
-    /// Stores the position in the data in the progress: in `phase`, or at the start of the next one if all `end` steps are
-    /// done. All ranks call this together.
+    /// Stores the position in the data in the progress: in `phase`, or at the start of the next one
+    /// if all `end` steps are done. All ranks call this together.
     fn update_data_position(
         &mut self,
         phase: usize,

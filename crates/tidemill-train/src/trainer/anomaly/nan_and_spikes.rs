@@ -1,5 +1,6 @@
-//! Steps whose loss or gradient is NaN or infinite, or whose loss is a spike: they are reported or skipped, or the run rolls
-//! back or ends. All ranks see the same numbers, so all of them decide alike.
+//! Steps whose loss or gradient is NaN or infinite, or whose loss is a spike: they are reported or
+//! skipped, or the run rolls back or ends. All ranks see the same numbers, so all of them decide
+//! alike.
 
 use std::collections::VecDeque;
 
@@ -65,7 +66,8 @@ impl AnomalyTracker {
         }
     }
 
-    /// The loss above which the device skips a step. It is rounded to f32, because the device compares in f32.
+    /// The loss above which the device skips a step. It is rounded to f32, because the device
+    /// compares in f32.
     pub fn skip_above(&self, recent_losses: &VecDeque<f64>) -> f64 {
         let skips_spikes = self.spike.is_some_and(|spike| spike.action == SpikeAction::Skip);
         let threshold = self.spike_threshold(recent_losses).filter(|_| skips_spikes);
@@ -79,8 +81,8 @@ impl AnomalyTracker {
         (window.len() == spike.window).then(|| spike.factor * window.sum::<f64>() / spike.window as f64)
     }
 
-    /// Examines the loss and the gradient of a step, and adds the loss to the recent losses unless the step was undone. All ranks
-    /// call this together.
+    /// Examines the loss and the gradient of a step, and adds the loss to the recent losses unless
+    /// the step was undone. All ranks call this together.
     ///
     /// # Errors
     /// [`Error::Diverged`] if the configuration does not allow the run to continue.

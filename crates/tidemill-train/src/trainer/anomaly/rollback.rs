@@ -1,5 +1,5 @@
-//! Rollback: a run returns to its last checkpoint because of an abnormal step, and continues with batches that it has not
-//! seen yet.
+//! Rollback: a run returns to its last checkpoint because of an abnormal step, and continues with
+//! batches that it has not seen yet.
 
 use crate::checkpoint::Progress;
 
@@ -26,8 +26,9 @@ impl ConsecutiveRollbacks {
     }
 }
 
-/// The message to the user about a rollback from `step`. `seconds_since_save` is the age of the checkpoint, if it is the last
-/// one that this process has saved: the age of an older checkpoint, which is used if the last one is damaged, is not known.
+/// The message to the user about a rollback from `step`. `seconds_since_save` is the age of the
+/// checkpoint, if it is the last one that this process has saved: the age of an older checkpoint,
+/// which is used if the last one is damaged, is not known.
 pub(crate) fn rollback_message(
     step: u64,
     restored: &Progress,
@@ -35,7 +36,8 @@ pub(crate) fn rollback_message(
     is_other_phase: bool,
 ) -> String {
     let seconds = seconds_since_save.map(|seconds| format!(" and {seconds:.1} s")).unwrap_or_default();
-    // The stream of a phase cannot continue in another phase, so that one starts from the checkpoint's position.
+    // The stream of a phase cannot continue in another phase, so that one starts from the
+    // checkpoint's position.
     let batches = match is_other_phase {
         true => "come again, because another phase had started",
         false => "are not seen again",

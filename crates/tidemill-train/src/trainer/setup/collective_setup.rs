@@ -34,11 +34,12 @@ pub(crate) struct Components {
     pub profiler: Option<Profiler>,
 }
 
-/// Sets a run up, and resumes it from its last checkpoint if it has one. All ranks call this together.
+/// Sets a run up, and resumes it from its last checkpoint if it has one. All ranks call this
+/// together.
 ///
 /// # Errors
-/// If the configuration, the dataset, the model and the checkpoint do not fit each other, the ranks disagree, or the output
-/// cannot be written.
+/// If the configuration, the dataset, the model and the checkpoint do not fit each other, the ranks
+/// disagree, or the output cannot be written.
 pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result<Components, Error> {
     let world = spec.world.clone();
     let checkpoints = Checkpoints::open(&spec.checkpoint, &spec.output).map(Arc::new);
@@ -60,7 +61,8 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
     world.check_equal_on_all_ranks(&serde_json::json!({
         "version": version(), "train": settings, "checkpoint": spec.checkpoint, "run": identity,
     }))?;
-    // Before a checkpoint is loaded, while a denoiser of the user's own still has its initial weights.
+    // Before a checkpoint is loaded, while a denoiser of the user's own still has its initial
+    // weights.
     checkpoint.map_or(Ok(()), |checkpoint| checkpoints.check_identity(&checkpoint, &identity))?;
     health_check::check_ranks(&spec.train.health, &world, objective.device, observer)?;
     if world.is_first() {
@@ -96,7 +98,8 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
     })
 }
 
-/// Opens on the first rank everything that metrics and previews are written to, for a run that starts or resumes at `step`.
+/// Opens on the first rank everything that metrics and previews are written to, for a run that
+/// starts or resumes at `step`.
 fn open_metrics(spec: &TrainSpec, step: u64) -> Result<MetricsReporter, Error> {
     let opened = spec.world.run_on_first_rank(|| {
         let prometheus = spec.train.prometheus.as_deref().map(PrometheusEndpoint::open).transpose()?;
@@ -108,8 +111,8 @@ fn open_metrics(spec: &TrainSpec, step: u64) -> Result<MetricsReporter, Error> {
     Ok(MetricsReporter::new(log, prometheus))
 }
 
-/// Whether the devices of all ranks have bf16 arithmetic. All ranks call this together, because they must compute in the same
-/// dtype.
+/// Whether the devices of all ranks have bf16 arithmetic. All ranks call this together, because
+/// they must compute in the same dtype.
 ///
 /// # Errors
 /// If a device does not answer.

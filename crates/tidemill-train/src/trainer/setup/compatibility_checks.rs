@@ -10,10 +10,12 @@ use crate::config::{Precision, TrainConfig};
 use crate::data::latents_layout::{has_moments, latents_shape};
 use crate::train_spec::TrainSpec;
 
-/// The names of the frozen parameters: those that match `train.freeze`, and those that the denoiser itself freezes.
+/// The names of the frozen parameters: those that match `train.freeze`, and those that the denoiser
+/// itself freezes.
 ///
 /// # Errors
-/// [`Error::Config`] for text that is no pattern, a pattern that matches no parameter, and if no parameter is left to train.
+/// [`Error::Config`] for text that is no pattern, a pattern that matches no parameter, and if no
+/// parameter is left to train.
 pub(super) fn frozen_parameters(
     train: &TrainConfig,
     denoiser: &dyn TrainableDenoiser,
@@ -39,7 +41,8 @@ pub(super) fn frozen_parameters(
     Ok(frozen)
 }
 
-/// The names of the parameters of normalisation layers, if `train.norm_precision` asks for them in f32.
+/// The names of the parameters of normalisation layers, if `train.norm_precision` asks for them in
+/// f32.
 ///
 /// # Errors
 /// [`Error::Config`] if the denoiser does not know which parameters they are.
@@ -55,7 +58,8 @@ pub(super) fn norms_in_f32(train: &TrainConfig, params: &Params) -> Result<BTree
     Ok(norms)
 }
 
-/// Floating-point operations for a row of each bucket that a phase trains on: forward, and twice as many backward.
+/// Floating-point operations for a row of each bucket that a phase trains on: forward, and twice as
+/// many backward.
 ///
 /// # Errors
 /// If the denoiser cannot take such rows.
@@ -74,7 +78,8 @@ pub(super) fn flops_per_row(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<B
     dataset.latents.keys().filter(is_trained).map(flops_in).collect()
 }
 
-/// Checks that there are rows for all phases and for validation, which otherwise would fail at the first step.
+/// Checks that there are rows for all phases and for validation, which otherwise would fail at the
+/// first step.
 ///
 /// # Errors
 /// If rows are missing, or validation rows are not like the rows of training.

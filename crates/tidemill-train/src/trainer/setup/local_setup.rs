@@ -1,5 +1,5 @@
-//! Set-up that each rank does by itself, before it communicates with the others: it checks that everything in its spec fits
-//! together, and makes the parts that the trainer needs.
+//! Set-up that each rank does by itself, before it communicates with the others: it checks that
+//! everything in its spec fits together, and makes the parts that the trainer needs.
 
 use std::collections::BTreeMap;
 
@@ -44,8 +44,8 @@ pub(super) struct LocalSetup {
 }
 
 impl LocalSetup {
-    /// Checks a spec and derives everything from it. Takes the text encoder out of the spec. `has_bf16` says whether the
-    /// devices of all ranks have bf16 arithmetic.
+    /// Checks a spec and derives everything from it. Takes the text encoder out of the spec.
+    /// `has_bf16` says whether the devices of all ranks have bf16 arithmetic.
     ///
     /// # Errors
     /// If something in the spec does not fit the rest.
@@ -166,8 +166,8 @@ fn new_objective(
     })
 }
 
-/// The precision of the forward and backward passes, and a message to the user about it. `has_bf16` says whether all devices
-/// have bf16 arithmetic, because all ranks compute alike.
+/// The precision of the forward and backward passes, and a message to the user about it. `has_bf16`
+/// says whether all devices have bf16 arithmetic, because all ranks compute alike.
 fn resolve_precision(configured: Option<Precision>, has_bf16: bool) -> (Precision, Option<&'static str>) {
     match configured {
         Some(Precision::Bf16) if !has_bf16 => (

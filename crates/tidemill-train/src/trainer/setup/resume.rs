@@ -26,8 +26,9 @@ pub(super) fn restore_snapshots(spec: &mut TrainSpec, checkpoint: &Progress) -> 
     checkpoint.stream.as_ref().map(|state| spec.data.restore_snapshots(state)).unwrap_or_default()
 }
 
-/// Loads the last intact checkpoint, and returns the run's progress: that of the checkpoint, or the start of the run. The user
-/// hears of `messages` and of changed settings if the run resumes. All ranks call this together.
+/// Loads the last intact checkpoint, and returns the run's progress: that of the checkpoint, or the
+/// start of the run. The user hears of `messages` and of changed settings if the run resumes. All
+/// ranks call this together.
 ///
 /// # Errors
 /// If a checkpoint cannot be read or belongs to another run.

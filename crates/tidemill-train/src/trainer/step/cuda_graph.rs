@@ -8,18 +8,20 @@ use tidemill_torch::{CudaGraph, Download, GraphMemoryPool, guard};
 use super::step_inputs::{StepInputs, StepOutputs};
 use crate::Error;
 
-/// Steps of a kind that are computed without a graph before one is recorded. After these, everything that a step creates
-/// exists: moments, averages, compiled kernels, workspaces of libraries.
+/// Steps of a kind that are computed without a graph before one is recorded. After these,
+/// everything that a step creates exists: moments, averages, compiled kernels, workspaces of
+/// libraries.
 const WARMUP_STEPS: u32 = 3;
 
-/// The largest relative difference between the outputs of a step and its recording. Kernels that sum in no fixed order
-/// round differently.
+/// The largest relative difference between the outputs of a step and its recording. Kernels that
+/// sum in no fixed order round differently.
 const TOLERANCE: f32 = 0.02;
 
 /// The number of outputs that are compared: the norm of the gradients, and the sum of the losses.
 const COMPARED: usize = 2;
 
-/// Steps of one kind have a graph in common: the shapes of their inputs, and whether weights are averaged.
+/// Steps of one kind have a graph in common: the shapes of their inputs, and whether weights are
+/// averaged.
 type StepKind = (Vec<Vec<i64>>, bool);
 
 /// The recorded steps of a GPU.
@@ -56,8 +58,8 @@ impl CudaGraphs {
         self.device
     }
 
-    /// Runs a step: by `compute` at first, and by replaying its recording after a few steps of the same kind. The outputs
-    /// are valid until the next step.
+    /// Runs a step: by `compute` at first, and by replaying its recording after a few steps of the
+    /// same kind. The outputs are valid until the next step.
     ///
     /// # Errors
     /// An error of `compute` or the GPU; [`Error::Config`] if the step cannot be recorded.
@@ -68,7 +70,8 @@ impl CudaGraphs {
         mut compute: impl FnMut(&StepInputs) -> Result<StepOutputs, Error>,
     ) -> Result<StepOutputs, Error> {
         let kind = (inputs.shapes(), is_averaging);
-        // Once averaging has started, it goes on. The memory of the graphs without it is for those with it.
+        // Once averaging has started, it goes on. The memory of the graphs without it is for those
+        // with it.
         if self.steps.keys().any(|(_, averages)| *averages != is_averaging) {
             self.clear();
         }
@@ -104,9 +107,10 @@ impl CudaGraphs {
 }
 
 impl RecordedStep {
-    /// Records a step and runs it. To check the recording, the same step is first computed without a graph and without
-    /// effect (skipped), and both outputs are compared. If the outputs are not finite, there is nothing to compare: the step is
-    /// neither recorded nor run, and its inputs are returned.
+    /// Records a step and runs it. To check the recording, the same step is first computed without
+    /// a graph and without effect (skipped), and both outputs are compared. If the outputs are not
+    /// finite, there is nothing to compare: the step is neither recorded nor run, and its inputs
+    /// are returned.
     fn record(
         inputs: StepInputs,
         device: usize,

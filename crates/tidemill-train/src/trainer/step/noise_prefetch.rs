@@ -1,4 +1,5 @@
-//! Prefetch of noise: while a step is computed, a thread draws the noise, timesteps and dropped captions of the next one.
+//! Prefetch of noise: while a step is computed, a thread draws the noise, timesteps and dropped
+//! captions of the next one.
 
 use std::thread::JoinHandle;
 

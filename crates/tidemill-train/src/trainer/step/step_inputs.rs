@@ -20,12 +20,14 @@ const RANK_REPORT: i64 = 4;
 pub(crate) struct StepInputs {
     /// This rank's rows.
     pub micro_batches: Vec<MicroBatch>,
-    /// f32: [`LEARNING_RATE`], [`STEP_NUMBER`], [`SKIP_ABOVE`], [`EMA_SHARE`], then this rank's report.
+    /// f32: [`LEARNING_RATE`], [`STEP_NUMBER`], [`SKIP_ABOVE`], [`EMA_SHARE`], then this rank's
+    /// report.
     pub scalars: Tensor,
 }
 
-/// What a step leaves on the device, f32: the global norm of the gradients; then sums over all ranks: the losses, the squared
-/// norms, the ranks' reports, and errors and numbers of rows by tenth of the timesteps.
+/// What a step leaves on the device, f32: the global norm of the gradients; then sums over all
+/// ranks: the losses, the squared norms, the ranks' reports, and errors and numbers of rows by
+/// tenth of the timesteps.
 #[derive(Debug)]
 pub(crate) struct StepOutputs(pub Tensor);
 

@@ -44,12 +44,14 @@ pub(crate) struct StepResults {
     pub memory_mib: Vec<u64>,
     /// Peak memory of tensors on each rank's GPU so far, in MiB, if any rank has a GPU.
     pub gpu_memory_mib: Option<Vec<u64>>,
-    /// Mean unweighted error of the rows in each tenth of the timesteps; none where there is no row.
+    /// Mean unweighted error of the rows in each tenth of the timesteps; none where there is no
+    /// row.
     pub loss_by_timestep: Vec<Option<f64>>,
 }
 
-/// The values that a rank adds to the step's sums besides its loss and the norm of its gradients: its number of rows, whether it
-/// is writing a checkpoint, and, at positions of its own, the memory of its process and its GPU.
+/// The values that a rank adds to the step's sums besides its loss and the norm of its gradients:
+/// its number of rows, whether it is writing a checkpoint, and, at positions of its own, the memory
+/// of its process and its GPU.
 pub(super) fn rank_report(rows: usize, is_writing: bool, world: &World, device: Device) -> Vec<f32> {
     let mut report = vec![rows as f32, f32::from(is_writing)];
     for memory in [memory_mib(), gpu_memory_mib(device)] {

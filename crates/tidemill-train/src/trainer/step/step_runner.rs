@@ -1,5 +1,5 @@
-//! One optimizer step on one global batch. Nothing in it waits for the device, except communication that takes longer than
-//! the backward pass.
+//! One optimizer step on one global batch. Nothing in it waits for the device, except communication
+//! that takes longer than the backward pass.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -73,7 +73,8 @@ struct UpdateScalars {
 }
 
 impl StepRunner {
-    /// A runner of steps. `cuda_graph_device` is the GPU to record steps on, if they are to be recorded.
+    /// A runner of steps. `cuda_graph_device` is the GPU to record steps on, if they are to be
+    /// recorded.
     pub fn new(
         dataset: DatasetSpec,
         objective: Objective,
@@ -116,8 +117,8 @@ impl StepRunner {
         std::mem::take(&mut self.communication)
     }
 
-    /// Runs forward, backward and optimizer on the device, without waiting for the results. Meanwhile a thread draws the
-    /// noise of the next batch, if that is known.
+    /// Runs forward, backward and optimizer on the device, without waiting for the results.
+    /// Meanwhile a thread draws the noise of the next batch, if that is known.
     pub fn run_step(
         &mut self,
         spec: &TrainSpec,
@@ -227,8 +228,9 @@ impl StepRunner {
         Ok(StepOutputs(guard(|| Tensor::cat(&[update.grad_norm.reshape([1]), sums], 0))?))
     }
 
-    /// Runs forward and backward on this rank's rows, micro-batch by micro-batch. The gradients are those of the sum over all
-    /// rows, and are reduced over the ranks during the last backward pass.
+    /// Runs forward and backward on this rank's rows, micro-batch by micro-batch. The gradients are
+    /// those of the sum over all rows, and are reduced over the ranks during the last backward
+    /// pass.
     fn accumulate_gradients(
         &mut self,
         denoiser: &dyn Denoiser,
@@ -253,7 +255,8 @@ impl StepRunner {
                 let (errors, tenths) = (errors.detach(), objective.timestep_bins(&inputs.timesteps, TENTHS));
                 sums.by_timestep.add(&errors, &errors.ones_like(), &tenths);
             });
-            // An error of a gradient hook comes back from libtorch as text only, so the hook keeps the original.
+            // An error of a gradient hook comes back from libtorch as text only, so the hook keeps
+            // the original.
             result.map_err(|error| self.optimizer.gradients().take_error().unwrap_or(error.into()))?;
         }
         Ok(sums)
@@ -261,8 +264,8 @@ impl StepRunner {
 }
 
 impl UpdateScalars {
-    /// Derives them from the sums over all ranks: losses, squared norms, rows. Nothing here waits for the values: the device
-    /// itself decides whether it skips the step.
+    /// Derives them from the sums over all ranks: losses, squared norms, rows. Nothing here waits
+    /// for the values: the device itself decides whether it skips the step.
     ///
     /// # Panics
     /// Where tch would: run it in [`guard`](tidemill_torch::guard()).
@@ -277,8 +280,8 @@ impl UpdateScalars {
         };
         let loss = sums.get(0) / &rows;
         let is_normal = match train.not_finite {
-            // A step is skipped before a rollback, too: values that are not finite would stay in the gaps between
-            // parameters.
+            // A step is skipped before a rollback, too: values that are not finite would stay in
+            // the gaps between parameters.
             NonFiniteAction::Skip | NonFiniteAction::Rollback => {
                 (&loss + &grad_norm).isfinite().logical_and(&loss.le_tensor(skip_above))
             }
