@@ -132,7 +132,7 @@ mod _native {
     ) -> PyResult<u64> {
         let load = || {
             let run = Run::open(&run_file, &overrides)?;
-            trained_weights::load(&run, &parameters(&module)?, averaged)
+            trained_weights::load_weights(&run, &parameters(&module)?, averaged)
         };
         py.detach(load).map_err(super::error::raise)
     }

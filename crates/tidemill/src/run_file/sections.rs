@@ -10,8 +10,8 @@ use tidemill_train::{CheckpointConfig, TrainConfig};
 use crate::encode::config::EncodeConfig;
 use crate::engine::config::EngineConfig;
 use crate::online::config::OnlineConfig;
-use crate::sampling::SampleConfig;
-use crate::supervisor::SupervisorConfig;
+use crate::sampling::config::SampleConfig;
+use crate::supervisor::config::SupervisorConfig;
 
 /// Everything that a run file can contain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

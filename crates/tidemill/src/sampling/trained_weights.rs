@@ -1,4 +1,4 @@
-//! The weights that a run has trained, as its last checkpoint holds them, or the one of `sample.step`.
+//! The weights that a run has trained: those of its newest checkpoint, or of the checkpoint `sample.step`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,68 +13,72 @@ use crate::engine::dataset_spec::compute_model_digests;
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 
-/// Those of the checkpoint for a network with `params`, in their order, f32, with the step that they are of: averaged if
-/// `averaged` is set and averaging had begun.
+/// Reads the weights of a checkpoint for a network with the parameters `params`, in their order, f32. Returns the
+/// checkpoint's step with them. With `averaged`, the weights are the averaged (EMA) ones, if averaging had started.
 ///
 /// # Errors
-/// If there is no checkpoint, or it is of another network.
-pub fn weights(run: &Run, params: &Params, averaged: bool) -> Result<(u64, Vec<(String, Tensor)>)> {
+/// If there is no checkpoint, or its parameters have other names or shapes.
+pub fn read_weights(run: &Run, params: &Params, averaged: bool) -> Result<(u64, Vec<(String, Tensor)>)> {
     let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
     let (step, weights) = match run.file.sample.step {
         Some(step) => (step, checkpoints.load_weights(step, averaged)?),
         None => checkpoints.load_latest_weights(averaged)?,
     };
-    let mut weights: HashMap<String, Tensor> = weights.into_iter().collect();
-    let misfit = |problem: String| Error::Missing {
+    let mut stored: HashMap<String, Tensor> = weights.into_iter().collect();
+    let mismatch = |problem: String| Error::Missing {
         what: format!("the checkpoint in {}", run.output()),
         problem: format!("it is of another network: {problem}"),
-        hint: "name the model folder, or give the module, that the run was trained with".into(),
+        hint: "name the model folder, or pass the module, with which the run was trained".into(),
     };
-    let mut fitting = |(name, parameter): (String, Tensor)| {
-        let fits = weights.remove(&name).filter(|stored| stored.size() == parameter.size());
-        fits.map(|stored| (name.clone(), stored))
-            .ok_or_else(|| misfit(format!("`{name}` is missing or of another shape")))
+    let mut take_weight = |(name, parameter): (String, Tensor)| {
+        let weight = stored.remove(&name).filter(|weight| weight.size() == parameter.size());
+        let weight =
+            weight.ok_or_else(|| mismatch(format!("`{name}` is missing or has another shape")))?;
+        Ok((name, weight))
     };
-    let fitted = params.named_parameters().into_iter().map(&mut fitting).collect::<Result<Vec<_>>>()?;
-    match weights.into_keys().min() {
-        Some(name) => Err(misfit(format!("it has `{name}`, too"))),
-        None => Ok((step, fitted)),
+    let weights = params.named_parameters().into_iter().map(&mut take_weight).collect::<Result<Vec<_>>>()?;
+    match stored.into_keys().min() {
+        Some(name) => Err(mismatch(format!("it also has `{name}`"))),
+        None => Ok((step, weights)),
     }
 }
 
-/// Refuses a run whose checkpoints are of another noise schedule, U-Net, VAE, text encoder or tokenizer than it has now: what it draws
-/// and exports would be wrong. Says whether they are of the model folder's U-Net; a denoiser of the user's own is known by its parameters only.
+/// Refuses a run whose checkpoints were made with another noise schedule, U-Net, VAE, text encoder or tokenizer than the
+/// run file names now. Images and exports would be wrong.
+///
+/// Returns whether the checkpoints are of the model folder's U-Net. A denoiser of the user's own has no configuration
+/// here; only its parameters identify it.
 ///
 /// # Errors
-/// What differs.
-pub fn check(run: &Run, models: &ModelFolder) -> Result<bool> {
+/// The part that differs.
+pub fn check_identity(run: &Run, models: &ModelFolder) -> Result<bool> {
     let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
     let Some(identity) = checkpoints.load_latest_identity()? else { return Ok(true) };
     let scheduler = json!(training_scheduler_config(&run.file.train, &models.scheduler()?));
     let unet = json!(UNetConfig::read(&models.unet().join("config.json"))?);
     let ModelDigests { vae, text_encoder, tokenizer } = compute_model_digests(models)?;
-    let now = [
+    let current_parts = [
         ("scheduler", scheduler),
         ("unet", unet),
         ("vae", vae.into()),
         ("text_encoder", text_encoder.into()),
         ("tokenizer", tokenizer.into()),
     ];
-    for (key, now) in now {
+    for (key, current) in current_parts {
         let trained = identity.get(key).filter(|trained| !trained.is_null());
-        if trained.is_some_and(|trained| !is_same_identity(key, Some(trained), &now)) {
+        if trained.is_some_and(|trained| !is_same_identity(key, Some(trained), &current)) {
             return Err(tidemill_train::Error::OtherRun { path: run.output().into(), key: key.into() }.into());
         }
     }
     Ok(identity.get("unet").is_some())
 }
 
-/// Puts them into `params`, and gives the step.
+/// Copies the weights of a checkpoint into `params` and returns the checkpoint's step. See [`read_weights`].
 ///
 /// # Errors
-/// As [`weights`].
-pub fn load(run: &Run, params: &Params, averaged: bool) -> Result<u64> {
-    let (step, weights) = weights(run, params, averaged)?;
+/// As [`read_weights`].
+pub fn load_weights(run: &Run, params: &Params, averaged: bool) -> Result<u64> {
+    let (step, weights) = read_weights(run, params, averaged)?;
     let copy = || {
         tch::no_grad(|| {
             for ((_, mut parameter), (_, stored)) in params.named_parameters().into_iter().zip(&weights) {

@@ -10,7 +10,7 @@
 //! - `fault_detection`, `hang_detection`: which rank is at fault. `restart_policy`: whether and how to restart. These
 //!   three are pure functions, without processes or clocks.
 
-mod config;
+pub mod config;
 mod fault;
 mod fault_detection;
 mod hang_detection;

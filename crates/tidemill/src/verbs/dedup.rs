@@ -1,4 +1,4 @@
-//! `tidemill dedup`: finds the duplicates among the rows of a run's dataset and writes them as a mask beside its data.
+//! `tidemill dedup`: finds the duplicates among the rows of a run's dataset and writes them as a mask next to its data.
 
 use serde_json::{Value, json};
 use tidemill_store::Dataset;
@@ -13,15 +13,15 @@ use crate::verbs::shared_arguments::RunArgs;
 #[command(after_help = "Examples:\n  tidemill dedup run.toml\n  \
     tidemill dedup run.toml --set dedup.near.phash_distance=3")]
 pub struct Args {
-    /// Which run.
+    /// The run file and its overrides.
     #[command(flatten)]
     pub run: RunArgs,
 }
 
-/// Writes the mask and says what it leaves out.
+/// Writes the mask and returns the number of rows that it leaves out.
 ///
 /// # Errors
-/// If `[dedup]` asks for nothing, the dataset has no hashes, or the mask cannot be written.
+/// If `[dedup]` is empty, the dataset has no hashes, or the mask cannot be written.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let run = args.run.open()?;
     let config = run.file.dedup;
@@ -31,17 +31,16 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     }
     let dataset = Dataset::open(&run.dataset())?;
     let rows = read_rows(&dataset)?;
-    let kept = rows.len();
+    let row_count = rows.len();
     let mask = Mask::write(&dataset, &config, config.find_duplicates(rows))?;
-    let found = |reason| mask.duplicates.iter().filter(|duplicate| duplicate.reason == reason).count();
-    let (exact, near) = (found(Reason::Exact), found(Reason::Near));
-    reporter.report(format!(
-        "{kept} rows: {exact} exact and {near} near duplicates, {} stay",
-        kept - exact - near
-    ));
-    reporter.report(format!("mask in {}", dataset.location().uri_of(&mask.path)));
+    let count = |reason| mask.duplicates.iter().filter(|duplicate| duplicate.reason == reason).count();
+    let (exact, near) = (count(Reason::Exact), count(Reason::Near));
+    let kept = row_count - exact - near;
+    reporter
+        .report(format!("{row_count} rows: {exact} exact and {near} near duplicates, {kept} rows remain"));
+    reporter.report(format!("the mask is in {}", dataset.location().uri_of(&mask.path)));
     Ok(json!({
         "verb": "dedup", "dataset": run.dataset(), "snapshot": dataset.snapshot_number(), "mask": mask.path,
-        "rows": kept, "exact": exact, "near": near,
+        "rows": row_count, "exact": exact, "near": near,
     }))
 }

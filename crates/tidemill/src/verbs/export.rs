@@ -1,10 +1,10 @@
-//! `tidemill export`: the trained model as a folder that diffusers' `StableDiffusionPipeline.from_pretrained` opens.
+//! `tidemill export`: writes the trained model as a folder that diffusers' `StableDiffusionPipeline.from_pretrained` opens.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tch::Device;
-use tidemill_models::{ParamInit, UNet2DConditionModel, UNetConfig};
+use tidemill_models::{ParamInit, UNet2DConditionModel, UNetConfig, VaeConfig};
 use tidemill_train::training_scheduler_config;
 
 use crate::error::Result;
@@ -17,18 +17,18 @@ use crate::verbs::shared_arguments::{RunArgs, parse_local_path};
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Example:\n  tidemill export run.toml --to runs/quickstart/export")]
 pub struct Args {
-    /// Which run.
+    /// The run file and its overrides.
     #[command(flatten)]
     pub run: RunArgs,
-    /// The folder to write; `export` under the run's output if not given.
+    /// The folder to write. Default: `export` in the run's output.
     #[arg(long, value_parser = parse_local_path)]
     pub to: Option<PathBuf>,
-    /// Export the last weights instead of their average.
+    /// Export the last weights instead of their average (EMA).
     #[arg(long)]
     pub no_ema: bool,
 }
 
-/// Writes the folder and says which weights it has.
+/// Writes the folder and returns the step of its weights.
 ///
 /// # Errors
 /// If there is no checkpoint, or the folder cannot be written.
@@ -37,32 +37,28 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     export(&run, args.to.as_deref(), !args.no_ema, reporter)
 }
 
-/// As [`run`], for a run file that is open.
+/// Exports an opened run file. See [`run`].
 ///
 /// # Errors
 /// As [`run`].
 pub fn export(run: &Run, to: Option<&Path>, averaged: bool, reporter: &Reporter) -> Result<Value> {
     let models = run.models()?;
-    let of_folder = trained_weights::check(run, &models)?;
+    let is_folder_unet = trained_weights::check_identity(run, &models)?;
     let output = PathBuf::from(run.output());
     let to = to.map_or_else(|| output.join("export"), Path::to_path_buf);
     let mut config = UNetConfig::read(&models.unet().join("config.json"))?;
     let unet = UNet2DConditionModel::new(config.clone(), Device::Cpu, ParamInit::Empty)?;
-    let (step, weights) = trained_weights::weights(run, unet.params(), averaged)?;
-    // What diffusers takes as the picture's size unless told otherwise.
-    let factor = tidemill_models::VaeConfig::read(&models.vae().join("config.json"))?.downscale_factor();
+    let (step, weights) = trained_weights::read_weights(run, unet.params(), averaged)?;
+    // diffusers takes this as the default size of images.
+    let factor = VaeConfig::read(&models.vae().join("config.json"))?.downscale_factor();
     config.sample_size = Some(i64::from(run.resolution()) / factor);
-    models.export(
-        &to,
-        &config,
-        &weights,
-        &training_scheduler_config(&run.file.train, &models.scheduler()?),
-    )?;
+    let scheduler = training_scheduler_config(&run.file.train, &models.scheduler()?);
+    models.export(&to, &config, &weights, &scheduler)?;
     reporter.report(format!("exported the weights of step {step} to {}", to.display()));
-    if !of_folder {
+    if !is_folder_unet {
         let folder = models.unet();
         reporter.report(format!(
-            "the run trained a denoiser of its own: its config.json is that of {}",
+            "the run trained a custom denoiser; the exported config.json is that of {}",
             folder.display()
         ));
     }

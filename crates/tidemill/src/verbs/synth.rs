@@ -1,4 +1,4 @@
-//! `tidemill synth`: draws captioned scenes, the quickstart's world.
+//! `tidemill synth`: draws captioned synthetic scenes, the data of the quickstart.
 
 use std::path::PathBuf;
 
@@ -12,38 +12,38 @@ use crate::progress::Reporter;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Example:\n  tidemill synth data/scenes --rows 20000 --seed 7")]
 pub struct Args {
-    /// Folder to write the Parquet files and synth.json to.
+    /// Folder for the Parquet files and synth.json.
     pub output: PathBuf,
-    /// Rows over all files, broken ones included.
+    /// Rows in all files together, broken ones included.
     #[arg(long, default_value_t = SynthConfig::default().rows)]
     pub rows: usize,
-    /// Parquet files to spread them over.
+    /// Number of Parquet files.
     #[arg(long, default_value_t = SynthConfig::default().files)]
     pub files: usize,
-    /// Rows per row group.
+    /// Rows in a row group.
     #[arg(long, default_value_t = SynthConfig::default().row_group_rows)]
     pub row_group_rows: usize,
-    /// Seed of every choice; equal settings give equal bytes.
+    /// Seed of every random choice. Equal arguments give equal bytes.
     #[arg(long, default_value_t = SynthConfig::default().seed)]
     pub seed: u64,
-    /// Shortest side of a picture, in pixels.
+    /// Shortest side of an image, in pixels.
     #[arg(long, default_value_t = SynthConfig::default().min_side)]
     pub min_side: u32,
-    /// Longest side of a picture, in pixels.
+    /// Longest side of an image, in pixels.
     #[arg(long, default_value_t = SynthConfig::default().max_side)]
     pub max_side: u32,
-    /// Draw only the combinations of colour and shape that are otherwise held out.
+    /// Draw only the combinations of colour and shape that are held out otherwise.
     #[arg(long)]
     pub held_out: bool,
-    /// Share of rows to break on purpose, 0 to 1.
+    /// Share of rows with a deliberately broken image, 0 to 1.
     #[arg(long, default_value_t = SynthConfig::default().broken)]
     pub broken: f64,
 }
 
-/// Draws the scenes and tells what was written.
+/// Draws the scenes and returns what was written.
 ///
 /// # Errors
-/// A setting that cannot be met, or a folder that cannot be written.
+/// If an argument is invalid, or the folder cannot be written.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let config = SynthConfig {
         rows: args.rows,

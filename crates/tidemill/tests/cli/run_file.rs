@@ -235,7 +235,7 @@ fn other_refusals_have_code_2_and_say_what_to_do() {
         ),
         (
             vec!["gc".into(), at("empty.toml"), "--older-than-hours".into(), "NaN".into()],
-            "--older-than-hours: NaN is no age",
+            "--older-than-hours: NaN is not a valid age",
         ),
         (vec!["no-such-verb".into()], "no-such-verb"),
     ];
