@@ -32,8 +32,7 @@ pub fn read_weights(run: &Run, params: &Params, averaged: bool) -> Result<(u64, 
     };
     let mut take_weight = |(name, parameter): (String, Tensor)| {
         let weight = stored.remove(&name).filter(|weight| weight.size() == parameter.size());
-        let weight =
-            weight.ok_or_else(|| mismatch(format!("`{name}` is missing or has another shape")))?;
+        let weight = weight.ok_or_else(|| mismatch(format!("`{name}` is missing or has another shape")))?;
         Ok((name, weight))
     };
     let weights = params.named_parameters().into_iter().map(&mut take_weight).collect::<Result<Vec<_>>>()?;
