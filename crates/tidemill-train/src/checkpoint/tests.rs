@@ -55,7 +55,7 @@ fn values(sizes: &[i64], purpose: u64) -> Vec<(String, Tensor)> {
     let value = |(i, size): (u64, &i64)| {
         let shape = if i % 3 == 2 { vec![*size, 3, 2, 2] } else { vec![*size] };
         let mut numbers = vec![0f32; shape.iter().product::<i64>() as usize];
-        Draw::new(purpose, 0, i, Purpose::Picture).normal(&mut numbers);
+        Draw::new(purpose, 0, i, Purpose::InitialNoise).fill_normal(&mut numbers);
         (format!("p{i}"), Tensor::from_slice(&numbers).view(shape.as_slice()))
     };
     (0..).zip(sizes).map(value).collect()

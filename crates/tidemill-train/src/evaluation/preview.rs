@@ -137,7 +137,7 @@ pub fn draw_initial_noise(seed: u64, count: usize, vae: &AutoencoderKl, size: i6
     let values_per_image = usize::try_from(channels * size * size).unwrap_or(0);
     let mut values = vec![0f32; values_per_image * count];
     for (i, image) in (0u64..).zip(values.chunks_mut(values_per_image.max(1))) {
-        Draw::new(seed, 0, i, Purpose::Picture).normal(image);
+        Draw::new(seed, 0, i, Purpose::InitialNoise).fill_normal(image);
     }
     let count = i64::try_from(count).unwrap_or(0);
     Tensor::from_slice(&values).reshape([count, channels, size, size]).to_device(device)

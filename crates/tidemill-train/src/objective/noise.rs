@@ -11,13 +11,13 @@ pub fn draw_normal(seed: u64, keys: SampleKeys<'_>, shape: [i64; 4], purpose: Pu
     let per_row = usize::try_from(shape[1..].iter().product::<i64>()).unwrap_or(0);
     let mut numbers = vec![0f32; per_row * keys.sample_ids.len()];
     for (row, draw) in numbers.chunks_mut(per_row).zip(keys.draws(seed, purpose)) {
-        draw.normal(row);
+        draw.fill_normal(row);
     }
     Tensor::from_slice(&numbers).reshape(shape)
 }
 
-/// The noise that is added to latents of
-/// `shape` [N, C, h, w]: standard normal numbers, plus for each row and channel one normal number times `noise_offset`.
+/// The noise that is added to latents of `shape` [N, C, h, w]: standard normal numbers, plus for
+/// each row and channel one normal number times `noise_offset`.
 pub fn draw_noise(seed: u64, keys: SampleKeys<'_>, shape: [i64; 4], noise_offset: f64) -> Tensor {
     let noise = draw_normal(seed, keys, shape, Purpose::Noise);
     if noise_offset == 0.0 {

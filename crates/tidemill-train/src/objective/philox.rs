@@ -16,7 +16,7 @@ pub enum Purpose {
     /// Whether the caption is dropped.
     CaptionDropout = 4,
     /// The initial noise of an image that is sampled from a prompt.
-    Picture = 5,
+    InitialNoise = 5,
     /// The offset that is added to the noise of a whole channel.
     NoiseOffset = 6,
     /// The offset of a step's timestep strata; the step number takes the place of the sample id.
@@ -45,19 +45,19 @@ impl Draw {
     }
 
     /// An integer in [0, `n`). The bias is negligible as long as `n` is far below 2^32.
-    pub fn below(mut self, n: u32) -> u32 {
+    pub fn uniform_below(mut self, n: u32) -> u32 {
         ((u64::from(self.next_block()[0]) * u64::from(n)) >> 32) as u32
     }
 
     /// One standard normal number.
-    pub fn one_normal(self) -> f64 {
+    pub fn normal(self) -> f64 {
         let mut one = [0.0];
-        self.normal(&mut one);
+        self.fill_normal(&mut one);
         f64::from(one[0])
     }
 
     /// Fills `out` with standard normal numbers (Box & Muller, 1958).
-    pub fn normal(mut self, out: &mut [f32]) {
+    pub fn fill_normal(mut self, out: &mut [f32]) {
         for four in out.chunks_mut(4) {
             let [a, b, c, d] = self.next_block();
             let (pair, other) = (box_muller(a, b), box_muller(c, d));
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn normal_numbers_have_mean_0_and_variance_1() {
         let mut numbers = vec![0f32; 100_000];
-        Draw::new(7, 3, 11, Purpose::Noise).normal(&mut numbers);
+        Draw::new(7, 3, 11, Purpose::Noise).fill_normal(&mut numbers);
         let n = numbers.len() as f64;
         let mean = numbers.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
         let variance = numbers.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / n;

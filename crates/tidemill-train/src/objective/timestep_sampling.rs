@@ -12,10 +12,12 @@ pub fn sample_timesteps(sampling: TimestepSampling, count: i64, seed: u64, keys:
     let to_timestep = |share: f64| ((share * count as f64) as i64).min(count - 1);
     let draws = || keys.draws(seed, Purpose::Timestep);
     match sampling {
-        TimestepSampling::Uniform => draws().map(|draw| i64::from(draw.below(count as u32))).collect(),
+        TimestepSampling::Uniform => {
+            draws().map(|draw| i64::from(draw.uniform_below(count as u32))).collect()
+        }
         TimestepSampling::LogitNormal { mean, std } => {
             let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-            draws().map(|draw| to_timestep(sigmoid(mean + std * draw.one_normal()))).collect()
+            draws().map(|draw| to_timestep(sigmoid(mean + std * draw.normal()))).collect()
         }
         TimestepSampling::Stratified => {
             let first = f64::from(Draw::new(seed, 0, keys.step, Purpose::Stratum).uniform());

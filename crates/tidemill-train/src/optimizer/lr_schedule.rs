@@ -14,9 +14,9 @@ fn decay_factor(schedule: LrSchedule, progress: f64) -> f64 {
 }
 
 impl TrainConfig {
-    /// The learning rate of
-    /// `step`, counted from 0 over all phases. A phase with a warm-up of its own starts from 0 again. As in diffusers' `get_scheduler`,
-    /// decay starts after warm-up and ends with the phase.
+    /// The learning rate of `step`, counted from 0 over all phases. A phase with a warm-up of its
+    /// own starts from 0 again. As in diffusers' `get_scheduler`, decay starts after warm-up and
+    /// ends with the phase.
     pub fn learning_rate_at(&self, step: u64) -> f64 {
         let Some((index, phase_start)) = self.phase_at(step) else { return 0.0 };
         let phase = &self.phase[index];

@@ -41,13 +41,13 @@ impl World {
         }
     }
 
-    /// Runs
-    /// `work` on the first rank only, before the first step. If it fails, all ranks fail. All ranks call it together; the others get `None`.
+    /// Runs `work` on the first rank only, before the first step. If it fails, all ranks fail. All
+    /// ranks call it together; the others get `None`.
     ///
     /// # Errors
-    /// As
-    /// [`propagate_error`](Self::propagate_error). With several ranks the error is an [`Error::World`],
-    /// which refuses the run: before the first step a restart would fail in the same way.
+    /// As [`propagate_error`](Self::propagate_error). With several ranks the error is an
+    /// [`Error::World`], which refuses the run: before the first step a restart would fail in the
+    /// same way.
     pub(crate) fn run_on_first_rank<T>(
         &self,
         work: impl FnOnce() -> Result<T, Error>,

@@ -141,7 +141,7 @@ fn batch(spec: &DatasetSpec, rows: &Rows) -> RecordBatch {
 /// The tensor of a row, as it is stored.
 pub fn values(row: u64, bytes: usize) -> Vec<u8> {
     let mut numbers = vec![0f32; bytes / 2];
-    Draw::new(1, 0, row, Purpose::Picture).normal(&mut numbers);
+    Draw::new(1, 0, row, Purpose::InitialNoise).fill_normal(&mut numbers);
     numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect()
 }
 

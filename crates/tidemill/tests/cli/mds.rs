@@ -35,7 +35,7 @@ fn samples(moments: &[u8], ids: &[u64], seed: u64) -> Vec<f32> {
     for (row, id) in moments.chunks(row).zip(ids) {
         let (mean, log_variance) = row.split_at(row.len() / 2);
         let mut noise = vec![0.0; mean.len()];
-        Draw::new(seed, 0, *id, Purpose::Moments).normal(&mut noise);
+        Draw::new(seed, 0, *id, Purpose::Moments).fill_normal(&mut noise);
         drawn.extend(mean.iter().zip(log_variance).zip(noise).map(|((m, v), n)| m + (v / 2.0).exp() * n));
     }
     drawn

@@ -66,7 +66,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         .map_err(|_| Error::Arguments("--shard-size: a shard has less than 4 GiB".into()))?;
     let dataset = Dataset::open(&from)?;
     let draw = |sample_id: u64, numbers: &mut [f32]| {
-        Draw::new(args.seed, 0, sample_id, Purpose::Moments).normal(numbers);
+        Draw::new(args.seed, 0, sample_id, Purpose::Moments).fill_normal(numbers);
     };
     let export = Export {
         split: if args.validation { Split::Validation } else { Split::Train },
