@@ -10,7 +10,7 @@ TEST_LIMIT := 40m
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches sd2-smoke wheel lock clean
+.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches sd2-smoke wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -60,12 +60,19 @@ quickstart: setup
 .venv-bench/.ready: requirements-bench.lock scripts/setup_bench.sh .venv/.ready
 	bash scripts/setup_bench.sh
 
-# Options of benches/data.py go into ARGS: make bench-data ARGS="--rounds 3 --seed 7"
+# Options of benches/data.py go into ARGS: make bench-data ARGS="--rounds 3 --seed 7". Every bench has --quick: the
+# smallest useful run, which records nothing.
 bench-data: setup .venv-bench/.ready
 	$(BENCH_PYTHON) -m benches.data $(ARGS)
 
+# The programs of bench-stream: rows of latents, and an S3 server. The same cargo targets as in target/.native, so that
+# cargo unifies the same features.
+bench-programs: setup
+	cargo build --release --locked --workspace --lib --bins --tests --features tidemill-testing/s3 \
+		--example synthetic --example s3_server
+
 # As bench-data.
-bench-stream: setup .venv-bench/.ready
+bench-stream: bench-programs .venv-bench/.ready
 	$(BENCH_PYTHON) -m benches.stream $(ARGS)
 
 # As bench-data.
@@ -76,7 +83,7 @@ bench-ray: setup .venv-bench/.ready
 bench-modes: setup
 	$(PYTHON) -m benches.modes $(ARGS)
 
-# As bench-data, after bench-modes, whose figures it draws, too.
+# As bench-data, after bench-modes, whose figures it draws, too (not with --quick).
 bench-scaling: setup .venv-bench/.ready
 	$(BENCH_PYTHON) -m benches.scaling $(ARGS)
 
@@ -92,7 +99,7 @@ bench-compile: setup
 bench-overlap: setup
 	$(PYTHON) -m benches.overlap $(ARGS)
 
-# As bench-data, after bench-train, whose models it takes.
+# As bench-data. It takes the models of bench-train, and makes those that are missing.
 bench-operations: setup
 	$(PYTHON) -m benches.operations $(ARGS)
 

@@ -1,9 +1,8 @@
 """`make bench-data`: the data side against torch's DataLoader, Ray Data and Hugging Face's
 tokenizers.
 
-Draws two sets of pairs, runs ours and the peers alternately, each in a fresh process, writes
-target/bench/data.json and redraws its part of docs/benchmarks.md. docs/benchmarks.md says how to
-read it.
+Draws two sets of pairs, runs Tidemill and the peers alternately, each in a fresh process, writes
+target/bench/data.json and redraws its part of docs/benchmarks.md, which explains the figures.
 """
 
 import argparse
@@ -13,7 +12,6 @@ import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from statistics import median
 
@@ -31,19 +29,19 @@ TORCHVISION, PILLOW = "DataLoader, torchvision", "DataLoader, Pillow"
 RAY, RAY_BYTES = "Ray Data", "Ray Data, pixels as bytes"
 TOKENIZERS = "tokenizers"
 
-# Parts of the time in ms per row, by case.
+# Times of the stages in ms per row, by case.
 Parts = Mapping[str, Mapping[str, float]]
 
 CAPTIONS = 50_000
-# Of the engine, and how many times the rows of set A the longer run has.
+# The engine's memory limit, and how many times the rows of set A the longer run has.
 MEMORY_MIB = 256
 LONGER = 10
 
 
 @dataclass(frozen=True)
 class Contest:
-    """One case to measure: our command, the peers' with the ratio to reach, and a check of what
-    came out.
+    """A case: the commands of Tidemill and its peers, the ratios to reach, and a check of the
+    results.
     """
 
     name: str
@@ -53,19 +51,19 @@ class Contest:
     check: Callable[[Mapping[str, Sequence[Outcome]]], None]
 
 
-def contests(sets: Mapping[str, pairs.PairSet], seed: int) -> list[Contest]:
+def list_contests(sets: Mapping[str, pairs.PairSet], seed: int) -> list[Contest]:
     a, b = sets["A"], sets["B"]
     return [
-        prepared(a, {TORCHVISION: 1.15, PILLOW: 2.4}),
-        prepared(b, {TORCHVISION: 1.15, PILLOW: 2.4}),
-        prepared(b, {PILLOW: 4.0}, "--set", "prepare.scaled_decode=true"),
-        written(a, goal=5.0),
-        written(b, goal=3.5),
-        tokenized(seed),
+        prepare_contest(a, {TORCHVISION: 1.15, PILLOW: 2.4}),
+        prepare_contest(b, {TORCHVISION: 1.15, PILLOW: 2.4}),
+        prepare_contest(b, {PILLOW: 4.0}, "--set", "prepare.scaled_decode=true"),
+        parquet_contest(a, goal=5.0),
+        parquet_contest(b, goal=3.5),
+        tokenizer_contest(seed),
     ]
 
 
-def prepared(pair_set: pairs.PairSet, goals: Mapping[str, float], *settings: str) -> Contest:
+def prepare_contest(pair_set: pairs.PairSet, goals: Mapping[str, float], *settings: str) -> Contest:
     """Pairs to pixels and ids in memory."""
     decoders = {TORCHVISION: "torchvision", PILLOW: "pillow"}
     workers = ("--workers", str(runner.cores()))
@@ -73,16 +71,23 @@ def prepared(pair_set: pairs.PairSet, goals: Mapping[str, float], *settings: str
         name: (peer("torch_loader", pair_set.folder, TOKENIZER, "--decoder", decoders[name], *workers), goal)
         for name, goal in goals.items()
     }
-    command = ours("bench", "prepare", run_file(pair_set), *settings)
+    command = ours("bench", "prepare", write_run_file(pair_set), *settings)
     scaled = ", scaled decode" if settings else ""
-    return Contest(title(pair_set) + scaled, "rows/s", command, loaders, all_rows(pair_set.rows))
+    return Contest(title(pair_set) + scaled, "rows/s", command, loaders, check_row_count(pair_set.rows))
 
 
-def written(pair_set: pairs.PairSet, goal: float) -> Contest:
+def parquet_contest(pair_set: pairs.PairSet, goal: float) -> Contest:
     """Parquet to Parquet."""
     our_output, output = FOLDER / "ours", FOLDER / "ray"
     command = ours(
-        "bench", "prepare", run_file(pair_set), "--output", our_output, "--sample", 0, writes=[our_output]
+        "bench",
+        "prepare",
+        write_run_file(pair_set),
+        "--output",
+        our_output,
+        "--sample",
+        0,
+        writes=[our_output],
     )
 
     def ray(pixels: str) -> Command:
@@ -90,10 +95,12 @@ def written(pair_set: pairs.PairSet, goal: float) -> Contest:
         return peer("ray_data", *arguments, writes=[output])
 
     peers = {RAY: (ray("tensor"), goal), RAY_BYTES: (ray("bytes"), None)}
-    return Contest(f"{title(pair_set)}, Parquet out", "rows/s", command, peers, all_rows(pair_set.rows))
+    return Contest(
+        f"{title(pair_set)}, Parquet out", "rows/s", command, peers, check_row_count(pair_set.rows)
+    )
 
 
-def tokenized(seed: int) -> Contest:
+def tokenizer_contest(seed: int) -> Contest:
     """Captions to ids on one core."""
     captions, our_ids, ids = FOLDER / "captions.txt", FOLDER / "ours.ids", FOLDER / "peer.ids"
     drawn = pairs.draw_captions(CAPTIONS, seed, TOKENIZER / "vocab.json")
@@ -113,8 +120,8 @@ def title(pair_set: pairs.PairSet) -> str:
     return f"{pair_set.name}: {pair_set.width}x{pair_set.height} to 256"
 
 
-def all_rows(expected: int) -> Callable[[Mapping[str, Sequence[Outcome]]], None]:
-    """Whoever leaves rows out is not fast."""
+def check_row_count(expected: int) -> Callable[[Mapping[str, Sequence[Outcome]]], None]:
+    """A check that every side has made all rows."""
 
     def check(outcomes: Mapping[str, Sequence[Outcome]]) -> None:
         for side, runs in outcomes.items():
@@ -127,8 +134,8 @@ def all_rows(expected: int) -> Callable[[Mapping[str, Sequence[Outcome]]], None]
     return check
 
 
-def run_file(pair_set: pairs.PairSet, uri: str | None = None) -> Path:
-    """A run file for the set, beside its folder."""
+def write_run_file(pair_set: pairs.PairSet, uri: str | None = None) -> Path:
+    """Writes a run file for the set, beside its folder."""
     path = FOLDER / f"{pair_set.name}.toml"
     lines = [
         'name = "bench"',
@@ -161,29 +168,29 @@ def measure(contest: Contest, rounds: int, check_load: bool) -> tuple[report.Cas
     return case, {part: median(run[part] for run in parts) for part in parts[0]}
 
 
-def memory(pair_set: pairs.PairSet) -> list[dict]:
-    """Most resident memory of `tidemill preprocess` over the set and over many times its rows."""
+def measure_memory(pair_set: pairs.PairSet) -> list[dict]:
+    """Peak memory of `tidemill preprocess` over the set, and over many times its rows."""
     longer = FOLDER / f"{pair_set.name}-longer"
     longer.mkdir()
     for file in pair_set.folder.iterdir():
         for copy in range(LONGER):
             os.link(file, longer / f"{file.stem}-{copy}.parquet")
     return [
-        peak(pair_set, pair_set.uri, pair_set.rows),
-        peak(pair_set, str(longer / "*.parquet"), LONGER * pair_set.rows),
+        measure_peak(pair_set, pair_set.uri, pair_set.rows),
+        measure_peak(pair_set, str(longer / "*.parquet"), LONGER * pair_set.rows),
     ]
 
 
-def peak(pair_set: pairs.PairSet, uri: str, rows: int) -> dict:
+def measure_peak(pair_set: pairs.PairSet, uri: str, rows: int) -> dict:
     output = FOLDER / "dataset"
     shutil.rmtree(output, ignore_errors=True)
-    # 64 pixels are what the small models in assets/ are made for.
+    # The small models in assets/ are made for 64 pixels.
     settings = {"output": output, "engine.memory": f"{MEMORY_MIB} MiB", "prepare.resolutions": "[64]"}
-    command = ours("preprocess", run_file(pair_set, uri), *runner.overrides(settings))
+    command = ours("preprocess", write_run_file(pair_set, uri), *runner.overrides(settings))
     working = runner.run(command)
     if working.result["rows"]["kept"] != rows:
         raise runner.BenchError(f"preprocess kept {working.result['rows']} of {rows} rows")
-    # Everything is committed now: the same command loads what it needs and does nothing.
+    # Everything is committed now, so the same command only loads the models.
     loaded = runner.run(command).peak_mib
     bound = loaded + 1.25 * MEMORY_MIB
     print(f"  {rows} rows: {working.peak_mib:.0f} MiB, bound {bound:.0f} MiB", flush=True)
@@ -217,7 +224,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="times that both sides run; medians count")
     parser.add_argument("--seed", type=int, help="seed of the pairs; drawn and printed if not given")
     parser.add_argument("--only", help="measure the cases whose name has this in it, and record nothing")
-    runner.main("bench-data", bench, parser)
+    runner.main("bench-data", bench, parser, quick={"rows": 64, "rounds": 1})
 
 
 def bench(args: argparse.Namespace) -> None:
@@ -229,8 +236,9 @@ def bench(args: argparse.Namespace) -> None:
         sets[name] = pairs.draw_set(name, FOLDER / name, width, height, args.rows, seed, vocabulary)
         print(f"seed {seed}, set {name}: {sets[name]}", flush=True)
     cases, parts = [], {}
-    for contest in contests(sets, seed):
-        if args.only and args.only not in contest.name:
+    for contest in list_contests(sets, seed):
+        # A quick run leaves out the larger images.
+        if (args.only and args.only not in contest.name) or (args.quick and contest.name.startswith("B:")):
             continue
         case, times = measure(contest, args.rounds, not args.force)
         cases.append(case)
@@ -240,7 +248,9 @@ def bench(args: argparse.Namespace) -> None:
     if args.only:
         return
     print("memory", flush=True)
-    peaks = memory(sets["A"])
+    peaks = measure_memory(sets["A"])
+    if args.quick:
+        return
     record(cases, parts, peaks, sets, args.rounds, seed)
 
 
@@ -252,19 +262,15 @@ def record(
     rounds: int,
     seed: int,
 ) -> None:
-    """Writes the JSON, the page's part and the chart, and says which goals were missed."""
+    """Writes the JSON, the page's part and the chart; prints which goals were missed."""
     versions, machine = runner.versions(*PACKAGES), runner.machine()
     about = {"versions": versions, "machine": machine, "seed": seed}
     entries = [case.to_json() | {"parts_ms": parts.get(case.name, {})} | about for case in cases]
     peak = {"case": "peak memory", "unit": "MiB", "ours": peaks[-1]["peak_mib"], "peers": {}, "ratios": {}}
     report.write_json(runner.RESULTS / "data.json", [*entries, peak | {"runs": peaks} | about])
 
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
     described = "; ".join(f"set {name}: {one}" for name, one in sets.items())
-    head = (
-        f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}. "
-        f"Medians of {rounds} rounds, seed {seed}; {described}."
-    )
+    head = f"{report.measured_on(machine, versions)} Medians of {rounds} rounds, seed {seed}; {described}."
     CHART.write_text(report.bar_chart("Medians; longer is faster", cases), encoding="utf-8")
     report.redraw(PAGE, "bench-data", page(cases, parts, peaks, head))
     print(f"wrote {runner.RESULTS / 'data.json'}, {PAGE}, {CHART}")

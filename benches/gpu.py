@@ -26,15 +26,15 @@ from tidemill import _native
 from benches import report, runner
 from benches.alternate import Side, line_counter, measure_alternately
 from benches.runner import BenchError
-from benches.train import make_models, run_of, settings
+from benches.train import make_models, run_settings, settings
 
 TIDEMILL = [sys.executable, "-m", "tidemill"]
 PAIRS = 128
-# Before these a step is not what it will be.
+# Steps before the measurement; the first ones do additional work.
 WARM = 5
 # MLPerf's best published figure of one H200 at 512 pixels.
 GOAL, GOAL_DEVICE = {512: 151.0}, "H200"
-# Of latents, as the model's configuration says.
+# The size of latents in the model's configuration.
 SIZE = 64
 COMPILED = "diffusers, torch.compile"
 # Where an error of Tidemill's, after a cross, or a traceback says what is wrong.
@@ -43,7 +43,7 @@ TELLING = re.compile(r"\u00d7|[\w.]+(Error|Exception)\b")
 
 @dataclass(frozen=True)
 class Setting:
-    """What all sides have in common."""
+    """The parameters that all sides have in common."""
 
     folder: Path
     model: Path
@@ -58,7 +58,7 @@ def tidemill(setting: Setting, *denoiser: str, recorded: bool = False) -> tuple[
 
     And where its steps are.
     """
-    output = emptied(setting)
+    output = empty_output(setting)
     run = {
         **preprocessing(setting),
         "output": str(output),
@@ -72,7 +72,7 @@ def tidemill(setting: Setting, *denoiser: str, recorded: bool = False) -> tuple[
     }
     (output / "dataset").symlink_to(setting.folder / f"data-{setting.pixels}" / "dataset")
     if denoiser:
-        arguments = runner.peer("own_denoiser", json.dumps(run_of("gpu", **run)), *denoiser).arguments
+        arguments = runner.peer("own_denoiser", json.dumps(run_settings("gpu", **run)), *denoiser).arguments
     else:
         arguments = [*TIDEMILL, "train", *settings("gpu", **run), "--json", "--quiet"]
     return arguments, output / "metrics.jsonl"
@@ -80,22 +80,25 @@ def tidemill(setting: Setting, *denoiser: str, recorded: bool = False) -> tuple[
 
 def diffusers(setting: Setting, *flags: str) -> tuple[list[str], Path]:
     """diffusers' U-Net in PyTorch, and where its steps are."""
-    log = emptied(setting) / "diffusers.jsonl"
+    log = empty_output(setting) / "diffusers.jsonl"
     # Latents are an eighth of the pixels.
     shape = ["--batch", setting.batch, "--size", setting.pixels // 8, "--steps", setting.steps, "--log", log]
     where = ["--device", setting.device, "--bf16"]
     return runner.peer("diffusers_train", setting.model, *map(str, shape), *where, *flags).arguments, log
 
 
-def emptied(setting: Setting) -> Path:
-    """The folder that sides write into, one after the other: what torch.compile leaves is large."""
+def empty_output(setting: Setting) -> Path:
+    """An empty folder for the output of a side.
+
+    torch.compile's output is large, so sides share it.
+    """
     output = setting.folder / "run"
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     return output
 
 
-# What matters most first.
+# The sides, the most important first.
 SIDES: dict[str, Callable[[Setting], tuple[list[str], Path]]] = {
     "Tidemill, recorded": lambda setting: tidemill(setting, recorded=True),
     "Tidemill": tidemill,
@@ -119,7 +122,7 @@ def preprocessing(setting: Setting) -> dict[str, object]:
 
 
 def prepare(setting: Setting, side: int) -> None:
-    """Latents of pictures whose sides are at least so long, unless they are there."""
+    """Makes the latents of images whose sides are at least this long, unless they exist."""
 
     def pairs(folder: Path) -> None:
         sides = ["--min-side", str(side), "--max-side", str(side + 64)]
@@ -140,7 +143,10 @@ def run_verb(verb: str, *arguments: str) -> None:
 
 
 def make_once(folder: Path, make: Callable[[Path], object]) -> None:
-    """It has its name once it is whole: what a run that was cut off had begun is made anew."""
+    """Makes a folder unless it exists.
+
+    It gets its name when it is complete, so a killed run leaves none.
+    """
     if not folder.exists():
         part = folder.with_name(f"{folder.name}.part")
         shutil.rmtree(part, ignore_errors=True)
@@ -156,11 +162,11 @@ def measure(setting: Setting, name: str, limit_s: float) -> dict[str, float]:
     side = Side(name, arguments, line_counter(log))
     measure_alternately([side], setting.steps, turn_s=limit_s, limit_s=limit_s)
     for line in side.stderr.splitlines():
-        # Such as that a kernel of ours cannot be used.
+        # For example that an own kernel cannot be used.
         if "WARN" in line:
             print(f"  {name}: {line.strip()}", flush=True)
     seconds = side.step_ends[-1] - side.step_ends[WARM - 1]
-    # As on a GPU that computes nothing.
+    # For example on the fake GPU, which computes nothing.
     if seconds <= 0:
         raise BenchError(f"{name} took its steps faster than can be measured; --steps makes them more")
     rate = setting.batch * (setting.steps - WARM) / seconds
@@ -168,20 +174,20 @@ def measure(setting: Setting, name: str, limit_s: float) -> dict[str, float]:
 
 
 def try_side(setting: Setting, name: str, limit_s: float) -> dict[str, object]:
-    """What gpu.json says of a side. One that fails is no reason to go without those after it."""
+    """The entry of a side in gpu.json. A side that fails does not end the bench."""
     entry = {"pixels": setting.pixels, "batch": setting.batch, "side": name}
     try:
         entry |= measure(setting, name, limit_s)
         said = "{images_per_second:.2f} img/s, first step after {first_step_s:.1f} s".format(**entry)
     except BenchError as error:
-        entry["failed"] = reason(str(error))
+        entry["failed"] = summarize_error(str(error))
         said = f"failed: {error}"
     print(f"  {setting.pixels} pixels: {name} {said}", flush=True)
     return entry
 
 
-def reason(error: str) -> str:
-    """The line that tells most, short enough for a table."""
+def summarize_error(error: str) -> str:
+    """The most informative line of an error, short enough for a table."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     telling = [line for line in lines if TELLING.match(line)] or lines
     return telling[-1].strip("\u00d7: ").replace("|", "/")[:100]
@@ -204,8 +210,8 @@ def begin(args: argparse.Namespace) -> dict:
     Else the folder is emptied.
     """
     versions = runner.versions("torch", "diffusers")
-    # Git's name is unknown where there is no git, and changes where a build does not: the build
-    # itself tells.
+    # The commit is unknown without git, and may change without a new build, so the build is
+    # compared.
     commit, build = versions.pop("tidemill"), sha256(Path(_native.__file__).read_bytes()).hexdigest()[:8]
     common = {
         "device": torch.cuda.get_device_name() if args.device != "cpu" else runner.machine()["cpu"],
@@ -224,10 +230,10 @@ def begin(args: argparse.Namespace) -> dict:
     return found
 
 
-def put(found: dict, entry: dict[str, object]) -> None:
-    """Adds a side, or replaces it."""
+def add_entry(found: dict, entry: dict[str, object]) -> None:
+    """Adds the entry of a side, or replaces it."""
     sides = {(one["pixels"], one["batch"], one["side"]): one for one in [*found["sides"], entry]}
-    # Those of a size together.
+    # Entries of one size are together.
     found["sides"] = sorted(sides.values(), key=lambda one: (-one["pixels"], one["batch"]))
 
 
@@ -249,8 +255,8 @@ def row(device: str, entry: dict) -> list[str]:
     return [*shown, f"{rate:.2f}", f"{entry['first_step_s']:.1f}", judged]
 
 
-def millions_of(model: Path) -> float:
-    """Of the U-Net's parameters."""
+def count_parameters(model: Path) -> float:
+    """The U-Net's parameters in millions."""
     with torch.device("meta"):
         unet = UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(model / "unet"))
     return sum(parameter.numel() for parameter in unet.parameters()) / 1e6
@@ -259,7 +265,7 @@ def millions_of(model: Path) -> float:
 def bench(args: argparse.Namespace) -> None:
     deadline = time.monotonic() + args.limit_s - (time.time() - args.started)
     found = begin(args)
-    millions = millions_of(args.folder / "model")
+    millions = count_parameters(args.folder / "model")
     failed = []
     for setting, name in cases(args):
         title = f"{name} at {setting.pixels} pixels"
@@ -269,8 +275,8 @@ def bench(args: argparse.Namespace) -> None:
             continue
         entry = try_side(setting, name, min(args.side_limit_s, left))
         failed += [title] if "failed" in entry else []
-        put(found, entry)
-        # What is there stays if the run is cut off.
+        add_entry(found, entry)
+        # Results stay if the bench is killed.
         report.write_json(args.folder / "gpu.json", [found])
         (args.folder / "gpu.md").write_text(page(found, millions))
     print(f"\n{page(found, millions)}")
@@ -279,7 +285,7 @@ def bench(args: argparse.Namespace) -> None:
 
 
 def goal(device: str, pixels: int, name: str, rate: float) -> str:
-    """What is to be reached, if this is the side and the device that it is for."""
+    """The goal, if it applies to this side and device."""
     is_ours = name in ("Tidemill", "Tidemill, recorded")
     if not is_ours or pixels not in GOAL or GOAL_DEVICE not in device:
         return ""
@@ -293,7 +299,7 @@ if __name__ == "__main__":
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES)[:5])
     parser.add_argument("--pixels", nargs="+", type=int, default=[512, 256])
     parser.add_argument("--batch", nargs="+", type=int, default=[32, 128], help="for each size")
-    # Eight minutes, but for what it takes to end and to write.
+    # Eight minutes without the time for ending and writing.
     parser.add_argument(
         "--limit-s", type=float, default=460, help="all sides together; those later than this are left out"
     )
@@ -306,4 +312,6 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--channels", type=int, default=320, help="of the first block; SD2 has 320")
     parser.add_argument("--text", type=int, default=1024, help="width of the text embeddings; SD2 has 1024")
-    runner.main("gpu", bench, parser)
+    small = {"pixels": [64], "batch": [4], "channels": 64, "text": 64}
+    quick = {"device": "cpu", "sides": ["Tidemill"], "steps": WARM + 3, **small}
+    runner.main("gpu", bench, parser, quick)

@@ -1,4 +1,5 @@
-"""`make bench-launches`: what a training step asks of a GPU, counted on one that computes nothing.
+"""`make bench-launches`: kernel launches of a training step, counted on a fake GPU that computes
+nothing.
 
 Stable Diffusion 2's U-Net in its real size, bf16, in Tidemill and in diffusers: kernels per step,
 how long the host takes to start them, and the GPU's memory. A GPU that is done sooner than the host
@@ -10,7 +11,6 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
 from itertools import pairwise
 from statistics import median
 
@@ -22,23 +22,23 @@ from benches.train import make_models
 FOLDER = runner.RESULTS / "launches"
 PAGE = runner.ROOT / "docs" / "performance.md"
 SIDES = ["Tidemill", "Tidemill, recorded", "diffusers, eager", "diffusers, eager, channels-last"]
-# Before these a step is not what it will be.
+# Steps before the measurement; the first ones do additional work.
 WARM = 6
 
 
 @dataclass(frozen=True)
 class Step:
-    """Medians over steps."""
+    """Medians of a step."""
 
     kernels: float
     replayed: float
     host_ms: float
-    # Of the process.
+    # Peak GPU memory of the process.
     peak_gib: float
 
 
-def step_of(reports: Sequence[Report], steps: int) -> Step:
-    """Of the last ones. A step copies its numbers to the host once."""
+def compute_step(reports: Sequence[Report], steps: int) -> Step:
+    """Medians of the last steps. There is one report for each step, when it copies its metrics."""
     last = list(pairwise(reports[-(steps - WARM) :]))
     return Step(
         median(after.launches - before.launches for before, after in last),
@@ -55,7 +55,7 @@ def measure(setting: gpu.Setting, name: str, null: NullGpu) -> Step:
     measure_alternately(
         [Side(name, arguments, line_counter(log))], setting.steps, runner.LIMIT_S, runner.LIMIT_S
     )
-    return step_of(Report.read(found), setting.steps)
+    return compute_step(Report.read(found), setting.steps)
 
 
 def bench(args: argparse.Namespace) -> None:
@@ -79,21 +79,17 @@ def bench(args: argparse.Namespace) -> None:
     ]
     heads = ["", "launches", "recorded", "host, ms", "memory, GiB"]
     versions, machine = runner.versions("torch", "diffusers"), runner.machine()
-    named = ", ".join(f"{package} {version}" for package, version in versions.items())
     size = f"{millions:.0f} million parameters, bf16, batches of {args.batch} at {args.pixels} pixels"
     head = (
-        f"Counted on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}: {size}; "
+        f"{report.measured_on(machine, versions, 'Counted')[:-1]}: {size}; "
         f"medians of {args.steps - WARM} steps after {WARM}."
     )
     table = report.table(heads, rows)
     written = {name: vars(step) for name, step in steps.items()}
-    report.write_json(
-        runner.RESULTS / "launches.json", [{"sides": written, "machine": machine, "versions": versions}]
-    )
-    if args.record:
-        report.redraw(PAGE, "bench-launches", "\n\n".join([head, table]))
-    else:
-        print(f"{head}\n\n{table}")
+    if not args.quick:
+        entry = {"sides": written, "machine": machine, "versions": versions}
+        report.write_json(runner.RESULTS / "launches.json", [entry])
+    report.publish(PAGE, "bench-launches", f"{head}\n\n{table}", args.quick or not args.record)
 
 
 def main() -> None:
@@ -104,7 +100,8 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=320, help="of the first block; SD2 has 320")
     parser.add_argument("--text", type=int, default=1024, help="width of the text embeddings; SD2 has 1024")
     parser.add_argument("--record", action=argparse.BooleanOptionalAction, default=True)
-    runner.main("bench-launches", bench, parser)
+    quick = {"pixels": 64, "batch": 2, "steps": WARM + 3, "channels": 64, "text": 64}
+    runner.main("bench-launches", bench, parser, quick)
 
 
 if __name__ == "__main__":

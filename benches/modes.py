@@ -12,7 +12,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 from statistics import fmean, median
 
@@ -26,13 +25,16 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 CHART = ROOT / "docs" / "benchmarks-modes.svg"
 MODES = ("offline", "online", "colocated")
 LOG_EVERY = 2
-# Of a run's times.
+# The fields of `Times`.
 PARTS = ("prepare", "encode", "step")
 
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds of an image in each part, waiting for a core included, for the batch not."""
+    """Milliseconds per image in each part.
+
+    Waiting for a core counts, waiting for a batch does not.
+    """
 
     # Decoding, cropping, token ids; the VAE and the text encoder. Offline in `preprocess`, by
     # themselves.
@@ -43,18 +45,18 @@ class Times:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run after its beginning."""
+    """Figures of a training run, after its start."""
 
     images_per_second: float
-    # Share of the time in which the trainer waited for its batch; co-located, in which it made it.
+    # The share of time in which the trainer waited for its batch; co-located, in which it made it.
     data_wait: float
-    # Seconds from opening the data, models loaded, to the end of the first steps.
+    # Seconds from opening the data, after loading models, to the end of the first steps.
     first_steps_s: float
     times: Times
 
 
-def run_of(output: Path, steps: int) -> dict[str, object]:
-    """A run file's content."""
+def run_settings(output: Path, steps: int) -> dict[str, object]:
+    """The content of the run file."""
     return {
         "source.uri": f"{FOLDER}/pairs/*.parquet",
         "source.columns": {"image": "jpg", "caption": "caption", "key": "key"},
@@ -71,23 +73,23 @@ def run_of(output: Path, steps: int) -> dict[str, object]:
     }
 
 
-def tidemill(verb: str, output: Path, steps: int, *more: str) -> dict:
-    run = to_command_line(run_of(output, steps))
+def run_verb(verb: str, output: Path, steps: int, *more: str) -> dict:
+    run = to_command_line(run_settings(output, steps))
     command = [str(TIDEMILL), verb, *run, *more, "--json", "--quiet"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def train(mode: str, steps: int, preprocessed: Sequence[Mapping]) -> Run:
-    """Trains; offline its stages are those of `preprocess`."""
+    """Trains in a mode; offline the stages' times are those of `preprocess`."""
     output = FOLDER / mode
     for old in ("checkpoints", "metrics.jsonl", "quarantine.jsonl"):
         path = output / old
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-    result = tidemill("train", output, steps, "--mode", mode)
+    result = run_verb("train", output, steps, "--mode", mode)
     assert result["finished"]
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    # At the beginning there is nothing made ahead yet.
+    # At the start nothing is prefetched yet.
     steady = [line for line in lines if line["step"] > steps // 4]
     rates = [line["images_per_second"] for line in steady]
     first = lines[LOG_EVERY - 1]["samples"] / lines[LOG_EVERY - 1]["images_per_second"]
@@ -102,14 +104,14 @@ def train(mode: str, steps: int, preprocessed: Sequence[Mapping]) -> Run:
 
 
 def milliseconds(stages: Sequence[Mapping], name: str) -> float:
-    """Of a row in a stage."""
+    """Milliseconds per row in a stage."""
     (stage,) = [stage for stage in stages if stage["stage"] == name]
     return 1000 * stage["busy_seconds"] / stage["rows"]
 
 
 def preprocess() -> tuple[float, Sequence[Mapping]]:
-    """Rows/s of the encoders when nobody trains beside them, and what the stages did."""
-    done = tidemill("preprocess", FOLDER / "offline", 1)["this_run"]
+    """Rows/s of the encoders without a trainer beside them, and the stages' times."""
+    done = run_verb("preprocess", FOLDER / "offline", 1)["this_run"]
     return done["rows_per_second"], done["stages"]
 
 
@@ -122,14 +124,14 @@ def measure(rows: int, steps: int, rounds: int, check_load: bool) -> tuple[float
     for number in range(rounds):
         for mode in MODES:
             if check_load:
-                runner.wait_until_quiet()
+                runner.wait_until_idle()
             runs[mode].append(train(mode, steps, stages))
             print(f"  round {number + 1}: {mode} {runs[mode][-1]}", flush=True)
     return alone, runs
 
 
-def times(runs: Sequence[Run]) -> Times:
-    """Medians."""
+def median_times(runs: Sequence[Run]) -> Times:
+    """The median of each part."""
     return Times(*(median(getattr(run.times, part) for run in runs) for part in PARTS))
 
 
@@ -138,7 +140,7 @@ def page(alone: float, runs: Mapping[str, Sequence[Run]], head: str) -> str:
     for mode, some in runs.items():
         rate, wait = median(run.images_per_second for run in some), median(run.data_wait for run in some)
         first = median(run.first_steps_s for run in some)
-        spent = [f"{of_image:.1f}" for of_image in asdict(times(some)).values()]
+        spent = [f"{of_image:.1f}" for of_image in asdict(median_times(some)).values()]
         rows.append([mode, report.number(rate), f"{wait:.0%}", f"{first:.1f}", *spent])
     columns = ["", "img/s", "waiting for the batch", f"seconds for the first {LOG_EVERY} steps"]
     columns += [f"{part}, ms" for part in PARTS]
@@ -152,15 +154,17 @@ def page(alone: float, runs: Mapping[str, Sequence[Run]], head: str) -> str:
 
 def bench(args: argparse.Namespace) -> None:
     alone, runs = measure(args.rows, args.steps, args.rounds, not args.force)
+    if args.quick:
+        print(page(alone, runs, ""))
+        return
     versions, machine = runner.versions("torch"), runner.machine()
     rates = {mode: [run.images_per_second for run in some] for mode, some in runs.items()}
     case = report.Case("the quickstart's U-Net, 64 pixels", "img/s", rates.pop("online"), rates)
-    spent = {mode: asdict(times(some)) for mode, some in runs.items()}
+    spent = {mode: asdict(median_times(some)) for mode, some in runs.items()}
     about = {"versions": versions, "machine": machine, "encoders_alone": alone, "milliseconds": spent}
     report.write_json(runner.RESULTS / "modes.json", [case.to_json() | about])
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
     head = (
-        f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}. "
+        f"{report.measured_on(machine, versions)} "
         f"Medians of {args.rounds} rounds of {args.steps} steps of 64 images, without the first quarter."
     )
     CHART.write_text(report.bar_chart("Images per second", [case], ours="online"), encoding="utf-8")
@@ -172,7 +176,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--rounds", type=int, default=3, help="times that each mode runs; medians count")
-    runner.main("bench-modes", bench, parser)
+    quick = {"rows": 256, "steps": 4, "rounds": 1}
+    runner.main("bench-modes", bench, parser, quick)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,29 @@
-"""`make bench-operations`: where a training step's time goes, in Tidemill and in diffusers on
+"""`make bench-operations`: time of a training step by operation, in Tidemill and diffusers on
 PyTorch.
 
-After `make bench-train`, whose models and dataset it takes: profiles three steps of each of its
-U-Nets with each side, alternately for some rounds, and redraws its part of docs/performance.md.
+Profiles three steps of each U-Net of `make bench-train` with each side, alternately for some
+rounds, and redraws its part of docs/performance.md. It makes models and dataset if `make
+bench-train` has not.
 """
 
 import argparse
 import shutil
 import subprocess
-from datetime import date
 
 from benches import profiler_trace, report, runner
-from benches.train import BATCH, FOLDER, SIZE, TIDEMILL, settings
+from benches.runner import TIDEMILL
+from benches.train import BATCH, CHANNELS, FOLDER, SIZE, TEXT, make_models, prepare, settings
 
 PAGE = runner.ROOT / "docs" / "performance.md"
-# Which model, in which precision.
+# Models and precisions.
 CASES = [("small", "bf16"), ("small", "f32"), ("large", "bf16"), ("large", "f32")]
+QUICK_CASES = [("small", "f32")]
 AFTER, STEPS = 4, 3
-# Operations in a table.
-MOST = 12
+# The largest number of operations in a table.
+MAX_OPERATIONS = 12
 
 
-def ours(model: str, precision: str) -> profiler_trace.Trace:
+def profile_ours(model: str, precision: str) -> profiler_trace.Trace:
     output = FOLDER / f"{model}-run"
     for folder in ("checkpoints", "profile"):
         shutil.rmtree(output / folder, ignore_errors=True)
@@ -34,46 +36,46 @@ def ours(model: str, precision: str) -> profiler_trace.Trace:
     }
     subprocess.run([TIDEMILL, "train", *settings(model, **more), "-q"], check=True)
     (path,) = (output / "profile").iterdir()
-    return profiler_trace.read(path, STEPS)
+    return profiler_trace.read_trace(path, STEPS)
 
 
-def peer(model: str, precision: str) -> profiler_trace.Trace:
+def profile_peer(model: str, precision: str) -> profiler_trace.Trace:
     path = FOLDER / "peer.trace.json"
     options = ["--batch", BATCH, "--size", SIZE, "--after", AFTER, "--steps", AFTER + STEPS]
     options += ["--log", FOLDER / "peer.jsonl", "--profile", path]
     if precision == "bf16":
         options.append("--bf16")
     subprocess.run(runner.peer("diffusers_train", FOLDER / model, *map(str, options)).arguments, check=True)
-    return profiler_trace.read(path, STEPS)
+    return profiler_trace.read_trace(path, STEPS)
 
 
 def measure(
     model: str, precision: str, args: argparse.Namespace
 ) -> tuple[profiler_trace.Trace, profiler_trace.Trace]:
-    """Both sides' medians.
+    """Medians of both sides.
 
-    What slows a shared machine for a minute would fall on one of two single runs.
+    Rounds alternate, so that a slow minute does not affect only one side.
     """
     mine, theirs = [], []
     for number in range(args.rounds):
-        for side, found in ((ours, mine), (peer, theirs)):
+        for side, found in ((profile_ours, mine), (profile_peer, theirs)):
             if not args.force:
-                runner.wait_until_quiet()
+                runner.wait_until_idle()
             found.append(side(model, precision))
         walls = f"Tidemill {mine[-1].wall:,.0f} ms, diffusers {theirs[-1].wall:,.0f} ms"
         print(f"  {model}, {precision}, round {number + 1}: {walls}", flush=True)
     return profiler_trace.medians(mine), profiler_trace.medians(theirs)
 
 
-def tables(mine: profiler_trace.Trace, theirs: profiler_trace.Trace) -> list[str]:
+def format_tables(mine: profiler_trace.Trace, theirs: profiler_trace.Trace) -> list[str]:
     kinds = sorted(mine.by_kind.keys() | theirs.by_kind.keys(), key=lambda kind: -mine.by_kind.get(kind, 0))
-    rows = [[kind, *figures(mine.by_kind.get(kind, 0), theirs.by_kind.get(kind, 0))] for kind in kinds]
-    rows.append(["**all**", *figures(mine.wall, theirs.wall)])
-    most = sorted(mine.by_name, key=lambda name: -mine.by_name[name])[:MOST]
+    rows = [[kind, *format_figures(mine.by_kind.get(kind, 0), theirs.by_kind.get(kind, 0))] for kind in kinds]
+    rows.append(["**all**", *format_figures(mine.wall, theirs.wall)])
+    most = sorted(mine.by_name, key=lambda name: -mine.by_name[name])[:MAX_OPERATIONS]
     named = [
         [
             f"`{name}`",
-            *figures(mine.by_name[name], theirs.by_name.get(name, 0)),
+            *format_figures(mine.by_name[name], theirs.by_name.get(name, 0)),
             f"{mine.calls[name]:,}",
             f"{theirs.calls.get(name, 0):,}",
         ]
@@ -85,28 +87,38 @@ def tables(mine: profiler_trace.Trace, theirs: profiler_trace.Trace) -> list[str
     ]
 
 
-def figures(*milliseconds: float) -> list[str]:
+def format_figures(*milliseconds: float) -> list[str]:
     return [f"{one:,.0f}" for one in milliseconds]
 
 
+def make_missing_models(models: set[str]) -> None:
+    """Makes models and datasets as `make bench-train` does, unless they exist."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for model in sorted(models):
+        if not (FOLDER / f"{model}-run" / "dataset").exists():
+            shutil.rmtree(FOLDER / model, ignore_errors=True)
+            make_models(FOLDER / model, CHANNELS[model], TEXT, SIZE)
+            prepare(model)
+
+
 def bench(args: argparse.Namespace) -> None:
-    if not all((FOLDER / model).exists() for model, _ in CASES):
-        raise runner.BenchError("there are no models: run `make bench-train` first")
-    machine, versions = runner.machine(), runner.versions("torch", "diffusers")
-    named = ", ".join(f"{package} {version}" for package, version in versions.items())
+    cases = QUICK_CASES if args.quick else CASES
+    make_missing_models({model for model, _ in cases})
+    measured_on = report.measured_on(runner.machine(), runner.versions("torch", "diffusers"))
     parts = [
-        f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}. Medians "
-        f"of {args.rounds} rounds, in which sides alternate, each figure's by itself: they need not add up."
+        f"{measured_on} Medians of {args.rounds} rounds, in which sides alternate, each figure's by itself: "
+        "they need not add up."
     ]
-    for model, precision in CASES:
-        parts += [f"### The {model} U-Net, {precision}", *tables(*measure(model, precision, args))]
-    report.redraw(PAGE, "bench-operations", "\n\n".join(parts))
+    for model, precision in cases:
+        figures = format_tables(*measure(model, precision, args))
+        parts += [f"### The {model} U-Net, {precision}", *figures]
+    report.publish(PAGE, "bench-operations", "\n\n".join(parts), args.quick)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="profiles of each side; medians count")
-    runner.main("bench-operations", bench, parser)
+    runner.main("bench-operations", bench, parser, quick={"rounds": 1})
 
 
 if __name__ == "__main__":

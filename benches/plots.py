@@ -1,11 +1,11 @@
-"""The charts of `make bench-scaling`, each as SVG and PNG."""
+"""Charts of `make bench-scaling`, each as SVG and PNG."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
 
-# Before pyplot: there may be no screen.
+# Must come before pyplot, because there may be no screen.
 matplotlib.use("Agg")
 
 from matplotlib import pyplot
@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from benches.report import OUR_COLOUR, PEER_COLOUR, number
 
-# Published, sleeping and real modes.
-SIDES = (PEER_COLOUR, "#66b2c0", OUR_COLOUR)
+# Colours of published, sleeping and real modes.
+SIDE_COLOURS = (PEER_COLOUR, "#66b2c0", OUR_COLOUR)
 DARK, LIMIT, OFFLINE = "#212529", "#868e96", "#e8590c"
 STYLE = {
     "font.size": 10,
@@ -37,7 +37,7 @@ def draw_scaling(
     pool: Sequence[tuple[float, int]],
     needed: int,
 ) -> None:
-    """Rates by the number of encoders, beside a pool that grows over time."""
+    """Draws rates by the number of encoders, and the size of a growing pool over time."""
     with pyplot.rc_context(STYLE):
         figure, (rates, sizes) = pyplot.subplots(1, 2, figsize=(10, 4), width_ratios=(3, 2))
         rates.plot(*zip(*offline.items(), strict=True), "s--", color=OFFLINE, label="offline, rows/s")
@@ -54,15 +54,15 @@ def draw_scaling(
 
 
 def draw_modes(stem: Path, sides: Mapping[str, Mapping[str, float]]) -> None:
-    """Images/s in each mode over those offline on the same side; bars say images/s."""
+    """Draws images/s of each mode relative to offline on the same side, labelled with images/s."""
     names = list(next(iter(sides.values())))
     width = 0.8 / len(sides)
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(8, 4))
         for side, (label, rates) in enumerate(sides.items()):
-            places = [names.index(mode) + (side - (len(sides) - 1) / 2) * width for mode in rates]
+            positions = [names.index(mode) + (side - (len(sides) - 1) / 2) * width for mode in rates]
             ratios = [rate / rates["offline"] for rate in rates.values()]
-            bars = axes.bar(places, ratios, width * 0.92, color=SIDES[side], label=label)
+            bars = axes.bar(positions, ratios, width * 0.92, color=SIDE_COLOURS[side], label=label)
             axes.bar_label(bars, [number(rate) for rate in rates.values()], padding=2, fontsize=9)
         axes.set_xticks(range(len(names)), names)
         _describe(axes, "Images/s (on the bars) over those offline", "", "ratio to offline")
@@ -84,7 +84,7 @@ def _describe(axes: Axes, title: str, across: str, up: str) -> None:
 
 def _save(figure: Figure, stem: Path) -> None:
     figure.tight_layout()
-    # Without a date, so that the same figures give the same file.
+    # Without a date, so that equal figures give equal files.
     figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
     figure.savefig(stem.with_suffix(".png"), dpi=144)
     pyplot.close(figure)

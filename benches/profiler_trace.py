@@ -1,4 +1,4 @@
-"""Where the time of training steps goes, by kind of operation, from traces of PyTorch's profiler."""
+"""Time of training steps by kind of operation, from traces of PyTorch's profiler."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, median_low
 
-# The first that is found in an operation's name is its kind.
+# Patterns of operation names. The first that matches is the operation's kind.
 KINDS = {
     "attention": r"attention|softmax|\b(bmm|baddbmm)\b",
     "convolution": r"convolution",
@@ -24,26 +24,26 @@ KINDS = {
 
 @dataclass
 class Trace:
-    """Milliseconds per step."""
+    """Milliseconds per step of the operations in a trace."""
 
     by_kind: Mapping[str, float]
     by_name: Mapping[str, float]
     calls: Mapping[str, int]
-    # From the beginning of the first operation to the end of the last one.
+    # From the start of the first operation to the end of the last one.
     wall: float
 
 
 @dataclass
-class _Open:
+class _OpenOperation:
     name: str
     end: float
     duration: float
-    # Of it, in operations within.
+    # The part of the duration in nested operations.
     inner: float = 0.0
 
 
-def read(path: Path, steps: int) -> Trace:
-    """Self times of the operations in the trace of so many steps."""
+def read_trace(path: Path, steps: int) -> Trace:
+    """Reads a trace of `steps` steps; returns the operations' self times per step."""
     events = [e for e in json.loads(path.read_text())["traceEvents"] if is_operation(e)]
     by_name: dict[str, float] = defaultdict(float)
     calls: dict[str, int] = defaultdict(int)
@@ -53,7 +53,7 @@ def read(path: Path, steps: int) -> Trace:
             calls[name] += 1
     by_kind: dict[str, float] = defaultdict(float)
     for name, milliseconds in by_name.items():
-        by_kind[kind(name)] += milliseconds
+        by_kind[classify(name)] += milliseconds
     wall = max(e["ts"] + e["dur"] for e in events) - min(e["ts"] for e in events)
     wall = wall / 1e3 / steps
     by_kind["outside of operations"] = wall - sum(by_kind.values())
@@ -61,21 +61,21 @@ def read(path: Path, steps: int) -> Trace:
 
 
 def medians(traces: Sequence[Trace]) -> Trace:
-    """Each figure's median by itself: kinds need not add up to the whole.
+    """The median of each figure by itself, so kinds need not add up to the total.
 
-    What a trace lacks took no time.
+    An operation that a trace lacks took no time there.
     """
     return Trace(
-        by_kind=_each([trace.by_kind for trace in traces], median),
-        by_name=_each([trace.by_name for trace in traces], median),
-        calls=_each([trace.calls for trace in traces], median_low),
+        by_kind=_reduce_by_name([trace.by_kind for trace in traces], median),
+        by_name=_reduce_by_name([trace.by_name for trace in traces], median),
+        calls=_reduce_by_name([trace.calls for trace in traces], median_low),
         wall=median(trace.wall for trace in traces),
     )
 
 
-def _each(figures: Sequence[Mapping], middle: Callable) -> dict:
+def _reduce_by_name(figures: Sequence[Mapping], reduce: Callable) -> dict:
     names = {name for some in figures for name in some}
-    return {name: middle([some.get(name, 0) for some in figures]) for name in names}
+    return {name: reduce([some.get(name, 0) for some in figures]) for name in names}
 
 
 def is_operation(event: Mapping) -> bool:
@@ -83,8 +83,8 @@ def is_operation(event: Mapping) -> bool:
 
 
 def self_times(events: Iterable[Mapping]) -> Iterable[tuple[str, float]]:
-    """Names and microseconds without those of operations within; of one thread."""
-    stack: list[_Open] = []
+    """Names and self times in microseconds of one thread's operations, without nested operations."""
+    stack: list[_OpenOperation] = []
 
     def close() -> tuple[str, float]:
         done = stack.pop()
@@ -95,10 +95,10 @@ def self_times(events: Iterable[Mapping]) -> Iterable[tuple[str, float]]:
     for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
         while stack and stack[-1].end <= event["ts"]:
             yield close()
-        stack.append(_Open(event["name"], event["ts"] + event["dur"], event["dur"]))
+        stack.append(_OpenOperation(event["name"], event["ts"] + event["dur"], event["dur"]))
     while stack:
         yield close()
 
 
-def kind(name: str) -> str:
+def classify(name: str) -> str:
     return next((kind for kind, pattern in KINDS.items() if re.search(pattern, name)), "other operations")

@@ -1,8 +1,8 @@
 """`make bench-ray`: the Ray engine beside plain Ray Data with Python's libraries, and the local
 engine.
 
-Draws pairs, turns them into latents with the quickstart's models, all sides on all cores of this
-machine, writes target/bench/ray.json and redraws docs/benchmarks.md.
+Draws pairs and encodes them with the quickstart's models; all sides use all cores of this machine.
+Writes target/bench/ray.json and redraws docs/benchmarks.md.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 
 from benches import pairs, report, runner
@@ -23,18 +22,18 @@ PAGE = runner.ROOT / "docs" / "benchmarks.md"
 MODELS = runner.ROOT / "assets"
 PACKAGES = ("ray", "torch", "diffusers", "transformers", "pillow", "pyarrow")
 TEMPLATE, LOCAL = "Ray Data: Pillow, diffusers", "the local engine"
-# End to end, and 25 % more time.
+# Ratios to reach: end to end, and at most 25 % more time than the local engine.
 GOALS = {TEMPLATE: 3.0, LOCAL: 0.8}
-# Few rows are a part of all: what they take is taken off both for a rate without start-up.
+# A run over this fraction of the rows gives the start-up time, which is subtracted.
 PARTS = 5
 UNIT = 1000
-# Different photographs, which come several times.
+# Different photographs, each of which occurs several times.
 PHOTOGRAPHS, WIDTH, HEIGHT = 2000, 500, 375
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs as Parquet files in a folder."""
+    """Pairs in Parquet files of a folder."""
 
     name: str
     folder: Path
@@ -43,17 +42,17 @@ class Pairs:
     image: str
 
 
-def scenes(rows: int) -> Pairs:
-    """Scenes of the quickstart's world, in as many files as there are units."""
+def draw_scenes(rows: int) -> Pairs:
+    """Scenes of the quickstart, one file for each unit."""
     folder = FOLDER / f"scenes-{rows}"
     if not folder.exists():
-        command = [runner.TIDEMILL, "synth", folder, "--rows", rows, "--files", rows // UNIT, "-q"]
+        command = [runner.TIDEMILL, "synth", folder, "--rows", rows, "--files", max(1, rows // UNIT), "-q"]
         subprocess.run([*map(str, command)], check=True)
     return Pairs("scenes", folder, rows, "jpg")
 
 
-def photographs(rows: int) -> Pairs:
-    """Drawn pictures as large as photographs."""
+def draw_photographs(rows: int) -> Pairs:
+    """Drawn images of the size of photographs."""
     folder, drawn = FOLDER / f"photographs-{rows}", FOLDER / "photographs"
     if not folder.exists():
         shutil.rmtree(drawn, ignore_errors=True)
@@ -67,7 +66,7 @@ def photographs(rows: int) -> Pairs:
     return Pairs(f"photographs of {WIDTH}x{HEIGHT}", folder, rows, "image")
 
 
-def tidemill(kind: str, source: Pairs) -> Command:
+def tidemill_command(kind: str, source: Pairs) -> Command:
     output = FOLDER / kind
     settings = {
         "source.uri": f"{source.folder}/*.parquet",
@@ -85,18 +84,18 @@ def tidemill(kind: str, source: Pairs) -> Command:
         "engine.prepare.cpus": 0.5,
         "output": str(output),
     }
-    given = runner.overrides({key: toml(value) for key, value in settings.items()})
+    given = runner.overrides({key: to_toml(value) for key, value in settings.items()})
     return ours("preprocess", "/dev/null", *given, figure="wall_s", writes=[output])
 
 
-def toml(value: object) -> str:
+def to_toml(value: object) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {toml(one)}" for key, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{key} = {to_toml(one)}" for key, one in value.items()) + " }"
     return json.dumps(value)
 
 
-def template(source: Pairs) -> Command:
-    output, blocks = FOLDER / "template", str(source.rows // UNIT)
+def template_command(source: Pairs) -> Command:
+    output, blocks = FOLDER / "template", str(max(1, source.rows // UNIT))
     arguments = (source.folder, source.image, blocks, output)
     return peer("ray_template", *arguments, figure="wall_s", writes=[output])
 
@@ -108,8 +107,8 @@ def seconds(runs: Sequence[Outcome]) -> list[float]:
 def alternate(
     source: Pairs, sides: Mapping[str, Command], args: argparse.Namespace
 ) -> dict[str, list[Outcome]]:
-    """Ours on Ray and the others; all must have read all rows."""
-    found = runner.alternate(tidemill("ray", source), sides, args.rounds, not args.force)
+    """Runs Tidemill on Ray and the others alternately; checks that all have read all rows."""
+    found = runner.alternate(tidemill_command("ray", source), sides, args.rounds, not args.force)
     for name, runs in found.items():
         for run in runs:
             rows = run.result["rows"]
@@ -126,11 +125,14 @@ def end_to_end(source: Pairs, found: dict[str, list[Outcome]]) -> report.Case:
 
 
 def measure(args: argparse.Namespace) -> list[report.Case]:
-    real, drawn, few = photographs(args.photographs), scenes(args.rows), scenes(args.rows // PARTS)
-    cases = [end_to_end(real, alternate(real, {TEMPLATE: template(real)}, args))]
-    sides = {TEMPLATE: template(drawn), LOCAL: tidemill("local", drawn)}
+    drawn, few = draw_scenes(args.rows), draw_scenes(args.rows // PARTS)
+    cases = []
+    if args.photographs:
+        real = draw_photographs(args.photographs)
+        cases.append(end_to_end(real, alternate(real, {TEMPLATE: template_command(real)}, args)))
+    sides = {TEMPLATE: template_command(drawn), LOCAL: tidemill_command("local", drawn)}
     found = alternate(drawn, sides, args)
-    found_of_few = alternate(few, {LOCAL: tidemill("local", few)}, args)
+    found_of_few = alternate(few, {LOCAL: tidemill_command("local", few)}, args)
     without_start = report.Case(
         f"{args.rows:,} scenes, start-up excluded",
         "rows/s",
@@ -142,9 +144,7 @@ def measure(args: argparse.Namespace) -> list[report.Case]:
 
 
 def marginal(rows: int, whole: Sequence[Outcome], few: Sequence[Outcome]) -> list[float]:
-    """Rows over the time that they took beyond that of few, from all runs in the order of their
-    times.
-    """
+    """Rows/s without start-up: additional rows over additional time, of runs in the order of times."""
     times = zip(sorted(seconds(whole)), sorted(seconds(few)) * 2, strict=False)
     return [(rows - rows // PARTS) / (all_of_them - some) for all_of_them, some in times]
 
@@ -154,13 +154,11 @@ def bench(args: argparse.Namespace) -> None:
     cases = measure(args)
     versions, machine = runner.versions(*PACKAGES), runner.machine()
     print(report.comparison(cases))
+    if args.quick:
+        return
     about = {"versions": versions, "machine": machine}
     report.write_json(runner.RESULTS / "ray.json", [case.to_json() | about for case in cases])
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    head = (
-        f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}. "
-        f"Medians of {args.rounds} rounds."
-    )
+    head = f"{report.measured_on(machine, versions)} Medians of {args.rounds} rounds."
     report.redraw(PAGE, "bench-ray", "\n\n".join([head, report.comparison(cases)]))
     missed = [f"{case.name} against {name}" for case in cases for name in case.missed()]
     print("missed: " + "; ".join(missed) if missed else "every goal is reached")
@@ -169,9 +167,12 @@ def bench(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000, help="scenes, a multiple of 5,000")
-    parser.add_argument("--photographs", type=int, default=10_000, help="a multiple of 2,000")
+    parser.add_argument(
+        "--photographs", type=int, default=10_000, help="a multiple of 2,000; 0 leaves them out"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="times that each side runs; medians count")
-    runner.main("bench-ray", bench, parser)
+    quick = {"rows": 500, "photographs": 0, "rounds": 1}
+    runner.main("bench-ray", bench, parser, quick)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""What a benchmark leaves: JSON for machines.
-
-A part of docs/benchmarks.md and a chart for people.
-"""
+"""Reports of a benchmark: JSON, a part of docs/benchmarks.md, and a bar chart."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 OURS = "Tidemill"
-# Bars of the chart; both colours read on white.
+# Colours of the chart's bars, readable on white.
 OUR_COLOUR, PEER_COLOUR = "#0b7285", "#b8c0c8"
 WIDTH, LABELS, FIGURES = 860, 260, 90
 BAR, GAP = 18, 6
@@ -20,13 +17,13 @@ BAR, GAP = 18, 6
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison: every side's figure in every run, the higher the better."""
+    """A comparison: the figures of all sides in all runs. Higher is better."""
 
     name: str
     unit: str
     ours: Sequence[float]
     peers: Mapping[str, Sequence[float]]
-    # The least ratio to a peer that we set out to reach.
+    # The lowest ratio to a peer that is a success.
     goals: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -35,7 +32,7 @@ class Case:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Our median over each peer's."""
+        """Tidemill's median divided by each peer's."""
         return {name: median(self.ours) / figure for name, figure in self.medians.items()}
 
     def missed(self) -> list[str]:
@@ -65,12 +62,20 @@ def write_json(path: Path, entries: Sequence[Mapping]) -> None:
     path.write_text(json.dumps(entries, indent=2) + "\n")
 
 
+def publish(page: Path, name: str, body: str, quick: bool) -> None:
+    """Replaces a part of a page; a quick run only prints it."""
+    if quick:
+        print(body)
+    else:
+        redraw(page, name, body)
+
+
 def redraw(page: Path, name: str, body: str) -> None:
-    """Replaces what stands between ``<!-- name -->`` and ``<!-- /name -->`` in a Markdown page."""
-    page.write_text(replaced(page.read_text(encoding="utf-8"), name, body), encoding="utf-8")
+    """Replaces the part between ``<!-- name -->`` and ``<!-- /name -->`` of a Markdown page."""
+    page.write_text(replace_part(page.read_text(encoding="utf-8"), name, body), encoding="utf-8")
 
 
-def replaced(text: str, name: str, body: str) -> str:
+def replace_part(text: str, name: str, body: str) -> str:
     first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
     if text.count(first) != 1 or text.count(last) != 1:
         raise ValueError(f"the page must have {first} and {last} once each")
@@ -82,7 +87,7 @@ def replaced(text: str, name: str, body: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int = 1) -> str:
-    """A Markdown table; columns from `numbers_from` on are set to the right."""
+    """A Markdown table; columns from `numbers_from` on are right-aligned."""
     rule = ["---" if column < numbers_from else "---:" for column in range(len(head))]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 
@@ -104,7 +109,7 @@ def number(value: float) -> str:
 
 
 def bar_chart(title: str, cases: Sequence[Case], ours: str = OURS) -> str:
-    """An SVG with a group of horizontal bars for each case; within a group lengths are to scale."""
+    """An SVG with horizontal bars in a group for each case; lengths are to scale within a group."""
     parts, y = [], 20
     parts.append(text(12, y, title, size=15, bold=True))
     y += 14

@@ -1,6 +1,4 @@
-"""Runs the sides of a comparison alternately, each time in a fresh process, on an otherwise idle
-machine.
-"""
+"""Runs the sides of a comparison alternately, each run in a fresh process, on an idle machine."""
 
 import argparse
 import json
@@ -21,28 +19,41 @@ ROOT = Path(__file__).resolve().parent.parent
 TIDEMILL = ROOT / "target" / "release" / "tidemill"
 RESULTS = ROOT / "target" / "bench"
 
-# Share of all cores that others may use while we measure, and how long to wait for that.
-QUIET = 0.05
-QUIET_WITHIN_S = 300
+# The share of all cores that other processes may use during a measurement, and how long to wait for
+# it.
+MAX_LOAD = 0.05
+MAX_LOAD_WAIT_S = 300
+# Time limit of one run of a side.
 LIMIT_S = 600
 
 
 class BenchError(Exception):
-    """A benchmark that cannot go on, with the reason."""
+    """A benchmark cannot continue, for the reason in the message."""
 
 
-def main(name: str, bench: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
-    """Measures on an idle machine: what every `make bench-...` does.
+def main(
+    name: str,
+    bench: Callable[[argparse.Namespace], None],
+    parser: argparse.ArgumentParser,
+    quick: Mapping[str, object],
+) -> None:
+    """Parses the options and runs a bench on an idle machine; every `make bench-...` calls it.
 
-    `parser` has the options of this one.
+    `parser` has the bench's own options. `quick` has their values for `--quick`, which checks in a
+    short time that the bench works, beside any load, and prints its report instead of recording it.
     """
-    parser.add_argument("--force", action="store_true", help="measure beside other work, too")
+    parser.add_argument("--force", action="store_true", help="measure even if the machine is not idle")
+    parser.add_argument(
+        "--quick", action="store_true", help="smallest useful run, beside any load; records nothing"
+    )
+    if parser.parse_known_args()[0].quick:
+        parser.set_defaults(**quick, force=True)
     args = parser.parse_args()
-    # What was started is ended, too, when the bench is asked to end.
+    # An exception, so that the processes that the bench has started end with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         if not args.force:
-            wait_until_quiet()
+            wait_until_idle()
         bench(args)
     except BenchError as error:
         sys.exit(f"{name}: {error}")
@@ -50,22 +61,23 @@ def main(name: str, bench: Callable[[argparse.Namespace], None], parser: argpars
 
 @dataclass(frozen=True)
 class Command:
-    """One side of a comparison: a command whose last line of output is a JSON object with its
-    figure.
+    """A side of a comparison: a command whose last line of output is a JSON object with its figure.
 
-    The object gets `wall_s`, too: the seconds from the command's start to its end.
+    `wall_s`, the seconds from the command's start to its end, is added to that object.
     """
 
     arguments: Sequence[str]
     figure: str
-    # Folders that the command writes; removed before it starts.
+    # Folders that the command writes; they are removed before it starts.
     writes: Sequence[Path] = field(default_factory=tuple)
-    # Further environment variables.
+    # Additional environment variables.
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Outcome:
+    """The JSON object of a finished command, and its peak resident memory."""
+
     result: Mapping
     peak_mib: float
 
@@ -77,20 +89,20 @@ def peer(
     writes: Sequence[Path] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Command:
-    """A module of benches.peers, run by this Python."""
+    """The command that runs a module of benches.peers in this Python."""
     command = [sys.executable, "-m", f"benches.peers.{module}", *map(str, arguments)]
     return Command(command, figure, writes, environment or {})
 
 
 def ours(*arguments: str | Path, figure: str = "rows_per_second", writes: Sequence[Path] = ()) -> Command:
-    """A verb of Tidemill's."""
+    """The command that runs a verb of Tidemill."""
     return Command([str(TIDEMILL), *map(str, arguments), "--json", "--quiet"], figure, writes)
 
 
 def overrides(settings: Mapping[str, object]) -> list[str]:
-    """`--set` for settings that are text already.
+    """`--set` arguments for settings that are TOML text already.
 
-    `tidemill.run_file` has the same for values of Python, but its import sets variables that peers
+    `tidemill.run_file` converts Python values, but importing it sets variables that peers would
     inherit.
     """
     return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
@@ -99,16 +111,16 @@ def overrides(settings: Mapping[str, object]) -> list[str]:
 def alternate(
     ours: Command, peers: Mapping[str, Command], rounds: int, check_load: bool
 ) -> dict[str, list[Outcome]]:
-    """Ours, first peer, ours, second peer, ...
+    """Runs ours, first peer, ours, second peer, ... for some rounds.
 
-    so many rounds; gives the outcomes by side, ours as "ours".
+    Returns the outcomes by side; Tidemill's side is "ours".
     """
     outcomes = {name: [] for name in ("ours", *peers)}
     for number in range(rounds):
         for name, command in peers.items():
             for side, one in (("ours", ours), (name, command)):
                 if check_load:
-                    wait_until_quiet()
+                    wait_until_idle()
                 outcome = run(one)
                 outcomes[side].append(outcome)
                 print(f"  round {number + 1}: {side} {outcome.result[one.figure]:,.1f}", flush=True)
@@ -116,9 +128,9 @@ def alternate(
 
 
 def run(command: Command, limit_s: float = LIMIT_S) -> Outcome:
-    """Runs a command to its end, within a limit.
+    """Runs a command to its end.
 
-    Gives its last line's JSON object and its peak memory.
+    Raises `BenchError` if it fails, prints nothing, or takes longer than `limit_s`.
     """
     for folder in command.writes:
         shutil.rmtree(folder, ignore_errors=True)
@@ -149,7 +161,7 @@ def run(command: Command, limit_s: float = LIMIT_S) -> Outcome:
 
 
 def peak_rss_kib(pid: int) -> int:
-    """Most resident memory that a process has had so far (VmHWM); 0 once it has none."""
+    """Peak resident memory of a process so far (VmHWM); 0 if the process has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -157,49 +169,48 @@ def peak_rss_kib(pid: int) -> int:
     return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
 
 
-def wait_until_quiet() -> None:
-    """Returns when the cores are idle; a figure taken beside other work means nothing."""
-    deadline = time.monotonic() + QUIET_WITHIN_S
-    while (busy := busy_share(0.5)) > QUIET:
+def wait_until_idle() -> None:
+    """Waits until the cores are idle, because other load falsifies a measurement."""
+    deadline = time.monotonic() + MAX_LOAD_WAIT_S
+    while (load := measure_load(0.5)) > MAX_LOAD:
         if time.monotonic() > deadline:
             raise BenchError(
-                f"other processes use {busy:.0%} of the cores (load {os.getloadavg()[0]:.1f}); "
-                "end them, or measure all the same with --force"
+                f"other processes use {load:.0%} of the cores (load {os.getloadavg()[0]:.1f}); "
+                "end them, or measure anyway with --force"
             )
         time.sleep(1)
 
 
-def busy_share(seconds: float) -> float:
-    """Share of all cores' time that was not idle, over the next so many seconds."""
+def measure_load(seconds: float) -> float:
+    """The share of all cores' time that is not idle over the next `seconds`."""
 
-    def times() -> tuple[int, int]:
+    def read_times() -> tuple[int, int]:
         fields = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-        # user, nice, system, idle, iowait, ...; guest time is counted in user already.
+        # user, nice, system, idle, iowait, ...; guest time is part of user already.
         return sum(fields[:8]), fields[3] + fields[4]
 
-    all_before, idle_before = times()
+    all_before, idle_before = read_times()
     time.sleep(seconds)
-    all_after, idle_after = times()
+    all_after, idle_after = read_times()
     return 1 - (idle_after - idle_before) / max(1, all_after - all_before)
 
 
 def machine() -> dict[str, str | int]:
-    """What the figures were measured on."""
+    """The machine of the measurement: CPU, cores and system."""
     info = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), "unknown")
     return {"cpu": model, "cores": cores(), "system": platform.platform()}
 
 
 def cores() -> int:
-    """Cores that this process may use; every side gets all of them."""
+    """The number of cores that this process may use; every side gets all of them."""
     return len(os.sched_getaffinity(0))
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Versions of Python packages, and which Tidemill this is."""
+    """The versions of Tidemill (by git), Python and some Python packages."""
     command = ["git", "describe", "--always", "--tags", "--dirty"]
     describe = ""
-    # Where there is no git, it is not known.
     if shutil.which("git"):
         describe = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     ours = {"tidemill": describe.strip() or "unknown", "python": platform.python_version()}

@@ -1,13 +1,13 @@
 """`make sd2-smoke`: two steps of Stable Diffusion 2's U-Net in its real size, on a CPU.
 
 Random weights, latents of 512 pixels, micro-batch 1, bf16, no EMA. The run is ended after the two
-steps, before its last checkpoint. Redraws its part of docs/performance.md.
+steps, before its last checkpoint. Redraws its part of docs/performance.md. `--quick` takes a small
+network.
 """
 
 import argparse
 import shutil
 import subprocess
-from datetime import date
 from itertools import pairwise
 
 from benches import report, runner
@@ -40,7 +40,7 @@ OURS = {
 def bench(args: argparse.Namespace) -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    millions = make_models(FOLDER / "model", CHANNELS, TEXT, SIZE)
+    millions = make_models(FOLDER / "model", args.channels, args.text, SIZE)
     sides = ["--min-side", str(PIXELS), "--max-side", str(PIXELS + 64)]
     pairs = ["--rows", "16", "--files", "1", *sides, "-q"]
     subprocess.run([TIDEMILL, "synth", FOLDER / "pairs", *pairs], check=True)
@@ -50,18 +50,16 @@ def bench(args: argparse.Namespace) -> None:
         "layers computed again": ["--set", "train.gradient_checkpointing=true"],
         "moments in bf16": ["--set", "train.moment_precision=bf16"],
     }
-    rows = [row(title, millions, more) for title, more in cases.items()]
-    versions, machine = runner.versions("torch"), runner.machine()
-    named = ", ".join(f"{package} {version}" for package, version in versions.items())
+    rows = [measure_row(title, millions, more) for title, more in cases.items()]
     head = (
-        f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}: "
+        f"{report.measured_on(runner.machine(), runner.versions('torch'))[:-1]}: "
         f"{millions:.0f} million parameters, one latent of {SIZE} x {SIZE} per step."
     )
     titles = ["", "first step after, s", "second step, s", f"peak memory, GiB (goal: {LIMIT_GIB})"]
-    report.redraw(PAGE, "sd2-smoke", "\n\n".join([head, report.table(titles, rows)]))
+    report.publish(PAGE, "sd2-smoke", "\n\n".join([head, report.table(titles, rows)]), args.quick)
 
 
-def row(title: str, millions: float, more: list[str]) -> list[str]:
+def measure_row(title: str, millions: float, more: list[str]) -> list[str]:
     metrics = OUTPUT / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     arguments = [str(TIDEMILL), "train", *settings("sd2", **OURS), *more, "--json", "--quiet"]
@@ -76,5 +74,12 @@ def row(title: str, millions: float, more: list[str]) -> list[str]:
     return [title, f"{side.step_ends[0]:.1f}", f"{second:.1f}", f"{peak:.1f}"]
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--channels", type=int, default=CHANNELS, help="of the first block")
+    parser.add_argument("--text", type=int, default=TEXT, help="width of the text embeddings")
+    runner.main("sd2-smoke", bench, parser, quick={"channels": 64, "text": 64})
+
+
 if __name__ == "__main__":
-    runner.main("sd2-smoke", bench, argparse.ArgumentParser(description=__doc__))
+    main()

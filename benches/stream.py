@@ -1,7 +1,7 @@
 """`make bench-stream`: the training stream against other loaders, and against a memory map.
 
-Draws rows of SD2's size at 256 pixels, gives them to each loader in its own format, runs ours and
-the peers alternately, each in a fresh process, writes target/bench/stream.json and redraws
+Draws rows of SD2's size at 256 pixels, writes them in each loader's format, runs Tidemill and the
+peers alternately, each in a fresh process, writes target/bench/stream.json and redraws
 docs/benchmarks.md.
 """
 
@@ -11,7 +11,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date
 from statistics import median
 
 import numpy as np
@@ -30,10 +29,10 @@ S3_SERVER = runner.ROOT / "target" / "release" / "examples" / "s3_server"
 
 PACKAGES = ("torch", "litdata", "mosaicml-streaming", "ray", "datasets", "obstore", "pyarrow", "numpy")
 FIGURE = "samples_per_second"
-# Rows of a row group, for the loaders that read Parquet.
-GROUP = 256
-# Each peer's modules and arguments, of which the one with the best median counts, and the ratio to
-# reach.
+# Rows in a row group, for loaders that read Parquet.
+ROW_GROUP = 256
+# Each peer's modules with their number of workers, of which the best median counts, and the ratio
+# to reach.
 PEERS = {
     "litdata": ([("stream_litdata", 0), ("stream_litdata", 2)], 3.0),
     "mosaicml-streaming": ([("stream_mosaicml", 0), ("stream_mosaicml", 2)], 4.0),
@@ -41,15 +40,15 @@ PEERS = {
     "HF datasets": ([("stream_hf", 0)], 15.0),
     "gather from a memory map": ([("stream_mmap", 0)], 0.5),
 }
-# The same rows over S3 on loopback: how late each answer is, how many requests are under way at a
-# time, and what fetches the row groups and does nothing with them.
+# The same rows over S3 on loopback: latency of each answer, requests in flight, and the clients
+# that only fetch the row groups.
 LATENCY_MS, IN_FLIGHT = 20, 16
 GETS = {"ranged GETs, obstore": ("obstore", 0.8), "ranged GETs into the same memory": ("http", None)}
 SECONDS = {"first_batch_s": "first batch", "resume_s": "resume"}
 SECONDS_ALLOWED = 0.05
 
 
-def draw(count: int) -> None:
+def draw_rows(count: int) -> None:
     """The rows as a dataset, flat, and as plain Parquet.
 
     Litdata and MDS are written by their own modules.
@@ -69,13 +68,13 @@ def draw(count: int) -> None:
         some = [next(every) for _ in part]
         table = pa.table({name: [row[name].tobytes() for row in some] for name in schema.names}, schema)
         path = FOLDER / "parquet" / f"{number}.parquet"
-        pq.write_table(table, path, row_group_size=GROUP, compression="none")
+        pq.write_table(table, path, row_group_size=ROW_GROUP, compression="none")
 
 
 def measure(count: int, rounds: int, check_load: bool, only: str) -> dict[str, list[Outcome]]:
-    """The outcomes of each side, of a peer those of its best form."""
+    """The outcomes of each side; of a peer those of its fastest configuration."""
     ours = peer("stream_tidemill", FOLDER, count, figure=FIGURE)
-    # Formats are written and everything is read once before anything counts.
+    # Peers write their formats, and everything is read once, before measuring.
     runner.run(ours)
     outcomes = {"ours": []}
     for name, (forms, _) in PEERS.items():
@@ -90,13 +89,13 @@ def measure(count: int, rounds: int, check_load: bool, only: str) -> dict[str, l
             runner.run(command)
         found = runner.alternate(ours, commands, rounds, check_load)
         outcomes["ours"] += found.pop("ours")
-        outcomes[name] = max(found.values(), key=lambda runs: median(figures(runs)))
+        outcomes[name] = max(found.values(), key=lambda runs: median(get_figures(runs)))
     return outcomes
 
 
 @contextmanager
 def s3_server() -> Iterator[Mapping[str, str]]:
-    """A server with the dataset in a bucket; gives the environment variables that lead to it."""
+    """Starts an S3 server with the dataset in a bucket; yields the environment variables for it."""
     command = [S3_SERVER, FOLDER / "tidemill", str(LATENCY_MS)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as server:
@@ -105,7 +104,7 @@ def s3_server() -> Iterator[Mapping[str, str]]:
 
 
 def measure_s3(count: int, rounds: int, check_load: bool) -> report.Case:
-    """Ours against plain GETs of the same row groups."""
+    """Tidemill against plain GET requests for the same row groups."""
     print("S3", flush=True)
     with s3_server() as environment:
         common = {"figure": FIGURE, "environment": environment}
@@ -115,20 +114,20 @@ def measure_s3(count: int, rounds: int, check_load: bool) -> report.Case:
             for name, (client, _) in GETS.items()
         }
         found = runner.alternate(ours, gets, rounds, check_load)
-    runs = {name: figures(runs) for name, runs in found.items()}
+    runs = {name: get_figures(runs) for name, runs in found.items()}
     goals = {name: goal for name, (_, goal) in GETS.items() if goal is not None}
     name = f"the same from S3, answers {LATENCY_MS} ms late, {IN_FLIGHT} at a time"
     return report.Case(name, "samples/s", runs.pop("ours"), runs, goals)
 
 
-def figures(runs: Sequence[Outcome], figure: str = FIGURE) -> list[float]:
+def get_figures(runs: Sequence[Outcome], figure: str = FIGURE) -> list[float]:
     return [run.result[figure] for run in runs]
 
 
 def page(cases: Sequence[report.Case], outcomes: Mapping[str, Sequence[Outcome]], head: str) -> str:
     names = {"ours": report.OURS}
     times = [
-        [names.get(name, name), *(f"{median(figures(runs, key)):.3f}" for key in SECONDS)]
+        [names.get(name, name), *(f"{median(get_figures(runs, key)):.3f}" for key in SECONDS)]
         for name, runs in outcomes.items()
     ]
     return "\n\n".join(
@@ -143,32 +142,35 @@ def page(cases: Sequence[report.Case], outcomes: Mapping[str, Sequence[Outcome]]
 
 
 def missed(cases: Sequence[report.Case], outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
-    slow = [name for key, name in SECONDS.items() if median(figures(outcomes["ours"], key)) > SECONDS_ALLOWED]
+    slow = [
+        name for key, name in SECONDS.items() if median(get_figures(outcomes["ours"], key)) > SECONDS_ALLOWED
+    ]
     return [f"against {name}" for case in cases for name in case.missed()] + slow
 
 
 def bench(args: argparse.Namespace) -> None:
-    draw(args.rows)
+    draw_rows(args.rows)
     outcomes = measure(args.rows, args.rounds, not args.force, args.only)
-    ours = figures(outcomes["ours"])
-    peers = {name: figures(runs) for name, runs in outcomes.items() if name != "ours"}
+    ours = get_figures(outcomes["ours"])
+    peers = {name: get_figures(runs) for name, runs in outcomes.items() if name != "ours"}
     goals = {name: goal for name, (_, goal) in PEERS.items() if name in peers}
     name = f"{args.rows} rows of {ROW_BYTES // 1000} KB, batch {BATCH}"
     case = report.Case(name, "samples/s", ours, peers, goals)
-    cases = [case] if args.only else [case, measure_s3(args.rows, args.rounds, not args.force)]
+    # The quick run measures S3, too: it needs no peer.
+    cases = (
+        [case] if args.only and not args.quick else [case, measure_s3(args.rows, args.rounds, not args.force)]
+    )
     print(report.comparison(cases))
-    times = {key: {name: median(figures(runs, key)) for name, runs in outcomes.items()} for key in SECONDS}
+    times = {
+        key: {name: median(get_figures(runs, key)) for name, runs in outcomes.items()} for key in SECONDS
+    }
     print(json.dumps(times))
     if args.only:
         return
     versions, machine = runner.versions(*PACKAGES), runner.machine()
     entry = case.to_json() | times | {"versions": versions, "machine": machine}
     report.write_json(runner.RESULTS / "stream.json", [entry, *(case.to_json() for case in cases[1:])])
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    head = (
-        f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}. "
-        f"Medians of {args.rounds} rounds with each peer."
-    )
+    head = f"{report.measured_on(machine, versions)} Medians of {args.rounds} rounds with each peer."
     CHART.write_text(report.bar_chart("Medians; longer is faster", cases), encoding="utf-8")
     report.redraw(PAGE, "bench-stream", page(cases, outcomes, head))
     goals_missed = missed(cases, outcomes)
@@ -180,7 +182,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8000)
     parser.add_argument("--rounds", type=int, default=5, help="times that both sides run; medians count")
     parser.add_argument("--only", default="", help="measure these peers, and record nothing")
-    runner.main("bench-stream", bench, parser)
+    quick = {"rows": 512, "rounds": 1, "only": "memory map"}
+    runner.main("bench-stream", bench, parser, quick)
 
 
 if __name__ == "__main__":

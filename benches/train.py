@@ -1,7 +1,8 @@
 """`make bench-train`: steps of the U-Net in Tidemill and in diffusers on PyTorch, on all cores.
 
 Makes two models in the shape of Stable Diffusion 2's and a latent dataset of synthetic scenes, then
-takes some steps with each side, all in turns; redraws its part of docs/benchmarks.md.
+takes some steps with each side, alternating every few seconds; redraws its part of
+docs/benchmarks.md.
 """
 
 import argparse
@@ -10,7 +11,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -26,10 +26,10 @@ from benches.runner import ROOT, TIDEMILL
 
 FOLDER = runner.RESULTS / "train"
 PAGE = ROOT / "docs" / "benchmarks.md"
-# Of the first block; the others have two, four and four times as many.
+# Channels of the first block; the other blocks have two, four and four times as many.
 CHANNELS = {"small": 64, "large": 128}
 BATCH, SIZE, TEXT = 8, 32, 256
-# Before these a step is not what it will be.
+# Steps before the measurement; the first ones do additional work.
 WARM = 3
 TURN_S = 2.0
 PRECISIONS = ("bf16", "f32")
@@ -42,7 +42,7 @@ FIRST_STEP_GOAL = 0.05
 
 @dataclass(frozen=True)
 class Figures:
-    """Medians of some runs."""
+    """Medians of the runs of a side."""
 
     images_per_second: float
     first_step_s: float
@@ -50,9 +50,9 @@ class Figures:
 
 
 def make_models(folder: Path, channels: int, text_width: int, size: int) -> float:
-    """A model folder without weights of the U-Net, which are then random.
+    """Makes a model folder without U-Net weights, which are then random.
 
-    Gives millions of parameters.
+    Returns the number of parameters in millions.
     """
     shutil.copytree(ROOT / "assets", folder)
     config = json.loads((folder / "unet" / "config.json").read_text())
@@ -76,8 +76,8 @@ def make_models(folder: Path, channels: int, text_width: int, size: int) -> floa
     return sum(parameter.numel() for parameter in unet.parameters()) / 1e6
 
 
-def run_of(name: str, **more: object) -> dict[str, object]:
-    """A run file's content."""
+def run_settings(name: str, **more: object) -> dict[str, object]:
+    """The content of a run file."""
     return {
         "source.uri": f"{FOLDER}/pairs/*.parquet",
         "source.columns": {"image": "jpg", "caption": "caption", "key": "key"},
@@ -90,8 +90,8 @@ def run_of(name: str, **more: object) -> dict[str, object]:
 
 
 def settings(name: str, **more: object) -> list[str]:
-    """The same for the command line."""
-    return to_command_line(run_of(name, **more))
+    """The same content as arguments of the command line."""
+    return to_command_line(run_settings(name, **more))
 
 
 def prepare(name: str) -> None:
@@ -103,7 +103,7 @@ def prepare(name: str) -> None:
 
 
 def ours(name: str, precision: str, steps: int, title: str = "Tidemill", *denoiser: str) -> Side:
-    """`tidemill train`, or with options of `own_denoiser` what that does."""
+    """`tidemill train`; with options of the peer `own_denoiser` that module."""
     output = FOLDER / f"{name}-{len(denoiser)}-run"
     more = {
         "output": str(output),
@@ -112,14 +112,14 @@ def ours(name: str, precision: str, steps: int, title: str = "Tidemill", *denois
         "train.micro_batch": BATCH,
         "train.log_every": 1,
         "train.phase": [{"resolution": 8 * SIZE, "steps": steps}],
-        # The last step's checkpoint is none of the steps.
+        # No checkpoint during the measured steps.
         "checkpoint.every": 10 * steps,
     }
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
     (output / "dataset").symlink_to(FOLDER / f"{name}-run" / "dataset")
     if denoiser:
-        arguments = runner.peer("own_denoiser", json.dumps(run_of(name, **more)), *denoiser).arguments
+        arguments = runner.peer("own_denoiser", json.dumps(run_settings(name, **more)), *denoiser).arguments
     else:
         arguments = [str(TIDEMILL), "train", *settings(name, **more), "--json", "--quiet"]
     return Side(f"{title}, {precision}", arguments, line_counter(output / "metrics.jsonl"))
@@ -135,8 +135,8 @@ def peer(name: str, title: str, steps: int, *flags: str) -> Side:
     )
 
 
-def sides(name: str, precision: str, args: argparse.Namespace) -> list[Side]:
-    """Ours first."""
+def make_sides(name: str, precision: str, args: argparse.Namespace) -> list[Side]:
+    """The sides of a comparison, Tidemill first."""
     flags = ["--bf16"] if precision == "bf16" else []
     found = [ours(name, precision, args.steps)]
     for form, more in FORMATS.items():
@@ -150,14 +150,14 @@ def sides(name: str, precision: str, args: argparse.Namespace) -> list[Side]:
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, dict[str, Figures]]:
-    """By precision and side."""
+    """The figures by precision and side."""
     found: dict[str, dict[str, Figures]] = {}
     for precision in args.precisions:
         runs: dict[str, list[Side]] = {}
         for number in range(args.rounds):
             if not args.force:
-                runner.wait_until_quiet()
-            some = sides(name, precision, args)
+                runner.wait_until_idle()
+            some = make_sides(name, precision, args)
             measure_alternately(some, args.steps, TURN_S)
             for side in some:
                 runs.setdefault(side.name, []).append(side)
@@ -167,7 +167,7 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, dict[str, Figures]
 
 
 def rate(side: Side) -> float:
-    """Images per second of the median step."""
+    """Images per second by the median step."""
     return BATCH / median(end - start for start, end in pairwise(side.step_ends[WARM - 1 :]))
 
 
@@ -218,17 +218,18 @@ def bench(args: argparse.Namespace) -> None:
         sides = {side: vars(medians) for some in found.values() for side, medians in some.items()}
         written.append({"name": name, "parameters": millions * 1e6, "sides": sides})
     versions, machine = runner.versions("torch", "diffusers"), runner.machine()
-    report.write_json(
-        runner.RESULTS / ("compile.json" if args.compile else "train.json"),
-        [{**one, "machine": machine, "versions": versions} for one in written],
-    )
-    named = ", ".join(f"{package} {version}" for package, version in versions.items())
+    if not args.quick:
+        report.write_json(
+            runner.RESULTS / ("compile.json" if args.compile else "train.json"),
+            [{**one, "machine": machine, "versions": versions} for one in written],
+        )
     head = (
-        f"Measured on {date.today()} on {machine['cores']} cores of {machine['cpu']} with {named}. Batches "
+        f"{report.measured_on(machine, versions)} Batches "
         f"of {BATCH} latents of {SIZE} x {SIZE}; medians of {args.steps - WARM} steps after {WARM}, and of "
         f"{args.rounds} rounds, in turns of {TURN_S:.0f} s."
     )
-    report.redraw(PAGE, "bench-compile" if args.compile else "bench-train", "\n\n".join([head, *parts]))
+    part = "bench-compile" if args.compile else "bench-train"
+    report.publish(PAGE, part, "\n\n".join([head, *parts]), args.quick)
 
 
 def main() -> None:
@@ -242,7 +243,8 @@ def main() -> None:
     parser.add_argument(
         "--compile", action="store_true", help="beside torch.compile, and with diffusers' U-Net in Tidemill"
     )
-    runner.main("bench-train", bench, parser)
+    quick = {"rounds": 1, "steps": WARM + 2, "models": ["small"], "precisions": ["f32"]}
+    runner.main("bench-train", bench, parser, quick)
 
 
 if __name__ == "__main__":

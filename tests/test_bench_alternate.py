@@ -68,7 +68,7 @@ def bench(args):
 parser = argparse.ArgumentParser()
 parser.add_argument("script")
 parser.add_argument("folder")
-runner.main("bench", bench, parser)
+runner.main("bench", bench, parser, quick={})
 """
 
 

@@ -35,12 +35,12 @@ def test_comparison_has_row_with_goal_for_every_peer():
 
 def test_redraw_replaces_only_marked_part_of_page():
     page = "before\n<!-- x -->\nold\n<!-- /x -->\nafter\n<!-- y -->\n<!-- /y -->\n"
-    once = report.replaced(page, "x", "new")
+    once = report.replace_part(page, "x", "new")
     assert once == "before\n<!-- x -->\n\nnew\n\n<!-- /x -->\nafter\n<!-- y -->\n<!-- /y -->\n"
-    assert report.replaced(once, "x", "new") == once
+    assert report.replace_part(once, "x", "new") == once
     for broken in ["no marks", "<!-- x -->", "<!-- /x --><!-- x -->", page + page]:
         with pytest.raises(ValueError, match="x"):
-            report.replaced(broken, "x", "new")
+            report.replace_part(broken, "x", "new")
 
 
 def test_chart_bars_are_to_scale():
@@ -89,7 +89,7 @@ def test_self_times_exclude_nested_operations(tmp_path: Path) -> None:
     ]
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    trace = profiler_trace.read(path, steps=2)
+    trace = profiler_trace.read_trace(path, steps=2)
     assert trace.wall == 0.08
     assert trace.by_name["aten::addmm"] == 0.025
     assert trace.by_kind == pytest.approx(

@@ -247,7 +247,7 @@ def test_gpu_bench_keeps_earlier_results(tmp_path, monkeypatch, capsys):
         def command(script):
             return lambda setting: (
                 [sys.executable, "-c", script, str(log)],
-                gpu_bench.emptied(setting) / "log",
+                gpu_bench.empty_output(setting) / "log",
             )
 
         log = tmp_path / "run" / "log"
