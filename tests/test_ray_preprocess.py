@@ -155,5 +155,5 @@ def test_killed_preprocess_driver_is_restarted(cluster, pairs_run, encoded_pairs
     os.kill(victim, signal.SIGKILL)
     result, log = running.succeed(seconds=200)
     assert result["rows"] == expected["rows"]
-    assert "starting it again for the units that are left" in log
+    assert "restarting it for the remaining units" in log
     pairs.assert_same_dataset(tmp_path, output)

@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// child processes close every possible file one by one when they start.
 const TARGET_LIMIT: u64 = 65_536;
 
-/// Raises the limit as far as the system allows, up to [`TARGET_LIMIT`]. The usual default of 1,024
+/// Raises the limit as far as the system allows, up to `TARGET_LIMIT`. The usual default of 1,024
 /// is for old programs that rely on small numbers. 16 readers with 64 images each in flight alone
 /// need as many files, and models, shards, libtorch's threads and Ray need more. If the system
 /// refuses, the limit stays as it is, and opening one file too many is an error where it happens.

@@ -1,9 +1,9 @@
 //! The stage `Encode`, which runs the frozen VAE and text encoder.
 //!
-//! - [`config`]: the section `[encode]`.
-//! - [`stage`]: the stage itself.
-//! - [`prepared_columns`]: its input, from Arrow columns to buffers for tensors.
-//! - [`encoded_column`]: its output, from buffers to Arrow columns.
+//! - `config`: the section `[encode]`.
+//! - `stage`: the stage itself.
+//! - `prepared_columns`: its input, from Arrow columns to buffers for tensors.
+//! - `encoded_column`: its output, from buffers to Arrow columns.
 
 pub(crate) mod config;
 mod encoded_column;

@@ -2,17 +2,17 @@
 //!
 //! A [`Stage`] is a function from record batch to record batch; a [`Sink`] takes a unit's rows and
 //! commits them. There are two engines:
-//! - [`local`]: threads of one process.
+//! - `local`: threads of one process.
 //! - [`ray`]: tasks and actors of a Ray cluster.
 //!
 //! What both share:
-//! - [`config`], [`worker_count`]: the section `[engine]`.
-//! - [`stage`], [`encode_stage`]; [`sink`], [`dataset_sink`], [`dataset_spec`]: what they run and
+//! - `config`, `worker_count`: the section `[engine]`.
+//! - `stage`, `encode_stage`; `sink`, [`dataset_sink`], [`dataset_spec`]: what they run and
 //!   where rows go.
 //! - [`incremental_source`]: an incremental re-run skips what an earlier run computed.
-//! - [`retry_in_halves`]: a batch that fails is retried in halves, down to the guilty row.
-//! - [`bad_row_limit`]: a run with too many unreadable rows stops.
-//! - [`stop_signal`], [`run_summary`], [`stage_utilization`]: how a run is stopped and measured.
+//! - `retry_in_halves`: a batch that fails is retried in halves, down to the guilty row.
+//! - `bad_row_limit`: a run with too many unreadable rows stops.
+//! - [`stop_signal`], `run_summary`, `stage_utilization`: how a run is stopped and measured.
 //! - [`device`], [`machine_resources`]: GPUs, cores and memory.
 
 pub(crate) mod bad_row_limit;

@@ -2,7 +2,7 @@
 
 use tidemill_store::RowCounts;
 
-use crate::engine::local::memory_budget::MemoryUsage;
+use crate::engine::local::backpressure::memory_budget::MemoryUsage;
 use crate::engine::stage_utilization::StageUtilization;
 
 /// The summary of a run.

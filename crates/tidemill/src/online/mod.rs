@@ -7,16 +7,16 @@
 //!  units ─► windows ─► ranks ─► encoders, ahead of need ─► global batches ─► trainer
 //! ```
 //!
-//! - [`config`], [`encoding_mode`]: the section `[online]` and the option `--mode`.
-//! - [`online_data`]: the pairs of a run as the trainer's data.
-//! - [`window_plan`]: the order of units and rows (shuffle windows). [`rank_assignment`]: which
+//! - `config`, `encoding_mode`: the section `[online]` and the option `--mode`.
+//! - `online_data`: the pairs of a run as the trainer's data.
+//! - `window_plan`: the order of units and rows (shuffle windows). `rank_assignment`: which
 //!   rank gets which window, also after a resume with another number of ranks.
-//! - [`window_prefetch`]: the thread that has windows made ahead of need, by [`local_encoders`]
-//!   (with [`window_sink`], which assembles windows) or by [`remote_encoders`] (with
-//!   [`unit_preparer`], what their workers run).
-//! - [`batches`]: a rank's parts of global batches. [`stream_state`]: their position in a
+//! - `window_prefetch`: the thread that has windows made ahead of need, by `local_encoders`
+//!   (with `window_sink`, which assembles windows) or by `remote_encoders` (with
+//!   `unit_preparer`, what their workers run).
+//! - `batches`: a rank's parts of global batches. `stream_state`: their position in a
 //!   checkpoint.
-//! - [`row_selection`]: which rows are trained on. [`row_accounting`]: counts of all rows, and the
+//! - `row_selection`: which rows are trained on. `row_accounting`: counts of all rows, and the
 //!   quarantine file.
 
 mod batches;

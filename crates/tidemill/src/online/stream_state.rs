@@ -18,7 +18,7 @@ pub(crate) struct StreamState {
 }
 
 impl StreamState {
-    /// Reads what [`Batches::state`](tidemill_train::Batches::state) returned.
+    /// Reads what [`BatchStream::state`](tidemill_train::BatchStream::state) returned.
     ///
     /// # Errors
     /// If the value is not such a state.

@@ -1,5 +1,5 @@
-//! How units become shuffle windows. Units are permuted anew in each epoch and split into windows of
-//! several units, whose rows are shuffled together. All of it follows from the seed.
+//! How units become shuffle windows. Units are permuted anew in each epoch and split into windows
+//! of several units, whose rows are shuffled together. All of it follows from the seed.
 
 use tidemill_store::stream::order::permutation::{Permutation, derive_key};
 

@@ -12,8 +12,11 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::engine::local::batcher::{Batcher, EncodeBatch, max_rows};
-use crate::engine::local::memory_budget::MemoryPermit;
+use crate::engine::local::backpressure::memory_budget::MemoryPermit;
+use crate::engine::local::backpressure::queue_limits::{
+    MAX_QUEUED_BATCHES, MAX_QUEUED_WRITES, ROWS_PER_TASK, max_pending_tasks,
+};
+use crate::engine::local::batcher::{Batcher, EncodeBatch};
 use crate::engine::local::messages::{PendingRows, PrepareTask, ReadMessage, UnitMessage, UnitToFeed, send};
 use crate::engine::local::run_state::RunState;
 use crate::engine::local::threads::{RunThread, spawn_thread};
@@ -22,24 +25,8 @@ use crate::engine::retry_in_halves::RetryingStage;
 use crate::engine::stage::Stage;
 use crate::error::{Error, Result};
 
-/// Rows of a prepare task: few, so that all workers soon have some and rows wait little for those
-/// before them.
-pub(crate) const ROWS_PER_TASK: usize = 16;
-
-/// Encode batches that may wait for the encoder.
-pub(crate) const MAX_QUEUED_BATCHES: usize = 2;
-
-/// Encoded batches that may wait to be written.
-const MAX_QUEUED_WRITES: usize = 2;
-
 /// How long a pipeline waits for room in the sink before it checks whether the run is stopping.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// The most rows that may stay in a pipeline because its next encode batch is not full, plus rows
-/// that can complete it. The working part of the memory must hold this many rows of each pipeline.
-pub(crate) fn min_rows_in_flight(batch_size: usize) -> usize {
-    max_rows(batch_size) + 2 * ROWS_PER_TASK
-}
 
 /// Starts the four threads of a pipeline around the encoder `stage`.
 pub(crate) fn spawn_pipeline<'scope>(
@@ -50,10 +37,7 @@ pub(crate) fn spawn_pipeline<'scope>(
     tasks: Sender<PrepareTask>,
     workers: usize,
 ) -> [RunThread<'scope>; 4] {
-    // Enough tasks to keep every worker busy while the oldest rows are waited for, and while a
-    // batch is encoded.
-    let pending_tasks = 2 * workers + 2 * max_rows(state.batch_size).div_ceil(ROWS_PER_TASK);
-    let (fed, to_batch) = bounded(pending_tasks);
+    let (fed, to_batch) = bounded(max_pending_tasks(workers, state.batch_size));
     let (batched, to_encode) = bounded(MAX_QUEUED_BATCHES);
     let (encoded, to_write) = bounded(MAX_QUEUED_WRITES);
     [

@@ -13,9 +13,10 @@ use tidemill_data::source::Source;
 use tidemill_store::RowCounts;
 
 use crate::engine::bad_row_limit::RowTally;
-use crate::engine::local::encode_pipeline::{MAX_QUEUED_BATCHES, min_rows_in_flight, spawn_pipeline};
-use crate::engine::local::memory_budget::MemoryBudget;
-use crate::engine::local::memory_plan::{MemoryPlan, min_memory};
+use crate::engine::local::backpressure::memory_budget::MemoryBudget;
+use crate::engine::local::backpressure::memory_plan::{MemoryPlan, min_memory};
+use crate::engine::local::backpressure::queue_limits::{MAX_QUEUED_BATCHES, min_rows_in_flight};
+use crate::engine::local::encode_pipeline::spawn_pipeline;
 use crate::engine::local::messages::{UnitToFeed, UnitToRead, send};
 use crate::engine::local::monitor::run_monitor;
 use crate::engine::local::reader::run_reader;

@@ -7,7 +7,7 @@ use arrow::array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender};
 use tidemill_data::InputUnit;
 
-use crate::engine::local::memory_budget::{ByteSemaphore, MemoryPermit};
+use crate::engine::local::backpressure::memory_budget::{ByteSemaphore, MemoryPermit};
 use crate::error::Result;
 
 /// A unit for a reader.

@@ -13,18 +13,16 @@
 //!   pipeline takes the next unit. It feeds small groups of rows to the [`worker_pool`], takes the
 //!   results in the order in which the rows were read, and groups them into encode batches
 //!   ([`batcher`]). So the bytes of a unit depend on its rows alone.
-//! - Backpressure: all queues are bounded, in number or in bytes ([`memory_budget`], divided by
-//!   [`memory_plan`]). Memory does not grow with the dataset, and a slow stage slows the stages
-//!   before it.
+//! - [`backpressure`]: all queues are bounded, in number or in bytes. Memory does not grow with the
+//!   dataset, and a slow stage slows the stages before it.
 //! - [`monitor`] adjusts the number of prepare workers ([`prepare_autoscaler`], [`worker_gate`])
 //!   and shows how busy the stages are.
 //! - [`run_state`], [`messages`], [`threads`]: what the threads share, send and run in.
 
+pub(crate) mod backpressure;
 pub(crate) mod batcher;
 mod encode_pipeline;
 mod engine;
-pub(crate) mod memory_budget;
-mod memory_plan;
 mod messages;
 mod monitor;
 mod prepare_autoscaler;
@@ -35,5 +33,5 @@ mod worker_gate;
 mod worker_pool;
 mod writer;
 
+pub use self::backpressure::memory_budget::MemoryUsage;
 pub use self::engine::LocalEngine;
-pub use self::memory_budget::MemoryUsage;

@@ -1,10 +1,10 @@
 //! The engine for a Ray cluster.
 //!
-//! - [`engine`]: hands units to a Ray [`driver`] (a Python process) and restarts it if it is
+//! - `engine`: hands units to a Ray `driver` (a Python process) and restarts it if it is
 //!   killed.
-//! - [`plan`], [`ticket`], [`json_exchange`]: what the driver and the workers get, as JSON.
-//! - [`unit_worker`], [`unit_stages`], [`unit_column`]: what a worker does with a unit.
-//! - [`model_provenance`]: checks that all machines encode with the same models.
+//! - `plan`, `ticket`, `json_exchange`: what the driver and the workers get, as JSON.
+//! - `unit_worker`, `unit_stages`, `unit_column`: what a worker does with a unit.
+//! - `model_provenance`: checks that all machines encode with the same models.
 
 mod driver;
 mod engine;

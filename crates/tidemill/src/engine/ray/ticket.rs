@@ -7,7 +7,7 @@ use tidemill_store::dataset::header::Header;
 /// What a worker needs to process units of a run. Travels as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Ticket {
-    /// The run file ([`Run::to_portable`](crate::Run::portable)).
+    /// The run file ([`Run::to_portable`](crate::Run::to_portable)).
     pub run: toml::Table,
     /// The run's dataset, if units are to be written.
     pub dataset: Option<DatasetTicket>,

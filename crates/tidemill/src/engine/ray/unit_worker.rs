@@ -54,7 +54,7 @@ impl UnitWorker {
     }
 
     /// Reads the unit's rows for `Prepare`, with the column
-    /// [`UNIT_COLUMN`](super::unit_column::UNIT_COLUMN).
+    /// [`UNIT_COLUMN`](crate::engine::ray::UNIT_COLUMN).
     ///
     /// # Errors
     /// If the file cannot be read.

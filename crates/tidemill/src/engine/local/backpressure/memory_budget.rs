@@ -28,7 +28,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use serde::Serialize;
 
-use crate::engine::local::memory_plan::{
+use crate::engine::local::backpressure::memory_plan::{
     BATCHES_PER_OPEN_UNIT, BATCHES_PER_READER, MemoryPlan, OPEN_UNITS_PER_READER,
 };
 

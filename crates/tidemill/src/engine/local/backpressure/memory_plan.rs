@@ -1,6 +1,5 @@
-//! How `engine.memory` is divided between reading and working. [`MemoryBudget`] explains the parts.
-//!
-//! [`MemoryBudget`]: super::memory_budget::MemoryBudget
+//! How `engine.memory` is divided between reading and working. The head of `memory_budget.rs`
+//! explains the parts.
 
 /// The reading part is 1 / `READ_PART` of the memory, or more if the units hold much.
 pub const READ_PART: u64 = 4;
