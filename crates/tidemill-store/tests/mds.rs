@@ -207,11 +207,11 @@ fn damage_is_refused_by_name() {
     let cases: [Damage; 9] = [
         ("shard.00001.mds", |file| truncate(file, 1), "bytes, but its index says"),
         ("shard.00001.mds", |file| flip(file, 300), "has the xxh64"),
-        ("shard.00001.mds", |file| fs::remove_file(file).unwrap(), "is not there"),
+        ("shard.00001.mds", |file| fs::remove_file(file).unwrap(), "is missing"),
         ("shard.00000.mds.zstd", |file| flip(file, 40), "has the xxh64"),
-        ("index.json", |file| truncate(file, 10), "is no index of MDS shards"),
+        ("index.json", |file| truncate(file, 10), "is not an index of MDS shards"),
         ("index.json", |file| replace(file, "\"version\":2}", "\"version\":1}"), "has version 1"),
-        ("index.json", |file| replace(file, "shard.00001.mds", "../00000000.mds"), "is no path below"),
+        ("index.json", |file| replace(file, "shard.00001.mds", "../00000000.mds"), "is not a path below"),
         ("index.json", |file| replace(file, "\"zstd:3\"", "\"br:3\""), "its compression is br:3"),
         ("index.json", |file| fs::remove_file(file).unwrap(), "there is no index.json in or below it"),
     ];

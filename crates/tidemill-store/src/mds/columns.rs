@@ -5,10 +5,11 @@ use half::slice::HalfFloatSliceExt;
 
 use super::index::Column;
 
-/// The column of text embeddings: the text encoder's last hidden state, f16, row-major.
+/// The column of text embeddings: the last hidden state of the text encoder, f16, row-major.
 pub const TEXT: &str = "caption_latents";
 
-/// The column of image latents at a resolution: f16 `[C, h, w]`, row-major; empty if the image is too small for it.
+/// The column of image latents at a resolution: f16 `[C, h, w]`, row-major. Empty if the image is
+/// too small for the resolution.
 pub fn latents_column(resolution: u32) -> String {
     format!("latents_{resolution}")
 }
@@ -20,12 +21,12 @@ pub fn latent_resolutions(columns: &[Column]) -> Vec<u32> {
     found.collect()
 }
 
-/// Values as little-endian f16.
+/// Converts values to little-endian f16.
 pub(super) fn bytes_of(values: impl Iterator<Item = f32>) -> Vec<u8> {
     values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect()
 }
 
-/// Little-endian f16 as f32.
+/// Converts little-endian f16 to f32.
 pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
     let halves: Vec<f16> = bytes.as_chunks().0.iter().map(|value| f16::from_le_bytes(*value)).collect();
     halves.to_f32_vec()

@@ -1,4 +1,5 @@
-//! From a dataset to MDS: its rows of one split, with the columns that MosaicML diffusion reads.
+//! Exports the rows of a split from a dataset to MDS, with the columns that MosaicML diffusion
+//! reads.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,62 +16,64 @@ use super::columns::{TEXT, bytes_of, floats, latents_column};
 use super::index::Column;
 use super::writer::{MdsWriter, WriteOptions};
 
-use crate::dataset::commit::Commit;
+use crate::dataset::commit::{Commit, FileEntry};
 use crate::dataset::layout::{ColumnGroup, Split};
 use crate::dataset::reader::Dataset;
 use crate::dataset::rows::read_rows_file;
 use crate::dataset::spec::Dtype;
+use crate::dataset::unit::UnitId;
 use crate::error::{Error, Result};
 use crate::shard::buffer::BufferPool;
-use crate::shard::footer::read_blocks;
+use crate::shard::footer::{BlockEntry, read_blocks};
 use crate::shard::row_group::{RowGroup, RowGroupReader};
 use crate::shard::tensor::{Stored, Tensor};
 
-/// Row groups whose memory is kept for others.
+/// Row groups whose memory the pool keeps.
 const POOLED: usize = 4;
 
-/// What of the VAE's distribution becomes a latent.
+/// The part of the VAE's distribution that is exported.
 #[derive(Clone, Copy)]
 pub enum LatentsKind<'a> {
-    /// Its mean.
+    /// The mean.
     Mean,
-    /// A sample: the mean plus the standard deviation times normal numbers, which the function draws for a sample id.
+    /// A sample: the mean plus the standard deviation times normal numbers. The function draws
+    /// these for a sample id.
     Sample(&'a (dyn Fn(u64, &mut [f32]) + Sync)),
 }
 
-/// What to write of a dataset.
+/// Settings of an export.
 #[derive(Clone, Copy)]
 pub struct Export<'a> {
-    /// Which rows.
+    /// The split to export.
     pub split: Split,
-    /// Which latents.
+    /// The kind of latents to export.
     pub latents: LatentsKind<'a>,
-    /// What the latents are multiplied by: 1 leaves them as the VAE gives them.
+    /// Factor that the latents are multiplied by. 1 leaves them as the VAE gives them.
     pub scaled_by: f32,
     /// How shards are written.
     pub options: WriteOptions,
 }
 
-/// What was written.
+/// Totals of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExportSummary {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// ShardReader.
+    /// Number of shards.
     pub shards: u64,
-    /// Bytes of the shards' files.
+    /// Size of the shard files in bytes.
     pub bytes: u64,
 }
 
 impl Export<'_> {
-    /// Writes the folder `to`. `progress` is told the rows of each block. Memory holds the rows of a unit, a block of
-    /// each column and a shard.
+    /// Writes the folder `to`. `progress` receives the number of rows of each block. Memory holds
+    /// the rows of a unit, a block of each column, and a shard.
     ///
     /// # Errors
-    /// [`Error::Config`] if the dataset has other latents than those asked for, or none at all; [`Error::Mds`] if the
-    /// folder is finished already; a failure to read or write.
+    /// [`Error::Config`] if the dataset does not have the latents or rows to export; [`Error::Mds`]
+    /// if the folder is finished already; a failure to read or write.
     pub fn run(&self, dataset: &Dataset, to: &str, mut progress: impl FnMut(u64)) -> Result<ExportSummary> {
-        self.check(dataset)?;
+        self.validate(dataset)?;
         let fixed = ["key", "caption"].map(|name| Column::new(name, "str"));
         let sides = ["width", "height"].map(|name| Column::new(name, "int32"));
         let latents = dataset.spec().latents.keys().map(|bucket| latents_column(bucket.resolution));
@@ -80,7 +83,7 @@ impl Export<'_> {
         let mut writer = MdsWriter::create(Location::open(to)?, columns.collect(), self.options)?;
         let (mut samples, pool) = (0, BufferPool::new(POOLED));
         for commit in &dataset.manifest()?.commits {
-            self.unit(dataset, commit, &pool, &mut writer, &mut |rows| {
+            self.write_unit(dataset, commit, &pool, &mut writer, &mut |rows| {
                 samples += rows;
                 progress(rows);
             })?;
@@ -94,7 +97,7 @@ impl Export<'_> {
         })
     }
 
-    fn unit(
+    fn write_unit(
         &self,
         dataset: &Dataset,
         commit: &Commit,
@@ -102,48 +105,39 @@ impl Export<'_> {
         writer: &mut MdsWriter,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let (location, spec) = (dataset.location(), dataset.spec());
+        let (location, spec, unit) = (dataset.location(), dataset.spec(), commit.id);
         let (Some(file), Some(rows)) =
             (commit.file(ColumnGroup::Text(self.split)), commit.file(ColumnGroup::Rows))
         else {
             return Ok(());
         };
         let rows = Rows::new(&read_rows_file(location, rows)?)?;
-        let unit = commit.id;
         let latents_files = spec.latents.iter().map(|(bucket, form)| {
             let file = commit.file(ColumnGroup::Latents(self.split, *bucket));
-            let blocks = file.map(|file| read_blocks(&file.footer(), location, unit)).transpose()?;
-            Ok((bucket.resolution, form.bytes(), file.zip(blocks)))
+            LatentsFile::open(location, unit, latents_column(bucket.resolution), form.bytes(), file)
         });
         let latents_files = latents_files.collect::<Result<Vec<_>>>()?;
         for entry in &read_blocks(&file.footer(), location, unit)? {
-            let text = RowGroupReader { location, unit, path: &file.path, entry, width: spec.text.bytes() };
-            let (text, texts) = text.read_all(pool)?;
+            let reader = RowGroupReader { location, unit, path: &file.path, entry, width: spec.text.bytes() };
+            let (text, texts) = reader.read_all(pool)?;
             let texts = texts.into_iter().map(|text| Tensor::new(Stored::Memory(text), spec.text.dtype));
             let texts = texts.map(|text| text.to_vec()).collect::<Result<Vec<_>>>()?;
-            let latents = latents_files.iter().map(|(resolution, width, file)| {
-                let block = file.as_ref().and_then(|(file, blocks)| {
-                    let entry = blocks.iter().find(|b| b.number == entry.number)?;
-                    let place = RowGroupReader { location, unit, path: &file.path, entry, width: *width };
-                    Some(place.read_all(pool))
-                });
-                Ok((latents_column(*resolution), block.transpose()?))
-            });
-            let latents = latents.collect::<Result<Vec<(String, Option<(RowGroup, Vec<Bytes>)>)>>>()?;
+            let latents = latents_files.iter().map(|file| file.read_block(location, unit, entry.number, pool));
+            let latents = latents.collect::<Result<Vec<_>>>()?;
             for ((row, sample_id), text) in text.rows.iter().zip(&text.sample_ids).zip(&texts) {
                 let mut values: BTreeMap<&str, Cow<[u8]>> = rows.values(*row as usize);
                 values.insert("sample_id", sample_id.to_le_bytes().to_vec().into());
                 values.insert(TEXT, text[..].into());
-                for (name, block) in &latents {
+                for (file, block) in latents_files.iter().zip(&latents) {
                     let stored = block
                         .as_ref()
                         .and_then(|(block, tensors)| tensors.get(block.rows.binary_search(row).ok()?));
                     let value = stored.map_or(Cow::Borrowed(&[][..]), |stored| {
                         self.latents(*sample_id, stored, spec.latents_kind == "moments")
                     });
-                    values.insert(name, value);
+                    values.insert(&file.column, value);
                 }
-                // Both are in the order of the columns' names.
+                // Both are sorted by column name.
                 writer.write(&values.values().map(AsRef::as_ref).collect::<Vec<_>>())?;
             }
             progress(text.rows.len() as u64);
@@ -151,7 +145,7 @@ impl Export<'_> {
         Ok(())
     }
 
-    /// A latent from what is stored of it.
+    /// Computes the exported latents of a row from its stored latents.
     fn latents<'b>(&self, sample_id: u64, stored: &'b [u8], moments: bool) -> Cow<'b, [u8]> {
         if !moments && self.scaled_by == 1.0 {
             return stored.into();
@@ -162,7 +156,7 @@ impl Export<'_> {
             if let LatentsKind::Sample(draw) = self.latents {
                 let mut noise = vec![0.0; values.len()];
                 draw(sample_id, &mut noise);
-                // Clamped as in diffusers' DiagonalGaussianDistribution.
+                // Clamped like in diffusers' DiagonalGaussianDistribution.
                 let deviation = log_variance.iter().map(|x| (x.clamp(-30.0, 20.0) * 0.5).exp());
                 values.iter_mut().zip(deviation.zip(noise)).for_each(|(x, (d, n))| *x += d * n);
             }
@@ -170,26 +164,27 @@ impl Export<'_> {
         bytes_of(values.into_iter().map(|x| x * self.scaled_by)).into()
     }
 
-    /// Refuses what the dataset has not.
-    fn check(&self, dataset: &Dataset) -> Result<()> {
+    /// Refuses exports that the dataset does not have the data for.
+    fn validate(&self, dataset: &Dataset) -> Result<()> {
         let fail = |key, problem| Err(Error::Config { key, problem });
         let (uri, kind) = (dataset.location().uri(), dataset.spec().latents_kind.as_str());
         match (kind, self.latents) {
             ("moments", _) | ("mean", LatentsKind::Mean) | ("sample", LatentsKind::Sample(_)) => (),
             _ => {
-                let problem = format!("{uri} holds a {kind} of each image and nothing else; ask for that");
+                let problem = format!("{uri} holds a {kind} of each image and nothing else; export that");
                 return fail("latents", problem);
             }
         }
         if dataset.spec().text.decoded().dtype != Dtype::F16 {
             let problem = format!(
-                "{uri} holds token ids and no embeddings, which MDS readers expect; preprocess with [encode] embeddings = \"f16\""
+                "{uri} holds token ids, but MDS readers expect embeddings; preprocess with [encode] embeddings = \"f16\""
             );
             return fail("embeddings", problem);
         }
         if let Some(bucket) = dataset.spec().latents.keys().find(|bucket| bucket.width != bucket.height) {
-            let problem =
-                format!("{uri} has latents of {bucket}, but in MDS they have no shape and must be squares");
+            let problem = format!(
+                "{uri} has latents of {bucket}, but MDS does not store shapes, so images must be squares"
+            );
             return fail("latents", problem);
         }
         let text = ColumnGroup::Text(self.split);
@@ -197,13 +192,51 @@ impl Export<'_> {
             return fail("split", format!("{uri} has no {} rows", self.split.name()));
         }
         if !(self.scaled_by.is_finite() && self.scaled_by > 0.0) {
-            return fail("scaled-by", format!("{} is no factor", self.scaled_by));
+            return fail("scaled-by", format!("{} is not a factor; use a positive number", self.scaled_by));
         }
         Ok(())
     }
 }
 
-/// The columns of a unit's rows that MDS has as well. MDS knows no null: an unknown text is empty, an unknown side 0.
+/// The latents of a unit in one bucket.
+struct LatentsFile<'a> {
+    /// Name of the MDS column.
+    column: String,
+    /// Stored bytes of a tensor.
+    width: usize,
+    /// The file and its row groups, or `None` if no row of the unit is in the bucket.
+    file: Option<(&'a FileEntry, Vec<BlockEntry>)>,
+}
+
+impl<'a> LatentsFile<'a> {
+    fn open(
+        location: &Location,
+        unit: UnitId,
+        column: String,
+        width: usize,
+        file: Option<&'a FileEntry>,
+    ) -> Result<Self> {
+        let blocks = file.map(|file| read_blocks(&file.footer(), location, unit)).transpose()?;
+        Ok(Self { column, width, file: file.zip(blocks) })
+    }
+
+    /// Reads the block with a number and its tensors. Returns `None` if the file has no such block.
+    fn read_block(
+        &self,
+        location: &Location,
+        unit: UnitId,
+        number: u32,
+        pool: &Arc<BufferPool>,
+    ) -> Result<Option<(RowGroup, Vec<Bytes>)>> {
+        let Some((file, blocks)) = &self.file else { return Ok(None) };
+        let Some(entry) = blocks.iter().find(|entry| entry.number == number) else { return Ok(None) };
+        let reader = RowGroupReader { location, unit, path: &file.path, entry, width: self.width };
+        reader.read_all(pool).map(Some)
+    }
+}
+
+/// The columns of a unit's rows that MDS has as well. MDS has no nulls: an unknown text is empty,
+/// and an unknown side is 0.
 struct Rows {
     key: ArrayRef,
     caption: ArrayRef,

@@ -1,5 +1,5 @@
-//! The MDS shards of a folder: those of its `index.json`, or if it has none those of all indices below it, since
-//! writers on several machines leave a folder each.
+//! Finds the MDS shards of a folder. They are those of its `index.json`. If it has none, they are
+//! those of all indices below it, because writers on several machines leave a folder each.
 
 use tidemill_io::Location;
 
@@ -7,32 +7,33 @@ use super::index::{INDEX, Index, ShardInfo};
 use super::shard::Shard;
 use crate::error::{Error, Result};
 
-/// The shards of a folder.
+/// The shards of an MDS folder.
 #[derive(Debug, Clone)]
 pub struct Folder {
     location: Location,
-    /// The shards, by index and in its order.
+    /// The shards, by index and in the order of the index.
     pub shards: Vec<ShardLocation>,
 }
 
-/// A shard and where it lies.
+/// A shard and its location.
 #[derive(Debug, Clone)]
 pub struct ShardLocation {
-    /// The folder of its index, empty or with a slash at its end.
+    /// Folder of the shard's index: empty, or with a slash at its end.
     prefix: String,
-    /// What the index says.
+    /// The shard's entry in the index.
     pub info: ShardInfo,
 }
 
 impl Folder {
-    /// Reads the index or indices of a folder. ShardReader without samples are left out.
+    /// Reads the index or indices of a folder. Leaves out shards without samples.
     ///
     /// # Errors
-    /// [`Error::Mds`] if there is no index, no sample, or an index that cannot be read; a failure of the store.
+    /// [`Error::Mds`] if there is no index, no sample, or an index that cannot be read; a failure
+    /// of the store.
     pub fn open(uri: &str) -> Result<Self> {
         let location = Location::open(uri)?;
         let mut shards = Vec::new();
-        for (key, bytes) in indices(&location)? {
+        for (key, bytes) in read_indices(&location)? {
             let fail = |problem| Error::Mds { path: location.uri_of(&key), problem };
             let prefix = key.strip_suffix(INDEX).unwrap_or_default().to_owned();
             let index = Index::parse(&bytes).map_err(fail)?;
@@ -41,7 +42,7 @@ impl Folder {
         }
         if shards.is_empty() {
             let problem = format!(
-                "there is no {INDEX} in or below it that names a sample; give the folder that an MDSWriter wrote"
+                "there is no {INDEX} in or below it that names a sample; use the folder that an MDSWriter wrote"
             );
             return Err(Error::Mds { path: location.uri().into(), problem });
         }
@@ -53,15 +54,16 @@ impl Folder {
         self.location.uri()
     }
 
-    /// Paths or URIs of the files that a shard may lie in, the compressed one first.
+    /// Paths or URIs of the files that may hold the shard, the compressed one first.
     pub fn files(&self, shard: &ShardLocation) -> Vec<String> {
         shard.info.files().map(|file| self.location.uri_of(&shard.key(&file.basename))).collect()
     }
 
-    /// Reads and checks a shard. Also tells whether any hash was compared.
+    /// Reads and checks a shard. Also returns whether any hash was compared.
     ///
     /// # Errors
-    /// [`Error::Mds`], with its name, if the shard is missing or not what its index says; a failure of the store.
+    /// [`Error::Mds`], which names the file, if the shard is missing or differs from its index; a
+    /// failure of the store.
     pub fn read(&self, shard: &ShardLocation) -> Result<(Shard, bool)> {
         for file in shard.info.files() {
             let key = shard.key(&file.basename);
@@ -69,13 +71,12 @@ impl Folder {
             let fail = |problem| Error::Mds { path: self.location.uri_of(&key), problem };
             return Shard::read(&shard.info, file, content).map_err(fail);
         }
-        Err(self.missing(shard))
+        Err(self.missing_error(shard))
     }
 
-    /// What to say of a shard that is not there.
-    pub fn missing(&self, shard: &ShardLocation) -> Error {
-        let problem =
-            format!("is not there, though its {INDEX} names it; fetch it, or take it out of the index");
+    /// The error for a missing shard.
+    pub fn missing_error(&self, shard: &ShardLocation) -> Error {
+        let problem = format!("is missing, but its {INDEX} names it; fetch it, or remove it from the index");
         Error::Mds { path: self.files(shard).swap_remove(0), problem }
     }
 }
@@ -86,8 +87,8 @@ impl ShardLocation {
     }
 }
 
-/// The indices that count, by key.
-fn indices(location: &Location) -> Result<Vec<(String, bytes::Bytes)>> {
+/// The keys and contents of the indices that apply.
+fn read_indices(location: &Location) -> Result<Vec<(String, bytes::Bytes)>> {
     if let Some(bytes) = location.get_if_present(INDEX)? {
         return Ok(vec![(INDEX.into(), bytes)]);
     }

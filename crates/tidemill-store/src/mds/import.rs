@@ -1,5 +1,5 @@
-//! From the samples of an MDS shard to the rows of a unit. Latents are divided by whatever they were scaled by, for a
-//! dataset holds them unscaled; nothing else changes a value.
+//! Imports samples of MDS shards as the rows of units. Latents are divided by their scaling factor,
+//! because a dataset holds them unscaled. No other value changes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,21 +21,23 @@ use crate::dataset::spec::{DatasetSpec, TensorSpec};
 use crate::error::{Error, Result};
 use crate::writer::UnitWriter;
 
-/// The column of rows that says whether a kept row's embedding is that of the empty caption, whatever its caption.
-const DROPPED: &str = "caption_dropped";
+/// The row column that says whether a kept row's embedding is that of the empty caption, whatever
+/// its caption is.
+const CAPTION_DROPPED: &str = "caption_dropped";
 
-/// Columns of a dataset's rows that an MDS column of the same name does not fill.
-const OWN: [&str; 7] = ["sample_id", "source_row", "status", "reason", DROPPED, "text", "flipped"];
+/// Row columns that are not filled from MDS columns of the same name.
+const RESERVED_COLUMNS: [&str; 7] =
+    ["sample_id", "source_row", "status", "reason", CAPTION_DROPPED, "text", "flipped"];
 
-/// As `Prepare` calls the rejection of images that are too small for every resolution.
+/// The reason that `Prepare` gives for images that are too small for every resolution.
 const TOO_SMALL: &str = "resolution";
 
-/// Two embeddings are of the same caption if they are no further apart than this, relative to their length. Seen with
-/// SD2's text encoder: storing them as f16 moves them by 0.0005, as bf16 by 0.005; `""` and `"a"` are 0.04 apart, sentences
-/// 0.6 and more.
-const SAME_TEXT: f32 = 0.02;
+/// Two embeddings belong to the same caption if their distance relative to their length is at most
+/// this. Measured with SD2's text encoder: storing as f16 moves embeddings by 0.0005, as bf16 by
+/// 0.005; `""` and `"a"` are 0.04 apart, sentences 0.6 and more.
+const MAX_TEXT_DISTANCE: f32 = 0.02;
 
-/// How MDS samples become rows.
+/// Converts MDS samples to rows.
 #[derive(Debug, Clone)]
 pub struct Import {
     spec: DatasetSpec,
@@ -44,22 +46,28 @@ pub struct Import {
 }
 
 impl Import {
-    /// For a dataset of `sample` latents in square buckets. MDS latents are the VAE's samples times `scaled_by`.
+    /// Imports into a dataset of `sample` latents in square buckets. MDS latents are the VAE's
+    /// samples times `scaled_by`.
     ///
     /// # Errors
-    /// [`Error::Config`] if `scaled_by` is no factor.
+    /// [`Error::Config`] if `scaled_by` is not a positive finite number.
     pub fn new(spec: DatasetSpec, scaled_by: f32, empty_caption: &[u8]) -> Result<Self> {
         if !(scaled_by.is_finite() && scaled_by > 0.0) {
-            return Err(Error::Config { key: "scaled-by", problem: format!("{scaled_by} is no factor") });
+            return Err(Error::Config {
+                key: "scaled-by",
+                problem: format!("{scaled_by} is not a factor; use a positive number"),
+            });
         }
         Ok(Self { spec, scaled_by, empty_caption: empty_caption.to_vec() })
     }
 
-    /// Writes all rows of a shard, called `name`, into its unit. `sample_id` gives a row's. Gives the number of rows kept
-    /// whose embedding is that of the empty caption.
+    /// Writes all rows of a shard into its unit. `name` is the name of the shard, and `sample_id`
+    /// computes the sample id of a row. Returns the number of kept rows whose embedding is that of
+    /// the empty caption.
     ///
     /// # Errors
-    /// [`Error::Mds`] if the shard is damaged or has tensors of other shapes than the dataset; a failure to write.
+    /// [`Error::Mds`] if the shard is damaged or its tensors have other shapes than those of the
+    /// dataset; a failure to write.
     pub fn write(
         &self,
         shard: &Shard,
@@ -71,16 +79,16 @@ impl Import {
         for first in (0..shard.len()).step_by(step as usize) {
             let rows = first..shard.len().min(first + step);
             let fail = |problem| Error::Mds { path: name.to_owned(), problem };
-            let samples = Samples::of(shard, rows.clone()).map_err(fail)?;
+            let samples = Samples::read(shard, rows.clone()).map_err(fail)?;
             let columns = self.columns(&samples, shard.columns(), rows, name, &sample_id).map_err(fail)?;
-            let batch = batch(columns)?;
-            dropped += batch[DROPPED].as_boolean().true_count() as u64;
+            let batch = to_batch(columns)?;
+            dropped += batch[CAPTION_DROPPED].as_boolean().true_count() as u64;
             unit.write(&batch)?;
         }
         Ok(dropped)
     }
 
-    /// The columns of rows, as the dataset's writer takes them.
+    /// Builds the columns of rows in the form that the dataset writer takes.
     fn columns(
         &self,
         samples: &Samples,
@@ -94,7 +102,7 @@ impl Import {
         let rows = u64::from(rows.start)..u64::from(rows.end);
         let or_null = |name: &str, data_type: DataType| -> Result<ArrayRef, String> {
             match samples.array(name)? {
-                // What does not fit, such as a negative width, becomes null.
+                // Values that do not fit, such as a negative width, become null.
                 Some(array) => cast(&array, &data_type).map_err(|e| format!("column `{name}`: {e}")),
                 None => Ok(new_null_array(&data_type, n)),
             }
@@ -112,7 +120,8 @@ impl Import {
             ("height".into(), or_null("height", DataType::UInt32)?),
         ];
         for Column { name, .. } in columns {
-            let known = all.iter().any(|(known, _)| known == name) || OWN.contains(&name.as_str());
+            let known =
+                all.iter().any(|(known, _)| known == name) || RESERVED_COLUMNS.contains(&name.as_str());
             let known = known || ["latents_", "size_", "crop_"].iter().any(|ours| name.starts_with(ours));
             if !known && let Some(array) = samples.array(name)? {
                 all.push((name.clone(), array));
@@ -122,7 +131,7 @@ impl Import {
         Ok(all)
     }
 
-    fn unscaled(&self, latents: &[u8]) -> Vec<u8> {
+    fn unscale(&self, latents: &[u8]) -> Vec<u8> {
         if self.scaled_by == 1.0 {
             return latents.to_vec();
         }
@@ -130,31 +139,32 @@ impl Import {
     }
 }
 
-/// Whether two embeddings are of the same caption, computed in f16 or f32.
+/// Whether two embeddings belong to the same caption, computed in f16 or f32.
 pub fn is_same_text(a: &[u8], b: &[u8]) -> bool {
     let (a, b) = (floats(a), floats(b));
-    let apart: f32 = a.iter().zip(&b).map(|(a, b)| (a - b) * (a - b)).sum();
-    a.len() == b.len() && apart <= SAME_TEXT * SAME_TEXT * b.iter().map(|b| b * b).sum::<f32>()
+    let distance: f32 = a.iter().zip(&b).map(|(a, b)| (a - b) * (a - b)).sum();
+    a.len() == b.len()
+        && distance <= MAX_TEXT_DISTANCE * MAX_TEXT_DISTANCE * b.iter().map(|b| b * b).sum::<f32>()
 }
 
 /// The tensors of some rows, and what becomes of the rows.
 struct Tensors<'a> {
     status: Vec<&'static str>,
     reason: Vec<Option<String>>,
-    /// Of the rows that are kept.
+    /// Text embeddings of the kept rows.
     text: Vec<Option<&'a [u8]>>,
-    /// By resolution: of the rows that are kept and usable there.
+    /// Latents by resolution, of the kept rows that are usable at the resolution.
     latents: Vec<(u32, Vec<Option<Vec<u8>>>)>,
 }
 
 impl<'a> Tensors<'a> {
     fn read(import: &Import, samples: &Samples<'a>, first: u32) -> Result<Self, String> {
-        let texts = present(samples.bytes(TEXT)?, &import.spec.text, TEXT, first)?;
+        let texts = check_values(samples.bytes(TEXT)?, &import.spec.text, TEXT, first)?;
         let mut latents = Vec::new();
         for (bucket, form) in &import.spec.latents {
             let name = latents_column(bucket.resolution);
-            let values = present(samples.bytes(&name)?, form, &name, first)?;
-            let unscaled = values.into_iter().map(|value| value.map(|value| import.unscaled(value)));
+            let values = check_values(samples.bytes(&name)?, form, &name, first)?;
+            let unscaled = values.into_iter().map(|value| value.map(|value| import.unscale(value)));
             latents.push((bucket.resolution, unscaled.collect::<Vec<_>>()));
         }
         let mut tensors = Self { status: Vec::new(), reason: Vec::new(), text: Vec::new(), latents };
@@ -164,13 +174,13 @@ impl<'a> Tensors<'a> {
         Ok(tensors)
     }
 
-    /// Says what becomes of the next row, and forgets its tensors unless it is kept.
+    /// Decides what becomes of the next row, and drops its tensors unless it is kept.
     fn decide(&mut self, row: usize, text: Option<&'a [u8]>) {
-        let there = || self.latents.iter().filter_map(|(_, values)| values[row].as_deref());
+        let present = || self.latents.iter().filter_map(|(_, values)| values[row].as_deref());
         let (status, reason) = match text {
-            _ if there().next().is_none() => ("rejected", Some(TOO_SMALL.to_owned())),
+            _ if present().next().is_none() => ("rejected", Some(TOO_SMALL.to_owned())),
             None => ("quarantined", Some(format!("mds: `{TEXT}` is empty"))),
-            Some(text) if there().chain([text]).all(finite) => ("kept", None),
+            Some(text) if present().chain([text]).all(is_finite) => ("kept", None),
             Some(_) => ("quarantined", Some("mds: a value is not finite in f16".to_owned())),
         };
         if status != "kept" {
@@ -185,7 +195,7 @@ impl<'a> Tensors<'a> {
         let dropped = self.text.iter().map(|text| text.map(|text| is_same_text(text, &import.empty_caption)));
         let dropped = dropped.collect::<BooleanArray>();
         let mut columns: Vec<(String, ArrayRef)> = vec![
-            (DROPPED.into(), Arc::new(dropped)),
+            (CAPTION_DROPPED.into(), Arc::new(dropped)),
             ("status".into(), Arc::new(StringArray::from_iter_values(self.status))),
             ("reason".into(), Arc::new(StringArray::from(self.reason))),
         ];
@@ -200,8 +210,8 @@ impl<'a> Tensors<'a> {
     }
 }
 
-/// The values that are there, each of the form that the dataset has.
-fn present<'a>(
+/// Checks that each value is empty (`None`) or has the form that the dataset expects.
+fn check_values<'a>(
     values: Vec<&'a [u8]>,
     form: &TensorSpec,
     column: &str,
@@ -212,7 +222,7 @@ fn present<'a>(
         n if n == form.bytes() => Ok(Some(value)),
         n => Err(format!(
             "sample {row}: `{column}` has {n} bytes, but with the models given it would have {} (f16 of shape {:?}); \
-             give the models that made it",
+             use the models that made it",
             form.bytes(),
             form.shape
         )),
@@ -235,14 +245,14 @@ fn text_array(values: &[Option<&[u8]>], form: &TensorSpec) -> FixedSizeBinaryArr
     FixedSizeBinaryArray::new(form.bytes() as i32, bytes.into(), Some(valid))
 }
 
-fn batch(columns: Vec<(String, ArrayRef)>) -> Result<RecordBatch> {
+fn to_batch(columns: Vec<(String, ArrayRef)>) -> Result<RecordBatch> {
     let field = |(name, array): &(String, ArrayRef)| Field::new(name, array.data_type().clone(), true);
     let schema = Schema::new(columns.iter().map(field).collect::<Vec<_>>());
     let arrays = columns.into_iter().map(|(_, array)| array).collect();
     Ok(RecordBatch::try_new(Arc::new(schema), arrays)?)
 }
 
-fn finite(values: &[u8]) -> bool {
-    // An exponent of ones alone.
+fn is_finite(values: &[u8]) -> bool {
+    // A value is not finite if all bits of its exponent are set.
     values.as_chunks().0.iter().all(|value| u16::from_le_bytes(*value) & 0x7c00 != 0x7c00)
 }

@@ -1,4 +1,4 @@
-//! `index.json`: which shards a folder has, their columns, sizes and hashes.
+//! The index of an MDS folder, `index.json`: its shards with their columns, sizes and hashes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use super::hash;
 
-/// The name of the index.
+/// File name of the index.
 pub const INDEX: &str = "index.json";
 
 /// The version of index and shards.
 pub(super) const VERSION: u32 = 2;
 
-/// The one format whose shards can be read here.
+/// The only shard format that can be read.
 pub(super) const FORMAT: &str = "mds";
 
 /// The index of a folder.
@@ -22,14 +22,14 @@ pub(super) const FORMAT: &str = "mds";
 pub struct Index {
     /// The shards, in the order of their samples.
     pub shards: Vec<ShardInfo>,
-    /// 2.
+    /// Version of the index, 2.
     pub version: u32,
 }
 
-/// What the index says of a shard.
+/// The index entry of a shard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShardInfo {
-    /// What the shard says of itself.
+    /// How the shard was written.
     #[serde(flatten)]
     pub config: ShardConfig,
     /// The shard before compression.
@@ -40,73 +40,73 @@ pub struct ShardInfo {
     pub zip_data: Option<FileInfo>,
 }
 
-/// How a shard was written. The shard holds it too, as JSON with its keys in this order.
+/// How a shard was written. The shard itself holds this too, as JSON with the keys in this order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShardConfig {
-    /// How each column's values became bytes.
+    /// The encoding of each column.
     pub column_encodings: Vec<String>,
     /// The columns, by name.
     pub column_names: Vec<String>,
-    /// The bytes of a value, where all have as many.
+    /// The size in bytes of each column's values, where it is fixed.
     pub column_sizes: Vec<Option<u32>>,
-    /// The algorithm, with or without its level, as in `zstd:7`.
+    /// The compression algorithm, with or without its level, for example `zstd:7`.
     pub compression: Option<String>,
-    /// `mds`.
+    /// The format, `mds`.
     pub format: String,
-    /// The algorithms of the files' hashes.
+    /// The algorithms of the file hashes.
     pub hashes: Vec<String>,
-    /// The size that a raw shard was not to exceed.
+    /// The size limit of a raw shard.
     pub size_limit: Value,
-    /// 2.
+    /// Version of the shard, 2.
     pub version: u32,
 }
 
 /// A file of a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileInfo {
-    /// Its path beside the index.
+    /// Path relative to the index.
     pub basename: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Its hashes by algorithm, as hexadecimal digits.
+    /// Hashes by algorithm, as hexadecimal digits.
     pub hashes: BTreeMap<String, String>,
 }
 
 /// A column of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
-    /// How its values became bytes: `bytes`, `str`, `int32`, ...
+    /// Encoding of the values: `bytes`, `str`, `int32`, ...
     pub encoding: String,
-    /// The bytes of a value, if all have as many.
+    /// Size of a value in bytes, if it is fixed.
     pub size: Option<u32>,
 }
 
 impl Index {
-    /// Reads an index and checks that its shards can be read here.
+    /// Parses an index and checks that its shards can be read.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A message that says what is wrong with the index.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let index: Self = serde_json::from_slice(bytes)
-            .map_err(|e| format!("is no index of MDS shards in version {VERSION}: {e}"))?;
+            .map_err(|e| format!("is not an index of MDS shards in version {VERSION}: {e}"))?;
         if index.version != VERSION {
-            return Err(format!("has version {}; only version {VERSION} is known", index.version));
+            return Err(format!("has version {}; only version {VERSION} is supported", index.version));
         }
         for (i, shard) in index.shards.iter().enumerate() {
-            shard.problem().map_or(Ok(()), |problem| Err(format!("shard {i}: {problem}")))?;
+            shard.find_problem().map_or(Ok(()), |problem| Err(format!("shard {i}: {problem}")))?;
         }
         Ok(index)
     }
 }
 
 impl ShardInfo {
-    /// The columns, in their order in a sample.
+    /// The columns, in the order of a sample's values.
     pub fn columns(&self) -> Vec<Column> {
         let ShardConfig { column_names, column_encodings, column_sizes, .. } = &self.config;
         let columns = column_names.iter().zip(column_encodings).zip(column_sizes);
-        // A size of 0 means the same as none.
+        // A size of 0 means that the size is not fixed.
         columns
             .map(|((name, encoding), size)| Column {
                 name: name.clone(),
@@ -116,62 +116,70 @@ impl ShardInfo {
             .collect()
     }
 
-    /// The files that the shard may lie in, the compressed one first.
+    /// The files that may hold the shard, the compressed one first.
     pub fn files(&self) -> impl Iterator<Item = &FileInfo> {
         self.zip_data.iter().chain([&self.raw_data])
     }
 
-    /// Why it cannot be read, if it cannot.
-    fn problem(&self) -> Option<String> {
+    /// Describes why the shard cannot be read, or returns `None` if it can.
+    fn find_problem(&self) -> Option<String> {
         let ShardConfig {
             column_names, column_encodings, column_sizes, compression, format, version, ..
         } = &self.config;
         if (format.as_str(), *version) != (FORMAT, VERSION) {
-            return Some(format!("its format is {format} {version}; only {FORMAT} {VERSION} is known"));
+            return Some(format!("its format is {format} {version}; only {FORMAT} {VERSION} is supported"));
         }
         match (compression.as_deref(), &self.zip_data) {
             (None, None) => (),
             (Some(name), Some(_)) if name == "zstd" || name.starts_with("zstd:") => (),
             (Some(name), Some(_)) => {
                 return Some(format!(
-                    "its compression is {name}; only zstd is known: decompress the shards, or write them anew"
+                    "its compression is {name}; only zstd is supported; decompress the shards, or write them again"
                 ));
             }
-            _ => return Some("compression without a compressed file, or the other way round".into()),
+            _ => {
+                return Some(
+                    "it has compression without a compressed file, or a compressed file without compression"
+                        .into(),
+                );
+            }
         }
         if column_names.len() != column_encodings.len() || column_names.len() != column_sizes.len() {
-            return Some("its columns have not as many names, encodings and sizes".into());
+            return Some("its columns differ in their number of names, encodings and sizes".into());
         }
         if column_names.iter().collect::<BTreeSet<_>>().len() != column_names.len() {
             return Some("two of its columns have the same name".into());
         }
         let columns = self.columns();
         if let Some(column) =
-            columns.iter().find(|column| column.width().is_some_and(|w| column.size != Some(w)))
+            columns.iter().find(|column| column.number_bytes().is_some_and(|w| column.size != Some(w)))
         {
             let Column { name, encoding, size } = column;
             return Some(format!("column `{name}` is {encoding} of {size:?} bytes"));
         }
-        // Offsets within a shard are u32.
+        // Offsets in a shard are u32.
         if self.raw_data.bytes > u64::from(u32::MAX) {
-            return Some(format!("{} bytes are more than a shard can have", self.raw_data.bytes));
+            return Some(format!(
+                "{} bytes are more than a shard may have; the limit is 4 GiB",
+                self.raw_data.bytes
+            ));
         }
         let mut paths = self.files().map(|file| file.basename.as_str());
         let stray = paths.find(|path| path.split('/').any(|part| matches!(part, "" | "." | "..")));
-        stray.map(|path| format!("`{path}` is no path below the index"))
+        stray.map(|path| format!("`{path}` is not a path below the index"))
     }
 }
 
 impl Column {
-    /// A column with the one size that its encoding allows.
+    /// A column with the size that its encoding requires.
     pub fn new(name: impl Into<String>, encoding: impl Into<String>) -> Self {
         let mut column = Self { name: name.into(), encoding: encoding.into(), size: None };
-        column.size = column.width();
+        column.size = column.number_bytes();
         column
     }
 
-    /// The type of a column of numbers.
-    pub fn number(&self) -> Option<DataType> {
+    /// The Arrow type of a numeric column, or `None` if the column is not numeric.
+    pub fn number_type(&self) -> Option<DataType> {
         Some(match self.encoding.as_str() {
             "int8" => DataType::Int8,
             "int16" => DataType::Int16,
@@ -188,30 +196,32 @@ impl Column {
         })
     }
 
-    /// The bytes of a number.
-    fn width(&self) -> Option<u32> {
-        self.number()?.primitive_width().and_then(|width| u32::try_from(width).ok())
+    /// Size of a number in bytes.
+    fn number_bytes(&self) -> Option<u32> {
+        self.number_type()?.primitive_width().and_then(|width| u32::try_from(width).ok())
     }
 }
 
 impl FileInfo {
-    /// What the index is to say of a file with this content.
-    pub(super) fn of(basename: String, bytes: &[u8]) -> Self {
-        let hashes = hash::hex(hash::WRITTEN, bytes).map(|hex| (hash::WRITTEN.to_owned(), hex));
+    /// The index entry of a file with this content.
+    pub(super) fn from_content(basename: String, bytes: &[u8]) -> Self {
+        let hashes = hash::compute_hex(hash::WRITTEN_ALGORITHM, bytes)
+            .map(|hex| (hash::WRITTEN_ALGORITHM.to_owned(), hex));
         Self { basename, bytes: bytes.len() as u64, hashes: hashes.into_iter().collect() }
     }
 
-    /// Compares the content of a file with its size and with every hash whose algorithm is known; whether there was any.
+    /// Compares the content of a file with its size and with every hash whose algorithm is
+    /// supported. Returns whether any hash was compared.
     ///
     /// # Errors
-    /// What differs.
+    /// A message that says what differs.
     pub fn check(&self, content: &[u8]) -> Result<bool, String> {
         if content.len() as u64 != self.bytes {
             return Err(format!("has {} bytes, but its index says {}", content.len(), self.bytes));
         }
         let mut compared = false;
         for (algorithm, expected) in &self.hashes {
-            match hash::hex(algorithm, content) {
+            match hash::compute_hex(algorithm, content) {
                 Some(found) if found != *expected => {
                     return Err(format!("has the {algorithm} {found}, but its index says {expected}"));
                 }

@@ -1,4 +1,4 @@
-//! Some samples of a shard, column by column, and their columns as Arrow arrays.
+//! Samples of a shard, column by column, and as Arrow arrays.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::shard::Shard;
 /// Samples in memory.
 pub struct Samples<'a> {
     columns: &'a [Column],
-    /// Each sample's values.
+    /// The values of each sample.
     values: Vec<Vec<&'a [u8]>>,
 }
 
 impl<'a> Samples<'a> {
-    /// Some samples of a shard.
+    /// Reads a range of samples of a shard.
     ///
     /// # Errors
-    /// What is wrong with one of them.
-    pub fn of(shard: &'a Shard, rows: Range<u32>) -> Result<Self, String> {
+    /// A message that says what is wrong with a sample.
+    pub fn read(shard: &'a Shard, rows: Range<u32>) -> Result<Self, String> {
         let values = rows.map(|row| shard.sample(row)).collect::<Result<_, _>>()?;
         Ok(Self { columns: shard.columns(), values })
     }
@@ -29,16 +29,17 @@ impl<'a> Samples<'a> {
     /// The values of a column of bytes.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such column.
     pub fn bytes(&self, name: &str) -> Result<Vec<&'a [u8]>, String> {
         let at = self.find(name).ok_or_else(|| format!("has no column `{name}`"))?;
         match self.columns[at].encoding.as_str() {
             "bytes" => Ok(self.values.iter().map(|values| values[at]).collect()),
-            other => Err(format!("has a column `{name}` of {other} instead of bytes")),
+            other => Err(format!("has a column `{name}` of type {other} instead of bytes")),
         }
     }
 
-    /// A column of text or numbers as an array without nulls; `None` if there is none of this name and kind.
+    /// A column of text or numbers as an array without nulls. Returns `None` if there is no column
+    /// of this name and kind.
     ///
     /// # Errors
     /// If a text is not UTF-8.
@@ -52,7 +53,7 @@ impl<'a> Samples<'a> {
             let texts = texts.map_err(|_| format!("has a text in column `{name}` that is not UTF-8"))?;
             return Ok(Some(Arc::new(StringArray::from_iter_values(texts))));
         }
-        let Some(number) = column.number() else { return Ok(None) };
+        let Some(number) = column.number_type() else { return Ok(None) };
         let data = ArrayData::builder(number)
             .len(self.values.len())
             .add_buffer(Buffer::from_vec(values.flatten().copied().collect::<Vec<u8>>()))

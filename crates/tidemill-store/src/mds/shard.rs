@@ -1,4 +1,4 @@
-//! A shard in memory. Nothing in it is believed before it is checked: any bytes give samples or an error.
+//! A shard in memory. Its content is checked before it is used: any bytes give samples or an error.
 
 use std::io::Read;
 
@@ -11,15 +11,16 @@ use super::index::{Column, FileInfo, ShardInfo};
 pub struct Shard {
     bytes: Bytes,
     columns: Vec<Column>,
-    /// Where each sample begins, and the end of the last one.
+    /// The start of each sample, and the end of the last one.
     offsets: Vec<u32>,
 }
 
 impl Shard {
-    /// Reads a shard from the content of one of its files. Also tells whether any hash was compared.
+    /// Reads a shard from the content of one of its files. Also returns whether any hash was
+    /// compared.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A message that says what is wrong with the shard.
     pub fn read(info: &ShardInfo, file: &FileInfo, content: Bytes) -> Result<(Self, bool), String> {
         let mut compared = file.check(&content)?;
         let raw = if Some(file) == info.zip_data.as_ref() {
@@ -32,10 +33,10 @@ impl Shard {
         Ok((Self::parse(raw, info.columns(), info.samples)?, compared))
     }
 
-    /// Takes apart a raw shard of so many samples.
+    /// Parses a raw shard that must hold `samples` samples.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A message that says what is wrong with the shard.
     pub fn parse(bytes: Bytes, columns: Vec<Column>, samples: u32) -> Result<Self, String> {
         let (count, table) = bytes.split_first_chunk().ok_or("ends before the number of its samples")?;
         let count = u32::from_le_bytes(*count);
@@ -44,12 +45,12 @@ impl Shard {
         }
         let entries = samples as usize + 1;
         let (table, _) = table.as_chunks::<4>();
-        let table = table.get(..entries).ok_or("ends within the table of its samples' places")?;
+        let table = table.get(..entries).ok_or("ends within the table of its samples' offsets")?;
         let offsets: Vec<u32> = table.iter().map(|entry| u32::from_le_bytes(*entry)).collect();
         let begins = offsets.first().is_some_and(|first| *first as usize >= 4 + 4 * entries);
         let ends = offsets.last().is_some_and(|last| *last as usize == bytes.len());
         if !begins || !ends || !offsets.is_sorted() {
-            return Err("has a damaged table of its samples' places".into());
+            return Err("has a damaged table of its samples' offsets".into());
         }
         Ok(Self { bytes, columns, offsets })
     }
@@ -64,7 +65,7 @@ impl Shard {
         self.offsets.len() as u32 - 1
     }
 
-    /// Whether there are none.
+    /// Whether the shard has no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -72,13 +73,13 @@ impl Shard {
     /// The values of sample `i`, one for each column.
     ///
     /// # Errors
-    /// If there is no such sample, or its columns' sizes do not add up to it.
+    /// If there is no such sample, or the sizes of its columns do not add up to its size.
     pub fn sample(&self, i: u32) -> Result<Vec<&[u8]>, String> {
-        let place = self
+        let range = self
             .offsets
             .get(i as usize..)
             .and_then(|rest| Some(*rest.first()? as usize..*rest.get(1)? as usize));
-        let mut rest = place.and_then(|place| self.bytes.get(place)).ok_or(format!("has no sample {i}"))?;
+        let mut rest = range.and_then(|range| self.bytes.get(range)).ok_or(format!("has no sample {i}"))?;
         let damaged = || format!("is damaged: the sizes of sample {i} do not add up");
         let mut sizes = Vec::with_capacity(self.columns.len());
         for column in &self.columns {
@@ -97,9 +98,10 @@ impl Shard {
     }
 }
 
-/// Decompresses what is to become `size` bytes, and never much more.
+/// Decompresses to `size` bytes. Stops soon after that, so that a damaged file cannot fill the
+/// memory.
 fn decompress(content: &[u8], size: u64) -> Result<Bytes, String> {
-    let failed = |e: std::io::Error| format!("is no intact zstd file: {e}");
+    let failed = |e: std::io::Error| format!("is not an intact zstd file: {e}");
     let mut raw = Vec::with_capacity(size.min(8 * content.len() as u64) as usize);
     let decoder = zstd::Decoder::with_buffer(content).map_err(failed)?;
     decoder.take(size + 1).read_to_end(&mut raw).map_err(failed)?;

@@ -197,7 +197,7 @@ fn units<'a>(mds: &'a Folder, digests: &Digests) -> Result<Vec<Unit<'a>>> {
     let files: HashMap<&str, &InputFile> = files.iter().map(|file| (file.uri.as_str(), file)).collect();
     let unit = |shard| {
         let file = mds.files(shard).iter().find_map(|uri| files.get(uri.as_str()).copied());
-        let InputFile { uri, identity, .. } = file.ok_or_else(|| mds.missing(shard))?;
+        let InputFile { uri, identity, .. } = file.ok_or_else(|| mds.missing_error(shard))?;
         let span = 0..u64::from(shard.info.samples);
         let key = UnitKey { file: uri.clone(), identity: identity.clone(), span, digests: digests.clone() };
         Ok(Unit { key, shard })
