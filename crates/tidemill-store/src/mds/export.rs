@@ -122,7 +122,8 @@ impl Export<'_> {
             let (text, texts) = reader.read_all(pool)?;
             let texts = texts.into_iter().map(|text| Tensor::new(Stored::Memory(text), spec.text.dtype));
             let texts = texts.map(|text| text.to_vec()).collect::<Result<Vec<_>>>()?;
-            let latents = latents_files.iter().map(|file| file.read_block(location, unit, entry.number, pool));
+            let latents =
+                latents_files.iter().map(|file| file.read_block(location, unit, entry.number, pool));
             let latents = latents.collect::<Result<Vec<_>>>()?;
             for ((row, sample_id), text) in text.rows.iter().zip(&text.sample_ids).zip(&texts) {
                 let mut values: BTreeMap<&str, Cow<[u8]>> = rows.values(*row as usize);
