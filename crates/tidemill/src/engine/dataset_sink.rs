@@ -207,10 +207,10 @@ impl Attempt for UnitWriter {
 }
 
 /// Describes the files of a snapshot that the source no longer has, and the rows that go with them.
-/// `None` if the source has all files.
+/// `None` if the source has all files, wherever they lie now: a file is known by its identity.
 pub fn describe_removed_files(snapshot: &Manifest, units: &[InputUnit]) -> Option<String> {
-    let present: HashSet<&str> = units.iter().map(|unit| unit.file.uri.as_str()).collect();
-    let removed = snapshot.commits.iter().filter(|commit| !present.contains(commit.unit.file.as_str()));
+    let present: HashSet<&str> = units.iter().map(|unit| unit.file.identity.as_str()).collect();
+    let removed = snapshot.commits.iter().filter(|commit| !present.contains(commit.unit.identity.as_str()));
     let mut files: BTreeMap<&str, u64> = BTreeMap::new();
     removed.for_each(|commit| *files.entry(&commit.unit.file).or_default() += commit.counts.kept);
     let (first, rows) = (files.keys().next()?, files.values().sum::<u64>());
