@@ -1,21 +1,23 @@
-//! Multi-aspect buckets: the sizes of about R x R pixels that images of many aspects are brought to, and which of
-//! them is an image's.
+//! Aspect buckets (multi-aspect training): the sizes of about R x R pixels that images of many
+//! aspects are resized to, and the bucket of an image.
 
 use std::cmp::{Ordering, Reverse};
 
-/// Between one side of a bucket and the next, unless chosen otherwise: SDXL's 64, and less for resolutions at which
-/// that would leave two or three buckets.
+/// The default step between the sides of buckets: SDXL's 64, and less for resolutions at which 64
+/// would leave only two or three buckets.
 pub fn default_step(resolution: u32) -> u32 {
     if resolution >= 256 { 64 } else { ((resolution + 16) / 32 * 8).max(8) }
 }
 
-/// The sizes, width and height, whose sides are multiples of `step`, whose long side is at most `max_aspect` times
-/// the short one and which have 90 to 100 % of R x R pixels; and the square of R. From tall to wide.
+/// Lists the buckets, width and height: sides are multiples of `step`, the long side is at most
+/// `max_aspect` times the short one, and the area is 90 to 100 % of R x R; and the square of R.
+/// From tall to wide.
 ///
-/// At R = 1024 these are SDXL's buckets (Podell et al., "SDXL: Improving Latent Diffusion Models for High-Resolution
-/// Image Synthesis", arXiv 2307.01952, appendix I) and one more: the paper's table has 704 x 1344 in one orientation
-/// only, Stability AI's own list of ratios (`SD_XL_BASE_RATIOS` in its `generative-models`) has both.
-pub fn list(resolution: u32, step: u32, max_aspect: f64) -> Vec<(u32, u32)> {
+/// At R = 1024 these are SDXL's buckets (Podell et al., "SDXL: Improving Latent Diffusion Models
+/// for High-Resolution Image Synthesis", arXiv 2307.01952, appendix I) and one more: the paper's
+/// table has 704 x 1344 in one orientation only, Stability AI's own list of ratios
+/// (`SD_XL_BASE_RATIOS` in its `generative-models`) has both.
+pub fn list_buckets(resolution: u32, step: u32, max_aspect: f64) -> Vec<(u32, u32)> {
     let square = u64::from(resolution).pow(2);
     let longest = (f64::from(resolution) * max_aspect.sqrt()).ceil() as u32;
     let sides = || (step..=longest).step_by(step.max(1) as usize);
@@ -32,23 +34,24 @@ pub fn list(resolution: u32, step: u32, max_aspect: f64) -> Vec<(u32, u32)> {
     sizes
 }
 
-/// The bucket whose aspect is nearest to the image's, by the ratio of the two; of equally near ones the larger, then
-/// the first. `None` if there are no buckets.
-pub fn nearest(buckets: &[(u32, u32)], image: (u32, u32)) -> Option<(u32, u32)> {
-    let nearer = |a: &(u32, u32), b: &(u32, u32)| {
-        let ((a_more, a_less), (b_more, b_less)) = (distance(*a, image), distance(*b, image));
-        (a_more * b_less).cmp(&(b_more * a_less)).then_with(|| larger(*a, *b))
+/// The bucket whose aspect is nearest to the image's, by the ratio of the two. Of equally near
+/// buckets the larger one, then the first. `None` if there are no buckets.
+pub fn nearest_bucket(buckets: &[(u32, u32)], image: (u32, u32)) -> Option<(u32, u32)> {
+    let compare = |a: &(u32, u32), b: &(u32, u32)| {
+        let ((a_more, a_less), (b_more, b_less)) = (aspect_distance(*a, image), aspect_distance(*b, image));
+        (a_more * b_less).cmp(&(b_more * a_less)).then_with(|| compare_area(*a, *b))
     };
-    buckets.iter().copied().min_by(nearer)
+    buckets.iter().copied().min_by(compare)
 }
 
-/// How far apart two aspects are, as a fraction of at least 1: exact, so that ties are ties.
-fn distance(a: (u32, u32), b: (u32, u32)) -> (u128, u128) {
+/// The distance of two aspects as a fraction of at least 1. It is exact, so that ties are detected.
+fn aspect_distance(a: (u32, u32), b: (u32, u32)) -> (u128, u128) {
     let (x, y) = (u128::from(a.0) * u128::from(b.1), u128::from(a.1) * u128::from(b.0));
     (x.max(y), x.min(y))
 }
 
-fn larger(a: (u32, u32), b: (u32, u32)) -> Ordering {
+/// Orders larger buckets first.
+fn compare_area(a: (u32, u32), b: (u32, u32)) -> Ordering {
     let pixels = |size: (u32, u32)| u64::from(size.0) * u64::from(size.1);
     pixels(b).cmp(&pixels(a))
 }
@@ -57,7 +60,7 @@ fn larger(a: (u32, u32), b: (u32, u32)) -> Ordering {
 mod tests {
     use super::*;
 
-    /// Appendix I of the SDXL paper: heights, each with its widths.
+    /// Appendix I of the SDXL paper: heights with their widths.
     const SDXL: [(u32, &[u32]); 25] = [
         (512, &[2048, 1984, 1920, 1856]),
         (576, &[1792, 1728, 1664]),
@@ -87,7 +90,7 @@ mod tests {
     ];
 
     #[test]
-    fn at_1024_the_list_is_that_of_sdxl() {
+    fn buckets_at_1024_are_those_of_sdxl() {
         let mut published: Vec<(u32, u32)> = SDXL
             .iter()
             .flat_map(|(height, widths)| widths.iter().map(move |width| (*width, *height)))
@@ -96,24 +99,24 @@ mod tests {
         // The mirror of the widest 704, which the paper's table lacks.
         published.push((704, 1344));
         published.sort_unstable_by_key(|&(width, height)| (width, Reverse(height)));
-        assert_eq!(list(1024, default_step(1024), 4.0), published);
+        assert_eq!(list_buckets(1024, default_step(1024), 4.0), published);
     }
 
     #[test]
-    fn every_resolution_has_its_square_and_the_mirror_of_each_bucket() {
+    fn buckets_include_the_square_and_all_mirrors() {
         for resolution in (8..=1024).step_by(8) {
-            let sizes = list(resolution, default_step(resolution), 4.0);
+            let sizes = list_buckets(resolution, default_step(resolution), 4.0);
             assert!(sizes.contains(&(resolution, resolution)), "{resolution}");
             assert!(sizes.iter().all(|&(width, height)| sizes.contains(&(height, width))), "{resolution}");
             assert!(sizes.iter().all(|&(width, height)| width % 8 == 0 && height % 8 == 0), "{resolution}");
         }
-        assert_eq!(list(256, 64, 4.0), [(128, 512), (192, 320), (256, 256), (320, 192), (512, 128)]);
-        assert_eq!(list(256, 64, 1.0), [(256, 256)]);
+        assert_eq!(list_buckets(256, 64, 4.0), [(128, 512), (192, 320), (256, 256), (320, 192), (512, 128)]);
+        assert_eq!(list_buckets(256, 64, 1.0), [(256, 256)]);
         assert_eq!([8, 32, 40, 64, 128, 248, 256, 1024].map(default_step), [8, 8, 8, 16, 32, 64, 64, 64]);
     }
 
     #[test]
-    fn the_nearest_is_by_ratio_and_ties_go_to_the_larger() {
+    fn nearest_bucket_is_by_ratio_and_ties_go_to_the_larger() {
         let buckets = [(64, 64), (128, 32), (32, 128), (120, 30)];
         for (image, expected) in [
             ((500, 400), (64, 64)),
@@ -123,9 +126,9 @@ mod tests {
             ((100, 201), (32, 128)),
             ((1, 100_000_000), (32, 128)),
         ] {
-            assert_eq!(nearest(&buckets, image), Some(expected), "{image:?}");
+            assert_eq!(nearest_bucket(&buckets, image), Some(expected), "{image:?}");
         }
-        assert_eq!(nearest(&[(120, 30), (128, 32)], (9, 1)), Some((128, 32)));
-        assert_eq!(nearest(&[], (1, 1)), None);
+        assert_eq!(nearest_bucket(&[(120, 30), (128, 32)], (9, 1)), Some((128, 32)));
+        assert_eq!(nearest_bucket(&[], (1, 1)), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The run file's section `[prepare]`: which part of a kept image becomes pixels, at which sizes.
+//! The run file's section `[prepare]`: which part of an image becomes pixels, and at which sizes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::RangeInclusive;
@@ -9,42 +9,44 @@ use crate::error::{Result, invalid_config};
 use crate::prepare::aspect_buckets;
 use crate::resize::Resample;
 
-/// Pixel sides a U-Net with a factor-8 VAE and three downsamplings can take, within reason.
+/// Resolutions that a U-Net with a factor-8 VAE and three downsamplings can take, within reason.
 const RESOLUTIONS: RangeInclusive<u32> = 8..=4096;
 
 /// Sides of a bucket: up to four times a resolution.
 const SIDES: RangeInclusive<u32> = 8..=16384;
 
-/// What a bucket's long side may be of its short one, unless `max_bucket_aspect` says otherwise: as in SDXL.
+/// Default of `max_bucket_aspect`, as in SDXL.
 const MAX_BUCKET_ASPECT: f64 = 4.0;
 
 /// `[prepare]`: how a kept image becomes pixels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PrepareConfig {
-    /// Resolutions R in pixels: squares of R x R, or buckets of about as many pixels. A row serves every resolution
-    /// for which its crop needs no enlarging.
+    /// Resolutions R in pixels: squares of R x R, or buckets with about as many pixels. A row is
+    /// used at every resolution for which its crop does not have to be enlarged.
     pub resolutions: Vec<u32>,
-    /// Which part of the image is used.
+    /// Which part of an image is used.
     pub crop: Crop,
-    /// Whether every second image, drawn by its sample id, is mirrored left to right.
+    /// Mirror images left to right with probability 1/2, drawn by sample id.
     pub flip: bool,
     /// Resampling filter.
     pub resample: Resample,
-    /// Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size where the crop stays as large as what it becomes.
-    /// Faster on large images, at the price of pixels that differ from Pillow's and depend on all resolutions. Without
-    /// effect where perceptual hashes are wanted, which are those of the whole picture.
+    /// Decode JPEGs at 1/2, 1/4 or 1/8 of their size where the crop stays at least as large as its
+    /// target. This is faster for large images, but pixels differ from Pillow's and depend on all
+    /// resolutions. It has no effect if perceptual hashes are computed, because these need the full
+    /// image.
     pub scaled_decode: bool,
-    /// Whether rows get the columns `sha256` and `phash`, which removing duplicates needs. Blocklists of hashes add
-    /// theirs by themselves.
+    /// Write the columns `sha256` and `phash`, which deduplication needs. Blocklists of hashes add
+    /// their column themselves.
     pub hashes: bool,
-    /// With `crop = "bucket"`: the sides of the buckets are multiples of this. By default 64 from R = 256 on, below
-    /// R / 4 rounded to a multiple of 8.
+    /// With `crop = "bucket"`: the sides of buckets are multiples of this. By default 64 from R =
+    /// 256 on, below that R / 4 rounded to a multiple of 8.
     pub bucket_step: Option<u32>,
-    /// With `crop = "bucket"`: greatest ratio of a bucket's long side to its short one; 4 by default.
+    /// With `crop = "bucket"`: greatest ratio of a bucket's long side to its short side; 4 by
+    /// default.
     pub max_bucket_aspect: Option<f64>,
-    /// With `crop = "bucket"`: the buckets of a resolution as `[width, height]`, instead of the list made of step and
-    /// aspect.
+    /// With `crop = "bucket"`: the buckets of a resolution as `[width, height]`, instead of those
+    /// computed from step and aspect.
     pub buckets: BTreeMap<String, Vec<[u32; 2]>>,
 }
 
@@ -55,9 +57,9 @@ pub enum Crop {
     /// The largest square in the middle.
     #[default]
     Center,
-    /// The largest square, at a place drawn by sample id and resolution.
+    /// The largest square, at a position drawn by sample id and resolution.
     Random,
-    /// The largest rectangle in the middle that has the aspect of the nearest bucket.
+    /// The largest rectangle in the middle with the aspect of the nearest bucket.
     Bucket,
 }
 
@@ -78,7 +80,8 @@ impl Default for PrepareConfig {
 }
 
 impl PrepareConfig {
-    /// The sizes, width and height, that images can have at a resolution: one square, or the buckets.
+    /// The sizes, width and height, that images can have at a resolution: one square, or the
+    /// buckets.
     pub fn sizes(&self, resolution: u32) -> Vec<(u32, u32)> {
         if self.crop != Crop::Bucket {
             return vec![(resolution, resolution)];
@@ -87,18 +90,18 @@ impl PrepareConfig {
             return listed.iter().map(|&[width, height]| (width, height)).collect();
         }
         let step = self.bucket_step.unwrap_or_else(|| aspect_buckets::default_step(resolution));
-        aspect_buckets::list(resolution, step, self.max_bucket_aspect.unwrap_or(MAX_BUCKET_ASPECT))
+        aspect_buckets::list_buckets(resolution, step, self.max_bucket_aspect.unwrap_or(MAX_BUCKET_ASPECT))
     }
 
-    /// Whether the run's seed has a part in the pixels.
+    /// True if the pixels depend on the run's seed.
     pub(crate) fn uses_seed(&self) -> bool {
         self.flip || self.crop == Crop::Random
     }
 
-    /// Refuses resolutions and buckets that cannot be used.
+    /// Checks resolutions and buckets.
     ///
     /// # Errors
-    /// Names the key and says what would be right.
+    /// [`crate::Error::Config`] that names the key and says which values are valid.
     pub fn validate(&self) -> Result<()> {
         let key = "prepare.resolutions";
         if self.resolutions.is_empty() {
@@ -123,7 +126,7 @@ impl PrepareConfig {
         if let Some((key, _)) = given.into_iter().find(|(_, given)| *given && self.crop != Crop::Bucket) {
             return invalid_config(
                 key,
-                "has a meaning only with crop = \"bucket\"; set that, or leave it out",
+                "can only be used with crop = \"bucket\"; set that, or remove this key",
             );
         }
         if let Some(step) = self.bucket_step {
@@ -143,7 +146,7 @@ impl PrepareConfig {
         if !self.resolutions.iter().any(|known| known.to_string() == resolution) {
             return invalid_config(
                 key,
-                format!("{resolution} is none of prepare.resolutions, {:?}", self.resolutions),
+                format!("{resolution} is not in prepare.resolutions, {:?}", self.resolutions),
             );
         }
         if sizes.is_empty() {
@@ -165,5 +168,5 @@ fn check_side(key: &str, side: u32, range: RangeInclusive<u32>) -> Result<()> {
         return Ok(());
     }
     let (low, high) = range.into_inner();
-    invalid_config(key, format!("{side} is no multiple of 8 between {low} and {high}"))
+    invalid_config(key, format!("{side} is not a multiple of 8 between {low} and {high}"))
 }

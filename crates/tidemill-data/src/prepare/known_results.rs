@@ -1,5 +1,5 @@
-//! What an earlier run found out about rows: the column `known`, which spares `Prepare` the image where its size, its
-//! hashes and its latents are there already, and the caption where its embedding is.
+//! Results of an earlier run, as the column `known` of an input batch. `Prepare` does not need an
+//! image whose size, hashes and latents are known, nor a caption whose text embedding is known.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use arrow::datatypes::{Field, Schema, UInt32Type, UInt64Type};
 use crate::columns::status::{KEPT, QUARANTINED};
 use crate::decode::{Format, ImageInfo, Orientation};
 use crate::error::Result;
-use crate::prepare::image_hashes::Hashes;
+use crate::prepare::image_hashes::ImageHashes;
 
-/// The column's name.
+/// Name of the column.
 pub const COLUMN: &str = "known";
 
-/// The columns of `Prepare`'s output that say what an image is like.
+/// The output columns of `Prepare` that describe an image.
 const FIELDS: [&str; 8] = ["status", "reason", "width", "height", "format", "icc", "sha256", "phash"];
 
-/// How the reasons begin that say that an image is unreadable.
+/// Prefixes of the reasons that mean that an image is unreadable.
 const UNREADABLE: [&str; 4] = ["format:", "size:", "damaged:", "missing: the image"];
 
-/// Puts the column `known` at the end of a batch of source columns. `earlier` has as many rows, of what `Prepare` and
-/// `Encode` made of them; `tensors` are the tensor columns (`latents_R`, `text`) that its kept rows have and that are
-/// still good. What `earlier` says of the images themselves counts only if one of these holds latents: otherwise it may
-/// come from another image column or other code.
+/// Adds the column `known` at the end of a batch of source columns. `earlier` has the same rows as
+/// `Prepare` and `Encode` returned them. `tensors` are the tensor columns (`latents_R`, `text`) of
+/// its kept rows that are still valid. What `earlier` says of images counts only if one of these
+/// holds latents: otherwise it may come from another image column or another version of the code.
 ///
 /// # Errors
 /// If the batches differ in length.
@@ -45,43 +45,43 @@ pub fn attach(batch: &RecordBatch, earlier: &RecordBatch, tensors: &BTreeSet<Str
     Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
 }
 
-/// The column of a batch.
-pub struct Known<'a> {
+/// The column `known` of a batch.
+pub struct KnownResults<'a> {
     column: &'a StructArray,
     /// The resolutions whose latents the kept rows have.
     latents: BTreeSet<u32>,
-    /// Whether the kept rows have their captions' embeddings.
+    /// True if the kept rows have text embeddings.
     text: bool,
 }
 
 /// What is known of a row.
 #[derive(Default)]
-pub struct KnownRow<'a> {
+pub struct KnownResult<'a> {
     /// What the image's header says.
     pub info: Option<ImageInfo>,
     /// Why the image is unreadable.
     pub unreadable: Option<&'a str>,
-    /// The image's hashes.
-    pub hashes: Hashes,
-    /// What tensors there are, if the row was kept.
-    tensors: Option<&'a Known<'a>>,
+    /// Hashes of the image.
+    pub hashes: ImageHashes,
+    /// The tensors that exist, if the row was kept.
+    tensors: Option<&'a KnownResults<'a>>,
 }
 
-impl KnownRow<'_> {
-    /// Whether the image's latents at a resolution are there.
+impl KnownResult<'_> {
+    /// True if the image's latents at a resolution exist.
     pub fn has_latents(&self, resolution: u32) -> bool {
         self.tensors.is_some_and(|tensors| tensors.latents.contains(&resolution))
     }
 
-    /// Whether the caption's embedding is there.
+    /// True if the caption's text embedding exists.
     pub fn has_text(&self) -> bool {
         self.tensors.is_some_and(|tensors| tensors.text)
     }
 }
 
-impl<'a> Known<'a> {
+impl<'a> KnownResults<'a> {
     /// The column of a batch, if it has one.
-    pub fn of(batch: &'a RecordBatch) -> Option<Self> {
+    pub fn from_batch(batch: &'a RecordBatch) -> Option<Self> {
         let column = batch.column_by_name(COLUMN)?.as_struct_opt()?;
         let schema = batch.schema();
         let names = schema.field_with_name(COLUMN).ok()?.metadata().get("tensors")?;
@@ -91,18 +91,18 @@ impl<'a> Known<'a> {
     }
 
     /// What is known of a row.
-    pub fn row(&self, row: usize) -> KnownRow<'_> {
+    pub fn of_row(&self, row: usize) -> KnownResult<'_> {
         let status = self.text("status", row);
         let tensors = (status == Some(KEPT)).then_some(self);
-        // Latents of whatever resolution are still good only if image column and code are the same.
+        // Latents of any resolution are valid only if image column and code are the same.
         if self.latents.is_empty() {
-            return KnownRow { tensors, ..KnownRow::default() };
+            return KnownResult { tensors, ..KnownResult::default() };
         }
         let reason = self.text("reason", row).filter(|_| status == Some(QUARANTINED));
-        KnownRow {
+        KnownResult {
             info: self.info(row),
             unreadable: reason.filter(|reason| UNREADABLE.iter().any(|kind| reason.starts_with(kind))),
-            hashes: Hashes { sha256: self.sha256(row), phash: self.phash(row) },
+            hashes: ImageHashes { sha256: self.sha256(row), phash: self.phash(row) },
             tensors,
         }
     }
@@ -117,7 +117,7 @@ impl<'a> Known<'a> {
             width: number("width")?,
             height: number("height")?,
             format: Format::from_name(self.text("format", row)?)?,
-            // Width and height are those of the upright image.
+            // Width and height are already those of the upright image.
             orientation: Orientation::NoTransforms,
             icc: icc.is_valid(row).then(|| icc.value(row))?,
         })

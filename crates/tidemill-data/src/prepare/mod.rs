@@ -4,10 +4,12 @@
 //! * `config`: the run file's section `[prepare]`
 //! * `stage`: [`Prepare`], the whole stage
 //! * `input`, `output`: the columns of its batches
-//! * `row`: what becomes of a row
+//! * `row_selection`: which rows are kept; `row`: the outcome of one
+//! * `pixels`: decode, crop, resize, flip
 //! * `crop`, `aspect_buckets`: center crop, random crop, buckets, mirroring
 //! * `known_results`: what an earlier run found out, so that it is not computed again
 //! * `image_hashes`: the columns `sha256` and `phash`
+//! * `digests`: what shapes the output
 //! * `timing`: where the time goes, for benchmarks
 
 pub mod known_results;
@@ -15,14 +17,18 @@ pub mod known_results;
 mod aspect_buckets;
 mod config;
 mod crop;
+mod digests;
 mod image_hashes;
 mod input;
 mod output;
+mod pixels;
 mod row;
+mod row_selection;
 mod stage;
 mod timing;
 
 pub use self::config::{Crop, PrepareConfig};
-pub use self::stage::{Digests, Prepare};
-pub use self::timing::Parts;
+pub use self::digests::Digests;
+pub use self::stage::Prepare;
+pub use self::timing::StepTimes;
 pub use crate::resize::Resample;

@@ -1,5 +1,5 @@
-//! The output batch: pixels are written straight into its buffers by the threads that decode, the other columns are
-//! built once all verdicts are known.
+//! The output batch. The decoding threads write pixels directly into its buffers; the other columns
+//! are built when the outcomes of all rows are known.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use crate::columns::status::{KEPT, QUARANTINED, REJECTED};
 use crate::error::{Error, Result};
 use crate::prepare::config::PrepareConfig;
-use crate::prepare::crop::Cut;
-use crate::prepare::image_hashes::Wanted;
+use crate::prepare::crop::ResizedCrop;
+use crate::prepare::image_hashes::HashColumns;
 use crate::prepare::input::Input;
-use crate::prepare::row::{Row, Verdict};
+use crate::prepare::row::{Outcome, Row};
 use crate::resize::Rect;
 use crate::tokenizer::{CONTEXT, ClipTokenizer};
 
-/// The pixels of every row at every resolution.
+/// The pixels of all rows at all resolutions.
 pub struct Output {
     flip: bool,
-    hashes: Wanted,
+    hashes: HashColumns,
     pixels: Vec<Pixels>,
 }
 
@@ -35,18 +35,21 @@ struct Pixels {
 }
 
 impl Output {
-    /// Makes room for what the rows' plans ask for.
-    pub fn new(config: &PrepareConfig, hashes: Wanted, rows: &[Row]) -> Self {
+    /// Allocates the pixels that the rows' plans need.
+    pub fn new(config: &PrepareConfig, hashes: HashColumns, rows: &[Row]) -> Self {
         let pixels = |resolution| {
-            let lengths: Vec<usize> =
-                rows.iter().map(|row| new_cut(row, resolution).map_or(0, Cut::bytes)).collect();
+            let lengths: Vec<usize> = rows
+                .iter()
+                .map(|row| needed_crop(row, resolution).map_or(0, ResizedCrop::pixel_bytes))
+                .collect();
             Pixels { bytes: MutableBuffer::from_len_zeroed(lengths.iter().sum()), lengths }
         };
         Self { flip: config.flip, hashes, pixels: (0..config.resolutions.len()).map(pixels).collect() }
     }
 
-    /// For each row the places of its pixels, in the order of the resolutions; without pixels they are empty.
-    pub fn slots(&mut self) -> Vec<Vec<&mut [u8]>> {
+    /// The slots for the pixels of each row, in the order of the resolutions; empty where no pixels
+    /// are needed.
+    pub fn pixel_slots(&mut self) -> Vec<Vec<&mut [u8]>> {
         let rows = self.pixels.first().map_or(0, |pixels| pixels.lengths.len());
         let mut slots: Vec<Vec<&mut [u8]>> = (0..rows).map(|_| Vec::new()).collect();
         for Pixels { lengths, bytes } in &mut self.pixels {
@@ -60,7 +63,7 @@ impl Output {
         slots
     }
 
-    /// Adds the verdicts and the tokens of the kept rows.
+    /// Builds the batch: outcomes, hashes, token ids of the kept rows, and pixels.
     pub fn finish(
         self,
         rows: &[Row],
@@ -84,36 +87,39 @@ impl Output {
             Arc::new(info().map(|info| Some(info?.icc)).collect::<BooleanArray>()),
         ]);
         columns.extend(input.carried.iter().cloned());
-        columns.push(Arc::new(StringArray::from_iter_values(rows.iter().map(status))));
-        columns.push(Arc::new(rows.iter().map(reason).collect::<StringArray>()));
+        columns.push(Arc::new(StringArray::from_iter_values(rows.iter().map(status_of))));
+        columns.push(Arc::new(rows.iter().map(reason_of).collect::<StringArray>()));
         columns.push(Arc::new(input.rows.clone()));
         columns.extend(self.hashes.columns(rows.iter().map(|row| row.hashes))?);
-        columns.push(tokens(rows, input, tokenizer)?);
+        columns.push(token_id_column(rows, input, tokenizer)?);
         if self.flip {
-            let flipped = rows.iter().map(|row| row.plan().map(|plan| plan.flipped));
+            let flipped = rows.iter().map(|row| row.plan().map(|plan| plan.is_flipped));
             columns.push(Arc::new(flipped.collect::<BooleanArray>()));
         }
         for (resolution, Pixels { lengths, bytes }) in self.pixels.into_iter().enumerate() {
-            let cuts: Vec<Option<&Cut>> = rows.iter().map(|row| cut(row, resolution)).collect();
-            // The place of a row whose pixels turned out to be damaged stays, behind a null.
-            let new = rows.iter().map(|row| new_cut(row, resolution).is_some());
+            let crops: Vec<Option<&ResizedCrop>> =
+                rows.iter().map(|row| crop_of_row(row, resolution)).collect();
+            // The slot of a row whose pixels turn out to be damaged stays, behind a null.
+            let new = rows.iter().map(|row| needed_crop(row, resolution).is_some());
             let nulls = NullBuffer::from_iter(new);
             let offsets = OffsetBuffer::from_lengths(lengths);
             columns.push(Arc::new(LargeBinaryArray::try_new(offsets, bytes.into(), Some(nulls))?));
-            columns.push(lists(&cuts, |cut| [cut.size.0, cut.size.1])?);
-            columns
-                .push(lists(&cuts, |&Cut { crop: Rect { x, y, width, height }, .. }| [x, y, width, height])?);
+            columns.push(number_lists(&crops, |crop| [crop.size.0, crop.size.1])?);
+            columns.push(number_lists(
+                &crops,
+                |&ResizedCrop { crop: Rect { x, y, width, height }, .. }| [x, y, width, height],
+            )?);
         }
         Ok(RecordBatch::try_new(schema, columns)?)
     }
 }
 
-/// The output's schema for an input's; `caption_source` tells whether there is such a column.
+/// The schema of the output. `caption_source` tells whether there is such a column.
 pub fn output_schema(
     input: &Schema,
     carry: &[String],
     config: &PrepareConfig,
-    hashes: Wanted,
+    hashes: HashColumns,
     caption_source: bool,
 ) -> Result<SchemaRef> {
     let mut fields = vec![
@@ -139,19 +145,19 @@ pub fn output_schema(
         Field::new("source_row", DataType::UInt64, false),
     ]);
     fields.extend(hashes.fields());
-    fields.push(Field::new("token_ids", list_of(DataType::Int32, CONTEXT_I32), true));
+    fields.push(Field::new("token_ids", fixed_size_list(DataType::Int32, CONTEXT_I32), true));
     if config.flip {
         fields.push(Field::new("flipped", DataType::Boolean, true));
     }
     for &resolution in &config.resolutions {
         fields.push(pixels_field(resolution, &config.sizes(resolution)));
-        fields.push(Field::new(format!("size_{resolution}"), list_of(DataType::UInt32, 2), true));
-        fields.push(Field::new(format!("crop_{resolution}"), list_of(DataType::UInt32, 4), true));
+        fields.push(Field::new(format!("size_{resolution}"), fixed_size_list(DataType::UInt32, 2), true));
+        fields.push(Field::new(format!("crop_{resolution}"), fixed_size_list(DataType::UInt32, 4), true));
     }
     Ok(Arc::new(Schema::new(fields)))
 }
 
-/// `pixels_R`, with its shape where all its values have the same.
+/// The field `pixels_R`, with the shape if all rows have the same.
 fn pixels_field(resolution: u32, sizes: &[(u32, u32)]) -> Field {
     let mut metadata = HashMap::from([("dtype".to_owned(), "u8".to_owned())]);
     if let [(width, height)] = sizes {
@@ -163,38 +169,39 @@ fn pixels_field(resolution: u32, sizes: &[(u32, u32)]) -> Field {
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "77 fits")]
 const CONTEXT_I32: i32 = CONTEXT as i32;
 
-fn list_of(item: DataType, length: i32) -> DataType {
+fn fixed_size_list(item: DataType, length: i32) -> DataType {
     DataType::FixedSizeList(Arc::new(Field::new_list_field(item, true)), length)
 }
 
-/// The row's cut at a resolution if its pixels are needed.
-fn new_cut<'a>(row: &'a Row, resolution: usize) -> Option<&'a Cut> {
-    row.plan()?.new_cut(resolution)
+/// The row's crop at a resolution, given by its index, if its pixels are needed.
+fn needed_crop<'a>(row: &'a Row, resolution: usize) -> Option<&'a ResizedCrop> {
+    row.plan()?.needed_crop(resolution)
 }
 
-/// The row's cut at a resolution, given by its index, if it is kept and large enough.
-fn cut<'a>(row: &'a Row, resolution: usize) -> Option<&'a Cut> {
-    row.plan()?.cuts.get(resolution)?.as_ref()
+/// The row's crop at a resolution, given by its index, if the row is kept and large enough.
+fn crop_of_row<'a>(row: &'a Row, resolution: usize) -> Option<&'a ResizedCrop> {
+    row.plan()?.crops.get(resolution)?.as_ref()
 }
 
-fn status(row: &Row) -> &'static str {
-    match row.verdict {
-        Verdict::Kept(_) => KEPT,
-        Verdict::Rejected(_) => REJECTED,
-        Verdict::Quarantined(_) => QUARANTINED,
+fn status_of(row: &Row) -> &'static str {
+    match row.outcome {
+        Outcome::Kept(_) => KEPT,
+        Outcome::Rejected(_) => REJECTED,
+        Outcome::Quarantined(_) => QUARANTINED,
     }
 }
 
-fn reason(row: &Row) -> Option<String> {
-    match &row.verdict {
-        Verdict::Kept(_) => None,
-        Verdict::Rejected(filter) => Some(filter.clone()),
-        Verdict::Quarantined(error) => Some(error.to_string()),
+fn reason_of(row: &Row) -> Option<String> {
+    match &row.outcome {
+        Outcome::Kept(_) => None,
+        Outcome::Rejected(filter) => Some(filter.clone()),
+        Outcome::Quarantined(error) => Some(error.to_string()),
     }
 }
 
-fn tokens(rows: &[Row], input: &Input, tokenizer: &ClipTokenizer) -> Result<ArrayRef> {
-    let wanted: Vec<bool> = rows.iter().map(|row| row.plan().is_some_and(|plan| !plan.embedded)).collect();
+fn token_id_column(rows: &[Row], input: &Input, tokenizer: &ClipTokenizer) -> Result<ArrayRef> {
+    let wanted: Vec<bool> =
+        rows.iter().map(|row| row.plan().is_some_and(|plan| !plan.has_text_embedding)).collect();
     let captions: Vec<&str> =
         (0..rows.len()).filter(|&row| wanted[row]).filter_map(|row| input.captions.get(row).ok()).collect();
     let mut encoded = tokenizer.encode_batch(&captions).into_iter();
@@ -205,10 +212,13 @@ fn tokens(rows: &[Row], input: &Input, tokenizer: &ClipTokenizer) -> Result<Arra
     Ok(Arc::new(FixedSizeListArray::try_new(field, CONTEXT_I32, Arc::new(ids), Some(wanted.into()))?))
 }
 
-/// A column of lists of N numbers, null where there is no cut.
-fn lists<const N: usize>(cuts: &[Option<&Cut>], numbers: impl Fn(&Cut) -> [u32; N]) -> Result<ArrayRef> {
-    let nulls = NullBuffer::from_iter(cuts.iter().map(Option::is_some));
-    let values = cuts.iter().flat_map(|cut| cut.map_or([0; N], &numbers));
+/// A column of lists of N numbers; null where there is no crop.
+fn number_lists<const N: usize>(
+    crops: &[Option<&ResizedCrop>],
+    numbers: impl Fn(&ResizedCrop) -> [u32; N],
+) -> Result<ArrayRef> {
+    let nulls = NullBuffer::from_iter(crops.iter().map(Option::is_some));
+    let values = crops.iter().flat_map(|crop| crop.map_or([0; N], &numbers));
     let values = Arc::new(UInt32Array::from_iter_values(values));
     let field = Arc::new(Field::new_list_field(DataType::UInt32, true));
     Ok(Arc::new(FixedSizeListArray::try_new(field, N as i32, values, Some(nulls))?))

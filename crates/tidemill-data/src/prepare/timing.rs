@@ -1,23 +1,24 @@
-//! Where the time of a prepared row goes: the steps of `run` once more, one after another on the calling thread, with
-//! a clock between them. For benchmarks; the stage itself carries no clocks.
+//! Times the steps of the stage for benchmarks: the steps of `run`, one after another on the calling thread, with a
+//! clock between them. The stage itself measures nothing.
 
 use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
 
 use crate::error::{Result, RowError};
+use crate::prepare::input::Input;
 use crate::prepare::row::Plan;
 use crate::prepare::stage::Prepare;
 use crate::resize;
 
-/// Time spent in each step over the readable rows of a sample.
+/// Time spent in each step over the readable rows of a batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Parts {
-    /// Readable rows.
+pub struct StepTimes {
+    /// Number of readable rows.
     pub rows: u32,
     /// Encoded bytes to pixels.
     pub decode: Duration,
-    /// The crop at every resolution.
+    /// Crop and resize at every resolution.
     pub resize: Duration,
     /// Interleaved pixels to planes.
     pub planes: Duration,
@@ -26,40 +27,40 @@ pub struct Parts {
 }
 
 impl Prepare {
-    /// Times the steps over a batch's rows that are kept. Tokens are made on the threads of the current rayon pool; a
-    /// pool of one gives single-threaded figures.
+    /// Times the steps over the kept rows of a batch. Captions are tokenized on the threads of the current rayon pool;
+    /// a pool of one thread gives single-threaded figures.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
-    pub fn time_parts(&self, batch: &RecordBatch) -> Result<Parts> {
-        let input = self.input(batch)?;
-        let rows = self.judge_all(batch, &input)?;
-        let mut parts = Parts::default();
+    /// As for [`run`](Self::run).
+    pub fn time_steps(&self, batch: &RecordBatch) -> Result<StepTimes> {
+        let input = Input::new(batch, &self.columns)?;
+        let rows = self.selector.select_rows(batch, &input)?;
+        let mut times = StepTimes::default();
         let mut captions = Vec::new();
-        for (row, plan) in rows.iter().enumerate().filter_map(|(row, judged)| Some((row, judged.plan()?))) {
+        for (row, plan) in rows.iter().enumerate().filter_map(|(index, row)| Some((index, row.plan()?))) {
             let caption = input.captions.get(row);
-            if let (Ok(()), Ok(caption)) = (self.time_image(plan, &mut parts), caption) {
-                parts.rows += 1;
+            if let (Ok(()), Ok(caption)) = (self.time_image(plan, &mut times), caption) {
+                times.rows += 1;
                 captions.push(caption);
             }
         }
-        timed(&mut parts.tokens, || self.tokenizer.encode_batch(&captions));
-        Ok(parts)
+        add_time(&mut times.tokens, || self.tokenizer.encode_batch(&captions));
+        Ok(times)
     }
 
-    fn time_image(&self, plan: &Plan, parts: &mut Parts) -> Result<(), RowError> {
-        let strip = timed(&mut parts.decode, || self.decode_image(plan))?;
-        for cut in plan.cuts.iter().flatten() {
-            let resized = timed(&mut parts.resize, || self.resize(plan, &strip, cut))?;
+    fn time_image(&self, plan: &Plan, times: &mut StepTimes) -> Result<(), RowError> {
+        let strip = add_time(&mut times.decode, || self.pixels.decode_image(plan))?;
+        for crop in plan.crops.iter().flatten() {
+            let resized = add_time(&mut times.resize, || self.pixels.resize_crop(plan, &strip, crop))?;
             let mut planes = vec![0; resized.pixels.len()];
-            timed(&mut parts.planes, || resize::to_planes(&resized, &mut planes));
+            add_time(&mut times.planes, || resize::to_planes(&resized, &mut planes));
         }
         Ok(())
     }
 }
 
-/// Runs `step` and adds its wall time.
-fn timed<T>(total: &mut Duration, step: impl FnOnce() -> T) -> T {
+/// Runs a step and adds its wall time to `total`.
+fn add_time<T>(total: &mut Duration, step: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = step();
     *total += start.elapsed();

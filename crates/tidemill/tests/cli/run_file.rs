@@ -62,7 +62,7 @@ const CASES: &[Case] = &[
     ("[[train.mix]]\ndataset = \"x\"", &[], &["run.toml:1:", "`name`", "missing"]),
     // What types cannot see.
     ("[prepare]\nresolutions = []", &[], &["run.toml:2:15", "prepare.resolutions: give at least one"]),
-    ("[prepare]\nresolutions = [100]", &[], &["run.toml:2:15", "100 is no multiple of 8"]),
+    ("[prepare]\nresolutions = [100]", &[], &["run.toml:2:15", "100 is not a multiple of 8"]),
     ("[prepare]\nresolutions = [64, 64]", &[], &["run.toml:2:15", "64 is listed twice"]),
     ("[prepare]\nbucket_step = 64", &[], &["run.toml:2:15", "only with crop = \"bucket\""]),
     (

@@ -148,7 +148,7 @@ impl Bench<'_> {
         let (batches, read) = timed(|| self.first(rows))?;
         let Some(schema) = batches.first().map(RecordBatch::schema) else { return Ok(Vec::new()) };
         let sample = concat_batches(&schema, &batches)?;
-        let parts = pool.install(|| self.prepare.time_parts(&sample))?;
+        let parts = pool.install(|| self.prepare.time_steps(&sample))?;
         let (prepared, all) = timed(|| pool.install(|| Ok(self.prepare.run(&sample)?)))?;
         let ((), write) = timed(|| {
             let mut file = PreparedFile::new(std::io::sink(), "the sample".into(), prepared.schema())?;

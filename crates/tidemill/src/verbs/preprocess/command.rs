@@ -61,7 +61,7 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     if run.file.dedup.is_set() {
         check_all_committed(&sink, &units)?;
         let (sink, duplicates) = sink.without_duplicates(&units, &run.file.dedup)?;
-        copied = run_local_pass(&prepare.leaving_out(duplicates), &sink, None)?;
+        copied = run_local_pass(&prepare.excluding(duplicates), &sink, None)?;
         deduplicated = Some(sink);
     }
     work.summaries.extend(summary);

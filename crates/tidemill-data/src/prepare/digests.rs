@@ -1,0 +1,83 @@
+//! Digests of everything that shapes the output of the stage.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::caption::config::CaptionConfig;
+use crate::caption::stage::digest_input;
+use crate::filter::config::FilterConfig;
+use crate::filter::filters::Filters;
+use crate::prepare::config::PrepareConfig;
+use crate::prepare::image_hashes::HashColumns;
+use crate::source::config::SourceConfig;
+use crate::tokenizer::ClipTokenizer;
+
+/// The version of the pixels. It must be raised whenever the same configuration would give other pixels than before.
+const IMAGE_VERSION: u32 = 2;
+
+/// The version of the pixels of images that are decoded at a scale. It must also be raised when rows become readable
+/// that were not before.
+const SCALED_VERSION: u32 = 3;
+
+/// Digests (BLAKE3, hex) of what shapes each group of output columns, so that after a change only the columns that it
+/// affects are computed again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Digests {
+    /// Which rows are kept, and the carried columns: columns, captions, filters, the content of their lists, hashes.
+    pub rows: String,
+    /// `pixels_R`, `size_R` and `crop_R` by resolution R, and `flipped`: the image column, the section `[prepare]`
+    /// (other resolutions only if images are decoded at a scale), the seed if anything is random, the code's version.
+    pub images: BTreeMap<u32, String>,
+    /// `token_ids`: the caption columns, `[caption]`, the seed if anything is random, and the tokenizer.
+    pub text: String,
+}
+
+impl Digests {
+    /// Computes the digests of a configuration.
+    pub(super) fn new(
+        prepare: &PrepareConfig,
+        (filter, filters): (&FilterConfig, &Filters),
+        source: &SourceConfig,
+        caption: &CaptionConfig,
+        (hashes, is_scaled): (HashColumns, bool),
+        seed: u64,
+        tokenizer: &ClipTokenizer,
+    ) -> Self {
+        let (columns, resolutions) = (&source.columns, &prepare.resolutions);
+        let text = digest_input(caption, &columns.caption, seed);
+        let rules = (filter.without_lists(), filters.list_digests(), hashes);
+        let sizes: Vec<_> = resolutions.iter().map(|&resolution| prepare.sizes(resolution)).collect();
+        let image = |r: &u32| (*r, digest_images(&columns.image, prepare, *r, is_scaled, seed));
+        Self {
+            rows: digest_json(&(columns, &source.carry, &text, rules, resolutions, &sizes)),
+            images: resolutions.iter().map(image).collect(),
+            text: digest_json(&(&text, tokenizer.digest())),
+        }
+    }
+}
+
+/// Digest of what shapes the pixels at one resolution. Other resolutions matter only if images are decoded at a scale,
+/// because the scale must suffice for all of them. Hashes do not matter.
+fn digest_images(
+    column: &str,
+    config: &PrepareConfig,
+    resolution: u32,
+    is_scaled: bool,
+    seed: u64,
+) -> String {
+    let mut resolutions = if is_scaled { config.resolutions.clone() } else { vec![resolution] };
+    resolutions.sort_unstable();
+    let mut buckets = config.buckets.clone();
+    buckets.retain(|listed, _| resolutions.iter().any(|resolution| resolution.to_string() == *listed));
+    let relevant =
+        PrepareConfig { resolutions, buckets, scaled_decode: is_scaled, hashes: false, ..config.clone() };
+    let version = if is_scaled { SCALED_VERSION } else { IMAGE_VERSION };
+    digest_json(&(column, relevant, config.uses_seed().then_some(seed), version))
+}
+
+/// Digest of a value's JSON. Configurations contain ordered maps only, so the JSON is canonical.
+fn digest_json(value: &impl Serialize) -> String {
+    let json = serde_json::json!(value).to_string();
+    blake3::hash(json.as_bytes()).to_hex().to_string()
+}
