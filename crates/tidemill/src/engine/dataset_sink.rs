@@ -34,7 +34,7 @@ type Duplicate = (u64, &'static str);
 impl DatasetSink {
     /// Opens the run's dataset, or makes it. Units made with other settings stay in older
     /// snapshots. Columns of these units that the run's settings do not change need not be computed
-    /// again ([`load_known_rows`](Self::load_known_rows)).
+    /// again ([`find_reusable_rows`](Self::find_reusable_rows)).
     ///
     /// # Errors
     /// If models cannot be read; settings are wrong; the location holds something other than a
@@ -144,7 +144,7 @@ impl DatasetSink {
     ///
     /// # Errors
     /// If the dataset cannot be read.
-    pub fn load_known_rows(&self, unit: &InputUnit) -> Result<Option<ReusableRows>> {
+    pub fn find_reusable_rows(&self, unit: &InputUnit) -> Result<Option<ReusableRows>> {
         Ok(self.writer.find_reusable(&self.unit_key(unit))?)
     }
 

@@ -35,7 +35,7 @@ impl Source for IncrementalSource<'_> {
     }
 
     fn read_within(&self, unit: &InputUnit, room: u64) -> tidemill_data::Result<Batches> {
-        let known = self.sink.load_known_rows(unit).map_err(|e| Error::Read {
+        let known = self.sink.find_reusable_rows(unit).map_err(|e| Error::Read {
             file: unit.file.uri.clone(),
             problem: format!("cannot read what the dataset knows about it: {e}"),
         })?;
