@@ -126,7 +126,7 @@ impl Checkpoints {
             for (elements, BufferValues { bytes, .. }) in ranges {
                 let target = values.get_mut(4 * elements.start..4 * elements.end);
                 let out_of_range =
-                    || self.error(&shard.file, format!("it has values of no parameter: {elements:?}"));
+                    || self.error(&shard.file, format!("its values {elements:?} belong to no parameter"));
                 target.ok_or_else(out_of_range)?.copy_from_slice(bytes);
                 found += elements.len();
             }

@@ -4,13 +4,13 @@
 //! intact. Any number of ranks loads what any other number wrote.
 //!
 //! ```text
-//! <uri>/step-00001000/<attempt>/rank-0-of-4.safetensorsstate shard (`shard_format.rs`)
-//! <uri>/step-00001000/<attempt>/rank-1-of-4.json       this rank's shard is complete (`commit.rs`)
-//! <uri>/step-00001000/commit.json                      the commit object (`commit.rs`)
-//! <uri>/run.json                                       the identity of the run, for people
-//! <uri>/start.json                                     the attempt that started last
-//! <uri>/owner.json                                     the attempt that trains
-//! <uri>/probe                                          put like a commit when a run starts
+//! <uri>/step-00001000/<attempt>/rank-0-of-4.safetensors  state shard (`shard_format.rs`)
+//! <uri>/step-00001000/<attempt>/rank-1-of-4.json         a shard is complete (`commit.rs`)
+//! <uri>/step-00001000/commit.json                        the commit object (`commit.rs`)
+//! <uri>/run.json                                         the identity of the run, for people
+//! <uri>/start.json                                       the attempt that started last
+//! <uri>/owner.json                                       the attempt that trains
+//! <uri>/probe                                            put like a commit when a run starts
 //! ```
 //!
 //! - `store.rs`: the checkpoints of a run, and access to their objects

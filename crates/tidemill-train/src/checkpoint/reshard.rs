@@ -150,7 +150,7 @@ impl<'a> Resharder<'a> {
     pub fn check_complete(self) -> Result<(), String> {
         match self.missing {
             0 => Ok(()),
-            missing => Err(format!("{missing} values of its parameters are in none of its shards")),
+            missing => Err(format!("its shards lack {missing} values of its parameters")),
         }
     }
 }
@@ -158,17 +158,22 @@ impl<'a> Resharder<'a> {
 /// Checks that a checkpoint has the parameters of this network.
 fn check_parameters(layout: &BucketLayout, parameters: &[Parameter]) -> Result<(), String> {
     let stored: HashMap<&str, &Parameter> = parameters.iter().map(|p| (p.name.as_str(), p)).collect();
-    for slot in layout.slots() {
-        match stored.get(slot.name.as_str()) {
-            None => return Err(format!("it lacks {}", slot.name)),
-            Some(parameter) if parameter.shape != slot.shape => {
-                return Err(format!("{} is {:?}, expected {:?}", slot.name, parameter.shape, slot.shape));
-            }
-            Some(_) => (),
+    let mismatch = layout.slots().iter().find_map(|slot| match stored.get(slot.name.as_str()) {
+        None => Some(format!("it lacks {}", slot.name)),
+        Some(parameter) if parameter.shape != slot.shape => {
+            Some(format!("{} is {:?}, expected {:?}", slot.name, parameter.shape, slot.shape))
         }
-    }
-    match parameters.iter().find(|p| layout.slots().iter().all(|slot| slot.name != p.name)) {
-        Some(other) => Err(format!("{} is not a parameter of this model", other.name)),
+        Some(_) => None,
+    });
+    let surplus = || {
+        let is_unknown = |p: &&Parameter| layout.slots().iter().all(|slot| slot.name != p.name);
+        let unknown = parameters.iter().find(is_unknown)?;
+        Some(format!("{} is not a parameter of this model", unknown.name))
+    };
+    match mismatch.or_else(surplus) {
+        Some(problem) => {
+            Err(format!("{problem}; resume with the checkpoint's model, or give the run another output"))
+        }
         None => Ok(()),
     }
 }

@@ -40,10 +40,9 @@ impl Checkpoints {
     }
 }
 
-/// Selects the checkpoints to keep: the
-/// `keep` newest, and the first of each interval of `keep_every` steps except the first interval.
-/// The first checkpoint of an interval may be later than its first step, if none was written in
-/// time.
+/// Selects the checkpoints to keep: the `keep` newest, and the first of each interval of
+/// `keep_every` steps except the first interval. The first checkpoint of an interval may be later
+/// than its first step, if none was written in time.
 fn select_kept(steps: &BTreeSet<u64>, keep: usize, keep_every: Option<u64>) -> BTreeSet<u64> {
     let newest = steps.iter().rev().take(keep);
     let is_first_of_interval = |step: u64, every: u64| {

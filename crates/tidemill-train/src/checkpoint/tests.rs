@@ -49,8 +49,8 @@ impl Case {
     }
 }
 
-/// Parameters with values that
-/// `purpose` determines. Every third one is a convolution weight with `size` output channels.
+/// Parameters with values that `purpose` determines. Every third one is a convolution weight with
+/// `size` output channels.
 fn values(sizes: &[i64], purpose: u64) -> Vec<(String, Tensor)> {
     let value = |(i, size): (u64, &i64)| {
         let shape = if i % 3 == 2 { vec![*size, 3, 2, 2] } else { vec![*size] };

@@ -167,8 +167,8 @@ impl TrainConfig {
         self.phase.iter().map(|p| p.steps).sum()
     }
 
-    /// The index and the first step of the phase that
-    /// `step`, counted from 0 over all phases, belongs to; `None` after the last phase.
+    /// The index and the first step of the phase that `step`, counted from 0 over all phases,
+    /// belongs to; `None` after the last phase.
     pub fn phase_at(&self, step: u64) -> Option<(usize, u64)> {
         let mut first = 0;
         for (index, phase) in self.phase.iter().enumerate() {

@@ -3,11 +3,10 @@
 
 use tch::Tensor;
 
-/// Scaled latents [N, C, h, w], f32.
-/// `stored` are moments [N, 2 C, h, w] (means, then log-variances) if `posterior` has the normal
-/// numbers n to sample them with: (mean + exp(logvar / 2) n) f. The log-variance is clamped as in
-/// diffusers' `DiagonalGaussianDistribution`. Without `posterior`, `stored` are latents, which are
-/// only scaled.
+/// Scaled latents [N, C, h, w], f32. `stored` are moments [N, 2 C, h, w] (means, then
+/// log-variances) if `posterior` has the normal numbers n to sample them with: (mean + exp(logvar /
+/// 2) n) f. The log-variance is clamped as in diffusers' `DiagonalGaussianDistribution`. Without
+/// `posterior`, `stored` are latents, which are only scaled.
 pub fn sample_latents(stored: &Tensor, posterior: Option<&Tensor>, scaling_factor: f64) -> Tensor {
     let Some(posterior) = posterior else { return stored * scaling_factor };
     let channels = stored.size()[1] / 2;

@@ -112,7 +112,7 @@ impl Optimizer {
         // Without sharding the kernel writes the working weights along with the master weights.
         let is_sharded = self.layout.partition_count() > 1;
         let working = if is_sharded { None } else { Some(self.working_weights.wait_for_all()?) };
-        let to_piece = |GradientSlice { bucket, offset, values }: GradientSlice| {
+        let to_param_slice = |GradientSlice { bucket, offset, values }: GradientSlice| {
             let master = &self.master[bucket];
             ParamSlice {
                 grad: values,
@@ -128,10 +128,10 @@ impl Optimizer {
         };
         let gradients = self.gradients.slices()?;
         for (start, group) in self.moment_steps.group_gradients(&self.layout, self.partition, gradients)? {
-            let pieces: Vec<ParamSlice> = group.into_iter().map(&to_piece).collect();
+            let slices: Vec<ParamSlice> = group.into_iter().map(&to_param_slice).collect();
             let count = (start > 0).then(|| guard(|| scalars.step - start as f64)).transpose()?;
             let count = count.as_ref().unwrap_or(scalars.step);
-            adamw_step(adamw, AdamWScalars { step: count, ..scalars }, &pieces)?;
+            adamw_step(adamw, AdamWScalars { step: count, ..scalars }, &slices)?;
         }
         if is_averaged {
             guard(|| no_grad(|| self.ema.update_frozen(&self.layout, &self.master, scalars)))?;

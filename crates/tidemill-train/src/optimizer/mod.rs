@@ -2,7 +2,7 @@
 //! weights, sharded over the ranks.
 //!
 //! - `adamw.rs`: the optimizer's state and step
-//! - `ema.rs`: the moving average, and the network with averaged weights
+//! - `ema.rs`: the moving average of the weights
 //! - `moment_steps.rs`: bias correction of parameters that were frozen before
 //! - `lr_schedule.rs`: the learning rate of each step, with warm-up
 //! - `sharding_plan.rs`: how state is spread over the ranks

@@ -20,8 +20,8 @@ impl World {
     /// together.
     ///
     /// # Errors
-    /// This rank's own error if it is the first that failed, else
-    /// [`Error::OtherRank`]; [`Error::Peer`] if another rank cannot be reached.
+    /// This rank's own error if it is the first that failed, else [`Error::OtherRank`];
+    /// [`Error::Peer`] if another rank cannot be reached.
     pub fn propagate_error<T, E: RankError>(&self, result: Result<T, E>) -> Result<T, E> {
         let failure = result.as_ref().err().map(|error| (error.is_refusal(), error.to_string()));
         let texts = self.all_gather_text(&serde_json::to_string(&failure).unwrap_or_default());
