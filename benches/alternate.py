@@ -1,8 +1,7 @@
-"""Measures commands alternately: all are started at once, and each in turn runs for a few seconds,
-then stops.
+"""Measures commands alternately.
 
-If they ran one after the other, a minute in which a shared machine is slow would affect only one of
-them.
+All are started at once; each in turn runs for a few seconds and is then stopped. If they ran one
+after the other, a minute in which a shared machine is slow would affect only one of them.
 """
 
 import os

@@ -1,5 +1,4 @@
-"""`make bench-data`: the data side against torch's DataLoader, Ray Data and Hugging Face's
-tokenizers.
+"""`make bench-data`: data preparation beside DataLoader, Ray Data and tokenizers.
 
 Draws two sets of pairs, runs Tidemill and the peers alternately, each in a fresh process, writes
 target/bench/data.json and redraws its part of docs/benchmarks.md, which explains the figures.
@@ -40,9 +39,7 @@ LONGER = 10
 
 @dataclass(frozen=True)
 class Contest:
-    """A case: the commands of Tidemill and its peers, the ratios to reach, and a check of the
-    results.
-    """
+    """A case: the sides' commands, the ratios to reach, and a check of the results."""
 
     name: str
     unit: str

@@ -1,5 +1,4 @@
-"""`bash benches/gpu.sh`: steps of Stable Diffusion 2's U-Net on one GPU, in Tidemill and in
-diffusers.
+"""`bash benches/gpu.sh`: steps of SD2's U-Net on one GPU, in Tidemill and in diffusers.
 
 The real configuration with random weights, bf16, latents of 512 and 256 pixels; one side after the
 other, what matters most first. Prints a table, and writes it and the figures into a folder after

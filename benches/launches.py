@@ -1,5 +1,4 @@
-"""`make bench-launches`: kernel launches of a training step, counted on a fake GPU that computes
-nothing.
+"""`make bench-launches`: kernel launches of a step, counted on a fake GPU.
 
 Stable Diffusion 2's U-Net in its real size, bf16, in Tidemill and in diffusers: kernels per step,
 how long the host takes to start them, and the GPU's memory. A GPU that is done sooner than the host

@@ -1,5 +1,4 @@
-"""`make bench-operations`: time of a training step by operation, in Tidemill and diffusers on
-PyTorch.
+"""`make bench-operations`: time of a training step by operation, beside diffusers.
 
 Profiles three steps of each U-Net of `make bench-train` with each side, alternately for some
 rounds, and redraws its part of docs/performance.md. It makes models and dataset if `make

@@ -1,5 +1,6 @@
-"""Image-caption pairs drawn from a seed: JPEGs as large as photographs, words as frequent as in
-text.
+"""Image-caption pairs drawn from a seed.
+
+JPEGs are as large as photographs, and words as frequent as in text.
 """
 
 import functools
@@ -104,11 +105,10 @@ def field(rng: np.random.Generator, width: int, height: int, cells: int) -> np.n
 
 
 def draw_captions(count: int, seed: int, vocabulary: Path) -> list[str]:
-    """Captions of about a dozen words, frequent ones more often (Zipf), some words unknown, some
-    punctuation.
+    """Captions of about a dozen words, with some unknown words and punctuation.
 
-    CLIP's vocabulary is in the order in which its pieces were merged, which is about that of their
-    frequency.
+    Word frequencies follow Zipf's law. CLIP's vocabulary is in the order in which its pieces were
+    merged, which is about that of their frequency.
     """
     pieces = json.loads(vocabulary.read_text(encoding="utf-8"))
     words = [piece.removesuffix("</w>") for piece in sorted(pieces, key=pieces.get) if piece.endswith("</w>")]

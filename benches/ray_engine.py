@@ -1,5 +1,4 @@
-"""`make bench-ray`: the Ray engine beside plain Ray Data with Python's libraries, and the local
-engine.
+"""`make bench-ray`: the Ray engine beside plain Ray Data, and the local engine.
 
 Draws pairs and encodes them with the quickstart's models; all sides use all cores of this machine.
 Writes target/bench/ray.json and redraws docs/benchmarks.md.

@@ -76,9 +76,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Online:
-    """Images/s that the trainers get from a number of encoders, and the utilisation of the
-    encoders.
-    """
+    """Images/s that trainers get from a number of encoders, and the encoders' utilisation."""
 
     encoders: int
     rate: float
@@ -164,8 +162,9 @@ def steady_readings(readings: Iterator[Reading], encoders: int, seconds: float) 
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Slope of the regression line: a rate that depends little on where in a burst the measurement
-    begins.
+    """Slope of the regression line.
+
+    This rate depends little on where in a burst the measurement begins.
     """
     return linear_regression(xs, ys).slope
 
@@ -254,9 +253,7 @@ def measure_offline(count: int, seconds: float) -> float:
 
 
 def measure_offline_growth(most: int, seconds: float) -> dict[float, float]:
-    """Seconds until a pool that grows from one encoder reaches shares of the rate of `most`
-    encoders.
-    """
+    """Seconds until a pool that grows from one encoder reaches shares of the full rate."""
     units = math.ceil(most * seconds / OFFLINE.encode_s / 2)
     commits = preprocess(1, most, units, replace(OFFLINE, load_s=LOAD_S))
     reached: dict[float, float] = {}

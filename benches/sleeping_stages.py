@@ -1,5 +1,4 @@
-"""Stages and trainers that sleep, so that any number of them runs at its nominal speed, even on two
-cores.
+"""Stages and trainers that sleep: any number of them runs at its speed on two cores.
 
 Ray's actors and tasks import this module, so it imports neither torch nor tidemill.
 """
@@ -148,9 +147,7 @@ class MemorySource:
 
 
 class Rank:
-    """A trainer's data thread, as in the crate's online mode: it prefetches windows and takes them
-    in order.
-    """
+    """A trainer's data thread: it prefetches windows and takes them in order."""
 
     def __init__(self, source: RowSource, window: int, ahead: int) -> None:
         self._thread = ThreadPoolExecutor(1)

@@ -176,7 +176,9 @@ def test_ranks_handle_loss_spikes_alike(action, factor, dataset, tmp_path):
         found.append(re.findall(r"step (\d+) is (?:skipped|rolled back)", log))
         lines = (output / "anomalies.jsonl").read_text().splitlines()
         samples.append([(line["step"], sorted(line["samples"])) for line in map(json.loads, lines)])
-        back = re.findall(r"rolled back to step \d+ of the last checkpoint; \d+ steps and [\d.]+ s are lost", log)
+        back = re.findall(
+            r"rolled back to step \d+ of the last checkpoint; \d+ steps and [\d.]+ s are lost", log
+        )
         assert len(back) == (len(found[-1]) if action == "rollback" else 0), log
     assert found[0] == found[1] != []
     assert samples[0] == samples[1]

@@ -96,8 +96,7 @@ def test_distributed_adamw_matches_pytorch(world, sharded, rng, tmp_path):
 
 
 def check_memory(found, shapes, probe, world):
-    """Checks a rank's memory: whole working weights, a part of everything else, and padding of
-    buckets.
+    """Checks a rank's memory: whole working weights, a part of everything else, and padding.
 
     Frozen parameters have neither gradients nor moments.
     """

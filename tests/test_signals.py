@@ -20,8 +20,9 @@ assert result["finished"], result
 
 
 def test_training_survives_frequent_signals(dataset, tmp_path):
-    """In f32 a oneDNN kernel for AVX2 keeps the stack pointer in its own memory: a handler's frame
-    would overwrite that memory.
+    """A signal handler must not overwrite the memory of oneDNN's f32 kernels.
+
+    For AVX2 such a kernel keeps the stack pointer in its own memory.
     """
     training.link_dataset(tmp_path, dataset)
     few = {"train.global_batch": 14, "train.micro_batch": 7, **training.phase(30)}

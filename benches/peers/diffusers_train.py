@@ -1,7 +1,7 @@
-"""Steps of diffusers' U-Net in PyTorch, as its training scripts take them: noise, loss, clipping,
-AdamW.
+"""Training steps of diffusers' U-Net in PyTorch, like in diffusers' training scripts.
 
-Latents and text are random and lie in memory. Writes a line after each step.
+A step has noise, loss, clipping and AdamW. Latents and text are random and lie in memory. Writes a
+line after each step.
 """
 
 import argparse

@@ -1,5 +1,6 @@
-"""Ray Data from Parquet to Parquet: read_parquet -> map_batches (Pillow, CLIPTokenizer) ->
-write_parquet.
+"""Ray Data from Parquet to Parquet.
+
+read_parquet -> map_batches (Pillow, CLIPTokenizer) -> write_parquet.
 
 python -m benches.peers.ray_data <folder of pairs> <tokenizer folder> <output folder> --pixels
 tensor|bytes

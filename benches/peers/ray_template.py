@@ -1,5 +1,6 @@
-"""The template's way: read_parquet, map (Pillow, tokenizer), map_batches (diffusers encoders),
-write_parquet.
+"""Preprocessing as in Anyscale's template for Ray Data.
+
+read_parquet, map (Pillow, tokenizer), map_batches (diffusers encoders), write_parquet.
 
 python -m benches.peers.ray_template <folder of pairs> <image column> <blocks> <output folder>
 """

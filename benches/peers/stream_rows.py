@@ -34,8 +34,7 @@ class Epochs:
 
 
 def measure(fresh: Callable[[], Iterable], resumed: Callable[[], Iterable]) -> None:
-    """Prints the times to the first batch of a fresh and of a resumed loader, and the rate over
-    some epochs.
+    """Prints the times to the first batch of a fresh and of a resumed loader, and the rate.
 
     Of each epoch the first batch does not count: it is to nobody's harm if a loader begins each one
     anew. Each batch is summed in one place of each row, so that nobody gives batches that are not

@@ -1,5 +1,4 @@
-"""A limit: the row groups of a dataset in a bucket, each fetched by one ranged GET, and thrown
-away.
+"""A limit: row groups of a dataset in a bucket, each fetched by one ranged GET and dropped.
 
 python -m benches.peers.stream_s3_gets <folder with a copy of the dataset> <threads> <obstore or
 http>
@@ -25,9 +24,7 @@ Block = tuple[str, int, int]
 
 
 def row_groups(folder: Path) -> tuple[list[Block], int]:
-    """Path, offset and bytes of each row group, those of latents with their texts, and the number
-    of rows.
-    """
+    """Path, offset and bytes of each row group of latents and text, and the number of rows."""
     (manifest,) = (folder / "manifest").iterdir()
     files = [f for unit in pq.read_table(manifest).to_pylist() for f in unit["files"] if f["group"] != "rows"]
     blocks = {f["path"]: json.loads(pq.read_metadata(folder / f["path"]).metadata[b"blocks"]) for f in files}

@@ -126,11 +126,11 @@ def train(
     stop: threading.Event | None = None,
     **overrides: Any,
 ) -> dict[str, Any]:
-    """Trains the U-Net from the last checkpoint, or from the start, on the run's latent dataset or
-    its pairs.
+    """Trains the U-Net on the run's latent dataset or its pairs.
 
-    The modes "online" and "colocated" use no dataset: pairs are encoded when they are needed. Each
-    process of a group (torchrun's, or Ray Train's workers) calls this function.
+    Training resumes from the last checkpoint if there is one. The modes "online" and "colocated"
+    use no dataset: pairs are encoded when they are needed. Each process of a group (torchrun's, or
+    Ray Train's workers) calls this function.
 
     `listener` is called with each line of metrics, on every rank; if it raises, training ends after
     a checkpoint. Training also ends after a checkpoint, on all ranks, if `stop` is set on one of
@@ -161,10 +161,10 @@ def train(
 
 
 def load(run: RunFile, module: torch.nn.Module, ema: bool = True, **overrides: Any) -> int:
-    """Loads the weights of the run's last checkpoint, or of step `sample.step`, into `module`;
-    returns the step.
+    """Loads the trained weights into `module`; returns their step.
 
-    With `ema` it loads the averaged weights, if averaging had begun.
+    The weights are those of the run's last checkpoint, or of step `sample.step`. With `ema` it
+    loads the averaged weights, if averaging had begun.
     """
     return _native.load(*to_arguments(run, overrides), module, ema)
 
@@ -190,8 +190,9 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 class Prepare:
-    """Turns image files and captions into pixels and token ids: decodes, filters, crops, resizes,
-    tokenises.
+    """Turns image files and captions into pixels and token ids.
+
+    It decodes, filters, crops, resizes and tokenises.
     """
 
     def __init__(self, run: RunFile, **overrides: Any) -> None:
@@ -206,11 +207,10 @@ class Prepare:
 
 
 class Encode:
-    """Runs the frozen VAE and text encoder on the output of `Prepare`: latent moments and text
-    embeddings.
+    """Turns the output of `Prepare` into latent moments and text embeddings.
 
-    Afterwards mimalloc allocates this process's tensors on the CPU; it keeps freed memory for
-    reuse.
+    It runs the frozen VAE and text encoder. Afterwards mimalloc allocates this process's tensors on
+    the CPU; it keeps freed memory for reuse.
     """
 
     def __init__(self, run: RunFile, **overrides: Any) -> None:

@@ -1,6 +1,4 @@
-"""Adapts the user's own denoiser, a `torch.nn.Module`, to the trainer, which uses it instead of the
-U-Net.
-"""
+"""Adapts the user's own denoiser, a `torch.nn.Module`, to the trainer."""
 
 from __future__ import annotations
 
@@ -21,12 +19,11 @@ COMPILED_MODULE = "_orig_mod"
 
 
 class Adapter:
-    """A module that predicts noise or velocity: `module(sample, timesteps, text)`, like diffusers'
-    U-Net.
+    """A module that predicts noise or velocity, like diffusers' U-Net.
 
-    `sample` [N, C, h, w] and `text` [N, L, D] have the run's precision, `timesteps` [N] is int64.
-    The prediction is a tensor like `sample`: the module's output, its field `sample`, or its first
-    element.
+    It is called as `module(sample, timesteps, text)`. `sample` [N, C, h, w] and `text` [N, L, D]
+    have the run's precision, `timesteps` [N] is int64. The prediction is a tensor like `sample`:
+    the module's output, its field `sample`, or its first element.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:

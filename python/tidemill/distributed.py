@@ -16,12 +16,11 @@ import torch.distributed as dist
 
 @contextmanager
 def process_group() -> Iterator[list[str]]:
-    """Makes the process group of the ranks that torchrun, or whoever sets its variables, has
-    started.
+    """Makes the process group of the ranks that torchrun has started.
 
-    Yields the arguments that tell the verb `train` its rank. An existing group, as in a worker of
-    Ray Train, is used; in both cases a second group with the backend Gloo is made for communication
-    between hosts' CPUs.
+    Any launcher that sets torchrun's environment variables will do. Yields the arguments that tell
+    the verb `train` its rank. An existing group, as in a worker of Ray Train, is used; in both
+    cases a second group with the backend Gloo is made for communication between hosts' CPUs.
     """
     is_own_group = not dist.is_initialized()
     if is_own_group:

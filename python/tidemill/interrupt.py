@@ -1,5 +1,6 @@
-"""Ctrl-C during training: it asks for a stop after a checkpoint, and raises no exception inside a
-step.
+"""Ctrl-C during training: a request to stop after a checkpoint.
+
+It raises no exception inside a step.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ from tidemill import _native
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """A run file with all its keys and absolute paths, as `resolve` returns it: the same wherever
-    it is read.
+    """A run file with all its keys and absolute paths, as `resolve` returns it.
+
+    It means the same wherever it is read.
     """
 
     text: str
@@ -36,8 +37,9 @@ enables averaging.
 
 
 def resolve(run: RunFile, **overrides: Any) -> ResolvedRun:
-    """The run file in full, with absolute paths: for processes in other folders or on other
-    machines.
+    """The run file in full, with absolute paths.
+
+    It is for processes in other folders or on other machines.
     """
     return ResolvedRun(_native.portable(*to_arguments(run, overrides)))
 
@@ -63,8 +65,9 @@ def to_command_line(run: RunFile, **overrides: Any) -> list[str]:
 
 
 def _refuse_null(table: dict[str, Any]) -> dict[str, Any]:
-    """Refuses null: the native side writes infinity and NaN as null, and leaves out keys without a
-    value.
+    """Refuses null values.
+
+    The native side writes infinity and NaN as null, and leaves out keys without a value.
     """
     for key, value in table.items():
         if value is None:

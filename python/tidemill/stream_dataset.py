@@ -11,12 +11,11 @@ from tidemill.stream import Datasets, Stream
 
 
 class StreamDataset(torch.utils.data.IterableDataset):
-    """A stream for `torch.utils.data.DataLoader(dataset, batch_size=None)`, with the arguments of
-    `Stream`.
+    """A stream for PyTorch's `DataLoader(dataset, batch_size=None)`.
 
-    Items are whole batches: `sample_ids` and `epochs` [n] i64, unscaled `latents` [n, C, h, w] f16
-    and `text` [n, L, D] f16, or [n, L] i32 for datasets that store token ids. `latents` and `text`
-    are not copied.
+    It takes the arguments of `Stream`. Items are whole batches: `sample_ids` and `epochs` [n] i64,
+    unscaled `latents` [n, C, h, w] f16 and `text` [n, L, D] f16, or [n, L] i32 for datasets that
+    store token ids. `latents` and `text` are not copied.
 
     Workers of the DataLoader are refused: the stream has its own threads, each worker would return
     the same batches, and the state of a worker's stream would not be that of the process that saves
@@ -56,9 +55,7 @@ class StreamDataset(torch.utils.data.IterableDataset):
         self._open_stream().load_state_dict(state)
 
     def _open_stream(self) -> Stream:
-        """The stream, opened on first use in this process because its threads do not survive a
-        fork.
-        """
+        """The stream, opened on first use: its threads do not survive a fork."""
         if self._stream is None:
             datasets, arguments = self._arguments
             self._stream = Stream(datasets, **arguments)

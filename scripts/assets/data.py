@@ -1,6 +1,4 @@
-"""Reads scenes that `tidemill synth` wrote: pixels as the quickstart prepares them, captions,
-attributes.
-"""
+"""Reads the pixels, captions and attributes of scenes that `tidemill synth` wrote."""
 
 import io
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""Writes what needs no training, in SD2's manner: tokenizer, scheduler, U-Net config,
-model_index.json.
+"""Writes the files that need no training, in SD2's layout.
+
+These are tokenizer, scheduler, U-Net config and model_index.json.
 """
 
 import gzip

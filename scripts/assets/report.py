@@ -1,6 +1,4 @@
-"""Measures what lies in assets/ on scenes of other seeds, and writes the figures into
-assets/README.md.
-"""
+"""Measures the models in assets/ on scenes of other seeds; writes assets/README.md."""
 
 import argparse
 import json

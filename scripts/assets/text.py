@@ -1,10 +1,9 @@
-"""Trains the text encoder: past the end of the caption every state says size, colour, shape and
-place.
+"""Trains the text encoder.
 
-Each attribute has a quarter of the hidden state to itself, where each of its values is a row of a
-Hadamard matrix. So states have mean 0 and variance 1, as the final layer norm gives them, a linear
-map reads any attribute, and a pair of values never trained on has just the state that its parts add
-up to.
+Past the end of the caption every state encodes size, colour, shape and place. Each attribute has a
+quarter of the hidden state to itself, where each of its values is a row of a Hadamard matrix. So
+states have mean 0 and variance 1, as the final layer norm gives them, a linear map reads any
+attribute, and a pair of values never trained on has just the state that its parts add up to.
 """
 
 from pathlib import Path
@@ -43,8 +42,9 @@ CONFIG = {
 
 
 def codes() -> list[torch.Tensor]:
-    """For each attribute one row of +-1 per value, and a last one for "not said": f32 [values + 1,
-    16].
+    """For each attribute one row of +-1 per value, and a last one for a missing attribute.
+
+    Each is f32 [values + 1, 16].
     """
     hadamard = torch.ones(1, 1)
     while len(hadamard) < QUARTER:
@@ -84,8 +84,9 @@ def train(folder: Path, out: Path, steps: int, seed: int) -> None:
 
 
 def save(model: CLIPTextModel, folder: Path) -> None:
-    """In f16, under the names in Stable Diffusion's own folders, whatever this transformers would
-    write.
+    """Saves in f16, under the names in Stable Diffusion's own folders.
+
+    Releases of transformers write different names.
     """
     model.half().save_pretrained(folder)
     weights = {

@@ -30,8 +30,9 @@ __all__ = ["Encode", "Prepare", "Trainer", "encode", "read", "resolve", "write_l
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `Trainer` on first use: Ray Train takes seconds to import, and Ray Data's workers do
-    not need it.
+    """Imports `Trainer` on first use.
+
+    Ray Train takes seconds to import, and Ray Data's workers do not need it.
     """
     if name == "Trainer":
         from tidemill.ray.train.trainer import Trainer

@@ -53,10 +53,9 @@ def _resolve_address(address: str | None) -> tuple[str, str | None]:
 
 
 def _wait_until_reachable(address: str) -> None:
-    """Waits a few seconds until host:port accepts a connection; Ray itself tries silently for many
-    minutes.
+    """Waits a few seconds until host:port accepts a connection.
 
-    Addresses of another form are left to Ray.
+    Ray itself would try silently for many minutes. Addresses of another form are left to Ray.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or "/" in host or not port.isdigit():
@@ -86,8 +85,6 @@ def add_env_vars(run: ResolvedRun, runtime_env: Mapping[str, Any] | None = None)
 
 
 def add_remote_env_vars(run: ResolvedRun, remote_args: Mapping[str, Any]) -> dict[str, Any]:
-    """Remote arguments of a Ray Data stage, with the variables of the run file in their runtime
-    environment.
-    """
+    """Adds the run file's variables to the remote arguments of a Ray Data stage."""
     runtime_env = add_env_vars(run, remote_args.get("runtime_env"))
     return {**remote_args, "runtime_env": runtime_env} if runtime_env else dict(remote_args)

@@ -81,8 +81,9 @@ def _read_input_lines(count: int, max_buffered_lines: int) -> InputLines:
 
 
 class _ProtocolOutput:
-    """Standard output, reserved for the protocol: whatever Ray and others print goes to standard
-    error.
+    """Standard output, reserved for the protocol.
+
+    Whatever Ray and others print goes to standard error.
     """
 
     def __init__(self) -> None:

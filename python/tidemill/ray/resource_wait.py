@@ -1,5 +1,6 @@
-"""Logs which workers wait for resources: Ray waits silently, even if the cluster will never have
-them.
+"""Logs which workers wait for resources.
+
+Ray waits silently, even for resources that the cluster will never have.
 """
 
 from __future__ import annotations
@@ -95,9 +96,7 @@ def demand_task(worker_name: str, resources: WorkerResources) -> ResourceDemand:
 
 @contextmanager
 def log_resource_waits(*demands: ResourceDemand) -> Iterator[None]:
-    """Checks the demands in a thread while the `with` block runs, and logs which of them are not
-    met.
-    """
+    """Logs in a thread which demands are not met, while the `with` block runs."""
     is_done = threading.Event()
 
     def check_until_done() -> None:

@@ -1,5 +1,6 @@
-"""Autoscaling of the encoder pool: how many units to prepare ahead, and when to add or remove an
-encoder.
+"""Autoscaling of the encoder pool.
+
+It computes how many units to prepare ahead, and when to add or remove an encoder.
 """
 
 from __future__ import annotations

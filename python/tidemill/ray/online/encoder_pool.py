@@ -1,11 +1,11 @@
-"""Encodes for trainers that store nothing: tasks read and prepare units, actors encode them, on any
-node.
+"""The encoder pool for trainers that store nothing.
 
-An `EncoderPool` assigns units to encoders and gives trainers references to the rows, so that rows
-go directly from the encoder's node to the trainer's. Ray Data's `streaming_split` would not do:
-trainers ask for rows in a fixed order, which they resume after a stop. And splits wait for each
-other at the end of each epoch: ranks that also wait for each other's gradients, and whose units
-have unequal numbers of rows, would deadlock there.
+Tasks read and prepare units, and actors encode them, on any node. An `EncoderPool` assigns units to
+encoders and gives trainers references to the rows, so that rows go directly from the encoder's node
+to the trainer's. Ray Data's `streaming_split` would not do: trainers ask for rows in a fixed order,
+which they resume after a stop. And splits wait for each other at the end of each epoch: ranks that
+also wait for each other's gradients, and whose units have unequal numbers of rows, would deadlock
+there.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from tidemill.run_file import ResolvedRun
 
 @ray.remote(num_cpus=0)
 class EncoderPool:
-    """Prepares and encodes units on request. The number of encoders follows the load, within its
-    range.
+    """Prepares and encodes units on request, with autoscaling within a range of encoders.
 
     The prepare task and the encoder actor are arguments, so that benches/scaling.py can measure
     this class with stages of a known speed.
@@ -60,8 +59,9 @@ class EncoderPool:
         self._background_tasks: set[asyncio.Task[None]] = set()
 
     async def encode_unit(self, unit: str, epoch: int, resolution: int) -> list[ray.ObjectRef]:
-        """A reference to the unit's encoded rows, in a list: Ray would resolve a bare reference to
-        the rows.
+        """Returns a reference to the unit's encoded rows, in a list.
+
+        Ray would resolve a bare reference to the rows themselves.
         """
         self._autoscale()
         async with self._prepare_lock:
@@ -82,9 +82,7 @@ class EncoderPool:
         return [rows]
 
     async def get_stats(self) -> dict[str, float]:
-        """The number of encoders, and the sums over them of the seconds since their start and of
-        those encoding.
-        """
+        """The number of encoders, and the sums of their lifetimes and of their time encoding."""
         loads, now = self._encoders.values(), time.monotonic()
         return {
             "encoders": len(loads),
@@ -213,9 +211,7 @@ class EncoderPool:
 
 @dataclass
 class _EncoderLoad:
-    """An encoder's start (monotonic seconds), the seconds that it has encoded, and its current
-    units.
-    """
+    """An encoder's start (monotonic seconds), its time spent encoding, and its current units."""
 
     started_at: float
     busy_s: float = 0.0

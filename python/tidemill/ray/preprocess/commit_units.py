@@ -18,11 +18,10 @@ from tidemill.run_file import RunFile, resolve, to_arguments
 
 
 def write_latents(dataset: Dataset, run: RunFile, **overrides: Any) -> dict[str, Any]:
-    """Writes the output of `Encode` to the run's latent dataset, each block as a unit, and makes a
-    snapshot.
+    """Writes the output of `Encode` to the run's latent dataset, and makes a snapshot.
 
-    Blocks that the dataset already has are not written again. Returns the number of units and the
-    row counts.
+    Each block is a unit. Blocks that the dataset already has are not written again. Returns the
+    number of units and the row counts.
     """
     resolved = resolve(run, **overrides)
     ticket = _native.ticket(*to_arguments(resolved, {}))

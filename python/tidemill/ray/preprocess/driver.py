@@ -1,5 +1,6 @@
-"""Drives `tidemill preprocess` with `engine.kind = "ray"`: `python -m
-tidemill.ray.preprocess.driver`.
+"""Drives `tidemill preprocess` with `engine.kind = "ray"`.
+
+The verb starts it as `python -m tidemill.ray.preprocess.driver`.
 """
 
 from __future__ import annotations

@@ -13,11 +13,10 @@ from tidemill.run_file import ResolvedRun
 
 
 class CheckpointReporter:
-    """Reports metrics and the newest checkpoint to Ray Train whenever a checkpoint is due, and at
-    the end.
+    """Reports metrics and the newest checkpoint to Ray Train when a checkpoint is due.
 
-    It does not report more often: all ranks wait until Ray Train has received the report of each,
-    which takes about two seconds.
+    It also reports at the end. It does not report more often: all ranks wait until Ray Train has
+    received the report of each, which takes about two seconds.
     """
 
     def __init__(self, run: ResolvedRun) -> None:
@@ -38,9 +37,7 @@ class CheckpointReporter:
             self.report(metrics["checkpoint"])
 
     def report(self, step: int) -> None:
-        """Reports the metrics, and on the first rank the checkpoint of `step` unless it is known
-        already.
-        """
+        """Reports the metrics, and on the first rank a new checkpoint of `step`."""
         checkpoint, metrics = None, self._metrics
         if is_first_rank() and step > self._reported_step:
             self._reported_step = step

@@ -48,8 +48,9 @@ class StopSignal:
 
 
 class WorkerLossCallback(UserCallback):
-    """Tells a `StopSignal` that workers were lost: until new ones have started, none would notice a
-    request.
+    """Tells a `StopSignal` that workers were lost.
+
+    Until new ones have started, none would notice a request to stop.
     """
 
     def __init__(self, actor_name: str) -> None:

@@ -18,11 +18,10 @@ from tidemill.run_file import ResolvedRun
 
 
 def run_worker(config: dict[str, Any]) -> dict[str, Any]:
-    """Trains in this worker, over the process group that Ray Train has made; returns
-    `tidemill.train`'s result.
+    """Trains in this worker; returns the result of `tidemill.train`.
 
-    `config` has the keys run, mode, denoiser (a function that makes it, or None) and stop (an
-    actor's name).
+    The worker uses the process group that Ray Train has made. `config` has the keys run, mode,
+    denoiser (a function that makes it, or None) and stop (an actor's name).
     """
     run, mode, make_denoiser = config["run"], config["mode"], config["denoiser"]
     reporter, stop_signal = CheckpointReporter(run), ray.get_actor(config["stop"])

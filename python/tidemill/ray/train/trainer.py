@@ -33,9 +33,9 @@ from tidemill.run_file import RunFile, resolve
 
 
 class Trainer:
-    """Trains a run on the workers of `scaling_config`, whose `num_workers` may be a range (min,
-    max).
+    """Trains a run on workers of Ray Train.
 
+    The workers are those of `scaling_config`, whose `num_workers` may be a range (min, max).
     Workers that die are replaced, and training resumes from the run's last checkpoint with the
     workers that are available. Training ends if it fails three times in the same way without a
     checkpoint in between.
@@ -101,11 +101,10 @@ class Trainer:
         return result
 
     def stop(self) -> bool:
-        """Asks the workers of a `fit` in another thread to save their state and end, with
-        `"finished"` False.
+        """Asks the workers of a `fit` in another thread to save their state and end.
 
-        Returns whether there are workers: `fit` may be waiting for resources, and would continue to
-        wait.
+        The result of `fit` then has `"finished"` False. Returns whether there are workers: `fit`
+        may be waiting for resources, and would continue to wait.
         """
         return ray.get(self._get_stop_signal().request.remote())
 
