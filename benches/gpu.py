@@ -36,8 +36,8 @@ GOAL, GOAL_DEVICE = {512: 151.0}, "H200"
 # The size of latents in the model's configuration.
 SIZE = 64
 COMPILED = "diffusers, torch.compile"
-# Where an error of Tidemill's, after a cross, or a traceback says what is wrong.
-TELLING = re.compile(r"\u00d7|[\w.]+(Error|Exception)\b")
+# Lines with the cause of an error: Tidemill's begin with a cross, tracebacks' with the exception.
+ERROR_CAUSE = re.compile(r"\u00d7|[\w.]+(Error|Exception)\b")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ SIDES: dict[str, Callable[[Setting], tuple[list[str], Path]]] = {
 
 
 def preprocessing(setting: Setting) -> dict[str, object]:
-    """What the run file says of it, beside what those of all benches of training do."""
+    """The settings of this bench's run file, in addition to those of `benches.train`."""
     return {
         "source.uri": f"{setting.folder}/pairs-{setting.pixels}/*.parquet",
         "prepare.resolutions": [setting.pixels],
@@ -177,19 +177,19 @@ def try_side(setting: Setting, name: str, limit_s: float) -> dict[str, object]:
     entry = {"pixels": setting.pixels, "batch": setting.batch, "side": name}
     try:
         entry |= measure(setting, name, limit_s)
-        said = "{images_per_second:.2f} img/s, first step after {first_step_s:.1f} s".format(**entry)
+        summary = "{images_per_second:.2f} img/s, first step after {first_step_s:.1f} s".format(**entry)
     except BenchError as error:
         entry["failed"] = summarize_error(str(error))
-        said = f"failed: {error}"
-    print(f"  {setting.pixels} pixels: {name} {said}", flush=True)
+        summary = f"failed: {error}"
+    print(f"  {setting.pixels} pixels: {name} {summary}", flush=True)
     return entry
 
 
 def summarize_error(error: str) -> str:
     """The most informative line of an error, short enough for a table."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    telling = [line for line in lines if TELLING.match(line)] or lines
-    return telling[-1].strip("\u00d7: ").replace("|", "/")[:100]
+    causes = [line for line in lines if ERROR_CAUSE.match(line)] or lines
+    return causes[-1].strip("\u00d7: ").replace("|", "/")[:100]
 
 
 def cases(args: argparse.Namespace) -> list[tuple[Setting, str]]:

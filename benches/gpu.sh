@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Trains Stable Diffusion 2's U-Net on this machine's GPU in Tidemill and in diffusers, and prints img/s of each.
+# Trains Stable Diffusion 2's U-Net on this machine's GPU, in Tidemill and in diffusers, and prints
+# the images per second of each.
 #
-#   make wheel                             # where there is a network; diffusers' wheel may lie beside ours
-#   bash benches/gpu.sh target/wheels      # on the GPU machine, which has PyTorch and transformers
+#   make wheel                         # with a network; diffusers' wheel may be in the same folder
+#   bash benches/gpu.sh target/wheels  # on the GPU machine, which has PyTorch and transformers
 #
-# Nothing is fetched. What follows the folder goes to `python -m benches.gpu`: --sides, --pixels and --batch say what
-# to measure, --limit-s how many seconds all sides may take (460, from the start of this script), --side-limit-s when
-# one has failed (240).
-# gpu.md and gpu.json in target/bench/gpu are written after each side. Further calls add to them, and find the data
-# there, while device and versions are the same, such as for torch.compile alone:
+# It downloads nothing. Arguments after the folder go to `python -m benches.gpu`: --sides, --pixels and
+# --batch choose what to measure, --limit-s is the time limit in seconds for all sides (460, from the
+# start of this script), --side-limit-s that of one side (240).
+# gpu.md and gpu.json in target/bench/gpu are written after each side. Further calls reuse the data and add
+# results, as long as device and versions are the same, for example for torch.compile alone:
 #
 #   bash benches/gpu.sh target/wheels --sides "diffusers, torch.compile"
 #   bash benches/gpu.sh target/wheels --sides "Tidemill, recorded" --pixels 512 --batch 64
 #
-# Ends with 1 if a side has failed; its row says why.
+# The exit code is 1 if a side has failed; its row has the reason.
 set -euo pipefail
 started=$(date +%s)
 cd "$(dirname "$0")/.."

@@ -1,8 +1,8 @@
 """`make bench-modes`: the quickstart's U-Net trained offline, online and co-located.
 
 Draws scenes and trains some steps in each mode on all cores of this machine, alternately, each in a
-fresh process, and says where the time of an image goes; writes target/bench/modes.json and redraws
-its part of docs/benchmarks.md.
+fresh process, and measures the time of an image in each stage. Writes target/bench/modes.json and
+redraws its part of docs/benchmarks.md.
 """
 
 import argparse

@@ -95,7 +95,7 @@ def train(case: Mapping[str, object], steps: int) -> Run:
     values = base_settings(output) | {"train.phase": [{"resolution": 64, "steps": steps}]} | dict(case)
     command = [str(TIDEMILL), "train", *to_command_line(values), "--workers", str(RANKS), "--json"]
     environment = {**os.environ, "TIDEMILL_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    with (output / "said").open("w+") as log:
+    with (output / "stderr.log").open("w+") as log:
         options = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": log}
         process = subprocess.Popen(command, **options, text=True)
         counted = count_bytes_at_steps(output / "metrics.jsonl", (steps // 4, steps), process)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, ImageDraw
 
-# Small enough that every core has work until the end.
+# Small row groups, so that every core has work until the end.
 ROWS_PER_GROUP = 32
 FILES = 8
 
@@ -65,7 +65,7 @@ def draw_set(
 
 
 def draw_jpeg(width: int, height: int, seed: int, row: int) -> bytes:
-    """Shapes on a gradient, texture of every scale, and the noise of a sensor."""
+    """A JPEG of shapes on a gradient, with texture of every scale and sensor noise."""
     rng = np.random.default_rng([seed, width, row])
     gradient = Image.fromarray(rng.integers(0, 256, (3, 4, 3), dtype=np.uint8))
     image = gradient.resize((width, height), Image.Resampling.BICUBIC)
@@ -74,16 +74,16 @@ def draw_jpeg(width: int, height: int, seed: int, row: int) -> bytes:
         draw_shape(canvas, rng, width, height)
     # Photographs have about as much energy in every octave; some regions have more of the fine
     # ones.
-    busy = field(rng, width, height, 4) > 0
+    busy = draw_noise_field(rng, width, height, 4) > 0
     texture = np.zeros((height, width), np.float32)
     for cells in (6, 12, 24, 48, 96):
-        texture += 9 * field(rng, width, height, cells)
-    texture += np.where(busy, 7, 2) * field(rng, width, height, 192)
+        texture += 9 * draw_noise_field(rng, width, height, cells)
+    texture += np.where(busy, 7, 2) * draw_noise_field(rng, width, height, 192)
     noise = rng.standard_normal((height, width), dtype=np.float32) * np.where(busy, 3.5, 1)
     pixels = np.asarray(image, np.float32) + (texture + noise)[..., None]
     file = io.BytesIO()
-    picture = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
-    picture.save(file, "JPEG", quality=int(rng.integers(90, 96)))
+    noisy = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+    noisy.save(file, "JPEG", quality=int(rng.integers(90, 96)))
     return file.getvalue()
 
 
@@ -98,8 +98,8 @@ def draw_shape(canvas: ImageDraw.ImageDraw, rng: np.random.Generator, width: int
         canvas.polygon([tuple(corner) for corner in corners], fill=colour)
 
 
-def field(rng: np.random.Generator, width: int, height: int, cells: int) -> np.ndarray:
-    """Smooth noise of unit variance at its grid's points, with so many cells across the width."""
+def draw_noise_field(rng: np.random.Generator, width: int, height: int, cells: int) -> np.ndarray:
+    """Smooth noise with a grid of `cells` across the width, and unit variance at its points."""
     grid = rng.standard_normal((max(2, cells * height // width), cells), dtype=np.float32)
     return np.asarray(Image.fromarray(grid).resize((width, height), Image.Resampling.BICUBIC))
 
@@ -116,7 +116,7 @@ def draw_captions(count: int, seed: int, vocabulary: Path) -> list[str]:
     rng = np.random.default_rng([seed, 1])
 
     def word() -> str:
-        # Ranks whose logarithm is uniform are Zipf's.
+        # Ranks with a uniform logarithm follow Zipf's law.
         drawn = words[int(len(words) ** rng.random()) - 1]
         kind = rng.random()
         if kind < 0.04:

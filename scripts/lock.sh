@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Pins requirements.in and requirements-bench.in, with everything they pull in, and requirements-nodeps.in without, into
-# the .lock beside each (Linux, x86-64). What both need has the same version, for .venv-bench is laid over .venv.
+# Pins the packages of requirements.in and requirements-bench.in with their dependencies, and those of
+# requirements-nodeps.in without, in the .lock file beside each (Linux, x86-64). Packages of both have
+# the same version, because .venv-bench is an overlay over .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
-lock() { # name, and further arguments of pip install
+lock() { # name of the .in file, and more arguments of pip install
   local name=$1 pip=("$tmp/$1/bin/python" -m pip)
   python3 -m venv "$tmp/$name"
   "${pip[@]}" install --quiet --disable-pip-version-check -r "$name.in" "${@:2}"

@@ -47,7 +47,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     parts = {
-        "layout": lambda: layout.write(args.out),
+        "layout": lambda: layout.write_layout(args.out),
         "text": lambda: text.train(args.train, args.out, args.text_steps, args.seed),
         "vae": lambda: vae.train(args.train, args.test, args.out, args.vae_steps, args.seed),
     }

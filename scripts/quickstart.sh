@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The whole way once: draw captioned scenes, encode them, train, sample, score, export. Ends with
-# runs/quickstart/summary.json. The time limit keeps a machine that cannot do it from going on.
+# The quickstart: draws captioned scenes, encodes them, trains, samples, scores and exports. The result
+# is runs/quickstart/summary.json. The time limit ends it on machines that are too slow.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,4 +9,4 @@ started=$SECONDS
 rm -rf runs/quickstart
 "$tidemill" synth runs/quickstart/data --rows "${ROWS:-10000}" --files 4 --seed 0
 timeout 20m "$tidemill" run examples/quickstart.toml
-echo "quickstart: $((SECONDS - started)) s in all; look at runs/quickstart/samples/grid.png"
+echo "quickstart: $((SECONDS - started)) s in all; see runs/quickstart/samples/grid.png"

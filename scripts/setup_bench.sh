@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv-bench: the packages of requirements-bench.lock over those of .venv, so that torch is there only once and
-# .venv stays what the tests need. Safe to run again.
+# Makes .venv-bench: the packages of requirements-bench.lock as an overlay over .venv, so that torch is
+# installed only once and .venv has only what the tests need. It can be run again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,7 @@ if [[ "$(cat .venv-bench/.lock 2>/dev/null)" != "$lock" ]]; then
   echo "Installing the Python packages of requirements-bench.lock into .venv-bench" >&2
   python3 -m venv --clear .venv-bench
   site=$($python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  # What .venv itself refers to, our module among it, too.
+  # Includes what .pth files of .venv refer to, such as this checkout's module.
   echo "import site; site.addsitedir('$(ls -d "$PWD"/.venv/lib/python*/site-packages)')" > "$site/venv.pth"
   $python -m pip install --quiet --disable-pip-version-check -r requirements-bench.lock
   echo "$lock" > .venv-bench/.lock

@@ -58,7 +58,7 @@ def test_online_training_is_bit_exact_after_worker_kill(trained_online, scenes, 
 
 
 def test_online_training_resumes_with_other_numbers_of_workers(scenes, tmp_path):
-    """The units of the previous ranks are assigned anew; the crate's own tests count the rows."""
+    """The units of the previous ranks are assigned again; the crate's own tests count the rows."""
     for workers, steps in [(2, 7), (3, 15), (1, 20)]:
         phase = training.phase(steps)
         run = online.start_training(tmp_path, scenes, str(workers), **phase)

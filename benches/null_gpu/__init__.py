@@ -1,9 +1,9 @@
-"""A GPU that computes nothing, for machines without one: what a program asks of its GPU is counted.
+"""A fake GPU that computes nothing, for machines without one. It counts what a program asks of it.
 
-It takes the place of CUDA's libraries under PyTorch's own CUDA half (`null_gpu.cpp`). What comes of
-it: whether all that a step computes with is on the device, whether the step can be recorded, how
-many kernels it starts, how long the host takes to do so, and how much of the GPU's memory it wants.
-What does not: numbers, and how fast a GPU is.
+It replaces CUDA's libraries under PyTorch's own CUDA code (`null_gpu.cpp`). It shows whether
+everything that a step computes with is on the device, whether the step can be captured, how many
+kernels it launches, how long the host takes for that, and how much GPU memory it needs. It shows
+neither numbers nor the speed of a GPU.
 """
 
 import json
@@ -17,20 +17,20 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# Of libtorch, whose undefined symbols are what it calls.
+# Libraries of libtorch. Their undefined symbols are the functions of CUDA that they call.
 CALLERS = ("libtorch_cuda.so", "libc10_cuda.so", "libcaffe2_nvrtc.so")
 CALLED = re.compile(r"^(__cuda\w+|cuda[A-Z]\w*|cublas\w+|cudnn\w+|cu[A-Z]\w*|cuInit)$")
 
 
 @dataclass(frozen=True)
 class NullGpu:
-    """The library, in a folder that it is built in."""
+    """The fake GPU, a library in the folder in which it is built."""
 
     folder: Path
 
     @cached_property
     def library(self) -> Path:
-        """Built at the first use. It has the driver's name, which programs look for."""
+        """Builds the library on first use. It has the driver's name, which programs look for."""
         library = self.folder / "libcuda.so.1"
         self.folder.mkdir(parents=True, exist_ok=True)
         compile_ = ["c++", "-std=c++20", "-O1", "-w", "-fPIC", f"-I{HERE}", f"-I{_nvidia() / 'cu13/include'}"]
@@ -41,7 +41,7 @@ class NullGpu:
         others.write_text("".join(f"int {name}() {{ return 0; }}\n" for name in sorted(missing | {"cuInit"})))
         others_object = self.folder / "others.o"
         subprocess.run(["cc", "-w", "-fPIC", "-c", others, "-o", others_object], check=True)
-        # Only what is CUDA's may be seen by others.
+        # Other libraries must see only the functions of CUDA.
         exported = self.folder / "exported"
         exported.write_text("{ global: cu*; __cu*; local: *; };\n")
         link = [*compile_, "-shared", f"-Wl,-soname,{library.name},--version-script={exported}"]
@@ -49,48 +49,47 @@ class NullGpu:
         return library
 
     def environment(self, report: Path) -> Mapping[str, str]:
-        """Has a process see the GPU, and write at its end what it was asked for."""
+        """Environment variables with which a process sees the fake GPU and writes a report."""
         path = os.pathsep.join(filter(None, [str(self.library.parent), os.environ.get("LD_LIBRARY_PATH")]))
         return {"LD_PRELOAD": str(self.library), "LD_LIBRARY_PATH": path, "NULL_GPU_REPORT": str(report)}
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a process has asked the GPU for."""
+    """Counts of what a process has asked of the fake GPU."""
 
-    # Kernels, copies and the calls of libraries: by name, once the process has ended, and all of
-    # them.
+    # Kernels, copies and library calls: by name at the end of the process, and in total.
     kernels: Mapping[str, int]
     launches: int
-    # Captures, what was launched in them, and what was meanwhile on other streams.
+    # Graph captures, launches in them, and launches on other streams meanwhile.
     captures: int
     captured: int
     escaped: int
-    # Graphs that were started, and what they consist of.
+    # Graph launches, and the kernels that these graphs contain.
     replays: int
     replayed: int
-    # What a capture does not allow.
+    # Calls that are not permitted during a capture.
     violations: int
-    # Times that the host waited.
+    # How often the host waited for the device.
     waits: int
-    # Launches on the first of several devices.
+    # Launches on the first device.
     on_first: int
     peak_bytes: int
-    # Since the process's start.
+    # Seconds since the start of the process.
     seconds: float
 
     @classmethod
     def read(cls, path: Path) -> list["Report"]:
-        """What it was at each copy to the host, and at the end."""
+        """The reports at each copy to the host, and at the end of the process."""
         return [cls(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def _symbols(which: str, *files: Path) -> set[str]:
     """The names in ELF files, without their versions."""
-    said = subprocess.run(
+    listing = subprocess.run(
         ["nm", "-D" if which == "--undefined-only" else "-g", which, *files], check=True, **_TEXT
     )
-    return {line.split()[-1].split("@")[0] for line in said.stdout.splitlines() if len(line.split()) > 1}
+    return {line.split()[-1].split("@")[0] for line in listing.stdout.splitlines() if len(line.split()) > 1}
 
 
 _TEXT = {"stdout": subprocess.PIPE, "text": True}

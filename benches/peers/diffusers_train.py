@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", type=Path)
     parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--size", type=int, required=True, help="of the latents")
+    parser.add_argument("--size", type=int, required=True, help="size of the latents")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true")
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--after", type=int, default=3, help="steps before the trace")
     args = parser.parse_args()
     torch.manual_seed(0)
-    # As Tidemill does.
+    # Tidemill sets this, too.
     torch.backends.cudnn.benchmark = True
     config = UNet2DConditionModel.load_config(args.models / "unet")
     unet = UNet2DConditionModel.from_config(config).train().to(args.device)
@@ -40,7 +40,7 @@ def main() -> None:
     schedule = DDPMScheduler.from_pretrained(args.models / "scheduler")
     optimizer = torch.optim.AdamW(unet.parameters(), lr=1e-4, fused=True)
     if args.compile:
-        # As the first time that it is compiled.
+        # An empty cache, so that compilation is measured.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(dir=args.log.parent)
     network = torch.compile(unet) if args.compile else unet
     latents = torch.randn(args.batch, config["in_channels"], args.size, args.size, device=args.device)
@@ -60,7 +60,7 @@ def main() -> None:
         torch.nn.utils.clip_grad_norm_(unet.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        # They log each step's, and so wait for it.
+        # The training scripts log the loss of each step, and so wait for it.
         loss.item()
 
     log = args.log.open("w")

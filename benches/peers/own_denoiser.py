@@ -17,7 +17,7 @@ def main() -> None:
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--eager", action="store_true")
     how.add_argument(
-        "--compile", type=Path, metavar="FOLDER", help="and keep what is compiled in a new folder here"
+        "--compile", type=Path, metavar="FOLDER", help="compile; the cache is a new folder in FOLDER"
     )
     args = parser.parse_args()
     torch.manual_seed(0)

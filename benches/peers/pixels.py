@@ -1,4 +1,4 @@
-"""A row's work as other libraries do it: JPEG to the middle square at 256x256, caption to 77 ids."""
+"""Preparing a row with other libraries: JPEG to a 256x256 center crop, caption to 77 ids."""
 
 import functools
 import io
@@ -12,16 +12,16 @@ SIDE = 256
 CONTEXT = 77
 
 
-def middle_square(width: int, height: int) -> tuple[int, int, int]:
-    """Left edge, upper edge and side of the largest square in the middle."""
+def center_square(width: int, height: int) -> tuple[int, int, int]:
+    """Left edge, upper edge and side of the largest centered square."""
     side = min(width, height)
     return (width - side) // 2, (height - side) // 2, side
 
 
-def with_pillow(jpeg: bytes) -> np.ndarray:
-    """[3, 256, 256] u8, bicubic."""
+def decode_with_pillow(jpeg: bytes) -> np.ndarray:
+    """The center crop as u8 [3, 256, 256], resized bicubically."""
     image = Image.open(io.BytesIO(jpeg)).convert("RGB")
-    left, top, side = middle_square(*image.size)
+    left, top, side = center_square(*image.size)
     box = (left, top, left + side, top + side)
     square = image.resize((SIDE, SIDE), Image.Resampling.BICUBIC, box=box)
     return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
@@ -29,18 +29,15 @@ def with_pillow(jpeg: bytes) -> np.ndarray:
 
 @functools.cache
 def clip_tokenizer(folder: Path):
-    """transformers' CLIP tokenizer, which is the `tokenizers` library inside.
-
-    One for each process.
-    """
+    """transformers' CLIP tokenizer, one for each process. It is the `tokenizers` library inside."""
     from transformers import AddedToken, CLIPTokenizer
 
-    # transformers 5 takes the vocabulary itself; given files, it makes an empty one without a word.
+    # transformers 5 takes the vocabulary as a dict; given files, it silently makes an empty one.
     vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
     merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     start, end = (AddedToken(text, special=True) for text in ("<|startoftext|>", "<|endoftext|>"))
-    # A padding token named here would be special wherever it stands, and Stable Diffusion 2 pads
+    # No padding token here: it would be special everywhere in a text, and Stable Diffusion 2 pads
     # with "!".
     tokenizer = CLIPTokenizer(
         vocab=vocab, merges=merges, bos_token=start, eos_token=end, unk_token=end, pad_token=end

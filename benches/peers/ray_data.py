@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow.dataset
 import ray
 
-from benches.peers.pixels import CONTEXT, clip_tokenizer, with_pillow
+from benches.peers.pixels import CONTEXT, clip_tokenizer, decode_with_pillow
 
 BATCH = 128
 BLOCK_BYTES = 8 << 20
 
 
 def prepare(batch: dict[str, np.ndarray], folder: Path, pixels: str) -> dict[str, np.ndarray]:
-    planes = [with_pillow(jpeg) for jpeg in batch["image"]]
+    planes = [decode_with_pillow(jpeg) for jpeg in batch["image"]]
     options = {"padding": "max_length", "truncation": True, "max_length": CONTEXT}
     ids = clip_tokenizer(folder)(batch["caption"].tolist(), **options)["input_ids"]
     if pixels == "tensor":
@@ -43,14 +43,14 @@ def main() -> None:
     ray.init(num_cpus=args.cpus, include_dashboard=False, log_to_driver=False, configure_logging=True)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    # By itself it makes one block of so few rows and leaves all but one core idle.
+    # By default Ray makes one block of so few rows, and all but one core are idle.
     context.target_max_block_size = BLOCK_BYTES
     folder = args.folder.resolve()
-    # Worker processes start and import before the clock does.
+    # Worker processes start and import before the measurement.
     arguments = {"folder": args.tokenizer.resolve(), "pixels": args.pixels}
     few = ray.data.read_parquet(str(folder)).limit(2 * BATCH)
     few.map_batches(prepare, batch_size=BATCH, fn_kwargs=arguments).materialize()
-    # Plain bytes go to Parquet as they are; Ray's own defaults for the rest.
+    # Plain bytes are written without compression; tensors with Ray's defaults.
     written = {} if args.pixels == "tensor" else {"compression": "none", "use_dictionary": False}
     start = time.perf_counter()
     pairs = ray.data.read_parquet(str(folder))

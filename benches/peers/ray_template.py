@@ -16,7 +16,7 @@ import ray
 import torch
 from PIL import Image
 
-from benches.peers.pixels import CONTEXT, clip_tokenizer, middle_square
+from benches.peers.pixels import CONTEXT, center_square, clip_tokenizer
 from benches.runner import ROOT, cores
 
 SIDE, BATCH = 64, 64
@@ -28,7 +28,7 @@ def prepare(row: dict, column: str) -> dict:
         image = Image.open(io.BytesIO(row[column])).convert("RGB")
     except OSError:
         image = Image.new("RGB", (SIDE, SIDE))
-    left, top, side = middle_square(*image.size)
+    left, top, side = center_square(*image.size)
     square = image.resize((SIDE, SIDE), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
     pixels = np.asarray(square, np.float32).transpose(2, 0, 1) / 127.5 - 1
     options = {"padding": "max_length", "truncation": True, "max_length": CONTEXT}
@@ -62,7 +62,7 @@ def main() -> None:
     ray.init(num_cpus=cores(), include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     pairs = ray.data.read_parquet(str(folder), columns=["caption", column])
-    # Ray Data reads so little data into one block, which one encoder would then have for itself.
+    # By default Ray Data reads so little data into one block, and only one encoder would work.
     pairs = pairs.repartition(int(blocks))
     prepared = pairs.map(prepare, fn_kwargs={"column": column}, num_cpus=0.5)
     encoded = prepared.map_batches(Encode, batch_size=BATCH, concurrency=cores(), num_cpus=0.5)

@@ -1,4 +1,4 @@
-"""A limit: rows in a random order, gathered from a memory map into fresh buffers by two threads.
+"""A limit: two threads gather rows in random order from a memory map into new buffers.
 
 python -m benches.peers.stream_mmap <folder> <rows>
 """
@@ -26,11 +26,11 @@ def batches(first=0):
         return {"latents": rows[:, :split].reshape(-1, *LATENTS), "text": rows[:, split:].reshape(-1, *TEXT)}
 
     with ThreadPoolExecutor(THREADS) as pool:
-        waiting = [pool.submit(gather, first + i * BATCH) for i in range(THREADS)]
+        pending = [pool.submit(gather, first + i * BATCH) for i in range(THREADS)]
         for start in range(first + THREADS * BATCH, len(flat), BATCH):
-            yield waiting.pop(0).result()
-            waiting.append(pool.submit(gather, start))
-        yield from (batch.result() for batch in waiting)
+            yield pending.pop(0).result()
+            pending.append(pool.submit(gather, start))
+        yield from (batch.result() for batch in pending)
 
 
 measure(lambda: Epochs(batches), lambda: batches(int(0.6 * count)))

@@ -32,7 +32,7 @@ def loader(state=None):
 
 
 def state():
-    """As `state_dict` gives it after 60 % of an epoch."""
+    """The state after 60 % of an epoch, as `state_dict` returns it."""
     dataset = StreamingDataset(local=str(local), shuffle=True, shuffle_algo="py1e", batch_size=BATCH)
     return dataset.state_dict(int(0.6 * count), from_beginning=True)
 

@@ -25,7 +25,7 @@ def batches(skipped=0):
         batch_size=BATCH, batch_format="pyarrow", local_shuffle_buffer_size=BUFFER, local_shuffle_seed=0
     )
     for number, batch in enumerate(shuffled):
-        # It has no state to resume from: what was seen is read and passed over.
+        # Ray Data has no state to resume from, so earlier batches are read and skipped.
         if number < skipped:
             continue
         column = {name: b"".join(batch[name].to_pylist()) for name in ("latents", "text")}
@@ -36,5 +36,5 @@ def batches(skipped=0):
 
 
 measure(lambda: Epochs(batches), lambda: batches(int(0.6 * count) // BATCH))
-# Its threads may outlive its shutdown, and then end the process with an error.
+# Ray's threads may outlive its shutdown, and then end the process with an error.
 os._exit(0)

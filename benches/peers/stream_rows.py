@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 
 BATCH = 128
-# That count: of one alone, the fastest take a fraction of a second.
+# Measured epochs: the fastest loaders take only a fraction of a second for one.
 EPOCHS = 3
 LATENTS, TEXT = (8, 32, 32), (77, 1024)
 ROW_BYTES = 2 * (8 * 32 * 32 + 77 * 1024)
 
 
 def rows(folder: Path) -> Iterator[dict[str, np.ndarray]]:
-    """Latents and text of every row that `python -m benches.stream` drew."""
+    """The latents and text of every row that `benches.stream` has written."""
     flat = np.memmap(folder / "rows.f16", np.float16, "r").reshape(-1, ROW_BYTES // 2)
     split = int(np.prod(LATENTS))
     for row in flat:
@@ -24,7 +24,7 @@ def rows(folder: Path) -> Iterator[dict[str, np.ndarray]]:
 
 
 class Epochs:
-    """What a generator function yields, from its beginning each time that somebody iterates."""
+    """Restarts a generator function each time that it is iterated."""
 
     def __init__(self, batches: Callable[[], Iterator]) -> None:
         self._batches = batches
@@ -36,9 +36,8 @@ class Epochs:
 def measure(fresh: Callable[[], Iterable], resumed: Callable[[], Iterable]) -> None:
     """Prints the times to the first batch of a fresh and of a resumed loader, and the rate.
 
-    Of each epoch the first batch does not count: it is to nobody's harm if a loader begins each one
-    anew. Each batch is summed in one place of each row, so that nobody gives batches that are not
-    there.
+    The first batch of each epoch does not count, so a loader may start each epoch anew. One value
+    of each row is summed, so that batches must really be there.
     """
     start = time.perf_counter()
     loader = fresh()

@@ -32,13 +32,13 @@ def row_groups(folder: Path) -> tuple[list[Block], int]:
     return [block for _, *block in sorted(numbered)], sum(f["rows"] for f in files if f["group"] == "text")
 
 
-def with_obstore() -> Callable[[Block], int]:
+def make_obstore_client() -> Callable[[Block], int]:
     store = obstore.store.S3Store("public", client_options={"allow_http": True})
     return lambda block: len(obstore.get_range(store, block[0], start=block[1], length=block[2]))
 
 
-def with_http(largest: int) -> Callable[[Block], int]:
-    """Each thread has a connection, and memory that is used again and again."""
+def make_http_client(largest: int) -> Callable[[Block], int]:
+    """Each thread has its own connection, and memory that it reuses."""
     own, address = local(), urlsplit(os.environ["AWS_ENDPOINT_URL"])
 
     def fetch(block: Block) -> int:
@@ -58,10 +58,14 @@ def with_http(largest: int) -> Callable[[Block], int]:
 
 def main() -> None:
     blocks, count = row_groups(Path(sys.argv[1]))
-    fetch = with_obstore() if sys.argv[3] == "obstore" else with_http(max(block[2] for block in blocks))
+    fetch = (
+        make_obstore_client()
+        if sys.argv[3] == "obstore"
+        else make_http_client(max(block[2] for block in blocks))
+    )
     expected = sum(block[2] for block in blocks)
     with ThreadPoolExecutor(int(sys.argv[2])) as pool:
-        # The first time does not count: connections are opened, memory is asked for.
+        # The first epoch opens connections and allocates memory, so it does not count.
         assert sum(pool.map(fetch, blocks)) == expected
         start = time.perf_counter()
         found = sum(pool.map(fetch, EPOCHS * blocks))

@@ -1,4 +1,4 @@
-"""Ours over S3. python -m benches.peers.stream_s3_tidemill <rows> <readers>"""
+"""Tidemill's stream over S3. python -m benches.peers.stream_s3_tidemill <rows> <readers>"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Ours: `tidemill.Stream`, handed to torch.
+"""Tidemill's stream, passed to torch.
 
 python -m benches.peers.stream_tidemill <folder> <rows>
 """
@@ -21,7 +21,7 @@ def stream(state=None):
 
 
 class Epochs:
-    """The stream has no end: the next epoch goes on where the last one stopped."""
+    """Epochs of the endless stream: each continues where the previous one stopped."""
 
     def __init__(self, state=None):
         self._batches = stream(state)

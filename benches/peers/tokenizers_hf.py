@@ -29,7 +29,7 @@ def main() -> None:
         start = time.perf_counter()
         encoded = tokenizer.encode_batch_fast(batch)
         seconds += time.perf_counter() - start
-        # Not counted: Python's share of taking the ids out.
+        # Converting the ids to Python lists does not count.
         ids += [one.ids for one in encoded]
     np.array(ids, "<i4").tofile(args.ids)
     print(json.dumps({"captions": len(captions), "captions_per_second": len(captions) / seconds}))

@@ -28,8 +28,8 @@ UNET = {
 }
 
 
-def write(out: Path) -> None:
-    tokenizer(out / "tokenizer")
+def write_layout(out: Path) -> None:
+    write_tokenizer(out / "tokenizer")
     DDPMScheduler(
         beta_start=0.00085,
         beta_end=0.012,
@@ -57,10 +57,10 @@ def write(out: Path) -> None:
     save_json(out / "model_index.json", index)
 
 
-def tokenizer(out: Path) -> None:
+def write_tokenizer(out: Path) -> None:
     """CLIP's vocabulary from open_clip's wheel.
 
-    The other files say what stable-diffusion-2-base's say.
+    The other files have the content of stable-diffusion-2-base's.
     """
     out.mkdir(parents=True, exist_ok=True)
     wheel = Path(open_clip.__file__).parent / "bpe_simple_vocab_16e6.txt.gz"
@@ -97,7 +97,7 @@ def tokenizer(out: Path) -> None:
         "unk_token": {"__type": "AddedToken", **end},
     }
     save_json(out / "tokenizer_config.json", config)
-    # This file decides: padding is "!", id 0.
+    # This file determines the padding token: "!", id 0.
     save_json(
         out / "special_tokens_map.json",
         {"bos_token": start, "eos_token": end, "pad_token": "!", "unk_token": end},

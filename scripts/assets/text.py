@@ -56,7 +56,7 @@ def codes() -> list[torch.Tensor]:
 
 def train(folder: Path, out: Path, steps: int, seed: int) -> None:
     tokenizer = CLIPTokenizer.from_pretrained(out / "tokenizer")
-    # Some releases of transformers load a vocabulary of two tokens and say nothing.
+    # Some releases of transformers silently load a vocabulary of two tokens.
     assert len(tokenizer) == CONFIG["vocab_size"]
     assert tokenizer.pad_token_id == 0
     texts, classes = data.captions(folder)
@@ -71,8 +71,8 @@ def train(folder: Path, out: Path, steps: int, seed: int) -> None:
     for step in range(1, steps + 1):
         pick = torch.randint(len(ids), (BATCH,), generator=generator)
         states = model(ids[pick]).last_hidden_state
-        said = after_end(ids[pick])
-        loss = (states[said] - target[pick][:, None].expand_as(states)[said]).square().mean()
+        is_after_end = after_end(ids[pick])
+        loss = (states[is_after_end] - target[pick][:, None].expand_as(states)[is_after_end]).square().mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -51,7 +51,7 @@ def train(train_folder: Path, test_folder: Path, out: Path, steps: int, seed: in
         if step % 100 == 0:
             print(f"vae: step {step} loss {loss.item():.5f} {time.time() - start:.0f} s", flush=True)
         if step % SAVE_EVERY == 0 or step == steps:
-            # The copy is made from the state dict, so that training goes on in f32.
+            # A copy of the state dict, so that training continues in f32.
             copy = AutoencoderKL(**CONFIG)
             copy.load_state_dict(model.state_dict())
             save(copy, images[:1024], out)

@@ -27,7 +27,7 @@ class VerbProcess:
         )
 
     def wait_for_commits(self, output, count):
-        """Waits until so many units are committed."""
+        """Waits until at least `count` units are committed."""
         while len(list(output.glob("dataset/commits/*"))) < count:
             assert self.process.poll() is None, self.process.stderr.read()
             time.sleep(0.02)

@@ -20,7 +20,7 @@ SMALL_ENGINE = {
 
 @contextmanager
 def start_cluster(cpus):
-    """A cluster of one node, which counts as having so many CPUs; yields its address."""
+    """A cluster of one node with this nominal number of CPUs; yields its address."""
     context = ray.init(
         # A cluster of its own, even if another one runs on this machine.
         address="local",

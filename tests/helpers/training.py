@@ -14,7 +14,7 @@ ASSETS = Path(__file__).resolve().parent.parent.parent / "assets"
 
 
 def phase(steps, **more):
-    """The setting for a single phase of so many steps."""
+    """The setting for a single phase with this number of steps."""
     return {"train.phase": [{"resolution": 64, "steps": steps, **more}]}
 
 
