@@ -18,9 +18,9 @@ fn main() {
         .flag("-D_GLIBCXX_USE_CXX11_ABI=1")
         .include(libtorch.join("include"))
         .include(libtorch.join("include/torch/csrc/api/include"))
-        .files(["shim/shim.cpp", "shim/gpu.cpp"])
+        .files(["shim/autograd.cpp", "shim/collectives.cpp", "shim/cuda.cpp", "shim/runtime.cpp"])
         .compile("tidemill_shim");
-    // Our symbols need libtorch's after them on the link line.
+    // The linker resolves symbols from left to right: libtorch must come after the shim.
     println!("cargo:rustc-link-search=native={}", libtorch.join("lib").display());
     println!("cargo:rustc-link-lib=torch_cpu");
     println!("cargo:rustc-link-lib=c10");

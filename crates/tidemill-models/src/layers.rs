@@ -128,22 +128,22 @@ impl GroupNorm {
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        or_panic(self.as_operation(false).of(x))
+        or_panic(self.as_operation(false).forward(x))
     }
 
     /// The SiLU of [`Self::forward`].
     pub fn forward_silu(&self, x: &Tensor) -> Tensor {
-        or_panic(self.as_operation(true).of(x))
+        or_panic(self.as_operation(true).forward(x))
     }
 
     /// x, to go past the norm with, and [`Self::forward`]: the gradients of both are added up in one pass.
     pub fn beside(&self, x: &Tensor) -> (Tensor, Tensor) {
-        or_panic(self.as_operation(false).beside(x))
+        or_panic(self.as_operation(false).forward_with_residual(x))
     }
 
     /// [`Self::beside`] with SiLU.
     pub fn beside_silu(&self, x: &Tensor) -> (Tensor, Tensor) {
-        or_panic(self.as_operation(true).beside(x))
+        or_panic(self.as_operation(true).forward_with_residual(x))
     }
 }
 

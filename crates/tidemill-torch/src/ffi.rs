@@ -1,29 +1,34 @@
-//! The shim's C functions, and how their error texts become [`Error`].
+//! The shim's C functions (`shim/`), and how their error texts become [`Error`].
 
-use crate::{Error, headline};
+use crate::Error;
+use crate::error::strip_backtrace;
 use std::ffi::{CStr, c_char, c_double, c_int, c_ulonglong, c_void};
 use tch::Tensor;
 use torch_sys::C_tensor;
 
 unsafe extern "C" {
-    fn tm_free(text: *mut c_char);
+    fn tm_free_error(text: *mut c_char);
     pub fn tm_load_cuda(loaded: *mut bool) -> *mut c_char;
-    pub fn tm_gpu_function(name: *const c_char, out: *mut *mut c_void) -> *mut c_char;
-    pub fn tm_gpu_enter(index: c_int, before: *mut c_int) -> *mut c_char;
-    pub fn tm_attention_by_cudnn(may: bool, before: *mut bool) -> *mut c_char;
-    pub fn tm_gpu_stream(index: c_int, out: *mut *mut c_void) -> *mut c_char;
-    pub fn tm_gpu_own_stream(index: c_int, before: *mut i64) -> *mut c_char;
-    pub fn tm_gpu_back_to_stream(index: c_int, before: i64) -> *mut c_char;
-    pub fn tm_gpu_mark(index: c_int, out: *mut *mut c_void) -> *mut c_char;
-    pub fn tm_gpu_reach(mark: *mut c_void) -> *mut c_char;
-    pub fn tm_gpu_drop_mark(mark: *mut c_void);
-    pub fn tm_gpu_empty_cache() -> *mut c_char;
-    pub fn tm_gpu_peak_memory(index: c_int, out: *mut i64) -> *mut c_char;
-    pub fn tm_graph_new_pool(out: *mut c_ulonglong) -> *mut c_char;
-    pub fn tm_graph_begin(index: c_int, pool: *const c_ulonglong, out: *mut *mut c_void) -> *mut c_char;
-    pub fn tm_graph_end(graph: *mut c_void) -> *mut c_char;
-    pub fn tm_graph_replay(graph: *mut c_void) -> *mut c_char;
-    pub fn tm_graph_drop(graph: *mut c_void);
+    pub fn tm_cuda_symbol(name: *const c_char, out: *mut *mut c_void) -> *mut c_char;
+    pub fn tm_cuda_exchange_device(index: c_int, previous: *mut c_int) -> *mut c_char;
+    pub fn tm_exchange_cudnn_attention(enabled: bool, previous: *mut bool) -> *mut c_char;
+    pub fn tm_cuda_current_stream(index: c_int, out: *mut *mut c_void) -> *mut c_char;
+    pub fn tm_cuda_enter_side_stream(index: c_int, previous: *mut i64) -> *mut c_char;
+    pub fn tm_cuda_leave_side_stream(index: c_int, previous: i64) -> *mut c_char;
+    pub fn tm_cuda_event_record(index: c_int, out: *mut *mut c_void) -> *mut c_char;
+    pub fn tm_cuda_event_synchronize(event: *mut c_void) -> *mut c_char;
+    pub fn tm_cuda_event_delete(event: *mut c_void);
+    pub fn tm_cuda_empty_cache() -> *mut c_char;
+    pub fn tm_cuda_max_memory_allocated(index: c_int, out: *mut i64) -> *mut c_char;
+    pub fn tm_cuda_graph_new_pool(out: *mut c_ulonglong) -> *mut c_char;
+    pub fn tm_cuda_graph_capture_begin(
+        index: c_int,
+        pool: *const c_ulonglong,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
+    pub fn tm_cuda_graph_capture_end(graph: *mut c_void) -> *mut c_char;
+    pub fn tm_cuda_graph_replay(graph: *mut c_void) -> *mut c_char;
+    pub fn tm_cuda_graph_delete(graph: *mut c_void);
     pub fn tm_all_reduce(
         input: *mut C_tensor,
         op: *const c_char,
@@ -33,31 +38,36 @@ unsafe extern "C" {
     pub fn tm_reduce_scatter(
         input: *mut C_tensor,
         op: *const c_char,
-        world: i64,
+        world_size: i64,
         group: *const c_char,
         out: *mut *mut C_tensor,
     ) -> *mut c_char;
     pub fn tm_all_gather(
         input: *mut C_tensor,
-        world: i64,
+        world_size: i64,
         group: *const c_char,
         out: *mut *mut C_tensor,
     ) -> *mut c_char;
     pub fn tm_all_gather_into(
         input: *mut C_tensor,
         output: *mut C_tensor,
-        world: i64,
+        world_size: i64,
         group: *const c_char,
         out: *mut *mut C_tensor,
     ) -> *mut c_char;
     pub fn tm_broadcast(
         tensor: *mut C_tensor,
-        from: i64,
+        source_rank: i64,
         group: *const c_char,
         out: *mut *mut C_tensor,
     ) -> *mut c_char;
-    pub fn tm_exchange(tensor: *mut C_tensor, peer: i64, first: bool, group: *const c_char) -> *mut c_char;
-    pub fn tm_wait(pending: *mut C_tensor, out: *mut *mut C_tensor) -> *mut c_char;
+    pub fn tm_exchange(
+        tensor: *mut C_tensor,
+        peer: i64,
+        sends_first: bool,
+        group: *const c_char,
+    ) -> *mut c_char;
+    pub fn tm_wait_tensor(pending: *mut C_tensor, out: *mut *mut C_tensor) -> *mut c_char;
     pub fn tm_fused_adamw(
         param: *mut C_tensor,
         grad: *mut C_tensor,
@@ -69,7 +79,7 @@ unsafe extern "C" {
         beta2: c_double,
         weight_decay: c_double,
         eps: c_double,
-        divisor: *mut C_tensor,
+        grad_scale: *mut C_tensor,
         skip: *mut C_tensor,
     ) -> *mut c_char;
     pub fn tm_onednn_linear(
@@ -78,35 +88,35 @@ unsafe extern "C" {
         bias: *mut C_tensor,
         out: *mut *mut C_tensor,
     ) -> *mut c_char;
-    pub fn tm_on_grad(
+    pub fn tm_register_grad_hook(
         param: *mut C_tensor,
         context: *mut c_void,
         call: extern "C" fn(*mut c_void, *mut C_tensor, *mut c_char, usize) -> bool,
         drop: extern "C" fn(*mut c_void),
     ) -> *mut c_char;
-    pub fn tm_off_grad(param: *mut C_tensor) -> *mut c_char;
-    pub fn tm_from_impl(address: *mut c_void, out: *mut *mut C_tensor) -> *mut c_char;
-    pub fn tm_pin(tensor: *mut C_tensor, out: *mut *mut C_tensor) -> *mut c_char;
+    pub fn tm_remove_grad_hook(param: *mut C_tensor) -> *mut c_char;
+    pub fn tm_tensor_from_impl(address: *mut c_void, out: *mut *mut C_tensor) -> *mut c_char;
+    pub fn tm_pin_memory(tensor: *mut C_tensor, out: *mut *mut C_tensor) -> *mut c_char;
     pub fn tm_to_dlpack(tensor: *mut C_tensor, out: *mut *mut c_void) -> *mut c_char;
     pub fn tm_set_cpu_allocator(
         allocate: extern "C" fn(usize) -> *mut c_void,
         free: unsafe extern "C" fn(*mut c_void),
     );
-    pub fn tm_recompute(
+    pub fn tm_gradient_checkpoint(
         inputs: *const *mut C_tensor,
-        n: usize,
+        input_count: usize,
         context: *mut c_void,
         call: extern "C" fn(*mut c_void, *const *mut C_tensor, usize, *mut c_char, usize) -> *mut C_tensor,
         drop: extern "C" fn(*mut c_void),
         out: *mut *mut C_tensor,
     ) -> *mut c_char;
-    pub fn tm_operation(
+    pub fn tm_attach_backward(
         outputs: *const *mut C_tensor,
-        k: usize,
+        output_count: usize,
         inputs: *const *mut C_tensor,
-        n: usize,
-        kept: *const *mut C_tensor,
-        m: usize,
+        input_count: usize,
+        saved: *const *mut C_tensor,
+        saved_count: usize,
         context: *mut c_void,
         call: extern "C" fn(
             *mut c_void,
@@ -120,44 +130,51 @@ unsafe extern "C" {
         ) -> bool,
         drop: extern "C" fn(*mut c_void),
     ) -> *mut c_char;
-    pub fn tm_norms(tensors: *mut *mut C_tensor, n: usize, out: *mut *mut C_tensor) -> *mut c_char;
-    pub fn tm_parallel(
+    pub fn tm_foreach_norm(tensors: *mut *mut C_tensor, count: usize, out: *mut *mut C_tensor)
+    -> *mut c_char;
+    pub fn tm_parallel_for(
         name: *const c_char,
-        n: usize,
+        count: usize,
         context: *mut c_void,
         call: extern "C" fn(*mut c_void, usize, usize),
     ) -> *mut c_char;
-    pub fn tm_start_profile(cuda: bool) -> *mut c_char;
-    pub fn tm_end_profile(path: *const c_char) -> *mut c_char;
+    pub fn tm_profiler_start(with_cuda: bool) -> *mut c_char;
+    pub fn tm_profiler_stop(path: *const c_char) -> *mut c_char;
 }
 
-/// Turns the shim's answer (null, or an error text that is ours to free) into a `Result`.
-pub fn check(operation: &'static str, text: *mut c_char) -> Result<(), Error> {
-    if text.is_null() {
+/// Turns the result of a shim function (null, or an error text to free) into a `Result`.
+///
+/// # Errors
+/// If there is an error text.
+pub fn check(operation: &'static str, error: *mut c_char) -> Result<(), Error> {
+    if error.is_null() {
         return Ok(());
     }
-    // SAFETY: a non-null answer of the shim is a NUL-terminated string from strdup, ours until freed.
-    let message = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
-    // SAFETY: as above; freed once, by the library that allocated it.
-    unsafe { tm_free(text) };
-    Err(Error::Operation { operation, message: headline(&message) })
+    // SAFETY: a result of the shim that is not null is a NUL-terminated string from strdup, ours until freed.
+    let message = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
+    // SAFETY: the same string; freed once, by the library that allocated it.
+    unsafe { tm_free_error(error) };
+    Err(Error::Operation { operation, message: strip_backtrace(&message) })
 }
 
-/// Writes a text for the shim to read.
+/// Writes an error text into a buffer of the shim's, NUL-terminated and cut to its size.
 ///
 /// # Safety
-/// `message` must have room for `room` bytes, and that for at least one.
-pub unsafe fn tell(text: &str, message: *mut c_char, room: usize) {
-    let bytes = &text.as_bytes()[..text.len().min(room.saturating_sub(1))];
+/// `buffer` must have room for `size` bytes, and `size` must be at least 1.
+pub unsafe fn write_error(text: &str, buffer: *mut c_char, size: usize) {
+    let bytes = &text.as_bytes()[..text.len().min(size.saturating_sub(1))];
     // SAFETY: as the caller promises, there is room for these bytes and the zero behind them.
     unsafe {
-        std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), message, bytes.len());
-        *message.add(bytes.len()) = 0;
+        std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), buffer, bytes.len());
+        *buffer.add(bytes.len()) = 0;
     }
 }
 
-/// Runs one shim call that makes a tensor.
-pub fn make(
+/// Runs a shim function that makes a tensor.
+///
+/// # Errors
+/// If the function fails.
+pub fn make_tensor(
     operation: &'static str,
     call: impl FnOnce(*mut *mut C_tensor) -> *mut c_char,
 ) -> Result<Tensor, Error> {
@@ -165,4 +182,9 @@ pub fn make(
     check(operation, call(&mut out))?;
     // SAFETY: on success the shim stored a heap-allocated at::Tensor, which `Tensor` now owns.
     Ok(unsafe { Tensor::from_ptr(out) })
+}
+
+/// The pointer by which the shim takes a tensor. It borrows the tensor, and changes it through libtorch's shared storage only.
+pub fn as_raw(tensor: &Tensor) -> *mut C_tensor {
+    tensor.as_ptr().cast_mut()
 }

@@ -1,94 +1,96 @@
-// AdamW (Loshchilov & Hutter, 2019), averaged weights and new working weights in one pass over memory, as torch.optim.AdamW computes
-// them. A launch takes as many pieces of parameters as its arguments have room for; a block takes STRETCH elements of one of them.
+// AdamW (Loshchilov & Hutter, 2019), averaged weights and new working weights in one pass over memory, with the formulas of
+// torch.optim.AdamW. A launch takes as many slices of parameters as its arguments have room for; a block takes CHUNK elements of one
+// slice.
 
-#define PIECES 64
-#define STRETCH 4096
+#define MAX_SLICES 64
+#define CHUNK 4096
 
-struct Piece {
+struct ParamSlice {
   const T* grad;
   float* master;
   // float or bf16.
   void *exp_avg, *exp_avg_sq;
-  // Or null.
+  // May be null.
   float* ema;
-  // float or bf16, or null.
+  // float or bf16; may be null.
   void* weights;
   unsigned length, first_block;
 };
 
-struct Pieces {
-  Piece of[PIECES];
-  int count, bf16_weights;
+struct ParamSlices {
+  ParamSlice at[MAX_SLICES];
+  int count, has_bf16_weights;
 };
 
-struct Step {
-  // On the device; `skip` may be null. `fresh`: the share of what is new in averages.
-  const float *learning_rate, *count, *divisor, *skip, *fresh;
+struct AdamWArguments {
+  // On the device; `skip` may be null. `ema_rate`: the share of the new weights in the averages.
+  const float *learning_rate, *step, *grad_divisor, *skip, *ema_rate;
   double beta1, beta2, eps, weight_decay;
-  int bf16_moments;
+  int has_bf16_moments;
 };
 
-// One thread. What all elements have in common: decay, step size, reciprocal root of the second moment's correction.
-extern "C" __global__ void common(Step s, float* found) {
-  double lr = *s.learning_rate, t = *s.count;
-  found[0] = 1.0 - lr * s.weight_decay;
-  found[1] = lr / (1.0 - pow(s.beta1, t));
-  found[2] = 1.0 / sqrt(1.0 - pow(s.beta2, t));
+// One thread. Computes what all elements have in common: decay, step size, and the reciprocal root of the second moment's correction.
+extern "C" __global__ void adamw_coefficients(AdamWArguments a, float* coefficients) {
+  double lr = *a.learning_rate, t = *a.step;
+  coefficients[0] = 1.0 - lr * a.weight_decay;
+  coefficients[1] = lr / (1.0 - pow(a.beta1, t));
+  coefficients[2] = 1.0 / sqrt(1.0 - pow(a.beta2, t));
 }
 
 // The same for all elements of a step.
-struct Common {
-  float decay, step_size, correction, divisor, count, eps, fresh;
-  int bf16_weights;
+struct Coefficients {
+  float decay, step_size, correction, grad_divisor, step, eps, ema_rate;
+  int has_bf16_weights;
 };
 
-// As `draw` in ../adamw.rs.
-__device__ inline unsigned draw(float exp_avg, float exp_avg_sq, float count) {
-  unsigned x = __float_as_uint(exp_avg) ^ (__float_as_uint(exp_avg_sq) + __float_as_uint(count)) * 0x9E3779B1u;
+// The same as `random_bits` in ../cpu/adamw.rs.
+__device__ inline unsigned random_bits(float exp_avg, float exp_avg_sq, float step) {
+  unsigned x = __float_as_uint(exp_avg) ^ (__float_as_uint(exp_avg_sq) + __float_as_uint(step)) * 0x9E3779B1u;
   x = (x ^ x >> 16) * 0x7FEB352Du;
   x = (x ^ x >> 15) * 0x846CA68Bu;
   return x ^ x >> 16;
 }
 
-// One of the two around a value, each the more often the nearer it is, by 16 random bits.
-__device__ inline void put_drawn(float* to, float value, unsigned) { *to = value; }
-__device__ inline void put_drawn(bf16* to, float value, unsigned drawn) {
+// Stochastic rounding: up or down, to the nearer the more often, by 16 random bits.
+__device__ inline void store_stochastic(float* to, float value, unsigned) { *to = value; }
+__device__ inline void store_stochastic(bf16* to, float value, unsigned random) {
   unsigned bits = __float_as_uint(value);
   bool finite = (bits & 0x7F800000) != 0x7F800000;
-  if (finite) *to = (bf16)((bits + drawn) >> 16);
-  else put(to, value);
+  if (finite) *to = (bf16)((bits + random) >> 16);
+  else store(to, value);
 }
 
-// One element's step, in which all that is read is read before anything is written: for pieces might overlap, as far as a compiler knows.
+// The step of element `i`. Everything is read before anything is written, because as far as the compiler knows slices may overlap.
 template <typename M>
-__device__ inline void step_of(const Piece& p, size_t i, const Step& s, Common c) {
+__device__ inline void step_element(const ParamSlice& p, size_t i, const AdamWArguments& a, Coefficients c) {
   M *m = (M*)p.exp_avg + i, *v = (M*)p.exp_avg_sq + i;
-  float grad = get(p.grad[i]), old_m = get(*m), old_v = get(*v), master = p.master[i], ema = p.ema ? p.ema[i] : 0.0f;
-  float beta1 = s.beta1, beta2 = s.beta2, new1 = 1.0 - s.beta1, new2 = 1.0 - s.beta2, g = grad / c.divisor;
-  float new_m = beta1 * old_m + new1 * g, new_v = beta2 * old_v + new2 * g * g;
+  float grad = load(p.grad[i]), old_m = load(*m), old_v = load(*v), master = p.master[i], ema = p.ema ? p.ema[i] : 0.0f;
+  float beta1 = a.beta1, beta2 = a.beta2, rate1 = 1.0 - a.beta1, rate2 = 1.0 - a.beta2, g = grad / c.grad_divisor;
+  float new_m = beta1 * old_m + rate1 * g, new_v = beta2 * old_v + rate2 * g * g;
   float w = master * c.decay - c.step_size * new_m / (sqrtf(new_v) * c.correction + c.eps);
-  unsigned drawn = draw(new_m, new_v, c.count);
-  put_drawn(m, new_m, drawn & 0xFFFF);
-  put_drawn(v, new_v, drawn >> 16);
+  unsigned bits = random_bits(new_m, new_v, c.step);
+  store_stochastic(m, new_m, bits & 0xFFFF);
+  store_stochastic(v, new_v, bits >> 16);
   p.master[i] = w;
-  if (p.ema) p.ema[i] = ema + c.fresh * (w - ema);
+  if (p.ema) p.ema[i] = ema + c.ema_rate * (w - ema);
   if (!p.weights) return;
-  if (c.bf16_weights) put((bf16*)p.weights + i, w);
+  if (c.has_bf16_weights) store((bf16*)p.weights + i, w);
   else ((float*)p.weights)[i] = w;
 }
 
-extern "C" __global__ void step(Pieces pieces, Step s, const float* common) {
-  if (s.skip && *s.skip == 1.0f) return;
-  // The last piece that begins at this block or before.
+extern "C" __global__ void adamw_step(ParamSlices slices, AdamWArguments a, const float* coefficients) {
+  if (a.skip && *a.skip == 1.0f) return;
+  // Binary search for the last slice that begins at this block or before.
   int low = 0;
-  for (int high = pieces.count; high - low > 1;) {
+  for (int high = slices.count; high - low > 1;) {
     int middle = (low + high) / 2;
-    (pieces.of[middle].first_block <= blockIdx.x ? low : high) = middle;
+    (slices.at[middle].first_block <= blockIdx.x ? low : high) = middle;
   }
-  Piece p = pieces.of[low];
-  size_t begin = (size_t)(blockIdx.x - p.first_block) * STRETCH, end = min(begin + STRETCH, (size_t)p.length);
-  Common c{common[0], common[1], common[2], *s.divisor, *s.count, (float)s.eps, *s.fresh, pieces.bf16_weights};
+  ParamSlice p = slices.at[low];
+  size_t begin = (size_t)(blockIdx.x - p.first_block) * CHUNK, end = min(begin + CHUNK, (size_t)p.length);
+  Coefficients c{coefficients[0], coefficients[1], coefficients[2], *a.grad_divisor,
+                 *a.step,         (float)a.eps,    *a.ema_rate,     slices.has_bf16_weights};
   for (size_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
-    s.bf16_moments ? step_of<bf16>(p, i, s, c) : step_of<float>(p, i, s, c);
+    a.has_bf16_moments ? step_element<bf16>(p, i, a, c) : step_element<float>(p, i, a, c);
   }
 }

@@ -1,149 +1,151 @@
-//! GEGLU: libtorch takes several passes over memory for it, keeps more for the backward pass than it is given, and reads all once
+//! GEGLU. libtorch takes several passes over memory for it, keeps more for the backward pass than it is given, and reads everything once
 //! more for the gradient of the bias before it.
 
 use tch::{Kind, Tensor};
 
-use super::{PROCESSORS, Source, WARP, aligned, are_good, gpu_of, numbers_on, run, same, sum_parts, wide};
-use crate::nvrtc::Launch;
-use crate::operation::{Backward, differentiable};
+use super::compiled_kernels::{KernelSource, KernelTarget, is_usable};
+use super::hardware::{MULTIPROCESSORS, WARP, supported_gpu, to_aligned, vector_size};
+use super::self_test::{check_close, outputs_and_grads, test_numbers, to_leaf};
+use crate::autograd::{Backward, attach_backward};
+use crate::cuda::nvrtc::LaunchConfig;
+use crate::kernels::libtorch;
 use crate::{Error, guard};
 
-static SOURCE: Source = Source {
-    what: "GEGLU",
-    text: concat!(include_str!("element.cu"), include_str!("sums.cu"), include_str!("geglu.cu"), "\0"),
-    kernels: &[c"forward", c"backward", c"backward_with_bias", c"sums_of_parts"],
-    try_them,
+static SOURCE: KernelSource = KernelSource {
+    name: "GEGLU",
+    text: concat!(include_str!("common.cu"), include_str!("column_sums.cu"), include_str!("geglu.cu"), "\0"),
+    kernels: &[c"geglu_forward", c"geglu_backward", c"geglu_backward_with_bias", c"sum_columns"],
+    self_test,
 };
 
-/// Threads of a block, and most blocks; each thread then takes several elements.
+/// Threads of a block.
 const THREADS: usize = 256;
-const BLOCKS: usize = 1 << 16;
-/// Blocks of a backward pass with a bias that a multiprocessor has at the same time; each has sums of its own.
-const AT_ONCE: usize = 3;
+/// The most blocks of a launch; each thread then takes several vectors.
+const MAX_BLOCKS: usize = 1 << 16;
+/// Blocks of a backward pass with a bias that a multiprocessor runs at the same time; each has partial sums of its own.
+const BLOCKS_PER_MULTIPROCESSOR: usize = 3;
 
-/// As [`crate::geglu`], on a GPU; `None` where there are no kernels for it.
+/// [`crate::geglu`] on a GPU; `None` if the kernels do not take these tensors.
 pub fn geglu(x: &Tensor, bias: Option<&Tensor>) -> Option<Result<Tensor, Error>> {
-    let device = gpu_of(x)?;
-    let sizes = Sizes::of(x)?;
+    let device = supported_gpu(x)?;
+    let sizes = GegluSizes::new(x)?;
     let fits = bias.is_none_or(|bias| {
         bias.kind() == x.kind() && Some(bias.numel()) == x.size().last().map(|n| *n as usize)
     });
-    (fits && are_good(&SOURCE, device, x.kind())).then(|| differentiable_on(device, x, bias, sizes))
+    (fits && is_usable(&SOURCE, device, x.kind())).then(|| run_kernels(device, x, bias, sizes))
 }
 
-fn differentiable_on(
-    device: usize,
-    x: &Tensor,
-    bias: Option<&Tensor>,
-    sizes: Sizes,
-) -> Result<Tensor, Error> {
-    let from = aligned(x)?;
-    let added = bias.map(aligned).transpose()?;
+fn run_kernels(device: usize, x: &Tensor, bias: Option<&Tensor>, sizes: GegluSizes) -> Result<Tensor, Error> {
+    let aligned_x = to_aligned(x)?;
+    let aligned_bias = bias.map(to_aligned).transpose()?;
     let mut size = x.size();
     if let Some(width) = size.last_mut() {
         *width /= 2;
     }
     let output = guard(|| Tensor::empty(&size, (x.kind(), x.device())))?;
-    let on = Geglu { device, kind: x.kind(), sizes };
-    let blocks = (sizes.all as usize).div_ceil(THREADS).min(BLOCKS);
-    let how = Launch { grid: [blocks, 1], threads: THREADS, shared: 0 };
-    on.run("forward", how, &[Some(&from), added.as_ref(), Some(&output)])?;
+    let target = KernelTarget { source: &SOURCE, device, kind: x.kind() };
+    let operation = Geglu { target, sizes };
+    let tensors = [Some(&aligned_x), aligned_bias.as_ref(), Some(&output)];
+    target.launch("geglu_forward", operation.elementwise_launch(), &tensors, &[&sizes])?;
     let inputs: Vec<&Tensor> = [x].into_iter().chain(bias).collect();
-    let kept: Vec<&Tensor> = [&from].into_iter().chain(&added).collect();
-    differentiable(on, &[&output], &inputs, &kept)?;
+    let saved: Vec<&Tensor> = [&aligned_x].into_iter().chain(&aligned_bias).collect();
+    attach_backward(operation, &[&output], &inputs, &saved)?;
     Ok(output)
 }
 
-/// As the kernels take them.
+/// `GegluSizes` of `geglu.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Sizes {
+struct GegluSizes {
     width: u32,
-    all: u32,
+    total: u32,
 }
 
-impl Sizes {
-    /// Of x; `None` if threads cannot take 16 bytes of it at once, or the kernels cannot count that far.
-    fn of(x: &Tensor) -> Option<Self> {
-        let wide = wide(x.kind());
-        let both = x.size().last().map_or(1, |both| *both as usize);
-        // Both halves of all rows are counted in 32 bits, and a step beyond the last.
-        let all = x.numel() / 2 / wide;
-        (both.is_multiple_of(2 * wide) && all < 1 << 30)
-            .then(|| Self { width: (both / 2 / wide) as u32, all: all as u32 })
+impl GegluSizes {
+    /// For x; `None` if its halves are not whole vectors, or if there are too many for the kernels' 32-bit counts.
+    fn new(x: &Tensor) -> Option<Self> {
+        let vector = vector_size(x.kind());
+        let row_length = x.size().last().map_or(1, |length| *length as usize);
+        // The kernels count both halves of all rows, and one step beyond the last, in 32 bits.
+        let total = x.numel() / 2 / vector;
+        (row_length.is_multiple_of(2 * vector) && total < 1 << 30)
+            .then(|| Self { width: (row_length / 2 / vector) as u32, total: total as u32 })
     }
 }
 
 struct Geglu {
-    device: usize,
-    kind: Kind,
-    sizes: Sizes,
+    target: KernelTarget,
+    sizes: GegluSizes,
 }
 
 impl Geglu {
-    fn run(&self, name: &str, how: Launch, tensors: &[Option<&Tensor>]) -> Result<(), Error> {
-        run((&SOURCE, self.device, self.kind), name, how, tensors, &[&self.sizes])
+    /// The launch of a kernel whose threads take one vector after the other.
+    fn elementwise_launch(&self) -> LaunchConfig {
+        let blocks = (self.sizes.total as usize).div_ceil(THREADS).min(MAX_BLOCKS);
+        LaunchConfig { grid: [blocks, 1], threads: THREADS, shared_bytes: 0 }
     }
 
-    /// The gradient of the bias, along with that of x, which is written to `to_x`.
-    fn backward_with_bias(&self, [x, bias, grad, to_x]: [&Tensor; 4]) -> Result<Tensor, Error> {
-        let (warps, columns) = (THREADS / WARP, (self.sizes.width as usize).div_ceil(WARP));
-        let rows = (self.sizes.all / self.sizes.width) as usize;
-        let parts = rows.div_ceil(warps).min((PROCESSORS * AT_ONCE).div_ceil(columns));
+    /// Writes the gradient of x to `x_grad` and returns that of the bias.
+    fn backward_with_bias(&self, [x, bias, grad, x_grad]: [&Tensor; 4]) -> Result<Tensor, Error> {
+        let (warps, column_blocks) = (THREADS / WARP, (self.sizes.width as usize).div_ceil(WARP));
+        let rows = (self.sizes.total / self.sizes.width) as usize;
+        let row_blocks =
+            rows.div_ceil(warps).min((MULTIPROCESSORS * BLOCKS_PER_MULTIPROCESSOR).div_ceil(column_blocks));
         let width = bias.numel() as i64 / 2;
-        let (found, to_bias) = guard(|| {
+        let (partial_sums, bias_grad) = guard(|| {
             let options = (Kind::Float, x.device());
-            (Tensor::empty([parts as i64, 2, width], options), bias.empty_like())
+            (Tensor::empty([row_blocks as i64, 2, width], options), bias.empty_like())
         })?;
-        let how =
-            Launch { grid: [columns, parts], threads: THREADS, shared: 4 * 2 * wide(x.kind()) * THREADS };
-        self.run("backward_with_bias", how, &[x, bias, grad, to_x, &found].map(Some))?;
-        let [first, second] = guard(|| [0, width].map(|start| to_bias.narrow(0, start, width)))?;
-        sum_parts((&SOURCE, self.device, self.kind), &found, [&first, &second])?;
-        Ok(to_bias)
+        let config = LaunchConfig {
+            grid: [column_blocks, row_blocks],
+            threads: THREADS,
+            shared_bytes: 4 * 2 * vector_size(x.kind()) * THREADS,
+        };
+        let tensors = [x, bias, grad, x_grad, &partial_sums].map(Some);
+        self.target.launch("geglu_backward_with_bias", config, &tensors, &[&self.sizes])?;
+        let [first, second] = guard(|| [0, width].map(|start| bias_grad.narrow(0, start, width)))?;
+        self.target.sum_columns(&partial_sums, [&first, &second])?;
+        Ok(bias_grad)
     }
 }
 
 impl Backward for Geglu {
-    fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let [x, bias @ ..] = kept else { unreachable!("it is kept") };
-        let grad = aligned(&guard(|| grads[0].to_kind(x.kind()))?)?;
-        let to_x = guard(|| x.empty_like())?;
+    fn backward(&self, saved: &[Tensor], output_grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let [x, bias @ ..] = saved else { unreachable!("x is saved") };
+        let grad = to_aligned(&guard(|| output_grads[0].to_kind(x.kind()))?)?;
+        let x_grad = guard(|| x.empty_like())?;
         if let [bias] = bias {
-            let to_bias = self.backward_with_bias([x, bias, &grad, &to_x])?;
-            return Ok(vec![to_x, to_bias]);
+            let bias_grad = self.backward_with_bias([x, bias, &grad, &x_grad])?;
+            return Ok(vec![x_grad, bias_grad]);
         }
-        let blocks = (self.sizes.all as usize).div_ceil(THREADS).min(BLOCKS);
-        let how = Launch { grid: [blocks, 1], threads: THREADS, shared: 0 };
-        self.run("backward", how, &[x, &grad, &to_x].map(Some))?;
-        Ok(vec![to_x])
+        let tensors = [x, &grad, &x_grad].map(Some);
+        self.target.launch("geglu_backward", self.elementwise_launch(), &tensors, &[&self.sizes])?;
+        Ok(vec![x_grad])
     }
 }
 
 /// Compares the kernels with libtorch's operations, in both passes.
-fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
-    let (x, grad) = (numbers_on(device, &[3, 5, 144], 3.0, 0.0)?, numbers_on(device, &[3, 5, 72], 1.0, 0.0)?);
-    let bias = numbers_on(device, &[144], 1.0, 0.3)?;
-    let passes = |ours: bool, biased: bool| -> Result<Vec<Tensor>, Error> {
-        let leaf = |tensor: &Tensor| guard(|| tensor.to_kind(kind).detach().copy().set_requires_grad(true));
-        let mut leaves = vec![leaf(&x)?];
-        leaves.extend(biased.then(|| leaf(&bias)).transpose()?);
+fn self_test(device: usize, kind: Kind) -> Result<(), Error> {
+    let (x, grad) =
+        (test_numbers(device, &[3, 5, 144], 3.0, 0.0)?, test_numbers(device, &[3, 5, 72], 1.0, 0.0)?);
+    let bias = test_numbers(device, &[144], 1.0, 0.3)?;
+    let results = |by_kernels: bool, has_bias: bool| -> Result<Vec<Tensor>, Error> {
+        let mut leaves = vec![to_leaf(&x, kind)?];
+        leaves.extend(has_bias.then(|| to_leaf(&bias, kind)).transpose()?);
         let (x, bias) = (&leaves[0], leaves.get(1));
-        let theirs = || {
-            let x = x.to_kind(Kind::Float);
-            let x = bias.map_or_else(|| x.shallow_clone(), |bias| &x + bias.to_kind(Kind::Float));
-            let both = x.chunk(2, -1);
-            (&both[0] * both[1].gelu("none")).to_kind(kind)
+        let output = match GegluSizes::new(x).filter(|_| by_kernels) {
+            Some(sizes) => run_kernels(device, x, bias, sizes)?,
+            None => {
+                let biased = guard(|| {
+                    let x = x.to_kind(Kind::Float);
+                    bias.map_or_else(|| x.shallow_clone(), |bias| &x + bias.to_kind(Kind::Float))
+                })?;
+                guard(|| libtorch::geglu(&biased).map(|output| output.to_kind(kind)))??
+            }
         };
-        let output = match Sizes::of(x).filter(|_| ours) {
-            Some(sizes) => differentiable_on(device, x, bias, sizes)?,
-            None => guard(theirs)?,
-        };
-        guard(|| {
-            let loss = (output.to_kind(Kind::Float) * &grad).sum(Kind::Float);
-            let grads = Tensor::run_backward(&[loss], &leaves, false, false);
-            [output.detach()].into_iter().chain(grads).collect()
-        })
+        outputs_and_grads(&[&output], &leaves, || output.to_kind(Kind::Float) * &grad)
     };
-    [true, false].iter().try_for_each(|biased| same(kind, &passes(true, *biased)?, &passes(false, *biased)?))
+    [true, false]
+        .iter()
+        .try_for_each(|has_bias| check_close(kind, &results(true, *has_bias)?, &results(false, *has_bias)?))
 }

@@ -1,129 +1,90 @@
-//! Group normalisation, and SiLU or not, of images that lie channels-last: libtorch's kernel for GPUs has them converted, and back.
+//! Group normalisation, with or without SiLU, of images that lie channels-last. libtorch's kernel for GPUs has such images converted,
+//! and converted back.
 
 use tch::{Device, Kind, Tensor};
 
-use super::{Source, aligned, are_good, gpu_of, numbers_on, run, same, wide};
-use crate::kernels::group_norm::{GroupNorm, finish};
-use crate::kernels::{channels_last, images, wants_gradients};
-use crate::nvrtc::Launch;
-use crate::operation::Backward;
+use super::compiled_kernels::{KernelSource, KernelTarget, is_usable};
+use super::hardware::{WARP, is_supported_kind, supported_gpu, to_aligned, vector_size};
+use super::self_test::{check_close, outputs_and_grads, test_numbers, to_leaf};
+use crate::autograd::Backward;
+use crate::cuda::nvrtc::LaunchConfig;
+use crate::kernels::arguments::GroupNorm;
+use crate::kernels::group_norm_backward::attach_group_norm_backward;
+use crate::kernels::layout::{nchw_to_nhwc, nhwc_to_nchw};
+use crate::kernels::libtorch;
 use crate::{Error, guard};
 
-static SOURCE: Source = Source {
-    what: "GroupNorm",
-    text: concat!(include_str!("element.cu"), include_str!("group_norm.cu"), "\0"),
+static SOURCE: KernelSource = KernelSource {
+    name: "GroupNorm",
+    text: concat!(include_str!("common.cu"), include_str!("group_norm.cu"), "\0"),
     kernels: &[
-        c"moments_of_tiles",
-        c"moments_of_groups",
-        c"apply",
-        c"sums_of_tiles",
-        c"sums_of_images",
-        c"sums_of_all",
-        c"gradient",
+        c"group_norm_tile_moments",
+        c"group_norm_group_moments",
+        c"group_norm_apply",
+        c"group_norm_tile_sums",
+        c"group_norm_image_sums",
+        c"group_norm_weight_grads",
+        c"group_norm_x_grad",
     ],
-    try_them,
+    self_test,
 };
 
-/// Threads of a block, at most, or with wide channels about; and of one that adds up a group's tiles.
+/// Threads of a block, at most; with wide channels about as many.
 const THREADS: usize = 256;
-const OF_GROUP: usize = 128;
-const WARP: usize = 32;
-/// Blocks that keep a Hopper GPU busy, two for each multiprocessor, and pixels of a tile, which there are enough of then.
+/// Threads of a block that adds up a group's tiles.
+const GROUP_THREADS: usize = 128;
+/// Blocks that keep a Hopper GPU busy: two for each multiprocessor.
 const BLOCKS: usize = 264;
-const TILE: [usize; 2] = [8, 128];
-/// The most channels whose sums a block has room for: 48 KiB.
-const WIDEST: i64 = 6144;
+/// The least and the most pixels of a tile. Tiles are as large as they can be for [`BLOCKS`] blocks to have work.
+const TILE_PIXELS: [usize; 2] = [8, 128];
+/// The most channels whose sums fit in the shared memory of a block: 48 KiB.
+const MAX_CHANNELS: i64 = 6144;
 
-/// As [`GroupNorm::of`] or, with x, [`GroupNorm::beside`], of x [N, C, H, W] on a GPU; `None` where there are no kernels for it.
-pub fn group_norm(norm: GroupNorm<'_>, x: &Tensor, beside: bool) -> Option<Result<(Tensor, Tensor), Error>> {
-    let device = gpu_of(x)?;
+/// The group norm of x [N, C, H, W] on a GPU. Returns x, with `with_residual` as an output of its own, and the result; `None` if the
+/// kernels do not take these tensors.
+pub fn group_norm(
+    norm: GroupNorm<'_>,
+    x: &Tensor,
+    with_residual: bool,
+) -> Option<Result<(Tensor, Tensor), Error>> {
+    let device = supported_gpu(x)?;
     let GroupNorm { weight, bias, groups, .. } = norm;
-    let known = |tensor: &Tensor| matches!(tensor.kind(), Kind::Float | Kind::BFloat16);
     let fits = matches!(x.size()[..], [images, channels, _, _] if images <= i64::from(u16::MAX)
-        && channels <= WIDEST
-        && channels % wide(x.kind()) as i64 == 0
+        && channels <= MAX_CHANNELS
+        && channels % vector_size(x.kind()) as i64 == 0
         && groups > 0
         && channels % groups == 0);
-    (fits && known(weight) && weight.kind() == bias.kind() && are_good(&SOURCE, device, x.kind()))
-        .then(|| differentiable_on(device, norm, x, beside))
+    let fits = fits && is_supported_kind(weight.kind()) && weight.kind() == bias.kind();
+    (fits && is_usable(&SOURCE, device, x.kind())).then(|| run_kernels(device, norm, x, with_residual))
 }
 
-/// `x` [N, C, H, W] in the memory format that networks had better begin with: channels-last on a GPU if [`group_norm`] has
-/// kernels for it, and on a CPU where no gradients are wanted; else as it is. (With gradients, convolutions on a CPU gain less by it
-/// than it takes to have those of their weights contiguous.)
-///
-/// # Errors
-/// If memory does not suffice.
-pub fn to_preferred_memory_format(x: &Tensor) -> Result<Tensor, Error> {
-    let takes = matches!(x.kind(), Kind::Float | Kind::BFloat16);
-    guard(|| match x.device() {
-        Device::Cpu if takes && !wants_gradients() => images(&channels_last(x)),
-        device if prefers_channels_last(device, x.kind()) => images(&channels_last(x)),
-        _ => x.shallow_clone(),
-    })
+/// Whether this GPU has kernels for images of this dtype.
+pub fn has_group_norm(device: usize, kind: Kind) -> bool {
+    is_supported_kind(kind) && is_usable(&SOURCE, device, kind)
 }
 
-/// Whether [`to_preferred_memory_format`] of images of this dtype that gradients are wanted of is channels-last.
-pub fn prefers_channels_last(device: Device, kind: Kind) -> bool {
-    match device {
-        Device::Cuda(device) => {
-            matches!(kind, Kind::Float | Kind::BFloat16) && are_good(&SOURCE, device, kind)
-        }
-        _ => false,
-    }
-}
-
-/// Compares the kernels with libtorch's operations, in both passes.
-fn try_them(device: usize, kind: Kind) -> Result<(), Error> {
-    let numbers = |size: &[i64], scale, shift| numbers_on(device, size, scale, shift);
-    let (x, grad) = (numbers(&[2, 96, 5, 9], 2.0, 3.0)?, numbers(&[2, 96, 5, 9], 1.0, 0.0)?);
-    let (weight, bias) = (numbers(&[96], 1.0, 0.5)?, numbers(&[96], 0.5, 0.0)?);
-    // Weights are of the dtype of x or, once, f32, and then x goes past the norm, too.
-    let passes = |ours: bool, silu: bool| -> Result<Vec<Tensor>, Error> {
-        let of_weights = if silu { kind } else { Kind::Float };
-        let leaf =
-            |tensor: &Tensor, kind| guard(|| tensor.to_kind(kind).detach().copy().set_requires_grad(true));
-        let leaves = [leaf(&x, kind)?, leaf(&weight, of_weights)?, leaf(&bias, of_weights)?];
-        let [x, weight, bias] = &leaves;
-        let norm = GroupNorm { weight, bias, groups: 32, eps: 1e-5, silu };
-        let theirs = || {
-            let [weight, bias] = &[weight, bias].map(|tensor| tensor.to_kind(Kind::Float));
-            let output = GroupNorm { weight, bias, ..norm }.by_libtorch(&x.to_kind(Kind::Float));
-            (x.shallow_clone(), output.to_kind(kind))
-        };
-        let (past, output) = match ours {
-            true => differentiable_on(device, norm, x, !silu)?,
-            false => guard(theirs)?,
-        };
-        guard(|| {
-            let past = if silu { past.zeros_like() } else { past };
-            let loss = ((output.to_kind(Kind::Float) - past.to_kind(Kind::Float)) * &grad).sum(Kind::Float);
-            let grads = Tensor::run_backward(&[loss], &leaves, false, false);
-            [output.detach()].into_iter().chain(grads).collect()
-        })
-    };
-    [true, false].iter().try_for_each(|silu| same(kind, &passes(true, *silu)?, &passes(false, *silu)?))
-}
-
-fn differentiable_on(
+fn run_kernels(
     device: usize,
     norm: GroupNorm<'_>,
     x: &Tensor,
-    beside: bool,
+    with_residual: bool,
 ) -> Result<(Tensor, Tensor), Error> {
-    let last = aligned(&guard(|| channels_last(x))?)?;
-    let on = Passes { device, kind: x.kind(), shape: Shape::of(&last, norm) };
+    let x_nhwc = to_aligned(&guard(|| nchw_to_nhwc(x))?)?;
+    let target = KernelTarget { source: &SOURCE, device, kind: x.kind() };
+    let operation = GroupNormKernels { target, shape: GroupNormShape::new(&x_nhwc, norm) };
     let [weight, bias] = [norm.weight, norm.bias].map(|tensor| guard(|| tensor.detach().contiguous()));
     let (weight, bias) = (weight?, bias?);
-    let (output, moments) = on.forward(&last, &weight, &bias)?;
-    let (output, past) = guard(|| (images(&output), images(&last)))?;
-    finish(on, norm, x, beside.then_some(&past), output, &[&weight, &bias, &last, &moments])
+    let (output, moments) = operation.forward(&x_nhwc, &weight, &bias)?;
+    let (output, residual) = guard(|| (nhwc_to_nchw(&output), nhwc_to_nchw(&x_nhwc)))?;
+    let residual = with_residual.then_some(&residual);
+    let saved = [&weight, &bias, &x_nhwc, &moments];
+    attach_group_norm_backward(operation, norm, x, residual, output, &saved)
 }
 
-/// As the kernels take it.
+/// `GroupNormShape` of `group_norm.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Shape {
+struct GroupNormShape {
     images: i32,
     pixels: i32,
     channels: i32,
@@ -132,19 +93,19 @@ struct Shape {
     tiles: i32,
     lanes: i32,
     silu: i32,
-    bf16_weights: i32,
+    has_bf16_weights: i32,
     eps: f32,
 }
 
-impl Shape {
-    fn of(last: &Tensor, norm: GroupNorm<'_>) -> Self {
-        let size = last.size();
+impl GroupNormShape {
+    fn new(x_nhwc: &Tensor, norm: GroupNorm<'_>) -> Self {
+        let size = x_nhwc.size();
         let [images, height, width, channels] = [0, 1, 2, 3].map(|i| size[i] as usize);
         let pixels = height * width;
-        let tile = (images * pixels / BLOCKS).next_power_of_two().clamp(TILE[0], TILE[1]);
-        // Threads side by side take the channels in as few rounds as a block can, and as many each.
-        let wides = channels / wide(last.kind());
-        let lanes = wides.div_ceil(wides.div_ceil(THREADS));
+        let tile = (images * pixels / BLOCKS).next_power_of_two().clamp(TILE_PIXELS[0], TILE_PIXELS[1]);
+        // The channels of a pixel are read in as few rounds as a block's threads allow, with as many threads in each round.
+        let vectors = channels / vector_size(x_nhwc.kind());
+        let lanes = vectors.div_ceil(vectors.div_ceil(THREADS));
         let [images, pixels, channels, tiles, tile, lanes] =
             [images, pixels, channels, pixels.div_ceil(tile), tile, lanes].map(|n| n as i32);
         Self {
@@ -156,89 +117,126 @@ impl Shape {
             tiles,
             lanes,
             silu: norm.silu.into(),
-            bf16_weights: (norm.weight.kind() == Kind::BFloat16).into(),
+            has_bf16_weights: (norm.weight.kind() == Kind::BFloat16).into(),
             eps: norm.eps as f32,
         }
     }
 
-    /// The launch of a kernel on such blocks.
-    fn launch(&self, blocks: Blocks) -> Launch {
+    /// The launch of a kernel with such blocks.
+    fn launch_config(&self, blocks: Blocks) -> LaunchConfig {
         let Self { images, channels, groups, tiles, lanes, .. } = *self;
         let [images, channels, groups, tiles, lanes] =
             [images, channels, groups, tiles, lanes].map(|n| n as usize);
         let rows = THREADS / lanes;
         match blocks {
-            Blocks::Tiles => {
-                let shared = 4 * 2 * channels * rows;
-                Launch { grid: [tiles, images], threads: lanes * rows, shared }
+            Blocks::Tiles => LaunchConfig {
+                grid: [tiles, images],
+                threads: lanes * rows,
+                shared_bytes: 4 * 2 * channels * rows,
+            },
+            Blocks::Groups { threads } => {
+                LaunchConfig { grid: [groups, images], threads, shared_bytes: 4 * 2 * threads / WARP }
             }
-            Blocks::Groups(threads) => {
-                Launch { grid: [groups, images], threads, shared: 4 * 2 * threads / WARP }
+            Blocks::Channels => {
+                LaunchConfig { grid: [channels.div_ceil(THREADS), 1], threads: THREADS, shared_bytes: 0 }
             }
-            Blocks::Channels => Launch { grid: [channels.div_ceil(THREADS), 1], threads: THREADS, shared: 0 },
         }
     }
 }
 
-/// What a kernel's blocks are of.
+/// The part of x that a kernel's block works on.
 enum Blocks {
+    /// A tile of an image.
     Tiles,
-    /// Of so many threads.
-    Groups(usize),
+    /// A group of an image.
+    Groups { threads: usize },
+    /// Some channels of all images.
     Channels,
 }
 
 /// Both passes over images of one shape.
-struct Passes {
-    device: usize,
-    kind: Kind,
-    shape: Shape,
+struct GroupNormKernels {
+    target: KernelTarget,
+    shape: GroupNormShape,
 }
 
-impl Passes {
-    fn floats(&self, size: &[i32]) -> Result<Tensor, Error> {
+impl GroupNormKernels {
+    /// An uninitialised tensor [N, ...], f32.
+    fn empty_per_image(&self, size: &[i32]) -> Result<Tensor, Error> {
         let size: Vec<i64> =
             [i64::from(self.shape.images)].into_iter().chain(size.iter().map(|n| i64::from(*n))).collect();
-        guard(|| Tensor::empty(&size, (Kind::Float, Device::Cuda(self.device))))
+        guard(|| Tensor::empty(&size, (Kind::Float, Device::Cuda(self.target.device))))
     }
 
-    /// Runs one on such blocks; of its tensors some may be null.
-    fn run(&self, name: &str, blocks: Blocks, tensors: &[Option<&Tensor>]) -> Result<(), Error> {
-        let how = self.shape.launch(blocks);
-        run((&SOURCE, self.device, self.kind), name, how, tensors, &[&self.shape])
+    fn launch(&self, name: &str, blocks: Blocks, tensors: &[Option<&Tensor>]) -> Result<(), Error> {
+        self.target.launch(name, self.shape.launch_config(blocks), tensors, &[&self.shape])
     }
 
-    /// The output like x [N, H, W, C], and the moments [N, G, 2].
+    /// Returns the output, shaped like x [N, H, W, C], and the moments [N, G, 2].
     fn forward(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<(Tensor, Tensor), Error> {
-        let Shape { groups, tiles, .. } = self.shape;
-        let of_tiles = self.floats(&[tiles, groups, 2])?;
-        let moments = self.floats(&[groups, 2])?;
+        let GroupNormShape { groups, tiles, .. } = self.shape;
+        let tile_moments = self.empty_per_image(&[tiles, groups, 2])?;
+        let moments = self.empty_per_image(&[groups, 2])?;
         let output = guard(|| x.empty_like())?;
-        self.run("moments_of_tiles", Blocks::Tiles, &[x, &of_tiles].map(Some))?;
-        self.run("moments_of_groups", Blocks::Groups(WARP), &[&of_tiles, &moments].map(Some))?;
-        self.run("apply", Blocks::Tiles, &[x, weight, bias, &moments, &output].map(Some))?;
+        self.launch("group_norm_tile_moments", Blocks::Tiles, &[x, &tile_moments].map(Some))?;
+        let one_warp = Blocks::Groups { threads: WARP };
+        self.launch("group_norm_group_moments", one_warp, &[&tile_moments, &moments].map(Some))?;
+        self.launch("group_norm_apply", Blocks::Tiles, &[x, weight, bias, &moments, &output].map(Some))?;
         Ok((output, moments))
     }
 }
 
-impl Backward for Passes {
-    fn backward(&self, kept: &[Tensor], grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let [weight, bias, x, moments] = kept else { unreachable!("as many are kept") };
-        let Shape { channels, groups, tiles, .. } = self.shape;
-        let last = |grad: &Tensor| aligned(&guard(|| channels_last(&grad.to_kind(x.kind())))?);
-        let grad = &last(&grads[0])?;
-        let past = grads.get(1).map(last).transpose()?;
-        let of_tiles = self.floats(&[tiles, 2, channels])?;
-        let (of_channels, of_groups) = (self.floats(&[2, channels])?, self.floats(&[groups, 2])?);
-        let [to_x, to_weight, to_bias] = [x, weight, bias].map(|tensor| guard(|| tensor.empty_like()));
-        let (to_x, to_weight, to_bias) = (to_x?, to_weight?, to_bias?);
-        let tensors = [x, grad, weight, bias, moments, &of_tiles].map(Some);
-        self.run("sums_of_tiles", Blocks::Tiles, &tensors)?;
-        let tensors = [&of_tiles, weight, &of_channels, &of_groups].map(Some);
-        self.run("sums_of_images", Blocks::Groups(OF_GROUP), &tensors)?;
-        self.run("sums_of_all", Blocks::Channels, &[&of_channels, &to_weight, &to_bias].map(Some))?;
-        let tensors = [weight, bias, moments, &of_groups, &to_x].map(Some);
-        self.run("gradient", Blocks::Tiles, &[&[Some(x), Some(grad), past.as_ref()], &tensors[..]].concat())?;
-        Ok(vec![guard(|| images(&to_x))?, to_weight, to_bias])
+impl Backward for GroupNormKernels {
+    fn backward(&self, saved: &[Tensor], output_grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let [weight, bias, x, moments] = saved else { unreachable!("four tensors are saved") };
+        let GroupNormShape { channels, groups, tiles, .. } = self.shape;
+        let channels_last = |grad: &Tensor| to_aligned(&guard(|| nchw_to_nhwc(&grad.to_kind(x.kind())))?);
+        let grad = &channels_last(&output_grads[0])?;
+        let residual_grad = output_grads.get(1).map(channels_last).transpose()?;
+        let tile_sums = self.empty_per_image(&[tiles, 2, channels])?;
+        let (channel_sums, group_means) =
+            (self.empty_per_image(&[2, channels])?, self.empty_per_image(&[groups, 2])?);
+        let [x_grad, weight_grad, bias_grad] = [x, weight, bias].map(|tensor| guard(|| tensor.empty_like()));
+        let (x_grad, weight_grad, bias_grad) = (x_grad?, weight_grad?, bias_grad?);
+        let tensors = [x, grad, weight, bias, moments, &tile_sums].map(Some);
+        self.launch("group_norm_tile_sums", Blocks::Tiles, &tensors)?;
+        let tensors = [&tile_sums, weight, &channel_sums, &group_means].map(Some);
+        self.launch("group_norm_image_sums", Blocks::Groups { threads: GROUP_THREADS }, &tensors)?;
+        let tensors = [&channel_sums, &weight_grad, &bias_grad].map(Some);
+        self.launch("group_norm_weight_grads", Blocks::Channels, &tensors)?;
+        let inputs = [Some(x), Some(grad), residual_grad.as_ref()];
+        let rest = [weight, bias, moments, &group_means, &x_grad].map(Some);
+        self.launch("group_norm_x_grad", Blocks::Tiles, &[&inputs[..], &rest[..]].concat())?;
+        Ok(vec![guard(|| nhwc_to_nchw(&x_grad))?, weight_grad, bias_grad])
     }
+}
+
+/// Compares the kernels with libtorch's operations, in both passes.
+fn self_test(device: usize, kind: Kind) -> Result<(), Error> {
+    let numbers = |size: &[i64], scale, shift| test_numbers(device, size, scale, shift);
+    let (x, grad) = (numbers(&[2, 96, 5, 9], 2.0, 3.0)?, numbers(&[2, 96, 5, 9], 1.0, 0.0)?);
+    let (weight, bias) = (numbers(&[96], 1.0, 0.5)?, numbers(&[96], 0.5, 0.0)?);
+    // With SiLU, weights have the dtype of x; without it they are f32, and there is a residual.
+    let results = |by_kernels: bool, silu: bool| -> Result<Vec<Tensor>, Error> {
+        let weight_kind = if silu { kind } else { Kind::Float };
+        let leaves = [to_leaf(&x, kind)?, to_leaf(&weight, weight_kind)?, to_leaf(&bias, weight_kind)?];
+        let [x, weight, bias] = &leaves;
+        let norm = GroupNorm { weight, bias, groups: 32, eps: 1e-5, silu };
+        let by_libtorch = || {
+            let [weight, bias] = &[weight, bias].map(|tensor| tensor.to_kind(Kind::Float));
+            let output = libtorch::group_norm(GroupNorm { weight, bias, ..norm }, &x.to_kind(Kind::Float));
+            (x.shallow_clone(), output.to_kind(kind))
+        };
+        let (residual, output) = match by_kernels {
+            true => run_kernels(device, norm, x, !silu)?,
+            false => guard(by_libtorch)?,
+        };
+        outputs_and_grads(&[&output], &leaves, || {
+            let residual = if silu { residual.zeros_like() } else { residual };
+            (output.to_kind(Kind::Float) - residual.to_kind(Kind::Float)) * &grad
+        })
+    };
+    [true, false]
+        .iter()
+        .try_for_each(|silu| check_close(kind, &results(true, *silu)?, &results(false, *silu)?))
 }

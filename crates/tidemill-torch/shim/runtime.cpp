@@ -1,0 +1,144 @@
+// The rest of what tch does not reach on a CPU: fused operations, the thread pool, the allocator, the profiler, and tensors that are
+// shared with Python.
+
+#include <ATen/ATen.h>
+#include <ATen/DLConvertor.h>
+#include <ATen/TensorIterator.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/stack.h>
+#include <ATen/record_function.h>
+#include <c10/core/CPUAllocator.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+
+#include "common.h"
+
+#include <cstdlib>
+#include <set>
+#include <string>
+
+namespace {
+
+using Allocate = void* (*)(size_t bytes);
+using Free = void (*)(void* memory);
+
+// Takes the memory of tensors on the CPU from functions of Rust's.
+struct ForwardingAllocator : at::Allocator {
+  ForwardingAllocator(Allocate allocate, Free free) : allocate_(allocate), free_(free) {}
+
+  at::DataPtr allocate(size_t bytes) override {
+    void* memory = bytes == 0 ? nullptr : allocate_(bytes);
+    TORCH_CHECK(memory || bytes == 0, "not enough memory for a tensor of ", bytes, " bytes");
+    return {memory, memory, free_, at::Device(at::kCPU)};
+  }
+  at::DeleterFnPtr raw_deleter() const override { return free_; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+  Allocate allocate_;
+  Free free_;
+};
+
+}  // namespace
+
+extern "C" {
+
+void tm_free_error(char* text) { free(text); }
+
+char* tm_fused_adamw(at::Tensor* param, at::Tensor* grad, at::Tensor* exp_avg, at::Tensor* exp_avg_sq, at::Tensor* step,
+                     at::Tensor* lr, double beta1, double beta2, double weight_decay, double eps, at::Tensor* grad_scale,
+                     at::Tensor* skip) {
+  return catch_errors([&] {
+    at::NoGradGuard no_grad;
+    std::optional<at::Tensor> found_inf;
+    if (skip) found_inf = *skip;
+    at::_fused_adamw_({*param}, {*grad}, {*exp_avg}, {*exp_avg_sq}, {}, {*step}, *lr, beta1, beta2, weight_decay, eps,
+                      /*amsgrad=*/false, /*maximize=*/false, *grad_scale, found_inf);
+  });
+}
+
+// L2 norms of `tensors`, stacked, f32.
+char* tm_foreach_norm(at::Tensor** tensors, size_t count, at::Tensor** out) {
+  return catch_errors([&] {
+    at::NoGradGuard no_grad;
+    *out = new at::Tensor(at::stack(at::_foreach_norm(to_vector(tensors, count), /*ord=*/2, at::kFloat)));
+  });
+}
+
+// The operator that torch.compile uses for linear layers. It has no function in libtorch's headers, and no gradient.
+char* tm_onednn_linear(at::Tensor* x, at::Tensor* weight, at::Tensor* bias, at::Tensor** out) {
+  using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
+                            c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+  return catch_errors([&] {
+    static auto linear =
+        c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<Linear>();
+    at::NoGradGuard no_grad;
+    std::optional<at::Tensor> optional_bias;
+    if (bias) optional_bias = *bias;
+    *out = new at::Tensor(
+        linear.call(*x, *weight, optional_bias, "none", c10::List<std::optional<at::Scalar>>(), std::nullopt));
+  });
+}
+
+// Calls `call` for ranges of 0 .. count on libtorch's own threads. at::parallel_for is a template that is compiled into libtorch's
+// operations; this reaches the same threads by an iteration over a byte tensor, of which only the addresses are used.
+char* tm_parallel_for(const char* name, size_t count, void* context, void (*call)(void* context, size_t begin, size_t end)) {
+  return catch_errors([&] {
+    RECORD_FUNCTION(name, std::vector<c10::IValue>());
+    auto indices = at::empty({static_cast<int64_t>(count)}, at::kByte);
+    auto iterator = at::TensorIterator::nullary_op(indices);
+    auto* first = static_cast<char*>(indices.data_ptr());
+    iterator.for_each(
+        [&](char** data, const int64_t*, int64_t length) {
+          size_t begin = data[0] - first;
+          call(context, begin, begin + length);
+        },
+        /*grain_size=*/1);
+  });
+}
+
+void tm_set_cpu_allocator(Allocate allocate, Free free) {
+  // Never freed: tensors may outlive everything else in the process.
+  at::SetCPUAllocator(new ForwardingAllocator(allocate, free), /*priority=*/UINT8_MAX);
+}
+
+// The tensor that Python knows by the address of its TensorImpl.
+char* tm_tensor_from_impl(void* impl, at::Tensor** out) {
+  return catch_errors([&] {
+    auto* tensor = static_cast<at::TensorImpl*>(impl);
+    *out = new at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(tensor));
+  });
+}
+
+// A copy in page-locked memory. tch's own call needs a device, and libtorch warns about that argument.
+char* tm_pin_memory(at::Tensor* tensor, at::Tensor** out) {
+  return catch_errors([&] { *out = new at::Tensor(tensor->pin_memory()); });
+}
+
+char* tm_to_dlpack(at::Tensor* tensor, DLManagedTensor** out) {
+  return catch_errors([&] { *out = at::toDLPack(*tensor); });
+}
+
+char* tm_profiler_start(bool with_cuda) {
+  return catch_errors([&] {
+    namespace profiler = torch::autograd::profiler;
+    using torch::profiler::impl::ActivityType;
+    std::set<ActivityType> activities{ActivityType::CPU};
+    if (with_cuda) activities.insert(ActivityType::CUDA);
+    torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO,
+                                                 /*report_input_shapes=*/true);
+    profiler::prepareProfiler(config, activities);
+    profiler::enableProfiler(config, activities,
+                             {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
+  });
+}
+
+// Writes the trace to `path`, or drops it if `path` is null.
+char* tm_profiler_stop(const char* path) {
+  return catch_errors([&] {
+    auto trace = torch::autograd::profiler::disableProfiler();
+    if (path) trace->save(path);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,200 @@
+//! Linear layers, by the fastest of libtorch's paths for them.
+
+#[cfg(target_arch = "x86_64")]
+use std::sync::LazyLock;
+
+use tch::{Device, Kind, Tensor, no_grad};
+
+use crate::autograd::{Backward, attach_backward};
+use crate::ffi::{self, as_raw};
+use crate::threads::SignalMask;
+use crate::{Error, guard};
+
+/// oneDNN first copies the weight into a layout of its own. With fewer rows than this, the copy takes longer than the product.
+const MIN_ROWS_FOR_ONEDNN: usize = 64;
+
+/// x W^T + b of x [..., K], with W [N, K] and b [N]: [..., N].
+///
+/// libtorch computes f32 products on a CPU by MKL, which is at its best on Intel's CPUs. On others oneDNN, which computes libtorch's
+/// convolutions, is a tenth faster (docs/performance.md).
+///
+/// # Errors
+/// If shapes or dtypes do not fit each other, or memory does not suffice.
+pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, Error> {
+    let is_f32_on_cpu =
+        [x, weight].iter().all(|tensor| tensor.device() == Device::Cpu && tensor.kind() == Kind::Float);
+    let rows = x.numel() / x.size().last().map_or(1, |width| (*width).max(1) as usize);
+    if !is_f32_on_cpu || rows < MIN_ROWS_FOR_ONEDNN || prefers_mkl() {
+        return guard(|| x.linear(weight, bias));
+    }
+    let output = onednn_linear(x, weight, bias)?;
+    let inputs: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
+    attach_backward(OnednnLinear, &[&output], &inputs, &inputs)?;
+    Ok(output)
+}
+
+struct OnednnLinear;
+
+impl Backward for OnednnLinear {
+    fn backward(&self, saved: &[Tensor], output_grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let (x, weight) = (&saved[0], &saved[1]);
+        let needs_grad = |input: usize| saved.get(input).is_some_and(Tensor::requires_grad);
+        let (grad, weight_grad) = guard(|| {
+            let grad = output_grads[0].contiguous();
+            // MKL is as fast or faster for a product over so many rows.
+            let weight_grad = needs_grad(1).then(|| to_rows(&grad).tr().mm(&to_rows(x)));
+            (grad, weight_grad)
+        })?;
+        let x_grad = match needs_grad(0) {
+            true => Some(onednn_linear(&grad, &guard(|| weight.tr())?, None)?),
+            false => None,
+        };
+        let bias_grad = guard(|| {
+            needs_grad(2).then(|| to_rows(&grad).sum_dim_intlist([0i64].as_slice(), false, Kind::Float))
+        })?;
+        let grads = [x_grad, weight_grad, bias_grad].into_iter().take(saved.len());
+        Ok(grads.map(Option::unwrap_or_default).collect())
+    }
+}
+
+/// x W^T of x [..., K] for each of several W [N, K]: [..., N] each. The backward pass adds the gradient of x up product by product,
+/// without sums of their own.
+///
+/// # Errors
+/// If shapes or dtypes do not fit each other, or memory does not suffice.
+pub fn linear_shared_input<const N: usize>(x: &Tensor, weights: [&Tensor; N]) -> Result<[Tensor; N], Error> {
+    let outputs = guard(|| no_grad(|| weights.map(|weight| x.linear(weight, None::<&Tensor>))))?;
+    let inputs: Vec<&Tensor> = [x].into_iter().chain(weights).collect();
+    attach_backward(LinearSharedInput, &outputs.each_ref(), &inputs, &inputs)?;
+    Ok(outputs)
+}
+
+struct LinearSharedInput;
+
+impl Backward for LinearSharedInput {
+    fn backward(&self, saved: &[Tensor], output_grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let [x, weights @ ..] = saved else { unreachable!("x is saved") };
+        guard(|| {
+            let mut x_grad: Option<Tensor> = None;
+            for (grad, weight) in output_grads.iter().zip(weights).filter(|_| x.requires_grad()) {
+                x_grad = Some(match x_grad {
+                    None => to_rows(grad).mm(weight),
+                    Some(mut sum) => sum.addmm_(&to_rows(grad), weight),
+                });
+            }
+            let x_grad = x_grad.map(|x_grad| x_grad.reshape(x.size()));
+            let weight_grad = |(grad, weight): (&Tensor, &Tensor)| match weight.requires_grad() {
+                true => to_rows(grad).tr().mm(&to_rows(x)),
+                false => Tensor::default(),
+            };
+            let weight_grads = output_grads.iter().zip(weights).map(weight_grad);
+            [x_grad.unwrap_or_default()].into_iter().chain(weight_grads).collect()
+        })
+    }
+}
+
+/// [..., K] as [rows, K].
+fn to_rows(tensor: &Tensor) -> Tensor {
+    tensor.reshape([-1, tensor.size().last().copied().unwrap_or(1)])
+}
+
+/// x W^T + b by oneDNN, without gradients. Signals are blocked while it computes (see [`SignalMask`]).
+fn onednn_linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, Error> {
+    let _signal_mask = SignalMask::block()?;
+    let bias = bias.map_or(std::ptr::null_mut(), as_raw);
+    // SAFETY: live tensors; the shim keeps none past the call.
+    ffi::make_tensor("linear", |out| unsafe { ffi::tm_onednn_linear(as_raw(x), as_raw(weight), bias, out) })
+}
+
+/// Whether the CPU is Intel's. The vendor is read once, because in a virtual machine the instruction traps to the host and takes long.
+#[cfg(target_arch = "x86_64")]
+fn prefers_mkl() -> bool {
+    static IS_INTEL: LazyLock<bool> = LazyLock::new(|| {
+        let found = std::arch::x86_64::__cpuid(0);
+        [found.ebx, found.edx, found.ecx] == [*b"Genu", *b"ineI", *b"ntel"].map(u32::from_le_bytes)
+    });
+    *IS_INTEL
+}
+
+/// On other architectures libtorch has no MKL, and its only path is the best.
+#[cfg(not(target_arch = "x86_64"))]
+fn prefers_mkl() -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The output, and the gradients of the leaves that have one.
+    fn output_and_grads(
+        layer: impl Fn(&Tensor, &Tensor, Option<&Tensor>) -> Tensor,
+        leaves: &[Tensor],
+    ) -> Vec<Tensor> {
+        let output = layer(&leaves[0], &leaves[1], leaves.get(2));
+        let loss = (&output * output.detach().sin()).sum(Kind::Float);
+        let trainable: Vec<&Tensor> = leaves.iter().filter(|leaf| leaf.requires_grad()).collect();
+        let grads = Tensor::run_backward(&[loss], &trainable, false, false);
+        [output.detach()].into_iter().chain(grads).collect()
+    }
+
+    fn assert_close(found: &[Tensor], expected: &[Tensor], what: &str) {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.allclose(expected, 1e-5, 1e-5, false), "{what}");
+        }
+    }
+
+    fn random(size: &[i64]) -> Tensor {
+        Tensor::randn(size, (Kind::Float, Device::Cpu))
+    }
+
+    /// Leaves, of which all but `frozen` have gradients.
+    fn set_trainable(leaves: &mut [Tensor], frozen: Option<usize>) {
+        for (i, leaf) in leaves.iter_mut().enumerate() {
+            *leaf = leaf.set_requires_grad(Some(i) != frozen);
+        }
+    }
+
+    #[test]
+    fn linear_and_its_gradients_are_those_of_libtorch() {
+        tch::manual_seed(7);
+        for frozen in [None, Some(0), Some(1), Some(2)] {
+            for has_bias in [true, false] {
+                let mut leaves = vec![random(&[3, 40, 24]).transpose(0, 1), random(&[16, 24])];
+                leaves.extend(has_bias.then(|| random(&[16])));
+                set_trainable(&mut leaves, frozen);
+                let ours = |x: &Tensor, w: &Tensor, b: Option<&Tensor>| linear(x, w, b).unwrap();
+                let onednn = |x: &Tensor, w: &Tensor, b: Option<&Tensor>| {
+                    let inputs: Vec<&Tensor> = [x, w].into_iter().chain(b).collect();
+                    let output = onednn_linear(x, w, b).unwrap();
+                    attach_backward(OnednnLinear, &[&output], &inputs, &inputs).unwrap();
+                    output
+                };
+                let expected = output_and_grads(|x, w, b| x.linear(w, b), &leaves);
+                for found in [output_and_grads(ours, &leaves), output_and_grads(onednn, &leaves)] {
+                    assert_close(&found, &expected, &format!("{frozen:?} {has_bias}"));
+                }
+            }
+        }
+        let refused = linear(&random(&[100, 3]), &random(&[4, 5]), None).unwrap_err().to_string();
+        assert!(!refused.is_empty());
+    }
+
+    #[test]
+    fn linear_shared_input_and_its_gradients_are_those_of_libtorch() {
+        tch::manual_seed(7);
+        for frozen in [None, Some(0), Some(1), Some(2)] {
+            let mut leaves = [random(&[3, 40, 24]).transpose(0, 1), random(&[16, 24]), random(&[8, 24])];
+            set_trainable(&mut leaves, frozen);
+            let theirs = |x: &Tensor, w: &Tensor, v: Option<&Tensor>| {
+                Tensor::cat(&[x.linear(w, None::<&Tensor>), x.linear(v.unwrap(), None::<&Tensor>)], -1)
+            };
+            let ours = |x: &Tensor, w: &Tensor, v: Option<&Tensor>| {
+                Tensor::cat(&linear_shared_input(x, [w, v.unwrap()]).unwrap(), -1)
+            };
+            let [found, expected] = [output_and_grads(ours, &leaves), output_and_grads(theirs, &leaves)];
+            assert_close(&found, &expected, &format!("{frozen:?}"));
+        }
+    }
+}
