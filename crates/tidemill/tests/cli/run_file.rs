@@ -226,7 +226,7 @@ fn other_refusals_have_code_2_and_say_what_to_do() {
         (vec!["dedup".into(), at("empty.toml")], "dedup: nothing counts as a duplicate"),
         (
             vec!["inspect".into(), at("nothing"), "--sheet".into(), at("x.png")],
-            "--sheet draws from the source",
+            "--sheet draws rows of a source",
         ),
         (vec!["synth".into(), at("scenes"), "--rows".into(), "0".into()], "rows"),
         (

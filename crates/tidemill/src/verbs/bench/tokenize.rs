@@ -5,45 +5,45 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tidemill_data::ClipTokenizer;
 
-use super::command::{median, one_thread, timed};
+use super::measure::{median, single_thread_pool, timed};
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
 
-/// Captions encoded at a time, as in a batch of the pipeline.
-const BATCH: usize = 1000;
+/// Captions in one call of the tokenizer, as in a batch of the pipeline.
+const BATCH_SIZE: usize = 1000;
 
 /// Arguments of `tidemill bench tokenize`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// A text file with one caption on each line.
+    /// Text file with one caption on each line.
     pub captions: PathBuf,
-    /// Folder with the `tokenizer/` to use, such as a model folder in the diffusers layout.
+    /// Folder that contains `tokenizer/`, such as a model folder in the diffusers layout.
     #[arg(long, value_name = "DIR")]
     pub models: PathBuf,
-    /// How often to encode all of them; the median counts.
+    /// How often to encode all captions; the median is reported.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeat: u32,
-    /// Write the ids to this file: 77 little-endian i32 for each caption.
+    /// Write the token ids to this file: 77 little-endian i32 values for each caption.
     #[arg(long, value_name = "FILE")]
     pub ids: Option<PathBuf>,
 }
 
-/// Encodes the captions and says how fast.
+/// Encodes the captions and returns the rate.
 ///
 /// # Errors
 /// If the captions or the tokenizer cannot be read, or the ids cannot be written.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
-    let text = std::fs::read_to_string(&args.captions).map_err(|e| missing(&args.captions, e.to_string()))?;
+    let text = std::fs::read_to_string(&args.captions).map_err(|e| input_error(&args.captions, e.to_string()))?;
     let captions: Vec<&str> = text.lines().collect();
     if captions.is_empty() {
-        return Err(missing(&args.captions, "it has no lines".into()));
+        return Err(input_error(&args.captions, "it has no lines".into()));
     }
     let tokenizer = ClipTokenizer::open(&args.models.join("tokenizer"))?;
-    let pool = one_thread()?;
+    let pool = single_thread_pool()?;
     let mut seconds = Vec::new();
     let mut encoded = Vec::new();
     for _ in 0..args.repeat {
-        let batches = captions.chunks(BATCH).map(|batch| pool.install(|| tokenizer.encode_batch(batch)));
+        let batches = captions.chunks(BATCH_SIZE).map(|batch| pool.install(|| tokenizer.encode_batch(batch)));
         let (ids, time) = timed(|| Ok(batches.collect::<Vec<_>>()))?;
         seconds.push(time.as_secs_f64());
         encoded = ids;
@@ -60,7 +60,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     }))
 }
 
-fn missing(path: &Path, problem: String) -> Error {
+fn input_error(path: &Path, problem: String) -> Error {
     Error::Missing {
         what: path.display().to_string(),
         problem,

@@ -1,12 +1,13 @@
-//! `tidemill doctor`: what this machine offers, for bug reports and for choosing settings.
+//! The arguments of `tidemill doctor`, and its report.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use sysinfo::Disks;
 use tch::Cuda;
 
+use super::machine_report::{free_disk_bytes, read_torch_version};
 use super::nccl_network::Network;
+use super::network_advice::advise;
 use crate::engine::device::count_gpus;
 use crate::engine::machine_resources::available_and_total_memory;
 use crate::error::Result;
@@ -16,22 +17,22 @@ use crate::python::loaded_libtorch;
 /// Arguments of `tidemill doctor`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Folder whose disk is looked at.
+    /// Show the free space of the disk that contains this folder.
     #[arg(long, default_value = ".")]
     pub disk: PathBuf,
 }
 
-/// Looks at libtorch, GPUs, cores, memory, disk and network.
+/// Shows libtorch, GPUs, cores, memory, disk and network. Values that cannot be found out are null.
 ///
 /// # Errors
-/// If there is a driver, but libtorch's CUDA half cannot be loaded. What cannot be found out is null.
+/// If there is a GPU driver, but libtorch's CUDA libraries cannot be loaded.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let libtorch = loaded_libtorch();
-    let version = libtorch.as_deref().and_then(torch_version);
+    let version = libtorch.as_deref().and_then(read_torch_version);
     let gpus = count_gpus()?;
     let cores = std::thread::available_parallelism().map(usize::from).ok();
     let memory = available_and_total_memory();
-    let disk_free = disk_free(&args.disk);
+    let disk_free = free_disk_bytes(&args.disk);
 
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
@@ -45,9 +46,9 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         memory.map(|(available, total)| format!("{} available of {}", gib(available), gib(total)));
     reporter.report(format!("memory      {}", or_unknown(available)));
     reporter.report(format!("disk free   {} in {}", or_unknown(disk_free.map(gib)), args.disk.display()));
-    let network = Network::here();
-    reporter.report(format!("network     {}", describe_devices(&network)));
-    let advice = network.advice();
+    let network = Network::detect();
+    reporter.report(format!("network     {network}"));
+    let advice = advise(&network);
     advice.iter().for_each(|advice| reporter.report(format!("            {advice}")));
     Ok(json!({
         "verb": "doctor",
@@ -62,38 +63,4 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "advice": advice,
         "disk": { "path": args.disk, "free": disk_free },
     }))
-}
-
-/// Devices, what drives them, and variables, in a line.
-fn describe_devices(network: &Network) -> String {
-    let list = |names: &[String]| if names.is_empty() { "none".into() } else { names.join(" ") };
-    let path =
-        |path: &Option<PathBuf>| path.as_ref().map_or("none".into(), |path| path.display().to_string());
-    let variables = network.variables.iter().map(|(name, value)| format!("; {name}={value}"));
-    format!(
-        "EFA: {}; InfiniBand or RoCE: {}; NCCL plugin: {}; libfabric: {}{}",
-        list(&network.efa),
-        list(&network.rdma),
-        path(&network.plugin),
-        path(&network.libfabric),
-        variables.collect::<String>()
-    )
-}
-
-/// libtorch tells its version only in files beside it: `version.py` in the wheel, `build-version` in the archive.
-fn torch_version(libtorch: &Path) -> Option<String> {
-    if let Ok(text) = std::fs::read_to_string(libtorch.join("build-version")) {
-        return Some(text.trim().to_string());
-    }
-    let text = std::fs::read_to_string(libtorch.join("version.py")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("__version__ = "))?;
-    Some(line.trim_matches(['\'', '"']).to_string())
-}
-
-/// Free bytes of the disk that holds the folder.
-fn disk_free(folder: &Path) -> Option<u64> {
-    let folder = folder.canonicalize().ok()?;
-    let disks = Disks::new_with_refreshed_list().ok()?;
-    let holding = disks.iter().filter(|disk| folder.starts_with(disk.mount_point()));
-    holding.max_by_key(|disk| disk.mount_point().as_os_str().len()).map(sysinfo::Disk::available_space)
 }

@@ -1,6 +1,11 @@
-//! `tidemill doctor`: what this machine offers.
+//! `tidemill doctor`: shows what this machine offers, for bug reports and for choosing settings.
+//!
+//! - `command`: the verb. `machine_report`: libtorch's version and free disk space.
+//! - `nccl_network`: EFA, InfiniBand, NCCL's plugin and environment variables. `network_advice`: what is wrong with them.
 
 mod command;
+mod machine_report;
 mod nccl_network;
+mod network_advice;
 
 pub use self::command::{Args, run};

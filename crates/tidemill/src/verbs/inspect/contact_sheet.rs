@@ -1,32 +1,36 @@
-//! The contact sheet of a run's source: random rows as `Prepare` gives them, with their captions.
+//! The contact sheet of a run's source: random rows as `Prepare` makes them, with their captions.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 use tidemill_data::inspect::contact_sheet::{SheetOptions, sample_tiles};
-use tidemill_train::image_grid as grid;
+use tidemill_train::image_grid;
 
-use super::command::Args;
+use super::arguments::Args;
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
 use crate::run_file::Run;
 
+/// The size of the sheet in images.
 const COLUMNS: u32 = 8;
 const ROWS: u32 = 6;
 
-/// Draws the sheet into the file and gives its path.
-pub fn draw(run: &Run, path: &Path, args: &Args, reporter: &Reporter) -> Result<Value> {
+/// Draws the sheet as a PNG file and returns its path.
+///
+/// # Errors
+/// If the source cannot be read, or the file cannot be written.
+pub fn write_contact_sheet(run: &Run, path: &Path, args: &Args, reporter: &Reporter) -> Result<Value> {
     run.validate_source()?;
     let source = run.source()?;
     let prepare = run.prepare()?;
     let options = SheetOptions { tiles: (COLUMNS * ROWS) as usize, seed: args.seed, rejected: args.rejected };
     let tiles = sample_tiles(&*source, &prepare, &run.file.source.columns.image, options)?;
-    let (pictures, captions): (Vec<_>, Vec<_>) =
+    let (images, captions): (Vec<_>, Vec<_>) =
         tiles.into_iter().map(|tile| (tile.picture, tile.caption)).unzip();
-    let unwritable = |source| Error::Write { path: path.display().to_string(), source };
-    let sheet = grid::encode_png(&grid::make_grid(&pictures, &captions, COLUMNS));
-    let sheet = sheet.map_err(|e| unwritable(std::io::Error::other(e)))?;
-    std::fs::write(path, sheet).map_err(unwritable)?;
-    reporter.report(format!("{} rows of the source in {}", pictures.len(), path.display()));
+    let write_error = |source| Error::Write { path: path.display().to_string(), source };
+    let png = image_grid::encode_png(&image_grid::make_grid(&images, &captions, COLUMNS));
+    let png = png.map_err(|e| write_error(std::io::Error::other(e)))?;
+    std::fs::write(path, png).map_err(write_error)?;
+    reporter.report(format!("{} rows of the source in {}", images.len(), path.display()));
     Ok(json!(path))
 }

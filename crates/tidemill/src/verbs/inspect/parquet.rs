@@ -1,4 +1,4 @@
-//! What Parquet files hold: rows and columns from their footers, histograms from the columns of sizes and captions. No
+//! What Parquet files contain: rows and columns from their footers, histograms from the columns of sizes and captions. No
 //! image is read.
 
 use std::fs::File;
@@ -11,16 +11,20 @@ use serde_json::{Value, json};
 use tidemill_data::inspect::Statistics;
 use tidemill_data::{Columns, OneOrMany};
 
-use super::command::MOST_ROWS;
+use super::arguments::MAX_HISTOGRAM_ROWS;
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
 
-pub fn inspect(path: &Path, reporter: &Reporter) -> Result<Value> {
-    let files = parquet_files(path)?;
+/// Shows Parquet files.
+///
+/// # Errors
+/// If there is no Parquet file, or one cannot be read.
+pub fn inspect_parquet(path: &Path, reporter: &Reporter) -> Result<Value> {
+    let files = find_parquet_files(path)?;
     let (mut rows, mut bytes, mut row_groups) = (0, 0, 0);
     let (mut columns, mut statistics) = (Vec::new(), Statistics::default());
     for file in &files {
-        let reader = open(file)?;
+        let reader = open_reader(file)?;
         rows += reader.metadata().file_metadata().num_rows();
         row_groups += reader.metadata().num_row_groups();
         bytes += file.metadata().map_or(0, |m| m.len());
@@ -28,7 +32,7 @@ pub fn inspect(path: &Path, reporter: &Reporter) -> Result<Value> {
             let fields = reader.schema().fields().iter();
             columns = fields.map(|f| (f.name().clone(), f.data_type().to_string())).collect();
         }
-        add(&mut statistics, reader, file)?;
+        add_statistics(&mut statistics, reader, file)?;
     }
     reporter.report(format!(
         "{}: {} Parquet files, {rows} rows in {row_groups} row groups, {:.1} MB",
@@ -39,8 +43,8 @@ pub fn inspect(path: &Path, reporter: &Reporter) -> Result<Value> {
     for (name, data_type) in &columns {
         reporter.report(format!("  {name}: {data_type}"));
     }
-    if statistics.rows >= MOST_ROWS {
-        reporter.report(format!("of the first {} rows, as the columns say:", statistics.rows));
+    if statistics.rows >= MAX_HISTOGRAM_ROWS {
+        reporter.report(format!("of the first {} rows, by their columns:", statistics.rows));
     }
     statistics.bars().iter().for_each(|line| reporter.report(line));
     let columns: serde_json::Map<String, Value> = columns.into_iter().map(|(n, t)| (n, t.into())).collect();
@@ -50,38 +54,38 @@ pub fn inspect(path: &Path, reporter: &Reporter) -> Result<Value> {
     }))
 }
 
-fn open(file: &Path) -> Result<ParquetRecordBatchReaderBuilder<File>> {
-    let handle = File::open(file).map_err(|e| unreadable(file, &e.to_string()))?;
-    ParquetRecordBatchReaderBuilder::try_new(handle).map_err(|e| unreadable(file, &e.to_string()))
+fn open_reader(file: &Path) -> Result<ParquetRecordBatchReaderBuilder<File>> {
+    let handle = File::open(file).map_err(|e| read_error(file, &e.to_string()))?;
+    ParquetRecordBatchReaderBuilder::try_new(handle).map_err(|e| read_error(file, &e.to_string()))
 }
 
-/// Adds the file's rows, as far as there is room.
-fn add(
+/// Adds the rows of a file to the statistics, up to [`MAX_HISTOGRAM_ROWS`] in all.
+fn add_statistics(
     statistics: &mut Statistics,
     reader: ParquetRecordBatchReaderBuilder<File>,
     file: &Path,
 ) -> Result<()> {
     let schema = reader.schema().clone();
-    let columns = usual_columns(&schema);
+    let columns = find_usual_columns(&schema);
     let sizes = [columns.width.as_ref(), columns.height.as_ref()].into_iter().flatten();
     let wanted = sizes.chain(columns.caption.as_slice());
     let roots: Vec<usize> = wanted.filter_map(|name| schema.index_of(name).ok()).collect();
-    let room = MOST_ROWS.saturating_sub(statistics.rows);
-    if roots.is_empty() || room == 0 {
+    let rows_left = MAX_HISTOGRAM_ROWS.saturating_sub(statistics.rows);
+    if roots.is_empty() || rows_left == 0 {
         return Ok(());
     }
     let mask = ProjectionMask::roots(reader.parquet_schema(), roots);
-    let limit = usize::try_from(room).unwrap_or(usize::MAX);
+    let limit = usize::try_from(rows_left).unwrap_or(usize::MAX);
     let batches = reader.with_projection(mask).with_limit(limit).build();
-    for batch in batches.map_err(|e| unreadable(file, &e.to_string()))? {
-        let batch = batch.map_err(|e| unreadable(file, &e.to_string()))?;
+    for batch in batches.map_err(|e| read_error(file, &e.to_string()))? {
+        let batch = batch.map_err(|e| read_error(file, &e.to_string()))?;
         statistics.add(&batch, &columns, None)?;
     }
     Ok(())
 }
 
-/// Columns as they are usually called, in any case, if their types fit.
-fn usual_columns(schema: &Schema) -> Columns {
+/// Finds the columns for sizes and captions by their usual names, in upper or lower case, if their types fit.
+fn find_usual_columns(schema: &Schema) -> Columns {
     let find = |names: &[&str], fits: fn(&DataType) -> bool| {
         let usual = |name: &str| names.iter().any(|usual| usual.eq_ignore_ascii_case(name));
         let found = schema.fields().iter().find(|field| usual(field.name()) && fits(field.data_type()));
@@ -97,7 +101,7 @@ fn usual_columns(schema: &Schema) -> Columns {
     }
 }
 
-fn unreadable(file: &Path, problem: &str) -> Error {
+fn read_error(file: &Path, problem: &str) -> Error {
     Error::Missing {
         what: file.display().to_string(),
         problem: problem.to_string(),
@@ -105,18 +109,19 @@ fn unreadable(file: &Path, problem: &str) -> Error {
     }
 }
 
-fn parquet_files(path: &Path) -> Result<Vec<PathBuf>> {
+/// The Parquet file at the path, or those in the folder at the path.
+fn find_parquet_files(path: &Path) -> Result<Vec<PathBuf>> {
     if path.is_file() {
         return Ok(vec![path.to_path_buf()]);
     }
-    let entries = std::fs::read_dir(path).map_err(|e| unreadable(path, &e.to_string()))?;
+    let entries = std::fs::read_dir(path).map_err(|e| read_error(path, &e.to_string()))?;
     let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "parquet"))
         .collect();
     files.sort();
     if files.is_empty() {
-        Err(unreadable(path, "it has no Parquet files and no dataset.json"))
+        Err(read_error(path, "it has no Parquet files and no dataset.json"))
     } else {
         Ok(files)
     }
