@@ -33,7 +33,8 @@ pub struct Args {
 /// # Errors
 /// If the captions or the tokenizer cannot be read, or the ids cannot be written.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
-    let text = std::fs::read_to_string(&args.captions).map_err(|e| input_error(&args.captions, e.to_string()))?;
+    let text =
+        std::fs::read_to_string(&args.captions).map_err(|e| input_error(&args.captions, e.to_string()))?;
     let captions: Vec<&str> = text.lines().collect();
     if captions.is_empty() {
         return Err(input_error(&args.captions, "it has no lines".into()));

@@ -56,9 +56,7 @@ fn advise_with_efa(network: &Network) -> Vec<String> {
         );
     }
     if let Some(provider) = network.variables.get("FI_PROVIDER").filter(|provider| *provider != "efa") {
-        advice.push(format!(
-            "FI_PROVIDER = {provider} keeps libfabric from EFA: set it to efa, or unset it"
-        ));
+        advice.push(format!("FI_PROVIDER = {provider} keeps libfabric from EFA: set it to efa, or unset it"));
     }
     if network.variables.get("NCCL_NET").is_some_and(|net| net.eq_ignore_ascii_case("socket")) {
         advice.push("NCCL_NET = Socket makes NCCL use TCP: unset it".into());

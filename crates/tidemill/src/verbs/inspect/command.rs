@@ -40,7 +40,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
 fn inspect_run_file(args: &Args, reporter: &Reporter) -> Result<Value> {
     use tidemill_store::Error as Store;
     let run = Run::open(&args.path, &args.overrides)?;
-    let sheet = args.sheet.as_ref().map(|path| write_contact_sheet(&run, path, args, reporter)).transpose()?;
+    let sheet =
+        args.sheet.as_ref().map(|path| write_contact_sheet(&run, path, args, reporter)).transpose()?;
     let tokenizer = run.models().ok().and_then(|models| ClipTokenizer::open(&models.tokenizer()).ok());
     let inspected = inspect_dataset(&run.dataset(), tokenizer.as_ref(), args, reporter);
     let mut result = match inspected {
