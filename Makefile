@@ -5,8 +5,10 @@ PYTHON := .venv/bin/python
 BENCH_PYTHON := .venv-bench/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-# A test that hangs ends with its suite. The Python one took 10 to 12 minutes on two cores, and their speed moves.
-TEST_LIMIT := 40m
+# A test that hangs ends with its suite.
+TEST_LIMIT := 30m
+# Processes of pytest: a test has pauses in which another one can use the core.
+TEST_WORKERS := 2
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
@@ -49,9 +51,9 @@ target/.native: .venv/.ready $(SOURCES)
 	ln -sfn ../../target/release/tidemill .venv/bin/tidemill
 	@touch $@
 
-# The Python module as a wheel, for other machines: target/wheels/.
-wheel: .venv/.ready
-	maturin build --release --locked
+# The Python module as a wheel, for other machines: target/wheels/. It packs what `setup` has built.
+wheel: setup
+	bash scripts/wheel.sh
 
 quickstart: setup
 	bash scripts/quickstart.sh
@@ -110,12 +112,12 @@ bench-launches: setup
 sd2-smoke: setup
 	$(PYTHON) -m benches.sd2 $(ARGS)
 
-# Tests train beside each other, and OpenMP's threads would wait for work by keeping the others' cores busy.
+# Tests run beside each other. OpenMP's threads would keep the others' cores busy while they wait for work.
 test test-faults: export OMP_WAIT_POLICY = passive
 
 test: setup
-	timeout $(TEST_LIMIT) cargo test --release --locked --workspace
-	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests --durations=25
+	timeout $(TEST_LIMIT) cargo test --release --locked --workspace --lib --bins --tests
+	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests -n $(TEST_WORKERS) --dist loadfile --durations=25
 
 test-faults: setup
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q -rP tests -m faults

@@ -27,12 +27,12 @@ fi
 command -v cargo >/dev/null || { print_bold "Rust is missing: install rustup, then Rust 1.95 or later"; exit 1; }
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { print_bold "Python 3.11 or later is needed"; exit 1; }
 
-lock=$(cat requirements.lock requirements-nodeps.lock | sha256sum | cut -d' ' -f1)
+lock=$(cat requirements.lock requirements-nodeps.lock scripts/install_packages.sh | sha256sum | cut -d' ' -f1)
 if [[ "$(cat .venv/.lock 2>/dev/null)" != "$lock" ]]; then
-  print_bold "Installing the Python packages of requirements.lock into .venv (torch is large: minutes)"
+  print_bold "Installing the Python packages of requirements.lock into .venv (torch is large)"
   python3 -m venv .venv
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-nodeps.lock
+  bash scripts/install_packages.sh .venv -r requirements.lock
+  bash scripts/install_packages.sh .venv --no-deps -r requirements-nodeps.lock
   echo "$lock" > .venv/.lock
 fi
 
