@@ -1,10 +1,13 @@
-//! Tests of the trainer on tiny networks and datasets, on one rank on the CPU.
+//! Tests of the trainer with a tiny network and small datasets, on one rank on the CPU.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod anomalies;
-mod checkpoints;
+mod checkpoint_writing;
 mod common;
+mod freezing;
+mod metrics;
+mod nan_and_spikes;
 mod resume;
 mod steps;
+mod training_data;
 mod validation;

@@ -1,34 +1,36 @@
-//! What a step computes: by how much it moves the weights, what changes that, and what changes nothing but rounding;
-//! and profiles of steps.
+//! What a step computes: how far it moves the weights, which settings change that, which change
+//! nothing but rounding; and profiles of steps.
 
-use crate::common::{Quiet, STEPS, dataset, dir, initial, job, losses, metric, numbers};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use tidemill_train::{Checkpoints, EmaConfig, Precision, ProfileConfig, TrainConfig, TrainSpec, train};
+
+use tidemill_train::{EmaConfig, Precision, ProfileConfig, TrainConfig, TrainSpec};
+
+use crate::common::{
+    STEPS, load_weights, losses, metric, temp_dataset, temp_dir, to_f32, train_quietly, train_spec,
+};
 
 #[test]
 fn micro_batches_change_nothing_but_rounding() {
-    let (data, whole, parts) = (dir(), dir(), dir());
-    dataset(data.path());
-    train(job(data.path(), whole.path()), &mut Quiet::default()).unwrap();
-    let mut job = job(data.path(), parts.path());
-    job.train.micro_batch = 3;
-    train(job, &mut Quiet::default()).unwrap();
-    for (a, b) in losses(whole.path()).iter().zip(losses(parts.path())) {
+    let (data, whole, accumulated) = (temp_dataset(), temp_dir(), temp_dir());
+    train_quietly(train_spec(data.path(), whole.path())).unwrap();
+    let mut spec = train_spec(data.path(), accumulated.path());
+    spec.train.micro_batch = 3;
+    train_quietly(spec).unwrap();
+    for (a, b) in losses(whole.path()).iter().zip(losses(accumulated.path())) {
         assert!((a - b).abs() <= 2e-3 * a.abs(), "{a} {b}");
     }
 }
 
 #[test]
-fn a_step_is_by_the_mean_gradient_and_by_no_more_than_its_largest_norm() {
-    let data = dir();
-    dataset(data.path());
-    // How far it moves the weights, and what is told to be the norm.
-    let step = |max_grad_norm| {
-        let run = dir();
-        let mut job = job(data.path(), run.path());
-        // lr g / (|g| + eps) is g if both are large.
-        job.train = TrainConfig {
+fn step_uses_the_mean_gradient_and_clips_its_norm() {
+    let data = temp_dataset();
+    // Returns how far a step moves the weights, and the norm in the metrics.
+    let run_one_step = |max_grad_norm| {
+        let output = temp_dir();
+        let mut spec = train_spec(data.path(), output.path());
+        // With a large learning rate and epsilon, lr g / (|g| + eps) is g.
+        spec.train = TrainConfig {
             learning_rate: 1e4,
             eps: 1e4,
             warmup_steps: 0,
@@ -36,78 +38,80 @@ fn a_step_is_by_the_mean_gradient_and_by_no_more_than_its_largest_norm() {
             ema: None,
             micro_batch: 3,
             max_grad_norm,
-            ..job.train
+            ..spec.train
         };
-        job.train.phase.truncate(1);
-        job.train.phase[0].steps = 1;
-        let before: BTreeMap<String, Vec<f32>> = initial(&job).into_iter().collect();
-        train(job, &mut Quiet::default()).unwrap();
-        let checkpoints = Checkpoints::open(&crate::common::checkpoints(), run.path()).unwrap();
+        spec.train.phase.truncate(1);
+        spec.train.phase[0].steps = 1;
+        let before = spec.denoiser.params().named_parameters();
+        let before: BTreeMap<String, Vec<f32>> =
+            before.into_iter().map(|(name, tensor)| (name, to_f32(&tensor))).collect();
+        train_quietly(spec).unwrap();
         let mut squares = 0f64;
-        for (name, after) in checkpoints.load_latest_weights(false).unwrap().1 {
-            let apart = numbers(&after).into_iter().zip(&before[&name]).map(|(a, b)| f64::from(a - b));
-            squares += apart.map(|apart| apart * apart).sum::<f64>();
+        for (name, after) in load_weights(output.path(), false).1 {
+            let changes = after.into_iter().zip(&before[&name]).map(|(a, b)| f64::from(a - b));
+            squares += changes.map(|change| change * change).sum::<f64>();
         }
-        (squares.sqrt(), metric(run.path(), "grad_norm")[0])
+        (squares.sqrt(), metric(output.path(), "grad_norm")[0])
     };
-    let (free, norm) = step(0.0);
-    assert!((free / norm - 1.0).abs() < 1e-2, "by {free}, and the norm is {norm}");
-    let (clipped, told) = step(norm / 4.0);
-    assert!((told / norm - 1.0).abs() < 1e-6, "{told} {norm}");
-    assert!((4.0 * clipped / free - 1.0).abs() < 1e-2, "by {clipped}, and by {free} without a limit");
+    let (unclipped, norm) = run_one_step(0.0);
+    assert!((unclipped / norm - 1.0).abs() < 1e-2, "moved by {unclipped}, and the norm is {norm}");
+    let (clipped, reported_norm) = run_one_step(norm / 4.0);
+    assert!((reported_norm / norm - 1.0).abs() < 1e-6, "{reported_norm} {norm}");
+    assert!(
+        (4.0 * clipped / unclipped - 1.0).abs() < 1e-2,
+        "by {clipped}, and by {unclipped} without a limit"
+    );
 }
 
 #[test]
 fn settings_of_noise_captions_and_optimizer_change_losses() {
-    let data = dir();
-    dataset(data.path());
-    type Set = fn(&mut TrainConfig);
-    let with = |set: Set| {
-        let run = dir();
-        let mut job = job(data.path(), run.path());
-        job.train.phase.truncate(1);
-        job.train.phase[0].steps = 4;
-        set(&mut job.train);
-        train(job, &mut Quiet::default()).unwrap();
-        losses(run.path())
+    let data = temp_dataset();
+    type Change = fn(&mut TrainConfig);
+    let losses_with = |change: Change| {
+        let output = temp_dir();
+        let mut spec = train_spec(data.path(), output.path());
+        spec.train.phase.truncate(1);
+        spec.train.phase[0].steps = 4;
+        change(&mut spec.train);
+        train_quietly(spec).unwrap();
+        losses(output.path())
     };
-    let settings: [(&str, Set); 5] = [
+    let settings: [(&str, Change); 5] = [
         ("caption_dropout", |train| train.caption_dropout = 1.0),
         ("noise_offset", |train| train.noise_offset = 0.5),
         ("betas.0", |train| train.betas.0 = 0.5),
         ("betas.1", |train| train.betas.1 = 0.9),
         ("weight_decay", |train| train.weight_decay = 0.5),
     ];
-    let plain = with(|_| ());
-    assert_eq!(with(|_| ()), plain, "nothing else does");
-    for (name, set) in settings {
-        assert_ne!(with(set), plain, "{name} changes nothing");
+    let unchanged = losses_with(|_| ());
+    assert_eq!(losses_with(|_| ()), unchanged, "two runs with the same settings differ");
+    for (name, change) in settings {
+        assert_ne!(losses_with(change), unchanged, "{name} changes nothing");
     }
 }
 
 #[test]
 fn bf16_learns_as_f32_does() {
-    let data = dir();
-    dataset(data.path());
+    let data = temp_dataset();
     let (f32, bf16) = (Precision::F32, Precision::Bf16);
     let settings = [(f32, None, f32), (bf16, None, f32), (bf16, Some(f32), f32), (bf16, None, bf16)];
     let runs = settings.map(|(precision, norm_precision, moment_precision)| {
-        let run = dir();
-        let mut job = job(data.path(), run.path());
-        job.train.precision = Some(precision);
-        job.train.norm_precision = norm_precision;
-        job.train.moment_precision = moment_precision;
-        job.train.learning_rate = 5e-3;
-        job.train.phase.truncate(1);
-        job.train.phase[0].steps = 80;
-        job.train.ema = Some(EmaConfig::default());
-        train(job, &mut Quiet::default()).unwrap();
-        losses(run.path())
+        let output = temp_dir();
+        let mut spec = train_spec(data.path(), output.path());
+        spec.train.precision = Some(precision);
+        spec.train.norm_precision = norm_precision;
+        spec.train.moment_precision = moment_precision;
+        spec.train.learning_rate = 5e-3;
+        spec.train.phase.truncate(1);
+        spec.train.phase[0].steps = 80;
+        spec.train.ema = Some(EmaConfig::default());
+        train_quietly(spec).unwrap();
+        losses(output.path())
     });
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     let ends = runs.each_ref().map(|losses| (mean(&losses[..10]), mean(&losses[70..])));
     println!(
-        "first and last 10 losses, f32, bf16, and that with norms in f32, with moments in bf16: {ends:?}"
+        "first and last 10 losses of f32, bf16, bf16 with norms in f32, bf16 with moments in bf16: {ends:?}"
     );
     for (first, last) in ends {
         assert!(last < 0.9 * first, "{first} -> {last}");
@@ -119,44 +123,48 @@ fn bf16_learns_as_f32_does() {
 
 #[test]
 fn gradient_checkpointing_changes_nothing_but_rounding() {
-    let data = dir();
-    dataset(data.path());
-    let [kept, again] = [false, true].map(|recompute| {
-        let run = dir();
-        let mut job = job(data.path(), run.path());
-        job.train.gradient_checkpointing = recompute;
-        // No input of the first layers needs a gradient, nor anything in the second level.
-        job.train.freeze = ["conv_in.*", "time_embedding.*", "down_blocks.1.*"].map(String::from).to_vec();
+    let data = temp_dataset();
+    let [stored, recomputed] = [false, true].map(|gradient_checkpointing| {
+        let output = temp_dir();
+        let mut spec = train_spec(data.path(), output.path());
+        spec.train.gradient_checkpointing = gradient_checkpointing;
+        // No input of the first layers needs a gradient, and nothing in the second level does.
+        spec.train.freeze = ["conv_in.*", "time_embedding.*", "down_blocks.1.*"].map(String::from).to_vec();
         let profile = ProfileConfig { after: 2, steps: 1 };
-        let convolutions = profiled(job, profile, 3, "aten::convolution");
-        (convolutions, losses(run.path()))
+        let convolutions = count_profiled_events(spec, profile, 3, "aten::convolution");
+        (convolutions, losses(output.path()))
     });
-    assert!(0 < kept.0 && kept.0 < again.0, "{} convolutions in a step, and {}", kept.0, again.0);
-    for (kept, again) in kept.1.iter().zip(&again.1) {
-        assert!((kept / again - 1.0).abs() < 1e-4, "{kept} {again}");
+    assert!(
+        0 < stored.0 && stored.0 < recomputed.0,
+        "{} convolutions in a step, and {}",
+        stored.0,
+        recomputed.0
+    );
+    for (stored, recomputed) in stored.1.iter().zip(&recomputed.1) {
+        assert!((stored / recomputed - 1.0).abs() < 1e-4, "{stored} {recomputed}");
     }
 }
 
 #[test]
-fn a_profile_has_the_steps_that_were_asked_for_and_those_that_there_were() {
-    let data = dir();
-    dataset(data.path());
-    for (after, last, optimizer_steps) in [(4, 6, 2), (STEPS - 1, STEPS, 1)] {
-        let run = dir();
+fn profile_has_the_configured_steps_or_those_until_the_end() {
+    let data = temp_dataset();
+    for (after, last_step, optimizer_steps) in [(4, 6, 2), (STEPS - 1, STEPS, 1)] {
+        let output = temp_dir();
         let profile = ProfileConfig { after, steps: 2 };
-        let count = profiled(job(data.path(), run.path()), profile, last, "tidemill::adamw");
-        assert_eq!(count, optimizer_steps);
+        let spec = train_spec(data.path(), output.path());
+        assert_eq!(count_profiled_events(spec, profile, last_step, "tidemill::adamw"), optimizer_steps);
     }
 }
 
-/// Trains with a profile of some steps, of which `last` is the last; gives how often there is an event of this name in it.
-fn profiled(mut job: TrainSpec, profile: ProfileConfig, last: u64, name: &str) -> usize {
-    // A process takes one at a time.
-    static TAKEN: Mutex<()> = Mutex::new(());
-    let _taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let path = job.output.join(format!("profile/step-{last:08}-rank-0.pt.trace.json"));
-    job.train.profile = Some(profile);
-    train(job, &mut Quiet::default()).unwrap();
+/// Trains with a profile whose last step is `last_step`. Returns the number of events with this
+/// name.
+fn count_profiled_events(mut spec: TrainSpec, profile: ProfileConfig, last_step: u64, name: &str) -> usize {
+    // A process can record one profile at a time.
+    static PROFILER: Mutex<()> = Mutex::new(());
+    let _profiler = PROFILER.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = spec.output.join(format!("profile/step-{last_step:08}-rank-0.pt.trace.json"));
+    spec.train.profile = Some(profile);
+    train_quietly(spec).unwrap();
     let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     events.iter().filter(|event| event["name"] == name).count()

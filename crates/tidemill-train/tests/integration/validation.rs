@@ -1,62 +1,99 @@
-//! The loss on held-out rows: the same rows and draws each time, whatever the micro-batches, and nothing of it in the training.
+//! The validation loss: it uses the same rows and draws each time, whatever the micro-batches, and
+//! has no influence on training.
 
 use std::path::Path;
 
-use crate::common::{Quiet, ROWS, Rows, dataset, held_out_dataset, job, losses};
 use serde_json::Value;
-use tidemill_store::stream::single_dataset;
-use tidemill_store::{Dataset, DatasetSpec, Split};
+use tempfile::TempDir;
+use tidemill_store::{DatasetSpec, Split};
 use tidemill_train::{
     BatchStream, Error, Phase, StoredDatasets, TrainConfig, TrainSpec, TrainingData, ValidationConfig,
     ValidationSet, train,
 };
 
-const SHARE: f64 = 0.3;
+use crate::common::{
+    DatasetFixture, ROWS, TestObserver, losses, metrics_lines, stored_datasets, temp_dataset, temp_dir,
+    train_quietly, train_spec,
+};
 
-fn validating(data: &Path, output: &Path, rows: u64) -> TrainSpec {
-    let mut job = job(data, output);
-    let datasets = single_dataset(&Dataset::open(data.to_str().unwrap()).unwrap());
-    job.validation_set = Some(ValidationSet { datasets, split: Split::Validation });
-    job.train.validation = Some(ValidationConfig { every: 8, rows, dataset: None });
-    job
+const VALIDATION_SHARE: f64 = 0.3;
+
+fn dataset_with_validation_rows(validation_share: f64) -> TempDir {
+    DatasetFixture { validation_share, ..DatasetFixture::default() }.write_to_temp_dir()
 }
 
-/// What the lines with a validation have under a name, by step.
-fn validations(output: &Path, name: &str) -> Vec<(u64, Option<f64>)> {
-    let text = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let with = lines.filter(|line| line.get("validation_loss").is_some());
-    with.map(|line| (line["step"].as_u64().unwrap(), line[name].as_f64())).collect()
+fn count_validation_rows(validation_share: f64) -> u64 {
+    let is_validation = |id: &u64| Split::from_sample_id(*id, validation_share) == Split::Validation;
+    (0..ROWS).filter(is_validation).count() as u64
+}
+
+/// A run with a validation of up to `rows` rows after every eighth step.
+fn validating_spec(data: &Path, output: &Path, rows: u64) -> TrainSpec {
+    let mut spec = train_spec(data, output);
+    let datasets = stored_datasets(data).0;
+    spec.validation_set = Some(ValidationSet { datasets, split: Split::Validation });
+    spec.train.validation = Some(ValidationConfig { every: 8, rows, dataset: None });
+    spec
+}
+
+/// The lines of metrics that have a validation loss.
+fn validation_lines(output: &Path) -> Vec<Value> {
+    let mut lines = metrics_lines(output);
+    lines.retain(|line| line.get("validation_loss").is_some());
+    lines
+}
+
+/// One number from each line with a validation loss, with its step.
+fn validation_metric(output: &Path, name: &str) -> Vec<(u64, Option<f64>)> {
+    let lines = validation_lines(output);
+    lines.iter().map(|line| (line["step"].as_u64().unwrap(), line[name].as_f64())).collect()
+}
+
+/// The result of the first validation of a run.
+#[derive(Debug)]
+struct FirstValidation {
+    rows: f64,
+    loss: f64,
+    by_timestep: Vec<Option<f64>>,
+}
+
+fn first_validation(output: &Path) -> FirstValidation {
+    let line = validation_lines(output).remove(0);
+    let tenths = line["validation_loss_by_timestep"].as_array().unwrap();
+    FirstValidation {
+        rows: line["validation_rows"].as_f64().unwrap(),
+        loss: line["validation_loss"].as_f64().unwrap(),
+        by_timestep: tenths.iter().map(Value::as_f64).collect(),
+    }
 }
 
 #[test]
-fn it_is_of_the_same_rows_and_draws_each_time() {
-    let (data, whole) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    held_out_dataset(data.path(), SHARE);
-    let held_out =
-        (0..ROWS).filter(|id| Split::from_sample_id(*id, SHARE) == Split::Validation).count() as u64;
-    assert!(!held_out.is_multiple_of(8), "the last batch is to be a part of one: {held_out}");
-    train(validating(data.path(), whole.path(), 1000), &mut Quiet::default()).unwrap();
-    let found = validations(whole.path(), "validation_loss");
+fn validation_uses_the_same_rows_and_draws_each_time() {
+    let (data, output) = (dataset_with_validation_rows(VALIDATION_SHARE), temp_dir());
+    let expected_rows = count_validation_rows(VALIDATION_SHARE);
+    assert!(!expected_rows.is_multiple_of(8), "the last batch should be incomplete: {expected_rows} rows");
+    train_quietly(validating_spec(data.path(), output.path(), 1000)).unwrap();
+    let found = validation_metric(output.path(), "validation_loss");
     assert_eq!(found.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [8, 16, 24, 32, 40]);
     assert!(found.iter().all(|(_, loss)| loss.is_some_and(f64::is_finite)), "{found:?}");
-    let rows = validations(whole.path(), "validation_rows");
-    assert!(rows.iter().all(|(_, rows)| *rows == Some(held_out as f64)), "{rows:?}");
-    // Averaging begins after step 15.
-    let averaged = validations(whole.path(), "validation_ema_loss");
+    let rows = validation_metric(output.path(), "validation_rows");
+    assert!(rows.iter().all(|(_, rows)| *rows == Some(expected_rows as f64)), "{rows:?}");
+    // Averaging starts after step 15.
+    let averaged = validation_metric(output.path(), "validation_ema_loss");
     assert!(averaged[0].1.is_none() && averaged[1..].iter().all(|(_, loss)| loss.is_some()), "{averaged:?}");
     assert_ne!(averaged[4].1, found[4].1);
-    // In training they change nothing.
-    let without = tempfile::tempdir().unwrap();
-    train(job(data.path(), without.path()), &mut Quiet::default()).unwrap();
-    assert_eq!(losses(whole.path()), losses(without.path()));
-    // Stopped and gone on with, in other micro-batches.
-    let halves = tempfile::tempdir().unwrap();
-    train(validating(data.path(), halves.path(), 1000), &mut Quiet::stopping_after(20)).unwrap();
-    let mut rest = validating(data.path(), halves.path(), 1000);
-    rest.train.micro_batch = 3;
-    train(rest, &mut Quiet::default()).unwrap();
-    let again = validations(halves.path(), "validation_loss");
+    // Validation does not change training.
+    let without = temp_dir();
+    train_quietly(train_spec(data.path(), without.path())).unwrap();
+    assert_eq!(losses(output.path()), losses(without.path()));
+    // The losses are the same if the run is stopped and resumed with other micro-batches.
+    let resumed = temp_dir();
+    let first_half = validating_spec(data.path(), resumed.path(), 1000);
+    train(first_half, &mut TestObserver::stopping_after(20)).unwrap();
+    let mut second_half = validating_spec(data.path(), resumed.path(), 1000);
+    second_half.train.micro_batch = 3;
+    train_quietly(second_half).unwrap();
+    let again = validation_metric(resumed.path(), "validation_loss");
     assert_eq!(found[..2], again[..2], "bit for bit");
     for ((_, a), (_, b)) in found.iter().zip(&again) {
         let (a, b) = (a.unwrap(), b.unwrap());
@@ -64,83 +101,87 @@ fn it_is_of_the_same_rows_and_draws_each_time() {
     }
 }
 
+/// Trains for eight steps, after `change`, and returns the validation at the end.
+fn validate_once(data: &Path, rows: u64, change: impl FnOnce(&mut TrainConfig)) -> FirstValidation {
+    let output = temp_dir();
+    let mut spec = validating_spec(data, output.path(), rows);
+    spec.train.phase.truncate(1);
+    spec.train.phase[0].steps = 8;
+    change(&mut spec.train);
+    train_quietly(spec).unwrap();
+    first_validation(output.path())
+}
+
 #[test]
-fn fewer_rows_are_the_first_of_them() {
-    let data = tempfile::tempdir().unwrap();
-    held_out_dataset(data.path(), SHARE);
-    let at_first = |rows| {
-        let output = tempfile::tempdir().unwrap();
-        let mut job = validating(data.path(), output.path(), rows);
-        job.train.phase.truncate(1);
-        job.train.phase[0].steps = 8;
-        train(job, &mut Quiet::default()).unwrap();
-        let of = |name| validations(output.path(), name)[0].1.unwrap();
-        (of("validation_rows"), of("validation_loss"))
+fn smaller_row_limit_uses_the_first_rows() {
+    let data = dataset_with_validation_rows(VALIDATION_SHARE);
+    let validate = |rows| {
+        let FirstValidation { rows, loss, .. } = validate_once(data.path(), rows, |_| ());
+        (rows, loss)
     };
-    assert_eq!(at_first(5), at_first(5));
-    assert_eq!((at_first(5).0, at_first(9).0), (5.0, 9.0));
-    assert_ne!(at_first(5).1, at_first(9).1);
-}
-
-/// The first validation's rows, loss and losses by timestep.
-fn first(output: &Path) -> (f64, f64, Vec<Option<f64>>) {
-    let text = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
-    let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let line = lines.find(|line| line.get("validation_loss").is_some()).unwrap();
-    let tenths = line["validation_loss_by_timestep"].as_array().unwrap().iter().map(Value::as_f64);
-    (line["validation_rows"].as_f64().unwrap(), line["validation_loss"].as_f64().unwrap(), tenths.collect())
+    assert_eq!(validate(5), validate(5));
+    assert_eq!((validate(5).0, validate(9).0), (5.0, 9.0));
+    assert_ne!(validate(5).1, validate(9).1);
 }
 
 #[test]
-fn images_of_all_shapes_take_part_whatever_the_batches() {
-    let data = tempfile::tempdir().unwrap();
-    Rows { share: 0.6, wide: true, ..Rows::default() }.write(data.path());
-    let held_out = (0..ROWS).filter(|id| Split::from_sample_id(*id, 0.6) == Split::Validation).count() as u64;
-    let validated = |global_batch, rows| {
-        let output = tempfile::tempdir().unwrap();
-        let mut job = validating(data.path(), output.path(), rows);
-        job.train.phase.truncate(1);
-        job.train.phase[0].steps = 8;
-        // The network stays what it is.
-        (job.train.global_batch, job.train.micro_batch, job.train.learning_rate) = (global_batch, 4, 1e-12);
-        train(job, &mut Quiet::default()).unwrap();
-        first(output.path())
+fn images_of_all_buckets_are_validated_whatever_the_batch_size() {
+    let share = 0.6;
+    let dataset =
+        DatasetFixture { validation_share: share, has_wide_images: true, ..DatasetFixture::default() };
+    let data = dataset.write_to_temp_dir();
+    let validate = |global_batch, rows| {
+        validate_once(data.path(), rows, |train| {
+            // With this learning rate the network stays what it is.
+            (train.global_batch, train.micro_batch, train.learning_rate) = (global_batch, 4, 1e-12);
+        })
     };
     for rows in [11, 1000] {
-        let (few, many) = (validated(4, rows), validated(64, rows));
-        assert_eq!((few.0, many.0), (rows.min(held_out) as f64, few.0));
-        assert!((few.1 / many.1 - 1.0).abs() < 1e-4, "{few:?} {many:?}");
-        assert!(few.2.iter().all(Option::is_some), "timesteps are spread over all of the rows: {few:?}");
-        let alike = |(a, b): (&Option<f64>, &Option<f64>)| (a.unwrap() / b.unwrap() - 1.0).abs() < 1e-4;
-        assert!(few.2.iter().zip(&many.2).all(alike), "{few:?} {many:?}");
+        let (small, large) = (validate(4, rows), validate(64, rows));
+        assert_eq!((small.rows, large.rows), (rows.min(count_validation_rows(share)) as f64, small.rows));
+        assert!((small.loss / large.loss - 1.0).abs() < 1e-4, "{small:?} {large:?}");
+        assert!(
+            small.by_timestep.iter().all(Option::is_some),
+            "the timesteps are spread over all rows: {small:?}"
+        );
+        let is_close = |(a, b): (&Option<f64>, &Option<f64>)| (a.unwrap() / b.unwrap() - 1.0).abs() < 1e-4;
+        assert!(small.by_timestep.iter().zip(&large.by_timestep).all(is_close), "{small:?} {large:?}");
     }
 }
 
 #[test]
-fn a_run_goes_on_with_the_rows_that_it_began_with() {
-    let (data, output, whole) =
-        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    held_out_dataset(data.path(), SHARE);
-    train(validating(data.path(), whole.path(), 1000), &mut Quiet::default()).unwrap();
-    train(validating(data.path(), output.path(), 1000), &mut Quiet::stopping_after(20)).unwrap();
-    // Meanwhile somebody preprocesses: more rows, other ones held out, another shape.
-    Rows { count: 2 * ROWS, share: 0.5, wide: true, ..Rows::default() }.write(data.path());
-    train(validating(data.path(), output.path(), 1000), &mut Quiet::default()).unwrap();
-    assert_eq!(losses(output.path()), losses(whole.path()));
-    for name in ["validation_loss", "validation_rows"] {
-        assert_eq!(validations(output.path(), name), validations(whole.path(), name), "{name}");
+fn resumed_run_keeps_the_rows_it_started_with() {
+    let (data, output, uninterrupted) =
+        (dataset_with_validation_rows(VALIDATION_SHARE), temp_dir(), temp_dir());
+    train_quietly(validating_spec(data.path(), uninterrupted.path(), 1000)).unwrap();
+    let first_half = validating_spec(data.path(), output.path(), 1000);
+    train(first_half, &mut TestObserver::stopping_after(20)).unwrap();
+    // Meanwhile the dataset gets more rows, another validation split, and another bucket.
+    DatasetFixture {
+        count: 2 * ROWS,
+        validation_share: 0.5,
+        has_wide_images: true,
+        ..DatasetFixture::default()
     }
-    // A run that begins now takes the new ones.
-    let new = tempfile::tempdir().unwrap();
-    train(validating(data.path(), new.path(), 1000), &mut Quiet::stopping_after(8)).unwrap();
-    assert!(first(new.path()).0 > first(whole.path()).0);
+    .write(data.path());
+    train_quietly(validating_spec(data.path(), output.path(), 1000)).unwrap();
+    assert_eq!(losses(output.path()), losses(uninterrupted.path()));
+    for name in ["validation_loss", "validation_rows"] {
+        let metric = |output: &TempDir| validation_metric(output.path(), name);
+        assert_eq!(metric(&output), metric(&uninterrupted), "{name}");
+    }
+    // A new run uses the new rows.
+    let new = temp_dir();
+    let new_run = validating_spec(data.path(), new.path(), 1000);
+    train(new_run, &mut TestObserver::stopping_after(8)).unwrap();
+    assert!(first_validation(new.path()).rows > first_validation(uninterrupted.path()).rows);
 }
 
-/// A dataset that has nothing at 128 pixels, as far as it says.
+/// A dataset that claims to have nothing at 128 pixels.
 #[derive(Debug)]
-struct Fewer(StoredDatasets);
+struct WithoutLargeBuckets(StoredDatasets);
 
-impl TrainingData for Fewer {
+impl TrainingData for WithoutLargeBuckets {
     fn spec(&self) -> Result<DatasetSpec, Error> {
         let mut spec = self.0.spec()?;
         spec.latents.retain(|bucket, _| bucket.resolution != 128);
@@ -165,27 +206,22 @@ impl TrainingData for Fewer {
 }
 
 #[test]
-fn held_out_rows_of_sizes_that_are_not_trained_on_are_refused_before_the_first_step() {
-    let (data, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    held_out_dataset(data.path(), 0.4);
-    let mut job = validating(data.path(), output.path(), 10);
-    job.data = Box::new(Fewer(StoredDatasets(single_dataset(
-        &Dataset::open(data.path().to_str().unwrap()).unwrap(),
-    ))));
-    let error = train(job, &mut Quiet::default()).unwrap_err().to_string();
+fn validation_rows_of_untrained_buckets_are_refused_before_the_first_step() {
+    let (data, output) = (dataset_with_validation_rows(0.4), temp_dir());
+    let mut spec = validating_spec(data.path(), output.path(), 10);
+    spec.data = Box::new(WithoutLargeBuckets(stored_datasets(data.path())));
+    let error = train_quietly(spec).unwrap_err().to_string();
     assert!(error.contains("validation rows of 128, but the training rows have no such bucket"), "{error}");
 }
 
 #[test]
-fn a_run_that_holds_nothing_out_is_refused_before_the_first_step() {
-    let (data, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    dataset(data.path());
-    let error =
-        train(validating(data.path(), output.path(), 10), &mut Quiet::default()).unwrap_err().to_string();
+fn validation_without_rows_is_refused_before_the_first_step() {
+    let (data, output) = (temp_dataset(), temp_dir());
+    let error = train_quietly(validating_spec(data.path(), output.path(), 10)).unwrap_err().to_string();
     assert!(error.contains("has no validation rows") && error.contains("set [validation] share"), "{error}");
-    let mut nothing = job(data.path(), output.path());
-    nothing.train.validation = Some(ValidationConfig::default());
-    let error = train(nothing, &mut Quiet::default()).unwrap_err().to_string();
+    let mut without_set = train_spec(data.path(), output.path());
+    without_set.train.validation = Some(ValidationConfig::default());
+    let error = train_quietly(without_set).unwrap_err().to_string();
     assert!(error.contains("train.validation"), "{error}");
     assert!(!output.path().join("metrics.jsonl").exists());
 }
