@@ -1,14 +1,11 @@
 //! The stream over datasets on disk: the same sequence however it is read, each row once an epoch, the right
 //! bytes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
-
-mod support;
-
 use std::path::{Path, PathBuf};
 
+use crate::support::streams::take_batches;
+use crate::support::*;
 use proptest::prelude::*;
-use support::*;
 use tidemill_store::shard::footer::read_blocks;
 use tidemill_store::stream::{
     Batch, Phase, ReadOptions, SkippedRows, Split, Stream, StreamConfig, StreamState, UnreadableRows,
@@ -30,19 +27,8 @@ fn stream(dataset: &Dataset, config: &StreamConfig, state: Option<StreamState>) 
     Stream::open(&single_dataset(dataset), config.clone(), ReadOptions::default(), state)
 }
 
-fn take(
-    dataset: &Dataset,
-    config: &StreamConfig,
-    state: Option<StreamState>,
-    reading: ReadOptions,
-    n: usize,
-) -> Vec<Batch> {
-    let mut stream = Stream::open(&single_dataset(dataset), config.clone(), reading, state).unwrap();
-    (0..n).map(|_| stream.next_batch().unwrap()).collect()
-}
-
 /// A phase that begins after so many rows.
-fn standing_at(state: StreamState, rows: u64) -> StreamState {
+fn state_after_rows(state: StreamState, rows: u64) -> StreamState {
     let before = state.datasets.keys().map(|name| (name.clone(), [(Bucket::square(64), rows)].into()));
     StreamState { before: before.collect(), batches: 0, ..state }
 }
@@ -59,7 +45,7 @@ proptest! {
     /// On random layouts: each row once an epoch with its own bytes, whatever is read ahead; a stream resumed
     /// after any batch goes on as if it had not been interrupted.
     #[test]
-    fn the_sequence_is_one(
+    fn sequence_is_the_same_after_resume_and_with_any_prefetch(
         units in prop::collection::vec(1u64..120, 1..6),
         row_group_rows in 4u32..40,
         global_batch in 1u64..50,
@@ -100,22 +86,22 @@ proptest! {
             prop_assert_eq!(ids, usable(&dataset, Split::Train, resolution));
         }
 
-        prop_assert_eq!(&take(&dataset, &config, None, ReadOptions { prefetch, readers, ..ReadOptions::default() }, n), &batches);
+        prop_assert_eq!(&take_batches(&dataset, &config, None, ReadOptions { prefetch, readers, ..ReadOptions::default() }, n), &batches);
         for (i, state) in states.iter().enumerate().step_by(1 + n / 12) {
             let state: StreamState = serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap();
             let reading = ReadOptions { prefetch, readers, ..ReadOptions::default() };
-            prop_assert_eq!(&take(&dataset, &config, Some(state), reading, n - i)[..], &batches[i..]);
+            prop_assert_eq!(&take_batches(&dataset, &config, Some(state), reading, n - i)[..], &batches[i..]);
         }
     }
 }
 
 #[test]
-fn rows_of_any_position_do_not_depend_on_the_batch() {
+fn rows_do_not_depend_on_batch_size() {
     let folder = tempfile::tempdir().unwrap();
     write_dataset(folder.path(), spec(16, 0.0), &[150, 90]);
     let dataset = open(folder.path());
     let ids = |global_batch, n| -> Vec<u64> {
-        take(&dataset, &config(3, global_batch, 4), None, ReadOptions::default(), n)
+        take_batches(&dataset, &config(3, global_batch, 4), None, ReadOptions::default(), n)
             .into_iter()
             .flat_map(|b| b.sample_ids)
             .collect()
@@ -123,21 +109,21 @@ fn rows_of_any_position_do_not_depend_on_the_batch() {
     assert_eq!(ids(60, 8), ids(7, 69)[..480]);
     let mut stream = self::stream(&dataset, &config(3, 1, 4), None).unwrap();
     for (position, id) in ids(60, 8).into_iter().enumerate() {
-        let state = standing_at(stream.state(), position as u64);
-        let batches = take(&dataset, &config(3, 1, 4), Some(state), ReadOptions::default(), 1);
+        let state = state_after_rows(stream.state(), position as u64);
+        let batches = take_batches(&dataset, &config(3, 1, 4), Some(state), ReadOptions::default(), 1);
         assert_eq!(batches[0].sample_ids, [id]);
     }
     assert_eq!(stream.next_batch().unwrap().sample_ids, ids(60, 1)[..1]);
 }
 
 #[test]
-fn held_out_rows_are_never_trained_on() {
+fn validation_rows_are_not_in_the_training_stream() {
     let folder = tempfile::tempdir().unwrap();
     write_dataset(folder.path(), spec(16, 0.3), &[200, 200]);
     let dataset = open(folder.path());
     let epoch = |split| {
         let config = StreamConfig { split, ..config(1, dataset.num_rows(split, Bucket::square(64)), 3) };
-        let mut ids = take(&dataset, &config, None, ReadOptions::default(), 1).remove(0).sample_ids;
+        let mut ids = take_batches(&dataset, &config, None, ReadOptions::default(), 1).remove(0).sample_ids;
         ids.sort_unstable();
         ids
     };
@@ -148,7 +134,7 @@ fn held_out_rows_are_never_trained_on() {
 }
 
 #[test]
-fn a_state_of_something_else_is_refused() {
+fn state_of_another_stream_is_refused() {
     let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
     write_dataset(folders[0].path(), spec(16, 0.0), &[100]);
     write_dataset(folders[1].path(), spec(16, 0.0), &[101]);
@@ -179,7 +165,7 @@ fn a_state_of_something_else_is_refused() {
 }
 
 #[test]
-fn a_stream_stays_with_its_snapshot() {
+fn resumed_stream_keeps_its_snapshot() {
     let folder = tempfile::tempdir().unwrap();
     let (writer, _) = write_dataset(folder.path(), spec(16, 0.0), &[100]);
     let before = open(folder.path());
@@ -203,7 +189,7 @@ fn a_stream_stays_with_its_snapshot() {
 }
 
 #[test]
-fn a_unit_that_was_written_again_is_read_where_a_stream_goes_on() {
+fn resumed_stream_reads_a_rewritten_unit() {
     let folder = tempfile::tempdir().unwrap();
     let (writer, first) = write_dataset(folder.path(), spec(16, 0.0), &[100]);
     let mut whole = stream(&open(folder.path()), &config(1, 8, 2), None).unwrap();
@@ -239,7 +225,7 @@ fn damaged(folder: &Path) -> (u64, PathBuf) {
 }
 
 #[test]
-fn a_damaged_block_ends_the_stream_with_its_name() {
+fn damaged_block_ends_the_stream_and_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let (_, path) = damaged(folder.path());
     // With a batch of all rows the damage is found where rows are read by themselves.
@@ -254,7 +240,7 @@ fn a_damaged_block_ends_the_stream_with_its_name() {
 }
 
 #[test]
-fn a_file_that_is_cut_under_a_stream_ends_it_with_its_name() {
+fn truncated_file_ends_the_stream_and_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let (_, manifest) = write_dataset(folder.path(), spec(16, 0.0), &[100]);
     let mut stream = stream(&open(folder.path()), &config(1, 8, 2), None).unwrap();
@@ -269,11 +255,11 @@ fn a_file_that_is_cut_under_a_stream_ends_it_with_its_name() {
 }
 
 #[test]
-fn unreadable_rows_are_skipped_and_counted_if_asked() {
+fn unreadable_rows_can_be_skipped_and_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let whole: Vec<Batch> = {
         write_dataset(folder.path(), spec(16, 0.0), &[100]);
-        take(&open(folder.path()), &config(1, 8, 1), None, ReadOptions::default(), 20)
+        take_batches(&open(folder.path()), &config(1, 8, 1), None, ReadOptions::default(), 20)
     };
     let folder = tempfile::tempdir().unwrap();
     let (id, path) = damaged(folder.path());

@@ -1,32 +1,17 @@
 //! A dataset in a bucket: several writers race for every unit while the store has its bad moments, and what is read
 //! afterwards is what one undisturbed writer would have written into a folder.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
-#[path = "support/mod.rs"]
-mod support;
-
 use std::path::Path;
-use std::time::Duration;
 
-use support::{check_tensors, hash, open, plan, spec, tally, write_dataset, write_unit, writer};
-use tidemill_io::{Limits, store};
+use crate::support::remote::connect;
+use crate::support::{check_tensors, count_items, hash, open, plan, spec, write_dataset, write_unit, writer};
 use tidemill_store::{Bucket, CommitOutcome, Split};
 use tidemill_testing::{Fault, S3Server, seed};
 
 const UNITS: [u64; 5] = [150, 70, 1, 220, 90];
 
-fn connect(server: &S3Server, uri: &str) {
-    let limits = Limits {
-        first_pause: Duration::from_millis(1),
-        longest_pause: Duration::from_millis(5),
-        ..Limits::default()
-    };
-    store::connect(uri, &server.settings(), limits).unwrap();
-}
-
 #[test]
-fn racing_writers_in_a_bucket_make_the_dataset_of_one_writer() {
+fn racing_writers_with_s3_faults_write_the_dataset_of_one_writer() {
     let server = S3Server::start(&["race"]);
     connect(&server, "s3://race");
     let uri = Path::new("s3://race/some/dataset");
@@ -46,7 +31,7 @@ fn racing_writers_in_a_bucket_make_the_dataset_of_one_writer() {
     server.stop_failing();
 
     let won = outcomes.iter().filter(|outcome| matches!(outcome, CommitOutcome::Committed(_)));
-    assert!(tally(won.map(|o| o.commit().id.to_string())).values().eq(&[1; UNITS.len()]));
+    assert!(count_items(won.map(|o| o.commit().id.to_string())).values().eq(&[1; UNITS.len()]));
     let manifest = writer(uri, spec(64, 0.1)).snapshot(&plan(&UNITS)).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (_, alone) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
@@ -61,7 +46,7 @@ fn racing_writers_in_a_bucket_make_the_dataset_of_one_writer() {
 }
 
 #[test]
-fn a_bucket_without_a_dataset_and_one_that_is_missing_are_told_apart() {
+fn missing_dataset_and_missing_bucket_have_different_errors() {
     let server = S3Server::start(&["empty"]);
     for (uri, message) in
         [("s3://empty/x", "there is no dataset at s3://empty/x"), ("s3://gone/x", "no such bucket")]

@@ -1,7 +1,8 @@
 //! What the tests share: a little world of encoded rows whose every value follows from the sample id, so that any
 //! reader can tell whether it got the right bytes; and scripts of the libraries that read or write the same.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
+pub mod remote;
+pub mod streams;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -64,7 +65,7 @@ pub fn bucketed(mut spec: DatasetSpec) -> DatasetSpec {
 pub fn bucket(spec: &DatasetSpec, sample_id: u64, resolution: u32) -> Option<Bucket> {
     let buckets: Vec<Bucket> = spec.latents.keys().copied().filter(|b| b.resolution == resolution).collect();
     let drawn = buckets.get((hash(sample_id, 3) % buckets.len().max(1) as u64) as usize).copied();
-    drawn.filter(|_| fate(sample_id).2.contains(&resolution))
+    drawn.filter(|_| row_outcome(sample_id).2.contains(&resolution))
 }
 
 pub fn writer(folder: &Path, spec: DatasetSpec) -> DatasetWriter {
@@ -79,7 +80,7 @@ pub fn tensor(sample_id: u64, column: &str, bytes: usize) -> Vec<u8> {
 }
 
 /// What becomes of a row: its status, its reason, and the resolutions it can be used at.
-pub fn fate(sample_id: u64) -> (&'static str, Option<&'static str>, Vec<u32>) {
+pub fn row_outcome(sample_id: u64) -> (&'static str, Option<&'static str>, Vec<u32>) {
     match hash(sample_id, 1) % 100 {
         0..7 => ("rejected", Some("min_side"), vec![]),
         7..10 => ("rejected", Some("caption_length"), vec![]),
@@ -128,8 +129,8 @@ pub fn batch(ids: &[u64], spec: &DatasetSpec) -> RecordBatch {
         texts(&|id| Some(format!("key {id}"))),
         texts(&|id| (id % 10 != 0).then(|| format!("caption “{id}”"))),
         Arc::new(Float32Array::from_iter_values(ids.iter().map(|id| (id % 100) as f32))),
-        texts(&|id| Some(fate(id).0.into())),
-        texts(&|id| fate(id).1.map(str::to_owned)),
+        texts(&|id| Some(row_outcome(id).0.into())),
+        texts(&|id| row_outcome(id).1.map(str::to_owned)),
     ];
     for resolution in spec.resolutions() {
         let buckets: Vec<Option<Bucket>> = ids.iter().map(|id| bucket(spec, *id, resolution)).collect();
@@ -147,7 +148,8 @@ pub fn batch(ids: &[u64], spec: &DatasetSpec) -> RecordBatch {
     }
     let given = spec.text.decoded();
     let width = given.bytes() as i32;
-    let text = ids.iter().map(|id| (fate(*id).0 == "kept").then(|| tensor(*id, "text", width as usize)));
+    let text =
+        ids.iter().map(|id| (row_outcome(*id).0 == "kept").then(|| tensor(*id, "text", width as usize)));
     columns.push(Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(text, width).unwrap()));
     let metadata = given.metadata();
     fields.push(Field::new("text", DataType::FixedSizeBinary(width), true).with_metadata(metadata));
@@ -210,14 +212,14 @@ pub fn check_tensors(spec: &DatasetSpec, bucket: Bucket, ids: &[u64], found: &[u
 }
 
 /// How often each item occurs.
-pub fn tally<T: Ord>(items: impl IntoIterator<Item = T>) -> BTreeMap<T, usize> {
+pub fn count_items<T: Ord>(items: impl IntoIterator<Item = T>) -> BTreeMap<T, usize> {
     let mut counts = BTreeMap::new();
     items.into_iter().for_each(|item| *counts.entry(item).or_default() += 1);
     counts
 }
 
 /// UnitIndex with new rows digests; the text is new as well if `new_text`.
-pub fn changed(unit: u64, rows: u64, new_text: bool) -> UnitKey {
+pub fn unit_key_with_new_settings(unit: u64, rows: u64, new_text: bool) -> UnitKey {
     let mut key = unit_key(unit, rows);
     key.digests.rows = "e".into();
     if new_text {

@@ -1,18 +1,14 @@
 //! Other tools read a dataset without us: the recipe of docs/dataset-format.md, run by pyarrow, DuckDB and Ray Data,
 //! gives the bytes that were written, and torch the same 8-bit floats.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
-
-mod support;
-
 use std::path::Path;
 
-use support::*;
+use crate::support::*;
 use tidemill_store::{ColumnGroup, DatasetSpec, Dtype, Split, TensorSpec};
 use tidemill_testing::seed;
 
 #[test]
-fn other_tools_read_what_was_written() {
+fn pyarrow_duckdb_ray_and_torch_read_a_dataset() {
     for text in [TensorSpec::f16([7, 5]), form(Dtype::F8E4m3, &[7, 5]), form(Dtype::I32, &[9])] {
         read_with_other_tools(text);
     }

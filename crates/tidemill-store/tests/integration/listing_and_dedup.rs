@@ -1,15 +1,11 @@
 //! What is done with the rows of a dataset besides training on them: lists of what was refused, and duplicates.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
-
-mod support;
-
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::*;
 use arrow::array::{ArrayRef, FixedSizeBinaryArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow::datatypes::{Field, Schema};
-use support::*;
 use tidemill_store::dataset::row_listing::list_rows;
 use tidemill_store::dedup::{DedupConfig, Mask, NearConfig, Reason, read_rows};
 use tidemill_store::{Dataset, DatasetSpec, Error};
@@ -17,7 +13,7 @@ use tidemill_store::{Dataset, DatasetSpec, Error};
 const UNITS: [u64; 3] = [120, 7, 90];
 
 /// A batch as `Encode` gives it, with the columns that the bare one of the other tests lacks.
-fn whole_batch(ids: &[u64], spec: &DatasetSpec, hashes: bool) -> RecordBatch {
+fn batch_with_hashes(ids: &[u64], spec: &DatasetSpec, hashes: bool) -> RecordBatch {
     let bare = batch(ids, spec);
     let numbers = |value: &dyn Fn(u64) -> u64| -> ArrayRef {
         Arc::new(UInt64Array::from_iter_values(ids.iter().map(|id| value(*id))))
@@ -56,7 +52,7 @@ fn write(folder: &Path, order: &[usize], hashes: bool) -> Dataset {
     for &unit in order {
         let rows = UNITS[unit];
         let mut attempt = writer.begin_unit(&unit_key(unit as u64, rows));
-        attempt.write(&whole_batch(&sample_ids(unit as u64, rows), writer.spec(), hashes)).unwrap();
+        attempt.write(&batch_with_hashes(&sample_ids(unit as u64, rows), writer.spec(), hashes)).unwrap();
         attempt.commit().unwrap();
     }
     writer.snapshot(&plan(&UNITS)).unwrap();
@@ -64,13 +60,13 @@ fn write(folder: &Path, order: &[usize], hashes: bool) -> Dataset {
 }
 
 #[test]
-fn refused_rows_are_listed_with_their_place() {
+fn rejected_and_quarantined_rows_are_listed() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = write(folder.path(), &[0, 1, 2], false);
     let expected = |status: &str, reason: Option<&str>| -> Vec<(String, u64)> {
         let unit = |unit: u64| sample_ids(unit, UNITS[unit as usize]).into_iter().zip(0..);
         let rows = (0..3).flat_map(unit).filter(|(id, _)| {
-            let (found, why, _) = fate(*id);
+            let (found, why, _) = row_outcome(*id);
             found == status && reason.is_none_or(|reason| why.unwrap().starts_with(reason))
         });
         rows.map(|(id, row)| (format!("key {id}"), row)).collect()
@@ -92,7 +88,7 @@ fn refused_rows_are_listed_with_their_place() {
 }
 
 #[test]
-fn the_mask_depends_on_the_rows_alone() {
+fn dedup_mask_depends_only_on_the_rows() {
     let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let config = DedupConfig { exact: true, near: Some(NearConfig { phash_distance: 3 }) };
     let masks = folders.iter().zip([[0, 1, 2], [2, 0, 1]]).map(|(folder, order)| {
@@ -111,8 +107,8 @@ fn the_mask_depends_on_the_rows_alone() {
     assert!(masks[0].path.starts_with("masks/") && masks[0].path.ends_with(".parquet"));
 
     let kept: Vec<u64> = (0..3_u64).flat_map(|unit| sample_ids(unit, UNITS[unit as usize])).collect();
-    let kept: Vec<u64> = kept.into_iter().filter(|id| fate(*id).0 == "kept").collect();
-    let images = tally(kept.iter().map(|id| image(*id))).len();
+    let kept: Vec<u64> = kept.into_iter().filter(|id| row_outcome(*id).0 == "kept").collect();
+    let images = count_items(kept.iter().map(|id| image(*id))).len();
     assert_eq!(masks[0].duplicates.len(), kept.len() - images, "one row of each image stays");
     for duplicate in &masks[0].duplicates {
         assert_eq!(image(duplicate.sample_id), image(duplicate.duplicate_of));
@@ -121,7 +117,7 @@ fn the_mask_depends_on_the_rows_alone() {
 }
 
 #[test]
-fn without_hashes_there_is_nothing_to_compare() {
+fn dedup_without_hashes_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let error = read_rows(&write(folder.path(), &[0, 1, 2], false)).unwrap_err();
     assert!(

@@ -9,7 +9,7 @@ use tidemill_store::stream::order::batch_plan::{BatchPlan, BatchPlanner, Planned
 use tidemill_store::stream::order::mix::MixAmount;
 use tidemill_store::stream::order::rank_share::WorldSize;
 
-use crate::world::{World, mixes, phase, worlds};
+use super::random_datasets::{World, mixes, phase, worlds};
 
 /// 1 to 512 ranks, among them often 64 nodes of 8, and primes.
 fn ranks() -> impl Strategy<Value = WorldSize> {
@@ -77,7 +77,7 @@ fn amplification(
 }
 
 #[test]
-fn whole_windows_that_are_dealt_out_evenly_are_read_once() {
+fn evenly_divided_windows_are_read_once() {
     let dataset = BTreeMap::from([(Bucket::square(64), vec![1280])]);
     let world = World { shards: BTreeMap::from([("d0".to_string(), dataset)]), block_rows: 4 };
     let ranks = WorldSize::new(40).unwrap();
@@ -116,7 +116,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_row_goes_to_one_rank(
+    fn every_row_goes_to_exactly_one_rank(
         (world, mix) in worlds().prop_flat_map(|world| (Just(world.clone()), mixes(&world))),
         worlds_of_ranks in prop::collection::vec(ranks(), 4),
         seed: u64, window in 1usize..100, global_batch in 1u64..600, from in 0u64..1 << 40,
@@ -137,7 +137,7 @@ proptest! {
 
     /// With 8 blocks and 32 rows of a batch per rank, and any more than that.
     #[test]
-    fn little_is_read_twice(
+    fn read_amplification_is_at_most_ten_percent(
         (ranks, world, window, global_batch) in ranks().prop_flat_map(|ranks| {
             let count = ranks.get();
             (Just(ranks), large(8 * count), at_least(8 * count), at_least(32 * count))

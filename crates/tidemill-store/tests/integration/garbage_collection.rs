@@ -1,20 +1,16 @@
 //! What `gc` removes from a dataset, and what it leaves alone.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 
-use support::*;
+use crate::support::*;
 use tidemill_store::{CommitOutcome, GarbageCollector};
 
 /// Rows of each unit.
 const UNITS: [u64; 4] = [300, 1, 77, 500];
 
 #[test]
-fn gc_removes_what_nobody_names_and_nothing_else() {
+fn gc_removes_only_unreferenced_objects() {
     let folder = tempfile::tempdir().unwrap();
     let uri = folder.path().to_str().unwrap();
     let gc = |keep, older_than, dry_run| {
@@ -58,13 +54,13 @@ fn gc_removes_what_nobody_names_and_nothing_else() {
 }
 
 #[test]
-fn gc_leaves_work_under_new_settings_alone_while_it_goes_on() {
+fn gc_keeps_units_of_active_work_under_new_settings() {
     const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
     let folder = tempfile::tempdir().unwrap();
     let uri = folder.path().to_str().unwrap();
     let (writer, _) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
     let write = |unit: u64| {
-        let mut attempt = writer.begin_unit(&changed(unit, 50, true));
+        let mut attempt = writer.begin_unit(&unit_key_with_new_settings(unit, 50, true));
         attempt.write(&batch(&sample_ids(unit, 50), writer.spec())).unwrap();
         let CommitOutcome::Committed(commit) = attempt.commit().unwrap() else {
             panic!("nobody else writes it")

@@ -10,7 +10,7 @@ use tidemill_store::stream::order::batch_plan::{BatchPlan, BatchPlanner, Planned
 use tidemill_store::stream::order::mix::{MixAmount, compute_weights};
 use tidemill_store::stream::state::Phase;
 
-use crate::world::{Row, World, mixes, phase, worlds};
+use super::random_datasets::{Row, World, mixes, phase, worlds};
 
 /// Rows that a case may deal.
 const ROWS: u64 = 30_000;
@@ -56,7 +56,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_row_comes_once_an_epoch_and_every_dataset_has_its_share((world, state) in cases()) {
+    fn every_row_comes_once_per_epoch_in_proportion_to_the_mix((world, state) in cases()) {
         let Phase { global_batch, mix, .. } = &state.phase;
         let batches = ROWS / global_batch;
         let (plan, dealt) = deal(&world, &state, batches);
@@ -83,7 +83,7 @@ proptest! {
     }
 
     #[test]
-    fn any_batch_follows_from_the_state_alone((world, state) in cases(), at in 0.0f64..1.0) {
+    fn any_batch_follows_from_the_state((world, state) in cases(), at in 0.0f64..1.0) {
         let batches = ROWS / 10 / state.phase.global_batch + 2;
         let (_, whole) = deal(&world, &state, batches);
         let from = (at * batches as f64) as u64;
@@ -95,7 +95,7 @@ proptest! {
     /// Through phases of any mix, resolution and batch, interrupted anywhere, each dataset's rows come in its own
     /// order without a gap.
     #[test]
-    fn datasets_go_on_from_phase_to_phase(
+    fn datasets_continue_from_phase_to_phase(
         (world, first) in cases(),
         phases in prop::collection::vec((any::<bool>(), 1u64..100, any::<u8>(), 0u64..12), 1..5),
     ) {
@@ -140,7 +140,7 @@ proptest! {
 }
 
 #[test]
-fn orders_of_datasets_and_buckets_are_not_alike() {
+fn orders_of_datasets_and_buckets_differ() {
     let shards = vec![100u64; 50];
     let buckets: BTreeMap<Bucket, Vec<u64>> =
         ["64", "64-32x128"].map(|name| (name.parse().unwrap(), shards.clone())).into();
@@ -156,7 +156,7 @@ fn orders_of_datasets_and_buckets_are_not_alike() {
 }
 
 #[test]
-fn a_phase_that_cannot_be_is_refused() {
+fn invalid_phase_is_refused() {
     let world =
         World { shards: [("a".into(), [(Bucket::square(64), vec![5])].into())].into(), block_rows: 4 };
     let refuse = |phase| BatchPlan::new(&world.indices(), &world.state(1, 4, phase)).unwrap_err().to_string();

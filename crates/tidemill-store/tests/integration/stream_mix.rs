@@ -1,15 +1,11 @@
 //! Streams over several datasets with several buckets: the same global batches for any number of ranks and readers,
 //! before and after a resume and a change of phase.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::support::*;
 use proptest::prelude::*;
-use support::*;
 use tidemill_store::stream::{
     Batch, Datasets, MixAmount, Phase, Rank, ReadOptions, Split, Stream, StreamConfig, StreamState, WorldSize,
 };
@@ -78,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn global_batches_do_not_depend_on_who_reads(
+    fn global_batches_do_not_depend_on_world_size_or_prefetch(
         units in prop::collection::vec(prop::collection::vec(20u64..150, 1..4), 1..4),
         row_group_rows in 4u32..40,
         global_batch in 1u64..40,
@@ -107,7 +103,7 @@ proptest! {
             let (latents, text): (Vec<_>, Vec<_>) = rows.values().map(|row| (&row.2[..], &row.3[..])).unzip();
             check_tensors(datasets["a"].spec(), *bucket, &ids, &latents.concat(), &text.concat());
             let spec = datasets["a"].spec();
-            prop_assert!(ids.iter().all(|id| support::bucket(spec, *id, 64) == Some(*bucket)), "one size a batch");
+            prop_assert!(ids.iter().all(|id| crate::support::bucket(spec, *id, 64) == Some(*bucket)), "one size a batch");
         }
         prop_assert_eq!(&take(&datasets, &config, ranks, prefetch, None, n).0, &whole);
 
@@ -131,7 +127,7 @@ proptest! {
 
 /// Of each dataset and bucket every row comes once before any comes again, and the amounts are kept.
 #[test]
-fn every_row_has_its_share() {
+fn mix_gives_each_dataset_its_share() {
     let folder = tempfile::tempdir().unwrap();
     let datasets = datasets(folder.path(), 16, &[vec![150, 90], vec![200]]);
     let mix = [("a".into(), MixAmount::Repeat(1.0)), ("b".into(), MixAmount::Repeat(2.0))];
@@ -143,9 +139,9 @@ fn every_row_has_its_share() {
     };
     let turns = (usable("a") + 2 * usable("b")).div_ceil(8);
     let (batches, _) = take(&datasets, &config, 1, 4, None, 2 * turns as usize);
-    let seen = tally(batches.iter().flat_map(|(_, rows)| rows.values().map(|row| (row.0, row.1))));
+    let seen = count_items(batches.iter().flat_map(|(_, rows)| rows.values().map(|row| (row.0, row.1))));
     assert!(seen.values().all(|times| *times == 1), "a row once an epoch");
-    let times = tally(seen.keys().map(|(id, _)| *id));
+    let times = count_items(seen.keys().map(|(id, _)| *id));
     assert_eq!(times.len() as u64, usable("a") + usable("b"), "no row is left out");
     let of_b: Vec<u64> = sample_ids(2, 200);
     for (id, times) in times {
@@ -156,7 +152,7 @@ fn every_row_has_its_share() {
 }
 
 #[test]
-fn a_resolution_without_rows_is_refused() {
+fn resolution_without_rows_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let datasets = datasets(folder.path(), 16, &[vec![50]]);
     let mix = [("a".into(), MixAmount::Repeat(1.0))].into();
@@ -167,7 +163,7 @@ fn a_resolution_without_rows_is_refused() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_mixed() {
+fn incompatible_datasets_are_not_mixed() {
     let folder = tempfile::tempdir().unwrap();
     let mut datasets = datasets(folder.path(), 16, &[vec![100]]);
     let mut other = spec(16, 0.0);

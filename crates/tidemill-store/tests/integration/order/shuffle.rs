@@ -108,7 +108,7 @@ fn order_does_not_correlate_with_storage() {
 /// Neighbours of one shard, in each window, against a random order of the same rows. Each such pair is one run of equal
 /// labels less; of those Mood (1940) has mean and variance.
 #[test]
-fn neighbours_are_of_one_shard_no_more_often_than_by_chance() {
+fn neighbours_share_a_shard_as_often_as_by_chance() {
     let z: Vec<f64> = (0..SEEDS)
         .map(|seed| {
             let (mut off, mut variance) = (0.0, 0.0);
@@ -152,7 +152,7 @@ fn epochs_do_not_correlate() {
 
 /// Each block comes equally often in each window, the short one too; each row of a window equally often at each of its places.
 #[test]
-fn places_are_uniform() {
+fn blocks_and_rows_are_uniform_over_positions() {
     const EPOCHS: u64 = 20_000;
     // 37 blocks, the last of them of 3 rows, in windows of 4 or 5.
     let uneven = order(3, &[50, 7, 90], 4, 5);

@@ -1,19 +1,15 @@
 //! MDS in and out: ours reads what MosaicML's writer wrote, its reader reads what ours wrote, and damage has a name.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
-
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::*;
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Float64Type, Int64Type, UInt32Type, UInt64Type};
 use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::Value;
-use support::*;
 use tidemill_store::mds::{
     Column, Export, Folder, Import, Index, LatentsKind, MdsWriter, Shard, WriteOptions, latent_resolutions,
 };
@@ -25,7 +21,7 @@ use tidemill_testing::seed;
 const FACTOR: f32 = 0.18215;
 
 /// The folders that `write_mds.py` leaves.
-fn theirs() -> tempfile::TempDir {
+fn mosaicml_folders() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     python("write_mds.py", &[&seed().to_string(), folder.path().to_str().unwrap()]);
     folder
@@ -68,8 +64,8 @@ fn halves(folder: &Path, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn ours_reads_what_mosaicml_wrote() {
-    let folder = theirs();
+fn import_reads_shards_of_mosaicml() {
+    let folder = mosaicml_folders();
     let expected: Vec<Value> =
         serde_json::from_slice(&fs::read(folder.path().join("expected.json")).unwrap()).unwrap();
     let spec = mds_spec();
@@ -103,7 +99,7 @@ fn ours_reads_what_mosaicml_wrote() {
 fn check_rows(rows: &RecordBatch, expected: &[Value]) {
     assert_eq!(rows.num_rows(), expected.len());
     let text = |name: &str, row: usize| rows[name].as_string::<i32>().value(row).to_owned();
-    let fates = tally(expected.iter().map(|row| row["fate"].as_str().unwrap()));
+    let fates = count_items(expected.iter().map(|row| row["fate"].as_str().unwrap()));
     assert!(fates.len() == 3 && fates["kept"] > 50, "{fates:?}");
     for (row, sample) in expected.iter().enumerate() {
         for name in ["key", "caption", "url"] {
@@ -125,12 +121,12 @@ fn check_rows(rows: &RecordBatch, expected: &[Value]) {
     }
     assert!(rows.column_by_name("jpg").is_none() && rows.column_by_name("caption_latents").is_none());
     let ids = rows["sample_id"].as_primitive::<UInt64Type>().values();
-    assert_eq!(tally(ids.iter().copied()).len(), expected.len());
+    assert_eq!(count_items(ids.iter().copied()).len(), expected.len());
 }
 
 #[test]
-fn mosaicml_reads_what_ours_wrote() {
-    let folder = theirs();
+fn mosaicml_reads_exported_shards() {
+    let folder = mosaicml_folders();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let text = halves(folder.path(), "text");
     let options = WriteOptions { zstd: Some(3), size_limit: 30_000 };
@@ -167,7 +163,7 @@ fn mosaicml_reads_what_ours_wrote() {
 }
 
 /// A folder of ours: `a` has fixed size, `b` and `c` have not.
-fn ours(folder: &Path, samples: &[(u32, Vec<u8>, String)], options: WriteOptions) -> Index {
+fn write_mds_folder(folder: &Path, samples: &[(u32, Vec<u8>, String)], options: WriteOptions) -> Index {
     let columns = vec![Column::new("c", "str"), Column::new("a", "uint32"), Column::new("b", "bytes")];
     let location = Location::open(folder.to_str().unwrap()).unwrap();
     let mut writer = MdsWriter::create(location, columns, options).unwrap();
@@ -178,10 +174,10 @@ fn ours(folder: &Path, samples: &[(u32, Vec<u8>, String)], options: WriteOptions
 }
 
 #[test]
-fn shards_of_another_export_are_left_alone() {
+fn export_does_not_overwrite_another_export() {
     let (folder, zstd) = (tempfile::tempdir().unwrap(), WriteOptions { zstd: Some(3), ..Default::default() });
     let samples: Vec<_> = (0..4).map(|i| (i, vec![i as u8; 9], format!("caption {i}"))).collect();
-    ours(folder.path(), &samples, WriteOptions::default());
+    write_mds_folder(folder.path(), &samples, WriteOptions::default());
     let create = || {
         let location = Location::open(folder.path().to_str().unwrap()).unwrap();
         MdsWriter::create(location, vec![Column::new("a", "uint32")], zstd)
@@ -201,7 +197,7 @@ fn shards_of_another_export_are_left_alone() {
 }
 
 #[test]
-fn damage_is_refused_by_name() {
+fn damaged_folders_are_refused_by_file_name() {
     let samples: Vec<_> = (0..40).map(|i| (i, vec![i as u8; 9], format!("caption {i}"))).collect();
     type Damage = (&'static str, fn(&Path), &'static str);
     let cases: [Damage; 9] = [
@@ -218,7 +214,7 @@ fn damage_is_refused_by_name() {
     for (name, damage, message) in cases {
         let folder = tempfile::tempdir().unwrap();
         let zstd = (name.ends_with("zstd") || message.contains("br:3")).then_some(3);
-        ours(folder.path(), &samples, WriteOptions { zstd, size_limit: 900 });
+        write_mds_folder(folder.path(), &samples, WriteOptions { zstd, size_limit: 900 });
         damage(&folder.path().join(name));
         let read = || {
             Folder::open(folder.path().to_str().unwrap())
@@ -281,7 +277,7 @@ fn parse(bytes: &[u8]) -> u64 {
 }
 
 #[test]
-fn the_fuzzers_corpus_still_reads() {
+fn fuzz_corpus_parses_as_expected() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/mds");
     for entry in fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();
@@ -296,12 +292,12 @@ proptest! {
 
     /// What is written reads back, in shards that keep to their limit.
     #[test]
-    fn any_samples_read_back(
+    fn any_samples_round_trip(
         samples in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u8>(), 0..200), ".{0,20}"), 1..60),
         zstd in prop::option::of(1..10), size_limit in 600_u32..5000,
     ) {
         let folder = tempfile::tempdir().unwrap();
-        let index = ours(folder.path(), &samples, WriteOptions { zstd, size_limit });
+        let index = write_mds_folder(folder.path(), &samples, WriteOptions { zstd, size_limit });
         let mds = Folder::open(folder.path().to_str().unwrap()).unwrap();
         prop_assert_eq!(mds.shards.len(), index.shards.len());
         let mut found = Vec::new();
@@ -319,12 +315,12 @@ proptest! {
 
     /// A damaged shard gives samples or errors, never a panic, and never more samples than it has.
     #[test]
-    fn damaged_shards_are_no_surprise(
+    fn damaged_shards_never_panic(
         flips in prop::collection::vec((0.0..1.0_f64, any::<u8>()), 0..6), cut in 0.0..1.0_f64,
     ) {
         let folder = tempfile::tempdir().unwrap();
         let samples: Vec<_> = (0..9).map(|i| (i, vec![1; 5], "x".into())).collect();
-        let index = ours(folder.path(), &samples, WriteOptions::default());
+        let index = write_mds_folder(folder.path(), &samples, WriteOptions::default());
         let mut bytes = fs::read(folder.path().join("shard.00000.mds")).unwrap();
         for (place, value) in flips {
             let at = (place * bytes.len() as f64) as usize;
