@@ -127,6 +127,7 @@ lint: .venv/.ready
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
 	ruff check .
 	ruff format --check .
+	$(PYTHON) scripts/check_structure.py
 
 fmt: .venv/.ready
 	cargo fmt --all
