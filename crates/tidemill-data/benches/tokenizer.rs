@@ -1,7 +1,8 @@
-//! Captions per second on one core: ours, the Hugging Face `tokenizers` crate, and transformers and the `tokenizers`
-//! wheel (`encode_batch_fast`) in Python. All take turns, so that whatever else the machine does hits each.
-//! `cargo bench --bench tokenizer` prints medians of five turns after one to warm up the caches, which is
-//! how they are after the first seconds of any run; criterion's own report has the two crates alone.
+//! Captions per second on one core: ours, the Hugging Face `tokenizers` crate, and transformers and
+//! the `tokenizers` wheel (`encode_batch_fast`) in Python. All take turns, so that whatever else
+//! the machine does hits each. `cargo bench --bench tokenizer` prints medians of five turns after
+//! one to warm up the caches, which is how they are after the first seconds of any run; criterion's
+//! own report has the two crates alone.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails by panicking")]
 
@@ -44,8 +45,9 @@ impl Numbers {
     }
 }
 
-/// Captions of 5 to 20 words: nine in ten from a vocabulary of 20,000 by Zipf's law, one in ten a rare word of random
-/// letters; with capitals, commas, numbers and now and then a word that is not ASCII.
+/// Captions of 5 to 20 words: nine in ten from a vocabulary of 20,000 by Zipf's law, one in ten a
+/// rare word of random letters; with capitals, commas, numbers and now and then a word that is not
+/// ASCII.
 fn captions(folder: &Path) -> Vec<String> {
     let vocab: HashMap<String, u32> =
         serde_json::from_str(&std::fs::read_to_string(folder.join("vocab.json")).unwrap()).unwrap();

@@ -99,7 +99,8 @@ impl From<tidemill_io::Error> for Error {
     }
 }
 
-/// Why a row is unreadable. The text is `kind: detail`, so that quarantined rows can be counted by kind.
+/// Why a row is unreadable. The text is `kind: detail`, so that quarantined rows can be counted by
+/// kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
     /// The source could not read the whole row. The text is already `kind: detail`.

@@ -1,7 +1,9 @@
-//! Image-caption pairs in: where they come from, how they are read, and how they become the encoders' input.
+//! Image-caption pairs in: where they come from, how they are read, and how they become the
+//! encoders' input.
 //!
-//! A [`source::Source`] lists files, cuts them into units and reads record batches. [`Prepare`] turns each batch into
-//! pixels and token ids, one output row per input row. This crate does not depend on torch or on the dataset format.
+//! A [`source::Source`] lists files, cuts them into units and reads record batches. [`Prepare`]
+//! turns each batch into pixels and token ids, one output row per input row. This crate does not
+//! depend on torch or on the dataset format.
 //!
 //! | folder | holds |
 //! | --- | --- |

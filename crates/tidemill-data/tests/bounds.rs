@@ -67,7 +67,8 @@ fn ended(mut data: Vec<u8>, footer: &[u8]) -> Vec<u8> {
 }
 
 fn footers() {
-    // Version 1; a schema of one element `a`; no rows; as many row groups as the number has room for.
+    // Version 1; a schema of one element `a`; no rows; as many row groups as the number has room
+    // for.
     let footer = b"\x15\x02\x19\x1c\x48\x01a\x15\x00\x00\x16\x00\x19\xfc\xff\xff\xff\xff\x07\x00";
     let bytes = ended(b"PAR1".to_vec(), footer);
     let error = within("2^31 row groups", 4 * MIB, || refusal(&bytes));
@@ -85,8 +86,8 @@ fn footers() {
 /// A page of Snappy that claims 2 GiB.
 fn pages() {
     let mut bytes = file();
-    // The first page's header, behind the magic number: its kind, then `uncompressed_page_size`, of whose one byte we
-    // make the five of the greatest number.
+    // The first page's header, behind the magic number: its kind, then `uncompressed_page_size`, of
+    // whose one byte we make the five of the greatest number.
     assert_eq!(bytes[4..7], [0x15, 0x00, 0x15]);
     bytes.splice(7..8, [0xfe, 0xff, 0xff, 0xff, 0x0f]);
     let error = within("a page of 2 GiB", 24 * MIB, || refusal(&bytes));

@@ -1,5 +1,5 @@
-//! From the caption columns of a batch to one caption per row: choose among the candidates, clean, fill a template.
-//! The caption filters and the tokenizer get the result.
+//! From the caption columns of a batch to one caption per row: choose among the candidates, clean,
+//! fill a template. The caption filters and the tokenizer get the result.
 //!
 //! * `config`: the run file's section `[caption]`
 //! * `stage`: the whole way, for a batch

@@ -123,8 +123,8 @@ impl Decoder {
         let (channels, format) =
             if header.is_cmyk { (4, raw::TJPF_TJPF_CMYK) } else { (3, raw::TJPF_TJPF_RGB) };
         let mut pixels = take_buffer(width * height * channels);
-        // SAFETY: the bytes are those that the header was read from. At this scale the region has `height` rows of
-        // `width` pixels, and so many are written.
+        // SAFETY: the bytes are those that the header was read from. At this scale the region has
+        // `height` rows of `width` pixels, and so many are written.
         let decoded = unsafe {
             let (from, length) = (bytes.as_ptr(), bytes.len() as c_ulong);
             raw::tj3Decompress8(self.raw(), from, length, pixels.as_mut_ptr(), 0, format as c_int)

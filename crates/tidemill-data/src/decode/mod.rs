@@ -1,6 +1,6 @@
-//! Encoded image bytes to RGB pixels, as Pillow's `ImageOps.exif_transpose` and `convert("RGB")` give them: upright,
-//! with transparency laid over white. Sizes are checked against bounds before pixels are allocated. Whatever is wrong
-//! with the bytes becomes a [`RowError`](crate::RowError).
+//! Encoded image bytes to RGB pixels, as Pillow's `ImageOps.exif_transpose` and `convert("RGB")`
+//! give them: upright, with transparency laid over white. Sizes are checked against bounds before
+//! pixels are allocated. Whatever is wrong with the bytes becomes a [`RowError`](crate::RowError).
 //!
 //! * `decoder`: the entry points
 //! * `jpeg`, `libjpeg_turbo`: JPEG, at a reduced scale or some columns only where that is enough

@@ -1,6 +1,6 @@
-//! Which readable pairs are worth training on: a list of named predicates. Most look at what is known of a row before its
-//! pixels are decoded; those that need a hash of the bytes or of the pixels come after. The name of the first one that
-//! refuses a row is the row's `reason`.
+//! Which readable pairs are worth training on: a list of named predicates. Most look at what is
+//! known of a row before its pixels are decoded; those that need a hash of the bytes or of the
+//! pixels come after. The name of the first one that refuses a row is the row's `reason`.
 //!
 //! * `config`: the run file's section `[filter]`
 //! * `filters`: all filters in their order; `rule`: one of them

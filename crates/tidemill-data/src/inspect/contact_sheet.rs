@@ -105,7 +105,7 @@ fn shuffled_batches(
     unit: &InputUnit,
     seed: u64,
 ) -> impl Iterator<Item = Result<RecordBatch>> {
-    let mut stretches = source.stretches(unit);
+    let mut stretches = source.split_unit(unit);
     stretches.sort_by_key(|stretch| random_order(seed, unit_hash(stretch)));
     let hash = unit_hash(unit);
     let is_picked =

@@ -1,4 +1,5 @@
-//! Looking at pairs without encoding them: histograms of their sizes and captions, and a contact sheet of a random few.
+//! Looking at pairs without encoding them: histograms of their sizes and captions, and a contact
+//! sheet of a random few.
 
 pub mod contact_sheet;
 pub mod histogram;

@@ -1,5 +1,5 @@
-//! An input file as the Parquet reader wants it: ranges are fetched as asked for, and the footer usually comes with
-//! the first request. What it claims of its own size is checked on the way.
+//! Reads a Parquet file from a store: ranges are fetched as requested, and the footer usually comes
+//! with the first request. Sizes that the file claims are checked.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,10 +17,11 @@ use crate::parquet_file::size_claims::{check_footer, check_pages};
 /// Bytes fetched from the end of a file at once; most footers fit.
 const FOOTER_HINT: u64 = 64 * 1024;
 
-/// Bytes behind a footer: its length, and the magic number.
-const ENDING: usize = 8;
+/// Bytes behind a footer: its length and the magic number.
+const TAIL_BYTES: usize = 8;
 
-/// An object, and its size and entity tag as listed. Failures of its store come as [`ParquetError::External`] around a [`tidemill_io::Error`].
+/// An object with its size and entity tag as listed. Failures of its store are reported as
+/// [`ParquetError::External`] around a [`tidemill_io::Error`].
 pub struct ObjectReader {
     pub address: Address,
     pub size: u64,
@@ -37,18 +38,18 @@ impl ObjectReader {
         Ok(self.fetch(&[range]).await?.pop().unwrap_or_default())
     }
 
-    /// The footer, without its [`ENDING`].
+    /// The footer, without its last [`TAIL_BYTES`].
     async fn footer(&self) -> Result<Bytes> {
         let short = || ParquetError::EOF("it is shorter than its footer".into());
         let from = self.size.saturating_sub(FOOTER_HINT);
-        let end = self.size.checked_sub(ENDING as u64).ok_or_else(short)?;
+        let end = self.size.checked_sub(TAIL_BYTES as u64).ok_or_else(short)?;
         let mut tail = self.fetch_one(from..self.size).await?;
-        let ending = tail.split_off(tail.len().checked_sub(ENDING).ok_or_else(short)?);
-        let ending = FooterTail::try_from(&*ending)?;
-        if ending.is_encrypted_footer() {
+        let tail_bytes = tail.split_off(tail.len().checked_sub(TAIL_BYTES).ok_or_else(short)?);
+        let tail_bytes = FooterTail::try_from(&*tail_bytes)?;
+        if tail_bytes.is_encrypted_footer() {
             return Err(ParquetError::NYI("its footer is encrypted".into()));
         }
-        let start = end.checked_sub(ending.metadata_length() as u64).ok_or_else(short)?;
+        let start = end.checked_sub(tail_bytes.metadata_length() as u64).ok_or_else(short)?;
         match start.checked_sub(from) {
             Some(before) => Ok(tail.split_off(before as usize)),
             None => self.fetch_one(start..end).await,
@@ -56,7 +57,7 @@ impl ObjectReader {
     }
 }
 
-/// No page index is read, so that ranges are whole column chunks.
+/// No page index is read, so ranges are whole column chunks.
 impl AsyncFileReader for ObjectReader {
     fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes>> {
         async move {

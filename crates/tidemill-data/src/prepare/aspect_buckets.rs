@@ -120,7 +120,8 @@ mod tests {
         let buckets = [(64, 64), (128, 32), (32, 128), (120, 30)];
         for (image, expected) in [
             ((500, 400), (64, 64)),
-            // 2 : 1 is the geometric mean of 1 : 1 and 4 : 1; both have as many pixels, so the first of the list.
+            // 2 : 1 is the geometric mean of 1 : 1 and 4 : 1; both have as many pixels, so the
+            // first of the list.
             ((200, 100), (64, 64)),
             ((201, 100), (128, 32)),
             ((100, 201), (32, 128)),

@@ -13,23 +13,27 @@ use crate::prepare::image_hashes::HashColumns;
 use crate::source::config::SourceConfig;
 use crate::tokenizer::ClipTokenizer;
 
-/// The version of the pixels. It must be raised whenever the same configuration would give other pixels than before.
+/// The version of the pixels. It must be raised whenever the same configuration would give other
+/// pixels than before.
 const IMAGE_VERSION: u32 = 2;
 
-/// The version of the pixels of images that are decoded at a scale. It must also be raised when rows become readable
-/// that were not before.
+/// The version of the pixels of images that are decoded at a scale. It must also be raised when
+/// rows become readable that were not before.
 const SCALED_VERSION: u32 = 3;
 
-/// Digests (BLAKE3, hex) of what shapes each group of output columns, so that after a change only the columns that it
-/// affects are computed again.
+/// Digests (BLAKE3, hex) of what shapes each group of output columns, so that after a change only
+/// the columns that it affects are computed again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digests {
-    /// Which rows are kept, and the carried columns: columns, captions, filters, the content of their lists, hashes.
+    /// Which rows are kept, and the carried columns: columns, captions, filters, the content of
+    /// their lists, hashes.
     pub rows: String,
-    /// `pixels_R`, `size_R` and `crop_R` by resolution R, and `flipped`: the image column, the section `[prepare]`
-    /// (other resolutions only if images are decoded at a scale), the seed if anything is random, the code's version.
+    /// `pixels_R`, `size_R` and `crop_R` by resolution R, and `flipped`: the image column, the
+    /// section `[prepare]` (other resolutions only if images are decoded at a scale), the seed if
+    /// anything is random, the code's version.
     pub images: BTreeMap<u32, String>,
-    /// `token_ids`: the caption columns, `[caption]`, the seed if anything is random, and the tokenizer.
+    /// `token_ids`: the caption columns, `[caption]`, the seed if anything is random, and the
+    /// tokenizer.
     pub text: String,
 }
 
@@ -57,8 +61,8 @@ impl Digests {
     }
 }
 
-/// Digest of what shapes the pixels at one resolution. Other resolutions matter only if images are decoded at a scale,
-/// because the scale must suffice for all of them. Hashes do not matter.
+/// Digest of what shapes the pixels at one resolution. Other resolutions matter only if images are
+/// decoded at a scale, because the scale must suffice for all of them. Hashes do not matter.
 fn digest_images(
     column: &str,
     config: &PrepareConfig,

@@ -19,7 +19,8 @@ pub struct InputColumns {
     pub columns: Columns,
     /// Names of the carried columns.
     pub carry: Vec<String>,
-    /// Names of the score columns, in the order of [`FilterConfig::score`](crate::filter::FilterConfig::score).
+    /// Names of the score columns, in the order of
+    /// [`FilterConfig::score`](crate::filter::FilterConfig::score).
     pub scores: Vec<String>,
     /// Reads the captions.
     pub captions: CaptionStage,

@@ -1,5 +1,5 @@
-//! The CPU stage: record batches of encoded images and captions in, pixels and token ids out, one output row per input
-//! row whatever became of it. ARCHITECTURE.md lists the output's columns.
+//! The CPU stage: record batches of encoded images and captions in, pixels and token ids out, one
+//! output row per input row whatever became of it. ARCHITECTURE.md lists the output's columns.
 //!
 //! * `config`: the run file's section `[prepare]`
 //! * `stage`: [`Prepare`], the whole stage

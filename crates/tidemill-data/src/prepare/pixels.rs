@@ -18,8 +18,8 @@ pub struct PixelWriter {
 }
 
 impl PixelWriter {
-    /// Writes a kept row's pixels to its slots, one per resolution. The row becomes rejected if a filter rejects its
-    /// perceptual hash, and quarantined if its pixels are damaged.
+    /// Writes a kept row's pixels to its slots, one per resolution. The row becomes rejected if a
+    /// filter rejects its perceptual hash, and quarantined if its pixels are damaged.
     pub fn decode_row(&self, row: &mut Row, slots: Vec<&mut [u8]>) {
         let Some(plan) = row.plan().filter(|plan| plan.needs_image()) else { return };
         let mut hashes = row.hashes;
@@ -62,8 +62,9 @@ impl PixelWriter {
         Ok(None)
     }
 
-    /// Decodes the columns that the crops need, at a reduced size if that is allowed and large enough for all crops.
-    /// Crops whose pixels are not needed count too, so that pixels do not depend on what an earlier run has computed.
+    /// Decodes the columns that the crops need, at a reduced size if that is allowed and large
+    /// enough for all crops. Crops whose pixels are not needed count too, so that pixels do not
+    /// depend on what an earlier run has computed.
     pub fn decode_image(&self, plan: &Plan) -> Result<Strip, RowError> {
         let bytes = plan.image.clone()?;
         let crops = || plan.crops.iter().flatten();

@@ -24,7 +24,8 @@ pub enum Outcome<'a> {
 
 /// What to compute for a kept row.
 pub struct Plan<'a> {
-    /// The encoded image, or why it is missing. A missing image is no error if the image is not needed.
+    /// The encoded image, or why it is missing. A missing image is no error if the image is not
+    /// needed.
     pub image: Result<&'a [u8], RowError>,
     /// Width and height of the upright image.
     pub size: (u32, u32),

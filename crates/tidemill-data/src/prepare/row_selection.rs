@@ -1,5 +1,5 @@
-//! Decides which rows are kept. Each filter decides as soon as what it looks at is known, so that only rows that pass
-//! the earlier filters are hashed and decoded.
+//! Decides which rows are kept. Each filter decides as soon as what it looks at is known, so that
+//! only rows that pass the earlier filters are hashed and decoded.
 
 use std::collections::HashMap;
 
@@ -97,7 +97,8 @@ impl RowSelector {
         if crops.iter().all(Option::is_none) {
             return finish(Outcome::Rejected(TOO_SMALL.to_owned()), &facts);
         }
-        // Known hashes are used only where they would be computed, so that a later run rejects the same rows.
+        // Known hashes are used only where they would be computed, so that a later run rejects the
+        // same rows.
         if self.hashes.sha256 {
             facts.sha256 = Some(match known.hashes.sha256 {
                 Some(hash) => hash,

@@ -24,10 +24,12 @@ use crate::prepare::row_selection::RowSelector;
 use crate::source::config::SourceConfig;
 use crate::tokenizer::ClipTokenizer;
 
-/// Bytes of an output row without pixels and carried columns: 77 token ids, key, caption and small columns.
+/// Bytes of an output row without pixels and carried columns: 77 token ids, key, caption and small
+/// columns.
 const TEXT_BYTES: u64 = 2048;
 
-/// The prepare stage: decodes, filters, crops, resizes and tokenizes. It can be used from any number of threads.
+/// The prepare stage: decodes, filters, crops, resizes and tokenizes. It can be used from any
+/// number of threads.
 pub struct Prepare {
     config: PrepareConfig,
     hashes: HashColumns,
@@ -39,10 +41,12 @@ pub struct Prepare {
 }
 
 impl Prepare {
-    /// Checks the configuration and creates the stage. All random choices follow from `seed` and the sample id.
+    /// Checks the configuration and creates the stage. All random choices follow from `seed` and
+    /// the sample id.
     ///
     /// # Errors
-    /// [`crate::Error::Config`] that names the key, also for a list of a filter that cannot be read.
+    /// [`crate::Error::Config`] that names the key, also for a list of a filter that cannot be
+    /// read.
     pub fn new(
         config: &PrepareConfig,
         filter: &FilterConfig,
@@ -81,15 +85,15 @@ impl Prepare {
         })
     }
 
-    /// The same stage, which also rejects these samples with the given reasons, even if all filters pass them.
-    /// [`digests`](Self::digests) do not depend on them.
+    /// The same stage, which also rejects these samples with the given reasons, even if all filters
+    /// pass them. [`digests`](Self::digests) do not depend on them.
     pub fn excluding(mut self, samples: HashMap<u64, &'static str>) -> Self {
         self.selector.excluded = samples;
         self
     }
 
-    /// The schema of the output of [`run`](Self::run) for batches with the input schema. Carried columns keep the
-    /// types of the source.
+    /// The schema of the output of [`run`](Self::run) for batches with the input schema. Carried
+    /// columns keep the types of the source.
     ///
     /// # Errors
     /// If a carried column is missing.
@@ -105,16 +109,18 @@ impl Prepare {
 
     /// Prepares a batch on the threads of the current rayon pool.
     ///
-    /// The batch has the source's columns, and `sample_id` and `source_row` if the reader added them. Without them,
-    /// rows are numbered from 0, and the id is derived from key and row. Image bytes are not copied. Pixels and tokens
-    /// that the column [`known`](crate::prepare::known_results) makes unnecessary are not computed; they are null.
+    /// The batch has the source's columns, and `sample_id` and `source_row` if the reader added
+    /// them. Without them, rows are numbered from 0, and the id is derived from key and row. Image
+    /// bytes are not copied. Pixels and tokens that the column
+    /// [`known`](crate::prepare::known_results) makes unnecessary are not computed; they are null.
     ///
     /// # Errors
     /// If a column is missing or has a wrong type. An error in one row never fails the batch.
     pub fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let input = Input::new(batch, &self.columns)?;
         let mut rows = self.selector.select_rows(batch, &input)?;
-        // The kept rows and the sizes of their pixels are known, so pixels are decoded directly into the output.
+        // The kept rows and the sizes of their pixels are known, so pixels are decoded directly
+        // into the output.
         let mut output = Output::new(&self.config, self.hashes, &rows);
         let slots = output.pixel_slots();
         rows.par_iter_mut().zip(slots).for_each(|(row, slots)| self.pixels.decode_row(row, slots));
@@ -137,7 +143,8 @@ impl Prepare {
         Ok(rows.iter().any(needs_image))
     }
 
-    /// The output for a batch whose rows are all unreadable for a reason, `kind: detail`, that the caller gives.
+    /// The output for a batch whose rows are all unreadable for a reason, `kind: detail`, that the
+    /// caller gives.
     ///
     /// # Errors
     /// As for [`run`](Self::run).
@@ -157,7 +164,8 @@ impl Prepare {
         TEXT_BYTES + self.selector.sizes.iter().map(pixels).sum::<u64>()
     }
 
-    /// Bytes of the carried columns of a batch. Of a sliced batch, only the slice counts where Arrow can tell.
+    /// Bytes of the carried columns of a batch. Of a sliced batch, only the slice counts where
+    /// Arrow can tell.
     pub fn carried_bytes(&self, batch: &RecordBatch) -> u64 {
         let columns = self.columns.carry.iter().filter_map(|name| batch.column_by_name(name));
         let bytes = |column: &ArrayRef| {

@@ -1,5 +1,5 @@
-//! Times the steps of the stage for benchmarks: the steps of `run`, one after another on the calling thread, with a
-//! clock between them. The stage itself measures nothing.
+//! Times the steps of the stage for benchmarks: the steps of `run`, one after another on the
+//! calling thread, with a clock between them. The stage itself measures nothing.
 
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,8 @@ pub struct StepTimes {
 }
 
 impl Prepare {
-    /// Times the steps over the kept rows of a batch. Captions are tokenized on the threads of the current rayon pool;
-    /// a pool of one thread gives single-threaded figures.
+    /// Times the steps over the kept rows of a batch. Captions are tokenized on the threads of the
+    /// current rayon pool; a pool of one thread gives single-threaded figures.
     ///
     /// # Errors
     /// As for [`run`](Self::run).

@@ -1,5 +1,5 @@
-//! A part of an image at a given size, as Pillow's `image.resize(size, filter, box=crop)` gives it: value for value,
-//! because the arithmetic is the same.
+//! A part of an image at a given size, as Pillow's `image.resize(size, filter, box=crop)` gives it:
+//! value for value, because the arithmetic is the same.
 //!
 //! * `resample`: crop and resize in two passes
 //! * `filter`, `kernel`: the filters and their fixed-point weights

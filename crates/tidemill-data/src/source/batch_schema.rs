@@ -1,4 +1,5 @@
-//! The schema of a source's batches.
+//! The schema of a source's batches, and the columns `sample_id`, `source_row` and key in front of
+//! them.
 
 use std::sync::Arc;
 
@@ -11,21 +12,25 @@ use crate::source::config::SourceConfig;
 use crate::source::sample_id::sample_id;
 use crate::source::units::InputFile;
 
-/// The name of the key column in batches.
-pub fn key_name(config: &SourceConfig) -> &str {
+/// Name of the key column in batches.
+pub fn key_column_name(config: &SourceConfig) -> &str {
     config.columns.key.as_deref().unwrap_or("key")
 }
 
-/// The schema of batches, given the fields of the columns read.
-pub fn identified_schema(columns: &Schema, key: &str) -> SchemaRef {
+/// Builds the schema of batches from the fields of the columns that are read.
+pub fn build_batch_schema(columns: &Schema, key: &str) -> SchemaRef {
     let own = [("sample_id", DataType::UInt64), ("source_row", DataType::UInt64), (key, DataType::Utf8)];
     let own = own.into_iter().map(|(name, data_type)| Arc::new(Field::new(name, data_type, false)));
     let rest = columns.fields().iter().filter(|field| field.name() != key).cloned();
     Arc::new(Schema::new(own.chain(rest).collect::<Vec<_>>()))
 }
 
-/// Puts `sample_id`, `source_row` and a complete key column in front of a batch that starts at `first_row`.
-pub fn identify(
+/// Adds `sample_id`, `source_row` and a key column without nulls in front of a batch that starts at
+/// `first_row`.
+///
+/// # Errors
+/// If a column is missing or its type differs from the first file.
+pub fn add_identity_columns(
     batch: &RecordBatch,
     file: &InputFile,
     first_row: u64,
@@ -35,7 +40,7 @@ pub fn identify(
     let key = schema.field(2).name();
     let ids = UInt64Array::from_iter_values(rows.clone().map(|row| sample_id(&file.identity, row)));
     let keys = match batch.column_by_name(key) {
-        Some(column) => complete_keys(column, file, key, first_row)?,
+        Some(column) => fill_null_keys(column, file, key, first_row)?,
         None => StringArray::from_iter_values(rows.clone().map(|row| format!("{}#{row}", file.uri))),
     };
     let mut columns: Vec<ArrayRef> =
@@ -45,7 +50,7 @@ pub fn identify(
             file: file.uri.clone(),
             problem: format!("column `{}` has vanished; the file changed while it was read", field.name()),
         })?;
-        columns.push(as_first(column, field.data_type())?);
+        columns.push(convert_column(column, field.data_type())?);
     }
     RecordBatch::try_new(schema.clone(), columns).map_err(|e| Error::Read {
         file: file.uri.clone(),
@@ -53,10 +58,11 @@ pub fn identify(
     })
 }
 
-/// Whether values of one type are values of another, as writers of several files have them: texts and bytes of either length, and
-/// integers where the first file has numbers with fractions (as pandas writes them where one is missing), or larger ones; floats of 32
-/// bits as they are written.
-pub fn goes_into(from: &DataType, to: &DataType) -> bool {
+/// True if values of one type can be converted to another, because writers disagree: texts and
+/// bytes with short or long offsets; smaller integers to larger ones; integers to floats (pandas
+/// writes integers as floats where one is missing); 32-bit floats to the 64-bit floats of their
+/// shortest decimals.
+pub fn is_convertible(from: &DataType, to: &DataType) -> bool {
     let texts = [DataType::Utf8, DataType::LargeUtf8, DataType::Utf8View];
     let bytes = [DataType::Binary, DataType::LargeBinary, DataType::BinaryView];
     let numbers = match to {
@@ -67,9 +73,9 @@ pub fn goes_into(from: &DataType, to: &DataType) -> bool {
     from == to || numbers || [texts, bytes].iter().any(|kinds| kinds.contains(from) && kinds.contains(to))
 }
 
-/// A column as the first file has it, if it [goes into](goes_into) that.
-fn as_first(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
-    if !goes_into(column.data_type(), to) {
+/// Converts a column to the type that the first file has, if it is [convertible](is_convertible).
+fn convert_column(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
+    if !is_convertible(column.data_type(), to) {
         return Ok(column.clone());
     }
     let values = arrow::compute::cast(column, to)?;
@@ -81,8 +87,8 @@ fn as_first(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
     })
 }
 
-/// Keys as strings, `<file>#<row>` where they are null.
-fn complete_keys(column: &ArrayRef, file: &InputFile, key: &str, first_row: u64) -> Result<StringArray> {
+/// Keys as strings; null keys become `<file>#<row>`.
+fn fill_null_keys(column: &ArrayRef, file: &InputFile, key: &str, first_row: u64) -> Result<StringArray> {
     let text = arrow::compute::cast(column, &DataType::Utf8).map_err(|_| Error::ColumnType {
         file: file.uri.clone(),
         column: key.to_owned(),

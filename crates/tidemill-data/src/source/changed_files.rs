@@ -1,4 +1,5 @@
-//! What became of a file since the run listed it: the likely reason why it can no longer be read.
+//! Detects files that changed since the run listed them, as the likely reason why they can no
+//! longer be read.
 
 use object_store::ObjectStoreExt;
 use tidemill_io::{block_on, uri};
@@ -7,38 +8,39 @@ use crate::error::{Error, Result};
 use crate::source::pair_source::Batches;
 use crate::source::units::InputFile;
 
-/// The batches of a file. Where reading fails because the file is gone or another by now, the error says so.
-pub fn explained(file: &InputFile, batches: Result<Batches>) -> Result<Batches> {
-    let batches = batches.map_err(|error| explain(file, error))?;
+/// Wraps the batches of a file: if reading fails and the file is gone or has changed, the error
+/// says so.
+pub fn explain_read_errors(file: &InputFile, batches: Result<Batches>) -> Result<Batches> {
+    let batches = batches.map_err(|error| explain_error(file, error))?;
     let file = file.clone();
-    Ok(Box::new(batches.map(move |batch| batch.map_err(|error| explain(&file, error)))))
+    Ok(Box::new(batches.map(move |batch| batch.map_err(|error| explain_error(&file, error)))))
 }
 
-fn explain(file: &InputFile, error: Error) -> Error {
+fn explain_error(file: &InputFile, error: Error) -> Error {
     if matches!(&error, Error::Storage(error) if error.is_changed()) {
-        return changed(file, "has been replaced since the run began".into());
+        return changed_error(file, "has been replaced since the run began".into());
     }
     if matches!(&error, Error::Storage(error) if file.uri.contains("://") && !error.is_not_found()) {
-        // The store has been asked often enough.
+        // The store has already been retried.
         return error;
     }
-    match block_on(size_now(file)) {
+    match block_on(current_size(file)) {
         Ok(Some(size)) if size == file.size => error,
         Ok(Some(size)) => {
-            changed(file, format!("had {} bytes when the run began and has {size} now", file.size))
+            changed_error(file, format!("had {} bytes when the run began and has {size} now", file.size))
         }
-        Ok(None) => changed(file, "was there when the run began and is gone now".into()),
-        // The reader's error says more.
+        Ok(None) => changed_error(file, "was there when the run began and is gone now".into()),
+        // The reader's error is more specific.
         Err(_) => error,
     }
 }
 
-fn changed(file: &InputFile, problem: String) -> Error {
+fn changed_error(file: &InputFile, problem: String) -> Error {
     Error::Changed { file: file.uri.clone(), problem }
 }
 
-/// The file's size; none if it is not there.
-async fn size_now(file: &InputFile) -> Result<Option<u64>> {
+/// The current size of the file; `None` if it does not exist.
+async fn current_size(file: &InputFile) -> Result<Option<u64>> {
     let address = uri::parse(&file.uri)?;
     match address.store.head(&address.key()?).await {
         Ok(meta) => Ok(Some(meta.size)),
@@ -52,20 +54,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_changed_is_the_reason() {
+    fn changed_file_is_reported_as_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");
         std::fs::write(&path, "12345").unwrap();
         let file =
             InputFile { uri: path.display().to_string(), size: 5, identity: String::new(), e_tag: None };
-        let explained = || {
+        let message = || {
             let error = Error::Read { file: file.uri.clone(), problem: "bad magic".into() };
-            explain(&file, error).to_string()
+            explain_error(&file, error).to_string()
         };
-        assert!(explained().contains("bad magic"));
+        assert!(message().contains("bad magic"));
         std::fs::write(&path, "123").unwrap();
-        assert!(explained().contains("had 5 bytes when the run began and has 3 now"), "{}", explained());
+        assert!(message().contains("had 5 bytes when the run began and has 3 now"), "{}", message());
         std::fs::remove_file(&path).unwrap();
-        assert!(explained().contains("a.parquet was there"), "{}", explained());
+        assert!(message().contains("a.parquet was there"), "{}", message());
     }
 }

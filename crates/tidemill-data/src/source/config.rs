@@ -1,4 +1,5 @@
-//! The run file's section `[source]`.
+//! The run file's section `[source]`, with its defaults and checks. `validate` rejects invalid
+//! values before anything is read.
 
 use std::collections::HashSet;
 
@@ -8,63 +9,71 @@ use crate::columns::names::{SOURCE_ERROR, is_output_column};
 use crate::error::{Result, invalid_config};
 use crate::one_or_many::OneOrMany;
 
-/// `[source]`: where the pairs are and what their columns are called.
+/// `[source]`: where the pairs are and the names of their columns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SourceConfig {
-    /// Container of the pairs.
+    /// Container format of the pairs.
     pub format: Format,
-    /// One or several paths or URIs; `*`, `?`, `[..]` and `**` are globs, a directory means every file below it,
-    /// of whatever kind.
-    /// `s3://`, `gs://`, `az://` and `abfss://` take credentials and endpoints from their usual environment variables
-    /// (`AWS_*`, `GOOGLE_*`, `AZURE_*`); `http(s)://` is the URL of one file. A file's identity, and with it its rows'
-    /// sample ids, come from its content and its name below the part before the first glob, not from its place.
+    /// One or several paths or URIs. `*`, `?`, `[..]` and `**` are globs; a directory means every
+    /// file below it, of any kind.
+    /// `s3://`, `gs://`, `az://` and `abfss://` take credentials and endpoints from their usual
+    /// environment variables (`AWS_*`, `GOOGLE_*`, `AZURE_*`); `http(s)://` is the URL of one file.
+    /// A file's identity, and with it the sample ids of its rows, depends on its content and its
+    /// name below the part before the first glob, and not on its location.
     pub uri: OneOrMany,
-    /// What the columns are called.
+    /// Names of the columns.
     pub columns: Columns,
-    /// Further columns to carry into the dataset as they are.
+    /// Further columns that are carried into the dataset unchanged.
     pub carry: Vec<String>,
-    /// Rows a unit of work aims at. Parquet: units end where row groups end, so a larger row group makes a larger unit.
-    /// JSON lines: rows of 512 bytes are assumed. All other files are a unit each.
+    /// Target number of rows of a unit of work. Parquet: units end at row-group boundaries, so a
+    /// larger row group makes a larger unit. JSON lines: lines of 512 bytes are assumed. All other
+    /// files are one unit each.
     pub rows_per_unit: u64,
-    /// Most rows in one record batch.
+    /// Most rows of a record batch.
     pub rows_per_batch: usize,
 }
 
 /// Container formats.
 ///
-/// The fields of all but Parquet have no types of their own. A field becomes a column when `columns`, `carry` or a
-/// filter names it: text as it is, for `width`, `height` and scores a number, otherwise its JSON text.
+/// Only the fields of Parquet have types. In all other formats, a field becomes a column if
+/// `columns`, `carry` or a filter names it: a number for `width`, `height` and scores, else text as
+/// it is, or its JSON text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// Parquet with the encoded image in a binary column, in a struct `{bytes, path}`, or named by a path or URI.
+    /// Parquet with the encoded image in a binary column, in a struct `{bytes, path}`, or named by
+    /// a path or URI.
     #[default]
     Parquet,
-    /// WebDataset: tar files, plain or gzipped, of members `<key>.jpg`, `<key>.txt`, `<key>.json`. The fields are those
-    /// of the JSON object, and `caption` and `txt` with the text of `<key>.txt` if there is one.
+    /// WebDataset: tar files, plain or gzipped, with members `<key>.jpg`, `<key>.txt`,
+    /// `<key>.json`. The fields are those of the JSON object, and `caption` and `txt` with the text
+    /// of `<key>.txt` if there is one.
     WebDataset,
-    /// JSON lines: one object per line, the image as a path (relative to the file) or URI.
+    /// JSON lines: one object per line, with the image as a path (relative to the file) or URI.
     Jsonl,
-    /// CSV (RFC 4180) with a header line, the image as in JSON lines. An empty field is a null.
+    /// CSV (RFC 4180) with a header line, with the image as in JSON lines. An empty field is a
+    /// null.
     Csv,
-    /// Folders of images, each described by a line of a `metadata.jsonl` in the same folder or above, whose
-    /// `file_name` is the image's path from there.
+    /// Image folders: a line of a `metadata.jsonl` in the same folder or above describes each
+    /// image; its `file_name` is the image's path from there.
     Images,
 }
 
-/// Which column plays which part.
+/// Names of the columns by role.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Columns {
-    /// Encoded image: Binary, LargeBinary, BinaryView, a struct of `bytes` and `path`, or strings that are paths or URIs.
+    /// Encoded image: Binary, LargeBinary, BinaryView, a struct of `bytes` and `path`, or strings
+    /// that are paths or URIs.
     pub image: String,
-    /// Captions, one column or several: any string type, dictionaries of strings, lists of strings, or UTF-8 in a
-    /// binary column.
+    /// Captions, one column or several: any string type, dictionaries of strings, lists of strings,
+    /// or UTF-8 in a binary column.
     pub caption: OneOrMany,
-    /// The source's own name of a row: strings or integers. Without it a row is `<file>#<row>`.
+    /// The source's own name of a row: strings or integers. By default `<file>#<row>`.
     pub key: Option<String>,
-    /// Declared width. A row whose declared width is no finite number is quarantined; otherwise the decoded one counts.
+    /// Declared width. It is not used, but a row whose declared width is not a finite number is
+    /// quarantined.
     pub width: Option<String>,
     /// Declared height, as `width`.
     pub height: Option<String>,
@@ -102,7 +111,7 @@ impl SourceConfig {
     /// Checks what can be checked without opening a file.
     ///
     /// # Errors
-    /// Names the key and says what would be right.
+    /// [`crate::Error::Config`] that names the key and says which values are valid.
     pub fn validate(&self) -> Result<()> {
         let uris = self.uri.as_slice();
         if uris.is_empty() || uris.iter().any(|uri| uri.trim().is_empty()) {
@@ -118,7 +127,10 @@ impl SourceConfig {
         Ok(())
     }
 
-    /// The part of [`validate`](Self::validate) that a stage without files needs as well.
+    /// The part of [`validate`](Self::validate) that does not concern files.
+    ///
+    /// # Errors
+    /// As for [`validate`](Self::validate).
     pub(crate) fn validate_columns(&self) -> Result<()> {
         let Columns { image, caption, key, width, height, url } = &self.columns;
         if caption.as_slice().is_empty() {
@@ -133,7 +145,7 @@ impl SourceConfig {
             if !parts.insert(name) {
                 return invalid_config(
                     "source.columns",
-                    format!("`{name}` plays two parts; name each column once"),
+                    format!("`{name}` is named twice; name each column once"),
                 );
             }
         }

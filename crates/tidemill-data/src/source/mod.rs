@@ -1,5 +1,5 @@
-//! Where pairs come from. A [`Source`] knows its files, cuts them into units of work and reads a unit as record
-//! batches. [`open`] gives the source that the run file describes.
+//! Where pairs come from. A [`Source`] knows its files, cuts them into units of work and reads a
+//! unit as record batches. [`open`] gives the source that the run file describes.
 //!
 //! * `config`: the run file's section `[source]`
 //! * `pair_source`, `units`: the trait, and its units of work
@@ -29,7 +29,7 @@ mod open;
 mod parquet;
 
 pub use self::config::{Columns, Format, SourceConfig};
-pub use self::listing::list;
+pub use self::listing::list_files;
 pub use self::open::open;
 pub use self::pair_source::{Batches, Source};
 pub use self::parquet::ParquetSource;

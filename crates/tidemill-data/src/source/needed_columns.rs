@@ -5,8 +5,8 @@ use crate::error::Result;
 use crate::filter::config::FilterConfig;
 use crate::source::config::SourceConfig;
 
-/// Every column that must be read, each once, with the configuration key that asks for it.
-pub(crate) fn needed_columns(
+/// Lists every column that must be read, each once, with the configuration key that names it.
+pub(crate) fn list_needed_columns(
     config: &SourceConfig,
     filter: &FilterConfig,
     caption: &CaptionConfig,
@@ -43,7 +43,7 @@ mod tests {
     use crate::one_or_many::OneOrMany;
 
     #[test]
-    fn a_column_with_two_uses_is_read_once() {
+    fn column_with_two_uses_is_read_once() {
         let config = SourceConfig { carry: vec!["score".into()], ..SourceConfig::default() };
         let filter = FilterConfig {
             score: [("score".to_owned(), Default::default())].into(),
@@ -52,7 +52,7 @@ mod tests {
         };
         let template = OneOrMany::One("{caption} by {artist}, {score}".into());
         let caption = CaptionConfig { template, ..CaptionConfig::default() };
-        let needed = needed_columns(&config, &filter, &caption).unwrap();
+        let needed = list_needed_columns(&config, &filter, &caption).unwrap();
         let names: Vec<_> = needed.into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["image", "caption", "score", "artist", "nsfw"]);
     }

@@ -1,5 +1,5 @@
-//! An object's bytes in order, as the blocking `Read` that the container parsers want: fetched by range on the
-//! source's thread, a few chunks ahead of the reader.
+//! An object's bytes in order, as the blocking `Read` that the container parsers use. Ranges are
+//! fetched on the I/O runtime, a few chunks ahead of the reader.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -14,22 +14,23 @@ use tokio::task::JoinHandle;
 use crate::error::{Error, Result};
 use crate::source::units::InputFile;
 
-/// Most bytes fetched at once.
-const CHUNK: u64 = 4 << 20;
+/// Most bytes of one request.
+const MAX_CHUNK_BYTES: u64 = 4 << 20;
 
-/// Bytes fetched at once where reading may end any moment, and the least otherwise.
-const LAST_CHUNK: u64 = 64 << 10;
+/// Bytes of one request behind the range that is certainly read, and the least otherwise.
+const MIN_CHUNK_BYTES: u64 = 64 << 10;
 
-/// Chunks asked for ahead of the reader. With the one being read, an open object holds 1 + `AHEAD` chunks.
-const AHEAD: usize = 2;
+/// Chunks that are fetched ahead of the reader. With the one being read, an open object holds 1 +
+/// `PREFETCHED_CHUNKS` chunks.
+const PREFETCHED_CHUNKS: usize = 2;
 
-/// Set once the object could not be fetched any further, in contrast to what is wrong with its content: parsers see
-/// both as an `io::Error`.
+/// The error of fetching the object, if there was one. Parsers see both fetch errors and damaged
+/// content as an `io::Error`; this tells them apart.
 #[derive(Clone, Default)]
-pub struct Failure(Arc<Mutex<Option<Error>>>);
+pub struct StreamFailure(Arc<Mutex<Option<Error>>>);
 
-impl Failure {
-    /// The error that ends the run, if there is one. It is given once.
+impl StreamFailure {
+    /// Takes the error that ends the run, if there is one.
     pub fn take(&self) -> Option<Error> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -39,75 +40,80 @@ impl Failure {
     }
 }
 
-/// An object being read from some offset to its end.
+/// An object that is read from some offset to its end.
 pub struct ObjectStream {
     runtime: &'static Runtime,
     address: Address,
     e_tag: Option<String>,
-    /// First byte that nobody has asked for.
+    /// Offset of the first byte that has not been requested.
     next: u64,
-    /// Chunks below this offset are asked for ahead of time.
-    wanted: u64,
+    /// Chunks below this offset are fetched ahead of the reader.
+    prefetch_end: u64,
     size: u64,
-    /// Bytes fetched at once.
+    /// Bytes of one request.
     chunk: u64,
-    coming: VecDeque<JoinHandle<Result<Bytes>>>,
+    pending: VecDeque<JoinHandle<Result<Bytes>>>,
     current: Bytes,
-    failure: Failure,
+    failure: StreamFailure,
 }
 
 impl ObjectStream {
-    /// Starts reading where `wanted` starts. All of it will certainly be read, what is behind it perhaps. Holds no more
-    /// than `room` bytes at a time, but for very little room.
+    /// Starts to read at the start of `wanted`. All of this range will certainly be read, the bytes
+    /// behind it perhaps. Holds at most about `max_bytes`.
     ///
     /// # Errors
-    /// If the URI cannot be understood.
-    pub fn open(runtime: &'static Runtime, file: &InputFile, wanted: Range<u64>, room: u64) -> Result<Self> {
+    /// If the URI is malformed.
+    pub fn open(
+        runtime: &'static Runtime,
+        file: &InputFile,
+        wanted: Range<u64>,
+        max_bytes: u64,
+    ) -> Result<Self> {
         Ok(Self {
             address: uri::parse(&file.uri)?,
             e_tag: file.e_tag.clone(),
             runtime,
             next: wanted.start,
-            wanted: wanted.end,
-            chunk: (room / (1 + AHEAD as u64)).clamp(LAST_CHUNK, CHUNK),
+            prefetch_end: wanted.end,
+            chunk: (max_bytes / (1 + PREFETCHED_CHUNKS as u64)).clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES),
             size: file.size,
-            coming: VecDeque::new(),
+            pending: VecDeque::new(),
             current: Bytes::new(),
-            failure: Failure::default(),
+            failure: StreamFailure::default(),
         })
     }
 
-    /// Where to look when a parser has met an `io::Error`.
-    pub fn failure(&self) -> Failure {
+    /// Where the cause of an `io::Error` of a parser may be found.
+    pub fn failure(&self) -> StreamFailure {
         self.failure.clone()
     }
 
-    fn ask_ahead(&mut self) {
+    fn start_fetches(&mut self) {
         while self.next < self.size
-            && self.coming.len() <= AHEAD
-            && (self.next < self.wanted || self.coming.is_empty())
+            && self.pending.len() <= PREFETCHED_CHUNKS
+            && (self.next < self.prefetch_end || self.pending.is_empty())
         {
-            let end = match self.next < self.wanted {
-                true => (self.next + self.chunk).min(self.wanted),
-                false => self.next + LAST_CHUNK,
+            let end = match self.next < self.prefetch_end {
+                true => (self.next + self.chunk).min(self.prefetch_end),
+                false => self.next + MIN_CHUNK_BYTES,
             };
             let range = self.next..end.min(self.size);
             self.next = range.end;
-            let fetch = fetch(self.address.clone(), self.e_tag.clone(), range);
-            self.coming.push_back(self.runtime.spawn(fetch));
+            let fetch = fetch_range(self.address.clone(), self.e_tag.clone(), range);
+            self.pending.push_back(self.runtime.spawn(fetch));
         }
     }
 
-    /// The next bytes; none at the end.
+    /// The next chunk; `None` at the end.
     fn next_chunk(&mut self) -> Result<Option<Bytes>> {
-        self.ask_ahead();
-        let Some(chunk) = self.coming.pop_front() else { return Ok(None) };
+        self.start_fetches();
+        let Some(chunk) = self.pending.pop_front() else { return Ok(None) };
         let chunk = self.runtime.block_on(chunk);
         chunk.map_err(|e| Error::Read { file: self.address.uri(), problem: e.to_string() })?.map(Some)
     }
 }
 
-async fn fetch(address: Address, e_tag: Option<String>, range: Range<u64>) -> Result<Bytes> {
+async fn fetch_range(address: Address, e_tag: Option<String>, range: Range<u64>) -> Result<Bytes> {
     let bytes = address.get_ranges(std::slice::from_ref(&range), e_tag.as_deref()).await?;
     let bytes = bytes.into_iter().next().unwrap_or_default();
     if bytes.len() as u64 == range.end - range.start {
@@ -124,17 +130,17 @@ impl Read for ObjectStream {
                 Ok(Some(bytes)) => self.current = bytes,
                 Ok(None) => return Ok(0),
                 Err(error) => {
-                    // Nothing more can come.
+                    // Nothing more can be read after an error.
                     (self.next, self.size) = (0, 0);
-                    self.coming.clear();
-                    let told = io::Error::other(error.to_string());
+                    self.pending.clear();
+                    let shown = io::Error::other(error.to_string());
                     self.failure.set(error);
-                    return Err(told);
+                    return Err(shown);
                 }
             }
         }
-        let n = buffer.len().min(self.current.len());
-        self.current.copy_to_slice(&mut buffer[..n]);
-        Ok(n)
+        let count = buffer.len().min(self.current.len());
+        self.current.copy_to_slice(&mut buffer[..count]);
+        Ok(count)
     }
 }

@@ -1,4 +1,4 @@
-//! Opens the source of a run file.
+//! Opens the source that the run file describes.
 
 use crate::caption::config::CaptionConfig;
 use crate::error::Result;
@@ -8,10 +8,12 @@ use crate::source::pair_source::Source;
 use crate::source::parquet::ParquetSource;
 use crate::source::records::record_source::RecordSource;
 
-/// Opens the source that a configuration describes, with the columns that filters and templates look at.
+/// Opens the source that a configuration describes, with the columns that filters and templates
+/// need.
 ///
 /// # Errors
-/// If the configuration is invalid, no file matches, or the first file lacks a column or has it in a wrong type.
+/// If the configuration is invalid, no file matches, or the first file lacks a column or has it
+/// with a wrong type.
 pub fn open(
     config: &SourceConfig,
     filter: &FilterConfig,

@@ -1,8 +1,10 @@
-//! The CLIP tokenizer of a diffusers-layout `tokenizer/` folder: captions to 77 token ids, begin and end included,
-//! padded as the model was trained. It gives the ids of transformers' `CLIPTokenizer`, at many times its rate.
+//! The CLIP tokenizer of a diffusers-layout `tokenizer/` folder: captions to 77 token ids, begin
+//! and end included, padded as the model was trained. It gives the ids of transformers'
+//! `CLIPTokenizer`, at many times its rate.
 //!
-//! A caption is cut at special tokens, normalised and cut into words. Each word becomes ids by byte-pair encoding or
-//! from a cache. The steps are those of the Hugging Face pipeline that transformers configures for CLIP.
+//! A caption is cut at special tokens, normalised and cut into words. Each word becomes ids by
+//! byte-pair encoding or from a cache. The steps are those of the Hugging Face pipeline that
+//! transformers configures for CLIP.
 //!
 //! * `clip`: the tokenizer
 //! * `folder`, `special_tokens`: the files of a tokenizer folder

@@ -1,4 +1,5 @@
-//! Captions from the source's columns to what is encoded: choice, clean-up, template, and the digest that follows them.
+//! Captions from the source's columns to what is encoded: choice, clean-up, template, and the
+//! digest that follows them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Replays what fuzzing started from and what it found (`fuzz/corpus`), so that none of it comes back.
+//! Replays what fuzzing started from and what it found (`fuzz/corpus`), so that none of it comes
+//! back.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

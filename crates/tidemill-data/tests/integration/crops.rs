@@ -1,5 +1,5 @@
-//! Crops, mirroring and buckets as `Prepare` gives them: drawn fairly and by the sample's id alone, and with what is
-//! recorded of them Pillow makes the same pixels.
+//! Crops, mirroring and buckets as `Prepare` gives them: drawn fairly and by the sample's id alone,
+//! and with what is recorded of them Pillow makes the same pixels.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -71,7 +71,8 @@ fn record(folder: &Path, output: &RecordBatch, resolution: u32, images: &[Vec<u8
 #[test]
 fn pillow_makes_the_same_pixels_of_what_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
-    // Some too small for the larger resolution; shapes from three times as wide as high to the opposite, whatever the seed is.
+    // Some too small for the larger resolution; shapes from three times as wide as high to the
+    // opposite, whatever the seed is.
     let short = |i| 60 + (draw(seed(), i, Purpose::Caption, 0) % 200) as u32;
     let long = |i: u64| short(i) + short(i) * (i % 12) as u32 * 2 / 11;
     let images: Vec<Vec<u8>> =

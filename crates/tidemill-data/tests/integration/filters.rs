@@ -1,5 +1,5 @@
-//! Filters and blocklists through the whole stage: every row is refused by the filter that should; and expressions and
-//! perceptual hashes against DuckDB and imagehash.
+//! Filters and blocklists through the whole stage: every row is refused by the filter that should;
+//! and expressions and perceptual hashes against DuckDB and imagehash.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

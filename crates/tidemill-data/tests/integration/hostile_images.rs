@@ -1,5 +1,5 @@
-//! Damaged, lying and cut-off images: an error, never a panic. Starts from the fuzzer's corpus, small files of every
-//! kind of each format.
+//! Damaged, lying and cut-off images: an error, never a panic. Starts from the fuzzer's corpus,
+//! small files of every kind of each format.
 
 use std::path::Path;
 
@@ -58,7 +58,8 @@ fn a_cut_off_image_is_an_error() {
     for (name, bytes) in corpus().into_iter().filter(|(name, _)| is_whole(name)) {
         for length in (0..bytes.len()).step_by(1 + bytes.len() / 200) {
             let image = decodes_or_fails(&name, &bytes[..length]);
-            // Of these formats the end of the pixels is known; others may carry what we do not need after them.
+            // Of these formats the end of the pixels is known; others may carry what we do not need
+            // after them.
             if name.ends_with(".jpg") && length < bytes.len() - 2 {
                 assert!(image.is_err(), "{name} cut to {length} of {} bytes", bytes.len());
             }
@@ -178,7 +179,8 @@ fn a_scaled_jpeg_is_a_smaller_picture_of_the_same() {
         if wanted == 8 {
             assert_eq!(small, whole);
         }
-        // Both reduced to a few pixels look alike: upright, and with the crop in the original's pixels.
+        // Both reduced to a few pixels look alike: upright, and with the crop in the original's
+        // pixels.
         let crop = resize::Rect { x: 2, y: 3, width: 18, height: 24 };
         let tiny = |image: &decode::Rgb8| {
             let area = crop.scale_to((info.width, info.height), (image.width, image.height));

@@ -106,7 +106,8 @@ fn one_large_unit_is_shown_from_all_over() {
         let greys: Vec<usize> = sheet(8).iter().map(grey).collect();
         let quarters = (0..4).filter(|quarter| greys.iter().any(|grey| grey / 50 == *quarter)).count();
         assert!(greys.len() == 8 && quarters >= 3, "{name}: {greys:?}");
-        // Every kept row is found where all are asked for, each once, though no batch gives more than some.
+        // Every kept row is found where all are asked for, each once, though no batch gives more
+        // than some.
         let mut all: Vec<usize> = sheet(ROWS).iter().map(grey).collect();
         all.sort_unstable();
         assert_eq!(all, (0..ROWS).filter(|i| i % 4 != 0 && i % 10 != 9).collect::<Vec<_>>(), "{name}");

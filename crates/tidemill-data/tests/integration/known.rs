@@ -1,4 +1,5 @@
-//! What an earlier run found out about rows spares `Prepare` their images, but only while it is about these images.
+//! What an earlier run found out about rows spares `Prepare` their images, but only while it is
+//! about these images.
 
 use std::sync::Arc;
 
@@ -81,7 +82,8 @@ fn facts_about_the_same_images_spare_reading_them() {
 fn facts_about_other_images_are_not_believed() {
     let prepare = stage(json!({"resolutions": [16], "hashes": true}));
     let earlier = prepare.run(&batch(&images())).unwrap();
-    // Another image column: all latents have another digest, the captions' embeddings are still good.
+    // Another image column: all latents have another digest, the captions' embeddings are still
+    // good.
     let others = [png(50, 60), png(33, 20), png(17, 16), damaged()];
     let fresh = prepare.run(&batch(&others)).unwrap();
     let output = prepare.run(&attach(&others, &earlier, &["text"])).unwrap();
@@ -99,7 +101,8 @@ fn rows_that_are_refused_now_are_those_of_a_fresh_run() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("list.txt");
     std::fs::write(&list, digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()).unwrap();
-    // By the header, by the resolution and by the bytes; then there are neither hashes, neither, or no `phash`.
+    // By the header, by the resolution and by the bytes; then there are neither hashes, neither, or
+    // no `phash`.
     let cases = [
         (16, json!({"max_side": 39}), "max_side", [true, true]),
         (64, json!({}), "resolution", [true, true]),

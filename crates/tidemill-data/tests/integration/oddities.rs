@@ -1,4 +1,5 @@
-//! Images that are put together in odd ways: the pixels are Pillow's, or differ as docs/decoding.md says.
+//! Images that are put together in odd ways: the pixels are Pillow's, or differ as docs/decoding.md
+//! says.
 
 use crate::support;
 use serde::Deserialize;

@@ -1,4 +1,5 @@
-//! Our pixels against Pillow's and our token ids against transformers', on inputs drawn at test time.
+//! Our pixels against Pillow's and our token ids against transformers', on inputs drawn at test
+//! time.
 
 use std::collections::BTreeMap;
 use std::path::Path;

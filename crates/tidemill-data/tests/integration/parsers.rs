@@ -1,5 +1,5 @@
-//! The containers' parsers on bytes: against what Python's tarfile writes, cut at every place, and damaged in every way
-//! that a table can list.
+//! The containers' parsers on bytes: against what Python's tarfile writes, cut at every place, and
+//! damaged in every way that a table can list.
 
 use std::collections::BTreeMap;
 

@@ -270,7 +270,8 @@ fn a_scale_makes_pixels_depend_on_all_resolutions() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Any mixture of rows: each comes out once, order is kept, and tensors are there exactly where they should be.
+    /// Any mixture of rows: each comes out once, order is kept, and tensors are there exactly where
+    /// they should be.
     #[test]
     fn every_row_comes_out_once(picks in prop::collection::vec(0..cases().len(), 0..40)) {
         let cases = cases();

@@ -30,7 +30,8 @@ fn connect(server: &S3Server, uri: &str) {
     store::connect(uri, &server.settings(), limits).unwrap();
 }
 
-/// A file with two columns that are needed and, between them, one that is not. Each has 200 kB in a row group.
+/// A file with two columns that are needed and, between them, one that is not. Each has 200 kB in a
+/// row group.
 fn file() -> Vec<u8> {
     let rows = GROUP_ROWS * GROUPS;
     let column = |salt: usize| {

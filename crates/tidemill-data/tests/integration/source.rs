@@ -332,7 +332,7 @@ fn a_byte_near_either_end_and_the_size_count_for_the_identity() {
     let whole: Vec<u8> = (0..1_000_000_u32).map(|i| (i % 251) as u8).collect();
     let identity = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        let files = source::list(&[path.display().to_string()], |_| true).unwrap();
+        let files = source::list_files(&[path.display().to_string()], |_| true).unwrap();
         files[0].identity.clone()
     };
     let mut seen = std::collections::HashSet::from([identity(&whole)]);

@@ -1,4 +1,5 @@
-//! Some columns of a JPEG have the pixels that they have in the whole image, however it is coded and scaled.
+//! Some columns of a JPEG have the pixels that they have in the whole image, however it is coded
+//! and scaled.
 
 use proptest::prelude::*;
 use tidemill_data::decode::{Rgb8, Scale, decode_strip};

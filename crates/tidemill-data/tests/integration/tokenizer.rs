@@ -1,4 +1,5 @@
-//! Our ids against those of the Hugging Face `tokenizers` crate, on strings that no list of captions would hold.
+//! Our ids against those of the Hugging Face `tokenizers` crate, on strings that no list of
+//! captions would hold.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -127,8 +128,8 @@ fn one_file_is_read_as_the_two_before_it_and_added_tokens_are_refused() {
 
 #[test]
 fn every_character_is_classed_alike() {
-    // A character in 97, and all of the Latin, Greek, Cyrillic and Hebrew ones: alone, and next to letters, numbers
-    // and punctuation.
+    // A character in 97, and all of the Latin, Greek, Cyrillic and Hebrew ones: alone, and next to
+    // letters, numbers and punctuation.
     let start = tidemill_testing::seed() % 97;
     let all = ('\0'..=char::MAX).filter(|&c| c < '\u{600}' || u64::from(c as u32) % 97 == start);
     for c in all {

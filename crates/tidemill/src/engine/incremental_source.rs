@@ -34,19 +34,19 @@ impl Source for IncrementalSource<'_> {
         self.source.units()
     }
 
-    fn read_within(&self, unit: &InputUnit, room: u64) -> tidemill_data::Result<Batches> {
+    fn read_with_memory(&self, unit: &InputUnit, room: u64) -> tidemill_data::Result<Batches> {
         let known = self.sink.find_reusable_rows(unit).map_err(|e| Error::Read {
             file: unit.file.uri.clone(),
             problem: format!("cannot read what the dataset knows about it: {e}"),
         })?;
-        let Some(known) = known else { return self.source.read_within(unit, room) };
+        let Some(known) = known else { return self.source.read_with_memory(unit, room) };
         if let Some(batches) = self.source.read_without_images(unit)? {
             let batches = attach_known_rows(batches, known.clone()).collect::<Result<Vec<_>, _>>()?;
             if !self.needs_images(&batches)? {
                 return Ok(Box::new(batches.into_iter().map(Ok)));
             }
         }
-        Ok(Box::new(attach_known_rows(self.source.read_within(unit, room)?, known)))
+        Ok(Box::new(attach_known_rows(self.source.read_with_memory(unit, room)?, known)))
     }
 }
 

@@ -171,7 +171,7 @@ mod tests {
 
     fn unit(uri: &str) -> InputUnit {
         let file = InputFile { uri: uri.into(), size: 0, identity: String::new(), e_tag: None };
-        InputUnit { file, span: Span::Rows(0..1000), held: 0 }
+        InputUnit { file, span: Span::Rows(0..1000), resident_bytes: 0 }
     }
 
     #[test]

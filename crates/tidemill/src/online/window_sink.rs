@@ -178,7 +178,7 @@ mod tests {
 
     fn unit(number: usize) -> InputUnit {
         let file = InputFile { uri: number.to_string(), size: 0, identity: String::new(), e_tag: None };
-        InputUnit { file, span: Span::Rows(0..1), held: 0 }
+        InputUnit { file, span: Span::Rows(0..1), resident_bytes: 0 }
     }
 
     /// A sink for windows of two units each.

@@ -45,7 +45,11 @@ impl Work {
 /// The unit of the file `file` with these rows.
 pub fn unit(file: usize, rows: Range<u64>) -> InputUnit {
     let (uri, identity) = (format!("{file:03}"), file.to_string());
-    InputUnit { file: InputFile { uri, size: 0, identity, e_tag: None }, span: Span::Rows(rows), held: 0 }
+    InputUnit {
+        file: InputFile { uri, size: 0, identity, e_tag: None },
+        span: Span::Rows(rows),
+        resident_bytes: 0,
+    }
 }
 
 fn rows_of(unit: &InputUnit) -> Range<u64> {
@@ -92,7 +96,7 @@ impl Source for MemorySource {
         Ok(Vec::new())
     }
 
-    fn read_within(&self, unit: &InputUnit, _room: u64) -> tidemill_data::Result<Batches> {
+    fn read_with_memory(&self, unit: &InputUnit, _room: u64) -> tidemill_data::Result<Batches> {
         let (rows, schema) = (rows_of(unit), self.schema());
         let Self { rows_per_batch, bytes_per_row, work, fails_at, .. } = *self;
         let read = self.read.clone();

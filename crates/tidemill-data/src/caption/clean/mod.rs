@@ -1,4 +1,5 @@
-//! open_clip's clean-up of captions, in pure Rust: a port of ftfy 6.3 (Apache-2.0, Robyn Speer) and `html.unescape`.
+//! open_clip's clean-up of captions, in pure Rust: a port of ftfy 6.3 (Apache-2.0, Robyn Speer) and
+//! `html.unescape`.
 
 mod basic_clean;
 mod charmaps;

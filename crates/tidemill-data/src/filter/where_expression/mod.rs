@@ -1,4 +1,5 @@
-//! The SQL expression of `filter.where`: parsed and checked once, then evaluated over record batches.
+//! The SQL expression of `filter.where`: parsed and checked once, then evaluated over record
+//! batches.
 
 pub(crate) mod parse;
 

@@ -1,4 +1,4 @@
-//! One image, wherever it lies.
+//! Fetches one image from a local path, a store or the web.
 
 use std::io::{self, ErrorKind};
 
@@ -10,27 +10,27 @@ use tidemill_io::{Address, redacted, shown, uri};
 
 use crate::decode::MAX_BYTES;
 use crate::error::Result;
-use crate::source::fetch::byte_budget::Place;
+use crate::source::fetch::byte_budget::ByteGrant;
 
-/// An image's bytes, or why there are none, as `kind: detail`.
-pub type Fetched = std::result::Result<Bytes, String>;
+/// An image's bytes, or why it cannot be fetched, as `kind: detail`.
+pub type FetchResult = std::result::Result<Bytes, String>;
 
-/// What the system says of a path whose links lead in a circle, for which there is no stable [`ErrorKind`].
-const LOOP: i32 = if cfg!(target_os = "linux") { 40 } else { 62 };
+/// The error number of symbolic links in a circle, for which there is no stable [`ErrorKind`].
+const ELOOP: i32 = if cfg!(target_os = "linux") { 40 } else { 62 };
 
-/// Gets an image of a store, of this machine or of the web; what it holds has a place before it comes.
+/// Fetches an image. Its bytes are granted by the budget before they are read.
 ///
 /// # Errors
-/// If a store or this machine fails in a way that says nothing of the image.
-pub async fn image(uri: &str, place: &mut Place) -> Result<Fetched> {
+/// If a store or this machine fails in a way that is not the fault of the image.
+pub async fn fetch_image(uri: &str, grant: &mut ByteGrant) -> Result<FetchResult> {
     match http::is_url(uri) {
-        true => of_web(uri, place).await,
-        false => of_store(uri, place).await,
+        true => fetch_from_web(uri, grant).await,
+        false => fetch_from_store(uri, grant).await,
     }
 }
 
-async fn of_web(url: &str, place: &mut Place) -> Result<Fetched> {
-    Ok(match http::get(url, MAX_BYTES as u64, place).await {
+async fn fetch_from_web(url: &str, grant: &mut ByteGrant) -> Result<FetchResult> {
+    Ok(match http::get(url, MAX_BYTES as u64, grant).await {
         Ok(bytes) => Ok(bytes),
         Err(Failure::TooLarge(most)) => Err(format!("size: {} has more than {most} bytes", shown(url))),
         Err(failure) if causes(&failure).any(is_too_many_files) => {
@@ -41,55 +41,57 @@ async fn of_web(url: &str, place: &mut Place) -> Result<Fetched> {
     })
 }
 
-async fn of_store(uri: &str, place: &mut Place) -> Result<Fetched> {
-    let named = uri::parse(uri).and_then(|location| location.key().map(|path| (location, path)));
-    let (location, path) = match named {
-        Ok(named) => named,
+async fn fetch_from_store(uri: &str, grant: &mut ByteGrant) -> Result<FetchResult> {
+    let parsed = uri::parse(uri).and_then(|location| location.key().map(|path| (location, path)));
+    let (location, path) = match parsed {
+        Ok(parsed) => parsed,
         Err(problem) => return Ok(Err(format!("fetch: {problem}"))),
     };
     let response = match location.store.get(&path).await {
         Ok(response) => response,
-        Err(error) => return failed(&location, error),
+        Err(error) => return classify_failure(&location, error),
     };
     let size = response.meta.size;
     if size > MAX_BYTES as u64 {
         return Ok(Err(format!("size: {uri} has {size} bytes, more than {MAX_BYTES}")));
     }
-    place.wait_for(size).await;
-    response.bytes().await.map(Ok).or_else(|error| failed(&location, error))
+    grant.wait_for(size).await;
+    response.bytes().await.map(Ok).or_else(|error| classify_failure(&location, error))
 }
 
-/// What is wrong with one image is its row's reason. A store that does not answer, a disk that fails and a process with
-/// too many files open are the unit's error: reasons are committed for good.
-fn failed(location: &Address, error: object_store::Error) -> Result<Fetched> {
+/// Decides whose fault a failure is. A fault of the image becomes its row's reason. A store that
+/// does not answer, a disk that fails and a process with too many open files are errors of the
+/// unit, because reasons are committed permanently.
+fn classify_failure(location: &Address, error: object_store::Error) -> Result<FetchResult> {
     let uri = location.uri();
-    let is_the_images = if location.is_local() { is_the_files } else { is_the_objects };
+    let is_image_fault = if location.is_local() { is_file_fault } else { is_object_fault };
     match error {
         object_store::Error::NotFound { .. } => Ok(Err(format!("fetch: {uri}: there is no such image"))),
-        error if is_the_images(&error) => Ok(Err(format!("fetch: {uri}: {}", redacted(&error.to_string())))),
+        error if is_image_fault(&error) => Ok(Err(format!("fetch: {uri}: {}", redacted(&error.to_string())))),
         source => Err(tidemill_io::Error::Storage { action: "read", uri, source }.into()),
     }
 }
 
-/// Whether this file cannot be had for what it is or is called, or whose it is.
-fn is_the_files(error: &object_store::Error) -> bool {
+/// True if the file cannot be read because of what it is, its name, or its owner.
+fn is_file_fault(error: &object_store::Error) -> bool {
     match causes(error).next() {
-        Some(error) => is_the_paths(error),
-        // No file can be called that, or it has shrunk; but of a thread that has died it is not the reason.
+        Some(error) => is_path_fault(error),
+        // The name is impossible or the file has shrunk. The death of a thread is no fault of the
+        // file.
         None => !matches!(error, object_store::Error::JoinError { .. }),
     }
 }
 
-/// Whether an error of this machine concerns a path. All others (EMFILE, EIO, ESTALE, and what is yet to come) may pass, or
-/// strike every image.
-fn is_the_paths(error: &io::Error) -> bool {
+/// True if an error of this machine concerns the path. All others (EMFILE, EIO, ESTALE and unknown
+/// ones) may pass, or affect every image.
+fn is_path_fault(error: &io::Error) -> bool {
     use ErrorKind::{InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
     let kinds = [NotFound, PermissionDenied, NotADirectory, IsADirectory, InvalidFilename, InvalidInput];
-    kinds.contains(&error.kind()) || error.raw_os_error() == Some(LOOP)
+    kinds.contains(&error.kind()) || error.raw_os_error() == Some(ELOOP)
 }
 
-/// Whether a store refuses this image for what it is called or whose it is.
-fn is_the_objects(error: &object_store::Error) -> bool {
+/// True if a store refuses this image because of its name or owner.
+fn is_object_fault(error: &object_store::Error) -> bool {
     use object_store::Error::{InvalidPath, PermissionDenied};
     let malformed = ["KeyTooLong", "InvalidBucketName", "InvalidURI", "InvalidResourceName"];
     matches!(error, InvalidPath { .. } | PermissionDenied { .. })
@@ -102,14 +104,14 @@ mod tests {
 
     use super::*;
 
-    fn local(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Result<Fetched> {
+    fn fail_locally(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Result<FetchResult> {
         let error = object_store::Error::Generic { store: "LocalFileSystem", source: source.into() };
-        failed(&uri::parse("/data/a.jpg").unwrap(), error)
+        classify_failure(&uri::parse("/data/a.jpg").unwrap(), error)
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_machine_that_fails_is_no_images_fault() {
+    fn machine_failures_are_not_row_errors() {
         let cases = [
             ("EPERM", 1, true),
             ("ENOENT", 2, true),
@@ -129,26 +131,26 @@ mod tests {
             ("ESTALE", 116, false),
             ("EREMOTEIO", 121, false),
         ];
-        for (name, code, is_the_rows) in cases {
+        for (name, code, is_row_error) in cases {
             let error = io::Error::from_raw_os_error(code);
-            assert_eq!(is_the_paths(&error), is_the_rows, "{name}");
-            match local(error) {
-                Ok(image) => assert!(is_the_rows && image.unwrap_err().starts_with("fetch: /data/a.jpg: ")),
+            assert_eq!(is_path_fault(&error), is_row_error, "{name}");
+            match fail_locally(error) {
+                Ok(image) => assert!(is_row_error && image.unwrap_err().starts_with("fetch: /data/a.jpg: ")),
                 Err(error) => {
                     let message = error.to_string();
-                    assert!(!is_the_rows && message.starts_with("cannot read /data/a.jpg: "), "{message}");
+                    assert!(!is_row_error && message.starts_with("cannot read /data/a.jpg: "), "{message}");
                 }
             }
         }
-        let message = local(io::Error::from_raw_os_error(24)).unwrap_err().to_string();
+        let message = fail_locally(io::Error::from_raw_os_error(24)).unwrap_err().to_string();
         assert!(message.contains("ulimit -n"), "{message}");
     }
 
     #[test]
-    fn a_name_that_no_file_can_have_is_the_rows_reason() {
+    fn impossible_file_name_is_a_row_error() {
         for error in [io::Error::from(ErrorKind::InvalidFilename), ErrorKind::InvalidInput.into()] {
-            assert!(local(error).unwrap().is_err());
+            assert!(fail_locally(error).unwrap().is_err());
         }
-        assert!(local("Filenames containing trailing '/#\\d+/' are not supported").unwrap().is_err());
+        assert!(fail_locally("Filenames containing trailing '/#\\d+/' are not supported").unwrap().is_err());
     }
 }

@@ -1,5 +1,6 @@
-//! Images that a row only names: fetched concurrently, given in row order, with bounded bytes in flight. An image that
-//! cannot be had is that row's error and nobody else's, but for a store or a disk that fails.
+//! Fetches images concurrently and returns them in row order, with bounded bytes in flight. An
+//! image that cannot be fetched is an error of its row only; a store or a disk that fails is an
+//! error of the unit.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,25 +10,27 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::error::Result;
-use crate::source::fetch::byte_budget::Place;
-pub use crate::source::fetch::image::Fetched;
-use crate::source::fetch::image::image;
+use crate::source::fetch::byte_budget::ByteGrant;
+pub use crate::source::fetch::image::FetchResult;
+use crate::source::fetch::image::fetch_image;
 
-/// Images of one reader that come at the same time, or wait for their turn.
-const IN_LINE: usize = 64;
+/// Most images of one reader that are being fetched or wait to be returned.
+const MAX_PENDING: usize = 64;
 
-/// Where a row's image is: a URI or absolute path as it stands, anything else beside the file that names it.
-pub fn resolve(file: &str, reference: &str) -> String {
+/// The path or URI of an image: an absolute path or URI as it is, anything else relative to the
+/// file that names it.
+pub fn resolve_reference(file: &str, reference: &str) -> String {
     match file.rsplit_once('/') {
         Some((folder, _)) if !reference.contains("://") && !reference.starts_with('/') => {
-            if folder.contains("://") { beside(folder, reference) } else { format!("{folder}/{reference}") }
+            if folder.contains("://") { join_uri(folder, reference) } else { format!("{folder}/{reference}") }
         }
         _ => reference.to_owned(),
     }
 }
 
-/// A URI from that of a folder, without `.` and `..`, which stores know nothing of.
-fn beside(folder: &str, reference: &str) -> String {
+/// Joins a relative path to the URI of a folder. Stores do not know `.` and `..`, so they are
+/// resolved here.
+fn join_uri(folder: &str, reference: &str) -> String {
     let mut folded = folder.trim_end_matches('/').to_owned();
     let host = folded.find("://").map_or(0, |scheme| scheme + 3);
     let root = folded[host..].find('/').map_or(folded.len(), |length| host + length);
@@ -44,59 +47,60 @@ fn beside(folder: &str, reference: &str) -> String {
     folded
 }
 
-/// Fetches the image of each item that names one. Items come out in order, with what became of their image, or an
-/// error where a store or a disk failed. Images under way or waiting for their turn have `room` bytes at most, beside
-/// the first in line: however long that one takes, the others come meanwhile.
-pub fn fetch<T, I: Iterator<Item = (T, Option<String>)>>(
+/// Fetches the image of each item that names one. Items are returned in order with the result of
+/// their fetch, or an error if a store or a disk failed. Images in flight or waiting to be returned
+/// hold `budget` bytes at most, besides the first in the queue: however long that one takes, the
+/// others are fetched meanwhile.
+pub fn fetch_images<T, I: Iterator<Item = (T, Option<String>)>>(
     runtime: &'static Runtime,
     items: I,
-    room: u64,
-) -> Fetch<I, T> {
-    Fetch { runtime, items, room: Arc::new(Semaphore::new(room as usize)), line: VecDeque::new() }
+    budget: u64,
+) -> FetchImages<I, T> {
+    FetchImages { runtime, items, budget: Arc::new(Semaphore::new(budget as usize)), queue: VecDeque::new() }
 }
 
-/// The iterator of [`fetch`].
-pub struct Fetch<I, T> {
+/// The iterator of [`fetch_images`].
+pub struct FetchImages<I, T> {
     runtime: &'static Runtime,
     items: I,
-    /// Bytes that are free.
-    room: Arc<Semaphore>,
-    /// Items in order. None: nothing to fetch.
-    line: VecDeque<(T, Option<Coming>)>,
+    /// Free bytes.
+    budget: Arc<Semaphore>,
+    /// Items in order; `None` if there is nothing to fetch.
+    queue: VecDeque<(T, Option<PendingImage>)>,
 }
 
-/// An image under way, or here and waiting for its turn.
-struct Coming {
-    image: JoinHandle<(Result<Fetched>, Place)>,
-    first: oneshot::Sender<()>,
+/// An image that is being fetched, or has been fetched and waits to be returned.
+struct PendingImage {
+    image: JoinHandle<(Result<FetchResult>, ByteGrant)>,
+    head_signal: oneshot::Sender<()>,
 }
 
-impl Coming {
-    fn ask(runtime: &Runtime, room: &Arc<Semaphore>, uri: String) -> Self {
-        let (mut place, first) = Place::new(room.clone());
-        let image = runtime.spawn(async move { (image(&uri, &mut place).await, place) });
-        Self { image, first }
+impl PendingImage {
+    fn start(runtime: &Runtime, budget: &Arc<Semaphore>, uri: String) -> Self {
+        let (mut grant, head_signal) = ByteGrant::new(budget.clone());
+        let image = runtime.spawn(async move { (fetch_image(&uri, &mut grant).await, grant) });
+        Self { image, head_signal }
     }
 
-    /// Waits for the image, which is now the first in line.
-    fn wait(self, runtime: &Runtime) -> Result<Fetched> {
-        // It may be here already.
-        self.first.send(()).ok();
+    /// Waits for the image, which is now the first in the queue.
+    fn wait(self, runtime: &Runtime) -> Result<FetchResult> {
+        // The fetch may have ended already.
+        self.head_signal.send(()).ok();
         runtime.block_on(self.image).map_or_else(|e| Ok(Err(format!("fetch: {e}"))), |(image, _)| image)
     }
 }
 
-impl<T, I: Iterator<Item = (T, Option<String>)>> Iterator for Fetch<I, T> {
-    type Item = Result<(T, Option<Fetched>)>;
+impl<T, I: Iterator<Item = (T, Option<String>)>> Iterator for FetchImages<I, T> {
+    type Item = Result<(T, Option<FetchResult>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.line.len() < IN_LINE {
+        while self.queue.len() < MAX_PENDING {
             let Some((item, uri)) = self.items.next() else { break };
-            let coming = uri.map(|uri| Coming::ask(self.runtime, &self.room, uri));
-            self.line.push_back((item, coming));
+            let pending = uri.map(|uri| PendingImage::start(self.runtime, &self.budget, uri));
+            self.queue.push_back((item, pending));
         }
-        let (item, coming) = self.line.pop_front()?;
-        let image = coming.map(|coming| coming.wait(self.runtime)).transpose();
+        let (item, pending) = self.queue.pop_front()?;
+        let image = pending.map(|pending| pending.wait(self.runtime)).transpose();
         Some(image.map(|image| (item, image)))
     }
 }
@@ -109,21 +113,21 @@ mod tests {
     use tidemill_testing::WebServer;
     use tidemill_testing::web::ok;
 
-    use super::{fetch, resolve};
+    use super::{fetch_images, resolve_reference};
 
     const ROOM: u64 = 1 << 20;
 
     #[test]
-    fn images_come_in_order() {
+    fn images_are_returned_in_order() {
         let folder = tempfile::tempdir().unwrap();
-        // Some of them are larger than the room; the fourth is not there.
+        // Some images are larger than the budget. The fourth does not exist.
         let sizes: Vec<u64> = (0..200).map(|i| if i % 40 == 5 { ROOM + 1 } else { (i % 7) << 14 }).collect();
         let path = |i: usize| folder.path().join(i.to_string()).display().to_string();
         for (i, size) in sizes.iter().enumerate().filter(|(i, _)| *i != 3) {
             std::fs::File::create(path(i)).unwrap().set_len(*size).unwrap();
         }
         let items = (0..sizes.len()).map(|i| (i, (i % 10 != 9).then(|| path(i))));
-        let mut images = fetch(runtime().unwrap(), items, ROOM);
+        let mut images = fetch_images(runtime().unwrap(), items, ROOM);
         for (i, size) in sizes.iter().enumerate() {
             let (item, image) = images.next().unwrap().unwrap();
             assert_eq!(item, i);
@@ -133,11 +137,11 @@ mod tests {
                 Some(Ok(bytes)) => assert_eq!(bytes.len() as u64, *size),
             }
         }
-        assert!(images.next().is_none() && images.room.available_permits() as u64 == ROOM);
+        assert!(images.next().is_none() && images.budget.available_permits() as u64 == ROOM);
     }
 
     #[test]
-    fn one_that_hangs_costs_its_neighbours_nothing() {
+    fn hanging_image_does_not_delay_its_neighbours() {
         let server = WebServer::start(|head| {
             if head.starts_with("GET /0.jpg?") {
                 std::thread::sleep(Duration::from_secs(10));
@@ -148,14 +152,14 @@ mod tests {
         store::connect(&server.root(), &[], limits).unwrap();
         let root = server.root().replace("://", "://user:secret@");
         let items = (0..40).map(|i| (i, Some(format!("{root}/{i}.jpg?sig=secret"))));
-        let mut images = fetch(runtime().unwrap(), items, ROOM).map(|item| item.unwrap().1.unwrap());
+        let mut images = fetch_images(runtime().unwrap(), items, ROOM).map(|item| item.unwrap().1.unwrap());
         let problem = images.next().unwrap().unwrap_err();
         assert_eq!(problem, format!("fetch: {}/0.jpg?…: nothing came for 500ms", server.root()));
         assert!(images.all(|image| image.unwrap() == "image"));
     }
 
     #[test]
-    fn images_are_looked_for_beside_the_file_that_names_them() {
+    fn relative_references_are_resolved_against_the_naming_file() {
         let cases = [
             ("/data/a.jsonl", "x/1.jpg", "/data/x/1.jpg"),
             ("/data/a.jsonl", "../1.jpg", "/data/../1.jpg"),
@@ -168,7 +172,7 @@ mod tests {
             ("/data/a.jsonl", "https://h/1.jpg", "https://h/1.jpg"),
         ];
         for (file, reference, expected) in cases {
-            assert_eq!(resolve(file, reference), expected);
+            assert_eq!(resolve_reference(file, reference), expected);
         }
     }
 }

@@ -1,17 +1,18 @@
-//! Errors.
+//! Converts errors of the `parquet` crate.
 
 use parquet::errors::ParquetError;
 
 use crate::error::Error;
 use crate::source::units::InputFile;
 
-/// The reader panics over some damaged files instead of returning an error; both are the file's.
-pub fn gave_up() -> ParquetError {
+/// The error of a reader that panicked: on some damaged files the reader panics instead of
+/// returning an error.
+pub fn reader_panicked() -> ParquetError {
     ParquetError::General("the Parquet reader gave up".into())
 }
 
-/// Says whether the store failed or the file is damaged.
-pub fn unreadable(file: &InputFile, error: ParquetError) -> Error {
+/// Converts an error of the reader: the store failed, or the file is damaged.
+pub fn to_read_error(file: &InputFile, error: ParquetError) -> Error {
     let error = match error {
         ParquetError::External(error) => match error.downcast::<tidemill_io::Error>() {
             Ok(error) => return (*error).into(),

@@ -1,4 +1,4 @@
-//! A Parquet file's footer: which rows and columns the file has, what they take, and how to read some of them.
+//! The footer of a Parquet file: its rows and columns, their sizes, and how to read some of them.
 
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
@@ -14,7 +14,7 @@ use tidemill_io::uri;
 use crate::columns::typed::ColumnRequest;
 use crate::error::{Error, Result};
 use crate::parquet_file::object_reader::ObjectReader;
-use crate::source::parquet::errors::{gave_up, unreadable};
+use crate::source::parquet::errors::{reader_panicked, to_read_error};
 use crate::source::parquet::row_groups::RowGroups;
 use crate::source::units::InputFile;
 
@@ -28,15 +28,15 @@ pub struct Footer<'a> {
 impl<'a> Footer<'a> {
     pub async fn open(file: &'a InputFile) -> Result<Self> {
         if file.size == 0 {
-            let problem =
-                "the file is empty (0 bytes), no Parquet; write it again or take it out of source.uri";
+            let problem = "the file is empty (0 bytes), which is not Parquet; write it again or remove it from source.uri";
             return Err(Error::Read { file: file.uri.clone(), problem: problem.into() });
         }
         let mut reader =
             ObjectReader { address: uri::parse(&file.uri)?, size: file.size, e_tag: file.e_tag.clone() };
         let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new());
-        let metadata = AssertUnwindSafe(metadata).catch_unwind().await.unwrap_or_else(|_| Err(gave_up()));
-        let metadata = metadata.map_err(|e| unreadable(file, e))?;
+        let metadata =
+            AssertUnwindSafe(metadata).catch_unwind().await.unwrap_or_else(|_| Err(reader_panicked()));
+        let metadata = metadata.map_err(|e| to_read_error(file, e))?;
         Ok(Self { file, reader, metadata })
     }
 
@@ -54,7 +54,10 @@ impl<'a> Footer<'a> {
             .collect()
     }
 
-    /// The needed columns, in the order needed.
+    /// The fields of the needed columns, in the order of `needed`.
+    ///
+    /// # Errors
+    /// If a column is missing or has a wrong type.
     pub fn columns(&self, needed: &[(String, String)]) -> Result<Vec<Field>> {
         let schema = self.metadata.schema();
         let fields = needed.iter().map(|(column, config_key)| {
@@ -65,101 +68,109 @@ impl<'a> Footer<'a> {
                 available: schema.fields().iter().map(|field| field.name().clone()).collect(),
             })?;
             ColumnRequest { file: &self.file.uri, column, config_key }.check_type(field.data_type())?;
-            // Files of one source may disagree on what is required.
+            // Files of one source may disagree on whether a column is required.
             Ok(field.clone().with_nullable(true))
         });
         fields.collect()
     }
 
-    /// What reading a unit of these rows holds at a time: as much as the heaviest row group that they touch.
-    pub fn held(&self, rows: &Range<u64>, needed: &[(String, String)]) -> u64 {
-        let weights = self.weights(&touched(&self.row_groups(), rows), &self.mask(needed));
-        weights.into_iter().map(Weight::held).max().unwrap_or(0)
+    /// Bytes that must be in memory while these rows are read: those of the heaviest row group that
+    /// they overlap.
+    pub fn resident_bytes(&self, rows: &Range<u64>, needed: &[(String, String)]) -> u64 {
+        let column_sizes =
+            self.column_sizes(&overlapping_row_groups(&self.row_groups(), rows), &self.projection(needed));
+        column_sizes.into_iter().map(ColumnSizes::resident_bytes).max().unwrap_or(0)
     }
 
-    /// The needed columns.
-    fn mask(&self, needed: &[(String, String)]) -> ProjectionMask {
+    /// The projection to the needed columns.
+    fn projection(&self, needed: &[(String, String)]) -> ProjectionMask {
         let schema = self.metadata.schema();
         let roots = (0..schema.fields().len())
             .filter(|&i| needed.iter().any(|(name, _)| name == schema.field(i).name()));
         ProjectionMask::roots(self.metadata.metadata().file_metadata().schema_descr(), roots)
     }
 
-    /// What the columns of some row groups take.
-    fn weights(&self, groups: &[usize], columns: &ProjectionMask) -> Vec<Weight> {
+    /// The sizes of the columns of some row groups.
+    fn column_sizes(&self, groups: &[usize], columns: &ProjectionMask) -> Vec<ColumnSizes> {
         // A damaged footer may claim any number.
         let bytes = |claimed: i64| u64::try_from(claimed).unwrap_or(0);
-        let weight = |&group: &usize| {
+        let sizes_of_group = |&group: &usize| {
             let group = self.metadata.metadata().row_group(group);
-            let mut weight = Weight { rows: bytes(group.num_rows()), stored: 0, plain: 0, unpacked: 0 };
+            let mut sizes_of_group =
+                ColumnSizes { rows: bytes(group.num_rows()), stored: 0, plain: 0, unpacked: 0 };
             let needed = group.columns().iter().enumerate().filter(|(leaf, _)| columns.leaf_included(*leaf));
             for (_, column) in needed {
                 let (stored, plain) = (bytes(column.compressed_size()), bytes(column.uncompressed_size()));
-                let as_it_lies = column.compression() == Compression::UNCOMPRESSED
+                let is_plain = column.compression() == Compression::UNCOMPRESSED
                     && column.dictionary_page_offset().is_none();
-                weight.stored = weight.stored.saturating_add(stored);
-                weight.plain = weight.plain.saturating_add(plain);
-                weight.unpacked = weight.unpacked.saturating_add(if as_it_lies { 0 } else { plain });
+                sizes_of_group.stored = sizes_of_group.stored.saturating_add(stored);
+                sizes_of_group.plain = sizes_of_group.plain.saturating_add(plain);
+                sizes_of_group.unpacked =
+                    sizes_of_group.unpacked.saturating_add(if is_plain { 0 } else { plain });
             }
-            weight
+            sizes_of_group
         };
-        groups.iter().map(weight).collect()
+        groups.iter().map(sizes_of_group).collect()
     }
 
-    /// The row groups of a row range, with the needed columns only, to be read as batches of so many rows, or of
-    /// about `room` bytes.
-    pub fn row_groups_of(
+    /// Reads the needed columns of the row groups of a row range, as batches of at most
+    /// `batch_rows` rows or about `max_bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Read`] if the file is damaged.
+    pub fn read_row_groups(
         self,
         rows: &Range<u64>,
         needed: &[(String, String)],
         batch_rows: usize,
-        room: u64,
+        max_bytes: u64,
     ) -> Result<RowGroups> {
         let groups = self.row_groups();
-        let touched = touched(&groups, rows);
-        let skipped = touched.first().map_or(0, |&g| rows.start.saturating_sub(groups[g].start));
-        let mask = self.mask(needed);
-        let weights = self.weights(&touched, &mask);
-        let sizes = weights.iter().map(|weight| weight.stored).collect();
-        let fit = weights.iter().map(|weight| weight.rows_in(room)).min().unwrap_or(1);
+        let overlapping = overlapping_row_groups(&groups, rows);
+        let skipped = overlapping.first().map_or(0, |&g| rows.start.saturating_sub(groups[g].start));
+        let projection = self.projection(needed);
+        let column_sizes = self.column_sizes(&overlapping, &projection);
+        let sizes = column_sizes.iter().map(|sizes_of_group| sizes_of_group.stored).collect();
+        let fit =
+            column_sizes.iter().map(|sizes_of_group| sizes_of_group.rows_per(max_bytes)).min().unwrap_or(1);
         let batch_rows = usize::try_from(fit).unwrap_or(usize::MAX).clamp(1, batch_rows);
         let stream = ParquetRecordBatchStreamBuilder::new_with_metadata(self.reader, self.metadata)
-            .with_projection(mask)
-            .with_row_groups(touched)
+            .with_projection(projection)
+            .with_row_groups(overlapping)
             .with_offset(usize::try_from(skipped).unwrap_or(usize::MAX))
             .with_limit(usize::try_from(rows.end - rows.start).unwrap_or(usize::MAX))
             .with_batch_size(batch_rows)
             .build()
-            .map_err(|e| unreadable(self.file, e))?;
-        RowGroups::new(stream, sizes, room)
+            .map_err(|e| to_read_error(self.file, e))?;
+        RowGroups::new(stream, sizes, max_bytes)
     }
 }
 
-/// The row groups that a range of rows touches.
-fn touched(groups: &[Range<u64>], rows: &Range<u64>) -> Vec<usize> {
+/// Indices of the row groups that overlap a range of rows.
+fn overlapping_row_groups(groups: &[Range<u64>], rows: &Range<u64>) -> Vec<usize> {
     let touches = |group: &Range<u64>| group.start < rows.end && group.end > rows.start;
     (0..groups.len()).filter(|&group| touches(&groups[group])).collect()
 }
 
-/// What the needed columns of a row group take.
+/// The sizes in bytes of the needed columns of a row group.
 #[derive(Clone, Copy)]
-struct Weight {
+struct ColumnSizes {
     rows: u64,
-    /// As they are stored.
+    /// Stored bytes.
     stored: u64,
-    /// Without compression.
+    /// Uncompressed bytes.
     plain: u64,
-    /// Of these what cannot be read where it lies: a column with a dictionary, or compressed.
+    /// Those of the uncompressed bytes that must be decompressed or decoded from a dictionary.
     unpacked: u64,
 }
 
-impl Weight {
-    fn held(self) -> u64 {
+impl ColumnSizes {
+    fn resident_bytes(self) -> u64 {
         self.stored.saturating_add(self.unpacked)
     }
 
-    /// The rows of about `room` bytes.
-    fn rows_in(self, room: u64) -> u64 {
-        room.saturating_mul(self.rows).checked_div(self.plain).unwrap_or(u64::MAX)
+    /// Number of rows that have about `max_bytes`.
+    fn rows_per(self, max_bytes: u64) -> u64 {
+        max_bytes.saturating_mul(self.rows).checked_div(self.plain).unwrap_or(u64::MAX)
     }
 }

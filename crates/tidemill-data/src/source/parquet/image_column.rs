@@ -1,5 +1,6 @@
-//! Image columns of Parquet that do not simply hold the bytes: Hugging Face's struct {bytes, path}, and strings that
-//! are paths or URIs. Both become LargeBinary, what is only named is fetched, and what cannot be had is the row's error.
+//! Image columns of Parquet that do not hold the bytes themselves: Hugging Face's struct {bytes,
+//! path}, and strings that are paths or URIs. Both become LargeBinary. Images that are only named
+//! are fetched; an image that cannot be fetched is an error of its row.
 
 use std::sync::Arc;
 
@@ -14,71 +15,74 @@ use tokio::runtime::Runtime;
 use crate::columns::names::SOURCE_ERROR;
 use crate::columns::typed::is_binary;
 use crate::error::Result;
-use crate::source::fetch::ordered::{Fetched, fetch, resolve};
+use crate::source::fetch::ordered::{FetchResult, fetch_images, resolve_reference};
 use crate::source::units::InputFile;
 
-/// Turns the fields read from a file into those of its batches.
-pub fn resolved(mut fields: Vec<Field>, image: &str) -> Vec<Field> {
+/// Converts the fields of a file to those of its batches.
+pub fn resolve_image_fields(mut fields: Vec<Field>, image: &str) -> Vec<Field> {
     if let Some(field) =
         fields.iter_mut().find(|field| field.name() == image && !is_binary(field.data_type()))
     {
         field.set_data_type(DataType::LargeBinary);
-        // Every row may have a path, and one of them no image.
+        // Every row may have a path, and some of the images may be missing.
         field.set_nullable(true);
         fields.push(Field::new(SOURCE_ERROR, DataType::Utf8, true));
     }
     fields
 }
 
-/// Gives a batch as it was read with its images in place: in one piece, or in several of about `room` bytes if their
-/// images are large.
+/// Adds the images to a batch as it is in the file. Returns one batch, or several of about
+/// `max_bytes` if the images are large.
+///
+/// # Errors
+/// If the image column cannot be converted.
 pub fn resolve_images(
     runtime: &'static Runtime,
     file: &InputFile,
     batch: RecordBatch,
     image: &str,
-    room: u64,
+    max_bytes: u64,
 ) -> Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>> {
     let at = match batch.schema().index_of(image) {
         Ok(at) if !is_binary(batch.column(at).data_type()) => at,
         _ => return Ok(Box::new(std::iter::once(Ok(batch)))),
     };
-    let column = Inline::new(batch.column(at))?;
-    if column.names.null_count() == column.names.len() {
+    let column = ImageReferences::new(batch.column(at))?;
+    if column.references.null_count() == column.references.len() {
         let errors = StringArray::new_null(batch.num_rows());
-        return Ok(Box::new(std::iter::once(replace(&batch, at, Arc::new(column.bytes), errors))));
+        return Ok(Box::new(std::iter::once(replace_images(&batch, at, Arc::new(column.bytes), errors))));
     }
-    let (uri, names) = (file.uri.clone(), column.names.clone());
+    let (uri, references) = (file.uri.clone(), column.references.clone());
     let items = (0..batch.num_rows()).map(move |row| {
-        let name = names.is_valid(row).then(|| names.value(row)).filter(|name| !name.is_empty());
-        (row, name.map(|name| resolve(&uri, name)))
+        let name = references.is_valid(row).then(|| references.value(row)).filter(|name| !name.is_empty());
+        (row, name.map(|name| resolve_reference(&uri, name)))
     });
-    let mut images = fetch(runtime, items, room);
+    let mut images = fetch_images(runtime, items, max_bytes);
     let mut start = 0;
     Ok(Box::new(std::iter::from_fn(move || {
-        let piece = match Piece::fill(&mut images, &column.bytes, room) {
-            Ok(piece) => piece?,
+        let chunk = match ImageChunk::fill(&mut images, &column.bytes, max_bytes) {
+            Ok(chunk) => chunk?,
             Err(error) => return Some(Err(error)),
         };
-        let rows = piece.rows;
+        let rows = chunk.rows;
         start += rows;
-        let (images, errors) = piece.finish();
-        Some(replace(&batch.slice(start - rows, rows), at, images, errors))
+        let (images, errors) = chunk.finish();
+        Some(replace_images(&batch.slice(start - rows, rows), at, images, errors))
     })))
 }
 
-/// What the column itself says.
-struct Inline {
+/// The image column: bytes, and references where there are no bytes.
+struct ImageReferences {
     bytes: LargeBinaryArray,
-    /// Where there are no bytes.
-    names: StringArray,
+    /// Paths or URIs of the rows without bytes.
+    references: StringArray,
 }
 
-impl Inline {
+impl ImageReferences {
     fn new(column: &ArrayRef) -> Result<Self> {
         let Some(record) = column.as_struct_opt() else {
-            let names = cast(column, &DataType::Utf8)?.as_string::<i32>().clone();
-            return Ok(Self { bytes: LargeBinaryArray::new_null(column.len()), names });
+            let references = cast(column, &DataType::Utf8)?.as_string::<i32>().clone();
+            return Ok(Self { bytes: LargeBinaryArray::new_null(column.len()), references });
         };
         let child = |name: &str, data_type: &DataType| match record.column_by_name(name) {
             Some(child) => cast(child, data_type),
@@ -88,42 +92,43 @@ impl Inline {
         let (offsets, values, nulls) = bytes.as_binary::<i64>().clone().into_parts();
         let nulls = NullBuffer::union(nulls.as_ref(), record.nulls());
         let bytes = LargeBinaryArray::try_new(offsets, values, nulls)?;
-        let names = child("path", &DataType::Utf8)?;
-        let names = names.as_string::<i32>();
+        let references = child("path", &DataType::Utf8)?;
+        let references = references.as_string::<i32>();
         let named = |row: usize| {
-            (record.is_valid(row) && bytes.is_null(row) && names.is_valid(row)).then(|| names.value(row))
+            (record.is_valid(row) && bytes.is_null(row) && references.is_valid(row))
+                .then(|| references.value(row))
         };
-        let names = (0..record.len()).map(named).collect();
-        Ok(Self { bytes, names })
+        let references = (0..record.len()).map(named).collect();
+        Ok(Self { bytes, references })
     }
 }
 
-/// Some rows' images.
+/// The images of some rows.
 #[derive(Default)]
-struct Piece {
+struct ImageChunk {
     rows: usize,
     bytes: u64,
     images: LargeBinaryBuilder,
     errors: StringBuilder,
 }
 
-impl Piece {
-    /// Takes images until there are enough bytes. None if there are no more.
+impl ImageChunk {
+    /// Takes images until there are enough bytes; `None` if there are no more.
     fn fill(
-        from: &mut impl Iterator<Item = Result<(usize, Option<Fetched>)>>,
+        fetched_images: &mut impl Iterator<Item = Result<(usize, Option<FetchResult>)>>,
         inline: &LargeBinaryArray,
-        enough: u64,
+        max_bytes: u64,
     ) -> Result<Option<Self>> {
-        let mut piece = Self::default();
-        while piece.bytes < enough {
-            let Some((row, fetched)) = from.next().transpose()? else { break };
+        let mut chunk = Self::default();
+        while chunk.bytes < max_bytes {
+            let Some((row, fetched)) = fetched_images.next().transpose()? else { break };
             match fetched {
-                None => piece.push(inline.is_valid(row).then(|| inline.value(row)), None),
-                Some(Ok(bytes)) => piece.push(Some(&bytes), None),
-                Some(Err(problem)) => piece.push(None, Some(problem)),
+                None => chunk.push(inline.is_valid(row).then(|| inline.value(row)), None),
+                Some(Ok(bytes)) => chunk.push(Some(&bytes), None),
+                Some(Err(problem)) => chunk.push(None, Some(problem)),
             }
         }
-        Ok((piece.rows > 0).then_some(piece))
+        Ok((chunk.rows > 0).then_some(chunk))
     }
 
     fn push(&mut self, image: Option<&[u8]>, error: Option<String>) {
@@ -138,10 +143,15 @@ impl Piece {
     }
 }
 
-fn replace(batch: &RecordBatch, at: usize, images: ArrayRef, errors: StringArray) -> Result<RecordBatch> {
+fn replace_images(
+    batch: &RecordBatch,
+    at: usize,
+    images: ArrayRef,
+    errors: StringArray,
+) -> Result<RecordBatch> {
     let schema = batch.schema();
     let fields = schema.fields().iter().map(|field| field.as_ref().clone()).collect();
-    let fields = resolved(fields, schema.field(at).name());
+    let fields = resolve_image_fields(fields, schema.field(at).name());
     let mut columns = batch.columns().to_vec();
     columns[at] = images;
     columns.push(Arc::new(errors));

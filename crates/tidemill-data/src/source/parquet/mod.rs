@@ -1,5 +1,5 @@
-//! Parquet files with the encoded image in a column, or with its path or URI. Only the footer and the column chunks
-//! that are needed are fetched.
+//! Parquet files with the encoded image in a column, or with its path or URI. Only the footer and
+//! the column chunks that are needed are fetched.
 //!
 //! * `parquet_source`: the source; its units end at row-group boundaries
 //! * `unit_reader`, `row_groups`: the batches of a unit, the next row group fetched ahead of need

@@ -1,5 +1,5 @@
-//! The row groups of one unit, fetched ahead: while one is decoded on the caller's thread, the needed column chunks
-//! of the next one arrive.
+//! The row groups of a unit. While one is decoded on the caller's thread, the needed column chunks
+//! of the next one are prefetched.
 
 use std::vec::IntoIter;
 
@@ -13,67 +13,70 @@ use crate::parquet_file::object_reader::ObjectReader;
 
 type Stream = ParquetRecordBatchStream<ObjectReader>;
 
-/// What a fetch comes back with; the stream goes on to the row group after.
-type Fetched = (Stream, Result<Option<ParquetRecordBatchReader>>);
+/// The result of a fetch. The stream continues with the next row group.
+type FetchResult = (Stream, Result<Option<ParquetRecordBatchReader>>);
 
 /// The row groups of a unit, in order.
 pub struct RowGroups {
     runtime: &'static Runtime,
     next: Next,
-    /// Compressed bytes of the needed columns of each row group that is not `next` yet.
+    /// Compressed bytes of the needed columns of each row group after `next`.
     sizes: IntoIter<u64>,
-    /// Most bytes fetched ahead: the needed column chunks of the next row group, compressed. A larger row group is
-    /// fetched when it is its turn, for holding two of that size costs more than waiting gains. So a unit being read
-    /// holds one row group, whatever its size, and at most so many bytes more.
-    ahead: u64,
+    /// Most bytes that are prefetched: the compressed column chunks of the next row group. A larger
+    /// row group is fetched when it is needed, because holding two of that size costs more than the
+    /// wait. So a unit holds one row group of any size and at most this many bytes more.
+    max_prefetch_bytes: u64,
 }
 
 enum Next {
-    /// To be fetched when asked for.
-    Waiting(Box<Stream>),
-    /// On its way; dropping this ends the fetch.
-    Coming(RemoteHandle<Fetched>),
-    /// There is none, or the one before failed.
-    Over,
+    /// Fetched when it is needed.
+    Deferred(Box<Stream>),
+    /// Being fetched; dropping this ends the fetch.
+    Fetching(RemoteHandle<FetchResult>),
+    /// There are no more, or the last one failed.
+    Done,
 }
 
 impl RowGroups {
-    /// The row groups of a stream, whose needed columns have these sizes; the next one is fetched ahead if it has no
-    /// more than `ahead` bytes.
-    pub fn new(stream: Stream, sizes: Vec<u64>, ahead: u64) -> crate::Result<Self> {
+    /// Reads the row groups of a stream whose needed columns have these sizes. The next one is
+    /// prefetched if it has at most `max_prefetch_bytes`.
+    ///
+    /// # Errors
+    /// If the I/O runtime cannot start.
+    pub fn new(stream: Stream, sizes: Vec<u64>, max_prefetch_bytes: u64) -> crate::Result<Self> {
         let runtime = tidemill_io::runtime()?;
-        let mut groups = Self { runtime, next: Next::Over, sizes: sizes.into_iter(), ahead };
-        groups.prepare(stream);
+        let mut groups = Self { runtime, next: Next::Done, sizes: sizes.into_iter(), max_prefetch_bytes };
+        groups.start_fetch(stream);
         Ok(groups)
     }
 
-    /// The next row group, for the caller to decode; `None` after the last and after an error.
+    /// The next row group, for the caller to decode; `None` after the last one and after an error.
     pub fn next_group(&mut self) -> Result<Option<ParquetRecordBatchReader>> {
-        let (stream, group) = match std::mem::replace(&mut self.next, Next::Over) {
-            Next::Waiting(stream) => self.runtime.block_on(fetch(*stream)),
-            Next::Coming(fetched) => self.runtime.block_on(fetched),
-            Next::Over => return Ok(None),
+        let (stream, group) = match std::mem::replace(&mut self.next, Next::Done) {
+            Next::Deferred(stream) => self.runtime.block_on(fetch(*stream)),
+            Next::Fetching(fetched) => self.runtime.block_on(fetched),
+            Next::Done => return Ok(None),
         };
         if let Ok(Some(_)) = group {
-            self.prepare(stream);
+            self.start_fetch(stream);
         }
         group
     }
 
-    /// Starts to fetch the stream's next row group, if it is small enough.
-    fn prepare(&mut self, stream: Stream) {
+    /// Starts to fetch the stream's next row group if it is small enough.
+    fn start_fetch(&mut self, stream: Stream) {
         self.next = match self.sizes.next() {
-            Some(size) if size <= self.ahead => {
+            Some(size) if size <= self.max_prefetch_bytes => {
                 let (fetch, fetched) = fetch(stream).remote_handle();
                 self.runtime.spawn(fetch);
-                Next::Coming(fetched)
+                Next::Fetching(fetched)
             }
-            _ => Next::Waiting(Box::new(stream)),
+            _ => Next::Deferred(Box::new(stream)),
         };
     }
 }
 
-async fn fetch(mut stream: Stream) -> Fetched {
+async fn fetch(mut stream: Stream) -> FetchResult {
     let group = stream.next_row_group().await;
     (stream, group)
 }

@@ -10,9 +10,9 @@ use parquet::errors::ParquetError;
 
 use crate::columns::names::SOURCE_ERROR;
 use crate::error::Result;
-use crate::source::batch_schema::identify;
+use crate::source::batch_schema::add_identity_columns;
 use crate::source::pair_source::Batches;
-use crate::source::parquet::errors::{gave_up, unreadable};
+use crate::source::parquet::errors::{reader_panicked, to_read_error};
 use crate::source::parquet::image_column::resolve_images;
 use crate::source::parquet::row_groups::RowGroups;
 use crate::source::units::{InputFile, InputUnit};
@@ -20,55 +20,63 @@ use crate::source::units::{InputFile, InputUnit};
 /// The batches of one unit, decoded on the caller's thread.
 pub struct UnitReader {
     groups: RowGroups,
-    /// What is left of the row group in hand.
+    /// The rest of the current row group.
     batches: Option<ParquetRecordBatchReader>,
     file: InputFile,
-    /// Bytes of a batch with its images.
-    room: u64,
+    /// Most bytes of a batch with its images.
+    max_bytes: u64,
     image: String,
     schema: SchemaRef,
-    /// The next row to read.
+    /// Index of the next row to read.
     row: u64,
     end: u64,
-    /// The latest batch, its images in place.
-    pieces: Batches,
-    /// The first row of the next piece.
-    given: u64,
+    /// The last batch with its images, in chunks.
+    chunks: Batches,
+    /// Index of the first row of the next chunk.
+    chunk_start: u64,
 }
 
 impl UnitReader {
     /// Reads a unit from its row groups. `room` is the size in bytes of a batch with its images.
-    pub fn new(groups: RowGroups, unit: &InputUnit, room: u64, image: String, schema: SchemaRef) -> Self {
+    pub fn new(
+        groups: RowGroups,
+        unit: &InputUnit,
+        max_bytes: u64,
+        image: String,
+        schema: SchemaRef,
+    ) -> Self {
         let rows = unit.span.range();
         Self {
             groups,
-            room,
+            max_bytes,
             batches: None,
             file: unit.file.clone(),
             image,
             schema,
             row: rows.start,
             end: rows.end,
-            pieces: Box::new(std::iter::empty()),
-            given: rows.start,
+            chunks: Box::new(std::iter::empty()),
+            chunk_start: rows.start,
         }
     }
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         loop {
-            if let Some(piece) = self.pieces.next().transpose()? {
-                let first_row = self.given;
-                self.given += piece.num_rows() as u64;
-                let piece = self.with_all_columns(piece)?;
-                return identify(&piece, &self.file, first_row, &self.schema).map(Some);
+            if let Some(chunk) = self.chunks.next().transpose()? {
+                let first_row = self.chunk_start;
+                self.chunk_start += chunk.num_rows() as u64;
+                let chunk = self.with_all_columns(chunk)?;
+                return add_identity_columns(&chunk, &self.file, first_row, &self.schema).map(Some);
             }
             if self.row >= self.end {
                 return Ok(None);
             }
-            let batch = catch_unwind(AssertUnwindSafe(|| self.read())).unwrap_or_else(|_| Err(gave_up()));
-            let batch = batch.map_err(|e| unreadable(&self.file, e))?;
+            let batch =
+                catch_unwind(AssertUnwindSafe(|| self.read())).unwrap_or_else(|_| Err(reader_panicked()));
+            let batch = batch.map_err(|e| to_read_error(&self.file, e))?;
             self.row += batch.num_rows() as u64;
-            self.pieces = resolve_images(tidemill_io::runtime()?, &self.file, batch, &self.image, self.room)?;
+            self.chunks =
+                resolve_images(tidemill_io::runtime()?, &self.file, batch, &self.image, self.max_bytes)?;
         }
     }
 
@@ -85,7 +93,7 @@ impl UnitReader {
         }
     }
 
-    /// Puts nulls for images that were not asked for.
+    /// Adds nulls for images that were not requested.
     fn with_all_columns(&self, batch: RecordBatch) -> Result<RecordBatch> {
         if batch.column_by_name(&self.image).is_some() {
             return Ok(batch);
@@ -108,7 +116,7 @@ impl Iterator for UnitReader {
         let batch = self.next_batch();
         if batch.is_err() {
             self.row = self.end;
-            self.pieces = Box::new(std::iter::empty());
+            self.chunks = Box::new(std::iter::empty());
         }
         batch.transpose()
     }

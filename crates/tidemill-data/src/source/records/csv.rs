@@ -1,5 +1,5 @@
-//! CSV as RFC 4180 has it, with a header line. Quoted fields may hold line ends, so a file cannot be cut safely and
-//! is one unit.
+//! CSV (RFC 4180) with a header line. Quoted fields may contain line ends, so a file cannot be
+//! split safely and is one unit.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use serde_json::Value;
 
 use crate::source::records::record::{MAX_TEXT, Record};
 
-/// The rows of a file. Behind a line that ends with CR LF, a row's offset is that of the LF.
+/// The rows of a file. If lines end with CR LF, a row's offset is that of the LF before it.
 pub struct CsvRecords<R> {
-    reader: Reader<Guard<R>>,
+    reader: Reader<RecordLimit<R>>,
     columns: Vec<String>,
     record: ByteRecord,
-    /// Bytes read since the last record, which [`Guard`] bounds.
-    pending: Arc<AtomicUsize>,
-    ended: bool,
+    /// Bytes read since the last record, which [`RecordLimit`] bounds.
+    record_bytes: Arc<AtomicUsize>,
+    is_done: bool,
 }
 
 impl<R: Read> CsvRecords<R> {
     /// Reads the header line.
     ///
     /// # Errors
-    /// What is wrong with it, for people.
+    /// What is wrong with it, as text.
     pub fn new(reader: R) -> Result<Self, String> {
-        let pending = Arc::new(AtomicUsize::new(0));
-        let guard = Guard { reader, pending: pending.clone() };
+        let record_bytes = Arc::new(AtomicUsize::new(0));
+        let guard = RecordLimit { reader, record_bytes: record_bytes.clone() };
         let mut reader = ReaderBuilder::new().flexible(true).from_reader(guard);
         let header = reader.byte_headers().map_err(|e| format!("its header line cannot be read: {e}"))?;
         let columns: Result<Vec<String>, _> =
@@ -36,21 +36,21 @@ impl<R: Read> CsvRecords<R> {
         if columns.is_empty() {
             return Err("it is empty; a CSV file begins with a header line".into());
         }
-        Ok(Self { reader, columns, record: ByteRecord::new(), pending, ended: false })
+        Ok(Self { reader, columns, record: ByteRecord::new(), record_bytes, is_done: false })
     }
 
-    /// The header.
+    /// Names of the columns.
     pub fn columns(&self) -> &[String] {
         &self.columns
     }
 
-    fn row(&self) -> Record {
+    fn parse_record(&self) -> Record {
         let row = self.record.position().map_or(0, csv::Position::byte);
         let (found, expected) = (self.record.len(), self.columns.len());
         if found != expected {
             let number = self.record.position().map_or(0, csv::Position::record);
             let problem = format!("csv: record {number} has {found} fields, the header {expected}");
-            return Record::broken(row, problem);
+            return Record::with_error(row, problem);
         }
         let text_bytes = self.record.as_slice().len();
         let mut record = Record { row, text_bytes, ..Record::default() };
@@ -59,7 +59,7 @@ impl<R: Read> CsvRecords<R> {
                 Ok("") => Value::Null,
                 Ok(text) => text.into(),
                 Err(_) => {
-                    record.fail(format!("encoding: the field `{name}` is not valid UTF-8"));
+                    record.set_error(format!("encoding: the field `{name}` is not valid UTF-8"));
                     Value::Null
                 }
             };
@@ -73,36 +73,37 @@ impl<R: Read> Iterator for CsvRecords<R> {
     type Item = Record;
 
     fn next(&mut self) -> Option<Record> {
-        if self.ended {
+        if self.is_done {
             return None;
         }
-        self.pending.store(0, Ordering::Relaxed);
+        self.record_bytes.store(0, Ordering::Relaxed);
         let at = self.reader.position().byte();
         match self.reader.read_byte_record(&mut self.record) {
-            Ok(true) => Some(self.row()),
+            Ok(true) => Some(self.parse_record()),
             Ok(false) => None,
             Err(e) => {
-                self.ended = true;
-                Some(Record::broken(at, format!("container: the file ends at byte {at}: {e}")))
+                self.is_done = true;
+                Some(Record::with_error(at, format!("container: the file ends at byte {at}: {e}")))
             }
         }
     }
 }
 
-/// Bounds what one record can take: after a quote that is never closed, the rest of the file is one field.
-struct Guard<R> {
+/// Bounds the bytes of one record: after a quote that is never closed, the rest of the file is one
+/// field.
+struct RecordLimit<R> {
     reader: R,
-    pending: Arc<AtomicUsize>,
+    record_bytes: Arc<AtomicUsize>,
 }
 
-impl<R: Read> Read for Guard<R> {
+impl<R: Read> Read for RecordLimit<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.pending.load(Ordering::Relaxed) > MAX_TEXT {
+        if self.record_bytes.load(Ordering::Relaxed) > MAX_TEXT {
             let problem = format!("a record of more than {} MiB; is a quote never closed?", MAX_TEXT >> 20);
             return Err(io::Error::other(problem));
         }
         let n = self.reader.read(buffer)?;
-        self.pending.fetch_add(n, Ordering::Relaxed);
+        self.record_bytes.fetch_add(n, Ordering::Relaxed);
         Ok(n)
     }
 }

@@ -1,5 +1,6 @@
-//! Folders of images as Hugging Face's ImageFolder has them: the lines of a `metadata.jsonl` name the images of its
-//! folder. An image that no line names is a row too, for nothing may get lost in silence.
+//! Image folders as Hugging Face's ImageFolder: the lines of a `metadata.jsonl` name the images of
+//! its folder. An image that no line names is a row with an error, so that nothing is lost
+//! silently.
 
 use std::collections::HashSet;
 
@@ -9,7 +10,7 @@ use twox_hash::XxHash3_64;
 
 use crate::decode::IMAGE_EXTENSIONS;
 use crate::error::{Error, Result};
-use crate::source::fetch::ordered::resolve;
+use crate::source::fetch::ordered::resolve_reference;
 use crate::source::records::record::Record;
 use crate::source::units::InputFile;
 
@@ -19,40 +20,40 @@ pub const METADATA: &str = "metadata.jsonl";
 /// The field that names a line's image.
 pub const FILE_NAME: &str = "file_name";
 
-/// The rows of a folder: its metadata's lines, then an error for each of `images` (URIs) that none of them named.
-/// Those rows are numbered from the end of the metadata on, as if they stood there.
-pub fn rows(
+/// The rows of a folder: the lines of its metadata, then an error for each of `images` (URIs) that
+/// no line names. These rows are numbered from the end of the metadata file on.
+pub fn folder_rows(
     file: InputFile,
     lines: impl Iterator<Item = Record>,
     images: Vec<String>,
 ) -> impl Iterator<Item = Record> {
-    // One number for each line, not its name: folders may be large.
+    // A hash per line instead of its name, because folders may be large.
     let mut named = HashSet::new();
     let mut lines = lines.fuse();
     let mut images = (file.size..).zip(images);
     std::iter::from_fn(move || {
         if let Some(line) = lines.next() {
             let name = line.fields.get(FILE_NAME).and_then(|name| name.as_str());
-            named.extend(name.map(|name| digest(&resolve(&file.uri, name))));
+            named.extend(name.map(|name| hash_uri(&resolve_reference(&file.uri, name))));
             return Some(line);
         }
-        let (row, uri) = images.find(|(_, uri)| !named.contains(&digest(uri)))?;
+        let (row, uri) = images.find(|(_, uri)| !named.contains(&hash_uri(uri)))?;
         let problem = format!("container: no line of {} names this image", file.uri);
-        Some(Record { key: Some(uri), ..Record::broken(row, problem) })
+        Some(Record { key: Some(uri), ..Record::with_error(row, problem) })
     })
 }
 
-fn digest(uri: &str) -> u64 {
-    // As people write them: `./a.jpg`.
+fn hash_uri(uri: &str) -> u64 {
+    // References may start with `./`.
     XxHash3_64::oneshot(uri.replace("/./", "/").as_bytes())
 }
 
-/// The images that a metadata file answers for: those in its folder or below, up to folders with metadata of their
-/// own. URIs, in order.
+/// Lists the images that a metadata file describes: those in its folder or below, except in folders
+/// with metadata of their own. URIs, in order.
 ///
 /// # Errors
 /// If the folder cannot be listed.
-pub async fn images(file: &InputFile) -> Result<Vec<String>> {
+pub async fn list_images(file: &InputFile) -> Result<Vec<String>> {
     let folder = file.uri.strip_suffix(METADATA).unwrap_or(&file.uri);
     let location = uri::parse(folder)?;
     let prefix = object_store::path::Path::parse(location.path.trim_end_matches('/'))
@@ -63,12 +64,12 @@ pub async fn images(file: &InputFile) -> Result<Vec<String>> {
     let mut uris: Vec<String> =
         listed.into_iter().map(|meta| format!("{}{}", location.root, meta.location)).collect();
     uris.sort_unstable();
-    let own = owned(&uris);
-    Ok(uris.into_iter().zip(own).filter_map(|(uri, owner)| (owner == folder).then_some(uri)).collect())
+    let owners = owning_folders(&uris);
+    Ok(uris.into_iter().zip(owners).filter_map(|(uri, owner)| (owner == folder).then_some(uri)).collect())
 }
 
-/// For each URI the folder whose metadata answers for it; none (empty) if it is no image.
-fn owned(uris: &[String]) -> Vec<String> {
+/// For each URI, the folder whose metadata describes it; empty if it is not an image.
+fn owning_folders(uris: &[String]) -> Vec<String> {
     let described: HashSet<&str> = uris
         .iter()
         .filter_map(|uri| uri.strip_suffix(METADATA))
@@ -87,10 +88,10 @@ fn owned(uris: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::owned;
+    use super::owning_folders;
 
     #[test]
-    fn the_nearest_metadata_answers_for_an_image() {
+    fn nearest_metadata_describes_an_image() {
         let cases = [
             ("/d/metadata.jsonl", ""),
             ("/d/1.jpg", "/d/"),
@@ -101,6 +102,6 @@ mod tests {
             ("/d/not-metadata.jsonl", ""),
         ];
         let uris: Vec<String> = cases.iter().map(|(uri, _)| (*uri).to_owned()).collect();
-        assert_eq!(owned(&uris), cases.map(|(_, owner)| owner));
+        assert_eq!(owning_folders(&uris), cases.map(|(_, owner)| owner));
     }
 }

@@ -1,4 +1,5 @@
-//! JSON objects as Python writes them: its `json.dumps` leaves NaN and infinities as bare words, which no JSON has.
+//! Parses JSON objects as Python writes them: `json.dumps` leaves NaN and infinities as bare words,
+//! which are not valid JSON.
 
 use serde_json::{Map, Value};
 
@@ -8,23 +9,24 @@ const WORDS: [&[u8]; 3] = [b"NaN", b"-Infinity", b"Infinity"];
 /// The fields of an object; NaN and infinities are null.
 ///
 /// # Errors
-/// If it is no JSON object otherwise either.
-pub fn object(json: &[u8]) -> serde_json::Result<Map<String, Value>> {
-    serde_json::from_slice(json).or_else(|error| serde_json::from_slice(&with_nulls(json)).map_err(|_| error))
+/// If the text is not a JSON object apart from these words.
+pub fn parse_object(json: &[u8]) -> serde_json::Result<Map<String, Value>> {
+    serde_json::from_slice(json)
+        .or_else(|error| serde_json::from_slice(&replace_non_json_words(json)).map_err(|_| error))
 }
 
-/// The same text with null for each of the words that is not within a string.
-fn with_nulls(json: &[u8]) -> Vec<u8> {
+/// Replaces each of the words outside strings by null.
+fn replace_non_json_words(json: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(json.len());
     let mut rest = json;
-    let mut quoted = false;
+    let mut is_in_string = false;
     while let [byte, ..] = rest {
-        let word = WORDS.iter().find(|word| !quoted && rest.starts_with(word));
-        quoted ^= *byte == b'"';
+        let word = WORDS.iter().find(|word| !is_in_string && rest.starts_with(word));
+        is_in_string ^= *byte == b'"';
         // An escaped quote does not end its string.
         let step = match word {
             Some(word) => word.len(),
-            None if quoted && *byte == b'\\' => rest.len().min(2),
+            None if is_in_string && *byte == b'\\' => rest.len().min(2),
             None => 1,
         };
         out.extend_from_slice(if word.is_some() { b"null" } else { &rest[..step] });
@@ -35,10 +37,10 @@ fn with_nulls(json: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::object;
+    use super::parse_object;
 
     #[test]
-    fn words_that_are_no_json_are_null_but_not_in_strings() {
+    fn nan_and_infinity_are_null_outside_strings() {
         let cases = [
             (r#"{"a": NaN, "b": [-Infinity,Infinity], "c": 1}"#, Some(r#"{"a":null,"b":[null,null],"c":1}"#)),
             (r#"{"NaN": "\"NaN\\", "b": NaN}"#, Some(r#"{"NaN":"\"NaN\\","b":null}"#)),
@@ -49,7 +51,8 @@ mod tests {
             ("[NaN]", None),
         ];
         for (json, expected) in cases {
-            let found = object(json.as_bytes()).ok().map(|fields| serde_json::json!(fields).to_string());
+            let found =
+                parse_object(json.as_bytes()).ok().map(|fields| serde_json::json!(fields).to_string());
             assert_eq!(found.as_deref(), expected, "{json}");
         }
     }

@@ -1,49 +1,51 @@
-//! JSON lines: one object per line. A file can be cut anywhere, for a line belongs to the stretch in which its first
-//! byte lies.
+//! JSON lines: one object per line. A file can be split anywhere, because a line belongs to the
+//! range that contains its first byte.
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 
-use crate::source::records::json_object::object;
+use crate::source::records::json_object::parse_object;
 use crate::source::records::record::{MAX_TEXT, Record};
 
-/// Bytes that a line is assumed to have when a file is cut: a caption, a URI and some numbers.
+/// Assumed bytes per line when a file is split: a caption, a URI and some numbers.
 const BYTES_PER_LINE: u64 = 512;
 
 /// The byte-order mark that some programs write first.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Cuts a file of `size` bytes into stretches of about `rows` lines.
-pub fn cut(size: u64, rows: u64) -> impl Iterator<Item = Range<u64>> {
+/// Splits a file of `size` bytes into ranges of about `rows` lines.
+pub fn split_file(size: u64, rows: u64) -> impl Iterator<Item = Range<u64>> {
     let step = rows.saturating_mul(BYTES_PER_LINE).max(1);
     (0..size.div_ceil(step)).map(move |i| i * step..((i + 1).saturating_mul(step)).min(size))
 }
 
-/// Where reading must start for the lines of a stretch: one byte early, to see whether a line starts with it.
+/// The offset where reading must start for the lines of a range: one byte early, to see whether a
+/// line starts with the range.
 pub fn first_byte(span: &Range<u64>) -> u64 {
     span.start.saturating_sub(1)
 }
 
-/// The lines that begin in one stretch of a file. Blank lines are no rows; one that is no JSON object is a row with
-/// an error.
+/// The lines that start in a range of a file. Blank lines are skipped. A line that is not a JSON
+/// object is a row with an error.
 pub struct JsonLines<R> {
     reader: BufReader<R>,
-    /// Offset in the file of what comes next.
+    /// Offset of the next byte in the file.
     at: u64,
     span: Range<u64>,
     line: Vec<u8>,
 }
 
 impl<R: Read> JsonLines<R> {
-    /// `reader` yields the file from [`first_byte`] on.
+    /// Parses the lines of a range. `reader` must start at [`first_byte`].
     pub fn new(reader: R, span: Range<u64>) -> Self {
         Self { reader: BufReader::new(reader), at: first_byte(&span), span, line: Vec::new() }
     }
 
-    /// The next row, or none at the end of the stretch or file.
+    /// The next row; `None` at the end of the range or file.
     fn read(&mut self) -> std::io::Result<Option<Record>> {
         if self.at < self.span.start {
-            // What is left of a line of the stretch before: nothing, if it ended with this very byte.
+            // The rest of a line of the previous range; it is empty if that line ends with this
+            // byte.
             self.at += self.reader.skip_until(b'\n')? as u64;
         }
         while self.at < self.span.end {
@@ -57,10 +59,10 @@ impl<R: Read> JsonLines<R> {
             if self.line.len() > MAX_TEXT && self.line.last() != Some(&b'\n') {
                 self.at += self.reader.skip_until(b'\n')? as u64;
                 let problem = format!("json: the line at byte {start} is longer than {} MiB", MAX_TEXT >> 20);
-                return Ok(Some(Record::broken(start, problem)));
+                return Ok(Some(Record::with_error(start, problem)));
             }
             if !self.line.trim_ascii().is_empty() {
-                return Ok(Some(parse(start, &self.line)));
+                return Ok(Some(parse_line(start, &self.line)));
             }
         }
         Ok(None)
@@ -74,15 +76,15 @@ impl<R: Read> Iterator for JsonLines<R> {
         let at = self.at;
         self.read().unwrap_or_else(|e| {
             self.at = self.span.end;
-            Some(Record::broken(at, format!("container: the file ends at byte {at}: {e}")))
+            Some(Record::with_error(at, format!("container: the file ends at byte {at}: {e}")))
         })
     }
 }
 
-fn parse(row: u64, line: &[u8]) -> Record {
+fn parse_line(row: u64, line: &[u8]) -> Record {
     let text = if row == 0 { line.strip_prefix(BOM).unwrap_or(line) } else { line };
-    match object(text) {
+    match parse_object(text) {
         Ok(fields) => Record { row, fields, text_bytes: line.len(), ..Record::default() },
-        Err(e) => Record::broken(row, format!("json: the line at byte {row}: {e}")),
+        Err(e) => Record::with_error(row, format!("json: the line at byte {row}: {e}")),
     }
 }

@@ -1,5 +1,6 @@
-//! Containers whose fields have no types of their own: JSON lines, CSV and image folders, and what WebDataset shares
-//! with them. Each parser needs nothing but bytes and gives [`Record`]s; `table` turns these into record batches.
+//! Containers whose fields have no types of their own: JSON lines, CSV and image folders, and what
+//! WebDataset shares with them. Each parser needs nothing but bytes and gives [`Record`]s; `table`
+//! turns these into record batches.
 
 pub mod csv;
 pub mod jsonl;

@@ -1,4 +1,4 @@
-//! A row of a container.
+//! A row of a container whose fields have no types of their own.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -6,33 +6,34 @@ use serde_json::{Map, Value};
 /// Most bytes of one row's text: a line, a CSV record, a text member of a tar.
 pub const MAX_TEXT: usize = 16 << 20;
 
-/// One row, as its container has it.
+/// A row as its container has it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Record {
-    /// `source_row`: where the row is in its file.
+    /// `source_row`: the position of the row in its file.
     pub row: u64,
-    /// The container's own name of the row.
+    /// The container's own name of the row, which becomes its key.
     pub key: Option<String>,
-    /// Everything but the image.
+    /// All fields but the image.
     pub fields: Map<String, Value>,
-    /// Fields that are there but cannot be read, and why, as `kind: detail`: an error only where they are wanted.
+    /// Fields that exist but are unreadable, and why, as `kind: detail`. They are errors only if
+    /// the field is needed.
     pub unreadable: Vec<(&'static str, &'static str)>,
-    /// The encoded image, where the container holds it.
+    /// The encoded image, if the container holds it.
     pub image: Option<Bytes>,
-    /// Bytes that the fields take in the container.
+    /// Bytes of the fields in the container.
     pub text_bytes: usize,
-    /// Why the row is not whole, as `kind: detail`.
+    /// Why the row is incomplete, as `kind: detail`.
     pub error: Option<String>,
 }
 
 impl Record {
-    /// A row of which nothing can be used.
-    pub(crate) fn broken(row: u64, error: impl Into<String>) -> Self {
+    /// A row that is only an error.
+    pub(crate) fn with_error(row: u64, error: impl Into<String>) -> Self {
         Self { row, error: Some(error.into()), ..Self::default() }
     }
 
-    /// Notes what is wrong, unless something was wrong before.
-    pub(crate) fn fail(&mut self, error: String) {
+    /// Sets the error, unless there is one already.
+    pub(crate) fn set_error(&mut self, error: String) {
         self.error.get_or_insert(error);
     }
 

@@ -1,5 +1,5 @@
-//! Every source but Parquet: a container's parser gives [`Record`]s, images that they only name are fetched, and the
-//! records become batches.
+//! The source of all formats but Parquet: the parser of a container gives [`Record`]s, images that
+//! they only name are fetched, and the records become batches.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,33 +10,33 @@ use tokio::runtime::Runtime;
 use crate::caption::config::CaptionConfig;
 use crate::error::{Error, Result};
 use crate::filter::config::FilterConfig;
-use crate::source::changed_files::explained;
+use crate::source::changed_files::explain_read_errors;
 use crate::source::config::{Format, SourceConfig};
-use crate::source::fetch::ordered::{Fetched, fetch, resolve};
-use crate::source::listing::list;
-use crate::source::needed_columns::needed_columns;
-use crate::source::object_stream::{Failure, ObjectStream};
-use crate::source::pair_source::{BATCH_BYTES, Batches, Source};
+use crate::source::fetch::ordered::{FetchResult, fetch_images, resolve_reference};
+use crate::source::listing::list_files;
+use crate::source::needed_columns::list_needed_columns;
+use crate::source::object_stream::{ObjectStream, StreamFailure};
+use crate::source::pair_source::{Batches, MAX_BATCH_BYTES, Source};
 use crate::source::records::csv::CsvRecords;
 use crate::source::records::image_folder::{self, FILE_NAME, METADATA};
 use crate::source::records::jsonl::{self, JsonLines};
 use crate::source::records::record::Record;
-use crate::source::records::table::{Table, text};
-use crate::source::units::{InputFile, InputUnit, Span, some_units};
+use crate::source::records::table::{RecordTable, to_text};
+use crate::source::units::{InputFile, InputUnit, Span, require_units};
 use crate::source::webdataset::Samples;
 
-/// The rows of one unit, as its parser gives them.
+/// The rows of a unit as the parser gives them.
 type Records = Box<dyn Iterator<Item = Record> + Send>;
 
 /// WebDataset, JSON lines, CSV and image folders at one or several URIs.
 pub struct RecordSource {
     format: Format,
     files: Vec<InputFile>,
-    /// Name and asking configuration key of every column.
+    /// Name and configuration key of every column.
     needed: Vec<(String, String)>,
     /// The field that names the image.
     image: String,
-    table: Arc<Table>,
+    table: Arc<RecordTable>,
     rows_per_unit: u64,
     runtime: &'static Runtime,
 }
@@ -48,9 +48,9 @@ impl RecordSource {
     /// If none matches, a URI cannot be listed, or the first file is a CSV that lacks a column.
     pub fn open(config: &SourceConfig, filter: &FilterConfig, caption: &CaptionConfig) -> Result<Self> {
         let runtime = tidemill_io::runtime()?;
-        let folders = config.format == Format::Images;
-        let keep = |uri: &str| !folders || uri.rsplit('/').next() == Some(METADATA);
-        let files = list(config.uri.as_slice(), keep)?;
+        let is_image_folder = config.format == Format::Images;
+        let is_wanted = |uri: &str| !is_image_folder || uri.rsplit('/').next() == Some(METADATA);
+        let files = list_files(config.uri.as_slice(), is_wanted)?;
         if files.is_empty() {
             let problem = format!(
                 "there is no {METADATA} in or below {}; it names each image (`{FILE_NAME}`) with its caption",
@@ -62,27 +62,27 @@ impl RecordSource {
             Format::Images => FILE_NAME.to_owned(),
             _ => config.columns.image.clone(),
         };
-        let needed = needed_columns(config, filter, caption)?;
+        let needed = list_needed_columns(config, filter, caption)?;
         let source = Self {
             format: config.format,
             files,
             image,
-            table: Arc::new(Table::new(config, filter, &needed)),
+            table: Arc::new(RecordTable::new(config, filter, &needed)),
             needed,
             rows_per_unit: config.rows_per_unit,
             runtime,
         };
         if let (Format::Csv, Some(first)) = (config.format, source.files.first()) {
-            source.csv(first, source.stream(first, 0..0, BATCH_BYTES)?)?;
+            source.open_csv(first, source.open_stream(first, 0..0, MAX_BATCH_BYTES)?)?;
         }
         Ok(source)
     }
 
-    fn stream(&self, file: &InputFile, wanted: Range<u64>, room: u64) -> Result<ObjectStream> {
-        ObjectStream::open(self.runtime, file, wanted, room)
+    fn open_stream(&self, file: &InputFile, wanted: Range<u64>, max_bytes: u64) -> Result<ObjectStream> {
+        ObjectStream::open(self.runtime, file, wanted, max_bytes)
     }
 
-    fn csv(&self, file: &InputFile, stream: ObjectStream) -> Result<CsvRecords<ObjectStream>> {
+    fn open_csv(&self, file: &InputFile, stream: ObjectStream) -> Result<CsvRecords<ObjectStream>> {
         let failure = stream.failure();
         let records = CsvRecords::new(stream).map_err(|problem| {
             failure.take().unwrap_or_else(|| Error::Read { file: file.uri.clone(), problem })
@@ -98,19 +98,19 @@ impl RecordSource {
         }
     }
 
-    /// The records, their images named if the container does not hold them.
-    fn records(&self, unit: &InputUnit, room: u64) -> Result<(Records, Failure)> {
+    /// Opens a unit's records. Images that the container does not hold are named by a field.
+    fn open_records(&self, unit: &InputUnit, max_bytes: u64) -> Result<(Records, StreamFailure)> {
         let (file, span) = (&unit.file, unit.span.range().clone());
-        let stream = self.stream(file, jsonl::first_byte(&span)..span.end, room)?;
+        let stream = self.open_stream(file, jsonl::first_byte(&span)..span.end, max_bytes)?;
         let failure = stream.failure();
         let records: Records = match self.format {
-            Format::Csv => Box::new(self.csv(file, stream)?),
+            Format::Csv => Box::new(self.open_csv(file, stream)?),
             Format::Jsonl => Box::new(JsonLines::new(stream, span)),
             Format::Images => {
-                let images = self.runtime.block_on(image_folder::images(file))?;
-                Box::new(image_folder::rows(file.clone(), JsonLines::new(stream, span), images))
+                let images = self.runtime.block_on(image_folder::list_images(file))?;
+                Box::new(image_folder::folder_rows(file.clone(), JsonLines::new(stream, span), images))
             }
-            // Parquet has a source of its own.
+            // Parquet has its own source.
             Format::WebDataset | Format::Parquet => Box::new(Samples::new(stream)),
         };
         Ok((records, failure))
@@ -129,74 +129,75 @@ impl Source for RecordSource {
     fn units(&self) -> Result<Vec<InputUnit>> {
         let mut units = Vec::new();
         for file in &self.files {
-            let unit = |range| InputUnit { file: file.clone(), span: Span::Bytes(range), held: 0 };
+            let unit = |range| InputUnit { file: file.clone(), span: Span::Bytes(range), resident_bytes: 0 };
             match self.format {
-                Format::Jsonl => units.extend(jsonl::cut(file.size, self.rows_per_unit).map(unit)),
+                Format::Jsonl => units.extend(jsonl::split_file(file.size, self.rows_per_unit).map(unit)),
                 _ => units.push(unit(0..file.size)),
             }
         }
-        some_units(units, &self.files)
+        require_units(units, &self.files)
     }
 
-    fn stretches(&self, unit: &InputUnit) -> Vec<InputUnit> {
+    fn split_unit(&self, unit: &InputUnit) -> Vec<InputUnit> {
         let Range { start, end } = *unit.span.range();
         match self.format {
-            Format::Jsonl => jsonl::cut(end - start, self.table.rows_per_batch() as u64)
-                .map(|bytes| unit.part(Span::Bytes(start + bytes.start..start + bytes.end)))
+            Format::Jsonl => jsonl::split_file(end - start, self.table.rows_per_batch() as u64)
+                .map(|bytes| unit.with_span(Span::Bytes(start + bytes.start..start + bytes.end)))
                 .collect(),
             _ => vec![unit.clone()],
         }
     }
 
-    fn read_within(&self, unit: &InputUnit, room: u64) -> Result<Batches> {
-        explained(&unit.file, self.batches(unit, room.min(BATCH_BYTES)))
+    fn read_with_memory(&self, unit: &InputUnit, max_bytes: u64) -> Result<Batches> {
+        explain_read_errors(&unit.file, self.batches(unit, max_bytes.min(MAX_BATCH_BYTES)))
     }
 }
 
 impl RecordSource {
-    fn batches(&self, unit: &InputUnit, room: u64) -> Result<Batches> {
-        // What is read ahead are the container's bytes, and the images where it only names them.
-        let inside = self.format == Format::WebDataset;
-        let container = if inside { room } else { room / 8 };
-        let (records, failure) = self.records(unit, container)?;
-        // What a parser takes for the end of a file may be the end of the network.
+    fn batches(&self, unit: &InputUnit, max_bytes: u64) -> Result<Batches> {
+        // Prefetched are the container's bytes, and the images if it only names them.
+        let has_images = self.format == Format::WebDataset;
+        let container_bytes = if has_images { max_bytes } else { max_bytes / 8 };
+        let (records, failure) = self.open_records(unit, container_bytes)?;
+        // What a parser takes for the end of the file may be a failed fetch.
         let records = records.map(move |record| failure.take().map_or(Ok(record), Err));
-        if inside {
-            return Ok(self.table.clone().batches(unit, room, records));
+        if has_images {
+            return Ok(self.table.clone().batches(unit, max_bytes, records));
         }
-        let (field, file) = (self.image.clone(), unit.file.uri.clone());
-        let named = records.map(move |record| match record {
+        let (image_field, file) = (self.image.clone(), unit.file.uri.clone());
+        let with_references = records.map(move |record| match record {
             Ok(mut record) => {
-                let uri = reference(&mut record, &field).map(|name| resolve(&file, &name));
+                let uri =
+                    image_reference(&mut record, &image_field).map(|name| resolve_reference(&file, &name));
                 (Ok(record), uri)
             }
             error => (error, None),
         });
-        let fetched = fetch(self.runtime, named, room - container);
+        let fetched = fetch_images(self.runtime, with_references, max_bytes - container_bytes);
         let records = fetched.map(|item| {
             let (record, image) = item?;
             record.map(|record| with_image(record, image))
         });
-        Ok(self.table.clone().batches(unit, room, records))
+        Ok(self.table.clone().batches(unit, max_bytes, records))
     }
 }
 
-/// What a record calls its image; nothing is fetched for a row that is broken already.
-fn reference(record: &mut Record, field: &str) -> Option<String> {
-    let value = record.fields.get(field).filter(|value| !value.is_null() && record.error.is_none())?;
-    match text(value) {
+/// The reference to a record's image; `None` for a row that already has an error.
+fn image_reference(record: &mut Record, image_field: &str) -> Option<String> {
+    let value = record.fields.get(image_field).filter(|value| !value.is_null() && record.error.is_none())?;
+    match to_text(value) {
         Ok(name) => Some(name).filter(|name| !name.is_empty()),
         Err(problem) => {
-            record.fail(format!("{problem} in field `{field}`"));
+            record.set_error(format!("{problem} in field `{image_field}`"));
             None
         }
     }
 }
 
-fn with_image(mut record: Record, image: Option<Fetched>) -> Record {
+fn with_image(mut record: Record, image: Option<FetchResult>) -> Record {
     match image {
         Some(Ok(bytes)) => record.image = Some(bytes),
-        Some(Err(problem)) => record.fail(problem),
+        Some(Err(problem)) => record.set_error(problem),
         None => {}
     }
     record

@@ -1,5 +1,4 @@
-//! Rows of containers whose fields have no types of their own, and the record batches they become. The batches'
-//! schema follows from the configuration alone.
+//! Converts records to record batches. The batches' schema follows from the configuration alone.
 
 use std::sync::Arc;
 
@@ -10,15 +9,15 @@ use serde_json::Value;
 use crate::columns::names::SOURCE_ERROR;
 use crate::error::Result;
 use crate::filter::config::FilterConfig;
-use crate::source::batch_schema::{identified_schema, key_name};
+use crate::source::batch_schema::{build_batch_schema, key_column_name};
 use crate::source::config::SourceConfig;
 use crate::source::pair_source::Batches;
 use crate::source::records::record::Record;
 use crate::source::sample_id::sample_id;
 use crate::source::units::{InputFile, InputUnit};
 
-/// What a column takes from a field.
-enum Part {
+/// How a column is made from a field.
+enum ColumnKind {
     Image,
     /// A string or a number, as text; anything else is an error of the row.
     Text,
@@ -28,36 +27,36 @@ enum Part {
     Json,
 }
 
-/// The batches' columns.
-pub(crate) struct Table {
+/// The columns of the batches.
+pub(crate) struct RecordTable {
     schema: SchemaRef,
     key: Option<String>,
-    /// The parts of the columns between the key and [`SOURCE_ERROR`].
-    parts: Vec<Part>,
+    /// The kinds of the columns between the key and [`SOURCE_ERROR`].
+    kinds: Vec<ColumnKind>,
     rows_per_batch: usize,
 }
 
-impl Table {
-    /// The columns that the configuration needs, each with the key that asks for it.
+impl RecordTable {
+    /// The columns that the configuration needs, each with the key that names it.
     pub fn new(config: &SourceConfig, filter: &FilterConfig, needed: &[(String, String)]) -> Self {
         let columns = &config.columns;
         let is = |column: &Option<String>, name: &str| column.as_deref() == Some(name);
-        let part = |name: &str| match name {
-            _ if name == columns.image => Part::Image,
-            _ if columns.caption.as_slice().iter().any(|caption| caption == name) => Part::Text,
-            _ if is(&columns.width, name) || is(&columns.height, name) => Part::Number,
-            _ if filter.score.contains_key(name) => Part::Number,
-            _ => Part::Json,
+        let kind = |name: &str| match name {
+            _ if name == columns.image => ColumnKind::Image,
+            _ if columns.caption.as_slice().iter().any(|caption| caption == name) => ColumnKind::Text,
+            _ if is(&columns.width, name) || is(&columns.height, name) => ColumnKind::Number,
+            _ if filter.score.contains_key(name) => ColumnKind::Number,
+            _ => ColumnKind::Json,
         };
-        let key = key_name(config);
+        let key = key_column_name(config);
         let names = || needed.iter().map(|(name, _)| name.as_str()).filter(|name| *name != key);
         let mut fields: Vec<Field> =
-            names().map(|name| Field::new(name, part(name).data_type(), true)).collect();
+            names().map(|name| Field::new(name, kind(name).data_type(), true)).collect();
         fields.push(Field::new(SOURCE_ERROR, DataType::Utf8, true));
         Self {
-            schema: identified_schema(&Schema::new(fields), key),
+            schema: build_batch_schema(&Schema::new(fields), key),
             key: columns.key.clone(),
-            parts: names().map(part).collect(),
+            kinds: names().map(kind).collect(),
             rows_per_batch: config.rows_per_batch,
         }
     }
@@ -70,17 +69,18 @@ impl Table {
         self.rows_per_batch
     }
 
-    /// The records of a unit as batches of at most the configured rows, and not much more than `room` bytes.
+    /// The records of a unit as batches of at most the configured rows, and not much more than
+    /// `max_bytes`.
     pub fn batches(
         self: Arc<Self>,
         unit: &InputUnit,
-        room: u64,
+        max_bytes: u64,
         mut records: impl Iterator<Item = Result<Record>> + Send + 'static,
     ) -> Batches {
         let file = unit.file.clone();
         Box::new(std::iter::from_fn(move || {
             let (mut rows, mut bytes) = (Vec::new(), 0);
-            while rows.len() < self.rows_per_batch && bytes < room {
+            while rows.len() < self.rows_per_batch && bytes < max_bytes {
                 match records.next() {
                     Some(Ok(record)) => {
                         bytes += record.bytes() as u64;
@@ -99,8 +99,8 @@ impl Table {
         let ids = rows.values().iter().map(|row| sample_id(&file.identity, *row));
         let ids = UInt64Array::from_iter_values(ids);
         let mut columns: Vec<ArrayRef> = vec![Arc::new(ids), Arc::new(rows), self.keys(file, &mut records)];
-        for (part, field) in self.parts.iter().zip(self.schema.fields().iter().skip(3)) {
-            columns.push(part.column(field.name(), &mut records));
+        for (kind, field) in self.kinds.iter().zip(self.schema.fields().iter().skip(3)) {
+            columns.push(kind.column(field.name(), &mut records));
         }
         let mut errors = StringBuilder::new();
         records.iter().for_each(|record| errors.append_option(record.error.as_deref()));
@@ -112,7 +112,7 @@ impl Table {
     fn keys(&self, file: &InputFile, records: &mut [Record]) -> ArrayRef {
         let mut keys = StringBuilder::new();
         for record in records {
-            let given = self.key.as_ref().and_then(|name| or_fail(record, name, text));
+            let given = self.key.as_ref().and_then(|name| read_field(record, name, to_text));
             let given = given.or_else(|| record.key.clone());
             keys.append_value(given.unwrap_or_else(|| format!("{}#{}", file.uri, record.row)));
         }
@@ -120,7 +120,7 @@ impl Table {
     }
 }
 
-impl Part {
+impl ColumnKind {
     fn data_type(&self) -> DataType {
         match self {
             Self::Image => DataType::LargeBinary,
@@ -136,60 +136,63 @@ impl Part {
                 records.iter().for_each(|record| images.append_option(record.image.as_ref()));
                 Arc::new(images.finish())
             }
-            Self::Text => strings(records, |record| or_fail(record, name, text)),
-            Self::Json => strings(records, |record| or_fail(record, name, json)),
+            Self::Text => build_strings(records, |record| read_field(record, name, to_text)),
+            Self::Json => build_strings(records, |record| read_field(record, name, to_json)),
             Self::Number => {
                 let mut numbers = Float64Builder::new();
-                records.iter_mut().for_each(|record| numbers.append_option(or_fail(record, name, number)));
+                records
+                    .iter_mut()
+                    .for_each(|record| numbers.append_option(read_field(record, name, to_number)));
                 Arc::new(numbers.finish())
             }
         }
     }
 }
 
-fn strings(records: &mut [Record], mut get: impl FnMut(&mut Record) -> Option<String>) -> ArrayRef {
-    let mut strings = StringBuilder::new();
-    records.iter_mut().for_each(|record| strings.append_option(get(record)));
-    Arc::new(strings.finish())
+fn build_strings(records: &mut [Record], mut get: impl FnMut(&mut Record) -> Option<String>) -> ArrayRef {
+    let mut build_strings = StringBuilder::new();
+    records.iter_mut().for_each(|record| build_strings.append_option(get(record)));
+    Arc::new(build_strings.finish())
 }
 
-/// A field's value; null if there is no such field, or if it does not do, which the record then says.
-fn or_fail<T>(record: &mut Record, name: &str, read: fn(&Value) -> Result<T, String>) -> Option<T> {
+/// Reads a field. Returns `None` if there is no such field, or if its value is invalid, which sets
+/// the record's error.
+fn read_field<T>(record: &mut Record, name: &str, read: fn(&Value) -> Result<T, String>) -> Option<T> {
     if let Some((_, problem)) = record.unreadable.iter().find(|(field, _)| *field == name) {
-        record.fail((*problem).to_owned());
+        record.set_error((*problem).to_owned());
         return None;
     }
     let value = record.fields.get(name).filter(|value| !value.is_null())?;
     match read(value) {
         Ok(value) => Some(value),
         Err(problem) => {
-            record.fail(format!("{problem} in field `{name}`"));
+            record.set_error(format!("{problem} in field `{name}`"));
             None
         }
     }
 }
 
-pub(crate) fn text(value: &Value) -> Result<String, String> {
+pub(crate) fn to_text(value: &Value) -> Result<String, String> {
     match value {
-        Value::String(text) => Ok(text.clone()),
-        Value::Number(number) => Ok(number.to_string()),
-        other => Err(format!("type: {} where text belongs", kind(other))),
+        Value::String(to_text) => Ok(to_text.clone()),
+        Value::Number(to_number) => Ok(to_number.to_string()),
+        other => Err(format!("type: {} where text belongs", type_name(other))),
     }
 }
 
-fn number(value: &Value) -> Result<f64, String> {
+fn to_number(value: &Value) -> Result<f64, String> {
     match value {
-        Value::Number(number) => number.as_f64().ok_or_else(|| format!("number: {number}")),
-        Value::String(text) => text.trim().parse().map_err(|_| format!("number: the text {text:?}")),
-        other => Err(format!("type: {} where a number belongs", kind(other))),
+        Value::Number(to_number) => to_number.as_f64().ok_or_else(|| format!("number: {to_number}")),
+        Value::String(to_text) => to_text.trim().parse().map_err(|_| format!("number: the text {to_text:?}")),
+        other => Err(format!("type: {} where a number belongs", type_name(other))),
     }
 }
 
-fn json(value: &Value) -> Result<String, String> {
+fn to_json(value: &Value) -> Result<String, String> {
     Ok(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
 }
 
-fn kind(value: &Value) -> &'static str {
+fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",

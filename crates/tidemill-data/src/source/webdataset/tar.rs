@@ -1,179 +1,188 @@
-//! The members of a tar, from any `Read`, with every allocation bounded. The `tar` crate understands the headers; the
-//! walk is ours, for its own reads extended headers of any size into memory and does not say where a cut tar ends.
+//! The members of a tar, from any `Read`, with all allocations bounded. The `tar` crate parses the
+//! headers. Its own iteration is not used, because it reads extended headers of any size into
+//! memory and does not report where a truncated tar ends.
 
 use std::io::{self, Read};
 
 use tar::{EntryType, Header, PaxExtensions};
 
-/// Size of a tar's blocks.
+/// Size of a tar's blocks in bytes.
 const BLOCK: u64 = 512;
 
 /// Most bytes of an extended header (a long name, PAX records).
 const MAX_EXTENSION: u64 = 1 << 20;
 
-/// Above any file; keeps sums of sizes from overflowing.
+/// Greatest size of a member: above any file, and small enough that sums do not overflow.
 const MAX_SIZE: u64 = 1 << 60;
 
 /// A regular file in a tar.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub struct TarMember {
     /// Path, `/` between folders.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// The tar cannot be read any further: why, and where, for people.
+/// Why and where a tar cannot be read further, as text.
 #[derive(Debug)]
-pub struct Cut(pub String);
+pub struct TarError(pub String);
 
-/// The members in order. After a [`Cut`] there is nothing more to ask for.
-pub struct Members<R> {
+/// The members in order. There are none after a [`TarError`].
+pub struct TarMembers<R> {
     reader: R,
-    /// The latest member's name.
+    /// Name of the last member.
     name: Option<String>,
-    /// What is still unread of its data, and then of the padding to a whole block.
+    /// Unread bytes of the last member's data, and of the padding behind it.
     data: u64,
     padding: u64,
-    /// Whether the latest block was one of zeros, which mark the end.
-    ended: bool,
+    /// The last block was all zeros, which marks the end.
+    is_after_zero_block: bool,
 }
 
-impl<R: Read> Members<R> {
+impl<R: Read> TarMembers<R> {
     pub fn new(reader: R) -> Self {
-        Self { reader, name: None, data: 0, padding: 0, ended: false }
+        Self { reader, name: None, data: 0, padding: 0, is_after_zero_block: false }
     }
 
-    /// The next regular file; none at the end. Folders, links and devices are passed over. Behind an end marker
-    /// another tar may follow, as `cat` leaves them.
-    pub fn next(&mut self) -> Result<Option<Member>, Cut> {
+    /// The next regular file; `None` at the end. Folders, links and devices are skipped. Another
+    /// tar may follow an end marker, as `cat` leaves them.
+    pub fn next(&mut self) -> Result<Option<TarMember>, TarError> {
         let mut longer: Option<String> = None;
         let mut pax_size = None;
         loop {
-            self.skip()?;
-            let Some(header) = self.header()? else { return Ok(None) };
+            self.skip_rest_of_member()?;
+            let Some(header) = self.read_header()? else { return Ok(None) };
             self.set_data(
-                header.entry_size().map_err(|e| self.cut(&format!("has a damaged header ({e})")))?,
+                header
+                    .entry_size()
+                    .map_err(|e| self.error_after_member(&format!("has a damaged header ({e})")))?,
             )?;
             match header.entry_type() {
                 EntryType::GNULongName => {
-                    let name = self.extension()?;
+                    let name = self.read_extension()?;
                     let name = name.strip_suffix(b"\0").unwrap_or(&name);
                     longer = Some(String::from_utf8_lossy(name).into_owned());
                 }
                 EntryType::XHeader => {
-                    let records = self.extension()?;
+                    let records = self.read_extension()?;
                     for record in PaxExtensions::new(&records).flatten() {
                         match record.key_bytes() {
-                            b"path" => longer = Some(lossy(record.value_bytes())),
-                            b"size" => pax_size = lossy(record.value_bytes()).parse().ok(),
+                            b"path" => longer = Some(to_lossy_string(record.value_bytes())),
+                            b"size" => pax_size = to_lossy_string(record.value_bytes()).parse().ok(),
                             _ => {}
                         }
                     }
                 }
                 EntryType::Regular | EntryType::Continuous => {
-                    let name = longer.unwrap_or_else(|| lossy(&header.path_bytes()));
+                    let name = longer.unwrap_or_else(|| to_lossy_string(&header.path_bytes()));
                     if let Some(size) = pax_size {
                         self.set_data(size)?;
                     }
                     self.name = Some(name.clone());
-                    return Ok(Some(Member { name, size: self.data }));
+                    return Ok(Some(TarMember { name, size: self.data }));
                 }
-                EntryType::GNUSparse => return Err(self.cut("has a sparse file, which is not supported")),
+                EntryType::GNUSparse => {
+                    return Err(self.error_after_member("has a sparse file, which is not supported"));
+                }
                 EntryType::GNULongLink | EntryType::XGlobalHeader => {}
                 _ => (longer, pax_size) = (None, None),
             }
         }
     }
 
-    /// The latest member's data.
-    pub fn data(&mut self) -> Result<Vec<u8>, Cut> {
-        // Grows as bytes come: a damaged size must not allocate.
+    /// Reads the data of the last member.
+    pub fn read_data(&mut self) -> Result<Vec<u8>, TarError> {
+        // The buffer grows as bytes are read: a damaged size must not allocate.
         let mut data = Vec::new();
         let read = (&mut self.reader).take(self.data).read_to_end(&mut data);
-        read.map_err(|e| self.inside(&e.to_string()))?;
+        read.map_err(|e| self.error_inside_member(&e.to_string()))?;
         if (data.len() as u64) < self.data {
-            return Err(self.inside("the file ends there"));
+            return Err(self.error_inside_member("the file ends there"));
         }
         self.data = 0;
         Ok(data)
     }
 
-    fn set_data(&mut self, size: u64) -> Result<(), Cut> {
+    fn set_data(&mut self, size: u64) -> Result<(), TarError> {
         if size > MAX_SIZE {
-            return Err(self.cut("has a damaged header (impossible size)"));
+            return Err(self.error_after_member("has a damaged header (impossible size)"));
         }
         (self.data, self.padding) = (size, size.next_multiple_of(BLOCK) - size);
         Ok(())
     }
 
-    fn extension(&mut self) -> Result<Vec<u8>, Cut> {
+    fn read_extension(&mut self) -> Result<Vec<u8>, TarError> {
         match self.data <= MAX_EXTENSION {
-            true => self.data(),
-            false => Err(self.cut("has a damaged header (impossibly long name)")),
+            true => self.read_data(),
+            false => Err(self.error_after_member("has a damaged header (impossibly long name)")),
         }
     }
 
-    /// Passes over what is unread of the latest member.
-    fn skip(&mut self) -> Result<(), Cut> {
+    /// Skips the unread bytes of the last member.
+    fn skip_rest_of_member(&mut self) -> Result<(), TarError> {
         let copied = io::copy(&mut (&mut self.reader).take(self.data), &mut io::sink());
-        if copied.map_err(|e| self.inside(&e.to_string()))? < self.data {
-            return Err(self.inside("the file ends there"));
+        if copied.map_err(|e| self.error_inside_member(&e.to_string()))? < self.data {
+            return Err(self.error_inside_member("the file ends there"));
         }
-        // A file that ends within the padding ends before the next header.
+        // A file that ends within the padding is reported at the next header.
         let padding = io::copy(&mut (&mut self.reader).take(self.padding), &mut io::sink());
-        padding.map_err(|e| self.cut(&format!("breaks off: {e}")))?;
+        padding.map_err(|e| self.error_after_member(&format!("breaks off: {e}")))?;
         (self.data, self.padding) = (0, 0);
         Ok(())
     }
 
-    /// The next header; none at the end of a complete tar.
-    fn header(&mut self) -> Result<Option<Header>, Cut> {
+    /// Reads the next header; `None` at the end of a complete tar.
+    fn read_header(&mut self) -> Result<Option<Header>, TarError> {
         loop {
             let mut header = Header::new_old();
             let mut block = Vec::new();
             let read = (&mut self.reader).take(BLOCK).read_to_end(&mut block);
-            read.map_err(|e| self.cut(&format!("breaks off: {e}")))?;
+            read.map_err(|e| self.error_after_member(&format!("breaks off: {e}")))?;
             let zeros = block.iter().all(|byte| *byte == 0);
             if block.len() < BLOCK as usize {
-                return match self.ended && zeros {
+                return match self.is_after_zero_block && zeros {
                     true => Ok(None),
-                    false => Err(self.cut("ends without its end marker; it is cut or no tar")),
+                    false => Err(self.error_after_member("ends without its end marker; it is cut or no tar")),
                 };
             }
-            self.ended = zeros;
+            self.is_after_zero_block = zeros;
             if zeros {
                 continue;
             }
             header.as_mut_bytes().copy_from_slice(&block);
             return match header.cksum() {
-                Ok(sum) if sum == checksum(&block) => Ok(Some(header)),
-                _ => Err(self.cut("has a damaged header (wrong checksum); it is damaged or no tar")),
+                Ok(sum) if sum == compute_checksum(&block) => Ok(Some(header)),
+                _ => {
+                    Err(self
+                        .error_after_member("has a damaged header (wrong checksum); it is damaged or no tar"))
+                }
             };
         }
     }
 
-    /// Something is wrong behind the latest member.
-    fn cut(&self, problem: &str) -> Cut {
+    /// An error behind the last member.
+    fn error_after_member(&self, problem: &str) -> TarError {
         match &self.name {
-            Some(name) => Cut(format!("container: behind member `{name}` the tar {problem}")),
-            None => Cut(format!("container: the tar {problem}")),
+            Some(name) => TarError(format!("container: behind member `{name}` the tar {problem}")),
+            None => TarError(format!("container: the tar {problem}")),
         }
     }
 
-    /// Something is wrong within the latest member.
-    fn inside(&self, problem: &str) -> Cut {
+    /// An error within the last member.
+    fn error_inside_member(&self, problem: &str) -> TarError {
         let name = self.name.as_deref().unwrap_or_default();
-        Cut(format!("container: the tar ends in the middle of member `{name}`: {problem}"))
+        TarError(format!("container: the tar ends in the middle of member `{name}`: {problem}"))
     }
 }
 
-fn lossy(bytes: &[u8]) -> String {
+fn to_lossy_string(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The sum of a header's bytes, those of the sum itself taken as spaces.
-fn checksum(block: &[u8]) -> u32 {
+/// The checksum of a header: the sum of its bytes, where those of the checksum itself count as
+/// spaces.
+fn compute_checksum(block: &[u8]) -> u32 {
     let own = 148..156;
     let bytes = block.iter().enumerate();
     bytes.map(|(i, byte)| if own.contains(&i) { u32::from(b' ') } else { u32::from(*byte) }).sum()

@@ -1,5 +1,5 @@
-//! The pipeline that transformers' `CLIPTokenizer` configures, out of the Hugging Face `tokenizers` crate: what our
-//! tokenizer must agree with, and be compared with for speed.
+//! The pipeline that transformers' `CLIPTokenizer` configures, out of the Hugging Face `tokenizers`
+//! crate: what our tokenizer must agree with, and be compared with for speed.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,7 +17,8 @@ use tokenizers::{AddedToken, NormalizerWrapper, SplitDelimiterBehavior, Tokenize
 const WORDS: &str =
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 
-/// The tokenizer of a folder with `vocab.json` and `merges.txt`. `normalized` is that flag of the special tokens.
+/// The tokenizer of a folder with `vocab.json` and `merges.txt`. `normalized` is that flag of the
+/// special tokens.
 pub fn tokenizer(folder: &Path, normalized: bool) -> Tokenizer {
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
     let vocab: HashMap<String, u32> = serde_json::from_str(&read("vocab.json")).unwrap();

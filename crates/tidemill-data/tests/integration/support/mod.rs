@@ -1,4 +1,5 @@
-//! What the tests share: scripts of the libraries that we compare with, and what most fixtures are made of.
+//! What the tests share: scripts of the libraries that we compare with, and what most fixtures are
+//! made of.
 
 #![allow(dead_code, reason = "tests/bounds.rs uses only a part")]
 

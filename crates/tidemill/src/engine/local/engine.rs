@@ -125,8 +125,8 @@ impl<'a> LocalEngine<'a> {
     /// Divides the memory, or returns how much more is needed and why.
     fn plan_memory(&self, units: &[InputUnit], encoders: &[Box<dyn Stage + 'a>]) -> Result<MemoryPlan> {
         let work_bytes = self.rows_in_flight(encoders.len()) * self.row_bytes(encoders);
-        let heaviest = units.iter().max_by_key(|unit| unit.held);
-        let held = heaviest.map_or(0, |unit| unit.held);
+        let heaviest = units.iter().max_by_key(|unit| unit.resident_bytes);
+        let held = heaviest.map_or(0, |unit| unit.resident_bytes);
         let plan = MemoryPlan::new(self.memory, work_bytes, held, self.readers.max(encoders.len()));
         plan.ok_or_else(|| {
             let (given, least) = (ByteSize(self.memory), min_memory(work_bytes, 0));

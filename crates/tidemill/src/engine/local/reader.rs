@@ -21,12 +21,12 @@ pub(crate) fn run_reader(state: &RunState<'_>, units: &Receiver<UnitToRead>) -> 
 
 fn read_unit(state: &RunState<'_>, to_read: &UnitToRead) -> Result<ControlFlow<()>> {
     let UnitToRead { unit, share, batches: to } = to_read;
-    let Some(_permit) = state.memory.acquire_reader_share(unit.held) else {
+    let Some(_permit) = state.memory.acquire_reader_share(unit.resident_bytes) else {
         return Ok(ControlFlow::Break(()));
     };
     let meter = &state.meters.read;
     let batch_bytes = state.memory.plan().read_batch_bytes;
-    let mut batches = meter.time(|| state.source.read_within(unit, batch_bytes))?;
+    let mut batches = meter.time(|| state.source.read_with_memory(unit, batch_bytes))?;
     // The next batch is assumed to be no larger than the largest before it.
     let mut largest = 0;
     while let Some(permit) = share.acquire(largest) {

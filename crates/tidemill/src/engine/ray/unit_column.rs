@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn incomplete_unit_is_refused() {
         let file = InputFile { uri: "a.parquet".into(), size: 1, identity: "a".into(), e_tag: None };
-        let unit = InputUnit { file, span: Span::Rows(3..6), held: 0 };
+        let unit = InputUnit { file, span: Span::Rows(3..6), resident_bytes: 0 };
         let name = serde_json::to_string(&WholeUnit { unit: unit.clone(), rows: 3 }).unwrap();
         let parse = |lengths: &[usize]| {
             let batches = lengths.iter().map(|length| rows(&vec![name.as_str(); *length]));

@@ -193,7 +193,7 @@ fn digests(spec: &DatasetSpec, scaled_by: f32) -> Digests {
 /// The shards as units, each under the identity of its file.
 fn units<'a>(mds: &'a Folder, digests: &Digests) -> Result<Vec<Unit<'a>>> {
     let wanted: HashSet<String> = mds.shards.iter().flat_map(|shard| mds.files(shard)).collect();
-    let files = source::list(&[mds.uri().to_owned()], |uri| wanted.contains(uri))?;
+    let files = source::list_files(&[mds.uri().to_owned()], |uri| wanted.contains(uri))?;
     let files: HashMap<&str, &InputFile> = files.iter().map(|file| (file.uri.as_str(), file)).collect();
     let unit = |shard| {
         let file = mds.files(shard).iter().find_map(|uri| files.get(uri.as_str()).copied());
