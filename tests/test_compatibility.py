@@ -1,4 +1,6 @@
-"""A dataset, checkpoints and run folders written by version 0.1 (commit 15e5e25) still open and resume."""
+"""What version 0.1 (commit 15e5e25) wrote still opens and resumes: dataset, checkpoints, run folders."""
+resume.
+"""
 
 import json
 import shutil
@@ -10,7 +12,8 @@ import tidemill
 ROOT = Path(__file__).resolve().parent.parent
 WRITTEN = ROOT / "tests" / "data" / "v0.1"
 
-# The losses that the version which wrote the checkpoint has in the two steps after it. f32 sums differ between CPUs.
+# The losses that the version which wrote the checkpoint has in the two steps after it. f32 sums
+# differ between CPUs.
 LOSSES = {
     "offline": {5: 1.149997591972351, 6: 1.072209119796753},
     "online": {5: 1.1359050273895264, 6: 1.143564224243164},

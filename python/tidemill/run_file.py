@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Union
 
-from tidemill import _native
+from tidemill._native import InputError, portable
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def resolve(run: RunFile, **overrides: Any) -> ResolvedRun:
 
     It is for processes in other folders or on other machines.
     """
-    return ResolvedRun(_native.portable(*to_arguments(run, overrides)))
+    return ResolvedRun(portable(*to_arguments(run, overrides)))
 
 
 def to_arguments(run: RunFile, overrides: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -71,9 +71,7 @@ def _refuse_null(table: dict[str, Any]) -> dict[str, Any]:
     """
     for key, value in table.items():
         if value is None:
-            raise _native.InputError(
-                f"{key}: a number that is not finite cannot be passed on; set a finite one"
-            )
+            raise InputError(f"{key}: a number that is not finite cannot be passed on; set a finite one")
     return table
 
 
@@ -101,7 +99,7 @@ def _to_toml(value: Any) -> str:
         return "[" + ", ".join(map(_to_toml, value)) + "]"
     if value is None:
         # Leaving it out would shift the elements after it.
-        raise _native.InputError("a list in a run file cannot hold None; leave it out")
+        raise InputError("a list in a run file cannot hold None; leave it out")
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, (str, os.PathLike)):

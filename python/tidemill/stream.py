@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from tidemill import _native
+from tidemill._native import Batch
+from tidemill._native import Stream as NativeStream
 
 Datasets = "str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]"
 Mix = Mapping[str, Mapping[str, float]]
@@ -74,10 +75,10 @@ class Stream:
         }
         self._open(state)
 
-    def __iter__(self) -> Iterator[_native.Batch]:
+    def __iter__(self) -> Iterator[Batch]:
         return self
 
-    def __next__(self) -> _native.Batch:
+    def __next__(self) -> Batch:
         """The next batch.
 
         Its memory is passed on without a copy, and reused once nobody refers to it.
@@ -114,4 +115,4 @@ class Stream:
 
     def _open(self, state: Mapping[str, Any] | None) -> None:
         state_json = None if state is None else json.dumps(state)
-        self._stream = _native.Stream(json.dumps(self._settings), state_json)
+        self._stream = NativeStream(json.dumps(self._settings), state_json)
