@@ -13,7 +13,9 @@ MOST_COLUMNS = 120
 
 def tracked(*patterns):
     """The tracked files that match, relative to the root."""
-    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 

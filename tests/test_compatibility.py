@@ -1,6 +1,4 @@
-"""What version 0.1 (commit 15e5e25) wrote still opens and resumes: dataset, checkpoints, run folders."""
-resume.
-"""
+"""A dataset, checkpoints and run folders of version 0.1 (commit 15e5e25) still open and resume."""
 
 import json
 import shutil

@@ -1,5 +1,4 @@
-"""Training of several ranks over Gloo: results do not depend on their number, and refusals agree.
-"""
+"""Training of several ranks over Gloo: results do not depend on their number, and refusals agree."""
 
 import json
 import re
