@@ -1,6 +1,15 @@
 //! The trainer: it reads latents and text embeddings from a stream, adds noise, and trains a
 //! denoiser with AdamW, f32 master weights and EMA, which the ranks of a process group share. It
 //! saves checkpoints with exact resume, and reports metrics, validation losses and previews.
+//!
+//! - `trainer/`: set-up, the training loop, one optimizer step, NaN and loss spikes
+//! - `train_spec.rs`, `observer.rs`, `outcome.rs`: what a run is given, its callbacks, its result
+//! - `config/`: the sections of the run file
+//! - `data/`: batches to train on
+//! - `objective/`: noise, timesteps and the loss
+//! - `optimizer/`, `parallel/`: AdamW and EMA; ranks, gradients and weights between them
+//! - `checkpoint/`: saving, loading and resharding
+//! - `metrics/`, `evaluation/`: metrics, profiles, validation loss, previews
 
 mod checkpoint;
 mod config;

@@ -82,8 +82,8 @@ impl Validation<'_> {
                 // The last batch may have rows beyond the part's. They get a position after all
                 // rows.
                 let position_in_all =
-                    |place: u32| positions.get(place as usize).copied().unwrap_or(count as u32);
-                batch.positions.iter_mut().for_each(|place| *place = position_in_all(*place));
+                    |position: u32| positions.get(position as usize).copied().unwrap_or(count as u32);
+                batch.positions.iter_mut().for_each(|position| *position = position_in_all(*position));
                 self.add_batch(&batch, count, &sums)?;
             }
         }
@@ -102,7 +102,7 @@ impl Validation<'_> {
         let shape = latents_shape(self.dataset, batch.bucket)?;
         let micro = self.phase.train.phase_micro_batch(self.phase.index);
         for rows in micro_batches(batch, shape, 0, BatchSizes { global: count as usize, micro }) {
-            let is_counted = |place: &u32| f32::from(u64::from(*place) < count);
+            let is_counted = |position: &u32| f32::from(u64::from(*position) < count);
             let counts: Vec<f32> = rows.keys.positions.iter().map(is_counted).collect();
             guard(|| {
                 no_grad(|| {

@@ -1,6 +1,11 @@
-//! Everything that makes a run observable: the metrics of each step, as JSON lines in
-//! `metrics.jsonl`, as TensorBoard events in `tensorboard/`, and for Prometheus over HTTP;
-//! throughput and memory; profiles of single steps.
+//! Everything that makes a run observable.
+//!
+//! - `step_metrics.rs`: the numbers of a step, and totals of a run
+//! - `metrics_log.rs`: the metrics files; `json_lines_log.rs`: `metrics.jsonl`; `tensorboard.rs`:
+//!   TensorBoard event files; `append_only_file.rs`: keeps records while the disk is full
+//! - `prometheus.rs`: serves metrics for Prometheus over HTTP
+//! - `throughput.rs`, `process_memory.rs`: images per second, TFLOP/s, memory
+//! - `profiler.rs`: Chrome traces of single steps
 
 pub(crate) mod append_only_file;
 pub(crate) mod json_lines_log;

@@ -1,6 +1,12 @@
-//! The trainer: set-up, one training loop, and a part for each concern. The step runner computes
-//! steps, the checkpointer saves the run, the metrics reporter shows it, and the anomaly tracker
-//! handles NaN and loss spikes.
+//! The trainer: set-up, one training loop, and a part for each concern.
+//!
+//! - `training_loop.rs`: `train`, the loop over phases and steps
+//! - `setup/`: checks before the first step, and resume from the last checkpoint
+//! - `noise_schedule.rs`: the noise schedule that a run trains with
+//! - `step/`: one optimizer step, with noise prefetch and CUDA graphs
+//! - `anomaly/`: NaN and loss spikes, skipped steps and rollback
+//! - `checkpointer.rs`: when a checkpoint is due, in flight or committed
+//! - `metrics_reporter.rs`: collects the results of steps and reports them
 
 mod anomaly;
 mod checkpointer;

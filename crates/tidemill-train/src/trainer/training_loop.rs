@@ -302,7 +302,7 @@ impl Trainer {
         if !self.checkpointer.update_due(is_phase_end || step.is_multiple_of(self.spec.checkpoint.every)) {
             return Ok(());
         }
-        // A checkpoint must not hold weights that a loss which nobody has seen yet has spoilt.
+        // A checkpoint must not hold the weights of a step whose loss was not examined yet.
         self.log_steps(0, observer)?;
         if !self.checkpointer.is_any_rank_writing && !self.must_reopen_stream {
             self.update_data_position(phase, end, stream)?;

@@ -54,9 +54,9 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
         identity,
         settings,
         objective,
-        distribution,
+        sharding_plan,
         cuda_graph_device,
-        messages,
+        messages: setup_messages,
     } = world.propagate_error(LocalSetup::new(&mut spec, has_bf16))?;
     world.check_equal_on_all_ranks(&serde_json::json!({
         "version": version(), "train": settings, "checkpoint": spec.checkpoint, "run": identity,
@@ -66,15 +66,15 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
     checkpoint.map_or(Ok(()), |checkpoint| checkpoints.check_identity(&checkpoint, &identity))?;
     health_check::check_ranks(&spec.train.health, &world, objective.device, observer)?;
     if world.is_first() {
-        messages.into_iter().for_each(|message| observer.log(message));
-        report_frozen(&distribution, &spec, observer);
+        setup_messages.into_iter().for_each(|message| observer.log(message));
+        report_frozen(&sharding_plan, &spec, observer);
     }
     // All ranks must use the same memory format.
     let is_contiguous = !spec.denoiser.prefers_channels_last(objective.kind);
     if world.all_reduce_max([is_contiguous.into()])? == [0] {
         guard(|| spec.denoiser.params().make_channels_last())?;
     }
-    let mut optimizer = Optimizer::new(spec.denoiser.params(), objective.kind, distribution, &world)?;
+    let mut optimizer = Optimizer::new(spec.denoiser.params(), objective.kind, sharding_plan, &world)?;
     if world.is_first() && world.size() > 1 {
         report_traffic(&optimizer, &world, observer);
     }
@@ -82,8 +82,8 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
     world.run_on_first_rank(|| checkpoints.check_writable(&writer))?;
     checkpoints.check_shared_location(&writer, &world)?;
     let record = RunRecord { identity, settings };
-    let messages = snapshot_messages.unwrap_or_default();
-    let progress = load_progress(&spec, &checkpoints, record, &messages, &mut optimizer, observer)?;
+    let snapshot_messages = snapshot_messages.unwrap_or_default();
+    let progress = load_progress(&spec, &checkpoints, record, &snapshot_messages, &mut optimizer, observer)?;
     let metrics = open_metrics(&spec, progress.step)?;
     let profiler = spec.train.profile;
     let profiler = profiler.map(|config| Profiler::new(config, &spec.output, world.rank(), objective.device));
@@ -122,9 +122,9 @@ fn do_all_ranks_have_bf16(spec: &TrainSpec) -> Result<bool, Error> {
     Ok(spec.world.all_reduce_max([(!own).into()])? == [0])
 }
 
-fn report_frozen(distribution: &ShardingPlan, spec: &TrainSpec, observer: &mut dyn Observer) {
-    if !distribution.frozen.is_empty() {
-        let (frozen, all) = (distribution.frozen.len(), spec.denoiser.params().named_parameters().len());
+fn report_frozen(sharding_plan: &ShardingPlan, spec: &TrainSpec, observer: &mut dyn Observer) {
+    if !sharding_plan.frozen.is_empty() {
+        let (frozen, all) = (sharding_plan.frozen.len(), spec.denoiser.params().named_parameters().len());
         observer.log(&format!("{frozen} of {all} parameters are frozen"));
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct LocalSetup {
     /// `[train]`, which may change between starts.
     pub settings: Value,
     pub objective: Objective,
-    pub distribution: ShardingPlan,
+    pub sharding_plan: ShardingPlan,
     /// The GPU to record steps on, if they are recorded.
     pub cuda_graph_device: Option<usize>,
     /// Messages to the user about the settings.
@@ -65,7 +65,7 @@ impl LocalSetup {
             flops_per_row: flops_per_row(spec, &dataset)?,
             identity: compute_run_identity(spec, &dataset, &schedule),
             settings: serde_json::to_value(&spec.train).unwrap_or_default(),
-            distribution: new_distribution(spec)?,
+            sharding_plan: new_sharding_plan(spec)?,
             cuda_graph_device: cuda_graph_device(spec.train.cuda_graph, device, ranks)?,
             // Takes the text encoder, so this comes after everything that reads it.
             objective: new_objective(spec, &dataset, &schedule, to_kind(precision))?,
@@ -107,7 +107,7 @@ fn set_gradient_checkpointing(spec: &mut TrainSpec) -> Result<(), Error> {
 }
 
 /// How the state of the denoiser is distributed over the ranks.
-fn new_distribution(spec: &TrainSpec) -> Result<ShardingPlan, Error> {
+fn new_sharding_plan(spec: &TrainSpec) -> Result<ShardingPlan, Error> {
     let (train, ranks) = (&spec.train, spec.world.size());
     let kind = to_kind(train.reduce_precision);
     let element_size = kind.elt_size_in_bytes();
@@ -179,9 +179,7 @@ fn resolve_precision(configured: Option<Precision>, has_bf16: bool) -> (Precisio
         ),
         Some(configured) => (configured, None),
         None if has_bf16 => (Precision::Bf16, None),
-        None => {
-            (Precision::F32, Some("computing in f32_params: a device of this run has no bf16 arithmetic"))
-        }
+        None => (Precision::F32, Some("computing in f32: a device of this run has no bf16 arithmetic")),
     }
 }
 

@@ -1,5 +1,9 @@
-//! Set-up of a run before its first step: each rank checks that configuration, data and models fit
-//! together, all ranks check that they agree, and the run resumes from its last checkpoint.
+//! Set-up of a run before its first step.
+//!
+//! - `collective_setup.rs`: what all ranks do together, up to the components of the trainer
+//! - `local_setup.rs`: what each rank derives from its spec by itself
+//! - `compatibility_checks.rs`: whether data, models and run file fit each other; frozen parameters
+//! - `resume.rs`: returns the data and the progress to those of the last checkpoint
 
 pub(super) mod collective_setup;
 mod compatibility_checks;

@@ -1,5 +1,9 @@
-//! One optimizer step: the noise drawn ahead for it (prefetch), its inputs on the device, forward,
-//! backward and optimizer, its results on the way back, and CUDA graphs that replay whole steps.
+//! One optimizer step.
+//!
+//! - `step_runner.rs`: forward, backward, clipping and optimizer
+//! - `noise_prefetch.rs`: draws the noise of the next step on a thread
+//! - `step_inputs.rs`, `step_results.rs`: what a step reads from the host, and what comes back
+//! - `cuda_graph.rs`: records steps once and replays them (`train.cuda_graph`)
 
 pub(super) mod cuda_graph;
 mod noise_prefetch;

@@ -19,7 +19,7 @@ pub(super) struct NoiseRequest {
     sizes: BatchSizes,
     /// The shape [C, h, w] of a latent.
     latent_shape: [i64; 3],
-    places: Vec<u32>,
+    positions: Vec<u32>,
     sample_ids: Vec<u64>,
     epochs: Vec<u32>,
 }
@@ -35,9 +35,9 @@ impl NoiseRequest {
         sizes: BatchSizes,
         latent_shape: [i64; 3],
     ) -> Self {
-        let (places, sample_ids, epochs) =
+        let (positions, sample_ids, epochs) =
             (batch.positions.clone(), batch.sample_ids.clone(), batch.epochs.clone());
-        Self { drawer, step, sizes, latent_shape, places, sample_ids, epochs }
+        Self { drawer, step, sizes, latent_shape, positions, sample_ids, epochs }
     }
 
     /// Draws for each micro-batch.
@@ -48,7 +48,7 @@ impl NoiseRequest {
             SampleKeys {
                 step: self.step,
                 global_batch: self.sizes.global,
-                positions: &self.places[first..end],
+                positions: &self.positions[first..end],
                 sample_ids: &self.sample_ids[first..end],
                 epochs: &self.epochs[first..end],
             }
@@ -112,7 +112,7 @@ mod tests {
             step,
             sizes: BatchSizes { global: 8, micro: 2 },
             latent_shape: [1, 2, 2],
-            places: (0..5).collect(),
+            positions: (0..5).collect(),
             sample_ids: (first_sample..first_sample + 5).collect(),
             epochs: vec![0; 5],
         }
