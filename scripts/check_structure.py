@@ -1,5 +1,8 @@
-"""Checks the shape of the tree, as part of `make lint`: files have at most 400 lines, pages have short lines, and no two Rust
-files of a crate import each other, directly or in a ring."""
+"""Checks the structure of the tree, as part of `make lint`.
+
+Files have at most 400 lines, pages have short lines, and no two Rust files of a crate import each
+other, directly or in a ring.
+"""
 
 import re
 import subprocess

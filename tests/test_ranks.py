@@ -49,7 +49,7 @@ def check_metrics(lines, world, sharded):
         assert line["gpu_memory_mib"] is None
         # The checkpoint is written while training continues.
         assert line["checkpoint"] in ([0] if line["step"] <= 5 else [0, 5])
-    # Behind the last gradients of a backward pass there is nothing to hide their way.
+    # Nothing is computed after the last gradients of a backward pass, so part of this is exposed.
     assert sum(line["communication"]["gradients"]["exposed"] for line in lines) > 0
 
 

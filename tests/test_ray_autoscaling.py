@@ -18,20 +18,20 @@ from tidemill.ray.online import autoscaling
     ],
 )
 def test_prefetch_keeps_encoders_busy(prepare_s, encode_s, encoders, ahead):
-    measured = autoscaling.StageTimes()
+    times = autoscaling.StageTimes()
     for _ in range(3):
         if prepare_s is not None:
-            measured.add_prepare_time(prepare_s)
+            times.add_prepare_time(prepare_s)
         if encode_s is not None:
-            measured.add_encode_time(encode_s)
-    assert measured.compute_prefetch(encoders) == ahead
+            times.add_encode_time(encode_s)
+    assert times.compute_prefetch(encoders) == ahead
 
 
 def test_stage_times_are_running_averages():
-    measured = autoscaling.StageTimes()
-    measured.add_prepare_time(1.0)
-    measured.add_prepare_time(2.0)
-    assert measured.prepare_s == pytest.approx(1.1)
+    times = autoscaling.StageTimes()
+    times.add_prepare_time(1.0)
+    times.add_prepare_time(2.0)
+    assert times.prepare_s == pytest.approx(1.1)
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,9 @@ def test_lasting_backlog_adds_encoder(ready, units, lasts, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("working", "others", "fits"),
+    ("working", "remaining", "suffices"),
     [
-        # How many have had units, half of the time each; how many would be left; whether they would
-        # do.
+        # Busy encoders in each half of the time, remaining encoders, whether they would suffice.
         ((3, 1), 3, True),
         ((4, 2), 3, False),
         ((4, 3), 4, True),
@@ -76,14 +75,14 @@ def test_lasting_backlog_adds_encoder(ready, units, lasts, monkeypatch):
         ((1, 1), 1, False),
     ],
 )
-def test_low_utilisation_removes_encoder(working, others, fits, monkeypatch):
+def test_low_utilisation_removes_encoder(working, remaining, suffices, monkeypatch):
     now = 100.0
     monkeypatch.setattr(autoscaling.time, "monotonic", lambda: now)
-    load = autoscaling.Utilisation()
+    utilisation = autoscaling.Utilisation()
     for busy in working * 10:
-        load.set_busy(busy)
-        assert not load.would_suffice(100), "the measurement is too short"
+        utilisation.set_busy(busy)
+        assert not utilisation.would_suffice(100), "the measurement is too short"
         now += autoscaling.MEASURE_S / 20
-    assert load.would_suffice(others) == fits
+    assert utilisation.would_suffice(remaining) == suffices
     # After a judgement a new measurement begins.
-    assert not load.would_suffice(100)
+    assert not utilisation.would_suffice(100)
