@@ -162,7 +162,7 @@ fn an_import_believes_little() {
         assert!(code == 2 && text.contains(message), "{error}");
         assert!(!folder.path().join("dataset/commits").exists(), "nothing is written");
     };
-    refused("others", &[], "say --trust-models if they were made from other captions");
+    refused("others", &[], "pass --trust-models if they were made from other captions");
     refused("none", &[], "it has no column latents_<resolution>, only caption");
     refused("nowhere", &[], "there is no index.json");
     let (code, error) = mds(&["import", &path("others"), "--to", &path("dataset"), "--models", "assets"]);

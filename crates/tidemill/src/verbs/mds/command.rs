@@ -1,5 +1,4 @@
-//! `tidemill mds`: latents from and to MDS, the shards of MosaicML's `streaming`, with the columns of MosaicML diffusion's
-//! `scripts/precompute_latents.py`. A verb of its own, for `export` is about the model.
+//! The arguments of `tidemill mds`.
 
 use serde_json::Value;
 
@@ -15,24 +14,24 @@ use crate::progress::Reporter;
 )]
 pub struct Args {
     #[command(subcommand)]
-    way: Way,
+    direction: Direction,
 }
 
 #[derive(Debug, Clone, clap::Subcommand)]
-enum Way {
-    /// MDS shards -> a latent dataset. Goes on where an earlier import stopped.
+enum Direction {
+    /// MDS shards -> a latent dataset. Continues where an earlier import stopped.
     Import(import::Args),
     /// A latent dataset -> MDS shards.
     Export(export::Args),
 }
 
-/// Goes the way that is asked for.
+/// Imports or exports.
 ///
 /// # Errors
-/// Refused input, or a failure to read or write.
+/// If the input is refused, or reading or writing fails.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
-    match &args.way {
-        Way::Import(args) => import::run(args, reporter),
-        Way::Export(args) => export::run(args, reporter),
+    match &args.direction {
+        Direction::Import(args) => import::run(args, reporter),
+        Direction::Export(args) => export::run(args, reporter),
     }
 }

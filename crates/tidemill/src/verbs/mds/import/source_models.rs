@@ -1,4 +1,4 @@
-//! What an import must know of the models that made the latents: MDS says nothing of them.
+//! The models that made the latents. MDS does not record them, so the user names them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,17 +15,17 @@ use crate::encode::{Encode, EncodeConfig};
 use crate::engine::dataset_spec::{compute_model_digests, f16_tensor_spec};
 use crate::error::{Error, Result};
 
-/// Captions whose embeddings are computed again.
-const LOOKED_AT: u32 = 8;
+/// The number of captions whose embeddings are computed again.
+const CHECKED_CAPTIONS: u32 = 8;
 
 /// The models that the user names.
-pub struct Models {
+pub struct SourceModels {
     encode: Encode,
     tokenizer: ClipTokenizer,
     digests: ModelDigests,
 }
 
-impl Models {
+impl SourceModels {
     /// Loads a folder in the diffusers layout.
     ///
     /// # Errors
@@ -39,14 +39,14 @@ impl Models {
         })
     }
 
-    /// What the shards of a dataset of these models' samples share.
+    /// The spec of a dataset of latent samples that these models made.
     ///
     /// # Errors
-    /// If a resolution does not suit the VAE.
-    pub fn spec(&self, resolutions: &[u32], validation_share: f64, prepare: Value) -> Result<DatasetSpec> {
+    /// If the VAE does not accept a resolution.
+    pub fn dataset_spec(&self, resolutions: &[u32], validation_share: f64, prepare: Value) -> Result<DatasetSpec> {
         let latents = resolutions.iter().map(|&resolution| {
             let [channels, height, width] = self.encode.latents_shape((resolution, resolution))?;
-            // Of moments, half are means.
+            // The VAE computes means and log variances; samples have half as many channels.
             Ok((Bucket::square(resolution), f16_tensor_spec(&[channels / 2, height, width])))
         });
         Ok(DatasetSpec {
@@ -63,38 +63,38 @@ impl Models {
         })
     }
 
-    /// A caption's embedding, in the form of a row of `text`.
+    /// Computes a caption's embedding, as the bytes of a row of the column `text`.
     ///
     /// # Errors
-    /// A failure of libtorch.
+    /// If libtorch fails.
     pub fn embed(&self, caption: &str) -> Result<Vec<u8>> {
         self.encode.encode_caption(&self.tokenizer.encode(caption))
     }
 
-    /// Computes the embeddings of a shard's first captions again and compares them with those stored, which may also be
-    /// the empty caption's. Gives the number of captions looked at: none if the shard has no column of captions.
+    /// Computes the embeddings of a shard's first captions and compares them with the stored ones. A stored embedding may
+    /// also be that of the empty caption. Returns the number of captions compared, which is 0 if the shard has no captions.
     ///
     /// # Errors
-    /// If most of them are others: then other models made them.
+    /// If most of them differ, because then other models made them.
     pub fn check_captions(&self, shard: &Shard, name: &str, empty: &[u8]) -> Result<u32> {
         let find = |name| shard.columns().iter().position(|column| column.name == name);
         let (Some(caption), Some(text)) = (find("caption"), find(TEXT)) else { return Ok(0) };
-        let (mut looked_at, mut same) = (0, 0);
+        let (mut compared, mut same) = (0, 0);
         for sample in (0..shard.len()).filter_map(|i| shard.sample(i).ok()) {
             let (Ok(caption), text) = (std::str::from_utf8(sample[caption]), sample[text]) else { continue };
-            if text.len() != empty.len() || looked_at == LOOKED_AT {
+            if text.len() != empty.len() || compared == CHECKED_CAPTIONS {
                 continue;
             }
-            looked_at += 1;
+            compared += 1;
             same += u32::from(is_same_text(text, empty) || is_same_text(text, &self.embed(caption)?));
         }
-        if 2 * same < looked_at {
+        if 2 * same < compared {
             return Err(Error::Missing {
                 what: name.to_owned(),
-                problem: format!("of its first {looked_at} embeddings only {same} are those that --models gives for their captions"),
-                hint: "name the models that made them, or say --trust-models if they were made from other captions".into(),
+                problem: format!("only {same} of its first {compared} embeddings are those that --models computes for their captions"),
+                hint: "name the models that made them, or pass --trust-models if they were made from other captions".into(),
             });
         }
-        Ok(looked_at)
+        Ok(compared)
     }
 }
