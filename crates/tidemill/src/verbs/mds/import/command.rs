@@ -112,7 +112,8 @@ fn report(
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (shards, hashed, dropped) =
         (load(&counts.shards), load(&counts.hashed), load(&counts.dropped_captions));
-    reporter.report(format!("{shards} of {units} shards imported; {hashed} of them compared with their hashes"));
+    reporter
+        .report(format!("{shards} of {units} shards imported; {hashed} of them compared with their hashes"));
     match checked_captions {
         Some(0) | None => reporter.report("not checked: whether these models made the embeddings"),
         Some(n) => reporter.report(format!("checked: the embeddings of {n} captions match the models")),

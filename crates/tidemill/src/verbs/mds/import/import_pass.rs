@@ -43,8 +43,7 @@ impl ImportPass<'_> {
                 && let Some(unit) = units.get(next_unit.fetch_add(1, Ordering::Relaxed))
             {
                 // After a failure, the other threads finish their units and stop.
-                self.import_unit(unit)
-                    .inspect_err(|_| next_unit.store(units.len(), Ordering::Relaxed))?;
+                self.import_unit(unit).inspect_err(|_| next_unit.store(units.len(), Ordering::Relaxed))?;
             }
             Ok(())
         };

@@ -43,7 +43,12 @@ impl SourceModels {
     ///
     /// # Errors
     /// If the VAE does not accept a resolution.
-    pub fn dataset_spec(&self, resolutions: &[u32], validation_share: f64, prepare: Value) -> Result<DatasetSpec> {
+    pub fn dataset_spec(
+        &self,
+        resolutions: &[u32],
+        validation_share: f64,
+        prepare: Value,
+    ) -> Result<DatasetSpec> {
         let latents = resolutions.iter().map(|&resolution| {
             let [channels, height, width] = self.encode.latents_shape((resolution, resolution))?;
             // The VAE computes means and log variances; samples have half as many channels.
