@@ -34,7 +34,8 @@ pub enum Error {
     },
     /// A checkpoint belongs to another run.
     #[error(
-        "checkpoint {}: it was made with another {key}; give the run another output, or remove the checkpoints",
+        "checkpoint {}: it was made with another {key}; give the run another output, or remove the \
+         checkpoints",
         path.display()
     )]
     OtherRun {
@@ -45,8 +46,9 @@ pub enum Error {
     },
     /// Another process has started to train the same run later.
     #[error(
-        "{}: process {process} on {node} started to train this run {seconds} s ago, from its last checkpoint. This \
-         process ends without saving. Let one process at a time train a run, and give another run another output",
+        "{}: process {process} on {node} started to train this run {seconds} s ago, from its last \
+         checkpoint. This process ends without saving. Let one process at a time train a run, and give \
+         another run another output",
         location.display()
     )]
     Overtaken {
@@ -62,8 +64,8 @@ pub enum Error {
     /// The loss or the gradient is not finite, or the loss is a spike, and skipping steps or
     /// rolling back has not helped.
     #[error(
-        "step {step}: the loss is {loss}, the gradient norm {grad_norm}; lower the learning rate or check the samples of \
-         this batch (sample ids {samples:?}). The last checkpoint is intact"
+        "step {step}: the loss is {loss}, the gradient norm {grad_norm}; lower the learning rate or \
+         check the samples of this batch (sample ids {samples:?}). The last checkpoint is intact"
     )]
     Diverged {
         /// The step, counted from 1.

@@ -55,9 +55,9 @@ impl TrainingData for StoredDatasets {
         let Ok(state) = StreamState::deserialize(state) else { return Vec::new() };
         let describe = |(newest, restored): (Dataset, Dataset)| {
             format!(
-                "the run resumes with snapshot {} of {}, as it started. Rows that were added, filtered out or removed \
-                 since then are in snapshot {} only; to train on that snapshot, export these weights and start a run \
-                 with another output from them",
+                "the run resumes with snapshot {} of {}, as it started. Rows that were added, filtered \
+                 out or removed since then are in snapshot {} only; to train on that snapshot, export \
+                 these weights and start a run with another output from them",
                 restored.snapshot_number(),
                 restored.location().uri(),
                 newest.snapshot_number()

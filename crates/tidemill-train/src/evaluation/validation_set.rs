@@ -41,8 +41,8 @@ impl ValidationSet {
         for (name, dataset) in &self.datasets {
             if let Some(problem) = find_mismatch(trained_on, dataset.spec()) {
                 return Err(Error::Dataset(format!(
-                    "the validation rows of `{name}` are not like the rows of training: {problem}; prepare them with the \
-                     same models and settings"
+                    "the validation rows of `{name}` are not like the rows of training: {problem}; \
+                     prepare them with the same models and settings"
                 )));
             }
         }
@@ -66,8 +66,8 @@ impl ValidationSet {
         match self.rows_by_bucket(resolution)?.into_iter().find(is_untrained) {
             None => Ok(()),
             Some((name, bucket, _)) => Err(Error::Dataset(format!(
-                "`{name}` has validation rows of {bucket}, but the training rows have no such bucket; prepare both with \
-                 the same prepare.crop and prepare.resolution"
+                "`{name}` has validation rows of {bucket}, but the training rows have no such bucket; \
+                 prepare both with the same prepare.crop and prepare.resolution"
             ))),
         }
     }

@@ -135,7 +135,8 @@ impl MetricsReporter {
     fn report_log_problem(&mut self, problem: Option<Error>, observer: &mut dyn Observer) {
         match &problem {
             Some(problem) if !self.has_unwritten_metrics => observer.log(&format!(
-                "metrics cannot be written: {problem}; training goes on, and they are kept until there is room"
+                "metrics cannot be written: {problem}; training goes on, and they are kept until there \
+                 is room"
             )),
             None if self.has_unwritten_metrics => observer.log("all metrics are written again"),
             _ => (),

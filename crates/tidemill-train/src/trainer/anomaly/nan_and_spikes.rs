@@ -116,8 +116,8 @@ impl AnomalyTracker {
         };
         if spec.world.is_first() {
             observer.log(&format!(
-                "step {step} {what}: its loss is {loss}, its gradient norm {grad_norm} (sample ids {listed:?}; all {} are \
-                 in {ANOMALIES_FILE})",
+                "step {step} {what}: its loss is {loss}, its gradient norm {grad_norm} (sample ids \
+                 {listed:?}; all {} are in {ANOMALIES_FILE})",
                 samples.len()
             ));
         }

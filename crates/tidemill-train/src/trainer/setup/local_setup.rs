@@ -173,8 +173,8 @@ fn resolve_precision(configured: Option<Precision>, has_bf16: bool) -> (Precisio
         Some(Precision::Bf16) if !has_bf16 => (
             Precision::Bf16,
             Some(
-                "train.precision = \"bf16\" is many times slower than \"f32\" on a device without bf16 arithmetic, and this \
-                 run has such a device",
+                "train.precision = \"bf16\" is many times slower than \"f32\" on a device without bf16 \
+                 arithmetic, and this run has such a device",
             ),
         ),
         Some(configured) => (configured, None),
@@ -188,12 +188,12 @@ fn schedule_message(schedule: &SchedulerConfig, train: &TrainConfig) -> Option<&
     match schedule.prediction_type {
         _ if !schedule.rescale_betas_zero_snr => None,
         PredictionType::Epsilon => Some(
-            "with zero terminal SNR the last timestep is pure noise, and predicted noise gives no image back from it; \
-             train.prediction = \"v_prediction\" is usual with zero terminal SNR",
+            "with zero terminal SNR the last timestep is pure noise, and predicted noise gives no \
+             image back from it; train.prediction = \"v_prediction\" is usual with zero terminal SNR",
         ),
         _ => train.min_snr_gamma.map(|_| {
-            "with zero terminal SNR images start at pure noise, and train.min_snr_gamma gives the loss there no weight: \
-             the weight is min(SNR, gamma) / (SNR + 1)"
+            "with zero terminal SNR images start at pure noise, and train.min_snr_gamma gives the loss \
+             there no weight: the weight is min(SNR, gamma) / (SNR + 1)"
         }),
     }
 }
