@@ -1,9 +1,9 @@
 """A fake GPU that computes nothing, for machines without one. It counts what a program asks of it.
 
-It replaces CUDA's libraries under PyTorch's own CUDA code (`null_gpu.cpp`). It shows whether
-everything that a step computes with is on the device, whether the step can be captured, how many
-kernels it launches, how long the host takes for that, and how much GPU memory it needs. It shows
-neither numbers nor the speed of a GPU.
+It replaces CUDA's libraries under PyTorch's own CUDA code (`fake_device.h` and the `.cpp` files).
+It shows whether everything that a step computes with is on the device, whether the step can be
+captured, how many kernels it launches, how long the host takes for that, and how much GPU memory it
+needs. It shows neither numbers nor the speed of a GPU.
 """
 
 import json
@@ -34,10 +34,13 @@ class NullGpu:
         library = self.folder / "libcuda.so.1"
         self.folder.mkdir(parents=True, exist_ok=True)
         compile_ = ["c++", "-std=c++20", "-O1", "-w", "-fPIC", f"-I{HERE}", f"-I{_nvidia() / 'cu13/include'}"]
-        ours, others = self.folder / "null_gpu.o", self.folder / "others.c"
-        subprocess.run([*compile_, "-c", HERE / "null_gpu.cpp", "-o", ours], check=True)
+        sources = sorted(HERE.glob("*.cpp"))
+        ours = [self.folder / f"{source.stem}.o" for source in sources]
+        for source, compiled in zip(sources, ours, strict=True):
+            subprocess.run([*compile_, "-c", source, "-o", compiled], check=True)
+        others = self.folder / "others.c"
         missing = _symbols("--undefined-only", *(_torch() / "lib" / name for name in CALLERS))
-        missing = {name for name in missing if CALLED.match(name)} - _symbols("--defined-only", ours)
+        missing = {name for name in missing if CALLED.match(name)} - _symbols("--defined-only", *ours)
         others.write_text("".join(f"int {name}() {{ return 0; }}\n" for name in sorted(missing | {"cuInit"})))
         others_object = self.folder / "others.o"
         subprocess.run(["cc", "-w", "-fPIC", "-c", others, "-o", others_object], check=True)
@@ -45,7 +48,7 @@ class NullGpu:
         exported = self.folder / "exported"
         exported.write_text("{ global: cu*; __cu*; local: *; };\n")
         link = [*compile_, "-shared", f"-Wl,-soname,{library.name},--version-script={exported}"]
-        subprocess.run([*link, ours, others_object, "-o", library], check=True)
+        subprocess.run([*link, *ours, others_object, "-o", library], check=True)
         return library
 
     def environment(self, report: Path) -> Mapping[str, str]:

@@ -7,15 +7,15 @@ use tch::{Kind, Tensor};
 
 use crate::{Error, Params};
 
-/// A network that predicts, from noisy latents, what its schedule's prediction type says (noise or
-/// velocity). The U-Net of this crate is one; others can take its place.
+/// A network that predicts noise or velocity from noisy latents, as the prediction type of its
+/// schedule says. The U-Net of this crate is one; other networks can take its place.
 pub trait Denoiser {
-    /// `sample`: noisy latents [N, C, h, w]; `timesteps`: [N], i64; `text`: [N, L, D].
-    /// Gives [N, C, h, w] in the dtype of `sample`.
+    /// `sample`: noisy latents [N, C, h, w]; `timesteps`: [N], i64; `text`: [N, L, D]. Returns [N,
+    /// C, h, w] in the dtype of `sample`.
     fn denoise(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Tensor;
 }
 
-/// A row that a denoiser is to take.
+/// The shapes of one sample's inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleShape {
     /// Latents [C, h, w].
@@ -29,30 +29,32 @@ pub trait TrainableDenoiser: Denoiser {
     /// Its parameters, f32 until they are trained.
     fn params(&self) -> &Params;
 
-    /// Names of parameters that it wants to stay as they are.
+    /// Names of parameters that the denoiser keeps frozen.
     fn frozen_parameters(&self) -> BTreeSet<String> {
         BTreeSet::new()
     }
 
-    /// Whether it had better have convolutions' weights channels-last when it is trained in this dtype: they are taken so without
-    /// a copy where its images are.
+    /// Whether weights of convolutions should be channels-last when it is trained in this dtype:
+    /// where images are channels-last, convolutions read such weights without a copy.
     fn prefers_channels_last(&self, _kind: Kind) -> bool {
         false
     }
 
-    /// What its checkpoints are checkpoints of: a kind of network, and what tells it from others of its kind.
+    /// Identifies the network in its checkpoints: its kind, and the configuration that tells it
+    /// from others of its kind.
     fn identity(&self) -> (&'static str, Value);
 
-    /// Floating-point operations of a forward pass of one such row.
+    /// Floating-point operations of a forward pass of one sample.
     ///
     /// # Errors
-    /// Why it cannot take such a row.
-    fn forward_flops(&self, row: SampleShape) -> Result<u64, Error>;
+    /// If it cannot take such a sample; the error says why.
+    fn forward_flops(&self, shape: SampleShape) -> Result<u64, Error>;
 
-    /// Has its layers keep nothing but their inputs in a forward pass, and the backward pass compute the rest again
-    /// (gradient checkpointing): less memory, and a forward pass more.
+    /// Turns gradient checkpointing on or off: layers keep only their inputs in a forward pass, and
+    /// the backward pass computes the rest again. That takes less memory, and the time of one more
+    /// forward pass.
     ///
     /// # Errors
-    /// If it cannot.
-    fn set_gradient_checkpointing(&mut self, recompute: bool) -> Result<(), Error>;
+    /// If the denoiser does not support it.
+    fn set_gradient_checkpointing(&mut self, enabled: bool) -> Result<(), Error>;
 }

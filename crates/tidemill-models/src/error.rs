@@ -1,4 +1,4 @@
-//! The one error type of this crate: what was wrong, in which file, and what to do.
+//! The error type of this crate. Messages say what was wrong, in which file, and what to do.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A file or folder that a model folder must have is not there.
+    /// A file or folder that a model folder must have does not exist.
     #[error("{}: not found; {hint}", path.display())]
     Missing {
-        /// What is missing.
+        /// The missing file or folder.
         path: PathBuf,
         /// What to do about it.
         hint: String,
@@ -54,7 +54,7 @@ pub enum Error {
     Safetensors {
         /// The file.
         path: PathBuf,
-        /// What the parser said.
+        /// The error of the parser.
         message: String,
     },
     /// The weights do not have the tensors that the configuration asks for.
@@ -62,7 +62,7 @@ pub enum Error {
     Weights {
         /// The weights file or folder.
         path: PathBuf,
-        /// The tensors that are missing, superfluous or of another shape.
+        /// Which tensors are missing, unexpected or of another shape.
         message: String,
     },
     /// An export would overwrite the models it copies.
@@ -71,10 +71,10 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// A sampler was asked for something its schedule cannot do.
+    /// A sampler does not support the requested steps or schedule.
     #[error("sampler: {0}")]
     Sampler(String),
-    /// A denoiser does not fit what it is given.
+    /// A denoiser does not fit its inputs.
     #[error("{0}")]
     Denoiser(String),
     /// libtorch failed.
@@ -83,6 +83,7 @@ pub enum Error {
 }
 
 impl Error {
+    /// For `map_err`: an [`Error::Io`] about `path`.
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }

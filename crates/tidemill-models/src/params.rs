@@ -1,12 +1,13 @@
 //! The parameters of a network: tensors under dotted names, in the order in which the network was
-//! built. Layers hold handles to the same tensors, so what is loaded or cast here is what they use.
+//! built. Layers hold handles to the same tensors, so loading or casting parameters here changes
+//! the layers.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use tch::{Device, Kind, Tensor};
 
-/// What a new network's parameters start as.
+/// How the parameters of a new network are initialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParamInit {
     /// PyTorch's default initialisation, drawn from libtorch's generator (`tch::manual_seed`).
@@ -18,21 +19,21 @@ pub enum ParamInit {
 /// The named parameters of one network.
 pub struct Params {
     device: Device,
-    start: ParamInit,
+    init: ParamInit,
     entries: RefCell<Vec<(String, Tensor)>>,
-    norms: RefCell<BTreeSet<String>>,
-    gate: RefCell<Option<Gate>>,
+    norm_parameters: RefCell<BTreeSet<String>>,
+    pre_forward_hook: RefCell<Option<PreForwardHook>>,
 }
 
-/// Called with the name of a part of a network before it is used.
-type Gate = Box<dyn Fn(&str) + Send>;
+/// Called with the name of a module before the module runs.
+type PreForwardHook = Box<dyn Fn(&str) + Send>;
 
 impl fmt::Debug for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { device, start, entries, .. } = self;
+        let Self { device, init, entries, .. } = self;
         f.debug_struct("Params")
             .field("device", device)
-            .field("start", start)
+            .field("init", init)
             .field("entries", entries)
             .finish_non_exhaustive()
     }
@@ -51,22 +52,23 @@ pub(crate) enum Init {
 }
 
 impl Params {
-    pub(crate) fn new(device: Device, start: ParamInit) -> Self {
+    pub(crate) fn new(device: Device, init: ParamInit) -> Self {
         Self {
             device,
-            start,
+            init,
             entries: RefCell::default(),
-            norms: RefCell::default(),
-            gate: RefCell::default(),
+            norm_parameters: RefCell::default(),
+            pre_forward_hook: RefCell::default(),
         }
     }
 
-    /// Those of a network that was made elsewhere: f32, on one device, in the order of their use.
+    /// The parameters of a network that was not built by this crate: f32, on one device, in the
+    /// order of their use.
     pub fn from_named(device: Device, named: Vec<(String, Tensor)>) -> Self {
         Self { entries: RefCell::new(named), ..Self::new(device, ParamInit::Empty) }
     }
 
-    /// The root of the names.
+    /// The scope of names without a prefix.
     pub(crate) fn root(&self) -> Scope<'_> {
         Scope { params: self, path: String::new() }
     }
@@ -76,20 +78,21 @@ impl Params {
         self.entries.borrow().iter().map(|(name, t)| (name.clone(), t.shallow_clone())).collect()
     }
 
-    /// Has convolutions' weights [O, I, H, W] lie as [O, H, W, I] from now on.
+    /// Changes the memory format of convolutions' weights [O, I, H, W] to channels-last, [O, H, W,
+    /// I].
     pub fn make_channels_last(&self) {
         for (_, tensor) in self.entries.borrow_mut().iter_mut().filter(|(_, tensor)| tensor.dim() == 4) {
-            let moved = tensor.detach().permute([0, 2, 3, 1]).contiguous().permute([0, 3, 1, 2]);
-            tensor.set_data(&moved);
+            let channels_last = tensor.detach().permute([0, 2, 3, 1]).contiguous().permute([0, 3, 1, 2]);
+            tensor.set_data(&channels_last);
         }
     }
 
-    /// The names of those of group and layer normalisation.
+    /// The names of the parameters of group and layer norms.
     pub fn norm_parameter_names(&self) -> BTreeSet<String> {
-        self.norms.borrow().clone()
+        self.norm_parameters.borrow().clone()
     }
 
-    /// The number of scalars in all parameters.
+    /// The number of elements of all parameters.
     pub fn parameter_count(&self) -> usize {
         self.entries.borrow().iter().map(|(_, t)| t.numel()).sum()
     }
@@ -99,20 +102,22 @@ impl Params {
         self.device
     }
 
-    /// Has `gate` called in a forward pass before each part of the network, with the part's name: so parameters may come
-    /// while those before them are in use already. There is one gate; a second takes the first one's place.
-    pub fn set_pre_forward_hook(&self, gate: impl Fn(&str) + Send + 'static) {
-        *self.gate.borrow_mut() = Some(Box::new(gate));
+    /// Sets a hook that a forward pass calls with the name of each top-level module before it runs
+    /// the module. So the parameters of a module may still be on their way while the modules before
+    /// it run. A second hook replaces the first.
+    pub fn set_pre_forward_hook(&self, hook: impl Fn(&str) + Send + 'static) {
+        *self.pre_forward_hook.borrow_mut() = Some(Box::new(hook));
     }
 
-    /// The part `name` of the network comes next. What is no part's name means all of it.
+    /// Calls the hook: the module `name` runs next. A name that no module has stands for the whole
+    /// network.
     pub fn run_pre_forward_hook(&self, name: impl fmt::Display) {
-        if let Some(gate) = &*self.gate.borrow() {
-            gate(&name.to_string());
+        if let Some(hook) = &*self.pre_forward_hook.borrow() {
+            hook(&name.to_string());
         }
     }
 
-    /// Casts every parameter to `kind`; the layers see it.
+    /// Casts every parameter to `kind`, also in the layers.
     pub fn set_kind(&self, kind: Kind) {
         tch::no_grad(|| {
             for (_, tensor) in self.entries.borrow_mut().iter_mut() {
@@ -122,15 +127,15 @@ impl Params {
         });
     }
 
-    /// Says whether gradients are computed for the parameters.
-    pub fn set_trainable(&self, trainable: bool) {
+    /// Sets whether gradients are computed for the parameters.
+    pub fn set_requires_grad(&self, requires_grad: bool) {
         for (_, tensor) in self.entries.borrow().iter() {
-            let _ = tensor.set_requires_grad(trainable);
+            let _ = tensor.set_requires_grad(requires_grad);
         }
     }
 }
 
-/// A place in the tree of names, where a layer creates its parameters.
+/// A prefix of names, under which a layer creates its parameters.
 #[derive(Clone)]
 pub(crate) struct Scope<'a> {
     params: &'a Params,
@@ -144,10 +149,10 @@ impl<'a> Scope<'a> {
         Scope { params: self.params, path }
     }
 
-    /// Creates weight and bias of a norm of so many channels (f32): ones and zeros.
+    /// Creates weight (ones) and bias (zeros) of a norm over `channels` channels, f32.
     pub fn norm(&self, channels: i64) -> (Tensor, Tensor) {
         let param = |name: &str, value| {
-            self.params.norms.borrow_mut().insert(self.sub(name).path);
+            self.params.norm_parameters.borrow_mut().insert(self.sub(name).path);
             self.param(name, &[channels], Init::Const(value))
         };
         (param("weight", 1.0), param("bias", 0.0))
@@ -156,7 +161,7 @@ impl<'a> Scope<'a> {
     /// Creates the parameter `name` (f32).
     pub fn param(&self, name: &str, shape: &[i64], init: Init) -> Tensor {
         let options = (Kind::Float, self.params.device);
-        let tensor = match (self.params.start, init) {
+        let tensor = match (self.params.init, init) {
             (ParamInit::Empty, _) => Tensor::empty(shape, options),
             (ParamInit::Random, Init::Const(value)) => Tensor::full(shape, value, options),
             (ParamInit::Random, Init::Normal(std)) => Tensor::randn(shape, options) * std,

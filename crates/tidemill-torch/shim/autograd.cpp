@@ -1,4 +1,5 @@
-// Autograd: hooks on gradients, gradient checkpointing, and operations whose backward pass is written in Rust.
+// Autograd: hooks on gradients, gradient checkpointing, and operations whose backward pass is
+// written in Rust.
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -52,7 +53,8 @@ struct GradHook : torch::autograd::PostAccumulateGradHook {
 // Returns a new tensor, or null and writes `message`.
 using CallForward = at::Tensor* (*)(void* context, at::Tensor** inputs, size_t count, char* message, size_t message_size);
 
-// Gradient checkpointing: keeps nothing but the inputs of a module; the backward pass computes its forward pass again.
+// Gradient checkpointing: keeps nothing but the inputs of a module; the backward pass computes its
+// forward pass again.
 struct CheckpointNode : torch::autograd::Node {
   CheckpointNode(const std::vector<at::Tensor>& inputs, void* context, CallForward call, DropContext drop)
       : Node(torch::autograd::collect_next_edges(inputs)), context(context), call(call), drop(drop) {
@@ -91,8 +93,8 @@ struct CheckpointNode : torch::autograd::Node {
   DropContext drop;
 };
 
-// Writes a new tensor for each input to `input_grads`, or null for an input without a gradient. Returns false and writes `message`
-// on failure.
+// Writes a new tensor for each input to `input_grads`, or null for an input without a gradient.
+// Returns false and writes `message` on failure.
 using CallBackward = bool (*)(void* context, at::Tensor** saved, size_t saved_count, at::Tensor** output_grads, size_t output_count,
                               at::Tensor** input_grads, char* message, size_t message_size);
 

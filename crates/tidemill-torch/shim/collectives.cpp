@@ -11,8 +11,8 @@
 
 namespace {
 
-// Calls an operator through the dispatcher, boxed: the backends (Gloo, NCCL) register their kernels there at run time, so none
-// of their headers is needed.
+// Calls an operator through the dispatcher, boxed: the backends (Gloo, NCCL) register their kernels
+// there at run time, so none of their headers is needed.
 at::Tensor call_operator(const char* name, torch::jit::Stack stack) {
   auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
   op.callBoxed(stack);
@@ -60,8 +60,8 @@ char* tm_wait_tensor(at::Tensor* pending, at::Tensor** out) {
   return catch_errors([&] { *out = new at::Tensor(call_operator("_c10d_functional::wait_tensor", {*pending})); });
 }
 
-// Point-to-point communication has no functional form that takes a group's name. One of the two ranks sends first, because on a
-// GPU both calls are on one stream.
+// Point-to-point communication has no functional form that takes a group's name. One of the two
+// ranks sends first, because on a GPU both calls are on one stream.
 char* tm_exchange(at::Tensor* tensor, int64_t peer, bool sends_first, const char* group) {
   return catch_errors([&] {
     auto process_group = c10d::resolve_process_group(group);

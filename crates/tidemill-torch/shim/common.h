@@ -1,7 +1,7 @@
 // What all files of the shim share.
 //
-// Every function of the shim returns nullptr, or an error text that the caller frees with tm_free_error: no C++ exception may
-// cross into Rust.
+// Every function of the shim returns nullptr, or an error text that the caller frees with
+// tm_free_error: no C++ exception may cross into Rust.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// NVIDIA GPUs. Nothing of CUDA is needed to build this: libtorch's CUDA half is loaded where there is a driver, and reached through
-// c10's interface for devices, or by its symbols.
+// NVIDIA GPUs. Nothing of CUDA is needed to build this: libtorch's CUDA half is loaded where there
+// is a driver, and reached through c10's interface for devices, or by its symbols.
 
 #include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
@@ -35,7 +35,8 @@ F* find_function(const char* symbol) {
 // at::cuda::CUDAGraph, whose header includes those of CUDA.
 class Graph {
  public:
-  // Graphs of one pool use its memory in turn: none of them keeps anything there from one of its replays to the next.
+  // Graphs of one pool use its memory in turn: none of them keeps anything there from one of its
+  // replays to the next.
   using Pool = std::pair<unsigned long long, unsigned long long>;
 
   static Pool new_pool() { return find_function<Pool()>("_ZN2at4cuda17graph_pool_handleEv")(); }
@@ -46,7 +47,8 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
 
   void capture_begin(Pool pool) {
-    // What other threads do, such as pinning memory for the next batch, does not disturb the capture.
+    // What other threads do, such as pinning memory for the next batch, does not disturb the
+    // capture.
     constexpr int THREAD_LOCAL = 1;
     find_function<void(void*, Pool, int)>("_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode")(
         memory_, pool, THREAD_LOCAL);
@@ -72,7 +74,8 @@ char* tm_load_cuda(bool* loaded) {
   return nullptr;
 }
 
-// A function of NVRTC or of the NVIDIA driver, by its name. PyTorch's wheels find NVRTC by a library that lies beside libtorch.
+// A function of NVRTC or of the NVIDIA driver, by its name. PyTorch's wheels find NVRTC by a
+// library that lies beside libtorch.
 char* tm_cuda_symbol(const char* name, void** out) {
   return catch_errors([&] {
     static void* library = [] {
@@ -89,7 +92,8 @@ char* tm_cuda_symbol(const char* name, void** out) {
   });
 }
 
-// Sets the current device of this thread, as libtorch's operations do for themselves; `previous` gets the one before.
+// Sets the current device of this thread, as libtorch's operations do for themselves; `previous`
+// gets the one before.
 char* tm_cuda_exchange_device(int index, int* previous) {
   return catch_errors([&] { *previous = c10::impl::VirtualGuardImpl(CUDA).exchangeDevice(cuda_device(index)).index(); });
 }
@@ -107,7 +111,8 @@ char* tm_cuda_current_stream(int index, void** out) {
   return catch_errors([&] { *out = c10::impl::VirtualGuardImpl(CUDA).getStream(cuda_device(index)).native_handle(); });
 }
 
-// Makes a stream of libtorch's pool this thread's current stream; `previous` gets the id of the one before.
+// Makes a stream of libtorch's pool this thread's current stream; `previous` gets the id of the one
+// before.
 char* tm_cuda_enter_side_stream(int index, int64_t* previous) {
   return catch_errors([&] {
     c10::impl::VirtualGuardImpl guard(CUDA);
@@ -177,7 +182,7 @@ char* tm_cuda_graph_replay(Graph* graph) {
 }
 
 void tm_cuda_graph_delete(Graph* graph) {
-  // The destructor fails where the GPU has failed; nobody can be told.
+  // The destructor fails if the GPU has failed; the next call on the GPU reports that.
   free(catch_errors([&] { delete graph; }));
 }
 

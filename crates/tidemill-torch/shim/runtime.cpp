@@ -1,5 +1,5 @@
-// The rest of what tch does not reach on a CPU: fused operations, the thread pool, the allocator, the profiler, and tensors that are
-// shared with Python.
+// The rest of what tch does not reach on a CPU: fused operations, the thread pool, the allocator,
+// the profiler, and tensors that are shared with Python.
 
 #include <ATen/ATen.h>
 #include <ATen/DLConvertor.h>
@@ -65,7 +65,8 @@ char* tm_foreach_norm(at::Tensor** tensors, size_t count, at::Tensor** out) {
   });
 }
 
-// The operator that torch.compile uses for linear layers. It has no function in libtorch's headers, and no gradient.
+// The operator that torch.compile uses for linear layers. It has no function in libtorch's headers,
+// and no gradient.
 char* tm_onednn_linear(at::Tensor* x, at::Tensor* weight, at::Tensor* bias, at::Tensor** out) {
   using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
                             c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
@@ -80,8 +81,9 @@ char* tm_onednn_linear(at::Tensor* x, at::Tensor* weight, at::Tensor* bias, at::
   });
 }
 
-// Calls `call` for ranges of 0 .. count on libtorch's own threads. at::parallel_for is a template that is compiled into libtorch's
-// operations; this reaches the same threads by an iteration over a byte tensor, of which only the addresses are used.
+// Calls `call` for ranges of 0 .. count on libtorch's own threads. at::parallel_for is a template
+// that is compiled into libtorch's operations; this reaches the same threads by an iteration over a
+// byte tensor. Only the addresses of its elements are used.
 char* tm_parallel_for(const char* name, size_t count, void* context, void (*call)(void* context, size_t begin, size_t end)) {
   return catch_errors([&] {
     RECORD_FUNCTION(name, std::vector<c10::IValue>());
@@ -110,7 +112,8 @@ char* tm_tensor_from_impl(void* impl, at::Tensor** out) {
   });
 }
 
-// A copy in page-locked memory. tch's own call needs a device, and libtorch warns about that argument.
+// A copy in page-locked memory. tch's own call needs a device, and libtorch warns about that
+// argument.
 char* tm_pin_memory(at::Tensor* tensor, at::Tensor** out) {
   return catch_errors([&] { *out = new at::Tensor(tensor->pin_memory()); });
 }

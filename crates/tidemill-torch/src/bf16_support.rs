@@ -8,8 +8,9 @@ use crate::cuda::nvrtc::compute_capability;
 /// The major compute capability of the first GPUs with bf16 arithmetic (Ampere).
 const FIRST_CAPABILITY: i32 = 8;
 
-/// Whether a device has instructions for products in bf16. Where it has none, libtorch computes them an element at a time: on a CPU
-/// with AVX2 only, a linear layer took 36 times as long as in f32.
+/// Whether a device has instructions for products in bf16. Where it has none, libtorch computes
+/// them an element at a time: on a CPU with AVX2 only, a linear layer took 36 times as long as in
+/// f32.
 ///
 /// # Errors
 /// If a GPU does not answer.
@@ -39,7 +40,8 @@ mod tests {
 
     use super::*;
 
-    /// Where this crate reports bf16, PyTorch gives it to oneDNN. (PyTorch does so as well where oneDNN emulates it in f32.)
+    /// Where this crate reports bf16, PyTorch gives it to oneDNN. (PyTorch does so as well where
+    /// oneDNN emulates it in f32.)
     #[test]
     fn bf16_is_reported_only_where_pytorch_supports_it() {
         let python = std::env::var("TIDEMILL_PYTHON").unwrap();

@@ -14,7 +14,8 @@ pub enum Error {
     /// An operation of `tch` failed inside [`guard`](crate::guard()).
     #[error("{0}")]
     Torch(String),
-    /// A tensor does not have the layout, dtype, shape or device that an operation on raw memory needs.
+    /// A tensor does not have the layout, dtype, shape or device that an operation on raw memory
+    /// needs.
     #[error("{operation}: {what} {index} is {got}, expected {expected}")]
     Tensor {
         /// The operation that was called.
@@ -30,8 +31,8 @@ pub enum Error {
     },
 }
 
-/// The first paragraph of a libtorch error, without the C++ stack trace behind it. `tch` panics with the debug form of its error, in
-/// which line ends and quotes are escaped; they are restored.
+/// The first paragraph of a libtorch error, without the C++ stack trace behind it. `tch` panics
+/// with the debug form of its error, in which line ends and quotes are escaped; they are restored.
 pub(crate) fn strip_backtrace(message: &str) -> String {
     let debug = message.strip_prefix("called `Result::unwrap()` on an `Err` value: Torch(\"");
     let text = debug.map_or_else(

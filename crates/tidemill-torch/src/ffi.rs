@@ -150,7 +150,8 @@ pub fn check(operation: &'static str, error: *mut c_char) -> Result<(), Error> {
     if error.is_null() {
         return Ok(());
     }
-    // SAFETY: a result of the shim that is not null is a NUL-terminated string from strdup, ours until freed.
+    // SAFETY: a result of the shim that is not null is a NUL-terminated string from strdup, ours
+    // until freed.
     let message = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
     // SAFETY: the same string; freed once, by the library that allocated it.
     unsafe { tm_free_error(error) };
@@ -184,7 +185,8 @@ pub fn make_tensor(
     Ok(unsafe { Tensor::from_ptr(out) })
 }
 
-/// The pointer by which the shim takes a tensor. It borrows the tensor, and changes it through libtorch's shared storage only.
+/// The pointer by which the shim takes a tensor. It borrows the tensor, and changes it through
+/// libtorch's shared storage only.
 pub fn as_raw(tensor: &Tensor) -> *mut C_tensor {
     tensor.as_ptr().cast_mut()
 }

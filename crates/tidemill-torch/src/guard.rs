@@ -1,5 +1,6 @@
-//! Turns the panics of `tch` into errors. `tch`'s operators panic when libtorch refuses them (out of memory, a shape that does not
-//! fit). Model code reads best with those operators, so the code that runs a whole step or batch wraps it in [`guard`].
+//! Turns the panics of `tch` into errors. `tch`'s operators panic when libtorch refuses them (out
+//! of memory, a shape that does not fit). Model code reads best with those operators, so the code
+//! that runs a whole step or batch wraps it in [`guard`].
 
 use crate::Error;
 use crate::error::strip_backtrace;
@@ -13,10 +14,11 @@ thread_local! {
 
 static INSTALL_HOOK: Once = Once::new();
 
-/// Runs `work`; a panic inside it (all that `tch` can raise) becomes [`Error::Torch`] with libtorch's message, and nothing is
-/// printed.
+/// Runs `work`; a panic inside it (all that `tch` can raise) becomes [`Error::Torch`] with
+/// libtorch's message, and nothing is printed.
 ///
-/// The caller must throw away state that `work` was changing when it failed. Whether gradients are enabled is restored.
+/// The caller must throw away state that `work` was changing when it failed. Whether gradients are
+/// enabled is restored.
 ///
 /// # Errors
 /// If `work` panics.

@@ -1,6 +1,6 @@
-//! What `tch` lacks, for training: collectives on the process group that Python (torchrun, Ray Train) made, addressed by its name;
-//! hooks on gradients and gradient checkpointing; CUDA graphs; AdamW and other fused kernels; PyTorch's profiler; tensors that are
-//! shared with Python.
+//! What `tch` lacks, for training: collectives on the process group that Python (torchrun, Ray
+//! Train) made, addressed by its name; hooks on gradients and gradient checkpointing; CUDA graphs;
+//! AdamW and other fused kernels; PyTorch's profiler; tensors that are shared with Python.
 //!
 //! Everything goes through a small C++ shim (`shim/`) that turns C++ exceptions into [`Error`].
 

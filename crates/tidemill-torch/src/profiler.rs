@@ -1,4 +1,5 @@
-//! PyTorch's profiler (Kineto): every operation of libtorch with its shapes and times, and on a GPU every kernel.
+//! PyTorch's profiler (Kineto): every operation of libtorch with its shapes and times, and on a GPU
+//! every kernel.
 
 use std::ffi::CString;
 use std::marker::PhantomData;
@@ -7,8 +8,8 @@ use std::path::Path;
 
 use crate::{Error, ffi};
 
-/// A running profiler. It belongs to one thread and the threads that work for it. Dropped without [`save`](Self::save), it discards
-/// what it has recorded.
+/// A running profiler. It belongs to one thread and the threads that work for it. Dropped without
+/// [`save`](Self::save), it discards what it has recorded.
 #[derive(Debug)]
 pub struct Profiler(PhantomData<*const ()>);
 

@@ -8,13 +8,15 @@ use tch::Tensor;
 use crate::Error;
 use crate::ffi::{self, as_raw};
 
-/// The tensor of Python's whose `_cdata` is `address`, with its data, its gradient and its node in autograd's graph.
+/// The tensor of Python's whose `_cdata` is `address`, with its data, its gradient and its node in
+/// autograd's graph.
 ///
 /// # Errors
 /// If libtorch refuses it.
 ///
 /// # Safety
-/// `address` must be the `_cdata` of a `torch.Tensor` that lives until this returns, in a process with one libtorch.
+/// `address` must be the `_cdata` of a `torch.Tensor` that lives until this returns, in a process
+/// with one libtorch.
 pub unsafe fn tensor_from_python(address: usize) -> Result<Tensor, Error> {
     // SAFETY: the caller promises that there is a tensor; the shim takes a reference to it.
     ffi::make_tensor("tensor_from_python", |out| unsafe {
@@ -22,7 +24,8 @@ pub unsafe fn tensor_from_python(address: usize) -> Result<Tensor, Error> {
     })
 }
 
-/// A `DLManagedTensor` that shares the memory of a tensor without gradient. Whoever takes it calls its deleter once.
+/// A `DLManagedTensor` that shares the memory of a tensor without gradient. Whoever takes it calls
+/// its deleter once.
 ///
 /// # Errors
 /// If DLPack does not support its dtype or device, or it requires a gradient.

@@ -1,5 +1,6 @@
-//! The kernels for GPUs on a real GPU, against the CPU on the same numbers. Before their first use kernels are compared with libtorch's
-//! operations, which replace them without an error if they differ; in these tests that is an error. `TIDEMILL_SEED` repeats a run.
+//! The kernels for GPUs on a real GPU, against the CPU on the same numbers. Before their first use
+//! kernels are compared with libtorch's operations, which replace them without an error if they
+//! differ; in these tests that is an error. `TIDEMILL_SEED` repeats a run.
 //!
 //! A binary of its own, so that `cargo test --test gpu` checks a GPU.
 
@@ -23,7 +24,8 @@ const GPU: Device = Device::Cuda(0);
 /// Dtypes, and the tolerance of results in them.
 const KINDS: [(Kind, f64); 2] = [(Kind::Float, 1e-5), (Kind::BFloat16, 1e-2)];
 
-/// Seeds the random generator for the calling test, until the guard is dropped; `None` if there is no GPU.
+/// Seeds the random generator for the calling test, until the guard is dropped; `None` if there is
+/// no GPU.
 fn require_gpu() -> Option<MutexGuard<'static, ()>> {
     if load_cuda().unwrap() && tch::Cuda::is_available() {
         return Some(seed_generator(seed() as i64));
@@ -42,7 +44,8 @@ fn launches(what: &'static str, kind: Kind) -> u64 {
     kernel_launch_count(what, 0, kind).unwrap()
 }
 
-/// An operation's outputs and the gradients of its inputs; the gradients of the outputs are `grads`. On a CPU everything is f32.
+/// An operation's outputs and the gradients of its inputs; the gradients of the outputs are
+/// `grads`. On a CPU everything is f32.
 fn outputs_and_grads(
     device: Device,
     inputs: &[(Tensor, Kind)],
@@ -63,7 +66,8 @@ fn outputs_and_grads(
     outputs.iter().map(Tensor::detach).chain(gradients).collect()
 }
 
-/// Compares both passes of an operation on the GPU, where each input has the dtype beside it, with those on the CPU in f32.
+/// Compares both passes of an operation on the GPU, where each input has the dtype beside it, with
+/// those on the CPU in f32.
 fn check_on_gpu(
     (what, kind, tolerance): (&'static str, Kind, f64),
     inputs: &[(Tensor, Kind)],
@@ -187,7 +191,8 @@ fn adamw_agrees_with_cpu() {
             );
             let cpu = adamw_step_on(Device::Cpu, kinds, skip, &states);
             for (i, (gpu, cpu)) in gpu.iter().flatten().zip(cpu.iter().flatten()).enumerate() {
-                // A difference in the last bit can change which way moments and working weights in bf16 are rounded.
+                // A difference in the last bit can change which way moments and working weights in
+                // bf16 are rounded.
                 let tolerance = if gpu.kind() == Kind::Float { 1e-5 } else { 1e-2 };
                 // Errors are relative, and working weights may be zeros: 1 is added to both.
                 let [gpu, cpu] = [gpu, cpu].map(|tensor| tensor.to_kind(Kind::Float) + 1.0);

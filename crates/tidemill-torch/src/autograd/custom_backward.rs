@@ -11,16 +11,18 @@ use crate::{Error, guard};
 
 /// The backward pass of an operation.
 pub trait Backward {
-    /// Computes the gradients of the operation's inputs, in their order, from the saved tensors and the gradients of its outputs.
-    /// A tensor that is not defined stands for an input without a gradient.
+    /// Computes the gradients of the operation's inputs, in their order, from the saved tensors and
+    /// the gradients of its outputs. A tensor that is not defined stands for an input without a
+    /// gradient.
     ///
     /// # Errors
     /// If libtorch fails.
     fn backward(&self, saved: &[Tensor], output_grads: &[Tensor]) -> Result<Vec<Tensor>, Error>;
 }
 
-/// Connects `outputs`, which autograd does not know yet, with the `inputs` that they were computed from. Autograd keeps `saved` until
-/// the backward pass; no output may be among them. Where no gradients are wanted, nothing is kept.
+/// Connects `outputs`, which autograd does not know yet, with the `inputs` that they were computed
+/// from. Autograd keeps `saved` until the backward pass; no output may be among them. Where no
+/// gradients are wanted, nothing is kept.
 ///
 /// # Errors
 /// If libtorch fails.
@@ -33,7 +35,8 @@ pub fn attach_backward<B: Backward>(
     let context = Box::into_raw(Box::new(operation)).cast();
     let [outputs, inputs, saved] = [outputs, inputs, saved]
         .map(|tensors| tensors.iter().map(|tensor| as_raw(tensor)).collect::<Vec<*mut C_tensor>>());
-    // SAFETY: the tensors live until the call returns; the shim owns `context` from now on, and frees it by `drop_operation`.
+    // SAFETY: the tensors live until the call returns; the shim owns `context` from now on, and
+    // frees it by `drop_operation`.
     let error = unsafe {
         ffi::tm_attach_backward(
             outputs.as_ptr(),
@@ -50,7 +53,8 @@ pub fn attach_backward<B: Backward>(
     ffi::check("attach_backward", error)
 }
 
-/// Runs a backward pass for the shim: writes the gradients to `input_grads`. On failure it returns false and writes the error to
+/// Runs a backward pass for the shim: writes the gradients to `input_grads`. On failure it returns
+/// false and writes the error to
 /// `message`.
 extern "C" fn call_backward<B: Backward>(
     context: *mut c_void,
@@ -64,7 +68,8 @@ extern "C" fn call_backward<B: Backward>(
 ) -> bool {
     // SAFETY: `context` is the box of `attach_backward`, which the shim has not freed yet.
     let operation = unsafe { &*context.cast::<B>() };
-    // SAFETY: the shim keeps these tensors until this function returns; the clones are handles of our own.
+    // SAFETY: the shim keeps these tensors until this function returns; the clones are handles of
+    // our own.
     let [saved, output_grads] =
         [(saved, saved_count), (output_grads, output_count)].map(|(tensors, count)| unsafe {
             // An empty C++ vector may have a null pointer, which a slice may not.

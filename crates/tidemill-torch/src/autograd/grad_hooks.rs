@@ -1,5 +1,6 @@
-//! Hooks that take each parameter's gradient as soon as a backward pass has it, while the rest of the pass is still to come
-//! (`register_post_accumulate_grad_hook` in Python). They let communication overlap with computation.
+//! Hooks that take each parameter's gradient as soon as a backward pass has it, while the rest of
+//! the pass is still to come (`register_post_accumulate_grad_hook` in Python). They let
+//! communication overlap with computation.
 
 use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,8 +14,9 @@ use crate::ffi::{self, as_raw};
 /// Takes over a gradient.
 type Hook = Box<dyn Fn(Tensor) -> Result<(), Error> + Send + Sync>;
 
-/// Has backward passes hand the gradient of `param` over to `hook` instead of keeping it with the parameter. If the hook fails, the
-/// backward pass fails. The hook runs on the thread of the backward pass.
+/// Has backward passes hand the gradient of `param` over to `hook` instead of keeping it with the
+/// parameter. If the hook fails, the backward pass fails. The hook runs on the thread of the
+/// backward pass.
 ///
 /// # Errors
 /// If libtorch refuses the parameter.
@@ -25,7 +27,8 @@ pub fn register_grad_hook(
     let hook: Hook = Box::new(hook);
     // Boxed twice: a pointer to a trait object is two words, and C takes one.
     let context = Box::into_raw(Box::new(hook)).cast();
-    // SAFETY: the parameter lives until the call returns; the shim owns `context` from now on, and frees it by `drop_hook`.
+    // SAFETY: the parameter lives until the call returns; the shim owns `context` from now on, and
+    // frees it by `drop_hook`.
     let error = unsafe { ffi::tm_register_grad_hook(as_raw(param), context, call_hook, drop_hook) };
     ffi::check("register_grad_hook", error)
 }

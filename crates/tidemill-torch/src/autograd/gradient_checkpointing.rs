@@ -1,5 +1,6 @@
-//! Gradient checkpointing (Chen et al., *Training Deep Nets with Sublinear Memory Cost*, 2016; `torch.utils.checkpoint` in Python):
-//! autograd keeps only the inputs of a module, and the backward pass computes its forward pass again.
+//! Gradient checkpointing (Chen et al., *Training Deep Nets with Sublinear Memory Cost*, 2016;
+//! `torch.utils.checkpoint` in Python): autograd keeps only the inputs of a module, and the
+//! backward pass computes its forward pass again.
 
 use std::ffi::{c_char, c_void};
 use std::mem::ManuallyDrop;
@@ -17,8 +18,9 @@ struct Checkpointed<T> {
     forward: fn(&T, &[Tensor]) -> Tensor,
 }
 
-/// Returns `forward(module, inputs)` without keeping what is computed in between. The backward pass calls `forward` again, on
-/// whatever thread it runs on, while its caller waits. `forward` must return the same values each time.
+/// Returns `forward(module, inputs)` without keeping what is computed in between. The backward pass
+/// calls `forward` again, on whatever thread it runs on, while its caller waits. `forward` must
+/// return the same values each time.
 ///
 /// # Errors
 /// If libtorch fails.
@@ -30,13 +32,15 @@ pub fn gradient_checkpoint<T>(
     let context = Box::into_raw(Box::new(Checkpointed { module: module.clone(), forward })).cast();
     let inputs: Vec<*mut C_tensor> = inputs.iter().map(|input| as_raw(input)).collect();
     let (call, drop) = (call_forward::<T>, drop_checkpointed::<T>);
-    // SAFETY: the inputs live until the call returns; the shim owns `context` from now on, and frees it by `drop_checkpointed`.
+    // SAFETY: the inputs live until the call returns; the shim owns `context` from now on, and
+    // frees it by `drop_checkpointed`.
     ffi::make_tensor("gradient_checkpoint", |out| unsafe {
         ffi::tm_gradient_checkpoint(inputs.as_ptr(), inputs.len(), context, call, drop, out)
     })
 }
 
-/// Runs a forward pass for the shim and returns a new tensor. On failure it returns null and writes the error to `message`.
+/// Runs a forward pass for the shim and returns a new tensor. On failure it returns null and writes
+/// the error to `message`.
 extern "C" fn call_forward<T>(
     context: *mut c_void,
     inputs: *const *mut C_tensor,
@@ -46,7 +50,8 @@ extern "C" fn call_forward<T>(
 ) -> *mut C_tensor {
     // SAFETY: `context` is the box of `gradient_checkpoint`, which the shim has not freed yet.
     let checkpointed = unsafe { &*context.cast::<Checkpointed<T>>() };
-    // SAFETY: the shim has that many tensors, and keeps them until this function returns; the clones are handles of our own.
+    // SAFETY: the shim has that many tensors, and keeps them until this function returns; the
+    // clones are handles of our own.
     let inputs: Vec<Tensor> = unsafe { std::slice::from_raw_parts(inputs, input_count) }
         .iter()
         .map(|input| unsafe { Tensor::clone_from_ptr(*input) })

@@ -1,5 +1,5 @@
-//! Autograd features that `tch` lacks: hooks on gradients, gradient checkpointing, and operations whose backward pass is written in
-//! Rust.
+//! Autograd features that `tch` lacks: hooks on gradients, gradient checkpointing, and operations
+//! whose backward pass is written in Rust.
 
 mod custom_backward;
 mod grad_hooks;

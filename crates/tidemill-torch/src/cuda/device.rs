@@ -1,13 +1,14 @@
-//! Loading libtorch's CUDA half, and what a process asks of its GPUs. Programs are linked with libtorch's CPU half only and load the
-//! CUDA half when a device may be needed: it is as large again, and `--help` should not wait for it.
+//! Loading libtorch's CUDA half, and what a process asks of its GPUs. Programs are linked with
+//! libtorch's CPU half only and load the CUDA half when a device may be needed: it is as large
+//! again, and `--help` should not wait for it.
 
 use std::ffi::c_int;
 
 use crate::Error;
 use crate::ffi;
 
-/// Loads libtorch's CUDA half if this machine has an NVIDIA driver; returns whether it has. Call it before anything asks libtorch for
-/// devices, because libtorch remembers the first answer.
+/// Loads libtorch's CUDA half if this machine has an NVIDIA driver; returns whether it has. Call it
+/// before anything asks libtorch for devices, because libtorch remembers the first answer.
 ///
 /// # Errors
 /// If there is a driver, but `libtorch_cuda.so` or a library that it needs cannot be loaded.
@@ -19,7 +20,8 @@ pub fn load_cuda() -> Result<bool, Error> {
     Ok(loaded)
 }
 
-/// Releases the GPU memory that libtorch caches for later tensors, so that other processes can use it (`torch.cuda.empty_cache`).
+/// Releases the GPU memory that libtorch caches for later tensors, so that other processes can use
+/// it (`torch.cuda.empty_cache`).
 ///
 /// # Errors
 /// If there is no GPU, or it fails.
@@ -28,7 +30,8 @@ pub fn empty_cache() -> Result<(), Error> {
     ffi::check("empty_cache", unsafe { ffi::tm_cuda_empty_cache() })
 }
 
-/// The most bytes that tensors on a GPU have taken at a time in this process so far (`torch.cuda.max_memory_allocated`).
+/// The most bytes that tensors on a GPU have taken at a time in this process so far
+/// (`torch.cuda.max_memory_allocated`).
 ///
 /// # Errors
 /// If there is no such GPU.
@@ -40,8 +43,8 @@ pub fn max_memory_allocated(device: usize) -> Result<u64, Error> {
     Ok(bytes as u64)
 }
 
-/// Makes a GPU the current device of this thread until it is dropped. libtorch's operations do so for themselves; calls of the driver
-/// and captures do not.
+/// Makes a GPU the current device of this thread until it is dropped. libtorch's operations do so
+/// for themselves; calls of the driver and captures do not.
 #[derive(Debug)]
 pub(crate) struct DeviceGuard {
     previous: c_int,
@@ -61,7 +64,8 @@ impl DeviceGuard {
 impl Drop for DeviceGuard {
     fn drop(&mut self) {
         let mut current = 0;
-        // SAFETY: the shim writes a number. If the GPU has failed, the next call on it reports that.
+        // SAFETY: the shim writes a number. If the GPU has failed, the next call on it reports
+        // that.
         let _ = ffi::check("device", unsafe { ffi::tm_cuda_exchange_device(self.previous, &mut current) });
     }
 }

@@ -1,5 +1,5 @@
-//! CUDA graphs: a GPU's work that is captured once and then started as a whole. The host no longer launches each kernel, and a
-//! training step has thousands.
+//! CUDA graphs: a GPU's work that is captured once and then started as a whole. The host no longer
+//! launches each kernel, and a training step has thousands.
 
 use std::ffi::{c_int, c_ulonglong, c_void};
 use std::ptr::null_mut;
@@ -7,8 +7,9 @@ use std::ptr::null_mut;
 use super::device::DeviceGuard;
 use crate::{Error, ffi};
 
-/// Sends this thread's work on a GPU to a stream other than the default stream, until it is dropped: the default stream cannot be
-/// captured. A capture records the stream of the current device, so the device becomes the current one as well.
+/// Sends this thread's work on a GPU to a stream other than the default stream, until it is
+/// dropped: the default stream cannot be captured. A capture records the stream of the current
+/// device, so the device becomes the current one as well.
 #[derive(Debug)]
 pub struct SideStream {
     device: c_int,
@@ -33,13 +34,15 @@ impl SideStream {
 
 impl Drop for SideStream {
     fn drop(&mut self) {
-        // SAFETY: the stream was this thread's before. If the GPU has failed, the next call on it reports that.
+        // SAFETY: the stream was this thread's before. If the GPU has failed, the next call on it
+        // reports that.
         let _ =
             ffi::check("side stream", unsafe { ffi::tm_cuda_leave_side_stream(self.device, self.previous) });
     }
 }
 
-/// The memory pool that several graphs share. They use it in turn: what one graph leaves there is overwritten when another starts.
+/// The memory pool that several graphs share. They use it in turn: what one graph leaves there is
+/// overwritten when another starts.
 #[derive(Clone, Copy, Debug)]
 pub struct GraphMemoryPool([c_ulonglong; 2]);
 
@@ -64,12 +67,14 @@ pub struct CudaGraph(*mut c_void);
 unsafe impl Send for CudaGraph {}
 
 impl CudaGraph {
-    /// Captures the work that `work` gives to a GPU on this thread, which must be on a [side stream](SideStream), and in backward
-    /// passes that it waits for. Nothing is computed yet. `work` must not wait for the GPU. Every tensor that it returns gets its
-    /// values by [`replay`](Self::replay), and keeps them until the next replay of a graph of this pool.
+    /// Captures the work that `work` gives to a GPU on this thread, which must be on a [side
+    /// stream](SideStream), and in backward passes that it waits for. Nothing is computed yet.
+    /// `work` must not wait for the GPU. Every tensor that it returns gets its values by
+    /// [`replay`](Self::replay), and keeps them until the next replay of a graph of this pool.
     ///
     /// # Errors
-    /// The error of `work`, or an error if `work` did what cannot be captured. Nothing was computed then.
+    /// The error of `work`, or an error if `work` did what cannot be captured. Nothing was computed
+    /// then.
     pub fn capture<T, E: From<Error>>(
         device: usize,
         pool: GraphMemoryPool,

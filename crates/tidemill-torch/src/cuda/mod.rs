@@ -1,4 +1,5 @@
-//! NVIDIA GPUs: loading libtorch's CUDA half, CUDA graphs, and kernels that NVRTC compiles. The crate builds without CUDA.
+//! NVIDIA GPUs: loading libtorch's CUDA half, CUDA graphs, and kernels that NVRTC compiles. The
+//! crate builds without CUDA.
 
 mod device;
 mod graph;

@@ -1,5 +1,5 @@
-//! Compiles kernels on the machine where they run, by NVRTC, which PyTorch's wheels bring, and launches them through the driver.
-//! Nothing of CUDA is needed to build this crate.
+//! Compiles kernels on the machine where they run, by NVRTC, which PyTorch's wheels bring, and
+//! launches them through the driver. Nothing of CUDA is needed to build this crate.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -56,7 +56,8 @@ impl Kernels {
         let machine_code = compile_to_machine_code(source, &options)?;
         let _device_guard = DeviceGuard::enter(device)?;
         let mut module = null_mut();
-        // SAFETY: these are the signatures of the driver's API; a CUBIN of NVRTC's knows its own length.
+        // SAFETY: these are the signatures of the driver's API; a CUBIN of NVRTC's knows its own
+        // length.
         unsafe {
             type Load = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
             let load: Load = transmute(find_function(c"cuModuleLoadData")?);
@@ -79,8 +80,8 @@ impl Kernels {
     /// Launches a kernel on libtorch's current stream.
     ///
     /// # Safety
-    /// `arguments` must point to values of the kernel's parameters. What pointers among them point to must stay until the GPU has run
-    /// the kernel, as memory of libtorch's tensors does.
+    /// `arguments` must point to values of the kernel's parameters. What pointers among them point
+    /// to must stay until the GPU has run the kernel, as memory of libtorch's tensors does.
     ///
     /// # Errors
     /// If there is no such kernel, or the driver refuses.
@@ -137,14 +138,15 @@ pub(crate) fn compute_capability(device: i32) -> Result<[i32; 2], Error> {
     let get_attribute: GetAttribute = unsafe { transmute(find_function(c"cuDeviceGetAttribute")?) };
     let mut capability = [0; 2];
     for (value, attribute) in capability.iter_mut().zip(COMPUTE_CAPABILITY) {
-        // SAFETY: the driver writes one number. Its devices have the numbers that libtorch gives them.
+        // SAFETY: the driver writes one number. Its devices have the numbers that libtorch gives
+        // them.
         check_status("cuDeviceGetAttribute", unsafe { get_attribute(value, attribute, device) })?;
     }
     Ok(capability)
 }
 
-/// Compiles a source to a CUBIN. (PTX instead would need a driver that is not older than NVRTC; such a driver can be too old for that
-/// though it is new enough for the rest of PyTorch.)
+/// Compiles a source to a CUBIN. (PTX instead would need a driver that is not older than NVRTC;
+/// such a driver can be too old for that though it is new enough for the rest of PyTorch.)
 fn compile_to_machine_code(source: &CStr, options: &[&CStr]) -> Result<Vec<u8>, Error> {
     type Create = unsafe extern "C" fn(
         *mut Program,
@@ -180,8 +182,8 @@ fn compile_to_machine_code(source: &CStr, options: &[&CStr]) -> Result<Vec<u8>, 
 /// Reads the log (a text with the zero at its end) or the machine code of a program.
 ///
 /// # Safety
-/// `program` must be a program of NVRTC's; `get_size` and `get_bytes` must name NVRTC's functions for the size and the bytes of one of
-/// its outputs.
+/// `program` must be a program of NVRTC's; `get_size` and `get_bytes` must name NVRTC's functions
+/// for the size and the bytes of one of its outputs.
 unsafe fn read_output(program: Program, get_size: &CStr, get_bytes: &CStr) -> Result<Vec<u8>, Error> {
     type GetSize = unsafe extern "C" fn(Program, *mut usize) -> c_int;
     type GetBytes = unsafe extern "C" fn(Program, *mut c_char) -> c_int;

@@ -13,7 +13,8 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
-/// The numbers of one AdamW step, as f32 scalars on the device, so that the host does not wait for them.
+/// The numbers of one AdamW step, as f32 scalars on the device, so that the host does not wait for
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamWScalars<'a> {
     /// The number of the step, counted from 1.
@@ -38,7 +39,8 @@ impl AdamWScalars<'_> {
     }
 }
 
-/// A range of N parameters and their optimizer state. Tensors are contiguous, one-dimensional, and f32 unless said otherwise.
+/// A range of N parameters and their optimizer state. Tensors are contiguous, one-dimensional, and
+/// f32 unless said otherwise.
 #[derive(Debug)]
 pub struct ParamSlice<'a> {
     /// The gradient [N], bf16 or f32.
@@ -47,21 +49,24 @@ pub struct ParamSlice<'a> {
     pub start: usize,
     /// Master weights.
     pub master: &'a Tensor,
-    /// First moment, f32 or bf16, the same in all slices of a step. In bf16 it is rounded stochastically, by random bits that the step
-    /// and the values determine: rounded to nearest, an average that changes by a thousandth would never move.
+    /// First moment, f32 or bf16, the same in all slices of a step. In bf16 it is rounded
+    /// stochastically, by random bits that the step and the values determine: rounded to nearest,
+    /// an average that changes by a thousandth would never move.
     pub exp_avg: &'a Tensor,
     /// Second moment, of the same dtype.
     pub exp_avg_sq: &'a Tensor,
     /// Averaged weights, if weights are averaged.
     pub ema: Option<&'a Tensor>,
-    /// Working weights, bf16 or f32, which become a copy of the master weights. `None` if the master weights are used themselves.
+    /// Working weights, bf16 or f32, which become a copy of the master weights. `None` if the
+    /// master weights are used themselves.
     pub weights: Option<&'a Tensor>,
 }
 
-/// Group normalisation of x [N, C, ...] in groups of C / `groups` channels, and with `silu` the SiLU of that.
+/// Group normalisation of x [N, C, ...] in groups of C / `groups` channels, and with `silu` the
+/// SiLU of that.
 ///
-/// The output has the dtype of x, with arithmetic in f32. Where there is no kernel, libtorch computes in the dtype of `weight`. On a
-/// CPU there are kernels with SiLU only.
+/// The output has the dtype of x, with arithmetic in f32. Where there is no kernel, libtorch
+/// computes in the dtype of `weight`. On a CPU there are kernels with SiLU only.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupNorm<'a> {
     /// [C].

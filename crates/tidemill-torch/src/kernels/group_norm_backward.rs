@@ -6,8 +6,9 @@ use super::arguments::GroupNorm;
 use crate::autograd::{Backward, attach_backward};
 use crate::{Error, guard};
 
-/// Attaches `operation` to the output of a group norm. With `residual` (x itself, as the kernel read it) x becomes an output, too: its
-/// gradient and that of the norm are then added up in one pass. Returns the residual and the output.
+/// Attaches `operation` to the output of a group norm. With `residual` (x itself, as the kernel
+/// read it) x becomes an output, too: its gradient and that of the norm are then added up in one
+/// pass. Returns the residual and the output.
 pub fn attach_group_norm_backward<B: Backward>(
     operation: B,
     norm: GroupNorm<'_>,

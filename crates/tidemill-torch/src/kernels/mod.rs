@@ -1,8 +1,10 @@
-//! Fused kernels. libtorch does these operations in several passes over memory, and keeps more for the backward pass than it needs;
-//! here each is one pass, with arithmetic in f32 whatever the tensors hold.
+//! Fused kernels. libtorch does these operations in several passes over memory, and keeps more for
+//! the backward pass than it needs; here each is one pass, with arithmetic in f32 whatever the
+//! tensors hold.
 //!
-//! `cpu/` and `gpu/` hold the kernels, `libtorch/` the same operations by libtorch: the fallback, and the reference that kernels for
-//! GPUs are tested against before they are used. [`crate::ops`] chooses between them.
+//! `cpu/` and `gpu/` hold the kernels, `libtorch/` the same operations by libtorch: the fallback,
+//! and the reference that kernels for GPUs are tested against before they are used. [`crate::ops`]
+//! chooses between them.
 
 mod arguments;
 pub(crate) mod cpu;

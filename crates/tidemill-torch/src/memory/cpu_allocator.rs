@@ -1,4 +1,5 @@
-//! The allocator of tensors on the CPU: mimalloc, which keeps what one step frees for the next step.
+//! The allocator of tensors on the CPU: mimalloc, which keeps what one step frees for the next
+//! step.
 
 use std::ffi::c_void;
 use std::sync::Once;
@@ -17,19 +18,20 @@ const LARGE_BYTES: usize = 64 << 10;
 /// The smallest page.
 const PAGE: usize = 4096;
 
-/// The difference between the addresses of two successive large tensors, modulo [`PAGE`]: an odd number of cache lines, so that all 64
-/// offsets in a page are used in turn.
+/// The difference between the addresses of two successive large tensors, modulo [`PAGE`]: an odd
+/// number of cache lines, so that all 64 offsets in a page are used in turn.
 const STRIDE: usize = 17 * ALIGNMENT;
 
-/// mimalloc's `mi_option_purge_delay` (its `enum mi_option_e`) and the value for "never": free memory never goes back to the system,
-/// because the next step needs it again, and that may be minutes away.
+/// mimalloc's `mi_option_purge_delay` (its `enum mi_option_e`) and the value for "never": free
+/// memory never goes back to the system, because the next step needs it again, and that may be
+/// minutes away.
 const NEVER_PURGE: (i32, i64) = (15, -1);
 
 static INSTALL: Once = Once::new();
 
-/// Makes mimalloc the allocator of this process's tensors on the CPU; tensors that exist stay where they are. Call it before a network
-/// is used: what one pass frees is what the next one needs, and glibc would give it back to the system in between, or have threads
-/// wait for each other.
+/// Makes mimalloc the allocator of this process's tensors on the CPU; tensors that exist stay where
+/// they are. Call it before a network is used: what one pass frees is what the next one needs, and
+/// glibc would give it back to the system in between, or have threads wait for each other.
 pub fn install_cpu_allocator() {
     INSTALL.call_once(|| {
         let (option, never) = NEVER_PURGE;
@@ -42,9 +44,10 @@ pub fn install_cpu_allocator() {
 
 /// Allocates memory for a tensor; large tensors are shifted against each other.
 ///
-/// By default an allocator begins the largest blocks at multiples of 2 MiB. Arrays that lie at the same offsets of huge pages and are
-/// read side by side evict each other from caches, or collide in banks of memory: AdamW took 2.7 times as long. A few cache lines
-/// between their beginnings are enough (docs/performance.md).
+/// By default an allocator begins the largest blocks at multiples of 2 MiB. Arrays that lie at the
+/// same offsets of huge pages and are read side by side evict each other from caches, or collide in
+/// banks of memory: AdamW took 2.7 times as long. A few cache lines between their beginnings are
+/// enough (docs/performance.md).
 extern "C" fn allocate(bytes: usize) -> *mut c_void {
     static NEXT_OFFSET: AtomicUsize = AtomicUsize::new(0);
     // SAFETY: the alignments are powers of two; the shim reports a null pointer.

@@ -8,12 +8,12 @@ use tch::{Cuda, Device, Kind, Tensor};
 use crate::ffi::{self, as_raw};
 use crate::{Error, guard};
 
-/// A new tensor of `shape` on `device` in the dtype `kind`, from row-major little-endian values of the dtype `stored`. `bytes` is read
-/// once, and may be used again when this returns.
+/// A new tensor of `shape` on `device` in the dtype `kind`, from row-major little-endian values of
+/// the dtype `stored`. `bytes` is read once, and may be used again when this returns.
 ///
 /// # Panics
-/// If `bytes` does not hold exactly the values of the shape, aligned as their dtype is, and where tch would: run it in
-/// [`guard`](crate::guard()).
+/// If `bytes` does not hold exactly the values of the shape, aligned as their dtype is, and where
+/// tch would: run it in [`guard`](crate::guard()).
 pub fn tensor_from_bytes(bytes: &[u8], stored: Kind, shape: &[i64], kind: Kind, device: Device) -> Tensor {
     let (size, elements) = (stored.elt_size_in_bytes(), shape.iter().product::<i64>());
     assert_eq!(bytes.len() as i64, elements * size as i64, "bytes of {shape:?}");
@@ -22,7 +22,8 @@ pub fn tensor_from_bytes(bytes: &[u8], stored: Kind, shape: &[i64], kind: Kind, 
     for i in (1..shape.len()).rev() {
         strides[i - 1] = strides[i] * shape[i];
     }
-    // SAFETY: `bytes` holds all values and outlives `borrowed`, which ends with this function; the result is a copy.
+    // SAFETY: `bytes` holds all values and outlives `borrowed`, which ends with this function; the
+    // result is a copy.
     let borrowed = unsafe { Tensor::from_blob(bytes.as_ptr(), shape, &strides, stored, Device::Cpu) };
     match pin_memory(&borrowed, device) {
         // Converted on the GPU: most of the time the stored values have fewer bytes.
@@ -31,8 +32,8 @@ pub fn tensor_from_bytes(bytes: &[u8], stored: Kind, shape: &[i64], kind: Kind, 
     }
 }
 
-/// Copies a tensor of the host to `device`; returns the tensor itself if it is there. A GPU copies asynchronously: the host does not
-/// wait for the work that the GPU still has.
+/// Copies a tensor of the host to `device`; returns the tensor itself if it is there. A GPU copies
+/// asynchronously: the host does not wait for the work that the GPU still has.
 ///
 /// # Panics
 /// Where tch would: run it in [`guard`](crate::guard()).
@@ -41,8 +42,8 @@ pub fn upload(tensor: &Tensor, device: Device) -> Tensor {
         .map_or_else(|| tensor.to_device(device), |pinned| upload_pinned(&pinned, device))
 }
 
-/// A copy in page-locked memory, which libtorch keeps until the GPU has read it. `None` if `device` is no GPU, or no such memory is
-/// left; a copy from other memory is slower, and right as well.
+/// A copy in page-locked memory, which libtorch keeps until the GPU has read it. `None` if `device`
+/// is no GPU, or no such memory is left; a copy from other memory is slower, and right as well.
 fn pin_memory(tensor: &Tensor, device: Device) -> Option<Tensor> {
     // SAFETY: the tensor lives until the call returns.
     let pin = || ffi::make_tensor("pin_memory", |out| unsafe { ffi::tm_pin_memory(as_raw(tensor), out) });
@@ -53,8 +54,8 @@ fn upload_pinned(pinned: &Tensor, device: Device) -> Tensor {
     pinned.to_device_(device, pinned.kind(), true, false)
 }
 
-/// A copy of a tensor's values in memory of the host, as row-major little-endian bytes. A copy from a GPU lies in page-locked memory,
-/// which libtorch keeps for the next copy.
+/// A copy of a tensor's values in memory of the host, as row-major little-endian bytes. A copy from
+/// a GPU lies in page-locked memory, which libtorch keeps for the next copy.
 #[derive(Debug)]
 pub struct HostCopy(Tensor);
 
@@ -86,8 +87,8 @@ impl AsRef<[u8]> for HostCopy {
     }
 }
 
-/// An asynchronous copy of a tensor's values to the host. A GPU copies behind the work that it has been given before; later work does
-/// not wait for the host.
+/// An asynchronous copy of a tensor's values to the host. A GPU copies behind the work that it has
+/// been given before; later work does not wait for the host.
 #[derive(Debug)]
 pub struct Download {
     copy: Tensor,
@@ -119,7 +120,8 @@ impl CudaEvent {
 
 impl Drop for CudaEvent {
     fn drop(&mut self) {
-        // SAFETY: the shim made the event, and this was its only owner; the shim takes null as well.
+        // SAFETY: the shim made the event, and this was its only owner; the shim takes null as
+        // well.
         unsafe { ffi::tm_cuda_event_delete(self.0) };
     }
 }

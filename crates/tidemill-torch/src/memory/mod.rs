@@ -1,4 +1,5 @@
-//! Memory of tensors: the allocator on the CPU, and copies between tensors, byte slices, the host and a GPU.
+//! Memory of tensors: the allocator on the CPU, and copies between tensors, byte slices, the host
+//! and a GPU.
 
 mod cpu_allocator;
 mod host_transfer;

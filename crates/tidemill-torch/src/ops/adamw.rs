@@ -1,5 +1,6 @@
-//! AdamW with averaged weights and new working weights. Kernels for CPUs and NVIDIA GPUs take one pass over memory; elsewhere
-//! libtorch's fused AdamW runs, and what it lacks as operations of their own.
+//! AdamW with averaged weights and new working weights. Kernels for CPUs and NVIDIA GPUs take one
+//! pass over memory; elsewhere libtorch's fused AdamW runs, and what it lacks as operations of
+//! their own.
 
 use std::ops::RangeInclusive;
 
@@ -13,7 +14,8 @@ use crate::{Error, guard};
 /// One optimizer step, in place.
 ///
 /// # Errors
-/// If tensors do not have the dtypes, sizes or layouts that [`ParamSlice`] and [`AdamWScalars`] ask for, or the device fails.
+/// If tensors do not have the dtypes, sizes or layouts that [`ParamSlice`] and [`AdamWScalars`] ask
+/// for, or the device fails.
 pub fn adamw_step(adamw: AdamW, scalars: AdamWScalars, slices: &[ParamSlice]) -> Result<(), Error> {
     check_tensors(scalars, slices)?;
     match scalars.step.device() {
@@ -23,7 +25,8 @@ pub fn adamw_step(adamw: AdamW, scalars: AdamWScalars, slices: &[ParamSlice]) ->
     }
 }
 
-/// The sum of the squares of all elements of these tensors (f32 or bf16, on one device): a scalar, f32.
+/// The sum of the squares of all elements of these tensors (f32 or bf16, on one device): a scalar,
+/// f32.
 ///
 /// # Errors
 /// If libtorch refuses them.
@@ -31,7 +34,8 @@ pub fn squared_norm(tensors: &[Tensor]) -> Result<Tensor, Error> {
     if tensors.iter().all(cpu::is_supported) {
         return cpu::squared_norm(tensors);
     }
-    // One dtype at a time: libtorch computes the norms of many tensors of one dtype with few kernels.
+    // One dtype at a time: libtorch computes the norms of many tensors of one dtype with few
+    // kernels.
     let mut sums = Vec::new();
     for kind in [Kind::Float, Kind::BFloat16] {
         let mut of_kind: Vec<*mut C_tensor> =
@@ -87,7 +91,8 @@ fn check_tensors(scalars: AdamWScalars, slices: &[ParamSlice]) -> Result<(), Err
     Ok(())
 }
 
-/// Checks dtype, number of elements and layout of a tensor, and that it is on the device of `reference`.
+/// Checks dtype, number of elements and layout of a tensor, and that it is on the device of
+/// `reference`.
 fn check_tensor(
     what: &'static str,
     index: usize,
@@ -116,7 +121,8 @@ mod tests {
 
     use super::*;
 
-    /// The state after a step, by this crate's kernels or by libtorch, on two slices with a gap between them.
+    /// The state after a step, by this crate's kernels or by libtorch, on two slices with a gap
+    /// between them.
     fn state_after_step(
         by_kernels: bool,
         [grads, weights, moments]: [Kind; 3],

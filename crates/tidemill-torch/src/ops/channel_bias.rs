@@ -5,8 +5,9 @@ use tch::Tensor;
 use crate::Error;
 use crate::kernels::{gpu, libtorch};
 
-/// `a` + `b` + `bias` of images [N, C, H, W], or `a` + `bias` without a `b`; `bias` is [C] or [N, C]. A kernel for GPUs does it in one
-/// pass. On a CPU convolutions add their bias without a pass of its own.
+/// `a` + `b` + `bias` of images [N, C, H, W], or `a` + `bias` without a `b`; `bias` is [C] or [N,
+/// C]. A kernel for GPUs does it in one pass. On a CPU convolutions add their bias without a pass
+/// of its own.
 ///
 /// # Errors
 /// If shapes do not fit each other, or memory does not suffice.

@@ -5,8 +5,8 @@ use tch::Tensor;
 use crate::kernels::{cpu, gpu, libtorch};
 use crate::{Error, guard};
 
-/// `a * gelu(b)` of x [..., 2 W], which holds a and then b in each row: [..., W]. GELU is the exact one. A bias [2 W] is added to x
-/// first; the kernels for GPUs do that in the same pass.
+/// `a * gelu(b)` of x [..., 2 W], which holds a and then b in each row: [..., W]. GELU is the exact
+/// one. A bias [2 W] is added to x first; the kernels for GPUs do that in the same pass.
 ///
 /// # Errors
 /// If memory does not suffice.

@@ -15,8 +15,8 @@ impl GroupNorm<'_> {
         Ok(self.run(x, false)?.1)
     }
 
-    /// x, to be used as the residual, and the normalised x. The gradient of x is the sum of both gradients; it is computed in the same
-    /// pass over memory as that of the norm.
+    /// x, to be used as the residual, and the normalised x. The gradient of x is the sum of both
+    /// gradients; it is computed in the same pass over memory as that of the norm.
     ///
     /// # Errors
     /// If memory does not suffice.

@@ -10,13 +10,14 @@ use crate::ffi::{self, as_raw};
 use crate::threads::SignalMask;
 use crate::{Error, guard};
 
-/// oneDNN first copies the weight into a layout of its own. With fewer rows than this, the copy takes longer than the product.
+/// oneDNN first copies the weight into a layout of its own. With fewer rows than this, the copy
+/// takes longer than the product.
 const MIN_ROWS_FOR_ONEDNN: usize = 64;
 
 /// x W^T + b of x [..., K], with W [N, K] and b [N]: [..., N].
 ///
-/// libtorch computes f32 products on a CPU by MKL, which is at its best on Intel's CPUs. On others oneDNN, which computes libtorch's
-/// convolutions, is a tenth faster (docs/performance.md).
+/// libtorch computes f32 products on a CPU by MKL, which is at its best on Intel's CPUs. On others
+/// oneDNN, which computes libtorch's convolutions, is a tenth faster (docs/performance.md).
 ///
 /// # Errors
 /// If shapes or dtypes do not fit each other, or memory does not suffice.
@@ -57,8 +58,8 @@ impl Backward for OnednnLinear {
     }
 }
 
-/// x W^T of x [..., K] for each of several W [N, K]: [..., N] each. The backward pass adds the gradient of x up product by product,
-/// without sums of their own.
+/// x W^T of x [..., K] for each of several W [N, K]: [..., N] each. The backward pass adds the
+/// gradient of x up product by product, without sums of their own.
 ///
 /// # Errors
 /// If shapes or dtypes do not fit each other, or memory does not suffice.
@@ -98,7 +99,8 @@ fn to_rows(tensor: &Tensor) -> Tensor {
     tensor.reshape([-1, tensor.size().last().copied().unwrap_or(1)])
 }
 
-/// x W^T + b by oneDNN, without gradients. Signals are blocked while it computes (see [`SignalMask`]).
+/// x W^T + b by oneDNN, without gradients. Signals are blocked while it computes (see
+/// [`SignalMask`]).
 fn onednn_linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, Error> {
     let _signal_mask = SignalMask::block()?;
     let bias = bias.map_or(std::ptr::null_mut(), as_raw);
@@ -106,7 +108,8 @@ fn onednn_linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<T
     ffi::make_tensor("linear", |out| unsafe { ffi::tm_onednn_linear(as_raw(x), as_raw(weight), bias, out) })
 }
 
-/// Whether the CPU is Intel's. The vendor is read once, because in a virtual machine the instruction traps to the host and takes long.
+/// Whether the CPU is Intel's. The vendor is read once, because in a virtual machine the
+/// instruction traps to the host and takes long.
 #[cfg(target_arch = "x86_64")]
 fn prefers_mkl() -> bool {
     static IS_INTEL: LazyLock<bool> = LazyLock::new(|| {
@@ -149,7 +152,7 @@ mod tests {
         Tensor::randn(size, (Kind::Float, Device::Cpu))
     }
 
-    /// Leaves, of which all but `frozen` have gradients.
+    /// Makes all leaves but `frozen` require gradients.
     fn set_trainable(leaves: &mut [Tensor], frozen: Option<usize>) {
         for (i, leaf) in leaves.iter_mut().enumerate() {
             *leaf = leaf.set_requires_grad(Some(i) != frozen);

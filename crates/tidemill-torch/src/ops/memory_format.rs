@@ -6,9 +6,10 @@ use crate::guard::is_grad_enabled;
 use crate::kernels::{gpu, nchw_to_nhwc, nhwc_to_nchw};
 use crate::{Error, guard};
 
-/// `x` [N, C, H, W] in the memory format that is fastest for networks: channels-last on a GPU that has kernels of this crate for group
-/// norms, and on a CPU where no gradients are wanted; unchanged elsewhere. (With gradients, convolutions on a CPU gain less by
-/// channels-last than it takes to make the gradients of their weights contiguous.)
+/// `x` [N, C, H, W] in the memory format that is fastest for networks: channels-last on a GPU that
+/// has kernels of this crate for group norms, and on a CPU where no gradients are wanted; unchanged
+/// elsewhere. (With gradients, convolutions on a CPU gain less by channels-last than it takes to
+/// make the gradients of their weights contiguous.)
 ///
 /// # Errors
 /// If memory does not suffice.
@@ -21,7 +22,8 @@ pub fn to_preferred_memory_format(x: &Tensor) -> Result<Tensor, Error> {
     })
 }
 
-/// Whether [`to_preferred_memory_format`] makes images of this dtype channels-last where gradients are wanted.
+/// Whether [`to_preferred_memory_format`] makes images of this dtype channels-last where gradients
+/// are wanted.
 pub fn prefers_channels_last(device: Device, kind: Kind) -> bool {
     match device {
         Device::Cuda(device) => gpu::has_group_norm(device, kind),

@@ -1,5 +1,5 @@
-//! The operations of this crate. Each uses a kernel for GPUs or CPUs where there is one ([`crate::kernels`]), and libtorch's operations
-//! elsewhere.
+//! The operations of this crate. Each uses a kernel for GPUs or CPUs where there is one
+//! ([`crate::kernels`]), and libtorch's operations elsewhere.
 
 mod adamw;
 mod channel_bias;

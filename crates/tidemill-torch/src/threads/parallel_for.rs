@@ -1,5 +1,5 @@
-//! Runs work on the threads of libtorch's own operations (`at::parallel_for`). A second thread pool would compete with them for the
-//! cores.
+//! Runs work on the threads of libtorch's own operations (`at::parallel_for`). A second thread pool
+//! would compete with them for the cores.
 
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Error, ffi};
 
-/// Calls `work` with ranges that together make up `0..n`, one for each thread. Profiles show it as `name`.
+/// Calls `work` with ranges that together make up `0..n`, one for each thread. Profiles show it as
+/// `name`.
 ///
 /// # Errors
 /// If `work` panics.

@@ -1,4 +1,5 @@
-//! Helpers for tests of kernels: random numbers, an AdamW step on them, and the comparison of results.
+//! Helpers for tests of kernels: random numbers, an AdamW step on them, and the comparison of
+//! results.
 
 #![allow(dead_code, reason = "each test binary uses some of them")]
 
@@ -7,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
 use tidemill_torch::{AdamW, AdamWScalars, ParamSlice, adamw_step};
 
-/// Seeds libtorch's random generator, which all tests of the process share. Other tests wait until the guard is dropped, so that each
-/// test draws the same numbers every time.
+/// Seeds libtorch's random generator, which all tests of the process share. Other tests wait until
+/// the guard is dropped, so that each test draws the same numbers every time.
 pub fn seed_generator(seed: i64) -> MutexGuard<'static, ()> {
     static GENERATOR: Mutex<()> = Mutex::new(());
     let guard = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,22 +32,23 @@ pub fn assert_close(pairs: &[(Tensor, Tensor)], tolerance: f64, what: &str) {
     }
 }
 
-/// The decay rates are exact in f32, in which kernels take them. So moments agree to the last bit where products are rounded alike, and
-/// stochastic rounding goes the same way.
+/// The decay rates are exact in f32, in which kernels take them. So moments agree to the last bit
+/// where products are rounded alike, and stochastic rounding goes the same way.
 pub const ADAMW: AdamW = AdamW { betas: (0.875, 0.96875), eps: 1e-6, weight_decay: 0.1 };
 
 /// Learning rate, number of the step, divisor of the gradients, and EMA rate.
 pub const SCALARS: [f64; 4] = [0.01, 3.0, 2.0, 0.25];
 
-/// Random tensors for a step on `n` elements, as f32: gradient (values that `kind` can hold), master weights, first and second moment
-/// (values that `moments` can hold), averages.
+/// Random tensors for a step on `n` elements, as f32: gradient (values that `kind` can hold),
+/// master weights, first and second moment (values that `moments` can hold), averages.
 pub fn random_adamw_state(n: i64, kind: Kind, moments: Kind) -> [Tensor; 5] {
     let second = random(&[n], moments).square().to_kind(moments).to_kind(Kind::Float);
     [random(&[n], kind), random(&[n], Kind::Float), random(&[n], moments), second, random(&[n], Kind::Float)]
 }
 
-/// Takes one step on a device, with gradients and working weights of the first dtype and moments of the second. Returns master weights,
-/// both moments, averages and working weights (which were 0) of each state.
+/// Takes one step on a device, with gradients and working weights of the first dtype and moments of
+/// the second. Returns master weights, both moments, averages and working weights (which were 0) of
+/// each state.
 pub fn adamw_step_on(
     device: Device,
     [kind, moments]: [Kind; 2],

@@ -1,4 +1,5 @@
-//! AdamW against torch.optim.AdamW (its plain, unfused loop), given the same parameters and the same gradients for several steps.
+//! AdamW against torch.optim.AdamW (its plain, unfused loop), given the same parameters and the
+//! same gradients for several steps.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,7 +13,8 @@ fn largest_magnitude(tensor: &Tensor) -> f64 {
     tensor.abs().max().double_value(&[])
 }
 
-/// The largest difference, relative to the largest magnitude of `expected` or, if that is larger, to `min_scale`.
+/// The largest difference, relative to the largest magnitude of `expected` or, if that is larger,
+/// to `min_scale`.
 fn deviation(found: &Tensor, expected: &Tensor, min_scale: f64) -> f64 {
     assert_eq!(found.size(), expected.size());
     let difference = largest_magnitude(&(found - expected));
@@ -59,7 +61,8 @@ fn steps_agree_with_pytorch() {
             let expected = named(format!("{name}.{step}"));
             let sizes: Vec<i64> = expected.iter().map(|tensor| tensor.numel() as i64).collect();
             let found = found.split_with_sizes(sizes, 0);
-            // Where the two terms of a moment nearly cancel, the value of a one-element parameter is rounding error only.
+            // Where the two terms of a moment nearly cancel, the value of a one-element parameter
+            // is rounding error only.
             let min_scale = 0.1 * expected.iter().map(largest_magnitude).fold(0.0, f64::max);
             found.iter().zip(&expected).map(|(a, b)| deviation(a, b, min_scale)).fold(0.0, f64::max)
         };
@@ -150,8 +153,8 @@ fn squared_norm_is_that_of_all_elements() {
     }
 }
 
-/// Second moments that fall by a thousandth a step, like those of elements that no longer get gradients. Rounded to the nearest bf16
-/// number they would never change.
+/// Second moments that fall by a thousandth a step, like those of elements that no longer get
+/// gradients. Rounded to the nearest bf16 number they would never change.
 #[test]
 fn bf16_moments_stay_close_to_f32_moments() {
     let _generator = seed_generator(7);
@@ -176,7 +179,8 @@ fn bf16_moments_stay_close_to_f32_moments() {
     println!("biases {biases:?}, parameter updates differ by {:e}", deviation(&updates.1, &updates.0));
     assert!(biases.iter().all(|bias| bias.abs() < 1e-3), "{biases:?}");
     assert!(deviation(&updates.1, &updates.0) < 1e-2);
-    // First moments forget a rounding error of 0.2 to 0.4 % soon; in second moments the errors of hundreds of steps add up at random.
+    // First moments forget a rounding error of 0.2 to 0.4 % soon; in second moments the errors of
+    // hundreds of steps add up at random.
     let [first, second] = [1, 2].map(|i| deviation(&ours[i], &exact[i]));
     println!("moments differ by {first:e} and {second:e}");
     assert!(first < 1e-2 && second < 6e-2, "{first}, {second}");

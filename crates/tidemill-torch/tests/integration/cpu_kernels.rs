@@ -1,4 +1,5 @@
-//! Kernels for CPUs against libtorch's operations: they must be about as close to double precision as libtorch is.
+//! Kernels for CPUs against libtorch's operations: they must be about as close to double precision
+//! as libtorch is.
 
 use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_torch::{GroupNorm, geglu, guard, to_preferred_memory_format};
@@ -11,7 +12,8 @@ fn group_norm_silu(x: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64) -> T
     GroupNorm { weight, bias, groups, eps: 1e-5, silu: true }.forward(x).unwrap()
 }
 
-/// An operation's output, computed in `kind`, and the gradients of its inputs, as f64; the output's gradient is `grad`.
+/// An operation's output, computed in `kind`, and the gradients of its inputs, as f64; the output's
+/// gradient is `grad`.
 fn output_and_grads(
     inputs: &[Tensor],
     kind: Kind,
@@ -26,7 +28,8 @@ fn output_and_grads(
     [output.detach()].into_iter().chain(gradients).map(|tensor| tensor.to_kind(Kind::Double)).collect()
 }
 
-/// Checks that the error of `ours` against double precision is at most 1.5 times that of `theirs`, in f32 and bf16.
+/// Checks that the error of `ours` against double precision is at most 1.5 times that of `theirs`,
+/// in f32 and bf16.
 fn assert_as_exact(
     inputs: &[Tensor],
     grad: &Tensor,
@@ -81,7 +84,8 @@ fn group_norm_with_silu_agrees_with_libtorch() {
     }
 }
 
-/// [`assert_as_exact`] for the output for images that lie channels-last, without gradients: there are kernels of their own for that.
+/// [`assert_as_exact`] for the output for images that lie channels-last, without gradients: there
+/// are kernels of their own for that.
 fn assert_as_exact_without_gradients(
     inputs: &[Tensor],
     ours: impl Fn(&[Tensor]) -> Tensor,
@@ -107,8 +111,8 @@ fn assert_as_exact_without_gradients(
 #[test]
 fn geglu_agrees_with_libtorch() {
     let _generator = seed_generator(8);
-    // Many values each, because the bound is on the error of all values together: erf is exact to 1.5e-7, which is a large error relative
-    // to a single value near zero.
+    // Many values each, because the bound is on the error of all values together: erf is exact to
+    // 1.5e-7, which is a large error relative to a single value near zero.
     for size in [[2, 64, 256], [500, 1, 2], [5, 33, 70]] {
         let x = Tensor::randn(size, F64) * 2.0;
         let grad = Tensor::randn([size[0], size[1], size[2] / 2], F64);

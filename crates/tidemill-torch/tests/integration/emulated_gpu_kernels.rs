@@ -11,8 +11,9 @@ use crate::common::{
     ADAMW, SCALARS, adamw_step_on, assert_close, random, random_adamw_state, seed_generator,
 };
 
-/// Compiles the emulator for tensors of a dtype, with a sanitizer if the machine has it. The sanitizer finds races between threads and
-/// reads beyond a tensor's end, which nothing finds on a GPU.
+/// Compiles the emulator for tensors of a dtype, with a sanitizer if the machine has it. The
+/// sanitizer finds races between threads and reads beyond a tensor's end, which nothing finds on a
+/// GPU.
 fn compile_emulator(folder: &Path, element: &str, sanitizer: &str) -> PathBuf {
     let program = folder.join(element);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/gpu_emulator.cpp");
@@ -113,8 +114,8 @@ fn check_group_norm(program: &Path, kind: Kind, tolerance: f64) {
 }
 
 fn check_geglu(program: &Path, kind: Kind, tolerance: f64) {
-    // `parts` blocks share the gradient of the bias (0: without a bias): one row, and more rows than a block's warps take at a time; more
-    // columns than a warp takes at a time.
+    // `parts` blocks share the gradient of the bias (0: without a bias): one row, and more rows
+    // than a block's warps take at a time; more columns than a warp takes at a time.
     for [rows, width, parts] in [[1, 8, 0], [7, 24, 0], [20, 64, 0], [1, 8, 1], [7, 24, 2], [20, 72, 3]] {
         let (x, grad) = (random(&[rows, 2 * width], kind) * 2.0, random(&[rows, width], kind));
         let bias = random(&[2 * width], kind) * f64::from(i8::from(parts > 0));
@@ -155,7 +156,8 @@ fn check_channel_bias(program: &Path, kind: Kind, tolerance: f64) {
 }
 
 fn check_add_layer_norm(program: &Path, kind: Kind, tolerance: f64) {
-    // One row, and so many rows that the blocks take several; more elements than a warp takes at a time.
+    // One row, and so many rows that the blocks take several; more elements than a warp takes at a
+    // time.
     for [rows, width, parts] in [[1, 8, 1], [13, 36, 3]] {
         for (has_added, weight_kind) in [(true, kind), (false, Kind::Float)] {
             let [x, added] = [2.0, 1.0].map(|scale| {

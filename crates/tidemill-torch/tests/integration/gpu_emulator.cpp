@@ -1,5 +1,6 @@
-// Runs kernels for GPUs on a CPU, with one thread for each thread of a block. The first argument names the operation. Tensors are read
-// from standard input and written to standard output, as float.
+// Runs kernels for GPUs on a CPU, with one thread for each thread of a block. The first argument
+// names the operation. Tensors are read from standard input and written to standard output, as
+// float.
 
 #include <algorithm>
 #include <barrier>
@@ -90,12 +91,14 @@ static void write(const std::vector<E>& values) {
   }
 }
 
-// Input: N, P, C, G, whether SiLU follows, whether weights are bf16, and whether there is a residual; then x, the gradients of output and
-// residual [N, P, C], weight and bias [C]. Output: the output, and the gradients of x, weight and bias.
+// Input: N, P, C, G, whether SiLU follows, whether weights are bf16, and whether there is a
+// residual; then x, the gradients of output and residual [N, P, C], weight and bias [C]. Output:
+// the output, and the gradients of x, weight and bias.
 static void run_group_norm() {
   auto sizes = read_floats(7);
   int n = sizes[0], pixels = sizes[1], channels = sizes[2], groups = sizes[3], silu = sizes[4], has_bf16_weights = sizes[5];
-  // Some threads take more than one round of channels; two or more pixels at a time; the last warp is not full.
+  // Some threads take more than one round of channels; two or more pixels at a time; the last warp
+  // is not full.
   int tile = 16, vectors = channels / VECTOR_SIZE, lanes = (vectors + 1) / 2, rows = 2 + WARP / lanes;
   GroupNormShape s{n, pixels, channels, groups, tile, (pixels + tile - 1) / tile, lanes, silu, has_bf16_weights, 1e-5f};
   size_t count = size_t(n) * pixels * channels;
@@ -127,7 +130,8 @@ static void run_group_norm() {
   has_bf16_weights ? (write(weight_grad16), write(bias_grad16)) : (write(weight_grad), write(bias_grad));
 }
 
-// Input: N, P, C, whether there is a b, and whether each image has a bias of its own; then a, b and the biases. Output: the sum.
+// Input: N, P, C, whether there is a b, and whether each image has a bias of its own; then a, b and
+// the biases. Output: the sum.
 static void run_add_channel_bias() {
   auto sizes = read_floats(5);
   size_t n = sizes[0], pixels = sizes[1], channels = sizes[2], count = n * pixels * channels;
@@ -140,8 +144,9 @@ static void run_add_channel_bias() {
   write(output);
 }
 
-// Input: rows, W, and the number of blocks that share the gradient of the bias (0: no bias); then x [rows, 2 W], the gradient of the
-// output [rows, W] and the bias. Output: the output and the gradients of x and bias.
+// Input: rows, W, and the number of blocks that share the gradient of the bias (0: no bias); then x
+// [rows, 2 W], the gradient of the output [rows, W] and the bias. Output: the output and the
+// gradients of x and bias.
 static void run_geglu() {
   auto sizes = read_floats(3);
   size_t rows = sizes[0], width = sizes[1];
@@ -164,8 +169,9 @@ static void run_geglu() {
   write(output), write(x_grad), write(bias_grad);
 }
 
-// Input: rows, W, whether weights are bf16, whether there is an added tensor, and the blocks of the backward pass; then x, the added
-// tensor, the gradients of sum and output, weight and bias. Output: sum, output, and the gradients of x, weight and bias.
+// Input: rows, W, whether weights are bf16, whether there is an added tensor, and the blocks of the
+// backward pass; then x, the added tensor, the gradients of sum and output, weight and bias.
+// Output: sum, output, and the gradients of x, weight and bias.
 static void run_add_layer_norm() {
   auto sizes = read_floats(5);
   size_t rows = sizes[0];
@@ -196,9 +202,10 @@ static void run_add_layer_norm() {
   has_bf16_weights ? (write(weight_grads_bf16), write(bias_grads_bf16)) : (write(weight_grads), write(bias_grads));
 }
 
-// Input: learning rate, step, gradient divisor, skip, AdamW's betas, eps and weight decay, the EMA rate, the lengths of two slices, and
-// whether moments are bf16; then of each slice gradient, master weights, both moments and averages. Output: of each slice master weights,
-// moments, averages and working weights.
+// Input: learning rate, step, gradient divisor, skip, AdamW's betas, eps and weight decay, the EMA
+// rate, the lengths of two slices, and whether moments are bf16; then of each slice gradient,
+// master weights, both moments and averages. Output: of each slice master weights, moments,
+// averages and working weights.
 static void run_adamw() {
   auto numbers = read_floats(12);
   float *scalars = numbers.data();

@@ -24,9 +24,9 @@ pub struct StepMetrics {
     /// Images per second over all ranks, since the last line of metrics.
     pub images_per_second: f64,
     /// TFLOP/s of each rank over the same time, counting forward and backward passes as
-    /// [`UNet2DConditionModel::flops`] does.
+    /// [`TrainableDenoiser::forward_flops`] does.
     ///
-    /// [`UNet2DConditionModel::flops`]: tidemill_models::UNet2DConditionModel::flops
+    /// [`TrainableDenoiser::forward_flops`]: tidemill_models::TrainableDenoiser::forward_flops
     pub tflops: f64,
     /// Model FLOPs utilisation: `tflops` as a share of the device's peak, if the run file gives the
     /// peak.

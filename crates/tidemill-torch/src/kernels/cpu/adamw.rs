@@ -1,5 +1,6 @@
-//! AdamW, averages and new working weights in one pass over memory, with the formulas of `torch.optim.AdamW`. libtorch takes one pass
-//! for each of the three, and two more to convert gradients to f32.
+//! AdamW, averages and new working weights in one pass over memory, with the formulas of
+//! `torch.optim.AdamW`. libtorch takes one pass for each of the three, and two more to convert
+//! gradients to f32.
 
 use std::ops::Range;
 
@@ -13,7 +14,8 @@ use crate::kernels::arguments::{AdamW, AdamWScalars, ParamSlice};
 use crate::threads::{DisjointSlices, parallel_for};
 use crate::{Error, guard};
 
-/// Elements that are processed at a time: few enough to stay in a core's cache until all results are written.
+/// Elements that are processed at a time: few enough to stay in a core's cache until all results
+/// are written.
 const CHUNK: usize = 4096;
 
 /// One step on the CPU, in place, of slices that [`crate::adamw_step`] has checked.
@@ -194,8 +196,9 @@ impl Coefficients {
     }
 }
 
-/// 32 random bits for the stochastic rounding of an element's new moments. They are a hash of the values and the step, so an element is
-/// rounded alike wherever it lies and whichever rank has it. The hash is Chris Wellons's `lowbias32`.
+/// 32 random bits for the stochastic rounding of an element's new moments. They are a hash of the
+/// values and the step, so an element is rounded alike wherever it lies and whichever rank has it.
+/// The hash is Chris Wellons's `lowbias32`.
 #[inline(always)]
 fn random_bits(exp_avg: f32, exp_avg_sq: f32, salt: u32) -> u32 {
     let second = exp_avg_sq.to_bits().wrapping_add(salt).wrapping_mul(0x9E37_79B1);

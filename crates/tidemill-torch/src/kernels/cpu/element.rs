@@ -13,8 +13,9 @@ pub trait Element: Copy + Send + Sync {
     /// Rounds a value to the nearest element; of two as near, to the even one.
     fn from_f32(value: f32) -> Self;
 
-    /// Rounds a value up or down by `random_bits` (16 bits), to the nearer the more often (stochastic rounding): so sums of values that
-    /// are too small to change an element by themselves are right on average.
+    /// Rounds a value up or down by `random_bits` (16 bits), to the nearer the more often
+    /// (stochastic rounding): so sums of values that are too small to change an element by
+    /// themselves are right on average.
     fn from_f32_stochastic(value: f32, random_bits: u32) -> Self;
 }
 

@@ -16,7 +16,8 @@ use crate::kernels::layout::empty_contiguous_like;
 use crate::threads::{DisjointSlices, parallel_for};
 use crate::{Error, guard};
 
-/// The SiLU of the norm of x, in f32 or bf16, with gradients. Returns x, with `with_residual` as an output of its own, and the result.
+/// The SiLU of the norm of x, in f32 or bf16, with gradients. Returns x, with `with_residual` as an
+/// output of its own, and the result.
 ///
 /// # Errors
 /// If memory does not suffice.
@@ -73,7 +74,8 @@ impl Shape {
     }
 }
 
-/// Returns the output, and mean and reciprocal standard deviation of each group of each image: [N groups, 2], f32.
+/// Returns the output, and mean and reciprocal standard deviation of each group of each image: [N
+/// groups, 2], f32.
 fn forward<T: Element>(
     shape: Shape,
     x: &Tensor,
@@ -131,8 +133,8 @@ impl<T: Element> NullaryFnOnce for ForwardGroup<'_, T> {
     }
 }
 
-/// Mean and reciprocal standard deviation. The variance is that of differences to the mean. Chunks are summed in f32, and their sums in
-/// f64.
+/// Mean and reciprocal standard deviation. The variance is that of differences to the mean. Chunks
+/// are summed in f32, and their sums in f64.
 #[inline(always)]
 fn compute_moments<T: Element>(x: &[T], chunk: usize, eps: f32) -> [f32; 2] {
     let (mut total, mut squares) = (0f64, 0f64);
@@ -167,8 +169,9 @@ impl Backward for GroupNormSilu {
     }
 }
 
-/// Computes the gradient of x from the gradients of the output and, if there is one, of the residual. Also returns the gradients of
-/// weight and bias for each image and channel: [N, C, 2], f32.
+/// Computes the gradient of x from the gradients of the output and, if there is one, of the
+/// residual. Also returns the gradients of weight and bias for each image and channel: [N, C, 2],
+/// f32.
 fn backward<T: Element>(
     shape: Shape,
     x: &Tensor,
@@ -223,8 +226,9 @@ struct BackwardGroup<'a, T> {
 impl<T: Element> NullaryFnOnce for BackwardGroup<'_, T> {
     type Output = ();
 
-    /// With n = (x - mean) rstd, z = weight n + bias and d the gradient of z: the gradients of weight and bias are the sums of d n
-    /// and d, and the gradient of x is rstd (d weight - mean(d weight) - n mean(d weight n)).
+    /// With n = (x - mean) rstd, z = weight n + bias and d the gradient of z: the gradients of
+    /// weight and bias are the sums of d n and d, and the gradient of x is rstd (d weight - mean(d
+    /// weight) - n mean(d weight n)).
     #[inline(always)]
     fn call(self) {
         let Self { x, grad, residual_grad, weight, bias, moments, z_grad, x_grad, channel_sums } = self;

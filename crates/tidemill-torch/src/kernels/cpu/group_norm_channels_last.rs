@@ -1,5 +1,6 @@
-//! Group normalisation with SiLU of images that lie channels-last, [N, H, W, C], without gradients. It works in tiles of pixels, and
-//! keeps numbers of all channels side by side, repeated until they fill the widest registers.
+//! Group normalisation with SiLU of images that lie channels-last, [N, H, W, C], without gradients.
+//! It works in tiles of pixels, and keeps numbers of all channels side by side, repeated until they
+//! fill the widest registers.
 
 use std::ops::Range;
 
@@ -160,8 +161,8 @@ fn add_to_groups(shape: Shape, repeated: &[f32], mut add: impl FnMut(usize, f32)
     }
 }
 
-/// From the moments of an image's tiles, the factor and the summand of each element of the image, repeated per channel. Moments of tiles
-/// are combined as by Chan, Golub and LeVeque (1979).
+/// From the moments of an image's tiles, the factor and the summand of each element of the image,
+/// repeated per channel. Moments of tiles are combined as by Chan, Golub and LeVeque (1979).
 fn scale_and_shift(
     shape: Shape,
     tile_moments: &[[f32; 2]],

@@ -1,4 +1,5 @@
-//! Kernels for CPUs, vectorised for the best instruction set that the CPU has, on libtorch's threads.
+//! Kernels for CPUs, vectorised for the best instruction set that the CPU has, on libtorch's
+//! threads.
 
 mod adamw;
 mod element;

@@ -9,7 +9,8 @@ pub fn run_vectorised<K: NullaryFnOnce>(kernel: K) -> K::Output {
     Arch::new().dispatch(kernel)
 }
 
-/// How many partial sums are kept side by side: a multiple of the elements that the widest registers hold.
+/// How many partial sums are kept side by side: a multiple of the elements that the widest
+/// registers hold.
 const PARTIAL_SUMS: usize = 32;
 
 /// Sums `value` of each element.
@@ -29,7 +30,8 @@ pub fn sum_of_pairs<A: Element, B: Element>(a: &[A], b: &[B], value: impl Fn(f32
             *sum += value(a.to_f32(), b.to_f32());
         }
     }
-    // The rest is summed on its own: a loop of unknown length over the partial sums would keep these out of registers.
+    // The rest is summed on its own: a loop of unknown length over the partial sums would keep
+    // these out of registers.
     let rest = rest_a.iter().zip(rest_b).map(|(a, b)| value(a.to_f32(), b.to_f32()));
     sums.iter().sum::<f32>() + rest.sum::<f32>()
 }

@@ -14,7 +14,8 @@ pub fn is_supported(x: &Tensor) -> bool {
 /// The elements of a contiguous tensor on the CPU with the dtype of `T`.
 pub fn as_slice<T: Element>(tensor: &Tensor) -> &[T] {
     assert!(tensor.is_contiguous() && tensor.kind() == T::KIND && tensor.device() == Device::Cpu);
-    // SAFETY: the tensor has that many elements of that type one behind the other, and outlives the slice.
+    // SAFETY: the tensor has that many elements of that type one behind the other, and outlives the
+    // slice.
     unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast(), tensor.numel()) }
 }
 

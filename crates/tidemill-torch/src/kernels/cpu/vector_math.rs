@@ -1,6 +1,7 @@
 //! Functions without branches and calls, which compilers turn into vector instructions.
 
-/// e^x, to 2 units in the last place, clamped to f32's range. Computed as 2^n e^r with |r| <= ln 2 / 2, with the polynomial of Cephes'
+/// e^x, to 2 units in the last place, clamped to f32's range. Computed as 2^n e^r with |r| <= ln 2
+/// / 2, with the polynomial of Cephes'
 /// `expf` (Moshier, 1992) for e^r.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
@@ -28,8 +29,8 @@ pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// The normal distribution's cumulative function and density at x. The cumulative function is computed by erf to 1.5e-7 (Abramowitz and
-/// Stegun, 7.1.26), as in libtorch's GELU.
+/// The normal distribution's cumulative function and density at x. The cumulative function is
+/// computed by erf to 1.5e-7 (Abramowitz and Stegun, 7.1.26), as in libtorch's GELU.
 #[inline(always)]
 pub fn normal_cdf_and_density(x: f32) -> [f32; 2] {
     const DENSITY: f32 = 0.398_942_3;

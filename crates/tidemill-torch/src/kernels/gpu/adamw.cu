@@ -1,6 +1,6 @@
-// AdamW (Loshchilov & Hutter, 2019), averaged weights and new working weights in one pass over memory, with the formulas of
-// torch.optim.AdamW. A launch takes as many slices of parameters as its arguments have room for; a block takes CHUNK elements of one
-// slice.
+// AdamW (Loshchilov & Hutter, 2019), averaged weights and new working weights in one pass over
+// memory, with the formulas of torch.optim.AdamW. A launch takes as many slices of parameters as
+// its arguments have room for; a block takes CHUNK elements of one slice.
 
 #define MAX_SLICES 64
 #define CHUNK 4096
@@ -29,7 +29,8 @@ struct AdamWArguments {
   int has_bf16_moments;
 };
 
-// One thread. Computes what all elements have in common: decay, step size, and the reciprocal root of the second moment's correction.
+// One thread. Computes what all elements have in common: decay, step size, and the reciprocal root
+// of the second moment's correction.
 extern "C" __global__ void adamw_coefficients(AdamWArguments a, float* coefficients) {
   double lr = *a.learning_rate, t = *a.step;
   coefficients[0] = 1.0 - lr * a.weight_decay;
@@ -60,7 +61,8 @@ __device__ inline void store_stochastic(bf16* to, float value, unsigned random) 
   else store(to, value);
 }
 
-// The step of element `i`. Everything is read before anything is written, because as far as the compiler knows slices may overlap.
+// The step of element `i`. Everything is read before anything is written, because as far as the
+// compiler knows slices may overlap.
 template <typename M>
 __device__ inline void step_element(const ParamSlice& p, size_t i, const AdamWArguments& a, Coefficients c) {
   M *m = (M*)p.exp_avg + i, *v = (M*)p.exp_avg_sq + i;

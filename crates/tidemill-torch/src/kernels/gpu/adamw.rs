@@ -1,5 +1,5 @@
-//! AdamW, averages and new working weights in one pass over memory. libtorch takes one pass for each of the three, and two more to
-//! convert gradients to f32.
+//! AdamW, averages and new working weights in one pass over memory. libtorch takes one pass for
+//! each of the three, and two more to convert gradients to f32.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -27,8 +27,8 @@ const CHUNK: usize = 4096;
 /// Threads of a block.
 const THREADS: usize = 256;
 
-/// One step on a GPU, in place, of slices that [`crate::adamw_step`] has checked. Returns false, and does nothing, if the kernels do not
-/// take them.
+/// One step on a GPU, in place, of slices that [`crate::adamw_step`] has checked. Returns false,
+/// and does nothing, if the kernels do not take them.
 ///
 /// # Errors
 /// If the GPU fails.

@@ -1,9 +1,9 @@
-// The sum of images [N, H, W, C] and of a bias that is the same for all pixels of a channel. A thread takes one Vector of channels of a
-// pixel at a time.
+// The sum of images [N, H, W, C] and of a bias that is the same for all pixels of a channel. A
+// thread takes one Vector of channels of a pixel at a time.
 
 struct ImageSizes {
-  // C in Vectors; the number of pixels that have the same bias; and the number of Vectors: few enough for 32 bits, in which a division
-  // is fast.
+  // C in Vectors; the number of pixels that have the same bias; and the number of Vectors: few
+  // enough for 32 bits, in which a division is fast.
   unsigned channels, pixels, total;
 };
 

@@ -1,4 +1,5 @@
-//! Sums of images with a bias per channel: libtorch adds a convolution's bias in a pass of its own, element by element.
+//! Sums of images with a bias per channel: libtorch adds a convolution's bias in a pass of its own,
+//! element by element.
 
 use tch::{Kind, Tensor};
 
@@ -64,8 +65,8 @@ struct ImageSizes {
 }
 
 impl ImageSizes {
-    /// For images [N, C, H, W] and a bias [C] or [N, C]. `None` for other shapes, if the channels are not whole vectors, or if there are
-    /// too many for the kernel's 32-bit counts.
+    /// For images [N, C, H, W] and a bias [C] or [N, C]. `None` for other shapes, if the channels
+    /// are not whole vectors, or if there are too many for the kernel's 32-bit counts.
     fn new(images: &Tensor, bias: &Tensor) -> Option<Self> {
         let &[n, channels, height, width] = images.size().as_slice() else { return None };
         let (vector, bias_size) = (vector_size(images.kind()) as i64, bias.size());

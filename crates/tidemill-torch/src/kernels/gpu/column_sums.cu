@@ -1,6 +1,6 @@
-// Adds up the partial column sums that the blocks of a backward pass have written, `partial_sums` [parts, 2 W]: `first` gets the first W
-// columns, `second` the others. A block takes as many columns as a warp has lanes; its warps share the parts. All sums are added up in a
-// fixed order.
+// Adds up the partial column sums that the blocks of a backward pass have written, `partial_sums`
+// [parts, 2 W]: `first` gets the first W columns, `second` the others. A block takes as many
+// columns as a warp has lanes; its warps share the parts. All sums are added up in a fixed order.
 extern "C" __global__ void sum_columns(const float* partial_sums, void* first, void* second, int parts, int width, int is_bf16) {
   extern __shared__ float shared[];
   int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP, c = blockIdx.x * WARP + lane;

@@ -1,4 +1,5 @@
-// What all kernels share. The kernels are compiled by NVRTC with this in front of them. ELEMENT is float or bf16; arithmetic is float.
+// What all kernels share. The kernels are compiled by NVRTC with this in front of them. ELEMENT is
+// float or bf16; arithmetic is float.
 
 typedef unsigned short bf16;
 typedef ELEMENT T;

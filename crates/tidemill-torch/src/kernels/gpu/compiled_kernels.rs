@@ -1,4 +1,5 @@
-//! Kernels as they are compiled for a GPU and a dtype: the cache of compiled kernels, their test before the first use, and launches.
+//! Kernels as they are compiled for a GPU and a dtype: the cache of compiled kernels, their test
+//! before the first use, and launches.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -19,7 +20,8 @@ pub struct KernelSource {
     /// CUDA C++, with a zero at its end.
     pub text: &'static str,
     pub kernels: &'static [&'static CStr],
-    /// Compares the kernels with libtorch's operations on a GPU and for a dtype; fails if they differ.
+    /// Compares the kernels with libtorch's operations on a GPU and for a dtype; fails if they
+    /// differ.
     pub self_test: fn(device: usize, kind: Kind) -> Result<(), Error>,
 }
 
@@ -52,8 +54,9 @@ fn with_cache<R>(work: impl FnOnce(&mut HashMap<CacheKey, Compiled>) -> R) -> R 
     work(CACHE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Whether the kernels can be used. The first call for a target compiles and tests them. Threads that call meanwhile do so as well and
-/// do not wait: the test runs a backward pass, whose thread may be the one that another caller waits for.
+/// Whether the kernels can be used. The first call for a target compiles and tests them. Threads
+/// that call meanwhile do so as well and do not wait: the test runs a backward pass, whose thread
+/// may be the one that another caller waits for.
 pub fn is_usable(source: &KernelSource, device: usize, kind: Kind) -> bool {
     let key = (source.name, device, kind == Kind::BFloat16);
     if let Some(usable) = with_cache(|cache| cache.get(&key)?.tested.as_ref().map(Result::is_ok)) {
@@ -80,9 +83,10 @@ pub fn is_usable(source: &KernelSource, device: usize, kind: Kind) -> bool {
     usable
 }
 
-/// How often kernels of this crate have been launched on a GPU for tensors of a dtype since they were tested. `name` is `"AdamW"`,
-/// `"GEGLU"`, `"GroupNorm"`, `"LayerNorm"` or `"ChannelBias"`. Operations fall back to libtorch without an error; tests see by this
-/// count that they did not.
+/// How often kernels of this crate have been launched on a GPU for tensors of a dtype since they
+/// were tested. `name` is `"AdamW"`,
+/// `"GEGLU"`, `"GroupNorm"`, `"LayerNorm"` or `"ChannelBias"`. Operations fall back to libtorch
+/// without an error; tests see by this count that they did not.
 ///
 /// # Errors
 /// If the kernels cannot be used there; the error says why.
@@ -94,7 +98,8 @@ pub fn kernel_launch_count(name: &'static str, device: usize, kind: Kind) -> Res
 }
 
 impl KernelTarget {
-    /// Launches a kernel. Its arguments are pointers to `tensors`, null for `None`, and then a copy of each of `values`.
+    /// Launches a kernel. Its arguments are pointers to `tensors`, null for `None`, and then a copy
+    /// of each of `values`.
     ///
     /// # Errors
     /// If the kernels are not compiled, or the driver refuses.
@@ -116,17 +121,20 @@ impl KernelTarget {
         let pointers: Vec<*mut c_void> = tensors.iter().map(pointer).collect();
         let values = values.iter().map(|value| address_of(*value));
         let mut arguments: Vec<*mut c_void> = pointers.iter().map(address_of).chain(values).collect();
-        // SAFETY: each caller gives a kernel the parameters of its source, in that order. Tensors live until the kernel is launched,
-        // and libtorch uses their memory again only behind it on the stream.
+        // SAFETY: each caller gives a kernel the parameters of its source, in that order. Tensors
+        // live until the kernel is launched, and libtorch uses their memory again only behind it on
+        // the stream.
         unsafe { kernels.launch(name, config, &mut arguments) }
     }
 
-    /// Launches `sum_columns`, for a source that includes it: adds up `partial_sums` [parts, 2, W], f32, into two tensors of W numbers.
+    /// Launches `sum_columns`, for a source that includes it: adds up `partial_sums` [parts, 2, W],
+    /// f32, into two tensors of W numbers.
     ///
     /// # Errors
     /// If the kernels are not compiled, or the driver refuses.
     pub fn sum_columns(self, partial_sums: &Tensor, [first, second]: [&Tensor; 2]) -> Result<(), Error> {
-        /// Threads of a block: the more there are, the fewer parts each of them adds up one after the other.
+        /// Threads of a block: the more there are, the fewer parts each of them adds up one after
+        /// the other.
         const THREADS: usize = 1024;
         let sizes = partial_sums.size();
         let [parts, width] = [sizes[0] as i32, sizes[2] as i32];

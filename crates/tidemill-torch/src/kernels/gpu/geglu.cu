@@ -1,8 +1,10 @@
-// GEGLU of x [rows, 2 W], which holds a and then b in each row: a gelu(b), with the exact GELU. `bias` [2 W] may be null; it is added to
-// x first. A thread takes one Vector of [rows, W] at a time.
+// GEGLU of x [rows, 2 W], which holds a and then b in each row: a gelu(b), with the exact GELU.
+// `bias` [2 W] may be null; it is added to x first. A thread takes one Vector of [rows, W] at a
+// time.
 
 struct GegluSizes {
-  // W in Vectors, and the number of Vectors in [rows, W]: few enough for 32 bits, in which a division is fast.
+  // W in Vectors, and the number of Vectors in [rows, W]: few enough for 32 bits, in which a
+  // division is fast.
   unsigned width, total;
 };
 
@@ -43,9 +45,9 @@ extern "C" __global__ void geglu_backward(const Vector* x, const Vector* grad, V
   }
 }
 
-// The backward pass with a bias, whose gradient is the sum of the gradient of x over rows. The blocks of one y write their part of that
-// sum to `partial_sums` [y, 2 W]. A warp takes as many Vectors of a row as it has lanes; the warps of a block, and the blocks of one x,
-// share the rows.
+// The backward pass with a bias, whose gradient is the sum of the gradient of x over rows. The
+// blocks of one y write their part of that sum to `partial_sums` [y, 2 W]. A warp takes as many
+// Vectors of a row as it has lanes; the warps of a block, and the blocks of one x, share the rows.
 extern "C" __global__ void geglu_backward_with_bias(const Vector* x, const Vector* bias, const Vector* grad, Vector* x_grad,
                                                     float* partial_sums, GegluSizes s) {
   extern __shared__ float shared[];

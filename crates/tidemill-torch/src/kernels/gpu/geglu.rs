@@ -1,5 +1,5 @@
-//! GEGLU. libtorch takes several passes over memory for it, keeps more for the backward pass than it is given, and reads everything once
-//! more for the gradient of the bias before it.
+//! GEGLU. libtorch takes several passes over memory for it, keeps more for the backward pass than
+//! it is given, and reads everything once more for the gradient of the bias before it.
 
 use tch::{Kind, Tensor};
 
@@ -22,7 +22,8 @@ static SOURCE: KernelSource = KernelSource {
 const THREADS: usize = 256;
 /// The most blocks of a launch; each thread then takes several vectors.
 const MAX_BLOCKS: usize = 1 << 16;
-/// Blocks of a backward pass with a bias that a multiprocessor runs at the same time; each has partial sums of its own.
+/// Blocks of a backward pass with a bias that a multiprocessor runs at the same time; each has
+/// partial sums of its own.
 const BLOCKS_PER_MULTIPROCESSOR: usize = 3;
 
 /// [`crate::geglu`] on a GPU; `None` if the kernels do not take these tensors.
@@ -62,7 +63,8 @@ struct GegluSizes {
 }
 
 impl GegluSizes {
-    /// For x; `None` if its halves are not whole vectors, or if there are too many for the kernels' 32-bit counts.
+    /// For x; `None` if its halves are not whole vectors, or if there are too many for the kernels'
+    /// 32-bit counts.
     fn new(x: &Tensor) -> Option<Self> {
         let vector = vector_size(x.kind());
         let row_length = x.size().last().map_or(1, |length| *length as usize);

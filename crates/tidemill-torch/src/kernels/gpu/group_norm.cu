@@ -1,5 +1,6 @@
-// Group normalisation, with or without SiLU, of images that lie channels-last. x [N, P, C]: N images of P pixels of C channels, in G
-// groups of D channels. Most kernels give each block a tile of pixels of one image; a thread takes one Vector of channels of every
+// Group normalisation, with or without SiLU, of images that lie channels-last. x [N, P, C]: N
+// images of P pixels of C channels, in G groups of D channels. Most kernels give each block a tile
+// of pixels of one image; a thread takes one Vector of channels of every
 // `rows`-th pixel. All sums are added up in a fixed order, so the same input gives the same output.
 
 struct GroupNormShape {
@@ -20,13 +21,14 @@ __device__ inline size_t tile_start(GroupNormShape s) {
 // The number of pixels of a tile; the last tile of an image may be smaller.
 __device__ inline int tile_pixels(GroupNormShape s, int tile) { return min(s.tile, s.pixels - tile * s.tile); }
 
-// The index of a channel in shared memory. The first elements of all Vectors lie side by side, then the second ones and so on, so that
-// the lanes of a warp access different banks.
+// The index of a channel in shared memory. The first elements of all Vectors lie side by side, then
+// the second ones and so on, so that the lanes of a warp access different banks.
 __device__ inline int channel_slot(int c, GroupNormShape s) {
   return c % VECTOR_SIZE * (s.channels / VECTOR_SIZE) + c / VECTOR_SIZE;
 }
 
-// Adds up two numbers per channel over the rows of a block: shared [rows, 2, C] to its first [2, C].
+// Adds up two numbers per channel over the rows of a block: shared [rows, 2, C] to its first [2,
+// C].
 __device__ inline void block_sum(float* shared, GroupNormShape s) {
   __syncthreads();
   for (int i = threadIdx.x; i < 2 * s.channels; i += blockDim.x) {
@@ -41,14 +43,16 @@ __device__ inline float load_weight(const void* weights, int c, GroupNormShape s
 
 __device__ inline float sigmoid(float z) { return __fdividef(1.0f, 1.0f + (sizeof(T) == 2 ? __expf(-z) : expf(-z))); }
 
-// Blocks (tile, image). Writes mean and sum of squared differences of each group of each tile: tile_moments [N, tiles, G, 2].
+// Blocks (tile, image). Writes mean and sum of squared differences of each group of each tile:
+// tile_moments [N, tiles, G, 2].
 extern "C" __global__ void group_norm_tile_moments(const Vector* x, float* tile_moments, GroupNormShape s) {
   extern __shared__ float shared[];
   const Vector* tile = x + tile_start(s);
   int n = tile_pixels(s, blockIdx.x), vectors = s.channels / VECTOR_SIZE, rows = blockDim.x / s.lanes, row = threadIdx.x / s.lanes;
   float *sums = shared, *squares = shared + s.channels;
   for (int w = threadIdx.x % s.lanes; w < vectors; w += s.lanes) {
-    // Differences to the first pixel are summed, so that little precision is lost where the mean is far from zero.
+    // Differences to the first pixel are summed, so that little precision is lost where the mean is
+    // far from zero.
     Vector first = tile[w];
     float sum[VECTOR_SIZE] = {}, square[VECTOR_SIZE] = {};
 #pragma unroll 4
@@ -89,7 +93,8 @@ extern "C" __global__ void group_norm_tile_moments(const Vector* x, float* tile_
   }
 }
 
-// Blocks (group, image) of one warp. Writes mean and reciprocal standard deviation of each group: moments [N, G, 2].
+// Blocks (group, image) of one warp. Writes mean and reciprocal standard deviation of each group:
+// moments [N, G, 2].
 extern "C" __global__ void group_norm_group_moments(const float* tile_moments, float* moments, GroupNormShape s) {
   const float* group_moments = tile_moments + 2 * ((size_t)blockIdx.y * s.tiles * s.groups + blockIdx.x);
   float d = s.channels / s.groups, mean = 0, square = 0;
@@ -104,7 +109,8 @@ extern "C" __global__ void group_norm_group_moments(const float* tile_moments, f
   if (threadIdx.x == 0) to[0] = mean, to[1] = rsqrtf(square / (d * s.pixels) + s.eps);
 }
 
-// The norm of one channel of an image: with n = (x - mean) rstd, z = weight n + bias = x scale + shift.
+// The norm of one channel of an image: with n = (x - mean) rstd, z = weight n + bias = x scale +
+// shift.
 struct Channel {
   float mean, rstd, scale, shift;
 };
@@ -161,7 +167,8 @@ __device__ inline float z_gradient(float grad, float z, int silu) {
   return grad * s * (1.0f + z * (1.0f - s));
 }
 
-// Blocks (tile, image). Writes the sums of d n and d over each tile and channel, where d is the gradient of z: tile_sums [N, tiles, 2, C].
+// Blocks (tile, image). Writes the sums of d n and d over each tile and channel, where d is the
+// gradient of z: tile_sums [N, tiles, 2, C].
 extern "C" __global__ void group_norm_tile_sums(const Vector* x, const Vector* grad, const void* weights, const void* biases,
                                                 const float* moments, float* tile_sums, GroupNormShape s) {
   extern __shared__ float shared[];
@@ -197,8 +204,8 @@ extern "C" __global__ void group_norm_tile_sums(const Vector* x, const Vector* g
   }
 }
 
-// Blocks (group, image). Writes the same sums over each channel, channel_sums [N, 2, C], and the means over groups of d n weight and
-// d weight, group_means [N, G, 2].
+// Blocks (group, image). Writes the same sums over each channel, channel_sums [N, 2, C], and the
+// means over groups of d n weight and d weight, group_means [N, G, 2].
 extern "C" __global__ void group_norm_image_sums(const float* tile_sums, const void* weights, float* channel_sums,
                                                  float* group_means, GroupNormShape s) {
   extern __shared__ float shared[];
@@ -224,8 +231,8 @@ extern "C" __global__ void group_norm_image_sums(const float* tile_sums, const v
   group_means[2 * ((size_t)blockIdx.y * s.groups + blockIdx.x) + threadIdx.x] = sum / ((float)d * s.pixels);
 }
 
-// Blocks (tile, image). Writes the gradient of x: rstd (d weight - mean(d weight) - n mean(d weight n)), plus `residual_grad`, the gradient
-// of x as the residual, which may be null.
+// Blocks (tile, image). Writes the gradient of x: rstd (d weight - mean(d weight) - n mean(d weight
+// n)), plus `residual_grad`, the gradient of x as the residual, which may be null.
 extern "C" __global__ void group_norm_x_grad(const Vector* __restrict__ x, const Vector* __restrict__ grad,
                                              const Vector* __restrict__ residual_grad, const void* weights, const void* biases,
                                              const float* moments, const float* group_means, Vector* __restrict__ x_grad,
@@ -259,7 +266,8 @@ extern "C" __global__ void group_norm_x_grad(const Vector* __restrict__ x, const
   }
 }
 
-// Blocks (some channels). Writes the gradients of weight and bias [C], from the sums of each image's channels.
+// Blocks (some channels). Writes the gradients of weight and bias [C], from the sums of each
+// image's channels.
 extern "C" __global__ void group_norm_weight_grads(const float* channel_sums, void* weight_grads, void* bias_grads, GroupNormShape s) {
   for (int c = blockIdx.x * blockDim.x + threadIdx.x; c < s.channels; c += gridDim.x * blockDim.x) {
     float sum_dn = 0, sum_d = 0;

@@ -1,5 +1,5 @@
-//! Group normalisation, with or without SiLU, of images that lie channels-last. libtorch's kernel for GPUs has such images converted,
-//! and converted back.
+//! Group normalisation, with or without SiLU, of images that lie channels-last. libtorch's kernel
+//! for GPUs has such images converted, and converted back.
 
 use tch::{Device, Kind, Tensor};
 
@@ -35,13 +35,14 @@ const THREADS: usize = 256;
 const GROUP_THREADS: usize = 128;
 /// Blocks that keep a Hopper GPU busy: two for each multiprocessor.
 const BLOCKS: usize = 264;
-/// The least and the most pixels of a tile. Tiles are as large as they can be for [`BLOCKS`] blocks to have work.
+/// The least and the most pixels of a tile. Tiles are as large as they can be for [`BLOCKS`] blocks
+/// to have work.
 const TILE_PIXELS: [usize; 2] = [8, 128];
 /// The most channels whose sums fit in the shared memory of a block: 48 KiB.
 const MAX_CHANNELS: i64 = 6144;
 
-/// The group norm of x [N, C, H, W] on a GPU. Returns x, with `with_residual` as an output of its own, and the result; `None` if the
-/// kernels do not take these tensors.
+/// The group norm of x [N, C, H, W] on a GPU. Returns x, with `with_residual` as an output of its
+/// own, and the result; `None` if the kernels do not take these tensors.
 pub fn group_norm(
     norm: GroupNorm<'_>,
     x: &Tensor,
@@ -103,7 +104,8 @@ impl GroupNormShape {
         let [images, height, width, channels] = [0, 1, 2, 3].map(|i| size[i] as usize);
         let pixels = height * width;
         let tile = (images * pixels / BLOCKS).next_power_of_two().clamp(TILE_PIXELS[0], TILE_PIXELS[1]);
-        // The channels of a pixel are read in as few rounds as a block's threads allow, with as many threads in each round.
+        // The channels of a pixel are read in as few rounds as a block's threads allow, with as
+        // many threads in each round.
         let vectors = channels / vector_size(x_nhwc.kind());
         let lanes = vectors.div_ceil(vectors.div_ceil(THREADS));
         let [images, pixels, channels, tiles, tile, lanes] =

@@ -9,7 +9,8 @@ pub const WARP: usize = 32;
 /// Multiprocessors of a Hopper GPU.
 pub const MULTIPROCESSORS: usize = 132;
 
-/// The GPU of a tensor that kernels may take; `None` for other devices and dtypes, and for empty tensors.
+/// The GPU of a tensor that kernels may take; `None` for other devices and dtypes, and for empty
+/// tensors.
 pub fn supported_gpu(x: &Tensor) -> Option<usize> {
     match x.device() {
         Device::Cuda(device) if is_supported_kind(x.kind()) && x.numel() > 0 => Some(device),

@@ -1,5 +1,5 @@
-// Layer normalisation of a sum: x + added, both [rows, W], or x alone, and its normalised rows. A warp takes one row, four elements per
-// lane at a time. All sums are added up in a fixed order.
+// Layer normalisation of a sum: x + added, both [rows, W], or x alone, and its normalised rows. A
+// warp takes one row, four elements per lane at a time. All sums are added up in a fixed order.
 
 struct LayerNormRows {
   size_t rows;
@@ -17,7 +17,8 @@ __device__ inline float load_layer_weight(const void* weights, int c, LayerNormR
   return r.has_bf16_weights ? load(((const bf16*)weights)[c]) : ((const float*)weights)[c];
 }
 
-// Writes the sum, its normalised rows, and mean and reciprocal standard deviation of each row to `moments` [rows, 2]. `added` may be null;
+// Writes the sum, its normalised rows, and mean and reciprocal standard deviation of each row to
+// `moments` [rows, 2]. `added` may be null;
 // `sum` is x then.
 extern "C" __global__ void add_layer_norm_forward(const T* x, const T* added, const void* weights, const void* biases, T* sum,
                                                   T* output, float* moments, LayerNormRows r) {
@@ -53,14 +54,15 @@ extern "C" __global__ void add_layer_norm_forward(const T* x, const T* added, co
   if (lane == 0) moments[2 * row] = mean, moments[2 * row + 1] = rstd;
 }
 
-// Writes the gradient of x, to which the gradient of the sum is added. The gradients of weight and bias are sums over rows; each block
-// writes the sums over its own rows to `partial_sums` [blocks, 2, W].
+// Writes the gradient of x, to which the gradient of the sum is added. The gradients of weight and
+// bias are sums over rows; each block writes the sums over its own rows to `partial_sums` [blocks,
+// 2, W].
 extern "C" __global__ void add_layer_norm_backward(const T* sum, const T* sum_grad, const T* grad, const void* weights,
                                                    const float* moments, T* x_grad, float* partial_sums, LayerNormRows r) {
   extern __shared__ float shared[];
   int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP, fours = r.width / 4;
-  // A lane always takes the same channels. The first elements of all Fours lie side by side, then the second ones and so on, so that
-  // the lanes access different banks of shared memory.
+  // A lane always takes the same channels. The first elements of all Fours lie side by side, then
+  // the second ones and so on, so that the lanes access different banks of shared memory.
   float *weight_grads = shared + 2 * r.width * warp, *bias_grads = weight_grads + r.width;
   for (int i = lane; i < fours; i += WARP) {
     for (int j = 0; j < 4; ++j) weight_grads[j * fours + i] = bias_grads[j * fours + i] = 0;

@@ -1,5 +1,5 @@
-//! Layer normalisation of a sum. libtorch adds in passes of their own, in both directions, and reads everything once more for the
-//! gradients of weight and bias.
+//! Layer normalisation of a sum. libtorch adds in passes of their own, in both directions, and
+//! reads everything once more for the gradients of weight and bias.
 
 use tch::{Device, Kind, Tensor};
 
@@ -119,8 +119,8 @@ impl Backward for AddLayerNorm {
         let (sum_grad, output_grad) = (sum_grad?, output_grad?);
         let (warps, width) = (THREADS / WARP, self.rows.width as usize);
         let shared_bytes = 4 * 2 * width * warps;
-        // Each block has partial sums of its own, so there are as many blocks as run at the same time. A block takes 1 KiB of shared
-        // memory beside what it asks for.
+        // Each block has partial sums of its own, so there are as many blocks as run at the same
+        // time. A block takes 1 KiB of shared memory beside what it asks for.
         let blocks_per_multiprocessor = (SHARED_BYTES_PER_MULTIPROCESSOR / (shared_bytes + 1024))
             .min(THREADS_PER_MULTIPROCESSOR / THREADS);
         let blocks = self

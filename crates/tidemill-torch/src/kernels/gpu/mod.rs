@@ -1,7 +1,8 @@
 //! Kernels for NVIDIA GPUs, compiled on the machine where they run.
 //!
-//! Before its first use each kernel is compared with libtorch's operations on a few numbers. If it cannot be compiled or its results
-//! differ, libtorch's operations are used instead, and a warning says so.
+//! Before its first use each kernel is compared with libtorch's operations on a few numbers. If it
+//! cannot be compiled or its results differ, libtorch's operations are used instead, and a warning
+//! says so.
 
 mod adamw;
 mod channel_bias;

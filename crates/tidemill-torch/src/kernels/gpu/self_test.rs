@@ -4,14 +4,15 @@ use tch::{Device, Kind, Tensor};
 
 use crate::{Error, guard};
 
-/// f32 numbers to test kernels on: `sin(0.7 i) * scale + shift`. They draw nothing from the random generator of a training run.
+/// f32 numbers to test kernels on: `sin(0.7 i) * scale + shift`. They draw nothing from the random
+/// generator of a training run.
 pub fn test_numbers(device: usize, size: &[i64], scale: f64, shift: f64) -> Result<Tensor, Error> {
     let count: i64 = size.iter().product();
     let options = (Kind::Float, Device::Cuda(device));
     guard(|| ((Tensor::arange(count, options) * 0.7).sin() * scale + shift).reshape(size))
 }
 
-/// A copy of `tensor` in this dtype, of which gradients are wanted.
+/// A copy of `tensor` in this dtype that requires a gradient.
 pub fn to_leaf(tensor: &Tensor, kind: Kind) -> Result<Tensor, Error> {
     guard(|| tensor.to_kind(kind).detach().copy().set_requires_grad(true))
 }

@@ -1,5 +1,5 @@
-//! AdamW by libtorch's fused kernel, with the averages, working weights and stochastic rounding that it lacks as operations of their
-//! own.
+//! AdamW by libtorch's fused kernel, with the averages, working weights and stochastic rounding
+//! that it lacks as operations of their own.
 
 use tch::{Kind, Tensor, no_grad};
 
@@ -7,7 +7,8 @@ use crate::ffi::{self, as_raw};
 use crate::kernels::arguments::{AdamW, AdamWScalars, ParamSlice};
 use crate::{Error, guard};
 
-/// The most elements of a gradient that are converted at once. libtorch's kernel takes gradients in f32 only.
+/// The most elements of a gradient that are converted at once. libtorch's kernel takes gradients in
+/// f32 only.
 const CONVERTED_AT_ONCE: usize = 1 << 24;
 
 /// One step, in place.
@@ -77,13 +78,15 @@ fn round_stochastically(values: &Tensor, random_bits: &Tensor) -> Tensor {
     bits.view_dtype(Kind::Float).where_self(&values.isfinite(), values)
 }
 
-/// libtorch's kernel, which `torch.optim.AdamW(fused=True)` calls, on master weights, first and second moments.
+/// libtorch's kernel, which `torch.optim.AdamW(fused=True)` calls, on master weights, first and
+/// second moments.
 fn fused_adamw(adamw: AdamW, scalars: AdamWScalars, grad: &Tensor, state: [&Tensor; 3]) -> Result<(), Error> {
     let AdamW { betas, eps, weight_decay } = adamw;
     let AdamWScalars { step, learning_rate, grad_divisor, skip, .. } = scalars;
     let [master, exp_avg, exp_avg_sq] = state.map(as_raw);
-    // SAFETY: live tensors, whose sizes and dtypes were checked; the shim keeps no pointer past the call. They are changed through
-    // libtorch's own shared storage, as every in-place operator does.
+    // SAFETY: live tensors, whose sizes and dtypes were checked; the shim keeps no pointer past the
+    // call. They are changed through libtorch's own shared storage, as every in-place operator
+    // does.
     let error = unsafe {
         ffi::tm_fused_adamw(
             master,

@@ -16,7 +16,8 @@ pub fn group_norm(norm: GroupNorm<'_>, x: &Tensor) -> Tensor {
     if silu { output.silu() } else { output }
 }
 
-/// x + `added` (x alone without `added`), and the layer norm of that, computed in the dtype of `weight`.
+/// x + `added` (x alone without `added`), and the layer norm of that, computed in the dtype of
+/// `weight`.
 pub fn add_layer_norm(
     x: &Tensor,
     added: Option<&Tensor>,

@@ -1,0 +1,22 @@
+//! The layers of all networks: convolution, linear layer, norms, activations, attention,
+//! transformer, and residual blocks.
+
+mod activation;
+mod attention;
+mod conv;
+mod image_sequence;
+mod linear;
+mod norm;
+mod resnet;
+mod transformer;
+mod unwrap;
+
+pub use activation::Activation;
+pub use attention::{Attention, attend, join_heads, split_heads};
+pub use conv::Conv2d;
+pub use image_sequence::{to_image, to_sequence};
+pub use linear::Linear;
+pub use norm::{GroupNorm, LayerNorm};
+pub use resnet::{Downsample2D, ResnetBlock2D, ResnetConfig, Upsample2D};
+pub use transformer::{Transformer2D, TransformerConfig};
+pub use unwrap::unwrap_or_panic;

@@ -1,0 +1,135 @@
+//! The transformer of the U-Net: the block with self-attention and cross-attention, and the wrapper
+//! that runs it on an image. Names follow diffusers' `models/attention.py` and
+//! `models/transformers/transformer_2d.py`.
+
+use tch::Tensor;
+
+use super::attention::Attention;
+use super::conv::Conv2d;
+use super::image_sequence::{to_image, to_sequence};
+use super::linear::Linear;
+use super::norm::{GroupNorm, LayerNorm};
+use crate::params::Scope;
+
+/// The transformer block's MLP: GEGLU (Shazeer, 2020) with four times the width.
+#[derive(Debug)]
+struct FeedForward {
+    proj: Linear,
+    out: Linear,
+}
+
+impl FeedForward {
+    fn new(p: Scope, width: i64) -> Self {
+        let net = p.sub("net");
+        Self {
+            proj: Linear::new(net.sub(0).sub("proj"), width, width * 8),
+            out: Linear::new(net.sub(2), width * 4, width),
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        self.out.forward(&self.proj.forward_geglu(x))
+    }
+}
+
+/// Self-attention, cross-attention to the text, and MLP, each behind a layer norm and with a
+/// residual.
+#[derive(Debug)]
+struct BasicTransformerBlock {
+    norm1: LayerNorm,
+    attn1: Attention,
+    norm2: LayerNorm,
+    attn2: Attention,
+    norm3: LayerNorm,
+    ff: FeedForward,
+}
+
+impl BasicTransformerBlock {
+    fn new(p: Scope, width: i64, config: TransformerConfig) -> Self {
+        let norm = |name| LayerNorm::new(p.sub(name), width, 1e-5);
+        let TransformerConfig { heads, context_width, .. } = config;
+        Self {
+            norm1: norm("norm1"),
+            attn1: Attention::new(p.sub("attn1"), width, width, heads),
+            norm2: norm("norm2"),
+            attn2: Attention::new(p.sub("attn2"), width, context_width, heads),
+            norm3: norm("norm3"),
+            ff: FeedForward::new(p.sub("ff"), width),
+        }
+    }
+
+    fn forward(&self, x: &Tensor, text: &Tensor) -> Tensor {
+        let (x, h) = self.norm1.forward_sum(x, None);
+        let (x, h) = self.norm2.forward_sum(&x, Some(&self.attn1.forward(&h, None)));
+        let (x, h) = self.norm3.forward_sum(&x, Some(&self.attn2.forward(&h, Some(text))));
+        x + self.ff.forward(&h)
+    }
+}
+
+/// The settings that the transformers of a level share.
+#[derive(Clone, Copy, Debug)]
+pub struct TransformerConfig {
+    pub groups: i64,
+    pub heads: i64,
+    /// Width of the text embedding.
+    pub context_width: i64,
+    /// Number of transformer blocks, one after the other.
+    pub layers: i64,
+    /// Whether the projections are linear layers on the sequence (SD 2.x) or 1x1 convolutions on
+    /// the image (SD 1.x).
+    pub use_linear_projection: bool,
+}
+
+/// The projection from image to sequence or back.
+#[derive(Debug)]
+enum Projection {
+    Conv(Conv2d),
+    Linear(Linear),
+}
+
+/// Transformer blocks on the pixels of an image as a sequence, with a residual around them.
+#[derive(Debug)]
+pub struct Transformer2D {
+    norm: GroupNorm,
+    proj_in: Projection,
+    blocks: Vec<BasicTransformerBlock>,
+    proj_out: Projection,
+}
+
+impl Transformer2D {
+    pub fn new(p: Scope, channels: i64, config: TransformerConfig) -> Self {
+        let projection = |name| {
+            if config.use_linear_projection {
+                Projection::Linear(Linear::new(p.sub(name), channels, channels))
+            } else {
+                Projection::Conv(Conv2d::new_1x1(p.sub(name), channels, channels))
+            }
+        };
+        let blocks = p.sub("transformer_blocks");
+        Self {
+            norm: GroupNorm::new(p.sub("norm"), config.groups, channels, 1e-6),
+            proj_in: projection("proj_in"),
+            blocks: (0..config.layers)
+                .map(|i| BasicTransformerBlock::new(blocks.sub(i), channels, config))
+                .collect(),
+            proj_out: projection("proj_out"),
+        }
+    }
+
+    /// `x`: [N, C, H, W]; `text`: [N, L, context width]. Returns [N, C, H, W].
+    pub fn forward(&self, x: &Tensor, text: &Tensor) -> Tensor {
+        let (residual, h) = self.norm.forward_with_residual(x);
+        let mut h = match &self.proj_in {
+            Projection::Conv(conv) => to_sequence(&conv.forward(&h)),
+            Projection::Linear(linear) => linear.forward(&to_sequence(&h)),
+        };
+        for block in &self.blocks {
+            h = block.forward(&h, text);
+        }
+        let h = match &self.proj_out {
+            Projection::Conv(conv) => conv.forward(&to_image(&h, &residual)),
+            Projection::Linear(linear) => to_image(&linear.forward(&h), &residual),
+        };
+        h + residual
+    }
+}

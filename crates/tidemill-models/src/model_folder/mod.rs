@@ -1,0 +1,15 @@
+//! Model folders in the diffusers layout: their parts, configuration files and weights, the digests
+//! that identify parts, and the export of a trained U-Net.
+
+pub mod config_file;
+mod digest;
+mod export;
+mod folder;
+mod list_files;
+mod safetensors_file;
+pub mod weight_files;
+pub mod weights;
+
+pub use digest::compute_digest;
+pub use folder::ModelFolder;
+pub use weights::{check_weights, load_weights, save_weights};

@@ -1,0 +1,12 @@
+//! The reverse process: from noise to latents with DDIM or DPM-Solver++ (2M), deterministic, with
+//! classifier-free guidance. Formulas and rounding follow diffusers' DDIMScheduler (eta = 0) and
+//! DPMSolverMultistepScheduler (its defaults), step by step.
+
+mod ddim;
+mod dpm_solver;
+mod sampling_loop;
+mod stepper;
+mod timesteps;
+
+pub use sampling_loop::{Conditioning, sample_latents};
+pub use stepper::{Sampler, SamplerMethod};

@@ -1,0 +1,107 @@
+//! The sampling loop: from noise to latents, with classifier-free guidance.
+
+use tch::{Kind, Tensor};
+
+use super::stepper::Sampler;
+use crate::denoiser::Denoiser;
+use crate::error::Error;
+
+/// What a sample is conditioned on.
+pub struct Conditioning<'a> {
+    /// Text embeddings of the prompts [N, L, D].
+    pub text: &'a Tensor,
+    /// Text embedding of the empty or negative prompt, [1, L, D] or [N, L, D].
+    pub unconditional: &'a Tensor,
+    /// The scale of classifier-free guidance (Ho & Salimans, 2022); 1 switches guidance off.
+    pub guidance_scale: f64,
+}
+
+/// Denoises `noise` [N, C, h, w] to latents in the U-Net's scale; divide them by the VAE's scaling
+/// factor before decoding. Calls `on_step` with the number of steps taken after each step.
+///
+/// # Errors
+/// If libtorch fails (out of memory), or the sampler has been used.
+pub fn sample_latents(
+    denoiser: &dyn Denoiser,
+    mut sampler: Sampler,
+    noise: &Tensor,
+    conditioning: &Conditioning,
+    mut on_step: impl FnMut(usize),
+) -> Result<Tensor, Error> {
+    let is_guided = conditioning.guidance_scale != 1.0;
+    let text = if is_guided {
+        let unconditional = expand_to_batch(conditioning.unconditional, noise.size()[0]);
+        Tensor::cat(&[unconditional, conditioning.text.shallow_clone()], 0)
+    } else {
+        conditioning.text.shallow_clone()
+    };
+    let mut latents = noise.shallow_clone();
+    for (i, timestep) in sampler.timesteps().to_vec().into_iter().enumerate() {
+        let prediction = tidemill_torch::guard(|| {
+            tch::no_grad(|| {
+                let input =
+                    if is_guided { Tensor::cat(&[&latents, &latents], 0) } else { latents.shallow_clone() };
+                let timesteps = Tensor::full([input.size()[0]], timestep, (Kind::Int64, input.device()));
+                let output =
+                    denoiser.denoise(&input.to_kind(text.kind()), &timesteps, &text).to_kind(latents.kind());
+                if !is_guided {
+                    return output;
+                }
+                let halves = output.chunk(2, 0);
+                &halves[0] + (&halves[1] - &halves[0]) * conditioning.guidance_scale
+            })
+        })?;
+        latents = sampler.step(&prediction, &latents)?;
+        on_step(i + 1);
+    }
+    Ok(latents)
+}
+
+/// [1, L, D] or [N, L, D] as [N, L, D].
+fn expand_to_batch(unconditional: &Tensor, n: i64) -> Tensor {
+    let size = unconditional.size();
+    if size[0] == n {
+        unconditional.shallow_clone()
+    } else {
+        unconditional.expand([n, size[1], size[2]], false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Device;
+
+    use super::*;
+    use crate::sampler::SamplerMethod;
+    use crate::{NoiseSchedule, SchedulerConfig};
+
+    /// With the predictions a for the text and b for the empty prompt, a step gets b + g (a - b).
+    /// With g = 1 the network does not run on the empty prompt.
+    #[test]
+    fn guidance_extrapolates_from_the_unconditional_prediction() {
+        /// Predicts the mean of the text embedding; notes batch sizes.
+        struct MeanOfText(std::cell::RefCell<Vec<i64>>);
+        impl Denoiser for MeanOfText {
+            fn denoise(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Tensor {
+                self.0.borrow_mut().push(timesteps.size()[0]);
+                let mean = text.mean_dim([1i64, 2].as_slice(), false, Kind::Float).reshape([-1, 1, 1, 1]);
+                mean.expand_as(sample)
+            }
+        }
+        let options = (Kind::Float, Device::Cpu);
+        let (text, empty) = (Tensor::full([2, 3, 4], 2.0, options), Tensor::full([1, 3, 4], 0.5, options));
+        let noise = Tensor::randn([2, 1, 2, 2], options);
+        let plain = NoiseSchedule::new(SchedulerConfig::default(), Device::Cpu);
+        for (guidance_scale, expected_output, batch_size) in [(1.0, 2.0, 2), (3.0, 0.5 + 3.0 * 1.5, 4)] {
+            let network = MeanOfText(Default::default());
+            let sampler = Sampler::new(SamplerMethod::Ddim, &plain, 1).unwrap();
+            let conditioning = Conditioning { text: &text, unconditional: &empty, guidance_scale };
+            let found = sample_latents(&network, sampler, &noise, &conditioning, |_| ()).unwrap();
+            let output = Tensor::full_like(&noise, expected_output);
+            let expected =
+                Sampler::new(SamplerMethod::Ddim, &plain, 1).unwrap().step(&output, &noise).unwrap();
+            assert!(found.allclose(&expected, 1e-6, 1e-6, false));
+            assert_eq!(network.0.into_inner(), [batch_size]);
+        }
+    }
+}

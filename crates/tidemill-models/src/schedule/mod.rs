@@ -1,0 +1,8 @@
+//! Noise schedules: the scheduler's configuration, noise at each timestep, training targets and
+//! min-SNR weights.
+
+mod config;
+mod noise_schedule;
+
+pub use config::{BetaSchedule, PredictionType, SchedulerConfig, TimestepSpacing};
+pub use noise_schedule::NoiseSchedule;

@@ -1,0 +1,11 @@
+//! The U-Net of Stable Diffusion 1.x and 2.x: its configuration, blocks, timestep embedding and
+//! forward pass.
+
+mod blocks;
+mod config;
+mod flops;
+mod model;
+mod timestep_embedding;
+
+pub use config::UNetConfig;
+pub use model::UNet2DConditionModel;

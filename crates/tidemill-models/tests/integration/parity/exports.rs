@@ -1,0 +1,40 @@
+//! Folders that this crate writes, opened by diffusers and transformers (`open_exports.py`).
+
+use super::cases::{folder, python, seed};
+use tch::{Device, Kind, Tensor};
+use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, sample_latents};
+use tidemill_models::{
+    AutoencoderKl, ClipTextModel, ModelFolder, NoiseSchedule, ParamInit, UNet2DConditionModel,
+};
+
+/// Exports a U-Net with new weights, saves the other networks, and samples with all of them.
+#[test]
+fn diffusers_opens_exports_and_samples_the_same_latents() {
+    let source = ModelFolder::open(folder("pipeline")).unwrap();
+    let out = folder("written");
+    tch::manual_seed(seed());
+    let config = tidemill_models::UNetConfig::read(&source.unet().join("config.json")).unwrap();
+    let unet = UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Random).unwrap();
+    let scheduler = source.scheduler().unwrap();
+    let export = out.join("export");
+    source.export(&export, unet.config(), &unet.params().named_parameters(), &scheduler).unwrap();
+    unet.save(&out.join("unet")).unwrap();
+    AutoencoderKl::load(&source.vae(), Device::Cpu, Kind::Float).unwrap().save(&out.join("vae")).unwrap();
+    let text_encoder = ClipTextModel::load(&source.text_encoder(), Device::Cpu, Kind::Float).unwrap();
+    text_encoder.save(&out.join("text_encoder")).unwrap();
+    // Written by tch, so that the comparison does not rely on this crate's own writer.
+    Tensor::write_safetensors(&unet.params().named_parameters(), out.join("unet.safetensors")).unwrap();
+
+    let options = (Kind::Float, Device::Cpu);
+    let width = unet.config().cross_attention_dim;
+    let (text, empty) = (Tensor::randn([2, 5, width], options), Tensor::randn([2, 5, width], options));
+    let noise = Tensor::randn([2, unet.config().in_channels, 8, 8], options);
+    let schedule = NoiseSchedule::new(scheduler, Device::Cpu);
+    let sampler = Sampler::new(SamplerMethod::Ddim, &schedule, 5).unwrap();
+    let conditioning = Conditioning { text: &text, unconditional: &empty, guidance_scale: 4.0 };
+    let latents = sample_latents(&unet, sampler, &noise, &conditioning, |_| ()).unwrap();
+    let run = [("text", text), ("empty", empty), ("noise", noise), ("latents", latents)];
+    Tensor::write_safetensors(&run, out.join("run.safetensors")).unwrap();
+
+    python("open_exports.py", &[folder("").to_str().unwrap()]);
+}

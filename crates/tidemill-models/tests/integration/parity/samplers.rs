@@ -1,0 +1,84 @@
+//! Samplers against DDIMScheduler and DPMSolverMultistepScheduler: timesteps, single steps, and
+//! whole runs.
+
+use super::cases::{cases, folder, json};
+use super::compare::Maximum;
+use serde_json::Value;
+use tch::{Device, Tensor};
+use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, sample_latents};
+use tidemill_models::{BetaSchedule, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
+
+fn method(json: &Value) -> SamplerMethod {
+    serde_json::from_value(json["method"].clone()).unwrap()
+}
+
+fn step_count(json: &Value) -> usize {
+    usize::try_from(json["steps"].as_u64().unwrap()).unwrap()
+}
+
+#[test]
+fn timesteps_agree_with_diffusers_for_every_number_of_steps() {
+    let table = json(&folder("timesteps").join("table.json"));
+    let mut compared = 0;
+    for row in table.as_array().unwrap() {
+        let config = SchedulerConfig {
+            timestep_spacing: serde_json::from_value(row["spacing"].clone()).unwrap(),
+            steps_offset: row["offset"].as_i64().unwrap(),
+            beta_schedule: BetaSchedule::ScaledLinear,
+            ..SchedulerConfig::default()
+        };
+        let schedule = NoiseSchedule::new(config.clone(), Device::Cpu);
+        for (steps, expected) in row["timesteps"].as_object().unwrap() {
+            let sampler = Sampler::new(method(row), &schedule, steps.parse().unwrap()).unwrap();
+            let expected: Vec<i64> = serde_json::from_value(expected.clone()).unwrap();
+            assert_eq!(sampler.timesteps(), expected, "{:?} {config:?} {steps}", method(row));
+            compared += 1;
+        }
+    }
+    println!("timesteps: {compared} lists are equal");
+}
+
+#[test]
+fn every_step_agrees_with_diffusers() {
+    let mut samples = Maximum::new("samples, step by step", 1e-5);
+    let cases = cases("sampler");
+    for case in &cases {
+        let config = SchedulerConfig::read(&case.dir.join("scheduler_config.json")).unwrap();
+        let (about, schedule) = (case.json(), NoiseSchedule::new(config.clone(), Device::Cpu));
+        let mut sampler = Sampler::new(method(&about), &schedule, step_count(&about)).unwrap();
+        let timesteps = Vec::<i64>::try_from(case.tensor("timesteps")).unwrap();
+        assert_eq!(sampler.timesteps(), timesteps, "{about} {config:?}");
+        let mut sample = case.tensor("noise").shallow_clone();
+        for step in 0..step_count(&about) {
+            let at = i64::try_from(step).unwrap();
+            sample = sampler.step(&case.tensor("outputs").get(at), &sample).unwrap();
+            let expected = case.tensor("samples").get(at);
+            samples.check(&sample, &expected, || format!("step {step} of {about} {config:?}"));
+        }
+    }
+    assert_eq!(cases.len(), 84);
+    samples.print();
+}
+
+#[test]
+fn guided_sampling_agrees_with_diffusers() {
+    // Deviations of the network add up over the steps, multiplied by the guidance scale.
+    let mut latents = Maximum::new("latents after a guided run", 2e-4);
+    for case in cases("guided") {
+        let unet = UNet2DConditionModel::load(&case.dir, Device::Cpu).unwrap();
+        let config = SchedulerConfig::read(&case.dir.join("scheduler_config.json")).unwrap();
+        let (about, schedule) = (case.json(), NoiseSchedule::new(config, Device::Cpu));
+        let sampler = Sampler::new(method(&about), &schedule, step_count(&about)).unwrap();
+        let conditioning = Conditioning {
+            text: case.tensor("text"),
+            unconditional: case.tensor("empty"),
+            guidance_scale: about["guidance"].as_f64().unwrap(),
+        };
+        let mut steps = Vec::new();
+        let noise: &Tensor = case.tensor("noise");
+        let found = sample_latents(&unet, sampler, noise, &conditioning, |step| steps.push(step)).unwrap();
+        assert_eq!(steps, (1..=step_count(&about)).collect::<Vec<_>>());
+        latents.check(&found, case.tensor("latents"), || format!("{about} of {}", case.label()));
+    }
+    latents.print();
+}

@@ -1,0 +1,197 @@
+//! The configurations of published Stable Diffusion folders open, and the networks built from them
+//! have the published numbers of parameters.
+//!
+//! A binary of its own, because it checks the peak memory of the process: nothing is initialised,
+//! so hardly any memory is touched.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use tch::Device;
+use tidemill_models::{
+    AutoencoderKl, BetaSchedule, ClipTextConfig, ClipTextModel, ParamInit, PredictionType, SchedulerConfig,
+    TimestepSpacing, UNet2DConditionModel, UNetConfig, VaeConfig,
+};
+
+fn write(dir: &Path, config: &Value) -> PathBuf {
+    let path = dir.join("config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    path
+}
+
+/// stabilityai/stable-diffusion-2-base, unet/config.json.
+fn sd2_unet() -> Value {
+    json!({
+        "_class_name": "UNet2DConditionModel",
+        "_diffusers_version": "0.10.0.dev0",
+        "act_fn": "silu",
+        "attention_head_dim": [5, 10, 20, 20],
+        "block_out_channels": [320, 640, 1280, 1280],
+        "center_input_sample": false,
+        "cross_attention_dim": 1024,
+        "down_block_types":
+            ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"],
+        "downsample_padding": 1,
+        "dual_cross_attention": false,
+        "flip_sin_to_cos": true,
+        "freq_shift": 0,
+        "in_channels": 4,
+        "layers_per_block": 2,
+        "mid_block_scale_factor": 1,
+        "norm_eps": 1e-05,
+        "norm_num_groups": 32,
+        "num_class_embeds": null,
+        "only_cross_attention": false,
+        "out_channels": 4,
+        "sample_size": 64,
+        "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"],
+        "use_linear_projection": true
+    })
+}
+
+/// stable-diffusion-v1-5/stable-diffusion-v1-5, unet/config.json: the differences to that of
+/// stable-diffusion-2-base.
+fn sd15_unet() -> Value {
+    let mut config = sd2_unet();
+    let keys = config.as_object_mut().unwrap();
+    for key in ["dual_cross_attention", "num_class_embeds", "only_cross_attention", "use_linear_projection"] {
+        keys.remove(key);
+    }
+    config["_diffusers_version"] = json!("0.6.0");
+    config["attention_head_dim"] = json!(8);
+    config["cross_attention_dim"] = json!(768);
+    // As diffusers' converter writes it.
+    config["upcast_attention"] = Value::Null;
+    config
+}
+
+/// The VAE of both, except for the size that it was trained on.
+fn vae() -> Value {
+    json!({
+        "_class_name": "AutoencoderKL",
+        "_diffusers_version": "0.10.0.dev0",
+        "act_fn": "silu",
+        "block_out_channels": [128, 256, 512, 512],
+        "down_block_types":
+            ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"],
+        "in_channels": 3,
+        "latent_channels": 4,
+        "layers_per_block": 2,
+        "norm_num_groups": 32,
+        "out_channels": 3,
+        "sample_size": 768,
+        "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"]
+    })
+}
+
+/// stabilityai/stable-diffusion-2-base, text_encoder/config.json.
+fn sd2_text_encoder() -> Value {
+    json!({
+        "_name_or_path": "hf-models/stable-diffusion-v2-768x768/text_encoder",
+        "architectures": ["CLIPTextModel"],
+        "attention_dropout": 0.0,
+        "bos_token_id": 0,
+        "dropout": 0.0,
+        "eos_token_id": 2,
+        "hidden_act": "gelu",
+        "hidden_size": 1024,
+        "initializer_factor": 1.0,
+        "initializer_range": 0.02,
+        "intermediate_size": 4096,
+        "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 77,
+        "model_type": "clip_text_model",
+        "num_attention_heads": 16,
+        "num_hidden_layers": 23,
+        "pad_token_id": 1,
+        "projection_dim": 512,
+        "torch_dtype": "float32",
+        "transformers_version": "4.25.0.dev0",
+        "vocab_size": 49408
+    })
+}
+
+fn sd15_text_encoder() -> Value {
+    let mut config = sd2_text_encoder();
+    for (key, value) in [
+        ("hidden_act", json!("quick_gelu")),
+        ("hidden_size", json!(768)),
+        ("intermediate_size", json!(3072)),
+        ("num_attention_heads", json!(12)),
+        ("num_hidden_layers", json!(12)),
+        ("projection_dim", json!(768)),
+    ] {
+        config[key] = value;
+    }
+    config
+}
+
+#[test]
+fn parameter_counts_are_those_published() {
+    let dir = tempfile::tempdir().unwrap();
+    for (config, count) in [(sd2_unet(), 865_910_724), (sd15_unet(), 859_520_964)] {
+        let config = UNetConfig::read(&write(dir.path(), &config)).unwrap();
+        let unet = UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Empty).unwrap();
+        assert_eq!(unet.params().parameter_count(), count);
+    }
+    let config = VaeConfig::read(&write(dir.path(), &vae())).unwrap();
+    assert_eq!((config.downscale_factor(), config.scaling_factor), (8, 0.18215));
+    assert_eq!(
+        AutoencoderKl::new(config, Device::Cpu, ParamInit::Empty).params().parameter_count(),
+        83_653_863
+    );
+    for (config, count) in [(sd2_text_encoder(), 340_387_840), (sd15_text_encoder(), 123_060_480)] {
+        let config = ClipTextConfig::read(&write(dir.path(), &config)).unwrap();
+        assert_eq!(
+            ClipTextModel::new(config, Device::Cpu, ParamInit::Empty).params().parameter_count(),
+            count
+        );
+    }
+    let peak = tidemill_testing::peak_kib(std::process::id()).unwrap();
+    println!("peak memory: {} MB", peak / 1024);
+    // A test binary with libtorch takes a few hundred MB; the networks themselves would be 9 GB.
+    assert!(peak < 1024 * 1024, "{peak} kB");
+}
+
+#[test]
+fn published_schedulers_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = json!({
+        "_class_name": "PNDMScheduler",
+        "_diffusers_version": "0.10.0.dev0",
+        "beta_end": 0.012,
+        "beta_schedule": "scaled_linear",
+        "beta_start": 0.00085,
+        "clip_sample": false,
+        "num_train_timesteps": 1000,
+        "prediction_type": "epsilon",
+        "set_alpha_to_one": false,
+        "skip_prk_steps": true,
+        "steps_offset": 1,
+        "trained_betas": null
+    });
+    let config = SchedulerConfig::read(&write(dir.path(), &base)).unwrap();
+    let expected = SchedulerConfig {
+        beta_start: 0.00085,
+        beta_end: 0.012,
+        beta_schedule: BetaSchedule::ScaledLinear,
+        set_alpha_to_one: false,
+        steps_offset: 1,
+        ..SchedulerConfig::default()
+    };
+    assert_eq!(config, expected);
+
+    // A key that a file omits has the default of the file's own class.
+    for (class, to_one, spacing) in [
+        ("PNDMScheduler", false, TimestepSpacing::Leading),
+        ("DDIMScheduler", true, TimestepSpacing::Leading),
+        ("DPMSolverMultistepScheduler", true, TimestepSpacing::Linspace),
+    ] {
+        let sparse = json!({"_class_name": class, "prediction_type": "v_prediction"});
+        let config = SchedulerConfig::read(&write(dir.path(), &sparse)).unwrap();
+        assert_eq!(config.prediction_type, PredictionType::VPrediction);
+        assert_eq!((config.set_alpha_to_one, config.timestep_spacing), (to_one, spacing), "{class}");
+        assert!(!config.clip_sample);
+    }
+}
