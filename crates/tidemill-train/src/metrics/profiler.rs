@@ -61,8 +61,8 @@ impl Profiler {
     }
 }
 
-/// Reports the trace of the steps up to `step`, or why it cannot be written. Training goes on in
-/// both cases.
+/// Reports the trace of the steps up to `step`, or why it cannot be written. Training
+/// continues in both cases.
 pub(crate) fn report_profile(step: u64, saved: Result<Option<PathBuf>, Error>, observer: &mut dyn Observer) {
     match saved {
         Ok(Some(path)) => observer.log(&format!("profile of the steps up to {step}: {}", path.display())),

@@ -131,13 +131,13 @@ impl Checkpointer {
                 WriteEvent::Failed { step, reason, retry_in } => {
                     self.failed_writes += 1;
                     observer.log(&format!(
-                        "checkpoint of step {step} cannot be written: {reason}; training goes on, the \
+                        "checkpoint of step {step} cannot be written: {reason}; training continues, the \
                          next attempt is in {retry_in:?}"
                     ));
                 }
                 WriteEvent::NotDeleted { reason } => observer.log(&format!(
                     "checkpoints beyond checkpoint.keep cannot be removed: {reason}; they stay, and \
-                     training goes on"
+                     training continues"
                 )),
                 WriteEvent::Overtaken => self.background_writer.finish(Duration::ZERO)?,
             }

@@ -108,7 +108,7 @@ impl MetricsReporter {
     }
 
     /// Writes the metrics of a step to all places. If a file cannot be written, the user hears of
-    /// it once, and training goes on.
+    /// it once, and training continues.
     pub fn report_step(
         &mut self,
         metrics: &StepMetrics,
@@ -135,7 +135,7 @@ impl MetricsReporter {
     fn report_log_problem(&mut self, problem: Option<Error>, observer: &mut dyn Observer) {
         match &problem {
             Some(problem) if !self.has_unwritten_metrics => observer.log(&format!(
-                "metrics cannot be written: {problem}; training goes on, and they are kept until there \
+                "metrics cannot be written: {problem}; training continues, and they are kept until there \
                  is room"
             )),
             None if self.has_unwritten_metrics => observer.log("all metrics are written again"),

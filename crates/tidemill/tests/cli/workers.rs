@@ -94,7 +94,7 @@ fn ranks_save_into_a_bucket_that_fails_for_a_while() {
     let (code, result) = json(&child.wait_with_output().unwrap());
     let words = std::fs::read_to_string(&said).unwrap();
     assert!(code == 0 && result["finished"] == true, "{words}");
-    assert!(heard("training goes on") && heard("checkpoint of step 10 is committed"), "{words}");
+    assert!(heard("training continues") && heard("checkpoint of step 10 is committed"), "{words}");
     assert_eq!(result["faults"], Value::Array(Vec::new()), "{words}");
 
     // Those that are kept, each of three shards, and nothing else.

@@ -70,8 +70,8 @@ impl CudaGraphs {
         mut compute: impl FnMut(&StepInputs) -> Result<StepOutputs, Error>,
     ) -> Result<StepOutputs, Error> {
         let kind = (inputs.shapes(), is_averaging);
-        // Once averaging has started, it goes on. The memory of the graphs without it is for those
-        // with it.
+        // Averaging never stops once it has started. The graphs without averaging are not needed
+        // again, and their memory is for those with it.
         if self.steps.keys().any(|(_, averages)| *averages != is_averaging) {
             self.clear();
         }
