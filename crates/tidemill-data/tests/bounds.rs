@@ -1,4 +1,5 @@
-//! What a few bytes claim is not allocated: the bounds of docs/decoding.md, measured.
+//! Sizes that a file claims are not allocated: the bounds of docs/decoding.md, measured. This test
+//! needs a binary of its own, because it counts all memory with a global allocator.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -25,10 +26,10 @@ static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 
 const MIB: usize = 1 << 20;
 
-/// Does the work, which may take this much memory beside its input.
+/// Runs the work and checks that it allocates at most `most` bytes besides its input.
 #[track_caller]
 fn within<T>(name: &str, most: usize, work: impl FnOnce() -> T) -> T {
-    // The most that was ever in use, so cases that need more come later.
+    // The maximum covers the whole process, so cases that need more memory come later.
     let before = MEMORY.allocated();
     let result = work();
     let used = MEMORY.max_allocated().saturating_sub(before);
@@ -38,13 +39,13 @@ fn within<T>(name: &str, most: usize, work: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn claims_are_not_allocated() {
+fn claimed_sizes_are_not_allocated() {
     footers();
     pages();
     images();
 }
 
-/// The error with which a Parquet file of these bytes is refused.
+/// The error for a Parquet file of these bytes.
 fn refusal(bytes: &[u8]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
@@ -67,8 +68,8 @@ fn ended(mut data: Vec<u8>, footer: &[u8]) -> Vec<u8> {
 }
 
 fn footers() {
-    // Version 1; a schema of one element `a`; no rows; as many row groups as the number has room
-    // for.
+    // Version 1; a schema of one element `a`; no rows; as many row groups as the number can
+    // express.
     let footer = b"\x15\x02\x19\x1c\x48\x01a\x15\x00\x00\x16\x00\x19\xfc\xff\xff\xff\xff\x07\x00";
     let bytes = ended(b"PAR1".to_vec(), footer);
     let error = within("2^31 row groups", 4 * MIB, || refusal(&bytes));
@@ -83,18 +84,18 @@ fn footers() {
     assert!(error.contains("it ends at row 3 where 1099511627776 were promised"), "{error}");
 }
 
-/// A page of Snappy that claims 2 GiB.
+/// A Snappy page that claims 2 GiB.
 fn pages() {
     let mut bytes = file();
-    // The first page's header, behind the magic number: its kind, then `uncompressed_page_size`, of
-    // whose one byte we make the five of the greatest number.
+    // The header of the first page, behind the magic number: its kind, then
+    // `uncompressed_page_size`, whose one byte is replaced by the five of the greatest number.
     assert_eq!(bytes[4..7], [0x15, 0x00, 0x15]);
     bytes.splice(7..8, [0xfe, 0xff, 0xff, 0xff, 0x0f]);
     let error = within("a page of 2 GiB", 24 * MIB, || refusal(&bytes));
     assert!(error.contains("claims to hold 2147483647"), "{error}");
 }
 
-/// Three rows, packed by Snappy, without dictionaries.
+/// Three rows, compressed with Snappy, without dictionaries.
 fn file() -> Vec<u8> {
     let image = BinaryArray::from_vec(vec![b"a", b"bc", b""]);
     let caption = StringArray::from(vec!["x", "y", "z"]);
@@ -120,7 +121,7 @@ fn rewritten(change: impl FnOnce(&ParquetMetaData) -> ParquetMetaData) -> Vec<u8
 }
 
 fn images() {
-    // 300 MB that pack well.
+    // 300 MB that compress well.
     let mut packed = ZlibEncoder::new(Vec::new(), Compression::fast());
     let zeros = vec![0; MIB];
     (0..300).for_each(|_| packed.write_all(&zeros).unwrap());

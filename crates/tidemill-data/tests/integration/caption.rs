@@ -1,5 +1,4 @@
-//! Captions from the source's columns to what is encoded: choice, clean-up, template, and the
-//! digest that follows them.
+//! The caption stage: choice, clean-up, template, and the digest.
 
 use std::sync::Arc;
 
@@ -29,7 +28,7 @@ fn stage(names: &[&str], caption: serde_json::Value, seed: u64) -> Prepare {
     Prepare::new(&prepare, &filter, &source, &caption, seed, TOKENIZER.clone()).unwrap()
 }
 
-/// Columns by name; ids count from 0, and every image is the same.
+/// A batch of these columns with sample ids from 0 and the same image in each row.
 fn batch(fields: Vec<(&str, ArrayRef)>) -> RecordBatch {
     let rows = fields[0].1.len();
     let png = support::png(&image::RgbImage::new(8, 8));
@@ -60,7 +59,7 @@ fn some<const N: usize>(texts: [&str; N]) -> Vec<Option<String>> {
 }
 
 #[test]
-fn the_first_caption_that_is_not_blank_is_chosen() {
+fn first_caption_that_is_not_blank_is_chosen() {
     let input = batch(vec![
         ("short", texts([Some("cat"), None, Some("  "), Some(""), None])),
         ("long", texts([Some("a cat"), Some("a dog"), Some("a cow"), Some(" "), None])),
@@ -77,13 +76,13 @@ fn the_first_caption_that_is_not_blank_is_chosen() {
     let longest = stage(&["short", "long"], json!({"choice": "longest"}), 0).run(&input).unwrap();
     assert_eq!(column(&longest, "caption")[0].as_deref(), Some("a cat"));
 
-    // One column of one caption leaves nothing to say about where it comes from.
+    // With one column of one caption per row there is no column `caption_source`.
     let only = stage(&["short"], json!({}), 0).run(&input).unwrap();
     assert!(only.column_by_name("caption_source").is_none());
 }
 
 #[test]
-fn a_caption_that_cleaning_shows_to_be_blank_does_not_count() {
+fn caption_that_is_blank_after_cleaning_is_ignored() {
     let blank = "&nbsp;\u{feff} \0&#160; &nbsp;";
     let input = batch(vec![
         ("a", texts([Some("\u{feff}"), Some(blank), Some("cat"), Some(blank), Some("\0")])),
@@ -99,7 +98,7 @@ fn a_caption_that_cleaning_shows_to_be_blank_does_not_count() {
 }
 
 #[test]
-fn a_list_is_a_set_of_candidates() {
+fn list_items_are_candidates() {
     let rows: [&[Option<&str>]; 3] = [&[None, Some(""), Some("a cat"), Some("x")], &[Some("y")], &[]];
     let output = stage(&["list"], json!({}), 0).run(&batch(vec![("list", lists(&rows))])).unwrap();
     assert_eq!(column(&output, "caption")[..2], some(["a cat", "y"]));
@@ -108,7 +107,7 @@ fn a_list_is_a_set_of_candidates() {
 }
 
 #[test]
-fn a_random_choice_follows_the_sample_id_and_the_seed_alone() {
+fn random_choice_depends_on_sample_id_and_seed_only() {
     let rows = 400;
     let column_of = |name: &str| -> ArrayRef { Arc::new(StringArray::from(vec![name; rows])) };
     let input = batch(vec![("a", column_of("a")), ("b", column_of("b"))]);
@@ -128,7 +127,7 @@ fn a_random_choice_follows_the_sample_id_and_the_seed_alone() {
 }
 
 #[test]
-fn cleaning_comes_before_the_template_and_filters_and_tokens_after() {
+fn captions_are_cleaned_then_templated_then_filtered_and_tokenized() {
     let input = batch(vec![
         ("caption", texts([Some(" caf&eacute;  au lait "), Some("x"), Some("a cat")])),
         ("artist", texts([Some("A &amp; B"), None, Some("somebody with a very long name")])),
@@ -148,7 +147,7 @@ fn cleaning_comes_before_the_template_and_filters_and_tokens_after() {
 }
 
 #[test]
-fn what_a_template_cannot_use_is_refused_by_name() {
+fn unusable_template_columns_are_refused_by_name() {
     let config = json!({"template": "{caption} by {painter}"});
     let input = |column: &str| batch(vec![("caption", texts([Some("x")])), (column, lists(&[&[Some("x")]]))]);
     let error = |column| stage(&["caption"], config.clone(), 0).run(&input(column)).unwrap_err().to_string();
@@ -157,7 +156,7 @@ fn what_a_template_cannot_use_is_refused_by_name() {
 }
 
 #[test]
-fn the_text_digest_follows_what_shapes_the_text() {
+fn text_digest_changes_with_everything_that_shapes_the_text() {
     let text = |names: &[&str], config, seed| stage(names, config, seed).digests().text.clone();
     let base = text(&["a", "b"], json!({}), 0);
     assert_eq!(base, text(&["a", "b"], json!({"choice": "first"}), 1), "the seed decides nothing here");
@@ -176,7 +175,7 @@ fn the_text_digest_follows_what_shapes_the_text() {
 }
 
 #[test]
-fn cleaned_captions_equal_open_clips() {
+fn cleaned_captions_equal_those_of_open_clip() {
     let folder = tempfile::tempdir().unwrap();
     support::python("clean.py", folder.path());
     let pairs: Vec<(String, String)> = support::json(&folder.path().join("clean.json"));

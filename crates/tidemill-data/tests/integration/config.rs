@@ -1,4 +1,4 @@
-//! The run file's sections: what is understood, and what is refused by name.
+//! The run file's sections: defaults, and refusal of unknown keys and invalid values.
 
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -10,7 +10,7 @@ fn parse<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, String> {
 }
 
 #[test]
-fn a_section_may_be_partial() {
+fn sections_have_defaults() {
     let source: SourceConfig = parse(json!({"uri": "data/*.parquet", "columns": {"image": "jpg"}})).unwrap();
     assert_eq!(source.uri.as_slice(), ["data/*.parquet"]);
     assert_eq!(
@@ -54,7 +54,7 @@ fn unknown_keys_and_values_are_refused_by_name() {
 }
 
 #[test]
-fn values_that_make_no_sense_are_refused_by_key() {
+fn invalid_values_are_refused_by_key() {
     let source = |value| parse::<SourceConfig>(value).unwrap().validate();
     let filter = |value| parse::<FilterConfig>(value).unwrap().validate();
     let caption = |value| parse::<CaptionConfig>(value).unwrap().validate(&Columns::default());

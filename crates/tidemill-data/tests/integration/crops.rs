@@ -1,5 +1,5 @@
-//! Crops, mirroring and buckets as `Prepare` gives them: drawn fairly and by the sample's id alone,
-//! and with what is recorded of them Pillow makes the same pixels.
+//! Crops, flips and aspect buckets of `Prepare`: random draws are uniform and depend on the sample
+//! id only, and Pillow reproduces the pixels from the recorded crops.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn stage(config: Value) -> Prepare {
     Prepare::new(&config, &filter, &source, &caption, seed(), TOKENIZER.clone()).unwrap()
 }
 
-/// Blocks of random colours, with random detail on top.
+/// Blocks of random colours with random detail.
 fn png(number: u64, width: u32, height: u32) -> Vec<u8> {
     let random = |x: u32, y: u32| draw(seed() ^ number, u64::from(x), Purpose::Crop, y).to_le_bytes();
     let pixel = |x, y| {
@@ -52,7 +52,7 @@ fn flipped(output: &RecordBatch) -> &BooleanArray {
     output["flipped"].as_boolean()
 }
 
-/// Writes the images, and what was recorded of each usable row, for Pillow.
+/// Writes the images, and what is recorded of each usable row, for Pillow.
 fn record(folder: &Path, output: &RecordBatch, resolution: u32, images: &[Vec<u8>], index: &mut Vec<Value>) {
     let pixels = output[&*format!("pixels_{resolution}")].as_binary::<i64>();
     for row in (0..output.num_rows()).filter(|row| pixels.is_valid(*row)) {
@@ -69,10 +69,10 @@ fn record(folder: &Path, output: &RecordBatch, resolution: u32, images: &[Vec<u8
 }
 
 #[test]
-fn pillow_makes_the_same_pixels_of_what_is_recorded() {
+fn pillow_reproduces_pixels_from_the_recorded_crops() {
     let folder = tempfile::tempdir().unwrap();
-    // Some too small for the larger resolution; shapes from three times as wide as high to the
-    // opposite, whatever the seed is.
+    // Some images are too small for the larger resolution. Shapes reach from three times as wide as
+    // high to the opposite, for every seed.
     let short = |i| 60 + (draw(seed(), i, Purpose::Caption, 0) % 200) as u32;
     let long = |i: u64| short(i) + short(i) * (i % 12) as u32 * 2 / 11;
     let images: Vec<Vec<u8>> =
@@ -105,7 +105,7 @@ fn pillow_makes_the_same_pixels_of_what_is_recorded() {
 }
 
 #[test]
-fn crops_are_uniform_and_half_the_images_are_mirrored() {
+fn random_crops_are_uniform_and_half_the_images_are_flipped() {
     const ROWS: usize = 4000;
     let images = [vec![png(1, 24, 16); ROWS], vec![png(2, 16, 27); ROWS]];
     let prepare = stage(json!({"resolutions": [8, 16], "crop": "random", "flip": true}));
@@ -120,7 +120,7 @@ fn crops_are_uniform_and_half_the_images_are_mirrored() {
             places(resolution).into_iter().for_each(|place| counts[place] += 1.0);
             let expected = ROWS as f64 / offsets as f64;
             let chi_squared: f64 = counts.iter().map(|n| (n - expected).powi(2) / expected).sum();
-            // 11 degrees of freedom exceed 45 once in 200,000 seeds.
+            // With 11 degrees of freedom, 45 is exceeded once in 200,000 seeds.
             assert!(chi_squared < 45.0, "{chi_squared}: {counts:?}");
         }
         assert_ne!(places(8), places(16), "each resolution draws its own");
@@ -130,7 +130,7 @@ fn crops_are_uniform_and_half_the_images_are_mirrored() {
 }
 
 #[test]
-fn draws_do_not_depend_on_the_batch() {
+fn random_draws_do_not_depend_on_the_batch() {
     let images: Vec<Vec<u8>> = (0..40).map(|i| png(i, 40 + i as u32, 30)).collect();
     let input = batch(&images);
     let prepare = stage(json!({"resolutions": [16, 24], "crop": "random", "flip": true}));
@@ -145,7 +145,7 @@ fn draws_do_not_depend_on_the_batch() {
 }
 
 #[test]
-fn an_image_too_small_for_its_bucket_is_not_usable_there() {
+fn image_smaller_than_its_bucket_is_not_used_at_that_resolution() {
     let prepare = stage(json!({"resolutions": [64, 128], "crop": "bucket"}));
     // 4 : 1 at 64 is the bucket 128 x 32, at 128 it is 256 x 64.
     let images = [png(1, 260, 65), png(2, 255, 64), png(3, 127, 31), png(4, 70, 64)];

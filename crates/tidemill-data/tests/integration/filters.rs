@@ -1,5 +1,5 @@
-//! Filters and blocklists through the whole stage: every row is refused by the filter that should;
-//! and expressions and perceptual hashes against DuckDB and imagehash.
+//! Filters and blocklists through the whole stage: every row is rejected by the expected filter.
+//! Expressions are compared with DuckDB, perceptual hashes with imagehash.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tidemill_data::{Columns, OneOrMany};
 
 const ENGLISH: &str = "a photograph of a small dog that is running along the beach";
 
-/// A picture of a pattern of its own, so that hashes tell the patterns apart.
+/// An image of a pattern, so that hashes of different patterns differ.
 fn png(pattern: u32, width: u32, height: u32) -> Vec<u8> {
     let wave = |x: f64, y: f64| {
         let a = f64::from(pattern + 3);
@@ -38,7 +38,7 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// One input row.
+/// An input row.
 #[derive(Debug, Clone)]
 struct Pair {
     key: String,
@@ -80,14 +80,14 @@ fn prepare(filter: &FilterConfig, hashes: bool) -> Prepare {
     Prepare::new(&config, filter, &source_config(), &CaptionConfig::default(), 0, TOKENIZER.clone()).unwrap()
 }
 
-/// Writes a list and gives its path.
+/// Writes a list and returns its path.
 fn list(folder: &Path, name: &str, entries: &str) -> String {
     let path = folder.join(name);
     std::fs::write(&path, entries).unwrap();
     path.display().to_string()
 }
 
-/// A configuration with every filter, whose lists name some of the rows below.
+/// A configuration with every filter, with lists that name some of the rows below.
 fn everything(folder: &Path) -> FilterConfig {
     let (listed, opted) = (png(1, 80, 64), png(2, 80, 64));
     let hash = phash(&decode::decode(&png(3, 80, 64)).unwrap()).unwrap();
@@ -111,7 +111,7 @@ fn everything(folder: &Path) -> FilterConfig {
 }
 
 #[test]
-fn every_filter_refuses_under_its_name() {
+fn every_filter_rejects_under_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let keyed = |key: &str| Pair { key: key.into(), ..good() };
     let image = |image| Pair { image, ..good() };
@@ -149,7 +149,7 @@ fn every_filter_refuses_under_its_name() {
 }
 
 #[test]
-fn hashes_are_columns_when_something_asks_for_them() {
+fn hash_columns_exist_only_when_needed() {
     let folder = tempfile::tempdir().unwrap();
     let rows = batch(&[good(), Pair { score: Some(1.0), ..good() }]);
     let names = |filter: &FilterConfig, hashes| -> Vec<String> {
@@ -172,12 +172,12 @@ fn hashes_are_columns_when_something_asks_for_them() {
     assert_eq!(digests.value(0), Sha256::digest(&good().image).as_slice());
     let hash = phash(&decode::decode(&good().image).unwrap()).unwrap();
     assert_eq!(output["phash"].as_primitive::<UInt64Type>().value(0), hash);
-    // A row that an earlier filter refused is not hashed.
+    // A row that an earlier filter rejects is not hashed.
     assert!(digests.is_null(1) && output["phash"].is_null(1));
 }
 
 #[test]
-fn the_digest_of_the_rows_follows_what_the_lists_hold() {
+fn rows_digest_changes_with_the_content_of_lists() {
     let folder = tempfile::tempdir().unwrap();
     let (here, there) = (folder.path().join("a"), folder.path().join("b"));
     let digests = |folder: &Path, hashes: bool| -> tidemill_data::Digests {
@@ -210,7 +210,7 @@ fn parquet(path: &Path, batch: &RecordBatch) -> SourceConfig {
 }
 
 #[test]
-fn a_filter_that_does_not_fit_the_source_is_refused_before_anything_runs() {
+fn filter_that_does_not_fit_the_source_is_refused_before_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let config = parquet(&folder.path().join("pairs.parquet"), &batch(&[good()]));
     let open = |config: &SourceConfig, filter: serde_json::Value| {
@@ -266,7 +266,7 @@ fn a_filter_that_does_not_fit_the_source_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn expressions_mean_what_they_mean_to_duckdb() {
+fn where_expressions_equal_duckdb() {
     #[derive(serde::Deserialize)]
     struct Case {
         expression: String,
@@ -296,7 +296,7 @@ fn expressions_mean_what_they_mean_to_duckdb() {
 }
 
 #[test]
-fn perceptual_hashes_are_those_of_imagehash() {
+fn perceptual_hashes_equal_imagehash() {
     let folder = tempfile::tempdir().unwrap();
     support::python("phash.py", folder.path());
     let hashes: Vec<String> = support::json(&folder.path().join("hashes.json"));

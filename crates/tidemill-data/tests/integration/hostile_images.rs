@@ -1,5 +1,5 @@
-//! Damaged, lying and cut-off images: an error, never a panic. Starts from the fuzzer's corpus,
-//! small files of every kind of each format.
+//! Damaged and truncated images and images with false headers: an error, never a panic. The inputs
+//! are the fuzzer's corpus, small files of every kind of each format.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn file(name: &str) -> Vec<u8> {
     corpus().into_iter().find(|(found, _)| found == name).unwrap_or_else(|| panic!("no {name}")).1
 }
 
-/// What the fuzzer checks too.
+/// Checks the same properties as the fuzzer.
 fn decodes_or_fails(name: &str, bytes: &[u8]) -> Result<decode::Rgb8, RowError> {
     let info = decode::probe(bytes);
     let image = decode::decode(bytes);
@@ -39,13 +39,14 @@ fn decodes_or_fails(name: &str, bytes: &[u8]) -> Result<decode::Rgb8, RowError> 
     image
 }
 
-/// Files with an extension are whole; others are refused, or are what the fuzzer found.
+/// Corpus files with an extension are complete images. The others are invalid or were found by the
+/// fuzzer.
 fn is_whole(name: &str) -> bool {
     name.contains('.')
 }
 
 #[test]
-fn the_corpus_is_replayed() {
+fn fuzz_corpus_of_images_is_replayed() {
     let errors = corpus().into_iter().filter_map(|(name, bytes)| {
         let error = decodes_or_fails(&name, &bytes).err()?;
         is_whole(&name).then(|| format!("{name}: {error}"))
@@ -54,12 +55,12 @@ fn the_corpus_is_replayed() {
 }
 
 #[test]
-fn a_cut_off_image_is_an_error() {
+fn truncated_image_is_an_error() {
     for (name, bytes) in corpus().into_iter().filter(|(name, _)| is_whole(name)) {
         for length in (0..bytes.len()).step_by(1 + bytes.len() / 200) {
             let image = decodes_or_fails(&name, &bytes[..length]);
-            // Of these formats the end of the pixels is known; others may carry what we do not need
-            // after them.
+            // The end of the pixels is known for these formats. Others may have unused bytes after
+            // the pixels.
             if name.ends_with(".jpg") && length < bytes.len() - 2 {
                 assert!(image.is_err(), "{name} cut to {length} of {} bytes", bytes.len());
             }
@@ -68,13 +69,13 @@ fn a_cut_off_image_is_an_error() {
 }
 
 #[test]
-fn a_jpeg_may_lack_its_end_marker() {
+fn jpeg_without_end_marker_is_decoded() {
     for name in ["baseline.jpg", "turned.jpg", "cmyk.jpg"] {
         let bytes = file(name);
         let whole = decode::decode(&bytes).unwrap();
         assert_eq!(decode::decode(&bytes[..bytes.len() - 2]).unwrap(), whole, "{name}");
     }
-    // Scans may be missing as well, and nothing tells.
+    // Scans could be missing too, which cannot be detected.
     let bytes = file("progressive.jpg");
     assert!(decode::decode(&bytes[..bytes.len() - 2]).is_err());
 }
@@ -124,11 +125,11 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn a_header_that_lies_is_refused_before_pixels_are_allocated() {
+fn false_size_in_a_header_is_refused_before_allocation() {
     for name in ["baseline.jpg", "rgb.png", "one.gif", "rgb.bmp", "raw.tiff"] {
         let bomb = resized(name, 30_000, 30_000);
         let error = decode::decode(&bomb).unwrap_err();
-        // In a TIFF the strips do not add up to that size, which is noticed first.
+        // In a TIFF the strips do not add up to that size, which is detected first.
         let strips = matches!(&error, RowError::Damaged(text) if text.contains("inconsistent sizes"));
         let size = matches!(&error, RowError::Size(text) if text.contains("30000x30000"));
         assert!(size || strips && name == "raw.tiff", "{name}: {error}");
@@ -136,16 +137,16 @@ fn a_header_that_lies_is_refused_before_pixels_are_allocated() {
 
         let nothing = resized(name, 0, 0);
         assert!(decode::probe(&nothing).is_err() && decode::decode(&nothing).is_err(), "{name}");
-        // Larger than what the data fill, but within bounds.
+        // The size is larger than the data, but within bounds.
         if name != "one.gif" {
             assert!(decode::decode(&resized(name, 3000, 3000)).is_err(), "{name}");
         }
     }
 }
 
-/// However an image is damaged, the next one on the same thread is what it always is.
+/// After a damaged image, the next image on the same thread is decoded as always.
 #[test]
-fn a_damaged_image_leaves_no_traces() {
+fn damaged_image_does_not_affect_the_next_one() {
     let (bytes, next) = (file("progressive.jpg"), file("baseline.jpg"));
     let (info, pixels) = (decode::probe(&next).unwrap(), decode::decode(&next).unwrap());
     let tables = [&[0xff, 0xd8][..], &bytes[2..bytes.len().min(90)], &[0xff, 0xd9]].concat();
@@ -159,16 +160,16 @@ fn a_damaged_image_leaves_no_traces() {
     }
 }
 
-/// A JPEG may hold nothing but tables; its size is nobody's.
+/// A JPEG may hold only tables. The size of the previous image must not be reported for it.
 #[test]
-fn tables_without_an_image_have_no_size() {
+fn jpeg_of_tables_only_is_an_error() {
     let tables = [&[0xff, 0xd8, 0xff, 0xdb, 0, 67, 0][..], &[1; 64], &[0xff, 0xd9]].concat();
     assert!(decode::probe(&file("baseline.jpg")).is_ok());
     assert!(decode::probe(&tables).is_err());
 }
 
 #[test]
-fn a_scaled_jpeg_is_a_smaller_picture_of_the_same() {
+fn scaled_jpeg_shows_the_same_image() {
     let bytes = file("turned.jpg");
     let (info, whole) = (decode::probe(&bytes).unwrap(), decode::decode(&bytes).unwrap());
     for wanted in [1, 2, 4, 8] {
@@ -179,8 +180,8 @@ fn a_scaled_jpeg_is_a_smaller_picture_of_the_same() {
         if wanted == 8 {
             assert_eq!(small, whole);
         }
-        // Both reduced to a few pixels look alike: upright, and with the crop in the original's
-        // pixels.
+        // Both images reduced to a few pixels look alike: upright, and with the crop in pixels of
+        // the original.
         let crop = resize::Rect { x: 2, y: 3, width: 18, height: 24 };
         let tiny = |image: &decode::Rgb8| {
             let area = crop.scale_to((info.width, info.height), (image.width, image.height));

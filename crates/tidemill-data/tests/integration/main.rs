@@ -4,19 +4,19 @@
 
 mod caption;
 mod config;
+mod contact_sheet;
+mod container_parsers;
 mod containers;
-mod corpora;
 mod crops;
 mod filters;
+mod fuzz_corpus;
 mod hostile_images;
-mod inspect;
-mod known;
+mod jpeg_columns;
+mod known_results;
 mod oddities;
 mod parity;
-mod parsers;
+mod parquet_source;
 mod prepare;
 mod s3;
-mod source;
-mod strips;
 mod support;
 mod tokenizer;

@@ -1,5 +1,4 @@
-//! Images that are put together in odd ways: the pixels are Pillow's, or differ as docs/decoding.md
-//! says.
+//! Unusual images: pixels equal Pillow's, or differ as docs/decoding.md documents.
 
 use crate::support;
 use serde::Deserialize;
@@ -16,9 +15,9 @@ struct Case {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Outcome {
-    /// How the error begins.
+    /// Start of the error message.
     Refused { error: String },
-    /// The size of the pixels, which lie in a file.
+    /// Size of the expected pixels, which are in a file.
     Pixels { width: u32, height: u32 },
 }
 

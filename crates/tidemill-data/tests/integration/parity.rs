@@ -1,5 +1,4 @@
-//! Our pixels against Pillow's and our token ids against transformers', on inputs drawn at test
-//! time.
+//! Pixels compared with Pillow, and token ids compared with transformers, on random inputs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +23,7 @@ struct Case {
     resample: Resample,
 }
 
-/// How far two buffers are apart: the greatest difference and the number of values that differ.
+/// The greatest difference of two buffers, and the number of values that differ.
 fn compare(ours: &[u8], theirs: &[u8]) -> (u8, usize) {
     assert_eq!(ours.len(), theirs.len());
     let differences = ours.iter().zip(theirs).map(|(a, b)| a.abs_diff(*b));
@@ -33,7 +32,7 @@ fn compare(ours: &[u8], theirs: &[u8]) -> (u8, usize) {
 }
 
 #[test]
-fn pixels_equal_pillows() {
+fn pixels_equal_those_of_pillow() {
     let folder = tempfile::tempdir().unwrap();
     support::python("pixels.py", folder.path());
     let cases: Vec<Case> = support::json(&folder.path().join("index.json"));
@@ -96,7 +95,7 @@ fn token_ids_equal_those_of_transformers() {
     assert_same_ids(&folder.path().join("plain"), &captions);
     assert_same_ids(&folder.path().join("normalized"), &captions);
 
-    // Stable Diffusion 1: the same words, padded with the end of text.
+    // Stable Diffusion 1 has the same words, padded with the end of text.
     let plain = folder.path().join("plain");
     let second = ClipTokenizer::open(&plain).unwrap();
     std::fs::remove_file(plain.join("special_tokens_map.json")).unwrap();

@@ -1,4 +1,4 @@
-//! The stage as a whole: every row ends in exactly one place, in order, whatever is wrong with it.
+//! The stage as a whole: every row gets exactly one status, in order, whatever is wrong with it.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn jpeg(width: u32, height: u32) -> Vec<u8> {
     support::jpeg(&picture(width, height))
 }
 
-/// One input row.
+/// An input row.
 #[derive(Debug, Clone)]
 struct Pair {
     image: Option<Vec<u8>>,
@@ -72,7 +72,7 @@ fn stage(resolutions: &[u32]) -> Prepare {
     Prepare::new(&config, &filter_config(), &source_config(), &caption, 0, TOKENIZER.clone()).unwrap()
 }
 
-/// Rows with what must become of them: status, and how the reason begins.
+/// Rows with their expected status and the start of their reason.
 fn cases() -> Vec<(Pair, &'static str, &'static str)> {
     let truncated = |mut bytes: Vec<u8>| {
         bytes.truncate(bytes.len() * 2 / 3);
@@ -83,7 +83,7 @@ fn cases() -> Vec<(Pair, &'static str, &'static str)> {
         bytes[start..].fill(0);
         Some(bytes)
     };
-    // Stray bytes before the end marker are common in the wild and harm nothing.
+    // Stray bytes before the end marker are common and harmless.
     let stray = |mut bytes: Vec<u8>| {
         let end = bytes.len() - 2;
         bytes.splice(end..end, [0x12, 0x34, 0x56]);
@@ -93,7 +93,7 @@ fn cases() -> Vec<(Pair, &'static str, &'static str)> {
         (good(), "kept", ""),
         (Pair { image: stray(jpeg(200, 200)), ..good() }, "kept", ""),
         (Pair { image: Some(png(33, 90)), ..good() }, "kept", ""),
-        // The declared width is wrong or unknown: the decoded one counts.
+        // The declared width is wrong or unknown; the decoded one is used.
         (Pair { width: Some(7.0), ..good() }, "kept", ""),
         (Pair { width: None, ..good() }, "kept", ""),
         (Pair { image: Some(jpeg(9, 20)), width: Some(400.0), ..good() }, "rejected", "min_side"),
@@ -115,7 +115,7 @@ fn cases() -> Vec<(Pair, &'static str, &'static str)> {
 }
 
 #[test]
-fn each_row_ends_where_it_should() {
+fn rows_get_their_status_and_reason() {
     let (rows, expected): (Vec<_>, Vec<_>) = cases().into_iter().map(|(row, s, r)| (row, (s, r))).unzip();
     let output = stage(&[16]).run(&batch(&rows)).unwrap();
     for (row, (status, reason)) in expected.into_iter().enumerate() {
@@ -127,7 +127,7 @@ fn each_row_ends_where_it_should() {
 }
 
 #[test]
-fn a_kept_row_has_its_pixels_crop_and_tokens() {
+fn kept_row_has_pixels_crop_and_tokens() {
     let output = stage(&[16, 24, 40]).run(&batch(&[good()])).unwrap();
     let image = decode::decode(&jpeg(40, 32)).unwrap();
     assert_eq!(output["width"].as_primitive::<UInt32Type>().value(0), 40);
@@ -142,14 +142,14 @@ fn a_kept_row_has_its_pixels_crop_and_tokens() {
     assert_eq!(crop.as_primitive::<UInt32Type>().values(), &[4, 0, 32, 32]);
     let size = output["size_24"].as_fixed_size_list().value(0);
     assert_eq!(size.as_primitive::<UInt32Type>().values(), &[24, 24]);
-    // Planes: the means of the three colours lie apart as they do in the cropped original.
+    // Planes: the means of the three colours differ as in the cropped original.
     let pixels = output["pixels_24"].as_binary::<i64>().value(0).to_vec();
     let mean = |values: Vec<u8>| values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64;
     for (colour, plane) in pixels.chunks(24 * 24).enumerate() {
         let cropped = (0..32 * 32).map(|i| image.pixels[3 * (40 * (i / 32) + 4 + i % 32) + colour]).collect();
         assert!((mean(plane.to_vec()) - mean(cropped)).abs() < 0.5, "colour {colour}");
     }
-    // The short side is 32: resolution 40 is not for this row.
+    // The short side is 32, so the row is not used at resolution 40.
     for column in ["pixels_40", "size_40", "crop_40"] {
         assert!(output[column].is_null(0));
     }
@@ -178,7 +178,7 @@ fn scaled_decoding_keeps_crops_and_changes_the_digest() {
 }
 
 #[test]
-fn a_plain_table_gets_rows_keys_and_ids() {
+fn rows_keys_and_ids_are_added_to_a_plain_table() {
     let rows = batch(&[good(), good()]).project(&[0, 1, 2, 3]).unwrap();
     let output = stage(&[16]).run(&rows).unwrap();
     assert_eq!(output["source_row"].as_primitive::<UInt64Type>().values(), &[0, 1]);
@@ -188,7 +188,7 @@ fn a_plain_table_gets_rows_keys_and_ids() {
 }
 
 #[test]
-fn what_a_slice_carries_along_is_counted_without_the_rest() {
+fn carried_bytes_of_a_slice_count_the_slice_only() {
     let stage = stage(&[16]);
     let (two, many) = (batch(&[good(), good()]), batch(&vec![good(); 100]));
     assert!(stage.carried_bytes(&two) > 0);
@@ -196,20 +196,20 @@ fn what_a_slice_carries_along_is_counted_without_the_rest() {
 }
 
 #[test]
-fn a_batch_without_rows_is_no_special_case() {
+fn empty_batch_is_prepared() {
     let output = stage(&[16]).run(&batch(&[])).unwrap();
     assert_eq!(output.num_rows(), 0);
 }
 
 #[test]
-fn a_missing_column_fails_the_batch_by_name() {
+fn missing_column_is_an_error_that_names_it() {
     let rows = batch(&[good()]);
     let error = stage(&[16]).run(&rows.project(&[0, 1, 2]).unwrap()).unwrap_err().to_string();
     assert!(error.contains("`score`") && error.contains("`image`, `caption`, `w`"), "{error}");
 }
 
 #[test]
-fn each_digest_follows_what_it_stands_for() {
+fn each_digest_changes_with_its_inputs_only() {
     let seeded = |prepare: &PrepareConfig, filter: &FilterConfig, caption: &str, seed| {
         let mut source = source_config();
         source.columns.caption = OneOrMany::One(caption.into());
@@ -229,14 +229,14 @@ fn each_digest_follows_what_it_stands_for() {
     let retold = digests(&prepare, &filter, "alt");
     assert!(retold.images == base.images && retold.text != base.text);
 
-    // The seed redoes images only where something is drawn.
+    // The seed changes images only if something is random.
     assert_eq!(seeded(&prepare, &filter, "caption", 1), base);
     let flipping = PrepareConfig { flip: true, ..prepare.clone() };
     let flipped = digests(&flipping, &filter, "caption");
     assert!(flipped.images != base.images && flipped.rows == base.rows && flipped.text == base.text);
     assert_ne!(seeded(&flipping, &filter, "caption", 1).images, flipped.images);
 
-    // A resolution's list of buckets is its own affair.
+    // The list of buckets of a resolution affects that resolution only.
     let bucketed = PrepareConfig { resolutions: vec![64, 128], crop: Crop::Bucket, ..prepare };
     let listed = |resolution: &str, size| {
         let buckets = [(resolution.to_owned(), vec![size])].into();
@@ -247,7 +247,7 @@ fn each_digest_follows_what_it_stands_for() {
 }
 
 #[test]
-fn a_scale_makes_pixels_depend_on_all_resolutions() {
+fn scaled_decoding_makes_pixels_depend_on_all_resolutions() {
     let images = |resolutions: &[u32], scaled_decode, hashes| {
         let resolutions = resolutions.to_vec();
         let config = PrepareConfig { resolutions, scaled_decode, hashes, ..PrepareConfig::default() };
@@ -261,7 +261,7 @@ fn a_scale_makes_pixels_depend_on_all_resolutions() {
     assert_ne!(scaled[&64], images(&[64], true, false)[&64]);
     assert_eq!(scaled, images(&[128, 64], true, false));
 
-    // A perceptual hash needs the whole picture.
+    // A perceptual hash needs the full image.
     assert_eq!(images(&[64], false, true), whole);
     assert_ne!(images(&[64], true, false), whole);
     assert_eq!(images(&[64], true, true), whole);
@@ -270,10 +270,10 @@ fn a_scale_makes_pixels_depend_on_all_resolutions() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Any mixture of rows: each comes out once, order is kept, and tensors are there exactly where
-    /// they should be.
+    /// For any mixture of rows: each is returned once, the order is kept, and tensors exist exactly
+    /// where they should.
     #[test]
-    fn every_row_comes_out_once(picks in prop::collection::vec(0..cases().len(), 0..40)) {
+    fn every_row_is_returned_once_in_order(picks in prop::collection::vec(0..cases().len(), 0..40)) {
         let cases = cases();
         let rows: Vec<Pair> = picks.iter().map(|&pick| cases[pick].0.clone()).collect();
         let prepare = stage(&[16]);
@@ -286,7 +286,7 @@ proptest! {
             let kept = cases[pick].1 == "kept";
             prop_assert_eq!(output["status"].as_string::<i32>().value(row), cases[pick].1);
             prop_assert_eq!(output["source_row"].as_primitive::<UInt64Type>().value(row), 50 + row as u64);
-            // A readable header tells the size even where the pixels are damaged.
+            // A readable header gives the size even if the pixels are damaged.
             prop_assert!(output["width"].is_valid(row) || cases[pick].1 == "quarantined");
             for column in ["pixels_16", "size_16", "crop_16", "token_ids"] {
                 prop_assert_eq!(output[column].is_valid(row), kept);
@@ -316,7 +316,7 @@ proptest! {
 }
 
 #[test]
-fn a_row_can_be_quarantined_for_the_callers_reason() {
+fn rows_can_be_quarantined_with_a_reason_of_the_caller() {
     let stage = stage(&[16]);
     let batch = batch(&[good(), good()]);
     let bad = stage.quarantine(&batch, "panic: prepare: oh").unwrap();

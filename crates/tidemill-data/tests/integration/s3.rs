@@ -1,4 +1,4 @@
-//! Parquet in a bucket: what is fetched, byte by byte, and what is said about a store that refuses.
+//! Parquet in an S3 bucket: which bytes are fetched, and which errors a failing store causes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tidemill_testing::{Fault, Request, S3Server};
 
 const GROUP_ROWS: usize = 10;
 const GROUPS: usize = 4;
-/// The most that is fetched from the end of a file for its footer.
+/// Most bytes fetched from the end of a file for its footer.
 const FOOTER: u64 = 64 << 10;
 
 fn connect(server: &S3Server, uri: &str) {
@@ -30,7 +30,7 @@ fn connect(server: &S3Server, uri: &str) {
     store::connect(uri, &server.settings(), limits).unwrap();
 }
 
-/// A file with two columns that are needed and, between them, one that is not. Each has 200 kB in a
+/// A file with two columns that are needed and one between them that is not. Each has 200 kB per
 /// row group.
 fn file() -> Vec<u8> {
     let rows = GROUP_ROWS * GROUPS;
@@ -54,7 +54,7 @@ fn file() -> Vec<u8> {
     support::parquet(&batch.unwrap(), Some(properties))
 }
 
-/// Where the column chunks of some columns lie in a row group.
+/// The byte ranges of the column chunks of some columns in a row group.
 fn chunks(file: &[u8], group: usize, columns: &[&str]) -> Vec<Range<u64>> {
     let reader = SerializedFileReader::new(bytes::Bytes::copy_from_slice(file)).unwrap();
     let group = reader.metadata().row_group(group).clone();
@@ -113,7 +113,7 @@ fn only_the_footer_and_the_needed_column_chunks_are_fetched() {
     assert_eq!(bytes, wanted.iter().map(|range| range.end - range.start).sum::<u64>());
 }
 
-/// Ranges that touch, as one.
+/// Joins adjacent ranges.
 fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut joined: Vec<Range<u64>> = Vec::new();
     for range in ranges {
@@ -126,7 +126,7 @@ fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
 }
 
 #[test]
-fn the_next_row_group_comes_while_one_is_decoded() {
+fn next_row_group_is_prefetched_during_decoding() {
     let server = S3Server::start(&["ahead"]);
     server.put("ahead", "a.parquet", file());
     connect(&server, "s3://ahead");
@@ -135,7 +135,8 @@ fn the_next_row_group_comes_while_one_is_decoded() {
     let unit = source.units().unwrap().remove(0);
     let mut batches = source.read(&unit).unwrap();
     server.take_requests();
-    // Less than the first row group is taken: the second comes nevertheless, the third does not.
+    // Only a part of the first row group is read: the second is fetched nevertheless, the third is
+    // not.
     batches.next().unwrap().unwrap();
     let end = chunks(&file(), 1, &["id"])[0].end;
     let mut ends = Vec::new();
@@ -153,7 +154,7 @@ fn the_next_row_group_comes_while_one_is_decoded() {
 }
 
 #[test]
-fn a_file_is_read_over_http() {
+fn parquet_is_read_over_http() {
     let server = S3Server::start(&["public"]);
     server.put("public", "a b.parquet", file());
     let [(_, endpoint), ..] = server.settings();
@@ -164,7 +165,7 @@ fn a_file_is_read_over_http() {
 }
 
 #[test]
-fn a_store_that_fails_is_no_damaged_file() {
+fn failing_store_is_not_reported_as_a_damaged_file() {
     let server = S3Server::start(&["failing"]);
     server.put("failing", "a.parquet", file());
     connect(&server, "s3://failing");
@@ -182,7 +183,7 @@ fn a_store_that_fails_is_no_damaged_file() {
 }
 
 #[test]
-fn a_store_that_fails_is_no_rows_reason() {
+fn failing_store_is_an_error_of_the_unit_not_of_a_row() {
     let server = S3Server::start(&["images"]);
     connect(&server, "s3://images");
     let folder = tempfile::tempdir().unwrap();
@@ -216,7 +217,7 @@ fn a_store_that_fails_is_no_rows_reason() {
 }
 
 #[test]
-fn a_store_that_fails_under_a_parser_is_none_either() {
+fn failing_store_under_a_parser_is_an_error_of_the_unit() {
     let server = S3Server::start(&["lines"]);
     connect(&server, "s3://lines");
     let cases = [
@@ -238,7 +239,7 @@ fn a_store_that_fails_under_a_parser_is_none_either() {
 }
 
 #[test]
-fn an_overwritten_object_has_another_identity_and_a_copied_one_the_same() {
+fn identity_changes_when_overwritten_and_not_when_copied() {
     let server = S3Server::start(&["one", "other"]);
     connect(&server, "s3://one");
     connect(&server, "s3://other");
@@ -255,7 +256,7 @@ fn an_overwritten_object_has_another_identity_and_a_copied_one_the_same() {
 }
 
 #[test]
-fn an_object_that_is_replaced_while_it_is_read_is_no_mixture() {
+fn object_replaced_during_reading_is_an_error() {
     let server = S3Server::start(&["replaced"]);
     connect(&server, "s3://replaced");
     let lines =
@@ -268,7 +269,7 @@ fn an_object_that_is_replaced_while_it_is_read_is_no_mixture() {
         let config = SourceConfig { format, columns: Columns::default(), ..config("s3://replaced/a") };
         let source = support::open(&config).unwrap();
         let units = source.units().unwrap();
-        // As a worker elsewhere gets it.
+        // The unit as a remote worker gets it.
         let unit = serde_json::from_str(&serde_json::to_string(&units[0]).unwrap()).unwrap();
         server.put("replaced", "a", after);
         let error = source.read(&unit).and_then(Iterator::collect::<Result<Vec<_>, _>>).unwrap_err();

@@ -1,5 +1,4 @@
-//! Our ids against those of the Hugging Face `tokenizers` crate, on strings that no list of
-//! captions would hold.
+//! Token ids compared with the Hugging Face `tokenizers` crate, on adversarial strings.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -43,7 +42,7 @@ fn assert_same(caption: &str) {
     }
 }
 
-/// Text as it comes, Unicode from everywhere, and what the tokenizer has rules for.
+/// Ordinary text, text from all of Unicode, and strings for which the tokenizer has rules.
 fn text() -> impl Strategy<Value = String> {
     let rules = prop::sample::select(vec![
         "<|startoftext|>",
@@ -93,13 +92,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn ids_are_those_of_the_hugging_face_tokenizer(caption in text()) {
+    fn token_ids_equal_those_of_hugging_face(caption in text()) {
         assert_same(&caption);
     }
 }
 
 #[test]
-fn one_file_is_read_as_the_two_before_it_and_added_tokens_are_refused() {
+fn tokenizer_json_equals_vocab_and_merges_and_added_tokens_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let read = |name: &str| std::fs::read_to_string(assets().join(name)).unwrap();
     let vocab: serde_json::Value = serde_json::from_str(&read("vocab.json")).unwrap();
@@ -127,8 +126,8 @@ fn one_file_is_read_as_the_two_before_it_and_added_tokens_are_refused() {
 }
 
 #[test]
-fn every_character_is_classed_alike() {
-    // A character in 97, and all of the Latin, Greek, Cyrillic and Hebrew ones: alone, and next to
+fn characters_are_classified_as_by_hugging_face() {
+    // One character of every 97, and all Latin, Greek, Cyrillic and Hebrew ones: alone, and next to
     // letters, numbers and punctuation.
     let start = tidemill_testing::seed() % 97;
     let all = ('\0'..=char::MAX).filter(|&c| c < '\u{600}' || u64::from(c as u32) % 97 == start);
@@ -138,7 +137,7 @@ fn every_character_is_classed_alike() {
 }
 
 #[test]
-fn the_longest_captions_are_no_special_case() {
+fn very_long_captions_are_truncated() {
     let random = |i: u64| char::from(b'a' + (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as u8);
     let captions = [
         "a".repeat(100_000),
@@ -150,7 +149,7 @@ fn the_longest_captions_are_no_special_case() {
     for caption in &captions {
         assert_same(caption);
     }
-    // A megabyte of one word, of special tokens, of marks and of blanks.
+    // A megabyte of one word, of special tokens, of marks and of spaces.
     for part in ["猫", "<|endoftext|>", "<|ENDOFTEXT|>", "\u{327}\u{301}", " ", "<|", "'"] {
         PAIRS[1].ours.encode(&part.repeat(1_000_000 / part.len()));
     }

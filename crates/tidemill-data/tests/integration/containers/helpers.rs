@@ -1,4 +1,4 @@
-//! Reads a source and shows its rows.
+//! Reads a source and returns its rows.
 
 use std::path::Path;
 

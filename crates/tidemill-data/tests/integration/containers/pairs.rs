@@ -1,4 +1,4 @@
-//! The same pairs in every container.
+//! All containers give the same rows for the same pairs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub fn parquet(path: &Path, pairs: &[Pair], image: ArrayRef) {
     std::fs::write(path, support::parquet(&batch.unwrap(), None)).unwrap();
 }
 
-/// Hugging Face's image type: some rows hold the bytes, the others only say where they are.
+/// Hugging Face's image type: some rows hold the bytes, the others only the path.
 fn hugging_face(pairs: &[Pair]) -> ArrayRef {
     let inline = |i: usize| !i.is_multiple_of(3);
     let rows = || pairs.iter().enumerate();
@@ -126,7 +126,7 @@ fn scored() -> FilterConfig {
 }
 
 #[test]
-fn the_same_pairs_give_the_same_rows_whatever_holds_them() {
+fn all_containers_give_the_same_rows() {
     let folder = tempfile::tempdir().unwrap();
     let expected: Vec<Row> =
         pairs().into_iter().map(|pair| (pair.name, Some(pair.caption), Some(pair.image), None)).collect();
@@ -160,7 +160,7 @@ fn the_same_pairs_give_the_same_rows_whatever_holds_them() {
 }
 
 #[test]
-fn units_say_what_they_are_cut_by() {
+fn unit_spans_are_rows_or_bytes_by_format() {
     let folder = tempfile::tempdir().unwrap();
     for (format, name) in containers(folder.path()) {
         let source =

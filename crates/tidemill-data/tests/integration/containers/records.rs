@@ -1,4 +1,4 @@
-//! What each container makes of its records, whole, odd or broken.
+//! Rows of each container from complete, odd and broken records.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::pairs::{Pair, pairs, parquet, png, tar};
 use crate::support::{self, TOKENIZER};
 
 #[test]
-fn what_is_wrong_with_a_row_is_said_in_its_row() {
+fn errors_of_a_row_are_in_its_source_error() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     std::fs::write(root.join("there.png"), png(1)).unwrap();
@@ -29,7 +29,7 @@ fn what_is_wrong_with_a_row_is_said_in_its_row() {
         ),
         (r#"{"key": "h", "image": "there.png", "caption": "a""#, Some("json: the line at byte ")),
         (r#"["there.png", "a"]"#, Some("json: the line at byte ")),
-        // What is merely missing is found by `Prepare`.
+        // Missing values are detected by `Prepare`.
         (r#"{"key": null, "caption": null}"#, None),
         (r#"{"key": "k", "image": "", "caption": "a", "w": "3.5"}"#, None),
     ];
@@ -53,11 +53,11 @@ fn what_is_wrong_with_a_row_is_said_in_its_row() {
 }
 
 #[test]
-fn a_path_that_leads_nowhere_is_a_row_where_paths_are_required() {
+fn missing_image_file_is_a_row_error_in_parquet_with_paths() {
     let folder = tempfile::tempdir().unwrap();
     let (pairs, file) = (&pairs()[..3], folder.path().join("a.parquet"));
     std::fs::write(folder.path().join("1.png"), png(1)).unwrap();
-    // No path is null, so that the file says there are none.
+    // No path is null, so the schema says that there are no nulls.
     parquet(&file, pairs, Arc::new(StringArray::from(vec!["1.png", "nowhere.png", "1.png"])));
     let config = config(Format::Parquet, &file);
     let source = support::open(&config).unwrap();
@@ -68,7 +68,7 @@ fn a_path_that_leads_nowhere_is_a_row_where_paths_are_required() {
 }
 
 #[test]
-fn quarantine_keeps_the_sources_words() {
+fn quarantine_keeps_the_reason_of_the_source() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.csv"), "key,image,caption\nx,nowhere.png,a cat\n").unwrap();
     let config = config(Format::Csv, &folder.path().join("a.csv"));
@@ -93,7 +93,7 @@ fn quarantine_keeps_the_sources_words() {
 }
 
 #[test]
-fn csv_is_read_as_rfc_4180_has_it() {
+fn csv_follows_rfc_4180() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("1.png"), png(1)).unwrap();
     let path = folder.path().join("a.csv");
@@ -126,7 +126,7 @@ fn csv_is_read_as_rfc_4180_has_it() {
 }
 
 #[test]
-fn an_image_without_a_line_and_a_line_without_an_image_are_rows() {
+fn images_without_a_line_and_lines_without_an_image_are_error_rows() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     std::fs::create_dir_all(root.join("a/sub")).unwrap();
@@ -161,7 +161,7 @@ fn an_image_without_a_line_and_a_line_without_an_image_are_rows() {
 }
 
 #[test]
-fn several_captions_and_carried_fields_are_handed_over() {
+fn several_captions_and_carried_fields_become_columns() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.tar");
     let fields: &[u8] = br#"{"alt": "long", "url": "http://x", "tags": ["a", 1], "caption": "short"}"#;
@@ -179,12 +179,12 @@ fn several_captions_and_carried_fields_are_handed_over() {
 }
 
 #[test]
-fn a_samples_text_is_its_caption_unless_it_is_blank_or_unreadable() {
+fn txt_member_is_the_caption_unless_blank_or_unreadable() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.tar");
     let encoding = "encoding: the sample's .txt is not valid UTF-8";
     let json = r#"{"caption": "json's", "score": NaN, "txt": null}"#;
-    // The .txt, the .json, the captions wanted, and what they are, or the row's error.
+    // The .txt, the .json, the caption columns, and the expected captions or the row's error.
     type Case<'a> = (&'a [u8], &'a str, [&'a str; 2], Result<[Option<&'a str>; 2], &'a str>);
     let cases: [Case; 9] = [
         (b"text", json, ["caption", "txt"], Ok([Some("text"), Some("text")])),
@@ -211,7 +211,7 @@ fn a_samples_text_is_its_caption_unless_it_is_blank_or_unreadable() {
 }
 
 #[test]
-fn a_file_that_vanishes_while_it_is_read_is_an_error_that_names_it() {
+fn file_removed_during_reading_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("big.tar");
     let pairs: Vec<Pair> = (0..40)

@@ -1,5 +1,5 @@
-//! The pipeline that transformers' `CLIPTokenizer` configures, out of the Hugging Face `tokenizers`
-//! crate: what our tokenizer must agree with, and be compared with for speed.
+//! The pipeline that transformers' `CLIPTokenizer` configures, from the Hugging Face `tokenizers`
+//! crate: the reference for token ids and speed.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::processors::roberta::RobertaProcessing;
 use tokenizers::{AddedToken, NormalizerWrapper, SplitDelimiterBehavior, Tokenizer, TruncationParams};
 
-/// What CLIP counts as a word, from its `simple_tokenizer.py`.
+/// CLIP's expression for words, from its `simple_tokenizer.py`.
 const WORDS: &str =
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 
@@ -49,7 +49,7 @@ pub fn tokenizer(folder: &Path, normalized: bool) -> Tokenizer {
     tokenizer
 }
 
-/// Ids of one caption, filled up with `pad`.
+/// Ids of one caption, padded with `pad`.
 pub fn ids(tokenizer: &Tokenizer, caption: &str, pad: i32) -> Vec<i32> {
     let encoding = tokenizer.encode_fast(caption, true).unwrap();
     let mut ids: Vec<i32> = encoding.get_ids().iter().map(|id| id.cast_signed()).collect();

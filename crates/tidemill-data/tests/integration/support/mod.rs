@@ -1,5 +1,4 @@
-//! What the tests share: scripts of the libraries that we compare with, and what most fixtures are
-//! made of.
+//! Shared helpers: Python scripts of the reference libraries, and fixtures.
 
 #![allow(dead_code, reason = "tests/bounds.rs uses only a part")]
 
@@ -22,13 +21,13 @@ pub fn python(script: &str, folder: &Path) {
     tidemill_testing::python(&script, &[&seed().to_string(), folder.to_str().unwrap()]);
 }
 
-/// A file's text as JSON.
+/// Parses a JSON file.
 pub fn json<T: serde::de::DeserializeOwned>(path: &Path) -> T {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     serde_json::from_str(&text).unwrap()
 }
 
-/// A source of which nothing is filtered.
+/// Opens a source without filters.
 pub fn open(config: &SourceConfig) -> tidemill_data::Result<Box<dyn Source>> {
     source::open(config, &FilterConfig::default(), &CaptionConfig::default())
 }
@@ -53,7 +52,7 @@ pub fn parquet(batch: &RecordBatch, properties: Option<WriterProperties>) -> Vec
     writer.into_inner().unwrap()
 }
 
-/// A tar of members: name and data.
+/// Writes a tar of members, given as name and data.
 pub fn tar<N: AsRef<Path>, D: AsRef<[u8]>>(members: impl IntoIterator<Item = (N, D)>) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (name, data) in members {
@@ -71,11 +70,11 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// A tokenizer of bytes, for stages that are tested with any.
+/// A tokenizer of bytes, for tests that need any tokenizer.
 pub static TOKENIZER: LazyLock<Arc<ClipTokenizer>> =
     LazyLock::new(|| Arc::new(byte_tokenizer(tempfile::tempdir().unwrap().path())));
 
-/// The smallest folder that opens as a CLIP tokenizer: bytes, no merges.
+/// The smallest folder that opens as a CLIP tokenizer: bytes, without merges.
 fn byte_tokenizer(folder: &Path) -> ClipTokenizer {
     let printable = (0x21..=0x7e_u32).chain(0xa1..=0xac).chain(0xae..=0xff);
     let bytes: Vec<String> =

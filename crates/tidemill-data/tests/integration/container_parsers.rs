@@ -1,5 +1,5 @@
-//! The containers' parsers on bytes: against what Python's tarfile writes, cut at every place, and
-//! damaged in every way that a table can list.
+//! The parsers of containers on bytes: compared with Python's tarfile, truncated at every position,
+//! and damaged in many ways.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use tidemill_data::source::records::csv::CsvRecords;
 use tidemill_data::source::records::jsonl::{JsonLines, first_byte};
 use tidemill_data::source::webdataset::Samples;
 
-/// A tar as a list of members.
+/// Writes a tar of these members.
 fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
     support::tar(members.iter().copied())
 }
@@ -22,7 +22,7 @@ fn samples(bytes: &[u8]) -> Vec<Record> {
     Samples::new(bytes).collect()
 }
 
-/// A sample as webdataset gives it.
+/// A sample as webdataset returns it.
 #[derive(Debug, Deserialize)]
 struct Expected {
     key: String,
@@ -32,7 +32,7 @@ struct Expected {
 }
 
 #[test]
-fn tars_of_python_give_the_samples_of_webdataset() {
+fn tars_written_by_python_give_the_samples_of_webdataset() {
     let folder = tempfile::tempdir().unwrap();
     support::python("tars.py", folder.path());
     let formats: BTreeMap<String, Vec<Expected>> = support::json(&folder.path().join("expected.json"));
@@ -56,7 +56,7 @@ fn tars_of_python_give_the_samples_of_webdataset() {
 }
 
 #[test]
-fn a_cut_tar_gives_what_is_whole_and_one_row_for_the_cut() {
+fn truncated_tar_gives_complete_samples_and_one_error_row() {
     let names: Vec<[String; 2]> = (0..3).map(|i| [format!("s{i}.jpg"), format!("s{i}.txt")]).collect();
     let image = vec![7; 700];
     let members: Vec<(&str, &[u8])> = names
@@ -91,10 +91,10 @@ fn a_cut_tar_gives_what_is_whole_and_one_row_for_the_cut() {
 }
 
 #[test]
-fn what_is_wrong_with_a_sample_is_its_own_error() {
+fn errors_of_a_sample_affect_no_other_sample() {
     let long = format!("{}/x", "folder".repeat(40));
     let long_jpg = format!("{long}.jpg");
-    // Members, and for each sample its key, its image's length, and how its error begins.
+    // Members, and for each sample its key, the length of its image, and the start of its error.
     type Sample<'a> = (Option<&'a str>, Option<usize>, Option<&'a str>);
     let cases: Vec<(&str, Vec<u8>, Vec<Sample>)> = vec![
         ("an empty file", vec![], vec![(None, None, Some("container: the tar ends without"))]),
@@ -142,9 +142,9 @@ fn what_is_wrong_with_a_sample_is_its_own_error() {
 }
 
 #[test]
-fn a_size_that_lies_allocates_nothing() {
+fn false_member_size_allocates_nothing() {
     let mut bytes = tar(&[("a.jpg", b"x"), ("b.jpg", b"y")]);
-    // Within the limit of an image, and far beyond the file.
+    // The sizes are within the limit of an image and far beyond the file.
     bytes[124..135].copy_from_slice(b"00777777777");
     let sum = bytes[..512]
         .iter()
@@ -157,7 +157,7 @@ fn a_size_that_lies_allocates_nothing() {
     assert!(found[0].error.as_ref().unwrap().contains("in the middle of member `a.jpg`"), "{found:?}");
 }
 
-/// Lines of all kinds: good, broken, blank, with and without an end.
+/// Lines of all kinds: valid, broken, blank, with and without a line end.
 fn lines() -> impl Strategy<Value = Vec<u8>> {
     let line = prop_oneof![
         4 => "[a-z]{0,40}".prop_map(|text| format!("{{\"a\": \"{text}\"}}\n").into_bytes()),
@@ -177,9 +177,10 @@ fn lines() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// However a file is cut, each line is read once, by the stretch in which it begins.
+    /// For every split of a file, each line is read once, by the range that contains its first
+    /// byte.
     #[test]
-    fn stretches_cover_every_line_once(bytes in lines(), cuts in prop::collection::vec(0.0..1.0_f64, 0..12)) {
+    fn ranges_cover_every_line_once(bytes in lines(), cuts in prop::collection::vec(0.0..1.0_f64, 0..12)) {
         let size = bytes.len() as u64;
         let mut ends: Vec<u64> = cuts.iter().map(|cut| (cut * size as f64) as u64).chain([0, size]).collect();
         ends.sort_unstable();

@@ -1,11 +1,12 @@
-//! Some columns of a JPEG have the pixels that they have in the whole image, however it is coded
-//! and scaled.
+//! Columns of a JPEG that are decoded alone have the same pixels as in the full image, for all
+//! codings and scales.
 
 use proptest::prelude::*;
 use tidemill_data::decode::{Rgb8, Scale, decode_strip};
 use turbojpeg::{Compressor, Image, PixelFormat, Subsamp};
 
-/// A JPEG of noise over a gradient: every column differs from its neighbours in light and colour.
+/// A JPEG of noise over a gradient, so that every column differs from its neighbours in light and
+/// colour.
 fn jpeg(
     width: usize,
     height: usize,
@@ -34,7 +35,7 @@ fn columns(image: &Rgb8, from: u32, to: u32) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn some_columns_are_those_of_the_whole(
+    fn decoded_columns_equal_those_of_the_full_image(
         (width, height) in (1usize..300, 1usize..40),
         subsampling in prop::sample::select(vec![
             Subsamp::None, Subsamp::Sub2x1, Subsamp::Sub2x2, Subsamp::Gray, Subsamp::Sub1x2, Subsamp::Sub4x1,

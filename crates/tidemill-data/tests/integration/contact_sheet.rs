@@ -1,4 +1,5 @@
-//! The pictures of a source: always the same for a seed, kept rows only unless asked otherwise.
+//! The contact sheet of a source: it depends on the seed only, and has kept rows only unless
+//! rejected ones are requested.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use tidemill_data::{Format, OneOrMany};
 
 const ROWS: usize = 200;
 
-/// Row i is grey i; every fourth is too narrow, and every tenth no image at all.
+/// Row i is grey i. Every fourth image is too narrow, and every tenth is not an image.
 fn image(i: usize) -> Vec<u8> {
     if i % 10 == 9 {
         return b"no image".to_vec();
@@ -44,7 +45,7 @@ fn write_tar(path: &Path) {
     std::fs::write(path, support::tar((0..ROWS).flat_map(sample))).unwrap();
 }
 
-/// The tiles of a source, of which narrow images are rejected.
+/// The tiles of a source in which narrow images are rejected.
 fn sheet(config: &SourceConfig, options: SheetOptions) -> Vec<Tile> {
     let source = support::open(config).unwrap();
     let pixels = PrepareConfig { resolutions: vec![16, 32], ..PrepareConfig::default() };
@@ -55,7 +56,7 @@ fn sheet(config: &SourceConfig, options: SheetOptions) -> Vec<Tile> {
 }
 
 #[test]
-fn a_seed_gives_its_pictures_with_their_captions() {
+fn contact_sheet_depends_on_the_seed_only() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("pairs.parquet"));
     let config = SourceConfig {
@@ -87,7 +88,7 @@ fn a_seed_gives_its_pictures_with_their_captions() {
 }
 
 #[test]
-fn one_large_unit_is_shown_from_all_over() {
+fn tiles_come_from_all_parts_of_a_large_unit() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("pairs.parquet"));
     write_tar(&folder.path().join("pairs.tar"));
@@ -106,8 +107,7 @@ fn one_large_unit_is_shown_from_all_over() {
         let greys: Vec<usize> = sheet(8).iter().map(grey).collect();
         let quarters = (0..4).filter(|quarter| greys.iter().any(|grey| grey / 50 == *quarter)).count();
         assert!(greys.len() == 8 && quarters >= 3, "{name}: {greys:?}");
-        // Every kept row is found where all are asked for, each once, though no batch gives more
-        // than some.
+        // If all rows are requested, every kept row appears once, though a batch gives only some.
         let mut all: Vec<usize> = sheet(ROWS).iter().map(grey).collect();
         all.sort_unstable();
         assert_eq!(all, (0..ROWS).filter(|i| i % 4 != 0 && i % 10 != 9).collect::<Vec<_>>(), "{name}");

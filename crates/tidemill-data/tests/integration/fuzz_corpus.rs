@@ -1,5 +1,4 @@
-//! Replays what fuzzing started from and what it found (`fuzz/corpus`), so that none of it comes
-//! back.
+//! Replays the seeds and findings of the fuzzers (`fuzz/corpus`) as regression tests.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use tidemill_data::source::records::csv::CsvRecords;
 use tidemill_data::source::records::jsonl::{JsonLines, first_byte};
 use tidemill_data::source::webdataset::Samples;
 
-/// The inputs of a target, each with its bytes.
+/// The inputs of a fuzz target with their paths.
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
@@ -21,7 +20,7 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn tars() {
+fn tars_of_the_corpus_are_read() {
     for (path, bytes) in corpus("tar") {
         let samples: Vec<_> = Samples::new(bytes.as_slice()).collect();
         let rows = samples.iter().map(|sample| sample.row);
@@ -30,7 +29,7 @@ fn tars() {
 }
 
 #[test]
-fn json_lines() {
+fn json_lines_of_the_corpus_are_read() {
     for (path, bytes) in corpus("jsonl") {
         let read = |span: Range<u64>| -> Vec<_> {
             JsonLines::new(&bytes[first_byte(&span) as usize..], span).collect()
@@ -43,7 +42,7 @@ fn json_lines() {
 }
 
 #[test]
-fn csv() {
+fn csv_files_of_the_corpus_are_read() {
     for (path, bytes) in corpus("csv") {
         let rows: Vec<_> =
             CsvRecords::new(bytes.as_slice()).into_iter().flatten().map(|row| row.row).collect();
@@ -52,7 +51,7 @@ fn csv() {
 }
 
 #[test]
-fn parquet() {
+fn parquet_files_of_the_corpus_are_read() {
     for (path, _) in corpus("parquet") {
         let uri = OneOrMany::One(path.display().to_string());
         let config = SourceConfig { uri, ..SourceConfig::default() };

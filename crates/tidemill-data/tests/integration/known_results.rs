@@ -1,5 +1,5 @@
-//! What an earlier run found out about rows spares `Prepare` their images, but only while it is
-//! about these images.
+//! Results of an earlier run make images unnecessary for `Prepare`, but only if they are about
+//! these images.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn png(width: u32, height: u32) -> Option<Vec<u8>> {
     Some(support::png(&picture(width, height)))
 }
 
-/// Its header is readable, its pixels are not.
+/// An image whose header is readable and whose pixels are not.
 fn damaged() -> Option<Vec<u8>> {
     let mut bytes = png(90, 80)?;
     bytes.truncate(bytes.len() / 2);
@@ -54,7 +54,7 @@ fn attach(images: &[Option<Vec<u8>>], earlier: &RecordBatch, tensors: &[&str]) -
     known_results::attach(&batch(images), earlier, &tensors).unwrap()
 }
 
-/// Rows that are kept, damaged, nothing, too small.
+/// Images that are kept, damaged, missing, and too small.
 fn images() -> [Option<Vec<u8>>; 4] {
     [png(40, 32), damaged(), Some(b"<html>".to_vec()), png(9, 9)]
 }
@@ -66,7 +66,7 @@ fn assert_same(one: &RecordBatch, other: &RecordBatch, except: &[&str]) {
 }
 
 #[test]
-fn facts_about_the_same_images_spare_reading_them() {
+fn known_results_make_images_unnecessary() {
     let prepare = stage(json!({"resolutions": [16], "hashes": true}));
     let earlier = prepare.run(&batch(&images())).unwrap();
     assert_eq!(earlier["sha256"].null_count(), 2, "hashed unless too small or no image");
@@ -79,11 +79,10 @@ fn facts_about_the_same_images_spare_reading_them() {
 }
 
 #[test]
-fn facts_about_other_images_are_not_believed() {
+fn known_results_of_another_image_column_are_ignored() {
     let prepare = stage(json!({"resolutions": [16], "hashes": true}));
     let earlier = prepare.run(&batch(&images())).unwrap();
-    // Another image column: all latents have another digest, the captions' embeddings are still
-    // good.
+    // With another image column all latents have another digest; text embeddings are still valid.
     let others = [png(50, 60), png(33, 20), png(17, 16), damaged()];
     let fresh = prepare.run(&batch(&others)).unwrap();
     let output = prepare.run(&attach(&others, &earlier, &["text"])).unwrap();
@@ -95,13 +94,13 @@ fn facts_about_other_images_are_not_believed() {
 }
 
 #[test]
-fn rows_that_are_refused_now_are_those_of_a_fresh_run() {
+fn same_rows_are_rejected_with_and_without_known_results() {
     let earlier = stage(json!({"resolutions": [16], "hashes": true})).run(&batch(&images())).unwrap();
     let digest = earlier["sha256"].as_fixed_size_binary().value(0);
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("list.txt");
     std::fs::write(&list, digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()).unwrap();
-    // By the header, by the resolution and by the bytes; then there are neither hashes, neither, or
+    // Rows are rejected by header, by resolution and by bytes. Their hashes are then: none, none,
     // no `phash`.
     let cases = [
         (16, json!({"max_side": 39}), "max_side", [true, true]),
@@ -119,7 +118,7 @@ fn rows_that_are_refused_now_are_those_of_a_fresh_run() {
 }
 
 #[test]
-fn pixels_do_not_depend_on_what_is_known() {
+fn pixels_do_not_depend_on_known_results() {
     let images = [Some(support::jpeg(&picture(400, 300)))];
     for (hashes, good) in [(true, 32), (false, 64)] {
         let prepare = stage(json!({"resolutions": [16, 32, 64], "scaled_decode": true, "hashes": hashes}));

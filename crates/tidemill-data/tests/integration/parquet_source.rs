@@ -1,4 +1,4 @@
-//! Parquet sources: which files, which units, which columns, and what is said about broken ones.
+//! The Parquet source: files, units, columns, and errors for broken files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn images(rows: usize) -> Vec<Vec<u8>> {
     (0..rows).map(|row| vec![row as u8; 3]).collect()
 }
 
-/// Columns of the most usual types, and one that nobody needs.
+/// Columns of common types, and one that is not needed.
 fn table(rows: usize) -> RecordBatch {
     let keys = Int64Array::from_iter((0..rows as i64).map(|row| (row != 2).then_some(row + 100)));
     let captions: StringArray =
@@ -107,7 +107,7 @@ fn only_needed_columns_are_read_and_keys_are_complete() {
 }
 
 #[test]
-fn a_unit_can_be_read_from_its_json_by_someone_else() {
+fn unit_can_be_read_from_its_json_by_another_source() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("odd name %41 #1.parquet"), &table(30), 10);
     let config = config(folder.path());
@@ -120,7 +120,7 @@ fn a_unit_can_be_read_from_its_json_by_someone_else() {
 }
 
 #[test]
-fn every_physical_type_of_the_parts_is_accepted() {
+fn all_physical_types_of_columns_are_accepted() {
     let image_types: [ArrayRef; 3] = [
         Arc::new(BinaryArray::from_iter_values(images(2))),
         Arc::new(LargeBinaryArray::from_iter_values(images(2))),
@@ -150,7 +150,7 @@ fn every_physical_type_of_the_parts_is_accepted() {
 }
 
 #[test]
-fn paths_are_understood_as_a_shell_would() {
+fn globs_match_as_in_a_shell() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     std::fs::create_dir_all(root.join("a/deep")).unwrap();
@@ -174,7 +174,7 @@ fn paths_are_understood_as_a_shell_would() {
 }
 
 #[test]
-fn mistakes_in_the_columns_name_file_column_and_alternatives() {
+fn column_errors_name_file_column_and_alternatives() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("a.parquet"), &table(4), 10);
     let with = |columns: Columns| SourceConfig { columns, ..config(folder.path()) };
@@ -191,9 +191,9 @@ fn mistakes_in_the_columns_name_file_column_and_alternatives() {
     assert!(text.contains("source.columns.width needs integers"), "{text}");
 }
 
-/// Of several writers' files.
+/// Files of several writers with different column types.
 #[test]
-fn columns_of_other_types_are_taken_if_nothing_is_lost_and_else_refused_at_once() {
+fn compatible_column_types_are_converted_and_others_refused() {
     let folder = tempfile::tempdir().unwrap();
     let with = |name: &str, column: &str, values: ArrayRef| {
         let table = table(3);
@@ -213,21 +213,21 @@ fn columns_of_other_types_are_taken_if_nothing_is_lost_and_else_refused_at_once(
     let batches: Vec<_> = source.units().unwrap().iter().flat_map(|unit| read(&*source, unit)).collect();
     assert_eq!(batches.len(), 2);
     assert!(batches.iter().all(|batch| batch.schema() == source.schema()));
-    // Floats of 32 bits in the second file, which has 0, 1 and 2.
+    // The second file has 32-bit floats: 0, 1 and 2.
     let scores = batches[1]["score"].as_primitive::<Float64Type>();
     assert_eq!(scores.values().as_ref(), [0.0, 1.0, 2.0]);
     with("c.parquet", "score", Arc::new(StringArray::from(vec!["1", "2", "3"])));
     let error = open().units().unwrap_err().to_string();
     assert!(error.contains("c.parquet") && error.contains("score"), "{error}");
     std::fs::remove_file(folder.path().join("c.parquet")).unwrap();
-    // What has fractions does not go into integers.
+    // Numbers with fractions are not converted to integers.
     with("0.parquet", "score", Arc::new(Int64Array::from(vec![1, 2, 3])));
     let error = open().units().unwrap_err().to_string();
     assert!(error.contains("its column `score` is Float64, and Int64 in the source's first file"), "{error}");
 }
 
 #[test]
-fn files_that_are_no_parquet_are_named() {
+fn files_that_are_not_parquet_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
     let error = open_error(&config(&folder.path().join("*.parquet")));
@@ -252,7 +252,7 @@ fn files_that_are_no_parquet_are_named() {
 }
 
 #[test]
-fn a_damaged_row_group_is_an_error_of_its_batch() {
+fn damaged_row_group_is_an_error_of_its_batch() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
     write(&path, &table(40), 20);
@@ -268,7 +268,7 @@ fn a_damaged_row_group_is_an_error_of_its_batch() {
     assert_eq!(rows, 20);
 }
 
-/// Identity and sample ids of every file that `uris` name.
+/// Identity and sample ids of every file that `uris` match.
 fn identities(uris: &[&Path]) -> Vec<(String, Vec<u64>)> {
     let uris = uris.iter().map(|uri| uri.display().to_string()).collect();
     let config = SourceConfig { uri: OneOrMany::Many(uris), ..config(Path::new("")) };
@@ -285,13 +285,13 @@ proptest! {
 
     /// A damaged file is an error that names it, never a panic.
     #[test]
-    fn damage_anywhere_is_an_error(flips in prop::collection::vec((0.0..1.0_f64, any::<u8>()), 1..6)) {
+    fn damaged_parquet_is_an_error_that_names_the_file(flips in prop::collection::vec((0.0..1.0_f64, any::<u8>()), 1..6)) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");
         write(&path, &table(40), 20);
         let mut bytes = std::fs::read(&path).unwrap();
         for (place, value) in flips {
-            // The footer, at the end, is what most depends on.
+            // Most depends on the footer, at the end.
             let at = ((1.0 - place * place) * (bytes.len() - 1) as f64) as usize;
             bytes[at] = value;
         }
@@ -306,7 +306,7 @@ proptest! {
 }
 
 #[test]
-fn a_copied_folder_keeps_its_identities_and_sample_ids() {
+fn copied_folder_keeps_identities_and_sample_ids() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for folder in [here.path().to_owned(), there.path().join("deeper/pairs")] {
         std::fs::create_dir_all(folder.join("part-1")).unwrap();
@@ -326,7 +326,7 @@ fn a_copied_folder_keeps_its_identities_and_sample_ids() {
 }
 
 #[test]
-fn a_byte_near_either_end_and_the_size_count_for_the_identity() {
+fn identity_depends_on_size_and_both_ends_of_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.bin");
     let whole: Vec<u8> = (0..1_000_000_u32).map(|i| (i % 251) as u8).collect();
@@ -348,7 +348,7 @@ fn a_byte_near_either_end_and_the_size_count_for_the_identity() {
 }
 
 #[test]
-fn identical_files_are_kept_apart() {
+fn identical_files_have_different_identities() {
     let folder = tempfile::tempdir().unwrap();
     let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
     for folder in [&one, &two] {
@@ -366,7 +366,7 @@ fn identical_files_are_kept_apart() {
 }
 
 #[test]
-fn the_schema_is_known_before_anything_is_read() {
+fn schema_is_known_before_reading() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("a.parquet"), &table(4), 10);
     let source = support::open(&config(folder.path())).unwrap();
