@@ -2,7 +2,7 @@
 //!
 //! - `step_metrics.rs`: the numbers of a step, and totals of a run
 //! - `metrics_log.rs`: the metrics files; `json_lines_log.rs`: `metrics.jsonl`; `tensorboard.rs`:
-//! TensorBoard event files; `append_only_file.rs`: keeps records while the disk is full
+//!   TensorBoard event files; `append_only_file.rs`: keeps records while the disk is full
 //! - `prometheus.rs`: serves metrics for Prometheus over HTTP
 //! - `throughput.rs`, `process_memory.rs`: images per second, TFLOP/s, memory
 //! - `profiler.rs`: Chrome traces of single steps
