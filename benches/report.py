@@ -7,6 +7,7 @@ from datetime import date
 from html import escape
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 
 OURS = "Tidemill"
 # Colours of the chart's bars, readable on white.
@@ -83,7 +84,13 @@ def replace_part(text: str, name: str, body: str) -> str:
     if last not in rest:
         raise ValueError(f"{last} must come after {first}")
     after = rest.split(last)[1]
-    return f"{before}{first}\n\n{body.strip()}\n\n{last}{after}"
+    return f"{before}{first}\n\n{wrap(body.strip())}\n\n{last}{after}"
+
+
+def wrap(body: str) -> str:
+    """Wraps the prose of Markdown text; tables, headings and images stay on their lines."""
+    lines = (line if line[:1] in ("|", "#", "!") else fill(line, 100) for line in body.splitlines())
+    return "\n".join(lines)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int = 1) -> str:

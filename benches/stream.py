@@ -38,7 +38,7 @@ PEERS = {
     "mosaicml-streaming": ([("stream_mosaicml", 0), ("stream_mosaicml", 2)], 4.0),
     "Ray Data": ([("stream_ray", 2)], 7.0),
     "HF datasets": ([("stream_hf", 0)], 15.0),
-    "gather from a memory map": ([("stream_mmap", 0)], 0.5),
+    "gather from a memory map": ([("stream_mmap", 0)], 0.8),
 }
 # The same rows over S3 on loopback: latency of each answer, requests in flight, and the clients
 # that only fetch the row groups.
