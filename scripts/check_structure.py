@@ -37,8 +37,8 @@ def wide_lines():
 
 
 def without_tests_and_comments(text):
-    text = re.sub(r"(?m)^#\[cfg\((?:all\()?test\b.*?\)\]\nmod \w+ \{.*?^\}", "", text, flags=re.S)
-    text = re.sub(r"(?m)^#\[cfg\(test\)\]\nmod \w+;", "", text)
+    text = re.sub(r"(?m)^#\[cfg\((?:all\()?test\b.*?\)\]\n(?:pub\S* )?mod \w+ \{.*?^\}", "", text, flags=re.S)
+    text = re.sub(r"(?m)^#\[cfg\(test\)\]\n(?:pub\S* )?mod \w+;", "", text)
     return re.sub(r"//[^\n]*", "", text)
 
 
