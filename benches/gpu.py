@@ -192,8 +192,8 @@ def summarize_error(error: str) -> str:
     return causes[-1].strip("\u00d7: ").replace("|", "/")[:100]
 
 
-def cases(args: argparse.Namespace) -> list[tuple[Setting, str]]:
-    """All that is asked for, in the order of measuring: torch.compile takes minutes and comes last."""
+def list_cases(args: argparse.Namespace) -> list[tuple[Setting, str]]:
+    """The selected cases in the order of measuring: torch.compile takes minutes and comes last."""
     model = args.folder / "model"
     sizes = [
         Setting(args.folder, model, pixels, batch, args.steps, args.device)
@@ -203,11 +203,8 @@ def cases(args: argparse.Namespace) -> list[tuple[Setting, str]]:
     return sorted(every, key=lambda case: case[1] == COMPILED)
 
 
-def begin(args: argparse.Namespace) -> dict:
-    """What was found before, on the same device with the same versions.
-
-    Else the folder is emptied.
-    """
+def open_results(args: argparse.Namespace) -> dict:
+    """Earlier results of the same device and versions; otherwise empties the folder."""
     versions = runner.versions("torch", "diffusers")
     # The commit is unknown without git, and may change without a new build, so the build is
     # compared.
@@ -220,37 +217,38 @@ def begin(args: argparse.Namespace) -> dict:
         "steps": args.steps,
     }
     path = args.folder / "gpu.json"
-    found = json.loads(path.read_text())[0] if path.exists() else {}
-    if {key: found.get(key) for key in common} != common:
+    results = json.loads(path.read_text())[0] if path.exists() else {}
+    if {key: results.get(key) for key in common} != common:
         shutil.rmtree(args.folder, ignore_errors=True)
-        found = {**common, "commit": commit, "sides": []}
-        report.write_json(path, [found])
+        results = {**common, "commit": commit, "sides": []}
+        report.write_json(path, [results])
     make_once(args.folder / "model", lambda folder: make_models(folder, args.channels, args.text, SIZE))
-    return found
+    return results
 
 
-def add_entry(found: dict, entry: dict[str, object]) -> None:
+def add_entry(results: dict, entry: dict[str, object]) -> None:
     """Adds the entry of a side, or replaces it."""
-    sides = {(one["pixels"], one["batch"], one["side"]): one for one in [*found["sides"], entry]}
+    sides = {(one["pixels"], one["batch"], one["side"]): one for one in [*results["sides"], entry]}
     # Entries of one size are together.
-    found["sides"] = sorted(sides.values(), key=lambda one: (-one["pixels"], one["batch"]))
+    results["sides"] = sorted(sides.values(), key=lambda one: (-one["pixels"], one["batch"]))
 
 
-def page(found: dict, millions: float) -> str:
-    versions = {"tidemill": found["commit"], **found["versions"]}
+def format_page(results: dict, millions: float) -> str:
+    versions = {"tidemill": results["commit"], **results["versions"]}
     named = ", ".join(f"{package} {version}" for package, version in versions.items())
     size = f"{millions:.0f} million parameters"
-    head = f"On {found['device']} with {named}: {size}, {found['steps'] - WARM} steps after {WARM}."
+    head = f"On {results['device']} with {named}: {size}, {results['steps'] - WARM} steps after {WARM}."
     heads = ["pixels", "batch", "", "img/s", "first step after, s", "goal"]
-    return f"{head}\n\n{report.table(heads, [row(found['device'], entry) for entry in found['sides']])}\n"
+    rows = [format_row(results["device"], entry) for entry in results["sides"]]
+    return f"{head}\n\n{report.table(heads, rows)}\n"
 
 
-def row(device: str, entry: dict) -> list[str]:
+def format_row(device: str, entry: dict) -> list[str]:
     shown = [str(entry["pixels"]), str(entry["batch"]), entry["side"]]
     if "failed" in entry:
         return [*shown, f"failed: {entry['failed']}", "", ""]
     rate = entry["images_per_second"]
-    judged = goal(device, entry["pixels"], entry["side"], rate)
+    judged = format_goal(device, entry["pixels"], entry["side"], rate)
     return [*shown, f"{rate:.2f}", f"{entry['first_step_s']:.1f}", judged]
 
 
@@ -263,27 +261,27 @@ def count_parameters(model: Path) -> float:
 
 def bench(args: argparse.Namespace) -> None:
     deadline = time.monotonic() + args.limit_s - (time.time() - args.started)
-    found = begin(args)
+    results = open_results(args)
     millions = count_parameters(args.folder / "model")
     failed = []
-    for setting, name in cases(args):
+    for setting, name in list_cases(args):
         title = f"{name} at {setting.pixels} pixels"
-        left = deadline - time.monotonic()
-        if left <= 0:
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
             print(f"  left out, {args.limit_s:g} s are over: {title}", flush=True)
             continue
-        entry = try_side(setting, name, min(args.side_limit_s, left))
+        entry = try_side(setting, name, min(args.side_limit_s, remaining_s))
         failed += [title] if "failed" in entry else []
-        add_entry(found, entry)
+        add_entry(results, entry)
         # Results stay if the bench is killed.
-        report.write_json(args.folder / "gpu.json", [found])
-        (args.folder / "gpu.md").write_text(page(found, millions))
-    print(f"\n{page(found, millions)}")
+        report.write_json(args.folder / "gpu.json", [results])
+        (args.folder / "gpu.md").write_text(format_page(results, millions))
+    print(f"\n{format_page(results, millions)}")
     if failed:
         raise BenchError(f"failed: {'; '.join(failed)}")
 
 
-def goal(device: str, pixels: int, name: str, rate: float) -> str:
+def format_goal(device: str, pixels: int, name: str, rate: float) -> str:
     """The goal, if it applies to this side and device."""
     is_ours = name in ("Tidemill", "Tidemill, recorded")
     if not is_ours or pixels not in GOAL or GOAL_DEVICE not in device:
@@ -312,5 +310,11 @@ if __name__ == "__main__":
     parser.add_argument("--channels", type=int, default=320, help="of the first block; SD2 has 320")
     parser.add_argument("--text", type=int, default=1024, help="width of the text embeddings; SD2 has 1024")
     small = {"pixels": [64], "batch": [4], "channels": 64, "text": 64}
-    quick = {"device": "cpu", "sides": ["Tidemill"], "steps": WARM + 3, **small}
+    quick = {
+        "folder": runner.RESULTS / "gpu-quick",
+        "device": "cpu",
+        "sides": ["Tidemill"],
+        "steps": WARM + 3,
+        **small,
+    }
     runner.main("gpu", bench, parser, quick)

@@ -102,7 +102,9 @@ def prepare(name: str) -> None:
     subprocess.run([TIDEMILL, "preprocess", *settings(name), "-q"], check=True)
 
 
-def ours(name: str, precision: str, steps: int, title: str = "Tidemill", *denoiser: str) -> Side:
+def make_tidemill_side(
+    name: str, precision: str, steps: int, title: str = "Tidemill", *denoiser: str
+) -> Side:
     """`tidemill train`; with options of the peer `own_denoiser` that module."""
     output = FOLDER / f"{name}-{len(denoiser)}-run"
     more = {
@@ -125,7 +127,7 @@ def ours(name: str, precision: str, steps: int, title: str = "Tidemill", *denois
     return Side(f"{title}, {precision}", arguments, line_counter(output / "metrics.jsonl"))
 
 
-def peer(name: str, title: str, steps: int, *flags: str) -> Side:
+def make_diffusers_side(name: str, title: str, steps: int, *flags: str) -> Side:
     """diffusers' U-Net in PyTorch."""
     log = FOLDER / f"{title}.jsonl"
     log.unlink(missing_ok=True)
@@ -138,54 +140,63 @@ def peer(name: str, title: str, steps: int, *flags: str) -> Side:
 def make_sides(name: str, precision: str, args: argparse.Namespace) -> list[Side]:
     """The sides of a comparison, Tidemill first."""
     flags = ["--bf16"] if precision == "bf16" else []
-    found = [ours(name, precision, args.steps)]
+    made = [make_tidemill_side(name, precision, args.steps)]
     for form, more in FORMATS.items():
-        found.append(peer(name, f"diffusers, eager, {precision}, {form}", args.steps, *flags, *more))
+        made.append(
+            make_diffusers_side(name, f"diffusers, eager, {precision}, {form}", args.steps, *flags, *more)
+        )
     if args.compile:
-        found.append(ours(name, precision, args.steps, "Tidemill with diffusers' U-Net", "--eager"))
-        found.append(peer(name, f"diffusers, {COMPILED}, {precision}", args.steps, *flags, "--compile"))
+        made.append(
+            make_tidemill_side(name, precision, args.steps, "Tidemill with diffusers' U-Net", "--eager")
+        )
+        made.append(
+            make_diffusers_side(name, f"diffusers, {COMPILED}, {precision}", args.steps, *flags, "--compile")
+        )
         title = f"Tidemill with diffusers' U-Net, {COMPILED}"
-        found.append(ours(name, precision, args.steps, title, "--compile", str(FOLDER)))
-    return found
+        made.append(make_tidemill_side(name, precision, args.steps, title, "--compile", str(FOLDER)))
+    return made
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, dict[str, Figures]]:
     """The figures by precision and side."""
-    found: dict[str, dict[str, Figures]] = {}
+    results: dict[str, dict[str, Figures]] = {}
     for precision in args.precisions:
         runs: dict[str, list[Side]] = {}
         for number in range(args.rounds):
             if not args.force:
                 runner.wait_until_idle()
-            some = make_sides(name, precision, args)
-            measure_alternately(some, args.steps, TURN_S)
-            for side in some:
+            alternating = make_sides(name, precision, args)
+            measure_alternately(alternating, args.steps, TURN_S)
+            for side in alternating:
                 runs.setdefault(side.name, []).append(side)
-                print(f"  {name}, round {number + 1}: {side.name} {rate(side):.2f} img/s", flush=True)
-        found[precision] = {title: medians(some) for title, some in runs.items()}
-    return found
+                print(
+                    f"  {name}, round {number + 1}: {side.name} {images_per_second(side):.2f} img/s",
+                    flush=True,
+                )
+        results[precision] = {title: median_figures(runs_of_side) for title, runs_of_side in runs.items()}
+    return results
 
 
-def rate(side: Side) -> float:
+def images_per_second(side: Side) -> float:
     """Images per second by the median step."""
     return BATCH / median(end - start for start, end in pairwise(side.step_ends[WARM - 1 :]))
 
 
-def medians(runs: Sequence[Side]) -> Figures:
+def median_figures(runs: Sequence[Side]) -> Figures:
     return Figures(
-        median(map(rate, runs)),
+        median(map(images_per_second, runs)),
         median(run.step_ends[0] for run in runs),
         median(run.peak_mib for run in runs),
     )
 
 
-def table(found: Mapping[str, Mapping[str, Figures]]) -> str:
+def format_table(results: Mapping[str, Mapping[str, Figures]]) -> str:
     rows = []
-    for precision, some in found.items():
-        (mine, ours), *peers = some.items()
+    for precision, figures in results.items():
+        (mine, ours), *peers = figures.items()
         eager = [side for name, side in peers if "eager" in name]
         best = max(side.images_per_second for side in eager)
-        for name, side in some.items():
+        for name, side in figures.items():
             numbers = [f"{side.images_per_second:.2f}", f"{side.first_step_s:.1f}", f"{side.peak_mib:,.0f}"]
             rows.append([name, *numbers])
         ratio = ours.images_per_second / best
@@ -213,9 +224,9 @@ def bench(args: argparse.Namespace) -> None:
     for name in args.models:
         millions = make_models(FOLDER / name, CHANNELS[name], TEXT, SIZE)
         prepare(name)
-        found = measure(name, args)
-        parts += [f"### {millions:.0f} million parameters", table(found)]
-        sides = {side: vars(medians) for some in found.values() for side, medians in some.items()}
+        results = measure(name, args)
+        parts += [f"### {millions:.0f} million parameters", format_table(results)]
+        sides = {side: vars(medians) for figures in results.values() for side, medians in figures.items()}
         written.append({"name": name, "parameters": millions * 1e6, "sides": sides})
     versions, machine = runner.versions("torch", "diffusers"), runner.machine()
     if not args.quick:

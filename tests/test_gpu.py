@@ -298,4 +298,4 @@ def test_gpu_bench_measures_most_important_sides_first(tmp_path):
     ]
     expected = [(pixels, side) for pixels in (512, 256) for side in eager]
     expected += [(pixels, "diffusers, torch.compile") for pixels in (512, 256)]
-    assert [(setting.pixels, side) for setting, side in gpu_bench.cases(args)] == expected
+    assert [(setting.pixels, side) for setting, side in gpu_bench.list_cases(args)] == expected
