@@ -1,5 +1,5 @@
-//! Writes a latent dataset of random numbers, for `make bench-stream`: `synthetic <folder> <rows>`. Rows have the size of
-//! SD2's at 256 pixels: moments 8 x 32 x 32 and text 77 x 1024, f16.
+//! Writes a latent dataset of random numbers, for `make bench-stream`: `synthetic <folder> <rows>`.
+//! Rows have the size of SD2's at 256 pixels: moments 8 x 32 x 32 and text 77 x 1024, f16.
 
 #![allow(clippy::expect_used, reason = "a tool for benchmarks may give up")]
 

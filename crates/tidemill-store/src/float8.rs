@@ -21,7 +21,7 @@ const MAX: f32 = 448.0;
 const CHUNK: usize = 512;
 
 /// Independent partial sums, so that the compiler can vectorise.
-const LANES: usize = 8;
+const PARTIAL_SUMS: usize = 8;
 
 /// The bits of an f32 without its sign.
 const MAGNITUDE: u32 = 0x7fff_ffff;
@@ -36,20 +36,20 @@ pub fn encode(values: &[u8], stored: &mut Vec<u8>) -> Option<()> {
     if !largest.is_finite() {
         return None;
     }
-    let scale = scale(largest);
+    let scale = compute_scale(largest);
     let start = stored.len();
     stored.extend_from_slice(&scale.to_le_bytes());
     stored.extend_from_slice(&[0; 4]);
     stored.extend(values.iter().map(|value| to_e4m3(value / scale)));
-    let error = rounding(&values, scale, &stored[start + HEADER..]);
+    let error = compute_rounding_error(&values, scale, &stored[start + HEADER..]);
     stored[start + 4..start + HEADER].copy_from_slice(&error.to_le_bytes());
     Some(())
 }
 
 /// Computes the rounding error of a row.
-fn rounding(values: &[f32], scale: f32, elements: &[u8]) -> f32 {
-    let (mut squares, mut errors) = ([0f64; LANES], [0f64; LANES]);
-    for (values, elements) in values.chunks(LANES).zip(elements.chunks(LANES)) {
+fn compute_rounding_error(values: &[f32], scale: f32, elements: &[u8]) -> f32 {
+    let (mut squares, mut errors) = ([0f64; PARTIAL_SUMS], [0f64; PARTIAL_SUMS]);
+    for (values, elements) in values.chunks(PARTIAL_SUMS).zip(elements.chunks(PARTIAL_SUMS)) {
         for (i, (value, element)) in values.iter().zip(elements).enumerate() {
             squares[i] += f64::from(value * value);
             let error = from_e4m3(*element) * scale - value;
@@ -63,7 +63,7 @@ fn rounding(values: &[f32], scale: f32, elements: &[u8]) -> f32 {
 /// Decodes a stored row to little-endian f16, two bytes per element. A value too large for f16
 /// becomes the largest f16.
 pub fn decode(stored: &[u8], values: &mut [u8]) {
-    let (scale, elements) = (number(stored, 0), &stored[HEADER.min(stored.len())..]);
+    let (scale, elements) = (read_f32(stored, 0), &stored[HEADER.min(stored.len())..]);
     let (mut halves, mut floats) = ([f16::ZERO; CHUNK], [0f32; CHUNK]);
     let largest = f16::MAX.to_f32();
     for (values, elements) in values.chunks_mut(2 * CHUNK).zip(elements.chunks(CHUNK)) {
@@ -79,16 +79,16 @@ pub fn decode(stored: &[u8], values: &mut [u8]) {
 }
 
 /// Reads the rounding error of a stored row.
-pub fn error(stored: &[u8]) -> f32 {
-    number(stored, 4)
+pub fn read_rounding_error(stored: &[u8]) -> f32 {
+    read_f32(stored, 4)
 }
 
-fn number(stored: &[u8], at: usize) -> f32 {
+fn read_f32(stored: &[u8], at: usize) -> f32 {
     stored.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0.0, f32::from_le_bytes)
 }
 
 /// The smallest power of two by which values up to `largest` can be divided without overflow.
-fn scale(largest: f32) -> f32 {
+fn compute_scale(largest: f32) -> f32 {
     if largest == 0.0 {
         return 1.0;
     }
@@ -148,7 +148,7 @@ mod tests {
     proptest! {
         /// Errors are at most half a step: 1/16 of the value, or half of the smallest subnormal.
         #[test]
-        fn values_are_nearly_what_they_were(
+        fn decoded_values_are_within_half_a_step(
             bits in prop::collection::vec((any::<u16>(), 0u32..40), 1..1500),
             common in 0u32..2,
         ) {
@@ -163,7 +163,7 @@ mod tests {
             prop_assert_eq!(stored.len(), HEADER + values.len());
             let mut decoded = vec![0; 2 * values.len()];
             decode(&stored, &mut decoded);
-            let scale = number(&stored, 0);
+            let scale = read_f32(&stored, 0);
             let (mut squares, mut errors) = (0f64, 0f64);
             for ((value, decoded), element) in values.iter().zip(decoded.as_chunks().0).zip(&stored[HEADER..]) {
                 let (value, decoded) = (value.to_f32(), f16::from_le_bytes(*decoded).to_f32());
@@ -174,7 +174,7 @@ mod tests {
                 errors += f64::from(exact - value).powi(2);
             }
             let expected = if squares > 0.0 { (errors / squares).sqrt() } else { 0.0 };
-            prop_assert!((f64::from(error(&stored)) - expected).abs() <= 1e-6);
+            prop_assert!((f64::from(read_rounding_error(&stored)) - expected).abs() <= 1e-6);
         }
     }
 }

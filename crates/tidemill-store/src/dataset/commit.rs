@@ -7,8 +7,12 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use tidemill_io::{Checksum, Location};
 
-use crate::dataset::layout::{COMMITS, ColumnGroup, Split};
+use crate::dataset::column_group::ColumnGroup;
+
+use crate::dataset::object_keys::COMMITS;
+
 use crate::dataset::row_counts::RowCounts;
+use crate::dataset::split::Split;
 use crate::dataset::unit::{UnitId, UnitKey};
 use crate::error::{Error, Result};
 
@@ -105,7 +109,7 @@ impl Commit {
 
 /// Lists the units that have a commit.
 pub(crate) fn list_committed_units(location: &Location) -> Result<BTreeSet<UnitId>> {
-    Ok(location.list(COMMITS)?.iter().filter_map(|key| UnitId::of_commit_key(key)).collect())
+    Ok(location.list(COMMITS)?.iter().filter_map(|key| UnitId::from_commit_key(key)).collect())
 }
 
 /// Reads the commits of units, in their order.

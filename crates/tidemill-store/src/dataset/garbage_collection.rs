@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::dataset::commit::{Commit, list_committed_units, read_commits};
-use crate::dataset::layout::{COMMITS, DATA, MANIFEST};
 use crate::dataset::manifest::{self, Manifest};
+use crate::dataset::object_keys::{COMMITS, DATA, MANIFEST};
 use crate::dataset::unit::{Digests, UnitId};
 use crate::error::{Error, Result};
 use tidemill_io::{Entry, Location};
@@ -55,7 +55,7 @@ impl GarbageCollector {
         };
         let mut entries = location.entries("")?;
         let young = entries.iter().filter(|entry| entry.age() < self.older_than);
-        let young: HashSet<UnitId> = young.filter_map(|entry| UnitId::of_commit_key(&entry.key)).collect();
+        let young: HashSet<UnitId> = young.filter_map(|entry| UnitId::from_commit_key(&entry.key)).collect();
         let in_use = InUse::new(&location, &snapshots, newest, &young)?;
 
         let mut garbage = Garbage::default();
@@ -115,7 +115,7 @@ impl InUse {
         let settings: HashSet<&Digests> = settings.collect();
         let other_commits = other_commits.iter().filter(|commit| settings.contains(&commit.unit.digests));
 
-        let mut keys = HashSet::from([crate::dataset::layout::DATASET.to_owned()]);
+        let mut keys = HashSet::from([crate::dataset::object_keys::DATASET.to_owned()]);
         for snapshot in snapshots {
             keys.insert(manifest::manifest_key(snapshot.number));
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tidemill_io::{Checksum, Location};
 
-use crate::dataset::layout::{DATASET, EMPTY_CAPTION};
+use crate::dataset::object_keys::{DATASET, EMPTY_CAPTION};
 use crate::dataset::spec::{DatasetSpec, FORMAT_VERSION};
 use crate::error::{Error, Result};
 

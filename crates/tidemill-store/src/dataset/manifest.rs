@@ -6,8 +6,8 @@ use tidemill_io::Location;
 
 use crate::dataset::commit::Commit;
 use crate::dataset::header::Header;
-use crate::dataset::layout::MANIFEST;
 use crate::dataset::manifest_file::{Digest, from_parquet, to_parquet};
+use crate::dataset::object_keys::MANIFEST;
 use crate::dataset::spec::DatasetSpec;
 use crate::error::{Error, Result};
 
@@ -103,11 +103,12 @@ mod tests {
 
     use super::*;
     use crate::bucket::Bucket;
+    use crate::dataset::column_group::ColumnGroup;
     use crate::dataset::commit::FileEntry;
     use crate::dataset::header::EmptyCaption;
-    use crate::dataset::layout::{ColumnGroup, Split};
     use crate::dataset::row_counts::RowCounts;
     use crate::dataset::spec::{DatasetSpec, FORMAT_VERSION, ModelDigests, TensorSpec};
+    use crate::dataset::split::Split;
     use crate::dataset::unit::{Digests, UnitKey};
 
     fn header() -> Header {

@@ -9,12 +9,13 @@ use serde::Serialize;
 use tidemill_io::Location;
 
 use crate::bucket::Bucket;
+use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::header::{Header, is_dataset};
-use crate::dataset::layout::{ColumnGroup, Split};
 use crate::dataset::manifest::{Manifest, manifest_key, unreadable_manifest};
 use crate::dataset::manifest_file::find_store_failure;
 use crate::dataset::row_counts::RowCounts;
 use crate::dataset::spec::DatasetSpec;
+use crate::dataset::split::Split;
 use crate::dataset::unit_index::{SnapshotIndex, UnitIndex};
 use crate::error::{Error, Result};
 

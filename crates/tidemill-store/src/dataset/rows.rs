@@ -8,8 +8,8 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::errors::ParquetError;
 
+use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::commit::{Commit, FileEntry};
-use crate::dataset::layout::ColumnGroup;
 use crate::dataset::reader::Dataset;
 use crate::error::{Error, Result};
 use tidemill_io::Location;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::bucket::Bucket;
-use crate::dataset::layout::Split;
+use crate::dataset::split::Split;
 use crate::error::{Error, Result};
 use crate::float8;
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::layout::{COMMITS, DATA};
+use crate::dataset::object_keys::{COMMITS, DATA};
 
 /// Identifies a unit: a range of one input file and everything that shapes its output.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ impl UnitId {
     }
 
     /// The unit that a commit key belongs to, or `None` if the key is not a commit key.
-    pub(crate) fn of_commit_key(key: &str) -> Option<Self> {
+    pub(crate) fn from_commit_key(key: &str) -> Option<Self> {
         key.strip_prefix(COMMITS)?.strip_prefix('/')?.strip_suffix(".json")?.parse().ok()
     }
 

@@ -10,9 +10,9 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use tidemill_io::Location;
 
+use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::commit::{Commit, Footer};
 use crate::dataset::header::Header;
-use crate::dataset::layout::ColumnGroup;
 use crate::dataset::manifest_file::{DIGEST, HEADER, Problem, metadata_value};
 use crate::dataset::object_reader::Object;
 use crate::dataset::unit::UnitId;

@@ -22,12 +22,12 @@ pub fn latent_resolutions(columns: &[Column]) -> Vec<u32> {
 }
 
 /// Converts values to little-endian f16.
-pub(super) fn bytes_of(values: impl Iterator<Item = f32>) -> Vec<u8> {
+pub(super) fn to_f16_bytes(values: impl Iterator<Item = f32>) -> Vec<u8> {
     values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect()
 }
 
 /// Converts little-endian f16 to f32.
-pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
+pub(super) fn to_f32_values(bytes: &[u8]) -> Vec<f32> {
     let halves: Vec<f16> = bytes.as_chunks().0.iter().map(|value| f16::from_le_bytes(*value)).collect();
     halves.to_f32_vec()
 }

@@ -12,18 +12,19 @@ use bytes::Bytes;
 use serde::Serialize;
 use tidemill_io::Location;
 
-use super::columns::{TEXT, bytes_of, floats, latents_column};
+use super::columns::{TEXT, latents_column, to_f16_bytes, to_f32_values};
 use super::index::Column;
 use super::writer::{MdsWriter, WriteOptions};
 
+use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::commit::{Commit, FileEntry};
-use crate::dataset::layout::{ColumnGroup, Split};
 use crate::dataset::reader::Dataset;
 use crate::dataset::rows::read_rows_file;
 use crate::dataset::spec::Dtype;
+use crate::dataset::split::Split;
 use crate::dataset::unit::UnitId;
 use crate::error::{Error, Result};
-use crate::shard::buffer::BufferPool;
+use crate::shard::buffer_pool::BufferPool;
 use crate::shard::footer::{BlockEntry, read_blocks};
 use crate::shard::row_group::{RowGroup, RowGroupReader};
 use crate::shard::tensor::{Stored, Tensor};
@@ -151,7 +152,7 @@ impl Export<'_> {
         if !moments && self.scaled_by == 1.0 {
             return stored.into();
         }
-        let mut values = floats(stored);
+        let mut values = to_f32_values(stored);
         if moments {
             let log_variance = values.split_off(values.len() / 2);
             if let LatentsKind::Sample(draw) = self.latents {
@@ -162,7 +163,7 @@ impl Export<'_> {
                 values.iter_mut().zip(deviation.zip(noise)).for_each(|(x, (d, n))| *x += d * n);
             }
         }
-        bytes_of(values.into_iter().map(|x| x * self.scaled_by)).into()
+        to_f16_bytes(values.into_iter().map(|x| x * self.scaled_by)).into()
     }
 
     /// Refuses exports that the dataset does not have the data for.

@@ -12,7 +12,7 @@ use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema};
 
-use super::columns::{TEXT, bytes_of, floats, latents_column};
+use super::columns::{TEXT, latents_column, to_f16_bytes, to_f32_values};
 use super::index::Column;
 use super::samples::Samples;
 use super::shard::Shard;
@@ -122,7 +122,7 @@ impl Import {
         for Column { name, .. } in columns {
             let known =
                 all.iter().any(|(known, _)| known == name) || RESERVED_COLUMNS.contains(&name.as_str());
-            let known = known || ["latents_", "size_", "crop_"].iter().any(|ours| name.starts_with(ours));
+            let known = known || ["latents_", "size_", "crop_"].iter().any(|prefix| name.starts_with(prefix));
             if !known && let Some(array) = samples.array(name)? {
                 all.push((name.clone(), array));
             }
@@ -135,13 +135,13 @@ impl Import {
         if self.scaled_by == 1.0 {
             return latents.to_vec();
         }
-        bytes_of(floats(latents).into_iter().map(|x| x / self.scaled_by))
+        to_f16_bytes(to_f32_values(latents).into_iter().map(|x| x / self.scaled_by))
     }
 }
 
 /// Whether two embeddings belong to the same caption, computed in f16 or f32.
 pub fn is_same_text(a: &[u8], b: &[u8]) -> bool {
-    let (a, b) = (floats(a), floats(b));
+    let (a, b) = (to_f32_values(a), to_f32_values(b));
     let distance: f32 = a.iter().zip(&b).map(|(a, b)| (a - b) * (a - b)).sum();
     a.len() == b.len()
         && distance <= MAX_TEXT_DISTANCE * MAX_TEXT_DISTANCE * b.iter().map(|b| b * b).sum::<f32>()

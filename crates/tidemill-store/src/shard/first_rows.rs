@@ -1,10 +1,10 @@
 //! Reads the first rows of a split and bucket into memory.
 
 use crate::bucket::Bucket;
-use crate::dataset::layout::Split;
 use crate::dataset::reader::Dataset;
+use crate::dataset::split::Split;
 use crate::error::Result;
-use crate::shard::buffer::BufferPool;
+use crate::shard::buffer_pool::BufferPool;
 use crate::shard::reader::{ShardReader, TensorRow};
 
 /// Rows of a split and bucket. Tensors are contiguous, little-endian and row-major.

@@ -5,15 +5,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::bucket::Bucket;
-use crate::dataset::layout::{ColumnGroup, Split};
+use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::reader::Dataset;
 use crate::dataset::spec::TensorSpec;
+use crate::dataset::split::Split;
 use crate::dataset::unit::UnitId;
 use crate::error::{Error, Result};
-use crate::shard::buffer::BufferPool;
-use crate::shard::cache::Cache;
+use crate::shard::buffer_pool::BufferPool;
 use crate::shard::footer::{BlockEntry, read_blocks};
 use crate::shard::row_group::{RowGroup, RowGroupReader};
+use crate::shard::row_group_cache::Cache;
 use crate::shard::tensor::{OpenRowGroup, Tensor};
 
 /// Number of shards whose row groups are kept in memory. When there are more, all are dropped.

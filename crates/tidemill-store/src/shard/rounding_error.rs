@@ -2,12 +2,14 @@
 
 use serde::Serialize;
 
-use crate::dataset::layout::{ColumnGroup, Split};
+use crate::dataset::column_group::ColumnGroup;
+
 use crate::dataset::reader::Dataset;
 use crate::dataset::spec::Dtype;
+use crate::dataset::split::Split;
 use crate::error::Result;
 use crate::float8;
-use crate::shard::buffer::BufferPool;
+use crate::shard::buffer_pool::BufferPool;
 use crate::shard::footer::read_blocks;
 use crate::shard::row_group::RowGroupReader;
 
@@ -42,12 +44,12 @@ impl Dataset {
         let (pool, most) = (BufferPool::new(1), row_groups.max(1));
         let (mut rows, mut sum, mut worst) = (0, 0.0, 0f64);
         let step = files.clone().count().div_ceil(most).max(1);
-        let of_each = most.div_ceil(files.clone().step_by(step).count().max(1));
+        let groups_per_file = most.div_ceil(files.clone().step_by(step).count().max(1));
         for (unit, file) in files.step_by(step) {
-            for entry in read_blocks(&file.footer(), location, unit)?.iter().take(of_each) {
+            for entry in read_blocks(&file.footer(), location, unit)?.iter().take(groups_per_file) {
                 let row_group = RowGroupReader { location, unit, path: &file.path, entry, width };
                 for row in row_group.read_all(&pool)?.1 {
-                    let error = f64::from(float8::error(&row));
+                    let error = f64::from(float8::read_rounding_error(&row));
                     (rows, sum, worst) = (rows + 1, sum + error, worst.max(error));
                 }
             }

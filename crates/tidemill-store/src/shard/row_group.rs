@@ -11,7 +11,7 @@ use twox_hash::XxHash3_64;
 
 use crate::dataset::unit::UnitId;
 use crate::error::{Error, Result};
-use crate::shard::buffer::BufferPool;
+use crate::shard::buffer_pool::BufferPool;
 use crate::shard::footer::BlockEntry;
 
 /// Reads one row group of a tensor file.

@@ -16,10 +16,10 @@ use crate::dataset::spec::Dtype;
 use crate::dataset::unit::UnitId;
 use crate::error::{Error, Result};
 use crate::float8;
-use crate::shard::buffer::BufferPool;
-use crate::shard::cache::{Cache, CachedRowGroup};
+use crate::shard::buffer_pool::BufferPool;
 use crate::shard::footer::BlockEntry;
 use crate::shard::row_group::{RowGroup, RowGroupReader};
+use crate::shard::row_group_cache::{Cache, CachedRowGroup};
 
 /// A remote row group is read whole if at least this share of its rows is wanted.
 const READ_WHOLE_SHARE: f64 = 0.9;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::Bucket;
-use crate::shard::buffer::Buffer;
+use crate::shard::buffer_pool::Buffer;
 
 /// The n rows of a rank in a global batch.
 #[derive(Debug, PartialEq, Eq)]

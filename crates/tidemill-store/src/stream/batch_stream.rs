@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::shard::buffer::BufferPool;
+use crate::shard::buffer_pool::BufferPool;
 use crate::stream::batch::{Batch, SkippedRows};
 use crate::stream::config::{ReadOptions, StreamConfig};
 use crate::stream::datasets::{self, Datasets};
@@ -43,7 +43,7 @@ impl Stream {
             return Err(Error::Config { key: "shuffle_window", problem: "must be at least 1".into() });
         }
         let datasets = match &state {
-            Some(state) => datasets::at_snapshots(datasets, state)?,
+            Some(state) => datasets::open_at_snapshots(datasets, state)?,
             None => datasets.clone(),
         };
         let start = config.start_state(datasets::snapshot_ids(&datasets));

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::bucket::Bucket;
-use crate::dataset::layout::Split;
-use crate::shard::cache::Cache;
+use crate::dataset::split::Split;
+use crate::shard::row_group_cache::Cache;
 use crate::stream::batch::UnreadableRows;
 use crate::stream::order::rank_share::Rank;
 use crate::stream::reader::threads::ThreadCounts;

@@ -8,9 +8,9 @@ use crate::bucket::Bucket;
 use crate::dataset::reader::Dataset;
 use crate::dataset::spec::{DatasetSpec, TensorSpec};
 use crate::error::{Error, Result};
-use crate::shard::buffer::BufferPool;
-use crate::shard::cache::Cache;
+use crate::shard::buffer_pool::BufferPool;
 use crate::shard::reader::ShardReader;
+use crate::shard::row_group_cache::Cache;
 use crate::stream::config::StreamConfig;
 use crate::stream::order::batch_plan::Indices;
 use crate::stream::order::blocks::BlockIndex;
@@ -87,7 +87,7 @@ fn text_encoder(spec: &DatasetSpec) -> &str {
 ///
 /// # Errors
 /// [`Error::State`] if a snapshot no longer exists.
-pub fn at_snapshots(datasets: &Datasets, state: &StreamState) -> Result<Datasets> {
+pub fn open_at_snapshots(datasets: &Datasets, state: &StreamState) -> Result<Datasets> {
     let open_at_snapshot = |(name, dataset): (&String, &Dataset)| {
         let dataset = match state.datasets.get(name) {
             None => dataset.clone(),

@@ -18,8 +18,8 @@ mod reader;
 #[cfg(test)]
 mod scale_tests;
 
-pub use crate::dataset::layout::Split;
-pub use crate::shard::buffer::Buffer;
+pub use crate::dataset::split::Split;
+pub use crate::shard::buffer_pool::Buffer;
 pub use batch::{Batch, SkippedRows, UnreadableRows};
 pub use batch_stream::Stream;
 pub use config::{ReadOptions, StreamConfig};

@@ -7,14 +7,15 @@ use std::time::Instant;
 use tidemill_io::{Checksum, Location};
 
 use crate::bucket::Bucket;
+use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::commit::{Commit, FileEntry};
 use crate::dataset::header::Header;
-use crate::dataset::layout::{ColumnGroup, Split};
 use crate::dataset::manifest::manifest_key;
 use crate::dataset::manifest_file::to_parquet;
 use crate::dataset::reader::Dataset;
 use crate::dataset::row_counts::RowCounts;
 use crate::dataset::spec::{DatasetSpec, FORMAT_VERSION, ModelDigests, TensorSpec};
+use crate::dataset::split::Split;
 use crate::dataset::unit::{Digests, UnitKey};
 use crate::stream::{Phase, ReadOptions, Stream, StreamConfig, single_dataset};
 

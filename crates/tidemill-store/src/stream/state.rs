@@ -7,7 +7,7 @@ use std::fmt::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::Bucket;
-use crate::dataset::layout::Split;
+use crate::dataset::split::Split;
 use crate::error::{Error, Result};
 use crate::stream::order::mix::MixAmount;
 

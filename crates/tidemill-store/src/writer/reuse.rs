@@ -8,14 +8,15 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use bytes::Bytes;
 
+use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::commit::{Commit, FileEntry, Footer};
-use crate::dataset::layout::{ColumnGroup, Split};
 use crate::dataset::manifest::Manifest;
 use crate::dataset::rows::read_rows_file;
 use crate::dataset::spec::TensorSpec;
+use crate::dataset::split::Split;
 use crate::dataset::unit::{UnitId, UnitKey};
 use crate::error::Result;
-use crate::shard::buffer::BufferPool;
+use crate::shard::buffer_pool::BufferPool;
 use crate::shard::footer::{BlockEntry, read_blocks};
 use crate::shard::row_group::{RowGroup, RowGroupReader};
 use tidemill_io::Location;

@@ -15,8 +15,8 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 use tidemill_io::{Checksum, Location, Upload};
 
+use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::commit::FileEntry;
-use crate::dataset::layout::ColumnGroup;
 use crate::dataset::spec::TensorSpec;
 use crate::error::{Error, Result};
 use crate::shard::footer::{BLOCKS, BlockEntry, footer_bytes};

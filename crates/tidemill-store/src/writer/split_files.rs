@@ -7,9 +7,10 @@ use tidemill_io::Location;
 
 use super::reuse::ReusableColumn;
 use super::tensor_columns::TensorColumns;
+use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::commit::{Commit, FileEntry};
-use crate::dataset::layout::{ColumnGroup, Split};
 use crate::dataset::spec::{DatasetSpec, TensorSpec};
+use crate::dataset::split::Split;
 use crate::error::Result;
 use crate::writer::shard_file::ShardWriter;
 

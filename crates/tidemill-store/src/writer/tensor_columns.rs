@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Field, UInt32Type, UInt64Type};
 
 use super::reuse::ReusableColumn;
 use crate::bucket::Bucket;
-use crate::dataset::layout::ColumnGroup;
+use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::spec::{DatasetSpec, Dtype, TensorSpec};
 use crate::error::{Error, Result};
 use crate::float8;

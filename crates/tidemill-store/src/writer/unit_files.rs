@@ -11,9 +11,9 @@ use tidemill_io::Location;
 use super::split_files::SplitFiles;
 use super::tensor_columns::TensorColumns;
 use crate::dataset::commit::{Commit, FileEntry};
-use crate::dataset::layout::Split;
 use crate::dataset::row_counts::{RowCounts, string_column};
 use crate::dataset::spec::DatasetSpec;
+use crate::dataset::split::Split;
 use crate::error::{Error, Result};
 use crate::writer::shard_file::ShardWriter;
 

@@ -54,9 +54,9 @@ impl UnitWriter {
         Self { location: location.clone(), id, unit: unit.clone(), attempt, rows }
     }
 
-    /// Appends rows in the unit's order. ARCHITECTURE.md lists the columns of the batch under "What
-    /// `Encode` gives". A null tensor of a kept row is taken from the unit's earlier commit, if
-    /// that has it and it is still valid.
+    /// Appends rows in the unit's order. docs/design/pipeline.md lists the columns of the batch
+    /// under "What `Encode` returns". A null tensor of a kept row is taken from the unit's earlier
+    /// commit, if that has it and it is still valid.
     ///
     /// # Errors
     /// [`Error::Column`] if a column is missing or has another form; a failure of the store.
@@ -83,9 +83,9 @@ impl UnitWriter {
         // seemed to fail.
         match (location.get_if_present(&key)?, put) {
             (Some(bytes), _) => {
-                let theirs = parse_commit(&location, &key, &bytes)?;
-                let ours = theirs.attempt == commit.attempt;
-                Ok(if ours { CommitOutcome::Committed(commit) } else { CommitOutcome::Superseded(theirs) })
+                let other = parse_commit(&location, &key, &bytes)?;
+                let is_own = other.attempt == commit.attempt;
+                Ok(if is_own { CommitOutcome::Committed(commit) } else { CommitOutcome::Superseded(other) })
             }
             (None, Err(error)) => Err(error.into()),
             (None, Ok(_)) => Err(Error::Format {

@@ -1,4 +1,4 @@
-//! What `gc` removes from a dataset, and what it leaves alone.
+//! What garbage collection removes from a dataset, and what it keeps.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ fn gc_removes_only_unreferenced_objects() {
     fs::write(folder.path().join("notes.txt"), "not ours").unwrap();
     assert_eq!(gc(1, 0, false).keys, [""; 0]);
 
-    // An orphan, a unit committed after the snapshot, and a snapshot that leaves two units behind.
+    // An orphan, a unit committed after the snapshot, and a snapshot that leaves out two units.
     let orphan = first.commits[0].files[0].path.replace(&first.commits[0].attempt, "lost");
     fs::create_dir_all(folder.path().join(&orphan).parent().unwrap()).unwrap();
     fs::write(folder.path().join(&orphan), [7; 100]).unwrap();
@@ -43,7 +43,7 @@ fn gc_removes_only_unreferenced_objects() {
     let dataset = open(folder.path());
     assert_eq!(dataset.totals().unwrap().rows.read, 78);
     assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());
-    // UnitIndex left behind by settings that are no longer in use do go.
+    // Only units under settings that are no longer in use would be removed.
     let kept: Vec<_> =
         first.commits.iter().filter(|c| writer.committed_units().unwrap().contains(&c.id)).collect();
     assert_eq!(
@@ -74,7 +74,7 @@ fn gc_keeps_units_of_active_work_under_new_settings() {
             file.set_modified(std::time::SystemTime::now() - 2 * DAY).unwrap();
         }
     };
-    // No unit names it before there is a snapshot.
+    // No unit names the object before there is a snapshot.
     let empty = "empty-caption-of-the-work.bin".to_owned();
     fs::write(folder.path().join(&empty), "tokens").unwrap();
     age(&[empty]);

@@ -1,4 +1,4 @@
-//! What is done with the rows of a dataset besides training on them: lists of what was refused, and duplicates.
+//! Listings of rejected and quarantined rows, and deduplication.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tidemill_store::{Dataset, DatasetSpec, Error};
 
 const UNITS: [u64; 3] = [120, 7, 90];
 
-/// A batch as `Encode` gives it, with the columns that the bare one of the other tests lacks.
+/// A batch as `Encode` gives it, with columns that [`batch`] does not have.
 fn batch_with_hashes(ids: &[u64], spec: &DatasetSpec, hashes: bool) -> RecordBatch {
     let bare = batch(ids, spec);
     let numbers = |value: &dyn Fn(u64) -> u64| -> ArrayRef {
@@ -41,12 +41,12 @@ fn batch_with_hashes(ids: &[u64], spec: &DatasetSpec, hashes: bool) -> RecordBat
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
 }
 
-/// The image of a row: one of forty.
+/// The image of a row, one of forty.
 fn image(id: u64) -> u64 {
     hash(id, 77) % 40
 }
 
-/// Writes the units in an order of their own.
+/// Writes the units in the given order.
 fn write(folder: &Path, order: &[usize], hashes: bool) -> Dataset {
     let writer = writer(folder, spec(64, 0.1));
     for &unit in order {
@@ -97,7 +97,7 @@ fn dedup_mask_depends_only_on_the_rows() {
         assert_eq!(rows.len() as u64, dataset.totals().unwrap().rows.kept);
         let mask = Mask::write(&dataset, &config, config.find_duplicates(rows)).unwrap();
         assert_eq!(Mask::read(dataset.location(), &mask.path).unwrap(), mask);
-        // Once more is no change.
+        // Writing the same mask again changes nothing.
         let again = Mask::write(&dataset, &config, mask.duplicates.clone()).unwrap();
         assert_eq!(again.path, mask.path);
         mask

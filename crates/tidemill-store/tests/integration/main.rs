@@ -1,4 +1,5 @@
-//! The tests of the store: datasets, streams, garbage collection, deduplication and MDS, in folders and in buckets.
+//! The tests of the store: datasets, streams, garbage collection, deduplication and MDS, in folders
+//! and in buckets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
 

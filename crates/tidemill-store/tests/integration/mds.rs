@@ -1,4 +1,5 @@
-//! MDS in and out: ours reads what MosaicML's writer wrote, its reader reads what ours wrote, and damage has a name.
+//! MDS import and export: this crate reads what MosaicML's writer wrote, MosaicML's reader reads
+//! what this crate wrote, and damaged files are named.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use tidemill_testing::seed;
 
 const FACTOR: f32 = 0.18215;
 
-/// The folders that `write_mds.py` leaves.
+/// Runs `write_mds.py`, which writes folders with MosaicML's writer.
 fn mosaicml_folders() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     python("write_mds.py", &[&seed().to_string(), folder.path().to_str().unwrap()]);
@@ -37,7 +38,7 @@ fn mds_spec() -> DatasetSpec {
     }
 }
 
-/// Imports a folder of MDS: one unit per shard, called by its place.
+/// Imports an MDS folder with one unit per shard.
 fn import(mds: &Folder, empty: &[u8], to: &Path) -> Result<Dataset, Error> {
     let import = Import::new(mds_spec(), FACTOR, empty)?;
     let writer = DatasetWriter::open(to.to_str().unwrap(), mds_spec(), empty)?;
@@ -95,7 +96,7 @@ fn import_reads_shards_of_mosaicml() {
     }
 }
 
-/// Rows are what the samples say, with what became of each.
+/// Checks that the rows have the values and outcomes of the samples.
 fn check_rows(rows: &RecordBatch, expected: &[Value]) {
     assert_eq!(rows.num_rows(), expected.len());
     let text = |name: &str, row: usize| rows[name].as_string::<i32>().value(row).to_owned();
@@ -162,7 +163,7 @@ fn mosaicml_reads_exported_shards() {
     assert!(error.contains("must be squares"), "{error}");
 }
 
-/// A folder of ours: `a` has fixed size, `b` and `c` have not.
+/// Writes an MDS folder. Column `a` has a fixed size, and `b` and `c` do not.
 fn write_mds_folder(folder: &Path, samples: &[(u32, Vec<u8>, String)], options: WriteOptions) -> Index {
     let columns = vec![Column::new("c", "str"), Column::new("a", "uint32"), Column::new("b", "bytes")];
     let location = Location::open(folder.to_str().unwrap()).unwrap();
@@ -188,7 +189,7 @@ fn export_does_not_overwrite_another_export() {
     assert!(error.contains("shard.00000.mds: another export did not finish"), "{error}");
     fs::remove_file(folder.path().join("shard.00000.mds")).unwrap();
 
-    // Two that begin at the same time.
+    // Two exports that start at the same time.
     let [mut one, mut other] = [create().unwrap(), create().unwrap()];
     one.write(&[&1u32.to_le_bytes()]).unwrap();
     other.write(&[&2u32.to_le_bytes()]).unwrap();
@@ -259,7 +260,7 @@ fn replace(file: &Path, from: &str, to: &str) {
     fs::write(file, text.replace(from, to)).unwrap();
 }
 
-/// What the fuzz target does: an index in the first line, then a shard.
+/// Does the same as the fuzz target: an index in the first line, then a shard.
 fn parse(bytes: &[u8]) -> u64 {
     let cut = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let (line, content) = bytes.split_at(cut);
@@ -290,7 +291,7 @@ fn fuzz_corpus_parses_as_expected() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// What is written reads back, in shards that keep to their limit.
+    /// Written samples read back, and shards respect their size limit.
     #[test]
     fn any_samples_round_trip(
         samples in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u8>(), 0..200), ".{0,20}"), 1..60),
@@ -313,7 +314,8 @@ proptest! {
         prop_assert_eq!(found, samples);
     }
 
-    /// A damaged shard gives samples or errors, never a panic, and never more samples than it has.
+    /// A damaged shard gives samples or errors. It never panics and never gives more samples than
+    /// it has.
     #[test]
     fn damaged_shards_never_panic(
         flips in prop::collection::vec((0.0..1.0_f64, any::<u8>()), 0..6), cut in 0.0..1.0_f64,

@@ -1,5 +1,6 @@
-//! Other tools read a dataset without us: the recipe of docs/dataset-format.md, run by pyarrow, DuckDB and Ray Data,
-//! gives the bytes that were written, and torch the same 8-bit floats.
+//! Other tools read a dataset without this crate. The recipe of docs/dataset-format.md, run by
+//! pyarrow, DuckDB and Ray Data, gives the bytes that were written, and torch computes the same
+//! 8-bit floats.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! The row group cache of remote datasets: shared, limited, damaged, on a full disk, and by processes that are killed.
+//! The row group cache of remote datasets: shared between processes, limited, damaged, on a full
+//! disk, and with processes that are killed.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -23,7 +24,7 @@ fn cached_row_groups_are_not_fetched_again() {
     let cached = |cache: &Arc<Cache>| {
         let reading = ReadOptions { cache: Some(cache.clone()), ..ReadOptions::default() };
         assert_eq!(take(&remote, 16, reading, 60), expected);
-        // The stream was dropped, and its threads may still fetch what they had begun with.
+        // The stream was dropped, but its threads may still finish what they were fetching.
         let until = Instant::now() + Duration::from_secs(60);
         while Arc::strong_count(cache) > 1 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
@@ -34,7 +35,7 @@ fn cached_row_groups_are_not_fetched_again() {
     let place = folder.path().join("cache");
     bytes_read(&server);
 
-    // Two processes at once, say: each row group is fetched by one.
+    // Two streams at once, like two processes: each row group is fetched by one of them.
     let caches = [(); 2].map(|()| Cache::open(&place, 1 << 30).unwrap());
     let once: u64 = std::thread::scope(|scope| {
         let threads = caches.each_ref().map(|cache| scope.spawn(|| cached(cache)));
@@ -42,11 +43,12 @@ fn cached_row_groups_are_not_fetched_again() {
     });
     let stored: u64 = blocks(&place).iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     println!("{once} bytes fetched, {stored} in the cache");
-    // Two without a cache would read two and a half times as much.
+    // Two streams without a cache would read two and a half times as much.
     assert!(stored > 6_000_000 && once < stored * 8 / 5, "{once} of {stored}");
     assert!(cached(&caches[0]) < stored / 10, "all of it is there");
 
-    // Damaged and lost files are fetched again; what a dead process left goes, what is not ours stays.
+    // Damaged and lost files are fetched again. Files of dead processes are removed, and foreign
+    // files are kept.
     let files = blocks(&place);
     let size = |file: &PathBuf| fs::metadata(file).unwrap().len();
     let spoilt: u64 = files[..3].iter().map(size).sum();
@@ -63,7 +65,8 @@ fn cached_row_groups_are_not_fetched_again() {
     let there = ["unfinished-0123", "unfinished-4567", "notes.txt"].map(|name| place.join(name).exists());
     assert_eq!(there, [false, true, true]);
 
-    // A cache for a third of it still gives everything. What was used last stays, what was not for longest goes.
+    // A cache for a third of the data still gives all rows. The most recently used file is kept,
+    // and the least recently used one is evicted.
     let used = |file: &PathBuf, time| fs::File::open(file).unwrap().set_modified(time).unwrap();
     used(&files[5], std::time::SystemTime::now() + Duration::from_secs(60));
     used(&files[6], std::time::SystemTime::now() - Duration::from_secs(60));
@@ -75,12 +78,14 @@ fn cached_row_groups_are_not_fetched_again() {
     assert!(held() <= stored / 3 + stored / 3 / 8, "{} of {stored}", held());
 }
 
-/// What is fetched again then depends on the order of the rows alone, and not on who was first to make room.
+/// With one reader, what is fetched again depends only on the order of the rows, and not on which
+/// thread evicts first.
 fn one_reader() -> ReadOptions {
     ReadOptions { readers: 1, ..ReadOptions::default() }
 }
 
-/// Runs a command ($2 and on) with a disk of its own at $1, which has room for a seventh of the test's dataset.
+/// Runs a command ($2 and on) with a small disk mounted at $1. It has room for a seventh of the
+/// test's dataset.
 const ON_A_SMALL_DISK: &str = r#"mount -t tmpfs -o size=1m tmpfs "$1" && shift && exec "$@""#;
 
 #[test]
@@ -92,7 +97,7 @@ fn full_disk_evicts_row_groups_without_fetching_twice() {
     let (server, folder) = (S3Server::start(&["full"]), tempfile::tempdir().unwrap());
     let [_, remote] = datasets_in_folder_and_bucket(&server, &folder.path().join("d"), "full", &[640, 320]);
     bytes_read(&server);
-    // With as much room, but of a cache that knows it.
+    // A cache whose limit equals the size of the small disk.
     let small = Cache::open(folder.path().join("small"), 1 << 20).unwrap();
     take(&remote, 16, ReadOptions { cache: Some(small), ..one_reader() }, 60);
     let small = bytes_read(&server);
@@ -109,7 +114,7 @@ fn full_disk_evicts_row_groups_without_fetching_twice() {
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
     let full = bytes_read(&server);
     println!("{full} bytes fetched, {small} with a small cache");
-    // Row groups that were fetched twice were half as much again.
+    // If row groups were fetched twice, it would be half as much again.
     assert!(full < small * 4 / 3, "{full} bytes fetched, {small} with a small cache");
 }
 
@@ -121,7 +126,7 @@ fn reads_with_a_full_cache() {
     take(&Dataset::open(&uri).unwrap(), 16, ReadOptions { cache: Some(cache), ..one_reader() }, 60);
 }
 
-/// The row groups in a cache, by name.
+/// The row groups in a cache, by file name.
 fn blocks(cache: &Path) -> Vec<PathBuf> {
     let mut files = files(cache);
     files.retain(|file| file.file_name().unwrap().to_str().unwrap().as_bytes().get(16) == Some(&b'-'));
@@ -140,10 +145,10 @@ fn reads_until_it_is_killed() {
     }
 }
 
-/// Bytes of a cache that is too small for all row groups, so that files come and go.
+/// A limit in bytes that is too small for all row groups, so that files come and go.
 const CHILD_CACHE_BYTES: u64 = 3 << 20;
 
-/// The row groups in a cache once they are others than these.
+/// Waits until the cache holds other row groups than these, and returns them.
 fn wait_for_others(cache: &Path, than: &[PathBuf]) -> Vec<PathBuf> {
     let since = Instant::now();
     loop {
@@ -174,7 +179,8 @@ fn killed_processes_leave_an_intact_cache() {
     let mut children: VecDeque<Child> = (0..3).map(|_| child()).collect();
     let mut seen = Vec::new();
     for round in 0..12 {
-        // Wherever they are in their work, but not before there was any: a machine may be slow to start them.
+        // Kill at any point of the work, but not before there was any, because a machine may start
+        // processes slowly.
         seen = wait_for_others(&place, &seen);
         std::thread::sleep(Duration::from_millis(20 + hash(round, seed()) % 150));
         let mut oldest = children.pop_front().unwrap();

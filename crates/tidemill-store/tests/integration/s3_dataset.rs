@@ -1,5 +1,5 @@
-//! A dataset in a bucket: several writers race for every unit while the store has its bad moments, and what is read
-//! afterwards is what one undisturbed writer would have written into a folder.
+//! A dataset in a bucket: several writers race for every unit while the store fails now and then.
+//! The result is what a single writer would have written into a folder.
 
 use std::path::Path;
 

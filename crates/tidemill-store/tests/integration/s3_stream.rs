@@ -1,4 +1,5 @@
-//! Streams over a bucket give the batches of a folder and read hardly more bytes than they need, in constant memory.
+//! Streams over a bucket give the batches of a folder and read hardly more bytes than they need, in
+//! constant memory.
 
 use std::fs;
 
@@ -19,7 +20,7 @@ fn stream_reads_at_most_ten_percent_more_than_needed() {
         .num_rows();
     let row = (remote.spec().text.bytes() + 64 + 20) as u64;
     bytes_read(&server);
-    // Whole windows, for whatever is read ahead is not in the batches.
+    // Read whole windows, because prefetched rows are not in the batches.
     let n = (2 * rows / 64) as usize;
     let ranks = (0..2).map(|rank| {
         let rank = Rank::new(WorldSize::new(2).unwrap(), rank).unwrap();
@@ -32,7 +33,7 @@ fn stream_reads_at_most_ten_percent_more_than_needed() {
     let taken: u64 = ranks.sum();
     let amplification = bytes_read(&server) as f64 / (taken * row) as f64;
     println!("{taken} rows, {amplification:.3} times their bytes");
-    // The next window, of which some is read ahead, and the first batch come on top of what an epoch takes.
+    // The part of the next window that is read ahead, and the first batch, come on top of an epoch.
     let ahead = 2.0 * 4.0 * 32.0 / taken as f64;
     assert!(amplification <= 1.1 + ahead, "{amplification} with {ahead} ahead");
 }
@@ -53,12 +54,12 @@ fn damaged_object_ends_the_stream_and_is_named() {
     let [local, remote] = datasets_in_folder_and_bucket(&server, folder.path(), "damaged", &[320]);
     let path = files(folder.path()).into_iter().find(|path| path.ends_with("latents-64.parquet")).unwrap();
     let mut bytes = fs::read(&path).unwrap();
-    // In the tensors of a row group in the middle.
+    // Damage a tensor of a row group in the middle.
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     let key = format!("d/{}", path.strip_prefix(folder.path()).unwrap().display());
     server.put("damaged", &key, bytes);
-    // Whole row groups, and, with a batch of many rows, those that are read by themselves.
+    // Whole row groups, and, in a batch of many rows, rows that are read by range.
     for global_batch in [8, 200] {
         let mut stream =
             Stream::open(&single_dataset(&remote), s3_config(global_batch), ReadOptions::default(), None)
@@ -69,7 +70,7 @@ fn damaged_object_ends_the_stream_and_is_named() {
     take(&local, 8, ReadOptions::default(), 80);
 }
 
-/// Reads as many batches of any dataset, and says how much memory the process has had.
+/// Reads the same number of batches of any dataset, and prints the peak memory of the process.
 #[test]
 #[ignore = "run by memory_does_not_grow_with_the_dataset in a process whose memory is its own"]
 fn reads_many_batches() {
@@ -97,6 +98,7 @@ fn memory_does_not_grow_with_the_dataset() {
     };
     let (few, many) = (peak("few", &[4000; 2]), peak("many", &[4000; 8]));
     println!("{few} kB for 8,000 rows, {many} kB for 32,000");
-    // Two windows of four blocks of 256 rows are some 16 MB, and all tensors of the second dataset some 190 MB.
+    // Two windows of four blocks of 256 rows take some 16 MB, and all tensors of the second dataset
+    // some 190 MB.
     assert!(many < few + (20 << 10), "{few} kB, {many} kB");
 }

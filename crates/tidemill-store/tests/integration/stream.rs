@@ -1,5 +1,5 @@
-//! The stream over datasets on disk: the same sequence however it is read, each row once an epoch, the right
-//! bytes.
+//! The stream over datasets on disk: the same sequence with any options, each row once per epoch,
+//! and the right bytes.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ fn stream(dataset: &Dataset, config: &StreamConfig, state: Option<StreamState>) 
     Stream::open(&single_dataset(dataset), config.clone(), ReadOptions::default(), state)
 }
 
-/// A phase that begins after so many rows.
+/// A state whose phase begins after `rows` rows.
 fn state_after_rows(state: StreamState, rows: u64) -> StreamState {
     let before = state.datasets.keys().map(|name| (name.clone(), [(Bucket::square(64), rows)].into()));
     StreamState { before: before.collect(), batches: 0, ..state }
@@ -42,8 +42,9 @@ fn usable(dataset: &Dataset, split: Split, resolution: u32) -> Vec<u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// On random layouts: each row once an epoch with its own bytes, whatever is read ahead; a stream resumed
-    /// after any batch goes on as if it had not been interrupted.
+    /// On random layouts, each row comes once per epoch with its own bytes, however much is
+    /// prefetched, and a stream that resumes after any batch continues as if it had not been
+    /// interrupted.
     #[test]
     fn sequence_is_the_same_after_resume_and_with_any_prefetch(
         units in prop::collection::vec(1u64..120, 1..6),
@@ -196,7 +197,7 @@ fn resumed_stream_reads_a_rewritten_unit() {
     let state = whole.state();
     let expected: Vec<Batch> = (0..20).map(|_| whole.next_batch().unwrap()).collect();
     drop(whole);
-    // As a user does who is told that it is damaged.
+    // Do what the error message advises for a damaged unit.
     let commit = format!("commits/{}.json", first.commits[0].id);
     for path in first.commits[0].files.iter().map(|file| &file.path).chain([&commit]) {
         std::fs::remove_file(folder.path().join(path)).unwrap();
@@ -210,7 +211,8 @@ fn resumed_stream_reads_a_rewritten_unit() {
     assert_eq!(resumed.state().datasets["dataset"].manifest, first.number + 1);
 }
 
-/// A dataset of one unit, with a damaged last row in its last block of latents; the row's id and its file.
+/// Writes a dataset of one unit with a damaged last row in its last block of latents. Returns the
+/// sample id of the row and its file.
 fn damaged(folder: &Path) -> (u64, PathBuf) {
     let (_, manifest) = write_dataset(folder, spec(16, 0.0), &[100]);
     let last = open(folder).read_tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap().sample_ids;
@@ -228,7 +230,7 @@ fn damaged(folder: &Path) -> (u64, PathBuf) {
 fn damaged_block_ends_the_stream_and_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let (_, path) = damaged(folder.path());
-    // With a batch of all rows the damage is found where rows are read by themselves.
+    // In a batch of all rows, the damage is found where rows are read by range.
     for global_batch in [8, 70] {
         let mut stream = stream(&open(folder.path()), &config(1, global_batch, 1), None).unwrap();
         let error = (0..100).find_map(|_| stream.next_batch().err()).expect("it is found within an epoch");
@@ -247,7 +249,8 @@ fn truncated_file_ends_the_stream_and_is_named() {
     stream.next_batch().unwrap();
     let file = manifest.commits[0].files.iter().find(|file| file.group.to_string() == "text").unwrap();
     let path = folder.path().join(&file.path);
-    // Nobody reads just now: as many batches are there as are made ahead, of row groups that are mapped into memory.
+    // No thread reads now, because all prefetched batches are finished. Their row groups are mapped
+    // into memory.
     std::thread::sleep(std::time::Duration::from_millis(500));
     std::fs::File::options().write(true).open(&path).unwrap().set_len(4).unwrap();
     let error = (0..100).find_map(|_| stream.next_batch().err()).expect("it is found within an epoch");
@@ -276,7 +279,7 @@ fn unreadable_rows_can_be_skipped_and_are_counted() {
     }
     let skipped: SkippedRows = stream.skipped_rows();
     assert!(missing >= 2, "two epochs have passed");
-    // Batches that are made ahead count, too: less than an epoch, and so the row at most once more.
+    // Prefetched batches count too: less than an epoch, so the row counts at most once more.
     let counted = skipped.values().sum::<u64>();
     assert!((missing..=missing + 1).contains(&counted), "{counted} counted, {missing} missing");
     assert!(skipped.keys().all(|why| why.contains(path.to_str().unwrap())), "{skipped:?}");

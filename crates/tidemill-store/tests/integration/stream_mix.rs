@@ -1,5 +1,5 @@
-//! Streams over several datasets with several buckets: the same global batches for any number of ranks and readers,
-//! before and after a resume and a change of phase.
+//! Streams over several datasets with several buckets: the same global batches for any world size
+//! and number of readers, before and after a resume and a change of phase.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,8 @@ use tidemill_store::stream::{
 use tidemill_store::{Bucket, Error};
 use tidemill_testing::seed;
 
-/// Datasets with several buckets that share no sample. `units` has the rows of each of their units.
+/// Writes datasets with several buckets that share no sample. `units` holds the rows of each of
+/// their units.
 fn datasets(folder: &Path, row_group_rows: u32, units: &[Vec<u64>]) -> Datasets {
     let mut next = 0;
     let dataset = |(units, name): (&Vec<u64>, char)| {
@@ -30,7 +31,7 @@ fn datasets(folder: &Path, row_group_rows: u32, units: &[Vec<u64>]) -> Datasets 
     units.iter().zip('a'..).map(dataset).collect()
 }
 
-/// Rows of a global batch with their bytes, by their place.
+/// Rows of a global batch with their bytes, by position.
 type Rows = BTreeMap<u32, (u64, u32, Vec<u8>, Vec<u8>)>;
 
 fn rows(batch: &Batch) -> Rows {
@@ -40,7 +41,8 @@ fn rows(batch: &Batch) -> Rows {
     (0..n).map(|i| (batch.positions[i], row(i))).collect()
 }
 
-/// The next global batches, put together from those of all ranks, and the state of each rank after them.
+/// The next global batches, assembled from those of all ranks, and the state of each rank after
+/// them.
 fn take(
     datasets: &Datasets,
     config: &StreamConfig,
@@ -107,12 +109,12 @@ proptest! {
         }
         prop_assert_eq!(&take(&datasets, &config, ranks, prefetch, None, n).0, &whole);
 
-        // Another world goes on.
+        // A run with another world size resumes.
         let k = (n as f64 * at) as usize;
         let (_, state) = take(&datasets, &config, ranks, prefetch, None, k);
         prop_assert_eq!(&take(&datasets, &config, 1, 1, Some(&state), n - k).0[..], &whole[k..]);
 
-        // As it does in another phase with another mix.
+        // The same in another phase with another mix.
         let stream = Stream::open(&datasets, config.clone(), ReadOptions::default(), Some(state)).unwrap();
         let phase = Phase { resolution: 64, global_batch: global_batch + 3, mix: mix(&draws[3..]) };
         let next = StreamConfig { phase: phase.clone(), ..config.clone() };
@@ -125,7 +127,8 @@ proptest! {
     }
 }
 
-/// Of each dataset and bucket every row comes once before any comes again, and the amounts are kept.
+/// In each dataset and bucket, every row comes once before any comes again, and the amounts of the
+/// mix are respected.
 #[test]
 fn mix_gives_each_dataset_its_share() {
     let folder = tempfile::tempdir().unwrap();
@@ -146,7 +149,7 @@ fn mix_gives_each_dataset_its_share() {
     let of_b: Vec<u64> = sample_ids(2, 200);
     for (id, times) in times {
         let expected = if of_b.contains(&id) { 4 } else { 2 };
-        // A bucket's batches are whole ones, so it may be ahead or behind by one.
+        // A batch has one bucket only, so a bucket may be ahead or behind by one batch.
         assert!(times.abs_diff(expected) <= 2, "{id}: {times} times instead of {expected}");
     }
 }

@@ -97,9 +97,9 @@ impl BatchPlan {
         let weighted: Vec<_> = mix::compute_weights(&phase.mix, &totals)?.into_iter().zip(rows).collect();
         let no_rows = || refuse("mix", "there is no dataset, or the rows add up to more than 2^62");
         let buckets = Buckets::new(phase.global_batch, &weighted).ok_or_else(no_rows)?;
-        let sequences = buckets.members().iter().map(|member| {
-            let names = member.datasets.iter().map(|dataset| &datasets[*dataset]);
-            names.map(|name| Sequence::new(indices, state, name, member.bucket)).collect()
+        let sequences = buckets.sequences_by_bucket().iter().map(|bucket_sequence| {
+            let names = bucket_sequence.datasets.iter().map(|dataset| &datasets[*dataset]);
+            names.map(|name| Sequence::new(indices, state, name, bucket_sequence.bucket)).collect()
         });
         let sequences = sequences.collect::<Option<_>>().ok_or_else(no_rows)?;
         Ok(Self { datasets, buckets, sequences })
@@ -112,12 +112,13 @@ impl BatchPlan {
 
     /// The position of each dataset and bucket after the first `batches` batches of the phase.
     pub fn sequence_positions(&self, batches: u64) -> impl Iterator<Item = SequencePosition<'_>> {
-        let buckets = self.buckets.members().iter().zip(&self.sequences).zip(self.buckets.counts(batches));
-        buckets.flat_map(|((member, sequences), counts)| {
-            let datasets = member.datasets.iter().map(|dataset| self.datasets[*dataset].as_str());
+        let buckets =
+            self.buckets.sequences_by_bucket().iter().zip(&self.sequences).zip(self.buckets.counts(batches));
+        buckets.flat_map(|((bucket_sequence, sequences), counts)| {
+            let datasets = bucket_sequence.datasets.iter().map(|dataset| self.datasets[*dataset].as_str());
             datasets.zip(sequences).zip(counts).map(|((dataset, sequence), count)| SequencePosition {
                 dataset,
-                bucket: member.bucket,
+                bucket: bucket_sequence.bucket,
                 order: &sequence.order,
                 position: sequence.before + count,
             })
@@ -172,12 +173,13 @@ impl BatchPlanner {
     /// Batch `number` of the phase.
     pub fn batch(&mut self, number: u64) -> PlannedBatch {
         let (bucket, first) = self.plan.buckets.batch(number);
-        let (member, sequences) = (&self.plan.buckets.members()[bucket], &self.plan.sequences[bucket]);
+        let (bucket_sequence, sequences) =
+            (&self.plan.buckets.sequences_by_bucket()[bucket], &self.plan.sequences[bucket]);
         let (mut windows, mut rows) = (Vec::new(), Vec::new());
         // The index in `windows` that each dataset's rows refer to now.
         let mut current = vec![None; sequences.len()];
         for row in first..first + self.plan.buckets.global_batch() {
-            let (dataset, before) = member.mix.at(row);
+            let (dataset, before) = bucket_sequence.mix.at(row);
             let Sequence { order, before: start } = &sequences[dataset];
             let position = start + before;
             let current_window = &mut self.windows[bucket][dataset];
@@ -187,7 +189,7 @@ impl BatchPlanner {
             }
             let current_window = current_window.get_or_insert_with(|| {
                 let open = order.open(order.window_at(position));
-                Arc::new(PlannedWindow { dataset: member.datasets[dataset], open })
+                Arc::new(PlannedWindow { dataset: bucket_sequence.datasets[dataset], open })
             });
             let window = *current[dataset].get_or_insert_with(|| {
                 windows.push(current_window.clone());
@@ -195,6 +197,6 @@ impl BatchPlanner {
             });
             rows.push(PlannedRow { window, place: current_window.open.row(position) });
         }
-        PlannedBatch { number, bucket: member.bucket, windows, rows }
+        PlannedBatch { number, bucket: bucket_sequence.bucket, windows, rows }
     }
 }

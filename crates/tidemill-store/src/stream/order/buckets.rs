@@ -15,13 +15,13 @@ pub type BucketRows = BTreeMap<Bucket, u64>;
 #[derive(Debug, Clone)]
 pub struct Buckets {
     global_batch: u64,
-    members: Vec<Member>,
+    sequences_by_bucket: Vec<BucketSequence>,
     turns: Interleave,
 }
 
 /// A bucket that batches are made of.
 #[derive(Debug, Clone)]
-pub struct Member {
+pub struct BucketSequence {
     /// The bucket.
     pub bucket: Bucket,
     /// Indices of the datasets that have rows in the bucket.
@@ -42,18 +42,20 @@ impl Buckets {
                 weights.entry(*bucket).or_default().push((dataset, part));
             }
         }
-        let member = |(bucket, parts): (Bucket, Vec<(usize, u64)>)| {
+        let bucket_sequence = |(bucket, parts): (Bucket, Vec<(usize, u64)>)| {
             let (datasets, weights): (Vec<usize>, Vec<u64>) = parts.into_iter().unzip();
-            Some(Member { bucket, datasets, mix: Interleave::new(&weights)? })
+            Some(BucketSequence { bucket, datasets, mix: Interleave::new(&weights)? })
         };
-        let members: Vec<Member> = weights.into_iter().map(member).collect::<Option<_>>()?;
-        let turns: Vec<u64> = members.iter().map(|member| member.mix.period()).collect();
-        Some(Self { global_batch, turns: Interleave::new(&turns)?, members })
+        let sequences_by_bucket: Vec<BucketSequence> =
+            weights.into_iter().map(bucket_sequence).collect::<Option<_>>()?;
+        let turns: Vec<u64> =
+            sequences_by_bucket.iter().map(|bucket_sequence| bucket_sequence.mix.period()).collect();
+        Some(Self { global_batch, turns: Interleave::new(&turns)?, sequences_by_bucket })
     }
 
     /// The buckets, sorted.
-    pub fn members(&self) -> &[Member] {
-        &self.members
+    pub fn sequences_by_bucket(&self) -> &[BucketSequence] {
+        &self.sequences_by_bucket
     }
 
     /// Rows of a global batch.
@@ -69,8 +71,8 @@ impl Buckets {
 
     /// How many rows of each bucket and of each of its datasets are in the first `batches` batches.
     pub fn counts(&self, batches: u64) -> Vec<Vec<u64>> {
-        let turns = self.turns.counts(batches).into_iter().zip(&self.members);
-        turns.map(|(turns, member)| member.mix.counts(turns * self.global_batch)).collect()
+        let turns = self.turns.counts(batches).into_iter().zip(&self.sequences_by_bucket);
+        turns.map(|(turns, bucket_sequence)| bucket_sequence.mix.counts(turns * self.global_batch)).collect()
     }
 }
 
@@ -85,14 +87,15 @@ mod tests {
         // The first dataset comes twice per epoch: 20 + 40 + 0 rows. The second has 40 + 0 + 0
         // rows.
         let buckets = Buckets::new(4, &[(60, rows([10, 20, 0])), (40, rows([40, 0, 0]))]).unwrap();
-        let members: Vec<_> = buckets.members().iter().map(|m| (m.bucket, m.datasets.clone())).collect();
-        assert_eq!(members, [(names[0], vec![0, 1]), (names[1], vec![0])], "one has no rows");
+        let sequences_by_bucket: Vec<_> =
+            buckets.sequences_by_bucket().iter().map(|m| (m.bucket, m.datasets.clone())).collect();
+        assert_eq!(sequences_by_bucket, [(names[0], vec![0, 1]), (names[1], vec![0])], "one has no rows");
         let mut seen = vec![vec![0; 2], vec![0; 1]];
         for number in 0..100 {
             let (bucket, first) = buckets.batch(number);
             assert_eq!(first, seen[bucket].iter().sum::<u64>(), "no row of a bucket is left out");
             for row in first..first + 4 {
-                let (dataset, before) = buckets.members()[bucket].mix.at(row);
+                let (dataset, before) = buckets.sequences_by_bucket()[bucket].mix.at(row);
                 assert_eq!(before, seen[bucket][dataset], "nor one of a dataset");
                 seen[bucket][dataset] += 1;
             }

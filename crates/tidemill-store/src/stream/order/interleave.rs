@@ -1,8 +1,8 @@
 //! Weighted round-robin without state: computes which part has turn t, and how many turns each part
-//! had before. The parts are the leaves of a balanced tree. At each fork the left half gets
-//! round(t w / W) of the first t turns, where w is its weight and W the weight of the fork. So after
-//! any number of turns each part has had its share, up to half a turn per level of the tree, and
-//! after as many turns as all weights add up to it has had exactly its weight.
+//! had before. The parts are the leaves of a balanced tree. At each fork the left half gets round(t
+//! w / W) of the first t turns, where w is its weight and W the weight of the fork. So after any
+//! number of turns each part has had its share, up to half a turn per level of the tree, and after
+//! as many turns as all weights add up to it has had exactly its weight.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
-//! Which rank gets and which rank reads the rows of a global batch. Ranks are processes and share no memory, so each block
-//! of a window has an owner: the rank that reads it whole. A rank gets rows of its own blocks as far as the batch has enough
-//! of them. Rows that one rank has too many of go to other ranks, which read them by range. The batch itself does not
-//! depend on any of this.
+//! Which rank gets and which rank reads the rows of a global batch. Ranks are processes and share
+//! no memory, so each block of a window has an owner: the rank that reads it whole. A rank gets
+//! rows of its own blocks as far as the batch has enough of them. Rows that one rank has too many
+//! of go to other ranks, which read them by range. The batch itself does not depend on any of this.
 
 use super::batch_plan::{PlannedBatch, PlannedRow};
 use super::shuffle_window::OpenWindow;
@@ -37,13 +37,14 @@ impl WorldSize {
         self.0
     }
 
-    /// The rank that owns the block in a slot of a window. Of any consecutive blocks of an epoch all ranks own the same number
-    /// of blocks, or one more.
+    /// The rank that owns the block in a slot of a window. Of any consecutive blocks of an epoch
+    /// all ranks own the same number of blocks, or one more.
     pub fn owner(self, window: &OpenWindow, slot: u32) -> u64 {
         (window.owner_offset + window.window.blocks.start + u64::from(slot)) % self.0
     }
 
-    /// Splits a batch among the ranks. All get the same number of rows, or one more if the rows cannot be divided evenly.
+    /// Splits a batch among the ranks. All get the same number of rows, or one more if the rows
+    /// cannot be divided evenly.
     pub fn share_batch(self, batch: &PlannedBatch) -> Vec<RankRows> {
         let mut owned = vec![Vec::new(); self.0 as usize];
         for (row, i) in batch.rows.iter().zip(0u32..) {
@@ -140,7 +141,8 @@ mod tests {
             assert!((0..3).all(|rank| three.contains(&rank)), "ranks own blocks in turn: {owners:?}");
         }
 
-        // All ten rows belong to rank 1. It keeps the first 3, and the other ranks get theirs by range.
+        // All ten rows belong to rank 1. It keeps the first 3, and the other ranks get theirs by
+        // range.
         let own = |open: &OpenWindow, position| world.owner(open, open.row(position).slot) == 1;
         let positions: Vec<u64> = (0..400).filter(|position| own(&open, *position)).take(10).collect();
         let shares = world.share_batch(&batch(open, positions.into_iter()));

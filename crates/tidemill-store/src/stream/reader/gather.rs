@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::read_planner::{Task, TaskRow};
 use crate::error::{Error, Result};
-use crate::shard::buffer::{Buffer, BufferPool};
+use crate::shard::buffer_pool::{Buffer, BufferPool};
 use crate::shard::reader::TensorRow;
 use crate::stream::batch::{Batch, SkippedRows, UnreadableRows};
 

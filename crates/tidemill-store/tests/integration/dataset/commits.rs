@@ -20,7 +20,7 @@ fn file_bytes_do_not_depend_on_batch_size() {
     assert!(bytes[0].0.len() == 7 && bytes.iter().all(|other| *other == bytes[0]));
 }
 
-/// Checksums of all files, by unit and group.
+/// Checksums of all files, with unit and column group.
 fn checksums(writer: &DatasetWriter) -> Vec<(String, String, String)> {
     let commits = writer.commits(&writer.committed_units().unwrap()).unwrap();
     let files = commits.iter().flat_map(|c| c.files.iter().map(move |f| (c, f)));
@@ -54,7 +54,7 @@ fn one_of_several_racing_writers_commits() {
 fn rerun_writes_only_missing_units() {
     let folder = tempfile::tempdir().unwrap();
     let (writer, before) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
-    // Nor do settings say anything new that name the same units.
+    // Settings under another name that produce the same units change nothing either.
     let renamed = DatasetSpec { rows: serde_json::json!({ "filter": {} }), ..spec(64, 0.1) };
     assert_eq!(renamed.digest(), spec(64, 0.1).digest());
     for writer in [&writer, &crate::support::writer(folder.path(), renamed)] {

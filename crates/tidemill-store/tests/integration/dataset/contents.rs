@@ -57,8 +57,8 @@ fn every_kept_row_is_in_its_split_and_bucket() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// With several buckets, whatever the units, batches and blocks: each kept row is in its own bucket and split
-    /// with its own text, and nowhere else.
+    /// With several buckets and any units, batches and blocks, each kept row is in its own bucket
+    /// and split with its own text, and nowhere else.
     #[test]
     fn every_kept_row_is_in_its_aspect_bucket(
         units in prop::collection::vec(1u64..200, 1..4), row_group_rows in 4u32..60, share in 0.0..0.5f64,

@@ -44,7 +44,7 @@ fn verify_finds_flipped_bytes_and_names_the_file() {
     assert!(dataset.verify(|_| ()).unwrap().damaged[0].problem.contains("cannot read"));
     fs::write(&text, b"PAR1").unwrap();
     assert_eq!(dataset.verify(|_| ()).unwrap().damaged.len(), 1);
-    // What goes on beyond its end is no Parquet file any more.
+    // A file with bytes after its end is no longer a Parquet file.
     let (path, bytes) = (&text, fs::read(folder.path().join(rows)).unwrap());
     fs::write(folder.path().join(rows), [&bytes[..], b"more"].concat()).unwrap();
     fs::remove_file(path).unwrap();

@@ -45,7 +45,8 @@ fn missing_and_unfinished_datasets_are_refused() {
 fn objects_of_another_version_are_refused_with_advice() {
     let folder = tempfile::tempdir().unwrap();
     let (writer, manifest) = write_dataset(folder.path(), spec(64, 0.0), &[40]);
-    // Names of fields as another version might have them; as long, so that Parquet's offsets stay right.
+    // Rename fields as another version might, keeping their length so that Parquet's offsets stay
+    // right.
     let rename = |path: &str, from: &str, to: &str| {
         let path = folder.path().join(path);
         let mut bytes = fs::read(&path).unwrap();

@@ -6,7 +6,7 @@ use tidemill_store::{Manifest, UnitKey};
 use super::UNITS;
 use crate::support::*;
 
-/// The same rows with some tensors left out, as a stage gives them that knows of an earlier run.
+/// The same rows with some tensors left out, like a stage that reuses an earlier run gives them.
 fn without(batch: &RecordBatch, left_out: &[&str]) -> RecordBatch {
     let mut columns = batch.columns().to_vec();
     for name in left_out {

@@ -1,4 +1,5 @@
-//! Every row once an epoch, every dataset its share, any batch from nothing, and one phase after another.
+//! Batch plans: every row once per epoch, every dataset in proportion, any batch from the state
+//! alone, and phases in sequence.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tidemill_store::stream::state::Phase;
 
 use super::random_datasets::{Row, World, mixes, phase, worlds};
 
-/// Rows that a case may deal.
+/// Limit of rows in a test case.
 const ROWS: u64 = 30_000;
 
 fn deal(world: &World, state: &StreamState, batches: u64) -> (Arc<BatchPlan>, Vec<PlannedBatch>) {
@@ -31,13 +32,13 @@ fn cases() -> impl Strategy<Value = (World, StreamState)> {
     })
 }
 
-/// The state after so many batches, as it comes back from its file.
+/// The state after `batches` batches, serialised and deserialised.
 fn resumed(state: &StreamState, batches: u64) -> StreamState {
     let text = serde_json::to_string(&StreamState { batches, ..state.clone() }).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
-/// Epoch after epoch, each row of the shards once; the last epoch may have ended early.
+/// Each epoch contains each row of the shards once. The last epoch may be incomplete.
 fn check_epochs(shards: &[u64], rows: &[Row]) -> Result<(), TestCaseError> {
     let all: Vec<(usize, u64)> =
         shards.iter().enumerate().flat_map(|(shard, n)| (0..*n).map(move |row| (shard, row))).collect();
@@ -64,7 +65,8 @@ proptest! {
         for ((name, bucket), rows) in &sorted {
             check_epochs(&world.shards[name][bucket], rows)?;
         }
-        // Off by half a turn per level of the trees at most: of a bucket's batches, and of its rows.
+        // Off by at most half a turn per level of the trees, both for the batches of a bucket and
+        // for the rows in it.
         let all_rows: Vec<u64> = world.shards.keys().map(|name| world.rows(name, 64)).collect();
         let weights = compute_weights(mix, &all_rows).unwrap();
         let levels = |parts: usize| f64::from(parts.next_power_of_two().ilog2());
@@ -92,8 +94,8 @@ proptest! {
         prop_assert!(whole.iter().all(|batch| batch.rows.len() as u64 == state.phase.global_batch));
     }
 
-    /// Through phases of any mix, resolution and batch, interrupted anywhere, each dataset's rows come in its own
-    /// order without a gap.
+    /// Through phases of any mix, resolution and batch size, interrupted anywhere, the rows of each
+    /// dataset come in its own order without a gap.
     #[test]
     fn datasets_continue_from_phase_to_phase(
         (world, first) in cases(),

@@ -1,5 +1,5 @@
-//! The order of the stream, without reading anything: on random datasets, mixes and worlds, at full scale, and against
-//! the statistics of ideal shuffles.
+//! The order of the stream, without reading any data: on random datasets, mixes and worlds, at full
+//! scale, and against the statistics of ideal shuffles.
 
 mod batches;
 mod random_datasets;

@@ -1,4 +1,4 @@
-//! Random datasets, each a number of rows per shard and bucket, and mixes of them.
+//! Random datasets, given as numbers of rows per shard and bucket, and mixes of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct World {
     pub block_rows: u32,
 }
 
-/// A row and when it came.
+/// A row and its epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row {
     pub epoch: u64,
@@ -34,7 +34,7 @@ impl World {
         self.shards.iter().map(|(name, shards)| (name.clone(), buckets(shards))).collect()
     }
 
-    /// The beginning of a stream.
+    /// The state at the beginning of a stream.
     pub fn state(&self, seed: u64, window: usize, phase: Phase) -> StreamState {
         let snapshot = SnapshotId { manifest: 1, digest: "d".into() };
         let datasets = self.shards.keys().map(|name| (name.clone(), snapshot.clone())).collect();
@@ -48,7 +48,7 @@ impl World {
         buckets.flat_map(|(_, shards)| shards).sum()
     }
 
-    /// The rows of some batches, by dataset and bucket.
+    /// The rows of batches, by dataset and bucket.
     pub fn sort(&self, plan: &BatchPlan, batches: &[PlannedBatch]) -> BTreeMap<(String, Bucket), Vec<Row>> {
         let indices = self.indices();
         let mut rows: BTreeMap<(String, Bucket), Vec<Row>> = BTreeMap::new();
@@ -66,7 +66,8 @@ impl World {
     }
 }
 
-/// 1 to 4 datasets of 1 to 10,000 unequal shards, in 1 to 3 buckets at resolution 64 and one at 128.
+/// 1 to 4 datasets of 1 to 10,000 unequal shards, in 1 to 3 buckets at resolution 64 and one at
+/// 128.
 pub fn worlds() -> impl Strategy<Value = World> {
     let shards = prop_oneof![
         8 => prop::collection::vec(0u64..60, 1..20),
@@ -78,7 +79,7 @@ pub fn worlds() -> impl Strategy<Value = World> {
         |(datasets, buckets, block_rows)| {
             let names = ["64", "64-32x128", "64-128x32"].map(|name| name.parse().unwrap());
             let dataset = |mut shards: Vec<Vec<u64>>| {
-                // At each resolution there is a row.
+                // Each resolution has at least one row.
                 shards[0][0] += 1;
                 shards[3][0] += 1;
                 let wide: BTreeMap<Bucket, Vec<u64>> =
@@ -91,7 +92,7 @@ pub fn worlds() -> impl Strategy<Value = World> {
     )
 }
 
-/// A mix of all datasets of a world.
+/// A mix of all datasets.
 pub fn mixes(world: &World) -> impl Strategy<Value = BTreeMap<String, MixAmount>> + use<> {
     let names: Vec<String> = world.shards.keys().cloned().collect();
     let proportions = prop::collection::vec((0.01f64..10.0).prop_map(MixAmount::Proportion), names.len());

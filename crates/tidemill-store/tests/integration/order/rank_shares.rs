@@ -1,4 +1,5 @@
-//! Who gets which rows of a batch, of any number of ranks, and how much more is read than given.
+//! Which rank gets which rows of a batch, for any world size, and how much more is read than
+//! needed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,14 +12,14 @@ use tidemill_store::stream::order::rank_share::WorldSize;
 
 use super::random_datasets::{World, mixes, phase, worlds};
 
-/// 1 to 512 ranks, among them often 64 nodes of 8, and primes.
+/// 1 to 512 ranks, often 64 nodes of 8, and prime numbers.
 fn ranks() -> impl Strategy<Value = WorldSize> {
     prop_oneof![1u64..=64, 1u64..=512, Just(512), prop::sample::select(vec![2, 3, 7, 61, 127, 509])]
         .prop_map(|ranks| WorldSize::new(ranks).unwrap())
 }
 
-/// Each row goes to one rank; ranks get equally many; what a rank gets lies in its own blocks or is read by range, and
-/// that only where it must.
+/// Each row goes to one rank, and ranks get the same number of rows. Rows of a rank are in its own
+/// blocks, or are read by range, but only where they must be.
 fn check(ranks: WorldSize, batch: &PlannedBatch) -> Result<u64, TestCaseError> {
     let shares = ranks.share_batch(batch);
     prop_assert_eq!(shares.len() as u64, ranks.get());
@@ -46,8 +47,8 @@ fn check(ranks: WorldSize, batch: &PlannedBatch) -> Result<u64, TestCaseError> {
     Ok(shares.iter().map(|share| share.by_range.len() as u64).sum())
 }
 
-/// Rows that the ranks read per row given, and whether each batch was made of whole windows. Windows in use at the end count as
-/// far as they have been used.
+/// Computes the rows that the ranks read per row given, and whether each batch consisted of whole
+/// windows. Windows in use at the end count in proportion to their use.
 fn amplification(
     dealer: &mut BatchPlanner,
     ranks: WorldSize,
@@ -64,7 +65,7 @@ fn amplification(
             let open = &window.open;
             let key = (batch.bucket, window.dataset, open.window.epoch, open.window.number);
             let waiting = waiting.entry(key).or_insert_with(|| {
-                // Each by its owner, whole.
+                // Each block is read whole by its owner.
                 let rows = (0..open.blocks.len() as u32).map(|slot| u64::from(open.block_rows(slot))).sum();
                 read += rows;
                 rows
@@ -90,12 +91,12 @@ fn evenly_divided_windows_are_read_once() {
     }
 }
 
-/// A number, often the least that is allowed.
+/// A number, often the smallest allowed one.
 fn at_least(least: u64) -> impl Strategy<Value = u64> {
     prop_oneof![Just(least), Just(least + least / 8), least..3 * least]
 }
 
-/// Datasets of at least so many blocks each.
+/// Datasets of at least `blocks` blocks each.
 fn large(blocks: u64) -> impl Strategy<Value = World> {
     let dataset = (at_least(blocks), prop::collection::vec(0u64..100, 1..30));
     (prop::collection::vec(dataset, 1..=3), 1u32..40, any::<bool>()).prop_map(
@@ -135,7 +136,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// With 8 blocks and 32 rows of a batch per rank, and any more than that.
+    /// At least 8 blocks and 32 rows of a batch per rank.
     #[test]
     fn read_amplification_is_at_most_ten_percent(
         (ranks, world, window, global_batch) in ranks().prop_flat_map(|ranks| {
@@ -154,7 +155,7 @@ proptest! {
             ranks.get(), world.block_rows, world.shards.len()
         );
         prop_assert!(amplification <= 1.1);
-        // Whole windows may be dealt out evenly: each rank then reads what it gets.
+        // If whole windows are divided evenly, each rank reads exactly what it gets.
         prop_assert!(amplification > 1.0 || ranks.get() == 1 || whole && amplification == 1.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Ten thousand million rows in 1.2 million shards, without any of them.
+//! Ten billion rows in 1.2 million shards, without any data.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,13 +15,14 @@ use super::random_datasets::{World, phase};
 const ROWS: u64 = 10_000_000_000;
 const SHARDS: u64 = 1_200_000;
 
-/// The bounds are five times what is promised, for machines that are busy; the figures are printed.
+/// The time limits are five times the promised figures, because machines may be busy. The figures
+/// are printed.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "times what only an optimised build does quickly")]
 fn plan_over_ten_billion_rows_opens_quickly() {
     let seed = 20_240_607;
     println!("seed {seed}");
-    // Unequal: the odd shards lack at random what the even ones have too much.
+    // Unequal shards: odd shards have as many rows less than the mean as even ones have more.
     let mean = ROWS / SHARDS;
     let mut shards: Vec<u64> = Vec::new();
     for i in 0..SHARDS / 2 {
@@ -51,7 +52,7 @@ fn plan_over_ten_billion_rows_opens_quickly() {
         took.push(started.elapsed());
         assert_eq!(shares.iter().flat_map(|share| &share.rows).count(), 2048);
     }
-    // Other processes may have taken the core from a few.
+    // Other processes may have taken the core during a few of them.
     took.sort_unstable();
     let slowest = took[took.len() - 5];
     let megabytes = index.heap_bytes() as f64 / 1e6;

@@ -1,5 +1,6 @@
-//! The shuffle against an ideal one of the same form: blocks in an order drawn at random, then the rows of each window. The seeds
-//! are fixed; every bound would be missed by an ideal shuffle for less than one choice of seeds in a million.
+//! Compares the shuffle with an ideal one of the same form: blocks in a random order, then the rows
+//! of each window in a random order. The seeds are fixed. An ideal shuffle would exceed each bound
+//! for less than one choice of seeds in a million.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use tidemill_store::stream::order::shuffle_window::{OpenWindow, ShuffleOrder};
 
 const SEEDS: u64 = 400;
 
-/// An epoch's rows, window by window, each as (shard, row).
+/// The rows of an epoch, window by window, each as (shard, row).
 struct Epoch(Vec<Vec<(usize, u64)>>);
 
 fn order(seed: u64, shards: &[u64], block_rows: u32, window: usize) -> ShuffleOrder {
@@ -38,7 +39,7 @@ impl Epoch {
     }
 }
 
-/// 40 unequal shards, many of them too small for a block, of 4000 rows that fill all blocks of 16.
+/// 40 unequal shards with 4000 rows that fill all blocks of 16. Many are smaller than a block.
 fn shards() -> Vec<u64> {
     let mut shards: Vec<u64> =
         (0..39).map(|i| if i % 3 == 0 { 3 + i % 7 } else { 60 + 37 * i % 171 }).collect();
@@ -50,18 +51,18 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Sum of squares about the mean.
+/// Sum of squared differences from the mean.
 fn spread(values: &[f64]) -> f64 {
     let mean = mean(values);
     values.iter().map(|value| (value - mean).powi(2)).sum()
 }
 
-/// A chi-squared value in standard deviations (Wilson and Hilferty, 1931).
+/// Converts a chi-squared value to standard deviations (Wilson and Hilferty, 1931).
 fn sigmas(chi2: f64, freedom: f64) -> f64 {
     ((chi2 / freedom).cbrt() - (1.0 - 2.0 / (9.0 * freedom))) / (2.0 / (9.0 * freedom)).sqrt()
 }
 
-/// Deviations that should be standard normal: neither their mean nor their spread may be off.
+/// Checks deviations that should be standard normal: their mean and their spread.
 fn check_normal(what: &str, z: &[f64]) {
     let mean = mean(z) * (z.len() as f64).sqrt();
     let spread = sigmas(z.iter().map(|z| z * z).sum(), z.len() as f64);
@@ -69,9 +70,11 @@ fn check_normal(what: &str, z: &[f64]) {
     assert!(mean.abs() < 5.0 && spread.abs() < 5.0, "{what}");
 }
 
-/// Spearman's correlation of when a row comes with where it is stored. Of sum(i * r_i), with the places r of the rows in
-/// storage, the ideal shuffle's variance has two parts: blocks are assigned to windows at random, and rows within a
-/// window; each is that of a sum over a random permutation, sum (a - mean a)^2 * sum (b - mean b)^2 / (n - 1).
+/// Spearman's correlation between the position of a row in the epoch and in storage. For sum(i *
+/// r_i), with the storage positions r of the rows, the ideal shuffle's variance has two parts:
+/// blocks are assigned to windows at random, and rows are ordered at random within a window. Each
+/// part is that of a sum over a random permutation, sum (a - mean a)^2 * sum (b - mean b)^2 / (n -
+/// 1).
 #[test]
 fn order_does_not_correlate_with_storage() {
     let (shards, b) = (shards(), 16.0);
@@ -105,8 +108,9 @@ fn order_does_not_correlate_with_storage() {
     check_normal("rank correlation with storage", &z);
 }
 
-/// Neighbours of one shard, in each window, against a random order of the same rows. Each such pair is one run of equal
-/// labels less; of those Mood (1940) has mean and variance.
+/// Compares the number of neighbours from one shard in each window with a random order of the same
+/// rows. Each such pair is one run of equal labels less. Mood (1940) gives the mean and variance of
+/// the number of runs.
 #[test]
 fn neighbours_share_a_shard_as_often_as_by_chance() {
     let z: Vec<f64> = (0..SEEDS)
@@ -128,7 +132,8 @@ fn neighbours_share_a_shard_as_often_as_by_chance() {
     check_normal("neighbours of one shard", &z);
 }
 
-/// The places of blocks, over epochs: those of one epoch say nothing of the next one's, nor of where blocks are stored.
+/// The positions of blocks over epochs: those of one epoch do not correlate with those of the next,
+/// nor with storage.
 #[test]
 fn epochs_do_not_correlate() {
     let order = order(7, &shards(), 16, 8);
@@ -150,11 +155,12 @@ fn epochs_do_not_correlate() {
     check_normal("blocks and storage", &places.iter().map(|places| z(places, &stored)).collect::<Vec<_>>());
 }
 
-/// Each block comes equally often in each window, the short one too; each row of a window equally often at each of its places.
+/// Each block comes equally often in each window, including the short block, and each row of a
+/// window equally often at each of its positions.
 #[test]
 fn blocks_and_rows_are_uniform_over_positions() {
     const EPOCHS: u64 = 20_000;
-    // 37 blocks, the last of them of 3 rows, in windows of 4 or 5.
+    // 37 blocks, the last one with 3 rows, in windows of 4 or 5.
     let uneven = order(3, &[50, 7, 90], 4, 5);
     let (n, count) = (uneven.index().blocks() as usize, windows(&uneven, 0).count());
     let mut seen = vec![vec![0.0; n]; count];
@@ -173,7 +179,7 @@ fn blocks_and_rows_are_uniform_over_positions() {
             seen.iter().map(move |seen| (seen - expected).powi(2) / expected)
         })
         .sum();
-    // Each block is in one window of an epoch, and each window has its number of blocks.
+    // Each block is in one window per epoch, and each window has its number of blocks.
     let blocks = sigmas(chi2 * (n - 1) as f64 / n as f64, ((n - 1) * (count - 1)) as f64);
 
     let whole = order(4, &[24], 4, 6);

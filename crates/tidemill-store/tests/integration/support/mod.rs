@@ -1,5 +1,5 @@
-//! What the tests share: a little world of encoded rows whose every value follows from the sample id, so that any
-//! reader can tell whether it got the right bytes; and scripts of the libraries that read or write the same.
+//! Shared helpers: encoded rows whose values all follow from the sample id, so that a test can
+//! check any bytes it reads; and Python scripts of libraries that read or write the same formats.
 
 pub mod remote;
 pub mod streams;
@@ -47,12 +47,12 @@ pub fn spec(row_group_rows: u32, validation_share: f64) -> DatasetSpec {
     }
 }
 
-/// The form of a bucket's latents.
+/// The stored form of a bucket's latents.
 fn form(bucket: Bucket) -> TensorSpec {
     TensorSpec::f16([8, bucket.height / 32, bucket.width / 32])
 }
 
-/// The same with several buckets at resolution 64, of which some have as many bytes.
+/// Adds several buckets at resolution 64. Some of them have latents of the same size in bytes.
 pub fn bucketed(mut spec: DatasetSpec) -> DatasetSpec {
     for (width, height) in [(128, 32), (32, 128), (64, 32), (96, 32)] {
         let bucket = Bucket { resolution: 64, width, height };
@@ -61,7 +61,7 @@ pub fn bucketed(mut spec: DatasetSpec) -> DatasetSpec {
     spec
 }
 
-/// The bucket of a sample's image at a resolution, if it can be used there.
+/// The bucket of a sample's image at a resolution, or `None` if it cannot be used there.
 pub fn bucket(spec: &DatasetSpec, sample_id: u64, resolution: u32) -> Option<Bucket> {
     let buckets: Vec<Bucket> = spec.latents.keys().copied().filter(|b| b.resolution == resolution).collect();
     let drawn = buckets.get((hash(sample_id, 3) % buckets.len().max(1) as u64) as usize).copied();
@@ -91,7 +91,7 @@ pub fn row_outcome(sample_id: u64) -> (&'static str, Option<&'static str>, Vec<u
     }
 }
 
-/// Ids of the rows of unit `i`.
+/// Sample ids of the rows of a unit.
 pub fn sample_ids(unit: u64, rows: u64) -> Vec<u64> {
     (0..rows).map(|row| hash(row, hash(unit, 99))).collect()
 }
@@ -111,7 +111,7 @@ pub fn unit_key(unit: u64, rows: u64) -> UnitKey {
     }
 }
 
-/// The encoded rows of some samples.
+/// The encoded rows of samples.
 pub fn batch(ids: &[u64], spec: &DatasetSpec) -> RecordBatch {
     let texts = |text: &dyn Fn(u64) -> Option<String>| -> ArrayRef {
         Arc::new(ids.iter().map(|id| text(*id)).collect::<StringArray>())
@@ -182,12 +182,13 @@ pub fn write_unit(writer: &DatasetWriter, unit: u64, rows: u64, batch_rows: usiz
     attempt.commit().unwrap()
 }
 
-/// The units' names.
+/// Ids of units with these numbers of rows.
 pub fn plan(units: &[u64]) -> Vec<UnitId> {
     units.iter().zip(0..).map(|(rows, unit)| unit_key(unit, *rows).id()).collect()
 }
 
-/// Writes a dataset of units with so many rows each, in odd batches, and makes a snapshot.
+/// Writes a dataset of units with these numbers of rows in batches of odd sizes, and makes a
+/// snapshot.
 pub fn write_dataset(folder: &Path, spec: DatasetSpec, units: &[u64]) -> (DatasetWriter, Manifest) {
     let writer = writer(folder, spec);
     for (rows, unit) in units.iter().zip(0..) {
@@ -201,7 +202,7 @@ pub fn open(folder: &Path) -> Dataset {
     Dataset::open(folder.to_str().unwrap()).unwrap()
 }
 
-/// Checks the bytes of rows against what the sample ids say.
+/// Checks the bytes of rows against their sample ids.
 pub fn check_tensors(spec: &DatasetSpec, bucket: Bucket, ids: &[u64], found: &[u8], text: &[u8]) {
     let (row, text_row) = (spec.latents[&bucket].bytes(), spec.text.bytes());
     assert_eq!((found.len(), text.len()), (ids.len() * row, ids.len() * text_row));
@@ -211,14 +212,14 @@ pub fn check_tensors(spec: &DatasetSpec, bucket: Bucket, ids: &[u64], found: &[u
     }
 }
 
-/// How often each item occurs.
+/// Counts how often each item occurs.
 pub fn count_items<T: Ord>(items: impl IntoIterator<Item = T>) -> BTreeMap<T, usize> {
     let mut counts = BTreeMap::new();
     items.into_iter().for_each(|item| *counts.entry(item).or_default() += 1);
     counts
 }
 
-/// UnitIndex with new rows digests; the text is new as well if `new_text`.
+/// The key of a unit under other row settings, and with another text digest if `new_text`.
 pub fn unit_key_with_new_settings(unit: u64, rows: u64, new_text: bool) -> UnitKey {
     let mut key = unit_key(unit, rows);
     key.digests.rows = "e".into();

@@ -176,13 +176,13 @@ mod tests {
         let (small, large) = (filled(10, 1), filled(1000, 2));
         let pointer = large.as_ptr();
         drop((small, large));
-        let (again, anew) = (filled(900, 3), filled(100, 4));
+        let (again, fresh) = (filled(900, 3), filled(100, 4));
         assert_eq!((&again[..], again.as_ptr()), (&[3; 900][..], pointer));
-        assert_eq!(anew[..], [4; 100], "1,000 bytes would have been too many");
-        let mut anew = anew;
-        anew.truncate(7);
-        assert_eq!(anew[..], [4; 7]);
-        drop((again, anew));
+        assert_eq!(fresh[..], [4; 100], "1,000 bytes would have been too many");
+        let mut fresh = fresh;
+        fresh.truncate(7);
+        assert_eq!(fresh[..], [4; 7]);
+        drop((again, fresh));
         let lengths: Vec<usize> = pool.waiting.lock().unwrap().iter().map(|bytes| bytes.len()).collect();
         assert_eq!(lengths, [1000, 100], "no more than two, and the oldest goes first");
     }

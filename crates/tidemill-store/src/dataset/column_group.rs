@@ -1,59 +1,13 @@
-//! Names in a dataset: the splits, the column groups, and the object keys.
+//! Column groups: the rows, the latents of each bucket, and the text are separate files in every
+//! unit.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use twox_hash::XxHash3_64;
 
 use crate::bucket::Bucket;
-
-/// Key of the object that marks a dataset.
-pub(crate) const DATASET: &str = "dataset.json";
-/// Folder of the data files.
-pub(crate) const DATA: &str = "data";
-/// Prefix of the objects that hold empty captions.
-pub(crate) const EMPTY_CAPTION: &str = "empty-caption-";
-/// Folder of the commits.
-pub(crate) const COMMITS: &str = "commits";
-/// Folder of the manifest snapshots.
-pub(crate) const MANIFEST: &str = "manifest";
-
-/// Seed that separates the draw of the validation set from all other draws by sample id: "tidemill"
-/// in ASCII.
-const VALIDATION_SEED: u64 = 0x7469_6465_6d69_6c6c;
-
-/// A part of the kept rows: training or validation set.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Split {
-    /// Rows that the model is trained on.
-    #[default]
-    Train,
-    /// Held-out rows, which are never trained on.
-    Validation,
-}
-
-impl Split {
-    /// Both splits.
-    pub const ALL: [Self; 2] = [Self::Train, Self::Validation];
-
-    /// The split of a sample when `share` of all samples is held out: `Validation` if XXH3-64(id as
-    /// 8 little-endian bytes, seed "tidemill") / 2^64 < share.
-    pub fn from_sample_id(sample_id: u64, share: f64) -> Self {
-        let draw =
-            XxHash3_64::oneshot_with_seed(VALIDATION_SEED, &sample_id.to_le_bytes()) as f64 / 2f64.powi(64);
-        if draw < share { Self::Validation } else { Self::Train }
-    }
-
-    /// The name of the split in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Train => "training",
-            Self::Validation => "validation",
-        }
-    }
-}
+use crate::dataset::split::Split;
 
 /// A column group. Each group is a file of its own in every unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -162,16 +116,5 @@ mod tests {
         assert!(
             "validation-rows".parse::<ColumnGroup>().is_err() && "latents-x".parse::<ColumnGroup>().is_err()
         );
-    }
-
-    #[test]
-    fn validation_share_is_respected() {
-        for share in [0.0, 0.01, 0.3, 1.0] {
-            let held = (0..100_000)
-                .filter(|id| Split::from_sample_id(*id, share) == Split::Validation)
-                .count() as f64;
-            let sigma = (100_000.0 * share * (1.0 - share)).sqrt();
-            assert!((held - 100_000.0 * share).abs() <= 5.0 * sigma, "{held} of 100000 at {share}");
-        }
     }
 }

@@ -16,7 +16,7 @@ use tidemill_io::Checksum;
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
-use crate::shard::buffer::BufferPool;
+use crate::shard::buffer_pool::BufferPool;
 use crate::shard::footer::BlockEntry;
 use crate::shard::row_group::RowGroupReader;
 
