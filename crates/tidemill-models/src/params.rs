@@ -144,7 +144,7 @@ pub(crate) struct Scope<'a> {
 
 impl<'a> Scope<'a> {
     /// The scope `name` below this one.
-    pub fn sub(&self, name: impl fmt::Display) -> Scope<'a> {
+    pub fn child(&self, name: impl fmt::Display) -> Scope<'a> {
         let path = if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) };
         Scope { params: self.params, path }
     }
@@ -152,7 +152,7 @@ impl<'a> Scope<'a> {
     /// Creates weight (ones) and bias (zeros) of a norm over `channels` channels, f32.
     pub fn norm(&self, channels: i64) -> (Tensor, Tensor) {
         let param = |name: &str, value| {
-            self.params.norm_parameters.borrow_mut().insert(self.sub(name).path);
+            self.params.norm_parameters.borrow_mut().insert(self.child(name).path);
             self.param(name, &[channels], Init::Const(value))
         };
         (param("weight", 1.0), param("bias", 0.0))
@@ -170,7 +170,7 @@ impl<'a> Scope<'a> {
                 Tensor::empty(shape, options).uniform_(-bound, bound)
             }
         };
-        let full_name = self.sub(name).path;
+        let full_name = self.child(name).path;
         self.params.entries.borrow_mut().push((full_name, tensor.shallow_clone()));
         tensor
     }

@@ -74,23 +74,23 @@ pub struct Attention {
 impl Attention {
     /// The U-Net's attention: without bias on q, k and v. `context_width`: width of the sequence
     /// that is attended to.
-    pub fn new(p: Scope, width: i64, context_width: i64, heads: i64) -> Self {
+    pub fn new(scope: Scope, width: i64, context_width: i64, heads: i64) -> Self {
         Self {
-            to_q: Linear::without_bias(p.sub("to_q"), width, width),
-            to_k: Linear::without_bias(p.sub("to_k"), context_width, width),
-            to_v: Linear::without_bias(p.sub("to_v"), context_width, width),
-            to_out: Linear::new(p.sub("to_out").sub(0), width, width),
+            to_q: Linear::new_without_bias(scope.child("to_q"), width, width),
+            to_k: Linear::new_without_bias(scope.child("to_k"), context_width, width),
+            to_v: Linear::new_without_bias(scope.child("to_v"), context_width, width),
+            to_out: Linear::new(scope.child("to_out").child(0), width, width),
             heads,
         }
     }
 
     /// The VAE's attention: one head, with bias everywhere.
-    pub fn single_head(p: Scope, width: i64) -> Self {
+    pub fn new_single_head(scope: Scope, width: i64) -> Self {
         Self {
-            to_q: Linear::new(p.sub("to_q"), width, width),
-            to_k: Linear::new(p.sub("to_k"), width, width),
-            to_v: Linear::new(p.sub("to_v"), width, width),
-            to_out: Linear::new(p.sub("to_out").sub(0), width, width),
+            to_q: Linear::new(scope.child("to_q"), width, width),
+            to_k: Linear::new(scope.child("to_k"), width, width),
+            to_v: Linear::new(scope.child("to_v"), width, width),
+            to_out: Linear::new(scope.child("to_out").child(0), width, width),
             heads: 1,
         }
     }

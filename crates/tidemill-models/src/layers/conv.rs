@@ -16,21 +16,21 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    pub fn new(p: Scope, inputs: i64, outputs: i64, kernel: i64, stride: i64, padding: i64) -> Self {
+    pub fn new(scope: Scope, inputs: i64, outputs: i64, kernel: i64, stride: i64, padding: i64) -> Self {
         let init = Init::FanIn(inputs * kernel * kernel);
-        let weight = p.param("weight", &[outputs, inputs, kernel, kernel], init);
-        let bias = p.param("bias", &[outputs], init);
+        let weight = scope.param("weight", &[outputs, inputs, kernel, kernel], init);
+        let bias = scope.param("bias", &[outputs], init);
         Self { weight, bias, stride, padding }
     }
 
     /// A 3x3 convolution that keeps height and width.
-    pub fn new_3x3(p: Scope, inputs: i64, outputs: i64) -> Self {
-        Self::new(p, inputs, outputs, 3, 1, 1)
+    pub fn new_3x3(scope: Scope, inputs: i64, outputs: i64) -> Self {
+        Self::new(scope, inputs, outputs, 3, 1, 1)
     }
 
     /// A 1x1 convolution.
-    pub fn new_1x1(p: Scope, inputs: i64, outputs: i64) -> Self {
-        Self::new(p, inputs, outputs, 1, 1, 0)
+    pub fn new_1x1(scope: Scope, inputs: i64, outputs: i64) -> Self {
+        Self::new(scope, inputs, outputs, 1, 1, 0)
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {

@@ -13,13 +13,13 @@ pub struct Linear {
 }
 
 impl Linear {
-    pub fn new(p: Scope, inputs: i64, outputs: i64) -> Self {
-        let bias = p.param("bias", &[outputs], Init::FanIn(inputs));
-        Self { bias: Some(bias), ..Self::without_bias(p, inputs, outputs) }
+    pub fn new(scope: Scope, inputs: i64, outputs: i64) -> Self {
+        let bias = scope.param("bias", &[outputs], Init::FanIn(inputs));
+        Self { bias: Some(bias), ..Self::new_without_bias(scope, inputs, outputs) }
     }
 
-    pub fn without_bias(p: Scope, inputs: i64, outputs: i64) -> Self {
-        Self { weight: p.param("weight", &[outputs, inputs], Init::FanIn(inputs)), bias: None }
+    pub fn new_without_bias(scope: Scope, inputs: i64, outputs: i64) -> Self {
+        Self { weight: scope.param("weight", &[outputs, inputs], Init::FanIn(inputs)), bias: None }
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {

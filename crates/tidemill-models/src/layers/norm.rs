@@ -15,8 +15,8 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    pub fn new(p: Scope, groups: i64, channels: i64, eps: f64) -> Self {
-        let (weight, bias) = p.norm(channels);
+    pub fn new(scope: Scope, groups: i64, channels: i64, eps: f64) -> Self {
+        let (weight, bias) = scope.norm(channels);
         Self { weight, bias, groups, eps }
     }
 
@@ -56,8 +56,8 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    pub fn new(p: Scope, size: i64, eps: f64) -> Self {
-        let (weight, bias) = p.norm(size);
+    pub fn new(scope: Scope, size: i64, eps: f64) -> Self {
+        let (weight, bias) = scope.norm(size);
         Self { weight, bias, size, eps }
     }
 

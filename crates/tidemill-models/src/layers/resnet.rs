@@ -30,16 +30,16 @@ pub struct ResnetConfig {
 }
 
 impl ResnetBlock2D {
-    pub fn new(p: Scope, inputs: i64, outputs: i64, config: ResnetConfig) -> Self {
+    pub fn new(scope: Scope, inputs: i64, outputs: i64, config: ResnetConfig) -> Self {
         let ResnetConfig { groups, eps, time_embedding } = config;
         Self {
-            norm1: GroupNorm::new(p.sub("norm1"), groups, inputs, eps),
-            conv1: Conv2d::new_3x3(p.sub("conv1"), inputs, outputs),
-            time_emb_proj: time_embedding.map(|n| Linear::new(p.sub("time_emb_proj"), n, outputs)),
-            norm2: GroupNorm::new(p.sub("norm2"), groups, outputs, eps),
-            conv2: Conv2d::new_3x3(p.sub("conv2"), outputs, outputs),
+            norm1: GroupNorm::new(scope.child("norm1"), groups, inputs, eps),
+            conv1: Conv2d::new_3x3(scope.child("conv1"), inputs, outputs),
+            time_emb_proj: time_embedding.map(|n| Linear::new(scope.child("time_emb_proj"), n, outputs)),
+            norm2: GroupNorm::new(scope.child("norm2"), groups, outputs, eps),
+            conv2: Conv2d::new_3x3(scope.child("conv2"), outputs, outputs),
             conv_shortcut: (inputs != outputs)
-                .then(|| Conv2d::new_1x1(p.sub("conv_shortcut"), inputs, outputs)),
+                .then(|| Conv2d::new_1x1(scope.child("conv_shortcut"), inputs, outputs)),
         }
     }
 
@@ -70,8 +70,8 @@ pub struct Downsample2D {
 impl Downsample2D {
     /// `padding`: that of the convolution; with 0 (the VAE) one row and one column of zeros are
     /// added below and at the right only.
-    pub fn new(p: Scope, channels: i64, padding: i64) -> Self {
-        let conv = Conv2d::new(p.sub("conv"), channels, channels, 3, 2, padding);
+    pub fn new(scope: Scope, channels: i64, padding: i64) -> Self {
+        let conv = Conv2d::new(scope.child("conv"), channels, channels, 3, 2, padding);
         Self { conv, pads_one_side: padding == 0 }
     }
 
@@ -91,8 +91,8 @@ pub struct Upsample2D {
 }
 
 impl Upsample2D {
-    pub fn new(p: Scope, channels: i64) -> Self {
-        Self { conv: Conv2d::new_3x3(p.sub("conv"), channels, channels) }
+    pub fn new(scope: Scope, channels: i64) -> Self {
+        Self { conv: Conv2d::new_3x3(scope.child("conv"), channels, channels) }
     }
 
     /// `size`: height and width of the result, for the U-Net's skip connections of odd sizes;

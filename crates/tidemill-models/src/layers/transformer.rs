@@ -19,11 +19,11 @@ struct FeedForward {
 }
 
 impl FeedForward {
-    fn new(p: Scope, width: i64) -> Self {
-        let net = p.sub("net");
+    fn new(scope: Scope, width: i64) -> Self {
+        let net = scope.child("net");
         Self {
-            proj: Linear::new(net.sub(0).sub("proj"), width, width * 8),
-            out: Linear::new(net.sub(2), width * 4, width),
+            proj: Linear::new(net.child(0).child("proj"), width, width * 8),
+            out: Linear::new(net.child(2), width * 4, width),
         }
     }
 
@@ -45,16 +45,16 @@ struct BasicTransformerBlock {
 }
 
 impl BasicTransformerBlock {
-    fn new(p: Scope, width: i64, config: TransformerConfig) -> Self {
-        let norm = |name| LayerNorm::new(p.sub(name), width, 1e-5);
+    fn new(scope: Scope, width: i64, config: TransformerConfig) -> Self {
+        let norm = |name| LayerNorm::new(scope.child(name), width, 1e-5);
         let TransformerConfig { heads, context_width, .. } = config;
         Self {
             norm1: norm("norm1"),
-            attn1: Attention::new(p.sub("attn1"), width, width, heads),
+            attn1: Attention::new(scope.child("attn1"), width, width, heads),
             norm2: norm("norm2"),
-            attn2: Attention::new(p.sub("attn2"), width, context_width, heads),
+            attn2: Attention::new(scope.child("attn2"), width, context_width, heads),
             norm3: norm("norm3"),
-            ff: FeedForward::new(p.sub("ff"), width),
+            ff: FeedForward::new(scope.child("ff"), width),
         }
     }
 
@@ -97,20 +97,20 @@ pub struct Transformer2D {
 }
 
 impl Transformer2D {
-    pub fn new(p: Scope, channels: i64, config: TransformerConfig) -> Self {
+    pub fn new(scope: Scope, channels: i64, config: TransformerConfig) -> Self {
         let projection = |name| {
             if config.use_linear_projection {
-                Projection::Linear(Linear::new(p.sub(name), channels, channels))
+                Projection::Linear(Linear::new(scope.child(name), channels, channels))
             } else {
-                Projection::Conv(Conv2d::new_1x1(p.sub(name), channels, channels))
+                Projection::Conv(Conv2d::new_1x1(scope.child(name), channels, channels))
             }
         };
-        let blocks = p.sub("transformer_blocks");
+        let blocks = scope.child("transformer_blocks");
         Self {
-            norm: GroupNorm::new(p.sub("norm"), config.groups, channels, 1e-6),
+            norm: GroupNorm::new(scope.child("norm"), config.groups, channels, 1e-6),
             proj_in: projection("proj_in"),
             blocks: (0..config.layers)
-                .map(|i| BasicTransformerBlock::new(blocks.sub(i), channels, config))
+                .map(|i| BasicTransformerBlock::new(blocks.child(i), channels, config))
                 .collect(),
             proj_out: projection("proj_out"),
         }

@@ -28,20 +28,20 @@ impl ClipTextModel {
         let params = Params::new(device, init);
         // The names in all published Stable Diffusion folders. transformers 5 omits `text_model.`;
         // `load_weights` accepts both.
-        let p = params.root().sub("text_model");
-        let embeddings = p.sub("embeddings");
+        let scope = params.root().child("text_model");
+        let embeddings = scope.child("embeddings");
         let table = |name, rows| {
             let init = Init::Normal(0.02);
-            embeddings.sub(name).param("weight", &[rows, config.hidden_size], init)
+            embeddings.child(name).param("weight", &[rows, config.hidden_size], init)
         };
         Self {
             token_embedding: table("token_embedding", config.vocab_size),
             position_embedding: table("position_embedding", config.max_position_embeddings),
             layers: (0..config.num_hidden_layers)
-                .map(|i| Layer::new(p.sub("encoder").sub("layers").sub(i), &config))
+                .map(|i| Layer::new(scope.child("encoder").child("layers").child(i), &config))
                 .collect(),
             final_layer_norm: LayerNorm::new(
-                p.sub("final_layer_norm"),
+                scope.child("final_layer_norm"),
                 config.hidden_size,
                 config.layer_norm_eps,
             ),
@@ -110,20 +110,20 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(p: Scope, config: &ClipTextConfig) -> Self {
+    fn new(scope: Scope, config: &ClipTextConfig) -> Self {
         let width = config.hidden_size;
-        let attention = p.sub("self_attn");
-        let mlp = p.sub("mlp");
-        let projection = |name| Linear::new(attention.sub(name), width, width);
+        let attention = scope.child("self_attn");
+        let mlp = scope.child("mlp");
+        let projection = |name| Linear::new(attention.child(name), width, width);
         Self {
-            norm1: LayerNorm::new(p.sub("layer_norm1"), width, config.layer_norm_eps),
+            norm1: LayerNorm::new(scope.child("layer_norm1"), width, config.layer_norm_eps),
             q: projection("q_proj"),
             k: projection("k_proj"),
             v: projection("v_proj"),
             out: projection("out_proj"),
-            norm2: LayerNorm::new(p.sub("layer_norm2"), width, config.layer_norm_eps),
-            fc1: Linear::new(mlp.sub("fc1"), width, config.intermediate_size),
-            fc2: Linear::new(mlp.sub("fc2"), config.intermediate_size, width),
+            norm2: LayerNorm::new(scope.child("layer_norm2"), width, config.layer_norm_eps),
+            fc1: Linear::new(mlp.child("fc1"), width, config.intermediate_size),
+            fc2: Linear::new(mlp.child("fc2"), config.intermediate_size, width),
             heads: config.num_attention_heads,
             activation: config.hidden_act,
         }

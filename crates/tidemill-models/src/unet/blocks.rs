@@ -63,12 +63,12 @@ struct Layer {
 
 impl Layer {
     #[expect(clippy::arc_with_non_send_sync, reason = "a backward pass uses it while its caller waits")]
-    fn new(p: &Scope, index: i64, inputs: i64, outputs: i64, config: BlockConfig) -> Arc<Self> {
+    fn new(scope: &Scope, index: i64, inputs: i64, outputs: i64, config: BlockConfig) -> Arc<Self> {
         Arc::new(Self {
-            resnet: ResnetBlock2D::new(p.sub("resnets").sub(index), inputs, outputs, config.resnet),
+            resnet: ResnetBlock2D::new(scope.child("resnets").child(index), inputs, outputs, config.resnet),
             attention: config
                 .transformer
-                .map(|t| Transformer2D::new(p.sub("attentions").sub(index), outputs, t)),
+                .map(|t| Transformer2D::new(scope.child("attentions").child(index), outputs, t)),
         })
     }
 }
@@ -95,13 +95,19 @@ pub struct DownBlock {
 
 impl DownBlock {
     /// `downsample`: the padding of the strided convolution; `None` on the innermost level.
-    pub fn new(p: Scope, inputs: i64, outputs: i64, config: BlockConfig, downsample: Option<i64>) -> Self {
+    pub fn new(
+        scope: Scope,
+        inputs: i64,
+        outputs: i64,
+        config: BlockConfig,
+        downsample: Option<i64>,
+    ) -> Self {
         Self {
             layers: (0..config.layers)
-                .map(|i| Layer::new(&p, i, if i == 0 { inputs } else { outputs }, outputs, config))
+                .map(|i| Layer::new(&scope, i, if i == 0 { inputs } else { outputs }, outputs, config))
                 .collect(),
             downsampler: downsample
-                .map(|padding| Downsample2D::new(p.sub("downsamplers").sub(0), outputs, padding)),
+                .map(|padding| Downsample2D::new(scope.child("downsamplers").child(0), outputs, padding)),
         }
     }
 
@@ -128,11 +134,17 @@ pub struct MidBlock {
 
 impl MidBlock {
     #[expect(clippy::arc_with_non_send_sync, reason = "a backward pass uses it while its caller waits")]
-    pub fn new(p: Scope, channels: i64, resnet: ResnetConfig, transformer: TransformerConfig) -> Arc<Self> {
-        let block = |i: usize| ResnetBlock2D::new(p.sub("resnets").sub(i), channels, channels, resnet);
+    pub fn new(
+        scope: Scope,
+        channels: i64,
+        resnet: ResnetConfig,
+        transformer: TransformerConfig,
+    ) -> Arc<Self> {
+        let block =
+            |i: usize| ResnetBlock2D::new(scope.child("resnets").child(i), channels, channels, resnet);
         Arc::new(Self {
             resnets: [block(0), block(1)],
-            attention: Transformer2D::new(p.sub("attentions").sub(0), channels, transformer),
+            attention: Transformer2D::new(scope.child("attentions").child(0), channels, transformer),
         })
     }
 
@@ -167,16 +179,16 @@ pub struct UpChannels {
 }
 
 impl UpBlock {
-    pub fn new(p: Scope, channels: UpChannels, config: BlockConfig, upsample: bool) -> Self {
+    pub fn new(scope: Scope, channels: UpChannels, config: BlockConfig, upsample: bool) -> Self {
         let UpChannels { below, outputs, last_skip } = channels;
         let layer = |i| {
             let input = if i == 0 { below } else { outputs };
             let skip = if i + 1 == config.layers { last_skip } else { outputs };
-            Layer::new(&p, i, input + skip, outputs, config)
+            Layer::new(&scope, i, input + skip, outputs, config)
         };
         Self {
             layers: (0..config.layers).map(layer).collect(),
-            upsampler: upsample.then(|| Upsample2D::new(p.sub("upsamplers").sub(0), outputs)),
+            upsampler: upsample.then(|| Upsample2D::new(scope.child("upsamplers").child(0), outputs)),
         }
     }
 

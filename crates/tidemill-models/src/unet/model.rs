@@ -66,7 +66,7 @@ impl UNet2DConditionModel {
 
     fn build(config: UNetConfig, levels: &[Level], device: Device, init: ParamInit) -> Self {
         let params = Params::new(device, init);
-        let p = params.root();
+        let scope = params.root();
         let first = levels[0].channels;
         let innermost = levels[levels.len() - 1];
         let time_width = first * 4;
@@ -90,7 +90,7 @@ impl UNet2DConditionModel {
                 layers: config.layers_per_block,
             };
             let downsample = (i + 1 < levels.len()).then_some(config.downsample_padding);
-            DownBlock::new(p.sub("down_blocks").sub(i), inputs, level.channels, block, downsample)
+            DownBlock::new(scope.child("down_blocks").child(i), inputs, level.channels, block, downsample)
         };
         let up = |i: usize| {
             let index = levels.len() - 1 - i;
@@ -105,23 +105,28 @@ impl UNet2DConditionModel {
                 transformer: level.has_attention_up.then(|| transformer(level)),
                 layers: config.layers_per_block + 1,
             };
-            UpBlock::new(p.sub("up_blocks").sub(i), channels, block, index > 0)
+            UpBlock::new(scope.child("up_blocks").child(i), channels, block, index > 0)
         };
-        let time = p.sub("time_embedding");
+        let time = scope.child("time_embedding");
         Self {
-            conv_in: Conv2d::new_3x3(p.sub("conv_in"), config.in_channels, first),
-            time_linear_1: Linear::new(time.sub("linear_1"), first, time_width),
-            time_linear_2: Linear::new(time.sub("linear_2"), time_width, time_width),
+            conv_in: Conv2d::new_3x3(scope.child("conv_in"), config.in_channels, first),
+            time_linear_1: Linear::new(time.child("linear_1"), first, time_width),
+            time_linear_2: Linear::new(time.child("linear_2"), time_width, time_width),
             down_blocks: (0..levels.len()).map(down).collect(),
-            mid_block: MidBlock::new(p.sub("mid_block"), innermost.channels, resnet, transformer(&innermost)),
+            mid_block: MidBlock::new(
+                scope.child("mid_block"),
+                innermost.channels,
+                resnet,
+                transformer(&innermost),
+            ),
             up_blocks: (0..levels.len()).map(up).collect(),
             conv_norm_out: GroupNorm::new(
-                p.sub("conv_norm_out"),
+                scope.child("conv_norm_out"),
                 config.norm_num_groups,
                 first,
                 config.norm_eps,
             ),
-            conv_out: Conv2d::new_3x3(p.sub("conv_out"), first, config.out_channels),
+            conv_out: Conv2d::new_3x3(scope.child("conv_out"), first, config.out_channels),
             config,
             params,
             use_gradient_checkpointing: false,

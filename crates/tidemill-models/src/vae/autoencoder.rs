@@ -29,17 +29,17 @@ impl AutoencoderKl {
     /// A VAE on `device` in f32.
     pub fn new(config: VaeConfig, device: Device, init: ParamInit) -> Self {
         let params = Params::new(device, init);
-        let p = params.root();
+        let scope = params.root();
         let channels = config.latent_channels;
         Self {
-            encoder: Encoder::new(p.sub("encoder"), &config),
-            decoder: Decoder::new(p.sub("decoder"), &config),
+            encoder: Encoder::new(scope.child("encoder"), &config),
+            decoder: Decoder::new(scope.child("decoder"), &config),
             quant_conv: config
                 .use_quant_conv
-                .then(|| Conv2d::new_1x1(p.sub("quant_conv"), 2 * channels, 2 * channels)),
+                .then(|| Conv2d::new_1x1(scope.child("quant_conv"), 2 * channels, 2 * channels)),
             post_quant_conv: config
                 .use_post_quant_conv
-                .then(|| Conv2d::new_1x1(p.sub("post_quant_conv"), channels, channels)),
+                .then(|| Conv2d::new_1x1(scope.child("post_quant_conv"), channels, channels)),
             config,
             params,
         }

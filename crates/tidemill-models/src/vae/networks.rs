@@ -16,13 +16,14 @@ struct MidBlock {
 }
 
 impl MidBlock {
-    fn new(p: Scope, channels: i64, config: &VaeConfig) -> Self {
-        let resnet =
-            |i: usize| ResnetBlock2D::new(p.sub("resnets").sub(i), channels, channels, config.resnet());
+    fn new(scope: Scope, channels: i64, config: &VaeConfig) -> Self {
+        let resnet = |i: usize| {
+            ResnetBlock2D::new(scope.child("resnets").child(i), channels, channels, config.resnet())
+        };
         let attention = config.mid_block_add_attention.then(|| {
-            let p = p.sub("attentions").sub(0);
-            let norm = GroupNorm::new(p.sub("group_norm"), config.norm_num_groups, channels, EPS);
-            (norm, Attention::single_head(p, channels))
+            let scope = scope.child("attentions").child(0);
+            let norm = GroupNorm::new(scope.child("group_norm"), config.norm_num_groups, channels, EPS);
+            (norm, Attention::new_single_head(scope, channels))
         });
         Self { resnets: [resnet(0), resnet(1)], attention }
     }
@@ -49,26 +50,26 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    pub fn new(p: Scope, config: &VaeConfig) -> Self {
+    pub fn new(scope: Scope, config: &VaeConfig) -> Self {
         let channels = &config.block_out_channels;
         let (first, last) = (channels[0], channels[channels.len() - 1]);
         let level = |i: usize| {
-            let p = p.sub("down_blocks").sub(i);
+            let scope = scope.child("down_blocks").child(i);
             let inputs = if i == 0 { first } else { channels[i - 1] };
             let resnets = (0..config.layers_per_block).map(|j| {
                 let inputs = if j == 0 { inputs } else { channels[i] };
-                ResnetBlock2D::new(p.sub("resnets").sub(j), inputs, channels[i], config.resnet())
+                ResnetBlock2D::new(scope.child("resnets").child(j), inputs, channels[i], config.resnet())
             });
             let down = (i + 1 < channels.len())
-                .then(|| Downsample2D::new(p.sub("downsamplers").sub(0), channels[i], 0));
+                .then(|| Downsample2D::new(scope.child("downsamplers").child(0), channels[i], 0));
             (resnets.collect(), down)
         };
         Self {
-            conv_in: Conv2d::new_3x3(p.sub("conv_in"), config.in_channels, first),
+            conv_in: Conv2d::new_3x3(scope.child("conv_in"), config.in_channels, first),
             levels: (0..channels.len()).map(level).collect(),
-            mid: MidBlock::new(p.sub("mid_block"), last, config),
-            norm_out: GroupNorm::new(p.sub("conv_norm_out"), config.norm_num_groups, last, EPS),
-            conv_out: Conv2d::new_3x3(p.sub("conv_out"), last, 2 * config.latent_channels),
+            mid: MidBlock::new(scope.child("mid_block"), last, config),
+            norm_out: GroupNorm::new(scope.child("conv_norm_out"), config.norm_num_groups, last, EPS),
+            conv_out: Conv2d::new_3x3(scope.child("conv_out"), last, 2 * config.latent_channels),
         }
     }
 
@@ -99,26 +100,26 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    pub fn new(p: Scope, config: &VaeConfig) -> Self {
+    pub fn new(scope: Scope, config: &VaeConfig) -> Self {
         let channels: Vec<i64> = config.block_out_channels.iter().rev().copied().collect();
         let (first, last) = (channels[0], channels[channels.len() - 1]);
         let level = |i: usize| {
-            let p = p.sub("up_blocks").sub(i);
+            let scope = scope.child("up_blocks").child(i);
             let inputs = if i == 0 { first } else { channels[i - 1] };
             let resnets = (0..=config.layers_per_block).map(|j| {
                 let inputs = if j == 0 { inputs } else { channels[i] };
-                ResnetBlock2D::new(p.sub("resnets").sub(j), inputs, channels[i], config.resnet())
+                ResnetBlock2D::new(scope.child("resnets").child(j), inputs, channels[i], config.resnet())
             });
-            let up =
-                (i + 1 < channels.len()).then(|| Upsample2D::new(p.sub("upsamplers").sub(0), channels[i]));
+            let up = (i + 1 < channels.len())
+                .then(|| Upsample2D::new(scope.child("upsamplers").child(0), channels[i]));
             (resnets.collect(), up)
         };
         Self {
-            conv_in: Conv2d::new_3x3(p.sub("conv_in"), config.latent_channels, first),
-            mid: MidBlock::new(p.sub("mid_block"), first, config),
+            conv_in: Conv2d::new_3x3(scope.child("conv_in"), config.latent_channels, first),
+            mid: MidBlock::new(scope.child("mid_block"), first, config),
             levels: (0..channels.len()).map(level).collect(),
-            norm_out: GroupNorm::new(p.sub("conv_norm_out"), config.norm_num_groups, last, EPS),
-            conv_out: Conv2d::new_3x3(p.sub("conv_out"), last, config.out_channels),
+            norm_out: GroupNorm::new(scope.child("conv_norm_out"), config.norm_num_groups, last, EPS),
+            conv_out: Conv2d::new_3x3(scope.child("conv_out"), last, config.out_channels),
         }
     }
 
