@@ -1,4 +1,4 @@
-"""Several steps of torch.optim.AdamW on random parameters with random gradients.
+"""Takes several steps of torch.optim.AdamW on random parameters with random gradients.
 
 Usage: adamw.py FOLDER SEED. Writes run.safetensors and, with the hyper-parameters, run.json.
 """
@@ -31,7 +31,7 @@ def main():
     optimizer = torch.optim.AdamW(parameters, fused=False, foreach=False, **options)
     for step in range(STEPS):
         for i, parameter in enumerate(parameters):
-            # Gradients of all magnitudes, and some that are nothing at all.
+            # Gradients of all magnitudes, and some zeros.
             gradient = torch.randn(parameter.shape) * 10 ** torch.empty(parameter.shape).uniform_(-6, 1)
             parameter.grad = torch.where(torch.rand(parameter.shape) < 0.1, 0.0, gradient)
             tensors[f"gradient.{step}.{i}"] = parameter.grad.clone()

@@ -1,4 +1,4 @@
-"""Model folders as the libraries, old and new, write them: the same weights in many forms."""
+"""Model folders as old and new versions of the libraries write them."""
 
 import json
 import shutil
@@ -13,15 +13,15 @@ DEPRECATED = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj
 
 
 def variants(rng, out):
-    """`<network>/plain` is the reference; the other folders beside it hold the same weights."""
+    """Writes `<network>/plain`, the reference, and folders beside it with the same weights."""
     unet = networks.make_unet(rng, 2, out / "unet" / "plain")
     unet.save_pretrained(out / "unet" / "sharded", max_shard_size="40KB")
-    # What an earlier save has left beside the shards, which diffusers does not look at.
+    # A file of an earlier save beside the shards. diffusers ignores it.
     shutil.copytree(out / "unet" / "sharded", out / "unet" / "left-over")
     zeros = {name: torch.zeros_like(tensor) for name, tensor in unet.state_dict().items()}
     save_file(zeros, out / "unet" / "left-over" / WEIGHTS)
     assert_same(type(unet).from_pretrained(out / "unet" / "left-over").state_dict(), unet.state_dict())
-    # diffusers gathers what a fp16 repository offers: the variant's files alone, in halves.
+    # A folder with files of the fp16 variant only.
     half = unet.to(torch.float16)
     half.save_pretrained(out / "unet" / "fp16", variant="fp16")
     half.save_pretrained(out / "unet" / "fp16-sharded", variant="fp16", max_shard_size="40KB")
@@ -32,7 +32,7 @@ def variants(rng, out):
     rewrite(plain, out / "vae" / "deprecated", WEIGHTS, old)
     conv = {name: as_convolution(name, tensor) for name, tensor in old.items()}
     rewrite(plain, out / "vae" / "convolutions", WEIGHTS, conv)
-    # A check of the check: diffusers itself reads the deprecated names.
+    # diffusers itself must read the deprecated names.
     assert_same(AutoencoderKL.from_pretrained(out / "vae" / "deprecated").state_dict(), weights)
     text_variants(rng, out / "text")
 
@@ -74,7 +74,7 @@ def assert_same(found, expected):
 
 
 def pipeline(rng, out):
-    """The parts of a tiny pipeline that fit each other, as a Tidemill run has them."""
+    """Writes a tiny pipeline whose parts fit each other."""
     unet = networks.make_unet(rng, 1, out / "unet")
     networks.make_vae(rng, 0, out / "vae")
     networks.make_text_encoder(rng, 1, out / "text_encoder", width=unet.config.cross_attention_dim)

@@ -1,4 +1,4 @@
-"""Makes what the parity tests compare with: models, inputs and results of diffusers and transformers.
+"""Writes the cases of the parity tests: models, inputs and results of diffusers and transformers.
 
 Usage: make_cases.py FOLDER SEED. Every configuration, weight and input is drawn from the seed.
 """

@@ -1,4 +1,4 @@
-"""Tiny networks of diffusers and transformers with random shapes and weights, and what they compute."""
+"""Tiny networks of diffusers and transformers with random shapes and weights, and their results."""
 
 import json
 import math
@@ -12,14 +12,17 @@ from transformers import CLIPTextConfig, CLIPTextModel
 
 
 def save(tensors, path):
-    """Writes tensors that may share memory or lie there in any order."""
+    """Writes tensors, which may share memory or have any strides."""
     plain = torch.contiguous_format
     save_file({name: t.detach().clone(memory_format=plain) for name, t in tensors.items()}, path)
 
 
 def perturb(model):
-    """Moves every norm weight and bias away from one and zero, where a mistake could not be seen, and
-    makes some weights small, so that the norms' epsilons count."""
+    """Changes weights so that mistakes show in the results.
+
+    Weights and biases of norms move away from one and zero. Other weights are scaled, and some
+    become small, so that the epsilons of norms matter.
+    """
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:
@@ -34,20 +37,23 @@ def divisors(n):
 
 
 def draw_channels(rng, levels):
-    """Groups, and channels per level, often odd. Norms of very few values leave gradients that are
-    pure rounding, so there are at least six channels, and two in a group."""
+    """Draws the number of groups, and the channels per level, often odd.
+
+    There are at least six channels, and two in a group: gradients of norms over fewer values are
+    rounding errors only.
+    """
     groups = rng.choice([1, 3, 5])
     return groups, [groups * rng.randint(max(2, 6 // groups), 25 // groups) for _ in range(levels)]
 
 
 def draw_size(rng, levels):
-    """Height and width, odd more often than not, that leave at least two cells innermost."""
+    """Draws height and width, mostly odd, with at least two pixels on the innermost level."""
     step = 2 ** (levels - 1)
     return [max(5, step * rng.randint(2, 3) + rng.randrange(step + 1)) for _ in range(2)]
 
 
 def draw_unet(rng, index):
-    """Indices 0 to 7 together cover every number of levels with both kinds of projection."""
+    """Draws a configuration. Indices 0 to 7 cover each number of levels with both projections."""
     levels = 1 + index % 4
     groups, channels = draw_channels(rng, levels)
     per_level = rng.random() < 0.5
@@ -96,7 +102,7 @@ def draw_scheduler(rng):
 
 
 def unet_case(rng, index, out):
-    """A U-Net, and one training step with it: noisy latents, prediction, loss, every gradient."""
+    """Writes a U-Net and one training step with it: noisy latents, prediction, loss, gradients."""
     model = make_unet(rng, index, out)
     scheduler = DDPMScheduler(**draw_scheduler(rng))
     scheduler.save_pretrained(out)
@@ -114,7 +120,7 @@ def unet_case(rng, index, out):
     tensors = dict(latents=latents, noise=noise, timesteps=timesteps, text=text, output=output)
     tensors |= {f"grad.{name}": p.grad for name, p in model.named_parameters()}
     save(tensors | {"loss": loss}, out / "case.safetensors")
-    # It knows nothing of the CPU's flash attention.
+    # The counter does not support flash attention on a CPU.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(noisy, timesteps, text)
     (out / "case.json").write_text(json.dumps({"flops": counter.get_total_flops()}))
@@ -141,7 +147,7 @@ def make_vae(rng, index, folder):
 
 
 def vae_case(rng, index, out):
-    """A VAE, the moments of random images and the decoding of random latents."""
+    """Writes a VAE, the moments of random images, and random latents with their images."""
     model = make_vae(rng, index, out)
     size = draw_size(rng, len(model.config.block_out_channels))
     with torch.no_grad():
@@ -175,7 +181,7 @@ def make_text_encoder(rng, index, folder, width=None):
 
 
 def text_case(rng, index, out):
-    """A text encoder and the last hidden state of random ids."""
+    """Writes a text encoder and the last hidden state of random ids."""
     model = make_text_encoder(rng, index, out)
     config = model.config
     ids = torch.randint(0, config.vocab_size, (3, rng.randint(2, config.max_position_embeddings)))

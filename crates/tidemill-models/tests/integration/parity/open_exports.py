@@ -1,4 +1,4 @@
-"""Opens what Tidemill wrote with diffusers and transformers, and compares weights and a run.
+"""Opens what Tidemill wrote with diffusers and transformers, and compares weights and a sampling run.
 
 Usage: open_exports.py FOLDER, where FOLDER has `pipeline` (the source) and `written` (by Tidemill).
 """
@@ -19,7 +19,7 @@ def assert_same(found, expected):
 
 
 def open_fully(kind, folder):
-    """The model, after making sure that every tensor was found and used."""
+    """Opens a model, and checks that every tensor was found and used."""
     model, info = kind.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values()), info
     return model.eval()
@@ -32,7 +32,7 @@ def main():
     for kind, part in [(AutoencoderKL, "vae"), (CLIPTextModel, "text_encoder")]:
         found, expected = open_fully(kind, written / part), open_fully(kind, source / part)
         assert_same(found.state_dict(), expected.state_dict())
-    same_results(written, source)
+    assert_same_results(written, source)
 
     unet = load_file(written / "unet.safetensors")
     assert_same(open_fully(UNet2DConditionModel, written / "unet").state_dict(), unet)
@@ -56,8 +56,8 @@ def main():
 
 
 @torch.no_grad()
-def same_results(written, source):
-    """The configurations agree too: the written folders compute the very same."""
+def assert_same_results(written, source):
+    """Checks that both folders compute the same, so that their configurations agree as well."""
     images, ids = torch.rand(1, 3, 8, 8), torch.randint(0, 50, (1, 7))
     vaes = [AutoencoderKL.from_pretrained(folder / "vae") for folder in (written, source)]
     moments = [vae.encode(images).latent_dist.parameters for vae in vaes]

@@ -19,7 +19,7 @@ def betas(schedule, start, end):
 
 
 def schedule_cases(rng, out):
-    """Every kind of DDPM schedule: its table, noisy latents, velocities."""
+    """Writes every kind of DDPM schedule: its table, noisy latents, and training targets."""
     kinds = itertools.product(BETAS, PREDICTIONS, [False, True])
     for index, (beta, prediction, zero_snr) in enumerate(kinds):
         folder = out / f"{index:02}"
@@ -48,7 +48,7 @@ def schedule_cases(rng, out):
 
 
 def min_snr_weights(scheduler, gamma, folder):
-    """As examples/text_to_image/train_text_to_image.py."""
+    """Computes weights as diffusers' examples/text_to_image/train_text_to_image.py does."""
     (folder / "case.json").write_text(json.dumps({"gamma": gamma}))
     snr = compute_snr(scheduler, torch.arange(scheduler.config.num_train_timesteps))
     least = torch.stack([snr, gamma * torch.ones_like(snr)], dim=1).min(dim=1)[0]
@@ -69,7 +69,7 @@ def make_sampler(method, prediction, zero_snr, spacing, offset, to_one, beta):
 
 
 def timestep_cases(out):
-    """The timesteps of every spacing for every number of steps."""
+    """Writes the timesteps of every spacing for many numbers of steps."""
     out.mkdir(parents=True)
     table = []
     for method, spacing, offset in itertools.product(METHODS, SPACINGS, [0, 1]):
@@ -78,8 +78,8 @@ def timestep_cases(out):
         for steps in [*range(1, 120), *range(120, 1000, 7)]:
             scheduler.set_timesteps(steps)
             timesteps = scheduler.timesteps.tolist()
-            # A rounding mistake of diffusers' trailing spacing: for some numbers of steps, 61 among
-            # them, it takes one more, at timestep -1. Ours takes as many as it is asked for.
+            # For some numbers of steps, such as 61, rounding gives diffusers' trailing spacing one
+            # more timestep, -1. Tidemill does not have it.
             assert timesteps[steps:] in ([], [-1])
             visited[steps] = timesteps[:steps]
         table.append(dict(method=method, spacing=spacing, offset=offset, timesteps=visited))
@@ -87,10 +87,10 @@ def timestep_cases(out):
 
 
 def sampler_cases(rng, out):
-    """Every kind of sampler with a number of steps of its own: random outputs in, samples out."""
+    """Writes a run of every kind of sampler: random outputs of the network, and the samples."""
     flags = [False, True]
     kinds = itertools.product(METHODS, PREDICTIONS, flags, SPACINGS, [0, 1], flags)
-    # DDIM divides by the signal, which noise prediction without signal does not have.
+    # With noise prediction DDIM divides by the signal, which is zero in these schedules.
     kinds = [k for k in kinds if not (k[0] == "ddim" and k[1] == "epsilon" and k[2])]
     numbers = [1, 2, 3, 5, 10, 14, 15, 20, 25, 30, 50]
     for index, kind in enumerate(kinds):
@@ -110,7 +110,7 @@ def sampler_cases(rng, out):
 
 
 def guided_cases(rng, out):
-    """The whole sampling loop with a U-Net, with and without guidance, as StableDiffusionPipeline has it."""
+    """Writes runs of the whole sampling loop with a U-Net, with and without guidance."""
     kinds = itertools.product(METHODS, [1.0, rng.uniform(1.5, 9)])
     for index, (method, guidance) in enumerate(kinds):
         folder = out / f"{index:02}"
