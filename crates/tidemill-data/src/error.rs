@@ -1,7 +1,7 @@
 //! Errors of two kinds. An [`Error`] stops the run or is reported before it starts. A [`RowError`]
 //! makes one row unreadable: the row is quarantined and the run continues.
 
-use tidemill_io::shown;
+use tidemill_io::redact_uri;
 
 /// A result whose error is an [`Error`] unless another type is named.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -19,7 +19,7 @@ pub enum Error {
         problem: String,
     },
     /// A path or URI that cannot be understood or opened.
-    #[error("source.uri `{}`: {problem}", shown(uri))]
+    #[error("source.uri `{}`: {problem}", redact_uri(uri))]
     Uri {
         /// Path or URI as the user wrote it.
         uri: String,

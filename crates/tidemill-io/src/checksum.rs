@@ -1,5 +1,5 @@
-//! The checksum of files and blocks: XXH3, 64 bits, written as 16 hexadecimal digits so that no JSON reader
-//! rounds it.
+//! The checksum of files and blocks: XXH3 with 64 bits. It is written as 16 hexadecimal digits, because
+//! JSON readers round large numbers.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -8,13 +8,13 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use twox_hash::XxHash3_64;
 
-/// XXH3-64 of some bytes.
+/// The XXH3-64 hash of a byte sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Checksum(u64);
 
 impl Checksum {
-    /// The checksum of `bytes`.
-    pub fn of(bytes: &[u8]) -> Self {
+    /// Computes the checksum of `bytes`.
+    pub fn compute(bytes: &[u8]) -> Self {
         Self(XxHash3_64::oneshot(bytes))
     }
 }

@@ -1,6 +1,6 @@
-//! Files of web servers, each by its URL as somebody wrote it: `//`, `%2F`, `[` and a signature go out as they stand,
-//! and of the answer nothing counts but its status and its body. All hosts share one client, for data sets name
-//! thousands, and a client holds the system's certificates.
+//! Downloads from web servers. Each URL is sent exactly as the user wrote it, with `//`, `%2F`, `[` and
+//! signatures. Of an answer only the status and the body count. All hosts share one client, because
+//! datasets name thousands of hosts and each client holds a copy of the system's certificates.
 
 use std::error::Error as StdError;
 use std::sync::OnceLock;
@@ -12,184 +12,198 @@ use reqwest::{Client, Response, StatusCode};
 use tokio::time::timeout;
 use url::Url;
 
-use crate::store::{Limits, limits_of};
+use crate::store::{Limits, limits_for_root};
 
-/// An answer that keeps coming may take so many times as long as [`Limits::request`] allows for each piece of it.
-const LONGEST: u32 = 10;
+/// A download that keeps sending may take this many times [`Limits::request_timeout`], which applies to
+/// each chunk of it.
+const MAX_DOWNLOAD_TIMEOUTS: u32 = 10;
 
-/// How long a connection is kept that nobody uses. A data set may name thousands of hosts and most of them once: kept for 90 s, as
-/// is usual, connections to all of them would take every file that the process may open.
-const IDLE: Duration = Duration::from_secs(3);
+/// How long an idle connection stays open. A dataset may name thousands of hosts, most of them once.
+/// With the usual 90 s, idle connections would use up the process's limit on open files.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How many of them are kept for one host. One that has many of the images is asked again at once, so that few are not in use.
-const IDLE_PER_HOST: usize = 16;
+/// Idle connections kept per host. A host with many images gets its next request at once, so few of its
+/// connections are idle.
+const MAX_IDLE_PER_HOST: usize = 16;
 
-/// Where bytes go that come over the network.
-pub trait Room {
-    /// Waits until there is room for so many bytes in all.
+/// Grants memory for the bytes of a download.
+pub trait MemoryGate {
+    /// Waits until this download may hold `bytes` bytes in total.
     fn wait_for(&mut self, bytes: u64) -> impl Future<Output = ()> + Send;
 }
 
-/// Room without bounds.
-impl Room for () {
+/// Grants any number of bytes.
+impl MemoryGate for () {
     async fn wait_for(&mut self, _: u64) {}
 }
 
-/// Why a file cannot be had.
+/// Why a download failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failure {
-    /// There is no such file.
+pub enum DownloadError {
+    /// The file does not exist.
     #[error("there is no such file")]
     NotFound,
-    /// It is larger than the caller wants it.
+    /// The file is larger than the caller's limit.
     #[error("it has more than {0} bytes")]
     TooLarge(u64),
-    /// What was given is no URL.
+    /// The URL is invalid.
     #[error("it is no URL: {0}")]
     Url(#[from] url::ParseError),
-    /// The server refuses, or cannot at the moment.
+    /// The server answered with an error status.
     #[error("the server answered {status}")]
     Status {
-        /// What it answered.
+        /// The status.
         status: StatusCode,
-        /// How long it wants to be left alone.
+        /// The pause that the server asks for.
         retry_after: Option<Duration>,
     },
-    /// Nothing came for too long.
+    /// No data arrived for this time.
     #[error("nothing came for {0:?}")]
-    Late(Duration),
+    TimedOut(Duration),
     /// There was no answer, or it broke off.
-    #[error("{}", chain(.0))]
-    Broken(#[source] reqwest::Error),
+    #[error("{}", join_causes(.0))]
+    Interrupted(#[source] reqwest::Error),
 }
 
-impl From<reqwest::Error> for Failure {
+impl From<reqwest::Error> for DownloadError {
     fn from(error: reqwest::Error) -> Self {
-        // A URL may hold a signature, and the caller knows it.
-        Self::Broken(error.without_url())
+        // A URL may hold a signature, and the caller knows the URL.
+        Self::Interrupted(error.without_url())
     }
 }
 
-/// Whether a URI is that of a file on a web server.
-pub fn is_url(uri: &str) -> bool {
-    let scheme = uri.split_once("://").map_or("", |(scheme, _)| scheme);
-    ["http", "https"].iter().any(|http| scheme.eq_ignore_ascii_case(http))
-}
-
-/// Gets a whole file of `most` bytes at most, with the name and password that its URL may have. No byte is
-/// taken before there is `room` for it.
+/// Downloads a whole file of at most `max_bytes` bytes, with the user name and password in its URL, if
+/// any. Reads no byte before `gate` has granted memory for it.
 ///
 /// # Errors
-/// Any [`Failure`]; what may pass was tried again as often as the [`Limits`] say, but for time-outs: once.
-pub async fn get(url: &str, most: u64, room: &mut impl Room) -> Result<Bytes, Failure> {
+/// Any [`DownloadError`]. Transient errors were retried as the host's [`Limits`] say; timeouts once.
+pub async fn get(url: &str, max_bytes: u64, gate: &mut impl MemoryGate) -> Result<Bytes, DownloadError> {
     let url = Url::parse(url)?;
-    let limits = limits_of(&format!("{}/", url.origin().ascii_serialization()));
-    let mut tries = Tries { pause: limits.first_pause, limits: &limits, begun: Instant::now(), again: 0 };
+    let limits = limits_for_root(&format!("{}/", url.origin().ascii_serialization()));
+    let mut retries = Retries::new(&limits);
     loop {
-        match attempt(&url, &limits, most, room).await {
+        match try_download(&url, &limits, max_bytes, gate).await {
             Ok(bytes) => return Ok(bytes),
-            Err(failure) => tries.after(failure).await?,
+            Err(error) => retries.wait_or_fail(error).await?,
         }
     }
 }
 
-async fn attempt(url: &Url, limits: &Limits, most: u64, room: &mut impl Room) -> Result<Bytes, Failure> {
-    let request = client()?.get(url.clone()).timeout(limits.request * LONGEST);
-    let late = |_| Failure::Late(limits.request);
-    let mut response = timeout(limits.request, request.send()).await.map_err(late)??;
-    check(&response)?;
-    // Some servers do not say it.
+async fn try_download(
+    url: &Url,
+    limits: &Limits,
+    max_bytes: u64,
+    gate: &mut impl MemoryGate,
+) -> Result<Bytes, DownloadError> {
+    let chunk_timeout = limits.request_timeout;
+    let request = client()?.get(url.clone()).timeout(chunk_timeout * MAX_DOWNLOAD_TIMEOUTS);
+    let timed_out = |_| DownloadError::TimedOut(chunk_timeout);
+    let mut response = timeout(chunk_timeout, request.send()).await.map_err(timed_out)??;
+    check_status(&response)?;
+    // Some servers do not announce the length.
     let announced = response.content_length().unwrap_or(0);
-    let mut bytes = Vec::with_capacity(room_for(announced, most, room).await? as usize);
-    while let Some(piece) = timeout(limits.request, response.chunk()).await.map_err(late)?? {
-        room_for((bytes.len() + piece.len()) as u64, most, room).await?;
-        bytes.extend_from_slice(&piece);
+    wait_for_memory(announced, max_bytes, gate).await?;
+    let mut bytes = Vec::with_capacity(announced as usize);
+    while let Some(chunk) = timeout(chunk_timeout, response.chunk()).await.map_err(timed_out)?? {
+        wait_for_memory((bytes.len() + chunk.len()) as u64, max_bytes, gate).await?;
+        bytes.extend_from_slice(&chunk);
     }
     Ok(bytes.into())
 }
 
-/// Waits until so many bytes in all may come, and gives their number back.
-async fn room_for(bytes: u64, most: u64, room: &mut impl Room) -> Result<u64, Failure> {
-    if bytes > most {
-        return Err(Failure::TooLarge(most));
+/// Waits until the download may hold `bytes` bytes in total.
+async fn wait_for_memory(
+    bytes: u64,
+    max_bytes: u64,
+    gate: &mut impl MemoryGate,
+) -> Result<(), DownloadError> {
+    if bytes > max_bytes {
+        return Err(DownloadError::TooLarge(max_bytes));
     }
-    room.wait_for(bytes).await;
-    Ok(bytes)
+    gate.wait_for(bytes).await;
+    Ok(())
 }
 
-fn check(response: &Response) -> Result<(), Failure> {
+fn check_status(response: &Response) -> Result<(), DownloadError> {
     match response.status() {
         status if status.is_success() => Ok(()),
-        StatusCode::NOT_FOUND | StatusCode::GONE => Err(Failure::NotFound),
-        status => Err(Failure::Status { status, retry_after: retry_after(response.headers()) }),
+        StatusCode::NOT_FOUND | StatusCode::GONE => Err(DownloadError::NotFound),
+        status => Err(DownloadError::Status { status, retry_after: parse_retry_after(response.headers()) }),
     }
 }
 
-/// The header's seconds; a date is passed over.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+/// Parses the header `Retry-After` in seconds; ignores its form with a date.
+fn parse_retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
 
-fn client() -> Result<&'static Client, Failure> {
+/// The client that all downloads share.
+fn client() -> Result<&'static Client, DownloadError> {
     static CLIENT: OnceLock<Client> = OnceLock::new();
     if let Some(client) = CLIENT.get() {
         return Ok(client);
     }
-    // Some servers refuse whoever does not say who they are.
-    let name = concat!("tidemill/", env!("CARGO_PKG_VERSION"));
+    // Some servers refuse requests without a user agent.
+    let user_agent = concat!("tidemill/", env!("CARGO_PKG_VERSION"));
     let client = Client::builder()
-        .user_agent(name)
-        .connect_timeout(Limits::default().connect)
-        .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(IDLE_PER_HOST)
+        .user_agent(user_agent)
+        .connect_timeout(Limits::default().connect_timeout)
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
         .build()?;
     Ok(CLIENT.get_or_init(|| client))
 }
 
-/// How often and since when a file was asked for.
-struct Tries<'a> {
+/// The retries of one download.
+struct Retries<'a> {
     limits: &'a Limits,
-    begun: Instant,
-    again: usize,
-    pause: Duration,
+    started: Instant,
+    retries: usize,
+    backoff: Duration,
 }
 
-impl Tries<'_> {
-    /// Waits for the next try after a failure, or gives it back if there is none to come.
-    async fn after(&mut self, failure: Failure) -> Result<(), Failure> {
-        if self.again >= self.most(&failure) || self.begun.elapsed() > self.limits.retry_for {
-            return Err(failure);
+impl<'a> Retries<'a> {
+    fn new(limits: &'a Limits) -> Self {
+        Self { limits, started: Instant::now(), retries: 0, backoff: limits.initial_backoff }
+    }
+
+    /// Waits for the next attempt, or returns `error` if there is none.
+    async fn wait_or_fail(&mut self, error: DownloadError) -> Result<(), DownloadError> {
+        if self.retries >= self.max_retries(&error) || self.started.elapsed() > self.limits.retry_timeout {
+            return Err(error);
         }
-        let asked = match &failure {
-            Failure::Status { retry_after, .. } => retry_after.unwrap_or_default(),
+        let retry_after = match &error {
+            DownloadError::Status { retry_after, .. } => retry_after.unwrap_or_default(),
             _ => Duration::ZERO,
         };
-        tokio::time::sleep(self.pause.max(asked).min(self.limits.longest_pause)).await;
-        self.again += 1;
-        self.pause *= 2;
+        tokio::time::sleep(self.backoff.max(retry_after).min(self.limits.max_backoff)).await;
+        self.retries += 1;
+        self.backoff *= 2;
         Ok(())
     }
 
-    /// How often a file is asked for again after such a failure.
-    fn most(&self, failure: &Failure) -> usize {
-        match failure {
-            Failure::Status { status, .. } if may_pass(*status) => self.limits.retries,
-            // Whoever names files of servers that are gone should not wait for each of them for minutes.
-            Failure::Late(_) => self.limits.retries.min(1),
-            Failure::Broken(error) if error.is_timeout() => self.limits.retries.min(1),
-            Failure::Broken(error) if !error.is_redirect() && !error.is_builder() => self.limits.retries,
+    /// How often a download is retried after such an error.
+    fn max_retries(&self, error: &DownloadError) -> usize {
+        match error {
+            DownloadError::Status { status, .. } if is_transient(*status) => self.limits.max_retries,
+            // Datasets name servers that no longer exist. Retrying each of them would take minutes.
+            DownloadError::TimedOut(_) => self.limits.max_retries.min(1),
+            DownloadError::Interrupted(error) if error.is_timeout() => self.limits.max_retries.min(1),
+            DownloadError::Interrupted(error) if !error.is_redirect() && !error.is_builder() => {
+                self.limits.max_retries
+            }
             _ => 0,
         }
     }
 }
 
-fn may_pass(status: StatusCode) -> bool {
+fn is_transient(status: StatusCode) -> bool {
     status.is_server_error() || [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT].contains(&status)
 }
 
-/// An error and its causes: the first alone says little.
-fn chain(error: &reqwest::Error) -> String {
+/// The messages of an error and its causes. reqwest's outermost message says little.
+fn join_causes(error: &reqwest::Error) -> String {
     let errors = std::iter::successors(Some(error as &(dyn StdError + 'static)), |&error| error.source());
     errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -1,7 +1,9 @@
-//! Files and object stores behind one path or URI. [`uri`] understands what a user writes (a local path, `file://`,
-//! `s3://`, `gs://`, `az://`, `http(s)://`, with globs or without), [`Location`] is a folder to read and write, [`http`]
-//! gets what the web has, and [`store`] is the one place that knows credentials, time-outs and retries. Nothing here
-//! knows of Arrow or torch.
+//! Files and object stores behind one path or URI.
+//!
+//! [`uri`] parses what a user writes: a local path, `file://`, `s3://`, `gs://`, `az://` or
+//! `http(s)://`, with or without globs. [`Location`] is a folder to read and write. [`http`] downloads
+//! files of web servers. [`store`] is the only module that handles credentials, timeouts and retries.
+//! This crate does not depend on Arrow or torch.
 
 pub mod error;
 pub mod http;
@@ -10,26 +12,17 @@ pub mod store;
 pub mod uri;
 
 mod checksum;
-mod cores;
-mod durable;
 mod local;
-mod mapped;
-mod node;
+mod machine;
 mod redact;
 mod runtime;
-mod unfinished;
-mod upload;
-mod whole;
 
 pub use checksum::Checksum;
-pub use cores::{cores, processes, share_machine};
 pub use error::{Error, Result};
-pub use local::LocalFile;
-pub use location::{Entry, Location};
-pub use mapped::{Mapped, copy_past_caches};
-pub use node::node;
-pub use redact::{redacted, shown};
+pub use local::{LocalFile, MappedRange, copy_non_temporal};
+pub use location::{Entry, Location, Upload};
+pub use machine::{available_cores, hostname, processes_on_machine, set_processes_on_machine};
+pub use redact::{is_http_url, redact_text, redact_uri};
 pub use runtime::{block_on, runtime};
 pub use store::Limits;
-pub use upload::Upload;
 pub use uri::Address;

@@ -1,32 +1,39 @@
-//! URLs as messages may show them: whoever holds a signed one, or one with a password, may read what it names, and
-//! messages end up in logs and data sets.
+//! Removes secrets from URLs in messages, which end up in logs and datasets. Whoever knows a signed
+//! URL, or one with a password, can read the file that it names.
 
-/// A path or URI; one of the web without name, password, query and fragment.
-pub fn shown(uri: &str) -> String {
-    if !crate::http::is_url(uri) {
+/// Whether a URI names a file on a web server.
+pub fn is_http_url(uri: &str) -> bool {
+    let scheme = uri.split_once("://").map_or("", |(scheme, _)| scheme);
+    ["http", "https"].iter().any(|http| scheme.eq_ignore_ascii_case(http))
+}
+
+/// Removes user name, password, query and fragment from an `http(s)` URL. Other paths and URIs stay
+/// the same.
+pub fn redact_uri(uri: &str) -> String {
+    if !is_http_url(uri) {
         return uri.to_owned();
     }
     let (scheme, rest) = uri.split_once("://").unwrap_or_default();
-    let (rest, hidden) = match rest.find(['?', '#']) {
+    let (rest, query) = match rest.find(['?', '#']) {
         Some(end) => (&rest[..end], if rest[end..].starts_with('?') { "?…" } else { "" }),
         None => (rest, ""),
     };
-    let host = rest.find(['/', '\\']).unwrap_or(rest.len());
-    let start = rest[..host].rfind('@').map_or(0, |at| at + 1);
-    format!("{scheme}://{}{hidden}", &rest[start..])
+    let authority_end = rest.find(['/', '\\']).unwrap_or(rest.len());
+    let host_start = rest[..authority_end].rfind('@').map_or(0, |user_end| user_end + 1);
+    format!("{scheme}://{}{query}", &rest[host_start..])
 }
 
-/// A text with every URL in it as it may be [shown].
-pub fn redacted(text: &str) -> String {
-    let ends = |c: char| c.is_whitespace() || ['"', '`', '<', '>', '(', ')'].contains(&c);
-    let mut clean = String::with_capacity(text.len());
-    for word in text.split_inclusive(ends) {
-        let (word, end) = word.split_at(word.trim_end_matches(ends).len());
-        let scheme = word.find("://").unwrap_or_default();
-        let before = word[..scheme].trim_end_matches(|c: char| c.is_ascii_alphanumeric());
-        clean.extend([before, &shown(&word[before.len()..]), end]);
+/// Applies [`redact_uri`] to every URL in a text.
+pub fn redact_text(text: &str) -> String {
+    let is_delimiter = |c: char| c.is_whitespace() || ['"', '`', '<', '>', '(', ')'].contains(&c);
+    let mut redacted = String::with_capacity(text.len());
+    for word in text.split_inclusive(is_delimiter) {
+        let (word, delimiters) = word.split_at(word.trim_end_matches(is_delimiter).len());
+        let scheme_end = word.find("://").unwrap_or_default();
+        let before = word[..scheme_end].trim_end_matches(|c: char| c.is_ascii_alphanumeric());
+        redacted.extend([before, &redact_uri(&word[before.len()..]), delimiters]);
     }
-    clean
+    redacted
 }
 
 #[cfg(test)]
@@ -34,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_secret_is_shown() {
+    fn secrets_are_removed_from_urls() {
         for (uri, expected) in [
             ("https://host/a.jpg", "https://host/a.jpg"),
             ("https://host/a.jpg?sig=secret&x=http://y", "https://host/a.jpg?…"),
@@ -47,13 +54,13 @@ mod tests {
             ("s3://bucket/a?b#c", "s3://bucket/a?b#c"),
             ("/data/a?b@c#d", "/data/a?b@c#d"),
         ] {
-            assert_eq!(shown(uri), expected);
+            assert_eq!(redact_uri(uri), expected);
             assert_eq!(
-                redacted(&format!("GET {uri} in 3s: (see {uri})")),
+                redact_text(&format!("GET {uri} in 3s: (see {uri})")),
                 format!("GET {expected} in 3s: (see {expected})")
             );
         }
-        assert_eq!(redacted("`http://h/x?secret`: no\nhttp"), "`http://h/x?…`: no\nhttp");
-        assert_eq!(redacted("uri=http://h/x?secret"), "uri=http://h/x?…");
+        assert_eq!(redact_text("`http://h/x?secret`: no\nhttp"), "`http://h/x?…`: no\nhttp");
+        assert_eq!(redact_text("uri=http://h/x?secret"), "uri=http://h/x?…");
     }
 }

@@ -1,4 +1,4 @@
-//! The threads that move bytes, shared by everything in the process that talks to a store.
+//! The I/O threads, shared by everything in the process that talks to a store.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,10 +9,10 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::error::Result;
 
-/// Threads that move bytes. They decrypt and copy, nothing else: two keep up with a fast network.
+/// The number of I/O threads. They only decrypt and copy bytes; two keep up with a fast network.
 const THREADS: usize = 2;
 
-/// The shared runtime.
+/// The shared tokio runtime; the first call starts it.
 ///
 /// # Errors
 /// [`crate::Error::Threads`] if the system refuses to start the threads.
@@ -29,22 +29,26 @@ pub fn runtime() -> Result<&'static Runtime> {
     Ok(RUNTIME.get_or_init(|| runtime))
 }
 
-/// Has `say` speak if an operation is not done after some time.
-pub(crate) async fn telling<T>(after: Duration, say: impl FnOnce(), operation: impl Future<Output = T>) -> T {
+/// Awaits an operation, and calls `notify` once if it is not done after `delay`.
+pub(crate) async fn notify_if_slow<T>(
+    delay: Duration,
+    notify: impl FnOnce(),
+    operation: impl Future<Output = T>,
+) -> T {
     let mut operation = pin!(operation);
-    match tokio::time::timeout(after, &mut operation).await {
-        Ok(done) => done,
+    match tokio::time::timeout(delay, &mut operation).await {
+        Ok(output) => output,
         Err(_) => {
-            say();
+            notify();
             operation.await
         }
     }
 }
 
-/// Waits for an operation on the calling thread, which must belong to no runtime.
+/// Blocks the calling thread until an operation is done. The thread must not belong to a tokio runtime.
 ///
 /// # Errors
-/// As the operation, or [`crate::Error::Threads`].
+/// The operation's error, or [`crate::Error::Threads`].
 pub fn block_on<T, E: From<crate::Error>>(operation: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     runtime()?.block_on(operation)
 }
@@ -56,17 +60,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_takes_long_is_spoken_of() {
-        let said = Cell::new(0);
+    fn only_slow_operations_are_reported() {
+        let notified = Cell::new(0);
         let operation = |time| async move {
             tokio::time::sleep(time).await;
             7
         };
         let (short, long) = (Duration::from_millis(20), Duration::from_secs(60));
-        let run = |after, time| {
-            runtime().unwrap().block_on(telling(after, || said.set(said.get() + 1), operation(time)))
+        let run = |delay, time| {
+            let notify = || notified.set(notified.get() + 1);
+            runtime().unwrap().block_on(notify_if_slow(delay, notify, operation(time)))
         };
-        assert_eq!((run(long, short), said.get()), (7, 0));
-        assert_eq!((run(Duration::ZERO, short), said.get()), (7, 1));
+        assert_eq!((run(long, short), notified.get()), (7, 0));
+        assert_eq!((run(Duration::ZERO, short), notified.get()), (7, 1));
     }
 }

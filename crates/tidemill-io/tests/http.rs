@@ -70,10 +70,10 @@ fn in_turn(answers: &[Answer]) -> WebServer {
     let server =
         WebServer::start(move |_| answers[next.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1)]());
     let limits = Limits {
-        retries: 2,
-        first_pause: Duration::from_millis(1),
-        longest_pause: Duration::from_secs(2),
-        request: Duration::from_millis(300),
+        max_retries: 2,
+        initial_backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_secs(2),
+        request_timeout: Duration::from_millis(300),
         ..Limits::default()
     };
     store::connect(&server.root(), &[], limits).unwrap();

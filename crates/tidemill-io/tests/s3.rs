@@ -13,9 +13,9 @@ use tidemill_testing::{Fault, S3Server};
 /// As in earnest, but with pauses that a test can wait for.
 fn limits() -> Limits {
     Limits {
-        retries: 3,
-        first_pause: Duration::from_millis(1),
-        longest_pause: Duration::from_millis(5),
+        max_retries: 3,
+        initial_backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_millis(5),
         ..Limits::default()
     }
 }
@@ -90,7 +90,7 @@ fn large_objects_go_up_in_parts_and_appear_whole() {
     upload.write(whole.slice(..11_000_000)).unwrap();
     assert!(location.get_if_present("big").unwrap().is_none());
     upload.write(whole.slice(11_000_000..)).unwrap();
-    assert_eq!(upload.finish().unwrap(), (20_000_000, tidemill_io::Checksum::of(&whole)));
+    assert_eq!(upload.finish().unwrap(), (20_000_000, tidemill_io::Checksum::compute(&whole)));
     assert_eq!(location.get("big").unwrap(), whole);
     location.put("put", whole.clone()).unwrap();
     assert_eq!(location.get_range("put", 7..11).unwrap(), whole.slice(7..11));
@@ -144,7 +144,7 @@ fn what_fails_for_a_while_is_tried_again() {
 #[test]
 fn what_takes_too_long_is_tried_again() {
     let server = S3Server::start(&["slow"]);
-    let limits = Limits { request: Duration::from_millis(500), ..limits() };
+    let limits = Limits { request_timeout: Duration::from_millis(500), ..limits() };
     let location = open_with(&server, "s3://slow", &[], limits);
     let delay = Fault::Delay(Duration::from_secs(5));
     server.fail_next([delay]);
@@ -173,7 +173,7 @@ fn a_body_that_breaks_goes_on_where_it_broke() {
 #[test]
 fn a_large_object_may_take_longer_than_its_requests() {
     let server = S3Server::start(&["long"]);
-    let limits = Limits { range: 10_000, retries: 60, retry_for: Duration::from_millis(400), ..limits() };
+    let limits = Limits { range_bytes: 10_000, max_retries: 60, retry_timeout: Duration::from_millis(400), ..limits() };
     let location = open_with(&server, "s3://long", &[], limits);
     server.put("long", "a", bytes(105_000));
     server.put("long", "small", bytes(10_000));
@@ -220,9 +220,9 @@ fn what_keeps_failing_is_given_up_with_a_reason() {
 fn pauses_grow_so_that_the_time_for_retries_is_used() {
     let server = S3Server::start(&["patient"]);
     let limits = Limits {
-        first_pause: Duration::from_millis(1),
-        longest_pause: Duration::from_millis(100),
-        retry_for: Duration::from_millis(500),
+        initial_backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_millis(100),
+        retry_timeout: Duration::from_millis(500),
         ..Limits::default()
     };
     let location = open_with(&server, "s3://patient", &[], limits);
@@ -234,7 +234,7 @@ fn pauses_grow_so_that_the_time_for_retries_is_used() {
 
 #[test]
 fn that_nobody_gives_credentials_is_soon_said() {
-    let limits = Limits { credentials_for: Duration::from_millis(200), ..Limits::default() };
+    let limits = Limits { credentials_timeout: Duration::from_millis(200), ..Limits::default() };
     let nobody = [("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1".to_owned())];
     store::connect("s3://stranger", &nobody, limits).unwrap();
     let started = Instant::now();

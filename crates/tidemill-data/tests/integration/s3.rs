@@ -22,9 +22,9 @@ const FOOTER: u64 = 64 << 10;
 
 fn connect(server: &S3Server, uri: &str) {
     let limits = Limits {
-        retries: 3,
-        first_pause: Duration::from_millis(1),
-        longest_pause: Duration::from_millis(5),
+        max_retries: 3,
+        initial_backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_millis(5),
         ..Limits::default()
     };
     store::connect(uri, &server.settings(), limits).unwrap();

@@ -42,7 +42,7 @@ impl Header {
             return Err(Error::Config { key: "the empty caption", problem });
         }
         mark_as_dataset(location)?;
-        let xxh3 = Checksum::of(empty_caption);
+        let xxh3 = Checksum::compute(empty_caption);
         let path = format!("{EMPTY_CAPTION}{xxh3}.bin");
         location.put_if_absent(&path, Bytes::copy_from_slice(empty_caption))?;
         Ok(Self { spec, empty_caption: EmptyCaption { path, xxh3 } })
@@ -51,7 +51,7 @@ impl Header {
     /// Reads the empty caption, in the form in which readers give a row of `text`.
     pub(crate) fn empty_caption(&self, location: &Location) -> Result<Bytes> {
         let bytes = location.get(&self.empty_caption.path)?;
-        if Checksum::of(&bytes) != self.empty_caption.xxh3 || bytes.len() != self.spec.text.decoded().bytes()
+        if Checksum::compute(&bytes) != self.empty_caption.xxh3 || bytes.len() != self.spec.text.decoded().bytes()
         {
             return Err(Error::Format {
                 path: location.uri_of(&self.empty_caption.path),

@@ -126,7 +126,7 @@ mod tests {
             prepare: serde_json::json!({"crop": "center"}),
             rows: serde_json::Value::Null,
         };
-        let xxh3 = Checksum::of(b"e");
+        let xxh3 = Checksum::compute(b"e");
         Header { spec, empty_caption: EmptyCaption { path: format!("empty-caption-{xxh3}.bin"), xxh3 } }
     }
 
@@ -138,9 +138,9 @@ mod tests {
             path: format!("data/{group}"),
             rows: 5,
             bytes: 17,
-            xxh3: Checksum::of(b"f"),
+            xxh3: Checksum::compute(b"f"),
             footer_bytes: u32::MAX,
-            footer_xxh3: Checksum::of(b"g"),
+            footer_xxh3: Checksum::compute(b"g"),
         };
         let quarantined = [("damaged \"quotes\"\n".to_owned(), 2)].into();
         let counts = RowCounts { read: 7, kept: 5, quarantined, ..RowCounts::default() };

@@ -52,7 +52,7 @@ pub fn read_blocks(footer: &Footer, location: &Location, unit: UnitId) -> Result
         commit: unit.commit_key(),
     };
     let bytes = location.get_range(&footer.path, footer.range.clone())?;
-    if Checksum::of(&bytes) != footer.xxh3 {
+    if Checksum::compute(&bytes) != footer.xxh3 {
         return Err(corrupt("wrong checksum".into()));
     }
     let metadata = bytes.get(..bytes.len().saturating_sub(END)).unwrap_or_default();

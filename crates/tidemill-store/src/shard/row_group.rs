@@ -95,7 +95,7 @@ impl RowGroupReader<'_> {
         let mut bytes = pool.buffer(self.entry.bytes as usize);
         let (mut free, mut hasher) = (bytes.bytes_mut(), XxHash3_64::new());
         let range = self.entry.offset..self.entry.offset + self.entry.bytes;
-        self.location.get_pieces(self.path, range, |piece| {
+        self.location.stream_range(self.path, range, |piece| {
             // If the store sends more bytes than requested, the checksum differs.
             if let Some((room, rest)) = std::mem::take(&mut free).split_at_mut_checked(piece.len()) {
                 room.copy_from_slice(piece);

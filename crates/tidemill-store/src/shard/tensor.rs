@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use tidemill_io::{LocalFile, Location, Mapped, copy_past_caches};
+use tidemill_io::{LocalFile, Location, MappedRange, copy_non_temporal};
 
 use crate::dataset::spec::Dtype;
 use crate::dataset::unit::UnitId;
@@ -51,7 +51,7 @@ pub struct LocalRowGroup {
     /// The cache file that holds this row group and nothing else, if it is cached.
     cached: Option<PathBuf>,
     /// The mapped file, if the system can map it.
-    mapped: Option<Mapped>,
+    mapped: Option<MappedRange>,
     /// The open file, if it is not mapped.
     open: Option<KeptOpenFile>,
     row_group: RowGroup,
@@ -182,7 +182,7 @@ impl Tensor {
     /// The errors of [`RowGroupReader::read`], if the tensor is in a file.
     pub fn copy_to(&self, bytes: &mut [u8]) -> Result<()> {
         match (self.dtype, &self.stored) {
-            (Dtype::F16 | Dtype::I32, stored) => stored.copy_to(bytes, copy_past_caches)?,
+            (Dtype::F16 | Dtype::I32, stored) => stored.copy_to(bytes, copy_non_temporal)?,
             (Dtype::F8E4m3, Stored::Memory(stored)) => float8::decode(stored, bytes),
             (Dtype::F8E4m3, stored) => {
                 let mut copy = vec![0; stored.len()];

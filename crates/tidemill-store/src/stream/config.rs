@@ -51,7 +51,7 @@ impl Default for ReadOptions {
 
 impl ReadOptions {
     pub(super) fn thread_counts(&self, remote: bool) -> ThreadCounts {
-        let cores = tidemill_io::cores();
+        let cores = tidemill_io::available_cores();
         let readers = match self.readers {
             0 if remote => (2 * cores).max(16),
             0 => 2 * cores,

@@ -40,9 +40,9 @@ fn header(location: &Location) -> Header {
 
 /// A unit of about 8,333 rows. Even units have the rows that odd units lack.
 fn commit(i: u64) -> Commit {
-    let random = |salt: u64| u64::from(Checksum::of(&[i.to_le_bytes(), salt.to_le_bytes()].concat()));
+    let random = |salt: u64| u64::from(Checksum::compute(&[i.to_le_bytes(), salt.to_le_bytes()].concat()));
     let mean = ROWS / UNITS;
-    let more = u64::from(Checksum::of(&(i / 2).to_le_bytes())) % mean;
+    let more = u64::from(Checksum::compute(&(i / 2).to_le_bytes())) % mean;
     let rows = if i == 0 {
         ROWS - mean * (UNITS - 1) + more
     } else if i.is_multiple_of(2) {

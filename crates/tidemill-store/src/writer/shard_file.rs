@@ -136,7 +136,7 @@ impl ShardWriter {
         let (Some(footer_bytes), Some(footer)) = (footer_bytes, footer) else {
             return Err(self.parquet_error(ParquetError::General("the writer wrote no footer".into())));
         };
-        let footer_xxh3 = Checksum::of(footer);
+        let footer_xxh3 = Checksum::compute(footer);
         let (bytes, xxh3) = self.upload.finish()?;
         let Self { group, path, rows, .. } = self;
         Ok(FileEntry { group, path, rows, bytes, xxh3, footer_bytes, footer_xxh3 })
@@ -205,7 +205,7 @@ fn locate_block(metadata: &RowGroupMetaData, number: u32, rows: u32, written: &[
         sample_id_at: at(sample_id, 8)?,
         xxh3_at: at(xxh3, 8)?,
         values_at: at(tensors, width)?,
-        xxh3: Checksum::of(written),
+        xxh3: Checksum::compute(written),
     })
 }
 

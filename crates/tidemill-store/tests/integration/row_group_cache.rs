@@ -197,7 +197,7 @@ fn killed_processes_leave_an_intact_cache() {
     for file in &left {
         let name = file.file_name().unwrap().to_str().unwrap();
         let bytes = fs::read(file).unwrap();
-        assert_eq!(format!("{}-{}", Checksum::of(&bytes), bytes.len()), name);
+        assert_eq!(format!("{}-{}", Checksum::compute(&bytes), bytes.len()), name);
     }
     let cache = Cache::open(&place, CHILD_CACHE_BYTES).unwrap();
     let reading = ReadOptions { cache: Some(cache), ..ReadOptions::default() };

@@ -32,7 +32,7 @@ struct Owner {
 impl Owner {
     /// This process, with the name of its attempt.
     fn new(attempt: String) -> Self {
-        Self { attempt, process: std::process::id(), node: tidemill_io::node(), started: unix_seconds() }
+        Self { attempt, process: std::process::id(), node: tidemill_io::hostname(), started: unix_seconds() }
     }
 }
 

@@ -31,9 +31,9 @@ impl Checkpoints {
         }
         // Files that processes were writing when they were killed. No process still writes a step
         // older than the newest.
-        for file in self.location.unfinished() {
+        for file in self.location.list_unfinished_files() {
             if parse_step(&file.key).is_some_and(|step| step < newest) {
-                self.location.delete_unfinished(&file)?;
+                self.location.delete_unfinished_file(&file)?;
             }
         }
         Ok(())

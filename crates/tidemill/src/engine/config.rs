@@ -168,7 +168,7 @@ impl EngineConfig {
     pub fn memory_bytes(&self) -> u64 {
         let half_per_rank = || {
             let total = available_and_total_memory().map_or(0, |(_, total)| total);
-            total / 2 / tidemill_io::processes() as u64
+            total / 2 / tidemill_io::processes_on_machine() as u64
         };
         self.memory.map_or_else(|| half_per_rank().max(MIN_DEFAULT_MEMORY), |memory| memory.as_u64())
     }

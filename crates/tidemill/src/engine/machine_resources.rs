@@ -6,7 +6,7 @@ use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, get_current_pid};
 /// may use.
 pub fn resolve_threads(requested: usize) -> usize {
     match requested {
-        0 => tidemill_io::cores(),
+        0 => tidemill_io::available_cores(),
         n => n,
     }
 }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::future::{Either, select};
-use tidemill_io::http::Room;
+use tidemill_io::http::MemoryGate;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// An image's share of the budget. Dropping it frees the bytes.
@@ -24,7 +24,7 @@ impl ByteGrant {
     }
 }
 
-impl Room for ByteGrant {
+impl MemoryGate for ByteGrant {
     /// The first in the queue never waits: the images behind it, which may hold the whole budget,
     /// wait for it.
     async fn wait_for(&mut self, bytes: u64) {

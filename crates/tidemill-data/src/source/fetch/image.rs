@@ -4,9 +4,9 @@ use std::io::{self, ErrorKind};
 
 use bytes::Bytes;
 use object_store::ObjectStoreExt;
-use tidemill_io::error::{causes, is_too_many_files};
-use tidemill_io::http::{self, Failure, Room};
-use tidemill_io::{Address, redacted, shown, uri};
+use tidemill_io::error::{causes, is_too_many_open_files};
+use tidemill_io::http::{self, DownloadError, MemoryGate};
+use tidemill_io::{Address, is_http_url, redact_text, redact_uri, uri};
 
 use crate::decode::MAX_BYTES;
 use crate::error::Result;
@@ -23,7 +23,7 @@ const ELOOP: i32 = if cfg!(target_os = "linux") { 40 } else { 62 };
 /// # Errors
 /// If a store or this machine fails in a way that is not the fault of the image.
 pub async fn fetch_image(uri: &str, grant: &mut ByteGrant) -> Result<FetchResult> {
-    match http::is_url(uri) {
+    match is_http_url(uri) {
         true => fetch_from_web(uri, grant).await,
         false => fetch_from_store(uri, grant).await,
     }
@@ -32,12 +32,12 @@ pub async fn fetch_image(uri: &str, grant: &mut ByteGrant) -> Result<FetchResult
 async fn fetch_from_web(url: &str, grant: &mut ByteGrant) -> Result<FetchResult> {
     Ok(match http::get(url, MAX_BYTES as u64, grant).await {
         Ok(bytes) => Ok(bytes),
-        Err(Failure::TooLarge(most)) => Err(format!("size: {} has more than {most} bytes", shown(url))),
-        Err(failure) if causes(&failure).any(is_too_many_files) => {
+        Err(DownloadError::TooLarge(most)) => Err(format!("size: {} has more than {most} bytes", redact_uri(url))),
+        Err(failure) if causes(&failure).any(is_too_many_open_files) => {
             let source = object_store::Error::Generic { store: "http", source: Box::new(failure) };
-            return Err(tidemill_io::Error::Storage { action: "read", uri: shown(url), source }.into());
+            return Err(tidemill_io::Error::Storage { action: "read", uri: redact_uri(url), source }.into());
         }
-        Err(failure) => Err(format!("fetch: {}: {failure}", shown(url))),
+        Err(failure) => Err(format!("fetch: {}: {failure}", redact_uri(url))),
     })
 }
 
@@ -67,7 +67,7 @@ fn classify_failure(location: &Address, error: object_store::Error) -> Result<Fe
     let is_image_fault = if location.is_local() { is_file_fault } else { is_object_fault };
     match error {
         object_store::Error::NotFound { .. } => Ok(Err(format!("fetch: {uri}: there is no such image"))),
-        error if is_image_fault(&error) => Ok(Err(format!("fetch: {uri}: {}", redacted(&error.to_string())))),
+        error if is_image_fault(&error) => Ok(Err(format!("fetch: {uri}: {}", redact_text(&error.to_string())))),
         source => Err(tidemill_io::Error::Storage { action: "read", uri, source }.into()),
     }
 }

@@ -33,8 +33,8 @@ pub fn child_test_arguments(module: &str, test: &str) -> [String; 4] {
 /// Connects to a bucket, with short pauses before requests are repeated.
 pub fn connect(server: &S3Server, uri: &str) {
     let limits = Limits {
-        first_pause: Duration::from_millis(1),
-        longest_pause: Duration::from_millis(5),
+        initial_backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_millis(5),
         ..Limits::default()
     };
     store::connect(uri, &server.settings(), limits).unwrap();

@@ -34,7 +34,7 @@ impl ModelProvenance {
     pub fn from_run(run: &Run) -> Result<Self> {
         let (models, folder) = (run.models()?, run.file.models.path.display().to_string());
         let version = env!("CARGO_PKG_VERSION").into();
-        Ok(Self { version, node: tidemill_io::node(), folder, models: compute_model_digests(&models)? })
+        Ok(Self { version, node: tidemill_io::hostname(), folder, models: compute_model_digests(&models)? })
     }
 
     /// Adds the provenance to the schema metadata of batches.

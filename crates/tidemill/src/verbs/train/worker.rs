@@ -123,7 +123,7 @@ fn build_train_spec(
             "only `tidemill train --workers` can continue without a rank; set it to false here",
         ));
     }
-    tidemill_io::share_machine(rank.local_world_size);
+    tidemill_io::set_processes_on_machine(rank.local_world_size);
     let devices = select_devices(run)?;
     let device = select_rank_device(run, &devices, rank.local_rank, rank.local_world_size)?;
     // The first rank reports the devices of all ranks of its machine.

@@ -1,28 +1,30 @@
-//! What somebody is writing to a local folder, or was when it died. The store writes an object to a file of its name with `#` and a
-//! number, and gives it the name when it is whole; it shows such files to nobody, and removes none that a killed process has left.
+//! Unfinished files of local folders. object_store writes a local object to a file with the object's
+//! name, `#` and a number, and renames it when it is complete. Its listings hide such files, and it never
+//! removes those that a killed process has left.
 
-use std::path::Path as FsPath;
+use std::path::{Path as FsPath, PathBuf};
 
 use object_store::local::LocalFileSystem;
 
 use crate::error::{Error, Result};
-use crate::location::{Entry, Location};
+use crate::location::folder::Location;
+use crate::location::listing::Entry;
 
 impl Location {
-    /// Files that are not whole in this folder, by key; none in a bucket, which has no such files.
-    pub fn unfinished(&self) -> Vec<Entry> {
-        let (mut found, root) = (Vec::new(), self.local_root());
-        if let Some(root) = root {
-            walk(&root, "", &mut found);
+    /// Lists the unfinished files in this folder. A bucket has none.
+    pub fn list_unfinished_files(&self) -> Vec<Entry> {
+        let mut found = Vec::new();
+        if let Some(root) = self.local_root() {
+            collect_unfinished(&root, "", &mut found);
         }
         found
     }
 
-    /// Deletes one of them; it may be gone.
+    /// Deletes an unfinished file, unless it is already gone.
     ///
     /// # Errors
     /// [`Error::Storage`].
-    pub fn delete_unfinished(&self, entry: &Entry) -> Result<()> {
+    pub fn delete_unfinished_file(&self, entry: &Entry) -> Result<()> {
         match self.local_root().map(|root| std::fs::remove_file(root.join(&entry.key))) {
             Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::Storage {
                 action: "delete",
@@ -33,20 +35,20 @@ impl Location {
         }
     }
 
-    fn local_root(&self) -> Option<std::path::PathBuf> {
-        let root = self.is_local().then(|| LocalFileSystem::new().path_to_filesystem(self.prefix()));
+    fn local_root(&self) -> Option<PathBuf> {
+        let root = self.is_local().then(|| LocalFileSystem::new().path_to_filesystem(&self.prefix));
         root?.ok()
     }
 }
 
-/// What cannot be looked at now is looked at another time.
-fn walk(folder: &FsPath, prefix: &str, found: &mut Vec<Entry>) {
+/// Collects the unfinished files below a folder. Skips what cannot be read; a later call finds it.
+fn collect_unfinished(folder: &FsPath, prefix: &str, found: &mut Vec<Entry>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
         let name = entry.file_name().to_string_lossy().into_owned();
         let key = format!("{prefix}{name}");
         if metadata.is_dir() {
-            walk(&entry.path(), &format!("{key}/"), found);
+            collect_unfinished(&entry.path(), &format!("{key}/"), found);
         } else if is_unfinished(&name)
             && let Ok(modified) = metadata.modified()
         {
@@ -65,19 +67,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_being_written_is_found_and_nothing_else() {
+    fn only_files_being_written_are_listed_as_unfinished() {
         let folder = tempfile::tempdir().unwrap();
         let location = Location::open(folder.path().to_str().unwrap()).unwrap();
         location.put("a/whole", "x".into()).unwrap();
         let mut upload = location.upload("a/large");
         upload.write(vec![0; 20 << 20].into()).unwrap();
         std::fs::write(folder.path().join("a/#"), "x").unwrap();
-        let unfinished = location.unfinished();
+        let unfinished = location.list_unfinished_files();
         let keys: Vec<&str> = unfinished.iter().map(|entry| entry.key.as_str()).collect();
-        assert_eq!(keys, ["a/large#1"], "as the store names it");
+        assert_eq!(keys, ["a/large#1"], "object_store's name for the file");
         drop(upload);
-        location.delete_unfinished(&unfinished[0]).unwrap();
-        assert!(location.unfinished().is_empty());
+        location.delete_unfinished_file(&unfinished[0]).unwrap();
+        assert!(location.list_unfinished_files().is_empty());
         assert_eq!(location.list("").unwrap(), ["a/#", "a/whole"]);
     }
 }
