@@ -54,6 +54,6 @@ impl<'de> Deserialize<'de> for Checksum {
         let text = String::deserialize(deserializer)?;
         u64::from_str_radix(&text, 16)
             .map(Self)
-            .map_err(|_| D::Error::custom(format!("`{text}` is no checksum")))
+            .map_err(|_| D::Error::custom(format!("`{text}` is not a checksum")))
     }
 }

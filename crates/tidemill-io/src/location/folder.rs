@@ -78,7 +78,12 @@ impl Location {
         runtime()?.block_on(operation).map_err(|source| self.storage_error(action, key, source))
     }
 
-    pub(super) fn storage_error(&self, action: &'static str, key: &str, source: object_store::Error) -> Error {
+    pub(super) fn storage_error(
+        &self,
+        action: &'static str,
+        key: &str,
+        source: object_store::Error,
+    ) -> Error {
         Error::Storage { action, uri: self.uri_of(key), source }
     }
 }

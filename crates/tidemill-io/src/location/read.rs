@@ -65,12 +65,7 @@ impl Location {
     ///
     /// # Errors
     /// [`crate::Error::Storage`], also if the object is shorter.
-    pub fn stream_range(
-        &self,
-        key: &str,
-        range: Range<u64>,
-        mut consume: impl FnMut(&[u8]),
-    ) -> Result<()> {
+    pub fn stream_range(&self, key: &str, range: Range<u64>, mut consume: impl FnMut(&[u8])) -> Result<()> {
         let (path, wanted) = (self.path(key), range.end - range.start);
         self.wait("read", key, async {
             let options = GetOptions { range: Some(range.into()), ..GetOptions::default() };

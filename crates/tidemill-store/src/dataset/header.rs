@@ -51,7 +51,8 @@ impl Header {
     /// Reads the empty caption, in the form in which readers give a row of `text`.
     pub(crate) fn empty_caption(&self, location: &Location) -> Result<Bytes> {
         let bytes = location.get(&self.empty_caption.path)?;
-        if Checksum::compute(&bytes) != self.empty_caption.xxh3 || bytes.len() != self.spec.text.decoded().bytes()
+        if Checksum::compute(&bytes) != self.empty_caption.xxh3
+            || bytes.len() != self.spec.text.decoded().bytes()
         {
             return Err(Error::Format {
                 path: location.uri_of(&self.empty_caption.path),

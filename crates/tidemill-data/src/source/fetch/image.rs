@@ -32,7 +32,9 @@ pub async fn fetch_image(uri: &str, grant: &mut ByteGrant) -> Result<FetchResult
 async fn fetch_from_web(url: &str, grant: &mut ByteGrant) -> Result<FetchResult> {
     Ok(match http::get(url, MAX_BYTES as u64, grant).await {
         Ok(bytes) => Ok(bytes),
-        Err(DownloadError::TooLarge(most)) => Err(format!("size: {} has more than {most} bytes", redact_uri(url))),
+        Err(DownloadError::TooLarge(most)) => {
+            Err(format!("size: {} has more than {most} bytes", redact_uri(url)))
+        }
         Err(failure) if causes(&failure).any(is_too_many_open_files) => {
             let source = object_store::Error::Generic { store: "http", source: Box::new(failure) };
             return Err(tidemill_io::Error::Storage { action: "read", uri: redact_uri(url), source }.into());
@@ -67,7 +69,9 @@ fn classify_failure(location: &Address, error: object_store::Error) -> Result<Fe
     let is_image_fault = if location.is_local() { is_file_fault } else { is_object_fault };
     match error {
         object_store::Error::NotFound { .. } => Ok(Err(format!("fetch: {uri}: there is no such image"))),
-        error if is_image_fault(&error) => Ok(Err(format!("fetch: {uri}: {}", redact_text(&error.to_string())))),
+        error if is_image_fault(&error) => {
+            Ok(Err(format!("fetch: {uri}: {}", redact_text(&error.to_string()))))
+        }
         source => Err(tidemill_io::Error::Storage { action: "read", uri, source }.into()),
     }
 }

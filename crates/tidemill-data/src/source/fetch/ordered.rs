@@ -148,7 +148,8 @@ mod tests {
             }
             ok(b"image")
         });
-        let limits = Limits { max_retries: 0, request_timeout: Duration::from_millis(500), ..Limits::default() };
+        let limits =
+            Limits { max_retries: 0, request_timeout: Duration::from_millis(500), ..Limits::default() };
         store::connect(&server.root(), &[], limits).unwrap();
         let root = server.root().replace("://", "://user:secret@");
         let items = (0..40).map(|i| (i, Some(format!("{root}/{i}.jpg?sig=secret"))));

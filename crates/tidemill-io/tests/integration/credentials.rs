@@ -1,0 +1,69 @@
+//! Credentials: where they come from, and the advice when they are missing or wrong.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tidemill_io::{Limits, Location, block_on, store, uri};
+use tidemill_testing::S3Server;
+
+use crate::support::{open_with, quick_limits};
+
+#[test]
+fn missing_credentials_are_reported_soon() {
+    let limits = Limits { credentials_timeout: Duration::from_millis(200), ..Limits::default() };
+    let settings = [("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1".to_owned())];
+    store::connect("s3://nobody", &settings, limits).unwrap();
+    let started = Instant::now();
+    let message = Location::open("s3://nobody").unwrap().get("a").unwrap_err().to_string();
+    assert!(started.elapsed() < Duration::from_secs(5) && message.contains("127.0.0.1:1"), "{message}");
+}
+
+#[test]
+fn wrong_credentials_and_missing_buckets_come_with_advice() {
+    let server = S3Server::start(&["secret", "stranger"]);
+    let cases = [
+        (
+            "s3://secret/x",
+            ("AWS_SECRET_ACCESS_KEY", "wrong"),
+            "SignatureDoesNotMatch",
+            "AWS_SECRET_ACCESS_KEY",
+        ),
+        ("s3://stranger/x", ("AWS_ACCESS_KEY_ID", "nobody"), "NotSignedUp", "AWS_ACCESS_KEY_ID"),
+        ("s3://missing/x", ("AWS_REGION", "us-east-1"), "NoSuchBucket", "there is no such bucket"),
+    ];
+    for (uri, setting, code, advice) in cases {
+        let location = open_with(&server, uri, &[setting], quick_limits());
+        let results = [
+            location.get_if_present("a").map(|_| ()),
+            location.put("a", "x".into()),
+            location.put_if_absent("a", "x".into()).map(|_| ()),
+            location.list("").map(|_| ()),
+            block_on(uri::parse(&format!("{uri}/*.parquet")).unwrap().expand()).map(|_| ()),
+        ];
+        for result in results {
+            let message = result.unwrap_err().to_string();
+            println!("{message}");
+            assert!(message.contains(uri) && message.contains(code) && message.contains(advice), "{message}");
+        }
+        assert!(server.take_requests().len() <= 6, "refusals are not retried");
+    }
+}
+
+#[test]
+fn credentials_are_read_from_the_usual_environment_variables() {
+    let server = S3Server::start(&["environment"]);
+    server.put("environment", "greeting", "hello");
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "credentials::reads_with_credentials_from_the_environment", "--ignored"])
+        .envs(server.settings())
+        .env("TOKEN", "unrelated")
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+}
+
+#[test]
+#[ignore = "run by credentials_are_read_from_the_usual_environment_variables in a process with an environment of its own"]
+fn reads_with_credentials_from_the_environment() {
+    assert_eq!(Location::open("s3://environment").unwrap().get("greeting").unwrap(), "hello");
+}

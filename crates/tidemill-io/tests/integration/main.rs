@@ -1,0 +1,11 @@
+//! Tests of the I/O crate against servers on loopback.
+//!
+//! The tests share one process and its table of connections, so each test uses buckets of its own.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod credentials;
+mod http_download;
+mod objects;
+mod retries;
+mod support;

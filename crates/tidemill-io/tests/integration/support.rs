@@ -1,0 +1,35 @@
+//! Opens locations on an S3 server that the test controls.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidemill_io::{Limits, Location, store};
+use tidemill_testing::S3Server;
+
+/// The default limits with few retries and short pauses.
+pub fn quick_limits() -> Limits {
+    Limits {
+        max_retries: 3,
+        initial_backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_millis(5),
+        ..Limits::default()
+    }
+}
+
+/// Opens `uri` with the server's settings, some of them overridden.
+pub fn open_with(server: &S3Server, uri: &str, overrides: &[(&str, &str)], limits: Limits) -> Location {
+    let mut settings = server.settings().to_vec();
+    settings.extend(overrides.iter().map(|&(name, value)| (name, value.to_owned())));
+    store::connect(uri, &settings, limits).unwrap();
+    Location::open(uri).unwrap()
+}
+
+/// Opens `uri` with the server's settings and [`quick_limits`].
+pub fn open(server: &S3Server, uri: &str) -> Location {
+    open_with(server, uri, &[], quick_limits())
+}
+
+/// `n` bytes in a repeating pattern.
+pub fn repeating_bytes(n: usize) -> Bytes {
+    (0..n).map(|i| (i % 251) as u8).collect()
+}
