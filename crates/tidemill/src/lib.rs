@@ -1,10 +1,13 @@
-//! Tidemill, the application: it combines the other crates into one program, which exists as a binary and as a Python
-//! module. The other crates do not depend on each other's subject.
+//! Tidemill, the application: it combines the other crates into one program, which exists as a
+//! binary and as a Python module. The other crates do not depend on each other's subject.
 //!
-//! - `cli`, `verbs`: the command line. `run_file`: what a run does. `error`: errors and exit codes. `progress`: output.
-//! - `engine`, `encode`, `online`: preprocessing on this machine or on Ray, and encoding during training.
+//! - `cli`, `verbs`: the command line. `run_file`: what a run does. `error`: errors and exit codes.
+//!   `progress`: output.
+//! - `engine`, `encode`, `online`: preprocessing on this machine or on Ray, and encoding during
+//!   training.
 //! - `supervisor`: training workers and their restarts. `sampling`: images from trained weights.
-//! - `allocator`, `open_files`, `python`: settings of the process, and the Python interpreter around it.
+//! - `allocator`, `open_files`, `python`: settings of the process, and the Python interpreter
+//!   around it.
 
 pub mod allocator;
 pub mod cli;

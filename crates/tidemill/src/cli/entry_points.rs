@@ -1,4 +1,5 @@
-//! Runs a whole command line for the binary and `python -m tidemill`, or one verb for Python functions.
+//! Runs a whole command line for the binary and `python -m tidemill`, or one verb for Python
+//! functions.
 
 use std::ffi::OsString;
 
@@ -49,7 +50,8 @@ where
     }
 }
 
-/// Runs one verb with its arguments, without the program name. Prints only progress and warnings, and returns the result.
+/// Runs one verb with its arguments, without the program name. Prints only progress and warnings,
+/// and returns the result.
 ///
 /// # Errors
 /// The verb's error, or [`Error::Arguments`] for arguments that clap refuses.

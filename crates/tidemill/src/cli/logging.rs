@@ -1,7 +1,7 @@
 //! Warnings of libraries.
 
-/// Sends warnings of libraries to stderr. `TIDEMILL_LOG` chooses other levels, as in `info` or `tidemill_io=debug`. If the
-/// program has set up logging before, this does nothing.
+/// Sends warnings of libraries to stderr. `TIDEMILL_LOG` chooses other levels, as in `info` or
+/// `tidemill_io=debug`. If the program has set up logging before, this does nothing.
 pub fn show_warnings() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TIDEMILL_LOG");
     let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));

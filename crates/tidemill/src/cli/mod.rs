@@ -2,10 +2,11 @@
 //!
 //! - `arguments`: the verbs and the options that all verbs have.
 //! - `entry_points`: runs a command line, or one verb.
-//! - `output`: the result, errors and refused arguments on stdout and stderr. `logging`: warnings of libraries.
+//! - `output`: the result, errors and refused arguments on stdout and stderr. `logging`: warnings
+//!   of libraries.
 //!
-//! The exit codes are in [`crate::error::exit_codes`]. With `--json` the last line of stdout is one JSON object, also
-//! after an error.
+//! The exit codes are in [`crate::error::exit_codes`]. With `--json` the last line of stdout is one
+//! JSON object, also after an error.
 
 mod arguments;
 mod entry_points;

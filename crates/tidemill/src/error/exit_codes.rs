@@ -26,7 +26,8 @@ impl Error {
             Self::Data(_) => EXIT_REFUSED,
             Self::Models(error) => models_exit_code(error),
             Self::Store(error) => refusal_exit_code(error.is_refusal()),
-            // The trainer passes errors of its data source through; those of this crate are wrapped in it.
+            // The trainer passes errors of its data source through; those of this crate are wrapped
+            // in it.
             Self::Train(Train::Data(error)) => {
                 error.downcast_ref::<Self>().map_or(EXIT_FAILED, Self::exit_code)
             }

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::types::Error;
 
 impl Error {
-    /// The error as one JSON object: message, exit code and, for mistakes in a run file, position and help.
+    /// The error as one JSON object: message, exit code and, for mistakes in a run file, position
+    /// and help.
     pub fn to_json(&self) -> Value {
         let mut error = json!({ "message": self.to_string() });
         if let Self::RunFile(mistake) = self {

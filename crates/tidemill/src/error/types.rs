@@ -158,7 +158,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether another process of the same training run failed, and this one only lost the connection to it.
+    /// Whether another process of the same training run failed, and this one only lost the
+    /// connection to it.
     pub fn has_lost_peers(&self) -> bool {
         use tidemill_train::Error as Train;
         match self {

@@ -1,4 +1,5 @@
-//! What people see while a verb works: progress bars, plain progress lines, reports on stdout, warnings on stderr.
+//! What people see while a verb works: progress bars, plain progress lines, reports on stdout,
+//! warnings on stderr.
 
 mod progress_bar;
 mod reporter;

@@ -1,4 +1,5 @@
-//! Progress of one piece of work: a bar with rate and ETA on a terminal, otherwise a plain line every few seconds.
+//! Progress of one piece of work: a bar with rate and ETA on a terminal, otherwise a plain line
+//! every few seconds.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -20,12 +21,14 @@ pub struct Progress {
     last_plain_line: Option<Mutex<Instant>>,
     label: String,
     unit: String,
-    /// Things that were done before this process started: they are part of the position, but not of the rate.
+    /// Things that were done before this process started: they are part of the position, but not of
+    /// the rate.
     done_before: AtomicU64,
 }
 
 impl Progress {
-    /// Starts the display of progress over `total` things called `unit`, such as "rows". Without a total there is no ETA.
+    /// Starts the display of progress over `total` things called `unit`, such as "rows". Without a
+    /// total there is no ETA.
     pub(super) fn start(label: &str, unit: &str, total: Option<u64>, is_quiet: bool) -> Self {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
         let is_terminal = std::io::stderr().is_terminal();
@@ -46,11 +49,13 @@ impl Progress {
         Self { bar, last_plain_line, label: label.into(), unit: unit.into(), done_before: AtomicU64::new(0) }
     }
 
-    /// Sets how many things were done before this process started. They count as done, but not for the rate and the ETA.
+    /// Sets how many things were done before this process started. They count as done, but not for
+    /// the rate and the ETA.
     pub fn start_at(&self, done: u64) {
         self.done_before.store(done, Ordering::Relaxed);
         self.bar.set_position(done);
-        // indicatif takes over a new position only when it draws, so draw before the reset of the ETA.
+        // indicatif takes over a new position only when it draws, so draw before the reset of the
+        // ETA.
         self.bar.tick();
         self.bar.reset_eta();
     }
@@ -85,7 +90,8 @@ impl Progress {
 
     /// Ends the display.
     pub fn finish(&self) {
-        // Print the line first: `finish_and_clear` sets the position to the total, even if the work was stopped early.
+        // Print the line first: `finish_and_clear` sets the position to the total, even if the work
+        // was stopped early.
         if self.last_plain_line.is_some() {
             self.print_plain_line();
         }

@@ -1,4 +1,5 @@
-//! Where a verb's output goes. Results go to stdout. Progress goes to stderr, and there is none with `--quiet`.
+//! Where a verb's output goes. Results go to stdout. Progress goes to stderr, and there is none
+//! with `--quiet`.
 
 use std::io::Write;
 
@@ -29,7 +30,8 @@ impl Reporter {
         progress.suspend(|| self.report(line));
     }
 
-    /// Starts the display of progress over `total` things called `unit`, such as "rows". Without a total there is no ETA.
+    /// Starts the display of progress over `total` things called `unit`, such as "rows". Without a
+    /// total there is no ETA.
     pub fn start_progress(&self, label: &str, unit: &str, total: impl Into<Option<u64>>) -> Progress {
         Progress::start(label, unit, total.into(), self.quiet)
     }

@@ -1,5 +1,6 @@
-//! The TOML text of a run file together with its `--set` overrides, as one tree in which every key and value knows its
-//! position. Errors that are found later, by serde or by a check, point at the right key.
+//! The TOML text of a run file together with its `--set` overrides, as one tree in which every key
+//! and value knows its position. Errors that are found later, by serde or by a check, point at the
+//! right key.
 
 use std::ops::Range;
 
@@ -20,12 +21,14 @@ pub struct Document {
     text: String,
     /// The length of the run file in `text`, in bytes.
     file_length: usize,
-    /// The TOML line of each override. Blanks in front of the line give its spans their position in `text`.
+    /// The TOML line of each override. Blanks in front of the line give its spans their position in
+    /// `text`.
     overrides: Vec<String>,
 }
 
 impl Document {
-    /// Parses `text`, the content of the file `name`, and applies the overrides (`section.key=value`).
+    /// Parses `text`, the content of the file `name`, and applies the overrides
+    /// (`section.key=value`).
     ///
     /// # Errors
     /// If the text is not TOML, or an override has no `=`.
@@ -80,8 +83,8 @@ impl Document {
         })
     }
 
-    /// Creates an error about the value of a dotted key. It points at the value, or at the nearest table around it that
-    /// exists.
+    /// Creates an error about the value of a dotted key. It points at the value, or at the nearest
+    /// table around it that exists.
     pub fn error_at(&self, key: &str, message: impl Into<String>) -> RunFileError {
         let span = self.parse_tree().ok().and_then(|tree| find_key(&tree, key));
         self.error(format!("{key}: {}", message.into()), span)
@@ -92,7 +95,8 @@ impl Document {
         Box::new(self.error_at(key, message)).into()
     }
 
-    /// Adds the position in the run file to another crate's error that is about a key. Returns other errors unchanged.
+    /// Adds the position in the run file to another crate's error that is about a key. Returns
+    /// other errors unchanged.
     pub fn locate(&self, error: impl Into<Error>) -> Error {
         match error.into() {
             Error::Data(tidemill_data::Error::Config { key, problem }) => self.refuse(&key, problem),

@@ -1,5 +1,5 @@
-//! Dotted keys and the bytes of the TOML text that contain them. Numbers in a dotted key index arrays, as in
-//! `train.phase.0.steps`.
+//! Dotted keys and the bytes of the TOML text that contain them. Numbers in a dotted key index
+//! arrays, as in `train.phase.0.steps`.
 
 use std::ops::Range;
 

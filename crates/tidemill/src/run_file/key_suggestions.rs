@@ -1,10 +1,11 @@
-//! Messages about unknown keys and values, with the nearest valid name as a suggestion ("did you mean ...?"). They
-//! replace serde's messages, which do not contain the full key.
+//! Messages about unknown keys and values, with the nearest valid name as a suggestion ("did you
+//! mean ...?"). They replace serde's messages, which do not contain the full key.
 
 /// The similarity (Jaro-Winkler, 0 to 1) from which a valid name is suggested.
 const MIN_SIMILARITY: f64 = 0.7;
 
-/// Rewrites serde's message about the dotted key `key` (empty if unknown). Returns the message and a help text.
+/// Rewrites serde's message about the dotted key `key` (empty if unknown). Returns the message and
+/// a help text.
 pub(super) fn rewrite_serde_message(key: &str, message: &str) -> (String, Option<String>) {
     let problem = if message.starts_with("unknown field") {
         "is not a key of the run file"

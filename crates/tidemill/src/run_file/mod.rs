@@ -1,5 +1,6 @@
-//! The run file: one TOML document that describes a run. Each section's struct is defined in the crate or module that
-//! uses it. This module combines the sections and checks what no single section can see.
+//! The run file: one TOML document that describes a run. Each section's struct is defined in the
+//! crate or module that uses it. This module combines the sections and checks what no single
+//! section can see.
 //!
 //! - `document`: the TOML text with its `--set` overrides, and errors that point at a key.
 //! - `set_overrides`: parses an override and merges it into the tree.
@@ -7,7 +8,8 @@
 //! - `key_suggestions`: "did you mean" for unknown keys and values.
 //! - `sections`: all sections of the run file. `section_checks`: checks that need no other file.
 //! - `run`: a run file that was read and checked. `verb_checks`: what single verbs require of it.
-//! - `portable`: a run file with absolute paths, for processes with another working directory or on another machine.
+//! - `portable`: a run file with absolute paths, for processes with another working directory or on
+//!   another machine.
 
 mod document;
 pub mod error;

@@ -1,5 +1,5 @@
-//! A portable run file: it means the same wherever it is read, by workers with another working directory or on other
-//! machines.
+//! A portable run file: it means the same wherever it is read, by workers with another working
+//! directory or on other machines.
 
 use std::path::Path;
 

@@ -98,7 +98,8 @@ impl Run {
         self.file.sample.resolution.or(last).unwrap_or_else(largest)
     }
 
-    /// The same run in another epoch: random choices differ. In epoch 0 they are those of a dataset.
+    /// The same run in another epoch: random choices differ. In epoch 0 they are those of a
+    /// dataset.
     #[must_use]
     pub fn in_epoch(&self, epoch: u64) -> Self {
         let mut run = self.clone();
@@ -119,7 +120,8 @@ impl Run {
         self.document.refuse(key, message)
     }
 
-    /// Adds the position in the run file to another crate's error that is about a key. Returns other errors unchanged.
+    /// Adds the position in the run file to another crate's error that is about a key. Returns
+    /// other errors unchanged.
     pub fn locate(&self, error: impl Into<Error>) -> Error {
         self.document.locate(error)
     }

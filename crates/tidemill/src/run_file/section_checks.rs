@@ -1,4 +1,5 @@
-//! Checks of a run file that need no other file. What depends on files is checked by the verb that opens them.
+//! Checks of a run file that need no other file. What depends on files is checked by the verb that
+//! opens them.
 
 use super::document::Document;
 use super::sections::RunFile;

@@ -1,13 +1,13 @@
-//! `--set section.key=value` overrides: an override becomes one line of TOML, whose tree is merged into the run
-//! file's tree.
+//! `--set section.key=value` overrides: an override becomes one line of TOML, whose tree is merged
+//! into the run file's tree.
 
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Turns an override into a line of TOML. Returns `None` if there is no `=`. A value that is not TOML is taken as a
-/// string, so that shells need no nested quotes.
+/// Turns an override into a line of TOML. Returns `None` if there is no `=`. A value that is not
+/// TOML is taken as a string, so that shells need no nested quotes.
 pub(super) fn override_to_toml(text: &str) -> Option<String> {
     let (key, value) = text.split_once('=').map(|(key, value)| (key.trim(), value.trim()))?;
     let as_written = format!("{key} = {value}");
@@ -24,8 +24,8 @@ pub(super) struct MissingArrayEntry {
     pub span: Range<usize>,
 }
 
-/// Merges `from` into `into`: tables are merged, `phase.0.steps` changes an entry of an array, everything else is
-/// replaced.
+/// Merges `from` into `into`: tables are merged, `phase.0.steps` changes an entry of an array,
+/// everything else is replaced.
 pub(super) fn merge_tables<'i>(into: &mut DeTable<'i>, from: DeTable<'i>) -> Result<(), MissingArrayEntry> {
     for (key, value) in from {
         match into.get_mut(key.get_ref().as_ref()) {

@@ -42,7 +42,8 @@ impl Run {
     /// Checks what training requires.
     ///
     /// # Errors
-    /// If a value of `[train]` is invalid, there is no phase, or the images of a phase have several sizes.
+    /// If a value of `[train]` is invalid, there is no phase, or the images of a phase have several
+    /// sizes.
     pub fn validate_train(&self) -> Result<()> {
         if self.file.output.contains("://") {
             let message = "training writes metrics and images into a local folder: give a path on this machine, and \
@@ -56,8 +57,8 @@ impl Run {
         self.file.train.validate().map_err(|e| self.locate(e))
     }
 
-    /// Checks what training without a dataset requires. `has_local_encoders`: the encoders run in this process and not
-    /// on a cluster.
+    /// Checks what training without a dataset requires. `has_local_encoders`: the encoders run in
+    /// this process and not on a cluster.
     ///
     /// # Errors
     /// If a setting needs a dataset.

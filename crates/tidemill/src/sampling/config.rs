@@ -11,8 +11,8 @@ use crate::encode::ComputeDtype;
 pub struct SampleConfig {
     /// The prompts, one image for each.
     pub prompts: Vec<String>,
-    /// The number of additional prompts, from the held-out combinations of the synthetic scenes. Their images are scored
-    /// by rule.
+    /// The number of additional prompts, from the held-out combinations of the synthetic scenes.
+    /// Their images are scored by rule.
     pub scenes: usize,
     /// Side of the images in pixels. Default: that of the last phase.
     pub resolution: Option<u32>,

@@ -23,8 +23,9 @@ pub struct ImageGenerator {
 }
 
 impl ImageGenerator {
-    /// Draws one image for each prompt, with sides of `resolution` pixels. The i-th image depends only on the seed, on i
-    /// and on its prompt. `on_step` is called after each sampler step with the number of images of the batch.
+    /// Draws one image for each prompt, with sides of `resolution` pixels. The i-th image depends
+    /// only on the seed, on i and on its prompt. `on_step` is called after each sampler step with
+    /// the number of images of the batch.
     ///
     /// # Errors
     /// If the sampler cannot run with this schedule, or libtorch fails.

@@ -1,5 +1,5 @@
-//! Images from prompts: the `[sample]` section, the text embedder, the image generator, and the weights that a run has
-//! trained.
+//! Images from prompts: the `[sample]` section, the text embedder, the image generator, and the
+//! weights that a run has trained.
 
 pub mod config;
 mod image_generator;

@@ -1,4 +1,5 @@
-//! The weights that a run has trained: those of its newest checkpoint, or of the checkpoint `sample.step`.
+//! The weights that a run has trained: those of its newest checkpoint, or of the checkpoint
+//! `sample.step`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,8 +14,9 @@ use crate::engine::dataset_spec::compute_model_digests;
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 
-/// Reads the weights of a checkpoint for a network with the parameters `params`, in their order, f32. Returns the
-/// checkpoint's step with them. With `averaged`, the weights are the averaged (EMA) ones, if averaging had started.
+/// Reads the weights of a checkpoint for a network with the parameters `params`, in their order,
+/// f32. Returns the checkpoint's step with them. With `averaged`, the weights are the averaged
+/// (EMA) ones, if averaging had started.
 ///
 /// # Errors
 /// If there is no checkpoint, or its parameters have other names or shapes.
@@ -42,11 +44,11 @@ pub fn read_weights(run: &Run, params: &Params, averaged: bool) -> Result<(u64, 
     }
 }
 
-/// Refuses a run whose checkpoints were made with another noise schedule, U-Net, VAE, text encoder or tokenizer than the
-/// run file names now. Images and exports would be wrong.
+/// Refuses a run whose checkpoints were made with another noise schedule, U-Net, VAE, text encoder
+/// or tokenizer than the run file names now. Images and exports would be wrong.
 ///
-/// Returns whether the checkpoints are of the model folder's U-Net. A denoiser of the user's own has no configuration
-/// here; only its parameters identify it.
+/// Returns whether the checkpoints are of the model folder's U-Net. A denoiser of the user's own
+/// has no configuration here; only its parameters identify it.
 ///
 /// # Errors
 /// The part that differs.
@@ -72,7 +74,8 @@ pub fn check_identity(run: &Run, models: &ModelFolder) -> Result<bool> {
     Ok(identity.get("unet").is_some())
 }
 
-/// Copies the weights of a checkpoint into `params` and returns the checkpoint's step. See [`read_weights`].
+/// Copies the weights of a checkpoint into `params` and returns the checkpoint's step. See
+/// [`read_weights`].
 ///
 /// # Errors
 /// As [`read_weights`].

@@ -12,7 +12,8 @@ const BLAME_LIMIT: Duration = Duration::from_secs(5);
 /// How long a worker's process may take to exit after the worker has reported its end.
 const EXIT_LIMIT: Duration = Duration::from_secs(20);
 
-/// `[supervisor]`: when `tidemill train --workers` treats a worker as lost. All times are in seconds.
+/// `[supervisor]`: when `tidemill train --workers` treats a worker as lost. All times are in
+/// seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SupervisorConfig {
@@ -20,7 +21,8 @@ pub struct SupervisorConfig {
     pub start_seconds: f64,
     /// Longest time without a heartbeat.
     pub heartbeat_seconds: f64,
-    /// Longest time with heartbeats but without a step. Waiting for data counts, and the first step takes longest.
+    /// Longest time with heartbeats but without a step. Waiting for data counts, and the first step
+    /// takes longest.
     pub stall_seconds: f64,
     /// Longest time from a request to stop until all workers have saved their state and exited.
     pub grace_seconds: f64,
@@ -44,7 +46,8 @@ impl SupervisorConfig {
             ("supervisor.stall_seconds", self.stall_seconds),
             ("supervisor.grace_seconds", self.grace_seconds),
         ] {
-            // Heartbeats come five times a second, and later on a busy machine: less than a second is too strict.
+            // Heartbeats come five times a second, and later on a busy machine: less than a second
+            // is too strict.
             if !(seconds >= 1.0 && seconds.is_finite()) {
                 return Err((key, format!("{seconds} must be a number of seconds, at least 1")));
             }

@@ -18,7 +18,8 @@ pub enum FaultCause {
     Overtaken(String),
     /// The rank is too slow to take part.
     Straggler(String),
-    /// The system stopped the process, such as a spot instance that is reclaimed. A checkpoint was written first.
+    /// The system stopped the process, such as a spot instance that is reclaimed. A checkpoint was
+    /// written first.
     Reclaimed,
     /// There was no heartbeat for this time: the process or its machine is stopped.
     Silent(Duration),

@@ -1,5 +1,5 @@
-//! Fault detection: whether a rank is at fault, and which one. A pure function of what the supervisor knows of the
-//! ranks.
+//! Fault detection: whether a rank is at fault, and which one. A pure function of what the
+//! supervisor knows of the ranks.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub fn detect_fault(ranks: &[RankStatus], limits: &FaultLimits) -> Verdict {
         };
     }
     let lost_peers = find_rank_without_peers(ranks, limits);
-    // Once a rank has lost the others for some time, a rank that reported its own failure is at fault, even if its
-    // process has not exited yet.
+    // Once a rank has lost the others for some time, a rank that reported its own failure is at
+    // fault, even if its process has not exited yet.
     let exit_limit = if lost_peers.is_some() { Duration::ZERO } else { limits.exit };
     find_failed_rank(ranks, exit_limit)
         .or_else(|| find_silent_rank(ranks, limits))
@@ -50,8 +50,8 @@ fn find_rank_without_peers(ranks: &[RankStatus], limits: &FaultLimits) -> Option
     })
 }
 
-/// The rank whose process failed for a reason of its own. Ranks that only lost the others are not named. A rank that was
-/// killed comes first, because the others may not know what happened to it.
+/// The rank whose process failed for a reason of its own. Ranks that only lost the others are not
+/// named. A rank that was killed comes first, because the others may not know what happened to it.
 fn find_failed_rank(ranks: &[RankStatus], exit_limit: Duration) -> Option<Fault> {
     let failed = || {
         let ranks = ranks.iter().enumerate();

@@ -17,8 +17,9 @@ pub fn find_silent_rank(ranks: &[RankStatus], limits: &FaultLimits) -> Option<Fa
     })
 }
 
-/// The rank that holds up all others, once all ranks that are not done have made no step for too long. Ranks step
-/// together, so the one to name is the one that does something other than waiting in a step for the others.
+/// The rank that holds up all others, once all ranks that are not done have made no step for too
+/// long. Ranks step together, so the one to name is the one that does something other than waiting
+/// in a step for the others.
 pub fn find_stalled_rank(ranks: &[RankStatus], limits: &FaultLimits) -> Option<Fault> {
     if !ranks.iter().all(|status| is_stalled(status, limits) || status.is_done(limits)) {
         return None;

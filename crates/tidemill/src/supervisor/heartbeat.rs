@@ -1,5 +1,6 @@
-//! The worker's connection to its supervisor. A thread of its own sends heartbeats, so a process that hangs in a
-//! collective still sends them, and a process that is stopped (SIGSTOP, swap) does not.
+//! The worker's connection to its supervisor. A thread of its own sends heartbeats, so a process
+//! that hangs in a collective still sends them, and a process that is stopped (SIGSTOP, swap) does
+//! not.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -78,8 +79,9 @@ impl Connection {
         self.socket.write_all(&line)
     }
 
-    /// Sends a message. Kills this process if the supervisor is gone: the process may hang in a collective and would
-    /// hold its device for ever. It exits by SIGKILL, because any clean-up could hang too. Its checkpoints stay valid.
+    /// Sends a message. Kills this process if the supervisor is gone: the process may hang in a
+    /// collective and would hold its device for ever. It exits by SIGKILL, because any clean-up
+    /// could hang too. Its checkpoints stay valid.
     fn send_or_exit(&mut self, message: &WorkerMessage) {
         if self.send(message).is_err() {
             print_to_stderr("the process that supervises this worker is gone; this worker exits");

@@ -13,7 +13,8 @@ pub struct FaultLimits {
     pub heartbeat: Duration,
     /// Longest time with heartbeats but without a step.
     pub stall: Duration,
-    /// How long after the first failed rank another rank may still report that it caused the failure.
+    /// How long after the first failed rank another rank may still report that it caused the
+    /// failure.
     pub blame: Duration,
     /// Longest time from a worker's report of its end to the exit of its process.
     pub exit: Duration,
@@ -46,8 +47,9 @@ pub struct RankStatus {
 }
 
 impl RankStatus {
-    /// Whether the rank has done its work. After its report its process may wait for the other ranks before it exits,
-    /// but not longer than the exit limit. An error during clean-up does not matter any more.
+    /// Whether the rank has done its work. After its report its process may wait for the other
+    /// ranks before it exits, but not longer than the exit limit. An error during clean-up does not
+    /// matter any more.
     pub fn is_done(&self, limits: &FaultLimits) -> bool {
         match (&self.exit, &self.end) {
             (Some(_), Some((TrainingEnd::Done | TrainingEnd::Stopped, _))) => true,
@@ -57,8 +59,8 @@ impl RankStatus {
         }
     }
 
-    /// How the process failed, if it did. A process that reported a failure and then hangs in its clean-up (a thread, a
-    /// communicator) counts as failed after `exit_limit`.
+    /// How the process failed, if it did. A process that reported a failure and then hangs in its
+    /// clean-up (a thread, a communicator) counts as failed after `exit_limit`.
     pub fn failure(&self, exit_limit: Duration) -> Option<ProcessExit> {
         match (self.exit, &self.end) {
             (_, Some((TrainingEnd::Done | TrainingEnd::Stopped, _)))

@@ -1,5 +1,5 @@
-//! Restart policy: what the supervisor does after a fault: restart or give up, with which workers, and when. A pure
-//! function of the faults so far, without processes or clocks.
+//! Restart policy: what the supervisor does after a fault: restart or give up, with which workers,
+//! and when. A pure function of the faults so far, without processes or clocks.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use super::fault::{Fault, FaultCause};
 pub struct Incident {
     /// The rank at fault, and the cause.
     pub fault: Fault,
-    /// The worker slot of the rank at fault. On a machine with GPUs, the slot is the number of the GPU.
+    /// The worker slot of the rank at fault. On a machine with GPUs, the slot is the number of the
+    /// GPU.
     pub slot: usize,
     /// The last step that any rank had made.
     pub step: u64,
@@ -35,16 +36,17 @@ pub enum Decision {
 /// After more faults than this without a new checkpoint between them, the run ends.
 const MAX_FAULTS_PER_CHECKPOINT: usize = 20;
 
-/// After this many faults of one slot without a new checkpoint between them, the slot is left out until there is one.
-/// After this many times in a row that ranks lost each other before any step, the run ends.
+/// After this many faults of one slot without a new checkpoint between them, the slot is left out
+/// until there is one. After this many times in a row that ranks lost each other before any step,
+/// the run ends.
 const MAX_REPEATED_FAULTS: usize = 3;
 
 /// The pause after the first error that may go away. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Decides what to do after `incidents`, the last of which has just happened. `allowed` is the range of the number of
-/// workers; its end is the number of slots.
+/// Decides what to do after `incidents`, the last of which has just happened. `allowed` is the
+/// range of the number of workers; its end is the number of slots.
 pub fn decide(incidents: &[Incident], allowed: &RangeInclusive<usize>) -> Decision {
     let Some(last) = incidents.last() else {
         return Decision::Restart { slots: (0..*allowed.end()).collect(), pause: Duration::ZERO };
@@ -61,7 +63,8 @@ fn find_refusal(incidents: &[Incident], last: &Incident) -> Option<Decision> {
     match &last.fault.cause {
         // A restart would take the run over from the other process, which would do the same.
         FaultCause::Overtaken(message) => Some(Decision::Refuse(message.clone())),
-        // Input with which steps were made is right. If it is refused now, a store may be out of reach, for example.
+        // Input with which steps were made is right. If it is refused now, a store may be out of
+        // reach, for example.
         FaultCause::Refused(message) if !incidents.iter().any(|incident| incident.has_made_steps) => {
             Some(Decision::Refuse(message.clone()))
         }
@@ -69,13 +72,15 @@ fn find_refusal(incidents: &[Incident], last: &Incident) -> Option<Decision> {
     }
 }
 
-/// Ends a run whose fault a restart does not remove. `since_checkpoint` has the newest incident first.
+/// Ends a run whose fault a restart does not remove. `since_checkpoint` has the newest incident
+/// first.
 fn find_reason_to_give_up(
     incidents: &[Incident],
     last: &Incident,
     since_checkpoint: &[&Incident],
 ) -> Option<Decision> {
-    // An error that repeats in the same step does not go away. An error before any step may, once the run has made steps.
+    // An error that repeats in the same step does not go away. An error before any step may, once
+    // the run has made steps.
     let has_run_begun = incidents.iter().any(|incident| incident.step > 0);
     let is_same = |other: &&Incident| other.step == last.step && other.fault.cause == last.fault.cause;
     if let FaultCause::Failed(message) | FaultCause::Refused(message) = &last.fault.cause
@@ -100,7 +105,8 @@ fn find_reason_to_give_up(
     None
 }
 
-/// Restarts without the slots that are too slow, and without those that failed too often if enough others remain.
+/// Restarts without the slots that are too slow, and without those that failed too often if enough
+/// others remain.
 fn choose_slots(
     incidents: &[Incident],
     last: &Incident,
@@ -121,8 +127,9 @@ fn choose_slots(
     Decision::Restart { slots, pause: compute_pause(since_checkpoint) }
 }
 
-/// The pause before the next start. A cause from outside, such as a signal, is over at once. An error may need time to go
-/// away: each consecutive error doubles the pause. `since_checkpoint` has the newest incident first.
+/// The pause before the next start. A cause from outside, such as a signal, is over at once. An
+/// error may need time to go away: each consecutive error doubles the pause. `since_checkpoint` has
+/// the newest incident first.
 fn compute_pause(since_checkpoint: &[&Incident]) -> Duration {
     let is_from_outside = |incident: &&&Incident| {
         let cause = &incident.fault.cause;
@@ -184,7 +191,8 @@ mod tests {
         ] {
             assert_eq!(decide(&incidents, &(2..=4)), expected, "{incidents:?}");
         }
-        // Ranks that cannot connect: the run ends after three times. Incident 0 does not count, because it had steps.
+        // Ranks that cannot connect: the run ends after three times. Incident 0 does not count,
+        // because it had steps.
         let lost = |rank, step| incident(rank, FaultCause::LostPeers("no route".into()), step, 0);
         let mut lost_peers = vec![lost(0, 7), lost(1, 0), lost(2, 0)];
         assert_eq!(decide(&lost_peers, &(2..=4)), restart(0..4, 4));

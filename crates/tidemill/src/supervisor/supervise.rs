@@ -1,4 +1,5 @@
-//! The supervisor's loop: starts a worker group, watches it, and restarts it from the last checkpoint after a fault.
+//! The supervisor's loop: starts a worker group, watches it, and restarts it from the last
+//! checkpoint after a fault.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
@@ -19,10 +20,12 @@ use crate::progress::Reporter;
 /// Time between two checks of the workers.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Trains with as many workers as allowed. Returns the first rank's result with the faults that happened.
+/// Trains with as many workers as allowed. Returns the first rank's result with the faults that
+/// happened.
 ///
 /// # Errors
-/// If workers cannot be started, do not stop in time, or fail in a way that a restart does not mend.
+/// If workers cannot be started, do not stop in time, or fail in a way that a restart does not
+/// mend.
 pub fn supervise(
     worker: &WorkerCommand,
     allowed: &RangeInclusive<usize>,
@@ -98,14 +101,14 @@ fn watch_group(
     }
 }
 
-/// Whether a worker ended as the supervisor asked it to. Before its first step, a worker has nothing to save and just dies
-/// of the signal.
+/// Whether a worker ended as the supervisor asked it to. Before its first step, a worker has
+/// nothing to save and just dies of the signal.
 fn is_requested_stop(cause: &FaultCause) -> bool {
     matches!(cause, FaultCause::Reclaimed | FaultCause::Killed(SIGTERM | SIGINT | SIGHUP))
 }
 
-/// The verb's result: the first rank's result with the faults. Without a result of the first rank: training is not
-/// finished.
+/// The verb's result: the first rank's result with the faults. Without a result of the first rank:
+/// training is not finished.
 fn to_result(result: Value, workers: usize, committed: u64, faults: Vec<Value>) -> Value {
     let mut result = match result {
         Value::Null => json!({ "verb": "train", "finished": false, "steps": committed }),

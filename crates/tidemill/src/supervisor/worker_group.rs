@@ -61,7 +61,8 @@ impl WorkerGroup {
         Ok(group)
     }
 
-    /// Accepts connections, handles the messages that have come, and notes which processes have exited.
+    /// Accepts connections, handles the messages that have come, and notes which processes have
+    /// exited.
     pub fn poll(&mut self) {
         while let Ok((socket, _)) = self.listener.accept() {
             let sender = self.sender.clone();

@@ -35,7 +35,8 @@ pub struct WorkerPosition {
 }
 
 impl WorkerCommand {
-    /// Creates the command as torchrun would: with the environment variables that torch.distributed reads.
+    /// Creates the command as torchrun would: with the environment variables that torch.distributed
+    /// reads.
     fn build(&self, socket: &Path, position: WorkerPosition, port: u16) -> Command {
         let mut command = Command::new(&self.python);
         command.args(["-m", "tidemill"]).args(&self.arguments).arg("--supervisor").arg(socket);

@@ -1,4 +1,5 @@
-//! `tidemill dedup`: finds the duplicates among the rows of a run's dataset and writes them as a mask next to its data.
+//! `tidemill dedup`: finds the duplicates among the rows of a run's dataset and writes them as a
+//! mask next to its data.
 
 use serde_json::{Value, json};
 use tidemill_store::Dataset;

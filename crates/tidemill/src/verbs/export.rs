@@ -1,4 +1,5 @@
-//! `tidemill export`: writes the trained model as a folder that diffusers' `StableDiffusionPipeline.from_pretrained` opens.
+//! `tidemill export`: writes the trained model as a folder that diffusers'
+//! `StableDiffusionPipeline.from_pretrained` opens.
 
 use std::path::{Path, PathBuf};
 

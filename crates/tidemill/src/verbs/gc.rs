@@ -18,11 +18,12 @@ pub struct Args {
     /// The run file and its overrides.
     #[command(flatten)]
     pub run: RunArgs,
-    /// Number of the newest snapshots to keep. A training run always resumes with the snapshot that it started with.
+    /// Number of the newest snapshots to keep. A training run always resumes with the snapshot that
+    /// it started with.
     #[arg(long, default_value_t = 2)]
     pub keep: usize,
-    /// Keep files that are younger than this, and all units with the settings of a younger unit: another process may be
-    /// writing them.
+    /// Keep files that are younger than this, and all units with the settings of a younger unit:
+    /// another process may be writing them.
     #[arg(long, default_value_t = 24.0)]
     pub older_than_hours: f64,
     /// Only show what would be removed.

@@ -1,5 +1,5 @@
-//! The verbs of the command line: one file or folder for each. Every verb has an `Args` struct and a function `run`,
-//! which returns the verb's result as JSON.
+//! The verbs of the command line: one file or folder for each. Every verb has an `Args` struct and
+//! a function `run`, which returns the verb's result as JSON.
 
 pub mod bench;
 pub mod dedup;

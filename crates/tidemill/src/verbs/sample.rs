@@ -1,5 +1,6 @@
-//! `tidemill sample`: draws images from prompts as PNG files and one grid. Images of the held-out synthetic scenes are
-//! scored by rule: does the image show the colour and the shape that its prompt names?
+//! `tidemill sample`: draws images from prompts as PNG files and one grid. Images of the held-out
+//! synthetic scenes are scored by rule: does the image show the colour and the shape that its
+//! prompt names?
 
 use std::path::{Path, PathBuf};
 

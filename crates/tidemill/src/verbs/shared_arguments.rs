@@ -1,4 +1,5 @@
-//! Command line arguments that several verbs have: the run file with its `--set` overrides, and local output paths.
+//! Command line arguments that several verbs have: the run file with its `--set` overrides, and
+//! local output paths.
 
 use std::path::PathBuf;
 

@@ -17,7 +17,8 @@ pub fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
     Ok((work()?, start.elapsed()))
 }
 
-/// The median. It is the mean of the middle two if the number of values is even, and NaN without values.
+/// The median. It is the mean of the middle two if the number of values is even, and NaN without
+/// values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let (low, high) = (values.len().saturating_sub(1) / 2, values.len() / 2);

@@ -17,8 +17,8 @@ pub struct Args {
     /// The run file and its overrides.
     #[command(flatten)]
     pub run: RunArgs,
-    /// Folder for the prepared rows, one Parquet file per unit. Existing files are overwritten. Without it, the rows are
-    /// discarded.
+    /// Folder for the prepared rows, one Parquet file per unit. Existing files are overwritten.
+    /// Without it, the rows are discarded.
     #[arg(long, value_name = "DIR")]
     pub output: Option<PathBuf>,
     /// How often to repeat the work; the median is reported.

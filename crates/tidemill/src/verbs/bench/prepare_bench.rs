@@ -1,5 +1,5 @@
-//! Measures source -> `Prepare`: all rows on all cores, and the parts of the work on one core. Nothing is encoded, so the
-//! weights of the models are not read.
+//! Measures source -> `Prepare`: all rows on all cores, and the parts of the work on one core.
+//! Nothing is encoded, so the weights of the models are not read.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -75,8 +75,8 @@ impl PrepareBench<'_> {
         Ok(counts)
     }
 
-    /// Measures each part of the work over the first `rows` rows, one part after another on one core. Returns milliseconds
-    /// per row; the parts of `Prepare` count readable rows only.
+    /// Measures each part of the work over the first `rows` rows, one part after another on one
+    /// core. Returns milliseconds per row; the parts of `Prepare` count readable rows only.
     ///
     /// # Errors
     /// If a file cannot be read.

@@ -31,7 +31,8 @@ impl PreparedFile<File> {
 impl<W: Write + Send> PreparedFile<W> {
     /// Starts a file in `target`. Messages call it `path`.
     pub fn new(target: W, path: String, schema: SchemaRef) -> Result<Self> {
-        // Pixels do not compress well and hardly repeat, so compression and dictionaries only cost time.
+        // Pixels do not compress well and hardly repeat, so compression and dictionaries only cost
+        // time.
         let properties = WriterProperties::builder()
             .set_compression(Compression::UNCOMPRESSED)
             .set_dictionary_enabled(false)

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use sysinfo::Disks;
 
-/// The version of the libtorch in this folder. libtorch has its version only in files: `version.py` in the Python wheel,
-/// `build-version` in the C++ archive.
+/// The version of the libtorch in this folder. libtorch has its version only in files: `version.py`
+/// in the Python wheel, `build-version` in the C++ archive.
 pub fn read_torch_version(libtorch: &Path) -> Option<String> {
     if let Ok(text) = std::fs::read_to_string(libtorch.join("build-version")) {
         return Some(text.trim().to_string());

@@ -1,7 +1,8 @@
 //! `tidemill doctor`: shows what this machine offers, for bug reports and for choosing settings.
 //!
 //! - `command`: the verb. `machine_report`: libtorch's version and free disk space.
-//! - `nccl_network`: EFA, InfiniBand, NCCL's plugin and environment variables. `network_advice`: what is wrong with them.
+//! - `nccl_network`: EFA, InfiniBand, NCCL's plugin and environment variables. `network_advice`:
+//!   what is wrong with them.
 
 mod command;
 mod machine_report;

@@ -1,8 +1,9 @@
-//! What NCCL finds between machines: network devices, the plugin that it needs for EFA, and environment variables.
+//! What NCCL finds between machines: network devices, the plugin that it needs for EFA, and
+//! environment variables.
 //!
-//! NCCL uses InfiniBand and RoCE by itself. It uses AWS's Elastic Fabric Adapter (EFA) only through the plugin
-//! [aws-ofi-nccl](https://github.com/aws/aws-ofi-nccl), which passes its traffic to libfabric. If a part is missing, NCCL
-//! falls back to TCP without a warning.
+//! NCCL uses InfiniBand and RoCE by itself. It uses AWS's Elastic Fabric Adapter (EFA) only through
+//! the plugin [aws-ofi-nccl](https://github.com/aws/aws-ofi-nccl), which passes its traffic to
+//! libfabric. If a part is missing, NCCL falls back to TCP without a warning.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -92,8 +93,8 @@ impl Network {
         self.variables.get(variable).is_some_and(|actual| actual == value)
     }
 
-    /// Whether `NCCL_SOCKET_IFNAME = list` leaves NCCL an interface. The list has prefixes of names, or whole names after
-    /// `=`; after `^` it lists what to exclude.
+    /// Whether `NCCL_SOCKET_IFNAME = list` leaves NCCL an interface. The list has prefixes of
+    /// names, or whole names after `=`; after `^` it lists what to exclude.
     pub fn matches_any_interface(&self, list: &str) -> bool {
         let (is_exclusion, list) = list.strip_prefix('^').map_or((false, list), |list| (true, list));
         let (is_exact, list) = list.strip_prefix('=').map_or((false, list), |list| (true, list));

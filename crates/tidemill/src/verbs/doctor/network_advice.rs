@@ -1,5 +1,5 @@
-//! Advice about the network: what keeps NCCL from using it, and what to do. Source for the variables:
-//! [NCCL](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
+//! Advice about the network: what keeps NCCL from using it, and what to do. Source for the
+//! variables: [NCCL](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
 
 use super::nccl_network::Network;
 

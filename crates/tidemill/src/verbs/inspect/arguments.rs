@@ -15,7 +15,8 @@ pub const MAX_HISTOGRAM_ROWS: u64 = 1_000_000;
     tidemill inspect run.toml --sheet rows.png --seed 7"
 )]
 pub struct Args {
-    /// A dataset's folder or URI, a run file (for its dataset), a Parquet file, or a folder of Parquet files.
+    /// A dataset's folder or URI, a run file (for its dataset), a Parquet file, or a folder of
+    /// Parquet files.
     pub path: PathBuf,
     /// Override one key of the run file; may be given several times.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
@@ -32,7 +33,8 @@ pub struct Args {
     /// Read every file of a dataset and compare it with its commit: checksums, sizes, rows.
     #[arg(long)]
     pub verify: bool,
-    /// Draw random rows of a run file's source, as training sees them and with their captions, into this PNG file.
+    /// Draw random rows of a run file's source, as training sees them and with their captions, into
+    /// this PNG file.
     #[arg(long, value_name = "FILE", value_parser = parse_local_path)]
     pub sheet: Option<PathBuf>,
     /// Seed of the sheet's random rows.

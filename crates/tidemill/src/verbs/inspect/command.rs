@@ -14,7 +14,8 @@ use crate::run_file::Run;
 /// Shows what the path contains.
 ///
 /// # Errors
-/// If there is nothing at the path, it is neither a dataset nor Parquet, or `--verify` finds damaged files.
+/// If there is nothing at the path, it is neither a dataset nor Parquet, or `--verify` finds
+/// damaged files.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     if args.path.extension().is_some_and(|extension| extension == "toml") {
         return inspect_run_file(args, reporter);
@@ -36,7 +37,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     inspect_parquet(&args.path, reporter)
 }
 
-/// Shows the dataset of a run, and its source on a contact sheet. The sheet can be drawn before there is a dataset.
+/// Shows the dataset of a run, and its source on a contact sheet. The sheet can be drawn before
+/// there is a dataset.
 fn inspect_run_file(args: &Args, reporter: &Reporter) -> Result<Value> {
     use tidemill_store::Error as Store;
     let run = Run::open(&args.path, &args.overrides)?;

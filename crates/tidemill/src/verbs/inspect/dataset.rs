@@ -1,4 +1,5 @@
-//! What a latent dataset contains: counts and tensor shapes from the manifest, histograms and lists from its rows.
+//! What a latent dataset contains: counts and tensor shapes from the manifest, histograms and lists
+//! from its rows.
 
 use serde_json::{Value, json};
 use tidemill_data::inspect::Statistics;
@@ -14,7 +15,8 @@ use crate::progress::Reporter;
 /// The largest number of damaged files that a message names.
 const MAX_NAMED_FILES: usize = 10;
 
-/// Row groups of text embeddings whose rounding errors are measured, unless everything is read anyway.
+/// Row groups of text embeddings whose rounding errors are measured, unless everything is read
+/// anyway.
 const ROUNDING_ROW_GROUPS: usize = 4;
 
 /// Shows a dataset. The tokenizer is needed for the histogram of caption lengths in tokens.
@@ -29,7 +31,8 @@ pub fn inspect_dataset(
 ) -> Result<Value> {
     let dataset = Dataset::open(uri)?;
     report_manifest(uri, &dataset, reporter)?;
-    // Verification comes first because it names all damaged files. What follows would stop at the first of them.
+    // Verification comes first because it names all damaged files. What follows would stop at the
+    // first of them.
     let verification = if args.verify { Some(verify(&dataset, reporter)?) } else { None };
     let row_groups = if args.verify { usize::MAX } else { ROUNDING_ROW_GROUPS };
     let rounding = dataset.measure_rounding_error(row_groups)?;

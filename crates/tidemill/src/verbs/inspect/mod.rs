@@ -1,8 +1,10 @@
-//! `tidemill inspect`: shows what a dataset, a Parquet source or a run file contains: counts, histograms, lists of rejected
-//! and quarantined rows, and a contact sheet. It never calls libtorch.
+//! `tidemill inspect`: shows what a dataset, a Parquet source or a run file contains: counts,
+//! histograms, lists of rejected and quarantined rows, and a contact sheet. It never calls
+//! libtorch.
 //!
 //! - `arguments`: the arguments. `command`: decides what the path is.
-//! - `dataset`: a latent dataset. `parquet`: Parquet files. `contact_sheet`: images of a source with their captions.
+//! - `dataset`: a latent dataset. `parquet`: Parquet files. `contact_sheet`: images of a source
+//!   with their captions.
 
 mod arguments;
 mod command;

@@ -1,5 +1,5 @@
-//! What Parquet files contain: rows and columns from their footers, histograms from the columns of sizes and captions. No
-//! image is read.
+//! What Parquet files contain: rows and columns from their footers, histograms from the columns of
+//! sizes and captions. No image is read.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -84,7 +84,8 @@ fn add_statistics(
     Ok(())
 }
 
-/// Finds the columns for sizes and captions by their usual names, in upper or lower case, if their types fit.
+/// Finds the columns for sizes and captions by their usual names, in upper or lower case, if their
+/// types fit.
 fn find_usual_columns(schema: &Schema) -> Columns {
     let find = |names: &[&str], fits: fn(&DataType) -> bool| {
         let usual = |name: &str| names.iter().any(|usual| usual.eq_ignore_ascii_case(name));

@@ -26,10 +26,12 @@ pub struct Args {
     /// Which latent to write for the distribution that the VAE computes for each image.
     #[arg(long, value_enum)]
     pub latents: Latents,
-    /// Multiply the latents by this. MosaicML diffusion expects 0.18215 (the VAE's factor); 1 keeps the VAE's values.
+    /// Multiply the latents by this. MosaicML diffusion expects 0.18215 (the VAE's factor); 1 keeps
+    /// the VAE's values.
     #[arg(long, value_name = "FACTOR")]
     pub scaled_by: f32,
-    /// Seed of the samples. They are the samples that a run with this seed draws in its first epoch.
+    /// Seed of the samples. They are the samples that a run with this seed draws in its first
+    /// epoch.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Export the rows that are held out instead of the training rows.
@@ -55,7 +57,8 @@ pub enum Latents {
 /// Writes the folder and returns what it contains.
 ///
 /// # Errors
-/// If there is no dataset, the dataset does not have these latents, or the folder exists already or cannot be written.
+/// If there is no dataset, the dataset does not have these latents, or the folder exists already or
+/// cannot be written.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let from = match args.from.ends_with(".toml") {
         true => Run::open(args.from.as_ref(), &[])?.dataset(),

@@ -1,5 +1,5 @@
-//! The arguments of `tidemill preprocess`, and the order of its work: encode the missing units, leave out duplicates, and
-//! write a snapshot.
+//! The arguments of `tidemill preprocess`, and the order of its work: encode the missing units,
+//! leave out duplicates, and write a snapshot.
 
 use serde_json::Value;
 use tidemill_data::{InputUnit, Prepare};
@@ -30,7 +30,8 @@ pub struct Args {
 /// Preprocesses the missing units and returns what the dataset contains now.
 ///
 /// # Errors
-/// If the input is refused, a stage fails, too many rows are unreadable, or a signal stops the work.
+/// If the input is refused, a stage fails, too many rows are unreadable, or a signal stops the
+/// work.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     preprocess(&args.run.open()?, reporter)
 }

@@ -27,8 +27,9 @@ pub struct LocalPass<'a> {
 }
 
 impl LocalPass<'_> {
-    /// Processes the units that are not committed. Returns `None` if all are. `encode` is an encoder that is loaded already,
-    /// for the first device; without it the pass is one that only copies.
+    /// Processes the units that are not committed. Returns `None` if all are. `encode` is an
+    /// encoder that is loaded already, for the first device; without it the pass is one that only
+    /// copies.
     ///
     /// # Errors
     /// If a stage fails, too many rows are unreadable, or a signal stops the work.
@@ -89,8 +90,8 @@ impl LocalPass<'_> {
     }
 }
 
-/// The device of each encoder: `engine.encode.workers` encoders for every device. With Ray, the encoders of the cluster
-/// leave little to do on this machine, so one for each device is enough.
+/// The device of each encoder: `engine.encode.workers` encoders for every device. With Ray, the
+/// encoders of the cluster leave little to do on this machine, so one for each device is enough.
 fn encoder_devices(run: &Run, devices: &[Device]) -> Vec<Device> {
     let config = &run.file.engine;
     let per_device = if config.kind == EngineKind::Ray { 1 } else { config.encode.workers.max() };

@@ -15,7 +15,8 @@ use crate::run_file::Run;
 /// What this command has done.
 #[derive(Default)]
 pub struct CompletedWork {
-    /// The passes on the cluster and on this machine that encoded. Empty if all units were committed.
+    /// The passes on the cluster and on this machine that encoded. Empty if all units were
+    /// committed.
     pub summaries: Vec<RunSummary>,
     /// The pass that left out duplicates. It only copies what is encoded.
     pub copied: Option<RunSummary>,

@@ -1,4 +1,5 @@
-//! The arguments of `tidemill run`, and its verbs in their order. Writes `summary.json` into the run's output.
+//! The arguments of `tidemill run`, and its verbs in their order. Writes `summary.json` into the
+//! run's output.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -33,7 +34,8 @@ pub struct Args {
     pub workers: Option<RangeInclusive<usize>>,
 }
 
-/// Runs all verbs and writes the summary. Without a dataset (online), training includes preprocessing.
+/// Runs all verbs and writes the summary. Without a dataset (online), training includes
+/// preprocessing.
 ///
 /// # Errors
 /// The first verb's error.

@@ -1,5 +1,5 @@
-//! `tidemill run`: preprocess, train, sample and export, one after the other. Each continues where an earlier command
-//! stopped.
+//! `tidemill run`: preprocess, train, sample and export, one after the other. Each continues where
+//! an earlier command stopped.
 
 mod command;
 mod preflight_checks;

@@ -1,5 +1,5 @@
-//! Checks before `tidemill run` starts to encode. Without them, these mistakes would appear only after all pairs are
-//! encoded.
+//! Checks before `tidemill run` starts to encode. Without them, these mistakes would appear only
+//! after all pairs are encoded.
 
 use tch::Device;
 use tidemill_data::tokenizer::CONTEXT;
@@ -30,11 +30,12 @@ pub fn check_validation(run: &Run, mode: EncodingMode) -> Result<()> {
     Ok(())
 }
 
-/// Refuses models that the trainer or the sampler does not accept. Reads the models' configurations and the shapes of the
-/// U-Net's weights.
+/// Refuses models that the trainer or the sampler does not accept. Reads the models' configurations
+/// and the shapes of the U-Net's weights.
 ///
 /// # Errors
-/// If the parts of the model folder do not fit together, or the sampler cannot run with the noise schedule.
+/// If the parts of the model folder do not fit together, or the sampler cannot run with the noise
+/// schedule.
 pub fn check_models(run: &Run) -> Result<()> {
     let models = run.models()?;
     let vae = VaeConfig::read(&models.vae().join("config.json"))?;

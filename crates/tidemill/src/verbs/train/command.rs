@@ -1,5 +1,5 @@
-//! The arguments of `tidemill train`, and the choice of where to train: in this process, in supervised workers on this
-//! machine, or in workers of Ray Train.
+//! The arguments of `tidemill train`, and the choice of where to train: in this process, in
+//! supervised workers on this machine, or in workers of Ray Train.
 
 use std::ops::RangeInclusive;
 
@@ -30,8 +30,8 @@ pub struct Args {
     /// Where the rows come from.
     #[arg(long, value_enum, default_value_t)]
     pub mode: EncodingMode,
-    /// Train with this many processes on this machine, and restart them when one is lost: a number, or the fewest and the
-    /// most, as in 6..8.
+    /// Train with this many processes on this machine, and restart them when one is lost: a number,
+    /// or the fewest and the most, as in 6..8.
     #[arg(long, value_name = "N", value_parser = parse_workers)]
     pub workers: Option<RangeInclusive<usize>>,
     /// Rank and world of this process, set by a launcher.
@@ -55,7 +55,8 @@ pub fn parse_workers(text: &str) -> std::result::Result<RangeInclusive<usize>, S
     Ok(fewest..=most)
 }
 
-/// Trains, and returns how training ended. Only the first of several ranks returns a result; the others return null.
+/// Trains, and returns how training ended. Only the first of several ranks returns a result; the
+/// others return null.
 ///
 /// # Errors
 /// If the input is refused, or training fails, for example because the loss is not finite.
@@ -69,8 +70,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     }
 }
 
-/// As [`run`], with hooks, in this process or its workers even if the run file has `[engine.train]`. Every rank returns
-/// a result.
+/// As [`run`], with hooks, in this process or its workers even if the run file has
+/// `[engine.train]`. Every rank returns a result.
 ///
 /// # Errors
 /// As [`run`].

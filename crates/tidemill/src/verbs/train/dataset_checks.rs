@@ -1,5 +1,5 @@
-//! Checks of the datasets to train on: refuses datasets that other models made, and reports settings of the run file that
-//! differ from those of the datasets.
+//! Checks of the datasets to train on: refuses datasets that other models made, and reports
+//! settings of the run file that differ from those of the datasets.
 
 use serde_json::Value;
 use tidemill_models::ModelFolder;
@@ -11,8 +11,8 @@ use crate::engine::dataset_spec::{compute_model_digests, pixel_settings, row_set
 use crate::error::Result;
 use crate::run_file::Run;
 
-/// Refuses datasets whose tensors were made by other models than those of the run. Images would be drawn with the wrong
-/// models. Returns the digests of the run's models.
+/// Refuses datasets whose tensors were made by other models than those of the run. Images would be
+/// drawn with the wrong models. Returns the digests of the run's models.
 ///
 /// # Errors
 /// If a dataset was made by another VAE, text encoder or tokenizer.
@@ -41,14 +41,16 @@ pub fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Res
     Ok(ours)
 }
 
-/// One line for each setting of the run file that training ignores, because the datasets were made with another value.
+/// One line for each setting of the run file that training ignores, because the datasets were made
+/// with another value.
 pub fn describe_changed_settings(run: &Run, datasets: &Datasets) -> Vec<String> {
     let mut lines = describe_changed_shares(run, datasets);
     lines.extend(describe_changed_preprocessing(run, datasets));
     lines
 }
 
-/// Datasets that hold out another share of the rows than the run file. The share is fixed when a dataset is made.
+/// Datasets that hold out another share of the rows than the run file. The share is fixed when a
+/// dataset is made.
 fn describe_changed_shares(run: &Run, datasets: &Datasets) -> Vec<String> {
     let share = run.file.validation.share;
     let other = datasets.values().filter(|dataset| share > 0.0 && dataset.spec().validation_share != share);
@@ -77,8 +79,8 @@ fn describe_changed_preprocessing(run: &Run, datasets: &Datasets) -> Vec<String>
     .collect()
 }
 
-/// One line for each setting of a section that changed. Settings that only one side has are ignored: imported datasets
-/// have other settings, and datasets of earlier versions have fewer.
+/// One line for each setting of a section that changed. Settings that only one side has are
+/// ignored: imported datasets have other settings, and datasets of earlier versions have fewer.
 fn describe_changes(section: &str, made_with: &Value, now: &Value) -> Vec<String> {
     let has_both = |Difference { path, .. }: &Difference| {
         let key = path.split('.').next().unwrap_or_default();

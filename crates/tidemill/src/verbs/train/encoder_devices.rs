@@ -2,11 +2,13 @@
 
 use tch::Device;
 
-/// The devices that encode for a rank. GPUs on which nobody trains are split among the ranks; if there are fewer than
-/// ranks, ranks share one. Without such GPUs, a rank encodes on its own device.
+/// The devices that encode for a rank. GPUs on which nobody trains are split among the ranks; if
+/// there are fewer than ranks, ranks share one. Without such GPUs, a rank encodes on its own
+/// device.
 ///
-/// `worker_slots` is the number of training workers that this machine can have. The first devices belong to them, also to
-/// those that the supervisor leaves out, because a device that is left out may be faulty.
+/// `worker_slots` is the number of training workers that this machine can have. The first devices
+/// belong to them, also to those that the supervisor leaves out, because a device that is left out
+/// may be faulty.
 pub fn choose_encoder_devices(devices: &[Device], local_rank: usize, worker_slots: usize) -> Vec<Device> {
     let spare = devices.get(worker_slots..).unwrap_or_default();
     match spare.len() {
@@ -30,7 +32,8 @@ mod tests {
         assert_eq!((choose(8, 0, 1), choose(8, 1, 4)), ((1..8).collect(), vec![5]));
         assert_eq!((choose(8, 0, 3), choose(8, 1, 3), choose(8, 2, 3)), (vec![3, 6], vec![4, 7], vec![5]));
         assert_eq!((choose(1, 0, 1), choose(4, 3, 4), choose(1, 1, 2)), (vec![0], vec![3], vec![0]));
-        // Ranks step together, so a rank that encodes on its own training device would slow down all ranks.
+        // Ranks step together, so a rank that encodes on its own training device would slow down
+        // all ranks.
         assert_eq!((choose(3, 0, 2), choose(3, 1, 2)), (vec![2], vec![2]));
         assert_eq!([0, 1, 2, 5].map(|rank| choose(8, rank, 6)), [[6], [7], [6], [7]]);
     }

@@ -6,7 +6,8 @@ use tidemill_models::{ModelFolder, ParamInit, UNet2DConditionModel, UNetConfig};
 use crate::error::Result;
 use crate::run_file::Run;
 
-/// Loads the model folder's U-Net. If the folder has no weights, creates random ones from the run's seed.
+/// Loads the model folder's U-Net. If the folder has no weights, creates random ones from the run's
+/// seed.
 ///
 /// # Errors
 /// If the configuration is not supported, or the weights do not fit it.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// How much of the end of the file is read, in bytes. A line of metrics is shorter, unless there are very many ranks.
+/// How much of the end of the file is read, in bytes. A line of metrics is shorter, unless there
+/// are very many ranks.
 const TAIL_BYTES: u64 = 1 << 16;
 
 /// The file in which the first rank writes metrics.

@@ -1,10 +1,15 @@
-//! `tidemill train`: trains the U-Net on a latent dataset, or on pairs that are encoded meanwhile (online).
+//! `tidemill train`: trains the U-Net on a latent dataset, or on pairs that are encoded meanwhile
+//! (online).
 //!
-//! - `command`: the arguments, and the choice between this process, supervised workers and Ray Train.
-//! - `rank_arguments`: rank and world of this process, as a launcher (torchrun, the supervisor, Ray) passes them.
-//! - `worker`: training in this process. `step_observer`: progress and signals. `training_report`: the verb's result.
+//! - `command`: the arguments, and the choice between this process, supervised workers and Ray
+//!   Train.
+//! - `rank_arguments`: rank and world of this process, as a launcher (torchrun, the supervisor,
+//!   Ray) passes them.
+//! - `worker`: training in this process. `step_observer`: progress and signals. `training_report`:
+//!   the verb's result.
 //! - `training_data`, `encoder_devices`, `dataset_checks`: the data that this process trains on.
-//! - `initial_unet`, `preview_sampler`: the models that training needs. `train_hooks`: what a Python caller adds.
+//! - `initial_unet`, `preview_sampler`: the models that training needs. `train_hooks`: what a
+//!   Python caller adds.
 //! - `ray_cluster`, `metrics_file`: training on Ray Train, as seen from this machine.
 
 mod command;

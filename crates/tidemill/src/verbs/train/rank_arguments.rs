@@ -1,5 +1,5 @@
-//! Rank and world of this process. The Python package creates the process group and passes these arguments; people do
-//! not write them.
+//! Rank and world of this process. The Python package creates the process group and passes these
+//! arguments; people do not write them.
 
 use std::path::PathBuf;
 
@@ -29,12 +29,13 @@ pub struct RankArgs {
     /// The number of ranks on this machine.
     #[arg(long, hide = true, default_value_t = 1)]
     pub local_world_size: usize,
-    /// The number of worker slots on this machine, including those that the supervisor leaves out. Default: the number of
-    /// ranks on this machine.
+    /// The number of worker slots on this machine, including those that the supervisor leaves out.
+    /// Default: the number of ranks on this machine.
     #[arg(long = "places", hide = true)]
     pub slots: Option<usize>,
-    /// The number of consecutive ranks that share a machine, or a part of one. Default: the number of ranks on this
-    /// machine. If machines have different numbers of ranks, it must divide all of them.
+    /// The number of consecutive ranks that share a machine, or a part of one. Default: the number
+    /// of ranks on this machine. If machines have different numbers of ranks, it must divide all of
+    /// them.
     #[arg(long, hide = true)]
     pub ranks_per_node: Option<usize>,
     /// The socket of the supervisor.
@@ -74,8 +75,8 @@ impl RankArgs {
             .map_err(|source| Error::Start { what: "the connection to the supervisor", source })
     }
 
-    /// Agrees with the other ranks on a result: if it is an error on one rank, it is an error on all. See
-    /// [`World::propagate_error`].
+    /// Agrees with the other ranks on a result: if it is an error on one rank, it is an error on
+    /// all. See [`World::propagate_error`].
     ///
     /// # Errors
     /// The error of this rank, or that of another rank.

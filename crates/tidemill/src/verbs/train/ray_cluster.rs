@@ -1,5 +1,6 @@
-//! Training on a Ray cluster. A Python process, the driver (`python -m tidemill.ray.train.driver`), has Ray Train start
-//! the workers of `[engine.train]`. This process shows their progress and restarts the driver if it dies.
+//! Training on a Ray cluster. A Python process, the driver (`python -m tidemill.ray.train.driver`),
+//! has Ray Train start the workers of `[engine.train]`. This process shows their progress and
+//! restarts the driver if it dies.
 
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -35,8 +36,9 @@ struct DriverPlan<'a> {
 /// Trains on workers of Ray Train until training ends.
 ///
 /// # Errors
-/// If the run file has a mistake; if workers or drivers fail repeatedly; after a signal, if the workers do not save their
-/// state within `supervisor.grace_seconds`. In that case the same command continues from the last checkpoint.
+/// If the run file has a mistake; if workers or drivers fail repeatedly; after a signal, if the
+/// workers do not save their state within `supervisor.grace_seconds`. In that case the same command
+/// continues from the last checkpoint.
 pub fn train_on_ray(
     run: &Run,
     workers: &TrainWorkers,
@@ -109,7 +111,8 @@ impl RayTraining<'_> {
         }
     }
 
-    /// Runs one driver. Returns the workers' result, or the status of a driver that died before that.
+    /// Runs one driver. Returns the workers' result, or the status of a driver that died before
+    /// that.
     fn run_driver(&mut self, plan: &str) -> Result<std::result::Result<Value, ExitStatus>> {
         let mut driver: Driver<Value> =
             Driver::start("tidemill.ray.train.driver", std::iter::once(Ok(plan.to_owned())))?;

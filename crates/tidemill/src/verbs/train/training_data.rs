@@ -1,4 +1,5 @@
-//! What a training process trains on: latent datasets, or the run's pairs, which are encoded meanwhile.
+//! What a training process trains on: latent datasets, or the run's pairs, which are encoded
+//! meanwhile.
 
 use std::sync::Arc;
 
@@ -28,8 +29,8 @@ pub struct OpenedData {
     pub rows: Option<Arc<RowAccounting>>,
 }
 
-/// Opens the data that this process trains on. `devices` are those of the machine. `remote_encoders` encode the pairs of
-/// online training in place of this process.
+/// Opens the data that this process trains on. `devices` are those of the machine.
+/// `remote_encoders` encode the pairs of online training in place of this process.
 ///
 /// # Errors
 /// If the data cannot be opened, or other models made them.
@@ -72,7 +73,8 @@ pub fn open_training_data(
 /// Opens the rows for the loss of `train.validation`.
 ///
 /// # Errors
-/// If the dataset cannot be opened or was made by other models, or online training names no dataset.
+/// If the dataset cannot be opened or was made by other models, or online training names no
+/// dataset.
 fn open_validation_set(run: &Run, mode: EncodingMode, models: &ModelFolder) -> Result<Option<ValidationSet>> {
     let Some(config) = &run.file.train.validation else { return Ok(None) };
     let validation_set = match (&config.dataset, mode) {
@@ -104,7 +106,8 @@ fn open_datasets(run: &Run) -> Result<Datasets> {
     mix.iter().map(open).collect()
 }
 
-/// Loads the text encoder if the data contain token ids only. Its number format is the one that `preprocess` would use.
+/// Loads the text encoder if the data contain token ids only. Its number format is the one that
+/// `preprocess` would use.
 fn load_text_encoder(
     run: &Run,
     models: &ModelFolder,

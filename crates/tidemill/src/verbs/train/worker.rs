@@ -45,7 +45,8 @@ pub fn run_worker(
     let trained = train_rank(run, mode, rank, &heartbeat, reporter, hooks);
     let (end, result) = describe_end(&trained);
     heartbeat.send(&WorkerMessage::Ended { end, result });
-    // The supervisor reports which rank is at fault, once. Without a supervisor, the rank at fault reports it.
+    // The supervisor reports which rank is at fault, once. Without a supervisor, the rank at fault
+    // reports it.
     let has_supervisor = rank.supervisor.is_some();
     trained.map(|trained| trained.report).map_err(|error| match has_supervisor {
         true => Error::ReportedElsewhere(Box::new(error)),
@@ -106,7 +107,8 @@ fn train_rank(
     Ok(TrainedRank { is_finished: outcome.finished, report })
 }
 
-/// Loads everything that this process trains with. Also returns what becomes of the pairs of online training.
+/// Loads everything that this process trains with. Also returns what becomes of the pairs of online
+/// training.
 fn build_train_spec(
     run: &Run,
     mode: EncodingMode,

@@ -24,7 +24,8 @@ use crate::progress::Reporter;
     are responsible for --models. As a check, the embeddings of the first captions are computed again. Latents cannot \
     be checked.")]
 pub struct Args {
-    /// The folder that an MDSWriter wrote, local or in a bucket, or a folder that contains several of them.
+    /// The folder that an MDSWriter wrote, local or in a bucket, or a folder that contains several
+    /// of them.
     pub from: String,
     /// The dataset to write. `tidemill train` reads the folder `dataset` in the run's output.
     #[arg(long)]
@@ -32,8 +33,8 @@ pub struct Args {
     /// The models that made the latents: a folder in the diffusers layout.
     #[arg(long, value_name = "FOLDER")]
     pub models: PathBuf,
-    /// The factor by which the stored latents were multiplied; it is divided out. MosaicML diffusion's
-    /// precompute_latents.py multiplies by 0.18215; 1 if they are the VAE's values.
+    /// The factor by which the stored latents were multiplied; it is divided out. MosaicML
+    /// diffusion's precompute_latents.py multiplies by 0.18215; 1 if they are the VAE's values.
     #[arg(long, value_name = "FACTOR")]
     pub scaled_by: f32,
     /// Share of the samples to hold out for validation.

@@ -61,7 +61,8 @@ impl ImportPass<'_> {
         let mut writer = self.writer.begin_unit(key);
         let ids = |row| sample_id(&key.identity, row);
         let dropped_captions = self.import.write(&samples, &key.file, ids, &mut writer)?;
-        // If another import has committed the unit first, its attempt is used. The unit is in the dataset either way.
+        // If another import has committed the unit first, its attempt is used. The unit is in the
+        // dataset either way.
         writer.commit()?;
         self.counts.shards.fetch_add(1, Ordering::Relaxed);
         self.counts.hashed.fetch_add(has_hash.into(), Ordering::Relaxed);

@@ -1,8 +1,10 @@
-//! `tidemill mds import`: makes a dataset of MDS shards. A shard is a unit, committed as `preprocess` commits its units: any
-//! number of imports may run at the same time, be killed or repeat, and another import does only what is missing.
+//! `tidemill mds import`: makes a dataset of MDS shards. A shard is a unit, committed as
+//! `preprocess` commits its units: any number of imports may run at the same time, be killed or
+//! repeat, and another import does only what is missing.
 //!
 //! - `command`: the arguments, the order of the work, and the report.
-//! - `shard_units`: the shards of an MDS folder as units. `import_pass`: imports units in several threads.
+//! - `shard_units`: the shards of an MDS folder as units. `import_pass`: imports units in several
+//!   threads.
 //! - `source_models`: what an import must know of the models that made the latents.
 
 mod command;

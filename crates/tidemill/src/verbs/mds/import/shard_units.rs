@@ -62,8 +62,8 @@ pub fn find_resolutions(mds: &Folder) -> Result<Vec<u32>> {
     }
 }
 
-/// The digests of the settings that determine the rows and each tensor column. The text models are part of the rows'
-/// digest, because they determine which captions count as dropped.
+/// The digests of the settings that determine the rows and each tensor column. The text models are
+/// part of the rows' digest, because they determine which captions count as dropped.
 pub fn compute_digests(spec: &DatasetSpec, scaled_by: f32) -> Digests {
     let ModelDigests { vae, text_encoder, tokenizer } = &spec.models;
     let latents = short_digest(&json!(["mds", scaled_by, vae]));

@@ -76,8 +76,9 @@ impl SourceModels {
         self.encode.encode_caption(&self.tokenizer.encode(caption))
     }
 
-    /// Computes the embeddings of a shard's first captions and compares them with the stored ones. A stored embedding may
-    /// also be that of the empty caption. Returns the number of captions compared, which is 0 if the shard has no captions.
+    /// Computes the embeddings of a shard's first captions and compares them with the stored ones.
+    /// A stored embedding may also be that of the empty caption. Returns the number of captions
+    /// compared, which is 0 if the shard has no captions.
     ///
     /// # Errors
     /// If most of them differ, because then other models made them.
