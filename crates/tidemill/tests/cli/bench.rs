@@ -1,8 +1,8 @@
-//! `tidemill bench`: whatever it measures, the work is done and done right.
+//! `tidemill bench`: the work that it measures is done, and done right.
 
 use std::fs::File;
 
-use crate::common::{assets, tidemill_json, world};
+use crate::common::{models_folder, tidemill_json, write_run};
 use arrow::array::AsArray;
 use arrow::datatypes::DataType;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -11,9 +11,9 @@ use tidemill_data::ClipTokenizer;
 const ROWS: u64 = 96;
 
 #[test]
-fn prepared_rows_are_written_once_and_every_part_is_measured() {
+fn bench_prepare_writes_each_row_once_and_times_every_part() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), ROWS as usize);
+    let run = write_run(folder.path(), ROWS as usize);
     let prepared = folder.path().join("prepared");
     let (code, result) =
         tidemill_json(&["bench", "prepare", &run, "--output", prepared.to_str().unwrap(), "--repeat", "2"]);
@@ -43,12 +43,12 @@ fn prepared_rows_are_written_once_and_every_part_is_measured() {
 }
 
 #[test]
-fn token_ids_are_those_of_the_tokenizer() {
+fn bench_tokenize_writes_the_token_ids() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let captions = ["a small red circle", "", "Two dogs, 3 cats!", "caf\u{e9} \u{732b}"];
     std::fs::write(path("captions.txt"), captions.join("\n")).unwrap();
-    let models = assets();
+    let models = models_folder();
     let (code, result) = tidemill_json(&[
         "bench",
         "tokenize",

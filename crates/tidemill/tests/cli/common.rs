@@ -1,15 +1,16 @@
-//! What the integration tests share: running the binary, the quickstart's models, a small world to preprocess.
+//! Helpers of several tests: running the binary, the quickstart's models, a small run to
+//! preprocess.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidemill_store::Dataset;
 
-/// The quickstart's tiny models.
-pub fn assets() -> PathBuf {
+/// The folder of the quickstart's tiny models.
+pub fn models_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets")
 }
 
@@ -25,25 +26,44 @@ pub fn tidemill(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// Runs the binary with `--json` and gives the exit code and the last line of stdout.
+/// Runs the binary with `--json`. Returns the exit code and the last line of stdout.
 pub fn tidemill_json(args: &[&str]) -> (i32, Value) {
-    json(&tidemill(&[args, &["--json"]].concat()))
+    parse_output(&tidemill(&[args, &["--json"]].concat()))
+}
+
+/// Runs a verb of a run file with `--set` overrides and `--json`.
+pub fn run_verb(verb: &str, run: &str, settings: &[&str]) -> (i32, Value) {
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    tidemill_json(&[verb, run].into_iter().chain(settings).collect::<Vec<_>>())
+}
+
+/// Runs a verb of a run file with `--set` overrides, which must succeed. Returns its result.
+pub fn run_verb_ok(verb: &str, run: &str, settings: &[&str]) -> Value {
+    let (code, result) = run_verb(verb, run, settings);
+    assert_eq!(code, 0, "{result}");
+    result
 }
 
 /// The exit code and the last line of stdout of a command that was given `--json`.
-pub fn json(output: &Output) -> (i32, Value) {
+pub fn parse_output(output: &Output) -> (i32, Value) {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let last = stdout.lines().last().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)));
     (output.status.code().unwrap(), serde_json::from_str(last).unwrap())
 }
 
-/// Draws `rows` small scenes into `folder/pairs` and writes `folder/run.toml` for them.
-pub fn world(folder: &Path, rows: usize) -> String {
-    world_of(folder, rows, 48..=96)
+/// Starts a command whose output nobody reads.
+pub fn spawn_silent(mut command: Command) -> std::process::Child {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// The same with images of these sides.
-pub fn world_of(folder: &Path, rows: usize, sides: RangeInclusive<u32>) -> String {
+/// Draws `rows` small scenes into `folder/pairs` and writes `folder/run.toml` for them. Returns the
+/// path of the run file.
+pub fn write_run(folder: &Path, rows: usize) -> String {
+    write_run_with_sides(folder, rows, 48..=96)
+}
+
+/// As [`write_run`], with images of these sides.
+pub fn write_run_with_sides(folder: &Path, rows: usize, sides: RangeInclusive<u32>) -> String {
     let pairs = folder.join("pairs");
     let config = tidemill_synth::SynthConfig {
         rows,
@@ -78,14 +98,15 @@ device = "cpu"
 "#,
         out = folder.join("out").display(),
         pairs = pairs.display(),
-        models = assets().display(),
+        models = models_folder().display(),
     );
     std::fs::write(&run, text).unwrap();
     run.display().to_string()
 }
 
-/// Digest of what the dataset of a run's output holds, with the counts checked and every checksum verified.
-pub fn digest(output: &str, rows: usize) -> String {
+/// The manifest digest of the dataset in a run's output, after a check of its counts and of every
+/// checksum.
+pub fn verified_digest(output: &str, rows: usize) -> String {
     let dataset = Dataset::open(&format!("{output}/dataset")).unwrap();
     let counts = dataset.totals().unwrap().rows;
     assert_eq!(counts.read, rows as u64);
@@ -93,31 +114,32 @@ pub fn digest(output: &str, rows: usize) -> String {
     dataset.manifest_digest().to_owned()
 }
 
-/// The unit's name of each commit in a dataset's folder.
-pub fn commits(output: &Path) -> Vec<String> {
+/// The file names of the commits in a run's output.
+pub fn list_commits(output: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(output.join("dataset/commits")).into_iter().flatten();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    // A put in the making has a name of its own.
+    // Files that are still being written have other names.
     names.filter(|name| name.ends_with(".json")).collect()
 }
 
-/// Waits until something is so, for two minutes at most.
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits until a condition holds, at most two minutes.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !is_so() {
+    while !condition() {
         assert!(start.elapsed() < Duration::from_secs(120), "{what}: not within two minutes");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Every file below a folder, by its path there, with its content.
-pub fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+/// The path and the content of every file below a folder, sorted.
+pub fn read_files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if path.is_dir() {
-            found.extend(files(&path).into_iter().map(|(inner, bytes)| (format!("{name}/{inner}"), bytes)));
+            let inner = read_files(&path).into_iter();
+            found.extend(inner.map(|(inner, bytes)| (format!("{name}/{inner}"), bytes)));
         } else {
             found.push((name, std::fs::read(&path).unwrap()));
         }

@@ -1,16 +1,17 @@
-//! Exactly-once: however often processes are killed and however many work at the same time, the dataset is the one
-//! that a single undisturbed process makes, file by file.
+//! Exactly-once: after any number of kills, and with several processes at the same time, the
+//! dataset is the one that a single undisturbed process makes, file by file.
 
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::common::{self, command, tidemill_json, world};
+use crate::common::{self, command, spawn_silent, tidemill_json, write_run};
 
 const ROWS: usize = 512;
 const KILLS: usize = 30;
 
-/// Arguments of a run into `output`; the bytes of tensors depend on the number of threads.
+/// The arguments for preprocessing into `output`, with one thread, because the bytes of tensors
+/// depend on the number of threads.
 fn arguments<'a>(run: &'a str, output: &'a str) -> [&'a str; 6] {
     ["preprocess", run, "--set", "engine.encode.threads=1", "--set", output]
 }
@@ -20,11 +21,11 @@ fn output(folder: &Path, name: &str) -> String {
 }
 
 fn digest(folder: &Path, name: &str) -> String {
-    common::digest(&folder.join(name).display().to_string(), ROWS)
+    common::verified_digest(&folder.join(name).display().to_string(), ROWS)
 }
 
-/// Numbers that look random, from a seed that is printed.
-fn moments() -> impl Iterator<Item = f64> {
+/// Random numbers from 0 to 1, from a seed that is printed.
+fn random_numbers() -> impl Iterator<Item = f64> {
     let seed = tidemill_testing::seed();
     (0u64..).map(move |i| {
         let hash = blake3::hash(format!("{seed} {i}").as_bytes());
@@ -33,21 +34,20 @@ fn moments() -> impl Iterator<Item = f64> {
 }
 
 #[test]
-fn a_dataset_is_the_same_after_thirty_kills() {
+fn dataset_is_bit_exact_after_thirty_kills() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), ROWS);
+    let run = write_run(folder.path(), ROWS);
     let start = Instant::now();
     assert_eq!(tidemill_json(&arguments(&run, &output(folder.path(), "whole"))).0, 0);
     let (whole, lifetime) = (digest(folder.path(), "whole"), start.elapsed());
 
     let (mut killed, mut finished) = (0, 0);
-    let mut moments = moments();
+    let mut random = random_numbers();
     while killed < KILLS {
         let name = format!("killed-{finished}");
         let into = output(folder.path(), &name);
-        let mut child =
-            command(&arguments(&run, &into)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let end = Instant::now() + lifetime.mul_f64(0.6 * moments.next().unwrap());
+        let mut child = spawn_silent(command(&arguments(&run, &into)));
+        let end = Instant::now() + lifetime.mul_f64(0.6 * random.next().unwrap());
         while Instant::now() < end && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -71,9 +71,9 @@ fn a_dataset_is_the_same_after_thirty_kills() {
 }
 
 #[test]
-fn two_processes_make_one_dataset() {
+fn two_processes_at_once_make_the_same_dataset_as_one() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), ROWS);
+    let run = write_run(folder.path(), ROWS);
     let (alone, together) = (output(folder.path(), "alone"), output(folder.path(), "together"));
     assert_eq!(tidemill_json(&arguments(&run, &alone)).0, 0);
     let children: Vec<_> = (0..2)

@@ -1,19 +1,19 @@
-//! What `inspect` and `dedup` say of a dataset and its source.
+//! `tidemill inspect` and `tidemill dedup` of a dataset and its source.
 
 use std::path::{Path, PathBuf};
 
-use crate::common::{tidemill, tidemill_json, world};
+use crate::common::{tidemill, tidemill_json, write_run};
 
 #[test]
-fn a_dataset_and_its_source_can_be_looked_at() {
+fn inspect_shows_dataset_source_and_contact_sheet() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), 192);
-    let at = |name: &str| folder.path().join(name).display().to_string();
+    let run = write_run(folder.path(), 192);
+    let path = |name: &str| folder.path().join(name).display().to_string();
 
-    // The sheet needs no dataset.
-    let (code, source) = tidemill_json(&["inspect", &run, "--sheet", &at("sheet.png"), "--rejected"]);
+    // The contact sheet needs no dataset.
+    let (code, source) = tidemill_json(&["inspect", &run, "--sheet", &path("sheet.png"), "--rejected"]);
     assert_eq!((code, &source["kind"]), (0, &"source".into()), "{source}");
-    let sheet = image::open(at("sheet.png")).unwrap();
+    let sheet = image::open(path("sheet.png")).unwrap();
     assert!(sheet.width() > 8 * 128 && sheet.height() > 4 * 128);
 
     let (code, result) = tidemill_json(&["preprocess", &run, "--set", "dedup.exact=true"]);
@@ -30,15 +30,15 @@ fn a_dataset_and_its_source_can_be_looked_at() {
         let counts = inspected["histograms"][histogram]["counts"].as_array().unwrap();
         assert_eq!(counts.iter().map(|n| n.as_u64()).sum::<Option<u64>>(), kept, "{histogram}");
     }
-    // The same without what the run file says.
-    let (elsewhere, output) = (at("elsewhere.toml"), format!("output={:?}", at("out")));
-    std::fs::write(&elsewhere, std::fs::read_to_string(&run).unwrap().replace("/out", "/nowhere")).unwrap();
-    assert_eq!(tidemill_json(&["inspect", &elsewhere]).0, 2);
-    let (_, set) = tidemill_json(&["inspect", &elsewhere, "--set", &output]);
+    // A run file with another output, corrected by an override.
+    let (other, output) = (path("other.toml"), format!("output={:?}", path("out")));
+    std::fs::write(&other, std::fs::read_to_string(&run).unwrap().replace("/out", "/nowhere")).unwrap();
+    assert_eq!(tidemill_json(&["inspect", &other]).0, 2);
+    let (_, set) = tidemill_json(&["inspect", &other, "--set", &output]);
     assert_eq!(set["totals"], inspected["totals"]);
-    let (code, refused) = tidemill_json(&["inspect", &at("pairs"), "--set", "seed=7"]);
+    let (code, refused) = tidemill_json(&["inspect", &path("pairs"), "--set", "seed=7"]);
     assert!(code == 2 && refused.to_string().contains("give the run file"), "{refused}");
-    let shown = String::from_utf8(tidemill(&["inspect", &at("pairs")]).stdout).unwrap();
+    let shown = String::from_utf8(tidemill(&["inspect", &path("pairs")]).stdout).unwrap();
     assert!(shown.contains("short side, pixels: ") && shown.contains('█'), "{shown}");
 
     let (code, mask) = tidemill_json(&["dedup", &run, "--set", "dedup.near.phash_distance=8"]);
@@ -47,15 +47,15 @@ fn a_dataset_and_its_source_can_be_looked_at() {
 }
 
 #[test]
-fn damage_is_found_and_named() {
+fn verify_names_damaged_files_and_their_commits() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), 64);
+    let run = write_run(folder.path(), 64);
     assert_eq!(tidemill_json(&["preprocess", &run]).0, 0);
     let (code, whole) = tidemill_json(&["inspect", &run, "--verify"]);
     assert_eq!(code, 0, "{whole}");
     assert_eq!(whole["verification"]["bytes"], whole["totals"]["bytes"]);
 
-    let text = files(&folder.path().join("out/dataset/data"), "text.parquet");
+    let text = find_files(&folder.path().join("out/dataset/data"), "text.parquet");
     let mut bytes = std::fs::read(&text[0]).unwrap();
     bytes[5000] ^= 1;
     std::fs::write(&text[0], bytes).unwrap();
@@ -63,15 +63,15 @@ fn damage_is_found_and_named() {
     let message = error["error"]["message"].as_str().unwrap();
     assert_eq!(code, 1, "{message}");
     assert!(message.contains(text[0].to_str().unwrap()) && message.contains("commits/"), "{message}");
-    assert_eq!(tidemill_json(&["inspect", &run]).0, 0, "without being asked nothing is read");
+    assert_eq!(tidemill_json(&["inspect", &run]).0, 0, "without --verify the file is not read");
 }
 
-/// The files of a name below a folder.
-fn files(folder: &Path, name: &str) -> Vec<PathBuf> {
+/// The files with this name below a folder.
+fn find_files(folder: &Path, name: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries
         .flat_map(|path| match path.is_dir() {
-            true => files(&path, name),
+            true => find_files(&path, name),
             false => Vec::from_iter(path.ends_with(name).then_some(path)),
         })
         .collect()

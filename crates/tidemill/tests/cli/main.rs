@@ -1,22 +1,22 @@
-//! The application from outside: the binary, and the library as the binary uses it. One test program, for linking
-//! libtorch takes longer than the tests.
+//! Tests of the application from outside: the binary, and the library as the binary uses it. All
+//! tests are one program, because linking libtorch takes longer than the tests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail by panicking")]
 
 mod bench;
 mod common;
 mod dedup;
+mod disk_and_file_faults;
 mod exactly_once;
-mod faults;
-mod incremental;
+mod incremental_preprocess;
 mod inspect;
 mod mds;
-mod memory;
+mod memory_limit;
+mod noise_pairs;
 mod online;
-mod pairs;
 mod preprocess;
+mod ranks_with_s3_outage;
 mod run_file;
 mod s3;
 mod s3_faults;
 mod train;
-mod workers;

@@ -1,5 +1,5 @@
-//! Training on pairs as they come: each row once an epoch, encoded as a dataset would have it, and on after a stop with the
-//! rows that would have followed.
+//! Online training: each epoch has each row once, encoded as a dataset has it, and a resumed stream
+//! continues with the rows that would have followed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,12 +15,12 @@ use tidemill_store::{Dataset, Split};
 use tidemill_testing::seed;
 use tidemill_train::{BatchStream, Phase, TrainingData, World};
 
-use crate::common::{tidemill_json, world};
+use crate::common::{tidemill_json, write_run};
 
 const ROWS: usize = 150;
 const BATCH: usize = 14;
 
-/// Crops and captions that are drawn anew in each epoch; every unit is of 32 rows, or what is left of a file.
+/// Crops and captions are drawn again in each epoch. A unit has 32 rows, or the rest of a file.
 const SETTINGS: [&str; 8] = [
     "prepare.crop=random",
     "caption.template=['{caption}', 'a picture of {caption}']",
@@ -36,25 +36,25 @@ fn settings(more: &[&str]) -> Vec<String> {
     SETTINGS.iter().chain(more).map(|setting| (*setting).to_owned()).collect()
 }
 
-fn online(run: &Run, encoders: EncoderPlacement) -> OnlineData {
+fn open_online_data(run: &Run, encoders: EncoderPlacement) -> OnlineData {
     OnlineData::open(run, compute_model_digests(&run.models().unwrap()).unwrap(), Device::Cpu, encoders)
         .unwrap()
 }
 
-/// BatchStream from the beginning, or from where a state says.
-fn batches(data: &OnlineData, run: &Run, state: Option<&Value>) -> Box<dyn BatchStream> {
+/// Opens the stream at its beginning, or at the position of a state.
+fn open_stream(data: &OnlineData, run: &Run, state: Option<&Value>) -> Box<dyn BatchStream> {
     let world = World::single_process();
     let phase = Phase { index: 0, train: &run.file.train, seed: run.file.seed, world: &world };
     data.open_stream(&phase, state).unwrap()
 }
 
-fn next(batches: &mut dyn BatchStream) -> Batch {
+fn next_batch(batches: &mut dyn BatchStream) -> Batch {
     assert!(batches.wait_until_ready(Duration::from_secs(60)).unwrap(), "no batch within a minute");
     batches.next_batch().unwrap()
 }
 
-/// Latents and text of each sample of a dataset's training rows.
-fn stored(folder: &Path) -> BTreeMap<u64, (Vec<u8>, Vec<u8>)> {
+/// Latents and text of a dataset's training rows by sample id.
+fn read_stored_rows(folder: &Path) -> BTreeMap<u64, (Vec<u8>, Vec<u8>)> {
     use tidemill_store::stream::{Phase, ReadOptions, Stream, StreamConfig, single_dataset};
     let dataset = Dataset::open(folder.to_str().unwrap()).unwrap();
     let config = StreamConfig {
@@ -69,7 +69,7 @@ fn stored(folder: &Path) -> BTreeMap<u64, (Vec<u8>, Vec<u8>)> {
     rows.map(|row| (row.sample_ids[0], (row.latents.to_vec(), row.text.to_vec()))).collect()
 }
 
-fn rows(batches: &[Batch]) -> Vec<(u64, u32, Vec<u8>, Vec<u8>)> {
+fn split_rows(batches: &[Batch]) -> Vec<(u64, u32, Vec<u8>, Vec<u8>)> {
     let of = |batch: &Batch| {
         let n = batch.sample_ids.len();
         let (latents, text) = (batch.latents.len() / n, batch.text.len() / n);
@@ -84,20 +84,22 @@ fn rows(batches: &[Batch]) -> Vec<(u64, u32, Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn each_epoch_has_each_row_once_and_the_first_what_a_dataset_has() {
+fn each_epoch_has_each_row_once_and_the_first_epoch_equals_the_dataset() {
     let folder = tempfile::tempdir().unwrap();
-    let file = world(folder.path(), ROWS);
-    // On some CPUs the last bits of a row depend on how many it is encoded with; a row that another resolution keeps is one of them.
+    let file = write_run(folder.path(), ROWS);
+    // On some CPUs the last bits of a row depend on the size of its encode batch, and a second
+    // resolution would change the batches.
     let overrides = settings(&["prepare.resolutions=[64]"]);
     let flags: Vec<&str> = overrides.iter().flat_map(|setting| ["--set", setting]).collect();
     let (code, offline) = tidemill_json(&[&["preprocess", &file][..], &flags].concat());
     assert_eq!(code, 0, "{offline}");
-    let stored = stored(&folder.path().join("out/dataset"));
+    let stored = read_stored_rows(&folder.path().join("out/dataset"));
     let run = Run::open(Path::new(&file), &overrides).unwrap();
-    let data = online(&run, EncoderPlacement::LocalDevices(vec![Device::Cpu]));
-    let mut stream = batches(&data, &run, None);
-    let taken: Vec<Batch> = (0..(2 * stored.len()).div_ceil(BATCH)).map(|_| next(&mut *stream)).collect();
-    let mut rows = rows(&taken);
+    let data = open_online_data(&run, EncoderPlacement::LocalDevices(vec![Device::Cpu]));
+    let mut stream = open_stream(&data, &run, None);
+    let taken: Vec<Batch> =
+        (0..(2 * stored.len()).div_ceil(BATCH)).map(|_| next_batch(&mut *stream)).collect();
+    let mut rows = split_rows(&taken);
     let second = rows.split_off(stored.len());
     let order: Vec<u64> = rows.iter().map(|row| row.0).collect();
     assert_ne!(order, stored.keys().copied().collect::<Vec<_>>());
@@ -108,47 +110,51 @@ fn each_epoch_has_each_row_once_and_the_first_what_a_dataset_has() {
     let second = &second[..stored.len()];
     assert_eq!(second.iter().map(|row| row.0).collect::<BTreeSet<_>>(), stored.keys().copied().collect());
     assert!(second.iter().all(|row| row.1 == 1));
-    assert_ne!(second.iter().map(|row| row.0).collect::<Vec<_>>(), order, "another order");
+    assert_ne!(
+        second.iter().map(|row| row.0).collect::<Vec<_>>(),
+        order,
+        "the second epoch has another order"
+    );
     let same = second.iter().filter(|row| row.2 == stored[&row.0].0).count();
-    assert!(same < stored.len() / 2, "{same} of {} crops are where they were", stored.len());
-    // Half of the rows get the template that they had.
+    assert!(same < stored.len() / 2, "{same} of {} crops are unchanged", stored.len());
+    // Half of the rows get the same template again.
     let others = second.iter().filter(|row| row.3 != stored[&row.0].1).count();
     let about_half = stored.len() / 4..=3 * stored.len() / 4;
-    assert!(about_half.contains(&others), "{others} of {} texts are others", stored.len());
+    assert!(about_half.contains(&others), "{others} of {} texts changed", stored.len());
 }
 
 #[test]
-fn a_stream_goes_on_where_it_was() {
+fn resumed_stream_continues_with_the_following_rows() {
     let folder = tempfile::tempdir().unwrap();
-    let file = world(folder.path(), ROWS);
+    let file = write_run(folder.path(), ROWS);
     let run = Run::open(Path::new(&file), &settings(&["engine.encode.workers=2"])).unwrap();
     let stop = 1 + seed() as usize % 18;
     let mut orders = Vec::new();
     for encoders in [EncoderPlacement::LocalDevices(vec![Device::Cpu]), EncoderPlacement::Trainer] {
-        let data = online(&run, encoders);
-        let mut whole = batches(&data, &run, None);
-        let all: Vec<Batch> = (0..20).map(|_| next(&mut *whole)).collect();
-        let mut first = batches(&data, &run, None);
-        let before: Vec<Batch> = (0..stop).map(|_| next(&mut *first)).collect();
+        let data = open_online_data(&run, encoders);
+        let mut whole = open_stream(&data, &run, None);
+        let all: Vec<Batch> = (0..20).map(|_| next_batch(&mut *whole)).collect();
+        let mut first = open_stream(&data, &run, None);
+        let before: Vec<Batch> = (0..stop).map(|_| next_batch(&mut *first)).collect();
         let state = first.state(None).unwrap();
-        // What is made and not taken dies with it.
+        // Batches that were made but not taken are discarded.
         drop(first);
-        let mut rest = batches(&data, &run, Some(&state));
-        let after: Vec<Batch> = (stop..20).map(|_| next(&mut *rest)).collect();
+        let mut rest = open_stream(&data, &run, Some(&state));
+        let after: Vec<Batch> = (stop..20).map(|_| next_batch(&mut *rest)).collect();
         assert_eq!(
-            rows(&all),
-            rows(&[before, after].into_iter().flatten().collect::<Vec<_>>()),
+            split_rows(&all),
+            split_rows(&[before, after].into_iter().flatten().collect::<Vec<_>>()),
             "after {stop}"
         );
         assert_eq!(whole.state(None).unwrap(), rest.state(None).unwrap());
-        orders.push(rows(&all).into_iter().map(|(id, epoch, ..)| (id, epoch)).collect::<Vec<_>>());
+        orders.push(split_rows(&all).into_iter().map(|(id, epoch, ..)| (id, epoch)).collect::<Vec<_>>());
     }
-    // Each goes on with runs of the other.
+    // The order is the same for both, so each can resume runs of the other.
     assert_eq!(orders[0], orders[1]);
 }
 
-/// Rows that a stage was given, as a result says, and that it has worked for them.
-fn worked(result: &Value, stage: &str) -> u64 {
+/// The rows that a stage has processed, by the result. Asserts that the stage took time for them.
+fn processed_rows(result: &Value, stage: &str) -> u64 {
     let mut stages = result["stages"].as_array().unwrap().iter();
     let found = stages.find(|one| one["stage"] == stage).unwrap();
     assert!(found["busy_seconds"].as_f64() > Some(0.0), "{found}");
@@ -156,9 +162,9 @@ fn worked(result: &Value, stage: &str) -> u64 {
 }
 
 #[test]
-fn verbs_train_without_a_dataset() {
+fn run_and_train_work_without_a_dataset() {
     let folder = tempfile::tempdir().unwrap();
-    let file = world(folder.path(), ROWS);
+    let file = write_run(folder.path(), ROWS);
     let run = |verb: &str, mode: &str, more: &[&str]| {
         let overrides = settings(more);
         let flags = overrides.iter().flat_map(|setting| ["--set", setting.as_str()]);
@@ -168,20 +174,20 @@ fn verbs_train_without_a_dataset() {
     assert_eq!((code, &result["train"]["steps"]), (0, &20.into()), "{result}");
     let out = folder.path().join("out");
     assert!(!out.join("dataset").exists() && out.join("export/unet").exists());
-    // More than one epoch: rows are prepared again.
+    // The run has more than one epoch, so rows are prepared again.
     let counts = &result["summary"]["rows"];
     let number = |name: &str| counts[name].as_u64().unwrap();
     assert!(number("read") > ROWS as u64, "{counts}");
     assert_eq!(number("read"), number("kept") + number("rejected") + number("quarantined"));
     for stage in ["read", "prepare", "encode"] {
-        assert!(worked(&result["train"], stage) >= ROWS as u64, "{stage}: {result}");
+        assert!(processed_rows(&result["train"], stage) >= ROWS as u64, "{stage}: {result}");
     }
     let quarantine = std::fs::read_to_string(out.join("quarantine.jsonl")).unwrap();
     assert_eq!(quarantine.lines().count() as u64, number("quarantined"));
     let line: Value = serde_json::from_str(quarantine.lines().next().unwrap()).unwrap();
     assert!(line["key"].is_string() && line["reason"].is_string(), "{line}");
 
-    // The same by two processes that are looked after.
+    // The same with two supervised workers.
     let two = format!("output={:?}", folder.path().join("two").display().to_string());
     let overrides = settings(&["train.log_every=1", "sample.scenes=0", &two]);
     let flags = overrides.iter().flat_map(|setting| ["--set", setting.as_str()]);
@@ -190,13 +196,16 @@ fn verbs_train_without_a_dataset() {
     assert_eq!((code, &result["train"]["workers"]), (0, &2.into()), "{result}");
     assert!(folder.path().join("two/export/unet").exists());
 
-    // In turn with the encoders, on from there.
+    // Resumes in the mode in which trainer and encoders take turns.
     let longer = "train.phase=[{ resolution = 64, steps = 20 }, { resolution = 32, steps = 4 }]";
     let (code, result) = run("train", "colocated", &[longer]);
     assert_eq!((code, &result["resumed_at"], &result["steps"]), (0, &20.into(), &24.into()), "{result}");
-    assert!(worked(&result, "prepare") >= 4 * BATCH as u64 && worked(&result, "encode") >= 4 * BATCH as u64);
+    assert!(
+        processed_rows(&result, "prepare") >= 4 * BATCH as u64
+            && processed_rows(&result, "encode") >= 4 * BATCH as u64
+    );
 
-    // Somebody opts out while the run lasts.
+    // Resumes with an opt-out list that did not exist before.
     let list = folder.path().join("opt-out.txt");
     std::fs::write(&list, "nobody\n").unwrap();
     let opt_out = format!("filter.opt_out.keys={:?}", list.display().to_string());

@@ -1,11 +1,11 @@
-//! The data side end to end: pairs in, a latent dataset out, with the quickstart's models. Counts add up, a second run
-//! does nothing, a stopped run goes on, and the bytes do not depend on how the work was spread.
+//! `tidemill preprocess` with the quickstart's models: counts add up, a second run does nothing, a
+//! stopped run resumes, and the bytes do not depend on workers and memory.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::common::{command, commits, files, tidemill_json, wait_until, world};
+use crate::common::{command, list_commits, read_files, spawn_silent, tidemill_json, wait_until, write_run};
 use serde_json::Value;
 use tidemill_store::{Bucket, Dataset, Split};
 
@@ -15,22 +15,22 @@ fn preprocess(run: &str, more: &[&str]) -> (i32, Value) {
     tidemill_json(&[&["preprocess", run], more].concat())
 }
 
-/// The data files by unit and group, whatever the attempt was called.
-fn data(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+/// The data files by unit and column group, without the names of the attempts.
+fn read_data(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let without_attempt = |path: &str| {
         let parts: Vec<&str> = path.split('/').collect();
         format!("{}/{}", parts[0], parts[parts.len() - 1])
     };
-    files(&folder.join("out/dataset/data"))
+    read_files(&folder.join("out/dataset/data"))
         .into_iter()
         .map(|(path, bytes)| (without_attempt(&path), bytes))
         .collect()
 }
 
 #[test]
-fn every_row_ends_in_one_place_and_a_second_run_does_nothing() {
+fn every_row_is_counted_once_and_a_second_run_does_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), ROWS);
+    let run = write_run(folder.path(), ROWS);
     let (code, first) = preprocess(&run, &[]);
     assert_eq!(code, 0, "{first}");
     let rows = |name: &str| first["rows"][name].as_u64().unwrap();
@@ -39,15 +39,15 @@ fn every_row_ends_in_one_place_and_a_second_run_does_nothing() {
     let synth: Value =
         serde_json::from_slice(&std::fs::read(folder.path().join("pairs/synth.json")).unwrap()).unwrap();
     let broken: u64 = synth["broken"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
-    // Filters come before decoding, so a damaged image with a low score is rejected and never looked at.
+    // Filters run before decoding, so a damaged image with a low score is rejected and not decoded.
     assert!((1..=broken).contains(&rows("quarantined")), "{first} {synth}");
     assert!(rows("rejected") > 0 && rows("kept") > 0, "{first}");
 
-    let before = files(&folder.path().join("out"));
+    let before = read_files(&folder.path().join("out"));
     let (code, second) = preprocess(&run, &[]);
     assert_eq!((code, &second["rows"]), (0, &first["rows"]));
     assert_eq!(second["this_run"], Value::Null);
-    assert_eq!(files(&folder.path().join("out")), before, "a second run changed something");
+    assert_eq!(read_files(&folder.path().join("out")), before, "the second run changed files");
 
     let (code, inspected) = tidemill_json(&["inspect", folder.path().join("out/dataset").to_str().unwrap()]);
     assert_eq!((code, &inspected["rows"]), (0, &first["rows"]));
@@ -62,9 +62,9 @@ fn every_row_ends_in_one_place_and_a_second_run_does_nothing() {
 }
 
 #[test]
-fn every_kept_row_is_in_one_bucket_of_a_resolution() {
+fn every_kept_row_is_in_exactly_one_bucket() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), 96);
+    let run = write_run(folder.path(), 96);
     let (code, result) = preprocess(&run, &["--set", "prepare.crop=bucket", "--set", "prepare.flip=true"]);
     assert_eq!(code, 0, "{result}");
     let dataset = Dataset::open(folder.path().join("out/dataset").to_str().unwrap()).unwrap();
@@ -78,7 +78,7 @@ fn every_kept_row_is_in_one_bucket_of_a_resolution() {
 #[test]
 fn bytes_do_not_depend_on_workers_and_memory() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let run = world(one.path(), 96);
+    let run = write_run(one.path(), 96);
     assert_eq!(
         preprocess(&run, &["--set", "engine.prepare.workers=1", "--set", "engine.encode.threads=1"]).0,
         0
@@ -103,18 +103,17 @@ fn bytes_do_not_depend_on_workers_and_memory() {
     let memory = &result["this_run"]["memory"];
     assert_eq!(memory["limit"], 16 << 20);
     assert!((1..=16 << 20).contains(&memory["peak"].as_u64().unwrap()), "{memory}");
-    let (one, two) = (data(one.path()), data(two.path()));
+    let (one, two) = (read_data(one.path()), read_data(two.path()));
     assert!(one.len() >= 6, "{:?}", one.keys());
     assert_eq!(one, two);
 }
 
 #[test]
-fn a_killed_run_goes_on_where_it_stopped() {
+fn killed_run_resumes_with_the_missing_units() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), 1024);
-    let committed = || commits(&folder.path().join("out"));
-    let mut child =
-        command(&["preprocess", &run]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let run = write_run(folder.path(), 1024);
+    let committed = || list_commits(&folder.path().join("out"));
+    let mut child = spawn_silent(command(&["preprocess", &run]));
     wait_until("two commits", || committed().len() >= 2 || child.try_wait().unwrap().is_some());
     child.kill().unwrap();
     child.wait().unwrap();
@@ -138,13 +137,13 @@ fn a_killed_run_goes_on_where_it_stopped() {
 #[test]
 fn sigterm_stops_after_the_current_unit() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), 2048);
+    let run = write_run(folder.path(), 2048);
     let child = command(&["preprocess", &run, "--json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    wait_until("a commit", || !commits(&folder.path().join("out")).is_empty());
+    wait_until("a commit", || !list_commits(&folder.path().join("out")).is_empty());
     let killed =
         std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
@@ -156,9 +155,9 @@ fn sigterm_stops_after_the_current_unit() {
 }
 
 #[test]
-fn too_many_bad_rows_stop_the_run() {
+fn run_fails_if_too_many_rows_are_unreadable() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), ROWS);
+    let run = write_run(folder.path(), ROWS);
     let (code, result) = preprocess(&run, &["--set", "engine.max_bad_fraction=0.001"]);
     let message = result["error"]["message"].as_str().unwrap();
     assert_eq!(code, 1, "{result}");
@@ -169,9 +168,9 @@ fn too_many_bad_rows_stop_the_run() {
 }
 
 #[test]
-fn an_empty_caption_that_is_gone_is_put_again() {
+fn missing_empty_caption_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), 16);
+    let run = write_run(folder.path(), 16);
     preprocess(&run, &[]);
     let dataset = folder.path().join("out/dataset");
     let is_empty_caption = |name: &str| name.starts_with("empty-caption-");
@@ -184,9 +183,9 @@ fn an_empty_caption_that_is_gone_is_put_again() {
 }
 
 #[test]
-fn other_settings_make_a_new_snapshot_and_gc_takes_the_old_one() {
+fn changed_settings_make_a_new_snapshot_and_gc_removes_the_old_one() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), 64);
+    let run = write_run(folder.path(), 64);
     let first = preprocess(&run, &[]).1;
     let second = preprocess(&run, &["--set", "prepare.resolutions=[32]"]).1;
     assert_eq!(second["units"]["done"], first["units"]["total"]);

@@ -1,13 +1,14 @@
-//! Mistakes in a run file: each is refused with exit code 2 and one message that says what, where and what to do.
+//! Mistakes in a run file: each is refused with exit code 2 and one message that says what is
+//! wrong, where it is and what to do.
 
 use crate::common::{tidemill, tidemill_json};
 use tidemill::Run;
 
-/// The text of a run file, overrides, and what the message must contain.
+/// The text of a run file, overrides, and the parts that the message must contain.
 type Case = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 const CASES: &[Case] = &[
-    // No TOML.
+    // Text that is not TOML.
     ("name = ", &[], &["run.toml:1:8"]),
     ("[source\n", &[], &["run.toml:1:"]),
     ("a = 1\na = 2\n", &[], &["run.toml:2:1", "duplicate key"]),
@@ -45,7 +46,7 @@ const CASES: &[Case] = &[
     ("seed = -1", &[], &["run.toml:1:8", "seed:"]),
     ("[prepare]\nresolutions = 64", &[], &["run.toml:2:15", "prepare.resolutions: invalid type"]),
     ("[source]\nuri = 7", &[], &["run.toml:2:7", "source.uri: expected a string"]),
-    // Values out of a list; those that the design has and this version has not.
+    // Values that are not in a list.
     (
         "[prepare]\ncrop = \"centre\"",
         &[],
@@ -60,7 +61,7 @@ const CASES: &[Case] = &[
     ),
     ("[supervisor]\nheartbeat = 3", &[], &["run.toml:2:1", "did you mean `heartbeat_seconds`?"]),
     ("[[train.mix]]\ndataset = \"x\"", &[], &["run.toml:1:", "`name`", "missing"]),
-    // What types cannot see.
+    // Values of the right type that are invalid.
     ("[prepare]\nresolutions = []", &[], &["run.toml:2:15", "prepare.resolutions: give at least one"]),
     ("[prepare]\nresolutions = [100]", &[], &["run.toml:2:15", "100 is not a multiple of 8"]),
     ("[prepare]\nresolutions = [64, 64]", &[], &["run.toml:2:15", "64 is listed twice"]),
@@ -116,22 +117,22 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn mistakes_are_refused_by_name_and_place() {
-    let mut wrong = Vec::new();
+fn mistakes_are_refused_with_key_and_position() {
+    let mut failures = Vec::new();
     for (text, overrides, expected) in CASES {
         let overrides: Vec<String> = overrides.iter().map(|o| o.to_string()).collect();
         let error = Run::parse("run.toml", text, &overrides).expect_err(text);
         let json = error.to_json();
         let message = format!("{error} {}", json["error"]["help"].as_str().unwrap_or_default());
         if error.exit_code() != 2 || !expected.iter().all(|part| message.contains(part)) {
-            wrong.push(format!("{text:?} {overrides:?}: {message:?} lacks one of {expected:?}"));
+            failures.push(format!("{text:?} {overrides:?}: {message:?} lacks one of {expected:?}"));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
-fn overrides_replace_and_merge() {
+fn overrides_replace_values_and_merge_tables() {
     let text = "seed = 1\n[prepare]\nresolutions = [64]\n[[train.phase]]\nresolution = 64\nsteps = 5\n";
     let overrides = ["seed=2", "engine.device=cpu", "train.phase.0.steps=9", "prepare.resolutions=[64, 32]"];
     let run = Run::parse("run.toml", text, &overrides.map(String::from)).unwrap();
@@ -148,7 +149,7 @@ fn overrides_replace_and_merge() {
 }
 
 #[test]
-fn the_binary_shows_the_line_and_no_backtrace() {
+fn binary_shows_the_line_with_the_mistake_and_no_backtrace() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.toml");
     std::fs::write(&path, "seed = 1\n[prepare]\nreslutions = [64]\n").unwrap();
@@ -167,10 +168,10 @@ fn the_binary_shows_the_line_and_no_backtrace() {
 }
 
 #[test]
-fn other_refusals_have_code_2_and_say_what_to_do() {
+fn refusals_exit_with_code_2_and_name_the_input() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
-    let models = crate::common::assets().display().to_string();
+    let models = crate::common::models_folder().display().to_string();
     std::fs::write(at("empty.toml"), "").unwrap();
     std::fs::write(at("broken.parquet"), "PAR1 is not enough").unwrap();
     let set = |key: &str, value: &str| format!("{key}={value}");
@@ -249,7 +250,7 @@ fn other_refusals_have_code_2_and_say_what_to_do() {
 }
 
 #[test]
-fn help_is_complete() {
+fn help_lists_every_verb() {
     let help = |args: &[&str]| {
         let output = tidemill(args);
         assert_eq!(output.status.code(), Some(0));

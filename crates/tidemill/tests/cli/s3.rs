@@ -1,8 +1,7 @@
-//! Source, dataset and checkpoints in a bucket, as the binary works with them: the result is that of a run on local
-//! files.
+//! Source, dataset and checkpoints in a bucket: the result is that of a run on local files.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -10,34 +9,35 @@ use tidemill_io::{Limits, store};
 use tidemill_store::{Bucket, Dataset, Split};
 use tidemill_testing::{Request, S3Server};
 
-use crate::common::{command, digest, json, tidemill_json, world};
+use crate::common::{command, parse_output, spawn_silent, tidemill_json, verified_digest, write_run};
 
-/// A world whose pairs are in a bucket, for this process and its children.
-pub struct Remote {
+/// A run whose pairs are in a bucket, reachable by this process and its children.
+pub struct RemoteRun {
     pub server: S3Server,
     pub bucket: &'static str,
     pub folder: tempfile::TempDir,
-    /// A run from `pairs/` into `out/` of the bucket.
+    /// The path of a run file from `pairs/` to `out/` of the bucket.
     pub run: String,
     pub rows: usize,
 }
 
-impl Remote {
-    /// Each test needs a bucket of its own: a process connects to a bucket once.
+impl RemoteRun {
+    /// Starts a server with one bucket. Each test needs a bucket with another name, because a
+    /// process connects to a bucket only once.
     pub fn new(bucket: &'static str, rows: usize) -> Self {
         let server = S3Server::start(&[bucket]);
         let folder = tempfile::tempdir().unwrap();
-        let local = world(folder.path(), rows);
+        let local = write_run(folder.path(), rows);
         for entry in std::fs::read_dir(folder.path().join("pairs")).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             server.put(bucket, &format!("pairs/{name}"), std::fs::read(path).unwrap());
         }
-        let here = folder.path().display();
+        let local_folder = folder.path().display();
         let text = std::fs::read_to_string(&local).unwrap();
         let text = text
-            .replace(&format!("{here}/pairs/"), &format!("s3://{bucket}/pairs/"))
-            .replace(&format!("{here}/out"), &format!("s3://{bucket}/out"));
+            .replace(&format!("{local_folder}/pairs/"), &format!("s3://{bucket}/pairs/"))
+            .replace(&format!("{local_folder}/out"), &format!("s3://{bucket}/out"));
         let run = folder.path().join("remote.toml").display().to_string();
         std::fs::write(&run, text).unwrap();
         store::connect(&format!("s3://{bucket}"), &server.settings(), Limits::default()).unwrap();
@@ -52,7 +52,7 @@ impl Remote {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// The binary with what leads to the server in its environment.
+    /// The binary with `--json` and with the server's address and credentials in its environment.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(arguments);
         command.envs(self.server.settings()).arg("--json");
@@ -60,49 +60,50 @@ impl Remote {
     }
 
     pub fn json(&self, arguments: &[&str]) -> (i32, Value) {
-        json(&self.command(arguments).output().unwrap())
+        parse_output(&self.command(arguments).output().unwrap())
     }
 
-    /// Arguments of `preprocess` with settings; the bytes of tensors depend on the number of threads.
+    /// The arguments of `preprocess` with settings and one thread, because the bytes of tensors
+    /// depend on the number of threads.
     pub fn preprocess<'a>(&'a self, settings: &[&'a str]) -> Vec<&'a str> {
         let settings = settings.iter().flat_map(|setting| ["--set", setting]);
         ["preprocess", &self.run, "--set", "engine.encode.threads=1"].into_iter().chain(settings).collect()
     }
 
-    /// Preprocesses and gives the dataset's digest.
+    /// Preprocesses and returns the dataset's digest.
     pub fn digest_of(&self, output: &str, settings: &[&str]) -> String {
         let output_is = format!("output={output}");
         let (code, result) = self.json(&self.preprocess(&[&[output_is.as_str()], settings].concat()));
         assert_eq!(code, 0, "{result}");
-        digest(output, self.rows)
+        verified_digest(output, self.rows)
     }
 
-    /// Starts a run whose output nobody reads.
+    /// Starts preprocessing in the background.
     pub fn start(&self) -> std::process::Child {
-        self.command(&self.preprocess(&[])).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        spawn_silent(self.command(&self.preprocess(&[])))
     }
 
-    /// The units that are committed in `out/`.
-    pub fn commits(&self) -> usize {
+    /// The number of units that are committed in `out/`.
+    pub fn count_commits(&self) -> usize {
         let keys = self.server.keys(self.bucket);
         keys.iter().filter(|key| key.starts_with("out/dataset/commits/")).count()
     }
 }
 
-/// All latents and text embeddings at a resolution, whatever the samples' ids are.
-fn tensors(output: &str) -> (Vec<u8>, Vec<u8>) {
+/// All latents and text embeddings at 64 pixels, without the sample ids.
+fn read_tensors(output: &str) -> (Vec<u8>, Vec<u8>) {
     let dataset = Dataset::open(&format!("{output}/dataset")).unwrap();
     let found = dataset.read_tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap();
     (found.latents, found.text)
 }
 
 #[test]
-fn a_run_in_a_bucket_is_the_run_on_local_files() {
-    let remote = Remote::new("whole", 192);
+fn run_in_a_bucket_equals_run_on_local_files() {
+    let remote = RemoteRun::new("whole", 192);
     let (out, local) = (remote.uri("out"), remote.local("out"));
     let whole = remote.digest_of(&out, &[]);
 
-    // A second time there is nothing to do.
+    // The second command has nothing to do and writes nothing.
     let keys = remote.server.keys("whole");
     remote.server.take_requests();
     let (code, second) = remote.json(&remote.preprocess(&[]));
@@ -112,16 +113,16 @@ fn a_run_in_a_bucket_is_the_run_on_local_files() {
     let written = |request: &Request| !reads(request) && request.status == Some(200);
     assert!(!remote.server.take_requests().iter().any(written));
 
-    // The same pairs, into a local folder; and local pairs, into both. Ids come from a file's entity tag in a bucket and
-    // from its ends on a disk, so only the tensors are the same for both sources.
+    // The same pairs into a local folder, and local pairs into both. The sample ids differ between
+    // a bucket and a disk, so only the tensors are equal.
     assert_eq!(remote.digest_of(&local, &[]), whole);
     let pairs = format!("source.uri={}", remote.local("pairs/*.parquet"));
     let (up, here) = (remote.uri("from-here"), remote.local("from-here"));
     assert_eq!(remote.digest_of(&up, &[&pairs]), remote.digest_of(&here, &[&pairs]));
-    assert_eq!(tensors(&out), tensors(&here));
+    assert_eq!(read_tensors(&out), read_tensors(&here));
 
     let dataset = remote.uri("out/dataset");
-    // Each beside its like: only a run file tells the tokenizer.
+    // Datasets and run files are compared separately, because only a run file names the tokenizer.
     for (there, here) in [(&dataset, remote.local("out/dataset")), (&remote.run, remote.local("run.toml"))] {
         let (code, inspected) = remote.json(&["inspect", there]);
         assert_eq!(code, 0, "{inspected}");
@@ -135,7 +136,7 @@ fn a_run_in_a_bucket_is_the_run_on_local_files() {
     assert!(code == 2 && message.contains("there is no dataset at s3://whole/elsewhere"), "{message}");
 }
 
-/// What training with few and small steps needs.
+/// Settings for short training with small batches.
 const TRAINING: &str = r#"
 [train]
 global_batch = 8
@@ -151,8 +152,8 @@ every = 2
 "#;
 
 #[test]
-fn training_goes_on_from_a_checkpoint_in_a_bucket() {
-    let remote = Remote::new("checkpoints", 64);
+fn training_resumes_from_a_checkpoint_in_a_bucket() {
+    let remote = RemoteRun::new("checkpoints", 64);
     let local = format!("output={}", remote.local("out"));
     let checkpoints = format!("checkpoint.uri={}", remote.uri("checkpoints"));
     let run = remote.local("train.toml");
@@ -163,15 +164,15 @@ fn training_goes_on_from_a_checkpoint_in_a_bucket() {
     };
     assert_eq!(verb("preprocess", &[]).0, 0);
 
-    // A dataset in a bucket is refused for now, because it lies in the run's output.
+    // An output in a bucket is refused, because training writes metrics into a local folder.
     let elsewhere = format!("output={}", remote.uri("out"));
     let (code, refused) = verb("train", &["--set", &elsewhere]);
     let message = refused["error"]["message"].as_str().unwrap();
     assert!(code == 2 && message.contains("checkpoint.uri"), "{message}");
 
-    // Killed as soon as the first checkpoint is there.
+    // Killed after the first checkpoint.
     let arguments = ["train", &run, "--set", &local, "--set", &checkpoints];
-    let mut child = remote.command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = spawn_silent(remote.command(&arguments));
     let committed = || {
         let keys = remote.server.keys("checkpoints");
         keys.iter().filter(|key| key.ends_with("commit.json")).count()
@@ -182,16 +183,16 @@ fn training_goes_on_from_a_checkpoint_in_a_bucket() {
     let (code, trained) = verb("train", &[]);
     assert_eq!((code, &trained["steps"]), (0, &8.into()), "{trained}");
     assert!(trained["resumed_at"].as_u64().unwrap() >= 2, "{trained}");
-    assert!(!Path::new(&remote.local("out/checkpoints")).exists(), "checkpoints were put elsewhere");
+    assert!(!Path::new(&remote.local("out/checkpoints")).exists(), "checkpoints are only in the bucket");
 
     let (code, exported) = verb("export", &["--to", &remote.local("model")]);
     assert_eq!((code, &exported["step"]), (0, &8.into()), "{exported}");
 }
 
-/// With the quickstart's networks and batches; there, 400 steps are between two checkpoints, here 10.
+/// Uses the quickstart's models and batches, with 10 steps between checkpoints instead of 400.
 #[test]
-fn a_slow_store_hardly_holds_up_the_quickstarts_steps() {
-    let remote = Remote::new("slow", 128);
+fn slow_store_hardly_delays_training_steps() {
+    let remote = RemoteRun::new("slow", 128);
     let local = format!("output={}", remote.local("out"));
     let run = remote.local("train.toml");
     let text = std::fs::read_to_string(remote.local("run.toml")).unwrap();
@@ -214,15 +215,15 @@ fn a_slow_store_hardly_holds_up_the_quickstarts_steps() {
     let number = |name: &str| trained[name].as_f64().unwrap();
     let share = number("checkpoint_stall_seconds") / number("seconds");
     println!("three checkpoints took {:.2} % of {:.1} s", 100.0 * share, number("seconds"));
-    // Steps that waited for a single request would have waited longer. Copies of the weights take a tenth of a second in all,
-    // and four times that on a machine that is busy.
+    // A step that waited for a single request would have waited longer. Copies of the weights take
+    // a tenth of a second in all, and four times as long on a busy machine.
     assert!(number("checkpoint_stall_seconds") < latency.as_secs_f64(), "{trained}");
     assert!(remote.server.keys("slow").iter().any(|key| key.ends_with("step-00000030/commit.json")));
 }
 
-/// The message of a run that was refused or failed.
-fn refusal(output: &Output) -> String {
-    let (code, result) = json(output);
+/// The message of a command that was refused or failed.
+fn parse_error_message(output: &Output) -> String {
+    let (code, result) = parse_output(output);
     let message = result["error"]["message"].as_str().unwrap_or_else(|| panic!("{result}"));
     println!("{code}: {message}");
     assert!([1, 2].contains(&code), "{result}");
@@ -230,8 +231,8 @@ fn refusal(output: &Output) -> String {
 }
 
 #[test]
-fn wrong_credentials_and_missing_buckets_say_what_to_do() {
-    let remote = Remote::new("refused", 32);
+fn wrong_credentials_and_missing_buckets_are_reported_with_advice() {
+    let remote = RemoteRun::new("refused", 32);
     let pairs = format!("source.uri={}", remote.local("pairs/*.parquet"));
     let missing = ["source.uri=s3://no-such-bucket/*.parquet", "output=s3://no-such-bucket/out"];
     let wrong = ("AWS_SECRET_ACCESS_KEY", "wrong");
@@ -243,8 +244,9 @@ fn wrong_credentials_and_missing_buckets_say_what_to_do() {
         (&missing[1..], right, ["s3://no-such-bucket/out", "there is no such bucket", "AWS_ENDPOINT_URL"]),
     ];
     for (settings, (variable, value), expected) in cases {
-        let message =
-            refusal(&remote.command(&remote.preprocess(settings)).env(variable, value).output().unwrap());
+        let message = parse_error_message(
+            &remote.command(&remote.preprocess(settings)).env(variable, value).output().unwrap(),
+        );
         assert!(expected.iter().all(|part| message.contains(part)), "{expected:?}: {message}");
     }
 }

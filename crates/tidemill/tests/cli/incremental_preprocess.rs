@@ -1,5 +1,5 @@
-//! What a change of settings costs: only what it shapes is done again, and the result is the dataset that a run from
-//! nothing makes.
+//! Incremental preprocessing: a change of settings redoes only the work that it affects, and the
+//! result is the dataset that a new run makes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,28 +11,25 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 use tidemill_store::{Dataset, Split};
 
-use crate::common::{tidemill, tidemill_json, world, world_of};
+use crate::common::{run_verb_ok, tidemill, tidemill_json, write_run, write_run_with_sides};
 
 const ROWS: usize = 192;
 
 fn preprocess(run: &str, settings: &[&str]) -> Value {
-    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
-    let arguments: Vec<&str> = ["preprocess", run].into_iter().chain(settings).collect();
-    let (code, result) = tidemill_json(&arguments);
-    assert_eq!(code, 0, "{result}");
-    result
+    run_verb_ok("preprocess", run, settings)
 }
 
-/// Images and captions encoded.
-fn encoded(result: &Value) -> (u64, u64) {
+/// The numbers of images and captions that a command has encoded.
+fn count_encoded(result: &Value) -> (u64, u64) {
     let encoded = &result["this_run"]["encoded"];
     (encoded["images"].as_u64().unwrap(), encoded["captions"].as_u64().unwrap())
 }
 
-/// Status and reason of every row by sample id, and the tensors of all training rows as f32.
+/// Status, reason and caption of every row by sample id, and the tensors of all training rows as
+/// f32.
 type Content = (BTreeMap<u64, (String, Option<String>, Option<String>)>, BTreeMap<(u32, u64), Vec<f32>>);
 
-fn content(folder: &Path, output: &str) -> Content {
+fn read_content(folder: &Path, output: &str) -> Content {
     let dataset = Dataset::open(folder.join(output).join("dataset").to_str().unwrap()).unwrap();
     assert!(dataset.verify(|_| ()).unwrap().damaged.is_empty());
     let mut rows = BTreeMap::new();
@@ -64,16 +61,17 @@ fn content(folder: &Path, output: &str) -> Content {
     (rows, tensors)
 }
 
-/// The source's files in their order.
-fn sources(folder: &Path) -> Vec<PathBuf> {
+/// The source's files, sorted.
+fn list_source_files(folder: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(folder.join("pairs")).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == "parquet")).collect();
     files.sort();
     files
 }
 
-/// Overwrites the images of a file with zeros, page headers and all, but for the 64 KiB at either end, which make the
-/// file what it is. Gives the number of row groups that have lost all images.
+/// Overwrites the images of a file with zeros, page headers included, except in the first and last
+/// 64 KiB, which determine the identity of the file. Returns the number of row groups without any
+/// image.
 fn damage_images(path: &Path) -> usize {
     const ENDS: usize = 64 << 10;
     let metadata = SerializedFileReader::new(File::open(path).unwrap()).unwrap().metadata().clone();
@@ -91,7 +89,8 @@ fn damage_images(path: &Path) -> usize {
     whole
 }
 
-/// The same rows, and tensors that differ only as encode batches of another composition make them differ.
+/// Asserts equal rows, and tensors that differ only by rounding, because encode batches contain
+/// other rows.
 fn assert_same(one: &Content, other: &Content) {
     assert!(one.0.keys().eq(other.0.keys()));
     for (id, fate) in &one.0 {
@@ -106,70 +105,70 @@ fn assert_same(one: &Content, other: &Content) {
 }
 
 #[test]
-fn a_change_redoes_only_what_it_shapes() {
+fn changed_settings_redo_only_the_affected_work() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), ROWS);
+    let run = write_run(folder.path(), ROWS);
     let first = preprocess(&run, &[]);
     let kept = first["rows"]["kept"].as_u64().unwrap();
-    let (images, captions) = encoded(&first);
+    let (images, captions) = count_encoded(&first);
     assert!(captions == kept && images > kept && kept < ROWS as u64);
 
-    // Each step is compared with a run from nothing under the same settings.
+    // Each result is compared with that of a new run with the same settings.
     let fresh = format!("output={}", folder.path().join("fresh").display());
     let step = |settings: &[&str]| {
         let result = preprocess(&run, settings);
         std::fs::remove_dir_all(folder.path().join("fresh")).ok();
         let from_nothing = preprocess(&run, &[settings, &[&fresh]].concat());
-        assert_same(&content(folder.path(), "out"), &content(folder.path(), "fresh"));
+        assert_same(&read_content(folder.path(), "out"), &read_content(folder.path(), "fresh"));
         assert_eq!(result["rows"], from_nothing["rows"]);
-        (result, encoded(&from_nothing))
+        (result, count_encoded(&from_nothing))
     };
 
-    // The captions: no image is looked at.
+    // Another caption template: no image is encoded.
     let captioned = "caption.template=a picture of {caption}";
     let (result, _) = step(&[captioned]);
-    assert_eq!(encoded(&result), (0, kept));
+    assert_eq!(count_encoded(&result), (0, kept));
 
-    // A filter that lets fewer rows through: nothing is encoded at all.
+    // A stricter filter: nothing is encoded.
     let (result, _) = step(&[captioned, "filter.score.score.min=5.5"]);
-    assert_eq!(encoded(&result), (0, 0));
+    assert_eq!(count_encoded(&result), (0, 0));
     let fewer = result["rows"]["kept"].as_u64().unwrap();
     assert!(fewer < kept);
 
-    // One that lets more rows through: just the new ones.
+    // A looser filter: only the new rows are encoded.
     let (result, (all_images, all_captions)) = step(&[captioned, "filter.score.score.min=4.0"]);
     let more = result["rows"]["kept"].as_u64().unwrap();
     assert!(more > kept && all_captions == more);
-    let (new_images, new_captions) = encoded(&result);
+    let (new_images, new_captions) = count_encoded(&result);
     assert!(new_captions == more - fewer && new_images < all_images, "{new_images} of {all_images}");
 
-    // Another resolution: the images at that resolution, and no caption.
+    // Another resolution: images at that resolution are encoded, and no caption.
     let (result, (all_images, _)) =
         step(&[captioned, "filter.score.score.min=4.0", "prepare.resolutions=[64, 32, 48]"]);
-    let (new_images, new_captions) = encoded(&result);
+    let (new_images, new_captions) = count_encoded(&result);
     assert!(new_captions == 0 && 0 < new_images && new_images < all_images);
 
-    // Another crop: every image, and no caption.
+    // Another crop: all images are encoded, and no caption.
     let (result, (all_images, _)) = step(&[captioned, "filter.score.score.min=4.0", "prepare.crop=random"]);
-    let (new_images, new_captions) = encoded(&result);
+    let (new_images, new_captions) = count_encoded(&result);
     assert_eq!((new_images, new_captions), (all_images, 0));
 }
 
 #[test]
-fn a_new_caption_reads_no_image() {
+fn new_caption_template_reads_no_image() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world_of(folder.path(), ROWS, 200..=256);
+    let run = write_run_with_sides(folder.path(), ROWS, 200..=256);
     let first = preprocess(&run, &[]);
-    let damaged: usize = sources(folder.path()).iter().map(|path| damage_images(path)).sum();
+    let damaged: usize = list_source_files(folder.path()).iter().map(|path| damage_images(path)).sum();
     assert!(damaged > 0, "the files are too small for the test");
 
     let captioned = "caption.template=a picture of {caption}";
     let second = preprocess(&run, &[captioned]);
     assert_eq!(second["rows"], first["rows"]);
     let kept = first["rows"]["kept"].as_u64().unwrap();
-    assert_eq!(encoded(&second), (0, kept));
+    assert_eq!(count_encoded(&second), (0, kept));
 
-    // Whoever reads the images notices.
+    // A new run reads the images and notices the damage.
     let fresh = format!("output={}", folder.path().join("fresh").display());
     let (code, result) = tidemill_json(&["preprocess", &run, "--set", captioned, "--set", &fresh]);
     let message = result["error"]["message"].as_str().unwrap_or_default();
@@ -177,26 +176,26 @@ fn a_new_caption_reads_no_image() {
 }
 
 #[test]
-fn an_added_file_is_all_there_is_to_do_and_one_that_is_gone_is_named() {
+fn only_added_files_are_processed_and_removed_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), ROWS);
+    let run = write_run(folder.path(), ROWS);
     let first = preprocess(&run, &[]);
     let file = folder.path().join("pairs/added.parquet");
-    std::fs::copy(&sources(folder.path())[0], &file).unwrap();
+    std::fs::copy(&list_source_files(folder.path())[0], &file).unwrap();
     let second = preprocess(&run, &[]);
     let number = |result: &Value, part: &str, name: &str| result[part][name].as_u64().unwrap();
     let added = number(&second, "units", "total") - number(&first, "units", "total");
     assert!(added > 0 && number(&second, "units", "done") == added);
     assert_eq!(number(&second, "this_run", "rows"), number(&second, "rows", "read") - ROWS as u64);
 
-    // A source that is mounted in part would otherwise make a smaller dataset in silence.
+    // A partly mounted source must not make a smaller dataset without a message.
     std::fs::remove_file(&file).unwrap();
     let third = tidemill(&["preprocess", &run]);
-    let said = String::from_utf8_lossy(&[third.stdout, third.stderr].concat()).into_owned();
+    let log = String::from_utf8_lossy(&[third.stdout, third.stderr].concat()).into_owned();
     let kept = number(&second, "rows", "kept") - number(&first, "rows", "kept");
-    let gone = format!(
+    let removed = format!(
         "not in the source any more ({}): the new snapshot is without their {kept} rows",
         file.display()
     );
-    assert!(said.contains(&gone), "{said}");
+    assert!(log.contains(&removed), "{log}");
 }

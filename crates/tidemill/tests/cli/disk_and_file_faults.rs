@@ -1,6 +1,6 @@
-//! Bad surroundings, for real: a disk that is full, folders and files without permission, source files that vanish or
-//! shrink while they are read. Each is told in one message that says what to do, and when that is done, the same
-//! command ends with the dataset of an undisturbed run.
+//! Real faults of disks and files: a full disk, missing permissions, source files that vanish or
+//! shrink while they are read. Each is reported in one message that says what to do. After that is
+//! done, the same command makes the dataset of an undisturbed run.
 #![cfg(target_os = "linux")]
 
 use std::fs::{File, OpenOptions, Permissions};
@@ -11,56 +11,59 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use tidemill_testing::unshare;
 
-use crate::common::{assets, command, commits, digest, files, json, wait_until, world};
-use crate::pairs::{draw, run_file, tar};
+use crate::common::{
+    command, list_commits, models_folder, parse_output, read_files, verified_digest, wait_until, write_run,
+};
+use crate::noise_pairs::{draw_pairs, write_run_file, write_tar};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tidemill");
 
-/// Arguments of a run into `output`; the bytes of tensors depend on the number of threads.
+/// The arguments for preprocessing into `output`, with one thread, because the bytes of tensors
+/// depend on the number of threads.
 fn arguments(run: &str, output: &Path) -> Vec<String> {
     let output = format!("output={}", output.display());
     let arguments = ["preprocess", run, "--json", "--set", "engine.encode.threads=1", "--set", &output];
     arguments.map(str::to_owned).into()
 }
 
-/// Starts a run into `output`.
+/// Starts preprocessing into `output`.
 fn start(run: &str, output: &Path) -> Child {
     let arguments = arguments(run, output);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Runs into `output` to the end, which must be good.
+/// Preprocesses into `output`, which must succeed.
 fn finish(run: &str, output: &Path) -> Value {
-    let (code, result) = json(&start(run, output).wait_with_output().unwrap());
+    let (code, result) = parse_output(&start(run, output).wait_with_output().unwrap());
     assert_eq!(code, 0, "{result}");
     result
 }
 
-/// The exit code and the one message of a run that failed.
-fn failure(output: &Output) -> (i32, String) {
+/// The exit code and the one error message of a command that failed.
+fn parse_failure(output: &Output) -> (i32, String) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!stderr.contains("panicked"), "{stderr}");
     let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error")).collect();
-    let (code, result) = json(output);
+    let (code, result) = parse_output(output);
     let message = result["error"]["message"].as_str().unwrap_or_else(|| panic!("{result}")).to_owned();
     assert_eq!(errors.len(), 1, "{stderr}");
     (code, message)
 }
 
-fn assert_says(message: &str, parts: &[&str]) {
+fn assert_contains(message: &str, parts: &[&str]) {
     println!("{message}");
     assert!(parts.iter().all(|part| message.contains(part)), "{parts:?}: {message}");
 }
 
-/// Units that this run has done, and all there are.
-fn units(result: &Value) -> (usize, usize) {
+/// The units that this command has done, and the total.
+fn count_units(result: &Value) -> (usize, usize) {
     let units = |name: &str| result["units"][name].as_u64().unwrap() as usize;
     (units("done"), units("total"))
 }
 
-/// Runs a command ($4 and on) on a disk ($1) of so many bytes ($2), looks at what is committed, makes room and runs it
-/// again. What came of it lies in $3.
+/// Runs a command ($4 and on) on a disk ($1) with this many bytes ($2), copies what is committed,
+/// makes room and runs the command again. The results are in $3.
 const ON_A_SMALL_DISK: &str = r#"
 disk=$1 bytes=$2 results=$3
 shift 3
@@ -75,18 +78,19 @@ cp -r "$disk/out" "$results/again"
 "#;
 
 #[test]
-fn a_full_disk_is_told_and_with_room_the_run_goes_on() {
+fn full_disk_is_reported_and_the_run_resumes_once_there_is_space() {
     let Some(mut unshare) = unshare() else {
         eprintln!("skipped: neither root nor a user may mount a tmpfs here (unshare --mount)");
         return;
     };
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let run = world(folder.path(), 512);
+    let run = write_run(folder.path(), 512);
     finish(&run, &at("whole"));
 
     // Half of what the dataset needs, in whole pages.
-    let pages: u64 = files(&at("whole")).iter().map(|(_, bytes)| bytes.len().div_ceil(4096) as u64).sum();
+    let pages: u64 =
+        read_files(&at("whole")).iter().map(|(_, bytes)| bytes.len().div_ceil(4096) as u64).sum();
     let disk = at("disk");
     std::fs::create_dir(&disk).unwrap();
     let status = unshare
@@ -100,31 +104,32 @@ fn a_full_disk_is_told_and_with_room_the_run_goes_on() {
     let output = |name: &str| {
         let read = |what: &str| std::fs::read(at(&format!("{name}.{what}"))).unwrap();
         let code: i32 = String::from_utf8(read("code")).unwrap().trim().parse().unwrap();
-        // As a process's status has it.
+        // The wait status of a process has its exit code in the second byte.
         let status = std::os::unix::process::ExitStatusExt::from_raw(code << 8);
         Output { status, stdout: read("out"), stderr: read("err") }
     };
 
-    let (code, message) = failure(&output("full"));
+    let (code, message) = parse_failure(&output("full"));
     assert_eq!(code, 1, "{message}");
-    assert_says(
+    assert_contains(
         &message,
         &["cannot write", disk.to_str().unwrap(), "free some space", "run the same command again"],
     );
-    let committed = commits(&at("full"));
-    let (code, again) = json(&output("again"));
+    let committed = list_commits(&at("full"));
+    let (code, again) = parse_output(&output("again"));
     assert_eq!(code, 0, "{again}");
-    let (done, total) = units(&again);
+    let (done, total) = count_units(&again);
     assert!(!committed.is_empty() && done < total, "nothing was committed before the disk was full");
-    assert_eq!(done + committed.len(), total, "what was committed counts");
+    assert_eq!(done + committed.len(), total, "units that were committed are not done again");
     assert_eq!(
-        digest(&at("again").display().to_string(), 512),
-        digest(&at("whole").display().to_string(), 512)
+        verified_digest(&at("again").display().to_string(), 512),
+        verified_digest(&at("whole").display().to_string(), 512)
     );
 }
 
-/// Trains ($3 and on) on a disk ($1) that is filled once there is a checkpoint, and has room again when the trainer has said
-/// so; stops it after another checkpoint. What came of it lies in $2.
+/// Trains ($3 and on) on a disk ($1). Fills the disk after the first checkpoint, makes room after
+/// the trainer has reported the full disk, and stops training after another checkpoint. The results
+/// are in $2.
 const ON_A_DISK_THAT_IS_FULL_FOR_A_WHILE: &str = r#"
 disk=$1 results=$2
 shift 2
@@ -133,7 +138,7 @@ mkdir "$disk/out"
 ln -s "$results/whole/dataset" "$disk/out/dataset"
 "$@" >"$results/trained.out" 2>"$results/trained.err" &
 trainer=$!
-says() {
+wait_for_line() {
     for _ in $(seq 1200); do
         test "$(grep -c "$1" "$results/trained.err")" -ge "$2" && return
         kill -0 $trainer || exit 1
@@ -143,30 +148,30 @@ says() {
     kill -9 $trainer
     exit 1
 }
-# Again and again, as a checkpoint that cannot be written gives back what it has taken.
+# Repeatedly, because a checkpoint that cannot be written frees its space again.
 fill() {
     dd if=/dev/zero bs=1M 2>/dev/null >>"$disk/filling"
 }
-says "is committed" 1
-says "metrics cannot be written" 1 fill
-says "checkpoint of step .* cannot be written" 1 fill
+wait_for_line "is committed" 1
+wait_for_line "metrics cannot be written" 1 fill
+wait_for_line "checkpoint of step .* cannot be written" 1 fill
 rm "$disk/filling"
-says "all metrics are written again" 1
-says "is committed" $(($(grep -c "is committed" "$results/trained.err") + 1))
+wait_for_line "all metrics are written again" 1
+wait_for_line "is committed" $(($(grep -c "is committed" "$results/trained.err") + 1))
 kill -TERM $trainer
 wait $trainer
 echo $? >"$results/trained.code"
 cp -r "$disk/out" "$results/trained"
 "#;
 
-/// Trains while the disk is full for a while, by itself or with what `workers` adds to the command.
+/// Trains while the disk is full for some time. `workers` are additional arguments.
 fn train_on_a_disk_that_is_full_for_a_while(workers: &[&str]) {
     let Some(mut unshare) = unshare() else {
         eprintln!("skipped: neither root nor a user may mount a tmpfs here (unshare --mount)");
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let run = world(folder.path(), 64);
+    let run = write_run(folder.path(), 64);
     finish(&run, &folder.path().join("whole"));
     let disk = folder.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
@@ -189,32 +194,30 @@ fn train_on_a_disk_that_is_full_for_a_while(workers: &[&str]) {
         .env("OMP_NUM_THREADS", "1")
         .status();
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
-    let said = read("trained.err");
-    assert!(status.unwrap().success(), "{said}");
-    assert_eq!(read("trained.code").trim(), "0", "{said}");
+    let log = read("trained.err");
+    assert!(status.unwrap().success(), "{log}");
+    assert_eq!(read("trained.code").trim(), "0", "{log}");
     let result: Value = serde_json::from_str(read("trained.out").lines().last().unwrap()).unwrap();
     let steps = result["steps"].as_u64().unwrap();
-    // Not a line is lost or cut, and all is saved.
+    // No line of metrics is lost or cut off, and all steps are saved.
     let lines = read("trained/metrics.jsonl");
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(lines.iter().map(|line| line["step"].as_u64().unwrap()).eq(1..=steps), "{said}");
-    assert!(
-        folder.path().join(format!("trained/checkpoints/step-{steps:08}/commit.json")).exists(),
-        "{said}"
-    );
+    assert!(lines.iter().map(|line| line["step"].as_u64().unwrap()).eq(1..=steps), "{log}");
+    assert!(folder.path().join(format!("trained/checkpoints/step-{steps:08}/commit.json")).exists(), "{log}");
 }
 
 #[test]
-fn a_full_disk_does_not_end_training() {
+fn training_survives_a_full_disk() {
     train_on_a_disk_that_is_full_for_a_while(&[]);
 }
 
 #[test]
-fn a_full_disk_does_not_end_training_of_several_ranks() {
+fn training_of_several_ranks_survives_a_full_disk() {
     train_on_a_disk_that_is_full_for_a_while(&["--workers", "2"]);
 }
 
-/// A command that permissions hold for; as root it goes without the right to pass over them. None where it cannot.
+/// A command that file permissions apply to. As root, it runs without the capabilities to bypass
+/// permissions. `None` if they cannot be dropped.
 fn without_privileges(arguments: &[&str]) -> Option<Command> {
     let plain = |program: &str| Command::new(program);
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
@@ -223,7 +226,7 @@ fn without_privileges(arguments: &[&str]) -> Option<Command> {
         return Some(command);
     }
     let capabilities = "-dac_override,-dac_read_search";
-    let without = |arguments: &[&str]| {
+    let drop_capabilities = |arguments: &[&str]| {
         let mut command = plain("setpriv");
         command.args(["--bounding-set", capabilities, "--inh-caps", capabilities]).args(arguments);
         command
@@ -234,12 +237,13 @@ fn without_privileges(arguments: &[&str]) -> Option<Command> {
         std::fs::write(path, "x").unwrap();
     }
     std::fs::set_permissions(&secret, Permissions::from_mode(0o000)).unwrap();
-    let reads =
-        |path: &Path| without(&["cat", path.to_str().unwrap()]).output().is_ok_and(|o| o.status.success());
-    (reads(&open) && !reads(&secret)).then(|| without(arguments))
+    let reads = |path: &Path| {
+        drop_capabilities(&["cat", path.to_str().unwrap()]).output().is_ok_and(|o| o.status.success())
+    };
+    (reads(&open) && !reads(&secret)).then(|| drop_capabilities(arguments))
 }
 
-/// Runs a command while a file or folder has another mode.
+/// Runs a command while a file or folder has these permissions.
 fn with_mode(path: &Path, mode: u32, mut command: Command) -> Output {
     let before = std::fs::metadata(path).unwrap().permissions();
     std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -248,23 +252,23 @@ fn with_mode(path: &Path, mode: u32, mut command: Command) -> Output {
     output.unwrap()
 }
 
-/// Copies the models and spoils the weights of the VAE, so that a run fails as soon as it loads them.
-fn spoilt_models(to: &Path) {
+/// Copies the models with broken weights of the VAE, so that a run fails when it loads them.
+fn write_broken_models(to: &Path) {
     let weights = "vae/diffusion_pytorch_model.safetensors";
-    for (name, bytes) in files(&assets()) {
+    for (name, bytes) in read_files(&models_folder()) {
         let path = to.join(&name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, if name == weights { b"spoilt" } else { &bytes[..] }).unwrap();
+        std::fs::write(&path, if name == weights { b"broken" } else { &bytes[..] }).unwrap();
     }
     assert!(to.join(weights).is_file());
 }
 
 #[test]
-fn missing_permissions_are_told_before_models_are_loaded() {
+fn missing_permissions_are_reported_before_models_are_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let run = world(folder.path(), 64);
-    spoilt_models(&at("models"));
+    let run = write_run(folder.path(), 64);
+    write_broken_models(&at("models"));
     let models = format!("models.path={}", at("models").display());
     let arguments = [vec![BINARY.to_owned()], arguments(&run, &at("there/out"))].concat();
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -283,73 +287,89 @@ fn missing_permissions_are_told_before_models_are_loaded() {
         (&pairs, 0o000, ["cannot list", pairs.to_str().unwrap(), "this user may not do that"]),
     ];
     for (path, mode, expected) in cases {
-        let (code, message) = failure(&with_mode(path, mode, command().unwrap()));
+        let (code, message) = parse_failure(&with_mode(path, mode, command().unwrap()));
         assert_eq!(code, 1, "{message}");
-        assert_says(&message, &expected);
+        assert_contains(&message, &expected);
     }
-    // With all permissions it is the models' turn.
-    let (_, message) = failure(&command().unwrap().output().unwrap());
+    // With all permissions, the run fails when it loads the models.
+    let (_, message) = parse_failure(&command().unwrap().output().unwrap());
     assert!(message.contains("vae"), "{message}");
 
-    // A dataset that may only be read: there is something to do, and nowhere to put it.
+    // The settings changed, so units are missing, but the dataset cannot be written.
     finish(&run, &there.join("out"));
     let dataset = there.join("out/dataset");
-    let (code, message) = failure(&with_mode(&dataset, 0o555, command().unwrap()));
+    let (code, message) = parse_failure(&with_mode(&dataset, 0o555, command().unwrap()));
     assert_eq!(code, 1, "{message}");
-    assert_says(&message, &["cannot write", dataset.to_str().unwrap(), "this user may not do that"]);
+    assert_contains(&message, &["cannot write", dataset.to_str().unwrap(), "this user may not do that"]);
 }
 
-/// Starts a run, spoils a file whose turn is late as soon as there is a commit, and mends it when the run has failed;
-/// then the run goes on and is compared with one that was not disturbed.
-fn spoil(folder: &Path, run: &str, file: &Path, rows: usize, spoil: fn(&Path), expected: &str) {
-    let (whole, out) = (folder.join("whole"), folder.join("spoilt"));
+/// Starts a run and breaks one of its last files after the first commit. Repairs the file after the
+/// run has failed, resumes the run, and compares the dataset with that of an undisturbed run.
+fn assert_recovers(
+    folder: &Path,
+    run: &str,
+    file: &Path,
+    rows: usize,
+    break_file: fn(&Path),
+    expected: &str,
+) {
+    let (whole, out) = (folder.join("whole"), folder.join("broken"));
     finish(run, &whole);
     let bytes = std::fs::read(file).unwrap();
     let mut child = start(run, &out);
-    wait_until("a commit", || !commits(&out).is_empty() || child.try_wait().unwrap().is_some());
-    spoil(file);
-    let (code, message) = failure(&child.wait_with_output().unwrap());
+    wait_until("a commit", || !list_commits(&out).is_empty() || child.try_wait().unwrap().is_some());
+    break_file(file);
+    let (code, message) = parse_failure(&child.wait_with_output().unwrap());
     std::fs::write(file, bytes).unwrap();
     assert_eq!(code, 1, "{message}");
-    assert_says(&message, &[file.to_str().unwrap(), expected, "put back what was there"]);
+    assert_contains(&message, &[file.to_str().unwrap(), expected, "put back what was there"]);
 
-    let committed = commits(&out);
-    let (done, total) = units(&finish(run, &out));
+    let committed = list_commits(&out);
+    let (done, total) = count_units(&finish(run, &out));
     assert!(!committed.is_empty());
-    assert_eq!(done + committed.len(), total, "what was committed counts");
-    let [whole, out] = [whole, out].map(|output| digest(&output.display().to_string(), rows));
+    assert_eq!(done + committed.len(), total, "units that were committed are not done again");
+    let [whole, out] = [whole, out].map(|output| verified_digest(&output.display().to_string(), rows));
     assert_eq!(whole, out);
 }
 
-fn remove(path: &Path) {
+fn remove_file(path: &Path) {
     std::fs::remove_file(path).unwrap();
 }
 
-fn halve(path: &Path) {
+fn halve_file(path: &Path) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(File::open(path).unwrap().metadata().unwrap().len() / 2).unwrap();
 }
 
 #[test]
-fn parquet_that_vanishes_or_shrinks_is_named() {
-    for (how, expected) in [(remove as fn(&Path), "is gone now"), (halve, "bytes when the run began and has")]
+fn parquet_file_that_vanishes_or_shrinks_is_named() {
+    for (break_file, expected) in
+        [(remove_file as fn(&Path), "is gone now"), (halve_file, "bytes when the run began and has")]
     {
         let folder = tempfile::tempdir().unwrap();
-        let run = world(folder.path(), 1024);
-        spoil(folder.path(), &run, &folder.path().join("pairs/scenes-00001.parquet"), 1024, how, expected);
+        let run = write_run(folder.path(), 1024);
+        assert_recovers(
+            folder.path(),
+            &run,
+            &folder.path().join("pairs/scenes-00001.parquet"),
+            1024,
+            break_file,
+            expected,
+        );
     }
 }
 
 #[test]
-fn tars_that_vanish_or_shrink_are_named() {
-    for (how, expected) in [(remove as fn(&Path), "is gone now"), (halve, "bytes when the run began and has")]
+fn tar_that_vanishes_or_shrinks_is_named() {
+    for (break_file, expected) in
+        [(remove_file as fn(&Path), "is gone now"), (halve_file, "bytes when the run began and has")]
     {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("webdataset")).unwrap();
         let file = |number: usize| folder.path().join(format!("webdataset/{number:02}.tar"));
-        let pairs = draw(std::iter::repeat_n((160, 120), 480));
-        pairs.chunks(24).enumerate().for_each(|(number, pairs)| tar(&file(number), pairs));
-        let run = run_file(folder.path(), "webdataset");
-        spoil(folder.path(), &run, &file(19), 480, how, expected);
+        let pairs = draw_pairs(std::iter::repeat_n((160, 120), 480));
+        pairs.chunks(24).enumerate().for_each(|(number, pairs)| write_tar(&file(number), pairs));
+        let run = write_run_file(folder.path(), "webdataset");
+        assert_recovers(folder.path(), &run, &file(19), 480, break_file, expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Pairs whose images are drawn here, of any size, in files of any shape.
+//! Pairs with images of noise, of any size, in Parquet files or tars.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use turbojpeg::{Image, PixelFormat, Subsamp};
 
-use crate::common::assets;
+use crate::common::models_folder;
 
 /// An image with its caption.
 #[derive(Clone)]
@@ -19,12 +19,12 @@ pub struct Pair {
     pub caption: String,
 }
 
-/// Pairs of images of these widths and heights; no two files are the same.
-pub fn draw(sizes: impl IntoIterator<Item = (usize, usize)>) -> Vec<Pair> {
-    let mut drawn = HashMap::new();
+/// Draws pairs with images of these widths and heights. No two images have the same bytes.
+pub fn draw_pairs(sizes: impl IntoIterator<Item = (usize, usize)>) -> Vec<Pair> {
+    let mut images = HashMap::new();
     let pair = |(number, size): (usize, (usize, usize))| {
-        let jpeg: &Vec<u8> = drawn.entry(size).or_insert_with(|| noise(size));
-        // A comment of its own, behind the marker that starts the image.
+        let jpeg: &Vec<u8> = images.entry(size).or_insert_with(|| draw_noise(size));
+        // A JPEG comment with the pair's number, after the marker that starts the image.
         let comment = (number as u64).to_be_bytes();
         let jpeg = [&jpeg[..2], &[0xff, 0xfe, 0, 10], &comment, &jpeg[2..]].concat();
         Pair { key: format!("{number:06}"), jpeg, caption: format!("picture {number}") }
@@ -32,8 +32,8 @@ pub fn draw(sizes: impl IntoIterator<Item = (usize, usize)>) -> Vec<Pair> {
     sizes.into_iter().enumerate().map(pair).collect()
 }
 
-/// A JPEG of grey noise: half a byte for each pixel or so.
-fn noise((width, height): (usize, usize)) -> Vec<u8> {
+/// Draws a JPEG of grey noise. It has about half a byte for each pixel.
+fn draw_noise((width, height): (usize, usize)) -> Vec<u8> {
     let mut state = 1_u64;
     let mut pixels = Vec::with_capacity(3 * width * height);
     for _ in 0..width * height {
@@ -44,8 +44,9 @@ fn noise((width, height): (usize, usize)) -> Vec<u8> {
     turbojpeg::compress(image, 85, Subsamp::Sub2x2).unwrap().to_vec()
 }
 
-/// Writes a Parquet file with these row groups, each column chunk a dictionary, as pyarrow does.
-pub fn parquet(path: &Path, groups: &[&[Pair]]) {
+/// Writes a Parquet file with these row groups. Each column chunk has a dictionary, as in files of
+/// pyarrow.
+pub fn write_parquet(path: &Path, groups: &[&[Pair]]) {
     let strings = |pairs: &[Pair], text: fn(&Pair) -> &String| {
         Arc::new(StringArray::from_iter_values(pairs.iter().map(text))) as ArrayRef
     };
@@ -68,8 +69,8 @@ pub fn parquet(path: &Path, groups: &[&[Pair]]) {
     writer.close().unwrap();
 }
 
-/// Writes a tar for WebDataset.
-pub fn tar(path: &Path, pairs: &[Pair]) {
+/// Writes a tar in the WebDataset format.
+pub fn write_tar(path: &Path, pairs: &[Pair]) {
     let mut tar = tar::Builder::new(std::fs::File::create(path).unwrap());
     let mut append = |name: String, data: &[u8]| {
         let mut header = tar::Header::new_gnu();
@@ -84,8 +85,9 @@ pub fn tar(path: &Path, pairs: &[Pair]) {
     tar.into_inner().unwrap();
 }
 
-/// Writes `folder/<format>.toml`, a run over `folder/<format>/*` into `folder/out`.
-pub fn run_file(folder: &Path, format: &str) -> String {
+/// Writes `folder/<format>.toml`, a run from `folder/<format>/*` into `folder/out`. Returns its
+/// path.
+pub fn write_run_file(folder: &Path, format: &str) -> String {
     let run = folder.join(format!("{format}.toml"));
     let text = format!(
         r#"
@@ -107,7 +109,7 @@ encode.threads = 1
 "#,
         out = folder.join("out").display(),
         files = folder.join(format).display(),
-        models = assets().display(),
+        models = models_folder().display(),
     );
     std::fs::write(&run, text).unwrap();
     run.display().to_string()
