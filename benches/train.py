@@ -141,7 +141,8 @@ def make_sides(name: str, precision: str, args: argparse.Namespace) -> list[Side
     """The sides of a comparison, Tidemill first."""
     flags = ["--bf16"] if precision == "bf16" else []
     made = [make_tidemill_side(name, precision, args.steps)]
-    for form, more in FORMATS.items():
+    formats = {"contiguous": ()} if args.quick else FORMATS
+    for form, more in formats.items():
         made.append(
             make_diffusers_side(name, f"diffusers, eager, {precision}, {form}", args.steps, *flags, *more)
         )
@@ -149,9 +150,10 @@ def make_sides(name: str, precision: str, args: argparse.Namespace) -> list[Side
         made.append(
             make_tidemill_side(name, precision, args.steps, "Tidemill with diffusers' U-Net", "--eager")
         )
-        made.append(
-            make_diffusers_side(name, f"diffusers, {COMPILED}, {precision}", args.steps, *flags, "--compile")
-        )
+        # Compiling takes minutes, so a quick run does it only for Tidemill.
+        if not args.quick:
+            title = f"diffusers, {COMPILED}, {precision}"
+            made.append(make_diffusers_side(name, title, args.steps, *flags, "--compile"))
         title = f"Tidemill with diffusers' U-Net, {COMPILED}"
         made.append(make_tidemill_side(name, precision, args.steps, title, "--compile", str(FOLDER)))
     return made
