@@ -12,7 +12,7 @@ TEST_WORKERS := 2
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches sd2-smoke wheel lock clean
+.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches sd2-smoke smoke wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -31,6 +31,7 @@ help:
 	@echo "make bench-operations  where a training step's time goes; redraws docs/performance.md"
 	@echo "make bench-launches  what a training step asks of a GPU, counted without one; redraws docs/performance.md"
 	@echo "make sd2-smoke    two steps of Stable Diffusion 2 in its real size on a CPU; redraws docs/performance.md"
+	@echo "make smoke        start each of these targets once, with its quickest options"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
 	@echo "make setup        what the others need: .venv, the CLI, the Python module"
 	@echo "make wheel        the Python module as a wheel"
@@ -56,7 +57,7 @@ wheel: setup
 	bash scripts/wheel.sh
 
 quickstart: setup
-	bash scripts/quickstart.sh
+	bash scripts/quickstart.sh $(ARGS)
 
 # The other libraries, in an environment of their own over .venv.
 .venv-bench/.ready: requirements-bench.lock scripts/setup_bench.sh .venv/.ready
@@ -114,6 +115,10 @@ sd2-smoke: setup
 
 # Tests run beside each other. OpenMP's threads would keep the others' cores busy while they wait for work.
 test test-faults: export OMP_WAIT_POLICY = passive
+
+# Each target once, with its quickest options.
+smoke:
+	bash scripts/smoke.sh
 
 test: setup
 	timeout $(TEST_LIMIT) cargo test --release --locked --workspace --lib --bins --tests

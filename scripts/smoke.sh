@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Starts each target of `make help` once, with its quickest options: what is missing in a bare clone shows here. Not started: `test`
+# and `lint`, which every change runs; `test-faults`, which takes minutes; `fmt` and `lock`, which change files.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+failed=()
+run() { # name, command
+  local started=$SECONDS
+  echo "== $1" >&2
+  timeout 20m "${@:2}" || failed+=("$1")
+  echo "== $1: $((SECONDS - started)) s" >&2
+}
+
+run wheel make wheel
+run quickstart make quickstart ROWS=600 ARGS="--set train.phase.0.steps=20 --set sample.scenes=4"
+for bench in data stream ray modes scaling train compile overlap operations launches; do
+  run "bench-$bench" make "bench-$bench" ARGS=--quick
+done
+run sd2-smoke make sd2-smoke ARGS=--quick
+
+((${#failed[@]} == 0)) || { echo "failed: ${failed[*]}" >&2; exit 1; }
