@@ -11,9 +11,9 @@ pub fn detect_language(text: &str) -> Option<(&'static str, f64)> {
 
 /// The codes that [`detect_language`] returns, in alphabetical order.
 pub fn language_codes() -> Vec<&'static str> {
-    let mut language_codes: Vec<_> = Lang::all().iter().map(|language| iso_639_1(*language)).collect();
-    language_codes.sort_unstable();
-    language_codes
+    let mut codes: Vec<_> = Lang::all().iter().map(|language| iso_639_1(*language)).collect();
+    codes.sort_unstable();
+    codes
 }
 
 fn iso_639_1(language: Lang) -> &'static str {

@@ -18,7 +18,7 @@ pub enum Format {
     WebP,
     /// GIF; the first frame.
     Gif,
-    /// Windows bitmaps.
+    /// BMP.
     Bmp,
     /// TIFF; the first page.
     Tiff,

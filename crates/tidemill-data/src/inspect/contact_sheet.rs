@@ -34,7 +34,7 @@ const MAX_UNITS: usize = 8;
 /// pass.
 const BATCH_STRIDE: u64 = 4;
 
-/// What to show.
+/// Options of a contact sheet.
 #[derive(Debug, Clone, Copy)]
 pub struct SheetOptions {
     /// Number of tiles.
@@ -141,7 +141,7 @@ fn choose_rows(batch: &RecordBatch, seed: u64) -> Result<RecordBatch> {
     Ok(take_record_batch(batch, &UInt64Array::from(rows))?)
 }
 
-/// Adds the tiles of prepared rows.
+/// Draws the tiles of prepared rows and adds them to `tiles`.
 fn add_tiles(
     batch: &RecordBatch,
     prepared: &RecordBatch,

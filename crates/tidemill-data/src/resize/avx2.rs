@@ -182,11 +182,11 @@ fn resize_column(simd: V3, lines: [&[Pixel]; ROWS], pairs: &[WeightPair]) -> [Pi
     [bytes[0], bytes[4], bytes[1], bytes[5]]
 }
 
-/// Of four pixels in each half of a register: the reds of the first two, their greens, their blues,
-/// nothing; then the same of the others.
+/// Order of bytes for four pixels in each half of a register: the reds of the first two, their
+/// greens, their blues, zeros; then the same of the other two.
 const PAIRED: [[i8; 16]; 2] = [[0, 4, 1, 5, 2, 6, -1, -1, 8, 12, 9, 13, 10, 14, -1, -1]; 2];
 
-/// Resizes the bytes `columns`, at least [`STRIPE`], of the lines of `stride` bytes along the
+/// Resizes the bytes `columns`, at least [`STRIPE`] of them, of lines of `stride` bytes along the
 /// vertical axis.
 pub fn vertical(
     simd: V3,

@@ -51,7 +51,7 @@ pub struct ObjectStream {
     prefetch_end: u64,
     size: u64,
     /// Bytes of one request.
-    chunk: u64,
+    chunk_bytes: u64,
     pending: VecDeque<JoinHandle<Result<Bytes>>>,
     current: Bytes,
     failure: StreamFailure,
@@ -75,7 +75,7 @@ impl ObjectStream {
             runtime,
             next: wanted.start,
             prefetch_end: wanted.end,
-            chunk: (max_bytes / (1 + PREFETCHED_CHUNKS as u64)).clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES),
+            chunk_bytes: (max_bytes / (1 + PREFETCHED_CHUNKS as u64)).clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES),
             size: file.size,
             pending: VecDeque::new(),
             current: Bytes::new(),
@@ -83,7 +83,8 @@ impl ObjectStream {
         })
     }
 
-    /// Where the cause of an `io::Error` of a parser may be found.
+    /// The place where the error is stored if a fetch fails. A parser that meets an `io::Error`
+    /// looks there for the cause.
     pub fn failure(&self) -> StreamFailure {
         self.failure.clone()
     }
@@ -94,7 +95,7 @@ impl ObjectStream {
             && (self.next < self.prefetch_end || self.pending.is_empty())
         {
             let end = match self.next < self.prefetch_end {
-                true => (self.next + self.chunk).min(self.prefetch_end),
+                true => (self.next + self.chunk_bytes).min(self.prefetch_end),
                 false => self.next + MIN_CHUNK_BYTES,
             };
             let range = self.next..end.min(self.size);

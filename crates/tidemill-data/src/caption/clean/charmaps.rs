@@ -84,31 +84,31 @@ pub struct Utf8Roles {
     /// It can start a sequence of two, three or four bytes.
     pub starts_sequence: [bool; 3],
     /// It can continue a sequence. A space can, in place of byte A0.
-    pub continuation: bool,
+    pub is_continuation: bool,
     /// It can continue a sequence, and it hardly ever is itself when it is next to mojibake.
-    pub strict_continuation: bool,
+    pub is_strict_continuation: bool,
 }
 
 /// The roles of a character.
 pub fn utf8_roles(c: char) -> Utf8Roles {
     if c.is_ascii() {
-        return Utf8Roles { continuation: c == ' ', ..Utf8Roles::default() };
+        return Utf8Roles { is_continuation: c == ' ', ..Utf8Roles::default() };
     }
     UTF8_ROLES.get(&c).copied().unwrap_or_default()
 }
 
 static UTF8_ROLES: LazyLock<HashMap<char, Utf8Roles>> =
     LazyLock::new(|| {
-        let mut utf8_roles: HashMap<char, Utf8Roles> = HashMap::new();
+        let mut roles: HashMap<char, Utf8Roles> = HashMap::new();
         let mut mark = |ranges: &str, set: fn(&mut Utf8Roles)| {
-            expand_ranges(ranges).for_each(|c| set(utf8_roles.entry(c).or_default()));
+            expand_ranges(ranges).for_each(|c| set(roles.entry(c).or_default()));
         };
         mark("Â-ßĀĂĆČĎĐĒĖĘĚĞĢĪİĶĹĻŁŃŅŇŌŐŘŚŞŠŢŪŮŰŲŹŻŽΒ-ΡΣ-ίВ-Я", |c| c.starts_sequence[0] = true);
         mark("à-ïāăąćčďēėęěģīįķĺļŕźΰ-οа-п", |c| c.starts_sequence[1] = true);
         mark("ðóđğšπσру", |c| c.starts_sequence[2] = true);
-        mark(STRICT, |c| (c.continuation, c.strict_continuation) = (true, true));
-        mark("–-―‘-‚“-„•…", |c| c.continuation = true);
-        utf8_roles
+        mark(STRICT, |c| (c.is_continuation, c.is_strict_continuation) = (true, true));
+        mark("–-―‘-‚“-„•…", |c| c.is_continuation = true);
+        roles
     });
 
 const STRICT: &str = "\u{80}-¿ÆØæøĄąĽľŁłŒœŖŗŚśŞ-šŤťŸ-žƒ\u{2c6}\u{2c7}\u{2d8}\u{2db}-\u{2dd}\u{384}-ΆΈ-ΊΌΎΏ\

@@ -125,7 +125,7 @@ fn fix_substrings(text: &str) -> String {
     let mut fixed = String::with_capacity(text.len());
     let mut i = 0;
     while i < chars.len() {
-        let after_continuation = i > 0 && chars[i - 1].2.strict_continuation;
+        let after_continuation = i > 0 && chars[i - 1].2.is_strict_continuation;
         let end = if after_continuation { i } else { utf8_run_end(&chars, i) };
         if end == i {
             fixed.push(chars[i].1);
@@ -148,7 +148,7 @@ fn utf8_run_end(chars: &[(usize, char, Utf8Roles)], start: usize) -> usize {
     let continuations = |from: usize, count: usize| {
         chars
             .get(from..from + count)
-            .is_some_and(|chars| chars.iter().all(|(_, _, utf8_roles)| utf8_roles.continuation))
+            .is_some_and(|chars| chars.iter().all(|(_, _, utf8_roles)| utf8_roles.is_continuation))
     };
     let mut end = start;
     while let Some((_, _, utf8_roles)) = chars.get(end) {

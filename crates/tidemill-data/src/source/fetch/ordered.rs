@@ -115,19 +115,20 @@ mod tests {
 
     use super::{fetch_images, resolve_reference};
 
-    const ROOM: u64 = 1 << 20;
+    const BUDGET: u64 = 1 << 20;
 
     #[test]
     fn images_are_returned_in_order() {
         let folder = tempfile::tempdir().unwrap();
         // Some images are larger than the budget. The fourth does not exist.
-        let sizes: Vec<u64> = (0..200).map(|i| if i % 40 == 5 { ROOM + 1 } else { (i % 7) << 14 }).collect();
+        let sizes: Vec<u64> =
+            (0..200).map(|i| if i % 40 == 5 { BUDGET + 1 } else { (i % 7) << 14 }).collect();
         let path = |i: usize| folder.path().join(i.to_string()).display().to_string();
         for (i, size) in sizes.iter().enumerate().filter(|(i, _)| *i != 3) {
             std::fs::File::create(path(i)).unwrap().set_len(*size).unwrap();
         }
         let items = (0..sizes.len()).map(|i| (i, (i % 10 != 9).then(|| path(i))));
-        let mut images = fetch_images(runtime().unwrap(), items, ROOM);
+        let mut images = fetch_images(runtime().unwrap(), items, BUDGET);
         for (i, size) in sizes.iter().enumerate() {
             let (item, image) = images.next().unwrap().unwrap();
             assert_eq!(item, i);
@@ -137,7 +138,7 @@ mod tests {
                 Some(Ok(bytes)) => assert_eq!(bytes.len() as u64, *size),
             }
         }
-        assert!(images.next().is_none() && images.budget.available_permits() as u64 == ROOM);
+        assert!(images.next().is_none() && images.budget.available_permits() as u64 == BUDGET);
     }
 
     #[test]
@@ -153,7 +154,7 @@ mod tests {
         store::connect(&server.root(), &[], limits).unwrap();
         let root = server.root().replace("://", "://user:secret@");
         let items = (0..40).map(|i| (i, Some(format!("{root}/{i}.jpg?sig=secret"))));
-        let mut images = fetch_images(runtime().unwrap(), items, ROOM).map(|item| item.unwrap().1.unwrap());
+        let mut images = fetch_images(runtime().unwrap(), items, BUDGET).map(|item| item.unwrap().1.unwrap());
         let problem = images.next().unwrap().unwrap_err();
         assert_eq!(problem, format!("fetch: {}/0.jpg?…: nothing came for 500ms", server.root()));
         assert!(images.all(|image| image.unwrap() == "image"));

@@ -77,8 +77,8 @@ impl<'a> Footer<'a> {
     /// Bytes that must be in memory while these rows are read: those of the heaviest row group that
     /// they overlap.
     pub fn resident_bytes(&self, rows: &Range<u64>, needed: &[(String, String)]) -> u64 {
-        let column_sizes =
-            self.column_sizes(&overlapping_row_groups(&self.row_groups(), rows), &self.projection(needed));
+        let overlapping = overlapping_row_groups(&self.row_groups(), rows);
+        let column_sizes = self.column_sizes(&overlapping, &self.projection(needed));
         column_sizes.into_iter().map(ColumnSizes::resident_bytes).max().unwrap_or(0)
     }
 
@@ -94,23 +94,22 @@ impl<'a> Footer<'a> {
     fn column_sizes(&self, groups: &[usize], columns: &ProjectionMask) -> Vec<ColumnSizes> {
         // A damaged footer may claim any number.
         let bytes = |claimed: i64| u64::try_from(claimed).unwrap_or(0);
-        let sizes_of_group = |&group: &usize| {
+        let group_sizes = |&group: &usize| {
             let group = self.metadata.metadata().row_group(group);
-            let mut sizes_of_group =
-                ColumnSizes { rows: bytes(group.num_rows()), stored: 0, plain: 0, unpacked: 0 };
+            let mut sizes =
+                ColumnSizes { rows: bytes(group.num_rows()), stored: 0, plain: 0, decompressed: 0 };
             let needed = group.columns().iter().enumerate().filter(|(leaf, _)| columns.leaf_included(*leaf));
             for (_, column) in needed {
                 let (stored, plain) = (bytes(column.compressed_size()), bytes(column.uncompressed_size()));
                 let is_plain = column.compression() == Compression::UNCOMPRESSED
                     && column.dictionary_page_offset().is_none();
-                sizes_of_group.stored = sizes_of_group.stored.saturating_add(stored);
-                sizes_of_group.plain = sizes_of_group.plain.saturating_add(plain);
-                sizes_of_group.unpacked =
-                    sizes_of_group.unpacked.saturating_add(if is_plain { 0 } else { plain });
+                sizes.stored = sizes.stored.saturating_add(stored);
+                sizes.plain = sizes.plain.saturating_add(plain);
+                sizes.decompressed = sizes.decompressed.saturating_add(if is_plain { 0 } else { plain });
             }
-            sizes_of_group
+            sizes
         };
-        groups.iter().map(sizes_of_group).collect()
+        groups.iter().map(group_sizes).collect()
     }
 
     /// Reads the needed columns of the row groups of a row range, as batches of at most
@@ -130,9 +129,8 @@ impl<'a> Footer<'a> {
         let skipped = overlapping.first().map_or(0, |&g| rows.start.saturating_sub(groups[g].start));
         let projection = self.projection(needed);
         let column_sizes = self.column_sizes(&overlapping, &projection);
-        let sizes = column_sizes.iter().map(|sizes_of_group| sizes_of_group.stored).collect();
-        let fit =
-            column_sizes.iter().map(|sizes_of_group| sizes_of_group.rows_per(max_bytes)).min().unwrap_or(1);
+        let stored = column_sizes.iter().map(|sizes| sizes.stored).collect();
+        let fit = column_sizes.iter().map(|sizes| sizes.rows_within(max_bytes)).min().unwrap_or(1);
         let batch_rows = usize::try_from(fit).unwrap_or(usize::MAX).clamp(1, batch_rows);
         let stream = ParquetRecordBatchStreamBuilder::new_with_metadata(self.reader, self.metadata)
             .with_projection(projection)
@@ -142,14 +140,14 @@ impl<'a> Footer<'a> {
             .with_batch_size(batch_rows)
             .build()
             .map_err(|e| to_read_error(self.file, e))?;
-        RowGroups::new(stream, sizes, max_bytes)
+        RowGroups::new(stream, stored, max_bytes)
     }
 }
 
 /// Indices of the row groups that overlap a range of rows.
 fn overlapping_row_groups(groups: &[Range<u64>], rows: &Range<u64>) -> Vec<usize> {
-    let touches = |group: &Range<u64>| group.start < rows.end && group.end > rows.start;
-    (0..groups.len()).filter(|&group| touches(&groups[group])).collect()
+    let overlaps = |group: &Range<u64>| group.start < rows.end && group.end > rows.start;
+    (0..groups.len()).filter(|&group| overlaps(&groups[group])).collect()
 }
 
 /// The sizes in bytes of the needed columns of a row group.
@@ -161,16 +159,16 @@ struct ColumnSizes {
     /// Uncompressed bytes.
     plain: u64,
     /// Those of the uncompressed bytes that must be decompressed or decoded from a dictionary.
-    unpacked: u64,
+    decompressed: u64,
 }
 
 impl ColumnSizes {
     fn resident_bytes(self) -> u64 {
-        self.stored.saturating_add(self.unpacked)
+        self.stored.saturating_add(self.decompressed)
     }
 
     /// Number of rows that have about `max_bytes`.
-    fn rows_per(self, max_bytes: u64) -> u64 {
+    fn rows_within(self, max_bytes: u64) -> u64 {
         max_bytes.saturating_mul(self.rows).checked_div(self.plain).unwrap_or(u64::MAX)
     }
 }

@@ -10,7 +10,7 @@ use crate::source::records::record::{MAX_TEXT, Record};
 /// Assumed bytes per line when a file is split: a caption, a URI and some numbers.
 const BYTES_PER_LINE: u64 = 512;
 
-/// The byte-order mark that some programs write first.
+/// The UTF-8 byte-order mark, which some programs write at the start of a file.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// Splits a file of `size` bytes into ranges of about `rows` lines.

@@ -112,9 +112,9 @@ impl RecordTable {
     fn keys(&self, file: &InputFile, records: &mut [Record]) -> ArrayRef {
         let mut keys = StringBuilder::new();
         for record in records {
-            let given = self.key.as_ref().and_then(|name| read_field(record, name, to_text));
-            let given = given.or_else(|| record.key.clone());
-            keys.append_value(given.unwrap_or_else(|| format!("{}#{}", file.uri, record.row)));
+            let key = self.key.as_ref().and_then(|name| read_field(record, name, to_text));
+            let key = key.or_else(|| record.key.clone());
+            keys.append_value(key.unwrap_or_else(|| format!("{}#{}", file.uri, record.row)));
         }
         Arc::new(keys.finish())
     }
@@ -150,9 +150,9 @@ impl ColumnKind {
 }
 
 fn build_strings(records: &mut [Record], mut get: impl FnMut(&mut Record) -> Option<String>) -> ArrayRef {
-    let mut build_strings = StringBuilder::new();
-    records.iter_mut().for_each(|record| build_strings.append_option(get(record)));
-    Arc::new(build_strings.finish())
+    let mut strings = StringBuilder::new();
+    records.iter_mut().for_each(|record| strings.append_option(get(record)));
+    Arc::new(strings.finish())
 }
 
 /// Reads a field. Returns `None` if there is no such field, or if its value is invalid, which sets
@@ -174,16 +174,16 @@ fn read_field<T>(record: &mut Record, name: &str, read: fn(&Value) -> Result<T, 
 
 pub(crate) fn to_text(value: &Value) -> Result<String, String> {
     match value {
-        Value::String(to_text) => Ok(to_text.clone()),
-        Value::Number(to_number) => Ok(to_number.to_string()),
+        Value::String(text) => Ok(text.clone()),
+        Value::Number(number) => Ok(number.to_string()),
         other => Err(format!("type: {} where text belongs", type_name(other))),
     }
 }
 
 fn to_number(value: &Value) -> Result<f64, String> {
     match value {
-        Value::Number(to_number) => to_number.as_f64().ok_or_else(|| format!("number: {to_number}")),
-        Value::String(to_text) => to_text.trim().parse().map_err(|_| format!("number: the text {to_text:?}")),
+        Value::Number(number) => number.as_f64().ok_or_else(|| format!("number: {number}")),
+        Value::String(text) => text.trim().parse().map_err(|_| format!("number: the text {text:?}")),
         other => Err(format!("type: {} where a number belongs", type_name(other))),
     }
 }

@@ -48,7 +48,7 @@ impl<R: Read> TarMembers<R> {
     /// The next regular file; `None` at the end. Folders, links and devices are skipped. Another
     /// tar may follow an end marker, as `cat` leaves them.
     pub fn next(&mut self) -> Result<Option<TarMember>, TarError> {
-        let mut longer: Option<String> = None;
+        let mut long_name: Option<String> = None;
         let mut pax_size = None;
         loop {
             self.skip_rest_of_member()?;
@@ -62,20 +62,20 @@ impl<R: Read> TarMembers<R> {
                 EntryType::GNULongName => {
                     let name = self.read_extension()?;
                     let name = name.strip_suffix(b"\0").unwrap_or(&name);
-                    longer = Some(String::from_utf8_lossy(name).into_owned());
+                    long_name = Some(String::from_utf8_lossy(name).into_owned());
                 }
                 EntryType::XHeader => {
                     let records = self.read_extension()?;
                     for record in PaxExtensions::new(&records).flatten() {
                         match record.key_bytes() {
-                            b"path" => longer = Some(to_lossy_string(record.value_bytes())),
+                            b"path" => long_name = Some(to_lossy_string(record.value_bytes())),
                             b"size" => pax_size = to_lossy_string(record.value_bytes()).parse().ok(),
                             _ => {}
                         }
                     }
                 }
                 EntryType::Regular | EntryType::Continuous => {
-                    let name = longer.unwrap_or_else(|| to_lossy_string(&header.path_bytes()));
+                    let name = long_name.unwrap_or_else(|| to_lossy_string(&header.path_bytes()));
                     if let Some(size) = pax_size {
                         self.set_data(size)?;
                     }
@@ -86,7 +86,7 @@ impl<R: Read> TarMembers<R> {
                     return Err(self.error_after_member("has a sparse file, which is not supported"));
                 }
                 EntryType::GNULongLink | EntryType::XGlobalHeader => {}
-                _ => (longer, pax_size) = (None, None),
+                _ => (long_name, pax_size) = (None, None),
             }
         }
     }
