@@ -1,4 +1,4 @@
-//! CSV: any bytes give a header's error, or rows in ascending order.
+//! CSV: any bytes give an error of the header, or rows in ascending order.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

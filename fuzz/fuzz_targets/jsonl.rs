@@ -1,4 +1,4 @@
-//! JSON lines, whole and in two stretches, which must give the same rows.
+//! JSON lines: a file and its two halves give the same rows.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
         JsonLines::new(&bytes[first_byte(&span) as usize..], span).collect()
     };
     let middle = size / 2;
-    let mut pieces = read(0, middle);
-    pieces.extend(read(middle, size));
-    assert_eq!(pieces, read(0, size));
+    let mut parts = read(0, middle);
+    parts.extend(read(middle, size));
+    assert_eq!(parts, read(0, size));
 });

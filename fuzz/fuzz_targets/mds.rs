@@ -1,4 +1,5 @@
-//! An `index.json` in the first line, then a shard, raw or compressed: any bytes give samples or errors.
+//! An `index.json` in the first line, then a shard, raw or compressed: any bytes give samples or
+//! errors.
 #![no_main]
 
 use bytes::Bytes;

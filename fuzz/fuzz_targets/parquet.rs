@@ -1,4 +1,5 @@
-//! Parquet through the source: footer, row groups and pages. It is written to a file, for that is where sources read.
+//! Parquet through the source: footer, row groups and pages. The bytes are written to a file,
+//! because sources read files.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -10,14 +11,14 @@ use tidemill_data::{CaptionConfig, FilterConfig, SourceConfig, source};
 
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| TempDir::new().expect("a temporary folder"));
 
-fuzz_target!(init: tidemill_fuzz::let_panics_be_caught(), |bytes: &[u8]| {
+fuzz_target!(init: tidemill_fuzz::allow_caught_panics(), |bytes: &[u8]| {
     let path = FOLDER.path().join("a.parquet");
     std::fs::write(&path, bytes).expect("room for a file");
     let uri = OneOrMany::One(path.display().to_string());
     let config = SourceConfig { uri, ..SourceConfig::default() };
     let Ok(source) = source::open(&config, &FilterConfig::default(), &CaptionConfig::default()) else { return };
     for unit in source.units().unwrap_or_default() {
-        // One error ends a unit.
+        // A unit ends at its first error.
         let _ = source.read(&unit).map(|batches| batches.take_while(Result::is_ok).count());
     }
 });

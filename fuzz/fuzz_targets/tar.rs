@@ -13,14 +13,15 @@ fuzz_target!(|bytes: &[u8]| {
 
 fuzz_mutator!(|bytes: &mut [u8], size: usize, max_size: usize, seed: u32| {
     let size = fuzzer_mutate(bytes, size, max_size);
-    // Else nothing would come past the checksum of a header that was changed.
+    // Without this, changed headers would never pass the check of their checksum.
     if seed % 4 > 0 {
         bytes[..size].as_chunks_mut().0.iter_mut().for_each(seal);
     }
     size
 });
 
-/// Writes the right checksum where a header has it; in other blocks that does no harm.
+/// Writes the correct checksum to the place where headers have it; in other blocks this is
+/// harmless.
 fn seal(block: &mut [u8; 512]) {
     block[148..156].fill(b' ');
     let sum: u32 = block.iter().map(|&byte| u32::from(byte)).sum();

@@ -1,8 +1,9 @@
-//! Captions per second on one core: ours, the Hugging Face `tokenizers` crate, and transformers and
-//! the `tokenizers` wheel (`encode_batch_fast`) in Python. All take turns, so that whatever else
-//! the machine does hits each. `cargo bench --bench tokenizer` prints medians of five turns after
-//! one to warm up the caches, which is how they are after the first seconds of any run; criterion's
-//! own report has the two crates alone.
+//! Captions per second on one core: this crate, the Hugging Face `tokenizers` crate, and
+//! transformers and the `tokenizers` wheel (`encode_batch_fast`) in Python. They run in turn, so
+//! that other load on the machine affects all of them.
+//! `cargo bench --bench tokenizer` prints medians of five rounds after one to warm up the caches,
+//! because caches are warm after the first seconds of any run. Criterion reports the two crates
+//! alone.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails by panicking")]
 
@@ -20,11 +21,12 @@ use criterion::{Criterion, Throughput, criterion_group};
 use tidemill_data::ClipTokenizer;
 use tokenizers::Tokenizer;
 
-/// Captions in a turn.
+/// Captions per round.
 const CAPTIONS: usize = 20_000;
-const TURNS: usize = 5;
+/// Rounds that count.
+const ROUNDS: usize = 5;
 
-/// A generator of numbers (splitmix64), seeded: the captions are the same each time.
+/// A seeded generator of numbers (splitmix64), so that the captions are always the same.
 struct Numbers(u64);
 
 impl Numbers {
@@ -45,9 +47,9 @@ impl Numbers {
     }
 }
 
-/// Captions of 5 to 20 words: nine in ten from a vocabulary of 20,000 by Zipf's law, one in ten a
-/// rare word of random letters; with capitals, commas, numbers and now and then a word that is not
-/// ASCII.
+/// Captions of 5 to 20 words. Nine of ten words come from a vocabulary of 20,000 by Zipf's law; one
+/// of ten is a rare word of random letters. Some have capitals, commas, numbers or characters
+/// outside ASCII.
 fn captions(folder: &Path) -> Vec<String> {
     let vocab: HashMap<String, u32> =
         serde_json::from_str(&std::fs::read_to_string(folder.join("vocab.json")).unwrap()).unwrap();
@@ -68,7 +70,7 @@ fn captions(folder: &Path) -> Vec<String> {
         100..120 => foreign[numbers.below(foreign.len())].to_owned(),
         120..140 => numbers.below(2025).to_string(),
         _ => {
-            // Rank r with a probability like 1/r.
+            // Rank r has a probability in proportion to 1/r.
             let rank = (words.len() as f64).powf(numbers.unit()) as usize;
             words[rank.min(words.len()) - 1].1.clone()
         }
@@ -93,13 +95,14 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tokenizer")
 }
 
-struct Sides {
+/// Both tokenizers, and the captions.
+struct Tokenizers {
     ours: ClipTokenizer,
     theirs: Tokenizer,
     captions: Vec<String>,
 }
 
-impl Sides {
+impl Tokenizers {
     fn new() -> Self {
         let folder = folder();
         let captions = captions(&folder);
@@ -122,7 +125,7 @@ impl Sides {
     }
 }
 
-/// The peers in Python, in a process that waits for its turns.
+/// The Python libraries, in a process that runs a round per line of input.
 struct Python(Child);
 
 impl Python {
@@ -133,13 +136,13 @@ impl Python {
         let mut command = Command::new(std::env::var("TIDEMILL_PYTHON").unwrap());
         command.arg(script).arg(folder()).arg(file.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut python = Self(command.spawn().unwrap());
-        // The answer means that the captions are read.
-        python.turn();
+        // The first answer comes when the captions are read.
+        python.run_round();
         python
     }
 
-    /// Seconds by name.
-    fn turn(&mut self) -> BTreeMap<String, f64> {
+    /// Runs a round. Returns seconds by name.
+    fn run_round(&mut self) -> BTreeMap<String, f64> {
         self.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         let mut line = String::new();
         BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -154,46 +157,46 @@ impl Drop for Python {
     }
 }
 
-fn time(work: impl FnOnce()) -> f64 {
+fn measure_seconds(work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
     start.elapsed().as_secs_f64()
 }
 
-/// Prints the median rates of all sides.
-fn take_turns(sides: &Sides) {
-    let mut python = Python::new(&sides.captions);
+/// Prints the median rate of each implementation.
+fn print_median_rates(both: &Tokenizers) {
+    let mut python = Python::new(&both.captions);
     let mut seconds: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for turn in 0..=TURNS {
-        let mut times = python.turn();
+    for round in 0..=ROUNDS {
+        let mut times = python.run_round();
         times = times.into_iter().map(|(name, time)| (format!("{name} (Python)"), time)).collect();
-        times.insert("tidemill".into(), time(|| sides.ours()));
-        times.insert("tokenizers (crate)".into(), time(|| sides.theirs()));
-        for (name, time) in times.into_iter().filter(|_| turn > 0) {
+        times.insert("tidemill".into(), measure_seconds(|| both.ours()));
+        times.insert("tokenizers (crate)".into(), measure_seconds(|| both.theirs()));
+        for (name, time) in times.into_iter().filter(|_| round > 0) {
             seconds.entry(name).or_default().push(time);
         }
     }
     for (name, mut seconds) in seconds {
         seconds.sort_by(f64::total_cmp);
-        println!("{name:24} {:8.0} captions/s", CAPTIONS as f64 / seconds[TURNS / 2]);
+        println!("{name:24} {:8.0} captions/s", CAPTIONS as f64 / seconds[ROUNDS / 2]);
     }
 }
 
 fn bench(criterion: &mut Criterion) {
-    let sides = Sides::new();
-    take_turns(&sides);
+    let both = Tokenizers::new();
+    print_median_rates(&both);
 
     let mut group = criterion.benchmark_group("clip tokenizer");
     group.throughput(Throughput::Elements(CAPTIONS as u64)).sample_size(10);
-    group.bench_function("tidemill", |bencher| bencher.iter(|| sides.ours()));
-    group.bench_function("tokenizers", |bencher| bencher.iter(|| sides.theirs()));
+    group.bench_function("tidemill", |bencher| bencher.iter(|| both.ours()));
+    group.bench_function("tokenizers", |bencher| bencher.iter(|| both.theirs()));
     group.finish();
 }
 
 criterion_group!(benches, bench);
 
 fn main() {
-    // One thread for both: ours runs on rayon's pool, and theirs is told to leave it.
+    // Both run on one thread: this crate on a rayon pool of one, `tokenizers` without parallelism.
     tokenizers::utils::parallelism::set_parallelism(false);
     rayon::ThreadPoolBuilder::new().num_threads(1).build_global().unwrap();
     benches();

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001, SIM905
-"""Captions as the web has them, broken in every way by lot, and what open_clip makes of them."""
+"""Random captions with the defects of web text, and the captions that open_clip makes of them."""
 
 import html
 import json

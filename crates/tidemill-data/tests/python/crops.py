@@ -1,4 +1,4 @@
-"""Planes that Pillow makes of images whose crop, size and mirroring somebody else chose.
+"""Planes that Pillow makes of images with the given crop, size and flip.
 
 Usage: crops.py <seed> <folder with index.json and *.png>
 """

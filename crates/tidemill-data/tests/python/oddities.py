@@ -1,5 +1,5 @@
-"""Images that are put together in odd ways, with the pixels that Pillow gives for them. Where we differ
-(docs/decoding.md), what Pillow gives is checked here, and the pixels are what we say we give instead."""
+"""Unusual images with the pixels that Pillow returns. Where Tidemill differs (docs/decoding.md), Pillow's
+pixels are checked here, and the documented pixels are written instead."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Random images, some of them turned or transparent, with the hashes that imagehash gives them."""
+"""Random images, some rotated or transparent, with their hashes by imagehash."""
 
 import io
 import json

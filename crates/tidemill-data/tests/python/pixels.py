@@ -1,4 +1,4 @@
-"""Random images in every format we decode, with the pixels that Pillow gives for them, whole and resized."""
+"""Random images in all formats that are decoded, with Pillow's pixels, full size and resized."""
 
 import io
 import json

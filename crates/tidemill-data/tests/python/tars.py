@@ -1,4 +1,4 @@
-"""Tars by Python's tarfile, in all of its formats, and the samples that webdataset makes of them."""
+"""Tars written by Python's tarfile in all of its formats, and their samples by webdataset."""
 
 import gzip
 import io

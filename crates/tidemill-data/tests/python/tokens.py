@@ -1,4 +1,4 @@
-"""CLIP's vocabulary from open_clip, awkward captions by the thousand, and the ids transformers gives them."""
+"""CLIP's vocabulary from open_clip, thousands of unusual captions, and their ids by transformers."""
 
 import gzip
 import json
