@@ -19,7 +19,7 @@ fn gc_removes_only_unreferenced_objects() {
             .unwrap()
     };
     let (writer, first) = write_dataset(folder.path(), spec(64, 0.1), &UNITS);
-    fs::write(folder.path().join("notes.txt"), "not ours").unwrap();
+    fs::write(folder.path().join("notes.txt"), "a foreign file").unwrap();
     assert_eq!(gc(1, 0, false).keys, [""; 0]);
 
     // An orphan, a unit committed after the snapshot, and a snapshot that leaves out two units.
@@ -27,7 +27,7 @@ fn gc_removes_only_unreferenced_objects() {
     fs::create_dir_all(folder.path().join(&orphan).parent().unwrap()).unwrap();
     fs::write(folder.path().join(&orphan), [7; 100]).unwrap();
     let CommitOutcome::Committed(later) = write_unit(&writer, 9, 50, 50) else {
-        panic!("nobody else writes it")
+        panic!("no other writer writes this unit")
     };
     writer.snapshot(&plan(&UNITS)[1..3]).unwrap();
 
@@ -63,7 +63,7 @@ fn gc_keeps_units_of_active_work_under_new_settings() {
         let mut attempt = writer.begin_unit(&unit_key_with_new_settings(unit, 50, true));
         attempt.write(&batch(&sample_ids(unit, 50), writer.spec())).unwrap();
         let CommitOutcome::Committed(commit) = attempt.commit().unwrap() else {
-            panic!("nobody else writes it")
+            panic!("no other writer writes this unit")
         };
         let files = commit.files.iter().map(|file| file.path.clone());
         files.chain([format!("commits/{}.json", commit.id)]).collect::<Vec<_>>()
@@ -85,5 +85,5 @@ fn gc_keeps_units_of_active_work_under_new_settings() {
     assert_eq!(gc(), [""; 0], "a unit was committed today, so the first may be of the same work");
     age(&last);
     let gone: BTreeSet<String> = gc().into_iter().collect();
-    assert_eq!(gone, first.into_iter().chain(last).collect(), "nobody works on them any more");
+    assert_eq!(gone, first.into_iter().chain(last).collect(), "no active work needs these units");
 }

@@ -324,8 +324,8 @@ proptest! {
         let samples: Vec<_> = (0..9).map(|i| (i, vec![1; 5], "x".into())).collect();
         let index = write_mds_folder(folder.path(), &samples, WriteOptions::default());
         let mut bytes = fs::read(folder.path().join("shard.00000.mds")).unwrap();
-        for (place, value) in flips {
-            let at = (place * bytes.len() as f64) as usize;
+        for (fraction, value) in flips {
+            let at = (fraction * bytes.len() as f64) as usize;
             bytes[at] = value;
         }
         bytes.truncate((bytes.len() as f64 * (1.0 - cut * cut)) as usize);

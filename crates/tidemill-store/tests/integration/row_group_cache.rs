@@ -32,16 +32,16 @@ fn cached_row_groups_are_not_fetched_again() {
         assert_eq!(Arc::strong_count(cache), 1, "threads of a dropped stream go on");
         bytes_read(&server)
     };
-    let place = folder.path().join("cache");
+    let cache_folder = folder.path().join("cache");
     bytes_read(&server);
 
     // Two streams at once, like two processes: each row group is fetched by one of them.
-    let caches = [(); 2].map(|()| Cache::open(&place, 1 << 30).unwrap());
+    let caches = [(); 2].map(|()| Cache::open(&cache_folder, 1 << 30).unwrap());
     let once: u64 = std::thread::scope(|scope| {
         let threads = caches.each_ref().map(|cache| scope.spawn(|| cached(cache)));
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
-    let stored: u64 = blocks(&place).iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+    let stored: u64 = blocks(&cache_folder).iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     println!("{once} bytes fetched, {stored} in the cache");
     // Two streams without a cache would read two and a half times as much.
     assert!(stored > 6_000_000 && once < stored * 8 / 5, "{once} of {stored}");
@@ -49,29 +49,30 @@ fn cached_row_groups_are_not_fetched_again() {
 
     // Damaged and lost files are fetched again. Files of dead processes are removed, and foreign
     // files are kept.
-    let files = blocks(&place);
+    let files = blocks(&cache_folder);
     let size = |file: &PathBuf| fs::metadata(file).unwrap().len();
     let spoilt: u64 = files[..3].iter().map(size).sum();
     fs::write(&files[0], vec![7; fs::metadata(&files[0]).unwrap().len() as usize]).unwrap();
     fs::write(&files[1], "short").unwrap();
     fs::remove_file(&files[2]).unwrap();
     for (name, hours) in [("unfinished-0123", 2), ("unfinished-4567", 0), ("notes.txt", 900)] {
-        let file = fs::File::create(place.join(name)).unwrap();
+        let file = fs::File::create(cache_folder.join(name)).unwrap();
         file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600 * hours)).unwrap();
     }
-    let again = Cache::open(&place, 1 << 30).unwrap();
+    let again = Cache::open(&cache_folder, 1 << 30).unwrap();
     assert!(cached(&again) >= spoilt);
-    assert_eq!(blocks(&place).len(), files.len());
-    let there = ["unfinished-0123", "unfinished-4567", "notes.txt"].map(|name| place.join(name).exists());
-    assert_eq!(there, [false, true, true]);
+    assert_eq!(blocks(&cache_folder).len(), files.len());
+    let exist =
+        ["unfinished-0123", "unfinished-4567", "notes.txt"].map(|name| cache_folder.join(name).exists());
+    assert_eq!(exist, [false, true, true]);
 
     // A cache for a third of the data still gives all rows. The most recently used file is kept,
     // and the least recently used one is evicted.
     let used = |file: &PathBuf, time| fs::File::open(file).unwrap().set_modified(time).unwrap();
     used(&files[5], std::time::SystemTime::now() + Duration::from_secs(60));
     used(&files[6], std::time::SystemTime::now() - Duration::from_secs(60));
-    let small = Cache::open(&place, stored / 3).unwrap();
-    let held = || -> u64 { blocks(&place).iter().map(size).sum() };
+    let small = Cache::open(&cache_folder, stored / 3).unwrap();
+    let held = || -> u64 { blocks(&cache_folder).iter().map(size).sum() };
     assert!(held() <= stored / 3, "{} of {stored}", held());
     assert!(files[5].exists() && !files[6].exists());
     assert!(cached(&small) > stored / 4);
@@ -101,14 +102,14 @@ fn full_disk_evicts_row_groups_without_fetching_twice() {
     let small = Cache::open(folder.path().join("small"), 1 << 20).unwrap();
     take(&remote, 16, ReadOptions { cache: Some(small), ..one_reader() }, 60);
     let small = bytes_read(&server);
-    let place = folder.path().join("cache");
-    fs::create_dir(&place).unwrap();
+    let cache_folder = folder.path().join("cache");
+    fs::create_dir(&cache_folder).unwrap();
     let child = unshare
-        .args(["sh", "-c", ON_A_SMALL_DISK, "sh", place.to_str().unwrap()])
+        .args(["sh", "-c", ON_A_SMALL_DISK, "sh", cache_folder.to_str().unwrap()])
         .arg(std::env::current_exe().unwrap())
         .args(child_test_arguments(module_path!(), "reads_with_a_full_cache"))
         .envs(server.settings())
-        .envs([(CHILD_CACHE, place.to_str().unwrap()), (CHILD_URI, remote.location().uri())])
+        .envs([(CHILD_CACHE, cache_folder.to_str().unwrap()), (CHILD_URI, remote.location().uri())])
         .output()
         .unwrap();
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
@@ -121,8 +122,8 @@ fn full_disk_evicts_row_groups_without_fetching_twice() {
 #[test]
 #[ignore = "run by full_disk_evicts_row_groups_without_fetching_twice on a disk of its own"]
 fn reads_with_a_full_cache() {
-    let [place, uri] = [CHILD_CACHE, CHILD_URI].map(|name| std::env::var(name).unwrap());
-    let cache = Cache::open(&place, 1 << 30).unwrap();
+    let [cache_folder, uri] = [CHILD_CACHE, CHILD_URI].map(|name| std::env::var(name).unwrap());
+    let cache = Cache::open(&cache_folder, 1 << 30).unwrap();
     take(&Dataset::open(&uri).unwrap(), 16, ReadOptions { cache: Some(cache), ..one_reader() }, 60);
 }
 
@@ -137,9 +138,9 @@ fn blocks(cache: &Path) -> Vec<PathBuf> {
 #[test]
 #[ignore = "run by killed_processes_leave_an_intact_cache in processes of its own"]
 fn reads_until_it_is_killed() {
-    let [place, uri] = [CHILD_CACHE, CHILD_URI].map(|name| std::env::var(name).unwrap());
+    let [cache_folder, uri] = [CHILD_CACHE, CHILD_URI].map(|name| std::env::var(name).unwrap());
     let dataset = Dataset::open(&uri).unwrap();
-    let cache = Cache::open(place, CHILD_CACHE_BYTES).unwrap();
+    let cache = Cache::open(cache_folder, CHILD_CACHE_BYTES).unwrap();
     loop {
         take(&dataset, 16, ReadOptions { cache: Some(cache.clone()), ..ReadOptions::default() }, 60);
     }
@@ -152,9 +153,9 @@ const CHILD_CACHE_BYTES: u64 = 3 << 20;
 fn wait_for_others(cache: &Path, than: &[PathBuf]) -> Vec<PathBuf> {
     let since = Instant::now();
     loop {
-        let there = blocks(cache);
-        if there != than {
-            return there;
+        let present = blocks(cache);
+        if present != than {
+            return present;
         }
         assert!(since.elapsed() < Duration::from_secs(60), "nothing comes into the cache");
         std::thread::sleep(Duration::from_millis(2));
@@ -166,22 +167,22 @@ fn killed_processes_leave_an_intact_cache() {
     let (server, folder) = (S3Server::start(&["killed"]), tempfile::tempdir().unwrap());
     let [local, remote] =
         datasets_in_folder_and_bucket(&server, &folder.path().join("d"), "killed", &[640, 320]);
-    let place = folder.path().join("cache");
+    let cache_folder = folder.path().join("cache");
     let child = || {
         child_test(module_path!(), "reads_until_it_is_killed")
             .envs(server.settings())
-            .envs([(CHILD_CACHE, place.to_str().unwrap()), (CHILD_URI, "s3://killed/d")])
+            .envs([(CHILD_CACHE, cache_folder.to_str().unwrap()), (CHILD_URI, "s3://killed/d")])
             .stdout(Stdio::null())
             .spawn()
             .unwrap()
     };
-    fs::create_dir_all(&place).unwrap();
+    fs::create_dir_all(&cache_folder).unwrap();
     let mut children: VecDeque<Child> = (0..3).map(|_| child()).collect();
     let mut seen = Vec::new();
     for round in 0..12 {
         // Kill at any point of the work, but not before there was any, because a machine may start
         // processes slowly.
-        seen = wait_for_others(&place, &seen);
+        seen = wait_for_others(&cache_folder, &seen);
         std::thread::sleep(Duration::from_millis(20 + hash(round, seed()) % 150));
         let mut oldest = children.pop_front().unwrap();
         assert!(oldest.try_wait().unwrap().is_none(), "it goes on until it is killed");
@@ -193,13 +194,13 @@ fn killed_processes_leave_an_intact_cache() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    let left = blocks(&place);
+    let left = blocks(&cache_folder);
     for file in &left {
         let name = file.file_name().unwrap().to_str().unwrap();
         let bytes = fs::read(file).unwrap();
         assert_eq!(format!("{}-{}", Checksum::compute(&bytes), bytes.len()), name);
     }
-    let cache = Cache::open(&place, CHILD_CACHE_BYTES).unwrap();
+    let cache = Cache::open(&cache_folder, CHILD_CACHE_BYTES).unwrap();
     let reading = ReadOptions { cache: Some(cache), ..ReadOptions::default() };
     assert_eq!(take(&remote, 16, reading, 60), take(&local, 16, ReadOptions::default(), 60));
 }

@@ -273,7 +273,7 @@ fn unreadable_rows_can_be_skipped_and_are_counted() {
     for expected in whole {
         let batch = stream.next_batch().unwrap();
         assert!(!batch.sample_ids.contains(&id));
-        let kept = batch.positions.iter().map(|place| expected.sample_ids[*place as usize]);
+        let kept = batch.positions.iter().map(|position| expected.sample_ids[*position as usize]);
         assert!(kept.eq(batch.sample_ids.iter().copied()), "the others are where they were");
         missing += 8 - batch.positions.len() as u64;
     }

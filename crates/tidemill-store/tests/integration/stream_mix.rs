@@ -63,7 +63,7 @@ fn take(
         let mut whole = Rows::new();
         for part in &parts {
             assert_eq!((part.number, part.bucket), (parts[0].number, parts[0].bucket));
-            rows(part).into_iter().for_each(|(place, row)| assert!(whole.insert(place, row).is_none()));
+            rows(part).into_iter().for_each(|(position, row)| assert!(whole.insert(position, row).is_none()));
         }
         (parts[0].bucket, whole)
     });

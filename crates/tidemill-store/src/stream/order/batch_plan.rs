@@ -76,7 +76,7 @@ pub struct PlannedRow {
     /// Index of the row's window in the batch.
     pub window: u32,
     /// The row in that window.
-    pub place: WindowRow,
+    pub window_row: WindowRow,
 }
 
 impl BatchPlan {
@@ -195,7 +195,7 @@ impl BatchPlanner {
                 windows.push(current_window.clone());
                 windows.len() as u32 - 1
             });
-            rows.push(PlannedRow { window, place: current_window.open.row(position) });
+            rows.push(PlannedRow { window, window_row: current_window.open.row(position) });
         }
         PlannedBatch { number, bucket: bucket_sequence.bucket, windows, rows }
     }

@@ -168,8 +168,8 @@ mod tests {
                 }
                 let gap = if block + 1 == index.blocks() { index.gap() } else { 0 };
                 prop_assert_eq!((rows.len() - before) as u64, u64::from(block_rows) - gap);
-                for (i, place) in rows[before..].iter().enumerate() {
-                    prop_assert_eq!(index.locate(block, i as u64), *place);
+                for (i, shard_row) in rows[before..].iter().enumerate() {
+                    prop_assert_eq!(index.locate(block, i as u64), *shard_row);
                 }
             }
             rows.sort_unstable();

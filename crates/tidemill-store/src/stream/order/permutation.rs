@@ -106,8 +106,8 @@ mod tests {
         let keys = 4000u64;
         let mut counts = vec![0u32; n * n];
         for key in 0..keys {
-            for (place, element) in order(key).into_iter().enumerate() {
-                counts[place * n + element as usize] += 1;
+            for (position, element) in order(key).into_iter().enumerate() {
+                counts[position * n + element as usize] += 1;
             }
         }
         let expected = keys as f64 / n as f64;

@@ -69,7 +69,7 @@ impl WorldSize {
     }
 
     fn row_owner(self, batch: &PlannedBatch, row: &PlannedRow) -> u64 {
-        self.owner(&batch.windows[row.window as usize].open, row.place.slot)
+        self.owner(&batch.windows[row.window as usize].open, row.window_row.slot)
     }
 }
 
@@ -126,7 +126,8 @@ mod tests {
 
     /// A batch of the rows at the given positions of a window.
     fn batch(open: OpenWindow, positions: impl Iterator<Item = u64>) -> PlannedBatch {
-        let rows = positions.map(|position| PlannedRow { window: 0, place: open.row(position) }).collect();
+        let rows =
+            positions.map(|position| PlannedRow { window: 0, window_row: open.row(position) }).collect();
         let windows = vec![Arc::new(PlannedWindow { dataset: 0, open })];
         PlannedBatch { number: 0, bucket: Bucket::square(64), windows, rows }
     }

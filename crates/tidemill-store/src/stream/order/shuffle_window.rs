@@ -101,7 +101,7 @@ impl ShuffleOrder {
     /// Lays out the blocks and rows of a window.
     pub fn open(&self, window: Window) -> OpenWindow {
         let permutation = self.permutation(window.epoch);
-        let mut blocks: Vec<u64> = window.blocks.clone().map(|place| permutation.at(place)).collect();
+        let mut blocks: Vec<u64> = window.blocks.clone().map(|position| permutation.at(position)).collect();
         // The block that may be short comes last in its window, so that rows can be numbered from
         // slot to slot.
         if let Some(short) = blocks.iter().position(|block| *block + 1 == self.index.blocks()) {
@@ -126,8 +126,8 @@ impl ShuffleOrder {
     }
 
     /// The last window that does not begin after a position in the block permutation.
-    fn window_of(&self, place: u64) -> u64 {
-        scale_up(place + 1, self.windows, self.index.blocks()) - 1
+    fn window_of(&self, position: u64) -> u64 {
+        scale_up(position + 1, self.windows, self.index.blocks()) - 1
     }
 }
 

@@ -146,18 +146,18 @@ impl Sequence {
         // group.
         let mut by_range: BTreeMap<(usize, u64), Vec<(u64, u32)>> = BTreeMap::new();
         let neighbourhood = u64::from(self.order.index().block_rows());
-        for (position, PlannedRow { place, .. }) in rows {
-            if is_first || !rank.is_owner(&current.open, place.slot) {
-                let block = current.open.blocks[place.slot as usize];
-                let (shard, row) = self.order.index().locate(block, place.row.into());
+        for (position, PlannedRow { window_row, .. }) in rows {
+            if is_first || !rank.is_owner(&current.open, window_row.slot) {
+                let block = current.open.blocks[window_row.slot as usize];
+                let (shard, row) = self.order.index().locate(block, window_row.row.into());
                 by_range.entry((shard, row / neighbourhood)).or_default().push((row, *position));
                 continue;
             }
-            let slot = *slots.entry(place.slot).or_insert_with(|| {
-                task.slots.push(current.slot(place.slot, &self.order, &self.shards, None, reads));
+            let slot = *slots.entry(window_row.slot).or_insert_with(|| {
+                task.slots.push(current.slot(window_row.slot, &self.order, &self.shards, None, reads));
                 task.slots.len() as u32 - 1
             });
-            task.rows.push(TaskRow { position: *position, epoch, slot, row: place.row });
+            task.rows.push(TaskRow { position: *position, epoch, slot, row: window_row.row });
         }
         for ((shard, _), mut wanted) in by_range {
             wanted.sort_unstable();

@@ -44,11 +44,11 @@ fn check_epochs(shards: &[u64], rows: &[Row]) -> Result<(), TestCaseError> {
         shards.iter().enumerate().flat_map(|(shard, n)| (0..*n).map(move |row| (shard, row))).collect();
     for (epoch, rows) in rows.chunks(all.len()).enumerate() {
         prop_assert!(rows.iter().all(|row| row.epoch == epoch as u64));
-        let mut places: Vec<(usize, u64)> = rows.iter().map(|row| (row.shard, row.row)).collect();
-        places.sort_unstable();
-        places.dedup();
-        prop_assert_eq!(places.len(), rows.len(), "no row twice in an epoch");
-        prop_assert!(rows.len() < all.len() || places == all);
+        let mut shard_rows: Vec<(usize, u64)> = rows.iter().map(|row| (row.shard, row.row)).collect();
+        shard_rows.sort_unstable();
+        shard_rows.dedup();
+        prop_assert_eq!(shard_rows.len(), rows.len(), "no row twice in an epoch");
+        prop_assert!(rows.len() < all.len() || shard_rows == all);
     }
     Ok(())
 }
@@ -101,8 +101,8 @@ proptest! {
         (world, first) in cases(),
         phases in prop::collection::vec((any::<bool>(), 1u64..100, any::<u8>(), 0u64..12), 1..5),
     ) {
-        let phases = phases.into_iter().map(|(high, global_batch, who, batches)| {
-            let takes_part = |i: usize| i == usize::from(who) % world.shards.len() || who >> i & 1 == 1;
+        let phases = phases.into_iter().map(|(high, global_batch, mask, batches)| {
+            let takes_part = |i: usize| i == usize::from(mask) % world.shards.len() || mask >> i & 1 == 1;
             let names = world.shards.keys().enumerate().filter(|(i, _)| takes_part(*i));
             let mix = names.map(|(i, name)| (name.clone(), MixAmount::Repeat(1.0 + i as f64))).collect();
             (phase(if high { 128 } else { 64 }, global_batch, mix), batches)
@@ -131,8 +131,9 @@ proptest! {
             while position < rows.len() as u64 {
                 let open = order.open(order.window_at(position));
                 for row in &rows[position as usize..rows.len().min(open.window.rows.end as usize)] {
-                    let place = open.row(position);
-                    let (shard, in_shard) = order.index().locate(open.blocks[place.slot as usize], place.row.into());
+                    let window_row = open.row(position);
+                    let block = open.blocks[window_row.slot as usize];
+                    let (shard, in_shard) = order.index().locate(block, window_row.row.into());
                     prop_assert_eq!((row.shard, row.row), (shard, in_shard));
                     position += 1;
                 }

@@ -56,8 +56,8 @@ impl World {
             for row in &batch.rows {
                 let window = &batch.windows[row.window as usize];
                 let name = &plan.datasets()[window.dataset];
-                let block = window.open.blocks[row.place.slot as usize];
-                let (shard, row) = indices[name][&batch.bucket].locate(block, row.place.row.into());
+                let block = window.open.blocks[row.window_row.slot as usize];
+                let (shard, row) = indices[name][&batch.bucket].locate(block, row.window_row.row.into());
                 let row = Row { epoch: window.open.window.epoch, shard, row };
                 rows.entry((name.clone(), batch.bucket)).or_default().push(row);
             }

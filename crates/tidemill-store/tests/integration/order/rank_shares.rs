@@ -25,7 +25,7 @@ fn check(ranks: WorldSize, batch: &PlannedBatch) -> Result<u64, TestCaseError> {
     prop_assert_eq!(shares.len() as u64, ranks.get());
     let owner = |i: &u32| {
         let row = batch.rows[*i as usize];
-        ranks.owner(&batch.windows[row.window as usize].open, row.place.slot)
+        ranks.owner(&batch.windows[row.window as usize].open, row.window_row.slot)
     };
     let mut own = vec![0; shares.len()];
     (0..batch.rows.len() as u32).for_each(|i| own[owner(&i) as usize] += 1);

@@ -29,11 +29,11 @@ fn windows(order: &ShuffleOrder, epoch: u64) -> impl Iterator<Item = OpenWindow>
 impl Epoch {
     fn new(order: &ShuffleOrder, epoch: u64) -> Self {
         let rows = |open: OpenWindow| {
-            let place = |position| {
-                let place = open.row(position);
-                order.index().locate(open.blocks[place.slot as usize], place.row.into())
+            let locate = |position| {
+                let window_row = open.row(position);
+                order.index().locate(open.blocks[window_row.slot as usize], window_row.row.into())
             };
-            open.window.rows.clone().map(place).collect()
+            open.window.rows.clone().map(locate).collect()
         };
         Self(windows(order, epoch).map(rows).collect())
     }
@@ -138,12 +138,12 @@ fn neighbours_share_a_shard_as_often_as_by_chance() {
 fn epochs_do_not_correlate() {
     let order = order(7, &shards(), 16, 8);
     let n = order.index().blocks() as usize;
-    let places: Vec<Vec<f64>> = (0..SEEDS)
+    let positions: Vec<Vec<f64>> = (0..SEEDS)
         .map(|epoch| {
-            let mut places = vec![0.0; n];
+            let mut positions = vec![0.0; n];
             let blocks = windows(&order, epoch).flat_map(|open| open.blocks);
-            blocks.zip(0..).for_each(|(block, place)| places[block as usize] = f64::from(place));
-            places
+            blocks.zip(0..).for_each(|(block, position)| positions[block as usize] = f64::from(position));
+            positions
         })
         .collect();
     let stored: Vec<f64> = (0..n as u32).map(f64::from).collect();
@@ -151,8 +151,11 @@ fn epochs_do_not_correlate() {
         let covariance: f64 = a.iter().zip(b).map(|(a, b)| (a - mean(&stored)) * (b - mean(&stored))).sum();
         covariance / spread(&stored) * ((n - 1) as f64).sqrt()
     };
-    check_normal("epochs", &places.windows(2).map(|two| z(&two[0], &two[1])).collect::<Vec<_>>());
-    check_normal("blocks and storage", &places.iter().map(|places| z(places, &stored)).collect::<Vec<_>>());
+    check_normal("epochs", &positions.windows(2).map(|two| z(&two[0], &two[1])).collect::<Vec<_>>());
+    check_normal(
+        "blocks and storage",
+        &positions.iter().map(|positions| z(positions, &stored)).collect::<Vec<_>>(),
+    );
 }
 
 /// Each block comes equally often in each window, including the short block, and each row of a
@@ -187,8 +190,8 @@ fn blocks_and_rows_are_uniform_over_positions() {
     for epoch in 0..EPOCHS {
         for open in windows(&whole, epoch) {
             for position in open.window.rows.clone() {
-                let place = open.row(position);
-                seen[(position % 24) as usize][(place.slot * 4 + place.row) as usize] += 1.0;
+                let window_row = open.row(position);
+                seen[(position % 24) as usize][(window_row.slot * 4 + window_row.row) as usize] += 1.0;
             }
         }
     }
