@@ -94,11 +94,14 @@ def settings(name: str, **more: object) -> list[str]:
     return to_command_line(run_settings(name, **more))
 
 
-def prepare(name: str) -> None:
+def prepare(name: str, rows: int = 128) -> None:
+    """Makes the latent dataset of a model, and its pairs unless they exist."""
     pairs = FOLDER / "pairs"
     if not pairs.exists():
         sides = ["--min-side", str(8 * SIZE), "--max-side", str(9 * SIZE)]
-        subprocess.run([TIDEMILL, "synth", pairs, "--rows", "128", "--files", "2", *sides, "-q"], check=True)
+        subprocess.run(
+            [TIDEMILL, "synth", pairs, "--rows", str(rows), "--files", "2", *sides, "-q"], check=True
+        )
     subprocess.run([TIDEMILL, "preprocess", *settings(name), "-q"], check=True)
 
 
@@ -225,7 +228,7 @@ def bench(args: argparse.Namespace) -> None:
     parts, written = [], []
     for name in args.models:
         millions = make_models(FOLDER / name, CHANNELS[name], TEXT, SIZE)
-        prepare(name)
+        prepare(name, 16 if args.quick else 128)
         results = measure(name, args)
         parts += [f"### {millions:.0f} million parameters", format_table(results)]
         sides = {side: vars(medians) for figures in results.values() for side, medians in figures.items()}
