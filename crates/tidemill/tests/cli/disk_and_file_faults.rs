@@ -322,7 +322,7 @@ fn assert_recovers(
     let (code, message) = parse_failure(&child.wait_with_output().unwrap());
     std::fs::write(file, bytes).unwrap();
     assert_eq!(code, 1, "{message}");
-    assert_contains(&message, &[file.to_str().unwrap(), expected, "put back what was there"]);
+    assert_contains(&message, &[file.to_str().unwrap(), expected, "restore the file"]);
 
     let committed = list_commits(&out);
     let (done, total) = count_units(&finish(run, &out));
