@@ -39,7 +39,7 @@ where
             }
             EXIT_DONE
         }
-        Err(error) if error.is_reported_elsewhere() => error.exit_code(),
+        Err(error) if error.is_reported_by_other_process() => error.exit_code(),
         Err(error) => {
             print_to_stderr(format_error(&error));
             if reporter.json {

@@ -21,7 +21,7 @@ impl Error {
         match self {
             Self::RunFile(_) | Self::Arguments(_) | Self::Refused(_) | Self::Missing { .. } => EXIT_REFUSED,
             Self::Memory { .. } | Self::RowGroup { .. } | Self::Unit(_) => EXIT_REFUSED,
-            Self::ReportedElsewhere(error) => error.exit_code(),
+            Self::ReportedByOtherProcess(error) => error.exit_code(),
             Self::Data(Data::Arrow(_) | Data::Storage(_) | Data::Changed { .. }) => EXIT_FAILED,
             Self::Data(_) => EXIT_REFUSED,
             Self::Models(error) => models_exit_code(error),

@@ -133,7 +133,7 @@ pub enum Error {
     Refused(String),
     /// An error that another process reports to the user, so this process stays silent about it.
     #[error(transparent)]
-    ReportedElsewhere(Box<Error>),
+    ReportedByOtherProcess(Box<Error>),
     /// A thread of this process panicked.
     #[error("the {0} thread stopped unexpectedly; this is a bug, please report it with the lines above")]
     Thread(&'static str),
@@ -163,15 +163,15 @@ impl Error {
     pub fn has_lost_peers(&self) -> bool {
         use tidemill_train::Error as Train;
         match self {
-            Self::ReportedElsewhere(error) => error.has_lost_peers(),
+            Self::ReportedByOtherProcess(error) => error.has_lost_peers(),
             Self::Train(Train::Peer(_) | Train::OtherRank { .. }) => true,
             _ => false,
         }
     }
 
     /// Whether another process reports this error to the user.
-    pub fn is_reported_elsewhere(&self) -> bool {
-        matches!(self, Self::ReportedElsewhere(_) | Self::Train(tidemill_train::Error::OtherRank { .. }))
+    pub fn is_reported_by_other_process(&self) -> bool {
+        matches!(self, Self::ReportedByOtherProcess(_) | Self::Train(tidemill_train::Error::OtherRank { .. }))
     }
 
     /// What the user can do, if the message itself does not contain it.

@@ -81,10 +81,10 @@ fn find_reason_to_give_up(
 ) -> Option<Decision> {
     // An error that repeats in the same step does not go away. An error before any step may, once
     // the run has made steps.
-    let has_run_begun = incidents.iter().any(|incident| incident.step > 0);
+    let has_run_started = incidents.iter().any(|incident| incident.step > 0);
     let is_same = |other: &&Incident| other.step == last.step && other.fault.cause == last.fault.cause;
     if let FaultCause::Failed(message) | FaultCause::Refused(message) = &last.fault.cause
-        && (last.step > last.committed || !has_run_begun)
+        && (last.step > last.committed || !has_run_started)
         && since_checkpoint[1..].iter().any(is_same)
     {
         let message = format!("after step {} it failed twice in the same way: {message}", last.step);

@@ -49,7 +49,7 @@ pub fn run_worker(
     // reports it.
     let has_supervisor = rank.supervisor.is_some();
     trained.map(|trained| trained.report).map_err(|error| match has_supervisor {
-        true => Error::ReportedElsewhere(Box::new(error)),
+        true => Error::ReportedByOtherProcess(Box::new(error)),
         false => error,
     })
 }
