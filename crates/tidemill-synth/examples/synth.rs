@@ -1,8 +1,9 @@
-//! Draws captioned scenes: `cargo run --release -p tidemill-synth --example synth -- <folder> [rows] [seed] [held_out]`.
+//! Writes captioned scenes:
+//! `cargo run --release -p tidemill-synth --example synth -- <folder> [rows] [seed] [held_out]`.
 
 use std::path::Path;
 
-use tidemill_synth::{Combinations, SynthConfig, synth};
+use tidemill_synth::{Combinations, SynthConfig, write_scenes};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
@@ -17,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if args.next().as_deref() == Some("held_out") {
         config.combinations = Combinations::HeldOut;
     }
-    let report = synth(&config, Path::new(&out_dir))?;
+    let report = write_scenes(&config, Path::new(&out_dir))?;
     println!("{}", serde_json::to_string_pretty(&report)?);
     Ok(())
 }

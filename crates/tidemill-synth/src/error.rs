@@ -1,50 +1,50 @@
-//! What can go wrong while drawing and writing scenes. Checking cannot fail: an unclear image is `None`.
+//! Errors of drawing and writing scenes. The checker has no errors: it returns `None` for an unclear image.
 
 use std::path::PathBuf;
 
-/// What can go wrong in this crate, with what to do about it.
+/// An error of this crate. The message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A setting that cannot be met.
+    /// An invalid setting.
     #[error("synth.{key} = {value}: {must}")]
     Config {
-        /// Name of the setting.
+        /// The setting's name.
         key: &'static str,
         /// The value given.
         value: String,
-        /// What it has to be.
+        /// The requirement, as a phrase such as `must be at least 1`.
         must: &'static str,
     },
-    /// A picture too small or too large to draw.
-    #[error("cannot draw a picture of {width}x{height} pixels: both sides must be between 1 and 32767")]
+    /// An image too small or too large to draw.
+    #[error("cannot draw an image of {width}x{height} pixels: both sides must be between 1 and 32767")]
     Size {
-        /// Width asked for, in pixels.
+        /// The requested width in pixels.
         width: u32,
-        /// Height asked for, in pixels.
+        /// The requested height in pixels.
         height: u32,
     },
-    /// Pixel data whose length does not fit its sides.
+    /// Pixel data whose length does not match the image's sides.
     #[error("{width}x{height} RGB pixels need {} bytes, but {bytes} were given", 3 * width * height)]
     Pixels {
         /// Width, in pixels.
         width: usize,
         /// Height, in pixels.
         height: usize,
-        /// Bytes given.
+        /// The number of bytes given.
         bytes: usize,
     },
-    /// The output folder or one of its files cannot be written.
+    /// The output folder or one of its files could not be written.
     #[error("cannot write {}: {source}; check that the folder may be written to and has space", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The JPEG encoder failed.
     #[error("cannot encode a scene as JPEG: {0}")]
     Jpeg(#[from] turbojpeg::Error),
-    /// Arrow refused the columns.
+    /// Arrow rejected the columns.
     #[error("cannot build a batch of scenes: {0}")]
     Arrow(#[from] arrow::error::ArrowError),
     /// Parquet could not be written.
@@ -52,7 +52,7 @@ pub enum Error {
     Parquet {
         /// The file.
         path: PathBuf,
-        /// Parquet's reason.
+        /// The Parquet writer's error.
         source: parquet::errors::ParquetError,
     },
 }

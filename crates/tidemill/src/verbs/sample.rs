@@ -8,7 +8,7 @@ use image::RgbImage;
 use serde_json::{Value, json};
 use tch::{Device, Kind};
 use tidemill_models::AutoencoderKl;
-use tidemill_synth::{Prompt, RgbView, check, heldout_prompts};
+use tidemill_synth::{Prompt, RgbView, detect_object, heldout_prompts};
 use tidemill_train::{image_grid, training_scheduler_config};
 
 use crate::engine::device::select_devices;
@@ -138,7 +138,7 @@ fn score_scenes(scenes: &[Prompt], images: &[RgbImage]) -> Result<Option<f64>> {
     let mut right = 0;
     for (scene, image) in scenes.iter().zip(images) {
         let view = RgbView::new(image.width() as usize, image.height() as usize, image.as_raw())?;
-        let found = check(&view);
+        let found = detect_object(&view);
         right += usize::from(found.is_some_and(|f| f.colour == scene.colour && f.shape == scene.shape));
     }
     Ok((!scenes.is_empty()).then(|| right as f64 / scenes.len() as f64))

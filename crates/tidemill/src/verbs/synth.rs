@@ -55,11 +55,11 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         combinations: if args.held_out { Combinations::HeldOut } else { Combinations::Trained },
         broken: args.broken,
     };
-    let report = tidemill_synth::synth(&config, &args.output)?;
+    let report = tidemill_synth::write_scenes(&config, &args.output)?;
     reporter.report(format!(
         "drew {} captioned scenes ({} with a broken image) into {}: {} files, {:.1} MB",
         report.rows,
-        report.unreadable_images(),
+        report.count_unreadable_images(),
         args.output.display(),
         report.files.len(),
         report.bytes as f64 / 1e6

@@ -74,7 +74,7 @@ pub fn write_run_with_sides(folder: &Path, rows: usize, sides: RangeInclusive<u3
         max_side: *sides.end(),
         ..Default::default()
     };
-    tidemill_synth::synth(&config, &pairs).unwrap();
+    tidemill_synth::write_scenes(&config, &pairs).unwrap();
     let run = folder.join("run.toml");
     let text = format!(
         r#"

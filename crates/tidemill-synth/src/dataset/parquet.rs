@@ -1,5 +1,5 @@
-//! Scenes as LAION-like Parquet. Each row is a function of the seed and its number alone, so files can be drawn on
-//! all cores and still come out the same.
+//! Writes scenes as LAION-like Parquet. Each row depends only on the seed and its number, so files that are
+//! drawn on all cores are still reproducible.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -16,14 +16,13 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use turbojpeg::{Image, PixelFormat, Subsamp};
 
-use crate::caption::caption;
-use crate::config::{Broken, SynthConfig, SynthReport};
-use crate::draw::draw;
+use crate::dataset::config::{SynthConfig, SynthReport};
+use crate::dataset::defect::Defect;
+use crate::drawing::{Scene, draw_scene, random_caption, random_scene};
 use crate::error::{Error, Result};
-use crate::picture::Picture;
-use crate::scene::{Scene, random_scene};
+use crate::image::RgbImage;
 
-/// One row before it becomes columns.
+/// One row of the table.
 struct Row {
     key: String,
     caption: Option<String>,
@@ -34,29 +33,30 @@ struct Row {
     scene: Scene,
 }
 
-/// Draws `config.rows` captioned scenes into `out_dir` as `scenes-00000.parquet`, ..., and their report as `synth.json`. Files
-/// of an earlier call that had more of them are removed.
+/// Draws `config.rows` captioned scenes and writes them to `out_dir` as `scenes-00000.parquet` and so on, with
+/// a report in `synth.json`. Removes surplus files of an earlier call that wrote more files.
 ///
-/// Columns: `key`, `caption` (nullable), `jpg` (Binary, nullable), `width`, `height` (Int64, pixels), `score` (Float64, 4 to 7),
-/// and what the scene shows: `size`, `colour`, `shape`, `place`.
+/// Columns: `key`, `caption` (nullable), `jpg` (Binary, nullable), `width` and `height` (Int64, pixels),
+/// `score` (Float64, 4 to 7), and the scene's attributes `size`, `colour`, `shape` and `place`.
 ///
 /// # Errors
-/// A setting that cannot be met, or a folder that cannot be written.
-pub fn synth(config: &SynthConfig, out_dir: &Path) -> Result<SynthReport> {
+/// If a setting is invalid, or the folder cannot be written.
+pub fn write_scenes(config: &SynthConfig, out_dir: &Path) -> Result<SynthReport> {
     config.validate()?;
     std::fs::create_dir_all(out_dir).map_err(|source| Error::Io { path: out_dir.into(), source })?;
-    remove_from(config.files, out_dir).map_err(|source| Error::Io { path: out_dir.into(), source })?;
-    let broken = plan_broken(config);
+    remove_surplus_files(config.files, out_dir)
+        .map_err(|source| Error::Io { path: out_dir.into(), source })?;
+    let defects = choose_defects(config);
     let files = (0..config.files)
         .into_par_iter()
-        .map(|i| write_file(config, &broken, i, out_dir))
+        .map(|i| write_file(config, &defects, i, out_dir))
         .collect::<Result<Vec<PathBuf>>>()?;
     let report = SynthReport {
         config: config.clone(),
         rows: config.rows,
         bytes: files.iter().map(|path| size_of_file(path)).sum::<Result<u64>>()?,
         files,
-        broken: count(&broken),
+        broken: count_defects(&defects),
     };
     let path = out_dir.join("synth.json");
     let write = || serde_json::to_writer_pretty(File::create(&path)?, &report).map_err(Into::into);
@@ -64,11 +64,12 @@ pub fn synth(config: &SynthConfig, out_dir: &Path) -> Result<SynthReport> {
     Ok(report)
 }
 
-/// Removes the scenes' files from this number on, which an earlier call left: whoever reads the folder would take them in.
-fn remove_from(first: usize, out_dir: &Path) -> std::io::Result<()> {
+/// Removes the files from number `first` on. An earlier call wrote them, and readers of the folder would
+/// include them.
+fn remove_surplus_files(first: usize, out_dir: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(out_dir)? {
         let entry = entry?;
-        let number = entry.file_name().to_str().and_then(file_number);
+        let number = entry.file_name().to_str().and_then(parse_file_number);
         if number.is_some_and(|number| number >= first) {
             std::fs::remove_file(entry.path())?;
         }
@@ -80,23 +81,23 @@ fn file_name(file: usize) -> String {
     format!("scenes-{file:05}.parquet")
 }
 
-/// The number of the file of this name, if it is one of the scenes' files.
-fn file_number(name: &str) -> Option<usize> {
+/// The number of a file of this dataset; `None` for other file names.
+fn parse_file_number(name: &str) -> Option<usize> {
     let number = name.strip_prefix("scenes-")?.strip_suffix(".parquet")?.parse().ok()?;
     (file_name(number) == name).then_some(number)
 }
 
-/// Which rows are broken, and how.
-fn plan_broken(config: &SynthConfig) -> HashMap<usize, Broken> {
+/// Chooses the broken rows and their defects.
+fn choose_defects(config: &SynthConfig) -> HashMap<usize, Broken> {
     let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
-    let rows = index::sample(&mut rng, config.rows, config.broken_rows());
-    rows.into_iter().zip(Broken::ALL.iter().copied().cycle()).collect()
+    let rows = index::sample(&mut rng, config.rows, config.count_broken_rows());
+    rows.into_iter().zip(Defect::ALL.iter().copied().cycle()).collect()
 }
 
-fn count(broken: &HashMap<usize, Broken>) -> BTreeMap<Broken, usize> {
-    let mut counts: BTreeMap<_, _> = Broken::ALL.iter().map(|&way| (way, 0)).collect();
-    for way in broken.values() {
-        *counts.entry(*way).or_default() += 1;
+fn count_defects(defects: &HashMap<usize, Defect>) -> BTreeMap<Defect, usize> {
+    let mut counts: BTreeMap<_, _> = Defect::ALL.iter().map(|&defect| (defect, 0)).collect();
+    for defect in defects.values() {
+        *counts.entry(*defect).or_default() += 1;
     }
     counts
 }
@@ -108,7 +109,7 @@ fn size_of_file(path: &Path) -> Result<u64> {
 
 fn write_file(
     config: &SynthConfig,
-    broken: &HashMap<usize, Broken>,
+    defects: &HashMap<usize, Defect>,
     file: usize,
     out_dir: &Path,
 ) -> Result<PathBuf> {
@@ -122,72 +123,72 @@ fn write_file(
         .set_compression(Compression::SNAPPY)
         .set_max_row_group_row_count(Some(config.row_group_rows))
         .build();
-    let schema = batch(&[])?.schema();
+    let schema = to_record_batch(&[])?.schema();
     let mut writer = ArrowWriter::try_new(handle, schema, Some(properties)).map_err(parquet_error)?;
     for start in (first..end).step_by(config.row_group_rows) {
         let rows = (start..end.min(start + config.row_group_rows))
             .into_par_iter()
-            .map(|i| row(config, i, broken.get(&i).copied()))
+            .map(|i| draw_row(config, i, defects.get(&i).copied()))
             .collect::<Result<Vec<_>>>()?;
-        writer.write(&batch(&rows)?).map_err(parquet_error)?;
+        writer.write(&to_record_batch(&rows)?).map_err(parquet_error)?;
     }
     writer.close().map_err(parquet_error)?;
     Ok(path)
 }
 
-/// Row number `i`, whatever the others are.
-fn row(config: &SynthConfig, i: usize, broken: Option<Broken>) -> Result<Row> {
+/// Draws row number `i`, independently of all other rows.
+fn draw_row(config: &SynthConfig, i: usize, defect: Option<Defect>) -> Result<Row> {
     let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
-    // Stream 0 belongs to `plan_broken`.
+    // `choose_defects` uses stream 0.
     rng.set_stream(i as u64 + 1);
     let scene = random_scene(config.combinations, &mut rng);
     let mut side = || rng.random_range(config.min_side..=config.max_side);
-    let picture = draw(&scene, side(), side())?;
+    let image = draw_scene(&scene, side(), side())?;
     let mut row = Row {
         key: format!("{i:09}"),
-        caption: Some(caption(&scene, &mut rng)),
-        jpg: Some(encode(&picture, &mut rng)?),
-        width: picture.width as i64,
-        height: picture.height as i64,
+        caption: Some(random_caption(&scene, &mut rng)),
+        jpg: Some(encode_jpeg(&image, &mut rng)?),
+        width: image.width as i64,
+        height: image.height as i64,
         score: rng.random_range(4.0..7.0),
         scene,
     };
-    if let Some(way) = broken {
-        break_row(&mut row, way);
+    if let Some(defect) = defect {
+        break_row(&mut row, defect);
     }
     Ok(row)
 }
 
-fn encode(picture: &Picture, rng: &mut impl Rng) -> Result<Vec<u8>> {
+fn encode_jpeg(image: &RgbImage, rng: &mut impl Rng) -> Result<Vec<u8>> {
     let subsampling = if rng.random_bool(0.5) { Subsamp::Sub2x2 } else { Subsamp::None };
-    let image = Image {
-        pixels: picture.rgb.as_slice(),
-        width: picture.width,
-        pitch: 3 * picture.width,
-        height: picture.height,
+    let pixels = Image {
+        pixels: image.rgb.as_slice(),
+        width: image.width,
+        pitch: 3 * image.width,
+        height: image.height,
         format: PixelFormat::RGB,
     };
-    Ok(turbojpeg::compress(image, rng.random_range(92..=95), subsampling)?.to_vec())
+    Ok(turbojpeg::compress(pixels, rng.random_range(92..=95), subsampling)?.to_vec())
 }
 
-fn break_row(row: &mut Row, way: Broken) {
+fn break_row(row: &mut Row, defect: Defect) {
     let jpg = row.jpg.take().unwrap_or_default();
-    row.jpg = match way {
-        Broken::TruncatedJpeg => Some(jpg[..jpg.len() / 2].to_vec()),
-        Broken::ZeroBytes => Some(vec![0; jpg.len()]),
-        Broken::WrongMagic => Some([&b"XX"[..], &jpg[2..]].concat()),
-        Broken::EmptyImage => Some(Vec::new()),
-        Broken::NullImage => None,
-        Broken::NullCaption | Broken::NanScore => Some(jpg),
+    row.jpg = match defect {
+        Defect::TruncatedJpeg => Some(jpg[..jpg.len() / 2].to_vec()),
+        Defect::ZeroBytes => Some(vec![0; jpg.len()]),
+        Defect::WrongMagic => Some([&b"XX"[..], &jpg[2..]].concat()),
+        Defect::EmptyImage => Some(Vec::new()),
+        Defect::NullImage => None,
+        Defect::NullCaption | Defect::NanScore => Some(jpg),
     };
-    match way {
-        Broken::NullCaption => row.caption = None,
-        Broken::NanScore => row.score = f64::NAN,
+    match defect {
+        Defect::NullCaption => row.caption = None,
+        Defect::NanScore => row.score = f64::NAN,
         _ => {}
     }
 }
 
-fn batch(rows: &[Row]) -> Result<RecordBatch> {
+fn to_record_batch(rows: &[Row]) -> Result<RecordBatch> {
     let words = |word: fn(&Scene) -> &'static str| -> ArrayRef {
         Arc::new(StringArray::from_iter_values(rows.iter().map(|r| word(&r.scene))))
     };

@@ -1,25 +1,30 @@
-//! Outlines of the shapes, about their centre of area. Drawing and checking share them, so that "a star" means one thing.
+//! Outlines of the shapes around their centroid. Drawing and checking share them.
 
 use std::f32::consts::{FRAC_PI_2, PI, TAU};
 use tiny_skia::{Path, PathBuilder};
 
-use crate::vocabulary::Shape;
+use crate::drawing::vocabulary::Shape;
 
-/// Radii of the star's tips and notches, of the triangle's corners, half the square's side, and half the length and
-/// width of the cross's arms, for an object of radius 1: chosen so that all shapes look about equally large.
+// Dimensions of the shapes for an object of radius 1, chosen so that all shapes look about equally large.
+
+/// Radii of the star's tips and notches.
 const STAR: (f32, f32) = (1.2, 0.55);
+/// Radius of the triangle's corners.
 const TRIANGLE: f32 = 1.2;
+/// Half of the square's side.
 const SQUARE: f32 = 0.9;
+/// Half of the length and half of the width of the cross's bars.
 const CROSS: (f32, f32) = (1.05, 0.38);
 
-/// Corners of a shape of radius 1 about its centre, x to the right and y down; none for a circle.
+/// The corners of a shape of radius 1 relative to its centre, with x to the right and y down. A circle has
+/// none.
 fn corners(shape: Shape) -> Vec<(f32, f32)> {
     match shape {
         Shape::Circle => Vec::new(),
         Shape::Square => vec![(-SQUARE, -SQUARE), (SQUARE, -SQUARE), (SQUARE, SQUARE), (-SQUARE, SQUARE)],
-        Shape::Triangle => (0..3).map(|i| polar(TRIANGLE, i as f32 * TAU / 3.0 - FRAC_PI_2)).collect(),
+        Shape::Triangle => (0..3).map(|i| from_polar(TRIANGLE, i as f32 * TAU / 3.0 - FRAC_PI_2)).collect(),
         Shape::Star => (0..10)
-            .map(|i| polar(if i % 2 == 0 { STAR.0 } else { STAR.1 }, i as f32 * TAU / 10.0 - FRAC_PI_2))
+            .map(|i| from_polar(if i % 2 == 0 { STAR.0 } else { STAR.1 }, i as f32 * TAU / 10.0 - FRAC_PI_2))
             .collect(),
         Shape::Cross => {
             let (l, w) = CROSS;
@@ -29,7 +34,7 @@ fn corners(shape: Shape) -> Vec<(f32, f32)> {
     }
 }
 
-/// Area of a shape of radius 1 (shoelace formula).
+/// The area of a shape of radius 1 (shoelace formula).
 pub(crate) fn unit_area(shape: Shape) -> f32 {
     let points = corners(shape);
     if points.is_empty() {
@@ -39,8 +44,8 @@ pub(crate) fn unit_area(shape: Shape) -> f32 {
     points.iter().zip(next).map(|(a, b)| a.0 * b.1 - b.0 * a.1).sum::<f32>().abs() / 2.0
 }
 
-/// The outline at a place, in pixels. `None` only for a size of zero or one that is not finite.
-pub(crate) fn outline(shape: Shape, center: (f32, f32), radius: f32, angle: f32) -> Option<Path> {
+/// Builds the outline of a shape at `center`, in pixels. `None` if the radius is zero or not finite.
+pub(crate) fn build_outline(shape: Shape, center: (f32, f32), radius: f32, angle: f32) -> Option<Path> {
     let points = corners(shape);
     if points.is_empty() {
         return PathBuilder::from_circle(center.0, center.1, radius);
@@ -55,7 +60,7 @@ pub(crate) fn outline(shape: Shape, center: (f32, f32), radius: f32, angle: f32)
     path.finish()
 }
 
-fn polar(radius: f32, angle: f32) -> (f32, f32) {
+fn from_polar(radius: f32, angle: f32) -> (f32, f32) {
     (radius * angle.cos(), radius * angle.sin())
 }
 
@@ -69,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn areas_are_those_of_the_textbook() {
+    fn areas_match_closed_formulas() {
         assert!((unit_area(Shape::Square) - 4.0 * SQUARE * SQUARE).abs() < 1e-5);
         assert!((unit_area(Shape::Triangle) - 0.75 * 3f32.sqrt() * TRIANGLE * TRIANGLE).abs() < 1e-5);
         assert!((unit_area(Shape::Star) - 5.0 * STAR.0 * STAR.1 * (PI / 5.0).sin()).abs() < 1e-5);

@@ -1,9 +1,9 @@
-//! The words of the scenes: sizes, colours, shapes and places, and which pairs of colour and shape are held out.
-//! Everything else in this crate is built on these four lists.
+//! The vocabulary of the scenes: sizes, colours, shapes and places, and the held-out pairs of colour and
+//! shape.
 
 use serde::{Deserialize, Serialize};
 
-/// Declares an attribute: an enum whose values serialise as their canonical word.
+/// Declares an attribute as an enum. Its values serialise in snake_case.
 macro_rules! attribute {
     ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -12,10 +12,10 @@ macro_rules! attribute {
         pub enum $name { $($(#[$value_doc])* $value,)* }
 
         impl $name {
-            /// Every value, in a fixed order.
+            /// All values, in a fixed order.
             pub const ALL: &'static [Self] = &[$(Self::$value),*];
 
-            /// The canonical word or words for it in a caption.
+            /// The canonical wording of this value in a caption.
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$value => $word),* }
             }
@@ -30,7 +30,7 @@ macro_rules! attribute {
 }
 
 attribute! {
-    /// How large the object is.
+    /// The object's size.
     Size {
         /// About a quarter of the image's side.
         Small = "small",
@@ -66,7 +66,7 @@ attribute! {
     Shape {
         /// A disc.
         Circle = "circle",
-        /// A square standing on a side.
+        /// A square with horizontal and vertical sides.
         Square = "square",
         /// An equilateral triangle, tip up.
         Triangle = "triangle",
@@ -78,7 +78,7 @@ attribute! {
 }
 
 attribute! {
-    /// Where in the centre square the object is.
+    /// The object's place in the centre square of the image.
     Place {
         /// The upper left quarter.
         UpperLeft = "upper left",
@@ -94,7 +94,7 @@ attribute! {
 }
 
 impl Size {
-    /// The object's nominal radius as a share of the square's side.
+    /// The object's nominal radius, as a fraction of the centre square's side.
     pub(crate) const fn radius(self) -> f32 {
         match self {
             Self::Small => 0.14,
@@ -104,7 +104,7 @@ impl Size {
 }
 
 impl Colour {
-    /// Nominal sRGB value.
+    /// The nominal colour, in sRGB.
     pub const fn rgb(self) -> [u8; 3] {
         match self {
             Self::Red => [214, 24, 34],
@@ -120,7 +120,7 @@ impl Colour {
 }
 
 impl Place {
-    /// Nominal centre (x, y) as a share of the square's side.
+    /// The nominal centre (x, y), as a fraction of the centre square's side.
     pub(crate) const fn center(self) -> (f32, f32) {
         const NEAR: f32 = 0.28;
         const FAR: f32 = 1.0 - NEAR;
@@ -134,8 +134,9 @@ impl Place {
     }
 }
 
-/// Pairs of colour and shape that are never drawn for training, so that a sample of one shows composition, not memory.
-/// No colour loses more than one of its shapes, and no shape more than two of its colours.
+/// Pairs of colour and shape that training data never contains. A generated image of such a pair therefore
+/// shows that the model composes attributes and does not repeat training data. Each colour has at most one
+/// held-out shape, and each shape at most two held-out colours.
 pub const HELD_OUT: &[(Colour, Shape)] = &[
     (Colour::Red, Shape::Square),
     (Colour::Yellow, Shape::Circle),
@@ -145,7 +146,7 @@ pub const HELD_OUT: &[(Colour, Shape)] = &[
     (Colour::Black, Shape::Circle),
 ];
 
-/// Whether a pair of colour and shape is kept out of the training data.
+/// Whether a pair of colour and shape is held out of the training data.
 pub fn is_held_out(colour: Colour, shape: Shape) -> bool {
     HELD_OUT.contains(&(colour, shape))
 }

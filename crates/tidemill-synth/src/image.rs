@@ -1,10 +1,10 @@
-//! RGB pixels, owned and borrowed: what drawing gives and checking takes.
+//! RGB images: owned by the drawing code, borrowed by the checker.
 
 use crate::error::{Error, Result};
 
 /// An RGB image: row-major, 3 bytes per pixel, no padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Picture {
+pub struct RgbImage {
     /// Width, in pixels.
     pub width: usize,
     /// Height, in pixels.
@@ -13,8 +13,8 @@ pub struct Picture {
     pub rgb: Vec<u8>,
 }
 
-impl Picture {
-    /// The same pixels, borrowed.
+impl RgbImage {
+    /// Borrows the pixels.
     pub fn view(&self) -> RgbView<'_> {
         RgbView { width: self.width, height: self.height, rgb: &self.rgb }
     }
@@ -29,7 +29,7 @@ pub struct RgbView<'a> {
 }
 
 impl<'a> RgbView<'a> {
-    /// Looks at `rgb` as an image.
+    /// Interprets `rgb` as an image.
     ///
     /// # Errors
     /// [`Error::Pixels`] unless `rgb` has exactly `3 * width * height` bytes.
@@ -40,12 +40,12 @@ impl<'a> RgbView<'a> {
         Ok(Self { width, height, rgb })
     }
 
-    /// Width, in pixels.
+    /// The width in pixels.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Height, in pixels.
+    /// The height in pixels.
     pub fn height(&self) -> usize {
         self.height
     }

@@ -1,13 +1,13 @@
-//! What people might write under a scene. Half of the captions have the canonical wording; the rest vary words and
-//! order, and always name all four attributes truly. Prompts for scoring have the canonical wording.
+//! Captions of scenes. Half of them have the canonical wording. The others vary words and order, but
+//! always name all four attributes correctly. Prompts for scoring have the canonical wording.
 
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::scene::{Scene, pick};
-use crate::vocabulary::{Colour, HELD_OUT, Place, Shape, Size};
+use crate::drawing::scene::{Scene, choose};
+use crate::drawing::vocabulary::{Colour, HELD_OUT, Place, Shape, Size};
 
-/// A caption and what a picture of it has to show.
+/// A caption and what its image has to show.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prompt {
     /// The caption, e.g. "a small red circle in the upper left".
@@ -23,14 +23,15 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// The canonical wording for these attributes.
+    /// Builds the caption in its canonical wording.
     pub fn new(size: Size, colour: Colour, shape: Shape, place: Place) -> Self {
         let text = format!("a {size} {colour} {shape} in the {place}");
         Self { text, size, colour, shape, place }
     }
 }
 
-/// A prompt for each held-out pair of colour and shape, in each size and place; none of these combinations is trained on.
+/// The prompts for each held-out pair of colour and shape, in each size and place. Training data contains
+/// none of these pairs.
 pub fn heldout_prompts() -> Vec<Prompt> {
     let mut prompts = Vec::new();
     for &(colour, shape) in HELD_OUT {
@@ -41,15 +42,15 @@ pub fn heldout_prompts() -> Vec<Prompt> {
     prompts
 }
 
-/// Words a caption by lot.
-pub fn caption(scene: &Scene, rng: &mut impl Rng) -> String {
+/// Writes a caption with random wording.
+pub fn random_caption(scene: &Scene, rng: &mut impl Rng) -> String {
     if rng.random_bool(0.5) {
         return Prompt::new(scene.size, scene.colour, scene.shape, scene.place).text;
     }
-    let size = pick(rng, size_words(scene.size));
-    let colour = pick(rng, colour_words(scene.colour));
-    let shape = pick(rng, shape_words(scene.shape));
-    let place = pick(rng, place_words(scene.place));
+    let size = choose(rng, size_words(scene.size));
+    let colour = choose(rng, colour_words(scene.colour));
+    let shape = choose(rng, shape_words(scene.shape));
+    let place = choose(rng, place_words(scene.place));
     let object = format!("a {size} {colour} {shape}");
     let text = match rng.random_range(0..10) {
         0 => format!("{object} {place}"),
@@ -66,7 +67,7 @@ pub fn caption(scene: &Scene, rng: &mut impl Rng) -> String {
     punctuate(text, rng)
 }
 
-/// Sometimes an upper-case first letter, sometimes a full stop.
+/// Randomly capitalizes the first letter and adds a full stop.
 fn punctuate(mut text: String, rng: &mut impl Rng) -> String {
     if rng.random_bool(0.3)
         && let Some(first) = text.get_mut(..1)
@@ -122,8 +123,7 @@ fn place_words(place: Place) -> &'static [&'static str] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Combinations;
-    use crate::scene::random_scene;
+    use crate::drawing::scene::{Combinations, random_scene};
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
@@ -133,7 +133,7 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for _ in 0..2000 {
             let scene = random_scene(Combinations::Trained, &mut rng);
-            let text = caption(&scene, &mut rng);
+            let text = random_caption(&scene, &mut rng);
             let lower = text.to_lowercase();
             for words in [size_words(scene.size), colour_words(scene.colour), shape_words(scene.shape)] {
                 assert!(words.iter().any(|w| lower.contains(w)), "{text}: none of {words:?}");

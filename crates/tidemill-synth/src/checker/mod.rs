@@ -1,0 +1,7 @@
+//! The rule-based checker, which tells what an image shows.
+
+mod detect;
+mod oklab;
+mod segment;
+
+pub use detect::{Detection, detect_object};
