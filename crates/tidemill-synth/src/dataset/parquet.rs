@@ -88,7 +88,7 @@ fn parse_file_number(name: &str) -> Option<usize> {
 }
 
 /// Chooses the broken rows and their defects.
-fn choose_defects(config: &SynthConfig) -> HashMap<usize, Broken> {
+fn choose_defects(config: &SynthConfig) -> HashMap<usize, Defect> {
     let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
     let rows = index::sample(&mut rng, config.rows, config.count_broken_rows());
     rows.into_iter().zip(Defect::ALL.iter().copied().cycle()).collect()

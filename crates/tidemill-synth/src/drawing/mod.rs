@@ -8,6 +8,5 @@ pub(crate) mod vocabulary;
 
 pub use caption::{Prompt, heldout_prompts, random_caption};
 pub use render::draw_scene;
-pub(crate) use scene::choose;
 pub use scene::{Combinations, Scene, random_scene};
 pub use vocabulary::{Colour, HELD_OUT, Place, Shape, Size, is_held_out};
