@@ -1,5 +1,5 @@
-//! Tensors handed to Python through DLPack, without copies: <https://dmlc.github.io/dlpack/latest/c_api.html>. The memory
-//! goes back to where it came from when the last one who took it lets go.
+//! Passes tensors to Python through DLPack (<https://dmlc.github.io/dlpack/latest/c_api.html>) without copies.
+//! The memory is released when its last consumer releases it.
 #![expect(unsafe_code, reason = "DLPack is a C interface")]
 
 use std::ffi::{CStr, c_void};
@@ -11,16 +11,16 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use tidemill_store::Dtype;
 
-/// The name of a capsule that nobody has taken yet; whoever takes it gives it another.
-const NAME: &CStr = c"dltensor";
+/// The name of a capsule that no consumer has taken. A consumer renames the capsule.
+const UNCONSUMED: &CStr = c"dltensor";
 
-/// `kDLCPU`, and the only one of its kind.
+/// `kDLCPU`, device 0.
 const CPU: Device = Device { kind: 1, id: 0 };
 
-/// `kDLInt`
+/// `kDLInt`.
 const INT: u8 = 0;
 
-/// `kDLFloat`
+/// `kDLFloat`.
 const FLOAT: u8 = 2;
 
 #[repr(C)]
@@ -45,7 +45,7 @@ struct DLTensor {
     ndim: i32,
     dtype: DataType,
     shape: *mut i64,
-    /// Null: row-major, without gaps.
+    /// Null means row-major and contiguous.
     strides: *mut i64,
     byte_offset: u64,
 }
@@ -57,7 +57,7 @@ struct DLManagedTensor {
     deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
 
-/// What a capsule points to, with what it points to in turn.
+/// A managed tensor together with its shape and its memory.
 struct Owned {
     managed: DLManagedTensor,
     shape: Vec<i64>,
@@ -69,13 +69,13 @@ struct Owned {
 pub struct Tensor {
     bytes: Bytes,
     dtype: DataType,
-    /// Of all values together.
+    /// The tensor's shape.
     #[pyo3(get)]
     shape: Vec<i64>,
 }
 
 impl Tensor {
-    /// Of bytes that have just this shape.
+    /// A tensor of `bytes`, whose length must match `shape`.
     pub fn new(bytes: Bytes, dtype: Dtype, shape: Vec<i64>) -> Self {
         let dtype = match dtype.decoded() {
             Dtype::I32 => DataType { code: INT, bits: 32, lanes: 1 },
@@ -92,7 +92,7 @@ impl Tensor {
         (CPU.kind, CPU.id)
     }
 
-    /// A capsule; the values are not to be written to.
+    /// A DLPack capsule. The consumer must not modify the values.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -104,23 +104,25 @@ impl Tensor {
     ) -> PyResult<Bound<'py, PyAny>> {
         let _ = (stream, max_version);
         if dl_device.is_some_and(|device| device != (CPU.kind, CPU.id)) || copy == Some(true) {
-            return Err(PyBufferError::new_err("it is on the CPU and is not copied; copy what comes of it"));
+            return Err(PyBufferError::new_err(
+                "the tensor is on the CPU and cannot be copied here; copy the imported tensor instead",
+            ));
         }
-        enclose(py, managed(self.bytes.clone(), self.dtype, self.shape.clone()))
+        wrap_in_capsule(py, make_managed_tensor(self.bytes.clone(), self.dtype, self.shape.clone()))
     }
 }
 
-/// A capsule of a tensor of libtorch's, which shares its memory.
-pub fn capsule<'py>(py: Python<'py>, tensor: &tch::Tensor) -> PyResult<Bound<'py, PyAny>> {
+/// A capsule that shares the memory of a libtorch tensor.
+pub fn to_capsule<'py>(py: Python<'py>, tensor: &tch::Tensor) -> PyResult<Bound<'py, PyAny>> {
     let managed = tidemill_torch::to_dlpack(tensor).map_err(|e| PyBufferError::new_err(e.to_string()))?;
-    enclose(py, managed.as_ptr().cast())
+    wrap_in_capsule(py, managed.as_ptr().cast())
 }
 
-/// Takes a managed tensor over.
-fn enclose(py: Python<'_>, managed: *mut DLManagedTensor) -> PyResult<Bound<'_, PyAny>> {
-    // Safe: the name lives as long as the program, and `release` fits what the capsule holds.
+/// Wraps a managed tensor into a capsule, which owns it.
+fn wrap_in_capsule(py: Python<'_>, managed: *mut DLManagedTensor) -> PyResult<Bound<'_, PyAny>> {
+    // SAFETY: the name lives as long as the program, and `release` matches the capsule's content.
     unsafe {
-        let capsule = ffi::PyCapsule_New(managed.cast(), NAME.as_ptr(), Some(release));
+        let capsule = ffi::PyCapsule_New(managed.cast(), UNCONSUMED.as_ptr(), Some(release));
         if capsule.is_null() {
             free(managed);
         }
@@ -128,7 +130,8 @@ fn enclose(py: Python<'_>, managed: *mut DLManagedTensor) -> PyResult<Bound<'_, 
     }
 }
 
-fn managed(bytes: Bytes, dtype: DataType, shape: Vec<i64>) -> *mut DLManagedTensor {
+/// Builds a managed tensor that owns `bytes`. Its deleter frees it.
+fn make_managed_tensor(bytes: Bytes, dtype: DataType, shape: Vec<i64>) -> *mut DLManagedTensor {
     let data = bytes.as_ptr().cast_mut().cast();
     let tensor = DLTensor {
         data,
@@ -146,12 +149,12 @@ fn managed(bytes: Bytes, dtype: DataType, shape: Vec<i64>) -> *mut DLManagedTens
     &raw mut owned.managed
 }
 
-/// Frees what [`managed`] made; called once, by the last one to hold it.
+/// Frees a tensor of [`make_managed_tensor`]. Its last owner calls this once.
 unsafe extern "C" fn delete(managed: *mut DLManagedTensor) {
     drop(unsafe { Box::from_raw((*managed).context.cast::<Owned>()) });
 }
 
-/// Frees a managed tensor, whoever made it.
+/// Frees a managed tensor of any producer.
 unsafe fn free(managed: *mut DLManagedTensor) {
     unsafe {
         if let Some(deleter) = (*managed).deleter {
@@ -160,11 +163,11 @@ unsafe fn free(managed: *mut DLManagedTensor) {
     }
 }
 
-/// Called when a capsule dies. If somebody took what it held, that one frees it.
+/// The destructor of a capsule. If a consumer has taken the tensor, the consumer frees it.
 unsafe extern "C" fn release(capsule: *mut ffi::PyObject) {
     unsafe {
-        if ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) == 1 {
-            free(ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast());
+        if ffi::PyCapsule_IsValid(capsule, UNCONSUMED.as_ptr()) == 1 {
+            free(ffi::PyCapsule_GetPointer(capsule, UNCONSUMED.as_ptr()).cast());
         }
     }
 }

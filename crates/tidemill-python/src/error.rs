@@ -1,5 +1,5 @@
-//! Rust's errors as Python's: `InputError` (also a `ValueError`) for what the caller can mend, `LostPeersError` for what
-//! went wrong elsewhere, `TidemillError` for the rest.
+//! Converts Rust errors to Python exceptions: `InputError` (also a `ValueError`) for what the caller can
+//! correct, `LostPeersError` if another training process failed, `TidemillError` for the rest.
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::{PyErr, create_exception};
@@ -9,21 +9,21 @@ create_exception!(
     tidemill,
     LostPeersError,
     TidemillError,
-    "Another of the processes that train together is gone."
+    "Another process of those that train together has been lost."
 );
 create_exception!(
     tidemill,
     InputError,
     PyValueError,
-    "The input was refused; the message says what to mend."
+    "The input is refused; the message says what to correct."
 );
 
-/// The exception for an error of libtorch's.
+/// The exception for an error of libtorch.
 pub fn raise_torch(error: tidemill_torch::Error) -> PyErr {
     TidemillError::new_err(error.to_string())
 }
 
-/// The exception for an error.
+/// The exception for an error; its type depends on the exit code that the error would have.
 pub fn raise(error: impl Into<tidemill::Error>) -> PyErr {
     let error = error.into();
     match (error.exit_code(), error.has_lost_peers()) {

@@ -1,15 +1,14 @@
-//! The native half of the Python package `tidemill`: the command line and the verbs, the two stages over Arrow's C
-//! data interface, and the training stream. Everything that is work runs without the GIL.
+//! The native part of the Python package `tidemill`: the command line and its verbs, the two stages over
+//! Arrow's C data interface, and the training stream. All computation runs without the GIL.
 
-mod batch;
+mod arrow_batches;
 mod denoiser;
 mod dlpack;
 mod error;
-mod online;
-mod probe;
+mod optimizer_probe;
+mod ray;
 mod stages;
 mod stream;
-mod units;
 
 use pyo3::prelude::*;
 
@@ -27,8 +26,8 @@ mod _native {
     use tidemill_models::TrainableDenoiser;
     use tidemill_train::StepMetrics;
 
-    use super::denoiser::{PythonDenoiser, Raised, parameters};
-    use super::online::Asked;
+    use super::denoiser::{FirstException, PythonDenoiser, keep_first, read_parameters};
+    use super::ray::PythonEncoders;
     use super::{Py, PyAny, PyResult, Python, pyfunction};
 
     /// The version of the workspace in `Cargo.toml`: `tidemill.__version__`.
@@ -36,29 +35,29 @@ mod _native {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
     #[pymodule_export]
-    use super::batch::buffer_addresses;
+    use super::arrow_batches::buffer_addresses;
     #[pymodule_export]
     use super::dlpack::Tensor;
     #[pymodule_export]
     use super::error::{InputError, LostPeersError, TidemillError};
     #[pymodule_export]
-    use super::online::Preparer;
+    use super::optimizer_probe::probe_optimizer;
     #[pymodule_export]
-    use super::probe::probe_optimizer;
+    use super::ray::Preparer;
+    #[pymodule_export]
+    use super::ray::{UnitWorker, portable, ticket, units};
     #[pymodule_export]
     use super::stages::{Encode, Prepare};
     #[pymodule_export]
     use super::stream::{Batch, Stream};
-    #[pymodule_export]
-    use super::units::{UnitWorker, portable, ticket, units};
 
-    /// Every process that works for Tidemill comes by here, Ray's and PyTorch's as well.
+    /// Runs in every process of Tidemill, including those of Ray and PyTorch.
     #[pymodule_init]
-    fn begin() {
+    fn init() {
         open_files::raise_open_file_limit();
     }
 
-    /// Runs a command line, program name first, and returns the exit code.
+    /// Runs a command line that starts with the program name. Returns the exit code.
     #[pyfunction]
     fn main(py: Python<'_>, argv: Vec<String>) -> u8 {
         py.detach(|| cli::main(argv))
@@ -71,9 +70,11 @@ mod _native {
         Ok(result.to_string())
     }
 
-    /// Trains, as the verb `train` does with these arguments. `listener` is called with each line of metrics as JSON, on
-    /// every rank; if it raises, training ends after a checkpoint. So it does once `stop`, a `threading.Event`, is set.
-    /// `encoders` has rows encoded elsewhere. `denoiser`, a `torch.nn.Module`, is trained in place of the U-Net.
+    /// Trains like the verb `train` with these arguments.
+    ///
+    /// Calls `listener` with each line of metrics as JSON, on every rank. If it raises, or if `stop` (a
+    /// `threading.Event`) is set, training ends after a checkpoint. `encoders` encodes rows in other
+    /// processes. `denoiser` (a `torch.nn.Module`) is trained instead of the U-Net.
     #[pyfunction]
     fn train(
         py: Python<'_>,
@@ -83,19 +84,20 @@ mod _native {
         denoiser: Option<Py<PyAny>>,
         stop: Option<Py<PyAny>>,
     ) -> PyResult<String> {
-        let elsewhere = encoders.map(|encoders| Arc::new(Asked(encoders)) as Arc<dyn RemoteEncoders>);
-        let raised = Raised::default();
-        let (heard, asked, denoised) = (raised.clone(), raised.clone(), raised.clone());
+        let remote_encoders =
+            encoders.map(|encoders| Arc::new(PythonEncoders(encoders)) as Arc<dyn RemoteEncoders>);
+        let exception = FirstException::default();
+        let (in_listener, in_stop, in_denoiser) = (exception.clone(), exception.clone(), exception.clone());
         let listener = move |metrics: &StepMetrics| {
             let line = serde_json::to_string(metrics).unwrap_or_default();
             let error = Python::attach(|py| listener.call1(py, (line,)).err());
-            let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
-            *heard = heard.take().or(error);
-            heard.is_none()
+            let mut first = in_listener.lock().unwrap_or_else(PoisonError::into_inner);
+            *first = first.take().or(error);
+            first.is_none()
         };
         let denoiser = denoiser.map(|module| -> MakeDenoiser<'_> {
             Box::new(move |device| {
-                let module = PythonDenoiser::new(&module, device, denoised)?;
+                let module = PythonDenoiser::new(&module, device, in_denoiser)?;
                 Ok(Box::new(module) as Box<dyn TrainableDenoiser>)
             })
         });
@@ -103,25 +105,25 @@ mod _native {
             let Some(event) = &stop else { return false };
             let is_set = Python::attach(|py| event.call_method0(py, "is_set")?.extract(py));
             is_set.unwrap_or_else(|error| {
-                asked.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                keep_first(&in_stop, error);
                 true
             })
         };
         let hooks = TrainHooks {
             on_metrics: Box::new(listener),
             should_stop: Box::new(stop),
-            remote_encoders: elsewhere,
+            remote_encoders,
             denoiser,
         };
         let result = py.detach(|| cli::call_train(arguments, hooks));
-        let raised = raised.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match raised {
+        let exception = exception.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match exception {
             Some(error) => Err(error),
             None => Ok(result.map_err(super::error::raise)?.to_string()),
         }
     }
 
-    /// Puts the weights of a run's last checkpoint into a `torch.nn.Module`; gives the step that they are of.
+    /// Loads the weights of a run's last checkpoint into a `torch.nn.Module`. Returns the checkpoint's step.
     #[pyfunction]
     fn load(
         py: Python<'_>,
@@ -132,7 +134,7 @@ mod _native {
     ) -> PyResult<u64> {
         let load = || {
             let run = Run::open(&run_file, &overrides)?;
-            trained_weights::load_weights(&run, &parameters(&module)?, averaged)
+            trained_weights::load_weights(&run, &read_parameters(&module)?, averaged)
         };
         py.detach(load).map_err(super::error::raise)
     }

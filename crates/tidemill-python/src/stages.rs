@@ -1,4 +1,4 @@
-//! `Prepare` and `Encode` as Python classes, configured by a run file.
+//! The stages `Prepare` and `Encode` as Python classes. A run file configures them.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,10 +11,10 @@ use tidemill::engine::ray::ModelProvenance;
 use tidemill::engine::ray::{encode_rows, prepare_rows};
 use tidemill::engine::{EncodeStage, EncodedCounts, Stage};
 
-use crate::batch;
+use crate::arrow_batches::{map_batches, map_rows};
 use crate::error::raise;
 
-/// The CPU stage: decode, filter, crop, resize, tokenise.
+/// The CPU stage: decodes, filters, crops, resizes and tokenizes.
 #[pyclass(frozen, module = "tidemill._native")]
 pub struct Prepare(tidemill_data::Prepare);
 
@@ -27,17 +27,17 @@ impl Prepare {
 
     /// Prepares a record batch or a table of encoded images and captions.
     fn __call__<'py>(&self, py: Python<'py>, batch: AnyRecordBatch) -> PyResult<Bound<'py, PyAny>> {
-        batch::map(py, batch, |batch| prepare_rows(&self.0, batch))
+        map_batches(py, batch, |batch| prepare_rows(&self.0, batch))
     }
 }
 
-/// The second stage: the VAE and the text encoder on one device.
+/// The second stage: runs the VAE and the text encoder on one device.
 #[pyclass(frozen, module = "tidemill._native")]
 pub struct Encode {
     encoder: Mutex<EncodeStage>,
     batch_size: usize,
-    /// Whether the run file says how many threads libtorch may use; else it is not ours to say.
-    threads: bool,
+    /// Whether the run file sets libtorch's number of threads. Otherwise the calling process decides.
+    has_thread_setting: bool,
     provenance: ModelProvenance,
 }
 
@@ -50,17 +50,17 @@ impl Encode {
             let (config, device) = (&run.file.encode, select_devices(&run)?[0]);
             let encode = tidemill::Encode::load(&run.models()?, config, device)?;
             let encoder = Mutex::new(EncodeStage::new(&run, encode, &Arc::new(EncodedCounts::default()))?);
-            let (batch_size, threads) = (config.batch_size, run.file.engine.encode.threads > 0);
-            Ok(Self { encoder, batch_size, threads, provenance: ModelProvenance::from_run(&run)? })
+            let (batch_size, has_thread_setting) = (config.batch_size, run.file.engine.encode.threads > 0);
+            Ok(Self { encoder, batch_size, has_thread_setting, provenance: ModelProvenance::from_run(&run)? })
         };
         py.detach(load).map_err(raise)
     }
 
-    /// Encodes a record batch or a table that `Prepare` gave, `encode.batch_size` kept rows at a time.
+    /// Encodes a record batch or table from `Prepare`, `encode.batch_size` kept rows at a time.
     fn __call__<'py>(&self, py: Python<'py>, batch: AnyRecordBatch) -> PyResult<Bound<'py, PyAny>> {
-        batch::map_rows(py, batch, |batches| {
+        map_rows(py, batch, |batches| {
             let encoder = self.encoder.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.threads {
+            if self.has_thread_setting {
                 encoder.init_thread();
             }
             let encoded = match batches.iter().all(|batch| batch.num_rows() == 0) {

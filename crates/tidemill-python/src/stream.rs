@@ -1,4 +1,4 @@
-//! The training stream as a Python iterator.
+//! The training stream, which `tidemill.Stream` wraps as an iterator.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,22 +18,22 @@ use tidemill_store::{Cache, Dataset, TensorSpec};
 use crate::dlpack::Tensor;
 use crate::error::raise;
 
-/// What `tidemill.Stream` is given, as JSON.
+/// The arguments of `tidemill.Stream`, as JSON.
 #[derive(Deserialize)]
 struct Settings {
-    /// Path or URI by name.
+    /// The path or URI of each dataset, by name.
     datasets: BTreeMap<String, String>,
     phase: Phase,
     seed: u64,
     shuffle_window: usize,
     split: Split,
-    /// How many ranks there are, and which of them this is.
+    /// The world size.
     ranks: u64,
     rank: u64,
     prefetch: usize,
     readers: usize,
     unreadable: UnreadableRows,
-    /// A folder, and the bytes that it may hold.
+    /// The cache's folder, and its maximum size in bytes.
     cache: Option<(PathBuf, u64)>,
 }
 
@@ -41,26 +41,26 @@ struct Settings {
 #[pyclass(frozen, module = "tidemill._native")]
 pub struct Stream {
     stream: Mutex<RustStream>,
-    /// The forms of the latents and of the text.
+    /// The datasets, which know the shapes and dtypes of latents and text.
     datasets: Datasets,
 }
 
-/// The rows of a rank in a global batch.
+/// One rank's rows of a global batch.
 #[pyclass(frozen, module = "tidemill._native")]
 pub struct Batch {
-    /// Batches of the phase before it.
+    /// The number of batches of the phase before this one.
     #[pyo3(get)]
     number: u64,
     resolution: u32,
-    /// Width and height of its images in pixels.
+    /// The width and height of the images in pixels.
     #[pyo3(get)]
     size: (u32, u32),
-    /// The rows' places in the global batch, ascending.
+    /// The positions of the rows in the global batch, ascending.
     #[pyo3(get)]
     places: Vec<u32>,
     #[pyo3(get)]
     sample_ids: Vec<u64>,
-    /// Of each row in its dataset, from 0.
+    /// The epoch of each row in its dataset, from 0.
     #[pyo3(get)]
     epochs: Vec<u32>,
     latents: (Bytes, TensorSpec),
@@ -74,16 +74,16 @@ impl Stream {
         py.detach(|| open(settings, state)).map_err(raise)
     }
 
-    /// The next batch.
+    /// Reads the next batch.
     fn next(&self, py: Python<'_>) -> PyResult<Batch> {
         let batch = py.detach(|| self.lock().next_batch()).map_err(raise)?;
         let bucket = batch.bucket;
-        let forms = self.datasets.values().find_map(|dataset| {
+        let specs = self.datasets.values().find_map(|dataset| {
             let spec = dataset.spec();
             Some((spec.latents.get(&bucket)?.clone(), spec.text.decoded()))
         });
-        // A batch has the form of a dataset that it came from.
-        let (latents, text) = forms.ok_or_else(|| raise(tidemill::Error::Thread("stream")))?;
+        // The bucket exists in the dataset that the batch came from, so the specs are always found.
+        let (latents, text) = specs.ok_or_else(|| raise(tidemill::Error::Thread("stream")))?;
         Ok(Batch {
             number: batch.number,
             resolution: bucket.resolution,
@@ -96,24 +96,24 @@ impl Stream {
         })
     }
 
-    /// Where the stream stands, as JSON.
+    /// The stream's state, as JSON.
     fn state(&self) -> PyResult<String> {
         to_json(&self.lock().state())
     }
 
-    /// Where the stream stands at the beginning of another phase, as JSON.
+    /// The state at the start of another phase, as JSON.
     fn next_phase(&self, phase: &str) -> PyResult<String> {
-        let phase = serde_json::from_str(phase).map_err(|e| raise(refused(&e)))?;
+        let phase = serde_json::from_str(phase).map_err(|e| raise(to_config_error(&e)))?;
         to_json(&self.lock().next_phase(phase))
     }
 
-    /// Rows of the datasets that take part.
+    /// The number of rows in the stream.
     #[getter]
     fn rows(&self) -> u64 {
         self.lock().num_rows()
     }
 
-    /// Rows that were left out because they could not be read, by why.
+    /// The number of rows that were skipped because they could not be read, by reason.
     #[getter]
     fn skipped(&self) -> BTreeMap<String, u64> {
         self.lock().skipped_rows()
@@ -127,9 +127,9 @@ impl Stream {
 }
 
 fn open(settings: &str, state: Option<&str>) -> tidemill::Result<Stream> {
-    let settings: Settings = serde_json::from_str(settings).map_err(|e| refused(&e))?;
+    let settings: Settings = serde_json::from_str(settings).map_err(|e| to_config_error(&e))?;
     let state = state.map(serde_json::from_str).transpose();
-    let state = state.map_err(|e| tidemill_store::Error::State(format!("it is none: {e}")))?;
+    let state = state.map_err(|e| tidemill_store::Error::State(format!("it is not valid: {e}")))?;
     let datasets = settings.datasets.iter().map(|(name, uri)| Ok((name.clone(), Dataset::open(uri)?)));
     let datasets: Datasets = datasets.collect::<tidemill::Result<_>>()?;
     let config = StreamConfig {
@@ -150,12 +150,12 @@ fn open(settings: &str, state: Option<&str>) -> tidemill::Result<Stream> {
     Ok(Stream { stream, datasets })
 }
 
-fn refused(error: &serde_json::Error) -> tidemill_store::Error {
+fn to_config_error(error: &serde_json::Error) -> tidemill_store::Error {
     tidemill_store::Error::Config { key: "stream", problem: error.to_string() }
 }
 
 fn to_json(value: &impl serde::Serialize) -> PyResult<String> {
-    serde_json::to_string(value).map_err(|e| raise(refused(&e)))
+    serde_json::to_string(value).map_err(|e| raise(to_config_error(&e)))
 }
 
 #[pymethods]
@@ -176,8 +176,8 @@ impl Batch {
         self.tensor(&self.text)
     }
 
-    /// All of it as a `pyarrow.RecordBatch`: `place`, `sample_id`, `epoch`, `latents_R` and `text`, whose fields say dtype
-    /// and shape.
+    /// The batch as a `pyarrow.RecordBatch` with the columns `place`, `sample_id`, `epoch`, `latents_R` and `text`.
+    /// The field metadata of the tensors holds dtype and shape.
     fn arrow<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let batch = self.record_batch().map_err(|e| raise(tidemill_store::Error::from(e)))?;
         PyRecordBatch::new(batch).into_pyarrow(py)

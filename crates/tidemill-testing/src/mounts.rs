@@ -1,17 +1,17 @@
-//! Disks of a test's own.
+//! Private mounts for tests.
 
 use std::process::Command;
 
-/// A command that gives another one mounts of its own; none where the system allows no one to do so.
+/// A command that runs another command with private mounts; `None` if the system does not allow that.
 pub fn unshare() -> Option<Command> {
-    let ways: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
-    let works = |way: &&&[&str]| {
+    let variants: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
+    let is_allowed = |variant: &&&[&str]| {
         let mount =
-            Command::new("unshare").args(**way).args(["mount", "-t", "tmpfs", "tmpfs", "/tmp"]).output();
+            Command::new("unshare").args(**variant).args(["mount", "-t", "tmpfs", "tmpfs", "/tmp"]).output();
         mount.is_ok_and(|output| output.status.success())
     };
-    let way = ways.iter().find(works)?;
+    let variant = variants.iter().find(is_allowed)?;
     let mut command = Command::new("unshare");
-    command.args(*way);
+    command.args(*variant);
     Some(command)
 }

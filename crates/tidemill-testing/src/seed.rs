@@ -1,15 +1,15 @@
-//! What tests draw from.
+//! The random seed of a test run.
 
 use std::cell::Cell;
 use std::env::VarError;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The seed of this run: `TIDEMILL_SEED`, or the time. Every test that asks prints once how to repeat the run, for what
-/// other threads print is not shown with its failure.
+/// The seed of this run: `TIDEMILL_SEED`, or the current time. Each test thread that asks prints once how to
+/// repeat the run, because the output of other threads is not shown with its failure.
 ///
 /// # Panics
-/// If `TIDEMILL_SEED` is no number.
+/// If `TIDEMILL_SEED` is not a number.
 pub fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     thread_local! {

@@ -1,21 +1,22 @@
-//! A web server that answers what it is told to, to the byte: the web has odder servers than a library lets one write.
+//! A web server that sends exact bytes. Real servers send answers that an HTTP library would not produce.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// Gives the answer to a request's head: status line, headers and body. The connection is closed behind it.
+/// Maps a request's head to the bytes of the answer: status line, headers and body. The server closes the
+/// connection afterwards.
 type Answer = dyn Fn(&str) -> Vec<u8> + Send + Sync;
 
-/// A web server on loopback, for as long as the process lives.
+/// A web server on loopback. It runs until the process ends.
 pub struct WebServer {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
 }
 
 impl WebServer {
-    /// Starts a server. An answer that takes its time keeps nobody else waiting.
+    /// Starts a server. A slow answer does not delay other requests.
     pub fn start(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let (address, heads) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<String>>>::default());
@@ -29,7 +30,7 @@ impl WebServer {
         Self { address, heads }
     }
 
-    /// What its URLs begin with, without the `/` of the path.
+    /// The root of the server's URLs, without the `/` of the path.
     pub fn root(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -40,7 +41,7 @@ impl WebServer {
     }
 }
 
-/// An answer `200 OK` with its length.
+/// An answer `200 OK` with a `Content-Length`.
 pub fn ok(body: &[u8]) -> Vec<u8> {
     let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
     [head.as_bytes(), body].concat()
@@ -54,6 +55,6 @@ fn serve(mut socket: TcpStream, answer: &Answer, heads: &Mutex<Vec<String>>) {
     }
     let head = String::from_utf8(head).unwrap();
     heads.lock().unwrap().push(head.clone());
-    // Whoever asked may have gone by then.
+    // The client may have closed the connection.
     socket.write_all(&answer(&head)).ok();
 }

@@ -28,16 +28,16 @@ fn blur(image: &RgbImage, w: f32) -> RgbImage {
 }
 
 fn recompress(image: &RgbImage, quality: i32) -> RgbImage {
-    let image = Image {
+    let pixels = Image {
         pixels: image.rgb.as_slice(),
         width: image.width,
         pitch: 3 * image.width,
         height: image.height,
         format: PixelFormat::RGB,
     };
-    let jpeg = turbojpeg::compress(image, quality, Subsamp::Sub2x2).unwrap();
-    let image = turbojpeg::decompress(&jpeg, PixelFormat::RGB).unwrap();
-    RgbImage { rgb: image.pixels, ..*image }
+    let jpeg = turbojpeg::compress(pixels, quality, Subsamp::Sub2x2).unwrap();
+    let decoded = turbojpeg::decompress(&jpeg, PixelFormat::RGB).unwrap();
+    RgbImage { rgb: decoded.pixels, ..*image }
 }
 
 /// The fraction of random scenes with colour and shape detected correctly, and the fraction with size and

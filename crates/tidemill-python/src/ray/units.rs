@@ -1,4 +1,4 @@
-//! What the workers of a Ray cluster do of a unit beside preparing and encoding it, and the run file that they get.
+//! Units on a Ray cluster: the run file and ticket for its workers, and reading and committing units.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use tidemill::{Encode, Result, Run};
 
 use crate::error::raise;
 
-/// Batches as a table of pyarrow's; without any it has no columns.
-pub fn table(py: Python<'_>, batches: Vec<RecordBatch>) -> PyResult<Bound<'_, PyAny>> {
+/// Converts batches to a pyarrow table. Without batches it has no columns.
+pub(super) fn to_pyarrow_table(py: Python<'_>, batches: Vec<RecordBatch>) -> PyResult<Bound<'_, PyAny>> {
     let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
     PyTable::try_new(batches, schema)?.into_pyarrow(py)
 }
 
-/// The run file in full as JSON, with absolute paths, so that it means the same on other machines.
+/// The complete run file as JSON with absolute paths, so that it has the same meaning on other machines.
 #[pyfunction]
 pub fn portable(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<String> {
     py.detach(|| to_json(&Run::open(&run_file, &overrides)?.to_portable()?)).map_err(raise)
 }
 
-/// What workers need to do units of a run, as JSON. Opens the run's dataset, or makes it.
+/// The ticket with which workers process units of a run, as JSON. Opens or creates the run's dataset.
 #[pyfunction]
 pub fn ticket(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<String> {
     let make = || {
@@ -66,10 +66,10 @@ impl UnitWorker {
     /// The rows of a unit (JSON) as `Prepare` takes them, with the column `tidemill_unit`.
     fn read<'py>(&self, py: Python<'py>, unit: &str) -> PyResult<Bound<'py, PyAny>> {
         let batches = py.detach(|| self.0.read_unit(&from_json(unit)?)).map_err(raise)?;
-        table(py, batches)
+        to_pyarrow_table(py, batches)
     }
 
-    /// Writes the encoded rows of a unit and commits them; says what became of them, as JSON.
+    /// Writes the encoded rows of a unit and commits them. Returns their counts as JSON.
     fn commit(&self, py: Python<'_>, rows: AnyRecordBatch) -> PyResult<String> {
         let reader = rows.into_reader()?;
         let commit = move || {
@@ -79,7 +79,7 @@ impl UnitWorker {
         py.detach(commit).map_err(raise)
     }
 
-    /// Makes these units, by their names in the dataset, its newest snapshot; gives their rows, as JSON.
+    /// Writes a snapshot of these units (names in the dataset). Returns the counts of their rows as JSON.
     fn snapshot(&self, py: Python<'_>, units: Vec<String>) -> PyResult<String> {
         let rows = || -> Result<String> {
             let rows = self.0.write_snapshot(&units)?;

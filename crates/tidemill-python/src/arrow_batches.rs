@@ -1,5 +1,5 @@
-//! Arrow data in and out. Anything with `__arrow_c_array__` (a record batch) or `__arrow_c_stream__` (a table) comes
-//! in without a copy of its buffers; the same kind goes out as pyarrow's.
+//! Runs stages on Arrow data from Python. The input is an object with `__arrow_c_array__` (a record batch) or
+//! `__arrow_c_stream__` (a table); its buffers are not copied. The output is a pyarrow object of the same kind.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use pyo3_arrow::{PyRecordBatch, PyTable};
 
 use crate::error::raise;
 
-/// Runs a stage over a record batch, or over each batch of a table.
-pub fn map<'py>(
+/// Runs a stage on a record batch, or on each batch of a table.
+pub fn map_batches<'py>(
     py: Python<'py>,
     input: AnyRecordBatch,
     stage: impl Fn(&RecordBatch) -> tidemill::Result<RecordBatch> + Send,
@@ -45,29 +45,37 @@ pub fn map<'py>(
     }
 }
 
-/// Runs a stage over all rows of a record batch or a table together; as many rows come out, in batches of its own.
+/// Runs a stage on all rows of a record batch or table together. The stage returns the same number of rows, and
+/// chooses the sizes of its batches.
 pub fn map_rows<'py>(
     py: Python<'py>,
     input: AnyRecordBatch,
     stage: impl Fn(Vec<RecordBatch>) -> tidemill::Result<Vec<RecordBatch>> + Send,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let whole = matches!(input, AnyRecordBatch::RecordBatch(_));
+    let is_single_batch = matches!(input, AnyRecordBatch::RecordBatch(_));
     let reader = input.into_reader()?;
     let schema = reader.schema();
     let run = move || -> tidemill::Result<(Vec<RecordBatch>, SchemaRef)> {
         let batches: Vec<RecordBatch> = reader.collect::<Result<_, _>>()?;
-        let some = match batches.iter().any(|batch| batch.num_rows() > 0) {
+        let input = match batches.iter().any(|batch| batch.num_rows() > 0) {
             true => batches,
-            // Only for the columns.
+            // Without rows, an empty batch still tells the columns.
             false => vec![RecordBatch::new_empty(schema)],
         };
-        let done = stage(some)?;
-        let schema = done.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
-        // One batch is what most are, and needs no copy.
-        Ok((if whole && done.len() > 1 { vec![concat_batches(&schema, &done)?] } else { done }, schema))
+        let output = stage(input)?;
+        let schema = output.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
+        // Usually there is one batch, which needs no copy.
+        Ok((
+            if is_single_batch && output.len() > 1 {
+                vec![concat_batches(&schema, &output)?]
+            } else {
+                output
+            },
+            schema,
+        ))
     };
     let (batches, schema) = py.detach(run).map_err(raise)?;
-    match whole {
+    match is_single_batch {
         true => {
             PyRecordBatch::new(batches.into_iter().next().unwrap_or_else(|| RecordBatch::new_empty(schema)))
                 .into_pyarrow(py)
@@ -76,7 +84,8 @@ pub fn map_rows<'py>(
     }
 }
 
-/// Addresses of a batch's buffers as the stages see them, by column: equal to the producer's where nothing was copied.
+/// The addresses of a batch's buffers, by column, as the stages see them. They equal the producer's addresses
+/// if nothing was copied.
 #[pyfunction]
 pub fn buffer_addresses<'py>(py: Python<'py>, batch: PyRecordBatch) -> PyResult<Bound<'py, PyDict>> {
     let batch = batch.into_inner();

@@ -1,5 +1,5 @@
-//! The S3 operations that Tidemill uses, over a map behind one lock: whatever is checked and done under the lock is
-//! atomic, which is what a conditional put needs. (s3s-fs looks for the file first and writes it later.)
+//! The S3 operations that Tidemill uses, on a map behind one lock. The lock makes a conditional put atomic.
+//! (s3s-fs is not atomic: it looks for the file first and writes it later.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,18 +11,18 @@ use s3s::dto::*;
 use s3s::{S3, S3Error, S3Request, S3Response, S3Result, s3_error};
 use twox_hash::XxHash3_128;
 
-/// Most keys of one page of a listing, as with Amazon.
-const PAGE: usize = 1000;
+/// The maximum number of keys per page of a listing, like Amazon's.
+const PAGE_KEYS: usize = 1000;
 
-/// An object.
+/// A stored object.
 #[derive(Clone)]
-struct Stored {
+struct StoredObject {
     bytes: Bytes,
     e_tag: ETag,
     modified: Timestamp,
 }
 
-impl Stored {
+impl StoredObject {
     fn new(bytes: Bytes) -> Self {
         let e_tag = ETag::Strong(format!("{:032x}", XxHash3_128::oneshot(&bytes)));
         Self { bytes, e_tag, modified: SystemTime::now().into() }
@@ -30,12 +30,12 @@ impl Stored {
 }
 
 /// Objects by key.
-type Bucket = BTreeMap<String, Stored>;
+type Bucket = BTreeMap<String, StoredObject>;
 
 #[derive(Default)]
 struct State {
     buckets: HashMap<String, Bucket>,
-    /// Parts by number, by upload.
+    /// The parts of each upload, by number.
     uploads: HashMap<String, BTreeMap<i32, Bytes>>,
     started_uploads: usize,
     forbids_deletes: bool,
@@ -48,11 +48,11 @@ impl State {
             .ok_or_else(|| s3_error!(NoSuchBucket, "The specified bucket does not exist"))
     }
 
-    fn object(&mut self, bucket: &str, key: &str) -> S3Result<Stored> {
+    fn object(&mut self, bucket: &str, key: &str) -> S3Result<StoredObject> {
         self.bucket(bucket)?.get(key).cloned().ok_or_else(|| s3_error!(NoSuchKey))
     }
 
-    /// Stores an object, unless it must not be there and is.
+    /// Stores an object. With `If-None-Match: *` fails if the object exists.
     fn put(
         &mut self,
         bucket: &str,
@@ -64,18 +64,18 @@ impl State {
         if if_none_match.is_some_and(ETagCondition::is_any) && bucket.contains_key(&key) {
             return Err(s3_error!(PreconditionFailed));
         }
-        let object = Stored::new(bytes);
+        let object = StoredObject::new(bytes);
         let e_tag = object.e_tag.clone();
         bucket.insert(key, object);
         Ok(e_tag)
     }
 }
 
-/// All buckets.
+/// All buckets and their objects.
 #[derive(Clone, Default)]
-pub struct Objects(Arc<Mutex<State>>);
+pub struct ObjectMap(Arc<Mutex<State>>);
 
-impl Objects {
+impl ObjectMap {
     pub fn create_bucket(&self, name: &str) {
         self.state().buckets.entry(name.into()).or_default();
     }
@@ -101,8 +101,8 @@ impl Objects {
     }
 }
 
-/// The whole body of a request.
-async fn received(body: Option<StreamingBlob>) -> S3Result<Bytes> {
+/// Reads the whole body of a request.
+async fn read_body(body: Option<StreamingBlob>) -> S3Result<Bytes> {
     let body = body.ok_or_else(|| s3_error!(IncompleteBody))?;
     let pieces: Vec<Bytes> =
         body.try_collect().await.map_err(|e| S3Error::with_source(s3s::S3ErrorCode::IncompleteBody, e))?;
@@ -110,10 +110,10 @@ async fn received(body: Option<StreamingBlob>) -> S3Result<Bytes> {
 }
 
 #[async_trait::async_trait]
-impl S3 for Objects {
+impl S3 for ObjectMap {
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
         let input = request.input;
-        let Stored { bytes, e_tag, modified } = self.state().object(&input.bucket, &input.key)?;
+        let StoredObject { bytes, e_tag, modified } = self.state().object(&input.bucket, &input.key)?;
         if input.if_match.as_ref().and_then(ETagCondition::as_etag).is_some_and(|wanted| *wanted != e_tag) {
             return Err(s3_error!(PreconditionFailed));
         }
@@ -122,8 +122,8 @@ impl S3 for Objects {
             None => (bytes, None),
             Some(range) => {
                 let range = range.check(size as u64)?;
-                let place = format!("bytes {}-{}/{size}", range.start, range.end - 1);
-                (bytes.slice(range.start as usize..range.end as usize), Some(place))
+                let content_range = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+                (bytes.slice(range.start as usize..range.end as usize), Some(content_range))
             }
         };
         Ok(S3Response::new(GetObjectOutput {
@@ -151,7 +151,7 @@ impl S3 for Objects {
 
     async fn put_object(&self, request: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
         let input = request.input;
-        let bytes = received(input.body).await?;
+        let bytes = read_body(input.body).await?;
         let e_tag = self.state().put(&input.bucket, input.key, bytes, input.if_none_match.as_ref())?;
         Ok(S3Response::new(PutObjectOutput { e_tag: Some(e_tag), ..Default::default() }))
     }
@@ -167,7 +167,7 @@ impl S3 for Objects {
         let objects = state.bucket(&input.bucket)?.iter();
         let mut found: Vec<Object> = objects
             .filter(|(key, _)| key.starts_with(&prefix) && **key > after)
-            .take(PAGE + 1)
+            .take(PAGE_KEYS + 1)
             .map(|(key, object)| Object {
                 key: Some(key.clone()),
                 size: Some(object.bytes.len() as i64),
@@ -176,13 +176,13 @@ impl S3 for Objects {
                 ..Default::default()
             })
             .collect();
-        let more = found.len() > PAGE;
-        found.truncate(PAGE);
+        let has_more = found.len() > PAGE_KEYS;
+        found.truncate(PAGE_KEYS);
         Ok(S3Response::new(ListObjectsV2Output {
             name: Some(input.bucket),
             prefix: Some(prefix),
-            is_truncated: Some(more),
-            next_continuation_token: found.last().filter(|_| more).and_then(|object| object.key.clone()),
+            is_truncated: Some(has_more),
+            next_continuation_token: found.last().filter(|_| has_more).and_then(|object| object.key.clone()),
             key_count: Some(found.len() as i32),
             contents: Some(found),
             ..Default::default()
@@ -230,8 +230,8 @@ impl S3 for Objects {
         request: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let input = request.input;
-        let bytes = received(input.body).await?;
-        let e_tag = Stored::new(bytes.clone()).e_tag;
+        let bytes = read_body(input.body).await?;
+        let e_tag = StoredObject::new(bytes.clone()).e_tag;
         let mut state = self.state();
         let parts = state.uploads.get_mut(&input.upload_id).ok_or_else(|| s3_error!(NoSuchUpload))?;
         parts.insert(input.part_number, bytes);
@@ -245,9 +245,9 @@ impl S3 for Objects {
         let input = request.input;
         let mut state = self.state();
         let parts = state.uploads.remove(&input.upload_id).ok_or_else(|| s3_error!(NoSuchUpload))?;
-        let named = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
+        let requested = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
         let bytes: Option<Vec<Bytes>> =
-            named.iter().map(|part| parts.get(&part.part_number?).cloned()).collect();
+            requested.iter().map(|part| parts.get(&part.part_number?).cloned()).collect();
         let bytes = bytes.ok_or_else(|| s3_error!(InvalidPart))?.concat().into();
         let e_tag = state.put(&input.bucket, input.key.clone(), bytes, input.if_none_match.as_ref())?;
         Ok(S3Response::new(CompleteMultipartUploadOutput {

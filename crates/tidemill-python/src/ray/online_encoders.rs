@@ -1,4 +1,4 @@
-//! Encoders of a cluster, which Python asks, and what its workers do for them.
+//! Online training with encoders on a Ray cluster: the Python client, and the preparation on its workers.
 
 use std::path::PathBuf;
 
@@ -12,18 +12,18 @@ use tidemill::{Error, Result, Run};
 use tidemill_data::InputUnit;
 
 use crate::error::{InputError, raise};
-use crate::units::table;
+use crate::ray::units::to_pyarrow_table;
 
-/// An object with the methods `want(unit, epoch, resolution)`, which gives a number, and `take(number)`, which gives a
-/// table or None.
+/// A Python object with the methods `want(unit, epoch, resolution)`, which returns a request number, and
+/// `take(number)`, which returns a table or `None`.
 #[derive(Debug)]
-pub struct Asked(pub Py<PyAny>);
+pub struct PythonEncoders(pub Py<PyAny>);
 
-impl RemoteEncoders for Asked {
+impl RemoteEncoders for PythonEncoders {
     fn request(&self, unit: &InputUnit, epoch: u64, resolution: u32) -> Result<u64> {
         let unit = to_json(unit)?;
         let want = |py: Python<'_>| self.0.call_method1(py, "want", (unit, epoch, resolution))?.extract(py);
-        Python::attach(want).map_err(failed)
+        Python::attach(want).map_err(to_error)
     }
 
     fn try_receive(&self, request: u64) -> Result<Option<Vec<RecordBatch>>> {
@@ -31,13 +31,14 @@ impl RemoteEncoders for Asked {
             let rows: Option<AnyRecordBatch> = self.0.call_method1(py, "take", (request,))?.extract(py)?;
             rows.map(AnyRecordBatch::into_reader).transpose()
         };
-        let Some(reader) = Python::attach(take).map_err(failed)? else { return Ok(None) };
+        let Some(reader) = Python::attach(take).map_err(to_error)? else { return Ok(None) };
         let batches: std::result::Result<Vec<RecordBatch>, ArrowError> = reader.collect();
         Ok(Some(batches?))
     }
 }
 
-fn failed(error: PyErr) -> Error {
+/// `InputError` becomes a refusal; every other exception an error of the cluster.
+fn to_error(error: PyErr) -> Error {
     Python::attach(|py| {
         let message = error.value(py).to_string();
         if error.is_instance_of::<InputError>(py) { Error::Refused(message) } else { Error::Cluster(message) }
@@ -55,7 +56,7 @@ impl Preparer {
         py.detach(|| online::UnitPreparer::open(Run::open(&run_file, &overrides)?)).map(Self).map_err(raise)
     }
 
-    /// The prepared rows of a unit (JSON).
+    /// Reads and prepares the rows of a unit (JSON).
     fn prepare<'py>(
         &self,
         py: Python<'py>,
@@ -65,6 +66,6 @@ impl Preparer {
     ) -> PyResult<Bound<'py, PyAny>> {
         let prepare = || self.0.prepare_unit(&from_json(unit)?, epoch, resolution);
         let batches = py.detach(prepare).map_err(raise)?;
-        table(py, batches)
+        to_pyarrow_table(py, batches)
     }
 }

@@ -1,5 +1,5 @@
-//! The sharded optimizer alone, for tests that compare it with PyTorch's: parameters and each rank's gradients come from a
-//! file, and go the same way as in training.
+//! Runs the sharded optimizer alone, for tests that compare it with PyTorch's. Parameters and each rank's
+//! gradients come from a file, and take the same path as in training.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -13,28 +13,28 @@ use tidemill_train::{Error, GradientReduction, Optimizer, ShardingPlan, World};
 
 use crate::error::{TidemillError, raise};
 
-/// What is to be done.
+/// The settings of a run of the optimizer.
 #[derive(Debug, Deserialize)]
 struct Probe {
     /// Tensors `start.<i>` and `gradient.<step>.<rank>.<i>`.
     tensors: PathBuf,
-    /// Where the weights go, `<i>`.
+    /// The output file of the weights, with tensors `<i>`.
     weights: PathBuf,
     parameters: usize,
-    /// Those that are frozen.
+    /// The indices of the frozen parameters.
     frozen: Vec<usize>,
-    /// Those whose working weights are f32, whatever the others' are: they have buckets of their own.
+    /// The indices of parameters whose working weights are always f32. They have their own gradient buckets.
     f32: Vec<usize>,
     steps: u64,
     sharded: bool,
     bucket_elements: usize,
-    /// The gradients come in so many equal parts.
+    /// The number of equal parts in which the gradients arrive.
     micro_batches: usize,
-    /// Arithmetic and what crosses the network; f32 otherwise.
+    /// Whether computation and communication use bf16 instead of f32.
     bf16: bool,
-    /// AdamW's moments; f32 otherwise.
+    /// Whether AdamW's moments are bf16 instead of f32.
     bf16_moments: bool,
-    /// Whether weights are averaged, too.
+    /// Whether an EMA of the weights is kept.
     ema: bool,
     lr: f64,
     betas: (f64, f64),
@@ -43,7 +43,8 @@ struct Probe {
     max_grad_norm: f64,
 }
 
-/// Does it as one rank of a group; gives the bytes of working weights, gradients and optimizer state.
+/// Runs the optimizer as one rank of a world. Returns the bytes of working weights, gradients and optimizer
+/// state.
 #[pyfunction]
 pub fn probe_optimizer(
     py: Python<'_>,
@@ -58,15 +59,15 @@ pub fn probe_optimizer(
 
 fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3], Error> {
     let world = World::new(name, name, rank, size, size)?;
-    let failed = |e: tch::TchError| Error::Torch(tidemill_torch::Error::Torch(e.to_string()));
+    let to_error = |e: tch::TchError| Error::Torch(tidemill_torch::Error::Torch(e.to_string()));
     let tensors: HashMap<String, Tensor> =
-        Tensor::read_safetensors(&probe.tensors).map_err(failed)?.into_iter().collect();
-    let named = |i: usize| (format!("p{i}"), tensors[&format!("start.{i}")].copy());
-    let params = Params::from_named(Device::Cpu, (0..probe.parameters).map(named).collect());
+        Tensor::read_safetensors(&probe.tensors).map_err(to_error)?.into_iter().collect();
+    let load_parameter = |i: usize| (format!("p{i}"), tensors[&format!("start.{i}")].copy());
+    let params = Params::from_named(Device::Cpu, (0..probe.parameters).map(load_parameter).collect());
     let kind = if probe.bf16 { Kind::BFloat16 } else { Kind::Float };
-    let names = |numbers: &[usize]| numbers.iter().map(|i| format!("p{i}")).collect::<BTreeSet<_>>();
+    let names = |indices: &[usize]| indices.iter().map(|i| format!("p{i}")).collect::<BTreeSet<_>>();
     let reduction = GradientReduction { kind, is_accumulated: probe.micro_batches > 1 };
-    let distribution = ShardingPlan {
+    let plan = ShardingPlan {
         is_sharded: probe.sharded,
         bucket_elements: probe.bucket_elements,
         reduction,
@@ -74,7 +75,7 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         frozen: names(&probe.frozen),
         f32_params: names(&probe.f32),
     };
-    let mut optimizer = Optimizer::new(&params, kind, distribution, &world)?;
+    let mut optimizer = Optimizer::new(&params, kind, plan, &world)?;
     for step in 0..probe.steps {
         optimizer.gradients().begin_step();
         for micro_batch in 0..probe.micro_batches {
@@ -92,16 +93,16 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         let norm = world.all_reduce_sum(optimizer.squared_norm(&world)?)?.sqrt();
         let divisor = 1.0 / (probe.max_grad_norm / (norm + 1e-6)).clamp_max(1.0);
         let Probe { lr, betas, eps, weight_decay, .. } = *probe;
-        let [count, learning_rate, fresh] = &[(step + 1) as f32, lr as f32, 0.1].map(Tensor::from);
+        let [count, learning_rate, ema_rate] = &[(step + 1) as f32, lr as f32, 0.1].map(Tensor::from);
         let scalars =
-            AdamWScalars { step: count, learning_rate, grad_divisor: &divisor, ema_rate: fresh, skip: None };
+            AdamWScalars { step: count, learning_rate, grad_divisor: &divisor, ema_rate, skip: None };
         optimizer.step(AdamW { betas, eps, weight_decay }, scalars, probe.ema)?;
     }
-    // Waits for the weights of other ranks, too.
+    // This also waits for the weights of other ranks.
     let bytes = optimizer.memory_bytes();
     let weights = params.named_parameters();
     let weights: Vec<_> =
         weights.iter().enumerate().map(|(i, (_, tensor))| (i.to_string(), tensor.detach())).collect();
-    Tensor::write_safetensors(&weights, &probe.weights).map_err(failed)?;
+    Tensor::write_safetensors(&weights, &probe.weights).map_err(to_error)?;
     Ok(bytes)
 }

@@ -1,5 +1,5 @@
-//! The server: one thread pool per server, a log of requests with the bytes served, and a queue of faults, each of
-//! which spoils one request.
+//! The server: its thread pool, a log of requests with the bytes served, and a queue of faults. Each fault
+//! affects one request.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,47 +22,47 @@ use s3s::{Body, HttpError, HttpRequest, HttpResponse, S3Result, s3_error};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::objects::Objects;
+use crate::s3::object_map::ObjectMap;
 
 const ACCESS_KEY: &str = "tidemill-access-key";
 const SECRET_KEY: &str = "tidemill-secret-key";
 
-/// What becomes of one request.
+/// What happens to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It is served as usual.
+    /// The request is served normally.
     None,
-    /// This status instead of an answer; nothing is done.
+    /// The server answers with this status and does nothing.
     Status(u16),
-    /// The connection is closed before the request is looked at.
+    /// The server closes the connection before it reads the request.
     Refuse,
-    /// The request is served, and the connection closed instead of answering.
+    /// The server does what is requested, and then closes the connection without an answer.
     LoseAnswer,
-    /// The connection is closed after the headers and so many bytes of the body.
+    /// The server closes the connection after the headers and this many bytes of the body.
     BreakBody(usize),
-    /// The answer comes after this time.
+    /// The server answers after this time.
     Delay(Duration),
 }
 
-/// A request that was served, or spoilt.
+/// A request that was served or failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// `GET`, `PUT` and so on.
     pub method: String,
-    /// The key in the bucket; empty for listings.
+    /// The object's key; empty for listings.
     pub key: String,
-    /// The header `Range`.
+    /// The request's header `Range`.
     pub range: Option<String>,
-    /// Bytes of the body that were sent.
+    /// Bytes of the answer's body that were sent.
     pub bytes: u64,
-    /// The status answered; none if the connection was closed.
+    /// The status of the answer; `None` if the connection was closed.
     pub status: Option<u16>,
 }
 
-/// An S3 server on loopback, which ends when dropped.
+/// An S3 server on loopback. It stops when dropped.
 pub struct S3Server {
     address: SocketAddr,
-    objects: Objects,
+    objects: ObjectMap,
     shared: Arc<Shared>,
     runtime: Option<Runtime>,
 }
@@ -70,20 +70,20 @@ pub struct S3Server {
 #[derive(Default)]
 struct Shared {
     faults: Mutex<VecDeque<Fault>>,
-    /// By which all answers are late.
+    /// The delay of all answers.
     latency: Mutex<Duration>,
     requests: Mutex<Vec<Request>>,
 }
 
-/// Who may do what.
-struct Access;
+/// Requires signatures, except for reads of the bucket `public`.
+struct AccessPolicy;
 
 #[async_trait::async_trait]
-impl S3Access for Access {
+impl S3Access for AccessPolicy {
     async fn check(&self, request: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let reads = matches!(request.method().as_str(), "GET" | "HEAD");
+        let is_read = matches!(request.method().as_str(), "GET" | "HEAD");
         match request.credentials() {
-            None if !reads || !request.uri().path().starts_with("/public/") => {
+            None if !is_read || !request.uri().path().starts_with("/public/") => {
                 Err(s3_error!(AccessDenied, "Signature is required"))
             }
             _ => Ok(()),
@@ -92,13 +92,13 @@ impl S3Access for Access {
 }
 
 impl S3Server {
-    /// Starts a server with these buckets. One called `public` may be read without credentials.
+    /// Starts a server with these buckets. A bucket named `public` can be read without credentials.
     pub fn start(buckets: &[&str]) -> Self {
-        let objects = Objects::default();
+        let objects = ObjectMap::default();
         buckets.iter().for_each(|bucket| objects.create_bucket(bucket));
         let mut builder = S3ServiceBuilder::new(objects.clone());
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
-        builder.set_access(Access);
+        builder.set_access(AccessPolicy);
         let (service, shared) = (builder.build(), Arc::<Shared>::default());
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).unwrap();
@@ -107,7 +107,7 @@ impl S3Server {
         Self { address, objects, shared, runtime: Some(runtime) }
     }
 
-    /// The environment variables that lead here.
+    /// The environment variables with the server's endpoint and credentials.
     pub fn settings(&self) -> [(&'static str, String); 4] {
         [
             ("AWS_ENDPOINT_URL", format!("http://{}", self.address)),
@@ -117,7 +117,7 @@ impl S3Server {
         ]
     }
 
-    /// Stores an object without a request.
+    /// Stores an object directly, without a request.
     pub fn put(&self, bucket: &str, key: &str, bytes: impl Into<Bytes>) {
         self.objects.put(bucket, key, bytes.into());
     }
@@ -127,32 +127,32 @@ impl S3Server {
         self.objects.keys(bucket)
     }
 
-    /// Refuses to delete anything from now on.
+    /// Refuses all deletions from now on.
     pub fn forbid_deletes(&self) {
         self.objects.forbid_deletes();
     }
 
-    /// Uploads in parts that were begun and neither completed nor aborted.
+    /// The number of multipart uploads that were neither completed nor aborted.
     pub fn open_uploads(&self) -> usize {
         self.objects.open_uploads()
     }
 
-    /// Spoils the next requests, each with one of the faults, in their order.
+    /// Applies these faults to the next requests, one fault per request, in order.
     pub fn fail_next(&self, faults: impl IntoIterator<Item = Fault>) {
         self.shared.faults.lock().unwrap().extend(faults);
     }
 
-    /// Makes every answer late from now on.
+    /// Delays every answer from now on.
     pub fn delay_all(&self, latency: Duration) {
         *self.shared.latency.lock().unwrap() = latency;
     }
 
-    /// Spoils nothing any more; gives the number of faults that were still to come.
+    /// Removes the remaining faults, and returns their number.
     pub fn stop_failing(&self) -> usize {
         self.shared.faults.lock().unwrap().drain(..).count()
     }
 
-    /// The requests since the last call, in the order in which they were answered.
+    /// The requests since the last call, in the order of their answers.
     pub fn take_requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.shared.requests.lock().unwrap())
     }
@@ -173,14 +173,14 @@ async fn accept(
         let (socket, _) = listener.accept().await?;
         let (service, shared) = (service.clone(), shared.clone());
         let serve = service_fn(move |request| serve(request, service.clone(), shared.clone()));
-        // A connection that ends in an error is what faults are for.
+        // Faults end connections with an error.
         tokio::spawn(async move {
             http1::Builder::new().serve_connection(TokioIo::new(socket), serve).await.ok()
         });
     }
 }
 
-/// Answers one request, unless a fault has its turn. An error closes the connection.
+/// Answers one request, or applies the next fault. An error closes the connection.
 async fn serve(
     request: hyper::Request<Incoming>,
     service: S3Service,
@@ -211,9 +211,9 @@ async fn answer(
     entry: &mut Request,
 ) -> Result<HttpResponse, HttpError> {
     match fault {
-        Some(Fault::Refuse) => return Err(closed()),
+        Some(Fault::Refuse) => return Err(connection_closed()),
         Some(Fault::Status(status)) => {
-            // Who is still sending may take an early answer for a broken connection, and ask again.
+            // A client that is still sending could take an early answer for a broken connection, and retry.
             let _ = BodyExt::collect(request.into_body()).await;
             entry.status = Some(status);
             return Ok(HttpResponse::new(Body::empty())).map(|mut response| {
@@ -227,7 +227,7 @@ async fn answer(
     let (head, body) = service.call(request).await?.into_parts();
     let body = BodyExt::collect(body).await.map_err(HttpError::new)?.to_bytes();
     let sent = match fault {
-        Some(Fault::LoseAnswer) => return Err(closed()),
+        Some(Fault::LoseAnswer) => return Err(connection_closed()),
         Some(Fault::BreakBody(bytes)) => bytes.min(body.len()),
         _ => body.len(),
     };
@@ -236,18 +236,18 @@ async fn answer(
     let body = match sent < body.len() {
         false => Body::from(body),
         true => {
-            let piece = futures::stream::iter([Ok(Frame::data(body.slice(..sent)))]);
-            // Time for the piece to be sent before the connection is closed.
+            let chunk = futures::stream::iter([Ok(Frame::data(body.slice(..sent)))]);
+            // Gives the chunk time to be sent before the connection closes.
             let end = futures::stream::once(async {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 Err(std::io::Error::other("the connection breaks here"))
             });
-            Body::http_body_unsync(StreamBody::new(piece.chain(end)))
+            Body::http_body_unsync(StreamBody::new(chunk.chain(end)))
         }
     };
     Ok(HttpResponse::from_parts(head, body))
 }
 
-fn closed() -> HttpError {
+fn connection_closed() -> HttpError {
     HttpError::new(Box::new(std::io::Error::other("the connection is closed on purpose")))
 }
