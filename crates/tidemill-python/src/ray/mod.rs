@@ -1,7 +1,7 @@
 //! What the workers of a Ray cluster call: units of preprocessing, and encoders for online training.
 
 mod online_encoders;
-mod units;
+mod unit_worker;
 
 pub use online_encoders::{Preparer, PythonEncoders};
-pub use units::{UnitWorker, portable, ticket, units};
+pub use unit_worker::{UnitWorker, portable, ticket, units};

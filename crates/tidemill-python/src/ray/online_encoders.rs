@@ -12,7 +12,7 @@ use tidemill::{Error, Result, Run};
 use tidemill_data::InputUnit;
 
 use crate::error::{InputError, raise};
-use crate::ray::units::to_pyarrow_table;
+use crate::ray::unit_worker::to_pyarrow_table;
 
 /// A Python object with the methods `want(unit, epoch, resolution)`, which returns a request number, and
 /// `take(number)`, which returns a table or `None`.
