@@ -1,5 +1,5 @@
-//! The checksum of files and blocks: XXH3 with 64 bits. It is written as 16 hexadecimal digits, because
-//! JSON readers round large numbers.
+//! The checksum of files and blocks: XXH3 with 64 bits. It is written as 16 hexadecimal digits,
+//! because JSON readers round large numbers.
 
 use std::fmt;
 use std::hash::Hasher;

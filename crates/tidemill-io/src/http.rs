@@ -1,6 +1,7 @@
-//! Downloads from web servers. Each URL is sent exactly as the user wrote it, with `//`, `%2F`, `[` and
-//! signatures. Of an answer only the status and the body count. All hosts share one client, because
-//! datasets name thousands of hosts and each client holds a copy of the system's certificates.
+//! Downloads from web servers. Each URL is sent exactly as the user wrote it, with `//`, `%2F`, `[`
+//! and signatures. Of an answer only the status and the body count. All hosts share one client,
+//! because datasets name thousands of hosts and each client holds a copy of the system's
+//! certificates.
 
 use std::error::Error as StdError;
 use std::sync::OnceLock;
@@ -14,16 +15,16 @@ use url::Url;
 
 use crate::store::{Limits, limits_for_root};
 
-/// A download that keeps sending may take this many times [`Limits::request_timeout`], which applies to
-/// each chunk of it.
+/// A download that keeps sending may take this many times [`Limits::request_timeout`], which
+/// applies to each chunk of it.
 const MAX_DOWNLOAD_TIMEOUTS: u32 = 10;
 
-/// How long an idle connection stays open. A dataset may name thousands of hosts, most of them once.
-/// With the usual 90 s, idle connections would use up the process's limit on open files.
+/// How long an idle connection stays open. A dataset may name thousands of hosts, most of them
+/// once. With the usual 90 s, idle connections would use up the process's limit on open files.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Idle connections kept per host. A host with many images gets its next request at once, so few of its
-/// connections are idle.
+/// Idle connections kept per host. A host with many images gets its next request at once, so few of
+/// its connections are idle.
 const MAX_IDLE_PER_HOST: usize = 16;
 
 /// Grants memory for the bytes of a download.
@@ -73,11 +74,12 @@ impl From<reqwest::Error> for DownloadError {
     }
 }
 
-/// Downloads a whole file of at most `max_bytes` bytes, with the user name and password in its URL, if
-/// any. Reads no byte before `gate` has granted memory for it.
+/// Downloads a whole file of at most `max_bytes` bytes, with the user name and password in its URL,
+/// if any. Reads no byte before `gate` has granted memory for it.
 ///
 /// # Errors
-/// Any [`DownloadError`]. Transient errors were retried as the host's [`Limits`] say; timeouts once.
+/// Any [`DownloadError`]. Transient errors were retried as the host's [`Limits`] say; timeouts
+/// once.
 pub async fn get(url: &str, max_bytes: u64, gate: &mut impl MemoryGate) -> Result<Bytes, DownloadError> {
     let url = Url::parse(url)?;
     let limits = limits_for_root(&format!("{}/", url.origin().ascii_serialization()));

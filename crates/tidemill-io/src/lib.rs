@@ -1,9 +1,9 @@
 //! Files and object stores behind one path or URI.
 //!
 //! [`uri`] parses what a user writes: a local path, `file://`, `s3://`, `gs://`, `az://` or
-//! `http(s)://`, with or without globs. [`Location`] is a folder to read and write. [`http`] downloads
-//! files of web servers. [`store`] is the only module that handles credentials, timeouts and retries.
-//! This crate does not depend on Arrow or torch.
+//! `http(s)://`, with or without globs. [`Location`] is a folder to read and write. [`http`]
+//! downloads files of web servers. [`store`] is the only module that handles credentials, timeouts
+//! and retries. This crate does not depend on Arrow or torch.
 
 pub mod error;
 pub mod http;

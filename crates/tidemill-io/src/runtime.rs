@@ -45,7 +45,8 @@ pub(crate) async fn notify_if_slow<T>(
     }
 }
 
-/// Blocks the calling thread until an operation is done. The thread must not belong to a tokio runtime.
+/// Blocks the calling thread until an operation is done. The thread must not belong to a tokio
+/// runtime.
 ///
 /// # Errors
 /// The operation's error, or [`crate::Error::Threads`].

@@ -1,5 +1,6 @@
-//! Runs stages on Arrow data from Python. The input is an object with `__arrow_c_array__` (a record batch) or
-//! `__arrow_c_stream__` (a table); its buffers are not copied. The output is a pyarrow object of the same kind.
+//! Runs stages on Arrow data from Python. The input is an object with `__arrow_c_array__` (a record
+//! batch) or `__arrow_c_stream__` (a table); its buffers are not copied. The output is a pyarrow
+//! object of the same kind.
 
 use std::sync::Arc;
 
@@ -45,8 +46,8 @@ pub fn map_batches<'py>(
     }
 }
 
-/// Runs a stage on all rows of a record batch or table together. The stage returns the same number of rows, and
-/// chooses the sizes of its batches.
+/// Runs a stage on all rows of a record batch or table together. The stage returns the same number
+/// of rows, and chooses the sizes of its batches.
 pub fn map_rows<'py>(
     py: Python<'py>,
     input: AnyRecordBatch,
@@ -84,8 +85,8 @@ pub fn map_rows<'py>(
     }
 }
 
-/// The addresses of a batch's buffers, by column, as the stages see them. They equal the producer's addresses
-/// if nothing was copied.
+/// The addresses of a batch's buffers, by column, as the stages see them. They equal the producer's
+/// addresses if nothing was copied.
 #[pyfunction]
 pub fn buffer_addresses<'py>(py: Python<'py>, batch: PyRecordBatch) -> PyResult<Bound<'py, PyDict>> {
     let batch = batch.into_inner();

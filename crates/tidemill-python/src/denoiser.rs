@@ -1,5 +1,5 @@
-//! The user's denoiser, a `torch.nn.Module`. Python computes it; the trainer updates its parameters. The
-//! calls go to `Adapter` in `python/tidemill/denoiser.py`.
+//! The user's denoiser, a `torch.nn.Module`. Python computes it; the trainer updates its
+//! parameters. The calls go to `Adapter` in `python/tidemill/denoiser.py`.
 
 use std::collections::BTreeSet;
 use std::panic::resume_unwind;
@@ -115,8 +115,8 @@ impl TrainableDenoiser for PythonDenoiser {
 }
 
 impl Drop for PythonDenoiser {
-    /// Returns the parameters to Python: in f32, with their own memory and their usual `requires_grad`, and
-    /// without the trainer's gradient hooks.
+    /// Returns the parameters to Python: in f32, with their own memory and their usual
+    /// `requires_grad`, and without the trainer's gradient hooks.
     fn drop(&mut self) {
         self.params.run_pre_forward_hook("");
         for (name, parameter) in self.params.named_parameters() {

@@ -1,5 +1,5 @@
-//! Passes tensors to Python through DLPack (<https://dmlc.github.io/dlpack/latest/c_api.html>) without copies.
-//! The memory is released when its last consumer releases it.
+//! Passes tensors to Python through DLPack (<https://dmlc.github.io/dlpack/latest/c_api.html>)
+//! without copies. The memory is released when its last consumer releases it.
 #![expect(unsafe_code, reason = "DLPack is a C interface")]
 
 use std::ffi::{CStr, c_void};

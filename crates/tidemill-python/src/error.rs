@@ -1,5 +1,6 @@
-//! Converts Rust errors to Python exceptions: `InputError` (also a `ValueError`) for what the caller can
-//! correct, `LostPeersError` if another training process failed, `TidemillError` for the rest.
+//! Converts Rust errors to Python exceptions: `InputError` (also a `ValueError`) for what the
+//! caller can correct, `LostPeersError` if another training process failed, `TidemillError` for the
+//! rest.
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::{PyErr, create_exception};

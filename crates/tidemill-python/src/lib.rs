@@ -1,5 +1,5 @@
-//! The native part of the Python package `tidemill`: the command line and its verbs, the two stages over
-//! Arrow's C data interface, and the training stream. All computation runs without the GIL.
+//! The native part of the Python package `tidemill`: the command line and its verbs, the two stages
+//! over Arrow's C data interface, and the training stream. All computation runs without the GIL.
 
 mod arrow_batches;
 mod denoiser;
@@ -72,9 +72,9 @@ mod _native {
 
     /// Trains like the verb `train` with these arguments.
     ///
-    /// Calls `listener` with each line of metrics as JSON, on every rank. If it raises, or if `stop` (a
-    /// `threading.Event`) is set, training ends after a checkpoint. `encoders` encodes rows in other
-    /// processes. `denoiser` (a `torch.nn.Module`) is trained instead of the U-Net.
+    /// Calls `listener` with each line of metrics as JSON, on every rank. If it raises, or if
+    /// `stop` (a `threading.Event`) is set, training ends after a checkpoint. `encoders` encodes
+    /// rows in other processes. `denoiser` (a `torch.nn.Module`) is trained instead of the U-Net.
     #[pyfunction]
     fn train(
         py: Python<'_>,
@@ -123,7 +123,8 @@ mod _native {
         }
     }
 
-    /// Loads the weights of a run's last checkpoint into a `torch.nn.Module`. Returns the checkpoint's step.
+    /// Loads the weights of a run's last checkpoint into a `torch.nn.Module`. Returns the
+    /// checkpoint's step.
     #[pyfunction]
     fn load(
         py: Python<'_>,

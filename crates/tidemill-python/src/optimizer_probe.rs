@@ -1,5 +1,5 @@
-//! Runs the sharded optimizer alone, for tests that compare it with PyTorch's. Parameters and each rank's
-//! gradients come from a file, and take the same path as in training.
+//! Runs the sharded optimizer alone, for tests that compare it with PyTorch's. Parameters and each
+//! rank's gradients come from a file, and take the same path as in training.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -23,7 +23,8 @@ struct Probe {
     parameters: usize,
     /// The indices of the frozen parameters.
     frozen: Vec<usize>,
-    /// The indices of parameters whose working weights are always f32. They have their own gradient buckets.
+    /// The indices of parameters whose working weights are always f32. They have their own gradient
+    /// buckets.
     f32: Vec<usize>,
     steps: u64,
     sharded: bool,
@@ -43,8 +44,8 @@ struct Probe {
     max_grad_norm: f64,
 }
 
-/// Runs the optimizer as one rank of a world. Returns the bytes of working weights, gradients and optimizer
-/// state.
+/// Runs the optimizer as one rank of a world. Returns the bytes of working weights, gradients and
+/// optimizer state.
 #[pyfunction]
 pub fn probe_optimizer(
     py: Python<'_>,

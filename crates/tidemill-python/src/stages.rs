@@ -36,7 +36,8 @@ impl Prepare {
 pub struct Encode {
     encoder: Mutex<EncodeStage>,
     batch_size: usize,
-    /// Whether the run file sets libtorch's number of threads. Otherwise the calling process decides.
+    /// Whether the run file sets libtorch's number of threads. Otherwise the calling process
+    /// decides.
     has_thread_setting: bool,
     provenance: ModelProvenance,
 }

@@ -176,8 +176,8 @@ impl Batch {
         self.tensor(&self.text)
     }
 
-    /// The batch as a `pyarrow.RecordBatch` with the columns `place`, `sample_id`, `epoch`, `latents_R` and `text`.
-    /// The field metadata of the tensors holds dtype and shape.
+    /// The batch as a `pyarrow.RecordBatch` with the columns `place`, `sample_id`, `epoch`,
+    /// `latents_R` and `text`. The field metadata of the tensors holds dtype and shape.
     fn arrow<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let batch = self.record_batch().map_err(|e| raise(tidemill_store::Error::from(e)))?;
         PyRecordBatch::new(batch).into_pyarrow(py)

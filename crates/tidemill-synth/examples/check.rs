@@ -1,6 +1,6 @@
-//! Runs the checker on square RGB images that are stored one after the other in a file. Prints a JSON object
-//! or null per image:
-//! `cargo run --release -p tidemill-synth --example check -- <file> <side in pixels>`.
+//! Runs the checker on square RGB images that are stored one after the other in a file. Prints a
+//! JSON object or null per image: `cargo run --release -p tidemill-synth --example check -- <file>
+//! <side in pixels>`.
 
 use tidemill_synth::{RgbView, detect_object};
 

@@ -1,4 +1,5 @@
-//! Errors of drawing and writing scenes. The checker has no errors: it returns `None` for an unclear image.
+//! Errors of drawing and writing scenes. The checker has no errors: it returns `None` for an
+//! unclear image.
 
 use std::path::PathBuf;
 

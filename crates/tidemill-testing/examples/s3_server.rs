@@ -1,6 +1,6 @@
 //! Serves the files of a folder as the bucket `public`, and delays each answer: `s3_server <folder>
-//! <milliseconds>`. Prints the environment variables for its endpoint and credentials as JSON. Stops when its
-//! standard input ends.
+//! <milliseconds>`. Prints the environment variables for its endpoint and credentials as JSON.
+//! Stops when its standard input ends.
 
 #![allow(clippy::unwrap_used, reason = "a tool for benchmarks may give up")]
 

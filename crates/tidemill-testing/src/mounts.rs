@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-/// A command that runs another command with private mounts; `None` if the system does not allow that.
+/// A command that runs another command with private mounts; `None` if the system does not allow
+/// that.
 pub fn unshare() -> Option<Command> {
     let variants: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
     let is_allowed = |variant: &&&[&str]| {

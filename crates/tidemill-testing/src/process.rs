@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a script with the Python interpreter of `TIDEMILL_PYTHON`, which has the packages that tests compare
-/// with. Its output becomes output of the test.
+/// Runs a script with the Python interpreter of `TIDEMILL_PYTHON`, which has the packages that
+/// tests compare with. Its output becomes output of the test.
 ///
 /// # Panics
 /// If the script cannot be started, or fails.

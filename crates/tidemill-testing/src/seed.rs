@@ -5,8 +5,8 @@ use std::env::VarError;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The seed of this run: `TIDEMILL_SEED`, or the current time. Each test thread that asks prints once how to
-/// repeat the run, because the output of other threads is not shown with its failure.
+/// The seed of this run: `TIDEMILL_SEED`, or the current time. Each test thread that asks prints
+/// once how to repeat the run, because the output of other threads is not shown with its failure.
 ///
 /// # Panics
 /// If `TIDEMILL_SEED` is not a number.

@@ -1,12 +1,13 @@
-//! A web server that sends exact bytes. Real servers send answers that an HTTP library would not produce.
+//! A web server that sends exact bytes. Real servers send answers that an HTTP library would not
+//! produce.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// Maps a request's head to the bytes of the answer: status line, headers and body. The server closes the
-/// connection afterwards.
+/// Maps a request's head to the bytes of the answer: status line, headers and body. The server
+/// closes the connection afterwards.
 type Answer = dyn Fn(&str) -> Vec<u8> + Send + Sync;
 
 /// A web server on loopback. It runs until the process ends.

@@ -59,7 +59,8 @@ fn find_advice(error: &object_store::Error, message: &str, uri: &str) -> Option<
     }
 }
 
-/// Whether the store denied access. object_store has variants for that, but listings do not use them.
+/// Whether the store denied access. object_store has variants for that, but listings do not use
+/// them.
 fn is_refused(error: &object_store::Error, message: &str) -> bool {
     use object_store::Error::{PermissionDenied, Unauthenticated};
     matches!(error, PermissionDenied { .. } | Unauthenticated { .. })

@@ -3,8 +3,8 @@
 use std::error::Error as StdError;
 use std::io;
 
-/// A local file could not be given a second name. The system's error is not its `source`, because the
-/// advice for that error would be wrong here.
+/// A local file could not be given a second name. The system's error is not its `source`, because
+/// the advice for that error would be wrong here.
 #[derive(Debug, thiserror::Error)]
 #[error("no hard link can be made there: {0}")]
 pub(crate) struct NoHardLinks(pub io::Error);

@@ -1,8 +1,8 @@
 //! Local files that survive a loss of power: fsync, and create-if-absent by hard link.
 //!
-//! A system writes names and bytes to the disk in any order, and object_store's local store does not
-//! sync. After a loss of power a commit could exist while the files that it names are empty or missing.
-//! So every write here returns only after both the bytes and the name are on the disk.
+//! A system writes names and bytes to the disk in any order, and object_store's local store does
+//! not sync. After a loss of power a commit could exist while the files that it names are empty or
+//! missing. So every write here returns only after both the bytes and the name are on the disk.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -18,8 +18,8 @@ use crate::error::NoHardLinks;
 #[derive(Debug)]
 pub(crate) struct DurableFile {
     path: PathBuf,
-    /// The lowest folder of the path that existed before the write. The folders below it are new entries
-    /// in their parents, which must be synced as well.
+    /// The lowest folder of the path that existed before the write. The folders below it are new
+    /// entries in their parents, which must be synced as well.
     lowest_existing_folder: PathBuf,
 }
 
@@ -38,9 +38,9 @@ impl DurableFile {
         Self { path, lowest_existing_folder: folder.unwrap_or_default() }
     }
 
-    /// Writes the file unless it exists; returns `false` if it existed. The bytes are on the disk before
-    /// the file gets its name. Otherwise a loss of power in between would leave an empty commit, which
-    /// could never be written again.
+    /// Writes the file unless it exists; returns `false` if it existed. The bytes are on the disk
+    /// before the file gets its name. Otherwise a loss of power in between would leave an empty
+    /// commit, which could never be written again.
     pub async fn create_if_absent(self, bytes: Bytes) -> StoreResult<bool> {
         spawn_blocking(move || self.create_blocking(&bytes)).await?
     }
@@ -105,8 +105,8 @@ fn is_sync_unsupported(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::PermissionDenied)
 }
 
-/// Gives a file a second name unless the name is taken; returns `false` if it is taken. Of any number of
-/// concurrent callers exactly one gets `true`. No other file operation guarantees that.
+/// Gives a file a second name unless the name is taken; returns `false` if it is taken. Of any
+/// number of concurrent callers exactly one gets `true`. No other file operation guarantees that.
 fn hard_link_if_absent(staged: &Path, name: &Path) -> StoreResult<bool> {
     match fs::hard_link(staged, name) {
         Ok(()) => Ok(true),

@@ -1,4 +1,5 @@
-//! A local file that is read with positioned reads on the caller's thread, without allocating memory.
+//! A local file that is read with positioned reads on the caller's thread, without allocating
+//! memory.
 
 use std::fs::File;
 use std::io;

@@ -1,6 +1,6 @@
-//! A range of a file that is mapped into memory. One copy with non-temporal stores moves bytes from the
-//! page cache to their destination. It is a quarter faster than `read`, which loads the destination
-//! into the processor's caches only to write it back.
+//! A range of a file that is mapped into memory. One copy with non-temporal stores moves bytes from
+//! the page cache to their destination. It is a quarter faster than `read`, which loads the
+//! destination into the processor's caches only to write it back.
 
 use std::fs::File;
 use std::io;
@@ -19,8 +19,8 @@ pub struct MappedRange {
 }
 
 impl MappedRange {
-    /// Maps a range of a file. `None` if the system does not allow it, or cannot report pages that it
-    /// fails to read (Linux before 5.14).
+    /// Maps a range of a file. `None` if the system does not allow it, or cannot report pages that
+    /// it fails to read (Linux before 5.14).
     pub(crate) fn new(file: &File, range: Range<u64>) -> Option<Self> {
         let len = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
         // SAFETY: files of datasets and caches are never modified, and no reference to the mapping
@@ -31,8 +31,8 @@ impl MappedRange {
         mapped.populate(0, 1).is_ok().then_some(mapped)
     }
 
-    /// Fills `bytes` with the file's content from `offset` on, with the copy function `copy`, and passes
-    /// the content to `observe` in chunks.
+    /// Fills `bytes` with the file's content from `offset` on, with the copy function `copy`, and
+    /// passes the content to `observe` in chunks.
     ///
     /// # Errors
     /// If the bytes are not within the mapped range, or cannot be read.
@@ -64,9 +64,9 @@ impl MappedRange {
             self.map.advise_range(Advice::WillNeed, start, range.end.saturating_sub(range.start) as usize);
     }
 
-    /// Loads pages into memory. Touching a page that cannot be read (damaged disk, truncated file) would
-    /// end the process with SIGBUS; this call returns an error instead. SIGBUS remains possible only if
-    /// the file is truncated between this call and the copy.
+    /// Loads pages into memory. Touching a page that cannot be read (damaged disk, truncated file)
+    /// would end the process with SIGBUS; this call returns an error instead. SIGBUS remains
+    /// possible only if the file is truncated between this call and the copy.
     #[cfg(target_os = "linux")]
     fn populate(&self, start: usize, len: usize) -> io::Result<()> {
         self.map.advise_range(Advice::PopulateRead, start, len)

@@ -36,15 +36,15 @@ mod sse2 {
         let (from_lines, _) = from_body.as_chunks::<{ size_of::<Line>() }>();
         for (line, bytes) in body.iter_mut().zip(from_lines) {
             for (i, register) in line.0.iter_mut().enumerate() {
-                // SAFETY: `bytes` has as many registers as `line`, and those of `line` are aligned. SSE2
-                // is part of x86-64.
+                // SAFETY: `bytes` has as many registers as `line`, and those of `line` are aligned.
+                // SSE2 is part of x86-64.
                 unsafe {
                     _mm_stream_si128(register, _mm_loadu_si128(bytes.as_ptr().cast::<__m128i>().add(i)))
                 };
             }
         }
-        // SAFETY: SSE is part of x86-64. The fence makes the stores visible to the thread that gets the
-        // bytes next.
+        // SAFETY: SSE is part of x86-64. The fence makes the stores visible to the thread that gets
+        // the bytes next.
         unsafe { _mm_sfence() };
     }
 }

@@ -54,8 +54,8 @@ impl Location {
         format!("{}/{key}", self.uri)
     }
 
-    /// The store's path for a key. A key that was listed is used as it is; characters that a path cannot
-    /// contain are encoded.
+    /// The store's path for a key. A key that was listed is used as it is; characters that a path
+    /// cannot contain are encoded.
     pub(super) fn path(&self, key: &str) -> Path {
         let key = Path::parse(key).unwrap_or_else(|_| Path::from(key));
         Path::from_iter(self.prefix.parts().chain(key.parts()))

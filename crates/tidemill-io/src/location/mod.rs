@@ -1,7 +1,7 @@
 //! A folder, local or in a bucket, with blocking operations on the objects below it.
 //!
-//! All locations share one small tokio runtime. Do not call them from inside another runtime. What has
-//! been written survives a loss of power.
+//! All locations share one small tokio runtime. Do not call them from inside another runtime. What
+//! has been written survives a loss of power.
 
 mod folder;
 mod listing;

@@ -59,9 +59,9 @@ impl Location {
         self.wait("read", key, async { self.store.get_range(&path, range).await })
     }
 
-    /// Gets a range of an object and passes it to `consume` in chunks, as they arrive. The caller can then
-    /// reuse its buffer: allocating fresh memory costs more than receiving the bytes. If the call
-    /// succeeds, `consume` got the whole range.
+    /// Gets a range of an object and passes it to `consume` in chunks, as they arrive. The caller
+    /// can then reuse its buffer: allocating fresh memory costs more than receiving the bytes. If
+    /// the call succeeds, `consume` got the whole range.
     ///
     /// # Errors
     /// [`crate::Error::Storage`], also if the object is shorter.

@@ -1,6 +1,6 @@
-//! Unfinished files of local folders. object_store writes a local object to a file with the object's
-//! name, `#` and a number, and renames it when it is complete. Its listings hide such files, and it never
-//! removes those that a killed process has left.
+//! Unfinished files of local folders. object_store writes a local object to a file with the
+//! object's name, `#` and a number, and renames it when it is complete. Its listings hide such
+//! files, and it never removes those that a killed process has left.
 
 use std::path::{Path as FsPath, PathBuf};
 

@@ -1,5 +1,6 @@
-//! Writes an object in pieces: a small one with one request, a large one as a multipart upload. A store
-//! keeps and bills the parts of an unfinished upload but never lists them, so dropping an upload aborts it.
+//! Writes an object in pieces: a small one with one request, a large one as a multipart upload. A
+//! store keeps and bills the parts of an unfinished upload but never lists them, so dropping an
+//! upload aborts it.
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -18,13 +19,15 @@ use crate::error::{Error, Result};
 use crate::local::{DurableFile, sync_if_local};
 use crate::runtime::{block_on, runtime};
 
-/// Bytes per part of a multipart upload; S3 requires at least 5 MiB. Smaller objects take one request.
+/// Bytes per part of a multipart upload; S3 requires at least 5 MiB. Smaller objects take one
+/// request.
 pub(crate) const PART_BYTES: usize = 8 << 20;
 
 /// Concurrent part uploads.
 const CONCURRENT_PARTS: usize = 8;
 
-/// How long an abort may take. The store may be the reason for the abort, so it must not block for long.
+/// How long an abort may take. The store may be the reason for the abort, so it must not block for
+/// long.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An object that is being written.

@@ -1,6 +1,6 @@
-//! Gets a whole object of any size. object_store limits the time for a request together with all its
-//! retries, including those for its body. A large object on a slow link takes longer than that, so it is
-//! fetched with several range requests.
+//! Gets a whole object of any size. object_store limits the time for a request together with all
+//! its retries, including those for its body. A large object on a slow link takes longer than that,
+//! so it is fetched with several range requests.
 
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
@@ -11,8 +11,9 @@ use object_store::{Error, GetOptions, GetResultPayload, ObjectStore, ObjectStore
 /// Concurrent range requests for one object.
 const CONCURRENT_RANGES: usize = 4;
 
-/// Gets all bytes of an object. Up to `range_bytes` bytes take one request. For a larger object the first
-/// request delivers the first `range_bytes` bytes, and further requests fetch as many bytes each.
+/// Gets all bytes of an object. Up to `range_bytes` bytes take one request. For a larger object the
+/// first request delivers the first `range_bytes` bytes, and further requests fetch as many bytes
+/// each.
 pub(crate) async fn get_whole_object(
     store: &dyn ObjectStore,
     path: &Path,

@@ -28,10 +28,10 @@ impl Location {
 
     /// Writes an object unless it exists; returns `false` if it exists.
     ///
-    /// Of any number of concurrent callers at most one gets `true`, and exactly one if no answer is lost.
-    /// If a put arrives but its answer is lost, the retry finds the object and returns `false`. A caller
-    /// who needs certainty must read the object to see whose it is. After an error the object may exist
-    /// or not.
+    /// Of any number of concurrent callers at most one gets `true`, and exactly one if no answer is
+    /// lost. If a put arrives but its answer is lost, the retry finds the object and returns
+    /// `false`. A caller who needs certainty must read the object to see whose it is. After an
+    /// error the object may exist or not.
     ///
     /// # Errors
     /// [`crate::Error::Storage`].
@@ -67,8 +67,8 @@ impl Location {
         self.wait("delete", key, async { self.store.delete(&path).await })
     }
 
-    /// The file to sync after a write; `None` in a bucket, which is durable by itself, and for a key that
-    /// cannot be a file name, which the store refuses.
+    /// The file to sync after a write; `None` in a bucket, which is durable by itself, and for a
+    /// key that cannot be a file name, which the store refuses.
     fn durable_file(&self, key: &str) -> Option<DurableFile> {
         self.local_path(key).map(DurableFile::new)
     }

@@ -29,8 +29,8 @@ pub fn available_cores() -> usize {
 
 /// The share of one of `processes` processes that together may use `allowed` cores.
 ///
-/// A launcher may bind each process to a part of the machine (`torchrun --numa-binding`, `taskset`).
-/// Such a part belongs to the process alone and is not divided again.
+/// A launcher may bind each process to a part of the machine (`torchrun --numa-binding`,
+/// `taskset`). Such a part belongs to the process alone and is not divided again.
 fn compute_share(allowed: usize, bound_to: Option<usize>, online: usize, processes: usize) -> usize {
     match bound_to {
         Some(own) if own * processes <= online => allowed.min(own),

@@ -23,7 +23,8 @@ type Settings = [(String, String)];
 pub(super) fn build_store(root: &str, settings: &Settings, limits: &Limits) -> Result<Store> {
     let fail = |problem: String| Error::Uri { uri: root.into(), problem };
     let url = Url::parse(root).map_err(|e| fail(e.to_string()))?;
-    // object_store would take some host names for S3 or Azure; here http(s) is always a plain web server.
+    // object_store would take some host names for S3 or Azure; here http(s) is always a plain web
+    // server.
     let scheme = match url.scheme() {
         "http" | "https" => Ok(ObjectStoreScheme::Http),
         _ => ObjectStoreScheme::parse(&url).map(|(scheme, _)| scheme),
@@ -44,8 +45,9 @@ pub(super) fn build_store(root: &str, settings: &Settings, limits: &Limits) -> R
     store.map_err(|e| fail(format!("cannot be opened: {e}")))
 }
 
-// A store passes its retry settings on to its credential provider. Requests for credentials should fail
-// sooner, so each builder takes the provider from a second store, which has the shorter settings.
+// A store passes its retry settings on to its credential provider. Requests for credentials should
+// fail sooner, so each builder takes the provider from a second store, which has the shorter
+// settings.
 
 fn build_s3(
     root: &str,

@@ -22,9 +22,9 @@ pub(crate) struct Connection {
 /// Connections by root, such as `s3://bucket/`.
 static CONNECTIONS: Mutex<Option<HashMap<String, Connection>>> = Mutex::new(None);
 
-/// Connects to the bucket of `uri` with these settings instead of the environment's. They have the names
-/// of the environment variables. Everything in this process that opens a URI of the bucket afterwards
-/// uses them.
+/// Connects to the bucket of `uri` with these settings instead of the environment's. They have the
+/// names of the environment variables. Everything in this process that opens a URI of the bucket
+/// afterwards uses them.
 ///
 /// # Errors
 /// [`crate::Error::Uri`] if the scheme is unknown or the settings are invalid.

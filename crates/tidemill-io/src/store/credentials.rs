@@ -11,8 +11,8 @@ pub(super) fn select_settings(variables: impl Iterator<Item = (String, String)>)
         .collect()
 }
 
-/// Whether the settings name an endpoint without TLS, like those of test servers and of stores within a
-/// cluster.
+/// Whether the settings name an endpoint without TLS, like those of test servers and of stores
+/// within a cluster.
 pub(super) fn is_plain_http_endpoint(settings: &[(String, String)]) -> bool {
     let endpoints = [
         "aws_endpoint",
@@ -24,8 +24,8 @@ pub(super) fn is_plain_http_endpoint(settings: &[(String, String)]) -> bool {
     settings.iter().any(|(name, value)| endpoints.contains(&name.as_str()) && value.starts_with("http://"))
 }
 
-/// Passes settings to a store's builder. It ignores those that the store does not know, such as other
-/// providers' settings.
+/// Passes settings to a store's builder. It ignores those that the store does not know, such as
+/// other providers' settings.
 pub(super) fn apply_settings<B, K: FromStr>(
     builder: B,
     settings: &[(String, String)],

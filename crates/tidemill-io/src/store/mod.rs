@@ -1,5 +1,5 @@
-//! Connections to object stores: credentials, timeouts and retries, chosen here once for all crates.
-//! There is one connection per bucket and process.
+//! Connections to object stores: credentials, timeouts and retries, chosen here once for all
+//! crates. There is one connection per bucket and process.
 
 mod builder;
 mod connections;

@@ -12,8 +12,8 @@ use crate::store::limits::Limits;
 /// An operation that takes longer is reported.
 const WARN_AFTER: Duration = Duration::from_secs(15);
 
-/// Retries for requests that object_store gives up: those that the store may have served although the
-/// answer was lost, and answers other than objects that break off.
+/// Retries for requests that object_store gives up: those that the store may have served although
+/// the answer was lost, and answers other than objects that break off.
 pub(crate) struct Retries {
     left: usize,
     deadline: Instant,
@@ -52,8 +52,8 @@ impl Limits {
         }
     }
 
-    /// Awaits an operation on an object, and warns if it is slow. A failing store is retried for minutes;
-    /// without the warning the process would seem to hang.
+    /// Awaits an operation on an object, and warns if it is slow. A failing store is retried for
+    /// minutes; without the warning the process would seem to hang.
     pub(crate) async fn warn_if_slow<T>(
         &self,
         action: &str,

@@ -27,10 +27,11 @@ const MAX_COALESCED_GAP: u64 = 64 << 10;
 pub struct Address {
     /// The store that holds it.
     pub store: Arc<dyn ObjectStore>,
-    /// What precedes an object's path in its URI: `/` for local files, otherwise `s3://bucket/` or similar.
+    /// What precedes an object's path in its URI: `/` for local files, otherwise `s3://bucket/` or
+    /// similar.
     pub root: String,
-    /// The path below the root, as written. In an `http(s)://` URL it is percent-encoded; elsewhere it is
-    /// the key.
+    /// The path below the root, as written. In an `http(s)://` URL it is percent-encoded; elsewhere
+    /// it is the key.
     pub path: String,
     pub(crate) limits: Limits,
 }
@@ -121,9 +122,9 @@ impl Address {
         self.path.split('/').take_while(|part| !part.contains(WILDCARDS)).collect::<Vec<_>>().join("/")
     }
 
-    /// The name of a listed file relative to this address: the path below the folder, or below the part
-    /// before the first wildcard. If the address names a file, its file name. The name stays the same if
-    /// the whole folder is moved.
+    /// The name of a listed file relative to this address: the path below the folder, or below the
+    /// part before the first wildcard. If the address names a file, its file name. The name stays
+    /// the same if the whole folder is moved.
     pub fn relative<'a>(&self, uri: &'a str) -> &'a str {
         let folder = format!("{}{}", self.root, self.fixed_prefix());
         match uri.strip_prefix(folder.trim_end_matches('/')) {
@@ -132,8 +133,8 @@ impl Address {
         }
     }
 
-    /// Reads several ranges of the object, and returns them in the same order. With `e_tag`, a remote
-    /// object must still have this entity tag.
+    /// Reads several ranges of the object, and returns them in the same order. With `e_tag`, a
+    /// remote object must still have this entity tag.
     ///
     /// # Errors
     /// [`Error::Storage`]; [`Error::is_changed`] tells if the object has another entity tag.

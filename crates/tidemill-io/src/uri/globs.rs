@@ -1,5 +1,5 @@
-//! Expands an address to the objects that it names: a glob's matches, one object, or all objects below
-//! a folder.
+//! Expands an address to the objects that it names: a glob's matches, one object, or all objects
+//! below a folder.
 
 use std::collections::HashSet;
 
@@ -16,9 +16,9 @@ const GLOB: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
 impl Address {
-    /// Lists the objects that this address names: the matches of a glob, a single object, or all objects
-    /// below a folder. Returns their URIs and metadata, sorted by URI. As in a shell, a glob without
-    /// matches may also be a literal name.
+    /// Lists the objects that this address names: the matches of a glob, a single object, or all
+    /// objects below a folder. Returns their URIs and metadata, sorted by URI. As in a shell, a
+    /// glob without matches may also be a literal name.
     ///
     /// # Errors
     /// [`Error::Uri`] if nothing is found, [`Error::Storage`] if the store refuses.
@@ -79,8 +79,8 @@ impl Address {
     }
 }
 
-/// Removes the empty objects that web consoles create for folders. Such an object has the name of the
-/// listed folder, or of a folder below it that contains an object.
+/// Removes the empty objects that web consoles create for folders. Such an object has the name of
+/// the listed folder, or of a folder below it that contains an object.
 fn remove_folder_markers(mut listed: Vec<ObjectMeta>, folder: &Path) -> Vec<ObjectMeta> {
     if listed.iter().all(|meta| meta.size > 0) {
         return listed;

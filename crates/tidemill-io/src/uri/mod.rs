@@ -1,5 +1,5 @@
-//! Parses what a user writes (a path, `file://`, `s3://`, with or without globs), and finds the objects
-//! that it names.
+//! Parses what a user writes (a path, `file://`, `s3://`, with or without globs), and finds the
+//! objects that it names.
 
 mod address;
 mod globs;

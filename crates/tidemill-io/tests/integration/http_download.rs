@@ -1,5 +1,5 @@
-//! Downloads from web servers: URLs are sent as written, unusual answers are accepted, and transient
-//! errors are retried.
+//! Downloads from web servers: URLs are sent as written, unusual answers are accepted, and
+//! transient errors are retried.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;

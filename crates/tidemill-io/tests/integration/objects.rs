@@ -81,7 +81,8 @@ fn an_unfinished_upload_leaves_no_parts() {
     };
     drop(begin_upload());
     assert_eq!(server.open_uploads(), 0, "dropped");
-    // The first request starts the upload. The third sends the second part, or completes the upload.
+    // The first request starts the upload. The third sends the second part, or completes the
+    // upload.
     for served in [1, 2, 3] {
         server.fail_next(std::iter::repeat_n(Fault::None, served).chain([Fault::Status(403)]));
         assert!(begin_upload().finish().is_err());

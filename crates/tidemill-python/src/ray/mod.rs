@@ -1,4 +1,5 @@
-//! What the workers of a Ray cluster call: units of preprocessing, and encoders for online training.
+//! What the workers of a Ray cluster call: units of preprocessing, and encoders for online
+//! training.
 
 mod online_encoders;
 mod unit_worker;

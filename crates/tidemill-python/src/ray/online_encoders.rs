@@ -1,4 +1,5 @@
-//! Online training with encoders on a Ray cluster: the Python client, and the preparation on its workers.
+//! Online training with encoders on a Ray cluster: the Python client, and the preparation on its
+//! workers.
 
 use std::path::PathBuf;
 
@@ -14,8 +15,8 @@ use tidemill_data::InputUnit;
 use crate::error::{InputError, raise};
 use crate::ray::unit_worker::to_pyarrow_table;
 
-/// A Python object with the methods `want(unit, epoch, resolution)`, which returns a request number, and
-/// `take(number)`, which returns a table or `None`.
+/// A Python object with the methods `want(unit, epoch, resolution)`, which returns a request
+/// number, and `take(number)`, which returns a table or `None`.
 #[derive(Debug)]
 pub struct PythonEncoders(pub Py<PyAny>);
 

@@ -1,4 +1,5 @@
-//! Units on a Ray cluster: the run file and ticket for its workers, and reading and committing units.
+//! Units on a Ray cluster: the run file and ticket for its workers, and reading and committing
+//! units.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,13 +23,15 @@ pub(super) fn to_pyarrow_table(py: Python<'_>, batches: Vec<RecordBatch>) -> PyR
     PyTable::try_new(batches, schema)?.into_pyarrow(py)
 }
 
-/// The complete run file as JSON with absolute paths, so that it has the same meaning on other machines.
+/// The complete run file as JSON with absolute paths, so that it has the same meaning on other
+/// machines.
 #[pyfunction]
 pub fn portable(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<String> {
     py.detach(|| to_json(&Run::open(&run_file, &overrides)?.to_portable()?)).map_err(raise)
 }
 
-/// The ticket with which workers process units of a run, as JSON. Opens or creates the run's dataset.
+/// The ticket with which workers process units of a run, as JSON. Opens or creates the run's
+/// dataset.
 #[pyfunction]
 pub fn ticket(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyResult<String> {
     let make = || {
@@ -79,7 +82,8 @@ impl UnitWorker {
         py.detach(commit).map_err(raise)
     }
 
-    /// Writes a snapshot of these units (names in the dataset). Returns the counts of their rows as JSON.
+    /// Writes a snapshot of these units (names in the dataset). Returns the counts of their rows as
+    /// JSON.
     fn snapshot(&self, py: Python<'_>, units: Vec<String>) -> PyResult<String> {
         let rows = || -> Result<String> {
             let rows = self.0.write_snapshot(&units)?;

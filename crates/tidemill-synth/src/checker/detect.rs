@@ -1,7 +1,7 @@
-//! Tells what an image shows, by geometry alone. The object is what differs from the border's colour. Its
-//! colour is the nearest reference in a perceptual colour space. Its shape is the outline that overlaps it
-//! best at equal area. No model takes part, so the checker can judge models. It tolerates soft edges, small
-//! artefacts and noise, and returns `None` when in doubt.
+//! Tells what an image shows, by geometry alone. The object is what differs from the border's
+//! colour. Its colour is the nearest reference in a perceptual colour space. Its shape is the
+//! outline that overlaps it best at equal area. No model takes part, so the checker can judge
+//! models. It tolerates soft edges, small artefacts and noise, and returns `None` when in doubt.
 
 use serde::Serialize;
 use tiny_skia::{FillRule, Mask, Transform};
@@ -36,8 +36,8 @@ const MIN_FIT: f32 = 0.70;
 /// The smallest difference in overlap between the best outline and the second best.
 const MIN_LEAD: f32 = 0.01;
 
-/// Detects the object of a roughly square image. `None` if the image has no single, clear object of this
-/// vocabulary.
+/// Detects the object of a roughly square image. `None` if the image has no single, clear object of
+/// this vocabulary.
 pub fn detect_object(image: &RgbView<'_>) -> Option<Detection> {
     let blob = segment_object(image)?;
     let colour = classify_colour(&blob)?;
@@ -93,8 +93,8 @@ fn compute_best_fit(blob: &Blob, shape: Shape) -> f32 {
         .fold(0.0, f32::max)
 }
 
-/// Blurs with weights (1, 2, 1) / 4 along both axes. Pixels outside of the image count as 0, because objects
-/// do not touch the border.
+/// Blurs with weights (1, 2, 1) / 4 along both axes. Pixels outside of the image count as 0,
+/// because objects do not touch the border.
 fn blur(mask: &[f32], width: usize) -> Vec<f32> {
     let blur_axis = |mask: &[f32], step: usize| -> Vec<f32> {
         let value = |i: Option<usize>| i.and_then(|i| mask.get(i)).copied().unwrap_or(0.0);

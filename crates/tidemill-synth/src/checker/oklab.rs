@@ -5,7 +5,8 @@ pub(crate) fn distance(a: [f32; 3], b: [f32; 3]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f32>().sqrt()
 }
 
-/// Converts sRGB in [0, 255] to Oklab (Björn Ottosson, "A perceptual color space for image processing", 2020).
+/// Converts sRGB in [0, 255] to Oklab (Björn Ottosson, "A perceptual color space for image
+/// processing", 2020).
 pub(crate) fn to_oklab(rgb: [f32; 3]) -> [f32; 3] {
     let [r, g, b] = rgb.map(|c| {
         let c = c / 255.0;

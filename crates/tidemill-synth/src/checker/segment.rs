@@ -1,5 +1,5 @@
-//! Finds the single object of an image: the pixels that differ from the background. The image's border
-//! gives the background's colour.
+//! Finds the single object of an image: the pixels that differ from the background. The image's
+//! border gives the background's colour.
 
 use crate::checker::oklab::{distance, to_oklab};
 use crate::image::RgbView;
@@ -20,11 +20,12 @@ pub(crate) struct Blob {
     pub lab: [f32; 3],
 }
 
-/// A pixel with at least this Oklab distance from the background may belong to an object. The background's
-/// gradient spans about 0.04.
+/// A pixel with at least this Oklab distance from the background may belong to an object. The
+/// background's gradient spans about 0.04.
 const MIN_CONTRAST: f32 = 0.10;
 
-/// Limits of the object's area as a fraction of the image. A small star has 0.035, a large square 0.14.
+/// Limits of the object's area as a fraction of the image. A small star has 0.035, a large square
+/// 0.14.
 const AREA_FRACTION: std::ops::Range<f32> = 0.015..0.30;
 
 /// The largest area of a second component, as a fraction of the first one's area.
@@ -128,7 +129,8 @@ fn add_neighbours(members: &[usize], width: usize, height: usize) -> Vec<usize> 
     all
 }
 
-/// The half of the members that differ most from the background: the object without its blended edge.
+/// The half of the members that differ most from the background: the object without its blended
+/// edge.
 fn select_core(members: &[usize], lab: &[[f32; 3]], background: [f32; 3]) -> Vec<usize> {
     let mut core = members.to_vec();
     core.sort_by(|&a, &b| distance(lab[b], background).total_cmp(&distance(lab[a], background)));

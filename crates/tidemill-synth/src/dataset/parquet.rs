@@ -1,5 +1,5 @@
-//! Writes scenes as LAION-like Parquet. Each row depends only on the seed and its number, so files that are
-//! drawn on all cores are still reproducible.
+//! Writes scenes as LAION-like Parquet. Each row depends only on the seed and its number, so files
+//! that are drawn on all cores are still reproducible.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -33,11 +33,13 @@ struct Row {
     scene: Scene,
 }
 
-/// Draws `config.rows` captioned scenes and writes them to `out_dir` as `scenes-00000.parquet` and so on, with
-/// a report in `synth.json`. Removes surplus files of an earlier call that wrote more files.
+/// Draws `config.rows` captioned scenes and writes them to `out_dir` as `scenes-00000.parquet` and
+/// so on, with a report in `synth.json`. Removes surplus files of an earlier call that wrote more
+/// files.
 ///
-/// Columns: `key`, `caption` (nullable), `jpg` (Binary, nullable), `width` and `height` (Int64, pixels),
-/// `score` (Float64, 4 to 7), and the scene's attributes `size`, `colour`, `shape` and `place`.
+/// Columns: `key`, `caption` (nullable), `jpg` (Binary, nullable), `width` and `height` (Int64,
+/// pixels), `score` (Float64, 4 to 7), and the scene's attributes `size`, `colour`, `shape` and
+/// `place`.
 ///
 /// # Errors
 /// If a setting is invalid, or the folder cannot be written.
@@ -64,8 +66,8 @@ pub fn write_scenes(config: &SynthConfig, out_dir: &Path) -> Result<SynthReport>
     Ok(report)
 }
 
-/// Removes the files from number `first` on. An earlier call wrote them, and readers of the folder would
-/// include them.
+/// Removes the files from number `first` on. An earlier call wrote them, and readers of the folder
+/// would include them.
 fn remove_surplus_files(first: usize, out_dir: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(out_dir)? {
         let entry = entry?;

@@ -1,5 +1,5 @@
-//! Captions of scenes. Half of them have the canonical wording. The others vary words and order, but
-//! always name all four attributes correctly. Prompts for scoring have the canonical wording.
+//! Captions of scenes. Half of them have the canonical wording. The others vary words and order,
+//! but always name all four attributes correctly. Prompts for scoring have the canonical wording.
 
 use rand::Rng;
 use serde::{Deserialize, Serialize};
@@ -30,8 +30,8 @@ impl Prompt {
     }
 }
 
-/// The prompts for each held-out pair of colour and shape, in each size and place. Training data contains
-/// none of these pairs.
+/// The prompts for each held-out pair of colour and shape, in each size and place. Training data
+/// contains none of these pairs.
 pub fn heldout_prompts() -> Vec<Prompt> {
     let mut prompts = Vec::new();
     for &(colour, shape) in HELD_OUT {

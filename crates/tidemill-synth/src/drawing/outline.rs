@@ -5,7 +5,8 @@ use tiny_skia::{Path, PathBuilder};
 
 use crate::drawing::vocabulary::Shape;
 
-// Dimensions of the shapes for an object of radius 1, chosen so that all shapes look about equally large.
+// Dimensions of the shapes for an object of radius 1, chosen so that all shapes look about equally
+// large.
 
 /// Radii of the star's tips and notches.
 const STAR: (f32, f32) = (1.2, 0.55);
@@ -16,8 +17,8 @@ const SQUARE: f32 = 0.9;
 /// Half of the length and half of the width of the cross's bars.
 const CROSS: (f32, f32) = (1.05, 0.38);
 
-/// The corners of a shape of radius 1 relative to its centre, with x to the right and y down. A circle has
-/// none.
+/// The corners of a shape of radius 1 relative to its centre, with x to the right and y down. A
+/// circle has none.
 fn corners(shape: Shape) -> Vec<(f32, f32)> {
     match shape {
         Shape::Circle => Vec::new(),
@@ -44,7 +45,8 @@ pub(crate) fn unit_area(shape: Shape) -> f32 {
     points.iter().zip(next).map(|(a, b)| a.0 * b.1 - b.0 * a.1).sum::<f32>().abs() / 2.0
 }
 
-/// Builds the outline of a shape at `center`, in pixels. `None` if the radius is zero or not finite.
+/// Builds the outline of a shape at `center`, in pixels. `None` if the radius is zero or not
+/// finite.
 pub(crate) fn build_outline(shape: Shape, center: (f32, f32), radius: f32, angle: f32) -> Option<Path> {
     let points = corners(shape);
     if points.is_empty() {

@@ -1,5 +1,5 @@
-//! Draws scenes as anti-aliased pixels. The object always lies in the image's centre square, so the caption
-//! stays correct after a centre crop.
+//! Draws scenes as anti-aliased pixels. The object always lies in the image's centre square, so the
+//! caption stays correct after a centre crop.
 
 use tiny_skia::{
     Color, FillRule, GradientStop, LinearGradient, Paint, Pixmap, Point, Rect, Shader, SpreadMode, Transform,

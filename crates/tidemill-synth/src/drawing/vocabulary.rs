@@ -1,5 +1,5 @@
-//! The vocabulary of the scenes: sizes, colours, shapes and places, and the held-out pairs of colour and
-//! shape.
+//! The vocabulary of the scenes: sizes, colours, shapes and places, and the held-out pairs of
+//! colour and shape.
 
 use serde::{Deserialize, Serialize};
 
@@ -134,9 +134,9 @@ impl Place {
     }
 }
 
-/// Pairs of colour and shape that training data never contains. A generated image of such a pair therefore
-/// shows that the model composes attributes and does not repeat training data. Each colour has at most one
-/// held-out shape, and each shape at most two held-out colours.
+/// Pairs of colour and shape that training data never contains. A generated image of such a pair
+/// therefore shows that the model composes attributes and does not repeat training data. Each
+/// colour has at most one held-out shape, and each shape at most two held-out colours.
 pub const HELD_OUT: &[(Colour, Shape)] = &[
     (Colour::Red, Shape::Square),
     (Colour::Yellow, Shape::Circle),

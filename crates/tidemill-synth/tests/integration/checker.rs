@@ -1,5 +1,5 @@
-//! The checker recognizes drawn scenes, also blurred and compressed ones, and finds nothing in noise and
-//! blank images.
+//! The checker recognizes drawn scenes, also blurred and compressed ones, and finds nothing in
+//! noise and blank images.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -40,8 +40,8 @@ fn recompress(image: &RgbImage, quality: i32) -> RgbImage {
     RgbImage { rgb: decoded.pixels, ..*image }
 }
 
-/// The fraction of random scenes with colour and shape detected correctly, and the fraction with size and
-/// place detected correctly.
+/// The fraction of random scenes with colour and shape detected correctly, and the fraction with
+/// size and place detected correctly.
 fn measure_accuracy(
     rng: &mut ChaCha8Rng,
     combinations: Combinations,

@@ -1,4 +1,5 @@
-//! The dataset has the requested rows, exactly the reported defects, and the same bytes for the same seed.
+//! The dataset has the requested rows, exactly the reported defects, and the same bytes for the
+//! same seed.
 
 use std::collections::BTreeMap;
 use std::fs::File;

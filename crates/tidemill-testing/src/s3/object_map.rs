@@ -1,5 +1,5 @@
-//! The S3 operations that Tidemill uses, on a map behind one lock. The lock makes a conditional put atomic.
-//! (s3s-fs is not atomic: it looks for the file first and writes it later.)
+//! The S3 operations that Tidemill uses, on a map behind one lock. The lock makes a conditional put
+//! atomic. (s3s-fs is not atomic: it looks for the file first and writes it later.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};

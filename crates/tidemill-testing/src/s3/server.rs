@@ -1,5 +1,5 @@
-//! The server: its thread pool, a log of requests with the bytes served, and a queue of faults. Each fault
-//! affects one request.
+//! The server: its thread pool, a log of requests with the bytes served, and a queue of faults.
+//! Each fault affects one request.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -213,7 +213,8 @@ async fn answer(
     match fault {
         Some(Fault::Refuse) => return Err(connection_closed()),
         Some(Fault::Status(status)) => {
-            // A client that is still sending could take an early answer for a broken connection, and retry.
+            // A client that is still sending could take an early answer for a broken connection,
+            // and retry.
             let _ = BodyExt::collect(request.into_body()).await;
             entry.status = Some(status);
             return Ok(HttpResponse::new(Body::empty())).map(|mut response| {
