@@ -44,8 +44,9 @@ setup: target/.native
 .venv/.ready: requirements.lock requirements-nodeps.lock scripts/setup.sh
 	bash scripts/setup.sh
 
-# The CLI (target/release/tidemill), the tests, and the Python module. One cargo command for all of them: cargo unifies
-# the features of what it builds together, and arrow, parquet and torch-sys take minutes for every other set.
+# The CLI (target/release/tidemill), the tests, and the Python module. One cargo command for all of
+# them: cargo unifies the features of what it builds together, and arrow, parquet and torch-sys take
+# minutes for every other set.
 target/.native: .venv/.ready $(SOURCES)
 	cargo build --release --locked --workspace --lib --bins --tests
 	install -m 755 target/release/libtidemill_native.so python/tidemill/_native.abi3.so
@@ -63,13 +64,13 @@ quickstart: setup
 .venv-bench/.ready: requirements-bench.lock scripts/setup_bench.sh .venv/.ready
 	bash scripts/setup_bench.sh
 
-# Options of benches/data.py go into ARGS: make bench-data ARGS="--rounds 3 --seed 7". Every bench has --quick: the
-# smallest useful run, which records nothing.
+# Options of benches/data.py go into ARGS: make bench-data ARGS="--rounds 3 --seed 7". Every bench
+# has --quick: the smallest useful run, which records nothing.
 bench-data: setup .venv-bench/.ready
 	$(BENCH_PYTHON) -m benches.data $(ARGS)
 
-# The programs of bench-stream: rows of latents, and an S3 server. The same cargo targets as in target/.native, so that
-# cargo unifies the same features.
+# The programs of bench-stream: rows of latents, and an S3 server. The same cargo targets as in
+# target/.native, so that cargo unifies the same features.
 bench-programs: setup
 	cargo build --release --locked --workspace --lib --bins --tests --features tidemill-testing/s3 \
 		--example synthetic --example s3_server
@@ -113,7 +114,8 @@ bench-launches: setup
 sd2-smoke: setup
 	$(PYTHON) -m benches.sd2 $(ARGS)
 
-# Tests run beside each other. OpenMP's threads would keep the others' cores busy while they wait for work.
+# Tests run beside each other. OpenMP's threads would keep the others' cores busy while they wait
+# for work.
 test test-faults: export OMP_WAIT_POLICY = passive
 
 # Each target once, with its quickest options.

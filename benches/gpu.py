@@ -66,7 +66,7 @@ def tidemill(setting: Setting, *denoiser: str, recorded: bool = False) -> tuple[
         "train.micro_batch": setting.batch,
         "train.log_every": 1,
         "train.cuda_graph": recorded,
-        # It is ended before its last step, and so before a checkpoint.
+        # The side is ended before its last step, and so before a checkpoint.
         "train.phase": [{"resolution": setting.pixels, "steps": 10 * setting.steps}],
     }
     (output / "dataset").symlink_to(setting.folder / f"data-{setting.pixels}" / "dataset")
@@ -161,11 +161,11 @@ def measure(setting: Setting, name: str, limit_s: float) -> dict[str, float]:
     side = Side(name, arguments, line_counter(log))
     measure_alternately([side], setting.steps, turn_s=limit_s, limit_s=limit_s)
     for line in side.stderr.splitlines():
-        # For example that an own kernel cannot be used.
+        # Warnings, for example that a kernel of Tidemill cannot be used.
         if "WARN" in line:
             print(f"  {name}: {line.strip()}", flush=True)
     seconds = side.step_ends[-1] - side.step_ends[WARM - 1]
-    # For example on the fake GPU, which computes nothing.
+    # This happens on the fake GPU, for example, which computes nothing.
     if seconds <= 0:
         raise BenchError(f"{name} took its steps faster than can be measured; --steps makes them more")
     rate = setting.batch * (setting.steps - WARM) / seconds

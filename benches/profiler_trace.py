@@ -29,7 +29,7 @@ class Trace:
     by_kind: Mapping[str, float]
     by_name: Mapping[str, float]
     calls: Mapping[str, int]
-    # From the start of the first operation to the end of the last one.
+    # The time from the start of the first operation to the end of the last one.
     wall: float
 
 

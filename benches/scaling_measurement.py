@@ -247,7 +247,7 @@ def measure_offline(count: int, seconds: float) -> float:
     """Rows/s of a fixed number of encoders."""
     units = count * math.ceil((seconds + WARM_S) / OFFLINE.encode_s)
     commits = preprocess(count, count, units, OFFLINE)
-    # Without the start, and without the end, where encoders run out of units.
+    # The start is left out, and the end, where encoders run out of units.
     steady = commits[len(commits) // 4 : -max(1, len(commits) // 10)]
     return slope([at for at, _ in steady], list(accumulate(rows for _, rows in steady)))
 

@@ -31,8 +31,8 @@ PACKAGES = ("torch", "litdata", "mosaicml-streaming", "ray", "datasets", "obstor
 FIGURE = "samples_per_second"
 # Rows in a row group, for loaders that read Parquet.
 ROW_GROUP = 256
-# Each peer's modules with their number of workers, of which the best median counts, and the ratio
-# to reach.
+# Each peer's modules with their numbers of workers (the best median counts), and the ratio to
+# reach.
 PEERS = {
     "litdata": ([("stream_litdata", 0), ("stream_litdata", 2)], 3.0),
     "mosaicml-streaming": ([("stream_mosaicml", 0), ("stream_mosaicml", 2)], 4.0),

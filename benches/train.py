@@ -90,7 +90,7 @@ def run_settings(name: str, **more: object) -> dict[str, object]:
 
 
 def settings(name: str, **more: object) -> list[str]:
-    """The same content as arguments of the command line."""
+    """The settings of a run as arguments of the command line."""
     return to_command_line(run_settings(name, **more))
 
 

@@ -1,10 +1,12 @@
 #!/bin/bash
-# Training without Ray, on 4 nodes of 8 GPUs: sbatch slurm.sh run.toml. The same command goes on from the last checkpoint.
+# Training without Ray, on 4 nodes of 8 GPUs: sbatch slurm.sh run.toml. The same command
+# continues from the last checkpoint.
 #SBATCH --job-name=tidemill
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
-# All cores and all memory: by default a task may get one core, which eight ranks and their readers would share.
+# All cores and all memory: by default a task may get one core, which eight ranks and their readers
+# would share.
 #SBATCH --exclusive
 #SBATCH --mem=0
 #SBATCH --signal=TERM@120

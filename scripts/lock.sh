@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Pins the packages of requirements.in and requirements-bench.in with their dependencies, and those of
-# requirements-nodeps.in without, in the .lock file beside each (Linux, x86-64). Packages of both have
-# the same version, because .venv-bench is an overlay over .venv.
+# Pins the packages of requirements.in and requirements-bench.in with their dependencies, and those
+# of requirements-nodeps.in without, in the .lock file beside each (Linux, x86-64). Packages of both
+# have the same version, because .venv-bench is an overlay over .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tmp=$(mktemp -d)

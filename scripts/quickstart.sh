@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The quickstart: draws captioned scenes, encodes them, trains, samples, scores and exports. The result
-# is runs/quickstart/summary.json. The time limit ends it on machines that are too slow. Arguments go
-# to `tidemill run`.
+# The quickstart: draws captioned scenes, encodes them, trains, samples, scores and exports. The
+# result is runs/quickstart/summary.json. The time limit ends it on machines that are too slow.
+# Arguments go to `tidemill run`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

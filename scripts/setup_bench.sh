@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv-bench: the packages of requirements-bench.lock as an overlay over .venv, so that torch is
-# installed only once and .venv has only what the tests need. It can be run again.
+# Makes .venv-bench: the packages of requirements-bench.lock as an overlay over .venv, so that torch
+# is installed only once and .venv has only what the tests need. It can be run again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Starts each target of `make help` once, with its quickest options: what is missing in a bare clone shows here. Not started: `test`
-# and `lint`, which every change runs; `test-faults`, which takes minutes; `fmt` and `lock`, which change files.
+# Starts each target of `make help` once, with its quickest options: this shows what a bare clone
+# lacks. Not started: `test` and `lint`, which every change runs; `test-faults`, which takes
+# minutes; `fmt` and `lock`, which change files.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs python/tidemill, with the module that `make setup` has built, as a wheel in target/wheels/. `maturin build` would
-# compile arrow and parquet once more, for another set of features.
+# Packs python/tidemill, with the module that `make setup` has built, as a wheel in target/wheels/.
+# `maturin build` would compile arrow and parquet once more, for another set of features.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

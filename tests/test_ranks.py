@@ -120,8 +120,8 @@ def test_damaged_shard_falls_back_to_previous_checkpoint(dataset, tmp_path):
     shard.write_bytes(content)
     longer = training.phase(12)
     log = training.train_to_end(tmp_path, dataset, ranks=3, **UNEVEN, **longer)
-    (told,) = re.findall(r".*rank-1-of-2\.safetensors.*", log)
-    assert "trying the checkpoint before it" in told
+    (message,) = re.findall(r".*rank-1-of-2\.safetensors.*", log)
+    assert "trying the checkpoint before it" in message
     assert log.count("resuming after step 5") == 1, log
     lines = run_output.read_metrics(tmp_path)
     assert len(lines) == 12
@@ -191,7 +191,7 @@ def test_ranks_handle_loss_spikes_alike(action, factor, dataset, tmp_path):
     [
         ("stop", [], "step 2: the loss is NaN"),
         ("skip", [*range(2, 12)], "step 12: the loss is NaN"),
-        ("rollback", [2], "there is none to roll back to from step 2"),
+        ("rollback", [2], "there is no checkpoint to roll back to from step 2"),
     ],
 )
 def test_ranks_end_together_if_no_loss_is_finite(not_finite, left_out, end, dataset, tmp_path):

@@ -49,7 +49,7 @@ def test_third_same_failure_without_checkpoint_ends_training(errors, saved):
 
 @pytest.mark.parametrize("errors", [[REFUSED], [tidemill.LostPeersError("rank 1 is gone"), REFUSED]])
 def test_refused_input_ends_training_at_once(errors):
-    """Also if the other workers report only the loss of the one that refuses."""
+    """Training ends also if other workers report only the loss of the one that refuses."""
     with pytest.raises(tidemill.InputError, match=r"^engine\.device: no such GPU$"):
         fail_groups(errors)
 
@@ -67,7 +67,7 @@ def test_refused_input_is_retried_after_checkpoint():
         [tidemill.LostPeersError("rank 1 is gone")],
         [WorkerStoppedError("after step 7")],
         [DEAD],
-        # The other workers report only its consequence.
+        # The other workers report only the consequence of the death.
         [DEAD, RuntimeError("connection closed by peer")],
         [DEAD, REFUSED],
     ],
@@ -204,7 +204,7 @@ def test_encoder_killed_during_start_is_replaced(cluster, tmp_path):
 
 @pytest.mark.timeout(120)
 def test_fit_starts_after_checkpoints_were_deleted(cluster, dataset, tmp_path, monkeypatch):
-    """Nothing of them remains, as in an object store."""
+    """Nothing remains of a deleted checkpoint, as in an object store."""
     monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.3")
     training.link_dataset(tmp_path, dataset)
     for steps in (3, 4):

@@ -46,7 +46,7 @@ def test_online_on_ray_matches_local_online_training(trained_online, scenes, tmp
     assert result.return_value["finished"]
     assert not (tmp_path / "dataset").exists()
     online.assert_same_training(tmp_path, trained_online)
-    # They end with the training.
+    # The encoders end with the training.
     assert not ray_cluster.find_ray_processes("ray::EncoderActor")
 
 

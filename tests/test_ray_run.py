@@ -102,6 +102,6 @@ def test_stopped_run_resumes_where_it_stopped(address, trained_online, scenes, t
     assert code == 1, log
     done = re.search(r"(\d+) of 24 steps", result["error"]["message"])
     result, log = run_online(address, tmp_path, scenes).succeed()
-    # It resumes where it stopped, not at an earlier checkpoint.
+    # The run resumes where it stopped, not at an earlier checkpoint.
     assert result["train"]["resumed_at"] == int(done[1]) > 8
     online.assert_same_training(tmp_path, trained_online)

@@ -96,7 +96,7 @@ def ray_inits(monkeypatch):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("address", "variable"),
-    [("{}", None), ("ray://{}", None), ("{}", "elsewhere:1"), (None, "{}"), ("auto", "ray://{}")],
+    [("{}", None), ("ray://{}", None), ("{}", "otherhost:1"), (None, "{}"), ("auto", "ray://{}")],
 )
 def test_unreachable_address_is_refused_by_name(address, variable, ray_inits, monkeypatch):
     monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 1.0)

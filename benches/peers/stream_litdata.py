@@ -22,7 +22,7 @@ def write():
     local.mkdir()
     writer = BinaryWriter(cache_dir=str(local), chunk_bytes=CHUNK_BYTES)
     for i, row in enumerate(rows(folder)):
-        # Its arrays take far longer to read back.
+        # Bytes, because litdata's arrays take far longer to read back.
         writer[i] = {name: values.tobytes() for name, values in row.items()}
     writer.done()
     writer.merge()

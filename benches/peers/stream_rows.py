@@ -45,13 +45,13 @@ def measure(fresh: Callable[[], Iterable], resumed: Callable[[], Iterable]) -> N
     for _ in range(EPOCHS):
         batches = iter(loader)
         check += touch(next(batches))
-        begun = end = time.perf_counter()
-        first_s = begun - start if first_s is None else first_s
+        batch_start = end = time.perf_counter()
+        first_s = batch_start - start if first_s is None else first_s
         for batch in batches:
             seen += len(batch["text"])
             check += touch(batch)
             end = time.perf_counter()
-        seconds += end - begun
+        seconds += end - batch_start
     del loader, batches, batch
     start = time.perf_counter()
     next(iter(resumed()))

@@ -34,7 +34,7 @@ CONFIG = {
     "max_position_embeddings": LENGTH,
     "hidden_act": "gelu",
     "projection_dim": HIDDEN,
-    # As in stable-diffusion-2-base, whose ids predate the ones of the vocabulary.
+    # The ids of stable-diffusion-2-base, which predate those of its vocabulary.
     "bos_token_id": 0,
     "eos_token_id": 2,
     "pad_token_id": 1,

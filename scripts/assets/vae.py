@@ -117,6 +117,6 @@ def reconstruct(model: AutoencoderKL, images: torch.Tensor) -> torch.Tensor:
 
 
 def psnr(model: AutoencoderKL, images: torch.Tensor) -> float:
-    """Of all images together, in dB."""
+    """The peak signal-to-noise ratio of all images together, in dB."""
     error = (reconstruct(model, images).float() - images.float()).square().mean()
     return 10.0 * math.log10(255.0**2 / error.item())

@@ -58,7 +58,7 @@ class SupervisedTraining:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # As from a terminal: a process group of its own, which contains the workers, too.
+            # As a terminal does: a process group of its own, which contains the workers, too.
             start_new_session=True,
         )
         self.log = []

@@ -108,7 +108,7 @@ fn file() -> Vec<u8> {
     support::parquet(&batch.unwrap(), Some(properties))
 }
 
-/// That file with another footer.
+/// The file of [`file`] with another footer.
 fn rewritten(change: impl FnOnce(&ParquetMetaData) -> ParquetMetaData) -> Vec<u8> {
     let bytes = file();
     let (rest, ending) = bytes.split_last_chunk::<8>().unwrap();

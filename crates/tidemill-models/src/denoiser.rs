@@ -26,7 +26,7 @@ pub struct SampleShape {
 
 /// A denoiser that can be trained.
 pub trait TrainableDenoiser: Denoiser {
-    /// Its parameters, f32 until they are trained.
+    /// The parameters, f32 until they are trained.
     fn params(&self) -> &Params;
 
     /// Names of parameters that the denoiser keeps frozen.
@@ -34,8 +34,8 @@ pub trait TrainableDenoiser: Denoiser {
         BTreeSet::new()
     }
 
-    /// Whether weights of convolutions should be channels-last when it is trained in this dtype:
-    /// where images are channels-last, convolutions read such weights without a copy.
+    /// Whether weights of convolutions should be channels-last when the denoiser is trained in this
+    /// dtype: where images are channels-last, convolutions read such weights without a copy.
     fn prefers_channels_last(&self, _kind: Kind) -> bool {
         false
     }

@@ -61,7 +61,7 @@ fn sd15_unet() -> Value {
     config["_diffusers_version"] = json!("0.6.0");
     config["attention_head_dim"] = json!(8);
     config["cross_attention_dim"] = json!(768);
-    // As diffusers' converter writes it.
+    // diffusers' converter writes null.
     config["upcast_attention"] = Value::Null;
     config
 }

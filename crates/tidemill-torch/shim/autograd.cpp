@@ -31,7 +31,7 @@ using DropContext = void (*)(void* context);
 // Takes over `grad`. Returns false and writes `message` if the hook failed.
 using CallHook = bool (*)(void* context, at::Tensor* grad, char* message, size_t message_size);
 
-// Takes a gradient from its parameter as soon as it is complete, and hands it over to Rust.
+// Takes a gradient from its parameter as soon as it is complete, and passes it to Rust.
 struct GradHook : torch::autograd::PostAccumulateGradHook {
   GradHook(void* context, CallHook call, DropContext drop) : context(context), call(call), drop(drop) {}
   ~GradHook() override { drop(context); }

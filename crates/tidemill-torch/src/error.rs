@@ -22,7 +22,7 @@ pub enum Error {
         operation: &'static str,
         /// The role of the tensor in the operation, e.g. `grad`.
         what: &'static str,
-        /// Its index in the list of tensors of that role.
+        /// The index of the tensor in the list of tensors of that role.
         index: usize,
         /// Layout, dtype, shape and device that it has.
         got: String,

@@ -84,9 +84,9 @@ pub enum Error {
     /// error itself.
     #[error("rank {rank}: {message}")]
     OtherRank {
-        /// The other rank.
+        /// The number of the other rank.
         rank: usize,
-        /// Its error message.
+        /// The error message of the other rank.
         message: String,
         /// Whether the other rank refused its input; otherwise something failed on the way.
         refused: bool,

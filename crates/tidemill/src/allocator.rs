@@ -12,7 +12,7 @@ const ARENAS_PER_CORE: usize = 2;
 /// libtorch's environment variable for huge pages.
 const HUGE_PAGES_VARIABLE: &str = "THP_MEM_ALLOC_ENABLE";
 
-/// Configures the allocators of glibc and libtorch, unless the environment does. `is_training` says
+/// Configures the allocators of glibc and libtorch, unless the environment does. `is_training` is
 /// whether this process trains.
 pub fn configure_allocators(is_training: bool) {
     let cores = resolve_threads(0);

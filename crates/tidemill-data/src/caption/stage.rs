@@ -63,7 +63,7 @@ impl CaptionStage {
     }
 
     /// True if captions of batches with this schema can come from more than one column or list
-    /// item. The output then has a column that says from which.
+    /// item. The output then has a column `caption_source`.
     pub fn has_several_sources(&self, input: &Schema) -> bool {
         let is_list =
             |name: &String| input.field_with_name(name).is_ok_and(|field| is_text_list(field.data_type()));

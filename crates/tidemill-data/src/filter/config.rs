@@ -173,14 +173,14 @@ impl FilterConfig {
         if let Some(code) = self.languages.iter().find(|code| !known.contains(&code.as_str())) {
             let problem = match code.as_str() {
                 "no" => "Norwegian is found as \"nb\", not as \"no\"".to_owned(),
-                _ => format!("{code:?} is none of the languages that can be told: {}", known.join(", ")),
+                _ => format!("{code:?} is none of the languages that can be detected: {}", known.join(", ")),
             };
             return invalid_config("filter.languages", problem);
         }
         match self.language_confidence {
             Some(_) if self.languages.is_empty() => invalid_config(
                 "filter.language_confidence",
-                "says nothing without filter.languages; name the languages",
+                "has no effect without filter.languages; name the languages",
             ),
             Some(confidence) if !(0.0..=1.0).contains(&confidence) => {
                 invalid_config("filter.language_confidence", "must be between 0 and 1")

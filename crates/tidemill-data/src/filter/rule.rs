@@ -32,11 +32,11 @@ pub struct RowFacts<'a> {
 /// The point at which a filter can decide. Later stages cost more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FilterStage {
-    /// After the columns and the image's header are read.
+    /// The filter decides after the columns and the image's header are read.
     Header,
-    /// After the encoded bytes are hashed.
+    /// The filter decides after the encoded bytes are hashed.
     Bytes,
-    /// After the image is decoded and hashed.
+    /// The filter decides after the image is decoded and hashed.
     Pixels,
 }
 

@@ -30,8 +30,8 @@ const ROWS_PER_BATCH: usize = 16;
 /// Number of units that the tiles are spread over, if there are as many.
 const MAX_UNITS: usize = 8;
 
-/// Of a unit that can only be read from its start, one batch in this many is looked at in a first
-/// pass.
+/// A unit that can only be read from its start is sampled first: one batch in this many is looked
+/// at.
 const BATCH_STRIDE: u64 = 4;
 
 /// Options of a contact sheet.
@@ -49,7 +49,7 @@ pub struct SheetOptions {
 #[derive(Debug, Clone)]
 pub struct Tile {
     /// A square image.
-    pub picture: RgbImage,
+    pub image: RgbImage,
     /// The caption. For a rejected row, the reason comes first, in brackets.
     pub caption: String,
 }
@@ -154,13 +154,14 @@ fn add_tiles(
     for row in 0..prepared.num_rows() {
         let caption = if captions.is_valid(row) { captions.value(row) } else { "" };
         match status.value(row) {
-            KEPT => tiles
-                .extend(draw_kept(prepared, row).map(|picture| Tile { picture, caption: caption.into() })),
+            KEPT => {
+                tiles.extend(draw_kept(prepared, row).map(|image| Tile { image, caption: caption.into() }))
+            }
             REJECTED if options.rejected => {
                 // A rejected row may also be damaged; then it has no tile.
-                let picture = draw_rejected(batch, image, row)?;
+                let drawn = draw_rejected(batch, image, row)?;
                 let caption = format!("[{}] {caption}", reason.value(row));
-                tiles.extend(picture.ok().map(|picture| Tile { picture, caption }));
+                tiles.extend(drawn.ok().map(|image| Tile { image, caption }));
             }
             _ => {}
         }
@@ -182,10 +183,10 @@ fn draw_kept(prepared: &RecordBatch, row: usize) -> Option<RgbImage> {
     let &[width, height] = size.as_primitive_opt::<UInt32Type>()?.values().as_ref() else { return None };
     let plane = planes.len() / 3;
     let pixels = (0..plane).flat_map(|i| [planes[i], planes[plane + i], planes[2 * plane + i]]).collect();
-    let picture = RgbImage::from_raw(width, height, pixels)?;
+    let image = RgbImage::from_raw(width, height, pixels)?;
     let side = width.max(height);
     let mut square = RgbImage::from_pixel(side, side, WHITE);
-    overlay(&mut square, &picture, i64::from((side - width) / 2), i64::from((side - height) / 2));
+    overlay(&mut square, &image, i64::from((side - width) / 2), i64::from((side - height) / 2));
     Some(if side > TILE_SIDE { resize(&square, TILE_SIDE, TILE_SIDE, FilterType::Triangle) } else { square })
 }
 
@@ -196,11 +197,11 @@ fn draw_rejected(batch: &RecordBatch, image: &str, row: usize) -> Result<Result<
         return Ok(Err(RowError::Missing("image")));
     };
     let images = ImageColumn::new(column, request)?;
-    Ok(images.get(row).and_then(decode::decode).map(|picture| {
+    Ok(images.get(row).and_then(decode::decode).map(|decoded| {
         let inside = TILE_SIDE - 2 * FRAME_WIDTH;
-        let scale = f64::from(inside) / f64::from(picture.width.max(picture.height));
+        let scale = f64::from(inside) / f64::from(decoded.width.max(decoded.height));
         let side = |length: u32| ((f64::from(length) * scale).round() as u32).clamp(1, inside);
-        let (width, height) = (side(picture.width), side(picture.height));
+        let (width, height) = (side(decoded.width), side(decoded.height));
         let mut tile = RgbImage::from_pixel(TILE_SIDE, TILE_SIDE, RED);
         overlay(
             &mut tile,
@@ -208,7 +209,7 @@ fn draw_rejected(batch: &RecordBatch, image: &str, row: usize) -> Result<Result<
             FRAME_WIDTH.into(),
             FRAME_WIDTH.into(),
         );
-        let whole = RgbImage::from_raw(picture.width, picture.height, picture.pixels).unwrap_or_default();
+        let whole = RgbImage::from_raw(decoded.width, decoded.height, decoded.pixels).unwrap_or_default();
         let small = resize(&whole, width, height, FilterType::Triangle);
         let at = |length: u32| i64::from(FRAME_WIDTH + (inside - length) / 2);
         overlay(&mut tile, &small, at(width), at(height));

@@ -30,8 +30,8 @@ const UNREADABLE: [&str; 4] = ["format:", "size:", "damaged:", "missing: the ima
 /// If the batches differ in length.
 pub fn attach(batch: &RecordBatch, earlier: &RecordBatch, tensors: &BTreeSet<String>) -> Result<RecordBatch> {
     let schema = earlier.schema();
-    let there = FIELDS.iter().filter_map(|name| schema.index_of(name).ok());
-    let (fields, columns): (Vec<_>, Vec<_>) = there
+    let present = FIELDS.iter().filter_map(|name| schema.index_of(name).ok());
+    let (fields, columns): (Vec<_>, Vec<_>) = present
         .map(|i| (Arc::new(schema.field(i).clone().with_nullable(true)), earlier.column(i).clone()))
         .unzip();
     let known = StructArray::try_new(fields.into(), columns, None)?;

@@ -114,7 +114,7 @@ impl Output {
     }
 }
 
-/// The schema of the output. `caption_source` tells whether there is such a column.
+/// The schema of the output. `caption_source` is true if it has a column of that name.
 pub fn output_schema(
     input: &Schema,
     carry: &[String],

@@ -36,8 +36,8 @@ fn write(path: &Path) {
 }
 
 fn grey(tile: &Tile) -> usize {
-    let middle = tile.picture.width() / 2;
-    tile.picture.get_pixel(middle, middle)[0].into()
+    let middle = tile.image.width() / 2;
+    tile.image.get_pixel(middle, middle)[0].into()
 }
 
 fn write_tar(path: &Path) {
@@ -70,7 +70,7 @@ fn contact_sheet_depends_on_the_seed_only() {
     let greys: Vec<usize> = drawn.iter().map(grey).collect();
     assert_eq!(greys.len(), 24);
     for (tile, grey) in drawn.iter().zip(&greys) {
-        assert_eq!((tile.picture.width(), tile.picture.height()), (32, 32), "the largest resolution");
+        assert_eq!((tile.image.width(), tile.image.height()), (32, 32), "the largest resolution");
         assert_eq!(tile.caption, format!("grey {grey}"));
         assert!(grey % 4 != 0 && grey % 10 != 9);
     }
@@ -82,9 +82,7 @@ fn contact_sheet_depends_on_the_seed_only() {
     let rejected: Vec<&Tile> =
         both.iter().filter(|tile| tile.caption.starts_with("[min_side] grey")).collect();
     assert!(!rejected.is_empty() && rejected.len() < both.len());
-    assert!(
-        rejected.iter().all(|tile| tile.picture.get_pixel(0, 0)[0] > 150 && grey(tile).is_multiple_of(4))
-    );
+    assert!(rejected.iter().all(|tile| tile.image.get_pixel(0, 0)[0] > 150 && grey(tile).is_multiple_of(4)));
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn pillow_reproduces_pixels_from_the_recorded_crops() {
 
     let sizes: std::collections::BTreeSet<String> =
         index.iter().map(|case| case["size"].to_string()).collect();
-    assert!(sizes.len() > 6 && index.len() > 60, "{} pictures of sizes {sizes:?}", index.len());
+    assert!(sizes.len() > 6 && index.len() > 60, "{} images of sizes {sizes:?}", index.len());
     let (mut different, mut values) = (0, 0);
     for (name, case) in index.iter().enumerate() {
         let read = |part: &str| std::fs::read(folder.path().join(format!("{name}.{part}"))).unwrap();
@@ -100,7 +100,7 @@ fn pillow_reproduces_pixels_from_the_recorded_crops() {
         values += ours.len();
     }
     let share = different as f64 / values as f64;
-    println!("{} pictures: {:.4} % of {values} values differ, by 1", index.len(), 100.0 * share);
+    println!("{} images: {:.4} % of {values} values differ, by 1", index.len(), 100.0 * share);
     assert!(share <= 0.002);
 }
 

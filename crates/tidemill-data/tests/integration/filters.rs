@@ -27,11 +27,11 @@ fn png(pattern: u32, width: u32, height: u32) -> Vec<u8> {
         let a = f64::from(pattern + 3);
         120.0 + 60.0 * (a * x + 2.0 * y).sin() + 50.0 * (7.0 * y - a * x * y).cos()
     };
-    let picture = image::RgbImage::from_fn(width, height, |x, y| {
+    let image = image::RgbImage::from_fn(width, height, |x, y| {
         let value = wave(f64::from(x) / f64::from(width), f64::from(y) / f64::from(height)) as u8;
         image::Rgb([value, value, 90])
     });
-    support::png(&picture)
+    support::png(&image)
 }
 
 fn sha256(bytes: &[u8]) -> String {
@@ -242,7 +242,7 @@ fn filter_that_does_not_fit_the_source_is_refused_before_the_run() {
         (&without_url, json!({ "opt_out": { "urls": "x" } }), "filter.opt_out.urls: needs the images' URLs"),
         (&config, json!({ "blocklist": { "phash_distance": 11 } }), "filter.blocklist.phash_distance: 11"),
         (&config, json!({ "languages": ["english"] }), "filter.languages: \"english\""),
-        (&config, json!({ "language_confidence": 0.5 }), "filter.language_confidence: says nothing"),
+        (&config, json!({ "language_confidence": 0.5 }), "filter.language_confidence: has no effect"),
         (&config, json!({ "min_side": 5, "max_side": 4 }), "filter.max_side: "),
         (&config, json!({ "min_area": 5, "max_area": 4 }), "filter.max_area: "),
     ];

@@ -22,13 +22,13 @@ fn filtered(config: Value, filter: Value) -> Prepare {
 }
 
 /// An image without large even areas.
-fn picture(width: u32, height: u32) -> image::RgbImage {
+fn draw_image(width: u32, height: u32) -> image::RgbImage {
     let pixel = |x: u32, y: u32| image::Rgb([(x * y) as u8, (37 * x) as u8, (x + 91 * y) as u8]);
     image::RgbImage::from_fn(width, height, pixel)
 }
 
 fn png(width: u32, height: u32) -> Option<Vec<u8>> {
-    Some(support::png(&picture(width, height)))
+    Some(support::png(&draw_image(width, height)))
 }
 
 /// An image whose header is readable and whose pixels are not.
@@ -119,7 +119,7 @@ fn same_rows_are_rejected_with_and_without_known_results() {
 
 #[test]
 fn pixels_do_not_depend_on_known_results() {
-    let images = [Some(support::jpeg(&picture(400, 300)))];
+    let images = [Some(support::jpeg(&draw_image(400, 300)))];
     for (hashes, good) in [(true, 32), (false, 64)] {
         let prepare = stage(json!({"resolutions": [16, 32, 64], "scaled_decode": true, "hashes": hashes}));
         let fresh = prepare.run(&batch(&images)).unwrap();

@@ -14,16 +14,16 @@ use tidemill_data::{Bounds, Columns, OneOrMany};
 use tidemill_data::{CaptionConfig, FilterConfig, Prepare, PrepareConfig, SourceConfig, decode};
 
 /// A gradient, so that neighbouring pixels differ.
-fn picture(width: u32, height: u32) -> image::RgbImage {
+fn draw_image(width: u32, height: u32) -> image::RgbImage {
     image::RgbImage::from_fn(width, height, |x, y| image::Rgb([x as u8, y as u8, (x + y) as u8]))
 }
 
 fn png(width: u32, height: u32) -> Vec<u8> {
-    support::png(&picture(width, height))
+    support::png(&draw_image(width, height))
 }
 
 fn jpeg(width: u32, height: u32) -> Vec<u8> {
-    support::jpeg(&picture(width, height))
+    support::jpeg(&draw_image(width, height))
 }
 
 /// An input row.

@@ -4,8 +4,8 @@
 /// The value of a result.
 ///
 /// # Panics
-/// If it is an error, with its message, as tch's operators do: whoever runs a pass catches it with
-/// [`tidemill_torch::guard`].
+/// If it is an error, with its message, as tch's operators do. The code that runs a pass catches
+/// the panic with [`tidemill_torch::guard`].
 #[expect(clippy::panic, reason = "as tch's operators do")]
 pub fn unwrap_or_panic<T>(result: Result<T, tidemill_torch::Error>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))

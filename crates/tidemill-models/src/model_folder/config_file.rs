@@ -128,9 +128,9 @@ pub fn write_object(path: &Path, object: &Map<String, Value>) -> Result<(), Erro
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(untagged)]
 pub enum PerLevel {
-    /// The same for every level.
+    /// One value for every level.
     One(i64),
-    /// One for each level, outermost first.
+    /// A value for each level, outermost first.
     Each(Vec<i64>),
 }
 

@@ -115,7 +115,7 @@ for unit in units:
         for sample, values in rebuilt:
             assert (np.frombuffer(values, np.float16).reshape(form["shape"]) == direct[sample]).all(), group
 
-# And the manifest, which is Parquet like everything else.
+# DuckDB reads the manifest, too: it is Parquet like all other files.
 manifest = str(max((root / "manifest").iterdir(), key=lambda path: int(path.stem)))
 ((read,),) = duckdb.sql(f"select sum(counts.read) from read_parquet('{manifest}')").fetchall()
 assert read == expected["rows"]["read"]

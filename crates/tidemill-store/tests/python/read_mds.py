@@ -23,14 +23,14 @@ def half(value):
 
 
 def within_an_ulp(found, expected):
-    """As close as one rounding more allows."""
+    """Whether values differ by no more than one more rounding allows."""
     expected = np.asarray(expected, np.float64)
     ulp = np.spacing(np.abs(expected).astype(np.float16)).astype(np.float64)
     return (np.abs(found.astype(np.float64) - expected) <= ulp).all()
 
 
 def again(original, exported):
-    """What was imported from MDS and exported to MDS is what it was."""
+    """Samples that were imported from MDS and exported to MDS have not changed."""
     before = {sample["key"]: sample for sample in LocalDataset(original)}
     after = stream(exported)
     assert len({sample["key"] for sample in after}) == len(after) > 0

@@ -14,7 +14,7 @@ use crate::ffi::{self, as_raw};
 /// Takes over a gradient.
 type Hook = Box<dyn Fn(Tensor) -> Result<(), Error> + Send + Sync>;
 
-/// Has backward passes hand the gradient of `param` over to `hook` instead of keeping it with the
+/// Makes backward passes give the gradient of `param` to `hook` instead of keeping it with the
 /// parameter. If the hook fails, the backward pass fails. The hook runs on the thread of the
 /// backward pass.
 ///

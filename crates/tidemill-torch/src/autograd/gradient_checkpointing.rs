@@ -51,7 +51,7 @@ extern "C" fn call_forward<T>(
     // SAFETY: `context` is the box of `gradient_checkpoint`, which the shim has not freed yet.
     let checkpointed = unsafe { &*context.cast::<Checkpointed<T>>() };
     // SAFETY: the shim has that many tensors, and keeps them until this function returns; the
-    // clones are handles of our own.
+    // clones are separate handles.
     let inputs: Vec<Tensor> = unsafe { std::slice::from_raw_parts(inputs, input_count) }
         .iter()
         .map(|input| unsafe { Tensor::clone_from_ptr(*input) })
@@ -95,7 +95,7 @@ mod tests {
         let gradients = |checkpoint: bool| {
             let product = Arc::new(Product(leaf(&[0.5, -2.0]), AtomicUsize::new(0)));
             let (x, y) = (leaf(&[1.0, 3.0]), Tensor::from_slice(&[0.25, 0.5]));
-            // Other operations are before and behind it in the graph.
+            // Other operations come before and after the product in the graph.
             let inputs = [&(&x * 2.0), &y];
             let output = match checkpoint {
                 true => gradient_checkpoint(&product, &inputs, multiply).unwrap(),

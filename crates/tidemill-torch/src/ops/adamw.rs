@@ -1,6 +1,6 @@
 //! AdamW with averaged weights and new working weights. Kernels for CPUs and NVIDIA GPUs take one
-//! pass over memory; elsewhere libtorch's fused AdamW runs, and what it lacks as operations of
-//! their own.
+//! pass over memory. On other devices libtorch's fused AdamW runs, and what it lacks as operations
+//! of their own.
 
 use std::ops::RangeInclusive;
 

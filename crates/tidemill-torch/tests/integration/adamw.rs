@@ -99,14 +99,14 @@ fn wrong_tensors_are_refused() {
     let good = || ones(&[6], Kind::Float);
     step(0, good(), good(), scalar()).unwrap();
     step(3, ones(&[3], Kind::BFloat16), good(), scalar()).unwrap();
-    for (start, grad, master, says) in [
+    for (start, grad, master, expected) in [
         (1, good(), good(), "param 0 is contiguous Float [6] on Cpu, expected contiguous [Float] of 7"),
         (0, ones(&[6], Kind::Half), good(), "grad 0 is contiguous Half [6] on Cpu"),
         (0, ones(&[3, 2], Kind::Float).transpose(0, 1), good(), "strided Float [2, 3] on Cpu"),
         (0, good(), ones(&[6], Kind::Half), "param 0 is contiguous Half [6]"),
     ] {
         let refused = step(start, grad, master, scalar()).unwrap_err();
-        assert!(refused.contains(says), "{refused}");
+        assert!(refused.contains(expected), "{refused}");
     }
     assert!(step(0, good(), good(), ones(&[2], Kind::Float)).unwrap_err().contains("step 0"));
     // Moments of two dtypes.

@@ -73,7 +73,7 @@ fn group_norm_with_silu_agrees_with_libtorch() {
         let ours = |t: &[Tensor]| group_norm_silu(&t[0], &t[1], &t[2], groups);
         let inputs = [&x, &weight, &bias].map(Tensor::copy);
         assert_as_exact(&inputs, &grad, ours, theirs);
-        // As in a block with a residual.
+        // A block with a residual connection adds its input to the output.
         let with_residual = |t: &[Tensor]| {
             let norm = GroupNorm { weight: &t[1], bias: &t[2], groups, eps: 1e-5, silu: true };
             let (x, h) = norm.forward_with_residual(&t[0]).unwrap();
@@ -84,8 +84,8 @@ fn group_norm_with_silu_agrees_with_libtorch() {
     }
 }
 
-/// [`assert_as_exact`] for the output for images that lie channels-last, without gradients: there
-/// are kernels of their own for that.
+/// [`assert_as_exact`] for the output of channels-last images without gradients, which have their
+/// own kernels.
 fn assert_as_exact_without_gradients(
     inputs: &[Tensor],
     ours: impl Fn(&[Tensor]) -> Tensor,

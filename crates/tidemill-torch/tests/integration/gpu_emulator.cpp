@@ -33,7 +33,7 @@ static float rsqrtf(float x) { return 1 / std::sqrt(x); }
 #define __restrict__
 static float __fdividef(float x, float y) { return x / y; }
 
-// So few that some threads take more than one channel; two warps.
+// Two warps: so few threads that some take more than one channel.
 constexpr unsigned THREADS = 8, MAX_THREADS = 64;
 #define WARP 4
 static std::vector<std::unique_ptr<std::barrier<>>> warp_barriers;

@@ -22,9 +22,9 @@ const LONGEST_RETRY_PAUSE: Duration = Duration::from_secs(60);
 /// What happened to a checkpoint.
 #[derive(Debug)]
 pub enum WriteEvent {
-    /// It is committed.
+    /// The checkpoint is committed.
     Committed { step: u64 },
-    /// It could not be written, and will be retried.
+    /// The checkpoint could not be written, and will be retried.
     Failed { step: u64, reason: String, retry_in: Duration },
     /// Expired checkpoints could not be deleted.
     NotDeleted { reason: String },

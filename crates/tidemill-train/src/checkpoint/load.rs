@@ -23,7 +23,7 @@ impl Checkpoints {
     /// ranks call it together, and load the same step. The first rank logs checkpoints that are not
     /// usable with `log`.
     ///
-    /// `is_averaged` tells whether a run that resumes after a step averages its weights. If not,
+    /// `is_averaged` is whether a run that resumes after a step averages its weights. If not,
     /// averages are not loaded.
     ///
     /// # Errors

@@ -20,18 +20,22 @@ const ONLINE_SETTINGS: [(&str, &str); 5] = [
 ];
 
 /// Computes the identity of a run.
-pub(crate) fn compute_run_identity(job: &TrainSpec, spec: &DatasetSpec, schedule: &SchedulerConfig) -> Value {
-    let (network, denoiser) = job.denoiser.identity();
-    let (name, data) = job.data.identity();
+pub(crate) fn compute_run_identity(
+    train: &TrainSpec,
+    spec: &DatasetSpec,
+    schedule: &SchedulerConfig,
+) -> Value {
+    let (network, denoiser) = train.denoiser.identity();
+    let (name, data) = train.data.identity();
     let ModelDigests { vae, text_encoder, tokenizer } = &spec.models;
     json!({
-        "seed": job.seed,
-        "global_batch": job.train.global_batch,
+        "seed": train.seed,
+        "global_batch": train.train.global_batch,
         network: denoiser,
         "scheduler": schedule,
         name: data,
         "vae": vae,
-        "text_encoder": job.text_encoder.as_ref().map(|encoder| &encoder.digest).or(text_encoder.as_ref()),
+        "text_encoder": train.text_encoder.as_ref().map(|encoder| &encoder.digest).or(text_encoder.as_ref()),
         "tokenizer": tokenizer,
     })
 }

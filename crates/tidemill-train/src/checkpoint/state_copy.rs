@@ -27,9 +27,9 @@ pub struct StateCopy {
     pub has_ema: bool,
     /// All parameters of the network.
     pub parameters: Vec<Parameter>,
-    /// The numbers of the elements whose values it has.
+    /// The numbers of the elements whose values the copy has.
     pub ranges: Vec<Range<usize>>,
-    /// Those with more bytes per element first.
+    /// The values, buffers with more bytes per element first.
     buffers: Vec<Buffer>,
 }
 

@@ -41,8 +41,8 @@ impl Default for SpikeConfig {
 pub enum SpikeAction {
     /// The step counts, and is reported.
     Report,
-    /// As [`NonFiniteAction::Skip`].
+    /// Same as [`NonFiniteAction::Skip`].
     Skip,
-    /// As [`NonFiniteAction::Rollback`].
+    /// Same as [`NonFiniteAction::Rollback`].
     Rollback,
 }

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LrSchedule {
-    /// It stays constant.
+    /// The rate stays constant.
     Constant,
-    /// It falls linearly to 0.
+    /// The rate falls linearly to 0.
     Linear,
-    /// It falls to 0 along half a cosine.
+    /// The rate falls to 0 along half a cosine.
     Cosine,
 }

@@ -14,7 +14,7 @@ pub struct MixConfig {
     /// Path or URI of the dataset. Unset: the run's own.
     #[serde(default)]
     pub dataset: Option<String>,
-    /// Its share of all rows, as a weight relative to those of the other datasets.
+    /// The dataset's share of all rows, as a weight relative to those of the other datasets.
     #[serde(default)]
     pub proportion: Option<f64>,
     /// How often its rows are used in an epoch of the mix.

@@ -96,8 +96,8 @@ pub(crate) fn create_preview_folder(output: &Path) -> Result<(), Error> {
     std::fs::create_dir_all(&folder).map_err(Error::io(&folder))
 }
 
-/// Writes a grid, and tells the user where it is, or why there is none. That is no reason to end a
-/// run: memory may suffice for steps and not for previews.
+/// Writes a grid and logs where it is, or why there is none. A failed preview does not end a run,
+/// because memory may suffice for steps and not for previews.
 pub(crate) fn report_preview(
     grid: Result<RgbImage, Error>,
     step: u64,

@@ -31,7 +31,7 @@ pub struct ParameterSlot {
 pub struct ParameterTreatment {
     /// The parameter is not trained.
     pub is_frozen: bool,
-    /// Its working weights are f32 even if those of the network are bf16.
+    /// The working weights are f32 even if those of the network are bf16.
     pub is_f32: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct BucketLayout {
 pub struct ParameterSlice {
     /// The index of the parameter.
     pub slot: usize,
-    /// Its elements, counted in its [`ElementOrder`].
+    /// The elements, counted in the parameter's [`ElementOrder`].
     pub elements: Range<usize>,
     /// The index of the first of them in the partition.
     pub offset: usize,

@@ -51,7 +51,7 @@ impl CollectiveTimer {
             let (sender, receiver) = channel::<(PendingCollective, Sender<Completion>)>();
             let wait = move || {
                 for (pending, done) in receiver {
-                    // The receiver is gone if whoever started the collective has failed meanwhile.
+                    // The receiver is gone if the thread that started the collective has failed.
                     let _ = done.send((pending.wait(), Instant::now()));
                 }
             };

@@ -56,7 +56,7 @@ struct ReducerState {
     group: Option<ProcessGroup>,
     kind: Kind,
     accumulator: GradientAccumulator,
-    /// As in [`GradientReducer`].
+    /// The same tensors as [`GradientReducer`] has.
     partitions: Vec<Tensor>,
     is_last_micro_batch: bool,
     /// For each bucket, how many of its parameters have no gradient of the last micro-batch yet.

@@ -90,7 +90,7 @@ impl WorkingWeights {
         self.update_buckets(partitions, |_| true)
     }
 
-    /// As [`Self::update`], except for frozen buckets.
+    /// Like [`Self::update`], but leaves frozen buckets alone.
     ///
     /// # Errors
     /// [`Error::Peer`] if a gather cannot be started.

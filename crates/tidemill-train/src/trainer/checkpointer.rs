@@ -157,8 +157,8 @@ impl Checkpointer {
     }
 
     /// Ends the background writer after the last checkpoint is written. All ranks wait for each
-    /// other, because the first rank commits: whoever resumed the run before that would read an
-    /// older checkpoint, or none.
+    /// other, because the first rank commits: a run that resumed before that would read an older
+    /// checkpoint, or none.
     ///
     /// # Errors
     /// If any rank could not write its last checkpoint.

@@ -233,8 +233,9 @@ impl Trainer {
         let optimizer = &mut self.step_runner.optimizer;
         let restored = self.checkpointer.restore(&self.spec, &self.progress.identity, optimizer, observer)?;
         let Some(restored) = restored else {
-            let message =
-                format!("there is none to roll back to from step {step}; save checkpoints more often");
+            let message = format!(
+                "there is no checkpoint to roll back to from step {step}; save checkpoints more often"
+            );
             return Err(Error::Checkpoint { path: self.spec.output.join("checkpoints"), message });
         };
         self.anomalies.rollbacks += 1;

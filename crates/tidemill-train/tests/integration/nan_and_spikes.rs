@@ -87,7 +87,7 @@ fn rollback_without_a_checkpoint_ends_the_run() {
     let mut spec = train_spec(data.path(), output.path());
     spec.train.not_finite = NonFiniteAction::Rollback;
     let error = train_quietly(spec).unwrap_err();
-    assert!(error.to_string().contains("none to roll back to from step 1"), "{error}");
+    assert!(error.to_string().contains("no checkpoint to roll back to from step 1"), "{error}");
 }
 
 /// Trains on a row with latents of 200. The network normalises its input, so its output stays as it

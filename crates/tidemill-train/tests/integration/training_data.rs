@@ -129,7 +129,7 @@ fn run_can_be_stopped_and_saved_while_it_waits_for_data() {
     let spec = TrainSpec { data: Box::new(stalling), ..train_spec(data.path(), output.path()) };
     let outcome = train(spec, &mut StopWhileWaiting::default()).unwrap();
     assert_eq!((outcome.steps, outcome.finished), (3, false));
-    // It resumes as if it had not been stopped.
+    // The run resumes as if it had not been stopped.
     let outcome = train_quietly(train_spec(data.path(), output.path())).unwrap();
     assert_eq!((outcome.resumed_at, outcome.finished), (3, true));
     train_quietly(train_spec(data.path(), uninterrupted.path())).unwrap();

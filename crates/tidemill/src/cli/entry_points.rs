@@ -33,7 +33,7 @@ where
     show_warnings();
     match command_line.verb.run(&reporter) {
         Ok(result) => {
-            // Only the first of several ranks has a result.
+            // Other ranks than the first have no result.
             if reporter.json && !result.is_null() {
                 print_json(&result);
             }

@@ -12,8 +12,8 @@ use crate::error::exit_codes::{EXIT_DONE, EXIT_REFUSED};
 /// The width of an error that shows a part of the run file, in columns.
 const ERROR_WIDTH: usize = 110;
 
-/// Prints what clap says about the arguments, and returns the exit code. `--help` and `--version`
-/// are not errors.
+/// Prints what clap reports about the arguments, and returns the exit code. `--help` and
+/// `--version` are not errors.
 pub fn print_argument_error(error: &clap::Error, is_json: bool) -> u8 {
     // A closed pipe must not change the exit code, so an error is ignored.
     let _ = error.print();

@@ -15,7 +15,7 @@ pub(crate) struct Pixels<'a> {
     pub resolution: u32,
     /// Width and height of each row's image, if it has one.
     pub sizes: Vec<Option<(u32, u32)>>,
-    /// The size of all images, if the schema says that there is only one.
+    /// The size of all images, if the schema allows only one.
     pub only_size: Option<(u32, u32)>,
     array: &'a LargeBinaryArray,
 }

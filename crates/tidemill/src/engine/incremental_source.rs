@@ -17,7 +17,7 @@ pub struct IncrementalSource<'a> {
     pub source: &'a dyn Source,
     /// Decides whether a unit's images are needed.
     pub prepare: &'a Prepare,
-    /// Has the earlier commits.
+    /// The dataset, whose earlier commits are reused.
     pub sink: &'a DatasetSink,
 }
 

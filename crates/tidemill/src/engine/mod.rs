@@ -11,11 +11,10 @@
 //!   where rows go.
 //! - [`incremental_source`]: an incremental re-run skips what an earlier run computed.
 //! - `retry_in_halves`: a batch that fails is retried in halves, down to the guilty row.
-//! - `bad_row_limit`: a run with too many unreadable rows stops.
+//! - `quarantine_limit`: a run with too many unreadable rows stops.
 //! - [`stop_signal`], `run_summary`, `stage_utilization`: how a run is stopped and measured.
 //! - [`device`], [`machine_resources`]: GPUs, cores and memory.
 
-pub(crate) mod bad_row_limit;
 pub(crate) mod config;
 pub mod dataset_sink;
 pub mod dataset_spec;
@@ -24,6 +23,7 @@ pub(crate) mod encode_stage;
 pub mod incremental_source;
 pub(crate) mod local;
 pub mod machine_resources;
+pub(crate) mod quarantine_limit;
 pub mod ray;
 mod retry_in_halves;
 mod run_summary;
@@ -33,12 +33,12 @@ pub(crate) mod stage_utilization;
 pub mod stop_signal;
 pub(crate) mod worker_count;
 
-pub use self::bad_row_limit::check_bad_fraction;
 pub use self::config::{
     EncodeWorkers, EngineConfig, EngineKind, PrepareWorkers, RayConfig, ReadWorkers, TrainWorkers,
 };
 pub use self::encode_stage::{EncodeStage, EncodedCounts};
 pub use self::local::{LocalEngine, MemoryUsage};
+pub use self::quarantine_limit::check_bad_fraction;
 pub use self::run_summary::RunSummary;
 pub use self::sink::{Attempt, Sink};
 pub use self::stage::{PassThrough, Stage};

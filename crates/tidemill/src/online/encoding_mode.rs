@@ -10,10 +10,10 @@ pub enum EncodingMode {
     /// Through a latent dataset that is complete before training starts.
     #[default]
     Offline,
-    /// They encode while it trains, anew in each epoch; nothing is stored.
+    /// Encoders work while the trainer trains, anew in each epoch; nothing is stored.
     Online,
-    /// They take turns with it on its device, batch by batch. Benchmarks compare the other modes
-    /// with this one.
+    /// Encoders take turns with the trainer on its device, batch by batch. Benchmarks compare the
+    /// other modes with this one.
     Colocated,
 }
 

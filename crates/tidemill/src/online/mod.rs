@@ -16,14 +16,15 @@
 //!   `unit_preparer`, what their workers run).
 //! - `batches`: a rank's parts of global batches. `stream_state`: their position in a
 //!   checkpoint.
-//! - `row_selection`: which rows are trained on. `row_accounting`: counts of all rows, and the
-//!   quarantine file.
+//! - `row_selection`: which rows are trained on. `row_accounting`: counts of all rows.
+//!   `quarantine_file`: `quarantine.jsonl`.
 
 mod batches;
 pub(crate) mod config;
 pub(crate) mod encoding_mode;
 mod local_encoders;
 mod online_data;
+mod quarantine_file;
 mod rank_assignment;
 mod remote_encoders;
 mod row_accounting;

@@ -32,7 +32,7 @@ pub enum EncoderPlacement {
     Trainer,
     /// Threads of this process, on these devices.
     LocalDevices(Vec<Device>),
-    /// Other machines.
+    /// Processes on other machines.
     Remote(Arc<dyn RemoteEncoders>),
 }
 

@@ -33,7 +33,7 @@ pub trait RemoteEncoders: fmt::Debug + Send + Sync {
     fn try_receive(&self, request: u64) -> Result<Option<Vec<RecordBatch>>>;
 }
 
-/// Has the windows of a rank made by remote encoders.
+/// Requests the windows of a rank from remote encoders.
 pub(crate) struct RemoteWindows {
     pub encoders: Arc<dyn RemoteEncoders>,
     pub units: Arc<Vec<InputUnit>>,
@@ -55,7 +55,7 @@ struct RequestedWindow {
 }
 
 impl RemoteWindows {
-    /// Has windows made, several at a time, and sends them in their order.
+    /// Requests windows, several at a time, and sends them in their order.
     ///
     /// # Errors
     /// The errors of the encoders.

@@ -1,21 +1,19 @@
-//! Row accounting of online training: what became of the rows that a process has prepared, the
-//! quarantine file, and how long the stages worked.
+//! Row accounting of online training: what became of the rows that a process has prepared, and how
+//! long the stages worked.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arrow::array::{Array, RecordBatch};
 use serde::Serialize;
-use serde_json::json;
 use tidemill_data::InputUnit;
 use tidemill_data::prepared::text;
 use tidemill_data::status::QUARANTINED;
 use tidemill_store::RowCounts;
 
-use crate::engine::bad_row_limit::{MIN_ROWS_TO_CHECK, check_bad_fraction};
+use crate::engine::quarantine_limit::{MIN_ROWS_TO_CHECK, check_bad_fraction};
 use crate::error::{Error, Result};
+use crate::online::quarantine_file::QuarantineFile;
 
 /// What became of all rows since the start of this process.
 #[derive(Debug)]
@@ -23,7 +21,6 @@ pub struct RowAccounting {
     rows: Mutex<ReadRows>,
     quarantine: Mutex<QuarantineFile>,
     stages: Mutex<Vec<StageWork>>,
-    path: String,
     /// The greatest allowed share of unreadable rows.
     max_bad_fraction: f64,
     /// Number of the source's units.
@@ -48,30 +45,16 @@ struct ReadRows {
     units: HashSet<(String, u64)>,
 }
 
-#[derive(Debug)]
-struct QuarantineFile {
-    /// Has a line for each quarantined row.
-    file: File,
-    /// Key and reason of the last quarantined row.
-    last: String,
-}
-
 impl RowAccounting {
-    /// Opens `quarantine.jsonl` in the run's output folder, for appending. `source_units` is the
-    /// number of the source's units.
+    /// Starts to count, and opens the quarantine file in the run's output folder. `source_units`
+    /// is the number of the source's units.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub fn open(output: &str, max_bad_fraction: f64, source_units: usize) -> Result<Self> {
-        let path = format!("{output}/quarantine.jsonl");
-        let open = || {
-            std::fs::create_dir_all(output)?;
-            File::options().create(true).append(true).open(&path)
-        };
-        let file = open().map_err(|source| Error::Write { path: path.clone(), source })?;
-        let quarantine = Mutex::new(QuarantineFile { file, last: String::new() });
+        let quarantine = Mutex::new(QuarantineFile::open(output)?);
         let (rows, stages) = Default::default();
-        Ok(Self { rows, quarantine, stages, path, max_bad_fraction, source_units })
+        Ok(Self { rows, quarantine, stages, max_bad_fraction, source_units })
     }
 
     /// What became of all rows so far.
@@ -109,13 +92,8 @@ impl RowAccounting {
             return Ok(());
         };
         for row in (0..batch.num_rows()).filter(|row| status.value(*row) == QUARANTINED) {
-            let (key, reason) = (key.value(row), reason.is_valid(row).then(|| reason.value(row)));
-            let line = json!({ "epoch": epoch, "key": key, "file": unit.file.uri, "reason": reason });
-            let mut quarantine = lock(&self.quarantine);
-            quarantine.last = format!("{key}: {}", reason.unwrap_or_default());
-            // One write for the whole line, because several ranks may append to the file.
-            let written = quarantine.file.write_all(format!("{line}\n").as_bytes());
-            written.map_err(|source| Error::Write { path: self.path.clone(), source })?;
+            let reason = reason.is_valid(row).then(|| reason.value(row));
+            lock(&self.quarantine).append(epoch, key.value(row), &unit.file.uri, reason)?;
         }
         Ok(())
     }
@@ -134,7 +112,7 @@ impl RowAccounting {
                 return Ok(());
             }
         }
-        let last = lock(&self.quarantine).last.clone();
+        let last = lock(&self.quarantine).last().to_owned();
         let checked = check_bad_fraction(&rows.counts, self.max_bad_fraction, last);
         checked.map_err(|error| Error::Refused(error.to_string()))
     }

@@ -145,7 +145,7 @@ mod tests {
                 fault(1, FaultCause::Overtaken("by 7".into())),
             ),
             (vec![lost(), healthy()], Verdict::Wait),
-            // It has reported its end, and its process hangs.
+            // The rank has reported its end, and its process hangs.
             (vec![exiting(failed(), 19), healthy()], Verdict::Wait),
             (vec![exiting(failed(), 21), healthy()], fault(0, FaultCause::Failed("disk full".into()))),
             (

@@ -80,7 +80,7 @@ impl Connection {
     }
 
     /// Sends a message. Kills this process if the supervisor is gone: the process may hang in a
-    /// collective and would hold its device for ever. It exits by SIGKILL, because any clean-up
+    /// collective and would hold its device forever. It exits by SIGKILL, because any clean-up
     /// could hang too. Its checkpoints stay valid.
     fn send_or_exit(&mut self, message: &WorkerMessage) {
         if self.send(message).is_err() {

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerActivity {
-    /// It loads models, joins the process group or reads a checkpoint.
+    /// The worker loads models, joins the process group or reads a checkpoint.
     #[default]
     Start,
-    /// It waits for rows.
+    /// The worker waits for rows.
     Data,
-    /// It computes a step, alone or in a collective with the other ranks.
+    /// The worker computes a step, alone or in a collective with the other ranks.
     Step,
-    /// It waits until the last checkpoint is written.
+    /// The worker waits until the last checkpoint is written.
     End,
 }
 
@@ -36,11 +36,11 @@ impl fmt::Display for WorkerActivity {
 pub enum TrainingEnd {
     /// All steps are done.
     Done,
-    /// A signal asked it to stop, and all ranks have stopped.
+    /// A signal asked the worker to stop, and all ranks have stopped.
     Stopped,
-    /// It failed with an error of its own.
+    /// The worker failed with an error of its own.
     Failed(String),
-    /// It refused its input. A restart does not help.
+    /// The worker refused its input. A restart does not help.
     Refused(String),
     /// A rank, this one or another, is too slow to take part.
     Straggler {

@@ -23,9 +23,9 @@ pub struct FaultLimits {
 /// How a process exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessExit {
-    /// It exited with this code.
+    /// The process exited with this code.
     Code(i32),
-    /// A signal ended it.
+    /// A signal ended the process.
     Signal(i32),
 }
 

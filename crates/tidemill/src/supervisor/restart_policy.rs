@@ -27,7 +27,7 @@ pub struct Incident {
 pub enum Decision {
     /// Wait for `pause`, then start workers in these slots.
     Restart { slots: Vec<usize>, pause: Duration },
-    /// A restart does not help. The message says why.
+    /// A restart does not help, for the reason in the message.
     GiveUp(String),
     /// A restart does not help, because the input is wrong. The message says what is wrong.
     Refuse(String),
@@ -63,8 +63,8 @@ fn find_refusal(incidents: &[Incident], last: &Incident) -> Option<Decision> {
     match &last.fault.cause {
         // A restart would take the run over from the other process, which would do the same.
         FaultCause::Overtaken(message) => Some(Decision::Refuse(message.clone())),
-        // Input with which steps were made is right. If it is refused now, a store may be out of
-        // reach, for example.
+        // If steps were made with an input, the input is right. If it is refused now, a store may
+        // be out of reach, for example.
         FaultCause::Refused(message) if !incidents.iter().any(|incident| incident.has_made_steps) => {
             Some(Decision::Refuse(message.clone()))
         }

@@ -25,7 +25,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// If workers cannot be started, do not stop in time, or fail in a way that a restart does not
-/// mend.
+/// fix.
 pub fn supervise(
     worker: &WorkerCommand,
     allowed: &RangeInclusive<usize>,

@@ -62,7 +62,7 @@ pub fn write_run(folder: &Path, rows: usize) -> String {
     write_run_with_sides(folder, rows, 48..=96)
 }
 
-/// As [`write_run`], with images of these sides.
+/// Like [`write_run`], but with images of these sides.
 pub fn write_run_with_sides(folder: &Path, rows: usize, sides: RangeInclusive<u32>) -> String {
     let pairs = folder.join("pairs");
     let config = tidemill_synth::SynthConfig {

@@ -17,7 +17,7 @@ const WORKERS: u64 = 2;
 const LARGE: (usize, usize) = (3000, 2000);
 const TINY: (usize, usize) = (80, 70);
 
-/// Pairs of which every third has a large image.
+/// Pairs. Every third pair has a large image.
 fn draw_mixed_pairs(rows: usize) -> Vec<Pair> {
     draw_pairs((0..rows).map(|row| if row % 3 == 1 { LARGE } else { TINY }))
 }

@@ -131,9 +131,9 @@ fn run_in_a_bucket_equals_run_on_local_files() {
             assert_eq!(inspected[part], local[part], "{part}");
         }
     }
-    let (code, nothing) = remote.json(&["inspect", &remote.uri("elsewhere")]);
+    let (code, nothing) = remote.json(&["inspect", &remote.uri("missing")]);
     let message = nothing["error"]["message"].as_str().unwrap();
-    assert!(code == 2 && message.contains("there is no dataset at s3://whole/elsewhere"), "{message}");
+    assert!(code == 2 && message.contains("there is no dataset at s3://whole/missing"), "{message}");
 }
 
 /// Settings for short training with small batches.
@@ -165,8 +165,8 @@ fn training_resumes_from_a_checkpoint_in_a_bucket() {
     assert_eq!(verb("preprocess", &[]).0, 0);
 
     // An output in a bucket is refused, because training writes metrics into a local folder.
-    let elsewhere = format!("output={}", remote.uri("out"));
-    let (code, refused) = verb("train", &["--set", &elsewhere]);
+    let output = format!("output={}", remote.uri("out"));
+    let (code, refused) = verb("train", &["--set", &output]);
     let message = refused["error"]["message"].as_str().unwrap();
     assert!(code == 2 && message.contains("checkpoint.uri"), "{message}");
 

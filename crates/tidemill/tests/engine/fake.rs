@@ -24,7 +24,7 @@ pub const ROW_BYTES: u64 = 1000;
 pub enum Work {
     #[default]
     Nothing,
-    /// This many multiplications, each of which depends on the one before.
+    /// This many multiplications. Each depends on the one before.
     Spin(u64),
     Sleep(Duration),
 }
@@ -129,7 +129,7 @@ pub struct FakePrepare {
     pub keeps_one_in: u64,
     /// Rows on which it panics.
     pub panics_at: Vec<u64>,
-    /// It returns an error for batches with this row.
+    /// The stage returns an error for batches with this row.
     pub fails_at: Option<u64>,
     /// Bytes that each row claims to carry along.
     pub carried_bytes: u64,

@@ -59,7 +59,7 @@ impl Case {
         self.run_and_inspect(|_| ()).0
     }
 
-    /// As [`run`](Self::run), and inspects the prepare stage after the run.
+    /// Like [`run`](Self::run), and inspects the prepare stage after the run.
     fn run_and_inspect<T: Send + 'static>(
         self,
         inspect: impl FnOnce(&FakePrepare) -> T + Send + 'static,

@@ -81,11 +81,12 @@ impl Charmap {
 /// The roles that a character can have if it is a misread byte of UTF-8.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Utf8Roles {
-    /// It can start a sequence of two, three or four bytes.
+    /// The character can start a sequence of two, three or four bytes.
     pub starts_sequence: [bool; 3],
-    /// It can continue a sequence. A space can, in place of byte A0.
+    /// The character can continue a sequence. A space can, in place of byte A0.
     pub is_continuation: bool,
-    /// It can continue a sequence, and it hardly ever is itself when it is next to mojibake.
+    /// The character can continue a sequence, and is hardly ever itself when it is next to
+    /// mojibake.
     pub is_strict_continuation: bool,
 }
 

@@ -158,7 +158,7 @@ struct ColumnSizes {
     stored: u64,
     /// Uncompressed bytes.
     plain: u64,
-    /// Those of the uncompressed bytes that must be decompressed or decoded from a dictionary.
+    /// Uncompressed bytes that must be decompressed or decoded from a dictionary.
     decompressed: u64,
 }
 

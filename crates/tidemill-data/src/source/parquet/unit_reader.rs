@@ -37,7 +37,8 @@ pub struct UnitReader {
 }
 
 impl UnitReader {
-    /// Reads a unit from its row groups. `max_bytes` is the size in bytes of a batch with its images.
+    /// Reads a unit from its row groups. `max_bytes` is the size in bytes of a batch with its
+    /// images.
     pub fn new(
         groups: RowGroups,
         unit: &InputUnit,

@@ -34,9 +34,8 @@ pub fn pairs() -> Vec<Pair> {
 }
 
 pub fn png(i: usize) -> Vec<u8> {
-    let picture =
-        image::RgbImage::from_fn(8 + i as u32 % 5, 9, |x, y| image::Rgb([i as u8, x as u8, y as u8]));
-    support::png(&picture)
+    let image = image::RgbImage::from_fn(8 + i as u32 % 5, 9, |x, y| image::Rgb([i as u8, x as u8, y as u8]));
+    support::png(&image)
 }
 
 pub fn tar(pairs: &[Pair]) -> Vec<u8> {

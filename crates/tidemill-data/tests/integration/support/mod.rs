@@ -32,15 +32,15 @@ pub fn open(config: &SourceConfig) -> tidemill_data::Result<Box<dyn Source>> {
     source::open(config, &FilterConfig::default(), &CaptionConfig::default())
 }
 
-pub fn png(picture: &image::RgbImage) -> Vec<u8> {
+pub fn png(image: &image::RgbImage) -> Vec<u8> {
     let mut bytes = Cursor::new(Vec::new());
-    picture.write_to(&mut bytes, image::ImageFormat::Png).unwrap();
+    image.write_to(&mut bytes, image::ImageFormat::Png).unwrap();
     bytes.into_inner()
 }
 
-pub fn jpeg(picture: &image::RgbImage) -> Vec<u8> {
-    let (width, height) = (picture.width() as usize, picture.height() as usize);
-    let (pixels, format) = (picture.as_raw().as_slice(), turbojpeg::PixelFormat::RGB);
+pub fn jpeg(image: &image::RgbImage) -> Vec<u8> {
+    let (width, height) = (image.width() as usize, image.height() as usize);
+    let (pixels, format) = (image.as_raw().as_slice(), turbojpeg::PixelFormat::RGB);
     let image = turbojpeg::Image { pixels, width, pitch: 3 * width, height, format };
     turbojpeg::compress(image, 90, turbojpeg::Subsamp::Sub2x2).unwrap().to_vec()
 }

@@ -1,4 +1,4 @@
-//! Group normalisation with SiLU of images that lie channels-last, [N, H, W, C], without gradients.
+//! Group normalisation with SiLU of channels-last images, [N, H, W, C], without gradients.
 //! It works in tiles of pixels, and keeps numbers of all channels side by side, repeated until they
 //! fill the widest registers.
 

@@ -38,13 +38,13 @@ extern "C" __global__ void adamw_coefficients(AdamWArguments a, float* coefficie
   coefficients[2] = 1.0 / sqrt(1.0 - pow(a.beta2, t));
 }
 
-// The same for all elements of a step.
+// The factors that are the same for all elements of a step.
 struct Coefficients {
   float decay, step_size, correction, grad_divisor, step, eps, ema_rate;
   int has_bf16_weights;
 };
 
-// The same as `random_bits` in ../cpu/adamw.rs.
+// Random bits from the moments and the step, the same as `random_bits` in ../cpu/adamw.rs.
 __device__ inline unsigned random_bits(float exp_avg, float exp_avg_sq, float step) {
   unsigned x = __float_as_uint(exp_avg) ^ (__float_as_uint(exp_avg_sq) + __float_as_uint(step)) * 0x9E3779B1u;
   x = (x ^ x >> 16) * 0x7FEB352Du;

@@ -1,4 +1,4 @@
-// Group normalisation, with or without SiLU, of images that lie channels-last. x [N, P, C]: N
+// Group normalisation, with or without SiLU, of channels-last images. x [N, P, C]: N
 // images of P pixels of C channels, in G groups of D channels. Most kernels give each block a tile
 // of pixels of one image; a thread takes one Vector of channels of every
 // `rows`-th pixel. All sums are added up in a fixed order, so the same input gives the same output.
@@ -55,7 +55,7 @@ extern "C" __global__ void group_norm_tile_moments(const Vector* x, float* tile_
     // far from zero.
     Vector first = tile[w];
     float sum[VECTOR_SIZE] = {}, square[VECTOR_SIZE] = {};
-#pragma unroll 4
+# pragma unroll 4
     for (int p = row; p < n; p += rows) {
       Vector v = tile[p * vectors + w];
       for (int j = 0; j < VECTOR_SIZE; ++j) {
@@ -148,7 +148,7 @@ extern "C" __global__ void group_norm_apply(const Vector* __restrict__ x, const 
       Channel channel = make_channel(w * VECTOR_SIZE + j, group.next(), weights, biases, moments, s);
       scale[j] = channel.scale, shift[j] = channel.shift;
     }
-#pragma unroll 4
+# pragma unroll 4
     for (int p = threadIdx.x / s.lanes; p < n; p += rows) {
       Vector v = tile[p * vectors + w];
       for (int j = 0; j < VECTOR_SIZE; ++j) {
@@ -181,7 +181,7 @@ extern "C" __global__ void group_norm_tile_sums(const Vector* x, const Vector* g
       channels[j] = make_channel(w * VECTOR_SIZE + j, group.next(), weights, biases, moments, s);
     }
     float sum_dn[VECTOR_SIZE] = {}, sum_d[VECTOR_SIZE] = {};
-#pragma unroll 2
+# pragma unroll 2
     for (int p = row; p < n; p += rows) {
       Vector v = tile[p * vectors + w], g = grads[p * vectors + w];
       for (int j = 0; j < VECTOR_SIZE; ++j) {
@@ -253,7 +253,7 @@ extern "C" __global__ void group_norm_x_grad(const Vector* __restrict__ x, const
       x_factor[j] = channel.rstd * channel.rstd * means[0];
       offset[j] = channel.rstd * means[1] - channel.mean * x_factor[j];
     }
-#pragma unroll 2
+# pragma unroll 2
     for (int p = threadIdx.x / s.lanes; p < n; p += rows) {
       int i = p * vectors + w;
       Vector v = tile[i], g = grads[i], sum = residual_grads ? residual_grads[i] : Vector{};

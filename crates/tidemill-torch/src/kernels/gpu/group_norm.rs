@@ -1,4 +1,4 @@
-//! Group normalisation, with or without SiLU, of images that lie channels-last. libtorch's kernel
+//! Group normalisation, with or without SiLU, of channels-last images. libtorch's kernel
 //! for GPUs has such images converted, and converted back.
 
 use tch::{Device, Kind, Tensor};
@@ -156,7 +156,7 @@ enum Blocks {
     Channels,
 }
 
-/// Both passes over images of one shape.
+/// The kernels of the forward and backward pass over images of one shape.
 struct GroupNormKernels {
     target: KernelTarget,
     shape: GroupNormShape,

@@ -61,8 +61,8 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
     world.check_equal_on_all_ranks(&serde_json::json!({
         "version": version(), "train": settings, "checkpoint": spec.checkpoint, "run": identity,
     }))?;
-    // Before a checkpoint is loaded, while a denoiser of the user's own still has its initial
-    // weights.
+    // Checked before a checkpoint is loaded, while a denoiser of the user's own still has its
+    // initial weights.
     checkpoint.map_or(Ok(()), |checkpoint| checkpoints.check_identity(&checkpoint, &identity))?;
     health_check::check_ranks(&spec.train.health, &world, objective.device, observer)?;
     if world.is_first() {

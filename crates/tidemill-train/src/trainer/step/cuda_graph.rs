@@ -215,11 +215,11 @@ mod tests {
         assert_eq!(cuda_graph_device(false, Device::Cuda(1), 2).unwrap(), None);
         assert_eq!(cuda_graph_device(false, Device::Cpu, 1).unwrap(), None);
         assert_eq!(cuda_graph_device(true, Device::Cuda(1), 1).unwrap(), Some(1));
-        for (device, ranks, says) in
+        for (device, ranks, expected) in
             [(Device::Cpu, 1, "the device is the CPU"), (Device::Cuda(0), 2, "this run has 2")]
         {
             let refused = cuda_graph_device(true, device, ranks).unwrap_err().to_string();
-            assert!(refused.contains("train.cuda_graph") && refused.contains(says), "{refused}");
+            assert!(refused.contains("train.cuda_graph") && refused.contains(expected), "{refused}");
         }
     }
 }

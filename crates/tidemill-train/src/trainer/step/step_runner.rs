@@ -264,8 +264,8 @@ impl StepRunner {
 }
 
 impl UpdateScalars {
-    /// Derives them from the sums over all ranks: losses, squared norms, rows. Nothing here waits
-    /// for the values: the device itself decides whether it skips the step.
+    /// Derives the scalars from the sums over all ranks: losses, squared norms, rows. Nothing
+    /// waits for the values: the device itself decides whether it skips the step.
     ///
     /// # Panics
     /// Where tch would: run it in [`guard`](tidemill_torch::guard()).
@@ -275,7 +275,7 @@ impl UpdateScalars {
         let grad_norm = sums.get(1).sqrt() / &rows;
         let clip = match train.max_grad_norm {
             0.0 => grad_norm.ones_like(),
-            // As torch.nn.utils.clip_grad_norm_.
+            // The same formula as torch.nn.utils.clip_grad_norm_.
             max_norm => (max_norm / (&grad_norm + 1e-6)).clamp_max(1.0),
         };
         let loss = sums.get(0) / &rows;

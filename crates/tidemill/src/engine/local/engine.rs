@@ -12,7 +12,6 @@ use tidemill_data::InputUnit;
 use tidemill_data::source::Source;
 use tidemill_store::RowCounts;
 
-use crate::engine::bad_row_limit::RowTally;
 use crate::engine::local::backpressure::memory_budget::MemoryBudget;
 use crate::engine::local::backpressure::memory_plan::{MemoryPlan, min_memory};
 use crate::engine::local::backpressure::queue_limits::{MAX_QUEUED_BATCHES, min_rows_in_flight};
@@ -24,6 +23,7 @@ use crate::engine::local::run_state::{EncodeQueue, RowCost, RunState, StageMeter
 use crate::engine::local::threads::{join_threads, spawn_thread};
 use crate::engine::local::worker_gate::WorkerGate;
 use crate::engine::local::worker_pool::run_worker;
+use crate::engine::quarantine_limit::RowTally;
 use crate::engine::run_summary::RunSummary;
 use crate::engine::sink::Sink;
 use crate::engine::stage::Stage;

@@ -18,7 +18,7 @@ pub(crate) struct UnitToRead {
     pub batches: Sender<ReadMessage>,
 }
 
-/// The same unit for an encode pipeline.
+/// A unit whose batches an encode pipeline gets.
 pub(crate) struct UnitToFeed {
     pub unit: InputUnit,
     pub batches: Receiver<ReadMessage>,

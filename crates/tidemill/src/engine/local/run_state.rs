@@ -7,9 +7,9 @@ use std::time::Instant;
 use arrow::array::RecordBatch;
 use tidemill_data::source::Source;
 
-use crate::engine::bad_row_limit::RowTally;
 use crate::engine::local::backpressure::memory_budget::MemoryBudget;
 use crate::engine::local::worker_gate::WorkerGate;
+use crate::engine::quarantine_limit::RowTally;
 use crate::engine::sink::Sink;
 use crate::engine::stage::Stage;
 use crate::engine::stage_utilization::{MeterReading, StageMeter, StageUtilization};

@@ -23,7 +23,7 @@ pub(crate) fn run_worker(state: &RunState<'_>, worker: usize, tasks: &Receiver<P
         let prepared = meter.time(|| stage.run(&rows));
         meter.add_rows(rows.num_rows());
         drop((rows, read_permit));
-        // If the run has failed elsewhere, no thread waits for the result.
+        // If another thread has failed the run, no thread waits for the result.
         let _ = result.send(prepared);
     }
     // Sleeping workers must see the end of the work too.

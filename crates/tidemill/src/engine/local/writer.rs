@@ -6,11 +6,11 @@ use crossbeam_channel::Receiver;
 use tidemill_data::InputUnit;
 use tidemill_store::RowCounts;
 
-use crate::engine::bad_row_limit::describe_last_bad_row;
 use crate::engine::local::backpressure::memory_budget::MemoryPermit;
 use crate::engine::local::batcher::EncodeBatch;
 use crate::engine::local::messages::UnitMessage;
 use crate::engine::local::run_state::RunState;
+use crate::engine::quarantine_limit::describe_last_bad_row;
 use crate::engine::sink::Attempt;
 use crate::error::{Error, Result};
 

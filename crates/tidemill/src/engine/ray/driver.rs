@@ -43,7 +43,7 @@ pub enum DriverEvent<D> {
     Finished,
     /// The driver printed a line that is not a message.
     Log(String),
-    /// Nothing happened for a while.
+    /// The driver sent nothing for a while.
     Timeout,
     /// The driver ended before everything was done.
     Exited(ExitStatus),
@@ -156,7 +156,8 @@ pub struct DriverRestarts {
 }
 
 impl DriverRestarts {
-    /// Counts a driver that ended too soon. `made_progress` says whether it got anything done.
+    /// Counts a driver that ended too soon. `made_progress` is whether it
+    /// got anything done.
     ///
     /// # Errors
     /// If another driver would not help: this one was not killed by a signal, or too many died in a

@@ -9,9 +9,9 @@ use std::time::Instant;
 use tidemill_data::InputUnit;
 use tidemill_store::RowCounts;
 
-use crate::engine::bad_row_limit::RowTally;
 use crate::engine::config::EngineConfig;
 use crate::engine::dataset_sink::DatasetSink;
+use crate::engine::quarantine_limit::RowTally;
 use crate::engine::ray::driver::{Driver, DriverEvent, DriverRestarts};
 use crate::engine::ray::json_exchange::to_json;
 use crate::engine::ray::plan::{ClusterSpec, PoolSpec, PreprocessPlan};

@@ -1,4 +1,4 @@
-//! What a driver of Ray is told about the cluster and its workers. Travels as JSON
+//! The plan that a Ray driver gets: the cluster and its workers. It is sent as JSON
 //! (python/tidemill/ray/driver_protocol.py).
 
 use std::collections::BTreeMap;

@@ -7,9 +7,9 @@ use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::{RowCounts, UnitId};
 
-use crate::engine::bad_row_limit::describe_last_bad_row;
 use crate::engine::dataset_sink::DatasetSink;
 use crate::engine::incremental_source::IncrementalSource;
+use crate::engine::quarantine_limit::describe_last_bad_row;
 use crate::engine::ray::model_provenance::check_provenance;
 use crate::engine::ray::ticket::Ticket;
 use crate::engine::ray::unit_column::{

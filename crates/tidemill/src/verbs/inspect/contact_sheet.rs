@@ -26,7 +26,7 @@ pub fn write_contact_sheet(run: &Run, path: &Path, args: &Args, reporter: &Repor
     let options = SheetOptions { tiles: (COLUMNS * ROWS) as usize, seed: args.seed, rejected: args.rejected };
     let tiles = sample_tiles(&*source, &prepare, &run.file.source.columns.image, options)?;
     let (images, captions): (Vec<_>, Vec<_>) =
-        tiles.into_iter().map(|tile| (tile.picture, tile.caption)).unzip();
+        tiles.into_iter().map(|tile| (tile.image, tile.caption)).unzip();
     let write_error = |source| Error::Write { path: path.display().to_string(), source };
     let png = image_grid::encode_png(&image_grid::make_grid(&images, &captions, COLUMNS));
     let png = png.map_err(|e| write_error(std::io::Error::other(e)))?;

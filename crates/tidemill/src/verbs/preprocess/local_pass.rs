@@ -70,7 +70,7 @@ impl LocalPass<'_> {
         summary.map(Some)
     }
 
-    /// One encoder for each device, the first of which may be loaded already.
+    /// One encoder for each device. The first one may be loaded already.
     fn load_encoders(
         &self,
         devices: &[Device],

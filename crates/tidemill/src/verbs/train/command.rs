@@ -70,11 +70,11 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     }
 }
 
-/// As [`run`], with hooks, in this process or its workers even if the run file has
+/// Like [`run`], but with hooks, in this process or its workers even if the run file has
 /// `[engine.train]`. Every rank returns a result.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub fn run_with_hooks(args: &Args, reporter: &Reporter, hooks: TrainHooks<'_>) -> Result<Value> {
     train_on_this_machine(&args.rank.agree(args.run.open())?, args, reporter, hooks)
 }

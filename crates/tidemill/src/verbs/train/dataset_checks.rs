@@ -17,17 +17,17 @@ use crate::run_file::Run;
 /// # Errors
 /// If a dataset was made by another VAE, text encoder or tokenizer.
 pub fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Result<ModelDigests> {
-    let ours = compute_model_digests(models)?;
+    let expected = compute_model_digests(models)?;
     for dataset in datasets.values() {
-        let theirs = &dataset.spec().models;
+        let found = &dataset.spec().models;
         let mut parts =
-            vec![("VAE", &theirs.vae, &ours.vae), ("tokenizer", &theirs.tokenizer, &ours.tokenizer)];
-        if let (Some(theirs), Some(ours)) = (&theirs.text_encoder, &ours.text_encoder) {
-            parts.insert(1, ("text encoder", theirs, ours));
+            vec![("VAE", &found.vae, &expected.vae), ("tokenizer", &found.tokenizer, &expected.tokenizer)];
+        if let (Some(found), Some(expected)) = (&found.text_encoder, &expected.text_encoder) {
+            parts.insert(1, ("text encoder", found, expected));
         }
-        let different = parts.iter().filter(|(_, theirs, ours)| theirs != ours);
+        let different = parts.iter().filter(|(_, found, expected)| found != expected);
         let different: Vec<String> = different
-            .map(|(name, theirs, ours)| format!("{name} (digest {theirs}; the run's is {ours})"))
+            .map(|(name, found, expected)| format!("{name} (digest {found}; the run's is {expected})"))
             .collect();
         if !different.is_empty() {
             let message = format!(
@@ -38,7 +38,7 @@ pub fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Res
             return Err(run.refuse("models.path", message));
         }
     }
-    Ok(ours)
+    Ok(expected)
 }
 
 /// One line for each setting of the run file that training ignores, because the datasets were made

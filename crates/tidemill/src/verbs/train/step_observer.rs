@@ -1,5 +1,5 @@
-//! Watches the trainer's steps: shows progress, tells the supervisor, and stops training after a
-//! signal.
+//! Watches the trainer's steps: shows progress, reports to the supervisor, and stops training after
+//! a signal.
 
 use tidemill_train::{Activity, Observer, StepMetrics, World};
 

@@ -30,7 +30,7 @@ struct TrainedRank {
     report: Value,
 }
 
-/// Trains in this process and tells the supervisor, if there is one, how training ended.
+/// Trains in this process and reports to the supervisor, if there is one, how training ended.
 ///
 /// # Errors
 /// If the input is refused, or training fails.

@@ -47,7 +47,7 @@ pub struct MemoryBudget {
     limit: u64,
     plan: MemoryPlan,
     usage: Arc<UsageCounter>,
-    /// The working part.
+    /// The bytes of the working part.
     working: Arc<ByteSemaphore>,
     /// The shares of all readers.
     reading: Arc<ByteSemaphore>,
@@ -83,7 +83,7 @@ impl MemoryBudget {
             .acquire(held.min(self.plan.held_per_unit) + BATCHES_PER_READER * self.plan.read_batch_bytes)
     }
 
-    /// The working part.
+    /// The bytes of the working part.
     pub fn working(&self) -> &Arc<ByteSemaphore> {
         &self.working
     }
