@@ -8,8 +8,8 @@
 # It downloads nothing. Arguments after the folder go to `python -m benches.gpu`: --sides, --pixels
 # and --batch choose what to measure, --limit-s is the time limit in seconds for all sides (460,
 # from the start of this script), --side-limit-s that of one side (240).
-# gpu.md and gpu.json in target/bench/gpu are written after each side. Further calls reuse the data and add results, as
-# long as device and versions are the same, for example for torch.compile alone:
+# gpu.md and gpu.json in target/bench/gpu are written after each side. Further calls reuse the data
+# and add results, as long as device and versions are the same, for example for torch.compile alone:
 #
 #   bash benches/gpu.sh target/wheels --sides "diffusers, torch.compile"
 #   bash benches/gpu.sh target/wheels --sides "Tidemill, recorded" --pixels 512 --batch 64

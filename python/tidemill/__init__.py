@@ -164,7 +164,7 @@ def load(run: RunFile, module: torch.nn.Module, ema: bool = True, **overrides: A
     """Loads the trained weights into `module`; returns their step.
 
     The weights are those of the run's last checkpoint, or of step `sample.step`. With `ema` it
-    loads the averaged weights, if averaging had begun.
+    loads the averaged weights, if averaging had started.
     """
     return _native.load(*to_arguments(run, overrides), module, ema)
 

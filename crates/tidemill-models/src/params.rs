@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 pub enum ParamInit {
     /// PyTorch's default initialisation, drawn from libtorch's generator (`tch::manual_seed`).
     Random,
-    /// Not initialised: for networks whose weights are loaded next.
+    /// Parameters are not initialised: for networks whose weights are loaded next.
     Empty,
 }
 

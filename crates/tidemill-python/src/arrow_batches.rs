@@ -60,7 +60,7 @@ pub fn map_rows<'py>(
         let batches: Vec<RecordBatch> = reader.collect::<Result<_, _>>()?;
         let input = match batches.iter().any(|batch| batch.num_rows() > 0) {
             true => batches,
-            // Without rows, an empty batch still tells the columns.
+            // Without rows, an empty batch still has the columns.
             false => vec![RecordBatch::new_empty(schema)],
         };
         let output = stage(input)?;

@@ -1,7 +1,7 @@
 //! The quickstart's synthetic data. [`write_scenes`] writes captioned scenes (one coloured shape on
 //! a plain background) as LAION-like Parquet, with a few rows broken in known ways.
 //! [`heldout_prompts`] lists prompts for combinations of colour and shape that are never drawn.
-//! [`detect_object`] tells by geometry alone, without any model, what an image shows.
+//! [`detect_object`] finds by geometry alone, without any model, what an image shows.
 //!
 //! ```
 //! use tidemill_synth::{Colour, Place, Scene, Shape, Size, detect_object, draw_scene};

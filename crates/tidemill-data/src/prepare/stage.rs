@@ -85,8 +85,8 @@ impl Prepare {
         })
     }
 
-    /// The same stage, which also rejects these samples with the given reasons, even if all filters
-    /// pass them. [`digests`](Self::digests) do not depend on them.
+    /// This stage, which then also rejects these samples with the given reasons, even if all
+    /// filters pass them. [`digests`](Self::digests) do not depend on them.
     pub fn excluding(mut self, samples: HashMap<u64, &'static str>) -> Self {
         self.selector.excluded = samples;
         self

@@ -134,7 +134,7 @@ impl Kernel {
         first..self.windows.last().map_or(first, |window| window.end)
     }
 
-    /// The same kernel for an input without its first `start` pixels.
+    /// This kernel for an input without its first `start` pixels.
     pub fn without_first(mut self, start: usize) -> Self {
         for window in &mut self.windows {
             *window = window.start - start..window.end - start;

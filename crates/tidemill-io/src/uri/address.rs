@@ -137,7 +137,7 @@ impl Address {
     /// remote object must still have this entity tag.
     ///
     /// # Errors
-    /// [`Error::Storage`]; [`Error::is_changed`] tells if the object has another entity tag.
+    /// [`Error::Storage`]; [`Error::is_changed`] is true if the object has another entity tag.
     pub async fn get_ranges(&self, ranges: &[Range<u64>], e_tag: Option<&str>) -> Result<Vec<Bytes>> {
         let key = self.key()?;
         let bytes = if self.is_local() {

@@ -84,7 +84,7 @@ fn a_conditional_put_is_retried_when_its_answer_is_lost() {
     // Nothing arrived: the retry succeeds.
     server.fail_next([Fault::Refuse, Fault::Status(500)]);
     assert!(location.put_if_absent("a", "mine".into()).unwrap());
-    // The put arrived, its answer did not: the object exists, and its content tells whose it is.
+    // The put arrived, its answer did not: the object exists, and its content shows whose it is.
     server.fail_next([Fault::LoseAnswer]);
     location.put_if_absent("b", "mine".into()).unwrap();
     assert_eq!(location.get("b").unwrap(), "mine");

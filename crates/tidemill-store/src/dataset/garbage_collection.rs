@@ -42,8 +42,8 @@ impl GarbageCollector {
     /// crash in between leaves nothing that names a removed object.
     ///
     /// # Errors
-    /// [`Error::NoManifest`] if there is no snapshot, because garbage cannot be told from data
-    /// then; a failure of the store.
+    /// [`Error::NoManifest`] if there is no snapshot, because garbage cannot be distinguished from
+    /// data then; a failure of the store.
     pub fn collect(&self, uri: &str) -> Result<Garbage> {
         let location = Location::open(uri)?;
         let numbers = Manifest::list_numbers(&location)?;

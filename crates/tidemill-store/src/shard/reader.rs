@@ -125,7 +125,7 @@ impl ShardReader {
         Ok(ids.zip(values).map(row).collect())
     }
 
-    /// Opens a row group, `rows` rows of which are wanted.
+    /// Opens a row group, from which `rows` rows are wanted.
     fn open<'a>(
         &'a self,
         index: &ShardIndex,

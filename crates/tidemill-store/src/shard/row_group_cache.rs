@@ -75,7 +75,7 @@ impl Cache {
         Ok(Arc::new(cache))
     }
 
-    /// Gets a row group, `rows` rows of which are wanted. Fetches it if its file is missing or
+    /// Gets a row group, from which `rows` rows are wanted. Fetches it if its file is missing or
     /// damaged, unless too few rows are wanted; then returns `None`.
     ///
     /// # Errors

@@ -77,8 +77,8 @@ pub enum OpenRowGroup<'a> {
 }
 
 impl<'a> OpenRowGroup<'a> {
-    /// Opens a row group, `rows` rows of which are wanted. A remote row group comes from the cache,
-    /// or is read whole into memory of the pool if nearly all of its rows are wanted.
+    /// Opens a row group, from which `rows` rows are wanted. A remote row group comes from the
+    /// cache, or is read whole into memory of the pool if nearly all of its rows are wanted.
     ///
     /// # Errors
     /// The errors of [`RowGroupReader::read`].

@@ -79,7 +79,7 @@ impl UnitWriter {
         if let Ok(true) = put {
             return Ok(CommitOutcome::Committed(commit));
         }
-        // The attempt's name tells whether another attempt won or our own put arrived although it
+        // The attempt's name shows whether another attempt won or our own put arrived although it
         // seemed to fail.
         match (location.get_if_present(&key)?, put) {
             (Some(bytes), _) => {

@@ -260,7 +260,7 @@ fn replace(file: &Path, from: &str, to: &str) {
     fs::write(file, text.replace(from, to)).unwrap();
 }
 
-/// Does the same as the fuzz target: an index in the first line, then a shard.
+/// Parses what the fuzz target parses: an index in the first line, then a shard.
 fn parse(bytes: &[u8]) -> u64 {
     let cut = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let (line, content) = bytes.split_at(cut);

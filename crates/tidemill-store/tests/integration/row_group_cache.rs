@@ -29,7 +29,7 @@ fn cached_row_groups_are_not_fetched_again() {
         while Arc::strong_count(cache) > 1 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(Arc::strong_count(cache), 1, "threads of a dropped stream go on");
+        assert_eq!(Arc::strong_count(cache), 1, "threads of a dropped stream still run");
         bytes_read(&server)
     };
     let cache_folder = folder.path().join("cache");
@@ -185,7 +185,7 @@ fn killed_processes_leave_an_intact_cache() {
         seen = wait_for_others(&cache_folder, &seen);
         std::thread::sleep(Duration::from_millis(20 + hash(round, seed()) % 150));
         let mut oldest = children.pop_front().unwrap();
-        assert!(oldest.try_wait().unwrap().is_none(), "it goes on until it is killed");
+        assert!(oldest.try_wait().unwrap().is_none(), "it ended before it was killed");
         oldest.kill().unwrap();
         oldest.wait().unwrap();
         children.push_back(child());

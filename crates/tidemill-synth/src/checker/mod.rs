@@ -1,4 +1,4 @@
-//! The rule-based checker, which tells what an image shows.
+//! The rule-based checker, which detects what an image shows.
 
 mod detect;
 mod oklab;

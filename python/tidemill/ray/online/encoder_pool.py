@@ -155,8 +155,8 @@ class EncoderPool:
             # started.
             if error.actor_init_failed:
                 cause = find_root_cause(error)
-                # If encoders run elsewhere, a refusal may pass: a folder that this node has not
-                # mounted yet.
+                # If encoders run on other nodes, a refusal may pass: a folder that this node has
+                # not mounted yet.
                 self._failure = tidemill.TidemillError(str(cause)) if self._was_any_encoder_ready else cause
         except RayError as error:
             # For example a runtime environment that cannot be made: trainers would wait forever.

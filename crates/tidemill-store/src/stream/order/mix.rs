@@ -14,12 +14,12 @@ const PROPORTIONS: f64 = 1e12;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MixAmount {
-    /// Its share of all rows, as a weight relative to the other datasets.
+    /// The dataset's share of all rows, as a weight relative to the other datasets.
     Proportion(f64),
     /// How often its rows come per epoch of the mix. With 0.5, one epoch of the mix has one half of
     /// them, and the next epoch the other half.
     Repeat(f64),
-    /// Its rows per epoch of the mix.
+    /// The dataset's rows per epoch of the mix.
     Count(u64),
 }
 

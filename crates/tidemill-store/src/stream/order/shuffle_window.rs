@@ -31,7 +31,7 @@ pub struct Window {
     pub epoch: u64,
     /// Number of the window in its epoch.
     pub number: u64,
-    /// Its blocks, as positions in the epoch's block permutation.
+    /// The blocks of the window, as positions in the epoch's block permutation.
     pub blocks: Range<u64>,
     /// Positions of its rows.
     pub rows: Range<u64>,

@@ -175,7 +175,7 @@ fn run_reader(mut rows: Receiver<Arc<RowSlot>>, mut blocks: Receiver<Arc<RowSlot
             open -= 1;
             continue;
         };
-        // A thread that waits for these rows must not wait for ever if reading them panicked.
+        // A thread that waits for these rows must not wait forever if reading them panicked.
         if stopped.load(Ordering::Relaxed) || catch_unwind(AssertUnwindSafe(|| slot.load())).is_err() {
             slot.abandon();
         }

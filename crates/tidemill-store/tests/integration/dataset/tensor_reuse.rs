@@ -6,7 +6,8 @@ use tidemill_store::{Manifest, UnitKey};
 use super::UNITS;
 use crate::support::*;
 
-/// The same rows with some tensors left out, like a stage that reuses an earlier run gives them.
+/// The rows of `batch` with some tensors left out, as a stage gives them that reuses an earlier
+/// run.
 fn without(batch: &RecordBatch, left_out: &[&str]) -> RecordBatch {
     let mut columns = batch.columns().to_vec();
     for name in left_out {
