@@ -230,7 +230,7 @@ fn filter_that_does_not_fit_the_source_is_refused_before_the_run() {
         (
             &config,
             json!({ "where": "true and score = 'x'" }),
-            "filter.where: character 10: a number is compared",
+            "filter.where: character 10: cannot compare a number with a string",
         ),
         (&config, json!({ "where": "image = 'x'" }), "filter.where: character 1: column `image` is Binary"),
         (&config, json!({ "where": "tag >" }), "filter.where: "),

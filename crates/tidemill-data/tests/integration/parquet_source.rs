@@ -223,7 +223,7 @@ fn compatible_column_types_are_converted_and_others_refused() {
     // Numbers with fractions are not converted to integers.
     with("0.parquet", "score", Arc::new(Int64Array::from(vec![1, 2, 3])));
     let error = open().units().unwrap_err().to_string();
-    assert!(error.contains("its column `score` is Float64, and Int64 in the source's first file"), "{error}");
+    assert!(error.contains("its column `score` is Float64, but Int64 in the source's first file"), "{error}");
 }
 
 #[test]

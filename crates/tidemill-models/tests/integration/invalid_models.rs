@@ -218,7 +218,7 @@ fn damaged_weights_and_files_are_refused() {
                 let bytes = std::fs::read(dir.join(WEIGHTS)).unwrap();
                 replace(dir, WEIGHTS, &bytes[..bytes.len() - 5]);
             },
-            &[WEIGHTS, "bytes where its header expected", "download or export it again"],
+            &[WEIGHTS, "bytes where its header says", "download or export it again"],
         ),
         (
             "the header is cut off",

@@ -65,11 +65,11 @@ const CASES: &[Case] = &[
     ("[prepare]\nresolutions = []", &[], &["run.toml:2:15", "prepare.resolutions: give at least one"]),
     ("[prepare]\nresolutions = [100]", &[], &["run.toml:2:15", "100 is not a multiple of 8"]),
     ("[prepare]\nresolutions = [64, 64]", &[], &["run.toml:2:15", "64 is listed twice"]),
-    ("[prepare]\nbucket_step = 64", &[], &["run.toml:2:15", "only with crop = \"bucket\""]),
+    ("[prepare]\nbucket_step = 64", &[], &["run.toml:2:15", "only be used with crop = \"bucket\""]),
     (
         "[prepare]\ncrop = \"bucket\"\nbuckets.512 = [[512, 512]]",
         &[],
-        &["run.toml:3:15", "prepare.buckets.512", "none of prepare.resolutions"],
+        &["run.toml:3:15", "prepare.buckets.512", "not in prepare.resolutions"],
     ),
     ("[validation]\nshare = 1.0", &[], &["run.toml:2:9", "validation.share: must be"]),
     ("[encode]\nbatch_size = 0", &[], &["run.toml:2:14", "encode.batch_size: 0 is not between"]),
@@ -84,7 +84,7 @@ const CASES: &[Case] = &[
         &[],
         &["run.toml:2:15", "train.stream.cache_bytes: must be bytes, such as \"256 GiB\""],
     ),
-    ("[engine.prepare]\nworkers = \"8..2\"", &[], &["run.toml:2:11", "engine.prepare.workers", "no range"]),
+    ("[engine.prepare]\nworkers = \"8..2\"", &[], &["run.toml:2:11", "engine.prepare.workers", "not a range"]),
     ("[engine.encode]\nworkers = 0", &[], &["run.toml:2:11", "engine.encode.workers: must be at least 1"]),
     ("[engine.encode]\nworkers = \"1..4\"", &[], &["run.toml:2:11", "a range is for engine.kind = \"ray\""]),
     (

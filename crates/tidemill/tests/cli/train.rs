@@ -215,7 +215,7 @@ fn resumed_run_reports_that_its_snapshot_is_not_the_newest() {
     preprocess(&run, &["prepare.resolutions=[64, 32]", "validation.share=0.2"]);
     let text = train_and_read_output(&[&steps(5), "validation.share=0.1", "filter.max_aspect=1.5"]);
     assert!(text.contains("filter.max_aspect was null"), "{text}");
-    assert!(text.contains("shows in snapshot 3 only"), "{text}");
+    assert!(text.contains("are in snapshot 3 only"), "{text}");
     assert!(text.contains("holds out 0.2 of its rows") && text.contains("not the 0.1"), "{text}");
     // A full standard error does not end the work.
     for (verb, setting) in [("train", steps(6)), ("preprocess", "prepare.crop=random".to_owned())] {
