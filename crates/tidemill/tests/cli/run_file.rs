@@ -84,7 +84,11 @@ const CASES: &[Case] = &[
         &[],
         &["run.toml:2:15", "train.stream.cache_bytes: must be bytes, such as \"256 GiB\""],
     ),
-    ("[engine.prepare]\nworkers = \"8..2\"", &[], &["run.toml:2:11", "engine.prepare.workers", "not a range"]),
+    (
+        "[engine.prepare]\nworkers = \"8..2\"",
+        &[],
+        &["run.toml:2:11", "engine.prepare.workers", "not a range"],
+    ),
     ("[engine.encode]\nworkers = 0", &[], &["run.toml:2:11", "engine.encode.workers: must be at least 1"]),
     ("[engine.encode]\nworkers = \"1..4\"", &[], &["run.toml:2:11", "a range is for engine.kind = \"ray\""]),
     (
