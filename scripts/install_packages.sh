@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # install_packages.sh VENV [ARGS]: `uv pip install ARGS` into a virtual environment. uv installs
-# these packages in a third of pip's time. It does not read pip's configuration, so a mirror that is
+# these packages in a third of pip's time. Bytecode is compiled now, because some environments never
+# write it later (PYTHONDONTWRITEBYTECODE). uv does not read pip's configuration, so a mirror that is
 # configured for pip is passed on.
 set -euo pipefail
 venv=$1
