@@ -12,14 +12,14 @@ TEST_WORKERS := 2
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-faults lint fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches sd2-smoke smoke wheel lock clean
+.PHONY: help setup test test-slow lint fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches sd2-smoke smoke wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
 help:
 	@echo "make quickstart   synth -> preprocess -> train -> sample -> score -> export, in minutes on two cores"
 	@echo "make test         every test (Rust, and the Python module)"
-	@echo "make test-faults  parts of a Ray cluster die, one after the other"
+	@echo "make test-slow    the tests that are too slow for every change"
 	@echo "make bench-data   measure the data side against other libraries; redraws docs/benchmarks.md"
 	@echo "make bench-stream measure the training stream against other loaders; redraws its part of that page"
 	@echo "make bench-ray    measure the Ray engine against plain Ray Data and the local engine; redraws its part"
@@ -116,7 +116,7 @@ sd2-smoke: setup
 
 # Tests run beside each other. OpenMP's threads would keep the others' cores busy while they wait
 # for work.
-test test-faults: export OMP_WAIT_POLICY = passive
+test test-slow: export OMP_WAIT_POLICY = passive
 
 # Each target once, with its quickest options.
 smoke:
@@ -126,8 +126,8 @@ test: setup
 	timeout $(TEST_LIMIT) cargo test --release --locked --workspace --lib --bins --tests
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests -n $(TEST_WORKERS) --dist loadfile --durations=25
 
-test-faults: setup
-	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q -rP tests -m faults
+test-slow: setup
+	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q -rP tests -m "faults or slow"
 
 lint: .venv/.ready
 	cargo fmt --all --check
