@@ -1,14 +1,9 @@
-//! Captions per second on one core: this crate, the Hugging Face `tokenizers` crate, and
-//! transformers and the `tokenizers` wheel (`encode_batch_fast`) in Python. They run in turn, so
-//! that other load on the machine affects all of them.
-//! `cargo bench --bench tokenizer` prints medians of five rounds after one to warm up the caches,
-//! because caches are warm after the first seconds of any run. Criterion reports the two crates
-//! alone.
+//! Captions per second on one core: this crate, transformers, and the Hugging Face `tokenizers`
+//! library (`encode_batch_fast`) in Python. They run in turn, so that other load on the machine
+//! affects all of them. `cargo bench --bench tokenizer` prints medians of five rounds after one to
+//! warm up the caches, because caches are warm after the first seconds of any run.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails by panicking")]
-
-#[path = "../tests/integration/support/hugging_face.rs"]
-mod hugging_face;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
@@ -17,9 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use criterion::{Criterion, Throughput, criterion_group};
 use tidemill_data::ClipTokenizer;
-use tokenizers::Tokenizer;
 
 /// Captions per round.
 const CAPTIONS: usize = 20_000;
@@ -95,36 +88,6 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tokenizer")
 }
 
-/// Both tokenizers, and the captions.
-struct Tokenizers {
-    ours: ClipTokenizer,
-    theirs: Tokenizer,
-    captions: Vec<String>,
-}
-
-impl Tokenizers {
-    fn new() -> Self {
-        let folder = folder();
-        let captions = captions(&folder);
-        let ours = ClipTokenizer::open(&folder).unwrap();
-        let theirs = hugging_face::tokenizer(&folder, true);
-        for caption in &captions {
-            assert_eq!(ours.encode(caption).to_vec(), hugging_face::ids(&theirs, caption, 0), "{caption}");
-        }
-        Self { ours, theirs, captions }
-    }
-
-    fn ours(&self) {
-        let captions: Vec<&str> = self.captions.iter().map(String::as_str).collect();
-        black_box(self.ours.encode_batch(&captions));
-    }
-
-    fn theirs(&self) {
-        let captions: Vec<&str> = self.captions.iter().map(String::as_str).collect();
-        black_box(self.theirs.encode_batch_fast(captions, true).unwrap());
-    }
-}
-
 /// The Python libraries, in a process that runs a round per line of input.
 struct Python(Child);
 
@@ -163,15 +126,19 @@ fn measure_seconds(work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Prints the median rate of each implementation.
-fn print_median_rates(both: &Tokenizers) {
-    let mut python = Python::new(&both.captions);
+fn main() {
+    // One thread, as the Python libraries have: a rayon pool of one.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let folder = folder();
+    let captions = captions(&folder);
+    let tokenizer = ClipTokenizer::open(&folder).unwrap();
+    let batch: Vec<&str> = captions.iter().map(String::as_str).collect();
+    let mut python = Python::new(&captions);
     let mut seconds: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for round in 0..=ROUNDS {
         let mut times = python.run_round();
-        times = times.into_iter().map(|(name, time)| (format!("{name} (Python)"), time)).collect();
-        times.insert("tidemill".into(), measure_seconds(|| both.ours()));
-        times.insert("tokenizers (crate)".into(), measure_seconds(|| both.theirs()));
+        let encode = || black_box(tokenizer.encode_batch(&batch));
+        times.insert("tidemill".into(), measure_seconds(|| drop(pool.install(encode))));
         for (name, time) in times.into_iter().filter(|_| round > 0) {
             seconds.entry(name).or_default().push(time);
         }
@@ -180,25 +147,4 @@ fn print_median_rates(both: &Tokenizers) {
         seconds.sort_by(f64::total_cmp);
         println!("{name:24} {:8.0} captions/s", CAPTIONS as f64 / seconds[ROUNDS / 2]);
     }
-}
-
-fn bench(criterion: &mut Criterion) {
-    let both = Tokenizers::new();
-    print_median_rates(&both);
-
-    let mut group = criterion.benchmark_group("clip tokenizer");
-    group.throughput(Throughput::Elements(CAPTIONS as u64)).sample_size(10);
-    group.bench_function("tidemill", |bencher| bencher.iter(|| both.ours()));
-    group.bench_function("tokenizers", |bencher| bencher.iter(|| both.theirs()));
-    group.finish();
-}
-
-criterion_group!(benches, bench);
-
-fn main() {
-    // Both run on one thread: this crate on a rayon pool of one, `tokenizers` without parallelism.
-    tokenizers::utils::parallelism::set_parallelism(false);
-    rayon::ThreadPoolBuilder::new().num_threads(1).build_global().unwrap();
-    benches();
-    Criterion::default().configure_from_args().final_summary();
 }

@@ -2,8 +2,6 @@
 
 #![allow(dead_code, reason = "tests/bounds.rs uses only a part")]
 
-pub mod hugging_face;
-
 use std::io::{Cursor, Write};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
