@@ -230,6 +230,8 @@ def test_cuda_graph_is_refused_on_cpu(dataset, tmp_path):
         tidemill.train({**training.SETTINGS, "output": str(tmp_path), "train.cuda_graph": True})
 
 
+# Three trainings of a hundred steps.
+@pytest.mark.slow
 def test_gpu_bench_runs(gpu, tmp_path):
     bench = tmp_path / "bench"
     size = ["--channels", "64", "--text", "64", "--pixels", "64", "--batch", "4", "--steps", "100"]

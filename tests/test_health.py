@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+import pytest
 from helpers import processes, training
 
 
@@ -17,6 +18,8 @@ def supervised(output, dataset, steps, health=None, **options):
     return processes.SupervisedTraining(output, "2..3", settings, **options)
 
 
+# Other tests on the same cores make the other ranks slow, too.
+@pytest.mark.slow
 def test_slow_rank_is_excluded(dataset, tmp_path):
     run = supervised(tmp_path, dataset, 10, {"exclude": True, "slower_than": 5})
     while 1 not in run.find_workers():

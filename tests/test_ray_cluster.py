@@ -47,7 +47,7 @@ class UnequalNodes:
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.joined.append(subprocess.Popen([*command, *place, f"--resources={resources}"], **silent))
 
-    def end(self):
+    def shutdown(self):
         ray.shutdown()
         try:
             for node in self.joined:
@@ -61,7 +61,7 @@ class UnequalNodes:
 def nodes():
     nodes = UnequalNodes()
     yield nodes
-    nodes.finish()
+    nodes.shutdown()
 
 
 def on(nodes, output):
