@@ -82,7 +82,13 @@ empty = recipe["empty_caption"](root, spec)
 assert list(empty.shape) == spec["text"]["shape"]
 
 if spec["text"]["dtype"] != "i32":
-    ray.init(num_cpus=2, object_store_memory=200 << 20, include_dashboard=False, logging_level="error")
+    ray.init(
+        address="local",
+        num_cpus=2,
+        object_store_memory=200 << 20,
+        include_dashboard=False,
+        logging_level="error",
+    )
     for group in ("latents-64", "latents-64-128x32", "text", "validation-text"):
         decoded = recipe["ray_dataset"](root, units, group).iter_rows()
         found = {row["sample_id"]: row["array"] for row in decoded}
