@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -173,10 +171,9 @@ def test_two_ranks_train_denoiser_like_one(rng, dataset, tmp_path):
     (tmp_path / "worker.py").write_text(WORKER)
     run = json.dumps(denoiser_settings(tmp_path / "together", training.ASSETS, {}))
     training.link_dataset(tmp_path / "together", dataset)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [*launch, str(tmp_path / "worker.py"), str(seed), config, run]
-    done = subprocess.run(command, env=training.environment(), capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    command = [str(tmp_path / "worker.py"), str(seed), config, run]
+    code, log = training.run_together(training.launch_ranks(command, 2))
+    assert code == 0, log
     np.testing.assert_allclose(
         run_output.read_losses(tmp_path / "together"), run_output.read_losses(tmp_path / "alone"), rtol=1e-4
     )

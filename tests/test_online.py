@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 from glob import glob
 
 import numpy as np
@@ -73,10 +72,9 @@ def test_ranks_waiting_for_rows_save_checkpoint_when_stopped(trained_online, sce
     """Ranks that have their rows also wait: no step begins before all ranks can take it."""
     settings = {"source.uri": scenes, "train.stream.stall_seconds": 4, "output": str(tmp_path)}
     run = resolve({**training.SETTINGS, **online.SETTINGS, **settings})
-    launch = [*training.TORCHRUN, "--standalone", "--nproc-per-node=2", "--no-python"]
     script = tmp_path / "stalling_worker.py"
     script.write_text(STALLING_WORKER)
-    code, log = training.run_together([[*launch, sys.executable, str(script), run.text, str(tmp_path)]])
+    code, log = training.run_together(training.launch_ranks([str(script), run.text, str(tmp_path)], 2))
     assert code == 0, log
     result = json.loads(log.split("result: ")[1].splitlines()[0])
     assert not result["finished"], log

@@ -72,14 +72,12 @@ UNEVEN = training.UNEVEN_BATCH
 @pytest.mark.parametrize(
     ("world", "nodes", "settings"),
     [
-        (3, 1, {"train.micro_batch": 2, "train.bucket_bytes": "100 KiB"}),
-        (4, 1, {"checkpoint.writers": "first"}),
-        (4, 2, {"checkpoint.writers": "node"}),
-        (3, [2, 1], {}),
-        (2, 1, {"train.gradient_checkpointing": True, "train.bucket_bytes": "1 MiB"}),
-        (2, 1, {"train.sharding": "none", "train.micro_batch": 3}),
-        (3, 1, {"train.sharding": "none", "train.reduce_precision": "bf16"}),
-        (2, 1, {"train.reduce_precision": "bf16", "train.moment_precision": "bf16"}),
+        (3, None, {"train.micro_batch": 2, "train.bucket_bytes": "100 KiB", "checkpoint.writers": "first"}),
+        (4, [2, 2], {"checkpoint.writers": "node"}),
+        (3, [2, 1], {"train.gradient_checkpointing": True, "train.bucket_bytes": "1 MiB"}),
+        (2, None, {"train.sharding": "none", "train.micro_batch": 3}),
+        (3, None, {"train.sharding": "none", "train.reduce_precision": "bf16"}),
+        (2, None, {"train.reduce_precision": "bf16", "train.moment_precision": "bf16"}),
     ],
 )
 def test_training_is_the_same_for_any_number_of_ranks(world, nodes, settings, single, dataset, tmp_path):
@@ -103,9 +101,9 @@ def test_training_is_the_same_for_any_number_of_ranks(world, nodes, settings, si
         print(f"{world} ranks, {settings}: {name} differs by {worst:.1e}, {of_update:.1e} of the update")
         assert worst <= (1e-3 if rounded else 1e-5)
     shards = list((tmp_path / "checkpoints/step-00000010").rglob("*.safetensors"))
-    writers = {"first": 1, "node": nodes, "all": world}
+    writers = {"first": 1, "node": 2, "all": world}
     assert len(shards) == writers[settings.get("checkpoint.writers", "all")]
-    log = training.train_to_end(tmp_path, dataset, ranks=1, **{**UNEVEN, "train.eps": 1e-8})
+    log = training.train_to_end(tmp_path, dataset, **{**UNEVEN, "train.eps": 1e-8})
     assert "resuming after step 10" in log, log
     assert "train.eps is 1e-8" in log, log
 
@@ -212,39 +210,30 @@ def test_ranks_end_together_if_no_loss_is_finite(not_finite, left_out, end, data
 
 
 def test_incompatible_ranks_report_one_reason(dataset, tmp_path):
-    for name in ("0", "1", "2", "blocked"):
+    for name in ("0", "1", "blocked"):
         training.link_dataset(tmp_path / name, dataset)
     (tmp_path / "blocked" / "metrics.jsonl").mkdir()
     (tmp_path / "net0").symlink_to(training.SETTINGS["models.path"])
-    for settings, flags, reason in [
-        ({"train.global_batch": 2, "train.micro_batch": 1}, [], "global_batch = 2 has no row"),
-        (UNEVEN, ["--set", "seed=$RANK"], "run.seed is 1 on rank 1, and 0 on rank 0"),
+    for settings, reason in [
+        ("train.global_batch=1", "global_batch = 1 has no row"),
+        ("seed={rank}", "run.seed is 1 on rank 1, and 0 on rank 0"),
         # Like nodes that share no folder.
-        (
-            UNEVEN,
-            ["--set", f"output={tmp_path}/$RANK"],
-            f"rank 1 does not find {tmp_path}/1/checkpoints",
-        ),
-        (UNEVEN, ["--set", f"output={tmp_path}/blocked"], "blocked/metrics.jsonl"),
-        (UNEVEN, ["--set", "train.steps=5"], "`train.steps` is not a key of the run file"),
+        (f"output={tmp_path}/{{rank}}", f"rank 1 does not find {tmp_path}/1/checkpoints"),
+        (f"output={tmp_path}/blocked", "blocked/metrics.jsonl"),
+        ("train.steps=5", "`train.steps` is not a key of the run file"),
         # The models are missing on one of two nodes.
-        (UNEVEN, ["--set", f"models.path={tmp_path}/net$((RANK / 2))"], f"models.path: {tmp_path}/net1"),
+        (f"models.path={tmp_path}/net{{rank}}", f"models.path: {tmp_path}/net1"),
     ]:
         training.link_dataset(tmp_path, dataset)
-        command = [sys.executable, *training.train_arguments(tmp_path, settings)]
-        shell = " ".join(f"'{part}'" for part in command) + " " + " ".join(flags)
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
-        done = subprocess.run(
-            [*launch, "--no-python", "bash", "-c", shell],
-            env=training.environment(),
-            capture_output=True,
-            text=True,
-            timeout=120,
+        command = training.train_arguments(tmp_path, {"train.global_batch": 14, "train.micro_batch": 1})
+        code, log = training.run_together(
+            ([*command, "--set", settings.format(rank=rank)], variables)
+            for rank, (command, variables) in enumerate(training.launch_ranks(command, 2))
         )
-        assert done.returncode != 0, done.stderr
+        assert code != 0, log
         # One message, whichever rank found the problem.
-        assert len(re.findall(f"^.*{re.escape(reason)}", done.stderr, re.MULTILINE)) == 1, done.stderr
-        assert "lost" not in done.stderr, done.stderr
+        assert len(re.findall(f"^.*{re.escape(reason)}", log, re.MULTILINE)) == 1, log
+        assert "lost" not in log, log
         assert not [path for path in tmp_path.rglob("metrics.jsonl") if path.is_file()]
 
 
@@ -265,8 +254,8 @@ def test_refusal_of_one_rank_raises_on_all(dataset, tmp_path):
         (tmp_path / f"net{rank}").symlink_to(training.SETTINGS["models.path"])
     (tmp_path / "caught.py").write_text(REFUSED_WORKER)
     run = json.dumps({**training.SETTINGS, **UNEVEN, "output": str(tmp_path)})
-    launch = ["--standalone", "--nproc-per-node=3", str(tmp_path / "caught.py"), run, str(tmp_path)]
-    _, log = training.run_together([[*training.TORCHRUN, *launch]])
+    command = [str(tmp_path / "caught.py"), run, str(tmp_path)]
+    _, log = training.run_together(training.launch_ranks(command, 3))
     caught = dict(re.findall(r"caught on (\d): (.*)", log))
     assert set(caught) == {"0", "1", "2"}, log
     assert all(f"{tmp_path}/net1" in message for message in caught.values()), log
@@ -281,10 +270,8 @@ def test_ranks_of_different_versions_are_refused(dataset, tmp_path):
     (version,) = re.findall(r'^version = "(.*)"', manifest.read_text(), re.MULTILINE)
     another = re.sub(r"\d", "9", version)
     native.write_bytes(native.read_bytes().replace(version.encode(), another.encode()))
-    command = " ".join(f"'{part}'" for part in [sys.executable, *training.train_arguments(tmp_path, UNEVEN)])
-    shell = f"[ $RANK = 1 ] && export PYTHONPATH={other.parent}; exec {command}"
-    launch = ["--standalone", "--nproc-per-node=2", "--no-python", "bash", "-c", shell]
-    code, log = training.run_together([[*training.TORCHRUN, *launch]])
+    first, (command, variables) = training.launch_ranks(training.train_arguments(tmp_path, UNEVEN), 2)
+    code, log = training.run_together([first, (command, {**variables, "PYTHONPATH": other.parent})])
     assert code != 0
     assert log.count(f'version is "{another}" on rank 1, and "{version}" on rank 0') == 1, log
 

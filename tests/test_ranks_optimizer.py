@@ -1,8 +1,7 @@
 """The distributed optimizer over Gloo takes the same steps as PyTorch's AdamW."""
 
 import json
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,11 +16,12 @@ from tidemill import _native
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-probe = json.loads(sys.argv[1])
-probe["weights"] += f"/{rank}.safetensors"
-found = _native.probe_optimizer(dist.group.WORLD.group_name, rank, world, json.dumps(probe))
-with open(f"{sys.argv[2]}/{rank}.json", "w") as file:
-    json.dump(found, file)
+for probe in map(json.loads, sys.argv[1:]):
+    output = f"{probe['weights']}/{rank}"
+    probe["weights"] = f"{output}.safetensors"
+    found = _native.probe_optimizer(dist.group.WORLD.group_name, rank, world, json.dumps(probe))
+    with open(f"{output}.json", "w") as file:
+        json.dump(found, file)
 dist.destroy_process_group()
 """
 
@@ -42,8 +42,22 @@ def torch_adamw(start, gradients, probe):
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
-@pytest.mark.parametrize("sharded", [True, False])
-def test_distributed_adamw_matches_pytorch(world, sharded, rng, tmp_path):
+def test_distributed_adamw_matches_pytorch(world, rng, tmp_path):
+    probes = []
+    for name, sharded in [("sharded", True), ("whole", False)]:
+        (tmp_path / name).mkdir()
+        probes.append(make_probe(tmp_path / name, world, sharded, rng))
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    command = [str(script), *(json.dumps(probe) for probe, *_ in probes)]
+    code, log = training.run_together(training.launch_ranks(command, world))
+    assert code == 0, log
+    for probe, start, gradients in probes:
+        check_weights(probe, torch_adamw(start, gradients, probe), world)
+
+
+def make_probe(output, world, sharded, rng):
+    """Draws an optimizer's settings, the weights that it starts from, and the gradients of all ranks."""
     generator = torch.Generator().manual_seed(rng.randrange(2**32))
     shapes = [[rng.randrange(1, 40) for _ in range(rng.randrange(1, 4))] for _ in range(rng.randrange(3, 12))]
     start = [torch.randn(shape, generator=generator) for shape in shapes]
@@ -53,8 +67,8 @@ def test_distributed_adamw_matches_pytorch(world, sharded, rng, tmp_path):
         for _ in range(steps)
     ]
     probe = {
-        "tensors": str(tmp_path / "tensors"),
-        "weights": str(tmp_path),
+        "tensors": str(output / "tensors"),
+        "weights": str(output),
         "parameters": len(shapes),
         "frozen": rng.sample(range(len(shapes)), rng.randrange(0, len(shapes))),
         "f32": rng.sample(range(len(shapes)), rng.randrange(0, len(shapes))),
@@ -77,22 +91,22 @@ def test_distributed_adamw_matches_pytorch(world, sharded, rng, tmp_path):
     for s, step in enumerate(gradients):
         tensors |= {f"gradient.{s}.{r}.{i}": t for r, rank in enumerate(step) for i, t in enumerate(rank)}
     save_file(tensors, probe["tensors"])
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}", "--standalone"]
-    arguments = [str(script), json.dumps(probe), str(tmp_path)]
-    subprocess.run([*command, *arguments], check=True, timeout=120, env=training.environment())
+    return probe, start, gradients
 
-    expected = torch_adamw(start, gradients, probe)
+
+def check_weights(probe, expected, world):
+    """Checks the weights and the memory of all ranks."""
+    output = Path(probe["weights"])
+    shapes = [list(tensor.shape) for tensor in expected]
     for rank in range(world):
-        weights = load_file(tmp_path / f"{rank}.safetensors")
+        weights = load_file(output / f"{rank}.safetensors")
         for i, tensor in enumerate(expected):
             worst = (weights[str(i)].float() - tensor).abs().max() / tensor.abs().max()
             # In bf16 a gradient near zero may change its sign, and so the direction of the first
             # step.
             tolerance = 3e-2 if probe["bf16"] else 3e-3 if probe["bf16_moments"] else 1e-6
             assert worst <= tolerance, f"{shapes} {probe}"
-        check_memory(json.loads((tmp_path / f"{rank}.json").read_text()), shapes, probe, world)
+        check_memory(json.loads((output / f"{rank}.json").read_text()), shapes, probe, world)
 
 
 def check_memory(found, shapes, probe, world):

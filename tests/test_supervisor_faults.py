@@ -293,15 +293,15 @@ def test_permanent_errors_are_reported_once_without_restart(undisturbed, dataset
     models = shutil.copytree(training.SETTINGS["models.path"], tmp_path / "models")
     with (models / "text_encoder/config.json").open("a") as config:
         config.write("\n")
-    for settings, reason in [
-        ({"train.phase": [{"resolution": 256, "steps": 3}]}, "256"),
-        ({"train.global_batch": 1, "train.micro_batch": 1}, "global_batch = 1 has no row"),
-        ({"models.path": str(models)}, "another text encoder"),
-        ({"checkpoint.uri": str(undisturbed / "checkpoints"), "seed": 7}, "seed"),
-        ({"checkpoint.uri": str(blocked)}, "blocked"),
-        ({"train.prometheus": "nowhere:0"}, "train.prometheus"),
+    for workers, settings, reason in [
+        ("1", {"train.phase": [{"resolution": 256, "steps": 3}]}, "256"),
+        ("2", {"train.global_batch": 1, "train.micro_batch": 1}, "global_batch = 1 has no row"),
+        ("1", {"models.path": str(models)}, "another text encoder"),
+        ("1", {"checkpoint.uri": str(undisturbed / "checkpoints"), "seed": 7}, "seed"),
+        ("1", {"checkpoint.uri": str(blocked)}, "blocked"),
+        ("2", {"train.prometheus": "nowhere:0"}, "train.prometheus"),
     ]:
-        run = supervised(tmp_path, dataset, "2", **settings)
+        run = supervised(tmp_path, dataset, workers, **settings)
         code, result = run.finish(seconds=120)
         log = "".join(run.log)
         assert code != 0, log

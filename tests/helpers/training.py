@@ -55,35 +55,36 @@ def environment():
     return {**os.environ, "OMP_NUM_THREADS": "1", "TIDEMILL_PYTHON": sys.executable}
 
 
-def train(output, dataset, ranks=1, nodes=1, flags=(), **settings):
+def launch_ranks(command, ranks):
+    """The launches of ranks on one node: arguments of Python, and each rank's environment variables.
+
+    Any launcher may set torchrun's variables. torchrun itself needs seconds to start.
+    """
+    world = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": find_free_port()}
+    return [(command, {**world, "RANK": rank, "LOCAL_RANK": rank}) for rank in range(ranks)]
+
+
+def launch_nodes(command, nodes):
+    """The launches of torchrun on nodes, which are all this machine, with the number of ranks on each."""
+    rendezvous = ["--master-addr=127.0.0.1", f"--master-port={find_free_port()}", f"--nnodes={len(nodes)}"]
+    return [
+        ([*TORCHRUN, *rendezvous, f"--node-rank={node}", f"--nproc-per-node={ranks}", *command], {})
+        for node, ranks in enumerate(nodes)
+    ]
+
+
+def train(output, dataset, ranks=1, nodes=None, flags=(), **settings):
     """Trains to the end; returns the worst exit code and the log of all ranks.
 
-    `nodes` is how many nodes the ranks take themselves to be on, or a list of the ranks on each.
+    `nodes` are the numbers of ranks on the nodes that torchrun starts, in place of `ranks`.
     """
     link_dataset(output, dataset)
     command = [*train_arguments(output, settings), *flags]
-    if ranks == 1:
-        launches = [command]
-    elif nodes == 1:
-        launches = [[*TORCHRUN, "--standalone", f"--nproc-per-node={ranks}", *command]]
-    else:
-        per_node = nodes if isinstance(nodes, list) else [ranks // nodes] * nodes
-        rendezvous = ["--master-addr=127.0.0.1", f"--master-port={find_free_port()}"]
-        launches = [
-            [
-                *TORCHRUN,
-                f"--nnodes={len(per_node)}",
-                *rendezvous,
-                f"--node-rank={node}",
-                f"--nproc-per-node={count}",
-                *command,
-            ]
-            for node, count in enumerate(per_node)
-        ]
-    return run_together(launches)
+    return run_together(launch_nodes(command, nodes) if nodes else launch_ranks(command, ranks))
 
 
-def train_to_end(output, dataset, ranks=1, nodes=1, flags=(), **settings):
+def train_to_end(output, dataset, ranks=1, nodes=None, flags=(), **settings):
     """Trains like `train`, which must succeed; returns the log."""
     code, log = train(output, dataset, ranks, nodes, flags, **settings)
     assert code == 0, log
@@ -91,17 +92,20 @@ def train_to_end(output, dataset, ranks=1, nodes=1, flags=(), **settings):
 
 
 def run_together(launches):
-    """Runs Python processes at the same time.
+    """Runs Python processes at the same time, each with its environment variables.
 
     Returns the worst exit code, and the output of all.
     """
     with tempfile.TemporaryFile("w+") as log:
-        options = {"env": environment(), "stdout": log, "stderr": subprocess.STDOUT}
-        started = [subprocess.Popen([sys.executable, *launch], **options) for launch in launches]
+        streams = {"stdout": log, "stderr": subprocess.STDOUT}
+        started = []
         try:
+            for arguments, variables in launches:
+                env = {**environment(), **{name: str(value) for name, value in variables.items()}}
+                started.append(subprocess.Popen([sys.executable, *arguments], env=env, **streams))
             codes = [process.wait(timeout=300) for process in started]
         finally:
             for process in started:
                 process.kill()
         log.seek(0)
-        return max(codes), log.read()
+        return max(codes, key=abs), log.read()
