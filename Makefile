@@ -7,12 +7,13 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 # A test that hangs ends with its suite.
 TEST_LIMIT := 30m
-# Processes of pytest: a test has pauses in which another one can use the core.
-TEST_WORKERS := 2
+# Tests at the same time, more than cores: tests wait for processes, disks and timeouts.
+RUST_TEST_WORKERS := 4
+PYTHON_TEST_WORKERS := 3
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-slow lint fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches sd2-smoke smoke wheel lock clean
+.PHONY: help setup test test-slow lint style fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches sd2-smoke smoke wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -44,11 +45,11 @@ setup: target/.native
 .venv/.ready: requirements.lock requirements-nodeps.lock scripts/setup.sh
 	bash scripts/setup.sh
 
-# The CLI (target/release/tidemill), the tests, and the Python module. One cargo command for all of
-# them: cargo unifies the features of what it builds together, and arrow, parquet and torch-sys take
-# minutes for every other set.
+# The CLI (target/release/tidemill), the Python module, tests, benches and examples. One cargo
+# command for all of them: cargo unifies the features of what it builds together, and arrow, parquet
+# and torch-sys take minutes for every other set.
 target/.native: .venv/.ready $(SOURCES)
-	cargo build --release --locked --workspace --lib --bins --tests
+	cargo build --release --locked --workspace --all-targets
 	install -m 755 target/release/libtidemill_native.so python/tidemill/_native.abi3.so
 	ln -sfn ../../target/release/tidemill .venv/bin/tidemill
 	@touch $@
@@ -69,11 +70,10 @@ quickstart: setup
 bench-data: setup .venv-bench/.ready
 	$(BENCH_PYTHON) -m benches.data $(ARGS)
 
-# The programs of bench-stream: rows of latents, and an S3 server. The same cargo targets as in
-# target/.native, so that cargo unifies the same features.
+# The S3 server of bench-stream. The same cargo targets as in target/.native, so that cargo unifies
+# the same features.
 bench-programs: setup
-	cargo build --release --locked --workspace --lib --bins --tests --features tidemill-testing/s3 \
-		--example synthetic --example s3_server
+	cargo build --release --locked --workspace --all-targets --features tidemill-testing/s3
 
 # As bench-data.
 bench-stream: bench-programs .venv-bench/.ready
@@ -123,15 +123,19 @@ smoke:
 	bash scripts/smoke.sh
 
 test: setup
-	timeout $(TEST_LIMIT) cargo test --release --locked --workspace --lib --bins --tests
-	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests -n $(TEST_WORKERS) --dist loadfile --durations=25
+	timeout $(TEST_LIMIT) cargo test --release --locked --workspace --lib --bins --tests -- \
+		--test-threads $(RUST_TEST_WORKERS)
+	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests -n $(PYTHON_TEST_WORKERS) --dist loadfile --durations=25
 
 test-slow: setup
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q -rP tests -m "faults or slow"
 
-lint: .venv/.ready
-	cargo fmt --all --check
+lint: style
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+
+# What needs no compiler.
+style: .venv/.ready
+	cargo fmt --all --check
 	ruff check .
 	ruff format --check .
 	$(PYTHON) scripts/check_structure.py

@@ -72,7 +72,7 @@ UNEVEN = training.UNEVEN_BATCH
 @pytest.mark.parametrize(
     ("world", "nodes", "settings"),
     [
-        (3, None, {"train.micro_batch": 2, "train.bucket_bytes": "100 KiB", "checkpoint.writers": "first"}),
+        (3, None, {"train.micro_batch": 1, "train.bucket_bytes": "100 KiB", "checkpoint.writers": "first"}),
         (4, [2, 2], {"checkpoint.writers": "node"}),
         (3, [2, 1], {"train.gradient_checkpointing": True, "train.bucket_bytes": "1 MiB"}),
         (2, None, {"train.sharding": "none", "train.micro_batch": 3}),
@@ -183,7 +183,7 @@ def test_ranks_handle_loss_spikes_alike(action, factor, dataset, tmp_path):
         assert len(back) == (len(found[-1]) if action == "rollback" else 0), log
     assert found[0] == found[1] != []
     assert samples[0] == samples[1]
-    assert all(len(ids) == 14 for _, ids in samples[0])
+    assert all(len(ids) == 7 for _, ids in samples[0])
     np.testing.assert_allclose(*(run_output.read_losses(tmp_path / world) for world in ("1", "3")), rtol=1e-5)
 
 
@@ -225,7 +225,7 @@ def test_incompatible_ranks_report_one_reason(dataset, tmp_path):
         (f"models.path={tmp_path}/net{{rank}}", f"models.path: {tmp_path}/net1"),
     ]:
         training.link_dataset(tmp_path, dataset)
-        command = training.train_arguments(tmp_path, {"train.global_batch": 14, "train.micro_batch": 1})
+        command = training.train_arguments(tmp_path, {"train.global_batch": 7, "train.micro_batch": 1})
         code, log = training.run_together(
             ([*command, "--set", settings.format(rank=rank)], variables)
             for rank, (command, variables) in enumerate(training.launch_ranks(command, 2))

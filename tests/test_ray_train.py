@@ -11,12 +11,12 @@ import tidemill.ray
 from helpers import processes, ray_cluster, run_output, training
 from ray.train import ScalingConfig
 
-STEPS = 60
+STEPS = 48
 SETTINGS = {
     **training.UNEVEN_BATCH,
     **training.phase(STEPS),
     # A report to Ray Train takes about 2 s.
-    "checkpoint.every": 20,
+    "checkpoint.every": 16,
 }
 
 
@@ -57,8 +57,8 @@ def test_ray_workers_train_like_local_workers(undisturbed, dataset, tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.faults)])
 def test_lost_worker_is_replaced_bit_exactly(how, undisturbed, dataset, tmp_path, rng):
     """The worker is killed, or stopped by SIGTERM as on a node that is taken back."""
-    # After the checkpoint of step 20, which is written while training continues.
-    at = rng.randrange(25, 40)
+    # After the checkpoint of step 16, which is written while training continues.
+    at = rng.randrange(22, 34)
 
     def kill():
         os.kill(rng.choice(ray_cluster.find_ray_processes("TrainWorker")), how)
@@ -67,7 +67,7 @@ def test_lost_worker_is_replaced_bit_exactly(how, undisturbed, dataset, tmp_path
         result = trainer(tmp_path, dataset, 2).fit()
     assert result.metrics["step"] == STEPS
     # The last start resumed from a checkpoint.
-    assert result.return_value["resumed_at"] >= 20
+    assert result.return_value["resumed_at"] >= 16
     run_output.assert_same_state(tmp_path, undisturbed, STEPS)
     assert run_output.read_losses(tmp_path) == run_output.read_losses(undisturbed)
     run_output.print_longest_pause(f"a worker of Ray Train, {how.name}", tmp_path)

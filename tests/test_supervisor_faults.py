@@ -16,7 +16,7 @@ from helpers import ports, processes, run_output, training
 from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-STEPS = 80
+STEPS = 48
 SETTINGS = {**training.UNEVEN_BATCH, "checkpoint.every": 5}
 
 
@@ -47,7 +47,7 @@ def undisturbed(dataset, tmp_path_factory):
     return output
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_training_is_bit_exact_after_random_kills(kills, undisturbed, dataset, tmp_path, rng):
     run = supervised(tmp_path, dataset, "2", **steps())
 
@@ -62,7 +62,7 @@ def test_training_is_bit_exact_after_random_kills(kills, undisturbed, dataset, t
             while count_health_checks() == before and run.process.poll() is None:
                 time.sleep(0.02)
         # A fast machine must not finish before the last kill.
-        until, latest = time.monotonic() + rng.uniform(0.2, 5), 3 * (killed + 1)
+        until, latest = time.monotonic() + rng.uniform(0.2, 5), 2 * (killed + 1)
         while time.monotonic() < until and run_output.count_steps(tmp_path) < latest:
             time.sleep(0.02)
         assert run.process.poll() is None, f"over after {killed} kills: {run.log}"
@@ -87,7 +87,7 @@ def test_training_is_bit_exact_after_random_kills(kills, undisturbed, dataset, t
 
 def test_hanging_rank_is_replaced_bit_exactly(undisturbed, dataset, tmp_path, rng):
     run = supervised(tmp_path, dataset, "2", **steps(), **{"supervisor.heartbeat_seconds": 2})
-    run.wait_for_step(rng.randrange(5, 40))
+    run.wait_for_step(rng.randrange(5, 30))
     stopped = rng.randrange(2)
     os.kill(run.find_workers()[stopped], signal.SIGSTOP)
     result = run.succeed()
@@ -298,7 +298,7 @@ def test_permanent_errors_are_reported_once_without_restart(undisturbed, dataset
         ("2", {"train.global_batch": 1, "train.micro_batch": 1}, "global_batch = 1 has no row"),
         ("1", {"models.path": str(models)}, "another text encoder"),
         ("1", {"checkpoint.uri": str(undisturbed / "checkpoints"), "seed": 7}, "seed"),
-        ("1", {"checkpoint.uri": str(blocked)}, "blocked"),
+        ("2", {"checkpoint.uri": str(blocked)}, "blocked"),
         ("2", {"train.prometheus": "nowhere:0"}, "train.prometheus"),
     ]:
         run = supervised(tmp_path, dataset, workers, **settings)

@@ -34,7 +34,7 @@ SETTINGS = {
     "checkpoint.every": 5,
 }
 # Neither 3 nor 4 ranks divide the batch, nor do micro-batches divide a rank's share.
-UNEVEN_BATCH = {"train.global_batch": 14, "train.micro_batch": 5}
+UNEVEN_BATCH = {"train.global_batch": 7, "train.micro_batch": 2}
 TORCHRUN = ["-m", "torch.distributed.run"]
 
 

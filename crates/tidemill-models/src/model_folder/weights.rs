@@ -36,6 +36,23 @@ pub fn load_weights(params: &Params, dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Builds a model, loads its parameters from the folder `dir`, and casts them to `kind` for use without
+/// training.
+///
+/// # Errors
+/// The errors of [`load_weights`], and those of libtorch, such as missing memory.
+pub fn load_frozen<M>(
+    build: impl FnOnce() -> M,
+    params: impl Fn(&M) -> &Params,
+    dir: &Path,
+    kind: Kind,
+) -> Result<M, Error> {
+    let model = tidemill_torch::guard(build)?;
+    load_weights(params(&model), dir)?;
+    params(&model).set_kind(kind);
+    Ok(model)
+}
+
 /// Compares names and shapes of the weights in the folder `dir` with those of `params`, without
 /// reading the weights.
 ///

@@ -56,10 +56,8 @@ impl ClipTextModel {
     /// If the configuration is not supported or the weights do not fit it.
     pub fn load(dir: &Path, device: Device, kind: Kind) -> Result<Self, Error> {
         let config = ClipTextConfig::read(&dir.join("config.json"))?;
-        let model = tidemill_torch::guard(|| Self::new(config, device, ParamInit::Empty))?;
-        weights::load_weights(&model.params, dir)?;
-        model.params.set_kind(kind);
-        Ok(model)
+        let build = || Self::new(config, device, ParamInit::Empty);
+        weights::load_frozen(build, Self::params, dir, kind)
     }
 
     /// Writes a `text_encoder/` folder that transformers' `CLIPTextModel.from_pretrained` opens.

@@ -51,10 +51,8 @@ impl AutoencoderKl {
     /// If the configuration is not supported or the weights do not fit it.
     pub fn load(dir: &Path, device: Device, kind: Kind) -> Result<Self, Error> {
         let config = VaeConfig::read(&dir.join("config.json"))?;
-        let model = tidemill_torch::guard(|| Self::new(config, device, ParamInit::Empty))?;
-        weights::load_weights(&model.params, dir)?;
-        model.params.set_kind(kind);
-        Ok(model)
+        let build = || Self::new(config, device, ParamInit::Empty);
+        weights::load_frozen(build, Self::params, dir, kind)
     }
 
     /// Writes a `vae/` folder that diffusers' `AutoencoderKL.from_pretrained` opens.
