@@ -10,14 +10,14 @@ aside=$(mktemp -d)
 trap 'rm -rf "$aside"' EXIT
 arguments=() previous=
 for argument; do
-  case $previous$argument in
-    --out-dir*) argument=$aside ;;
-    --emit=*) argument=--emit=metadata ;;
-    --json=*) argument=${argument/artifacts,/} ;;
+  value=$argument
+  [[ $previous != --out-dir ]] || value=$aside
+  case $argument in
+    --emit=*) value=--emit=metadata ;;
+    --json=*) value=${argument/artifacts,/} ;;
   esac
-  arguments+=("$argument")
-  previous=
-  [[ $argument != --out-dir ]] || previous=$argument
+  arguments+=("$value")
+  previous=$argument
 done
 
 # Cargo also asks rustc for its version.
