@@ -7,9 +7,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 # A test that hangs ends with its suite.
 TEST_LIMIT := 30m
-# Tests at the same time, more than cores: tests wait for processes, disks and timeouts.
-RUST_TEST_WORKERS := 4
-PYTHON_TEST_WORKERS := 3
+# Processes of pytest: a test has pauses in which another one can use the core.
+TEST_WORKERS := 3
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
@@ -123,9 +122,8 @@ smoke:
 	bash scripts/smoke.sh
 
 test: setup
-	timeout $(TEST_LIMIT) cargo test --release --locked --workspace --lib --bins --tests -- \
-		--test-threads $(RUST_TEST_WORKERS)
-	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests -n $(PYTHON_TEST_WORKERS) --dist loadfile --durations=25
+	timeout $(TEST_LIMIT) cargo test --release --locked --workspace --lib --bins --tests
+	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests -n $(TEST_WORKERS) --dist loadfile --durations=25
 
 test-slow: setup
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q -rP tests -m "faults or slow"
