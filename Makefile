@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # A test that hangs ends with its suite.
 TEST_LIMIT := 30m
 # Processes of pytest: a test has pauses in which another one can use the core.
-TEST_WORKERS := 3
+TEST_WORKERS := 2
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
