@@ -53,7 +53,7 @@ impl TestRuns {
             "train.micro_batch=3".into(),
             "train.precision=\"f32\"".into(),
             "train.log_every=1".into(),
-            "checkpoint.every=10".into(),
+            "checkpoint.every=5".into(),
             "checkpoint.keep=2".into(),
         ];
         let mut command = self.command("train", name, &[&settings, more].concat());
@@ -80,21 +80,21 @@ fn training_survives_a_checkpoint_store_outage() {
     let ranks = TestRuns::new();
     let bucket = [format!("checkpoint.uri=\"s3://{BUCKET}/run\"")];
     let (output, log_file) = (ranks.output("remote"), ranks.output("log"));
-    let mut training = ranks.train("remote", "3", 60, &bucket);
+    let mut training = ranks.train("remote", "3", 30, &bucket);
     training.stderr(File::create(&log_file).unwrap()).stdout(Stdio::piped());
     let child = training.spawn().unwrap();
     let has_logged = |part: &str| std::fs::read_to_string(&log_file).unwrap().contains(part);
     // Expired credentials are an outage that the store client does not retry by itself.
     wait_until("the first step", || count_steps(&output) >= 1);
     ranks.server.fail_next(std::iter::repeat_n(Fault::Status(403), 100_000));
-    wait_until("a checkpoint that fails", || has_logged("checkpoint of step 10 cannot be written"));
+    wait_until("a checkpoint that fails", || has_logged("checkpoint of step 5 cannot be written"));
     let steps = count_steps(&output);
-    wait_until("steps meanwhile", || count_steps(&output) >= 30.max(steps + 3));
+    wait_until("steps meanwhile", || count_steps(&output) >= 15.max(steps + 3));
     assert!(ranks.server.stop_failing() > 0);
     let (code, result) = parse_output(&child.wait_with_output().unwrap());
     let log = std::fs::read_to_string(&log_file).unwrap();
     assert!(code == 0 && result["finished"] == true, "{log}");
-    assert!(has_logged("training continues") && has_logged("checkpoint of step 10 is committed"), "{log}");
+    assert!(has_logged("training continues") && has_logged("checkpoint of step 5 is committed"), "{log}");
     assert_eq!(result["faults"], Value::Array(Vec::new()), "{log}");
 
     // Two checkpoints are kept, with three state shards each.
@@ -102,11 +102,11 @@ fn training_survives_a_checkpoint_store_outage() {
     let count = |part: &str| keys.iter().filter(|key| key.contains(part)).count();
     assert_eq!((count("commit.json"), count(".safetensors")), (2, 6), "{keys:?}");
     // Each also has one file of the second and of the third rank.
-    assert_eq!((count("step-"), count("step-00000060/")), (12, 6), "{keys:?}");
+    assert_eq!((count("step-"), count("step-00000030/")), (12, 6), "{keys:?}");
 
-    let (code, result) = parse_output(&ranks.train("remote", "2", 70, &bucket).output().unwrap());
-    assert_eq!((code, &result["resumed_at"]), (0, &60.into()), "{result}");
-    for (workers, steps) in [("3", 60), ("2", 70)] {
+    let (code, result) = parse_output(&ranks.train("remote", "2", 35, &bucket).output().unwrap());
+    assert_eq!((code, &result["resumed_at"]), (0, &30.into()), "{result}");
+    for (workers, steps) in [("3", 30), ("2", 35)] {
         let (code, result) = parse_output(&ranks.train("local", workers, steps, &[]).output().unwrap());
         assert_eq!(code, 0, "{result}");
     }
