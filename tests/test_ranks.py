@@ -210,25 +210,25 @@ def test_ranks_end_together_if_no_loss_is_finite(not_finite, left_out, end, data
 
 
 def test_incompatible_ranks_report_one_reason(dataset, tmp_path):
-    for name in ("0", "1", "blocked"):
+    for name in ("0", "1", "2", "blocked"):
         training.link_dataset(tmp_path / name, dataset)
     (tmp_path / "blocked" / "metrics.jsonl").mkdir()
     (tmp_path / "net0").symlink_to(training.SETTINGS["models.path"])
     for settings, reason in [
-        ("train.global_batch=1", "global_batch = 1 has no row"),
+        ("train.global_batch=2", "global_batch = 2 has no row"),
         ("seed={rank}", "run.seed is 1 on rank 1, and 0 on rank 0"),
         # Like nodes that share no folder.
         (f"output={tmp_path}/{{rank}}", f"rank 1 does not find {tmp_path}/1/checkpoints"),
         (f"output={tmp_path}/blocked", "blocked/metrics.jsonl"),
         ("train.steps=5", "`train.steps` is not a key of the run file"),
         # The models are missing on one of two nodes.
-        (f"models.path={tmp_path}/net{{rank}}", f"models.path: {tmp_path}/net1"),
+        (f"models.path={tmp_path}/net{{node}}", f"models.path: {tmp_path}/net1"),
     ]:
         training.link_dataset(tmp_path, dataset)
         command = training.train_arguments(tmp_path, {"train.global_batch": 7, "train.micro_batch": 1})
         code, log = training.run_together(
-            ([*command, "--set", settings.format(rank=rank)], variables)
-            for rank, (command, variables) in enumerate(training.launch_ranks(command, 2))
+            ([*command, "--set", settings.format(rank=rank, node=rank // 2)], variables)
+            for rank, (command, variables) in enumerate(training.launch_ranks(command, 3))
         )
         assert code != 0, log
         # One message, whichever rank found the problem.
