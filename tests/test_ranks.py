@@ -261,6 +261,10 @@ def test_refusal_of_one_rank_raises_on_all(dataset, tmp_path):
     assert all(f"{tmp_path}/net1" in message for message in caught.values()), log
 
 
+# Starts Python anew in this process, which then imports another tidemill.
+START_PYTHON = "import os, sys; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+
+
 def test_ranks_of_different_versions_are_refused(dataset, tmp_path):
     training.link_dataset(tmp_path, dataset)
     other = tmp_path / "other" / "tidemill"
@@ -271,6 +275,8 @@ def test_ranks_of_different_versions_are_refused(dataset, tmp_path):
     another = re.sub(r"\d", "9", version)
     native.write_bytes(native.read_bytes().replace(version.encode(), another.encode()))
     first, (command, variables) = training.launch_ranks(training.train_arguments(tmp_path, UNEVEN), 2)
+    (tmp_path / "start.py").write_text(START_PYTHON)
+    command = [str(tmp_path / "start.py"), *command]
     code, log = training.run_together([first, (command, {**variables, "PYTHONPATH": other.parent})])
     assert code != 0
     assert log.count(f'version is "{another}" on rank 1, and "{version}" on rank 0') == 1, log

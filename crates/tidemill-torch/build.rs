@@ -18,7 +18,7 @@ fn main() {
         .flag("-D_GLIBCXX_USE_CXX11_ABI=1")
         .include(libtorch.join("include"))
         .include(libtorch.join("include/torch/csrc/api/include"))
-        .files(["shim/autograd.cpp", "shim/collectives.cpp", "shim/cuda.cpp", "shim/runtime.cpp"])
+        .file("shim/shim.cpp")
         .compile("tidemill_shim");
     // The linker resolves symbols from left to right: libtorch must come after the shim.
     println!("cargo:rustc-link-search=native={}", libtorch.join("lib").display());

@@ -1,4 +1,7 @@
-"""The process group over which the training ranks communicate."""
+"""The process group over which the training ranks communicate.
+
+A single rank has none. It does not import PyTorch, which takes more than a second.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-import torch
-import torch.distributed as dist
-
 
 @contextmanager
 def process_group() -> Iterator[list[str]]:
@@ -22,13 +22,15 @@ def process_group() -> Iterator[list[str]]:
     the verb `train` its rank. An existing group, as in a worker of Ray Train, is used; in both
     cases a second group with the backend Gloo is made for communication between hosts' CPUs.
     """
-    is_own_group = not dist.is_initialized()
+    is_own_group = not _is_initialized()
+    if is_own_group and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        # A single rank still has a local rank: it may be meant for the second GPU of the machine.
+        yield [f"--local-rank={_local_rank()}"]
+        return
+    import torch
+    import torch.distributed as dist
+
     if is_own_group:
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            # A single rank still has a local rank: it may be meant for the second GPU of the
-            # machine.
-            yield [f"--local-rank={_local_rank()}"]
-            return
         if torch.cuda.is_available():
             torch.cuda.set_device(_local_rank() % torch.cuda.device_count())
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
@@ -67,12 +69,23 @@ def exit_failed_rank(code: int) -> None:
     The others may be inside a collective. NCCL would make this process wait for them while it
     destroys its communicators; they notice its end by the connections that close with the process.
     """
-    if code != 0 and torch.cuda.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    if code == 0 or not _is_initialized():
+        return
+    import torch
+    import torch.distributed as dist
+
+    if torch.cuda.is_available() and dist.get_world_size() > 1:
         # The other ranks may still be reading this rank's last message.
         time.sleep(2)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _is_initialized() -> bool:
+    """Whether this process has a process group."""
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_initialized()
 
 
 def _local_rank() -> int:

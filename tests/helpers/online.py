@@ -8,7 +8,6 @@ SETTINGS = {
     **training.phase(STEPS),
     "prepare.crop": "random",
     "online.window": 2,
-    "engine.encode.threads": 1,
 }
 
 

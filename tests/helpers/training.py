@@ -1,9 +1,11 @@
 """Training runs on a small dataset: settings, command lines, and runs of several ranks."""
 
+import multiprocessing
 import os
-import subprocess
+import runpy
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from tidemill.run_file import to_command_line
@@ -24,6 +26,8 @@ SETTINGS = {
     "source": {"columns": {"image": "jpg", "caption": "caption", "key": "key"}},
     "prepare.resolutions": [64],
     "engine.device": "cpu",
+    # These networks are too small for several.
+    "engine.encode.threads": 1,
     **phase(10),
     "train.precision": "f32",
     "train.learning_rate": 1e-3,
@@ -36,6 +40,9 @@ SETTINGS = {
 # Neither 3 nor 4 ranks divide the batch, nor do micro-batches divide a rank's share.
 UNEVEN_BATCH = {"train.global_batch": 7, "train.micro_batch": 2}
 TORCHRUN = ["-m", "torch.distributed.run"]
+# Each rank would take two seconds to import these. A forked process has them.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch", "tidemill"])
 
 
 def link_dataset(output, dataset):
@@ -51,7 +58,7 @@ def train_arguments(output, settings):
 
 
 def environment():
-    """Environment variables with one thread per worker: these networks are too small for several."""
+    """Environment variables of processes that train: PyTorch uses one thread, too."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "TIDEMILL_PYTHON": sys.executable}
 
 
@@ -96,16 +103,33 @@ def run_together(launches):
 
     Returns the worst exit code, and the output of all.
     """
-    with tempfile.TemporaryFile("w+") as log:
-        streams = {"stdout": log, "stderr": subprocess.STDOUT}
+    with tempfile.NamedTemporaryFile("r") as log:
         started = []
         try:
             for arguments, variables in launches:
-                env = {**environment(), **{name: str(value) for name, value in variables.items()}}
-                started.append(subprocess.Popen([sys.executable, *arguments], env=env, **streams))
-            codes = [process.wait(timeout=300) for process in started]
+                process = FORKS.Process(target=_run_python, args=(arguments, variables, log.name))
+                process.start()
+                started.append(process)
+            deadline = time.monotonic() + 300
+            for process in started:
+                process.join(deadline - time.monotonic())
+            codes = [process.exitcode for process in started]
+            assert None not in codes, log.read()
         finally:
             for process in started:
                 process.kill()
-        log.seek(0)
         return max(codes, key=abs), log.read()
+
+
+def _run_python(arguments, variables, log):
+    """Continues in this process like `python ARGUMENTS`."""
+    with open(log, "a") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.environ.update({**environment(), **{name: str(value) for name, value in variables.items()}})
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(arguments)
+        runpy.run_path(arguments[0], run_name="__main__")
