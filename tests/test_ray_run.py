@@ -71,7 +71,7 @@ def test_online_training_is_bit_exact_after_driver_kill(address, trained_online,
     processes.wait_for_step(tmp_path, at, running.process)
     os.kill(victim, signal.SIGKILL)
     result, log = running.succeed()
-    assert "starting it again from the last checkpoint" in log
+    assert "restarting it from the last checkpoint" in log
     assert result["train"]["resumed_at"] >= 8
     online.assert_same_training(tmp_path, trained_online)
     run_output.print_longest_pause("the driver of an online run", tmp_path)
@@ -87,7 +87,7 @@ def test_training_is_bit_exact_after_driver_kill(address, dataset, tmp_path, rng
     processes.wait_for_step(tmp_path / "ray", rng.randrange(9, 40), running.process)
     os.kill(victim, signal.SIGKILL)
     result, log = running.succeed()
-    assert "starting it again from the last checkpoint" in log
+    assert "restarting it from the last checkpoint" in log
     assert result["resumed_at"] >= 8
     run_output.assert_same_state(tmp_path / "alone", tmp_path / "ray", 60)
     run_output.print_longest_pause("the driver of training", tmp_path / "ray")

@@ -106,7 +106,7 @@ impl RayTraining<'_> {
                 Err(status) => status,
             };
             deaths.count_exit(status, self.shown_step > step_before)?;
-            let line = format!("the driver died ({status}); starting it again from the last checkpoint");
+            let line = format!("the driver died ({status}); restarting it from the last checkpoint");
             self.reporter.report_above(&self.progress, &line);
         }
     }
