@@ -95,6 +95,7 @@ path = "{models}"
 batch_size = 8
 [engine]
 device = "cpu"
+encode.threads = 1
 "#,
         out = folder.join("out").display(),
         pairs = pairs.display(),
