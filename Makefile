@@ -9,6 +9,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 TEST_LIMIT := 30m
 # Processes of pytest: a test has pauses in which another one can use the core.
 TEST_WORKERS := 2
+# Rust tests at a time: one more than there are cores, because some wait for stores and processes.
+TEST_THREADS := $(shell expr $$(nproc) + 1)
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
@@ -122,7 +124,7 @@ smoke:
 	bash scripts/smoke.sh
 
 test: setup
-	timeout $(TEST_LIMIT) cargo test --release --locked --workspace --lib --bins --tests
+	timeout $(TEST_LIMIT) cargo test --release --locked --workspace --lib --bins --tests -- --test-threads $(TEST_THREADS)
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests -n $(TEST_WORKERS) --dist loadfile --durations=25
 
 test-slow: setup

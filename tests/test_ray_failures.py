@@ -202,6 +202,7 @@ def test_encoder_killed_during_start_is_replaced(cluster, tmp_path):
     assert (tmp_path / "first").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_fit_starts_after_checkpoints_were_deleted(cluster, dataset, tmp_path, monkeypatch):
     """Nothing remains of a deleted checkpoint, as in an object store."""

@@ -39,6 +39,7 @@ def encoders_so_far():
     return sum("EncoderActor" in actor["ActorClassName"] for actor in ray._private.state.actors().values())
 
 
+@pytest.mark.slow
 def test_online_on_ray_matches_local_online_training(trained_online, scenes, tmp_path):
     before = encoders_so_far()
     result = trainer(tmp_path, scenes).fit()

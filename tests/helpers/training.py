@@ -37,8 +37,8 @@ SETTINGS = {
     "train.log_every": 1,
     "checkpoint.every": 5,
 }
-# Neither 3 nor 4 ranks divide the batch, nor do micro-batches divide a rank's share.
-UNEVEN_BATCH = {"train.global_batch": 7, "train.micro_batch": 2}
+# Ranks do not divide the batch, nor do micro-batches divide the share of every rank.
+UNEVEN_BATCH = {"train.global_batch": 7, "train.micro_batch": 3}
 TORCHRUN = ["-m", "torch.distributed.run"]
 # Each rank would take two seconds to import these. A forked process has them.
 FORKS = multiprocessing.get_context("forkserver")

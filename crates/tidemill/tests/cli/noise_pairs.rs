@@ -106,7 +106,6 @@ batch_size = 8
 [engine]
 device = "cpu"
 encode.threads = 1
-encode.threads = 1
 "#,
         out = folder.join("out").display(),
         files = folder.join(format).display(),

@@ -48,7 +48,7 @@ impl TestRuns {
     /// Training with this many ranks up to a step.
     fn train(&self, name: &str, workers: &str, steps: u64, more: &[String]) -> Command {
         let settings = [
-            format!("train.phase=[{{ resolution = 64, steps = {steps} }}]"),
+            format!("train.phase=[{{ resolution = 32, steps = {steps} }}]"),
             "train.global_batch=6".into(),
             "train.micro_batch=3".into(),
             "train.precision=\"f32\"".into(),
