@@ -41,10 +41,10 @@ def undisturbed(dataset, tmp_path_factory):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.faults)])
-def test_ray_workers_train_like_local_workers_although_one_is_lost(
-    how, undisturbed, dataset, tmp_path, rng
-):
-    """The worker is killed, or stopped by SIGTERM as on a node that is taken back."""
+def test_lost_worker_is_replaced_bit_exactly(how, undisturbed, dataset, tmp_path, rng):
+    """Ray's workers train like local ones, although one is killed, or stopped as on a node that is taken
+    back.
+    """
     # After the checkpoint of step 16, which is written while training continues.
     at = rng.randrange(22, 34)
 
