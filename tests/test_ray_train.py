@@ -79,10 +79,10 @@ def test_workers_train_own_denoiser(dataset, tmp_path):
 
         return Blur(4, 4, 3, padding=1)
 
-    result = trainer(tmp_path, dataset, 2, make).fit()
+    result = trainer(tmp_path, dataset, 2, make, **training.phase(16)).fit()
     assert result.return_value["finished"]
     module = make()
-    assert tidemill.load({**training.SETTINGS, "output": str(tmp_path)}, module) == STEPS
+    assert tidemill.load({**training.SETTINGS, "output": str(tmp_path)}, module) == 16
     assert run_output.read_losses(tmp_path)[-1] < run_output.read_losses(tmp_path)[0]
 
 

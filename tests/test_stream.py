@@ -174,9 +174,8 @@ def test_stream_dataset_resumes_in_data_loader(dataset):
     second.load_state_dict(first.state_dict())
     for one, other in zip(batches(second, 6), whole[4:], strict=True):
         assert all(torch.equal(one[key], other[key]) for key in one)
-    for workers in (1, 2):
-        with pytest.raises(ValueError, match="num_workers"):
-            next(iter(DataLoader(first, batch_size=None, num_workers=workers)))
+    with pytest.raises(ValueError, match="num_workers"):
+        next(iter(DataLoader(first, batch_size=None, num_workers=1)))
 
 
 class RecordingModule(lightning.LightningModule):

@@ -10,16 +10,19 @@ use tidemill_testing::seed;
 
 #[test]
 fn pyarrow_duckdb_ray_and_torch_read_a_dataset() {
-    for text in [TensorSpec::f16([7, 5]), form(Dtype::F8E4m3, &[7, 5]), form(Dtype::I32, &[9])] {
-        read_with_other_tools(text);
-    }
+    let folders =
+        [TensorSpec::f16([7, 5]), form(Dtype::F8E4m3, &[7, 5]), form(Dtype::I32, &[9])].map(write_with_text);
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/dataset-format.md");
+    let paths = [page.as_path()].into_iter().chain(folders.iter().map(|folder| folder.path()));
+    python("read_dataset.py", &paths.map(|path| path.to_str().unwrap()).collect::<Vec<_>>());
 }
 
 fn form(dtype: Dtype, shape: &[u32]) -> TensorSpec {
     TensorSpec { dtype, shape: shape.into() }
 }
 
-fn read_with_other_tools(text: TensorSpec) {
+/// Writes a dataset with text in this form, and beside it what its tensors must be.
+fn write_with_text(text: TensorSpec) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("dataset");
     let given = text.decoded().bytes();
@@ -41,7 +44,5 @@ fn read_with_other_tools(text: TensorSpec) {
         }
     }
     std::fs::write(folder.path().join("expected.json"), expected.to_string()).unwrap();
-
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/dataset-format.md");
-    python("read_dataset.py", &[page.to_str().unwrap(), folder.path().to_str().unwrap()]);
+    folder
 }
