@@ -11,4 +11,4 @@ shift
 index=$("$venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)
 index=${PIP_INDEX_URL:-$index}
 [[ -z $index ]] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
-"$venv/bin/uv" pip install --quiet --compile-bytecode --python "$venv/bin/python" "$@"
+"$venv/bin/python" -m uv pip install --quiet --compile-bytecode --python "$venv/bin/python" "$@"

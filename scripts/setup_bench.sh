@@ -12,7 +12,9 @@ if [[ "$(cat .venv-bench/.lock 2>/dev/null)" != "$lock" ]]; then
   site=$($python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   # Includes what .pth files of .venv refer to, such as this checkout's module.
   echo "import site; site.addsitedir('$(ls -d "$PWD"/.venv/lib/python*/site-packages)')" > "$site/venv.pth"
-  bash scripts/install_packages.sh .venv-bench -r requirements-bench.lock
+  # uv would not see those that .venv has.
+  bash scripts/install_packages.sh .venv-bench --no-deps \
+    -r <(grep -Fxv -f requirements.lock requirements-bench.lock)
   echo "$lock" > .venv-bench/.lock
 fi
 touch .venv-bench/.ready
