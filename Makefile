@@ -14,7 +14,7 @@ TEST_THREADS := $(shell expr $$(nproc) + 1)
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-slow lint style fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches sd2-smoke smoke wheel lock clean
+.PHONY: help setup test test-slow lint style doc fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches sd2-smoke smoke wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -35,6 +35,7 @@ help:
 	@echo "make sd2-smoke    two steps of Stable Diffusion 2 in its real size on a CPU; redraws docs/performance.md"
 	@echo "make smoke        start each of these targets once, with its quickest options"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
+	@echo "make doc          the crates' pages, in target/doc; warnings are errors"
 	@echo "make setup        what the others need: .venv, the CLI, the Python module"
 	@echo "make wheel        the Python module as a wheel"
 	@echo "make fmt          format the code"
@@ -132,6 +133,9 @@ test-slow: setup
 
 lint: style
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+
+doc: .venv/.ready
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 # What needs no compiler.
 style: .venv/.ready

@@ -13,6 +13,7 @@ run() { # name, command
   echo "== $1: $((SECONDS - started)) s" >&2
 }
 
+run doc make doc
 run wheel make wheel
 run quickstart make quickstart ROWS=600 ARGS="--set train.phase.0.steps=20 --set sample.scenes=4"
 for bench in data stream ray modes scaling train compile overlap operations launches; do

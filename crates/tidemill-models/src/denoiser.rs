@@ -10,7 +10,7 @@ use crate::{Error, Params};
 /// A network that predicts noise or velocity from noisy latents, as the prediction type of its
 /// schedule says. The U-Net of this crate is one; other networks can take its place.
 pub trait Denoiser {
-    /// `sample`: noisy latents [N, C, h, w]; `timesteps`: [N], i64; `text`: [N, L, D]. Returns [N,
+    /// `sample`: noisy latents [N, C, h, w]; `timesteps`: `[N]`, i64; `text`: [N, L, D]. Returns [N,
     /// C, h, w] in the dtype of `sample`.
     fn denoise(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Tensor;
 }

@@ -31,7 +31,7 @@ pub struct Limits {
     pub credentials_timeout: Duration,
     /// The first pause between two attempts.
     pub initial_backoff: Duration,
-    /// The longest pause. Each pause is random, at most [`BACKOFF_BASE`] times the previous one.
+    /// The longest pause. Each pause is random, at most `BACKOFF_BASE` times the previous one.
     pub max_backoff: Duration,
 }
 

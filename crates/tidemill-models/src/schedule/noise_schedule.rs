@@ -35,7 +35,7 @@ impl NoiseSchedule {
         &self.config
     }
 
-    /// Cumulative products of the alphas, [T], f32.
+    /// Cumulative products of the alphas, `[T]`, f32.
     pub fn alphas_cumprod(&self) -> &Tensor {
         &self.alphas_cumprod
     }
@@ -54,7 +54,7 @@ impl NoiseSchedule {
         signal * latents + sigma * noise
     }
 
-    /// Min-SNR loss weights of all timesteps, [T], f32, so that timesteps with little noise do not
+    /// Min-SNR loss weights of all timesteps, `[T]`, f32, so that timesteps with little noise do not
     /// dominate the loss: min(SNR, `gamma`) / SNR where the network predicts the noise, and
     /// min(SNR, `gamma`) / (SNR + 1) where it predicts v, with the signal-to-noise ratio SNR = a /
     /// (1 - a) (Hang et al., *Efficient Diffusion Training via Min-SNR Weighting Strategy*, 2023).

@@ -43,7 +43,7 @@ impl AdamWScalars<'_> {
 /// f32 unless said otherwise.
 #[derive(Debug)]
 pub struct ParamSlice<'a> {
-    /// The gradient [N], bf16 or f32.
+    /// The gradient `[N]`, bf16 or f32.
     pub grad: Tensor,
     /// The index at which the range begins in the tensors below.
     pub start: usize,
@@ -69,9 +69,9 @@ pub struct ParamSlice<'a> {
 /// computes in the dtype of `weight`. On a CPU there are kernels with SiLU only.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupNorm<'a> {
-    /// [C].
+    /// `[C]`.
     pub weight: &'a Tensor,
-    /// [C], in the dtype of `weight`.
+    /// `[C]`, in the dtype of `weight`.
     pub bias: &'a Tensor,
     /// The number of groups.
     pub groups: i64,

@@ -5,7 +5,7 @@ use tch::Tensor;
 use crate::Error;
 use crate::kernels::{gpu, libtorch};
 
-/// `a` + `b` + `bias` of images [N, C, H, W], or `a` + `bias` without a `b`; `bias` is [C] or [N,
+/// `a` + `b` + `bias` of images [N, C, H, W], or `a` + `bias` without a `b`; `bias` is `[C]` or [N,
 /// C]. A kernel for GPUs does it in one pass. On a CPU convolutions add their bias without a pass
 /// of its own.
 ///

@@ -8,7 +8,7 @@ use crate::kernels::{gpu, libtorch};
 
 /// Returns x + `added` (x alone without `added`), and the layer norm of that over rows of W
 /// elements. x and `added` are [..., W];
-/// `weight` and `bias` [W]; both results have the dtype of x. On an NVIDIA GPU it is one pass over
+/// `weight` and `bias` `[W]`; both results have the dtype of x. On an NVIDIA GPU it is one pass over
 /// memory in either direction, with arithmetic in f32. Elsewhere libtorch computes it in the dtype
 /// of `weight`: on a CPU one pass was no faster.
 ///

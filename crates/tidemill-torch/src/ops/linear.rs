@@ -14,7 +14,7 @@ use crate::{Error, guard};
 /// takes longer than the product.
 const MIN_ROWS_FOR_ONEDNN: usize = 64;
 
-/// x W^T + b of x [..., K], with W [N, K] and b [N]: [..., N].
+/// x W^T + b of x [..., K], with W [N, K] and b `[N]`: [..., N].
 ///
 /// libtorch computes f32 products on a CPU by MKL, which is at its best on Intel's CPUs. On others
 /// oneDNN, which computes libtorch's convolutions, is a tenth faster (docs/performance.md).
