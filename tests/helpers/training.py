@@ -41,8 +41,8 @@ SETTINGS = {
 UNEVEN_BATCH = {"train.global_batch": 7, "train.micro_batch": 3}
 TORCHRUN = ["-m", "torch.distributed.run"]
 # Each rank would take two seconds to import these. A forked process has them.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch", "tidemill"])
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["torch", "tidemill"])
 
 
 def link_dataset(output, dataset):
@@ -107,7 +107,7 @@ def run_together(launches):
         started = []
         try:
             for arguments, variables in launches:
-                process = FORKS.Process(target=_run_python, args=(arguments, variables, log.name))
+                process = FORKSERVER.Process(target=_run_python, args=(arguments, variables, log.name))
                 process.start()
                 started.append(process)
             deadline = time.monotonic() + 300
