@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How cargo calls rustc for the crates of this workspace (.cargo/config.toml).
 #
-# Tests compile unoptimised: they call optimised crates, and took a quarter of a build otherwise.
+# Tests compile unoptimised: they call optimised crates, and took a fifth of a build otherwise.
 # With TIDEMILL_CLIPPY=1 (.ci/run), clippy lints what is compiled. `cargo clippy` beside
 # `cargo build` would compile every dependency twice.
 set -euo pipefail

@@ -26,7 +26,7 @@ SETTINGS = {
     "source": {"columns": {"image": "jpg", "caption": "caption", "key": "key"}},
     "prepare.resolutions": [64],
     "engine.device": "cpu",
-    # These networks are too small for several.
+    # These networks are too small for several threads.
     "engine.encode.threads": 1,
     **phase(10),
     "train.precision": "f32",
@@ -40,7 +40,7 @@ SETTINGS = {
 # Ranks do not divide the batch, nor do micro-batches divide the share of every rank.
 UNEVEN_BATCH = {"train.global_batch": 7, "train.micro_batch": 3}
 TORCHRUN = ["-m", "torch.distributed.run"]
-# Each rank would take two seconds to import these. A forked process has them.
+# Each rank would import these for two seconds. A forked process has them already.
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(["torch", "tidemill"])
 
