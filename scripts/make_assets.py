@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from assets import layout, report, text, vae
+from assets import judge, layout, report, text, vae
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,10 +33,11 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--check", type=Path, default=ROOT / "target/release/examples/check", help="the checker"
     )
-    parser.add_argument("--only", choices=["layout", "text", "vae"], help="make this part only")
+    parser.add_argument("--only", choices=["layout", "text", "vae", "judge"], help="make this part only")
     parser.add_argument("--report", action="store_true", help="train nothing, measure and write the README")
     parser.add_argument("--vae-steps", type=int, default=3500)
     parser.add_argument("--text-steps", type=int, default=1000)
+    parser.add_argument("--judge-steps", type=int, default=1500)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -49,6 +50,7 @@ def main() -> None:
     parts = {
         "layout": lambda: layout.write_layout(args.out),
         "text": lambda: text.train(args.train, args.out, args.text_steps, args.seed),
+        "judge": lambda: judge.train(args.train, args.out, args.judge_steps, args.seed),
         "vae": lambda: vae.train(args.train, args.test, args.out, args.vae_steps, args.seed),
     }
     if not args.report:

@@ -14,6 +14,7 @@ ROW = re.compile(r"\| `([^`]+)` \| (?:`([^`]*)`|required|none) \| .+ \|")
 RUN = """
 dedup.near.phash_distance = 1
 filter.score.c.min = 1.0
+checkpoint.keep_best = { metric = "fid", count = 1 }
 engine.kind = "ray"
 engine.train = {}
 [train]

@@ -32,6 +32,14 @@ def images(folder: Path) -> torch.Tensor:
     return torch.from_numpy(np.stack([image for image in found if image is not None]))
 
 
+def images_and_classes(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every readable image, as `images` has it, and class numbers as i64 [N, 4], as `captions` has them."""
+    found = [(decode(row["jpg"]), row) for row in rows(folder, ["jpg", *ATTRIBUTES])]
+    kept = [(image, row) for image, row in found if image is not None]
+    classes = [[words.index(row[name]) for name, words in ATTRIBUTES.items()] for _, row in kept]
+    return torch.from_numpy(np.stack([image for image, _ in kept])), torch.tensor(classes)
+
+
 def decode(jpg: bytes | None) -> np.ndarray | None:
     """One image as u8 [3, 64, 64]; None for a row that was broken on purpose."""
     try:

@@ -10,12 +10,13 @@ import diffusers
 import torch
 import transformers
 
-from . import data, text, vae
+from . import data, judge, text, vae
 
 README = """# The quickstart's tiny frozen models
 
 In the diffusers layout, f16, made by the commands at the head of `scripts/make_assets.py`: seed {seed},
 {vae_steps} steps of 16 images for the VAE, {text_steps} steps of 96 captions for the text encoder,
+{judge_steps} steps of 128 images for the judge (DINOv2's form; images are compared by its features),
 on {threads} thread(s), from 40,000 scenes of seed 1. torch {torch}, diffusers {diffusers},
 transformers {transformers}.
 The vocabulary is open_clip's copy of CLIP's. `unet/config.json` has no weights beside it: the U-Net is what
@@ -31,7 +32,7 @@ model ever saw. Probes are linear maps from the state at the end of the caption,
 
 
 def write(args: argparse.Namespace) -> None:
-    rows = [*vae_rows(args), *text_rows(args), size_row(args.out)]
+    rows = [*vae_rows(args), *text_rows(args), *judge_rows(args), size_row(args.out)]
     table = "\n".join(f"| {where} | {what} | {value} |" for where, what, value in rows)
     print(table)
     readme = README.format(
@@ -39,6 +40,7 @@ def write(args: argparse.Namespace) -> None:
         threads=args.threads,
         vae_steps=args.vae_steps,
         text_steps=args.text_steps,
+        judge_steps=args.judge_steps,
         torch=torch.__version__.split("+")[0],
         diffusers=diffusers.__version__,
         transformers=transformers.__version__,
@@ -93,6 +95,22 @@ def text_rows(args: argparse.Namespace) -> list[tuple[str, str, str]]:
         for attribute, (name, probe) in enumerate(zip(data.ATTRIBUTES, probes, strict=True)):
             right = (states @ probe).argmax(1) == classes[:, attribute]
             rows.append((where, f"text encoder, probe of the {name}", percent(right.float().mean().item())))
+    return rows
+
+
+def judge_rows(args: argparse.Namespace) -> list[tuple[str, str, str]]:
+    def states(folder: Path, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        images, classes = data.images_and_classes(folder)
+        found = judge.features(args.out, images[:count])
+        return torch.cat([found, torch.ones(len(found), 1)], dim=1), classes[:count]
+
+    probes = [fit_probe(*states(args.train, 4000), attribute) for attribute in range(4)]
+    rows = []
+    for where, folder in [("test scenes", args.test), ("held-out pairs", args.heldout)]:
+        found, classes = states(folder, 2000)
+        for attribute, (name, probe) in enumerate(zip(data.ATTRIBUTES, probes, strict=True)):
+            right = (found @ probe).argmax(1) == classes[:, attribute]
+            rows.append((where, f"judge, probe of the {name}", percent(right.float().mean().item())))
     return rows
 
 

@@ -3,11 +3,17 @@
 //! read and write the diffusers folder layout under diffusers' own parameter names: a real
 //! `stable-diffusion-2-base` folder opens, and what is trained here opens in diffusers.
 //!
+//! The networks that judge images are here, too: [`ClipModel`], [`Dinov2Model`] and
+//! [`FidInceptionV3`].
+//!
 //! Forward passes use `tch`'s panicking operators, because they fail only if memory runs out or an
 //! input has the wrong shape. Wrap the whole step or batch in [`tidemill_torch::guard`].
 
+mod clip;
 mod denoiser;
+mod dinov2;
 mod error;
+mod inception;
 mod layers;
 mod model_folder;
 mod params;
@@ -17,8 +23,11 @@ mod text_encoder;
 mod unet;
 mod vae;
 
+pub use clip::{ClipConfig, ClipModel, ClipVisionConfig};
 pub use denoiser::{Denoiser, SampleShape, TrainableDenoiser};
+pub use dinov2::{Dinov2Config, Dinov2Model};
 pub use error::Error;
+pub use inception::{FidInceptionV3, INCEPTION_FEATURES, INCEPTION_SIZE};
 pub use model_folder::{ModelFolder, check_weights, compute_digest, load_weights, save_weights};
 pub use params::{ParamInit, Params};
 pub use schedule::{BetaSchedule, NoiseSchedule, PredictionType, SchedulerConfig, TimestepSpacing};

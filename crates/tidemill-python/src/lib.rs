@@ -20,7 +20,7 @@ mod _native {
 
     use tidemill::cli;
     use tidemill::online::RemoteEncoders;
-    use tidemill::sampling::trained_weights;
+    use tidemill::sampling::trained_weights::{self, WeightSelection};
     use tidemill::verbs::train::{MakeDenoiser, TrainHooks};
     use tidemill::{Run, open_files};
     use tidemill_models::TrainableDenoiser;
@@ -135,7 +135,8 @@ mod _native {
     ) -> PyResult<u64> {
         let load = || {
             let run = Run::open(&run_file, &overrides)?;
-            trained_weights::load_weights(&run, &read_parameters(&module)?, averaged)
+            let selection = WeightSelection { step: run.file.sample.step, averaged };
+            trained_weights::load_weights(&run, &read_parameters(&module)?, selection)
         };
         py.detach(load).map_err(super::error::raise)
     }

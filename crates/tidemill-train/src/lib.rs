@@ -25,6 +25,7 @@ mod parallel;
 mod train_spec;
 mod trainer;
 
+pub use checkpoint::best::select_best;
 pub use checkpoint::run_identity::is_same_identity;
 pub use checkpoint::{Checkpoints, Progress};
 pub use config::settings_diff::{Difference, find_differences};
@@ -38,7 +39,7 @@ pub use error::{Error, RankError};
 pub use evaluation::image_grid;
 pub use evaluation::preview::{PreviewSampler, decode_latents, draw_initial_noise};
 pub use evaluation::validation_set::ValidationSet;
-pub use metrics::{StepMetrics, ValidationMetrics};
+pub use metrics::{EventWriter, PrometheusEndpoint, StepMetrics, ValidationMetrics};
 pub use objective::philox::{Draw, Purpose};
 pub use observer::{Activity, Observer};
 pub use optimizer::{Optimizer, ShardingPlan};

@@ -6,6 +6,7 @@
 //! - `engine`, `encode`, `online`: preprocessing on this machine or on Ray, and encoding during
 //!   training.
 //! - `supervisor`: training workers and their restarts. `sampling`: images from trained weights.
+//!   `evaluation`: how good they are.
 //! - `allocator`, `open_files`, `python`: settings of the process, and the Python interpreter
 //!   around it.
 
@@ -14,6 +15,7 @@ pub mod cli;
 pub mod encode;
 pub mod engine;
 pub mod error;
+pub mod evaluation;
 pub mod online;
 pub mod open_files;
 pub mod progress;

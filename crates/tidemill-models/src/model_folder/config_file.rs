@@ -85,6 +85,19 @@ pub fn require_positive(path: &Path, values: &[(&str, i64)]) -> Result<(), Error
     }
 }
 
+/// Checks that `num_attention_heads` divides `hidden_size`.
+pub fn require_divisor(path: &Path, num_attention_heads: i64, hidden_size: i64) -> Result<(), Error> {
+    if hidden_size % num_attention_heads == 0 {
+        return Ok(());
+    }
+    Err(Error::Unsupported {
+        path: path.into(),
+        key: "num_attention_heads".into(),
+        value: num_attention_heads.to_string(),
+        allowed: format!("it must divide hidden_size = {hidden_size}"),
+    })
+}
+
 /// Compares with a JSON literal by value, so that `1` equals `1.0`.
 fn is_equal(value: &Value, literal: &str) -> bool {
     let Ok(expected) = serde_json::from_str::<Value>(literal) else { return false };
@@ -101,6 +114,70 @@ fn parse_error(path: &Path, error: &serde_path_to_error::Error<serde_json::Error
         None => Error::Json { path: path.into(), message: format!("`{}`: {message}", error.path()) },
     }
 }
+
+/// The keys that transformers wrote into the configuration of each part of a model until version
+/// 4.30. They are the settings of text generation and of training, which no encoder has.
+pub const LEGACY_TRANSFORMERS_KEYS: &[&str] = &[
+    "add_cross_attention",
+    "architectures",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "cross_attention_hidden_size",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "dtype",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "eos_token_id",
+    "exponential_decay_length_penalty",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "gradient_checkpointing",
+    "id2label",
+    "initializer_factor",
+    "initializer_range",
+    "is_decoder",
+    "is_encoder_decoder",
+    "label2id",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "pad_token_id",
+    "prefix",
+    "problem_type",
+    "projection_dim",
+    "pruned_heads",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict",
+    "return_dict_in_generate",
+    "sep_token_id",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tie_encoder_decoder",
+    "tie_word_embeddings",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "typical_p",
+    "use_bfloat16",
+];
 
 /// Writes `header` (e.g. `_class_name`) and then `config` as pretty JSON.
 pub fn write(path: &Path, header: Value, config: &impl serde::Serialize) -> Result<(), Error> {

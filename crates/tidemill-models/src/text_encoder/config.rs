@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::Error;
 use crate::layers::Activation;
-use crate::model_folder::config_file::{self, AcceptedKeys};
+use crate::model_folder::config_file::{self, AcceptedKeys, LEGACY_TRANSFORMERS_KEYS};
 
 /// The keys of `text_encoder/config.json` that shape the network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,21 +49,9 @@ impl Default for ClipTextConfig {
 
 const ACCEPTED: AcceptedKeys = AcceptedKeys {
     class_names: &[],
-    // None of these changes the hidden states: special ids, which only select the pooled output
-    // that Stable Diffusion does not use; settings of the initialisation; the projection; the
-    // file's origin.
-    ignored: &[
-        "architectures",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "dtype",
-        "torch_dtype",
-        "initializer_factor",
-        "initializer_range",
-        "projection_dim",
-        "transformers_version",
-    ],
+    // None of these changes the hidden states. Special ids only select the pooled output, which
+    // Stable Diffusion does not use.
+    ignored: LEGACY_TRANSFORMERS_KEYS,
     fixed: &[
         ("model_type", &["\"clip_text_model\""]),
         ("attention_dropout", &["0.0"]),
@@ -77,7 +65,12 @@ impl ClipTextConfig {
     /// # Errors
     /// If it is missing, malformed, or names an option that is not supported.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let read: Self = config_file::read(path, &ACCEPTED)?;
+        Self::parse(path, config_file::read_object(path)?)
+    }
+
+    /// [`Self::read`] for an object that was read from `path` before.
+    pub(crate) fn parse(path: &Path, object: Map<String, Value>) -> Result<Self, Error> {
+        let read: Self = config_file::parse(path, object, &ACCEPTED)?;
         config_file::require_positive(
             path,
             &[
@@ -89,14 +82,7 @@ impl ClipTextConfig {
                 ("max_position_embeddings", read.max_position_embeddings),
             ],
         )?;
-        if read.hidden_size % read.num_attention_heads != 0 {
-            return Err(Error::Unsupported {
-                path: path.into(),
-                key: "num_attention_heads".into(),
-                value: read.num_attention_heads.to_string(),
-                allowed: format!("it must divide hidden_size = {}", read.hidden_size),
-            });
-        }
+        config_file::require_divisor(path, read.num_attention_heads, read.hidden_size)?;
         Ok(read)
     }
 

@@ -2,6 +2,8 @@
 
 mod config;
 mod model;
+mod transformer;
 
 pub use config::ClipTextConfig;
 pub use model::ClipTextModel;
+pub(crate) use transformer::TextTransformer;

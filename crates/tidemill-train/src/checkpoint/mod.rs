@@ -14,7 +14,7 @@
 //! ```
 //!
 //! - `store.rs`: the checkpoints of a run, and access to their objects
-//! - `save.rs`, `load.rs`, `retention.rs`: write, read and delete checkpoints
+//! - `save.rs`, `load.rs`, `retention.rs`, `best.rs`: write, read and delete checkpoints
 //! - `state_copy.rs`: a copy of a rank's state in host memory, while `background_writer.rs` writes
 //!   it
 //! - `reshard.rs`: loads state that any number of ranks wrote
@@ -25,6 +25,7 @@
 //! - `run_identity.rs`: what a run must have in common with a checkpoint to resume from it
 
 pub(crate) mod background_writer;
+pub(crate) mod best;
 mod commit;
 mod load;
 mod location_check;

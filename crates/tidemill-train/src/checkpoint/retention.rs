@@ -19,7 +19,12 @@ impl Checkpoints {
         }
         let keys = self.location.list("")?;
         let steps: BTreeSet<u64> = keys.iter().filter_map(|key| parse_committed_step(key)).collect();
-        let kept = select_kept(&steps, self.keep, self.keep_every);
+        let mut kept = select_kept(&steps, self.keep, self.keep_every);
+        if let Some(best) = &self.best {
+            // While the records cannot be read, nothing is deleted: the best may be among them.
+            let Ok(chosen) = best.select(&steps) else { return Ok(()) };
+            kept.extend(chosen);
+        }
         let newest = kept.last().copied().unwrap_or(0);
         let is_expired =
             |key: &&String| parse_step(key).is_some_and(|step| step < newest && !kept.contains(&step));

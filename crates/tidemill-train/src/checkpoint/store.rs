@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tidemill_io::Location;
 
+use super::best::BestCheckpoints;
 use super::commit::{Commit, FORMAT, StateShard, commit_key, parse_committed_step, step_folder};
 use crate::Error;
 use crate::config::CheckpointConfig;
@@ -19,6 +20,7 @@ pub struct Checkpoints {
     pub(super) path: PathBuf,
     pub(super) keep: usize,
     pub(super) keep_every: Option<u64>,
+    pub(super) best: Option<BestCheckpoints>,
 }
 
 impl Checkpoints {
@@ -34,6 +36,7 @@ impl Checkpoints {
             path: uri.into(),
             keep: config.keep.max(1),
             keep_every: config.keep_every.filter(|every| *every > 0),
+            best: config.keep_best.as_ref().map(|best| BestCheckpoints::open(best, output)).transpose()?,
         })
     }
 

@@ -12,10 +12,26 @@ pub struct CheckpointConfig {
     pub keep: usize,
     /// In addition, the first checkpoint of every `keep_every` steps is kept for good.
     pub keep_every: Option<u64>,
+    /// In addition, the checkpoints that evaluation found best are kept.
+    pub keep_best: Option<KeepBestConfig>,
     /// The location of the checkpoints. Unset: `checkpoints/` under the run's output.
     pub uri: Option<String>,
     /// The ranks that write.
     pub writers: CheckpointWriters,
+}
+
+/// `checkpoint.keep_best`: the checkpoints with the best records of `tidemill eval`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeepBestConfig {
+    /// A number of the records, such as `fid` or `clip_score`.
+    pub metric: String,
+    /// The number of checkpoints to keep.
+    pub count: usize,
+    /// The folder or URI of the evaluations. Unset: `eval.uri`, or `evaluations/` under the run's
+    /// output.
+    #[serde(default)]
+    pub uri: Option<String>,
 }
 
 /// `checkpoint.writers`: which ranks write checkpoints.
@@ -32,6 +48,13 @@ pub enum CheckpointWriters {
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        Self { every: 1000, keep: 3, keep_every: None, uri: None, writers: CheckpointWriters::All }
+        Self {
+            every: 1000,
+            keep: 3,
+            keep_every: None,
+            keep_best: None,
+            uri: None,
+            writers: CheckpointWriters::All,
+        }
     }
 }

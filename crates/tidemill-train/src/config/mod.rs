@@ -19,7 +19,7 @@ mod validate;
 mod validation;
 
 pub use self::anomaly::{NonFiniteAction, SpikeAction, SpikeConfig};
-pub use self::checkpoint::{CheckpointConfig, CheckpointWriters};
+pub use self::checkpoint::{CheckpointConfig, CheckpointWriters, KeepBestConfig};
 pub use self::ema::EmaConfig;
 pub use self::health_check::HealthCheckConfig;
 pub use self::lr_schedule::LrSchedule;

@@ -93,7 +93,7 @@ fn wrap_caption(caption: &str, width: usize) -> Vec<String> {
 }
 
 /// Draws one line of text with its top left corner at (x, y).
-fn draw_text(image: &mut RgbImage, text: &str, x: u32, y: u32) {
+pub fn draw_text(image: &mut RgbImage, text: &str, x: u32, y: u32) {
     for (i, character) in (0u32..).zip(text.chars()) {
         let glyph = font8x8::BASIC_FONTS.get(character).or_else(|| font8x8::LATIN_FONTS.get(character));
         let Some(glyph) = glyph.or_else(|| font8x8::BASIC_FONTS.get('?')) else { continue };

@@ -66,7 +66,8 @@ impl PreviewSampler {
         let PreviewConfig { method, steps, guidance, ref prompts, .. } = self.config;
         let (device, unconditional) = (self.text.device(), &self.empty.to_kind(kind));
         let schedule = NoiseSchedule::new(schedule.clone(), device);
-        let noise = draw_initial_noise(self.seed, prompts.len(), &self.vae, size, device);
+        let numbers: Vec<u64> = (0..prompts.len() as u64).collect();
+        let noise = draw_initial_noise(self.seed, &numbers, &self.vae, size, device);
         let mut images = Vec::with_capacity(prompts.len());
         for first in (0..prompts.len()).step_by(self.batch_size) {
             let count = self.batch_size.min(prompts.len() - first) as i64;
@@ -130,17 +131,22 @@ fn preview_folder(output: &Path) -> PathBuf {
     output.join("previews")
 }
 
-/// Initial noise [N, C, size, size] of `count` images, f32. The noise of the i-th image depends on
-/// the seed and i only.
-pub fn draw_initial_noise(seed: u64, count: usize, vae: &AutoencoderKl, size: i64, device: Device) -> Tensor {
+/// Initial noise [N, C, size, size] of the images with these `numbers`, f32. The noise of an image
+/// depends on the seed and its number only.
+pub fn draw_initial_noise(
+    seed: u64,
+    numbers: &[u64],
+    vae: &AutoencoderKl,
+    size: i64,
+    device: Device,
+) -> Tensor {
     let channels = vae.config().latent_channels;
     let values_per_image = usize::try_from(channels * size * size).unwrap_or(0);
-    let mut values = vec![0f32; values_per_image * count];
-    for (i, image) in (0u64..).zip(values.chunks_mut(values_per_image.max(1))) {
-        Draw::new(seed, 0, i, Purpose::InitialNoise).fill_normal(image);
+    let mut values = vec![0f32; values_per_image * numbers.len()];
+    for (number, image) in numbers.iter().zip(values.chunks_mut(values_per_image.max(1))) {
+        Draw::new(seed, 0, *number, Purpose::InitialNoise).fill_normal(image);
     }
-    let count = i64::try_from(count).unwrap_or(0);
-    Tensor::from_slice(&values).reshape([count, channels, size, size]).to_device(device)
+    Tensor::from_slice(&values).reshape([numbers.len() as i64, channels, size, size]).to_device(device)
 }
 
 /// Decodes latents [N, C, h, w] in the denoiser's scale to images [N, 3, H, W] in [-1, 1]: divides

@@ -17,4 +17,6 @@ pub(crate) mod step_metrics;
 pub(crate) mod tensorboard;
 pub(crate) mod throughput;
 
+pub use prometheus::PrometheusEndpoint;
 pub use step_metrics::{StepMetrics, ValidationMetrics};
+pub use tensorboard::EventWriter;

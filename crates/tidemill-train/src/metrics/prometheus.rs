@@ -17,7 +17,7 @@ const SOCKET_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An HTTP endpoint that serves the metrics of the last step until it is dropped.
 #[derive(Debug)]
-pub(crate) struct PrometheusEndpoint {
+pub struct PrometheusEndpoint {
     page: Arc<Mutex<String>>,
     address: SocketAddr,
     /// Tells the thread to end.
@@ -54,8 +54,13 @@ impl PrometheusEndpoint {
     }
 
     /// Replaces the page with the metrics of another step.
-    pub fn update(&self, metrics: &StepMetrics, counters: RunCounters) {
-        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = render_page(metrics, counters);
+    pub(crate) fn update(&self, metrics: &StepMetrics, counters: RunCounters) {
+        self.show(render_page(metrics, counters));
+    }
+
+    /// Replaces the page, which is in Prometheus's text format.
+    pub fn show(&self, page: String) {
+        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = page;
     }
 }
 

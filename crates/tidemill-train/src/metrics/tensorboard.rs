@@ -11,7 +11,7 @@ use crate::metrics::append_only_file::AppendOnlyFile;
 
 /// An event file that is being written.
 #[derive(Debug)]
-pub(crate) struct EventWriter(AppendOnlyFile);
+pub struct EventWriter(AppendOnlyFile);
 
 impl EventWriter {
     /// Creates a new event file in `dir`. A resumed run adds a file; TensorBoard shows them as one.

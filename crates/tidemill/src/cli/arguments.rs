@@ -22,6 +22,7 @@ use crate::verbs;
         tidemill dedup run.toml                            duplicates -> a mask of rows to leave out\n  \
         tidemill train run.toml                            latent dataset -> U-Net\n  \
         tidemill sample run.toml --prompt \"a red circle\"  draw images\n  \
+        tidemill eval run.toml --watch                     judge checkpoints as they come\n  \
         tidemill export run.toml --to model                write a folder for diffusers\n  \
         tidemill preprocess run.toml --set engine.device=cpu --json\n  \
         tidemill inspect runs/quickstart/dataset           show what a dataset contains\n  \
@@ -62,6 +63,8 @@ pub enum Verb {
     Train(verbs::train::Args),
     /// Draw images from prompts.
     Sample(verbs::sample::Args),
+    /// Judge the images of checkpoints, or those of a folder.
+    Eval(verbs::eval::Args),
     /// Write the trained model as a folder that diffusers opens.
     Export(verbs::export::Args),
     /// Import latents from MDS, or export them to MDS, the shard format of MosaicML Streaming.
@@ -91,6 +94,7 @@ impl Verb {
             Self::Dedup(args) => verbs::dedup::run(args, reporter),
             Self::Train(args) => verbs::train::run(args, reporter),
             Self::Sample(args) => verbs::sample::run(args, reporter),
+            Self::Eval(args) => verbs::eval::run(args, reporter),
             Self::Export(args) => verbs::export::run(args, reporter),
             Self::Mds(args) => verbs::mds::run(args, reporter),
             Self::Inspect(args) => verbs::inspect::run(args, reporter),

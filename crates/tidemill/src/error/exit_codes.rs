@@ -32,6 +32,9 @@ impl Error {
                 error.downcast_ref::<Self>().map_or(EXIT_FAILED, Self::exit_code)
             }
             Self::Train(error) => refusal_exit_code(error.is_refusal()),
+            Self::Eval(tidemill_eval::Error::Models(error)) => models_exit_code(error),
+            Self::Eval(tidemill_eval::Error::Torch(_) | tidemill_eval::Error::NotFinite) => EXIT_FAILED,
+            Self::Eval(_) => EXIT_REFUSED,
             Self::Synth(tidemill_synth::Error::Config { .. }) => EXIT_REFUSED,
             _ => EXIT_FAILED,
         }

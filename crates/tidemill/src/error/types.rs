@@ -149,12 +149,21 @@ pub enum Error {
     /// An error of the trainer.
     #[error(transparent)]
     Train(#[from] tidemill_train::Error),
+    /// An error of the crate that judges images.
+    #[error(transparent)]
+    Eval(#[from] tidemill_eval::Error),
     /// An error of the crate that draws synthetic scenes.
     #[error(transparent)]
     Synth(#[from] tidemill_synth::Error),
     /// Arrow could not build or convert a batch.
     #[error("arrow: {0}")]
     Arrow(#[from] arrow::error::ArrowError),
+}
+
+impl From<tidemill_io::Error> for Error {
+    fn from(error: tidemill_io::Error) -> Self {
+        Self::Store(error.into())
+    }
 }
 
 impl Error {

@@ -42,8 +42,11 @@ impl Run {
     /// If the text or an override has a mistake.
     pub fn parse(name: &str, text: &str, overrides: &[String]) -> Result<Self> {
         let document = Document::parse(name, text, overrides).map_err(Box::new)?;
-        let file: RunFile = document.deserialize().map_err(Box::new)?;
+        let mut file: RunFile = document.deserialize().map_err(Box::new)?;
         check_sections(&file, &document)?;
+        if let Some(best) = &mut file.checkpoint.keep_best {
+            best.uri = best.uri.take().or_else(|| file.eval.uri.clone());
+        }
         Ok(Self { file, document })
     }
 

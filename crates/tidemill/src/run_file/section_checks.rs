@@ -22,6 +22,7 @@ pub(super) fn check_sections(file: &RunFile, document: &Document) -> Result<()> 
     file.encode.validate().map_err(|(key, message)| document.refuse(key, message))?;
     file.engine.validate().map_err(|(key, message)| document.refuse(key, message))?;
     file.sample.validate().map_err(|(key, message)| document.refuse(key, message))?;
+    file.eval.validate().map_err(|(key, message)| document.refuse(&key, message))?;
     file.filter.validate().map_err(|e| document.locate(e))?;
     file.caption.validate(&file.source.columns).map_err(|e| document.locate(e))?;
     file.dedup.validate().map_err(|e| document.locate(e))?;
@@ -35,7 +36,8 @@ fn check_resolutions(file: &RunFile, document: &Document) -> Result<()> {
     let phases = file.train.phase.iter().map(|phase| phase.resolution).enumerate();
     let phases = phases.map(|(i, resolution)| (format!("train.phase.{i}.resolution"), resolution));
     let sample = file.sample.resolution.map(|resolution| ("sample.resolution".to_string(), resolution));
-    for (key, resolution) in phases.chain(sample) {
+    let eval = file.eval.resolution.map(|resolution| ("eval.resolution".to_string(), resolution));
+    for (key, resolution) in phases.chain(sample).chain(eval) {
         if !prepared.contains(&resolution) {
             let message = format!("{resolution} is not prepared: prepare.resolutions is {prepared:?}");
             return Err(document.refuse(&key, message));

@@ -9,6 +9,7 @@ use tidemill_train::{CheckpointConfig, TrainConfig};
 
 use crate::encode::config::EncodeConfig;
 use crate::engine::config::EngineConfig;
+use crate::evaluation::EvalConfig;
 use crate::online::config::OnlineConfig;
 use crate::sampling::config::SampleConfig;
 use crate::supervisor::config::SupervisorConfig;
@@ -47,6 +48,8 @@ pub struct RunFile {
     pub supervisor: SupervisorConfig,
     /// `[sample]`: the images drawn after training.
     pub sample: SampleConfig,
+    /// `[eval]`: how checkpoints are judged.
+    pub eval: EvalConfig,
     /// `[engine]`: threads, memory and machines that do the work.
     pub engine: EngineConfig,
     /// `[online]`: training on pairs that are encoded while training runs.
@@ -71,6 +74,7 @@ impl Default for RunFile {
             checkpoint: CheckpointConfig::default(),
             supervisor: SupervisorConfig::default(),
             sample: SampleConfig::default(),
+            eval: EvalConfig::default(),
             engine: EngineConfig::default(),
             online: OnlineConfig::default(),
         }

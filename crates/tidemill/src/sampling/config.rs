@@ -1,6 +1,7 @@
 //! `[sample]` of the run file: which images are drawn, and how.
 
 use serde::{Deserialize, Serialize};
+use tch::Kind;
 use tidemill_models::sampler::SamplerMethod;
 
 use crate::encode::ComputeDtype;
@@ -67,8 +68,40 @@ impl SampleConfig {
         Ok(())
     }
 
+    /// How images of `resolution` pixels are drawn.
+    pub(crate) fn to_drawing(&self, resolution: u32, seed: u64) -> Drawing {
+        Drawing {
+            method: self.method,
+            steps: self.steps,
+            guidance: self.guidance,
+            batch_size: self.batch_size,
+            kind: self.dtype.to_kind(),
+            resolution,
+            seed,
+        }
+    }
+
     /// Whether the section asks for any image.
     pub fn has_prompts(&self) -> bool {
         !self.prompts.is_empty() || self.scenes > 0
     }
+}
+
+/// How images are drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Drawing {
+    /// The sampler.
+    pub method: SamplerMethod,
+    /// Sampler steps.
+    pub steps: usize,
+    /// Classifier-free guidance scale.
+    pub guidance: f64,
+    /// Images in one forward pass.
+    pub batch_size: usize,
+    /// Number format of the U-Net.
+    pub kind: Kind,
+    /// Side of the images in pixels.
+    pub resolution: u32,
+    /// Seed of the initial noise.
+    pub seed: u64,
 }

@@ -6,7 +6,7 @@ use tidemill_models::sampler::{Conditioning, Sampler, sample_latents};
 use tidemill_models::{AutoencoderKl, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
 use tidemill_train::{decode_latents, draw_initial_noise, image_grid};
 
-use super::config::SampleConfig;
+use super::config::Drawing;
 use super::text_embedder::TextEmbedder;
 use crate::error::Result;
 
@@ -23,33 +23,31 @@ pub struct ImageGenerator {
 }
 
 impl ImageGenerator {
-    /// Draws one image for each prompt, with sides of `resolution` pixels. The i-th image depends
-    /// only on the seed, on i and on its prompt. `on_step` is called after each sampler step with
-    /// the number of images of the batch.
+    /// Draws one image for each prompt. An image depends only on the seed, on its number in
+    /// `numbers` and on its prompt. `on_step` is called after each sampler step with the number of
+    /// images of the batch.
     ///
     /// # Errors
     /// If the sampler cannot run with this schedule, or libtorch fails.
     pub fn draw(
         &self,
         prompts: &[String],
-        config: &SampleConfig,
-        resolution: u32,
-        seed: u64,
+        numbers: &[u64],
+        drawing: &Drawing,
         mut on_step: impl FnMut(usize),
     ) -> Result<Vec<RgbImage>> {
-        let kind = config.dtype.to_kind();
+        let kind = drawing.kind;
         self.unet.params().set_kind(kind);
         let device = self.unet.params().device();
         let schedule = NoiseSchedule::new(self.scheduler.clone(), device);
         let unconditional = self.text.embed(&[String::new()])?.to_kind(kind);
-        let noise = self.draw_noise(prompts.len(), resolution, seed);
         let mut images = Vec::with_capacity(prompts.len());
-        for (i, batch) in prompts.chunks(config.batch_size).enumerate() {
+        for (batch, numbers) in prompts.chunks(drawing.batch_size).zip(numbers.chunks(drawing.batch_size)) {
             let text = self.text.embed(batch)?.to_kind(kind);
-            let noise = noise.narrow(0, (i * config.batch_size) as i64, batch.len() as i64);
-            let sampler = Sampler::new(config.method, &schedule, config.steps)?;
+            let noise = self.draw_noise(numbers, drawing);
+            let sampler = Sampler::new(drawing.method, &schedule, drawing.steps)?;
             let conditioning =
-                Conditioning { text: &text, unconditional: &unconditional, guidance_scale: config.guidance };
+                Conditioning { text: &text, unconditional: &unconditional, guidance_scale: drawing.guidance };
             let latents =
                 sample_latents(&self.unet, sampler, &noise, &conditioning, |_| on_step(batch.len()))?;
             images.extend(image_grid::to_images(&decode_latents(&self.vae, &latents)?));
@@ -57,9 +55,9 @@ impl ImageGenerator {
         Ok(images)
     }
 
-    /// Draws the noise from which sampling starts: [N, C, h, w], f32.
-    pub fn draw_noise(&self, count: usize, resolution: u32, seed: u64) -> Tensor {
-        let side = i64::from(resolution) / self.vae.config().downscale_factor();
-        draw_initial_noise(seed, count, &self.vae, side, self.unet.params().device())
+    /// Draws the noise from which the images with these numbers start: [N, C, h, w], f32.
+    pub fn draw_noise(&self, numbers: &[u64], drawing: &Drawing) -> Tensor {
+        let side = i64::from(drawing.resolution) / self.vae.config().downscale_factor();
+        draw_initial_noise(drawing.seed, numbers, &self.vae, side, self.unet.params().device())
     }
 }

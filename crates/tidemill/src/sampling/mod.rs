@@ -6,6 +6,6 @@ mod image_generator;
 mod text_embedder;
 pub mod trained_weights;
 
-pub use self::config::SampleConfig;
+pub use self::config::{Drawing, SampleConfig};
 pub use self::image_generator::ImageGenerator;
 pub use self::text_embedder::TextEmbedder;

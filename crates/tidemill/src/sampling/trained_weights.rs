@@ -1,5 +1,4 @@
-//! The weights that a run has trained: those of its newest checkpoint, or of the checkpoint
-//! `sample.step`.
+//! The weights that a run has trained: those of its newest checkpoint, or of that of one step.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,15 +13,28 @@ use crate::engine::dataset_spec::compute_model_digests;
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 
+/// The weights of a run that are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightSelection {
+    /// The checkpoint's step; `None` for the newest checkpoint.
+    pub step: Option<u64>,
+    /// Whether the averaged (EMA) weights are wanted, if averaging had started.
+    pub averaged: bool,
+}
+
 /// Reads the weights of a checkpoint for a network with the parameters `params`, in their order,
-/// f32. Returns the checkpoint's step with them. With `averaged`, the weights are the averaged
-/// (EMA) ones, if averaging had started.
+/// f32. Returns the checkpoint's step with them.
 ///
 /// # Errors
 /// If there is no checkpoint, or its parameters have other names or shapes.
-pub fn read_weights(run: &Run, params: &Params, averaged: bool) -> Result<(u64, Vec<(String, Tensor)>)> {
+pub fn read_weights(
+    run: &Run,
+    params: &Params,
+    selection: WeightSelection,
+) -> Result<(u64, Vec<(String, Tensor)>)> {
     let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
-    let (step, weights) = match run.file.sample.step {
+    let WeightSelection { step, averaged } = selection;
+    let (step, weights) = match step {
         Some(step) => (step, checkpoints.load_weights(step, averaged)?),
         None => checkpoints.load_latest_weights(averaged)?,
     };
@@ -79,8 +91,8 @@ pub fn check_identity(run: &Run, models: &ModelFolder) -> Result<bool> {
 ///
 /// # Errors
 /// As [`read_weights`].
-pub fn load_weights(run: &Run, params: &Params, averaged: bool) -> Result<u64> {
-    let (step, weights) = read_weights(run, params, averaged)?;
+pub fn load_weights(run: &Run, params: &Params, selection: WeightSelection) -> Result<u64> {
+    let (step, weights) = read_weights(run, params, selection)?;
     let copy = || {
         tch::no_grad(|| {
             for ((_, mut parameter), (_, stored)) in params.named_parameters().into_iter().zip(&weights) {

@@ -9,9 +9,10 @@ use tidemill_models::{ParamInit, UNet2DConditionModel, UNetConfig, VaeConfig};
 use tidemill_train::training_scheduler_config;
 
 use crate::error::Result;
+use crate::evaluation::find_best_step;
 use crate::progress::Reporter;
 use crate::run_file::Run;
-use crate::sampling::trained_weights;
+use crate::sampling::trained_weights::{self, WeightSelection};
 use crate::verbs::shared_arguments::{RunArgs, parse_local_path};
 
 /// Arguments of `tidemill export`.
@@ -27,6 +28,9 @@ pub struct Args {
     /// Export the last weights instead of their average (EMA).
     #[arg(long)]
     pub no_ema: bool,
+    /// Export the checkpoint that `tidemill eval` found best by this metric, such as `fid`.
+    #[arg(long, value_name = "METRIC")]
+    pub best: Option<String>,
 }
 
 /// Writes the folder and returns the step of its weights.
@@ -35,21 +39,31 @@ pub struct Args {
 /// If there is no checkpoint, or the folder cannot be written.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let run = args.run.open()?;
-    export(&run, args.to.as_deref(), !args.no_ema, reporter)
+    let step = match &args.best {
+        Some(metric) => Some(find_best_step(&run, metric)?),
+        None => run.file.sample.step,
+    };
+    let selection = WeightSelection { step, averaged: !args.no_ema };
+    export(&run, args.to.as_deref(), selection, reporter)
 }
 
 /// Exports an opened run file. See [`run`].
 ///
 /// # Errors
 /// As [`run`].
-pub fn export(run: &Run, to: Option<&Path>, averaged: bool, reporter: &Reporter) -> Result<Value> {
+pub fn export(
+    run: &Run,
+    to: Option<&Path>,
+    selection: WeightSelection,
+    reporter: &Reporter,
+) -> Result<Value> {
     let models = run.models()?;
     let is_folder_unet = trained_weights::check_identity(run, &models)?;
     let output = PathBuf::from(run.output());
     let to = to.map_or_else(|| output.join("export"), Path::to_path_buf);
     let mut config = UNetConfig::read(&models.unet().join("config.json"))?;
     let unet = UNet2DConditionModel::new(config.clone(), Device::Cpu, ParamInit::Empty)?;
-    let (step, weights) = trained_weights::read_weights(run, unet.params(), averaged)?;
+    let (step, weights) = trained_weights::read_weights(run, unet.params(), selection)?;
     // diffusers takes this as the default size of images.
     let factor = VaeConfig::read(&models.vae().join("config.json"))?.downscale_factor();
     config.sample_size = Some(i64::from(run.resolution()) / factor);

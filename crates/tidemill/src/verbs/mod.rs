@@ -4,6 +4,7 @@
 pub mod bench;
 pub mod dedup;
 pub mod doctor;
+pub mod eval;
 pub mod export;
 pub mod gc;
 pub mod inspect;

@@ -16,7 +16,8 @@ use crate::engine::machine_resources::resolve_threads;
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
 use crate::run_file::Run;
-use crate::sampling::{ImageGenerator, TextEmbedder, trained_weights};
+use crate::sampling::trained_weights::{self, WeightSelection};
+use crate::sampling::{ImageGenerator, SampleConfig, TextEmbedder};
 use crate::verbs::shared_arguments::{RunArgs, parse_local_path};
 use crate::verbs::train::load_initial_unet;
 
@@ -75,15 +76,16 @@ pub fn sample(run: &Run, args: &Args, reporter: &Reporter) -> Result<Value> {
     let to = args.to.clone().unwrap_or_else(|| Path::new(&run.output()).join("samples"));
     std::fs::create_dir_all(&to).map_err(|e| write_error(&to, e))?;
     let generator = load_generator(run, args.untrained)?;
-    let resolution = run.resolution();
+    let drawing = config.to_drawing(run.resolution(), run.file.seed);
+    let numbers: Vec<u64> = (0..prompts.len() as u64).collect();
     if args.save_noise {
         let path = to.join("noise.safetensors");
-        let noise = generator.draw_noise(prompts.len(), resolution, run.file.seed).to_device(Device::Cpu);
+        let noise = generator.draw_noise(&numbers, &drawing).to_device(Device::Cpu);
         tch::Tensor::write_safetensors(&[("noise", noise)], &path)
             .map_err(|e| write_error(&path, std::io::Error::other(e)))?;
     }
     let progress = reporter.start_progress("sample", "image steps", (prompts.len() * config.steps) as u64);
-    let images = generator.draw(&prompts, config, resolution, run.file.seed, |n| progress.add(n as u64))?;
+    let images = generator.draw(&prompts, &numbers, &drawing, |n| progress.add(n as u64))?;
     progress.finish();
 
     for (i, image) in images.iter().enumerate() {
@@ -111,7 +113,8 @@ fn load_generator(run: &Run, untrained: bool) -> Result<ImageGenerator> {
     let unet = load_initial_unet(run, &models, device)?;
     if !untrained {
         trained_weights::check_identity(run, &models)?;
-        trained_weights::load_weights(run, unet.params(), run.file.sample.ema)?;
+        let SampleConfig { step, ema, .. } = &run.file.sample;
+        trained_weights::load_weights(run, unet.params(), WeightSelection { step: *step, averaged: *ema })?;
     }
     Ok(ImageGenerator {
         text: TextEmbedder::load(&models, device)?,

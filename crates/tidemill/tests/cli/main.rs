@@ -7,6 +7,7 @@ mod bench;
 mod common;
 mod dedup;
 mod disk_and_file_faults;
+mod eval;
 mod exactly_once;
 mod incremental_preprocess;
 mod inspect;

@@ -11,6 +11,7 @@ import folders
 import networks
 import schedules
 import torch
+import towers
 
 
 def main():
@@ -24,6 +25,9 @@ def main():
         networks.vae_case(rng, index, out / "vae" / f"{index:02}")
     for index in range(4):
         networks.text_case(rng, index, out / "text" / f"{index:02}")
+    for index in range(4):
+        towers.clip_case(rng, index, out / "clip" / f"{index:02}")
+        towers.dinov2_case(rng, index, out / "dinov2" / f"{index:02}")
     schedules.schedule_cases(rng, out / "schedule")
     schedules.timestep_cases(out / "timesteps")
     schedules.sampler_cases(rng, out / "sampler")

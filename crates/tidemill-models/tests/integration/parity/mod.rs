@@ -8,5 +8,6 @@ mod exports;
 mod networks;
 mod samplers;
 mod schedules;
+mod towers;
 mod training;
 mod variants;

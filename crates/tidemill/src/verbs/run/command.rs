@@ -10,12 +10,14 @@ use serde_json::{Value, json};
 use super::preflight_checks::{check_models, check_validation};
 use crate::engine::device::select_devices;
 use crate::error::{Error, Result};
+use crate::evaluation::Selection;
 use crate::online::EncodingMode;
 use crate::progress::Reporter;
 use crate::run_file::Run;
+use crate::sampling::trained_weights::WeightSelection;
 use crate::verbs::shared_arguments::RunArgs;
 use crate::verbs::train::rank_arguments::RankArgs;
-use crate::verbs::{export, preprocess, sample, train};
+use crate::verbs::{eval, export, preprocess, sample, train};
 
 /// Arguments of `tidemill run`.
 #[derive(Debug, Clone, clap::Args)]
@@ -55,7 +57,12 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let draw = |untrained, folder| draw_images(args, &run, untrained, folder, reporter);
     let sampled = if config.has_prompts() { draw(false, "samples")? } else { Value::Null };
     let untrained = if config.scenes == 0 { Value::Null } else { draw(true, "untrained")? };
-    let exported = export::export(&run, None, config.ema, reporter)?;
+    let evaluated = match run.file.eval.has_prompts() {
+        true => eval::eval(&run, Selection::All, reporter)?,
+        false => Value::Null,
+    };
+    let exported =
+        export::export(&run, None, WeightSelection { step: config.step, averaged: config.ema }, reporter)?;
     let summary = json!({
         "score": sampled["score"],
         "untrained_score": untrained["score"],
@@ -63,11 +70,12 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "rows": if args.mode == EncodingMode::Offline { &preprocessed["rows"] } else { &trained["rows"] },
         "grid": sampled["grid"],
         "export": exported["path"],
+        "evaluations": evaluations_by_step(&evaluated),
     });
     write_summary(&run, &summary, reporter)?;
     Ok(json!({
         "verb": "run", "summary": summary, "preprocess": preprocessed, "train": trained, "sample": sampled,
-        "export": exported,
+        "eval": evaluated, "export": exported,
     }))
 }
 
@@ -92,6 +100,12 @@ fn draw_images(args: &Args, run: &Run, untrained: bool, folder: &str, reporter: 
     let to = Some(Path::new(&run.output()).join(folder));
     let args = sample::Args { run: args.run.clone(), prompts: Vec::new(), untrained, to, save_noise: true };
     sample::sample(run, &args, reporter)
+}
+
+/// The numbers of each evaluated step.
+fn evaluations_by_step(evaluated: &Value) -> Vec<Value> {
+    let records = evaluated["records"].as_array().map_or(&[][..], Vec::as_slice);
+    records.iter().map(|record| json!({ "step": record["step"], "metrics": record["metrics"] })).collect()
 }
 
 fn write_summary(run: &Run, summary: &Value, reporter: &Reporter) -> Result<()> {

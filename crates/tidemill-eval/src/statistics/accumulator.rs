@@ -1,0 +1,65 @@
+//! Collects the features of images, batch by batch.
+
+use tch::{Kind, Tensor};
+
+use super::feature_statistics::FeatureStatistics;
+use super::moments::MomentSums;
+use super::sample::FeatureSample;
+use crate::error::{Error, Result};
+
+/// Collects features. Memory is that of one covariance and of the sample, whatever the number of
+/// images.
+pub struct Accumulator {
+    sums: Option<MomentSums>,
+    sample: FeatureSample,
+    width: usize,
+}
+
+impl Accumulator {
+    /// Collects features of `width` numbers, and keeps those of at most `sample_size` images.
+    pub fn new(width: usize, sample_size: usize) -> Self {
+        Self { sums: None, sample: FeatureSample::new(sample_size), width }
+    }
+
+    /// Adds features [N, width] of the images with these numbers.
+    ///
+    /// # Errors
+    /// If the features have another width, or libtorch fails.
+    pub fn add(&mut self, numbers: &[u64], features: &Tensor) -> Result<()> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let found = features.size().get(1).map_or(0, |width| *width as usize);
+        if found != self.width {
+            return Err(Error::Width { expected: self.width, found });
+        }
+        let values = tidemill_torch::guard(|| {
+            let exact = features.to_kind(Kind::Double);
+            match &mut self.sums {
+                Some(sums) => sums.add(&exact),
+                none => *none = Some(MomentSums::new(&exact)),
+            }
+            Vec::<f32>::try_from(features.to_kind(Kind::Float).flatten(0, -1))
+        })?;
+        let values = values.map_err(|_| Error::NotFinite)?;
+        for (number, row) in numbers.iter().zip(values.chunks_exact(self.width)) {
+            self.sample.offer(*number, row);
+        }
+        Ok(())
+    }
+
+    /// The statistics of all images.
+    ///
+    /// # Errors
+    /// If there are fewer than two images.
+    pub fn finish(self) -> Result<FeatureStatistics> {
+        let Some(sums) = self.sums else {
+            return Err(Error::TooFewImages { metric: "a covariance", least: 2, found: 0 });
+        };
+        let (moments, rows) = (sums.finish()?, self.sample.into_rows());
+        let sample = tidemill_torch::guard(|| {
+            Tensor::from_slice(&rows.concat()).reshape([rows.len() as i64, self.width as i64])
+        })?;
+        Ok(FeatureStatistics { moments, sample })
+    }
+}

@@ -1,0 +1,9 @@
+//! The networks that turn images into features, opened from folders.
+
+mod clip_scorer;
+mod extract;
+mod feature_tower;
+
+pub use clip_scorer::ClipScorer;
+pub use extract::{Extracted, Picture, extract_features};
+pub use feature_tower::FeatureTower;

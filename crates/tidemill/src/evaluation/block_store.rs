@@ -1,0 +1,138 @@
+//! The blocks of a step: which are committed, and their results. As in the data plane, a block's
+//! files have an attempt's name, and one object, put only if absent, makes them count.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+
+use serde::{Deserialize, Serialize};
+use tidemill_io::Location;
+
+use super::block_table::{PictureResult, from_parquet, to_parquet};
+use super::keys::{record_key, step_folder};
+use crate::error::{Error, Result};
+
+/// The blocks of one step.
+#[derive(Debug)]
+pub struct BlockStore<'a> {
+    location: &'a Location,
+    step: u64,
+}
+
+/// What makes a block count.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BlockCommit {
+    /// The table of its pictures.
+    pub file: String,
+    /// The number of pictures.
+    pub pictures: usize,
+    /// Who drew and judged them.
+    pub evaluator: String,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl<'a> BlockStore<'a> {
+    pub fn new(location: &'a Location, step: u64) -> Self {
+        Self { location, step }
+    }
+
+    /// The key under which a block is claimed.
+    pub fn claim_key(&self, block: usize) -> String {
+        format!("{}/claims/{block:05}", step_folder(self.step))
+    }
+
+    /// A new folder for the pictures of a block.
+    pub fn new_attempt(&self, block: usize) -> String {
+        let now = std::time::SystemTime::now();
+        let attempt = RandomState::new().hash_one((now, std::process::id()));
+        format!("{}/pictures/{block:05}-{attempt:016x}", step_folder(self.step))
+    }
+
+    /// Writes a picture and returns its key.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn put_picture(&self, attempt: &str, index: usize, png: Vec<u8>) -> Result<String> {
+        let key = format!("{attempt}/{index:06}.png");
+        self.location.put(&key, png.into())?;
+        Ok(key)
+    }
+
+    /// The committed blocks.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn list_committed(&self) -> Result<Vec<usize>> {
+        let keys = self.location.list(&format!("{}/blocks", step_folder(self.step)))?;
+        let number = |key: &String| key.rsplit('/').next()?.strip_suffix(".json")?.parse().ok();
+        Ok(keys.iter().filter_map(number).collect())
+    }
+
+    /// Whether the step has its record, so that there is nothing left to do.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn has_record(&self) -> Result<bool> {
+        Ok(self.location.get_if_present(&record_key(self.step))?.is_some())
+    }
+
+    /// Writes a block's results and commits them, unless another attempt was first.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn commit(
+        &self,
+        block: usize,
+        pictures: &[PictureResult],
+        evaluator: &str,
+        seconds: f64,
+    ) -> Result<bool> {
+        let attempt = RandomState::new().hash_one((std::time::SystemTime::now(), std::process::id()));
+        let folder = format!("{}/blocks", step_folder(self.step));
+        let file = format!("{folder}/{block:05}-{attempt:016x}.parquet");
+        self.location.put(&file, to_parquet(pictures, true)?)?;
+        let commit = BlockCommit { file, pictures: pictures.len(), evaluator: evaluator.into(), seconds };
+        let text = serde_json::to_vec_pretty(&commit).unwrap_or_default();
+        Ok(self.location.put_if_absent(&format!("{folder}/{block:05}.json"), text.into())?)
+    }
+
+    /// The results of all committed blocks in their order, and the blocks' commits.
+    ///
+    /// # Errors
+    /// If the store fails, or a file is damaged.
+    pub fn read_all(&self) -> Result<(Vec<PictureResult>, Vec<BlockCommit>)> {
+        let mut blocks = self.list_committed()?;
+        blocks.sort_unstable();
+        let keys: Vec<String> =
+            blocks.iter().map(|block| format!("{}/blocks/{block:05}.json", step_folder(self.step))).collect();
+        let mut commits = Vec::new();
+        for (key, bytes) in keys.iter().zip(self.location.get_all(&keys)?) {
+            let damaged = |e: serde_json::Error| Error::Unit(format!("{}: {e}", self.location.uri_of(key)));
+            commits.push(serde_json::from_slice::<BlockCommit>(&bytes).map_err(damaged)?);
+        }
+        let mut pictures = Vec::new();
+        for commit in &commits {
+            let bytes = self.location.get(&commit.file)?;
+            pictures.extend(from_parquet(bytes)?);
+        }
+        pictures.sort_by_key(|picture| picture.index);
+        Ok((pictures, commits))
+    }
+
+    /// Removes the blocks' files, and the pictures of attempts that were not committed, once the
+    /// record has what counts.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn remove_blocks(&self, pictures: &[PictureResult]) -> Result<()> {
+        let kept: BTreeSet<&str> = pictures.iter().filter_map(|picture| picture.path.as_deref()).collect();
+        let keys = self.location.list(&step_folder(self.step))?;
+        for key in keys.iter().filter(|key| !kept.contains(key.as_str())) {
+            match self.location.delete(key) {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => (),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! Plots of numbers over steps: one panel per number, as SVG and as PNG.
+
+use std::fmt::Write;
+
+use image::{Rgb, RgbImage};
+use tidemill_train::image_grid::draw_text;
+use tiny_skia::{Color, Paint, PathBuilder, Pixmap, Stroke, Transform};
+
+/// Values over steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// The number's name.
+    pub name: String,
+    /// Steps and values, in the order of the steps.
+    pub points: Vec<(f64, f64)>,
+}
+
+const COLUMNS: usize = 3;
+const PANEL: (f32, f32) = (340.0, 220.0);
+/// Space around a panel's plot: left, top, right, bottom.
+const MARGIN: [f32; 4] = [72.0, 34.0, 18.0, 34.0];
+const INK: [u8; 3] = [70, 70, 70];
+const GRID: [u8; 3] = [225, 225, 225];
+const LINE: [u8; 3] = [31, 119, 180];
+/// Width of a character of the PNG's font.
+const GLYPH: f32 = 8.0;
+
+/// What a chart consists of, in pixels.
+enum Shape {
+    Line { points: Vec<(f32, f32)>, colour: [u8; 3], width: f32 },
+    Dot { at: (f32, f32) },
+    Text { at: (f32, f32), text: String, anchor: Anchor },
+}
+
+/// Which part of a text is at its position.
+#[derive(Clone, Copy, PartialEq)]
+enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// The chart as SVG.
+pub fn draw_svg(series: &[Series]) -> String {
+    let (width, height) = size(series);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    );
+    for shape in shapes(series) {
+        let _ = match shape {
+            Shape::Line { points, colour: [r, g, b], width } => {
+                let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+                let points = points.join(" ");
+                writeln!(
+                    svg,
+                    "<polyline points=\"{points}\" fill=\"none\" stroke=\"rgb({r},{g},{b})\" stroke-width=\"{width}\"/>"
+                )
+            }
+            Shape::Dot { at: (x, y) } => {
+                writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"rgb(31,119,180)\"/>")
+            }
+            Shape::Text { at: (x, y), text, anchor } => {
+                let anchor = match anchor {
+                    Anchor::Start => "start",
+                    Anchor::Middle => "middle",
+                    Anchor::End => "end",
+                };
+                let text = text.replace('&', "&amp;").replace('<', "&lt;");
+                writeln!(
+                    svg,
+                    "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" fill=\"rgb(70,70,70)\">{text}</text>",
+                    y + 4.0
+                )
+            }
+        };
+    }
+    svg + "</svg>\n"
+}
+
+/// The chart as pixels.
+pub fn draw_png(series: &[Series]) -> RgbImage {
+    let (width, height) = size(series);
+    let blank = || RgbImage::from_pixel(width, height, Rgb([255; 3]));
+    let Some(mut pixmap) = Pixmap::new(width, height) else { return blank() };
+    pixmap.fill(Color::WHITE);
+    let shapes = shapes(series);
+    for shape in &shapes {
+        match shape {
+            Shape::Line { points, colour, width } => stroke(&mut pixmap, points, *colour, *width),
+            Shape::Dot { at: (x, y) } => {
+                let diamond = [(-2.0, 0.0), (0.0, -2.0), (2.0, 0.0), (0.0, 2.0), (-2.0, 0.0)];
+                let points: Vec<_> = diamond.iter().map(|(dx, dy)| (x + dx, y + dy)).collect();
+                stroke(&mut pixmap, &points, LINE, 2.0);
+            }
+            Shape::Text { .. } => (),
+        }
+    }
+    let pixels = pixmap.data().chunks_exact(4).flat_map(|rgba| [rgba[0], rgba[1], rgba[2]]).collect();
+    let mut image = RgbImage::from_raw(width, height, pixels).unwrap_or_else(blank);
+    for shape in shapes {
+        if let Shape::Text { at: (x, y), text, anchor } = shape {
+            let width = GLYPH * text.chars().count() as f32;
+            let left = match anchor {
+                Anchor::Start => x,
+                Anchor::Middle => x - width / 2.0,
+                Anchor::End => x - width,
+            };
+            draw_text(&mut image, &text, left.max(0.0) as u32, (y - GLYPH / 2.0).max(0.0) as u32);
+        }
+    }
+    image
+}
+
+fn stroke(pixmap: &mut Pixmap, points: &[(f32, f32)], [r, g, b]: [u8; 3], width: f32) {
+    let mut path = PathBuilder::new();
+    for (i, (x, y)) in points.iter().enumerate() {
+        if i == 0 { path.move_to(*x, *y) } else { path.line_to(*x, *y) }
+    }
+    let mut paint = Paint { anti_alias: true, ..Paint::default() };
+    paint.set_color_rgba8(r, g, b, 255);
+    if let Some(path) = path.finish() {
+        let stroke = Stroke { width, ..Stroke::default() };
+        pixmap.stroke_path(&path, &paint, &stroke, Transform::identity(), None);
+    }
+}
+
+fn size(series: &[Series]) -> (u32, u32) {
+    let (columns, rows) = (series.len().clamp(1, COLUMNS), series.len().div_ceil(COLUMNS).max(1));
+    (columns as u32 * PANEL.0 as u32, rows as u32 * PANEL.1 as u32)
+}
+
+fn shapes(series: &[Series]) -> Vec<Shape> {
+    let corner = |i: usize| ((i % COLUMNS) as f32 * PANEL.0, (i / COLUMNS) as f32 * PANEL.1);
+    series.iter().enumerate().flat_map(|(i, series)| panel(series, corner(i))).collect()
+}
+
+/// One panel with its corner at `at`.
+fn panel(series: &Series, at: (f32, f32)) -> Vec<Shape> {
+    let [left, top, right, bottom] = MARGIN;
+    let (x0, x1) = (at.0 + left, at.0 + PANEL.0 - right);
+    let (y0, y1) = (at.1 + PANEL.1 - bottom, at.1 + top);
+    let x_range = range(series.points.iter().map(|point| point.0));
+    let y_range = range(series.points.iter().map(|point| point.1));
+    let place = |value: f64, (low, high): (f64, f64), from: f32, to: f32| {
+        from + ((value - low) / (high - low)) as f32 * (to - from)
+    };
+    let mut shapes =
+        vec![Shape::Text { at: (x0, at.1 + 16.0), text: series.name.clone(), anchor: Anchor::Start }];
+    for tick in ticks(y_range) {
+        let y = place(tick, y_range, y0, y1);
+        shapes.push(Shape::Line { points: vec![(x0, y), (x1, y)], colour: GRID, width: 1.0 });
+        shapes.push(Shape::Text { at: (x0 - 6.0, y), text: label(tick), anchor: Anchor::End });
+    }
+    for (step, anchor) in [(x_range.0, Anchor::Start), (x_range.1, Anchor::End)] {
+        let x = place(step, x_range, x0, x1);
+        shapes.push(Shape::Text { at: (x, y0 + 14.0), text: label(step), anchor });
+    }
+    shapes.push(Shape::Text {
+        at: ((x0 + x1) / 2.0, y0 + 14.0),
+        text: "step".into(),
+        anchor: Anchor::Middle,
+    });
+    shapes.push(Shape::Line { points: vec![(x0, y1), (x0, y0), (x1, y0)], colour: INK, width: 1.0 });
+    let points: Vec<(f32, f32)> =
+        series.points.iter().map(|(x, y)| (place(*x, x_range, x0, x1), place(*y, y_range, y0, y1))).collect();
+    shapes.extend(points.iter().map(|point| Shape::Dot { at: *point }));
+    shapes.push(Shape::Line { points, colour: LINE, width: 1.5 });
+    shapes
+}
+
+/// The smallest and the largest value, a little apart if they are equal.
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let (low, high) =
+        values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
+    if low < high {
+        return (low, high);
+    }
+    let middle = if low.is_finite() { low } else { 0.0 };
+    let gap = if middle == 0.0 { 1.0 } else { middle.abs() * 0.1 };
+    (middle - gap, middle + gap)
+}
+
+/// Three to six round numbers in a range.
+fn ticks((low, high): (f64, f64)) -> Vec<f64> {
+    let rough = (high - low) / 4.0;
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power).find(|step| *step >= rough);
+    let step = step.unwrap_or(rough);
+    let first = (low / step).ceil() as i64;
+    let last = (high / step).floor() as i64;
+    (first..=last).map(|i| i as f64 * step).collect()
+}
+
+/// A number with three or four digits.
+fn label(value: f64) -> String {
+    let magnitude = value.abs();
+    if magnitude >= 1e6 {
+        format!("{value:.1e}")
+    } else if magnitude >= 100.0 || value == value.round() {
+        format!("{value:.0}")
+    } else if magnitude >= 1.0 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.4}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(points: &[(f64, f64)]) -> Series {
+        Series { name: "fid <test>".into(), points: points.to_vec() }
+    }
+
+    #[test]
+    fn ticks_are_round_and_inside() {
+        for range in [(0.0, 1.0), (3.2, 3.3), (-5.0, 1200.0), (0.9, 1.1), (1e-5, 2e-5)] {
+            let ticks = ticks(range);
+            assert!((2..=7).contains(&ticks.len()), "{range:?}: {ticks:?}");
+            assert!(ticks.iter().all(|tick| range.0 - 1e-12 <= *tick && *tick <= range.1 + 1e-12));
+        }
+    }
+
+    #[test]
+    fn chart_has_a_panel_per_number_and_its_line() {
+        let all = vec![series(&[(400.0, 30.0), (800.0, 20.0)]); 4];
+        let image = draw_png(&all);
+        assert_eq!(image.dimensions(), (3 * 340, 2 * 220));
+        let blue = image.pixels().filter(|pixel| pixel.0[2] > 150 && pixel.0[0] < 100).count();
+        assert!(blue > 400, "{blue}");
+        let svg = draw_svg(&all);
+        assert_eq!((svg.matches("<circle").count(), svg.matches("fid &lt;test>").count()), (8, 4));
+    }
+
+    #[test]
+    fn single_points_and_no_points_are_drawn() {
+        for points in [&[(400.0, 3.0)][..], &[(400.0, 0.0)], &[]] {
+            assert!(!draw_svg(&[series(points)]).contains("NaN"));
+            draw_png(&[series(points)]);
+        }
+        assert_eq!(draw_png(&[]).dimensions(), (340, 220));
+    }
+}

@@ -1,0 +1,34 @@
+//! The images of a folder.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// Endings of images' names.
+const EXTENSIONS: [&str; 8] = ["png", "jpg", "jpeg", "webp", "bmp", "gif", "tif", "tiff"];
+
+/// The images of a folder and of those below it, sorted by path.
+///
+/// # Errors
+/// If there are none, or a folder cannot be read.
+pub fn list_images(folder: &Path) -> Result<Vec<PathBuf>> {
+    let missing = |problem: String| Error::Missing {
+        what: format!("images in {}", folder.display()),
+        problem,
+        hint: format!("give a folder with files that end in {}", EXTENSIONS.join(", ")),
+    };
+    let (mut images, mut folders) = (Vec::new(), vec![folder.to_path_buf()]);
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(&next).map_err(|e| missing(e.to_string()))? {
+            let path = entry.map_err(|e| missing(e.to_string()))?.path();
+            let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+            if path.is_dir() {
+                folders.push(path);
+            } else if extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str())) {
+                images.push(path);
+            }
+        }
+    }
+    images.sort();
+    if images.is_empty() { Err(missing("there are none".into())) } else { Ok(images) }
+}

@@ -1,0 +1,9 @@
+//! `tidemill eval`: judges the images of a run's checkpoints, or the images of a folder.
+
+mod arguments;
+mod command;
+mod folder;
+mod image_files;
+
+pub use self::arguments::Args;
+pub use self::command::{eval, run};
