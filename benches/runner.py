@@ -109,7 +109,7 @@ def overrides(settings: Mapping[str, object]) -> list[str]:
 
 
 def alternate(
-    ours: Command, peers: Mapping[str, Command], rounds: int, check_load: bool
+    ours: Command, peers: Mapping[str, Command], rounds: int, check_load: bool, limit_s: float = LIMIT_S
 ) -> dict[str, list[Outcome]]:
     """Runs ours, first peer, ours, second peer, ... for some rounds.
 
@@ -121,7 +121,7 @@ def alternate(
             for side, one in (("ours", ours), (name, command)):
                 if check_load:
                     wait_until_idle()
-                outcome = run(one)
+                outcome = run(one, limit_s)
                 outcomes[side].append(outcome)
                 print(f"  round {number + 1}: {side} {outcome.result[one.figure]:,.1f}", flush=True)
     return outcomes

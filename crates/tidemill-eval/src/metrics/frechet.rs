@@ -6,28 +6,67 @@ use tch::{Kind, Tensor};
 use crate::error::{Error, Result};
 use crate::statistics::Moments;
 
-/// |m1 - m2|² + tr(C1 + C2 - 2 (C1 C2)^(1/2)), in f64.
-///
-/// The trace of the root is that of (C1^(1/2) C2 C1^(1/2))^(1/2), a symmetric matrix without
-/// negative eigenvalues, so it is real and stable also where a covariance has no full rank.
-///
-/// # Errors
-/// If the features have different widths, or LAPACK fails.
-pub fn frechet_distance(generated: &Moments, reference: &Moments) -> Result<f64> {
-    let [expected, found] = [reference, generated].map(|moments| moments.mean.size()[0] as usize);
-    if expected != found {
-        return Err(Error::Width { expected, found });
+/// The distribution of the reference images, with what any distance to it needs.
+pub struct FrechetReference<'a> {
+    moments: &'a Moments,
+    /// The symmetric root of the covariance.
+    root: Tensor,
+}
+
+impl<'a> FrechetReference<'a> {
+    /// # Errors
+    /// If LAPACK fails.
+    pub fn new(moments: &'a Moments) -> Result<Self> {
+        let root = tidemill_torch::guard(|| symmetric_root(&moments.covariance))?;
+        Ok(Self { moments, root })
     }
-    let distance = tidemill_torch::guard(|| {
-        let root = symmetric_root(&reference.covariance);
-        let product = root.mm(&generated.covariance).mm(&root);
-        let product = (&product + product.transpose(0, 1)) * 0.5;
-        let root_trace = without_noise(&product.linalg_eigvalsh("L")).sqrt().sum(Kind::Double);
-        let means = (&generated.mean - &reference.mean).square().sum(Kind::Double);
-        let traces = generated.covariance.trace() + reference.covariance.trace();
-        (means + traces - root_trace * 2.0).double_value(&[])
-    })?;
-    if distance.is_finite() { Ok(distance) } else { Err(Error::NotFinite) }
+
+    /// |m1 - m2|² + tr(C1 + C2 - 2 (C1 C2)^(1/2)), in f64.
+    ///
+    /// The trace of the root is that of (C1^(1/2) C2 C1^(1/2))^(1/2), a symmetric matrix without
+    /// negative eigenvalues, so it is real and stable also where a covariance has no full rank.
+    ///
+    /// # Errors
+    /// If the features have different widths, or LAPACK fails.
+    pub fn distance(&self, generated: &Moments) -> Result<f64> {
+        let reference = self.moments;
+        let [expected, found] = [reference, generated].map(|moments| moments.mean.size()[0] as usize);
+        if expected != found {
+            return Err(Error::Width { expected, found });
+        }
+        let distance = tidemill_torch::guard(|| {
+            let product = self.root.mm(&generated.covariance).mm(&self.root);
+            let product = (&product + product.transpose(0, 1)) * 0.5;
+            let root_trace = without_noise(&product.linalg_eigvalsh("L")).sqrt().sum(Kind::Double);
+            let means = (&generated.mean - &reference.mean).square().sum(Kind::Double);
+            let traces = generated.covariance.trace() + reference.covariance.trace();
+            (means + traces - root_trace * 2.0).double_value(&[])
+        })?;
+        if distance.is_finite() { Ok(distance) } else { Err(Error::NotFinite) }
+    }
+
+    /// How much larger the distance of `features` [N, D], which is `all`, is than it would be with
+    /// very many images. The bias falls as 1/N (Chong & Forsyth, 2020), so half of the images have
+    /// twice of it: it is the mean distance of two halves, less the distance of all.
+    ///
+    /// # Errors
+    /// As [`Self::distance`], and with fewer than four images.
+    pub fn bias(&self, features: &Tensor, all: f64) -> Result<f64> {
+        let count = features.size()[0];
+        if count < 4 {
+            let metric = "the bias of a Fréchet distance";
+            return Err(Error::TooFewImages { metric, least: 4, found: count as usize });
+        }
+        let halves = tidemill_torch::guard(|| {
+            // Every second image, because neighbours may be of the same prompt.
+            [0, 1].map(|start| features.slice(0, start, count, 2))
+        })?;
+        let mut sum = 0.0;
+        for half in halves {
+            sum += self.distance(&Moments::of(&half)?)?;
+        }
+        Ok(sum / 2.0 - all)
+    }
 }
 
 /// The symmetric root of a covariance.
@@ -42,30 +81,4 @@ fn symmetric_root(covariance: &Tensor) -> Tensor {
 fn without_noise(eigenvalues: &Tensor) -> Tensor {
     let threshold = eigenvalues.abs().max() * (eigenvalues.size()[0] as f64 * f64::EPSILON);
     eigenvalues.where_scalarother(&eigenvalues.gt_tensor(&threshold), 0.0)
-}
-
-/// How much larger the distance of `features` [N, D] is than it would be with very many images. The
-/// bias falls as 1/N (Chong & Forsyth, 2020), so half of the images have twice of it: it is the
-/// mean distance of two halves, less the distance of all.
-///
-/// # Errors
-/// As [`frechet_distance`], and with fewer than four images.
-pub fn frechet_distance_bias(features: &Tensor, all: f64, reference: &Moments) -> Result<f64> {
-    let count = features.size()[0];
-    if count < 4 {
-        return Err(Error::TooFewImages {
-            metric: "the bias of a Fréchet distance",
-            least: 4,
-            found: count as usize,
-        });
-    }
-    let halves = tidemill_torch::guard(|| {
-        // Every second image, because neighbours may be of the same prompt.
-        [0, 1].map(|start| features.slice(0, start, count, 2))
-    })?;
-    let mut sum = 0.0;
-    for half in halves {
-        sum += frechet_distance(&Moments::of(&half)?, reference)?;
-    }
-    Ok(sum / 2.0 - all)
 }

@@ -4,6 +4,6 @@ mod frechet;
 mod kernel_distance;
 mod neighbours;
 
-pub use frechet::{frechet_distance, frechet_distance_bias};
+pub use frechet::FrechetReference;
 pub use kernel_distance::{KernelDistance, cmmd, kid};
 pub use neighbours::{NeighbourScores, neighbour_scores};

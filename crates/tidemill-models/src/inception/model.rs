@@ -79,14 +79,19 @@ impl FidInceptionV3 {
         let FidInceptionConfig {} = config_file::read(&dir.join("config.json"), &ACCEPTED)?;
         let build = || Self::new(device, ParamInit::Empty);
         let model = weights::load_frozen(build, Self::params, dir, Kind::Float)?;
-        tidemill_torch::guard(|| fold_batch_norms(&model.params))?;
+        tidemill_torch::guard(|| {
+            fold_batch_norms(&model.params);
+            model.params.make_channels_last();
+        })?;
         Ok(model)
     }
 
     /// Images [N, 3, 299, 299] in [-1, 1] to features [N, 2048].
     pub fn encode_images(&self, images: &Tensor) -> Tensor {
+        // Channels-last: on a CPU, too, this network takes half the time that it takes otherwise.
+        let images = images.permute([0, 2, 3, 1]).contiguous().permute([0, 3, 1, 2]);
         let [conv_1a, conv_2a, conv_2b, conv_3b, conv_4a] = &self.stem;
-        let x = conv_2b.forward(&conv_2a.forward(&conv_1a.forward(images)));
+        let x = conv_2b.forward(&conv_2a.forward(&conv_1a.forward(&images)));
         let x = conv_4a.forward(&conv_3b.forward(&Pool::MaxStride2.forward(&x)));
         let x = self.blocks.iter().fold(Pool::MaxStride2.forward(&x), |x, block| block.forward(&x));
         x.mean_dim([2i64, 3].as_slice(), false, Kind::Float)

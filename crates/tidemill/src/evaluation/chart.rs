@@ -202,7 +202,7 @@ fn label(value: f64) -> String {
     } else if magnitude >= 1.0 {
         format!("{value:.2}")
     } else {
-        format!("{value:.4}")
+        format!("{value:.4}").trim_end_matches('0').to_owned()
     }
 }
 

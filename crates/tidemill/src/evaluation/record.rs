@@ -56,8 +56,7 @@ pub struct GuidanceNumbers {
 /// # Errors
 /// If the store fails.
 pub fn recorded_steps(location: &Location) -> Result<Vec<u64>> {
-    let mut steps: Vec<u64> =
-        location.list("")?.iter().filter_map(|key| parse_recorded_step(key)).collect();
+    let mut steps: Vec<u64> = location.list("")?.iter().filter_map(|key| parse_recorded_step(key)).collect();
     steps.sort_unstable();
     Ok(steps)
 }

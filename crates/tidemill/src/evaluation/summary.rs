@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tch::Tensor;
-use tidemill_eval::metrics::{cmmd, frechet_distance, frechet_distance_bias, kid, neighbour_scores};
+use tidemill_eval::metrics::{FrechetReference, cmmd, kid, neighbour_scores};
 use tidemill_eval::statistics::{FeatureStatistics, Moments};
 
 use super::block_store::BlockCommit;
@@ -13,6 +13,7 @@ use super::config::EvalConfig;
 use super::keys::table_key;
 use super::metric::{Metric, Tower};
 use super::plan::Plan;
+use super::prompts::SCENES;
 use super::record::{GuidanceNumbers, Numbers, Record};
 use crate::error::Result;
 use crate::run_file::Run;
@@ -112,11 +113,17 @@ pub fn summarise(
     references: &References,
 ) -> Result<(Numbers, Vec<String>)> {
     let (mut numbers, mut remarks) = (mean_scores(pictures), Vec::new());
+    // Synthetic scenes show what the reference lacks on purpose. They are scored by rule.
+    let is_comparable = |picture: &&&PictureResult| picture.category.as_deref() != Some(SCENES);
+    let mut comparable: Vec<&PictureResult> = pictures.iter().filter(is_comparable).copied().collect();
+    if comparable.is_empty() {
+        comparable = pictures.to_vec();
+    }
     for metric in config.chosen_metrics() {
         let Some(tower) = metric.tower(&config.models) else { continue };
         let Some(reference) = references.get(&tower) else { continue };
         let rows: Vec<&Vec<f32>> =
-            pictures.iter().filter_map(|picture| picture.features.get(tower.name())).collect();
+            comparable.iter().filter_map(|picture| picture.features.get(tower.name())).collect();
         let values: Vec<f32> = rows.iter().flat_map(|row| row.iter().copied()).collect();
         let width = reference.width() as i64;
         let features = tidemill_torch::guard(|| Tensor::from_slice(&values).reshape([-1, width]))
@@ -162,11 +169,12 @@ pub fn compare_features(
     match metric {
         Metric::Fid | Metric::FdDinov2 => {
             let moments = Moments::of(features)?;
-            let distance = frechet_distance(&moments, &reference.moments)?;
+            let frechet = FrechetReference::new(&reference.moments)?;
+            let distance = frechet.distance(&moments)?;
             let (mut numbers, mut remark) = one(distance);
             let (count, width) = (moments.count, reference.width() as u64);
             if count.min(reference.moments.count) <= width {
-                let bias = frechet_distance_bias(features, distance, &reference.moments)?;
+                let bias = frechet.bias(features, distance)?;
                 numbers.insert(format!("{name}_bias"), bias);
                 remark = Some(format!(
                     "{name} of {count} images against {} is too large by about {bias:.3}: with no more images \

@@ -13,6 +13,9 @@ use super::config::EvalConfig;
 use crate::error::Result;
 use crate::run_file::Run;
 
+/// The category of the synthetic scenes.
+pub const SCENES: &str = "scenes";
+
 /// The prompts of `[eval]`.
 ///
 /// # Errors
@@ -33,7 +36,7 @@ pub fn load_prompts(run: &Run) -> Result<PromptList> {
     let count = (*scenes).min(all.len());
     list.prompts.extend((0..count).map(|i| {
         let scene = all[i * all.len() / count].clone();
-        Prompt { text: scene.text.clone(), category: Some("scenes".into()), scene: Some(scene) }
+        Prompt { text: scene.text.clone(), category: Some(SCENES.into()), scene: Some(scene) }
     }));
     if list.prompts.is_empty() {
         return Err(run.refuse("eval", "there is nothing to draw; give eval.prompts or eval.scenes"));
