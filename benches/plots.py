@@ -1,4 +1,4 @@
-"""Charts of `make bench-scaling`, each as SVG and PNG."""
+"""Charts of benches, each as SVG and PNG."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,6 +70,22 @@ def draw_modes(stem: Path, sides: Mapping[str, Mapping[str, float]]) -> None:
         axes.legend(
             frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=len(sides), fontsize=9
         )
+        _save(figure, stem)
+
+
+def draw_bias(stem: Path, curve: Mapping[int, Mapping[str, float]]) -> None:
+    """Draws each distance by the number of images, relative to that with the fewest."""
+    counts = list(curve)
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots(figsize=(7, 4))
+        for name, colour in zip(curve[counts[0]], (OUR_COLOUR, OFFLINE), strict=True):
+            values = [one[name] / curve[counts[0]][name] for one in curve.values()]
+            axes.plot(counts, values, "o-", color=colour, label=name)
+        axes.plot(counts, [counts[0] / n for n in counts], ":", color=LIMIT, label="1/N")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [f"{n:,}" for n in counts])
+        _describe(axes, "Distance of scenes to other scenes, relative", "images", "")
+        axes.legend(frameon=False)
         _save(figure, stem)
 
 

@@ -3,9 +3,12 @@
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+import tidemill
 from helpers import online, processes, ray_cluster, run_output, training
 from safetensors.numpy import load_file
 
@@ -46,6 +49,40 @@ def test_run_verb_encodes_trains_and_exports_on_ray(address, trained_online, sce
     online.assert_same_training(tmp_path, trained_online)
     weights = load_file(f"{result['summary']['export']}/unet/diffusion_pytorch_model.safetensors")
     assert sum(tensor.size for tensor in weights.values()) > 0
+
+
+def test_evaluators_on_ray_draw_what_one_on_this_machine_draws(address, trained_online, scenes, tmp_path):
+    """One of two evaluators is killed in the middle of its work."""
+    settings = {
+        **online.SETTINGS,
+        "source.uri": scenes,
+        "sample.steps": 2,
+        "sample.ema": False,
+        "eval.scenes": 12,
+        "eval.block": 2,
+        "eval.lease_seconds": 2,
+        "eval.models.dinov2": str(training.ASSETS / "judge"),
+    }
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    run = {**training.SETTINGS, **settings, "output": str(trained_online)}
+    expected = tidemill.evaluate({**run, "eval.uri": str(alone)})
+    pool = {"engine.eval": {"workers": 2, "cpus": 1}, "eval.uri": str(together)}
+    running = start(address, trained_online, "eval", **settings, **pool)
+    while not list(together.glob("step-*/blocks/*.json")):
+        assert running.process.poll() is None, running.process.stderr.read()
+        time.sleep(0.02)
+    os.kill(ray_cluster.find_ray_processes("Evaluator")[0], signal.SIGKILL)
+    result, log = running.succeed()
+    assert f"step {online.STEPS}: 12 images" in log
+    assert result["metrics"] == expected["metrics"]
+    tables = [pq.read_table(folder / f"step-{online.STEPS:08}.parquet") for folder in (alone, together)]
+    pictures = [
+        [(folder / path).read_bytes() for path in table["path"].to_pylist()]
+        for folder, table in zip((alone, together), tables, strict=True)
+    ]
+    assert len(pictures[0]) == 12
+    assert pictures[0] == pictures[1]
+    assert tables[0]["score_scene_score"] == tables[1]["score_scene_score"]
 
 
 def test_missing_source_is_refused_before_start(address, scenes, tmp_path):

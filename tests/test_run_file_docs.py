@@ -17,6 +17,7 @@ filter.score.c.min = 1.0
 checkpoint.keep_best = { metric = "fid", count = 1 }
 engine.kind = "ray"
 engine.train = {}
+engine.eval = {}
 [train]
 spike = {}
 ema = {}

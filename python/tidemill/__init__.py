@@ -45,6 +45,7 @@ __all__ = [
     "TidemillError",
     "__version__",
     "dedup",
+    "evaluate",
     "export",
     "inspect",
     "load",
@@ -172,6 +173,14 @@ def load(run: RunFile, module: torch.nn.Module, ema: bool = True, **overrides: A
 def sample(run: RunFile, **overrides: Any) -> dict[str, Any]:
     """Draws the images of the run's `[sample]` section."""
     return _call("sample", run, overrides)
+
+
+def evaluate(run: RunFile, *flags: str, **overrides: Any) -> dict[str, Any]:
+    """Judges the images of the run's newest checkpoint, as its `[eval]` section says.
+
+    `flags` are those of the command line: `"--all"`, `"--watch"`, or `"--step"` and a number.
+    """
+    return _call("eval", run, overrides, *flags)
 
 
 def export(run: RunFile, **overrides: Any) -> dict[str, Any]:

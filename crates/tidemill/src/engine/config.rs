@@ -37,7 +37,10 @@ pub struct EngineConfig {
     pub encode: EncodeWorkers,
     /// `[engine.train]`: on Ray, the training workers. Without this section, training stays on the
     /// machine where the command runs.
-    pub train: Option<TrainWorkers>,
+    pub train: Option<WorkerPool>,
+    /// `[engine.eval]`: on Ray, the evaluators. Without this section, evaluation stays on the machine
+    /// where the command runs.
+    pub eval: Option<WorkerPool>,
     /// `[engine.ray]`: which cluster.
     pub ray: RayConfig,
 }
@@ -117,11 +120,12 @@ impl Default for EncodeWorkers {
     }
 }
 
-/// `[engine.train]`
+/// `[engine.train]` and `[engine.eval]`: workers on Ray.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct TrainWorkers {
-    /// Workers of Ray Train, or a range such as `"24..32"`: a restart takes as many of them as fit.
+pub struct WorkerPool {
+    /// Number of workers, or a range such as `"24..32"`. Training restarts with as many of them as
+    /// fit; evaluation takes those that find room.
     pub workers: WorkerCount,
     /// CPUs of a worker.
     pub cpus: f64,
@@ -132,7 +136,7 @@ pub struct TrainWorkers {
     pub accelerator: Option<String>,
 }
 
-impl Default for TrainWorkers {
+impl Default for WorkerPool {
     fn default() -> Self {
         Self { workers: WorkerCount::fixed(1), cpus: 1.0, gpus: None, accelerator: None }
     }
@@ -155,6 +159,7 @@ impl Default for EngineConfig {
             prepare: PrepareWorkers::default(),
             encode: EncodeWorkers::default(),
             train: None,
+            eval: None,
             ray: RayConfig::default(),
         }
     }
@@ -206,20 +211,35 @@ impl EngineConfig {
             let message = "must be one number here; a range is for engine.kind = \"ray\"";
             return Err(("engine.encode.workers", message.into()));
         }
-        let Some(train) = &self.train else { return Ok(()) };
-        if train.workers.min() == 0 {
-            return Err(("engine.train.workers", "must be at least 1".into()));
+        let local = self.kind == EngineKind::Local;
+        if let Some(train) = &self.train {
+            if train.workers.min() == 0 {
+                return Err(("engine.train.workers", "must be at least 1".into()));
+            }
+            if local {
+                let message = "needs engine.kind = \"ray\"; on one machine, use `tidemill train --workers N`";
+                return Err(("engine.train", message.into()));
+            }
         }
-        if self.kind == EngineKind::Local {
-            let message = "needs engine.kind = \"ray\"; on one machine, use `tidemill train --workers N`";
-            return Err(("engine.train", message.into()));
+        if let Some(eval) = &self.eval {
+            if eval.workers.min() == 0 {
+                return Err(("engine.eval.workers", "must be at least 1".into()));
+            }
+            if local {
+                let message =
+                    "needs engine.kind = \"ray\"; on one machine, start `tidemill eval` several times";
+                return Err(("engine.eval", message.into()));
+            }
         }
         Ok(())
     }
 
     fn validate_amounts(&self) -> Result<(), InvalidKey> {
         let train = self.train.clone().unwrap_or_default();
+        let eval = self.eval.clone().unwrap_or_default();
         let amounts = [
+            ("engine.eval.cpus", eval.cpus),
+            ("engine.eval.gpus", eval.gpus.unwrap_or(0.0)),
             ("engine.train.cpus", train.cpus),
             ("engine.train.gpus", train.gpus.unwrap_or(0.0)),
             ("engine.prepare.cpus", self.prepare.cpus),

@@ -34,7 +34,7 @@ pub mod stop_signal;
 pub(crate) mod worker_count;
 
 pub use self::config::{
-    EncodeWorkers, EngineConfig, EngineKind, PrepareWorkers, RayConfig, ReadWorkers, TrainWorkers,
+    EncodeWorkers, EngineConfig, EngineKind, PrepareWorkers, RayConfig, ReadWorkers, WorkerPool,
 };
 pub use self::encode_stage::{EncodeStage, EncodedCounts};
 pub use self::local::{LocalEngine, MemoryUsage};

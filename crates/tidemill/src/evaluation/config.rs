@@ -8,6 +8,9 @@ use tidemill_models::sampler::SamplerMethod;
 use super::metric::Metric;
 use super::models::EvalModels;
 
+/// The value of `eval.prompts` that stands for the captions of the held-out rows.
+pub const HELDOUT_CAPTIONS: &str = "captions";
+
 /// `[eval]`: the images that are drawn from each checkpoint, and how they are judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -9,6 +9,8 @@ use toml::Table;
 use super::run::Run;
 use super::sections::RunFile;
 use crate::error::{Error, Result};
+use crate::evaluation::config::HELDOUT_CAPTIONS;
+use crate::evaluation::models::EvalModels;
 
 impl Run {
     /// The run file in full: defaults are written out, and paths are absolute.
@@ -22,17 +24,25 @@ impl Run {
             [&mut list.keys, &mut list.urls, &mut list.domains, &mut list.sha256, &mut list.phash]
         });
         for uris in list_files.chain([&mut file.source.uri]) {
-            match uris {
-                OneOrMany::One(uri) => make_absolute(uri)?,
-                OneOrMany::Many(uris) => uris.iter_mut().try_for_each(make_absolute)?,
-            }
+            *uris = absolute_uris(uris)?;
         }
         let datasets = file.train.mix.iter_mut().filter_map(|entry| entry.dataset.as_mut());
         let validation = file.train.validation.as_mut().and_then(|validation| validation.dataset.as_mut());
-        for uri in datasets.chain(validation).chain([&mut file.output]).chain(&mut file.checkpoint.uri) {
+        let eval = &mut file.eval;
+        if let Some(source) = &mut eval.reference.source {
+            source.uri = absolute_uris(&source.uri)?;
+        }
+        let prompts = eval.prompts.iter_mut().filter(|prompts| *prompts != HELDOUT_CAPTIONS);
+        let best = file.checkpoint.keep_best.iter_mut().filter_map(|best| best.uri.as_mut());
+        let evaluations = eval.uri.iter_mut().chain(prompts).chain(best);
+        let outputs = [&mut file.output].into_iter().chain(&mut file.checkpoint.uri).chain(evaluations);
+        for uri in datasets.chain(validation).chain(outputs) {
             make_absolute(uri)?;
         }
-        for path in [Some(&mut file.models.path), file.train.stream.cache.as_mut()].into_iter().flatten() {
+        let EvalModels { inception, clip, dinov2, pickscore, hpsv2 } = &mut eval.models;
+        let judges = [inception, clip, dinov2, pickscore, hpsv2].into_iter().flatten();
+        let paths = [Some(&mut file.models.path), file.train.stream.cache.as_mut()].into_iter().flatten();
+        for path in paths.chain(judges) {
             *path = absolute_path(path)?.into();
         }
         Table::try_from(&file)
@@ -47,6 +57,16 @@ impl Run {
         let settings: Vec<String> = table.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         Self::parse("the run file", "", &settings)
     }
+}
+
+/// Paths as absolute ones. URIs stay as they are.
+fn absolute_uris(uris: &OneOrMany) -> Result<OneOrMany> {
+    let mut uris = uris.clone();
+    match &mut uris {
+        OneOrMany::One(uri) => make_absolute(uri)?,
+        OneOrMany::Many(uris) => uris.iter_mut().try_for_each(make_absolute)?,
+    }
+    Ok(uris)
 }
 
 /// Makes a path absolute. URIs stay as they are.
@@ -94,6 +114,8 @@ mod tests {
         assert_eq!(file.models.path, folder.join(&expected.models.path));
         expected.output.clone_from(&file.output);
         expected.models.path.clone_from(&file.models.path);
+        let judge = expected.eval.models.dinov2.as_ref().unwrap();
+        expected.eval.models.dinov2 = Some(folder.join(judge));
         expected.source.uri =
             OneOrMany::One(folder.join(&expected.source.uri.as_slice()[0]).display().to_string());
         assert_eq!(file, expected);

@@ -9,7 +9,7 @@ use tidemill_train::{CheckpointConfig, TrainConfig};
 
 use crate::encode::config::EncodeConfig;
 use crate::engine::config::EngineConfig;
-use crate::evaluation::EvalConfig;
+use crate::evaluation::config::EvalConfig;
 use crate::online::config::OnlineConfig;
 use crate::sampling::config::SampleConfig;
 use crate::supervisor::config::SupervisorConfig;

@@ -165,6 +165,34 @@ fn has_commit(folder: &Path) -> bool {
     read_files(folder).iter().any(|(name, _)| name.contains("/blocks/") && name.ends_with(".json"))
 }
 
+/// The evaluator waits for checkpoints from before the first one until the last.
+#[test]
+fn an_evaluator_follows_training_and_skips_what_retention_removes() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = trained_run(folder.path());
+    let out = folder.path().join("out");
+    std::fs::remove_dir_all(out.join("checkpoints")).unwrap();
+    let watch = ["--set", "eval.poll_seconds=1", "--set", "checkpoint.keep=1"];
+    let mut evaluator = command(&[&["eval", run.as_str(), "--watch", "--json"], &watch[..]].concat());
+    let evaluator = evaluator.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    run_verb_ok("train", &run, &["checkpoint.keep=1"]);
+    let (code, result) = crate::common::parse_output(&evaluator.wait_with_output().unwrap());
+    assert_eq!((code, &result["step"]), (0, &4.into()), "{result}");
+
+    // While step 2 is evaluated, the checkpoint of step 4 is removed.
+    std::fs::remove_dir_all(out.join("checkpoints")).unwrap();
+    std::fs::remove_dir_all(out.join("evaluations")).unwrap();
+    run_verb_ok("train", &run, &[]);
+    let evaluations = out.join("evaluations");
+    let mut evaluator = command(&["eval", &run, "--all", "--json", "--set", "eval.images=40"]);
+    let evaluator = evaluator.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    wait_until("a committed block", || has_commit(&evaluations));
+    std::fs::remove_file(out.join("checkpoints/step-00000004/commit.json")).unwrap();
+    let (code, result) = crate::common::parse_output(&evaluator.wait_with_output().unwrap());
+    assert_eq!((code, &result["skipped"]), (0, &serde_json::json!([4])), "{result}");
+    assert_eq!((&result["step"], result["records"].as_array().unwrap().len()), (&2.into(), 1));
+}
+
 #[test]
 fn mistakes_are_refused_before_a_picture_is_drawn() {
     let folder = tempfile::tempdir().unwrap();

@@ -250,3 +250,38 @@ fn wrong_credentials_and_missing_buckets_are_reported_with_advice() {
         assert!(expected.iter().all(|part| message.contains(part)), "{expected:?}: {message}");
     }
 }
+
+/// Checkpoints and evaluations in a bucket, as on a cluster: the evaluator's machine has neither.
+#[test]
+fn checkpoints_in_a_bucket_are_evaluated_into_the_bucket() {
+    let remote = RemoteRun::new("evaluations", 64);
+    let out = format!("output={:?}", remote.local("here"));
+    let [checkpoints, evaluations] = [("checkpoint", "ckpt"), ("eval", "eval")]
+        .map(|(section, key)| format!("{section}.uri={:?}", remote.uri(key)));
+    let settings = [
+        out.as_str(),
+        &checkpoints,
+        &evaluations,
+        "train.phase=[{resolution = 32, steps = 2}]",
+        "train.global_batch=4",
+        "sample.steps=2",
+        "eval.scenes=5",
+        "eval.block=2",
+    ];
+    let run = |verb: &str| {
+        let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+        let (code, result) =
+            remote.json(&[verb, &remote.run].into_iter().chain(settings).collect::<Vec<_>>());
+        assert_eq!(code, 0, "{result}");
+        result
+    };
+    run("preprocess");
+    run("train");
+    std::fs::remove_dir_all(remote.local("here")).unwrap();
+    let result = run("eval");
+    assert_eq!((&result["step"], &result["images"]), (&2.into(), &5.into()), "{result}");
+    let keys = remote.server.keys(remote.bucket);
+    let has = |key: &str| keys.iter().any(|found| found == &format!("eval/{key}"));
+    assert!(has("step-00000002.json") && has("step-00000002.parquet") && has("metrics.svg"), "{keys:?}");
+    assert_eq!(keys.iter().filter(|key| key.contains("/pictures/")).count(), 5);
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::engine::config::{EngineConfig, TrainWorkers};
+use crate::engine::config::{EngineConfig, WorkerPool};
 
 /// The first line that the driver of `tidemill preprocess` gets. A line for each unit follows.
 #[derive(Serialize)]
@@ -69,15 +69,15 @@ impl<'a> PoolSpec<'a> {
         }
     }
 
-    /// The training workers of `[engine.train]`.
-    pub fn training_workers(config: &'a EngineConfig, train: &'a TrainWorkers) -> Self {
-        let workers = train.workers.resolve_range();
+    /// The workers of `[engine.train]` or `[engine.eval]`.
+    pub fn from_pool(config: &'a EngineConfig, pool: &'a WorkerPool) -> Self {
+        let workers = pool.workers.resolve_range();
         Self {
             fewest: *workers.start(),
             most: *workers.end(),
-            cpus: train.cpus,
-            gpus: config.gpus_per_worker(train.gpus),
-            accelerator: train.accelerator.as_deref(),
+            cpus: pool.cpus,
+            gpus: config.gpus_per_worker(pool.gpus),
+            accelerator: pool.accelerator.as_deref(),
         }
     }
 }

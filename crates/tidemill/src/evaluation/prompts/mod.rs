@@ -9,7 +9,7 @@ use tidemill_synth::heldout_prompts;
 
 pub use self::prompt_file::{read_prompt_file, read_prompt_rows};
 pub use self::prompt_list::{Prompt, PromptList};
-use super::config::EvalConfig;
+use super::config::{EvalConfig, HELDOUT_CAPTIONS};
 use crate::error::Result;
 use crate::run_file::Run;
 
@@ -24,7 +24,7 @@ pub fn load_prompts(run: &Run) -> Result<PromptList> {
     let EvalConfig { prompts, prompt_column, category_column, limit, scenes, .. } = &run.file.eval;
     let mut list = match prompts.as_deref() {
         None => PromptList::default(),
-        Some("captions") => heldout_captions(run)?,
+        Some(HELDOUT_CAPTIONS) => heldout_captions(run)?,
         Some(path) => read_prompt_file(path, prompt_column.as_deref(), category_column.as_deref())
             .map_err(|problem| run.refuse("eval.prompts", format!("{path}: {problem}")))?,
     };

@@ -26,6 +26,9 @@ pub struct Args {
     /// Evaluate all checkpoints, and wait for new ones until training is done.
     #[arg(long)]
     pub watch: bool,
+    /// This process is an evaluator of a Ray cluster.
+    #[arg(long, hide = true)]
+    pub worker: bool,
     /// Options for a folder of images.
     #[command(flatten)]
     pub folder: FolderArgs,

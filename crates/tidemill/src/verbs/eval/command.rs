@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::arguments::Args;
 use super::folder::eval_folder;
+use super::ray_cluster::eval_on_ray;
 use crate::error::{Error, Result};
 use crate::evaluation::{Selection, evaluate};
 use crate::progress::Reporter;
@@ -12,7 +13,7 @@ use crate::run_file::Run;
 /// Evaluates and returns the records.
 ///
 /// # Errors
-/// If the arguments contradict each other, or as [`eval`].
+/// If the arguments contradict each other, or as [`evaluate_run`].
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     if args.path.is_dir() {
         if args.step.is_some() || args.all || args.watch || !args.overrides.is_empty() {
@@ -33,14 +34,23 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         None if args.all => Selection::All,
         None => Selection::Newest,
     };
-    eval(&Run::open(&args.path, &args.overrides)?, selection, reporter)
+    let run = Run::open(&args.path, &args.overrides)?;
+    if args.worker { eval_here(&run, selection, reporter) } else { evaluate_run(&run, selection, reporter) }
 }
 
-/// Evaluates checkpoints of an opened run file.
+/// Evaluates checkpoints of an opened run file, on Ray if it has `[engine.eval]`.
 ///
 /// # Errors
 /// If there is no checkpoint, the run file does not fit it, or the work fails.
-pub fn eval(run: &Run, selection: Selection, reporter: &Reporter) -> Result<Value> {
+pub fn evaluate_run(run: &Run, selection: Selection, reporter: &Reporter) -> Result<Value> {
+    match &run.file.engine.eval {
+        Some(pool) => eval_on_ray(run, pool, selection, reporter),
+        None => eval_here(run, selection, reporter),
+    }
+}
+
+/// Evaluates checkpoints with this process as an evaluator.
+fn eval_here(run: &Run, selection: Selection, reporter: &Reporter) -> Result<Value> {
     let evaluated = evaluate(run, selection, reporter)?;
     let last = evaluated.records.last();
     Ok(json!({

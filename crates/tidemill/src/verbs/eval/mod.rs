@@ -4,6 +4,7 @@ mod arguments;
 mod command;
 mod folder;
 mod image_files;
+mod ray_cluster;
 
 pub use self::arguments::Args;
-pub use self::command::{eval, run};
+pub use self::command::{evaluate_run, run};

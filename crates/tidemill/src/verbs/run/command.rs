@@ -58,7 +58,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let sampled = if config.has_prompts() { draw(false, "samples")? } else { Value::Null };
     let untrained = if config.scenes == 0 { Value::Null } else { draw(true, "untrained")? };
     let evaluated = match run.file.eval.has_prompts() {
-        true => eval::eval(&run, Selection::All, reporter)?,
+        true => eval::evaluate_run(&run, Selection::All, reporter)?,
         false => Value::Null,
     };
     let exported =

@@ -11,7 +11,7 @@ use toml::Table;
 
 use super::metrics_file::{MetricsFile, StepLine};
 use super::training_report::print_training_end;
-use crate::engine::TrainWorkers;
+use crate::engine::WorkerPool;
 use crate::engine::ray::to_json;
 use crate::engine::ray::{ClusterSpec, Driver, DriverEvent, DriverRestarts, PoolSpec};
 use crate::engine::stop_signal::StopSignal;
@@ -41,7 +41,7 @@ struct DriverPlan<'a> {
 /// continues from the last checkpoint.
 pub fn train_on_ray(
     run: &Run,
-    workers: &TrainWorkers,
+    workers: &WorkerPool,
     mode: EncodingMode,
     reporter: &Reporter,
 ) -> Result<Value> {
@@ -71,14 +71,14 @@ pub fn train_on_ray(
     Ok(report)
 }
 
-fn build_plan<'a>(run: &'a Run, workers: &'a TrainWorkers, mode: EncodingMode) -> Result<DriverPlan<'a>> {
+fn build_plan<'a>(run: &'a Run, workers: &'a WorkerPool, mode: EncodingMode) -> Result<DriverPlan<'a>> {
     let engine = &run.file.engine;
     Ok(DriverPlan {
         cluster: ClusterSpec::from_config(engine),
         lines: 0,
         run: run.to_portable()?,
         mode: mode.to_string(),
-        train: PoolSpec::training_workers(engine, workers),
+        train: PoolSpec::from_pool(engine, workers),
     })
 }
 

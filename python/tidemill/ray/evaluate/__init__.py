@@ -1,0 +1,1 @@
+"""Evaluation on a Ray cluster: evaluators as actors, which share the work among themselves."""
