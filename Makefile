@@ -14,7 +14,7 @@ TEST_THREADS := $(shell expr $$(nproc) + 1)
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-slow lint style doc fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve sd2-smoke smoke wheel lock clean
+.PHONY: help setup test test-slow lint style doc fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling sd2-smoke smoke wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -34,6 +34,7 @@ help:
 	@echo "make bench-launches  what a training step asks of a GPU, counted without one; redraws docs/performance.md"
 	@echo "make bench-eval   FID beside torch-fidelity and torchmetrics; redraws its part"
 	@echo "make bench-eval-curve  distances by the number of images; redraws docs/evaluation.md"
+	@echo "make bench-sampling  draw images beside diffusers' pipeline; redraws its part"
 	@echo "make sd2-smoke    two steps of Stable Diffusion 2 in its real size on a CPU; redraws docs/performance.md"
 	@echo "make smoke        start each of these targets once, with its quickest options"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
@@ -122,6 +123,10 @@ bench-eval: setup .venv-bench/.ready
 # As bench-data.
 bench-eval-curve: setup .venv-bench/.ready
 	$(BENCH_PYTHON) -m benches.eval_curve $(ARGS)
+
+# As bench-data.
+bench-sampling: setup
+	$(PYTHON) -m benches.sampling $(ARGS)
 
 sd2-smoke: setup
 	$(PYTHON) -m benches.sd2 $(ARGS)

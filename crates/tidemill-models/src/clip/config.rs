@@ -153,3 +153,52 @@ impl ClipVisionConfig {
         Ok(read)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(config: &Value) -> Result<ClipConfig, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        std::fs::write(&path, config.to_string()).unwrap();
+        ClipConfig::read(&path).map_err(|e| e.to_string())
+    }
+
+    /// As the files of 2022 are: every part has the settings of text generation, and the values of
+    /// `text_config_dict` count more than those of `text_config`.
+    #[test]
+    fn old_published_files_are_read() {
+        let generation =
+            json!({"num_beams": 1, "bad_words_ids": null, "tie_word_embeddings": true, "top_p": 1.0});
+        let mut text = generation.clone();
+        text["hidden_size"] = 512.into();
+        text["eos_token_id"] = 2.into();
+        let config = json!({
+            "_commit_hash": null, "architectures": ["CLIPModel"], "model_type": "clip", "projection_dim": 768,
+            "text_config": text, "text_config_dict": {"hidden_size": 768, "num_attention_heads": 12},
+            "vision_config": generation, "vision_config_dict": null,
+        });
+        let read = read(&config).unwrap();
+        assert_eq!((read.text.hidden_size, read.text.num_attention_heads), (768, 12));
+        assert_eq!((read.eos_token_id, read.projection_dim, read.vision.patch_size), (None, 768, 32));
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused_by_name() {
+        for (config, expected) in [
+            (json!({"vision_config": {"qk_norm": true}}), "qk_norm"),
+            (json!({"text_config": {"hidden_act": "relu"}}), "hidden_act"),
+            (json!({"vision_config": {"num_channels": 1}}), "num_channels"),
+            (json!({"text_config": {"hidden_size": 10, "num_attention_heads": 3}}), "num_attention_heads"),
+            (json!({"projection_dim": 0}), "projection_dim"),
+            (json!({"model_type": "siglip"}), "model_type"),
+            (json!({"towers": 3}), "towers"),
+        ] {
+            let message = read(&config).unwrap_err();
+            assert!(message.contains(&format!("`{expected}`")), "{message}");
+        }
+    }
+}

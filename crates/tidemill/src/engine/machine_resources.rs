@@ -25,3 +25,11 @@ pub fn available_and_total_memory() -> Option<(u64, u64)> {
         _ => Some((system.available_memory(), system.total_memory())),
     }
 }
+
+/// Peak resident memory of this process so far, in MiB; 0 if the system does not provide it.
+pub fn peak_memory_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) / 1024
+}

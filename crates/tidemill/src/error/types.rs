@@ -108,6 +108,17 @@ pub enum Error {
         /// The first damaged files, each with its problem and its commit.
         shown: String,
     },
+    /// Images that were drawn have values that are not finite.
+    #[error(
+        "{count} of {drawn} images have pixels that are not finite; the weights of the checkpoint may have diverged, \
+         or the guidance scale is too large"
+    )]
+    NotFinite {
+        /// The number of such images.
+        count: usize,
+        /// The number of images that were drawn together.
+        drawn: usize,
+    },
     /// The stage `Encode` received a batch that it cannot encode.
     #[error("encode: {0}")]
     Encode(String),

@@ -135,13 +135,15 @@ impl<'a> Session<'a> {
         Sampler::new(drawing.method, &schedule, drawing.steps)?;
         let name = format!("{}:{}", tidemill_io::hostname(), std::process::id());
         let claims = Claims::new(location.clone(), Duration::from_secs(eval.lease_seconds), name.clone());
-        let mut references = BTreeMap::new();
+        let (mut references, mut digests) = (BTreeMap::new(), BTreeMap::new());
         for tower in judges.towers() {
             let stores = (&location, &claims);
-            let statistics = reference_statistics(run, drawing.resolution, tower, stores, (reporter, stop))?;
+            let (statistics, digest) =
+                reference_statistics(run, drawing.resolution, tower, stores, (reporter, stop))?;
             references.insert(tower.0, statistics);
+            digests.insert(tower.0.name(), digest);
         }
-        Settings::new(run, &plan, &drawing, &judges).agree(&location)?;
+        Settings::new(run, &plan, &drawing, &judges, &digests).agree(&location)?;
         Ok(Self {
             run,
             reporter,

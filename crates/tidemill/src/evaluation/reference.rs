@@ -19,7 +19,7 @@ use crate::run_file::Run;
 const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// Reads the statistics of the reference images for a tower, or computes and stores them. One of
-/// several evaluators computes, and the others wait.
+/// several evaluators computes, and the others wait. Returns also the digest of what they are of.
 ///
 /// # Errors
 /// If there are fewer than two images, they cannot be read, or the store fails.
@@ -29,7 +29,7 @@ pub fn reference_statistics(
     (tower, network): (Tower, &FeatureTower),
     (location, claims): (&Location, &Claims),
     (reporter, stop): (&Reporter, &StopSignal),
-) -> Result<FeatureStatistics> {
+) -> Result<(FeatureStatistics, String)> {
     let images = ReferenceImages::open(run, resolution)?;
     let config = &run.file.eval.reference;
     let identity = format!("{} {} {:?} {}", network.digest(), images.digest(), config.images, config.sample);
@@ -38,7 +38,7 @@ pub fn reference_statistics(
     let mut images = Some(images);
     loop {
         if let Some(bytes) = location.get_if_present(&key)? {
-            return Ok(FeatureStatistics::from_bytes(&bytes, Path::new(&location.uri_of(&key)))?.0);
+            return Ok(FeatureStatistics::from_bytes(&bytes, Path::new(&location.uri_of(&key)))?);
         }
         let compute = || {
             let Some(images) = images.take() else { return Ok(None) };
@@ -52,7 +52,7 @@ pub fn reference_statistics(
             Ok(Some(statistics))
         };
         match claims.run(&format!("reference/{}", &digest[..16]), compute)? {
-            Some(Some(statistics)) => return Ok(statistics),
+            Some(Some(statistics)) => return Ok((statistics, digest)),
             _ if stop.is_raised() => return Err(interrupted(0)),
             _ => std::thread::sleep(POLL_INTERVAL),
         }

@@ -31,8 +31,8 @@ impl ReferenceImages {
     pub fn open(run: &Run, resolution: u32) -> Result<Self> {
         let mut run = run.at_resolution(resolution);
         if let Some(source) = run.file.eval.reference.source.clone() {
+            source.validate().map_err(|e| run.refuse("eval.reference.source", e.to_string()))?;
             run.file.source = source;
-            run.validate_source()?;
         }
         let (source, prepare) = (run.source()?, run.prepare()?);
         let units = source.units()?.into_iter();

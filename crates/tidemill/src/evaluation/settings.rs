@@ -1,6 +1,8 @@
 //! What an evaluation draws and measures. All evaluators of a folder must agree on it, because their
 //! results go into the same records.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tidemill_io::Location;
@@ -18,7 +20,13 @@ const KEY: &str = "settings.json";
 pub struct Settings(Map<String, Value>);
 
 impl Settings {
-    pub fn new(run: &Run, plan: &Plan, drawing: &Drawing, judges: &Judges) -> Self {
+    pub fn new(
+        run: &Run,
+        plan: &Plan,
+        drawing: &Drawing,
+        judges: &Judges,
+        reference_digests: &BTreeMap<&str, String>,
+    ) -> Self {
         let eval = &run.file.eval;
         let texts: Vec<&str> = plan.prompts.iter().map(|prompt| prompt.text.as_str()).collect();
         let digest = blake3::hash(texts.join("\n").as_bytes()).to_hex().to_string();
@@ -41,9 +49,7 @@ impl Settings {
             "neighbours": eval.neighbours,
             "kid_subsets": eval.kid_subsets,
             "kid_subset_size": eval.kid_subset_size,
-            "reference_images": eval.reference.images,
-            "reference_sample": eval.reference.sample,
-            "reference_source": eval.reference.source,
+            "references": reference_digests,
         });
         match values {
             Value::Object(values) => Self(values),

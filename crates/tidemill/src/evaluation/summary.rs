@@ -125,8 +125,8 @@ pub fn summarise(
         let rows: Vec<&Vec<f32>> =
             comparable.iter().filter_map(|picture| picture.features.get(tower.name())).collect();
         let values: Vec<f32> = rows.iter().flat_map(|row| row.iter().copied()).collect();
-        let width = reference.width() as i64;
-        let features = tidemill_torch::guard(|| Tensor::from_slice(&values).reshape([-1, width]))
+        let shape = [rows.len() as i64, reference.width() as i64];
+        let features = tidemill_torch::guard(|| Tensor::from_slice(&values).reshape(shape))
             .map_err(tidemill_models::Error::from)?;
         match compare_features(metric, &features, reference, config) {
             Ok((found, remark)) => {

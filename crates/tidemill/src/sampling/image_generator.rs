@@ -1,14 +1,14 @@
 //! Draws images from prompts with text encoder, U-Net, sampler and VAE.
 
 use image::RgbImage;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, sample_latents};
 use tidemill_models::{AutoencoderKl, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
 use tidemill_train::{decode_latents, draw_initial_noise, image_grid};
 
 use super::config::Drawing;
 use super::text_embedder::TextEmbedder;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The models that draw images.
 pub struct ImageGenerator {
@@ -28,7 +28,7 @@ impl ImageGenerator {
     /// images of the batch.
     ///
     /// # Errors
-    /// If the sampler cannot run with this schedule, or libtorch fails.
+    /// If the sampler cannot run with this schedule, an image is not finite, or libtorch fails.
     pub fn draw(
         &self,
         prompts: &[String],
@@ -50,7 +50,9 @@ impl ImageGenerator {
                 Conditioning { text: &text, unconditional: &unconditional, guidance_scale: drawing.guidance };
             let latents =
                 sample_latents(&self.unet, sampler, &noise, &conditioning, |_| on_step(batch.len()))?;
-            images.extend(image_grid::to_images(&decode_latents(&self.vae, &latents)?));
+            let decoded = decode_latents(&self.vae, &latents)?;
+            check_finite(&decoded)?;
+            images.extend(image_grid::to_images(&decoded));
         }
         Ok(images)
     }
@@ -59,5 +61,16 @@ impl ImageGenerator {
     pub fn draw_noise(&self, numbers: &[u64], drawing: &Drawing) -> Tensor {
         let side = i64::from(drawing.resolution) / self.vae.config().downscale_factor();
         draw_initial_noise(drawing.seed, numbers, &self.vae, side, self.unet.params().device())
+    }
+}
+
+/// Refuses images [N, 3, H, W] with values that are not finite: they would become black.
+fn check_finite(images: &Tensor) -> Result<()> {
+    let per_image = || images.isfinite().flatten(1, -1).all_dim(1, false).logical_not().sum(Kind::Int64);
+    let count =
+        tidemill_torch::guard(|| per_image().int64_value(&[])).map_err(tidemill_models::Error::from)?;
+    match count {
+        0 => Ok(()),
+        count => Err(Error::NotFinite { count: count as usize, drawn: images.size()[0] as usize }),
     }
 }

@@ -3,6 +3,7 @@
 //! prompt names?
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use image::RgbImage;
 use serde_json::{Value, json};
@@ -85,7 +86,9 @@ pub fn sample(run: &Run, args: &Args, reporter: &Reporter) -> Result<Value> {
             .map_err(|e| write_error(&path, std::io::Error::other(e)))?;
     }
     let progress = reporter.start_progress("sample", "image steps", (prompts.len() * config.steps) as u64);
+    let started = Instant::now();
     let images = generator.draw(&prompts, &numbers, &drawing, |n| progress.add(n as u64))?;
+    let images_per_second = images.len() as f64 / started.elapsed().as_secs_f64();
     progress.finish();
 
     for (i, image) in images.iter().enumerate() {
@@ -101,7 +104,7 @@ pub fn sample(run: &Run, args: &Args, reporter: &Reporter) -> Result<Value> {
     }
     Ok(json!({
         "verb": "sample", "folder": to, "grid": grid, "pictures": images.len(), "prompts": prompts,
-        "untrained": args.untrained, "score": score,
+        "untrained": args.untrained, "score": score, "images_per_second": images_per_second,
     }))
 }
 

@@ -38,6 +38,7 @@ scenes = 3
 images = 2
 guidance = [2.0, 1.0]
 block = 3
+neighbours = 3
 lease_seconds = 2
 [eval.models]
 dinov2 = "{judge}"
@@ -148,6 +149,15 @@ fn evaluators_share_a_run_and_draw_the_same_as_one() {
     let best = if distance(0) < distance(1) { 2 } else { 4 };
     assert_eq!((exported.0, &exported.1["step"]), (0, &best.into()), "{exported:?}");
 
+    // What cannot be drawn is counted. Prompts are two captions of held-out rows, and three scenes.
+    let broken = uri(&folder.path().join("broken"));
+    let settings =
+        [broken.as_str(), "eval.guidance=[1e38]", "eval.images=1", "eval.prompts=captions", "eval.limit=2"];
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let record = &eval(&run, &settings)["records"][0];
+    assert_eq!((&record["images"], &record["failed"]), (&5.into(), &5.into()), "{record}");
+    assert!(record["remarks"][0].as_str().unwrap().contains("at least"), "{record}");
+
     // Other settings would mix with these.
     let (code, refused) = tidemill_json(&["eval", &run, "--set", &uri(&alone), "--set", "eval.images=3"]);
     assert_eq!(code, 2, "{refused}");
@@ -184,7 +194,7 @@ fn an_evaluator_follows_training_and_skips_what_retention_removes() {
     std::fs::remove_dir_all(out.join("evaluations")).unwrap();
     run_verb_ok("train", &run, &[]);
     let evaluations = out.join("evaluations");
-    let mut evaluator = command(&["eval", &run, "--all", "--json", "--set", "eval.images=40"]);
+    let mut evaluator = command(&["eval", &run, "--all", "--json", "--set", "eval.images=12"]);
     let evaluator = evaluator.stdout(std::process::Stdio::piped()).spawn().unwrap();
     wait_until("a committed block", || has_commit(&evaluations));
     std::fs::remove_file(out.join("checkpoints/step-00000004/commit.json")).unwrap();

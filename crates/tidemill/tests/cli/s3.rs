@@ -264,6 +264,7 @@ fn checkpoints_in_a_bucket_are_evaluated_into_the_bucket() {
         &evaluations,
         "train.phase=[{resolution = 32, steps = 2}]",
         "train.global_batch=4",
+        "train.micro_batch=4",
         "sample.steps=2",
         "eval.scenes=5",
         "eval.block=2",

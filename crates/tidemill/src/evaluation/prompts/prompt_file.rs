@@ -77,6 +77,30 @@ mod tests {
         assert_eq!(texts(&read("p.tsv", parti, Some("Challenge")).unwrap()), [("Basic", Some("Abstract"))]);
     }
 
+    /// Dictionaries and large strings are text, too; a null is an empty prompt.
+    #[test]
+    fn parquet_has_the_same_columns() {
+        use std::sync::Arc;
+
+        use arrow::array::{ArrayRef, DictionaryArray, LargeStringArray, RecordBatch};
+        use arrow::datatypes::Int32Type;
+        use parquet::arrow::ArrowWriter;
+
+        let prompts: ArrayRef = Arc::new(LargeStringArray::from(vec![Some("a cat"), None, Some("a dog")]));
+        let categories: DictionaryArray<Int32Type> = vec!["Animals"; 3].into_iter().collect();
+        let columns = [("CAPTION", prompts), ("category", Arc::new(categories) as ArrayRef)];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.parquet");
+        let mut writer =
+            ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let list = read_prompt_file(path.to_str().unwrap(), None, None).unwrap();
+        assert_eq!(texts(&list), [("a cat", Some("Animals")), ("a dog", Some("Animals"))]);
+        assert_eq!((list.empty, list.duplicates), (1, 0));
+    }
+
     #[test]
     fn missing_columns_are_refused_with_those_there_are() {
         let message = read("d.csv", "a,b\n1,2\n", None).unwrap_err();

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::arguments::Args;
 use super::folder::eval_folder;
 use super::ray_cluster::eval_on_ray;
+use crate::engine::machine_resources::peak_memory_mib;
 use crate::error::{Error, Result};
 use crate::evaluation::{Selection, evaluate};
 use crate::progress::Reporter;
@@ -61,5 +62,6 @@ fn eval_here(run: &Run, selection: Selection, reporter: &Reporter) -> Result<Val
         "records": evaluated.records,
         "skipped": evaluated.skipped,
         "folder": evaluated.folder,
+        "peak_memory_mib": peak_memory_mib(),
     }))
 }

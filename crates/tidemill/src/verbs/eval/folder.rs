@@ -9,10 +9,11 @@ use tidemill_eval::towers::Picture;
 
 use super::arguments::FolderArgs;
 use super::image_files::list_images;
+use crate::engine::machine_resources::peak_memory_mib;
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::evaluation::{
-    EvalConfig, Judges, PictureResult, References, compute_statistics, read_prompt_rows, summarise,
+    EvalConfig, Judges, Metric, PictureResult, References, compute_statistics, read_prompt_rows, summarise,
 };
 use crate::progress::Reporter;
 
@@ -65,8 +66,10 @@ pub fn eval_folder(folder: &Path, args: &FolderArgs, reporter: &Reporter) -> Res
     if !unreadable.is_empty() {
         reporter.report(format!("{} of {} images could not be judged", unreadable.len(), files.len()));
     }
+    let peak_memory = peak_memory_mib();
+    reporter.report(format!("peak memory {peak_memory} MiB"));
     Ok(json!({
-        "verb": "eval", "folder": folder, "images": files.len(), "failed": unreadable.len(),
+        "verb": "eval", "folder": folder, "peak_memory_mib": peak_memory, "images": files.len(), "failed": unreadable.len(),
         "unreadable": unreadable, "metrics": metrics, "remarks": remarks,
     }))
 }
@@ -87,7 +90,11 @@ fn to_config(args: &FolderArgs) -> Result<EvalConfig> {
         (needs_reference || metric.scorer(&config.models).is_some()) && is_possible(needs_reference)
     });
     if let Some(metric) = args.metrics.iter().find(|metric| !chosen.contains(metric)) {
-        let need = if metric.tower(&config.models).is_some() { "--reference" } else { "--prompts" };
+        let need = match metric {
+            Metric::SceneScore | Metric::ValidationLoss => "a run file",
+            _ if metric.tower(&config.models).is_some() => "--reference",
+            _ => "--prompts",
+        };
         return Err(Error::Arguments(format!("--metric {} needs {need}", metric.name())));
     }
     if chosen.is_empty() {

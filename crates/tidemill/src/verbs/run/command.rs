@@ -71,6 +71,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "grid": sampled["grid"],
         "export": exported["path"],
         "evaluations": evaluations_by_step(&evaluated),
+        "evaluation_plot": evaluated["folder"].as_str().map(|folder| format!("{folder}/metrics.png")),
     });
     write_summary(&run, &summary, reporter)?;
     Ok(json!({
