@@ -34,7 +34,11 @@ def draw_scenes(folder: Path, count: int, seed: int) -> list[Path]:
     runner.run(ours("synth", data, "--rows", count + count // 8, "--seed", seed, figure="wall_s"))
     folder.mkdir(parents=True)
     files = []
-    for row in ds.dataset(str(data), format="parquet").to_table(columns=["jpg"]).to_pylist():
+    for row in (
+        ds.dataset([str(file) for file in sorted(data.glob("*.parquet"))])
+        .to_table(columns=["jpg"])
+        .to_pylist()
+    ):
         try:
             image = Image.open(io.BytesIO(row["jpg"] or b"")).convert("RGB")
         except OSError:
@@ -95,7 +99,9 @@ def bench(args: argparse.Namespace) -> None:
         runs = [measure(count, generated, reference, repeat * count) for repeat in range(args.repeats)]
         curve[count] = {name: median(run[name] for run in runs) for name in ("fd_dinov2", "cmmd")}
         print(f"  {count} images: {curve[count]}", flush=True)
-    rows = [[f"{n:,}", f"{one['fd_dinov2']:.3f}", f"{one['cmmd']:.3f}"] for n, one in curve.items()]
+    rows = [
+        [f"{n:,}", report.number(one["fd_dinov2"]), report.number(one["cmmd"])] for n, one in curve.items()
+    ]
     about = f"{most:,} reference images, medians of {args.repeats} sets, seed {seed}."
     table = report.table(["images", "`fd_dinov2`", "`cmmd`"], rows, numbers_from=0)
     body = "\n\n".join([about, table, f"![Distances by the number of images]({CHART.name}.svg)"])
