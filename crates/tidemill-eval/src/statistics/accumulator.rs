@@ -13,12 +13,14 @@ pub struct Accumulator {
     sums: Option<MomentSums>,
     sample: FeatureSample,
     width: usize,
+    network: String,
 }
 
 impl Accumulator {
     /// Collects features of `width` numbers, and keeps those of at most `sample_size` images.
-    pub fn new(width: usize, sample_size: usize) -> Self {
-        Self { sums: None, sample: FeatureSample::new(sample_size), width }
+    /// `network` is the digest of the network that gives them.
+    pub fn new(network: &str, width: usize, sample_size: usize) -> Self {
+        Self { sums: None, sample: FeatureSample::new(sample_size), width, network: network.to_owned() }
     }
 
     /// Adds features [N, width] of the images with these numbers.
@@ -60,6 +62,6 @@ impl Accumulator {
         let sample = tidemill_torch::guard(|| {
             Tensor::from_slice(&rows.concat()).reshape([rows.len() as i64, self.width as i64])
         })?;
-        Ok(FeatureStatistics { moments, sample })
+        Ok(FeatureStatistics { moments, sample, network: self.network })
     }
 }

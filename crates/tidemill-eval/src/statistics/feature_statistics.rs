@@ -17,20 +17,24 @@ pub struct FeatureStatistics {
     pub moments: Moments,
     /// The features of a uniform sample of the images [M, D], f32.
     pub sample: Tensor,
+    /// The digest of the network that gave the features.
+    pub network: String,
 }
 
 /// The key in a file's metadata under which the number of images is.
 const COUNT: &str = "count";
-/// The key under which the digest is of what the statistics were computed from.
-const DIGEST: &str = "digest";
+/// The key under which the digest of the network is.
+const NETWORK: &str = "network";
+/// The key under which the digest of the images is.
+const IMAGES: &str = "images";
 
 impl FeatureStatistics {
     /// The statistics as a safetensors file: `mean` and `covariance` in f64, `sample` in f32.
-    /// `digest` identifies what they were computed from.
+    /// `images` identifies the images.
     ///
     /// # Errors
     /// If libtorch fails.
-    pub fn to_bytes(&self, digest: &str) -> Result<Vec<u8>> {
+    pub fn to_bytes(&self, images: &str) -> Result<Vec<u8>> {
         let tensors = [
             ("mean", &self.moments.mean, Dtype::F64),
             ("covariance", &self.moments.covariance, Dtype::F64),
@@ -57,16 +61,17 @@ impl FeatureStatistics {
         }
         let metadata = HashMap::from([
             (COUNT.to_string(), self.moments.count.to_string()),
-            (DIGEST.to_string(), digest.to_string()),
+            (NETWORK.to_string(), self.network.clone()),
+            (IMAGES.to_string(), images.to_string()),
         ]);
         safetensors::serialize(views, Some(metadata)).map_err(invalid)
     }
 
-    /// Reads what [`Self::to_bytes`] made. `path` is for messages.
+    /// Reads what [`Self::to_bytes`] made, for use with `network`. `path` is for messages.
     ///
     /// # Errors
-    /// If the bytes are damaged, or are not statistics.
-    pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<(Self, String)> {
+    /// If the bytes are damaged, are not statistics, or are of another network.
+    pub fn from_bytes(bytes: &[u8], network: &str, path: &Path) -> Result<Self> {
         let invalid = |message: String| Error::File {
             path: path.into(),
             message: format!("not statistics of features ({message}); remove it to compute them again"),
@@ -75,7 +80,11 @@ impl FeatureStatistics {
         let metadata = header.metadata().clone().unwrap_or_default();
         let count = metadata.get(COUNT).and_then(|count| count.parse().ok());
         let count = count.ok_or_else(|| invalid(format!("no `{COUNT}` in its metadata")))?;
-        let digest = metadata.get(DIGEST).cloned().unwrap_or_default();
+        if metadata.get(NETWORK).is_none_or(|found| found != network) {
+            let message = "its features are of another network, or of images that were resized in another way; \
+                           compute it again with this one";
+            return Err(Error::File { path: path.into(), message: message.into() });
+        }
         let file = SafeTensors::deserialize(bytes).map_err(|e| invalid(e.to_string()))?;
         let read = |name: &str, dtype: Dtype, kind: Kind| -> Result<Tensor> {
             let view = file.tensor(name).map_err(|e| invalid(e.to_string()))?;
@@ -96,7 +105,7 @@ impl FeatureStatistics {
         {
             return Err(invalid("its tensors do not fit together".into()));
         }
-        Ok((Self { moments: Moments { count, mean, covariance }, sample }, digest))
+        Ok(Self { moments: Moments { count, mean, covariance }, sample, network: network.to_owned() })
     }
 
     /// The number of features of an image.

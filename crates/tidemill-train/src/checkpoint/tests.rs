@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 use super::location_check::{PROBE, START};
 use super::state_copy::StateCopy;
 use super::*;
-use crate::config::{CheckpointConfig, CheckpointWriters};
+use crate::config::{CheckpointConfig, CheckpointWriters, KeepBestConfig};
 use crate::objective::philox::{Draw, Purpose};
 use crate::optimizer::{Optimizer, ShardingPlan};
 use crate::parallel::gradient_reduction::GradientReduction;
@@ -251,6 +251,30 @@ fn keep_every_keeps_the_first_checkpoint_of_each_interval() {
     assert!(checkpoints.load_weights(10, false).is_ok());
     let missing = checkpoints.load_weights(20, false).unwrap_err().to_string();
     assert!(missing.contains("no checkpoint of step 20 here, only of [10, 22, 30, 34]"), "{missing}");
+}
+
+/// A checkpoint without a record is as good as any. While a record cannot be read, all are kept.
+#[test]
+fn keep_best_keeps_the_best_of_those_with_a_record() {
+    let case = Case::new(vec![100], 0, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let best = KeepBestConfig { metric: "fid".into(), count: 1, uri: None };
+    let config = CheckpointConfig { keep: 1, keep_best: Some(best), ..CheckpointConfig::default() };
+    let checkpoints = Checkpoints::open(&config, folder.path()).unwrap();
+    let evaluations = folder.path().join("evaluations");
+    std::fs::create_dir(&evaluations).unwrap();
+    let record = |step: u64| evaluations.join(format!("step-{step:08}.json"));
+    let values = [(1, 30.0), (2, 12.5), (3, 20.0)];
+    for (step, fid) in values {
+        save(&checkpoints, &case, step);
+        std::fs::write(record(step), json!({ "metrics": { "fid": fid } }).to_string()).unwrap();
+    }
+    save(&checkpoints, &case, 4);
+    assert_eq!(checkpoints.list_steps().unwrap(), [2, 4]);
+    // A link to itself cannot be read.
+    std::os::unix::fs::symlink(record(4), record(4)).unwrap();
+    save(&checkpoints, &case, 5);
+    assert_eq!(checkpoints.list_steps().unwrap(), [2, 4, 5]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use tidemill_data::SourceConfig;
 use tidemill_eval::images::InceptionResize;
 use tidemill_models::sampler::SamplerMethod;
 
-use super::metric::Metric;
+use super::metric::{Metric, Tower};
 use super::models::EvalModels;
 
 /// The value of `eval.prompts` that stands for the captions of the held-out rows.
@@ -73,10 +73,36 @@ pub struct ReferenceConfig {
     /// Where the images are. Default: the run's own pairs. They are filtered, cropped and resized as
     /// for training.
     pub source: Option<SourceConfig>,
+    /// Statistics of the images, in place of the images.
+    pub statistics: StatisticsFiles,
     /// The number of images that are used, from the start of the source. Default: all.
     pub images: Option<u64>,
     /// The number of images whose features are kept for KID, CMMD, precision and recall.
     pub sample: usize,
+}
+
+/// `[eval.reference.statistics]`: files that `tidemill eval FOLDER --save-statistics` or an earlier
+/// evaluation wrote, as paths or URIs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StatisticsFiles {
+    /// Of InceptionV3's features.
+    pub inception: Option<String>,
+    /// Of CLIP's features.
+    pub clip: Option<String>,
+    /// Of DINOv2's features.
+    pub dinov2: Option<String>,
+}
+
+impl StatisticsFiles {
+    /// The file of a tower.
+    pub fn of(&self, tower: Tower) -> Option<&str> {
+        match tower {
+            Tower::Inception => self.inception.as_deref(),
+            Tower::Clip => self.clip.as_deref(),
+            Tower::Dinov2 => self.dinov2.as_deref(),
+        }
+    }
 }
 
 impl Default for EvalConfig {
@@ -111,7 +137,7 @@ impl Default for EvalConfig {
 
 impl Default for ReferenceConfig {
     fn default() -> Self {
-        Self { source: None, images: None, sample: 10_000 }
+        Self { source: None, statistics: StatisticsFiles::default(), images: None, sample: 10_000 }
     }
 }
 

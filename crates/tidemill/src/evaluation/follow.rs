@@ -20,7 +20,7 @@ use super::keys::record_key;
 use super::metric::Metric;
 use super::plan::Plan;
 use super::prompts::load_prompts;
-use super::record::{Record, open_evaluations, recorded_steps};
+use super::record::{Record, interrupted, open_evaluations, recorded_steps};
 use super::reference::reference_statistics;
 use super::reports::Reports;
 use super::settings::Settings;
@@ -199,7 +199,7 @@ impl<'a> Session<'a> {
         let pause = Duration::from_millis(200);
         for _ in 0..self.run.file.eval.poll_seconds * 5 {
             if self.stop.is_raised() {
-                return Err(Error::Interrupted { done: 0, total: 0, unit: "steps" });
+                return Err(interrupted(self.run));
             }
             std::thread::sleep(pause);
         }

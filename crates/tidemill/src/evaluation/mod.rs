@@ -15,6 +15,7 @@
 //! ```
 //!
 //! - `config.rs`, `models.rs`, `metric.rs`, `prompts/`: the section `[eval]`, the metrics, the prompts
+//! - `preflight.rs`: checks before a run starts
 //! - `plan.rs`: which pictures are drawn, and the blocks they are shared in
 //! - `evaluator.rs`: the work on one step; `follow.rs`: the steps, as they are committed
 //! - `claims.rs`, `block_store.rs`, `block_table.rs`: who works on a block, and its results
@@ -35,6 +36,7 @@ mod keys;
 mod metric;
 pub mod models;
 mod plan;
+mod preflight;
 mod prompts;
 mod record;
 mod reference;
@@ -43,14 +45,15 @@ mod reports;
 mod settings;
 mod summary;
 
-pub use self::block_table::PictureResult;
+pub use self::block_table::{PictureResult, to_parquet};
 pub use self::config::EvalConfig;
 pub use self::follow::{Evaluated, Selection, evaluate};
 pub use self::judges::{Judged, Judges};
 pub use self::metric::{Metric, Tower};
 pub use self::models::EvalModels;
+pub use self::preflight::check_evaluation;
 pub use self::prompts::read_prompt_rows;
-pub use self::record::{Record, find_best_step};
-pub use self::reference::compute_statistics;
+pub use self::record::{Record, find_best_step, interrupted};
+pub use self::reference::{compute_statistics, read_statistics};
 pub use self::reports::print_record;
 pub use self::summary::{References, summarise};

@@ -83,6 +83,15 @@ pub fn open_evaluations(run: &Run) -> Result<Location> {
     Ok(Location::open(&uri)?)
 }
 
+/// The error after a signal: how many of the run's checkpoints are evaluated.
+pub fn interrupted(run: &Run) -> Error {
+    let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()));
+    let steps = checkpoints.and_then(|checkpoints| checkpoints.list_steps()).unwrap_or_default();
+    let recorded = open_evaluations(run).and_then(|location| recorded_steps(&location)).unwrap_or_default();
+    let done = steps.iter().filter(|step| recorded.contains(step)).count() as u64;
+    Error::Interrupted { done, total: steps.len() as u64, unit: "checkpoints" }
+}
+
 /// The step with the best value of a number of the records, among those that still have a
 /// checkpoint.
 ///

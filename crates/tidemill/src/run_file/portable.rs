@@ -9,7 +9,7 @@ use toml::Table;
 use super::run::Run;
 use super::sections::RunFile;
 use crate::error::{Error, Result};
-use crate::evaluation::config::HELDOUT_CAPTIONS;
+use crate::evaluation::config::{HELDOUT_CAPTIONS, StatisticsFiles};
 use crate::evaluation::models::EvalModels;
 
 impl Run {
@@ -34,7 +34,9 @@ impl Run {
         }
         let prompts = eval.prompts.iter_mut().filter(|prompts| *prompts != HELDOUT_CAPTIONS);
         let best = file.checkpoint.keep_best.iter_mut().filter_map(|best| best.uri.as_mut());
-        let evaluations = eval.uri.iter_mut().chain(prompts).chain(best);
+        let StatisticsFiles { inception, clip, dinov2 } = &mut eval.reference.statistics;
+        let statistics = [inception, clip, dinov2].into_iter().flatten();
+        let evaluations = eval.uri.iter_mut().chain(prompts).chain(best).chain(statistics);
         let outputs = [&mut file.output].into_iter().chain(&mut file.checkpoint.uri).chain(evaluations);
         for uri in datasets.chain(validation).chain(outputs) {
             make_absolute(uri)?;

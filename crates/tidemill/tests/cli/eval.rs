@@ -237,6 +237,26 @@ fn mistakes_are_refused_before_a_picture_is_drawn() {
     assert!(code == 2 && refused["error"]["message"].as_str().unwrap().contains("[2, 4]"), "{refused}");
 }
 
+/// Before pairs are encoded, and not after training.
+#[test]
+fn run_refuses_mistakes_in_eval_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = write_run(folder.path(), 32);
+    let phase = "train.phase=[{resolution = 32, steps = 2}]";
+    for (setting, expected) in [
+        ("eval.prompts=none.txt", "none.txt"),
+        ("eval.prompts=captions", "[validation] share"),
+        ("eval.scenes=2 eval.models.dinov2=none", "none/config.json"),
+    ] {
+        let settings = std::iter::once(phase).chain(setting.split(' '));
+        let arguments: Vec<&str> = settings.flat_map(|setting| ["--set", setting]).collect();
+        let (code, refused) = tidemill_json(&[&["run", run.as_str()], &arguments[..]].concat());
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(code == 2 && message.contains(expected), "{expected}: {refused}");
+        assert!(!folder.path().join("out").exists(), "{expected}");
+    }
+}
+
 #[test]
 fn a_folder_of_images_is_judged() {
     let folder = tempfile::tempdir().unwrap();
@@ -260,6 +280,16 @@ fn a_folder_of_images_is_judged() {
     let (code, same) =
         tidemill_json(&["eval", &path(&theirs), "--reference", &path(&theirs), "--model", &model]);
     assert!(code == 0 && same["metrics"]["fd_dinov2"].as_f64().unwrap().abs() < 1e-3, "{same}");
+    let (statistics, table) = (folder.path().join("statistics"), folder.path().join("scores.parquet"));
+    let (code, saved) =
+        tidemill_json(&["eval", &path(&theirs), "--model", &model, "--save-statistics", &path(&statistics)]);
+    assert_eq!((code, &saved["images"]), (0, &40.into()), "{saved}");
+    let file = statistics.join("dinov2.safetensors");
+    let arguments =
+        ["eval", &path(&mine), "--reference", &path(&file), "--model", &model, "--table", &path(&table)];
+    let (code, stored) = tidemill_json(&arguments);
+    assert_eq!((code, &stored["metrics"]), (0, &result["metrics"]), "{stored}");
+    assert!(table.is_file());
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     for (arguments, expected) in [

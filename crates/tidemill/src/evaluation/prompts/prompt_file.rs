@@ -5,6 +5,7 @@ use tidemill_io::Location;
 use super::column_names::ColumnNames;
 use super::prompt_list::PromptList;
 use super::table::{Rows, csv_rows, parquet_rows};
+use crate::evaluation::keys::split_uri;
 
 /// Reads a file of prompts and leaves out those that are empty or repeated.
 ///
@@ -29,7 +30,7 @@ pub fn read_prompt_rows(
     prompt_column: Option<&str>,
     category_column: Option<&str>,
 ) -> Result<Rows, String> {
-    let (folder, name) = path.rsplit_once('/').unwrap_or((".", path));
+    let (folder, name) = split_uri(path);
     let bytes = Location::open(folder).and_then(|folder| folder.get(name)).map_err(|e| e.to_string())?;
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension).to_ascii_lowercase();
     let columns = ColumnNames { prompt: prompt_column, category: category_column };

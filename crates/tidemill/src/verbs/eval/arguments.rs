@@ -41,9 +41,15 @@ pub struct FolderArgs {
     /// The prompts of the images, in the order of the images' names: text, CSV, TSV or Parquet.
     #[arg(long, value_name = "FILE")]
     pub prompts: Option<String>,
-    /// The folder of the images to compare with.
-    #[arg(long, value_name = "FOLDER")]
+    /// The images to compare with: a folder, or a file of statistics.
+    #[arg(long, value_name = "FOLDER|FILE")]
     pub reference: Option<PathBuf>,
+    /// Write a row per image with its scores (Parquet).
+    #[arg(long, value_name = "FILE")]
+    pub table: Option<PathBuf>,
+    /// Only write the statistics of the images, for eval.reference.statistics.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["prompts", "reference", "table", "metrics"])]
+    pub save_statistics: Option<PathBuf>,
     /// A network that judges: inception, clip, dinov2, pickscore or hpsv2, and its folder.
     #[arg(long = "model", value_name = "NAME=FOLDER")]
     pub models: Vec<String>,
@@ -61,6 +67,7 @@ impl FolderArgs {
     pub fn is_used(&self) -> bool {
         self.prompts.is_some()
             || self.reference.is_some()
+            || self.save_statistics.is_some()
             || !self.models.is_empty()
             || !self.metrics.is_empty()
     }

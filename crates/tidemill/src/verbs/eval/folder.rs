@@ -5,22 +5,21 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tch::{Cuda, Device};
 use tidemill_data::decode::{Rgb8, decode};
-use tidemill_eval::towers::Picture;
 
 use super::arguments::FolderArgs;
-use super::image_files::list_images;
+use super::image_files::{list_images, read_file, write_file};
+use super::statistics::{read_references, save_statistics};
 use crate::engine::machine_resources::peak_memory_mib;
-use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::evaluation::{
-    EvalConfig, Judges, Metric, PictureResult, References, compute_statistics, read_prompt_rows, summarise,
+    EvalConfig, Judges, Metric, PictureResult, References, read_prompt_rows, summarise, to_parquet,
 };
 use crate::progress::Reporter;
 
 /// Images that are decoded and judged at once.
 const CHUNK: usize = 128;
 
-/// Judges a folder's images.
+/// Judges a folder's images, or writes their statistics.
 ///
 /// # Errors
 /// If there are fewer than two images, the prompts do not fit them, or a network fails.
@@ -30,35 +29,23 @@ pub fn eval_folder(folder: &Path, args: &FolderArgs, reporter: &Reporter) -> Res
     let prompts = args.prompts.as_deref().map(|path| pair_prompts(path, files.len())).transpose()?;
     let device = parse_device(&args.device)?;
     let judges = Judges::open(&config.chosen_metrics(), &config.models, config.inception_resize, device)?;
-    let mut references = References::new();
-    if let Some(reference) = &args.reference {
-        let images = list_images(reference)?;
-        let stop = StopSignal::watch();
-        for (tower, network) in judges.towers() {
-            let progress = reporter.start_progress(
-                &format!("reference, {}", tower.name()),
-                "images",
-                images.len() as u64,
-            );
-            let pictures = images.iter().map(|path| read_file(path).map(Picture::Encoded));
-            let sample = config.reference.sample;
-            let (statistics, unreadable) =
-                compute_statistics(network, pictures, sample, &stop, |n| progress.add(n as u64))?;
-            progress.finish();
-            for (i, problem) in unreadable {
-                reporter.report(format!("{}: {problem}", images[i as usize].display()));
-            }
-            references.insert(tower, statistics);
-        }
+    if let Some(to) = &args.save_statistics {
+        return save_statistics(&files, &judges, config.reference.sample, to, reporter);
     }
+    let references = match &args.reference {
+        Some(reference) => read_references(reference, &judges, config.reference.sample, reporter)?,
+        None => References::new(),
+    };
     let results = judge_files(&files, prompts.as_deref(), &judges, reporter)?;
-    let unreadable: Vec<Value> = files
-        .iter()
-        .zip(&results)
-        .filter_map(|(file, result)| Some(json!({ "file": file, "error": result.error.as_ref()? })))
-        .collect();
     let all: Vec<&PictureResult> = results.iter().collect();
     let (metrics, remarks) = summarise(&all, &config, &references)?;
+    if let Some(table) = &args.table {
+        write_file(table, &to_parquet(&results, false)?)?;
+    }
+    let unreadable: Vec<Value> = results
+        .iter()
+        .filter_map(|result| Some(json!({ "file": result.path, "error": result.error.as_ref()? })))
+        .collect();
     for (name, value) in &metrics {
         reporter.report(format!("{name} {value:.4}"));
     }
@@ -69,8 +56,9 @@ pub fn eval_folder(folder: &Path, args: &FolderArgs, reporter: &Reporter) -> Res
     let peak_memory = peak_memory_mib();
     reporter.report(format!("peak memory {peak_memory} MiB"));
     Ok(json!({
-        "verb": "eval", "folder": folder, "peak_memory_mib": peak_memory, "images": files.len(), "failed": unreadable.len(),
-        "unreadable": unreadable, "metrics": metrics, "remarks": remarks,
+        "verb": "eval", "folder": folder, "images": files.len(), "failed": unreadable.len(),
+        "unreadable": unreadable, "metrics": metrics, "remarks": remarks, "table": args.table,
+        "peak_memory_mib": peak_memory,
     }))
 }
 
@@ -81,8 +69,9 @@ fn to_config(args: &FolderArgs) -> Result<EvalConfig> {
     config
         .validate()
         .map_err(|(_, message)| Error::Arguments(message.replace("set eval.models.", "give --model ")))?;
+    let is_saving = args.save_statistics.is_some();
     let is_possible = |needs_reference: bool| {
-        if needs_reference { args.reference.is_some() } else { args.prompts.is_some() }
+        if needs_reference { is_saving || args.reference.is_some() } else { args.prompts.is_some() }
     };
     let mut chosen = config.chosen_metrics();
     chosen.retain(|metric| {
@@ -135,7 +124,12 @@ fn judge_files(
         let mut pictures: Vec<(usize, Rgb8)> = Vec::new();
         for (j, file) in chunk.iter().enumerate() {
             let index = i * CHUNK + j;
-            let mut result = PictureResult { index: index as u64, ..PictureResult::default() };
+            let mut result = PictureResult {
+                index: index as u64,
+                prompt: prompts.map_or_else(String::new, |prompts| prompts[index].clone()),
+                path: Some(file.display().to_string()),
+                ..PictureResult::default()
+            };
             match decode(&read_file(file)?) {
                 Ok(picture) => pictures.push((index, picture)),
                 Err(error) => result.error = Some(error.to_string()),
@@ -157,14 +151,6 @@ fn judge_files(
     }
     progress.finish();
     Ok(results)
-}
-
-fn read_file(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| Error::Missing {
-        what: path.display().to_string(),
-        problem: e.to_string(),
-        hint: "give a folder of readable images".into(),
-    })
 }
 
 /// The device of an option `--device`.

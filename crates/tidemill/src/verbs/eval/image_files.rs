@@ -1,4 +1,4 @@
-//! The images of a folder.
+//! The images of a folder, and files that are written.
 
 use std::path::{Path, PathBuf};
 
@@ -31,4 +31,26 @@ pub fn list_images(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     images.sort();
     if images.is_empty() { Err(missing("there are none".into())) } else { Ok(images) }
+}
+
+/// Reads an image's file.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn read_file(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| Error::Missing {
+        what: path.display().to_string(),
+        problem: e.to_string(),
+        hint: "give a folder of readable images".into(),
+    })
+}
+
+/// Writes a file, and creates its folder.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(path, bytes));
+    written.map_err(|source| Error::Write { path: path.display().to_string(), source })
 }

@@ -5,6 +5,7 @@ mod command;
 mod folder;
 mod image_files;
 mod ray_cluster;
+mod statistics;
 
 pub use self::arguments::Args;
 pub use self::command::{evaluate_run, run};

@@ -11,8 +11,8 @@ use toml::Table;
 use crate::engine::WorkerPool;
 use crate::engine::ray::{ClusterSpec, Driver, DriverEvent, DriverRestarts, PoolSpec, to_json};
 use crate::engine::stop_signal::StopSignal;
-use crate::error::{Error, Result};
-use crate::evaluation::{Record, Selection, print_record};
+use crate::error::Result;
+use crate::evaluation::{Record, Selection, interrupted, print_record};
 use crate::progress::Reporter;
 use crate::run_file::Run;
 
@@ -48,7 +48,7 @@ pub fn eval_on_ray(run: &Run, pool: &WorkerPool, selection: Selection, reporter:
     })?;
     let (stop, mut restarts) = (StopSignal::watch(), DriverRestarts::default());
     loop {
-        let status = match run_driver(&plan, &stop, reporter)? {
+        let status = match run_driver(&plan, run, &stop, reporter)? {
             Ok(result) => {
                 print_records(&result, reporter);
                 return Ok(result);
@@ -63,6 +63,7 @@ pub fn eval_on_ray(run: &Run, pool: &WorkerPool, selection: Selection, reporter:
 /// Runs one driver. Returns its result, or the status of a driver that died before that.
 fn run_driver(
     plan: &str,
+    run: &Run,
     stop: &StopSignal,
     reporter: &Reporter,
 ) -> Result<std::result::Result<Value, ExitStatus>> {
@@ -78,7 +79,7 @@ fn run_driver(
             DriverEvent::Exited(status) => return Ok(Err(status)),
         }
         if stop.is_raised() {
-            return Err(Error::Interrupted { done: 0, total: 0, unit: "steps" });
+            return Err(interrupted(run));
         }
     }
 }

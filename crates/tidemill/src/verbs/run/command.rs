@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::preflight_checks::{check_models, check_validation};
 use crate::engine::device::select_devices;
 use crate::error::{Error, Result};
-use crate::evaluation::Selection;
+use crate::evaluation::{Selection, check_evaluation};
 use crate::online::EncodingMode;
 use crate::progress::Reporter;
 use crate::run_file::Run;
@@ -48,6 +48,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     run.validate_train()?;
     check_models(&run)?;
     check_validation(&run, args.mode)?;
+    check_evaluation(&run, args.mode == EncodingMode::Offline)?;
     let preprocessed = match args.mode {
         EncodingMode::Offline => preprocess::preprocess(&run, reporter)?,
         EncodingMode::Online | EncodingMode::Colocated => Value::Null,
