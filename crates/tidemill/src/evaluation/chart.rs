@@ -132,15 +132,15 @@ fn size(series: &[Series]) -> (u32, u32) {
 
 fn shapes(series: &[Series]) -> Vec<Shape> {
     let corner = |i: usize| ((i % COLUMNS) as f32 * PANEL.0, (i / COLUMNS) as f32 * PANEL.1);
-    series.iter().enumerate().flat_map(|(i, series)| panel(series, corner(i))).collect()
+    let steps = range(series.iter().flat_map(|series| &series.points).map(|point| point.0));
+    series.iter().enumerate().flat_map(|(i, series)| panel(series, corner(i), steps)).collect()
 }
 
-/// One panel with its corner at `at`.
-fn panel(series: &Series, at: (f32, f32)) -> Vec<Shape> {
+/// One panel with its corner at `at`. All panels have the same range of steps.
+fn panel(series: &Series, at: (f32, f32), x_range: (f64, f64)) -> Vec<Shape> {
     let [left, top, right, bottom] = MARGIN;
     let (x0, x1) = (at.0 + left, at.0 + PANEL.0 - right);
     let (y0, y1) = (at.1 + PANEL.1 - bottom, at.1 + top);
-    let x_range = range(series.points.iter().map(|point| point.0));
     let y_range = range(series.points.iter().map(|point| point.1));
     let place = |value: f64, (low, high): (f64, f64), from: f32, to: f32| {
         from + ((value - low) / (high - low)) as f32 * (to - from)
