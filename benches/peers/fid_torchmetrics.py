@@ -26,9 +26,9 @@ class Folder(Dataset):
 def main() -> None:
     generated, reference, weights = sys.argv[1:]
     torch.set_num_threads(runner.cores())
-    metric = FrechetInceptionDistance(feature=2048, feature_extractor_weights_path=weights)
+    metric = FrechetInceptionDistance(feature=2048, feature_extractor_weights_path=weights, antialias=False)
     for folder, is_real in ((reference, True), (generated, False)):
-        for batch in DataLoader(Folder(folder), batch_size=32, num_workers=2):
+        for batch in DataLoader(Folder(folder), batch_size=32, num_workers=runner.cores()):
             metric.update(batch, real=is_real)
     print(json.dumps({"fid": float(metric.compute())}))
 

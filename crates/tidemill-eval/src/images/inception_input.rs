@@ -11,8 +11,8 @@ use super::linear_filter::LinearFilter;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InceptionResize {
-    /// Bilinear without antialiasing, as in the original TensorFlow code, torch-fidelity and
-    /// torchmetrics.
+    /// Bilinear without antialiasing, as in the original TensorFlow code, torch-fidelity, and
+    /// torchmetrics with `antialias=False`.
     #[default]
     Tensorflow,
     /// Antialiased bicubic, as in clean-fid.

@@ -3,10 +3,14 @@
 use std::path::Path;
 
 use serde::Deserialize;
+use tidemill_data::RowError;
 use tidemill_data::decode::{Rgb8, Strip};
 use tidemill_data::resize::{Rect, Resample, resize};
 
 use crate::error::{Error, Result};
+
+/// The most pixels of an image after the resize. A stripe of a few pixels' width would need gigabytes.
+const MAX_RESIZED_PIXELS: u64 = 50_000_000;
 
 /// Resizes, crops and normalises images as transformers' `CLIPImageProcessor` and
 /// `BitImageProcessor` do with Pillow.
@@ -120,6 +124,12 @@ impl ImageProcessor {
     /// If the image has no pixels.
     pub fn process(&self, image: Rgb8) -> Result<Vec<f32>> {
         let size = self.resized_size(image.width, image.height);
+        if u64::from(size.0) * u64::from(size.1) > MAX_RESIZED_PIXELS {
+            let (width, height) = (image.width, image.height);
+            let message =
+                format!("{width}x{height} pixels would become {}x{} before the crop", size.0, size.1);
+            return Err(RowError::Size(message).into());
+        }
         let whole = Rect { x: 0, y: 0, width: image.width, height: image.height };
         let resized = resize(&Strip::from_image(image), whole, size, self.resample)?;
         let (left, top) = ((size.0 - self.crop) / 2, (size.1 - self.crop) / 2);
@@ -188,6 +198,13 @@ mod tests {
             let refused = ImageProcessor::parse(&CLIP.replacen(from, to, 1)).unwrap_err();
             assert!(refused.contains(&format!("`{key}`")), "{refused}");
         }
+    }
+
+    #[test]
+    fn stripes_are_refused_before_memory_is_taken() {
+        let stripe = Rgb8 { width: 65_535, height: 1, pixels: vec![0; 3 * 65_535] };
+        let refused = ImageProcessor::parse(CLIP).unwrap().process(stripe).unwrap_err().to_string();
+        assert!(refused.contains("65535x1 pixels would become 14679840x224"), "{refused}");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The maximum mean discrepancy between two sets of features, with two kernels.
 
-use tch::{Device, Kind, Tensor};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use tch::{Kind, Tensor};
 
 use crate::error::{Error, Result};
 
@@ -27,16 +29,20 @@ pub fn kid(
     reference: &Tensor,
     subsets: usize,
     subset_size: usize,
-    seed: i64,
+    seed: u64,
 ) -> Result<KernelDistance> {
     check(generated, reference, subset_size.max(2), "KID")?;
+    if subset_size < 2 {
+        return Err(Error::TooFewImages { metric: "a subset of KID", least: 2, found: subset_size });
+    }
     let distances = tidemill_torch::guard(|| {
-        tch::manual_seed(seed);
-        let draw = |features: &Tensor| {
-            let chosen = Tensor::randperm(features.size()[0], (Kind::Int64, Device::Cpu));
-            features.index_select(0, &chosen.narrow(0, 0, subset_size as i64)).to_kind(Kind::Double)
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut draw = |features: &Tensor| {
+            let chosen = rand::seq::index::sample(&mut rng, features.size()[0] as usize, subset_size);
+            let chosen: Vec<i64> = chosen.into_iter().map(|i| i as i64).collect();
+            features.index_select(0, &Tensor::from_slice(&chosen)).to_kind(Kind::Double)
         };
-        let one = || unbiased_cubic_discrepancy(&draw(generated), &draw(reference));
+        let mut one = || unbiased_cubic_discrepancy(&draw(generated), &draw(reference));
         (0..subsets.max(1)).map(|_| one()).collect::<Vec<f64>>()
     })?;
     let count = distances.len() as f64;

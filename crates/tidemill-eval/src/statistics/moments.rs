@@ -4,6 +4,9 @@ use tch::{Device, Kind, Tensor};
 
 use crate::error::{Error, Result};
 
+/// Rows that are converted to f64 at once.
+const BLOCK: i64 = 2048;
+
 /// Sums from which mean and covariance follow, in f64. They are taken of the differences to the
 /// first batch's mean, so that the covariance is exact also where the mean is large.
 #[derive(Debug)]
@@ -70,6 +73,17 @@ impl Moments {
     /// # Errors
     /// If there are fewer than two rows.
     pub fn of(features: &Tensor) -> Result<Self> {
-        tidemill_torch::guard(|| MomentSums::new(&features.to_kind(Kind::Double)))?.finish()
+        let mut sums: Option<MomentSums> = None;
+        for block in tidemill_torch::guard(|| features.split(BLOCK, 0))? {
+            tidemill_torch::guard(|| {
+                let exact = block.to_kind(Kind::Double);
+                match &mut sums {
+                    Some(sums) => sums.add(&exact),
+                    none => *none = Some(MomentSums::new(&exact)),
+                }
+            })?;
+        }
+        let none = Error::TooFewImages { metric: "a covariance", least: 2, found: 0 };
+        sums.ok_or(none)?.finish()
     }
 }

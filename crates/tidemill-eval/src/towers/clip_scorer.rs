@@ -28,10 +28,12 @@ impl ClipScorer {
     pub fn open(dir: &Path, device: Device) -> Result<Self> {
         let (model, processor) = open_clip(dir, device)?;
         let tokenizer = ClipTokenizer::open(dir)?;
-        Ok(Self { model, processor, tokenizer, device, digest: compute_digest(dir)? })
+        let digest = format!("{}-{processor:?}", compute_digest(dir)?);
+        let digest = blake3::hash(digest.as_bytes()).to_hex().to_string();
+        Ok(Self { model, processor, tokenizer, device, digest })
     }
 
-    /// Identifies the weights and the tokenizer.
+    /// Identifies the weights, the tokenizer, and the way images are prepared.
     pub fn digest(&self) -> &str {
         &self.digest
     }

@@ -75,18 +75,24 @@ fn precision_recall_density_and_coverage_agree_with_brute_force_and_torch_fideli
     }
 }
 
-/// With images of the same distribution the true distance is zero, so all of it is bias.
+/// With images of the same distribution the true distance is zero, so all of it is bias. A single
+/// estimate is off by a fifth, hence the mean of several.
 #[test]
 fn bias_of_few_images_is_estimated() {
+    const DRAWS: usize = 12;
     tch::manual_seed(i64::try_from(tidemill_testing::seed()).unwrap());
     let draw = |count| Tensor::randn([count, 16], (Kind::Double, Device::Cpu));
     let reference = Moments::of(&draw(200_000)).unwrap();
-    let few = draw(400);
     let reference = FrechetReference::new(&reference).unwrap();
-    let distance = reference.distance(&Moments::of(&few).unwrap()).unwrap();
-    let bias = reference.bias(&few, distance).unwrap();
-    println!("distance {distance:.3}, bias {bias:.3}");
-    assert!((0.5..1.5).contains(&(bias / distance)));
+    let (mut distances, mut biases) = (0.0, 0.0);
+    for _ in 0..DRAWS {
+        let few = draw(400);
+        let distance = reference.distance(&Moments::of(&few).unwrap()).unwrap();
+        distances += distance;
+        biases += reference.bias(&few, distance).unwrap();
+    }
+    println!("{DRAWS} distances {distances:.3}, biases {biases:.3}");
+    assert!((0.7..1.4).contains(&(biases / distances)));
 }
 
 /// Fewer images than features: covariances without full rank.

@@ -86,7 +86,12 @@ def prdc(generated, reference, k):
         coverage=inside_reference.any(0).mean(),
     )
     peer = prc_features_to_metric(
-        generated, reference, prc_neighborhood=k, prc_batch_size=1000, save_cpu_ram=False, verbose=False
+        generated.double(),
+        reference.double(),
+        prc_neighborhood=k,
+        prc_batch_size=1000,
+        save_cpu_ram=False,
+        verbose=False,
     )
     for name in ("precision", "recall"):
         assert abs(peer[name] - result[name]) < 1e-6, (name, peer[name], result[name])

@@ -6,7 +6,7 @@ use object_store::ObjectMeta;
 
 use crate::error::Result;
 use crate::location::folder::Location;
-use crate::store::list_objects;
+use crate::store::{list_names, list_objects};
 
 /// A listed object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +33,18 @@ impl Location {
     /// [`crate::Error::Storage`].
     pub fn list(&self, folder: &str) -> Result<Vec<String>> {
         Ok(self.entries(folder)?.into_iter().map(|entry| entry.key).collect())
+    }
+
+    /// The names of the objects and folders right in a folder (`""` for this one), sorted. What is in
+    /// its folders is not listed.
+    ///
+    /// # Errors
+    /// [`crate::Error::Storage`].
+    pub fn list_names(&self, folder: &str) -> Result<Vec<String>> {
+        let path = self.path(folder);
+        let mut names = self.wait("list", folder, list_names(self.store.as_ref(), &path, &self.limits))?;
+        names.sort_unstable();
+        Ok(names)
     }
 
     /// All objects below a folder (`""` for all), sorted by key.

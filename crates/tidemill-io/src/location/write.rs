@@ -88,6 +88,10 @@ mod tests {
         location.put("c", Bytes::from_static(b"x")).unwrap();
         assert_eq!(location.list("").unwrap(), ["a/b.json", "c"]);
         assert_eq!(location.list("a").unwrap(), ["a/b.json"]);
+        assert_eq!(
+            (location.list_names("").unwrap(), location.list_names("a").unwrap()),
+            (vec!["a".into(), "c".into()], vec!["b.json".to_string()])
+        );
         assert_eq!(location.get_range("a/b.json", 1..3).unwrap(), "el");
         assert_eq!(location.get_all(&["c".into(), "a/b.json".into()]).unwrap(), ["x", "hello"]);
         assert!(std::path::Path::new(&location.uri_of("a/b.json")).is_file());

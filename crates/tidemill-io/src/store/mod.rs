@@ -12,5 +12,5 @@ mod uri_root;
 pub use connections::connect;
 pub(crate) use connections::{Connection, get_or_open_connection, limits_for_root};
 pub use limits::Limits;
-pub(crate) use listing::list_objects;
+pub(crate) use listing::{list_names, list_objects};
 pub(crate) use uri_root::split_root;

@@ -32,14 +32,25 @@ impl BestCheckpoints {
     /// The best of `steps` among those that have a record.
     ///
     /// # Errors
-    /// If the records cannot be read.
+    /// If the records cannot be read, or none of them has the metric.
     pub fn select(&self, steps: &BTreeSet<u64>) -> Result<Vec<u64>, Error> {
-        let mut values = Vec::new();
+        let (mut values, mut last) = (Vec::new(), None);
         for step in steps {
             let key = format!("{}.json", step_folder(*step));
             let Some(bytes) = self.location.get_if_present(&key)? else { continue };
             let record: Value = serde_json::from_slice(&bytes).unwrap_or_default();
             values.extend(record["metrics"][&self.metric].as_f64().map(|value| (*step, value)));
+            last = Some((key, record));
+        }
+        if let (Some((key, record)), true) = (last, values.is_empty()) {
+            let known = record["metrics"].as_object().into_iter().flat_map(|metrics| metrics.keys());
+            let known: Vec<&str> = known.map(String::as_str).collect();
+            let message = format!(
+                "it has no `{}`, by which checkpoint.keep_best chooses, only {}; nothing is deleted",
+                self.metric,
+                known.join(", ")
+            );
+            return Err(Error::Checkpoint { path: self.location.uri_of(&key).into(), message });
         }
         Ok(select_best(values, &self.metric, self.count))
     }

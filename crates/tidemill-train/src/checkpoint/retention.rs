@@ -12,7 +12,8 @@ impl Checkpoints {
     /// that were never committed.
     ///
     /// # Errors
-    /// If the store denies deletion. No checkpoint that is to be kept is affected.
+    /// If the store denies deletion, or the records for `checkpoint.keep_best` cannot be read. No
+    /// checkpoint that is to be kept is affected.
     pub fn delete_expired(&self, writer: &Writer) -> Result<(), Error> {
         if writer.rank > 0 {
             return Ok(());
@@ -22,8 +23,7 @@ impl Checkpoints {
         let mut kept = select_kept(&steps, self.keep, self.keep_every);
         if let Some(best) = &self.best {
             // While the records cannot be read, nothing is deleted: the best may be among them.
-            let Ok(chosen) = best.select(&steps) else { return Ok(()) };
-            kept.extend(chosen);
+            kept.extend(best.select(&steps)?);
         }
         let newest = kept.last().copied().unwrap_or(0);
         let is_expired =

@@ -51,6 +51,17 @@ impl Checkpoints {
         Ok(steps)
     }
 
+    /// A digest that tells a step's checkpoint from any other, also from one of the same step of
+    /// another training; `None` if there is no checkpoint of the step.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn digest(&self, step: u64) -> Result<Option<String>, Error> {
+        // The commit has the checksums of all shards.
+        let commit = self.location.get_if_present(&commit_key(step))?;
+        Ok(commit.map(|bytes| format!("{:08x}-{}", crc32c::crc32c(&bytes), bytes.len())))
+    }
+
     /// Reads the commit of a step.
     pub(super) fn read_commit(&self, step: u64) -> Result<Commit, Error> {
         let key = commit_key(step);

@@ -273,8 +273,16 @@ fn keep_best_keeps_the_best_of_those_with_a_record() {
     assert_eq!(checkpoints.list_steps().unwrap(), [2, 4]);
     // A link to itself cannot be read.
     std::os::unix::fs::symlink(record(4), record(4)).unwrap();
-    save(&checkpoints, &case, 5);
-    assert_eq!(checkpoints.list_steps().unwrap(), [2, 4, 5]);
+    let delete =
+        || checkpoints.delete_expired(&Writer { rank: 0, ranks: 1, others: vec![], attempt: "x".into() });
+    assert!(delete().is_err());
+    assert_eq!(checkpoints.list_steps().unwrap(), [2, 4]);
+    std::fs::remove_file(record(4)).unwrap();
+    for step in [1, 2, 3] {
+        std::fs::write(record(step), json!({ "metrics": { "kid": 1.0 } }).to_string()).unwrap();
+    }
+    let message = delete().unwrap_err().to_string();
+    assert!(message.contains("no `fid`") && message.contains("only kid"), "{message}");
 }
 
 #[test]

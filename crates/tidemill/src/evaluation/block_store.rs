@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tidemill_io::Location;
 
 use super::block_table::{PictureResult, from_parquet, to_parquet};
-use super::keys::{record_key, step_folder};
+use super::keys::{record_key, step_folder, table_key};
 use crate::error::{Error, Result};
 
 /// The blocks of one step.
@@ -119,12 +119,41 @@ impl<'a> BlockStore<'a> {
         Ok((pictures, commits))
     }
 
-    /// Removes the blocks' files, and the pictures of attempts that were not committed, once the
-    /// record has what counts.
+    /// Notes which checkpoint the blocks are of, where none is noted yet, and compares.
+    ///
+    /// # Errors
+    /// If the blocks are of another checkpoint of the same step.
+    pub fn agree_on_checkpoint(&self, digest: &str) -> Result<()> {
+        let key = format!("{}/checkpoint.txt", step_folder(self.step));
+        if self.location.put_if_absent(&key, digest.to_owned().into())? {
+            return Ok(());
+        }
+        match self.location.get(&key)? == digest {
+            true => Ok(()),
+            false => Err(other_checkpoint(self.location, self.step)),
+        }
+    }
+
+    /// The checkpoint that the blocks are of.
     ///
     /// # Errors
     /// If the store fails.
-    pub fn remove_blocks(&self, pictures: &[PictureResult]) -> Result<()> {
+    pub fn read_checkpoint_digest(&self) -> Result<String> {
+        let bytes = self.location.get(&format!("{}/checkpoint.txt", step_folder(self.step)))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Removes what the record does not need: the blocks' files, claims, and pictures of attempts
+    /// that were not committed. Does nothing without a record, or if nothing is left to remove.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn remove_blocks(&self) -> Result<()> {
+        let names = self.location.list_names(&step_folder(self.step))?;
+        if names.iter().all(|name| name == "pictures") || !self.has_record()? {
+            return Ok(());
+        }
+        let pictures = from_parquet(self.location.get(&table_key(self.step))?)?;
         let kept: BTreeSet<&str> = pictures.iter().filter_map(|picture| picture.path.as_deref()).collect();
         let keys = self.location.list(&step_folder(self.step))?;
         for key in keys.iter().filter(|key| !kept.contains(key.as_str())) {
@@ -135,4 +164,13 @@ impl<'a> BlockStore<'a> {
         }
         Ok(())
     }
+}
+
+/// The error for results of another training than the checkpoints are of.
+pub fn other_checkpoint(location: &Location, step: u64) -> Error {
+    Error::Refused(format!(
+        "{} has results of another checkpoint of step {step}: the run was trained again, or is another one; \
+         give another eval.uri, or remove that folder",
+        location.uri()
+    ))
 }

@@ -170,6 +170,7 @@ impl EvalConfig {
             ("kid_subsets", self.kid_subsets),
             ("reference.sample", self.reference.sample),
             ("limit", self.limit.unwrap_or(1)),
+            ("reference.images", self.reference.images.unwrap_or(1) as usize),
             ("lease_seconds", self.lease_seconds as usize),
             ("poll_seconds", self.poll_seconds as usize),
         ];
@@ -181,6 +182,10 @@ impl EvalConfig {
         }
         if self.guidance.iter().any(|scale| !scale.is_finite()) {
             return Err(("eval.guidance".into(), "must be finite numbers".into()));
+        }
+        let is_repeated = |(i, scale): (usize, &f64)| self.guidance[..i].contains(scale);
+        if self.guidance.iter().enumerate().any(is_repeated) {
+            return Err(("eval.guidance".into(), "names a scale twice".into()));
         }
         if self.steps.is_some_and(|steps| steps == 0 || steps >= 1000) {
             return Err(("eval.steps".into(), "must be between 1 and 999".into()));

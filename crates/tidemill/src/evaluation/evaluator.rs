@@ -40,23 +40,15 @@ pub struct Evaluator<'a> {
 
 impl Evaluator<'_> {
     /// Works on a step's blocks until all are committed, by this evaluator or by others. `generator`
-    /// draws with the step's weights. While others work on the last blocks, `is_gone` says whether
-    /// their checkpoint was removed, and then nobody may finish them.
-    ///
-    /// Returns whether all blocks are committed.
+    /// draws with the step's weights, which stay even if the checkpoint is removed meanwhile.
     ///
     /// # Errors
     /// If the store or a network fails, or a signal stops the work.
-    pub fn work_on(
-        &self,
-        step: u64,
-        generator: &ImageGenerator,
-        is_gone: &dyn Fn() -> Result<bool>,
-    ) -> Result<bool> {
+    pub fn work_on(&self, step: u64, generator: &ImageGenerator) -> Result<()> {
         let store = BlockStore::new(self.location, step);
         let total = self.plan.num_pictures() * self.drawing.steps;
         let progress = self.reporter.start_progress(&format!("step {step}"), "image steps", total as u64);
-        let result = self.work_until_committed(&store, generator, is_gone, &progress);
+        let result = self.work_until_committed(&store, generator, &progress);
         progress.finish();
         result
     }
@@ -65,16 +57,15 @@ impl Evaluator<'_> {
         &self,
         store: &BlockStore,
         generator: &ImageGenerator,
-        is_gone: &dyn Fn() -> Result<bool>,
         progress: &Progress,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         loop {
             let committed = store.list_committed()?;
             let missing: Vec<usize> =
                 (0..self.plan.num_blocks()).filter(|block| !committed.contains(block)).collect();
             // Once there is a record, the blocks are removed.
             if missing.is_empty() || store.has_record()? {
-                return Ok(true);
+                return Ok(());
             }
             let mut worked = false;
             for block in missing {
@@ -86,9 +77,6 @@ impl Evaluator<'_> {
                 worked |= self.claims.run(&store.claim_key(block), work)?.is_some();
             }
             if !worked {
-                if is_gone()? {
-                    return Ok(false);
-                }
                 std::thread::sleep(POLL_INTERVAL);
             }
         }
@@ -107,8 +95,12 @@ impl Evaluator<'_> {
         }
         let started = Instant::now();
         let pictures = self.plan.block(block);
-        let images = self.draw(&pictures, generator, progress);
+        let images = self.draw(&pictures, generator, progress)?;
         let mut results = self.judge(&pictures, &images)?;
+        // After a long pause the block may have been taken over, and all files been removed.
+        if store.has_record()? {
+            return Ok(());
+        }
         let attempt = store.new_attempt(block);
         for (result, image) in results.iter_mut().zip(&images) {
             if let (Ok(image), true) = (image, self.keeps_pictures) {
@@ -124,13 +116,14 @@ impl Evaluator<'_> {
     }
 
     /// Draws pictures of one guidance scale. If a batch cannot be drawn, each of its pictures gets a
-    /// try of its own, so that one of them does not cost the others.
+    /// try of its own, so that one of them does not cost the others. Only a picture that is not
+    /// finite is the picture's fault. Any other error is this evaluator's: others may draw the block.
     fn draw(
         &self,
         pictures: &[PlannedPicture],
         generator: &ImageGenerator,
         progress: &Progress,
-    ) -> Vec<std::result::Result<RgbImage, String>> {
+    ) -> Result<Vec<std::result::Result<RgbImage, String>>> {
         let guidance = pictures.first().map_or(self.drawing.guidance, |picture| picture.guidance);
         let drawing = Drawing { guidance, ..self.drawing };
         let draw = |pictures: &[PlannedPicture]| {
@@ -141,15 +134,19 @@ impl Evaluator<'_> {
         };
         let mut images = Vec::with_capacity(pictures.len());
         for batch in pictures.chunks(drawing.batch_size) {
-            match draw(batch) {
-                Ok(drawn) => images.extend(drawn.into_iter().map(Ok)),
-                Err(_) => images.extend(batch.iter().map(|picture| {
-                    let drawn = draw(std::slice::from_ref(picture)).map_err(|e| e.to_string())?;
-                    drawn.into_iter().next().ok_or_else(|| "no image was drawn".to_owned())
-                })),
+            if let Ok(drawn) = draw(batch) {
+                images.extend(drawn.into_iter().map(Ok));
+                continue;
+            }
+            for picture in batch {
+                match draw(std::slice::from_ref(picture)) {
+                    Ok(drawn) => images.extend(drawn.into_iter().map(Ok)),
+                    Err(error @ Error::NotFinite { .. }) => images.push(Err(error.to_string())),
+                    Err(error) => return Err(error),
+                }
             }
         }
-        images
+        Ok(images)
     }
 
     fn judge(

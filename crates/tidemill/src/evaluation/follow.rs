@@ -1,38 +1,24 @@
 //! Which steps are evaluated, and in which order: one, all, or each as it is committed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use tch::Kind;
-use tidemill_io::Location;
-use tidemill_models::sampler::Sampler;
-use tidemill_models::{
-    AutoencoderKl, ModelFolder, NoiseSchedule, ParamInit, UNet2DConditionModel, UNetConfig,
-};
-use tidemill_train::{Checkpoints, training_scheduler_config};
+use tidemill_train::Checkpoints;
 
-use super::block_store::BlockStore;
-use super::claims::Claims;
+use super::block_store::{BlockStore, other_checkpoint};
 use super::evaluator::Evaluator;
-use super::judges::Judges;
 use super::keys::record_key;
-use super::metric::Metric;
-use super::plan::Plan;
-use super::prompts::load_prompts;
-use super::record::{Record, interrupted, open_evaluations, recorded_steps};
-use super::reference::reference_statistics;
+use super::record::{Record, interrupted, read_record, read_records};
 use super::reports::Reports;
-use super::settings::Settings;
-use super::summary::References;
-use crate::engine::device::select_devices;
-use crate::engine::machine_resources::resolve_threads;
+use super::session::Session;
+use super::summary::make_record;
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
 use crate::run_file::Run;
 use crate::sampling::trained_weights::{self, WeightSelection};
-use crate::sampling::{Drawing, ImageGenerator, TextEmbedder};
 
 /// The checkpoints to evaluate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +52,9 @@ pub fn evaluate(run: &Run, selection: Selection, reporter: &Reporter) -> Result<
     let stop = StopSignal::watch();
     let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
     select_steps(run, selection, &checkpoints.list_steps()?)?;
-    Session::open(run, checkpoints, reporter, &stop)?.follow(selection)
+    let session = Session::open(run, reporter, &stop)?;
+    let reports = Reports::open(run, &session.location, reporter)?;
+    Follower { session: &session, checkpoints, reports }.follow(selection)
 }
 
 /// The steps to evaluate, of those that have a checkpoint.
@@ -89,196 +77,154 @@ fn select_steps(run: &Run, selection: Selection, known: &[u64]) -> Result<Vec<u6
     }
 }
 
-/// Everything that is opened once.
-struct Session<'a> {
-    run: &'a Run,
-    reporter: &'a Reporter,
-    stop: &'a StopSignal,
-    location: Location,
+/// Evaluates steps, one after the other.
+struct Follower<'a> {
+    session: &'a Session<'a>,
     checkpoints: Checkpoints,
-    claims: Claims,
-    plan: Plan,
-    drawing: Drawing,
-    metrics: Vec<Metric>,
-    judges: Judges,
-    references: References,
-    generator: ImageGenerator,
-    name: String,
+    reports: Reports<'a>,
 }
 
-impl<'a> Session<'a> {
-    /// Checks everything that can be wrong before a picture is drawn.
-    fn open(
-        run: &'a Run,
-        checkpoints: Checkpoints,
-        reporter: &'a Reporter,
-        stop: &'a StopSignal,
-    ) -> Result<Self> {
-        let eval = &run.file.eval;
-        let prompts = load_prompts(run)?;
-        if let Some(omissions) = prompts.omissions() {
-            reporter.report(format!("{}: {omissions}", eval.prompts.as_deref().unwrap_or_default()));
-        }
-        let guidance =
-            if eval.guidance.is_empty() { vec![run.file.sample.guidance] } else { eval.guidance.clone() };
-        let drawing = drawing(run, guidance[0]);
-        let plan = Plan { prompts: prompts.prompts, images: eval.images, guidance, block: eval.block };
-        let metrics = eval.chosen_metrics();
-        let location = open_evaluations(run)?;
-        let models = run.models()?;
-        trained_weights::check_identity(run, &models)?;
-        tch::set_num_threads(resolve_threads(run.file.engine.encode.threads) as i32);
-        let device = select_devices(run)?[0];
-        let judges = Judges::open(&metrics, &eval.models, eval.inception_resize, device)?;
-        let generator = load_generator(run, &models, device)?;
-        let schedule = NoiseSchedule::new(generator.scheduler.clone(), tch::Device::Cpu);
-        Sampler::new(drawing.method, &schedule, drawing.steps)?;
-        let name = format!("{}:{}", tidemill_io::hostname(), std::process::id());
-        let claims = Claims::new(location.clone(), Duration::from_secs(eval.lease_seconds), name.clone());
-        let (mut references, mut digests) = (BTreeMap::new(), BTreeMap::new());
-        for tower in judges.towers() {
-            let stores = (&location, &claims);
-            let (statistics, digest) =
-                reference_statistics(run, drawing.resolution, tower, stores, (reporter, stop))?;
-            references.insert(tower.0, statistics);
-            digests.insert(tower.0.name(), digest);
-        }
-        Settings::new(run, &plan, &drawing, &judges, &digests).agree(&location)?;
-        Ok(Self {
-            run,
-            reporter,
-            stop,
-            location,
-            checkpoints,
-            claims,
-            plan,
-            drawing,
-            metrics,
-            judges,
-            references,
-            generator,
-            name,
-        })
-    }
-
+impl Follower<'_> {
     fn follow(&self, selection: Selection) -> Result<Evaluated> {
-        let reports = Reports::open(self.run, &self.location)?;
-        let mut skipped = BTreeSet::new();
-        let mut evaluated = BTreeSet::new();
+        let Session { run, reporter, location, .. } = self.session;
+        let (mut skipped, mut evaluated) = (BTreeSet::new(), BTreeSet::new());
         loop {
             let known = self.checkpoints.list_steps()?;
-            let recorded = recorded_steps(&self.location)?;
-            let wanted = select_steps(self.run, selection, &known)?;
-            for step in wanted.iter().copied() {
-                if recorded.contains(&step) || skipped.contains(&step) {
+            let mut wanted = match selection {
+                // Its checkpoint may be gone since the first look.
+                Selection::Step(step) => vec![step],
+                _ => select_steps(run, selection, &known)?,
+            };
+            if matches!(selection, Selection::All | Selection::Watch) {
+                wanted.extend(self.unfinished_steps()?);
+            }
+            for step in wanted {
+                if evaluated.contains(&step) || skipped.contains(&step) {
                     continue;
                 }
-                if !self.evaluate_step(step, &reports)? {
-                    self.reporter
-                        .report(format!("step {step} is skipped: its checkpoint was removed meanwhile"));
+                if self.finish_step(step)? {
+                    evaluated.insert(step);
+                } else {
+                    reporter.report(format!("step {step} is skipped: its checkpoint was removed meanwhile"));
                     skipped.insert(step);
                 }
             }
-            evaluated.extend(wanted);
-            let is_last = known.last().is_some_and(|step| *step >= self.run.file.train.total_steps());
+            self.reports.refresh(reporter)?;
+            let is_last = known.last().is_some_and(|step| *step >= run.file.train.total_steps());
             if selection != Selection::Watch || is_last {
                 break;
             }
             self.wait_for_checkpoints()?;
         }
-        let mut records = super::record::read_records(&self.location)?;
+        let mut records = read_records(location)?;
         records.retain(|record| evaluated.contains(&record.step));
-        Ok(Evaluated {
-            records,
-            skipped: skipped.into_iter().collect(),
-            folder: self.location.uri().to_owned(),
-        })
+        let skipped = skipped.into_iter().collect();
+        Ok(Evaluated { records, skipped, folder: location.uri().to_owned() })
+    }
+
+    /// Steps whose blocks are all committed, and that lack their record because an evaluator died.
+    /// Their checkpoints may be gone.
+    fn unfinished_steps(&self) -> Result<Vec<u64>> {
+        let Session { location, plan, .. } = self.session;
+        let names = location.list_names("")?;
+        let is_recorded = |step: u64| names.contains(&record_key(step));
+        let folders = names.iter().filter_map(|name| name.strip_prefix("step-")?.parse().ok());
+        let mut steps = Vec::new();
+        for step in folders.filter(|step| !is_recorded(*step)) {
+            if BlockStore::new(location, step).list_committed()?.len() == plan.num_blocks() {
+                steps.push(step);
+            }
+        }
+        Ok(steps)
     }
 
     fn wait_for_checkpoints(&self) -> Result<()> {
+        let Session { run, stop, .. } = self.session;
         let pause = Duration::from_millis(200);
-        for _ in 0..self.run.file.eval.poll_seconds * 5 {
-            if self.stop.is_raised() {
-                return Err(interrupted(self.run));
+        for _ in 0..run.file.eval.poll_seconds * 5 {
+            if stop.is_raised() {
+                return Err(interrupted(run));
             }
             std::thread::sleep(pause);
         }
         Ok(())
     }
 
-    /// Evaluates a step; `false` if its checkpoint is gone.
-    fn evaluate_step(&self, step: u64, reports: &Reports) -> Result<bool> {
-        let is_gone = || Ok(!self.checkpoints.list_steps()?.contains(&step));
-        let selection = WeightSelection { step: Some(step), averaged: self.run.file.sample.ema };
-        self.generator.unet.params().set_kind(Kind::Float);
-        if let Err(error) = trained_weights::load_weights(self.run, self.generator.unet.params(), selection) {
-            return if is_gone()? { Ok(false) } else { Err(error) };
+    /// Does what is left to do for a step; `false` if its checkpoint is gone before that.
+    fn finish_step(&self, step: u64) -> Result<bool> {
+        let Session { location, plan, .. } = self.session;
+        let store = BlockStore::new(location, step);
+        let checkpoint = self.checkpoints.digest(step)?;
+        if let Some(record) = read_record(location, step)? {
+            if checkpoint.is_some_and(|digest| digest != record.checkpoint) {
+                return Err(other_checkpoint(location, step));
+            }
+            // The evaluator that put the record may have died before it cleaned up.
+            store.remove_blocks()?;
+            return Ok(true);
         }
-        let evaluator = Evaluator {
-            location: &self.location,
-            claims: &self.claims,
-            plan: &self.plan,
-            drawing: self.drawing,
-            judges: &self.judges,
-            metrics: &self.metrics,
-            keeps_pictures: self.run.file.eval.pictures,
-            name: &self.name,
-            reporter: self.reporter,
-            stop: self.stop,
-        };
-        if !evaluator.work_on(step, &self.generator, &is_gone)? {
-            return Ok(false);
+        if store.list_committed()?.len() < plan.num_blocks() {
+            let Some(digest) = checkpoint else { return store.has_record() };
+            store.agree_on_checkpoint(&digest)?;
+            if !self.load_weights(step)? {
+                return store.has_record();
+            }
+            self.new_evaluator().work_on(step, &self.session.generator)?;
         }
-        self.write_record(step, reports)?;
+        self.write_record(step)?;
         Ok(true)
     }
 
+    /// Loads a step's weights into the U-Net; `false` if the checkpoint is gone.
+    fn load_weights(&self, step: u64) -> Result<bool> {
+        let Session { run, generator, .. } = self.session;
+        let selection = WeightSelection { step: Some(step), averaged: run.file.sample.ema };
+        generator.unet.params().set_kind(Kind::Float);
+        match trained_weights::load_weights(run, generator.unet.params(), selection) {
+            Ok(_) => Ok(true),
+            Err(_) if !self.checkpoints.list_steps()?.contains(&step) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn new_evaluator(&self) -> Evaluator<'_> {
+        let session = self.session;
+        Evaluator {
+            location: &session.location,
+            claims: &session.claims,
+            plan: &session.plan,
+            drawing: session.drawing,
+            judges: &session.judges,
+            metrics: &session.metrics,
+            keeps_pictures: session.run.file.eval.pictures,
+            name: &session.name,
+            reporter: session.reporter,
+            stop: session.stop,
+        }
+    }
+
     /// Writes the record of a step whose blocks are all committed, unless another evaluator was
-    /// first.
-    fn write_record(&self, step: u64, reports: &Reports) -> Result<()> {
-        let store = BlockStore::new(&self.location, step);
+    /// first, and then removes what the record does not need.
+    fn write_record(&self, step: u64) -> Result<()> {
+        let Session { run, location, plan, references, .. } = self.session;
+        let store = BlockStore::new(location, step);
         let (pictures, commits) = match store.read_all() {
-            // The evaluator that writes the record removes the blocks.
+            // Another evaluator put the record and removed the blocks.
             Err(_) if store.has_record()? => return Ok(()),
             read => read?,
         };
-        if pictures.len() != self.plan.num_pictures() {
+        if pictures.len() != plan.num_pictures() {
             return match store.has_record()? {
                 true => Ok(()),
                 false => Err(Error::Unit(format!("step {step} has {} pictures", pictures.len()))),
             };
         }
-        let record =
-            super::summary::make_record(self.run, step, &self.plan, &pictures, &commits, &self.references)?;
-        reports.write_step(&record, &pictures)?;
+        let checkpoint = store.read_checkpoint_digest()?;
+        let record = make_record(run, (step, checkpoint), plan, &pictures, &commits, references)?;
+        self.reports.write_step(&record, &pictures)?;
         let text = serde_json::to_vec_pretty(&record).unwrap_or_default();
-        if self.location.put_if_absent(&record_key(step), text.into())? {
-            store.remove_blocks(&pictures)?;
-            reports.write_all(&record, self.reporter)?;
-        }
-        Ok(())
+        location.put_if_absent(&record_key(step), text.into())?;
+        self.reports.refresh(self.session.reporter)?;
+        store.remove_blocks()
     }
-}
-
-/// How pictures are drawn: as `[sample]` says where `[eval]` says nothing.
-fn drawing(run: &Run, guidance: f64) -> Drawing {
-    let (eval, sample) = (&run.file.eval, &run.file.sample);
-    let drawing = sample.to_drawing(eval.resolution.unwrap_or_else(|| run.resolution()), run.file.seed);
-    Drawing {
-        method: eval.method.unwrap_or(sample.method),
-        steps: eval.steps.unwrap_or(sample.steps),
-        guidance,
-        ..drawing
-    }
-}
-
-/// The networks that draw; the U-Net's weights are loaded for each step.
-fn load_generator(run: &Run, models: &ModelFolder, device: tch::Device) -> Result<ImageGenerator> {
-    let config = UNetConfig::read(&models.unet().join("config.json"))?;
-    Ok(ImageGenerator {
-        text: TextEmbedder::load(models, device)?,
-        vae: AutoencoderKl::load(&models.vae(), device, Kind::Float)?,
-        unet: UNet2DConditionModel::new(config, device, ParamInit::Empty)?,
-        scheduler: training_scheduler_config(&run.file.train, &models.scheduler()?),
-    })
 }

@@ -17,7 +17,8 @@
 //! - `config.rs`, `models.rs`, `metric.rs`, `prompts/`: the section `[eval]`, the metrics, the prompts
 //! - `preflight.rs`: checks before a run starts
 //! - `plan.rs`: which pictures are drawn, and the blocks they are shared in
-//! - `evaluator.rs`: the work on one step; `follow.rs`: the steps, as they are committed
+//! - `session.rs`: what is opened once; `follow.rs`: the steps, as they are committed;
+//!   `evaluator.rs`: the blocks of one step
 //! - `claims.rs`, `block_store.rs`, `block_table.rs`: who works on a block, and its results
 //! - `judges.rs`, `reference.rs`, `reference_images.rs`: the networks, and what pictures are
 //!   compared with
@@ -42,6 +43,7 @@ mod record;
 mod reference;
 mod reference_images;
 mod reports;
+mod session;
 mod settings;
 mod summary;
 

@@ -66,10 +66,15 @@ impl Plan {
             index: scale * self.pictures_per_guidance() + position,
             prompt: position / self.images,
             image: position % self.images,
-            noise: position as u64,
+            noise: noise_number(position / self.images, position % self.images),
             guidance: self.guidance[scale],
         }
     }
+}
+
+/// The number of the noise of a prompt's image, whatever the number of images per prompt is.
+fn noise_number(prompt: usize, image: usize) -> u64 {
+    ((prompt as u64) << 32) | image as u64
 }
 
 #[cfg(test)]
@@ -95,7 +100,7 @@ mod tests {
             prop_assert_eq!(all.len(), plan.num_pictures());
             for (index, picture) in all.iter().enumerate() {
                 prop_assert_eq!(picture.index, index);
-                prop_assert_eq!(picture.noise, (picture.prompt * images + picture.image) as u64);
+                prop_assert_eq!(picture.noise, ((picture.prompt as u64) << 32) + picture.image as u64);
             }
         }
     }

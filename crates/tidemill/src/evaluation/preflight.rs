@@ -2,10 +2,15 @@
 //! training.
 
 use tch::Device;
+use tidemill_models::NoiseSchedule;
+use tidemill_models::sampler::Sampler;
+use tidemill_train::training_scheduler_config;
 
 use super::config::HELDOUT_CAPTIONS;
 use super::judges::Judges;
 use super::prompts::load_prompts;
+use super::reference::Reference;
+use super::session::to_drawing;
 use crate::error::Result;
 use crate::run_file::Run;
 
@@ -28,6 +33,12 @@ pub fn check_evaluation(run: &Run, has_dataset: bool) -> Result<()> {
         let message = "no rows are held out of training: set [validation] share, or name a file of prompts";
         return Err(run.refuse("eval.prompts", message));
     }
-    Judges::open(&eval.chosen_metrics(), &eval.models, eval.inception_resize, Device::Cpu)?;
+    let (drawing, models) = (to_drawing(run, run.file.sample.guidance), run.models()?);
+    let scheduler = training_scheduler_config(&run.file.train, &models.scheduler()?);
+    Sampler::new(drawing.method, &NoiseSchedule::new(scheduler, Device::Cpu), drawing.steps)?;
+    let judges = Judges::open(&eval.chosen_metrics(), &eval.models, eval.inception_resize, Device::Cpu)?;
+    for tower in judges.towers() {
+        Reference::open(run, drawing.resolution, tower)?;
+    }
     Ok(())
 }

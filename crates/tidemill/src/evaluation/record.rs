@@ -19,6 +19,8 @@ pub type Numbers = BTreeMap<String, f64>;
 pub struct Record {
     /// The checkpoint's step.
     pub step: u64,
+    /// The checkpoint's digest.
+    pub checkpoint: String,
     /// The number of pictures.
     pub images: usize,
     /// The number of pictures that could not be drawn or judged.
@@ -56,9 +58,22 @@ pub struct GuidanceNumbers {
 /// # Errors
 /// If the store fails.
 pub fn recorded_steps(location: &Location) -> Result<Vec<u64>> {
-    let mut steps: Vec<u64> = location.list("")?.iter().filter_map(|key| parse_recorded_step(key)).collect();
+    let mut steps: Vec<u64> =
+        location.list_names("")?.iter().filter_map(|key| parse_recorded_step(key)).collect();
     steps.sort_unstable();
     Ok(steps)
+}
+
+/// The record of a step; `None` if there is none.
+///
+/// # Errors
+/// If the store fails, or the record is damaged.
+pub fn read_record(location: &Location, step: u64) -> Result<Option<Record>> {
+    let key = record_key(step);
+    let parse = |bytes: bytes::Bytes| {
+        serde_json::from_slice(&bytes).map_err(|e| Error::Unit(format!("{}: {e}", location.uri_of(&key))))
+    };
+    location.get_if_present(&key)?.map(parse).transpose()
 }
 
 /// All records, in the order of their steps.
@@ -66,11 +81,8 @@ pub fn recorded_steps(location: &Location) -> Result<Vec<u64>> {
 /// # Errors
 /// If the store fails, or a record is damaged.
 pub fn read_records(location: &Location) -> Result<Vec<Record>> {
-    let keys: Vec<String> = recorded_steps(location)?.into_iter().map(record_key).collect();
-    let parse = |(key, bytes): (&String, bytes::Bytes)| {
-        serde_json::from_slice(&bytes).map_err(|e| Error::Unit(format!("{}: {e}", location.uri_of(key))))
-    };
-    keys.iter().zip(location.get_all(&keys)?).map(parse).collect()
+    let records = recorded_steps(location)?.into_iter().map(|step| read_record(location, step));
+    records.filter_map(Result::transpose).collect()
 }
 
 /// Opens the folder of a run's evaluations.

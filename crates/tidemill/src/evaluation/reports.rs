@@ -12,7 +12,7 @@ use tidemill_train::{EventWriter, PrometheusEndpoint, image_grid};
 use super::block_table::{PictureResult, to_parquet};
 use super::chart::{Series, draw_png, draw_svg};
 use super::keys::step_folder;
-use super::record::{Record, read_records};
+use super::record::{Record, read_records, recorded_steps};
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
 use crate::run_file::Run;
@@ -22,6 +22,9 @@ const GRID_PICTURES: usize = 16;
 /// The most categories with a grid of their own.
 const MAX_GRIDS: usize = 24;
 
+/// The most characters of a category in a file's name.
+const MAX_NAME: usize = 40;
+
 /// Where reports go.
 pub struct Reports<'a> {
     run: &'a Run,
@@ -30,14 +33,22 @@ pub struct Reports<'a> {
 }
 
 impl<'a> Reports<'a> {
-    /// Opens the page for Prometheus, if the run file asks for one.
+    /// Opens the page for Prometheus, if the run file asks for one. If its address cannot be listened
+    /// at, because another evaluator of this machine has it, there is a message and no page.
     ///
     /// # Errors
-    /// If its address cannot be listened at.
-    pub fn open(run: &'a Run, location: &'a Location) -> Result<Self> {
+    /// If the records cannot be read.
+    pub fn open(run: &'a Run, location: &'a Location, reporter: &Reporter) -> Result<Self> {
         let prometheus = run.file.eval.prometheus.as_deref().map(PrometheusEndpoint::open).transpose();
-        let prometheus = prometheus.map_err(|e| run.refuse("eval.prometheus", e.to_string()))?;
-        Ok(Self { run, location, prometheus })
+        let prometheus = prometheus.unwrap_or_else(|error| {
+            reporter.report(format!("eval.prometheus: {error}"));
+            None
+        });
+        let reports = Self { run, location, prometheus };
+        if let (Some(prometheus), Some(record)) = (&reports.prometheus, read_records(location)?.last()) {
+            prometheus.show(prometheus_page(record));
+        }
+        Ok(reports)
     }
 
     /// Writes a step's table and its grids, before its record says that they are there.
@@ -51,10 +62,10 @@ impl<'a> Reports<'a> {
         for picture in pictures.iter().filter(|p| Some(p.guidance) == scale && p.path.is_some()) {
             groups.entry(picture.category.as_deref().unwrap_or_default()).or_default().push(picture);
         }
-        for (category, pictures) in groups.into_iter().take(MAX_GRIDS) {
+        for (i, (category, pictures)) in groups.into_iter().take(MAX_GRIDS).enumerate() {
             let key = match category {
                 "" => format!("{}.png", step_folder(record.step)),
-                name => format!("{}-{}.png", step_folder(record.step), file_name(name)),
+                name => format!("{}-{i:02}-{}.png", step_folder(record.step), file_name(name)),
             };
             self.location.put(&key, self.draw_grid(&pictures)?.into())?;
         }
@@ -75,31 +86,39 @@ impl<'a> Reports<'a> {
         encode_png(&image_grid::make_grid(&images, &captions, columns), self.location)
     }
 
-    /// Writes what shows all records: `metrics.jsonl`, the plots, TensorBoard and Prometheus.
+    /// Brings up to date what shows all records: `metrics.jsonl`, the plots, TensorBoard and
+    /// Prometheus. Any evaluator may do so at any time, also for records of one that died.
     ///
     /// # Errors
     /// If the store fails.
-    pub fn write_all(&self, record: &Record, reporter: &Reporter) -> Result<()> {
-        let records = read_records(self.location)?;
-        let mut lines = String::new();
-        for record in &records {
-            let metrics = serde_json::to_value(&record.metrics).unwrap_or_default();
-            let mut line = serde_json::json!({ "step": record.step, "images": record.images });
-            if let (Some(line), Some(metrics)) = (line.as_object_mut(), metrics.as_object()) {
-                line.extend(metrics.clone());
+    pub fn refresh(&self, reporter: &Reporter) -> Result<()> {
+        loop {
+            let shown = self.shown_steps()?;
+            if recorded_steps(self.location)? == shown {
+                return Ok(());
             }
-            let _ = writeln!(lines, "{line}");
+            let records = read_records(self.location)?;
+            let series = to_series(&records);
+            self.location.put("metrics.svg", draw_svg(&series).into())?;
+            self.location.put("metrics.png", encode_png(&draw_png(&series), self.location)?.into())?;
+            self.location.put("metrics.jsonl", to_json_lines(&records).into())?;
+            for record in records.iter().filter(|record| !shown.contains(&record.step)) {
+                self.write_tensorboard(record)?;
+                print_record(record, reporter);
+            }
+            if let (Some(prometheus), Some(record)) = (&self.prometheus, records.last()) {
+                prometheus.show(prometheus_page(record));
+            }
+            // Another evaluator may have put a record meanwhile, or written an older file.
         }
-        self.location.put("metrics.jsonl", lines.into())?;
-        let series = to_series(&records);
-        self.location.put("metrics.svg", draw_svg(&series).into())?;
-        self.location.put("metrics.png", encode_png(&draw_png(&series), self.location)?.into())?;
-        self.write_tensorboard(record)?;
-        if let Some(prometheus) = &self.prometheus {
-            prometheus.show(prometheus_page(record));
-        }
-        print_record(record, reporter);
-        Ok(())
+    }
+
+    /// The steps in `metrics.jsonl`.
+    fn shown_steps(&self) -> Result<Vec<u64>> {
+        let bytes = self.location.get_if_present("metrics.jsonl")?.unwrap_or_default();
+        let lines = bytes.split(|byte| *byte == b'\n');
+        let step = |line: &[u8]| serde_json::from_slice::<serde_json::Value>(line).ok()?["step"].as_u64();
+        Ok(lines.filter_map(step).collect())
     }
 
     /// Adds the numbers to the run's TensorBoard folder, if that is on this machine.
@@ -114,6 +133,20 @@ impl<'a> Reports<'a> {
         let tags: Vec<(&str, f64)> = tags.iter().map(|(tag, value)| (tag.as_str(), *value)).collect();
         Ok(writer.write_scalars(record.step, &tags)?)
     }
+}
+
+/// The records' numbers, a line of JSON per step.
+fn to_json_lines(records: &[Record]) -> String {
+    let mut lines = String::new();
+    for record in records {
+        let metrics = serde_json::to_value(&record.metrics).unwrap_or_default();
+        let mut line = serde_json::json!({ "step": record.step, "images": record.images });
+        if let (Some(line), Some(metrics)) = (line.as_object_mut(), metrics.as_object()) {
+            line.extend(metrics.clone());
+        }
+        let _ = writeln!(lines, "{line}");
+    }
+    lines
 }
 
 /// Prints a record's numbers and remarks.
@@ -161,7 +194,11 @@ fn prometheus_page(record: &Record) -> String {
 
 /// A category as part of a file's name.
 fn file_name(category: &str) -> String {
-    category.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect()
+    category
+        .chars()
+        .take(MAX_NAME)
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+        .collect()
 }
 
 fn encode_png(image: &RgbImage, location: &Location) -> Result<Vec<u8>> {

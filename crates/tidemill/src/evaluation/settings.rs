@@ -28,8 +28,9 @@ impl Settings {
         reference_digests: &BTreeMap<&str, String>,
     ) -> Self {
         let eval = &run.file.eval;
-        let texts: Vec<&str> = plan.prompts.iter().map(|prompt| prompt.text.as_str()).collect();
-        let digest = blake3::hash(texts.join("\n").as_bytes()).to_hex().to_string();
+        let texts = plan.prompts.iter().map(|prompt| (&prompt.text, &prompt.category));
+        let texts = serde_json::to_vec(&texts.collect::<Vec<_>>()).unwrap_or_default();
+        let digest = blake3::hash(&texts).to_hex().to_string();
         let metrics: Vec<&str> = eval.chosen_metrics().iter().map(|metric| metric.name()).collect();
         let values = json!({
             "seed": drawing.seed,

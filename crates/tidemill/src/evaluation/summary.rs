@@ -13,7 +13,6 @@ use super::config::EvalConfig;
 use super::keys::table_key;
 use super::metric::{Metric, Tower};
 use super::plan::Plan;
-use super::prompts::SCENES;
 use super::record::{GuidanceNumbers, Numbers, Record};
 use crate::error::Result;
 use crate::run_file::Run;
@@ -27,7 +26,7 @@ pub type References = BTreeMap<Tower, FeatureStatistics>;
 /// If libtorch fails.
 pub fn make_record(
     run: &Run,
-    step: u64,
+    (step, checkpoint): (u64, String),
     plan: &Plan,
     pictures: &[PictureResult],
     commits: &[BlockCommit],
@@ -37,7 +36,7 @@ pub fn make_record(
     let (mut guidance, mut remarks) = (Vec::new(), Vec::new());
     for scale in &plan.guidance {
         let chosen: Vec<&PictureResult> = pictures.iter().filter(|p| p.guidance == *scale).collect();
-        let (metrics, found) = summarise(&chosen, config, references)?;
+        let (metrics, found) = summarise(&chosen, &comparable_pictures(&chosen, plan), config, references)?;
         let add_scale =
             |remark| if plan.guidance.len() > 1 { format!("guidance {scale}: {remark}") } else { remark };
         remarks.extend(found.into_iter().map(add_scale));
@@ -51,7 +50,10 @@ pub fn make_record(
                 metrics.extend(validation.numbers);
                 validation_loss_by_timestep = validation.by_timestep;
             }
-            None => remarks.push("training logged no validation loss at this step".into()),
+            None if config.metrics.contains(&Metric::ValidationLoss) => {
+                remarks.push("metrics.jsonl on this machine has no validation loss of this step".into());
+            }
+            None => (),
         }
     }
     let mut evaluators = BTreeMap::new();
@@ -60,6 +62,7 @@ pub fn make_record(
     }
     Ok(Record {
         step,
+        checkpoint,
         images: pictures.len(),
         failed: pictures.iter().filter(|picture| picture.error.is_some()).count(),
         metrics,
@@ -71,6 +74,16 @@ pub fn make_record(
         seconds: commits.iter().map(|commit| commit.seconds).sum(),
         table: table_key(step),
     })
+}
+
+/// The pictures that are compared with the reference: all but synthetic scenes, which show what the
+/// reference lacks on purpose and are scored by rule. Scenes alone are compared, too.
+fn comparable_pictures<'a>(pictures: &[&'a PictureResult], plan: &Plan) -> Vec<&'a PictureResult> {
+    let is_scene = |picture: &PictureResult| {
+        plan.prompts.get(picture.prompt_index as usize).is_some_and(|prompt| prompt.scene.is_some())
+    };
+    let others: Vec<&PictureResult> = pictures.iter().filter(|picture| !is_scene(picture)).copied().collect();
+    if others.is_empty() { pictures.to_vec() } else { others }
 }
 
 /// The mean scores of each category at a guidance scale.
@@ -103,22 +116,18 @@ fn read_validation(run: &Run, step: u64) -> Option<Validation> {
     Some(Validation { numbers, by_timestep })
 }
 
-/// The numbers of pictures of one guidance scale, and remarks about them.
+/// The numbers of pictures of one guidance scale, and remarks about them. `comparable` are those that
+/// are compared with the reference.
 ///
 /// # Errors
 /// If libtorch fails.
 pub fn summarise(
     pictures: &[&PictureResult],
+    comparable: &[&PictureResult],
     config: &EvalConfig,
     references: &References,
 ) -> Result<(Numbers, Vec<String>)> {
     let (mut numbers, mut remarks) = (mean_scores(pictures), Vec::new());
-    // Synthetic scenes show what the reference lacks on purpose. They are scored by rule.
-    let is_comparable = |picture: &&&PictureResult| picture.category.as_deref() != Some(SCENES);
-    let mut comparable: Vec<&PictureResult> = pictures.iter().filter(is_comparable).copied().collect();
-    if comparable.is_empty() {
-        comparable = pictures.to_vec();
-    }
     for metric in config.chosen_metrics() {
         let Some(tower) = metric.tower(&config.models) else { continue };
         let Some(reference) = references.get(&tower) else { continue };
@@ -134,10 +143,7 @@ pub fn summarise(
                 remarks.extend(remark);
             }
             // A record without one number is better than none.
-            Err(error @ tidemill_eval::Error::TooFewImages { .. }) => {
-                remarks.push(format!("{}: {error}", metric.name()));
-            }
-            Err(error) => return Err(error.into()),
+            Err(error) => remarks.push(format!("{}: {error}", metric.name())),
         }
     }
     Ok((numbers, remarks))
@@ -173,12 +179,16 @@ pub fn compare_features(
             let distance = frechet.distance(&moments)?;
             let (mut numbers, mut remark) = one(distance);
             let (count, width) = (moments.count, reference.width() as u64);
-            if count.min(reference.moments.count) <= width {
+            if count <= width && count <= reference.moments.count {
                 let bias = frechet.bias(features, distance)?;
                 numbers.insert(format!("{name}_bias"), bias);
                 remark = Some(format!(
-                    "{name} of {count} images against {} is too large by about {bias:.3}: with no more images \
-                     than features ({width}) it is mostly bias",
+                    "{name} of {count} images is too large by at least {bias:.3}: with no more images than \
+                     features ({width}) it is mostly bias"
+                ));
+            } else if reference.moments.count <= width {
+                remark = Some(format!(
+                    "{name} is mostly bias: there are only {} reference images for {width} features",
                     reference.moments.count
                 ));
             }

@@ -43,7 +43,9 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         Some(metric) => Some(find_best_step(&run, metric)?),
         None => run.file.sample.step,
     };
-    let selection = WeightSelection { step, averaged: !args.no_ema };
+    // The best ones are the weights that were judged.
+    let averaged = args.best.is_none() || run.file.sample.ema;
+    let selection = WeightSelection { step, averaged: averaged && !args.no_ema };
     export(&run, args.to.as_deref(), selection, reporter)
 }
 

@@ -99,7 +99,7 @@ fn evaluators_share_a_run_and_draw_the_same_as_one() {
     assert_eq!(record["categories"].as_object().unwrap().len(), 3, "{record}");
     assert_eq!(record["validation_loss_by_timestep"].as_array().unwrap().len(), 10);
     for file in
-        ["step-00000004.json", "step-00000004-scenes.png", "metrics.png", "metrics.svg", "settings.json"]
+        ["step-00000004.json", "step-00000004-02-scenes.png", "metrics.png", "metrics.svg", "settings.json"]
     {
         assert!(alone.join(file).is_file(), "{file}");
     }
@@ -131,9 +131,12 @@ fn evaluators_share_a_run_and_draw_the_same_as_one() {
     assert!(leftovers.is_empty(), "{leftovers:?}");
     assert_eq!(files.iter().filter(|(name, _)| name.contains("/pictures/")).count(), 40);
 
-    // Nothing is left to do, and the best step can be exported.
+    // Nothing is left to do but what an evaluator missed that died after its last record. The best
+    // step can be exported.
+    std::fs::remove_file(alone.join("metrics.jsonl")).unwrap();
     let again = eval(&run, &["--all", "--set", &uri(&alone)]);
     assert_eq!(again["records"], result["records"]);
+    assert_eq!(std::fs::read_to_string(alone.join("metrics.jsonl")).unwrap().lines().count(), 2);
     let export = folder.path().join("export");
     let exported = tidemill_json(&[
         "export",
@@ -189,10 +192,15 @@ fn an_evaluator_follows_training_and_skips_what_retention_removes() {
     let (code, result) = crate::common::parse_output(&evaluator.wait_with_output().unwrap());
     assert_eq!((code, &result["step"]), (0, &4.into()), "{result}");
 
-    // While step 2 is evaluated, the checkpoint of step 4 is removed.
+    // The records are not those of another training.
     std::fs::remove_dir_all(out.join("checkpoints")).unwrap();
-    std::fs::remove_dir_all(out.join("evaluations")).unwrap();
     run_verb_ok("train", &run, &[]);
+    let (code, refused) = tidemill_json(&["eval", &run]);
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(code == 2 && message.contains("of another checkpoint of step 4"), "{refused}");
+
+    // While step 2 is evaluated, the checkpoint of step 4 is removed.
+    std::fs::remove_dir_all(out.join("evaluations")).unwrap();
     let evaluations = out.join("evaluations");
     let mut evaluator = command(&["eval", &run, "--all", "--json", "--set", "eval.images=12"]);
     let evaluator = evaluator.stdout(std::process::Stdio::piped()).spawn().unwrap();

@@ -10,11 +10,8 @@ use tidemill_synth::heldout_prompts;
 pub use self::prompt_file::{read_prompt_file, read_prompt_rows};
 pub use self::prompt_list::{Prompt, PromptList};
 use super::config::{EvalConfig, HELDOUT_CAPTIONS};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::run_file::Run;
-
-/// The category of the synthetic scenes.
-pub const SCENES: &str = "scenes";
 
 /// The prompts of `[eval]`.
 ///
@@ -36,7 +33,7 @@ pub fn load_prompts(run: &Run) -> Result<PromptList> {
     let count = (*scenes).min(all.len());
     list.prompts.extend((0..count).map(|i| {
         let scene = all[i * all.len() / count].clone();
-        Prompt { text: scene.text.clone(), category: Some(SCENES.into()), scene: Some(scene) }
+        Prompt { text: scene.text.clone(), category: Some("scenes".into()), scene: Some(scene) }
     }));
     if list.prompts.is_empty() {
         return Err(run.refuse("eval", "there is nothing to draw; give eval.prompts or eval.scenes"));
@@ -54,9 +51,11 @@ fn heldout_captions(run: &Run) -> Result<PromptList> {
     let mut rows = Vec::new();
     for batch in dataset.read_rows(&["sample_id", "status", "caption"]) {
         let batch = batch?;
-        let ids = tidemill_data::columns::prepared::sample_ids(&batch).unwrap_or_default();
+        let malformed = || Error::Unit(format!("the rows of {} have no captions", run.dataset()));
+        let ids = tidemill_data::columns::prepared::sample_ids(&batch).ok_or_else(malformed)?;
         let text = |name: &str| batch.column_by_name(name).and_then(|column| column.as_string_opt::<i32>());
-        let (Some(status), Some(captions)) = (text("status"), text("caption")) else { continue };
+        let status = text("status").ok_or_else(malformed)?;
+        let captions = text("caption").ok_or_else(malformed)?;
         for (row, id) in ids.iter().enumerate() {
             if status.value(row) == tidemill_data::status::KEPT
                 && Split::from_sample_id(*id, share) == Split::Validation

@@ -13,7 +13,10 @@ pub type Rows = Vec<(String, Option<String>)>;
 
 /// Reads a table of text with a header line.
 pub fn csv_rows(bytes: &[u8], delimiter: u8, columns: ColumnNames) -> Result<Rows, String> {
-    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).flexible(true).from_reader(bytes);
+    let mut builder = csv::ReaderBuilder::new();
+    // Tab-separated values have no quoting; a quotation mark is part of a prompt.
+    builder.delimiter(delimiter).flexible(true).quoting(delimiter != b'\t');
+    let mut reader = builder.from_reader(bytes);
     let header = reader.headers().map_err(|e| e.to_string())?;
     let names: Vec<String> =
         header.iter().map(|name| name.trim_start_matches('\u{feff}').trim().to_owned()).collect();

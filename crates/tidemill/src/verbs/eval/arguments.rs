@@ -34,6 +34,9 @@ pub struct Args {
     pub folder: FolderArgs,
 }
 
+/// The device of [`FolderArgs`].
+const DEFAULT_DEVICE: &str = "cpu";
+
 /// Options for a folder of images.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Options for a folder of images")]
@@ -58,7 +61,7 @@ pub struct FolderArgs {
     #[arg(long = "metric", value_enum)]
     pub metrics: Vec<Metric>,
     /// The device: cpu, cuda, or cuda:1.
-    #[arg(long, default_value = "cpu")]
+    #[arg(long, default_value = DEFAULT_DEVICE)]
     pub device: String,
 }
 
@@ -68,6 +71,8 @@ impl FolderArgs {
         self.prompts.is_some()
             || self.reference.is_some()
             || self.save_statistics.is_some()
+            || self.table.is_some()
+            || self.device != DEFAULT_DEVICE
             || !self.models.is_empty()
             || !self.metrics.is_empty()
     }

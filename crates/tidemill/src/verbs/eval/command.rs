@@ -25,8 +25,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         return eval_folder(&args.path, &args.folder, reporter);
     }
     if args.folder.is_used() {
-        let message =
-            "--prompts, --reference, --model and --metric are for a folder of images; a run file has [eval]";
+        let message = "--prompts, --reference, --model, --metric, --table, --save-statistics and --device are \
+                       for a folder of images; a run file has [eval] and [engine]";
         return Err(Error::Arguments(message.into()));
     }
     let selection = match args.step {

@@ -38,7 +38,7 @@ pub fn eval_folder(folder: &Path, args: &FolderArgs, reporter: &Reporter) -> Res
     };
     let results = judge_files(&files, prompts.as_deref(), &judges, reporter)?;
     let all: Vec<&PictureResult> = results.iter().collect();
-    let (metrics, remarks) = summarise(&all, &config, &references)?;
+    let (metrics, remarks) = summarise(&all, &all, &config, &references)?;
     if let Some(table) = &args.table {
         write_file(table, &to_parquet(&results, false)?)?;
     }

@@ -2,10 +2,12 @@
 //! tidemill.ray.evaluate.driver`), starts the evaluators of `[engine.eval]`. They share the work
 //! among themselves, as evaluators on any machines do.
 
+use std::path::Path;
 use std::process::ExitStatus;
 
 use serde::Serialize;
 use serde_json::Value;
+use tidemill_train::Checkpoints;
 use toml::Table;
 
 use crate::engine::WorkerPool;
@@ -43,7 +45,7 @@ pub fn eval_on_ray(run: &Run, pool: &WorkerPool, selection: Selection, reporter:
         cluster: ClusterSpec::from_config(&run.file.engine),
         lines: 0,
         run: portable.to_portable()?,
-        flags: to_flags(selection),
+        flags: to_flags(resolve_newest(run, selection)?),
         eval: PoolSpec::from_pool(&run.file.engine, pool),
     })?;
     let (stop, mut restarts) = (StopSignal::watch(), DriverRestarts::default());
@@ -82,6 +84,15 @@ fn run_driver(
             return Err(interrupted(run));
         }
     }
+}
+
+/// The newest checkpoint by its step: evaluators that start at different times must mean the same.
+fn resolve_newest(run: &Run, selection: Selection) -> Result<Selection> {
+    if selection != Selection::Newest {
+        return Ok(selection);
+    }
+    let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
+    Ok(checkpoints.list_steps()?.last().map_or(selection, |step| Selection::Step(*step)))
 }
 
 fn to_flags(selection: Selection) -> Vec<String> {
