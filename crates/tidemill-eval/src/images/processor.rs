@@ -27,9 +27,14 @@ pub struct ImageProcessor {
     std: [f32; 3],
 }
 
-/// The keys that are read; others must have the value that means "as usual".
+/// The keys that shape the result. Others name the file's origin.
 #[derive(Deserialize)]
 struct File {
+    image_processor_type: Option<String>,
+    #[serde(default)]
+    do_pad: Option<bool>,
+    #[serde(default)]
+    do_flip_channel_order: Option<bool>,
     size: Size,
     crop_size: Option<Size>,
     resample: u8,
@@ -73,6 +78,19 @@ impl ImageProcessor {
 
     fn parse(text: &str) -> std::result::Result<Self, String> {
         let file: File = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        // Processors of other models read the same keys in other ways.
+        if let Some(name) = file
+            .image_processor_type
+            .filter(|name| !["CLIP", "Bit"].iter().any(|known| name.starts_with(known)))
+        {
+            return Err(format!(
+                "`image_processor_type` = {name} is not supported; those of CLIP and Bit are"
+            ));
+        }
+        let extras = [("do_pad", file.do_pad), ("do_flip_channel_order", file.do_flip_channel_order)];
+        if let Some((key, _)) = extras.iter().find(|(_, value)| *value == Some(true)) {
+            return Err(format!("`{key}` = true is not supported"));
+        }
         let switches = [
             ("do_resize", file.do_resize),
             ("do_rescale", file.do_rescale),
@@ -193,6 +211,12 @@ mod tests {
             ("\"crop_size\": 224", "\"crop_size\": 225", "crop_size"),
             ("\"size\": 224", "\"size\": {\"height\": 2, \"width\": 3}", "size"),
             ("0.26862954", "0.0", "image_std"),
+            ("\"do_resize\": true", "\"do_pad\": true", "do_pad"),
+            (
+                "\"do_resize\": true",
+                "\"image_processor_type\": \"ViTImageProcessor\"",
+                "image_processor_type",
+            ),
             ("\"do_resize\": true", "\"rescale_factor\": 1.0", "rescale_factor"),
         ] {
             let refused = ImageProcessor::parse(&CLIP.replacen(from, to, 1)).unwrap_err();

@@ -5,6 +5,7 @@
 //! ```text
 //! <uri>/settings.json                                 what is drawn and measured, the same for all
 //! <uri>/reference/<tower>-<digest>.safetensors        statistics of the reference images
+//! <uri>/step-00000400/checkpoint.txt                  the digest of the checkpoint
 //! <uri>/step-00000400/claims/00003.0                  an evaluator works on block 3
 //! <uri>/step-00000400/blocks/00003-<attempt>.parquet  its results
 //! <uri>/step-00000400/blocks/00003.json               its commit
