@@ -17,11 +17,14 @@ def draw(path: Path) -> None:
         network.__init__("inception", ["2048"], feature_extractor_weights_path="none")
     finally:
         torch.load = load
-    for norm in network.modules():
-        if isinstance(norm, torch.nn.BatchNorm2d):
-            norm.momentum = 1.0
     network.train()
     with torch.no_grad():
+        for norm in network.modules():
+            if isinstance(norm, torch.nn.BatchNorm2d):
+                # The statistics become those of the images below.
+                norm.momentum = 1.0
+                norm.weight.uniform_(0.5, 1.5)
+                norm.bias.normal_(0, 0.3)
         network(torch.randint(0, 255, (4, 3, 80, 80), dtype=torch.uint8))
     network.eval()
     torch.save(network.state_dict(), path)

@@ -34,8 +34,9 @@ impl Resample {
     }
 }
 
-/// Keys' cubic convolution with a = -0.5.
-fn bicubic(x: f64) -> f64 {
+/// Keys' cubic convolution with a = -0.5 at the distance `x`, which is not negative: the kernel of
+/// Pillow's `BICUBIC`.
+pub fn bicubic(x: f64) -> f64 {
     const A: f64 = -0.5;
     if x < 1.0 {
         ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0

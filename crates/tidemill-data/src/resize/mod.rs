@@ -16,5 +16,6 @@ mod resample;
 
 pub use self::filter::Resample;
 pub use self::geometry::{FractionalRect, Rect};
+pub use self::kernel::bicubic;
 pub use self::passes::to_planes;
 pub use self::resample::{required_columns, resize};

@@ -1,5 +1,7 @@
 //! Resizing along one axis in f32: each output is a weighted sum of neighbouring inputs.
 
+use tidemill_data::resize::bicubic;
+
 /// The weights of one axis.
 pub struct LinearFilter {
     /// For each output the first input, and the weights from there on.
@@ -41,7 +43,7 @@ impl LinearFilter {
             let center = (i as f64 + 0.5) * scale;
             let first = (center - support + 0.5).max(0.0) as usize;
             let end = ((center + support + 0.5) as usize).min(inputs);
-            let weight = |x: usize| bicubic((x as f64 - center + 0.5) / stretch);
+            let weight = |x: usize| bicubic(((x as f64 - center + 0.5) / stretch).abs());
             let weights: Vec<f64> = (first..end).map(weight).collect();
             let sum: f64 = weights.iter().sum();
             (first, weights.into_iter().map(|weight| (weight / sum) as f32).collect())
@@ -79,19 +81,6 @@ impl LinearFilter {
             }
         }
         output
-    }
-}
-
-/// The cubic kernel with a = -0.5 (Keys, 1981).
-fn bicubic(x: f64) -> f64 {
-    const A: f64 = -0.5;
-    let x = x.abs();
-    if x < 1.0 {
-        ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
-    } else if x < 2.0 {
-        (((x - 5.0) * x + 8.0) * x - 4.0) * A
-    } else {
-        0.0
     }
 }
 

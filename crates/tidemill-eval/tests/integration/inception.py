@@ -11,29 +11,11 @@ import torch_fidelity
 from cleanfid.resize import build_resizer
 from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
-SCRIPT = Path(__file__).parents[4] / "scripts/convert_inception.py"
+ROOT = Path(__file__).parents[4]
+SCRIPT = ROOT / "scripts/convert_inception.py"
 
-
-def draw_weights(path):
-    """Writes a state dict as the usual .pth file has it, in which activations keep their scale."""
-    network = FeatureExtractorInceptionV3.__new__(FeatureExtractorInceptionV3)
-    torch.nn.Module.__init__(network)
-    load = torch.load
-    # Its constructor loads a file. This is the one place where it is built without.
-    torch.load = lambda *args, **kwargs: network.state_dict()
-    try:
-        network.__init__("inception", ["2048"], feature_extractor_weights_path="none")
-    finally:
-        torch.load = load
-    norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
-    for norm in norms:
-        norm.momentum = 1.0
-        norm.weight.uniform_(0.5, 1.5)
-        norm.bias.normal_(0, 0.3)
-    network.train()
-    network(torch.randint(0, 255, (4, 3, 80, 80), dtype=torch.uint8))
-    network.eval()
-    torch.save(network.state_dict(), path)
+sys.path.insert(0, str(ROOT))
+from benches.peers import inception_weights  # noqa: E402
 
 
 def to_tensor(image):
@@ -44,7 +26,7 @@ def make_case(out, images):
     """Converts the weights into the folder `out` with the project's script. Returns the features."""
     out.mkdir()
     weights = out / "weights.pth"
-    draw_weights(weights)
+    inception_weights.draw(weights)
     subprocess.run([sys.executable, SCRIPT, weights, out], check=True)
     network = FeatureExtractorInceptionV3("inception", ["2048"], feature_extractor_weights_path=weights)
     pytorch_fid.inception.load_state_dict_from_url = lambda *args, **kwargs: torch.load(weights)
