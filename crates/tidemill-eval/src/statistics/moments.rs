@@ -61,7 +61,7 @@ impl MomentSums {
 pub struct Moments {
     /// The number of images.
     pub count: u64,
-    /// The mean [D], f64.
+    /// The mean: `[D]`, f64.
     pub mean: Tensor,
     /// The unbiased covariance [D, D], f64.
     pub covariance: Tensor,
