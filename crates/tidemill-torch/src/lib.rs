@@ -28,7 +28,7 @@ pub use distributed::{PendingCollective, ProcessGroup, ReduceOp};
 pub use error::Error;
 pub use guard::guard;
 pub use kernels::{AdamW, AdamWScalars, GroupNorm, ParamSlice, kernel_launch_count};
-pub use memory::{Download, HostCopy, install_cpu_allocator, tensor_from_bytes, upload};
+pub use memory::{Download, HostCopy, install_cpu_allocator, tensor_from_bytes, tensor_to_bytes, upload};
 pub use ops::{
     adamw_step, add_channel_bias, add_layer_norm, geglu, linear, linear_shared_input, prefers_channels_last,
     squared_norm, to_preferred_memory_format,

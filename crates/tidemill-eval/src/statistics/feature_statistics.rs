@@ -6,6 +6,7 @@ use std::path::Path;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use tch::{Kind, Tensor};
+use tidemill_torch::{guard, tensor_to_bytes};
 
 use super::moments::Moments;
 use crate::error::{Error, Result};
@@ -43,13 +44,7 @@ impl FeatureStatistics {
         let mut data = Vec::new();
         for (name, tensor, dtype) in tensors {
             let shape: Vec<usize> = tensor.size().iter().map(|n| *n as usize).collect();
-            let bytes = tidemill_torch::guard(|| {
-                let flat = tensor.contiguous();
-                let mut bytes = vec![0u8; flat.numel() * flat.kind().elt_size_in_bytes()];
-                flat.copy_data_u8(&mut bytes, flat.numel());
-                bytes
-            })?;
-            data.push((name, dtype, shape, bytes));
+            data.push((name, dtype, shape, guard(|| tensor_to_bytes(tensor))?));
         }
         let invalid = |e: safetensors::SafeTensorError| Error::File {
             path: "statistics".into(),
@@ -92,7 +87,7 @@ impl FeatureStatistics {
                 return Err(invalid(format!("`{name}` is {:?}", view.dtype())));
             }
             let shape: Vec<i64> = view.shape().iter().map(|n| *n as i64).collect();
-            Ok(tidemill_torch::guard(|| Tensor::from_data_size(view.data(), &shape, kind))?)
+            Ok(guard(|| Tensor::from_data_size(view.data(), &shape, kind))?)
         };
         let mean = read("mean", Dtype::F64, Kind::Double)?;
         let covariance = read("covariance", Dtype::F64, Kind::Double)?;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorView;
 use tch::{Kind, Tensor};
+use tidemill_torch::{guard, tensor_to_bytes};
 
 use super::safetensors_file::{SafetensorsFile, to_safetensors_dtype};
 use super::weight_files::{DIFFUSERS_FILE, TRANSFORMERS_FILE, weight_files};
@@ -47,7 +48,7 @@ pub fn load_frozen<M>(
     dir: &Path,
     kind: Kind,
 ) -> Result<M, Error> {
-    let model = tidemill_torch::guard(build)?;
+    let model = guard(build)?;
     load_weights(params(&model), dir)?;
     params(&model).set_kind(kind);
     Ok(model)
@@ -86,7 +87,7 @@ pub fn check_weights(params: &Params, dir: &Path) -> Result<(), Error> {
 }
 
 fn copy_into(target: &Tensor, tensor: &Tensor) -> Result<(), Error> {
-    Ok(tidemill_torch::guard(|| {
+    Ok(guard(|| {
         let mut handle = target.shallow_clone();
         tch::no_grad(|| handle.copy_(&tensor.reshape(target.size())));
     })?)
@@ -139,7 +140,7 @@ pub fn save_weights(tensors: &[(String, Tensor)], path: &Path) -> Result<(), Err
         let dtype = to_safetensors_dtype(tensor.kind())
             .ok_or_else(|| invalid(format!("{name} has the dtype {:?}", tensor.kind())))?;
         let shape: Vec<usize> = tensor.size().iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect();
-        data.push((name, dtype, shape, to_bytes(tensor)?));
+        data.push((name, dtype, shape, guard(|| tensor_to_bytes(tensor))?));
     }
     let mut views = Vec::with_capacity(data.len());
     for (name, dtype, shape, bytes) in &data {
@@ -163,16 +164,6 @@ pub fn save_weights(tensors: &[(String, Tensor)], path: &Path) -> Result<(), Err
     std::fs::rename(&partial, path).map_err(Error::io(path))
 }
 
-/// The elements of a tensor on any device and with any strides: row-major, little-endian.
-fn to_bytes(tensor: &Tensor) -> Result<Vec<u8>, Error> {
-    Ok(tidemill_torch::guard(|| {
-        let flat = tensor.detach().to_device(tch::Device::Cpu).contiguous();
-        let mut bytes = vec![0u8; flat.numel() * flat.kind().elt_size_in_bytes()];
-        flat.copy_data_u8(&mut bytes, flat.numel());
-        bytes
-    })?)
-}
-
 /// Copies the weights of the folder `from` into one file in the folder `to`; floats become f32.
 ///
 /// # Errors
@@ -187,7 +178,7 @@ pub fn copy_in_f32(from: &Path, to: &Path) -> Result<(), Error> {
         let mut file = SafetensorsFile::open(&path)?;
         for stored in file.names() {
             let tensor = file.read(&stored)?;
-            let tensor = tidemill_torch::guard(|| {
+            let tensor = guard(|| {
                 let tensor =
                     if is_attention_weight(&stored) { tensor.reshape(&tensor.size()[..2]) } else { tensor };
                 if tensor.is_floating_point() { tensor.to_kind(Kind::Float) } else { tensor }

@@ -8,6 +8,18 @@ use tch::{Cuda, Device, Kind, Tensor};
 use crate::ffi::{self, as_raw};
 use crate::{Error, guard};
 
+/// The values of a tensor on any device and with any strides: row-major, little-endian, as libtorch
+/// runs only on such machines.
+///
+/// # Panics
+/// Where tch would: run it in [`guard`](crate::guard()).
+pub fn tensor_to_bytes(tensor: &Tensor) -> Vec<u8> {
+    let flat = tensor.detach().to_device(Device::Cpu).contiguous();
+    let mut bytes = vec![0; flat.numel() * flat.kind().elt_size_in_bytes()];
+    flat.copy_data_u8(&mut bytes, flat.numel());
+    bytes
+}
+
 /// A new tensor of `shape` on `device` in the dtype `kind`, from row-major little-endian values of
 /// the dtype `stored`. `bytes` is read once, and may be used again when this returns.
 ///

@@ -5,4 +5,4 @@ mod cpu_allocator;
 mod host_transfer;
 
 pub use cpu_allocator::install_cpu_allocator;
-pub use host_transfer::{Download, HostCopy, tensor_from_bytes, upload};
+pub use host_transfer::{Download, HostCopy, tensor_from_bytes, tensor_to_bytes, upload};

@@ -9,7 +9,7 @@ use arrow::datatypes::Schema;
 use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder};
 use tidemill_store::TensorSpec;
-use tidemill_torch::guard;
+use tidemill_torch::{guard, tensor_to_bytes};
 
 use crate::encode::config::{EncodeConfig, StoredText};
 use crate::encode::encoded_column::{EncodedColumn, quarantine_failed};
@@ -221,14 +221,8 @@ impl Encode {
 
     /// Runs a model without gradients and copies its result to the CPU as little-endian f16.
     fn run_model(&self, forward: impl FnOnce() -> Tensor) -> Result<Vec<u8>> {
-        let run = || {
-            let result = no_grad(forward).to_kind(Kind::Half).to(Device::Cpu).contiguous();
-            // The bytes in memory are little-endian, because libtorch runs only on such machines.
-            let mut bytes = vec![0; 2 * result.numel()];
-            result.copy_data_u8(&mut bytes, result.numel());
-            bytes
-        };
-        guard(run).map_err(|e| tidemill_models::Error::from(e).into())
+        guard(|| tensor_to_bytes(&no_grad(forward).to_kind(Kind::Half)))
+            .map_err(|e| tidemill_models::Error::from(e).into())
     }
 }
 
