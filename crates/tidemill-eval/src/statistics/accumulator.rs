@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// Collects features. Memory is that of one covariance and of the sample, whatever the number of
 /// images.
 pub struct Accumulator {
-    sums: Option<MomentSums>,
+    sums: MomentSums,
     sample: FeatureSample,
     width: usize,
     network: String,
@@ -20,7 +20,12 @@ impl Accumulator {
     /// Collects features of `width` numbers, and keeps those of at most `sample_size` images.
     /// `network` is the digest of the network that gives them.
     pub fn new(network: &str, width: usize, sample_size: usize) -> Self {
-        Self { sums: None, sample: FeatureSample::new(sample_size), width, network: network.to_owned() }
+        Self {
+            sums: MomentSums::new(width as i64),
+            sample: FeatureSample::new(sample_size),
+            width,
+            network: network.to_owned(),
+        }
     }
 
     /// Adds features [N, width] of the images with these numbers.
@@ -36,11 +41,7 @@ impl Accumulator {
             return Err(Error::Width { expected: self.width, found });
         }
         let values = tidemill_torch::guard(|| {
-            let exact = features.to_kind(Kind::Double);
-            match &mut self.sums {
-                Some(sums) => sums.add(&exact),
-                none => *none = Some(MomentSums::new(&exact)),
-            }
+            self.sums.add(features);
             Vec::<f32>::try_from(features.to_kind(Kind::Float).flatten(0, -1))
         })?;
         let values = values.map_err(|_| Error::NotFinite)?;
@@ -55,10 +56,7 @@ impl Accumulator {
     /// # Errors
     /// If there are fewer than two images.
     pub fn finish(self) -> Result<FeatureStatistics> {
-        let Some(sums) = self.sums else {
-            return Err(Error::TooFewImages { metric: "a covariance", least: 2, found: 0 });
-        };
-        let (moments, rows) = (sums.finish()?, self.sample.into_rows());
+        let (moments, rows) = (self.sums.finish()?, self.sample.into_rows());
         let sample = tidemill_torch::guard(|| {
             Tensor::from_slice(&rows.concat()).reshape([rows.len() as i64, self.width as i64])
         })?;

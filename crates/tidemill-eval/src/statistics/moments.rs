@@ -11,31 +11,30 @@ const BLOCK: i64 = 2048;
 /// first batch's mean, so that the covariance is exact also where the mean is large.
 #[derive(Debug)]
 pub(super) struct MomentSums {
-    shift: Tensor,
+    /// The first batch's mean.
+    shift: Option<Tensor>,
     sum: Tensor,
     products: Tensor,
     count: u64,
 }
 
 impl MomentSums {
-    /// Sums that start with a batch of features [N, D], f64.
-    pub fn new(features: &Tensor) -> Self {
-        let width = features.size()[1];
+    /// Sums of no features yet, each of which will have `width` numbers.
+    pub fn new(width: i64) -> Self {
         let options = (Kind::Double, Device::Cpu);
-        let shift = features.mean_dim([0i64].as_slice(), false, Kind::Double);
-        let mut sums = Self {
-            shift,
+        Self {
+            shift: None,
             sum: Tensor::zeros([width], options),
             products: Tensor::zeros([width, width], options),
             count: 0,
-        };
-        sums.add(features);
-        sums
+        }
     }
 
-    /// Adds features [N, D], f64.
+    /// Adds features [N, D] of any kind.
     pub fn add(&mut self, features: &Tensor) {
-        let centred = features - &self.shift;
+        let features = features.to_kind(Kind::Double);
+        let mean = || features.mean_dim([0i64].as_slice(), false, Kind::Double);
+        let centred = &features - &*self.shift.get_or_insert_with(mean);
         self.sum += centred.sum_dim_intlist([0i64].as_slice(), false, Kind::Double);
         let _ = self.products.addmm_(&centred.transpose(0, 1), &centred);
         self.count += features.size()[0] as u64;
@@ -43,13 +42,14 @@ impl MomentSums {
 
     /// Mean and covariance of all features.
     pub fn finish(&self) -> Result<Moments> {
-        if self.count < 2 {
-            return Err(Error::TooFewImages { metric: "a covariance", least: 2, found: self.count as usize });
-        }
+        let too_few = Error::TooFewImages { metric: "a covariance", least: 2, found: self.count as usize };
+        let Some(shift) = self.shift.as_ref().filter(|_| self.count >= 2) else {
+            return Err(too_few);
+        };
         let count = self.count as f64;
         Ok(tidemill_torch::guard(|| {
             let offset = &self.sum / count;
-            let mean = &self.shift + &offset;
+            let mean = shift + &offset;
             let covariance = (&self.products - offset.outer(&self.sum)) / (count - 1.0);
             Moments { count: self.count, mean, covariance }
         })?)
@@ -73,17 +73,11 @@ impl Moments {
     /// # Errors
     /// If there are fewer than two rows.
     pub fn of(features: &Tensor) -> Result<Self> {
-        let mut sums: Option<MomentSums> = None;
-        for block in tidemill_torch::guard(|| features.split(BLOCK, 0))? {
-            tidemill_torch::guard(|| {
-                let exact = block.to_kind(Kind::Double);
-                match &mut sums {
-                    Some(sums) => sums.add(&exact),
-                    none => *none = Some(MomentSums::new(&exact)),
-                }
-            })?;
-        }
-        let none = Error::TooFewImages { metric: "a covariance", least: 2, found: 0 };
-        sums.ok_or(none)?.finish()
+        let sums = tidemill_torch::guard(|| {
+            let mut sums = MomentSums::new(features.size()[1]);
+            features.split(BLOCK, 0).iter().for_each(|block| sums.add(block));
+            sums
+        })?;
+        sums.finish()
     }
 }
