@@ -31,4 +31,4 @@ pub use shard::first_rows::Tensors;
 pub use shard::rounding_error::RoundingError;
 pub use shard::row_group_cache::Cache;
 pub use tidemill_io::{Checksum, Location};
-pub use writer::{CommitOutcome, DatasetWriter, ReusableRows, UnitWriter};
+pub use writer::{CommitOutcome, DatasetWriter, ReusableRows, UnitWriter, attempt_name};

@@ -12,4 +12,4 @@ mod unit_writer;
 
 pub use dataset_writer::DatasetWriter;
 pub use reuse::ReusableRows;
-pub use unit_writer::{CommitOutcome, UnitWriter};
+pub use unit_writer::{CommitOutcome, UnitWriter, attempt_name};

@@ -98,7 +98,7 @@ impl UnitWriter {
 
 /// A name that no other attempt has. The keys of `RandomState` are random in each process and
 /// differ at each call.
-fn attempt_name() -> String {
+pub fn attempt_name() -> String {
     let now = std::time::SystemTime::now();
     format!("{:016x}", RandomState::new().hash_one((now, std::process::id())))
 }

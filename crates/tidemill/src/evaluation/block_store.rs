@@ -2,10 +2,10 @@
 //! files have an attempt's name, and one object, put only if absent, makes them count.
 
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher, RandomState};
 
 use serde::{Deserialize, Serialize};
 use tidemill_io::Location;
+use tidemill_store::attempt_name;
 
 use super::block_table::{PictureResult, from_parquet, to_parquet};
 use super::keys::{record_key, step_folder, table_key};
@@ -43,9 +43,7 @@ impl<'a> BlockStore<'a> {
 
     /// A new folder for the pictures of a block.
     pub fn new_attempt(&self, block: usize) -> String {
-        let now = std::time::SystemTime::now();
-        let attempt = RandomState::new().hash_one((now, std::process::id()));
-        format!("{}/pictures/{block:05}-{attempt:016x}", step_folder(self.step))
+        format!("{}/pictures/{block:05}-{}", step_folder(self.step), attempt_name())
     }
 
     /// Writes a picture and returns its key.
@@ -87,9 +85,8 @@ impl<'a> BlockStore<'a> {
         evaluator: &str,
         seconds: f64,
     ) -> Result<bool> {
-        let attempt = RandomState::new().hash_one((std::time::SystemTime::now(), std::process::id()));
         let folder = format!("{}/blocks", step_folder(self.step));
-        let file = format!("{folder}/{block:05}-{attempt:016x}.parquet");
+        let file = format!("{folder}/{block:05}-{}.parquet", attempt_name());
         self.location.put(&file, to_parquet(pictures, true)?)?;
         let commit = BlockCommit { file, pictures: pictures.len(), evaluator: evaluator.into(), seconds };
         let text = serde_json::to_vec_pretty(&commit).unwrap_or_default();
@@ -130,7 +127,7 @@ impl<'a> BlockStore<'a> {
         }
         match self.location.get(&key)? == digest {
             true => Ok(()),
-            false => Err(other_checkpoint(self.location, self.step)),
+            false => Err(other_checkpoint_error(self.location, self.step)),
         }
     }
 
@@ -167,7 +164,7 @@ impl<'a> BlockStore<'a> {
 }
 
 /// The error for results of another training than the checkpoints are of.
-pub fn other_checkpoint(location: &Location, step: u64) -> Error {
+pub fn other_checkpoint_error(location: &Location, step: u64) -> Error {
     Error::Refused(format!(
         "{} has results of another checkpoint of step {step}: the run was trained again, or is another one; \
          give another eval.uri, or remove that folder",

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tch::Kind;
 use tidemill_train::Checkpoints;
 
-use super::block_store::{BlockStore, other_checkpoint};
+use super::block_store::{BlockStore, other_checkpoint_error};
 use super::evaluator::Evaluator;
 use super::keys::record_key;
-use super::record::{Record, interrupted, read_record, read_records};
+use super::record::{Record, interrupted_error, read_record, read_records};
 use super::reports::Reports;
 use super::session::Session;
 use super::summary::make_record;
@@ -143,7 +143,7 @@ impl Follower<'_> {
         let pause = Duration::from_millis(200);
         for _ in 0..run.file.eval.poll_seconds * 5 {
             if stop.is_raised() {
-                return Err(interrupted(run));
+                return Err(interrupted_error(run));
             }
             std::thread::sleep(pause);
         }
@@ -157,7 +157,7 @@ impl Follower<'_> {
         let checkpoint = self.checkpoints.digest(step)?;
         if let Some(record) = read_record(location, step)? {
             if checkpoint.is_some_and(|digest| digest != record.checkpoint) {
-                return Err(other_checkpoint(location, step));
+                return Err(other_checkpoint_error(location, step));
             }
             // The evaluator that put the record may have died before it cleaned up.
             store.remove_blocks()?;

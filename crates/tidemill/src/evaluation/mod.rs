@@ -56,7 +56,7 @@ pub use self::metric::{Metric, Tower};
 pub use self::models::EvalModels;
 pub use self::preflight::check_evaluation;
 pub use self::prompts::read_prompt_rows;
-pub use self::record::{Record, find_best_step, interrupted};
+pub use self::record::{Record, find_best_step, interrupted_error};
 pub use self::reference::{compute_statistics, read_statistics};
 pub use self::reports::print_record;
 pub use self::summary::{References, summarise};

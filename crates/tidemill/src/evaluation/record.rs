@@ -96,7 +96,7 @@ pub fn open_evaluations(run: &Run) -> Result<Location> {
 }
 
 /// The error after a signal: how many of the run's checkpoints are evaluated.
-pub fn interrupted(run: &Run) -> Error {
+pub fn interrupted_error(run: &Run) -> Error {
     let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()));
     let steps = checkpoints.and_then(|checkpoints| checkpoints.list_steps()).unwrap_or_default();
     let recorded = open_evaluations(run).and_then(|location| recorded_steps(&location)).unwrap_or_default();

@@ -10,7 +10,7 @@ use super::claims::Claims;
 use super::judges::BATCH;
 use super::keys::split_uri;
 use super::metric::Tower;
-use super::record::interrupted;
+use super::record::interrupted_error;
 use super::reference_images::ReferenceImages;
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
@@ -90,7 +90,7 @@ impl<'a> Reference<'a> {
             };
             match claims.run(&format!("reference/{name}"), compute)? {
                 Some(Some(statistics)) => return Ok(statistics),
-                _ if stop.is_raised() => return Err(interrupted(run)),
+                _ if stop.is_raised() => return Err(interrupted_error(run)),
                 _ => std::thread::sleep(POLL_INTERVAL),
             }
         }
@@ -100,7 +100,7 @@ impl<'a> Reference<'a> {
 /// An error of computing statistics, in the words of the run file.
 fn explain(error: Error, run: &Run) -> Error {
     match error {
-        Error::Interrupted { .. } => interrupted(run),
+        Error::Interrupted { .. } => interrupted_error(run),
         Error::Eval(tidemill_eval::Error::TooFewImages { found, least, .. }) => {
             let message = format!("it has {found} usable images, and at least {least} are needed");
             run.refuse("eval.reference", message)

@@ -14,7 +14,7 @@ use crate::engine::WorkerPool;
 use crate::engine::ray::{ClusterSpec, Driver, DriverEvent, DriverRestarts, PoolSpec, to_json};
 use crate::engine::stop_signal::StopSignal;
 use crate::error::Result;
-use crate::evaluation::{Record, Selection, interrupted, print_record};
+use crate::evaluation::{Record, Selection, interrupted_error, print_record};
 use crate::progress::Reporter;
 use crate::run_file::Run;
 
@@ -81,7 +81,7 @@ fn run_driver(
             DriverEvent::Exited(status) => return Ok(Err(status)),
         }
         if stop.is_raised() {
-            return Err(interrupted(run));
+            return Err(interrupted_error(run));
         }
     }
 }
