@@ -3,9 +3,8 @@
 use crate::decode::limits::MAX_BYTES;
 use crate::error::RowError;
 
-/// File name extensions of images, in WebDataset members and image folders.
-pub(crate) const IMAGE_EXTENSIONS: [&str; 9] =
-    ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif"];
+/// File name extensions of images, in lower case: of WebDataset members and in image folders.
+pub const IMAGE_EXTENSIONS: [&str; 9] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif"];
 
 /// The image formats that are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,8 +22,7 @@ mod tiff_tags;
 
 pub use self::buffer_pool::recycle_buffer;
 pub use self::decoder::{decode, decode_strip, probe};
-pub use self::format::Format;
-pub(crate) use self::format::IMAGE_EXTENSIONS;
+pub use self::format::{Format, IMAGE_EXTENSIONS};
 pub use self::image::{ImageInfo, Orientation, Rgb8, Strip};
 pub use self::limits::{MAX_BYTES, MAX_PIXELS};
 pub use self::scale::Scale;

@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use tidemill_data::decode::IMAGE_EXTENSIONS;
 
-/// Endings of images' names.
-const EXTENSIONS: [&str; 8] = ["png", "jpg", "jpeg", "webp", "bmp", "gif", "tif", "tiff"];
+use crate::error::{Error, Result};
 
 /// The images of a folder and of those below it, sorted by path.
 ///
@@ -15,7 +14,7 @@ pub fn list_images(folder: &Path) -> Result<Vec<PathBuf>> {
     let missing = |problem: String| Error::Missing {
         what: format!("images in {}", folder.display()),
         problem,
-        hint: format!("give a folder with files that end in {}", EXTENSIONS.join(", ")),
+        hint: format!("give a folder with files that end in {}", IMAGE_EXTENSIONS.join(", ")),
     };
     let (mut images, mut folders) = (Vec::new(), vec![folder.to_path_buf()]);
     while let Some(next) = folders.pop() {
@@ -24,7 +23,7 @@ pub fn list_images(folder: &Path) -> Result<Vec<PathBuf>> {
             let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
             if path.is_dir() {
                 folders.push(path);
-            } else if extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str())) {
+            } else if extension.is_some_and(|extension| IMAGE_EXTENSIONS.contains(&extension.as_str())) {
                 images.push(path);
             }
         }
