@@ -11,11 +11,12 @@ use crate::location::folder::Location;
 use crate::location::listing::Entry;
 
 impl Location {
-    /// Lists the unfinished files in this folder. A bucket has none.
-    pub fn list_unfinished_files(&self) -> Vec<Entry> {
+    /// Lists the unfinished files below a folder (`""` for all). A bucket has none.
+    pub fn list_unfinished_files(&self, folder: &str) -> Vec<Entry> {
         let mut found = Vec::new();
         if let Some(root) = self.local_root() {
-            collect_unfinished(&root, "", &mut found);
+            let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+            collect_unfinished(&root.join(folder), &prefix, &mut found);
         }
         found
     }
@@ -74,12 +75,14 @@ mod tests {
         let mut upload = location.upload("a/large");
         upload.write(vec![0; 20 << 20].into()).unwrap();
         std::fs::write(folder.path().join("a/#"), "x").unwrap();
-        let unfinished = location.list_unfinished_files();
+        let unfinished = location.list_unfinished_files("");
+        assert_eq!(location.list_unfinished_files("a"), unfinished);
+        assert!(location.list_unfinished_files("b").is_empty());
         let keys: Vec<&str> = unfinished.iter().map(|entry| entry.key.as_str()).collect();
         assert_eq!(keys, ["a/large#1"], "object_store's name for the file");
         drop(upload);
         location.delete_unfinished_file(&unfinished[0]).unwrap();
-        assert!(location.list_unfinished_files().is_empty());
+        assert!(location.list_unfinished_files("").is_empty());
         assert_eq!(location.list("").unwrap(), ["a/#", "a/whole"]);
     }
 }

@@ -66,7 +66,7 @@ impl GarbageCollector {
             self.remove(entry, &mut garbage, |entry| Ok(location.delete(&entry.key)?))?;
         }
         let is_old = |entry: &Entry| entry.age() >= self.older_than && InUse::is_dataset_key(&entry.key);
-        for entry in location.list_unfinished_files().into_iter().filter(is_old) {
+        for entry in location.list_unfinished_files("").into_iter().filter(is_old) {
             self.remove(entry, &mut garbage, |entry| Ok(location.delete_unfinished_file(entry)?))?;
         }
         Ok(garbage)

@@ -36,7 +36,7 @@ impl Checkpoints {
         }
         // Files that processes were writing when they were killed. No process still writes a step
         // older than the newest.
-        for file in self.location.list_unfinished_files() {
+        for file in self.location.list_unfinished_files("") {
             if parse_step(&file.key).is_some_and(|step| step < newest) {
                 self.location.delete_unfinished_file(&file)?;
             }

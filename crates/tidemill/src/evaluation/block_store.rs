@@ -140,8 +140,10 @@ impl<'a> BlockStore<'a> {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Removes what the record does not need: the blocks' files, claims, and pictures of attempts
-    /// that were not committed. Does nothing without a record, or if nothing is left to remove.
+    /// Removes what the record does not need: the blocks' files, claims, pictures of attempts that
+    /// were not committed, and files that a killed evaluator was writing. An evaluator that is late
+    /// may get an error if it is writing one. Does nothing without a record, or if nothing is left to
+    /// remove.
     ///
     /// # Errors
     /// If the store fails.
@@ -158,6 +160,9 @@ impl<'a> BlockStore<'a> {
                 Err(error) if !error.is_not_found() => return Err(error.into()),
                 _ => (),
             }
+        }
+        for file in self.location.list_unfinished_files(&step_folder(self.step)) {
+            self.location.delete_unfinished_file(&file)?;
         }
         Ok(())
     }

@@ -74,7 +74,11 @@ impl Evaluator<'_> {
                     return Err(Error::Interrupted { done, total, unit: "blocks" });
                 }
                 let work = || self.evaluate_block(store, block, generator, progress);
-                worked |= self.claims.run(&store.claim_key(block), work)?.is_some();
+                worked |= match self.claims.run(&store.claim_key(block), work) {
+                    // Another evaluator put the record and removed the files of the blocks.
+                    Err(_) if store.has_record()? => return Ok(()),
+                    result => result?.is_some(),
+                };
             }
             if !worked {
                 std::thread::sleep(POLL_INTERVAL);

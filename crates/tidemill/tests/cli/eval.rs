@@ -105,6 +105,10 @@ fn evaluators_share_a_run_and_draw_the_same_as_one() {
     }
     assert_eq!(std::fs::read_to_string(alone.join("metrics.jsonl")).unwrap().lines().count(), 2);
 
+    // A file that an evaluator was writing when it was killed.
+    let claims = together.join("step-00000002/claims");
+    std::fs::create_dir_all(&claims).unwrap();
+    std::fs::write(claims.join("00001.0#1"), "half").unwrap();
     // Two evaluators share the work; one of them is killed in the middle of a checkpoint.
     let start = || {
         let mut evaluator = command(&["eval", &run, "--all", "--set", &uri(&together)]);
