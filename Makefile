@@ -14,7 +14,7 @@ TEST_THREADS := $(shell expr $$(nproc) + 1)
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-slow lint style doc fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling sd2-smoke smoke wheel lock clean
+.PHONY: help setup test test-slow lint style doc fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare sd2-smoke smoke wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-eval   FID beside torch-fidelity and torchmetrics; redraws its part"
 	@echo "make bench-eval-curve  distances by the number of images; redraws docs/evaluation.md"
 	@echo "make bench-sampling  draw images beside diffusers' pipeline; redraws its part"
+	@echo "make bench-compare  raters who judge at once; redraws its part"
 	@echo "make sd2-smoke    two steps of Stable Diffusion 2 in its real size on a CPU; redraws docs/performance.md"
 	@echo "make smoke        start each of these targets once, with its quickest options"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
@@ -128,6 +129,10 @@ bench-eval-curve: setup .venv-bench/.ready
 bench-sampling: setup
 	$(PYTHON) -m benches.sampling $(ARGS)
 
+# As bench-data.
+bench-compare: setup
+	$(PYTHON) -m benches.compare $(ARGS)
+
 sd2-smoke: setup
 	$(PYTHON) -m benches.sd2 $(ARGS)
 
@@ -139,7 +144,12 @@ test test-slow: export OMP_WAIT_POLICY = passive
 smoke:
 	bash scripts/smoke.sh
 
-test: setup
+# The browser of the tests.
+.venv/.browser: scripts/setup_browser.sh .venv/.ready
+	bash scripts/setup_browser.sh
+	@touch $@
+
+test: setup .venv/.browser
 	timeout $(TEST_LIMIT) cargo test --release --locked --workspace --lib --bins --tests -- --test-threads $(TEST_THREADS)
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q tests -n $(TEST_WORKERS) --dist loadfile --durations=25
 

@@ -36,6 +36,7 @@ GOAL, GOAL_DEVICE = {512: 151.0}, "H200"
 # The size of latents in the model's configuration.
 SIZE = 64
 COMPILED = "diffusers, torch.compile"
+AUTOTUNED = "diffusers, torch.compile, max-autotune"
 # Lines with the cause of an error: Tidemill's begin with a cross, tracebacks' with the exception.
 ERROR_CAUSE = re.compile(r"\u00d7|[\w.]+(Error|Exception)\b")
 
@@ -104,6 +105,7 @@ SIDES: dict[str, Callable[[Setting], tuple[list[str], Path]]] = {
     "diffusers, eager, channels-last": lambda setting: diffusers(setting, "--channels-last"),
     "diffusers, eager": diffusers,
     COMPILED: lambda setting: diffusers(setting, "--channels-last", "--compile"),
+    AUTOTUNED: lambda setting: diffusers(setting, "--channels-last", "--compile", "max-autotune"),
     "Tidemill with diffusers' U-Net": lambda setting: tidemill(setting, "--eager"),
     "Tidemill with diffusers' U-Net, recorded": lambda setting: tidemill(setting, "--eager", recorded=True),
 }
@@ -200,7 +202,7 @@ def list_cases(args: argparse.Namespace) -> list[tuple[Setting, str]]:
         for pixels, batch in zip(args.pixels, args.batch, strict=True)
     ]
     every = [(size, name) for size in sizes for name in args.sides]
-    return sorted(every, key=lambda case: case[1] == COMPILED)
+    return sorted(every, key=lambda case: case[1] in (COMPILED, AUTOTUNED))
 
 
 def open_results(args: argparse.Namespace) -> dict:

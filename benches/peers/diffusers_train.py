@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", nargs="?", const="default", help="torch.compile, in this mode")
     parser.add_argument("--log", type=Path, required=True, help="where to write a line after each step")
     parser.add_argument("--profile", type=Path, help="where to write a trace")
     parser.add_argument("--after", type=int, default=3, help="steps before the trace")
@@ -42,7 +42,7 @@ def main() -> None:
     if args.compile:
         # An empty cache, so that compilation is measured.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(dir=args.log.parent)
-    network = torch.compile(unet) if args.compile else unet
+    network = torch.compile(unet, mode=args.compile) if args.compile else unet
     latents = torch.randn(args.batch, config["in_channels"], args.size, args.size, device=args.device)
     text = torch.randn(args.batch, 77, config["cross_attention_dim"], device=args.device)
     kind = torch.device(args.device).type

@@ -6,11 +6,12 @@
 //! - `engine`, `encode`, `online`: preprocessing on this machine or on Ray, and encoding during
 //!   training.
 //! - `supervisor`: training workers and their restarts. `sampling`: images from trained weights.
-//!   `evaluation`: how good they are.
+//!   `evaluation`: how good they are. `chart`: plots.
 //! - `allocator`, `open_files`, `python`: settings of the process, and the Python interpreter
 //!   around it.
 
 pub mod allocator;
+mod chart;
 pub mod cli;
 pub mod encode;
 pub mod engine;

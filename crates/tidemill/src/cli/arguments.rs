@@ -23,6 +23,7 @@ use crate::verbs;
         tidemill train run.toml                            latent dataset -> U-Net\n  \
         tidemill sample run.toml --prompt \"a red circle\"  draw images\n  \
         tidemill eval run.toml --watch                     judge checkpoints as they come\n  \
+        tidemill compare new study.toml                    a blind study of two models by people\n  \
         tidemill export run.toml --to model                write a folder for diffusers\n  \
         tidemill preprocess run.toml --set engine.device=cpu --json\n  \
         tidemill inspect runs/quickstart/dataset           show what a dataset contains\n  \
@@ -65,6 +66,8 @@ pub enum Verb {
     Sample(verbs::sample::Args),
     /// Judge the images of checkpoints, or those of a folder.
     Eval(verbs::eval::Args),
+    /// Let people compare the images of models, blind.
+    Compare(verbs::compare::Args),
     /// Write the trained model as a folder that diffusers opens.
     Export(verbs::export::Args),
     /// Import latents from MDS, or export them to MDS, the shard format of MosaicML Streaming.
@@ -95,6 +98,7 @@ impl Verb {
             Self::Train(args) => verbs::train::run(args, reporter),
             Self::Sample(args) => verbs::sample::run(args, reporter),
             Self::Eval(args) => verbs::eval::run(args, reporter),
+            Self::Compare(args) => verbs::compare::run(args, reporter),
             Self::Export(args) => verbs::export::run(args, reporter),
             Self::Mds(args) => verbs::mds::run(args, reporter),
             Self::Inspect(args) => verbs::inspect::run(args, reporter),

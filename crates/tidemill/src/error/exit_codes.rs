@@ -35,6 +35,7 @@ impl Error {
             Self::Eval(tidemill_eval::Error::Models(error)) => models_exit_code(error),
             Self::Eval(tidemill_eval::Error::Torch(_) | tidemill_eval::Error::NotFinite) => EXIT_FAILED,
             Self::Eval(_) => EXIT_REFUSED,
+            Self::Compare(error) => refusal_exit_code(error.is_refusal()),
             Self::Synth(tidemill_synth::Error::Config { .. }) => EXIT_REFUSED,
             _ => EXIT_FAILED,
         }

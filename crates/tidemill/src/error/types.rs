@@ -163,6 +163,9 @@ pub enum Error {
     /// An error of the crate that judges images.
     #[error(transparent)]
     Eval(#[from] tidemill_eval::Error),
+    /// An error of the crate that compares models.
+    #[error(transparent)]
+    Compare(#[from] tidemill_compare::Error),
     /// An error of the crate that draws synthetic scenes.
     #[error(transparent)]
     Synth(#[from] tidemill_synth::Error),

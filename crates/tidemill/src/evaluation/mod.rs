@@ -24,11 +24,10 @@
 //! - `judges.rs`, `reference.rs`, `reference_images.rs`: the networks, and what pictures are
 //!   compared with
 //! - `summary.rs`, `record.rs`: from pictures to a record; the best step
-//! - `reports.rs`, `chart.rs`: metrics files, grids, plots
+//! - `reports.rs`: metrics files, grids, plots
 
 mod block_store;
 mod block_table;
-mod chart;
 mod claims;
 pub mod config;
 mod evaluator;
@@ -55,7 +54,7 @@ pub use self::judges::{Judged, Judges};
 pub use self::metric::{Metric, Tower};
 pub use self::models::EvalModels;
 pub use self::preflight::check_evaluation;
-pub use self::prompts::read_prompt_rows;
+pub use self::prompts::{PromptList, read_prompt_file, read_prompt_rows};
 pub use self::record::{Record, find_best_step, interrupted_error};
 pub use self::reference::{compute_statistics, read_statistics};
 pub use self::reports::print_record;

@@ -10,9 +10,9 @@ use tidemill_io::Location;
 use tidemill_train::{EventWriter, PrometheusEndpoint, image_grid};
 
 use super::block_table::{PictureResult, to_parquet};
-use super::chart::{Series, draw_png, draw_svg};
 use super::keys::step_folder;
 use super::record::{Record, read_records, recorded_steps};
+use crate::chart::steps::{Series, draw_png, draw_svg};
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
 use crate::run_file::Run;

@@ -2,11 +2,13 @@
 //! a function `run`, which returns the verb's result as JSON.
 
 pub mod bench;
+pub mod compare;
 pub mod dedup;
 pub mod doctor;
 pub mod eval;
 pub mod export;
 pub mod gc;
+mod image_files;
 pub mod inspect;
 pub mod mds;
 pub mod preprocess;

@@ -109,7 +109,10 @@ pub fn sample(run: &Run, args: &Args, reporter: &Reporter) -> Result<Value> {
 }
 
 /// Loads the models that draw, with the trained U-Net or with the one that training starts with.
-fn load_generator(run: &Run, untrained: bool) -> Result<ImageGenerator> {
+///
+/// # Errors
+/// If a network cannot be opened, or there is no checkpoint.
+pub fn load_generator(run: &Run, untrained: bool) -> Result<ImageGenerator> {
     let models = run.models()?;
     let device = select_devices(run)?[0];
     tch::set_num_threads(resolve_threads(run.file.engine.encode.threads) as i32);

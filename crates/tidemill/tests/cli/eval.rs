@@ -12,7 +12,7 @@ use crate::common::{
 };
 
 /// A run with checkpoints of steps 2 and 4, and an `[eval]` section.
-fn trained_run(folder: &Path) -> String {
+pub fn trained_run(folder: &Path) -> String {
     let run = write_run(folder, 96);
     let text = std::fs::read_to_string(&run).unwrap();
     let judge = models_folder().join("judge");

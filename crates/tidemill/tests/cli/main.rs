@@ -5,6 +5,7 @@
 
 mod bench;
 mod common;
+mod compare;
 mod dedup;
 mod disk_and_file_faults;
 mod eval;

@@ -7,7 +7,6 @@ use tch::{Cuda, Device};
 use tidemill_data::decode::{Rgb8, decode};
 
 use super::arguments::FolderArgs;
-use super::image_files::{list_images, read_file, write_file};
 use super::statistics::{read_references, save_statistics};
 use crate::engine::machine_resources::peak_memory_mib;
 use crate::error::{Error, Result};
@@ -15,6 +14,7 @@ use crate::evaluation::{
     EvalConfig, Judges, Metric, PictureResult, References, read_prompt_rows, summarise, to_parquet,
 };
 use crate::progress::Reporter;
+use crate::verbs::image_files::{list_images, read_file, write_file};
 
 /// Images that are decoded and judged at once.
 const CHUNK: usize = 128;

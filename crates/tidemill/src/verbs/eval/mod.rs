@@ -3,7 +3,6 @@
 mod arguments;
 mod command;
 mod folder;
-mod image_files;
 mod ray_cluster;
 mod statistics;
 

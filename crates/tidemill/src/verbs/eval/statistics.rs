@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use tidemill_eval::statistics::FeatureStatistics;
 use tidemill_eval::towers::{FeatureTower, Picture};
 
-use super::image_files::{list_images, read_file, write_file};
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::evaluation::{Judges, References, Tower, compute_statistics, read_statistics};
 use crate::progress::Reporter;
+use crate::verbs::image_files::{list_images, read_file, write_file};
 
 /// The statistics of a reference for each tower: `reference` is a folder of images, or a file of
 /// statistics.

@@ -1,10 +1,8 @@
 //! Plots of numbers over steps: one panel per number, as SVG and as PNG.
 
-use std::fmt::Write;
+use image::RgbImage;
 
-use image::{Rgb, RgbImage};
-use tidemill_train::image_grid::draw_text;
-use tiny_skia::{Color, Paint, PathBuilder, Pixmap, Stroke, Transform};
+use super::drawing::{Anchor, GRID, INK, Shape, to_pixels, to_svg};
 
 /// Values over steps.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,110 +17,16 @@ const COLUMNS: usize = 3;
 const PANEL: (f32, f32) = (340.0, 220.0);
 /// Space around a panel's plot: left, top, right, bottom.
 const MARGIN: [f32; 4] = [72.0, 34.0, 18.0, 34.0];
-const INK: [u8; 3] = [70, 70, 70];
-const GRID: [u8; 3] = [225, 225, 225];
 const LINE: [u8; 3] = [31, 119, 180];
-/// Width of a character of the PNG's font.
-const GLYPH: f32 = 8.0;
-
-/// What a chart consists of, in pixels.
-enum Shape {
-    Line { points: Vec<(f32, f32)>, colour: [u8; 3], width: f32 },
-    Dot { at: (f32, f32) },
-    Text { at: (f32, f32), text: String, anchor: Anchor },
-}
-
-/// Which part of a text is at its position.
-#[derive(Clone, Copy, PartialEq)]
-enum Anchor {
-    Start,
-    Middle,
-    End,
-}
 
 /// The chart as SVG.
 pub fn draw_svg(series: &[Series]) -> String {
-    let (width, height) = size(series);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    for shape in shapes(series) {
-        let _ = match shape {
-            Shape::Line { points, colour: [r, g, b], width } => {
-                let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-                let points = points.join(" ");
-                writeln!(
-                    svg,
-                    "<polyline points=\"{points}\" fill=\"none\" stroke=\"rgb({r},{g},{b})\" stroke-width=\"{width}\"/>"
-                )
-            }
-            Shape::Dot { at: (x, y) } => {
-                writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"rgb(31,119,180)\"/>")
-            }
-            Shape::Text { at: (x, y), text, anchor } => {
-                let anchor = match anchor {
-                    Anchor::Start => "start",
-                    Anchor::Middle => "middle",
-                    Anchor::End => "end",
-                };
-                let text = text.replace('&', "&amp;").replace('<', "&lt;");
-                writeln!(
-                    svg,
-                    "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" fill=\"rgb(70,70,70)\">{text}</text>",
-                    y + 4.0
-                )
-            }
-        };
-    }
-    svg + "</svg>\n"
+    to_svg(&shapes(series), size(series))
 }
 
 /// The chart as pixels.
 pub fn draw_png(series: &[Series]) -> RgbImage {
-    let (width, height) = size(series);
-    let blank = || RgbImage::from_pixel(width, height, Rgb([255; 3]));
-    let Some(mut pixmap) = Pixmap::new(width, height) else { return blank() };
-    pixmap.fill(Color::WHITE);
-    let shapes = shapes(series);
-    for shape in &shapes {
-        match shape {
-            Shape::Line { points, colour, width } => stroke(&mut pixmap, points, *colour, *width),
-            Shape::Dot { at: (x, y) } => {
-                let diamond = [(-2.0, 0.0), (0.0, -2.0), (2.0, 0.0), (0.0, 2.0), (-2.0, 0.0)];
-                let points: Vec<_> = diamond.iter().map(|(dx, dy)| (x + dx, y + dy)).collect();
-                stroke(&mut pixmap, &points, LINE, 2.0);
-            }
-            Shape::Text { .. } => (),
-        }
-    }
-    let pixels = pixmap.data().chunks_exact(4).flat_map(|rgba| [rgba[0], rgba[1], rgba[2]]).collect();
-    let mut image = RgbImage::from_raw(width, height, pixels).unwrap_or_else(blank);
-    for shape in shapes {
-        if let Shape::Text { at: (x, y), text, anchor } = shape {
-            let width = GLYPH * text.chars().count() as f32;
-            let left = match anchor {
-                Anchor::Start => x,
-                Anchor::Middle => x - width / 2.0,
-                Anchor::End => x - width,
-            };
-            draw_text(&mut image, &text, left.max(0.0) as u32, (y - GLYPH / 2.0).max(0.0) as u32);
-        }
-    }
-    image
-}
-
-fn stroke(pixmap: &mut Pixmap, points: &[(f32, f32)], [r, g, b]: [u8; 3], width: f32) {
-    let mut path = PathBuilder::new();
-    for (i, (x, y)) in points.iter().enumerate() {
-        if i == 0 { path.move_to(*x, *y) } else { path.line_to(*x, *y) }
-    }
-    let mut paint = Paint { anti_alias: true, ..Paint::default() };
-    paint.set_color_rgba8(r, g, b, 255);
-    if let Some(path) = path.finish() {
-        let stroke = Stroke { width, ..Stroke::default() };
-        pixmap.stroke_path(&path, &paint, &stroke, Transform::identity(), None);
-    }
+    to_pixels(&shapes(series), size(series))
 }
 
 fn size(series: &[Series]) -> (u32, u32) {
@@ -164,7 +68,7 @@ fn panel(series: &Series, at: (f32, f32), x_range: (f64, f64)) -> Vec<Shape> {
     shapes.push(Shape::Line { points: vec![(x0, y1), (x0, y0), (x1, y0)], colour: INK, width: 1.0 });
     let points: Vec<(f32, f32)> =
         series.points.iter().map(|(x, y)| (place(*x, x_range, x0, x1), place(*y, y_range, y0, y1))).collect();
-    shapes.extend(points.iter().map(|point| Shape::Dot { at: *point }));
+    shapes.extend(points.iter().map(|point| Shape::Dot { at: *point, colour: LINE }));
     shapes.push(Shape::Line { points, colour: LINE, width: 1.5 });
     shapes
 }

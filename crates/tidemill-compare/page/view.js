@@ -1,0 +1,138 @@
+// What a rater sees. All text of the study is set as text, never as HTML.
+
+const byId = (id) => document.getElementById(id);
+
+export class View {
+  isWaiting = false;
+  onAnswer = () => {};
+  onBack = () => {};
+
+  constructor() {
+    for (const [id, side] of [
+      ["left", "left"],
+      ["choose-left", "left"],
+      ["tie", "tie"],
+      ["choose-right", "right"],
+      ["right", "right"],
+    ]) {
+      byId(id).addEventListener("click", () => this.#answer(side));
+    }
+    byId("back").addEventListener("click", () => this.onBack());
+    byId("zoom").addEventListener("click", () => this.#toggleZoom());
+    byId("close").addEventListener("click", () => this.#toggleZoom());
+    addEventListener("keydown", (event) => this.#press(event));
+  }
+
+  #press(event) {
+    const isTyping = event.target instanceof HTMLInputElement;
+    if (isTyping || event.repeat || event.ctrlKey || event.metaKey || event.altKey) return;
+    const actions = {
+      ArrowLeft: () => this.#answer("left"),
+      ArrowRight: () => this.#answer("right"),
+      ArrowDown: () => this.#answer("tie"),
+      Backspace: () => this.onBack(),
+      z: () => this.#toggleZoom(),
+      Z: () => this.#toggleZoom(),
+    };
+    if (byId("judge").hidden || !actions[event.key]) return;
+    event.preventDefault();
+    actions[event.key]();
+  }
+
+  #answer(side) {
+    if (this.isWaiting) return;
+    if (byId("large").open) byId("large").close();
+    this.onAnswer(side);
+  }
+
+  #toggleZoom() {
+    const large = byId("large");
+    if (large.open) {
+      large.close();
+      return;
+    }
+    const copies = [...document.querySelectorAll("#judge .picture img")].map((picture) => picture.cloneNode());
+    large.querySelector(".pictures").replaceChildren(...copies);
+    large.showModal();
+  }
+
+  showStudy(study, finish) {
+    document.title = study.title;
+    byId("title").textContent = study.title;
+    byId("tie").hidden = !study.ties;
+    byId("download").hidden = !finish.download;
+    byId("download").onclick = finish.download;
+  }
+
+  showProgress({ judged, left }) {
+    byId("bar").max = Math.max(judged + left, 1);
+    byId("bar").value = judged;
+    byId("count").textContent = `${judged} of ${judged + left}`;
+  }
+
+  // The pictures are decoded already, so nothing flickers.
+  showComparison(comparison, question, canCorrect) {
+    this.isWaiting = false;
+    byId("message").hidden = true;
+    byId("judge").hidden = false;
+    byId("prompt").textContent = comparison.prompt;
+    byId("question").textContent = question;
+    byId("left").replaceChildren(comparison.pictures.left);
+    byId("right").replaceChildren(comparison.pictures.right);
+    byId("back").disabled = !canCorrect;
+  }
+
+  showSaving(text) {
+    byId("saving").textContent = text;
+  }
+
+  showWaiting() {
+    this.isWaiting = true;
+  }
+
+  showDone(finish) {
+    this.isWaiting = false;
+    this.#showMessage("That is all. Thank you!", finish.text);
+  }
+
+  askName(enter) {
+    this.#showMessage("Welcome", "You will see two pictures at a time, and say which is better.");
+    byId("sign-in").hidden = false;
+    byId("enter").onclick = async () => {
+      try {
+        await enter(byId("name").value);
+        byId("sign-in").hidden = true;
+      } catch (error) {
+        byId("message-text").textContent = error.message;
+      }
+    };
+  }
+
+  showProblem(error, retry) {
+    this.#showMessage("This does not work yet", error.message);
+    byId("retry").hidden = error.isFinal === true;
+    byId("retry").onclick = retry;
+  }
+
+  #showMessage(title, text) {
+    byId("judge").hidden = true;
+    byId("message").hidden = false;
+    byId("retry").hidden = true;
+    byId("message-title").textContent = title;
+    byId("message-text").textContent = text;
+  }
+}
+
+// Both pictures of a comparison, loaded and decoded.
+export async function loadPictures(addressOf, comparison) {
+  const load = async (key, side) => {
+    const picture = new Image();
+    picture.alt = `${side} picture`;
+    picture.draggable = false;
+    picture.src = addressOf(key);
+    await picture.decode();
+    return picture;
+  };
+  const [left, right] = await Promise.all([load(comparison.left, "Left"), load(comparison.right, "Right")]);
+  return { left, right };
+}

@@ -1,0 +1,76 @@
+//! Who sends a request: a rater or the administrator, by the token in its `Authorization` header.
+//! There are no cookies, so no other site can send requests in a rater's name.
+
+use std::time::Instant;
+
+use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+
+use super::rater_api::Refusal;
+use super::state::ServerState;
+use crate::token::hash_token;
+
+/// The key of those who are no raters in their limit.
+pub const STRANGER: i64 = 0;
+
+/// The rater who sends a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Rater(pub i64);
+
+impl FromRequestParts<ServerState> for Rater {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ServerState) -> Result<Self, Refusal> {
+        let hash = read_token(parts).map(hash_token);
+        let known = hash.and_then(|hash| state.raters.lock().ok()?.get(&hash).copied());
+        let rater = match (known, hash) {
+            (Some(rater), _) => rater,
+            (None, Some(hash)) => {
+                check_stranger(state)?;
+                let found = state.database.call(move |database| database.find_rater(&hash)).await?;
+                let rater = found.ok_or(Refusal::NO_RATER)?;
+                if let Ok(mut raters) = state.raters.lock() {
+                    raters.insert(hash, rater);
+                }
+                rater
+            }
+            (None, None) => return Err(Refusal::NO_RATER),
+        };
+        match state.rater_limit.is_allowed(rater, Instant::now()) {
+            true => Ok(Self(rater)),
+            false => Err(Refusal::TOO_MANY),
+        }
+    }
+}
+
+/// A request of the administrator.
+#[derive(Debug, Clone, Copy)]
+pub struct Administrator;
+
+impl FromRequestParts<ServerState> for Administrator {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ServerState) -> Result<Self, Refusal> {
+        let Some(expected) = state.admin_token_hash else { return Ok(Self) };
+        check_stranger(state)?;
+        match read_token(parts) {
+            // Hashes are compared, so the time it takes says nothing of the token.
+            Some(token) if hash_token(token) == expected => Ok(Self),
+            _ => Err(Refusal(StatusCode::UNAUTHORIZED, "the administrator's token is wrong".into())),
+        }
+    }
+}
+
+/// Limits guesses, and whatever else strangers ask for.
+pub fn check_stranger(state: &ServerState) -> Result<(), Refusal> {
+    match state.stranger_limit.is_allowed(STRANGER, Instant::now()) {
+        true => Ok(()),
+        false => Err(Refusal::TOO_MANY),
+    }
+}
+
+fn read_token(parts: &Parts) -> Option<&str> {
+    parts.headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+}

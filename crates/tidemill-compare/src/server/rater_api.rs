@@ -1,0 +1,124 @@
+//! The requests of raters.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::access::{Rater, check_stranger};
+use super::state::ServerState;
+use crate::database::{Assignment, Judged, Judgement, Progress};
+use crate::error::Error;
+use crate::statistics::TieRule;
+
+/// Comparisons that a page has at once: one that is shown, and one that is loaded meanwhile.
+const COMPARISONS_AT_ONCE: usize = 2;
+
+/// The longest name of a rater, in characters.
+const MAX_NAME: usize = 40;
+
+/// Why a request is refused: the status, and the message.
+#[derive(Debug)]
+pub struct Refusal(pub StatusCode, pub String);
+
+impl Refusal {
+    /// The request has no token, or one that nobody has.
+    pub const NO_RATER: Self = Self(StatusCode::UNAUTHORIZED, String::new());
+    /// Too many requests.
+    pub const TOO_MANY: Self = Self(StatusCode::TOO_MANY_REQUESTS, String::new());
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let message = match self.0 {
+            StatusCode::UNAUTHORIZED if self.1.is_empty() => "open the link that you were given".into(),
+            StatusCode::TOO_MANY_REQUESTS => "too many requests; wait a second".into(),
+            _ => self.1,
+        };
+        (self.0, Json(json!({ "error": message }))).into_response()
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        tracing::error!("{error}");
+        Self(StatusCode::INTERNAL_SERVER_ERROR, "the server failed; its log says why".into())
+    }
+}
+
+/// What raters are told of the study. Nothing in it names the models.
+pub fn describe_study(config: &crate::study::StudyConfig) -> Value {
+    let questions: Vec<&str> = config.questions.iter().map(|question| question.text.as_str()).collect();
+    json!({
+        "title": config.title,
+        "questions": questions,
+        "ties": config.ties != TieRule::Forbid,
+        "sign_in": config.sign_in,
+    })
+}
+
+pub async fn study(State(state): State<ServerState>) -> Json<Value> {
+    Json(describe_study(&state.config))
+}
+
+/// The next comparisons of a rater.
+#[derive(Debug, Serialize)]
+pub struct Next {
+    assignments: Vec<Assignment>,
+    progress: Progress,
+}
+
+pub async fn next(State(state): State<ServerState>, Rater(rater): Rater) -> Result<Json<Next>, Refusal> {
+    let next = state.database.call(move |database| {
+        let assignments = database.assign(rater, COMPARISONS_AT_ONCE)?;
+        Ok(Next { assignments, progress: database.read_progress(rater)? })
+    });
+    Ok(Json(next.await?))
+}
+
+pub async fn judge(
+    State(state): State<ServerState>,
+    Rater(rater): Rater,
+    Json(judgement): Json<Judgement>,
+) -> Result<Json<Value>, Refusal> {
+    let judged = state.database.call(move |database| database.judge(rater, &judgement, true)).await?;
+    match judged {
+        Judged::Unknown => Err(Refusal(StatusCode::NOT_FOUND, "you were not asked this".into())),
+        Judged::Stored | Judged::Repeated | Judged::Corrected => Ok(Json(json!({ "stored": true }))),
+    }
+}
+
+/// A new rater.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SignIn {
+    name: String,
+}
+
+pub async fn sign_in(
+    State(state): State<ServerState>,
+    Json(SignIn { name }): Json<SignIn>,
+) -> Result<Json<Value>, Refusal> {
+    check_stranger(&state)?;
+    if !state.config.sign_in {
+        return Err(Refusal(StatusCode::FORBIDDEN, "this study is by invitation".into()));
+    }
+    let name = name.trim().to_owned();
+    if name.is_empty() || name.chars().count() > MAX_NAME {
+        let message = format!("choose a name of 1 to {MAX_NAME} characters");
+        return Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, message));
+    }
+    let (_, token) = state.database.call(move |database| database.add_rater(Some(&name))).await?;
+    Ok(Json(json!({ "token": token })))
+}
+
+/// A picture. Its key is known only to those who were shown it.
+pub async fn picture(State(state): State<ServerState>, Path(key): Path<String>) -> Result<Response, Refusal> {
+    let missing = || Refusal(StatusCode::NOT_FOUND, "there is no such picture".into());
+    let content = state.pictures.read(key).await?.ok_or_else(missing)?;
+    let headers = [(CONTENT_TYPE, "image/webp"), (CACHE_CONTROL, "private, max-age=86400, immutable")];
+    Ok((headers, content).into_response())
+}

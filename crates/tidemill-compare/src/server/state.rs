@@ -1,0 +1,33 @@
+//! What all requests share.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::database_thread::DatabaseThread;
+use super::picture_reader::PictureReader;
+use super::rate_limit::RateLimit;
+use crate::study::StudyConfig;
+
+/// What all requests share.
+pub type ServerState = Arc<Server>;
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    /// The study.
+    pub config: StudyConfig,
+    /// Writes, and reads that must see them.
+    pub database: DatabaseThread,
+    /// Reads of pictures.
+    pub pictures: PictureReader,
+    /// The known raters, by their tokens' hashes.
+    pub raters: Mutex<HashMap<[u8; 32], i64>>,
+    /// Requests of each rater.
+    pub rater_limit: RateLimit,
+    /// Requests of those who are no raters yet, together.
+    pub stranger_limit: RateLimit,
+    /// The hash of the administrator's token; none: everybody on this machine administers.
+    pub admin_token_hash: Option<[u8; 32]>,
+    /// Whether only this machine can reach the server.
+    pub is_loopback: bool,
+}

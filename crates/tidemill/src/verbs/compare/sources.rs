@@ -1,0 +1,139 @@
+//! Where a model's pictures come from.
+
+use std::path::{Path, PathBuf};
+
+use image::RgbImage;
+use tidemill_compare::study::SourceConfig;
+use tidemill_data::decode::decode;
+use tidemill_models::UNetConfig;
+
+use crate::error::{Error, Result};
+use crate::run_file::Run;
+use crate::sampling::{Drawing, ImageGenerator};
+use crate::verbs::image_files::{list_images, read_file};
+use crate::verbs::sample::load_generator;
+
+/// Pixels per latent of Stable Diffusion's VAE.
+const PIXELS_PER_LATENT: u32 = 8;
+
+/// Side of the latents where a U-Net does not say it.
+const SAMPLE_SIZE: i64 = 64;
+
+/// A model's pictures.
+pub struct PictureSource {
+    name: String,
+    kind: SourceKind,
+}
+
+enum SourceKind {
+    /// The model draws.
+    Drawn { generator: Box<ImageGenerator>, drawing: Drawing },
+    /// The pictures are there, in the order of the prompts.
+    Files(Vec<PathBuf>),
+}
+
+impl PictureSource {
+    /// Opens a source of `pictures` pictures. `seed` is that of the noise, the same for all models.
+    ///
+    /// # Errors
+    /// If there is no model, or a folder has another number of pictures.
+    pub fn open(config: &SourceConfig, pictures: usize, seed: u64) -> Result<Self> {
+        let kind = match (&config.run, &config.diffusers, &config.folder) {
+            (Some(path), ..) => {
+                let mut run = Run::open(path, &config.set)?;
+                run.file.sample.step = config.step.or(run.file.sample.step);
+                open_generator(&run, false, seed)?
+            }
+            (_, Some(folder), _) => {
+                let run = run_of_diffusers(folder, &config.set)?;
+                open_generator(&run, true, seed)?
+            }
+            (.., Some(folder)) => SourceKind::Files(list_pictures(folder, pictures)?),
+            _ => return Err(Error::Arguments(format!("source {} has no pictures", config.name))),
+        };
+        Ok(Self { name: config.name.clone(), kind })
+    }
+
+    /// The model's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Pictures at once.
+    pub fn batch_size(&self) -> usize {
+        match &self.kind {
+            SourceKind::Drawn { drawing, .. } => drawing.batch_size,
+            SourceKind::Files(_) => 16,
+        }
+    }
+
+    /// The shorter side of the smallest picture.
+    ///
+    /// # Errors
+    /// If a picture cannot be read.
+    pub fn side(&self) -> Result<u32> {
+        match &self.kind {
+            SourceKind::Drawn { drawing, .. } => Ok(drawing.resolution),
+            SourceKind::Files(files) => {
+                let sides = files.iter().map(|file| {
+                    let picture = read_picture_file(file)?;
+                    Ok(picture.width().min(picture.height()))
+                });
+                Ok(sides.collect::<Result<Vec<_>>>()?.into_iter().min().unwrap_or(u32::MAX))
+            }
+        }
+    }
+
+    /// Draws or reads pictures by their numbers.
+    ///
+    /// # Errors
+    /// If one cannot be drawn or read.
+    pub fn draw(&self, prompts: &[String], numbers: &[usize]) -> Result<Vec<RgbImage>> {
+        match &self.kind {
+            SourceKind::Drawn { generator, drawing } => {
+                let noise: Vec<u64> = numbers.iter().map(|number| *number as u64).collect();
+                generator.draw(prompts, &noise, drawing, |_| ())
+            }
+            SourceKind::Files(files) => {
+                numbers.iter().map(|number| read_picture_file(&files[*number])).collect()
+            }
+        }
+    }
+}
+
+fn open_generator(run: &Run, untrained: bool, seed: u64) -> Result<SourceKind> {
+    let generator = Box::new(load_generator(run, untrained)?);
+    Ok(SourceKind::Drawn { generator, drawing: run.file.sample.to_drawing(run.resolution(), seed) })
+}
+
+/// A run whose model is that of a diffusers folder, and whose resolution is that of its U-Net unless
+/// an override says otherwise.
+fn run_of_diffusers(folder: &Path, overrides: &[String]) -> Result<Run> {
+    let unet = UNetConfig::read(&folder.join("unet/config.json"))?;
+    let side = unet.sample_size.unwrap_or(SAMPLE_SIZE) as u32 * PIXELS_PER_LATENT;
+    let path = format!("models.path={:?}", folder.display().to_string());
+    let mut settings = vec![path, format!("prepare.resolutions=[{side}]")];
+    settings.extend(overrides.iter().cloned());
+    Run::parse(&folder.display().to_string(), "", &settings)
+}
+
+fn list_pictures(folder: &Path, expected: usize) -> Result<Vec<PathBuf>> {
+    let files = list_images(folder)?;
+    if files.len() == expected {
+        return Ok(files);
+    }
+    Err(Error::Missing {
+        what: folder.display().to_string(),
+        problem: format!("it has {} pictures, and there must be {expected}", files.len()),
+        hint: "give `images` pictures for each prompt; sorted by their names they follow the prompts".into(),
+    })
+}
+
+/// A picture's file as pixels.
+fn read_picture_file(path: &Path) -> Result<RgbImage> {
+    let refuse =
+        |problem: String| tidemill_compare::Error::Picture { name: path.display().to_string(), problem };
+    let decoded = decode(&read_file(path)?).map_err(|e| refuse(e.to_string()))?;
+    let picture = RgbImage::from_raw(decoded.width, decoded.height, decoded.pixels);
+    Ok(picture.ok_or_else(|| refuse("it has no pixels".into()))?)
+}

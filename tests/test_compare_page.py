@@ -1,0 +1,219 @@
+"""The page of a study in a real browser: by keyboard, on a phone, and as a static copy.
+
+With TIDEMILL_SCREENSHOTS, a folder, the page is also drawn there.
+"""
+
+import functools
+import http.server
+import importlib.util
+import json
+import os
+import threading
+import time
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from helpers.study import compare, invite, make_study, read_rows, serving
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
+
+DESKTOP, PHONE = (1280, 900), (390, 844)
+# A prompt that would run if the page did not escape it, and one that names its picture's colour.
+PROMPTS = [
+    ('<script>document.title="run"</script><img src=x onerror="document.title=1">', "odd"),
+    *((f"a house of {material}", "houses") for material in ("stone", "wood", "glass", "brick")),
+]
+AXE = Path(importlib.util.find_spec("axe_playwright_python").origin).with_name("axe.min.js")
+
+
+@contextmanager
+def browser(size):
+    """Chromium, whose window has a size, and which reaches only this machine."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    flags = "headless=new no-sandbox disable-gpu no-first-run disable-background-networking disable-sync"
+    for flag in [*flags.split(), "disable-component-update", "disable-dev-shm-usage"]:
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    width, height = size
+    if size == PHONE:
+        metrics = {"width": width, "height": height, "pixelRatio": 2.0, "touch": True}
+        options.add_experimental_option("mobileEmulation", {"deviceMetrics": metrics})
+    driver = webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
+    try:
+        driver.set_window_size(width, height)
+        yield driver
+    finally:
+        driver.quit()
+
+
+def wait_for(driver, condition, seconds=20):
+    return WebDriverWait(driver, seconds, poll_frequency=0.02).until(condition)
+
+
+def find(driver, name):
+    return driver.find_element(By.ID, name)
+
+
+def shown_prompt(driver):
+    """The prompt, once a comparison is shown."""
+    wait_for(driver, lambda _: find(driver, "judge").is_displayed())
+    return find(driver, "prompt").text
+
+
+def press(driver, key):
+    """Presses a key, and waits until the page shows something else."""
+    texts = "['prompt', 'question'].map((id) => document.getElementById(id).textContent)"
+    flags = "document.getElementById('judge').hidden, document.getElementById('back').disabled"
+    state = f"return [...{texts}, {flags}]"
+    before = driver.execute_script(state)
+    webdriver.ActionChains(driver).send_keys(key).perform()
+    wait_for(driver, lambda _: driver.execute_script(state) != before)
+
+
+def save_screenshot(driver, name):
+    if folder := os.environ.get("TIDEMILL_SCREENSHOTS"):
+        driver.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+
+def check_accessibility(driver):
+    """axe-core finds nothing serious."""
+    # The page's policy forbids other scripts, so axe comes through the driver.
+    driver.execute_script(AXE.read_text())
+    found = driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+    serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+    assert not serious, json.dumps(serious, indent=1)
+
+
+def requested_hosts(driver):
+    """The hosts that the browser asked for anything."""
+    hosts = set()
+    for entry in driver.get_log("performance"):
+        message = json.loads(entry["message"])["message"]
+        if message["method"] == "Network.requestWillBeSent":
+            address = message["params"]["request"]["url"]
+            if address.startswith("http"):
+                hosts.add(address.split("/")[2])
+    return hosts
+
+
+def judge_to_the_end(driver, keys):
+    """Answers with these keys in turn until nothing is left; returns the number of answers."""
+    answers = 0
+    while True:
+        wait_for(
+            driver, lambda _: find(driver, "judge").is_displayed() or find(driver, "message").is_displayed()
+        )
+        if find(driver, "message").is_displayed():
+            return answers
+        press(driver, keys[answers % len(keys)])
+        answers += 1
+
+
+@pytest.fixture
+def study(tmp_path):
+    return make_study(tmp_path, PROMPTS, attention_checks=0.2, judgements=2)
+
+
+def test_whole_study_by_keyboard(study):
+    """Every comparison is judged by keys; the last answer is corrected; prompts are text."""
+    token = invite(study, 1)[0]
+    with serving(study) as server, browser(DESKTOP) as driver:
+        address = f"http://127.0.0.1:{server.port}/"
+        driver.get(f"{address}#{token}")
+        shown_prompt(driver)
+        assert driver.current_url == address, "the token stays in no address"
+        check_accessibility(driver)
+        save_screenshot(driver, "compare")
+        sizes = [find(driver, side).find_element(By.TAG_NAME, "img").size for side in ("left", "right")]
+        assert sizes[0] == sizes[1]
+        assert sizes[0]["width"] > 300
+        alts = [
+            find(driver, side).find_element(By.TAG_NAME, "img").get_attribute("alt")
+            for side in ("left", "right")
+        ]
+        assert alts == ["Left picture", "Right picture"]
+
+        first = shown_prompt(driver)
+        press(driver, Keys.ARROW_LEFT)
+        press(driver, Keys.BACKSPACE)
+        assert shown_prompt(driver) == first
+        # A page that is loaded again goes on where it was.
+        press(driver, Keys.ARROW_RIGHT)
+        driver.get(address)
+        assert shown_prompt(driver) == first
+        assert find(driver, "question").text == "Which picture fits the text better?"
+        webdriver.ActionChains(driver).send_keys("z").perform()
+        wait_for(driver, lambda _: find(driver, "large").is_displayed())
+        webdriver.ActionChains(driver).send_keys("z").perform()
+        answers = judge_to_the_end(driver, [Keys.ARROW_DOWN, Keys.ARROW_LEFT, Keys.ARROW_RIGHT])
+        assert "Thank you" in find(driver, "message-title").text
+        check_accessibility(driver)
+        assert driver.title == "Compare two pictures"
+        assert requested_hosts(driver) == {f"127.0.0.1:{server.port}"}
+        errors = [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+        assert not errors, errors
+    rows = read_rows(study, "SELECT answer, corrections FROM judgement ORDER BY judged")
+    # Five comparisons and an attention check, two questions each.
+    assert len(rows) == answers + 1 == 12
+    assert sum(corrections for _, corrections in rows) == 1
+    assert rows[0] == ("right", 1)
+
+
+def test_study_works_on_a_phone(study):
+    """Both pictures fit beside each other, and a tap chooses."""
+    token = invite(study, 1)[0]
+    with serving(study) as server, browser(PHONE) as driver:
+        driver.get(f"http://127.0.0.1:{server.port}/#{token}")
+        prompts = {shown_prompt(driver)}
+        save_screenshot(driver, "compare-phone")
+        check_accessibility(driver)
+        boxes = [find(driver, side).rect for side in ("left", "right")]
+        assert boxes[0]["y"] == boxes[1]["y"]
+        assert boxes[0]["width"] == boxes[1]["width"] > 150
+        assert boxes[1]["x"] + boxes[1]["width"] <= PHONE[0]
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= PHONE[0]
+        for name in ("left", "choose-right", "tie", "right"):
+            before = find(driver, "prompt").text, find(driver, "question").text
+            find(driver, name).click()
+            wait_for(
+                driver,
+                lambda _, before=before: (
+                    (find(driver, "prompt").text, find(driver, "question").text) != before
+                ),
+            )
+            prompts.add(shown_prompt(driver))
+        assert len(prompts) == 3
+    assert len(read_rows(study, "SELECT * FROM judgement")) == 4
+
+
+def test_static_copy_is_judged_and_its_answers_come_back(study, tmp_path):
+    """The page works without our server; answers that the browser signed are imported."""
+    site = tmp_path / "site"
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    exported = compare("export", study, "--raters", "1", "--comparisons", "3", "--url", url)
+    with zipfile.ZipFile(exported["site"]) as archive:
+        archive.extractall(site)
+    with browser(DESKTOP) as driver:
+        downloads = tmp_path / "downloads"
+        driver.execute_cdp_cmd(
+            "Page.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)}
+        )
+        driver.get(exported["links"][0])
+        shown_prompt(driver)
+        assert judge_to_the_end(driver, [Keys.ARROW_LEFT, Keys.ARROW_RIGHT]) == 6
+        find(driver, "download").click()
+        deadline = time.monotonic() + 20
+        while not (found := list(downloads.glob("answers-*.jsonl"))):
+            assert time.monotonic() < deadline, "no file was downloaded"
+            time.sleep(0.05)
+    server.shutdown()
+    counts = compare("import", study, found[0])["files"][0]["lines"]
+    assert counts == {"stored": 6, "repeated": 0, "forged": 0, "unknown": 0, "malformed": []}
