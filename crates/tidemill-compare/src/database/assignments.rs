@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rusqlite::{OptionalExtension, Row, params};
 use serde::Serialize;
 
-use super::{Database, now};
+use super::connection::{Database, now};
 use crate::error::Result;
 use crate::token::{random_bool, random_key};
 

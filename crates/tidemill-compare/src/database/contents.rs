@@ -2,7 +2,7 @@
 
 use rusqlite::{OptionalExtension, params};
 
-use super::Database;
+use super::connection::Database;
 use crate::error::Result;
 use crate::study::{Comparison, ComparisonKind};
 use crate::token::random_key;

@@ -3,7 +3,7 @@
 use rusqlite::{OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 
-use super::{Database, now};
+use super::connection::{Database, now};
 use crate::error::Result;
 use crate::statistics::Outcome;
 

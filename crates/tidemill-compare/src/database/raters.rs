@@ -3,7 +3,7 @@
 use rusqlite::{OptionalExtension, params};
 use serde::Serialize;
 
-use super::{Database, now};
+use super::connection::{Database, now};
 use crate::error::Result;
 use crate::token::{hash_token, random_key};
 

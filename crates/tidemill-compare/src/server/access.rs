@@ -8,12 +8,15 @@ use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 
-use super::rater_api::Refusal;
+use super::refusal::Refusal;
 use super::state::ServerState;
 use crate::token::hash_token;
 
 /// The key of those who are no raters in their limit.
 pub const STRANGER: i64 = 0;
+
+/// Headers that a proxy adds to requests of others.
+const FORWARDED: [&str; 3] = ["forwarded", "x-forwarded-for", "x-forwarded-host"];
 
 /// The rater who sends a request.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +56,13 @@ impl FromRequestParts<ServerState> for Administrator {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &ServerState) -> Result<Self, Refusal> {
-        let Some(expected) = state.admin_token_hash else { return Ok(Self) };
+        let Some(expected) = state.admin_token_hash else {
+            // Without a token only this machine administers. A proxy sends for others.
+            return match FORWARDED.iter().any(|name| parts.headers.contains_key(*name)) {
+                true => Err(Refusal(StatusCode::FORBIDDEN, "start the server with --new-admin-token".into())),
+                false => Ok(Self),
+            };
+        };
         check_stranger(state)?;
         match read_token(parts) {
             // Hashes are compared, so the time it takes says nothing of the token.

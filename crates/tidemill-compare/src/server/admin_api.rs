@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::access::Administrator;
-use super::rater_api::Refusal;
+use super::refusal::Refusal;
 use super::state::ServerState;
 
 /// The most raters that are invited at once.

@@ -5,7 +5,8 @@
 //! - `rater_api`, `admin_api`: the requests. `pages`: the files of the page.
 //! - `database_thread`: all writes, many to a transaction.
 //! - `picture_reader`: pictures, beside the writes.
-//! - `access`: tokens. `rate_limit`: requests per rater. `headers`: what a browser may do.
+//! - `access`: tokens. `refusal`: requests that are refused. `rate_limit`: requests per rater.
+//! - `headers`: what a browser may do.
 //! - `connections`: accepts connections, and ends those that send nothing.
 
 mod access;
@@ -17,6 +18,7 @@ mod pages;
 mod picture_reader;
 mod rate_limit;
 mod rater_api;
+mod refusal;
 mod router;
 mod state;
 

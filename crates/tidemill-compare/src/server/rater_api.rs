@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::access::{Rater, check_stranger};
+use super::refusal::Refusal;
 use super::state::ServerState;
 use crate::database::{Assignment, Judged, Judgement, Progress};
-use crate::error::Error;
 use crate::statistics::TieRule;
 
 /// Comparisons that a page has at once: one that is shown, and one that is loaded meanwhile.
@@ -19,35 +19,6 @@ const COMPARISONS_AT_ONCE: usize = 2;
 
 /// The longest name of a rater, in characters.
 const MAX_NAME: usize = 40;
-
-/// Why a request is refused: the status, and the message.
-#[derive(Debug)]
-pub struct Refusal(pub StatusCode, pub String);
-
-impl Refusal {
-    /// The request has no token, or one that nobody has.
-    pub const NO_RATER: Self = Self(StatusCode::UNAUTHORIZED, String::new());
-    /// Too many requests.
-    pub const TOO_MANY: Self = Self(StatusCode::TOO_MANY_REQUESTS, String::new());
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let message = match self.0 {
-            StatusCode::UNAUTHORIZED if self.1.is_empty() => "open the link that you were given".into(),
-            StatusCode::TOO_MANY_REQUESTS => "too many requests; wait a second".into(),
-            _ => self.1,
-        };
-        (self.0, Json(json!({ "error": message }))).into_response()
-    }
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        tracing::error!("{error}");
-        Self(StatusCode::INTERNAL_SERVER_ERROR, "the server failed; its log says why".into())
-    }
-}
 
 /// What raters are told of the study. Nothing in it names the models.
 pub fn describe_study(config: &crate::study::StudyConfig) -> Value {

@@ -206,4 +206,8 @@ fn raters_sign_in_where_the_study_allows_it() {
     assert_eq!(server.next(&token)["progress"]["judged"], 0);
     let raters = server.get("/api/admin/progress").json();
     assert_eq!(raters["raters"][0]["name"], "Ada");
+    // Without a token, whoever comes through a proxy does not administer.
+    let proxied = "GET /api/admin/progress HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+                   X-Forwarded-For: 203.0.113.9\r\n\r\n";
+    assert_eq!(server.send_raw(proxied).status, 403);
 }
