@@ -9,8 +9,8 @@ use super::drawing::{Anchor, GRID, INK, Shape, to_pixels, to_svg};
 pub struct Panel {
     /// The panel's title.
     pub title: String,
-    /// What the bars measure.
-    pub unit: String,
+    /// A line below the title.
+    pub subtitle: String,
     /// A bar for each model.
     pub bars: Vec<Bar>,
 }
@@ -60,7 +60,7 @@ fn draw_panel(panel: &Panel, corner: f32) -> Vec<Shape> {
     let place = |value: f64| y0 + ((value.clamp(low, high) - low) / (high - low)) as f32 * (y1 - y0);
     let text = |at, text: &str, anchor| Shape::Text { at, text: text.into(), anchor };
     let mut shapes =
-        vec![text((x0, 16.0), &panel.title, Anchor::Start), text((x0, 34.0), &panel.unit, Anchor::Start)];
+        vec![text((x0, 16.0), &panel.title, Anchor::Start), text((x0, 34.0), &panel.subtitle, Anchor::Start)];
     for i in 0..=4 {
         let value = low + (high - low) * f64::from(i) / 4.0;
         let y = place(value);
@@ -117,7 +117,11 @@ mod tests {
             value: *value,
             interval: (*low, *high),
         };
-        Panel { title: "quality".into(), unit: "preferred".into(), bars: values.iter().map(bar).collect() }
+        Panel {
+            title: "quality".into(),
+            subtitle: "50 judgements".into(),
+            bars: values.iter().map(bar).collect(),
+        }
     }
 
     #[test]

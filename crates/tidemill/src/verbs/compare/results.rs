@@ -69,23 +69,17 @@ fn write_plots(database: &Path, summary: &StudySummary) -> Result<Vec<PathBuf>> 
 fn to_panel(question: &QuestionSummary) -> Panel {
     let bar = |label: &str, value, interval| Bar { label: label.to_owned(), value, interval };
     let judgements: usize = question.pairs.iter().map(|pair| pair.judgements).sum();
-    let (unit, bars) = match (question.strengths.as_slice(), question.pairs.first()) {
+    let bars = match (question.strengths.as_slice(), question.pairs.first()) {
         ([], Some(pair)) => {
             let [first, second] = &pair.models;
-            let bars = vec![
+            vec![
                 bar(first, pair.preference, (pair.low, pair.high)),
                 bar(second, 1.0 - pair.preference, (1.0 - pair.high, 1.0 - pair.low)),
-            ];
-            ("preferred", bars)
+            ]
         }
         (strengths, _) => {
-            let bars = strengths.iter().map(|one| bar(&one.model, one.strength, (one.low, one.high)));
-            ("strength", bars.collect())
+            strengths.iter().map(|one| bar(&one.model, one.strength, (one.low, one.high))).collect()
         }
     };
-    Panel {
-        title: question.text.clone(),
-        unit: format!("{unit}, {judgements} judgements, 95 % intervals"),
-        bars,
-    }
+    Panel { title: question.text.clone(), subtitle: format!("{judgements} judgements, 95 % intervals"), bars }
 }
