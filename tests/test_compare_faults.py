@@ -3,6 +3,7 @@
 import http.client
 import signal
 import threading
+import time
 
 from helpers.study import StudyServer, invite, make_study, read_rows
 
@@ -54,8 +55,11 @@ def test_no_acknowledged_judgement_is_lost_through_kills(tmp_path):
     for kill in range(KILLS):
         before = sum(len(rater.acknowledged) for rater in raters)
         # Each server lives until it has acknowledged some more.
+        deadline = time.monotonic() + 60
         while sum(len(rater.acknowledged) for rater in raters) < before + 1 + kill % 5:
             assert server.process.poll() is None, "".join(server.log)
+            assert time.monotonic() < deadline, "nothing is acknowledged"
+            time.sleep(0.001)
         server.stop(signal.SIGKILL)
         server = StudyServer(study)
     for rater in raters:

@@ -144,6 +144,7 @@ def test_whole_study_by_keyboard(study):
         assert shown_prompt(driver) == first
         # A page that is loaded again goes on where it was.
         press(driver, Keys.ARROW_RIGHT)
+        wait_for(driver, lambda _: read_rows(study, "SELECT sum(corrections) FROM judgement") == [(1,)])
         driver.get(address)
         assert shown_prompt(driver) == first
         assert find(driver, "question").text == "Which picture fits the text better?"
@@ -188,7 +189,29 @@ def test_study_works_on_a_phone(study):
             )
             prompts.add(shown_prompt(driver))
         assert len(prompts) == 3
-    assert len(read_rows(study, "SELECT * FROM judgement")) == 4
+        wait_for(driver, lambda _: len(read_rows(study, "SELECT * FROM judgement")) == 4)
+
+
+def test_raters_sign_in_and_the_administrator_invites(tmp_path):
+    """A rater chooses a name; the administrator sees it, and makes links."""
+    study = make_study(tmp_path, PROMPTS[1:3], sign_in=True, attention_checks=0.0)
+    with serving(study) as server, browser(DESKTOP) as driver:
+        driver.get(f"http://127.0.0.1:{server.port}/")
+        wait_for(driver, lambda _: find(driver, "name").is_displayed())
+        check_accessibility(driver)
+        find(driver, "name").send_keys("zoë", Keys.ENTER)
+        shown_prompt(driver)
+        assert judge_to_the_end(driver, [Keys.ARROW_LEFT]) == 4
+        driver.get(f"http://127.0.0.1:{server.port}/admin#{server.admin_token}")
+        wait_for(driver, lambda _: "zoë" in find(driver, "raters").text)
+        assert find(driver, "state").text == "2 of 6 judgements"
+        check_accessibility(driver)
+        find(driver, "invite").click()
+        wait_for(driver, lambda _: find(driver, "links").get_property("value"))
+        links = find(driver, "links").get_property("value").split()
+        assert len(set(links)) == 5
+        driver.get(links[0])
+        shown_prompt(driver)
 
 
 def test_static_copy_is_judged_and_its_answers_come_back(study, tmp_path):

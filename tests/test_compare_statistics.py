@@ -5,6 +5,7 @@ import sqlite3
 import choix
 import krippendorff
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import statsmodels.api as sm
 from helpers.study import compare, make_study
@@ -87,9 +88,18 @@ def test_results_agree_with_the_references(judged):
         assert set(pair["categories"]) == {"a", "b"}
 
 
-def test_agreement_equals_krippendorffs(judged):
-    """Alpha of nominal answers."""
+def test_agreement_equals_krippendorffs(judged, tmp_path):
+    """Alpha of nominal answers. The table has the same judgements."""
     results, rows = judged
+    table = tmp_path / "judgements.parquet"
+    assert compare("judgements", tmp_path / "study", "--to", table)["judgements"] == len(rows)
+    models = ("ours", "theirs", "others")
+    expected = {
+        (row[2], row[1], {"first": models[row[3]], "second": models[row[4]]}.get(row[5], "tie"))
+        for row in rows
+    }
+    columns = pq.read_table(table).select(["comparison", "rater", "preferred"]).to_pylist()
+    assert {tuple(row.values()) for row in columns} == expected
     counts = {}
     for row in rows:
         counts.setdefault(row[2], dict.fromkeys(OUTCOMES, 0))[row[5]] += 1

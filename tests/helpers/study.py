@@ -66,6 +66,8 @@ class StudyServer:
         # Ends when the process does.
         for line in self.process.stderr:
             self.log.append(line)
+            if found := re.search(r"shown only once: (\w+)", line):
+                self.admin_token = found.group(1)
             if found := re.search(r"http://127\.0\.0\.1:(\d+)/admin", line):
                 self.port = int(found.group(1))
                 break

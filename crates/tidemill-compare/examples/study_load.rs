@@ -30,7 +30,7 @@ fn main() {
     let tokens = make_study(&study, raters);
     let (ready, address) = mpsc::channel();
     std::thread::spawn(move || {
-        let options = ServeOptions { address: [127, 0, 0, 1].into(), port: 0, admin_token_hash: None };
+        let options = ServeOptions { address: [127, 0, 0, 1].into(), port: 0, admin_token_hash: [0; 32] };
         serve(&study, &options, |address| ready.send(address).unwrap(), std::future::pending()).unwrap();
     });
     let address = address.recv().unwrap();

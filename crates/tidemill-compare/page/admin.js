@@ -2,7 +2,7 @@
 
 const byId = (id) => document.getElementById(id);
 const STORED = "tidemill-compare-admin-token";
-const token = location.hash.slice(1) || sessionStorage.getItem(STORED);
+const token = location.hash.slice(1) || sessionStorage.getItem(STORED) || "";
 sessionStorage.setItem(STORED, token);
 history.replaceState(null, "", location.pathname);
 

@@ -13,11 +13,18 @@ const MOST_CORRECTIONS = 20;
 let source;
 let questions;
 let shownAt = 0;
-// Answers are sent one after the other.
+// Answers are sent one after the other, and comparisons loaded one after the other.
 let sending = Promise.resolve();
+let loading = Promise.resolve();
+// Answers that are not stored yet, and loads that are not done.
 let unsent = 0;
+let unloaded = 0;
+// Whether other raters have comparisons that may be left for this one.
+let isWaitingForOthers = false;
 
 async function start() {
+  queue.length = 0;
+  given.length = 0;
   view.onAnswer = answer;
   view.onBack = correctLast;
   try {
@@ -39,15 +46,19 @@ async function start() {
   }
 }
 
+const isKnown = (key) => [...queue, ...given.map((one) => one.comparison)].some((one) => one.key === key);
+
 // Loads the comparisons that are not in the queue yet.
 async function refill() {
-  const { assignments, progress } = await source.next();
-  view.showProgress(progress);
-  const known = new Set([...queue, ...given.map((one) => one.comparison)].map((one) => one.key));
-  for (const comparison of assignments.filter((one) => !known.has(one.key))) {
-    comparison.pictures = await loadPictures(source.pictureAddress, comparison);
-    comparison.answers = new Set(comparison.answered);
-    queue.push(comparison);
+  const next = await source.next();
+  isWaitingForOthers = next.is_waiting;
+  view.showProgress(next.progress);
+  for (const comparison of next.assignments) {
+    if (isKnown(comparison.key)) continue;
+    const pictures = await loadPictures(source.pictureAddress, comparison);
+    if (!isKnown(comparison.key)) {
+      queue.push({ ...comparison, pictures, answers: new Set(comparison.answered) });
+    }
   }
 }
 
@@ -58,7 +69,7 @@ function nextQuestion(comparison) {
 function show() {
   const comparison = queue[0];
   if (!comparison) {
-    view.showDone(source.finish);
+    view.showDone(source.finish, isWaitingForOthers, given.length > 0);
     return;
   }
   shownAt = performance.now();
@@ -89,30 +100,48 @@ function correctLast() {
   show();
 }
 
-// Sends an answer, and asks for more comparisons after the last one of a comparison. An answer is
-// sent again until it is stored.
+// Sends an answer, and asks for more comparisons after the last one of a comparison.
 function send(judgement, isComplete) {
   unsent += 1;
-  sending = sending.then(async () => {
-    for (let pause = 500; ; pause = Math.min(2 * pause, 10_000)) {
-      try {
-        await source.judge(judgement);
-        if (isComplete) await refill();
-        break;
-      } catch (error) {
-        if (error instanceof Problem && error.isFinal) {
-          view.showProblem(error, start);
-          return;
-        }
-        view.showSaving("The last answer is not saved yet. Trying again …");
-        await new Promise((resolve) => setTimeout(resolve, pause));
-      }
+  if (isComplete) unloaded += 1;
+  sending = sending
+    .then(() => repeat(() => source.judge(judgement), "The last answer is not saved yet. Trying again …"))
+    .catch((error) => view.showProblem(error, start))
+    .finally(() => {
+      unsent -= 1;
+      if (isComplete) load();
+      showIfReady();
+    });
+}
+
+function load() {
+  loading = loading
+    .then(() => repeat(refill, "The next pictures are not loaded yet. Trying again …"))
+    .catch((error) => view.showProblem(error, start))
+    .finally(() => {
+      unloaded -= 1;
+      showIfReady();
+    });
+}
+
+// Does something again until it succeeds, or can never succeed.
+async function repeat(act, message) {
+  for (let pause = 500; ; pause = Math.min(2 * pause, 10_000)) {
+    try {
+      await act();
+      view.showSaving("");
+      return;
+    } catch (error) {
+      if (error instanceof Problem && error.isFinal) throw error;
+      view.showSaving(message);
+      await new Promise((resolve) => setTimeout(resolve, pause));
     }
-    unsent -= 1;
-    view.showSaving("");
-    // Without comparisons it is over only when all answers are stored.
-    if (view.isWaiting && (queue.length > 0 || unsent === 0)) show();
-  });
+  }
+}
+
+// Without comparisons it is over only when all is stored and loaded.
+function showIfReady() {
+  if (view.isWaiting && (queue.length > 0 || unsent + unloaded === 0)) show();
 }
 
 addEventListener("beforeunload", (event) => {

@@ -34,9 +34,27 @@ async function request(address, token, body) {
   throw new Problem(error, !isTemporary);
 }
 
+async function isValid(token) {
+  try {
+    await request("/api/next", token, {});
+    return true;
+  } catch (error) {
+    if (error instanceof Problem && error.isFinal) return false;
+    throw error;
+  }
+}
+
+// Another link in the same tab is another rater.
+addEventListener("hashchange", () => location.reload());
+
 export async function openSource() {
   let token = takeToken();
   const study = await request("/api/study");
+  if (token && !(await isValid(token))) {
+    // It is of another study at this address.
+    localStorage.removeItem(STORED);
+    token = null;
+  }
   if (!token && !study.sign_in) throw new Problem("Open the link that you were given.", true);
   return {
     study,
@@ -48,6 +66,9 @@ export async function openSource() {
     },
     next: () => request("/api/next", token, {}),
     judge: (judgement) => request("/api/judge", token, judgement),
-    finish: { text: "All your answers are saved. You can close this page." },
+    finish: {
+      text: "All your answers are saved. You can close this page.",
+      later: "Other raters are looking at the last pairs. If they stop, some will be left: come back later.",
+    },
   };
 }

@@ -32,6 +32,7 @@ async function signer(token) {
 export async function openSource() {
   const [pack, token] = location.hash.slice(1).split(".");
   if (!pack || !token) throw new Problem("Open the link that you were given.", true);
+  if (!crypto.subtle) throw new Problem("Open the link with https://, so that answers can be signed.", true);
   const [study, assignments, sign] = [
     await load("study.json"),
     await load(`packs/${encodeURIComponent(pack)}.json`),
@@ -49,7 +50,7 @@ export async function openSource() {
     async next() {
       const open = assignments.filter(isOpen);
       const next = open.slice(0, 2).map((one) => ({ ...one, answered: answered(one) }));
-      return { assignments: next, progress: { judged: assignments.length - open.length, left: open.length } };
+      return { assignments: next, is_waiting: false, progress: { judged: assignments.length - open.length, left: open.length } };
     },
     async judge(judgement) {
       const line = { ...judgement, signature: await sign(judgement) };

@@ -18,6 +18,7 @@ export class View {
       byId(id).addEventListener("click", () => this.#answer(side));
     }
     byId("back").addEventListener("click", () => this.onBack());
+    byId("done-back").addEventListener("click", () => this.onBack());
     byId("zoom").addEventListener("click", () => this.#toggleZoom());
     byId("close").addEventListener("click", () => this.#toggleZoom());
     addEventListener("keydown", (event) => this.#press(event));
@@ -34,20 +35,19 @@ export class View {
       z: () => this.#toggleZoom(),
       Z: () => this.#toggleZoom(),
     };
-    if (byId("judge").hidden || !actions[event.key]) return;
+    const isDone = !byId("done-back").hidden && event.key === "Backspace";
+    if ((byId("judge").hidden && !isDone) || !actions[event.key]) return;
     event.preventDefault();
     actions[event.key]();
   }
 
   #answer(side) {
-    if (this.isWaiting) return;
-    if (byId("large").open) byId("large").close();
-    this.onAnswer(side);
+    if (!this.isWaiting) this.onAnswer(side);
   }
 
   #toggleZoom() {
     const large = byId("large");
-    if (large.open) {
+    if (large.open || this.isWaiting) {
       large.close();
       return;
     }
@@ -73,7 +73,10 @@ export class View {
   // The pictures are decoded already, so nothing flickers.
   showComparison(comparison, question, canCorrect) {
     this.isWaiting = false;
+    // Enlarged pictures are those of the comparison before.
+    byId("large").close();
     byId("message").hidden = true;
+    byId("done-back").hidden = true;
     byId("judge").hidden = false;
     byId("prompt").textContent = comparison.prompt;
     byId("question").textContent = question;
@@ -90,34 +93,50 @@ export class View {
     this.isWaiting = true;
   }
 
-  showDone(finish) {
+  showDone(finish, isWaitingForOthers, canCorrect) {
     this.isWaiting = false;
-    this.#showMessage("That is all. Thank you!", finish.text);
+    if (isWaitingForOthers) {
+      this.#showMessage("Nothing is left right now. Thank you!", `${finish.text} ${finish.later}`);
+    } else {
+      this.#showMessage("That is all. Thank you!", finish.text);
+    }
+    byId("done-back").hidden = !canCorrect;
   }
 
   askName(enter) {
     this.#showMessage("Welcome", "You will see two pictures at a time, and say which is better.");
     byId("sign-in").hidden = false;
+    byId("name").onkeydown = (event) => {
+      if (event.key === "Enter") byId("enter").click();
+    };
+    byId("name").focus();
     byId("enter").onclick = async () => {
+      byId("enter").disabled = true;
       try {
         await enter(byId("name").value);
         byId("sign-in").hidden = true;
       } catch (error) {
         byId("message-text").textContent = error.message;
       }
+      byId("enter").disabled = false;
     };
   }
 
   showProblem(error, retry) {
     this.#showMessage("This does not work yet", error.message);
     byId("retry").hidden = error.isFinal === true;
-    byId("retry").onclick = retry;
+    byId("retry").onclick = () => {
+      byId("retry").hidden = true;
+      retry();
+    };
   }
 
   #showMessage(title, text) {
+    byId("large").close();
     byId("judge").hidden = true;
     byId("message").hidden = false;
     byId("retry").hidden = true;
+    byId("done-back").hidden = true;
     byId("message-title").textContent = title;
     byId("message-text").textContent = text;
   }

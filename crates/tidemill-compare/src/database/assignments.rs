@@ -96,6 +96,27 @@ impl Database {
         })?)
     }
 
+    /// Keeps a rater's assignments for however long the rater needs.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn reserve_assignments(&self, rater: i64) -> Result<()> {
+        self.connection
+            .execute("UPDATE assignment SET shown = ?2 WHERE rater = ?1", params![rater, i64::MAX])?;
+        Ok(())
+    }
+
+    /// Whether any rater was shown a comparison and has not judged it yet.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn has_open_assignments(&self) -> Result<bool> {
+        let mut read = self.connection.prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM assignment WHERE is_counted = 1 AND is_judged = 0)",
+        )?;
+        Ok(read.query_row([], |row| row.get(0))?)
+    }
+
     /// Lets other raters have what nobody judges.
     fn release_old_assignments(&self) -> Result<()> {
         let mut find = self.connection.prepare_cached(

@@ -32,6 +32,15 @@ impl Database {
         Ok((self.connection.last_insert_rowid(), token))
     }
 
+    /// Removes a rater who was shown nothing.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn remove_rater(&self, rater: i64) -> Result<()> {
+        self.connection.execute("DELETE FROM rater WHERE id = ?1", [rater])?;
+        Ok(())
+    }
+
     /// The rater with a token.
     ///
     /// # Errors

@@ -6,9 +6,10 @@ use std::io::{Seek, Write};
 
 use zip::write::{SimpleFileOptions, ZipWriter};
 
-use crate::database::Database;
+use crate::database::{Assignment, Database};
 use crate::error::{Error, Result};
 use crate::server::{RATER_PAGES, STATIC_SOURCE, describe_study};
+use crate::token::random_key;
 
 /// A rater of a static copy. The link is `<address of index.html>#<pack>.<token>`.
 #[derive(Debug, Clone)]
@@ -21,7 +22,8 @@ pub struct ExportedRater {
     pub token: String,
 }
 
-/// Writes a static copy for some raters, each with at most `comparisons` comparisons.
+/// Writes a static copy for some raters, each with at most `comparisons` comparisons. Returns fewer
+/// raters if there are not enough comparisons.
 ///
 /// # Errors
 /// If the database fails, or the file cannot be written.
@@ -36,18 +38,13 @@ pub fn export_site(
         archive.add(name, content.as_bytes())?;
     }
     archive.add("study.json", describe_study(&database.config).to_string().as_bytes())?;
+    let packs = database.transaction(|database| choose_packs(database, raters, comparisons))?;
     let (mut exported, mut pictures) = (Vec::new(), BTreeSet::new());
-    for _ in 0..raters {
-        let (rater, token) = database.add_rater(None)?;
-        let assignments = database.assign(rater, comparisons)?;
-        if assignments.is_empty() {
-            break;
-        }
-        let pack = crate::token::random_key();
+    for (rater, assignments) in packs {
         let text = serde_json::to_vec(&assignments).unwrap_or_default();
-        archive.add(&format!("packs/{pack}.json"), &text)?;
+        archive.add(&format!("packs/{}.json", rater.pack), &text)?;
         pictures.extend(assignments.into_iter().flat_map(|one| [one.left, one.right]));
-        exported.push(ExportedRater { rater, pack, token });
+        exported.push(rater);
     }
     for key in pictures {
         let content = database.read_picture(&key)?.unwrap_or_default();
@@ -55,6 +52,26 @@ pub fn export_site(
     }
     archive.zip.finish().map_err(|e| file_error(&e))?;
     Ok(exported)
+}
+
+/// Adds raters and chooses their comparisons, which nobody else gets in their place.
+fn choose_packs(
+    database: &Database,
+    raters: usize,
+    comparisons: usize,
+) -> Result<Vec<(ExportedRater, Vec<Assignment>)>> {
+    let mut packs = Vec::new();
+    for _ in 0..raters {
+        let (rater, token) = database.add_rater(None)?;
+        let assignments = database.assign(rater, comparisons)?;
+        if assignments.is_empty() {
+            database.remove_rater(rater)?;
+            break;
+        }
+        database.reserve_assignments(rater)?;
+        packs.push((ExportedRater { rater, pack: random_key(), token }, assignments));
+    }
+    Ok(packs)
 }
 
 struct Archive<W: Write + Seek> {

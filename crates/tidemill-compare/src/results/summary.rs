@@ -167,7 +167,7 @@ impl Context<'_> {
 
     fn summarise_votes(&self, models: (usize, usize), votes: &[Vote]) -> Option<PairSummary> {
         let found = estimate_preference(votes, self.ties, &self.options.bootstrap)?;
-        let needed = judgements_needed(self.options.difference, found.design_effect);
+        let needed = judgements_needed(self.options.difference, found.judgements as f64 / found.effective);
         Some(PairSummary {
             models: [self.models[models.0].to_owned(), self.models[models.1].to_owned()],
             preference: found.share,

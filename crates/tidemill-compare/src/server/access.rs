@@ -15,9 +15,6 @@ use crate::token::hash_token;
 /// The key of those who are no raters in their limit.
 pub const STRANGER: i64 = 0;
 
-/// Headers that a proxy adds to requests of others.
-const FORWARDED: [&str; 3] = ["forwarded", "x-forwarded-for", "x-forwarded-host"];
-
 /// The rater who sends a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Rater(pub i64);
@@ -31,9 +28,11 @@ impl FromRequestParts<ServerState> for Rater {
         let rater = match (known, hash) {
             (Some(rater), _) => rater,
             (None, Some(hash)) => {
-                check_stranger(state)?;
                 let found = state.database.call(move |database| database.find_rater(&hash)).await?;
-                let rater = found.ok_or(Refusal::NO_RATER)?;
+                let Some(rater) = found else {
+                    check_stranger(state)?;
+                    return Err(Refusal::NO_RATER);
+                };
                 if let Ok(mut raters) = state.raters.lock() {
                     raters.insert(hash, rater);
                 }
@@ -48,6 +47,24 @@ impl FromRequestParts<ServerState> for Rater {
     }
 }
 
+/// Somebody who signs in. The limit comes before the body is read.
+#[derive(Debug, Clone, Copy)]
+pub struct Stranger;
+
+impl FromRequestParts<ServerState> for Stranger {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(_: &mut Parts, state: &ServerState) -> Result<Self, Refusal> {
+        if !state.config.sign_in {
+            return Err(Refusal(StatusCode::FORBIDDEN, "this study is by invitation".into()));
+        }
+        match state.sign_in_limit.is_allowed(STRANGER, Instant::now()) {
+            true => Ok(Self),
+            false => Err(Refusal::TOO_MANY),
+        }
+    }
+}
+
 /// A request of the administrator.
 #[derive(Debug, Clone, Copy)]
 pub struct Administrator;
@@ -56,23 +73,18 @@ impl FromRequestParts<ServerState> for Administrator {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &ServerState) -> Result<Self, Refusal> {
-        let Some(expected) = state.admin_token_hash else {
-            // Without a token only this machine administers. A proxy sends for others.
-            return match FORWARDED.iter().any(|name| parts.headers.contains_key(*name)) {
-                true => Err(Refusal(StatusCode::FORBIDDEN, "start the server with --new-admin-token".into())),
-                false => Ok(Self),
-            };
-        };
-        check_stranger(state)?;
         match read_token(parts) {
             // Hashes are compared, so the time it takes says nothing of the token.
-            Some(token) if hash_token(token) == expected => Ok(Self),
-            _ => Err(Refusal(StatusCode::UNAUTHORIZED, "the administrator's token is wrong".into())),
+            Some(token) if hash_token(token) == state.admin_token_hash => Ok(Self),
+            _ => {
+                check_stranger(state)?;
+                Err(Refusal(StatusCode::UNAUTHORIZED, "the administrator's token is wrong".into()))
+            }
         }
     }
 }
 
-/// Limits guesses, and whatever else strangers ask for.
+/// Limits wrong tokens, and sign-ins.
 pub fn check_stranger(state: &ServerState) -> Result<(), Refusal> {
     match state.stranger_limit.is_allowed(STRANGER, Instant::now()) {
         true => Ok(()),

@@ -33,8 +33,11 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests of a rater per second, and at once. A fast rater needs four a second.
 const RATER_LIMIT: (f64, f64) = (10.0, 40.0);
 
-/// Requests of those who are no raters, per second and at once.
+/// Requests with wrong tokens, per second and at once.
 const STRANGER_LIMIT: (f64, f64) = (50.0, 400.0);
+
+/// Sign-ins per second, and at once.
+const SIGN_IN_LIMIT: (f64, f64) = (2.0, 50.0);
 
 /// Where a study is served, and to whom.
 #[derive(Debug, Clone)]
@@ -43,27 +46,21 @@ pub struct ServeOptions {
     pub address: IpAddr,
     /// The port; 0: any free one.
     pub port: u16,
-    /// The hash of the administrator's token; none: everybody who reaches the server administers,
-    /// which is refused unless the address is loopback.
-    pub admin_token_hash: Option<[u8; 32]>,
+    /// The hash of the administrator's token.
+    pub admin_token_hash: [u8; 32],
 }
 
 /// Serves the study in a file until `stop` is done. Calls `on_ready` with the address once requests
 /// are answered. All judgements that were acknowledged are on the disk, however the server ends.
 ///
 /// # Errors
-/// If there is no study, the address cannot be used, or it needs the administrator's token.
+/// If there is no study, or the address cannot be used.
 pub fn serve(
     path: &Path,
     options: &ServeOptions,
     on_ready: impl FnOnce(SocketAddr),
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
-    let is_loopback = options.address.is_loopback();
-    if !is_loopback && options.admin_token_hash.is_none() {
-        let problem = "whoever reaches the server could administer; it needs a token".into();
-        return Err(Error::Config { key: "--host".into(), problem });
-    }
     let database = Database::open(path)?;
     let state = Arc::new(Server {
         config: database.config.clone(),
@@ -72,8 +69,9 @@ pub fn serve(
         raters: Default::default(),
         rater_limit: RateLimit::new(RATER_LIMIT.0, RATER_LIMIT.1),
         stranger_limit: RateLimit::new(STRANGER_LIMIT.0, STRANGER_LIMIT.1),
+        sign_in_limit: RateLimit::new(SIGN_IN_LIMIT.0, SIGN_IN_LIMIT.1),
         admin_token_hash: options.admin_token_hash,
-        is_loopback,
+        is_loopback: options.address.is_loopback(),
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Server)?;
     runtime.block_on(async {

@@ -1,5 +1,7 @@
 //! What a browser may do with our answers, and which hosts' names we answer to.
 
+use std::time::Duration;
+
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{
@@ -14,6 +16,9 @@ use super::state::ServerState;
 /// Only our own scripts, styles and pictures; no frames, forms or other sites.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// How long a request may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 const HEADERS: [(HeaderName, &str); 6] = [
     (CONTENT_SECURITY_POLICY, POLICY),
@@ -33,6 +38,12 @@ pub async fn add_security_headers(request: Request, next: Next) -> Response {
     }
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
+}
+
+/// Ends requests whose body does not come.
+pub async fn limit_time(request: Request, next: Next) -> Response {
+    let answer = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
+    answer.unwrap_or_else(|_| (StatusCode::REQUEST_TIMEOUT, "the request takes too long").into_response())
 }
 
 /// On loopback, refuses other hosts' names: a page elsewhere whose name resolves to this machine must

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::access::{Rater, check_stranger};
+use super::access::{Rater, Stranger};
 use super::refusal::Refusal;
 use super::state::ServerState;
 use crate::database::{Assignment, Judged, Judgement, Progress};
@@ -40,12 +40,15 @@ pub async fn study(State(state): State<ServerState>) -> Json<Value> {
 pub struct Next {
     assignments: Vec<Assignment>,
     progress: Progress,
+    /// Whether others were shown comparisons that they may not judge.
+    is_waiting: bool,
 }
 
 pub async fn next(State(state): State<ServerState>, Rater(rater): Rater) -> Result<Json<Next>, Refusal> {
     let next = state.database.call(move |database| {
         let assignments = database.assign(rater, COMPARISONS_AT_ONCE)?;
-        Ok(Next { assignments, progress: database.read_progress(rater)? })
+        let progress = database.read_progress(rater)?;
+        Ok(Next { assignments, progress, is_waiting: database.has_open_assignments()? })
     });
     Ok(Json(next.await?))
 }
@@ -71,12 +74,9 @@ pub struct SignIn {
 
 pub async fn sign_in(
     State(state): State<ServerState>,
+    _: Stranger,
     Json(SignIn { name }): Json<SignIn>,
 ) -> Result<Json<Value>, Refusal> {
-    check_stranger(&state)?;
-    if !state.config.sign_in {
-        return Err(Refusal(StatusCode::FORBIDDEN, "this study is by invitation".into()));
-    }
     let name = name.trim().to_owned();
     if name.is_empty() || name.chars().count() > MAX_NAME {
         let message = format!("choose a name of 1 to {MAX_NAME} characters");

@@ -27,6 +27,7 @@ pub fn router(state: ServerState) -> Router {
     }
     router
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(from_fn(headers::limit_time))
         .layer(from_fn_with_state(state.clone(), headers::check_host))
         .layer(from_fn(headers::add_security_headers))
         .with_state(state)

@@ -24,10 +24,12 @@ pub struct Server {
     pub raters: Mutex<HashMap<[u8; 32], i64>>,
     /// Requests of each rater.
     pub rater_limit: RateLimit,
-    /// Requests of those who are no raters yet, together.
+    /// Requests with wrong tokens, together.
     pub stranger_limit: RateLimit,
-    /// The hash of the administrator's token; none: everybody on this machine administers.
-    pub admin_token_hash: Option<[u8; 32]>,
+    /// Sign-ins, together.
+    pub sign_in_limit: RateLimit,
+    /// The hash of the administrator's token.
+    pub admin_token_hash: [u8; 32],
     /// Whether only this machine can reach the server.
     pub is_loopback: bool,
 }

@@ -137,9 +137,13 @@ fn cluster_sums<K: Hash + Eq, const M: usize>(
 /// The variance of an estimate from its variances by prompt, by rater and by cell, each with the
 /// number of clusters. The degrees of freedom are Satterthwaite's.
 fn combine(by_prompt: (f64, f64), by_rater: (f64, f64), by_cell: (f64, f64)) -> StandardError {
-    // The difference can be too small, or negative, by chance.
-    let sum = by_prompt.1 + by_rater.1 - by_cell.1;
-    let variance = sum.max(by_prompt.1.min(by_rater.1));
+    let variance = if by_prompt.0.min(by_rater.0) < 2.0 {
+        // One rater's or one prompt's judgements say nothing of others. The other kind is left.
+        by_prompt.1.max(by_rater.1)
+    } else {
+        // The difference can be too small, or negative, by chance.
+        (by_prompt.1 + by_rater.1 - by_cell.1).max(by_prompt.1.min(by_rater.1))
+    };
     let share = |(clusters, variance): (f64, f64)| variance * variance / (clusters - 1.0).max(1.0);
     let spread = share(by_prompt) + share(by_rater);
     let largest = by_prompt.0.max(by_rater.0) - 1.0;

@@ -7,14 +7,14 @@ pub const POWER: f64 = 0.8;
 const QUANTILES: (f64, f64) = (1.959_963_984_540_054, 0.841_621_233_572_914_3);
 
 /// The number of judgements after which a preference of `0.5 + difference` is told from 0.5 with a
-/// chance of [`POWER`], at a confidence of 95 %. `design_effect` is how many times the variance of
-/// a judgement is that of an independent one. It stays the same only if more judgements come with
-/// more prompts and raters, in proportion.
-pub fn judgements_needed(difference: f64, design_effect: f64) -> u64 {
+/// chance of [`POWER`], at a confidence of 95 %. `per_independent` is how many judgements say as much
+/// as an independent one. It stays the same only if more judgements come with more prompts and
+/// raters, in proportion.
+pub fn judgements_needed(difference: f64, per_independent: f64) -> u64 {
     let share = 0.5 + difference;
     let (confidence, power) = QUANTILES;
     let root = confidence * 0.5 + power * (share * (1.0 - share)).max(0.0).sqrt();
-    (design_effect * (root / difference).powi(2)).ceil() as u64
+    (per_independent * (root / difference).powi(2)).ceil() as u64
 }
 
 #[cfg(test)]

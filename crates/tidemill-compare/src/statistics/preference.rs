@@ -22,6 +22,8 @@ pub struct Preference {
     pub ties: usize,
     /// How many times the variance is that of independent judgements.
     pub design_effect: f64,
+    /// Independent judgements without ties that would have the same variance.
+    pub effective: f64,
 }
 
 /// Estimates the share that prefers the first model. All votes are of the same two models. `None`
@@ -64,6 +66,7 @@ pub fn estimate_preference(
         judgements: counted.len(),
         ties: votes.iter().filter(|vote| vote.outcome == Outcome::Tie).count(),
         design_effect,
+        effective,
     })
 }
 
@@ -98,6 +101,20 @@ mod tests {
         let found = estimate_preference(&votes, TieRule::Half, &ClusterBootstrap::default()).unwrap();
         assert_eq!((found.share, found.interval.1), (1.0, 1.0));
         assert!((0.3..0.7).contains(&found.interval.0), "six raters: {found:?}");
+    }
+
+    /// One rater, or one prompt: the other kind of cluster is left.
+    #[test]
+    fn single_raters_and_prompts_have_an_interval_too() {
+        let outcome = |i: usize| if i.is_multiple_of(3) { Outcome::Second } else { Outcome::First };
+        for votes in [
+            (0..60).map(|i| vote(i, 0, outcome(i))).collect::<Vec<_>>(),
+            (0..60).map(|i| vote(0, i, outcome(i))).collect(),
+        ] {
+            let found = estimate_preference(&votes, TieRule::Half, &ClusterBootstrap::default()).unwrap();
+            assert!((0.8..1.25).contains(&found.design_effect), "{found:?}");
+            assert!((found.interval.0 - found.wilson.0).abs() < 0.02, "{found:?}");
+        }
     }
 
     /// Every rater has a model of theirs, so only the raters are independent.

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
+use tidemill_compare::database::Database;
 use tidemill_compare::server::{ServeOptions, serve};
 use tokio::sync::oneshot;
 
@@ -33,7 +34,10 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(study: &Path, admin_token_hash: Option<[u8; 32]>) -> Self {
+    pub fn start(study: &Path) -> Self {
+        let database = Database::open(study).unwrap();
+        // Zeros are no token's hash.
+        let admin_token_hash = database.read_admin_token_hash().unwrap().unwrap_or_default();
         let (stop, stopped) = oneshot::channel();
         let (ready, address) = mpsc::channel();
         let study = study.to_owned();

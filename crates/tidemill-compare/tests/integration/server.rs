@@ -1,6 +1,7 @@
 //! The server over HTTP.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use tidemill_compare::database::Database;
 use tidemill_compare::results::{SummaryOptions, summarise};
@@ -41,7 +42,7 @@ fn study_is_judged_as_wanted_and_nobody_sees_a_pair_twice() {
     (settings.judgements, settings.attention_checks) = (2, 0.2);
     let study = make_study(folder.path(), &settings, 8);
     let raters = add_raters(&study, 4);
-    let server = Server::start(&study, None);
+    let server = Server::start(&study);
     // The first models' pictures are wider known to the test than to any rater: by their colour.
     let green = |key: &str| {
         let picture = server.get(&format!("/picture/{key}"));
@@ -94,7 +95,7 @@ fn answers_tell_nothing_of_the_models() {
     let folder = tempfile::tempdir().unwrap();
     let study = make_study(folder.path(), &config(2), 4);
     let token = &add_raters(&study, 1)[0];
-    let server = Server::start(&study, None);
+    let server = Server::start(&study);
     let study = server.get("/api/study");
     let next = server.send("POST", "/api/next", Some(token), "{}");
     let pages = ["/", "/app.js", "/view.js", "/source.js", "/style.css", "/admin", "/admin.js"];
@@ -122,7 +123,7 @@ fn corrections_replace_and_repetitions_change_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let study = make_study(folder.path(), &config(2), 4);
     let token = &add_raters(&study, 1)[0];
-    let server = Server::start(&study, None);
+    let server = Server::start(&study);
     let next = server.next(token);
     assert_eq!(next["assignments"].as_array().unwrap().len(), 2, "one to show, one to load");
     let key = next["assignments"][0]["key"].as_str().unwrap();
@@ -145,8 +146,7 @@ fn strangers_and_nonsense_are_refused() {
     let study = make_study(folder.path(), &config(2), 8);
     let raters = add_raters(&study, 2);
     let admin = Database::open(&study).unwrap().renew_admin_token().unwrap();
-    let admin_hash = Database::open(&study).unwrap().read_admin_token_hash().unwrap();
-    let server = Server::start(&study, admin_hash);
+    let server = Server::start(&study);
     let key = server.next(&raters[0])["assignments"][0]["key"].as_str().unwrap().to_owned();
     let judgement = |assignment: &str, question: u32, answer: &str| {
         format!(
@@ -181,9 +181,11 @@ fn strangers_and_nonsense_are_refused() {
     let other = server.send_raw("GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
     assert_eq!(other.status, 421);
     // One rater who sends too much does not stop the others.
-    let statuses: BTreeSet<u16> =
-        (0..80).map(|_| server.send("POST", "/api/next", Some(&raters[0]), "{}").status).collect();
-    assert_eq!(statuses, BTreeSet::from([200, 429]));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let is_limited = || server.send("POST", "/api/next", Some(&raters[0]), "{}").status == 429;
+    while !is_limited() {
+        assert!(Instant::now() < deadline, "no limit");
+    }
     server.next(&raters[1]);
     let invited = server.send("POST", "/api/admin/raters", Some(&admin), r#"{"count":2}"#).json();
     server.next(invited["tokens"][1].as_str().unwrap());
@@ -197,17 +199,13 @@ fn raters_sign_in_where_the_study_allows_it() {
     let mut settings = config(2);
     settings.sign_in = true;
     let study = make_study(folder.path(), &settings, 2);
-    let server = Server::start(&study, None);
+    let server = Server::start(&study);
     let sign_in = |name: &str| {
         server.send("POST", "/api/sign-in", None, &serde_json::json!({ "name": name }).to_string())
     };
     assert_eq!(sign_in("  ").status, 422);
     let token = sign_in(" Ada ").json()["token"].as_str().unwrap().to_owned();
     assert_eq!(server.next(&token)["progress"]["judged"], 0);
-    let raters = server.get("/api/admin/progress").json();
-    assert_eq!(raters["raters"][0]["name"], "Ada");
-    // Without a token, whoever comes through a proxy does not administer.
-    let proxied = "GET /api/admin/progress HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-                   X-Forwarded-For: 203.0.113.9\r\n\r\n";
-    assert_eq!(server.send_raw(proxied).status, 403);
+    drop(server);
+    assert_eq!(Database::open(&study).unwrap().list_raters().unwrap()[0].name.as_deref(), Some("Ada"));
 }

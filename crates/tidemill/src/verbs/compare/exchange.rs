@@ -62,10 +62,18 @@ pub fn export(args: &ExportArgs, reporter: &Reporter) -> Result<Value> {
     let database = Database::open(&path)?;
     let to = args.to.clone().unwrap_or_else(|| beside(&path, "-site.zip"));
     let failed = |source| Error::Write { path: to.display().to_string(), source };
-    let file = File::create(&to).map_err(failed)?;
-    let raters =
-        database.transaction(|database| export_site(database, args.raters, args.comparisons, file))?;
     let url = args.url.trim_end_matches('/');
+    let is_loopback =
+        ["http://127.0.0.1", "http://localhost", "http://[::1]"].iter().any(|it| url.starts_with(it));
+    if !url.starts_with("https://") && !is_loopback {
+        let message = "--url: browsers sign answers only on pages with https://";
+        return Err(Error::Arguments(message.into()));
+    }
+    let file = File::create(&to).map_err(failed)?;
+    let raters = export_site(&database, args.raters, args.comparisons, file)?;
+    if raters.len() < args.raters {
+        reporter.report(format!("only {} raters: no more comparisons are left", raters.len()));
+    }
     let links: Vec<String> =
         raters.iter().map(|rater| format!("{url}/index.html#{}.{}", rater.pack, rater.token)).collect();
     links.iter().for_each(|link| reporter.report(link));

@@ -9,7 +9,7 @@ use tidemill_compare::study::{
     Comparison, ComparisonKind, SourceConfig, StudyConfig, damage, encode, fit_to_square, plan_comparisons,
 };
 
-use super::sources::PictureSource;
+use super::sources::{PictureSource, choose_step};
 use super::study_file::{database_path, parse_source, read_study};
 use crate::error::{Error, Result};
 use crate::evaluation::read_prompt_file;
@@ -34,14 +34,21 @@ pub struct Args {
 /// # Errors
 /// If the study is refused, or a picture cannot be drawn or stored.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
-    let config = read_config(args)?;
+    let mut config = read_config(args)?;
     config.validate()?;
+    config.sources.iter_mut().try_for_each(choose_step)?;
     let prompts = read_prompts(&config, reporter)?;
     let path = database_path(&args.study);
     let database = Database::create(&path, &config)?.ok_or_else(|| {
         let problem = "it has other settings; remove it, or give the study another name".to_owned();
         tidemill_compare::Error::Config { key: path.display().to_string(), problem }
     })?;
+    database.put_prompts(&prompts)?;
+    if database.read_contents()?.prompts != prompts {
+        let problem = "the study has other prompts; give this one another name".to_owned();
+        let key = format!("prompts {}", config.prompts);
+        return Err(tidemill_compare::Error::Config { key, problem }.into());
+    }
     if !database.is_complete()? {
         make_study(&database, &prompts, reporter)?;
     }
@@ -90,7 +97,6 @@ fn read_prompts(config: &StudyConfig, reporter: &Reporter) -> Result<Vec<StoredP
 
 fn make_study(database: &Database, prompts: &[StoredPrompt], reporter: &Reporter) -> Result<()> {
     let config = &database.config;
-    database.put_prompts(prompts)?;
     let mut sources = Vec::new();
     for source in &config.sources {
         sources.push(PictureSource::open(source, prompts.len() * config.images, config.seed)?);

@@ -21,14 +21,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 pub struct Args {
     /// The study.
     pub study: PathBuf,
-    /// The address to listen at. Any but this machine's own needs the administrator's token, which
-    /// is made and shown at the first start. TLS is the business of a proxy.
+    /// The address to listen at. TLS is the business of a proxy.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub host: IpAddr,
     /// The port; 0: any free one.
     #[arg(long, default_value_t = 8765)]
     pub port: u16,
-    /// Make a new token for the administrator.
+    /// Make a new token for the administrator. The first one is made and shown at the first start.
     #[arg(long)]
     pub new_admin_token: bool,
 }
@@ -41,22 +40,16 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let path = database_path(&args.study);
     let database = Database::open(&path)?;
     let stop = StopSignal::watch();
-    let is_loopback = args.host.is_loopback();
-    let has_token = database.read_admin_token_hash()?.is_some();
-    let token = match args.new_admin_token || (!is_loopback && !has_token) {
-        true => Some(database.renew_admin_token()?),
-        false => None,
-    };
-    let admin_token_hash = database.read_admin_token_hash()?;
+    if args.new_admin_token || database.read_admin_token_hash()?.is_none() {
+        let token = database.renew_admin_token()?;
+        reporter.report(format!("the administrator's token, which is shown only once: {token}"));
+    }
+    let admin_token_hash = database.read_admin_token_hash()?.unwrap_or_default();
     drop(database);
     let options = ServeOptions { address: args.host, port: args.port, admin_token_hash };
     let on_ready = |address| {
         reporter.report(format!("raters: http://{address}/#<token> (tidemill compare invite)"));
-        match &token {
-            Some(token) => reporter
-                .report(format!("administrator: http://{address}/admin#{token} (shown only once; keep it)")),
-            None => reporter.report(format!("administrator: http://{address}/admin")),
-        }
+        reporter.report(format!("administrator: http://{address}/admin#<token>"));
     };
     serve(&path, &options, on_ready, async {
         while !stop.is_raised() {

@@ -6,6 +6,7 @@ use image::RgbImage;
 use tidemill_compare::study::SourceConfig;
 use tidemill_data::decode::decode;
 use tidemill_models::UNetConfig;
+use tidemill_train::Checkpoints;
 
 use crate::error::{Error, Result};
 use crate::run_file::Run;
@@ -99,6 +100,18 @@ impl PictureSource {
             }
         }
     }
+}
+
+/// Notes the newest checkpoint of a run without step, so that all pictures are of one checkpoint.
+///
+/// # Errors
+/// If the run cannot be opened, or has no checkpoint.
+pub fn choose_step(config: &mut SourceConfig) -> Result<()> {
+    let (Some(path), None) = (&config.run, config.step) else { return Ok(()) };
+    let run = Run::open(path, &config.set)?;
+    let steps = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?.list_steps()?;
+    config.step = run.file.sample.step.or(steps.last().copied());
+    Ok(())
 }
 
 fn open_generator(run: &Run, untrained: bool, seed: u64) -> Result<SourceKind> {
