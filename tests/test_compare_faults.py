@@ -5,9 +5,9 @@ import signal
 import threading
 import time
 
+import pytest
 from helpers.study import StudyServer, invite, make_study, read_rows
 
-KILLS = 50
 RATERS = 6
 
 
@@ -40,7 +40,8 @@ class Rater(threading.Thread):
                     self.acknowledged[assignment["key"], question] = self.answer
 
 
-def test_no_acknowledged_judgement_is_lost_through_kills(tmp_path):
+@pytest.mark.parametrize("kills", [8, pytest.param(50, marks=pytest.mark.slow)])
+def test_no_acknowledged_judgement_is_lost_through_kills(tmp_path, kills):
     """What the server has acknowledged is there after kill -9, exactly once."""
     prompts = [(f"prompt {number}", "all") for number in range(400)]
     study = make_study(tmp_path, prompts, judgements=50, attention_checks=0.1)
@@ -52,7 +53,7 @@ def test_no_acknowledged_judgement_is_lost_through_kills(tmp_path):
     ]
     for rater in raters:
         rater.start()
-    for kill in range(KILLS):
+    for kill in range(kills):
         before = sum(len(rater.acknowledged) for rater in raters)
         # Each server lives until it has acknowledged some more.
         deadline = time.monotonic() + 60
@@ -72,10 +73,10 @@ def test_no_acknowledged_judgement_is_lost_through_kills(tmp_path):
     found = {(key, question): answer for key, question, answer in stored}
     assert len(found) == len(stored)
     acknowledged = {key: answer for rater in raters for key, answer in rater.acknowledged.items()}
-    print(f"{len(acknowledged)} judgements acknowledged, {len(stored)} stored, {KILLS} kills")
-    assert len(acknowledged) >= KILLS
+    print(f"{len(acknowledged)} judgements acknowledged, {len(stored)} stored, {kills} kills")
+    assert len(acknowledged) >= kills
     lost = {key for key, answer in acknowledged.items() if found.get(key) != answer}
     assert not lost
     # At most one per rater was stored when its acknowledgement was cut off.
-    assert len(stored) - len(acknowledged) <= RATERS * KILLS
+    assert len(stored) - len(acknowledged) <= RATERS * kills
     assert read_rows(study, "PRAGMA integrity_check") == [("ok",)]

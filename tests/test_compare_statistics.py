@@ -55,19 +55,20 @@ def judge_at_random(study, rng, raters, judgements):
     return rows
 
 
-@pytest.fixture
-def judged(tmp_path, rng):
-    """The results of a study of three models, and its judgements."""
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory, make_rng):
+    """A study of three models, its results, and its judgements."""
+    folder, rng = tmp_path_factory.mktemp("study"), make_rng("judged")
     prompts = [(f"prompt {number}", "ab"[number % 2]) for number in range(50)]
     models = ("ours", "theirs", "others")
-    study = make_study(tmp_path, prompts, models, attention_checks=0.0, judgements=4)
+    study = make_study(folder, prompts, models, attention_checks=0.0, judgements=4)
     rows = judge_at_random(study, rng, raters=15, judgements=4)
-    return compare("results", study)["questions"]["quality"], rows
+    return study, compare("results", study)["questions"]["quality"], rows
 
 
 def test_results_agree_with_the_references(judged):
     """Shares and Wilson's intervals exactly, variances to the bootstrap's noise."""
-    results, rows = judged
+    _, results, rows = judged
     for number, (first, second) in enumerate([(0, 1), (0, 2), (1, 2)]):
         pair = results["pairs"][number]
         votes = [row for row in rows if row[3:5] == (first, second)]
@@ -90,9 +91,9 @@ def test_results_agree_with_the_references(judged):
 
 def test_agreement_equals_krippendorffs(judged, tmp_path):
     """Alpha of nominal answers. The table has the same judgements."""
-    results, rows = judged
+    study, results, rows = judged
     table = tmp_path / "judgements.parquet"
-    assert compare("judgements", tmp_path / "study", "--to", table)["judgements"] == len(rows)
+    assert compare("judgements", study, "--to", table)["judgements"] == len(rows)
     models = ("ours", "theirs", "others")
     expected = {
         (row[2], row[1], {"first": models[row[3]], "second": models[row[4]]}.get(row[5], "tie"))
@@ -110,7 +111,7 @@ def test_agreement_equals_krippendorffs(judged, tmp_path):
 
 def test_strengths_equal_those_of_choix(judged):
     """Bradley-Terry strengths, with the tenth of a tie that is added to each two models."""
-    results, rows = judged
+    _, results, rows = judged
     wins = np.full((3, 3), 0.05)
     np.fill_diagonal(wins, 0)
     for row in rows:

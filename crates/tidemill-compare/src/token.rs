@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 /// 128 random bits of the operating system, as 32 hexadecimal digits.
 pub fn random_key() -> String {
-    to_hex(&random_bytes::<16>())
+    hex::encode(random_bytes::<16>())
 }
 
 /// True or false, at random.
@@ -28,9 +28,4 @@ fn random_bytes<const N: usize>() -> [u8; N] {
 /// The SHA-256 of a token: what the database keeps in its place.
 pub fn hash_token(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
-}
-
-/// Bytes as hexadecimal digits.
-pub fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

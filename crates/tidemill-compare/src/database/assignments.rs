@@ -45,8 +45,11 @@ impl Database {
     /// If the database fails.
     pub fn assign(&self, rater: i64, count: usize) -> Result<Vec<Assignment>> {
         self.release_old_assignments()?;
-        let mut open = self.list_open_assignments(rater, count)?;
-        while open.len() < count {
+        let open = self.list_open_assignments(rater, count)?;
+        if open.len() == count {
+            return Ok(open);
+        }
+        for _ in open.len()..count {
             let Some(comparison) = self.choose_comparison(rater)? else { break };
             self.connection
                 .prepare_cached("UPDATE comparison SET raters = raters + 1 WHERE id = ?1")?
@@ -57,9 +60,8 @@ impl Database {
                      VALUES (?1, ?2, ?3, ?4, ?5)",
                 )?
                 .execute(params![random_key(), rater, comparison, random_bool(), now()])?;
-            open = self.list_open_assignments(rater, count)?;
         }
-        Ok(open)
+        self.list_open_assignments(rater, count)
     }
 
     /// How far a rater is.

@@ -37,18 +37,30 @@ pub struct Contents {
 }
 
 impl Database {
-    /// Writes the prompts, unless they are there.
+    /// Writes the prompts. Returns whether they are those of the study, which has none at first.
     ///
     /// # Errors
     /// If the database fails.
-    pub fn put_prompts(&self, prompts: &[StoredPrompt]) -> Result<()> {
-        let mut insert = self
-            .connection
-            .prepare("INSERT OR IGNORE INTO prompt (id, text, category) VALUES (?1, ?2, ?3)")?;
-        for (id, prompt) in prompts.iter().enumerate() {
-            insert.execute(params![id as i64, prompt.text, prompt.category])?;
-        }
-        Ok(())
+    pub fn put_prompts(&self, prompts: &[StoredPrompt]) -> Result<bool> {
+        self.transaction(|database| {
+            let known = database.read_prompts()?;
+            if !known.is_empty() {
+                return Ok(known == prompts);
+            }
+            let mut insert =
+                database.connection.prepare("INSERT INTO prompt (id, text, category) VALUES (?1, ?2, ?3)")?;
+            for (id, prompt) in prompts.iter().enumerate() {
+                insert.execute(params![id as i64, prompt.text, prompt.category])?;
+            }
+            Ok(true)
+        })
+    }
+
+    fn read_prompts(&self) -> Result<Vec<StoredPrompt>> {
+        let mut read = self.connection.prepare("SELECT text, category FROM prompt ORDER BY id")?;
+        let prompts =
+            read.query_map([], |row| Ok(StoredPrompt { text: row.get(0)?, category: row.get(1)? }))?;
+        Ok(prompts.collect::<rusqlite::Result<_>>()?)
     }
 
     /// Whether a picture is there.
@@ -158,10 +170,7 @@ impl Database {
     /// # Errors
     /// If the database fails.
     pub fn read_contents(&self) -> Result<Contents> {
-        let mut prompts = self.connection.prepare("SELECT text, category FROM prompt ORDER BY id")?;
-        let prompts = prompts
-            .query_map([], |row| Ok(StoredPrompt { text: row.get(0)?, category: row.get(1)? }))?
-            .collect::<rusqlite::Result<_>>()?;
+        let prompts = self.read_prompts()?;
         let mut comparisons = self.connection.prepare(
             "SELECT comparison.prompt, first.model, second.model, comparison.is_check FROM comparison \
              JOIN picture AS first ON first.id = first JOIN picture AS second ON second.id = second \

@@ -47,12 +47,12 @@ pub struct Judgement {
     pub milliseconds: i64,
 }
 
-/// What became of a judgement.
+/// What storing a judgement did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judged {
+pub enum StoreOutcome {
     /// It is stored.
     Stored,
-    /// The same was stored before.
+    /// The same answer was there before.
     Repeated,
     /// It replaces another answer of the rater.
     Corrected,
@@ -86,15 +86,20 @@ impl Database {
     ///
     /// # Errors
     /// If the database fails.
-    pub fn judge(&self, rater: i64, judgement: &Judgement, may_correct: bool) -> Result<Judged> {
+    pub fn store_judgement(
+        &self,
+        rater: i64,
+        judgement: &Judgement,
+        may_correct: bool,
+    ) -> Result<StoreOutcome> {
         let is_tie_forbidden = self.config.ties == crate::statistics::TieRule::Forbid;
         if judgement.question >= self.config.questions.len()
             || (judgement.answer == Answer::Tie && is_tie_forbidden)
         {
-            return Ok(Judged::Unknown);
+            return Ok(StoreOutcome::Unknown);
         }
         let Some(assignment) = self.find_assignment(rater, &judgement.assignment)? else {
-            return Ok(Judged::Unknown);
+            return Ok(StoreOutcome::Unknown);
         };
         let answer = judgement.answer.name();
         let milliseconds = judgement.milliseconds.clamp(0, MAX_MILLISECONDS);
@@ -104,7 +109,7 @@ impl Database {
             .query_row(params![assignment, judgement.question as i64], |row| row.get(0))
             .optional()?;
         match known {
-            Some(known) if known == answer || !may_correct => return Ok(Judged::Repeated),
+            Some(known) if known == answer || !may_correct => return Ok(StoreOutcome::Repeated),
             Some(_) => {
                 self.connection
                     .prepare_cached(
@@ -112,7 +117,7 @@ impl Database {
                          WHERE assignment = ?1 AND question = ?2",
                     )?
                     .execute(params![assignment, judgement.question as i64, answer, now()])?;
-                return Ok(Judged::Corrected);
+                return Ok(StoreOutcome::Corrected);
             }
             None => self
                 .connection
@@ -123,7 +128,7 @@ impl Database {
                 .execute(params![assignment, judgement.question as i64, answer, now(), milliseconds])?,
         };
         self.complete_assignment(assignment)?;
-        Ok(Judged::Stored)
+        Ok(StoreOutcome::Stored)
     }
 
     fn find_assignment(&self, rater: i64, key: &str) -> Result<Option<i64>> {

@@ -16,5 +16,5 @@ mod raters;
 pub use self::assignments::{Assignment, Progress};
 pub use self::connection::Database;
 pub use self::contents::{Contents, StoredComparison, StoredPrompt};
-pub use self::judgements::{Answer, Judged, Judgement, JudgementRow};
+pub use self::judgements::{Answer, Judgement, JudgementRow, StoreOutcome};
 pub use self::raters::RaterProgress;

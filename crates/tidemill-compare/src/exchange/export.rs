@@ -8,7 +8,7 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 
 use crate::database::{Assignment, Database};
 use crate::error::{Error, Result};
-use crate::server::{RATER_PAGES, STATIC_SOURCE, describe_study};
+use crate::server::{RATER_PAGES, STATIC_SOURCE};
 use crate::token::random_key;
 
 /// A rater of a static copy. The link is `<address of index.html>#<pack>.<token>`.
@@ -37,7 +37,7 @@ pub fn export_site(
     for (name, _, content) in RATER_PAGES.into_iter().chain([STATIC_SOURCE]) {
         archive.add(name, content.as_bytes())?;
     }
-    archive.add("study.json", describe_study(&database.config).to_string().as_bytes())?;
+    archive.add("study.json", database.config.to_rater_json().to_string().as_bytes())?;
     let packs = database.transaction(|database| choose_packs(database, raters, comparisons))?;
     let (mut exported, mut pictures) = (Vec::new(), BTreeSet::new());
     for (rater, assignments) in packs {

@@ -6,7 +6,7 @@ use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-use crate::database::{Answer, Database, Judged, Judgement};
+use crate::database::{Answer, Database, Judgement, StoreOutcome};
 use crate::error::{Error, Result};
 
 /// The most bytes of a line.
@@ -76,26 +76,20 @@ fn import_answer<'a>(
     }
     let SignedAnswer { assignment, question, answer, milliseconds, .. } = signed;
     let judgement = Judgement { assignment, question, answer, milliseconds };
-    Ok(match database.judge(rater, &judgement, false)? {
-        Judged::Stored => &mut counts.stored,
-        Judged::Repeated | Judged::Corrected => &mut counts.repeated,
-        Judged::Unknown => &mut counts.unknown,
+    Ok(match database.store_judgement(rater, &judgement, false)? {
+        StoreOutcome::Stored => &mut counts.stored,
+        StoreOutcome::Repeated | StoreOutcome::Corrected => &mut counts.repeated,
+        StoreOutcome::Unknown => &mut counts.unknown,
     })
 }
 
 fn is_signed_by(signed: &SignedAnswer, key: &[u8; 32]) -> bool {
     let SignedAnswer { assignment, question, answer, milliseconds, signature } = signed;
     let text = format!("{assignment}\n{question}\n{}\n{milliseconds}", answer.name());
-    let (Ok(mut mac), Some(given)) = (Hmac::<Sha256>::new_from_slice(key), from_hex(signature)) else {
+    let (Ok(mut mac), Some(given)) = (Hmac::<Sha256>::new_from_slice(key), hex::decode(signature).ok())
+    else {
         return false;
     };
     mac.update(text.as_bytes());
     mac.verify_slice(&given).is_ok()
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if !text.is_ascii() {
-        return None;
-    }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
 }

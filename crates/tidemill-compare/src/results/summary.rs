@@ -42,7 +42,7 @@ pub struct StudySummary {
 pub struct CheckSummary {
     /// Answers to attention checks.
     pub answers: usize,
-    /// Wrong ones among them.
+    /// Wrong answers to attention checks.
     pub failed: usize,
 }
 
@@ -68,9 +68,9 @@ pub struct PairSummary {
     pub models: [String; 2],
     /// The share that prefers the first one.
     pub preference: f64,
-    /// Lower end of the interval of 95 % by prompts and raters.
+    /// Lower end of the interval of 95 %, which is by prompts and raters.
     pub low: f64,
-    /// Upper end of it.
+    /// Upper end of the interval of 95 %.
     pub high: f64,
     /// Wilson's interval, as if all judgements were independent.
     pub wilson: (f64, f64),
@@ -82,7 +82,7 @@ pub struct PairSummary {
     pub design_effect: f64,
     /// The judgements that are missing until the difference would show with a chance of 80 %.
     pub more_judgements: u64,
-    /// The same for each category of prompts.
+    /// The preference in each category of prompts.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub categories: BTreeMap<String, PairSummary>,
 }
@@ -96,7 +96,7 @@ pub struct ModelStrength {
     pub strength: f64,
     /// Lower end of the interval of 95 %.
     pub low: f64,
-    /// Upper end of it.
+    /// Upper end of the interval of 95 %.
     pub high: f64,
 }
 

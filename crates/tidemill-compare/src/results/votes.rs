@@ -16,7 +16,7 @@ pub struct Votes {
     pub excluded: Vec<i64>,
     /// Answers to attention checks.
     pub check_answers: usize,
-    /// Wrong ones among them.
+    /// Wrong answers to attention checks.
     pub failed_checks: usize,
 }
 

@@ -1,8 +1,6 @@
 //! Who sends a request: a rater or the administrator, by the token in its `Authorization` header.
 //! There are no cookies, so no other site can send requests in a rater's name.
 
-use std::time::Instant;
-
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
@@ -11,9 +9,6 @@ use axum::http::request::Parts;
 use super::refusal::Refusal;
 use super::state::ServerState;
 use crate::token::hash_token;
-
-/// The key of those who are no raters in their limit.
-pub const STRANGER: i64 = 0;
 
 /// The rater who sends a request.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +25,7 @@ impl FromRequestParts<ServerState> for Rater {
             (None, Some(hash)) => {
                 let found = state.database.call(move |database| database.find_rater(&hash)).await?;
                 let Some(rater) = found else {
-                    check_stranger(state)?;
+                    check_failed_login(state)?;
                     return Err(Refusal::NO_RATER);
                 };
                 if let Ok(mut raters) = state.raters.lock() {
@@ -40,25 +35,25 @@ impl FromRequestParts<ServerState> for Rater {
             }
             (None, None) => return Err(Refusal::NO_RATER),
         };
-        match state.rater_limit.is_allowed(rater, Instant::now()) {
+        match state.requests.check_key(&rater).is_ok() {
             true => Ok(Self(rater)),
             false => Err(Refusal::TOO_MANY),
         }
     }
 }
 
-/// Somebody who signs in. The limit comes before the body is read.
+/// Somebody who may sign in. Checked before the body is read.
 #[derive(Debug, Clone, Copy)]
-pub struct Stranger;
+pub struct NewRater;
 
-impl FromRequestParts<ServerState> for Stranger {
+impl FromRequestParts<ServerState> for NewRater {
     type Rejection = Refusal;
 
     async fn from_request_parts(_: &mut Parts, state: &ServerState) -> Result<Self, Refusal> {
         if !state.config.sign_in {
             return Err(Refusal(StatusCode::FORBIDDEN, "this study is by invitation".into()));
         }
-        match state.sign_in_limit.is_allowed(STRANGER, Instant::now()) {
+        match state.sign_ins.check().is_ok() {
             true => Ok(Self),
             false => Err(Refusal::TOO_MANY),
         }
@@ -77,16 +72,16 @@ impl FromRequestParts<ServerState> for Administrator {
             // Hashes are compared, so the time it takes says nothing of the token.
             Some(token) if hash_token(token) == state.admin_token_hash => Ok(Self),
             _ => {
-                check_stranger(state)?;
+                check_failed_login(state)?;
                 Err(Refusal(StatusCode::UNAUTHORIZED, "the administrator's token is wrong".into()))
             }
         }
     }
 }
 
-/// Limits wrong tokens, and sign-ins.
-pub fn check_stranger(state: &ServerState) -> Result<(), Refusal> {
-    match state.stranger_limit.is_allowed(STRANGER, Instant::now()) {
+/// Limits wrong tokens, so that nobody can try many.
+fn check_failed_login(state: &ServerState) -> Result<(), Refusal> {
+    match state.failed_logins.check().is_ok() {
         true => Ok(()),
         false => Err(Refusal::TOO_MANY),
     }

@@ -33,7 +33,7 @@ pub async fn invite(
 ) -> Result<Json<Value>, Refusal> {
     if !(1..=MAX_INVITATIONS).contains(&count) {
         let message = format!("invite 1 to {MAX_INVITATIONS} raters");
-        return Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, message));
+        return Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, message.into()));
     }
     let tokens = state.database.call(move |database| {
         (0..count).map(|_| Ok(database.add_rater(None)?.1)).collect::<crate::Result<Vec<String>>>()

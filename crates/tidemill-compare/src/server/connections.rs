@@ -2,10 +2,12 @@
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use governor::{Quota, RateLimiter};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -15,7 +17,6 @@ use tokio::sync::Semaphore;
 
 use super::database_thread::DatabaseThread;
 use super::picture_reader::PictureReader;
-use super::rate_limit::RateLimit;
 use super::router::router;
 use super::state::Server;
 use crate::database::Database;
@@ -30,14 +31,14 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long open requests may take when the server stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Requests of a rater per second, and at once. A fast rater needs four a second.
-const RATER_LIMIT: (f64, f64) = (10.0, 40.0);
+/// Requests of a rater: per second, and at once. A fast rater needs four a second.
+const REQUESTS: (u32, u32) = (10, 40);
 
-/// Requests with wrong tokens, per second and at once.
-const STRANGER_LIMIT: (f64, f64) = (50.0, 400.0);
+/// Requests with wrong tokens: per second, and at once.
+const FAILED_LOGINS: (u32, u32) = (50, 400);
 
-/// Sign-ins per second, and at once.
-const SIGN_IN_LIMIT: (f64, f64) = (2.0, 50.0);
+/// Sign-ins: per second, and at once.
+const SIGN_INS: (u32, u32) = (2, 50);
 
 /// Where a study is served, and to whom.
 #[derive(Debug, Clone)]
@@ -67,9 +68,9 @@ pub fn serve(
         database: DatabaseThread::start(database),
         pictures: PictureReader::new(path.to_owned()),
         raters: Default::default(),
-        rater_limit: RateLimit::new(RATER_LIMIT.0, RATER_LIMIT.1),
-        stranger_limit: RateLimit::new(STRANGER_LIMIT.0, STRANGER_LIMIT.1),
-        sign_in_limit: RateLimit::new(SIGN_IN_LIMIT.0, SIGN_IN_LIMIT.1),
+        requests: RateLimiter::keyed(quota(REQUESTS)),
+        failed_logins: RateLimiter::direct(quota(FAILED_LOGINS)),
+        sign_ins: RateLimiter::direct(quota(SIGN_INS)),
         admin_token_hash: options.admin_token_hash,
         is_loopback: options.address.is_loopback(),
     });
@@ -80,6 +81,11 @@ pub fn serve(
         accept(listener, router(state), stop).await;
         Ok(())
     })
+}
+
+fn quota((per_second, at_once): (u32, u32)) -> Quota {
+    let positive = |number| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
+    Quota::per_second(positive(per_second)).allow_burst(positive(at_once))
 }
 
 async fn accept(listener: TcpListener, router: axum::Router, stop: impl Future<Output = ()>) {

@@ -1,5 +1,5 @@
 //! A thread that owns the database. Requests that come while the disk is busy share the next
-//! transaction, so a hundred raters cost hardly more writes to the disk than one.
+//! transaction.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -5,7 +5,7 @@
 //! - `rater_api`, `admin_api`: the requests. `pages`: the files of the page.
 //! - `database_thread`: all writes, many to a transaction.
 //! - `picture_reader`: pictures, beside the writes.
-//! - `access`: tokens. `refusal`: requests that are refused. `rate_limit`: requests per rater.
+//! - `access`: tokens and rates of requests. `refusal`: requests that are refused.
 //! - `headers`: what a browser may do.
 //! - `connections`: accepts connections, and ends those that send nothing.
 
@@ -16,7 +16,6 @@ mod database_thread;
 mod headers;
 mod pages;
 mod picture_reader;
-mod rate_limit;
 mod rater_api;
 mod refusal;
 mod router;
@@ -24,4 +23,3 @@ mod state;
 
 pub use self::connections::{ServeOptions, serve};
 pub(crate) use self::pages::{RATER_PAGES, STATIC_SOURCE};
-pub(crate) use self::rater_api::describe_study;

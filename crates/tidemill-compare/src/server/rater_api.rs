@@ -8,11 +8,10 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::access::{Rater, Stranger};
+use super::access::{NewRater, Rater};
 use super::refusal::Refusal;
 use super::state::ServerState;
-use crate::database::{Assignment, Judged, Judgement, Progress};
-use crate::statistics::TieRule;
+use crate::database::{Assignment, Judgement, Progress, StoreOutcome};
 
 /// Comparisons that a page has at once: one that is shown, and one that is loaded meanwhile.
 const COMPARISONS_AT_ONCE: usize = 2;
@@ -20,19 +19,8 @@ const COMPARISONS_AT_ONCE: usize = 2;
 /// The longest name of a rater, in characters.
 const MAX_NAME: usize = 40;
 
-/// What raters are told of the study. Nothing in it names the models.
-pub fn describe_study(config: &crate::study::StudyConfig) -> Value {
-    let questions: Vec<&str> = config.questions.iter().map(|question| question.text.as_str()).collect();
-    json!({
-        "title": config.title,
-        "questions": questions,
-        "ties": config.ties != TieRule::Forbid,
-        "sign_in": config.sign_in,
-    })
-}
-
 pub async fn study(State(state): State<ServerState>) -> Json<Value> {
-    Json(describe_study(&state.config))
+    Json(state.config.to_rater_json())
 }
 
 /// The next comparisons of a rater.
@@ -58,10 +46,13 @@ pub async fn judge(
     Rater(rater): Rater,
     Json(judgement): Json<Judgement>,
 ) -> Result<Json<Value>, Refusal> {
-    let judged = state.database.call(move |database| database.judge(rater, &judgement, true)).await?;
-    match judged {
-        Judged::Unknown => Err(Refusal(StatusCode::NOT_FOUND, "you were not asked this".into())),
-        Judged::Stored | Judged::Repeated | Judged::Corrected => Ok(Json(json!({ "stored": true }))),
+    let outcome =
+        state.database.call(move |database| database.store_judgement(rater, &judgement, true)).await?;
+    match outcome {
+        StoreOutcome::Unknown => Err(Refusal(StatusCode::NOT_FOUND, "you were not asked this".into())),
+        StoreOutcome::Stored | StoreOutcome::Repeated | StoreOutcome::Corrected => {
+            Ok(Json(json!({ "stored": true })))
+        }
     }
 }
 
@@ -74,13 +65,13 @@ pub struct SignIn {
 
 pub async fn sign_in(
     State(state): State<ServerState>,
-    _: Stranger,
+    _: NewRater,
     Json(SignIn { name }): Json<SignIn>,
 ) -> Result<Json<Value>, Refusal> {
     let name = name.trim().to_owned();
     if name.is_empty() || name.chars().count() > MAX_NAME {
         let message = format!("choose a name of 1 to {MAX_NAME} characters");
-        return Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, message));
+        return Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, message.into()));
     }
     let (_, token) = state.database.call(move |database| database.add_rater(Some(&name))).await?;
     Ok(Json(json!({ "token": token })))

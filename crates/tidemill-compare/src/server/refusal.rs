@@ -1,5 +1,7 @@
 //! Requests that are refused.
 
+use std::borrow::Cow;
+
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -9,23 +11,20 @@ use crate::error::Error;
 
 /// Why a request is refused: the status, and the message.
 #[derive(Debug)]
-pub struct Refusal(pub StatusCode, pub String);
+pub struct Refusal(pub StatusCode, pub Cow<'static, str>);
 
 impl Refusal {
     /// The request has no token, or one that nobody has.
-    pub const NO_RATER: Self = Self(StatusCode::UNAUTHORIZED, String::new());
+    pub const NO_RATER: Self =
+        Self(StatusCode::UNAUTHORIZED, Cow::Borrowed("open the link that you were given"));
     /// Too many requests.
-    pub const TOO_MANY: Self = Self(StatusCode::TOO_MANY_REQUESTS, String::new());
+    pub const TOO_MANY: Self =
+        Self(StatusCode::TOO_MANY_REQUESTS, Cow::Borrowed("too many requests; wait a second"));
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let message = match self.0 {
-            StatusCode::UNAUTHORIZED if self.1.is_empty() => "open the link that you were given".into(),
-            StatusCode::TOO_MANY_REQUESTS => "too many requests; wait a second".into(),
-            _ => self.1,
-        };
-        (self.0, Json(json!({ "error": message }))).into_response()
+        (self.0, Json(json!({ "error": self.1 }))).into_response()
     }
 }
 

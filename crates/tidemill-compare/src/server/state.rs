@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter};
+
 use super::database_thread::DatabaseThread;
 use super::picture_reader::PictureReader;
-use super::rate_limit::RateLimit;
 use crate::study::StudyConfig;
 
 /// What all requests share.
@@ -22,12 +23,12 @@ pub struct Server {
     pub pictures: PictureReader,
     /// The known raters, by their tokens' hashes.
     pub raters: Mutex<HashMap<[u8; 32], i64>>,
-    /// Requests of each rater.
-    pub rater_limit: RateLimit,
-    /// Requests with wrong tokens, together.
-    pub stranger_limit: RateLimit,
-    /// Sign-ins, together.
-    pub sign_in_limit: RateLimit,
+    /// Limits the requests of each rater.
+    pub requests: DefaultKeyedRateLimiter<i64>,
+    /// Limits requests with wrong tokens, all together.
+    pub failed_logins: DefaultDirectRateLimiter,
+    /// Limits sign-ins, all together.
+    pub sign_ins: DefaultDirectRateLimiter,
     /// The hash of the administrator's token.
     pub admin_token_hash: [u8; 32],
     /// Whether only this machine can reach the server.

@@ -1,10 +1,12 @@
 //! How many judgements a difference takes to show.
 
+use super::wilson::NORMAL_QUANTILE;
+
 /// The chance with which a true difference is to show.
 pub const POWER: f64 = 0.8;
 
-/// The normal distribution's quantiles at 0.975 and at [`POWER`].
-const QUANTILES: (f64, f64) = (1.959_963_984_540_054, 0.841_621_233_572_914_3);
+/// The normal distribution's quantile at [`POWER`].
+const POWER_QUANTILE: f64 = 0.841_621_233_572_914_3;
 
 /// The number of judgements after which a preference of `0.5 + difference` is told from 0.5 with a
 /// chance of [`POWER`], at a confidence of 95 %. `per_independent` is how many judgements say as much
@@ -12,8 +14,7 @@ const QUANTILES: (f64, f64) = (1.959_963_984_540_054, 0.841_621_233_572_914_3);
 /// raters, in proportion.
 pub fn judgements_needed(difference: f64, per_independent: f64) -> u64 {
     let share = 0.5 + difference;
-    let (confidence, power) = QUANTILES;
-    let root = confidence * 0.5 + power * (share * (1.0 - share)).max(0.0).sqrt();
+    let root = NORMAL_QUANTILE * 0.5 + POWER_QUANTILE * (share * (1.0 - share)).max(0.0).sqrt();
     (per_independent * (root / difference).powi(2)).ceil() as u64
 }
 

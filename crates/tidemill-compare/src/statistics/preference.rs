@@ -2,10 +2,7 @@
 
 use super::cluster_bootstrap::ClusterBootstrap;
 use super::vote::{Outcome, TieRule, Vote};
-use super::wilson::wilson_interval;
-
-/// The normal distribution's quantile for intervals of 95 %.
-const NORMAL_QUANTILE: f64 = 1.959_963_984_540_054;
+use super::wilson::{NORMAL_QUANTILE, wilson_interval};
 
 /// The share that prefers the first of two models.
 #[derive(Debug, Clone, Copy, PartialEq)]

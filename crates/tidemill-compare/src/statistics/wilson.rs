@@ -3,6 +3,9 @@
 /// The confidence of all intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
+/// The normal distribution's quantile at half of 1 + [`CONFIDENCE`].
+pub const NORMAL_QUANTILE: f64 = 1.959_963_984_540_054;
+
 /// Wilson's interval of a share that was observed as `share` in `count` independent judgements.
 /// `quantile` is that of the normal distribution, or of Student's, at half of
 /// 1 + [`CONFIDENCE`]. `count` may be a fraction, for judgements that depend on each other.
@@ -31,7 +34,7 @@ mod tests {
             (7.0, 10.0, 0.396_778_147_461_145_37, 0.892_208_732_593_698_9),
             (520.0, 1000.0, 0.489_017_724_657_519_1, 0.550_829_205_003_058_9),
         ] {
-            let (ours_low, ours_high) = wilson_interval(successes / count, count, 1.959_963_984_540_054);
+            let (ours_low, ours_high) = wilson_interval(successes / count, count, NORMAL_QUANTILE);
             assert!((ours_low - low).abs() < 1e-12, "{ours_low} {low}");
             assert!((ours_high - high).abs() < 1e-12, "{ours_high} {high}");
         }

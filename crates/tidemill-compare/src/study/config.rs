@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::statistics::TieRule;
@@ -70,7 +71,7 @@ pub struct SourceConfig {
     pub run: Option<PathBuf>,
     /// The checkpoint's step; none: the newest.
     pub step: Option<u64>,
-    /// Overrides of the run file; for a diffusers folder, of the defaults.
+    /// Overrides of the run file. For a diffusers folder: overrides of a run file's defaults.
     pub set: Vec<String>,
     /// A diffusers folder that draws.
     pub diffusers: Option<PathBuf>,
@@ -165,6 +166,17 @@ impl StudyConfig {
             Some(size) if !(32..=4096).contains(&size) => refuse("size", "must be from 32 to 4096".into()),
             _ => Ok(()),
         }
+    }
+
+    /// What raters are told of the study. Nothing in it names the models.
+    pub fn to_rater_json(&self) -> Value {
+        let questions: Vec<&str> = self.questions.iter().map(|question| question.text.as_str()).collect();
+        json!({
+            "title": self.title,
+            "questions": questions,
+            "ties": self.ties != TieRule::Forbid,
+            "sign_in": self.sign_in,
+        })
     }
 
     /// The models' names.

@@ -82,7 +82,7 @@ impl Server {
     }
 
     pub fn next(&self, token: &str) -> Value {
-        let answer = self.send_patiently("/api/next", token, "{}");
+        let answer = self.send_with_retry("/api/next", token, "{}");
         assert_eq!(answer.status, 200, "{answer:?}");
         answer.json()
     }
@@ -91,11 +91,11 @@ impl Server {
         let body = serde_json::json!({
             "assignment": assignment, "question": question, "answer": answer, "milliseconds": 900
         });
-        self.send_patiently("/api/judge", token, &body.to_string()).status
+        self.send_with_retry("/api/judge", token, &body.to_string()).status
     }
 
     /// Sends a rater's request again while there are too many.
-    fn send_patiently(&self, path: &str, token: &str, body: &str) -> Answer {
+    fn send_with_retry(&self, path: &str, token: &str, body: &str) -> Answer {
         loop {
             match self.send("POST", path, Some(token), body) {
                 answer if answer.status == 429 => std::thread::sleep(Duration::from_millis(50)),

@@ -10,8 +10,8 @@ use tiny_skia::{Color, Paint, PathBuilder, Pixmap, Rect, Stroke, Transform};
 pub const INK: [u8; 3] = [70, 70, 70];
 /// The colour of lines in the background.
 pub const GRID: [u8; 3] = [225, 225, 225];
-/// Width of a character of the PNG's font.
-const GLYPH: f32 = 8.0;
+/// Width of a character of the PNG's font in pixels.
+pub const GLYPH: f32 = 8.0;
 
 /// What a chart consists of, in pixels.
 pub enum Shape {

@@ -2,7 +2,7 @@
 
 use image::RgbImage;
 
-use super::drawing::{Anchor, GRID, INK, Shape, to_pixels, to_svg};
+use super::drawing::{Anchor, GLYPH, GRID, INK, Shape, to_pixels, to_svg};
 
 /// A question's panel.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,8 +31,6 @@ const PANEL: (f32, f32) = (360.0, 320.0);
 const MARGIN: [f32; 4] = [64.0, 56.0, 16.0, 40.0];
 /// Colours of the bars, told apart by people who cannot tell red from green.
 const COLOURS: [[u8; 3]; 4] = [[86, 140, 190], [222, 150, 60], [110, 110, 110], [90, 160, 120]];
-/// The longest label, in characters for each pixel of a bar's place.
-const CHARACTERS_PER_PIXEL: f32 = 1.0 / 8.0;
 
 /// The panels as SVG.
 pub fn draw_svg(panels: &[Panel]) -> String {
@@ -85,7 +83,7 @@ fn draw_panel(panel: &Panel, corner: f32) -> Vec<Shape> {
         ] {
             shapes.push(Shape::Line { points, colour: INK, width: 1.5 });
         }
-        let label: String = bar.label.chars().take((width * CHARACTERS_PER_PIXEL) as usize).collect();
+        let label: String = bar.label.chars().take((width / GLYPH) as usize).collect();
         shapes.push(text((middle, y0 + 16.0), &label, Anchor::Middle));
     }
     shapes.push(Shape::Line { points: vec![(x0, y1), (x0, y0), (x1, y0)], colour: INK, width: 1.0 });

@@ -52,7 +52,16 @@ fn pictures_of_all_sources_are_drawn_once() {
     assert_eq!(compare(&["new", &study]).1, result);
     assert_eq!(database(), before, "nothing is drawn again");
 
-    // Other settings would mix pictures of two studies.
+    // Other prompts or settings would mix two studies.
+    let prompts = std::fs::read_to_string(folder.path().join("drawbench.csv")).unwrap();
+    std::fs::write(folder.path().join("drawbench.csv"), format!("{prompts}c,d\n")).unwrap();
+    let (code, refused) = compare(&["new", &study]);
+    assert!(
+        code == 2 && refused["error"]["message"].as_str().unwrap().contains("other prompts"),
+        "{refused}"
+    );
+    assert_eq!(database(), before);
+    std::fs::write(folder.path().join("drawbench.csv"), prompts).unwrap();
     let text = std::fs::read_to_string(&study).unwrap();
     std::fs::write(&study, text.replace("images = 2", "images = 1")).unwrap();
     let (code, refused) = compare(&["new", &study]);

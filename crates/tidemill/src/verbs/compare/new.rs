@@ -43,8 +43,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         let problem = "it has other settings; remove it, or give the study another name".to_owned();
         tidemill_compare::Error::Config { key: path.display().to_string(), problem }
     })?;
-    database.put_prompts(&prompts)?;
-    if database.read_contents()?.prompts != prompts {
+    if !database.put_prompts(&prompts)? {
         let problem = "the study has other prompts; give this one another name".to_owned();
         let key = format!("prompts {}", config.prompts);
         return Err(tidemill_compare::Error::Config { key, problem }.into());
@@ -111,6 +110,7 @@ fn make_study(database: &Database, prompts: &[StoredPrompt], reporter: &Reporter
             .min()
             .unwrap_or(512),
     };
+    // One after the other: a GPU may have room for one model only.
     for (model, source) in sources.iter().enumerate() {
         draw_model(database, (model, source), prompts, side, reporter)?;
     }
@@ -142,22 +142,26 @@ fn draw_model(
             missing.push(index);
         }
     }
-    let progress = reporter.start_progress(source.name(), "pictures", missing.len() as u64);
-    for batch in missing.chunks(source.batch_size()) {
-        let texts: Vec<String> = batch.iter().map(|index| prompts[index / images].text.clone()).collect();
-        let pictures = source.draw(&texts, batch)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let name = &database.config.sources[model].name;
+    let progress = reporter.start_progress(name, "pictures", missing.len() as u64);
+    let store = |numbers: &[usize], pictures: &[RgbImage]| {
         let encoded: Vec<Vec<u8>> = pictures
             .iter()
             .map(|picture| encode(&fit_to_square(picture, side)))
             .collect::<tidemill_compare::Result<_>>()?;
         database.transaction(|database| {
-            for (index, content) in batch.iter().zip(&encoded) {
+            for (index, content) in numbers.iter().zip(&encoded) {
                 database.put_picture((index / images, model, index % images), false, content)?;
             }
             Ok(())
         })?;
-        progress.add(batch.len() as u64);
-    }
+        progress.add(numbers.len() as u64);
+        Ok(())
+    };
+    source.draw(|index| prompts[index / images].text.clone(), &missing, store)?;
     progress.finish();
     Ok(())
 }

@@ -10,7 +10,7 @@ use tidemill_train::Checkpoints;
 
 use crate::error::{Error, Result};
 use crate::run_file::Run;
-use crate::sampling::{Drawing, ImageGenerator};
+use crate::sampling::Drawing;
 use crate::verbs::image_files::{list_images, read_file};
 use crate::verbs::sample::load_generator;
 
@@ -20,15 +20,20 @@ const PIXELS_PER_LATENT: u32 = 8;
 /// Side of the latents where a U-Net does not say it.
 const SAMPLE_SIZE: i64 = 64;
 
-/// A model's pictures.
-pub struct PictureSource {
-    name: String,
-    kind: SourceKind,
-}
+/// Pictures that are read at once.
+const FILES_AT_ONCE: usize = 16;
 
-enum SourceKind {
-    /// The model draws.
-    Drawn { generator: Box<ImageGenerator>, drawing: Drawing },
+/// A model's pictures. No network is loaded until they are drawn.
+pub enum PictureSource {
+    /// The model of a run draws.
+    Drawn {
+        /// The run.
+        run: Box<Run>,
+        /// Whether the weights are those of the model folder, not of a checkpoint.
+        untrained: bool,
+        /// How pictures are drawn.
+        drawing: Drawing,
+    },
     /// The pictures are there, in the order of the prompts.
     Files(Vec<PathBuf>),
 }
@@ -39,32 +44,19 @@ impl PictureSource {
     /// # Errors
     /// If there is no model, or a folder has another number of pictures.
     pub fn open(config: &SourceConfig, pictures: usize, seed: u64) -> Result<Self> {
-        let kind = match (&config.run, &config.diffusers, &config.folder) {
+        let drawn = |run: Run, untrained| {
+            let drawing = run.file.sample.to_drawing(run.resolution(), seed);
+            Self::Drawn { run: Box::new(run), untrained, drawing }
+        };
+        match (&config.run, &config.diffusers, &config.folder) {
             (Some(path), ..) => {
                 let mut run = Run::open(path, &config.set)?;
                 run.file.sample.step = config.step.or(run.file.sample.step);
-                open_generator(&run, false, seed)?
+                Ok(drawn(run, false))
             }
-            (_, Some(folder), _) => {
-                let run = run_of_diffusers(folder, &config.set)?;
-                open_generator(&run, true, seed)?
-            }
-            (.., Some(folder)) => SourceKind::Files(list_pictures(folder, pictures)?),
-            _ => return Err(Error::Arguments(format!("source {} has no pictures", config.name))),
-        };
-        Ok(Self { name: config.name.clone(), kind })
-    }
-
-    /// The model's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Pictures at once.
-    pub fn batch_size(&self) -> usize {
-        match &self.kind {
-            SourceKind::Drawn { drawing, .. } => drawing.batch_size,
-            SourceKind::Files(_) => 16,
+            (_, Some(folder), _) => Ok(drawn(run_of_diffusers(folder, &config.set)?, true)),
+            (.., Some(folder)) => Ok(Self::Files(list_pictures(folder, pictures)?)),
+            _ => Err(Error::Arguments(format!("source {} has no pictures", config.name))),
         }
     }
 
@@ -73,9 +65,9 @@ impl PictureSource {
     /// # Errors
     /// If a picture cannot be read.
     pub fn side(&self) -> Result<u32> {
-        match &self.kind {
-            SourceKind::Drawn { drawing, .. } => Ok(drawing.resolution),
-            SourceKind::Files(files) => {
+        match self {
+            Self::Drawn { drawing, .. } => Ok(drawing.resolution),
+            Self::Files(files) => {
                 let sides = files.iter().map(|file| {
                     let picture = read_picture_file(file)?;
                     Ok(picture.width().min(picture.height()))
@@ -85,20 +77,34 @@ impl PictureSource {
         }
     }
 
-    /// Draws or reads pictures by their numbers.
+    /// Draws or reads pictures by their numbers, some at a time, and passes each time's numbers and
+    /// pictures to `store`.
     ///
     /// # Errors
-    /// If one cannot be drawn or read.
-    pub fn draw(&self, prompts: &[String], numbers: &[usize]) -> Result<Vec<RgbImage>> {
-        match &self.kind {
-            SourceKind::Drawn { generator, drawing } => {
-                let noise: Vec<u64> = numbers.iter().map(|number| *number as u64).collect();
-                generator.draw(prompts, &noise, drawing, |_| ())
+    /// If a picture cannot be drawn or read, or the error of `store`.
+    pub fn draw(
+        &self,
+        prompt_of: impl Fn(usize) -> String,
+        numbers: &[usize],
+        mut store: impl FnMut(&[usize], &[RgbImage]) -> Result<()>,
+    ) -> Result<()> {
+        match self {
+            Self::Drawn { run, untrained, drawing } => {
+                let generator = load_generator(run, *untrained)?;
+                for batch in numbers.chunks(drawing.batch_size) {
+                    let prompts: Vec<String> = batch.iter().map(|number| prompt_of(*number)).collect();
+                    let noise: Vec<u64> = batch.iter().map(|number| *number as u64).collect();
+                    store(batch, &generator.draw(&prompts, &noise, drawing, |_| ())?)?;
+                }
             }
-            SourceKind::Files(files) => {
-                numbers.iter().map(|number| read_picture_file(&files[*number])).collect()
+            Self::Files(files) => {
+                for batch in numbers.chunks(FILES_AT_ONCE) {
+                    let pictures = batch.iter().map(|number| read_picture_file(&files[*number]));
+                    store(batch, &pictures.collect::<Result<Vec<_>>>()?)?;
+                }
             }
         }
+        Ok(())
     }
 }
 
@@ -112,11 +118,6 @@ pub fn choose_step(config: &mut SourceConfig) -> Result<()> {
     let steps = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?.list_steps()?;
     config.step = run.file.sample.step.or(steps.last().copied());
     Ok(())
-}
-
-fn open_generator(run: &Run, untrained: bool, seed: u64) -> Result<SourceKind> {
-    let generator = Box::new(load_generator(run, untrained)?);
-    Ok(SourceKind::Drawn { generator, drawing: run.file.sample.to_drawing(run.resolution(), seed) })
 }
 
 /// A run whose model is that of a diffusers folder, and whose resolution is that of its U-Net unless
