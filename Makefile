@@ -14,7 +14,7 @@ TEST_THREADS := $(shell expr $$(nproc) + 1)
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-slow lint style doc fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare sd2-smoke smoke wheel lock clean
+.PHONY: help setup test test-slow lint style doc fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation sd2-smoke smoke wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-ray    measure the Ray engine against plain Ray Data and the local engine; redraws its part"
 	@echo "make bench-modes  train offline, online and co-located; redraws its part"
 	@echo "make bench-scaling throughput by the number of encoders that sleep; redraws its part and charts"
+	@echo "make bench-ablation  one change at a time, from a co-located baseline; redraws its part"
 	@echo "make bench-train  train the U-Net beside diffusers on PyTorch; redraws its part"
 	@echo "make bench-compile  beside torch.compile, and with diffusers' U-Net in Tidemill; redraws its part"
 	@echo "make bench-overlap  how much communication hides behind computation; redraws its part"
@@ -92,6 +93,10 @@ bench-ray: setup .venv-bench/.ready
 # As bench-data.
 bench-modes: setup
 	$(PYTHON) -m benches.modes $(ARGS)
+
+# As bench-data.
+bench-ablation: setup .venv-bench/.ready
+	$(BENCH_PYTHON) -m benches.ablation $(ARGS)
 
 # As bench-data, after bench-modes, whose figures it draws, too (not with --quick).
 bench-scaling: setup .venv-bench/.ready

@@ -1,7 +1,8 @@
 """`make bench-modes`: the quickstart's U-Net trained offline, online and co-located.
 
 Draws scenes and trains some steps in each mode on all cores of this machine, alternately, each in a
-fresh process, and measures the time of an image in each stage. Writes target/bench/modes.json and
+fresh process, and measures the time of an image in each stage. Before, `tidemill plan` predicts the
+rates from those of the stages by themselves. Writes target/bench/modes.json and
 redraws its part of docs/benchmarks.md.
 """
 
@@ -114,10 +115,36 @@ def preprocess() -> tuple[float, Sequence[Mapping]]:
     return done["rows_per_second"], done["stages"]
 
 
-def measure(rows: int, steps: int, rounds: int, check_load: bool) -> tuple[float, dict[str, list[Run]]]:
+def predict(rounds: int) -> dict[str, float]:
+    """Images/s of each mode, and rows/s of `preprocess`, as `tidemill plan` predicts them.
+
+    From short measurements of the trainer and the encoders by themselves.
+    """
+    output = FOLDER / "plan"
+    run = to_command_line(run_settings(output, 1))
+    rates = FOLDER / "rates.toml"
+
+    def call(*verb: str, options: Sequence[str]) -> dict:
+        command = [str(TIDEMILL), *verb, *run, *options, "--json", "--quiet"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    into = ["--gpu", "cpu", "--output", str(rates)]
+    call("bench", "train", options=[*into, "--steps", str(8 * rounds)])
+    call("bench", "encode", options=[*into, "--repeat", str(rounds)])
+    machine = f'plan.nodes.this={{ gpu = "cpu", cpus = {runner.machine()["cores"]}, on_demand = 1 }}'
+    plan = call("plan", options=["--rates", str(rates), "--set", machine, "--set", "plan.trainers.node=this"])
+    predicted = {mode: plan["modes"][mode]["images_per_second"] for mode in MODES}
+    return {**predicted, "preprocess": plan["modes"]["offline"]["preprocess"]["rows_per_second"]}
+
+
+def draw_pairs(rows: int) -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     draw = [TIDEMILL, "synth", FOLDER / "pairs", "--rows", rows, "--files", 8, "-q"]
     subprocess.run([*map(str, draw)], check=True)
+
+
+def measure(steps: int, rounds: int, check_load: bool) -> tuple[float, dict[str, list[Run]]]:
     alone, stages = preprocess()
     runs: dict[str, list[Run]] = {mode: [] for mode in MODES}
     for number in range(rounds):
@@ -134,40 +161,47 @@ def median_times(runs: Sequence[Run]) -> Times:
     return Times(*(median(getattr(run.times, part) for run in runs) for part in PARTS))
 
 
-def page(alone: float, runs: Mapping[str, Sequence[Run]], head: str) -> str:
+def page(alone: float, runs: Mapping[str, Sequence[Run]], predicted: Mapping[str, float], head: str) -> str:
     rows = []
     for mode, some in runs.items():
         rate, wait = median(run.images_per_second for run in some), median(run.data_wait for run in some)
         first = median(run.first_steps_s for run in some)
         spent = [f"{of_image:.1f}" for of_image in asdict(median_times(some)).values()]
-        rows.append([mode, report.number(rate), f"{wait:.0%}", f"{first:.1f}", *spent])
-    columns = ["", "img/s", "waiting for the batch", f"seconds for the first {LOG_EVERY} steps"]
+        planned = f"{report.number(predicted[mode])} ({predicted[mode] / rate - 1:+.0%})"
+        rows.append([mode, report.number(rate), planned, f"{wait:.0%}", f"{first:.1f}", *spent])
+    columns = ["", "img/s", "planned", "waiting for the batch", f"seconds for the first {LOG_EVERY} steps"]
     columns += [f"{part}, ms" for part in PARTS]
     note = (
-        f"Encoders by themselves (`preprocess`, once): {report.number(alone)} rows/s. Milliseconds are those "
-        "that a stage's threads, or the trainer in its steps, spend with an image. Where they share cores, "
-        "each waits for the others, too: online these times overlap, and are longer than by themselves."
+        f"Encoders by themselves (`preprocess`, once): {report.number(alone)} rows/s; planned "
+        f"{report.number(predicted['preprocess'])} ({predicted['preprocess'] / alone - 1:+.0%}). *Planned* "
+        "is what `tidemill plan` computes from `tidemill bench train` and `bench encode`. Milliseconds are "
+        "those that a stage's threads, or the trainer in its steps, spend with an image. Where they share "
+        "cores, each waits for the others, too: online these times overlap, and are longer than alone."
     )
     return "\n\n".join([head, report.table(columns, rows), f"![Medians]({CHART.name})", note])
 
 
 def bench(args: argparse.Namespace) -> None:
-    alone, runs = measure(args.rows, args.steps, args.rounds, not args.force)
+    draw_pairs(args.rows)
+    predicted = predict(args.rounds)
+    print(f"  planned: {predicted}", flush=True)
+    alone, runs = measure(args.steps, args.rounds, not args.force)
     if args.quick:
-        print(page(alone, runs, ""))
+        print(page(alone, runs, predicted, ""))
         return
     versions, machine = runner.versions("torch"), runner.machine()
     rates = {mode: [run.images_per_second for run in some] for mode, some in runs.items()}
     case = report.Case("the quickstart's U-Net, 64 pixels", "img/s", rates.pop("online"), rates)
     spent = {mode: asdict(median_times(some)) for mode, some in runs.items()}
     about = {"versions": versions, "machine": machine, "encoders_alone": alone, "milliseconds": spent}
+    about["planned"] = predicted
     report.write_json(runner.RESULTS / "modes.json", [case.to_json() | about])
     head = (
         f"{report.measured_on(machine, versions)} "
         f"Medians of {args.rounds} rounds of {args.steps} steps of 64 images, without the first quarter."
     )
     CHART.write_text(report.bar_chart("Images per second", [case], ours="online"), encoding="utf-8")
-    report.redraw(PAGE, "bench-modes", page(alone, runs, head))
+    report.redraw(PAGE, "bench-modes", page(alone, runs, predicted, head))
 
 
 def main() -> None:

@@ -16,6 +16,8 @@ from benches.report import OUR_COLOUR, PEER_COLOUR, number
 
 # Colours of published, sleeping and real modes.
 SIDE_COLOURS = (PEER_COLOUR, "#66b2c0", OUR_COLOUR)
+# Colours of measured and published ladders.
+LADDER_COLOURS = (OUR_COLOUR, PEER_COLOUR, PEER_COLOUR)
 DARK, LIMIT, OFFLINE = "#212529", "#868e96", "#e8590c"
 STYLE = {
     "font.size": 10,
@@ -70,6 +72,21 @@ def draw_modes(stem: Path, sides: Mapping[str, Mapping[str, float]]) -> None:
         axes.legend(
             frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=len(sides), fontsize=9
         )
+        _save(figure, stem)
+
+
+def draw_ladders(stem: Path, ladders: Mapping[str, Mapping[str, float]]) -> None:
+    """Draws a panel for each ladder of changes, with a bar for each."""
+    with pyplot.rc_context(STYLE):
+        figure, panels = pyplot.subplots(len(ladders), 1, figsize=(8, 2.4 * len(ladders)))
+        for axes, (title, ladder), colour in zip(panels, ladders.items(), LADDER_COLOURS, strict=True):
+            first = next(iter(ladder.values()))
+            labels = [f"{number(rate)}  ({rate / first:.2f}x)" for rate in ladder.values()]
+            bars = axes.barh(list(ladder), list(ladder.values()), color=colour, height=0.7)
+            axes.bar_label(bars, labels, padding=3, fontsize=9)
+            axes.invert_yaxis()
+            axes.set_xlim(right=1.25 * max(ladder.values()))
+            axes.set_title(title)
         _save(figure, stem)
 
 

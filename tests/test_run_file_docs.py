@@ -18,6 +18,9 @@ checkpoint.keep_best = { metric = "fid", count = 1 }
 engine.kind = "ray"
 engine.train = {}
 engine.eval = {}
+plan.encoders = {}
+plan.nodes.n.gpu = "g"
+plan.rates.g = {}
 [train]
 spike = {}
 ema = {}
@@ -31,6 +34,8 @@ phase = [{ resolution = 256, steps = 1, mix = { a = { repeat = 1.0 } } }]
 # The page's names of lists' entries, and of tables that the user names, in the run file above.
 KEY_PATHS = {
     "filter.score.<column>": "filter.score.c",
+    "plan.nodes.<name>": "plan.nodes.n",
+    "plan.rates.<gpu>": "plan.rates.g",
     "train.mix": "train.mix.0",
     "train.phase": "train.phase.0",
     "train.phase.mix.<name>": "train.phase.0.mix.a",

@@ -19,6 +19,7 @@ def main() -> None:
     how.add_argument(
         "--compile", type=Path, metavar="FOLDER", help="compile; the cache is a new folder in FOLDER"
     )
+    parser.add_argument("--mode", default="offline", help="of tidemill.train")
     args = parser.parse_args()
     torch.manual_seed(0)
     config = UNet2DConditionModel.load_config(Path(args.run["models.path"]) / "unet")
@@ -26,7 +27,7 @@ def main() -> None:
     if args.compile:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(dir=args.compile)
         unet = torch.compile(unet)
-    tidemill.train(args.run, denoiser=unet)
+    tidemill.train(args.run, denoiser=unet, mode=args.mode)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ pub enum ParamInit {
     Random,
     /// Parameters are not initialised: for networks whose weights are loaded next.
     Empty,
+    /// Parameters have a shape and no memory of their own: for counting. Such a network cannot run.
+    ShapeOnly,
 }
 
 /// The named parameters of one network.
@@ -163,6 +165,7 @@ impl<'a> Scope<'a> {
         let options = (Kind::Float, self.params.device);
         let tensor = match (self.params.init, init) {
             (ParamInit::Empty, _) => Tensor::empty(shape, options),
+            (ParamInit::ShapeOnly, _) => Tensor::empty([1], options).expand(shape, false),
             (ParamInit::Random, Init::Const(value)) => Tensor::full(shape, value, options),
             (ParamInit::Random, Init::Normal(std)) => Tensor::randn(shape, options) * std,
             (ParamInit::Random, Init::FanIn(fan_in)) => {

@@ -91,12 +91,12 @@ pub enum Error {
         /// Whether the other rank refused its input; otherwise something failed on the way.
         refused: bool,
     },
-    /// A rank is slower than the others, and the run is to continue without it.
+    /// A rank is slower than the others or its GPU is broken, and the run is to continue without it.
     #[error("{message}")]
     Straggler {
-        /// The slow rank.
+        /// The rank.
         rank: usize,
-        /// How slow it is.
+        /// How slow it is, or what is wrong with its GPU.
         message: String,
     },
     /// A collective failed, which is hardly ever this rank's fault.

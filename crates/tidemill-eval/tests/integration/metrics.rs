@@ -107,6 +107,23 @@ fn frechet_distance_of_deficient_covariances_is_finite_and_exact() {
     assert_near("moved", frechet_distance(&moved, &moments), 4.0 * 64.0, 1e-6);
 }
 
+/// One direction varies much and all others little, as networks' features do. The covariances commute,
+/// so the distance is known.
+#[test]
+fn frechet_distance_counts_directions_that_vary_little() {
+    let options = (Kind::Double, Device::Cpu);
+    tch::manual_seed(i64::try_from(tidemill_testing::seed()).unwrap());
+    let (rotation, _) = Tensor::linalg_qr(&Tensor::randn([256, 256], options), "reduced");
+    let moments = |little: f64| {
+        let variances = Tensor::full([256], little, options);
+        let _ = variances.get(0).fill_(1e4);
+        let covariance = (&rotation * variances).mm(&rotation.transpose(0, 1));
+        Moments { count: 1000, mean: Tensor::zeros([256], options), covariance }
+    };
+    // 255 times the square of the difference of standard deviations.
+    assert_near("distance", frechet_distance(&moments(4e-4), &moments(1e-4)), 255.0 * 1e-4, 1e-6);
+}
+
 #[test]
 fn too_few_images_and_other_widths_are_refused() {
     let options = (Kind::Float, Device::Cpu);

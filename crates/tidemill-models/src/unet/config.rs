@@ -131,6 +131,17 @@ pub(crate) struct Level {
 }
 
 impl UNetConfig {
+    /// The configuration of Stable Diffusion 2: `unet/config.json` of `stable-diffusion-2-base`.
+    pub fn stable_diffusion_2() -> Self {
+        Self {
+            sample_size: Some(64),
+            cross_attention_dim: 1024,
+            attention_head_dim: PerLevel::Each(vec![5, 10, 20, 20]),
+            use_linear_projection: true,
+            ..Self::default()
+        }
+    }
+
     /// Reads and checks `config.json`.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 
 mod blocks;
 mod config;
-mod flops;
+mod cost;
 mod model;
 mod timestep_embedding;
 

@@ -9,7 +9,7 @@ use tidemill_torch::{prefers_channels_last, to_preferred_memory_format};
 
 use super::blocks::{BlockConfig, DownBlock, MidBlock, PassInputs, UpBlock, UpChannels};
 use super::config::{Level, UNetConfig};
-use super::flops::count_flops;
+use super::cost::{count_activations, count_flops};
 use super::timestep_embedding::timestep_embedding;
 use crate::denoiser::{Denoiser, SampleShape, TrainableDenoiser};
 use crate::error::Error;
@@ -62,6 +62,12 @@ impl UNet2DConditionModel {
     pub fn save(&self, dir: &Path) -> Result<(), Error> {
         self.config.write(&dir.join("config.json"))?;
         weights::save_weights(&self.params.named_parameters(), &dir.join(DIFFUSERS_FILE))
+    }
+
+    /// Elements that one sample's forward pass keeps for the backward pass, for latents of this
+    /// height and width and this number of text tokens.
+    pub fn activation_elements(&self, size: (i64, i64), tokens: i64) -> u64 {
+        count_activations(&self.config, &self.params, size, tokens)
     }
 
     fn build(config: UNetConfig, levels: &[Level], device: Device, init: ParamInit) -> Self {

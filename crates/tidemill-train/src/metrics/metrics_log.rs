@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use tidemill_telemetry::NUMBERS;
+
 use crate::Error;
 use crate::metrics::json_lines_log::JsonLinesLog;
 use crate::metrics::step_metrics::StepMetrics;
@@ -80,6 +82,12 @@ fn tensorboard_scalars(metrics: &StepMetrics) -> Vec<(String, f64)> {
     for (kind, time) in metrics.communication.by_kind() {
         scalars.push((format!("communication/{kind}_exposed"), time.exposed));
         scalars.extend(time.busy.map(|seconds| (format!("communication/{kind}"), seconds)));
+    }
+    let samples = metrics.telemetry.as_deref().unwrap_or_default();
+    for number in NUMBERS {
+        let values: Vec<f64> = samples.iter().filter_map(number.value).collect();
+        let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+        scalars.extend((!values.is_empty()).then(|| (format!("telemetry/{}", number.name), mean)));
     }
     let tenths = metrics.loss_by_timestep.iter().enumerate();
     scalars.extend(

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tidemill_telemetry::NUMBERS;
+
 use crate::Error;
 use crate::metrics::step_metrics::{RunCounters, StepMetrics};
 
@@ -139,6 +141,15 @@ fn render_page(metrics: &StepMetrics, counters: RunCounters) -> String {
     add("resident_memory_bytes", "gauge", "Resident memory of each rank's process.", &resident);
     let help = "Peak memory of tensors on each rank's GPU.";
     add("gpu_peak_memory_bytes", "gauge", help, &gpu.unwrap_or_default());
+    for number in NUMBERS {
+        let samples = m.telemetry.as_deref().unwrap_or_default().iter().enumerate();
+        let by_rank: Vec<_> = samples
+            .filter_map(|(rank, sample)| Some((format!("{{rank=\"{rank}\"}}"), (number.value)(sample)?)))
+            .collect();
+        if !by_rank.is_empty() {
+            add(number.name, "gauge", number.help, &by_rank);
+        }
+    }
     let tenths = m.loss_by_timestep.iter().enumerate();
     let tenths: Vec<_> =
         tenths.filter_map(|(tenth, loss)| Some((format!("{{tenth=\"{tenth}\"}}"), (*loss)?))).collect();
@@ -172,6 +183,8 @@ fn render_page(metrics: &StepMetrics, counters: RunCounters) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tidemill_telemetry::{GpuSample, HostSample, Sample};
+
     use super::*;
     use crate::metrics::step_metrics::tests::metrics_of_step;
     use crate::parallel::communication_time::{CommunicationTime, StepCommunication};
@@ -206,6 +219,13 @@ mod tests {
             },
             memory_mib: vec![1, 2],
             gpu_memory_mib: Some(vec![3, 4]),
+            telemetry: Some(vec![
+                Sample { host: HostSample { cpu: 0.5, ..HostSample::default() }, gpu: None },
+                Sample {
+                    gpu: Some(GpuSample { memory_mib: 2.0, ..GpuSample::default() }),
+                    ..Sample::default()
+                },
+            ]),
             loss_by_timestep: vec![None, Some(0.5)],
             checkpoint: 10,
             ..metrics_of_step(12)
@@ -230,6 +250,8 @@ mod tests {
             "tidemill_learning_rate 0.0001\n",
             "tidemill_resident_memory_bytes{rank=\"1\"} 2097152\n",
             "tidemill_gpu_peak_memory_bytes{rank=\"1\"} 4194304\n",
+            "tidemill_host_cpu_ratio{rank=\"0\"} 0.5\n",
+            "# TYPE tidemill_gpu_memory_bytes gauge\ntidemill_gpu_memory_bytes{rank=\"1\"} 2097152\n",
             "tidemill_communication_seconds{of=\"gradients\"} 0.5\n",
             "tidemill_communication_exposed_seconds{of=\"gradients\"} 0.125\n",
             "tidemill_checkpoint_step 10\n",

@@ -1,6 +1,7 @@
 //! The numbers that a run reports after each step. Their names are the keys in `metrics.jsonl`.
 
 use serde::Serialize;
+use tidemill_telemetry::Sample;
 
 use crate::parallel::communication_time::StepCommunication;
 
@@ -39,6 +40,9 @@ pub struct StepMetrics {
     pub memory_mib: Vec<u64>,
     /// Peak memory of tensors on each rank's GPU before the step, in MiB, if any rank has a GPU.
     pub gpu_memory_mib: Option<Vec<u64>>,
+    /// What each rank's GPU and machine did in the last seconds, once that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Vec<Sample>>,
     /// Mean unweighted loss of the rows in each tenth of the timesteps, from least noise to most;
     /// none where the step has no row.
     pub loss_by_timestep: Vec<Option<f64>>,
@@ -109,6 +113,7 @@ pub(crate) mod tests {
             communication: StepCommunication::default(),
             memory_mib: vec![100],
             gpu_memory_mib: None,
+            telemetry: None,
             loss_by_timestep: vec![None; 10],
             checkpoint: 0,
             validation: None,

@@ -20,4 +20,3 @@ mod traffic;
 pub use self::adamw::Optimizer;
 pub(crate) use self::moment_steps::MomentSteps;
 pub use self::sharding_plan::ShardingPlan;
-pub use self::traffic::Traffic;

@@ -187,6 +187,7 @@ pub(crate) fn new_step_metrics(
         communication,
         memory_mib: results.memory_mib.clone(),
         gpu_memory_mib: results.gpu_memory_mib.clone(),
+        telemetry: results.telemetry.clone(),
         loss_by_timestep: results.loss_by_timestep.clone(),
         checkpoint,
         validation: pending.validation.clone(),

@@ -7,6 +7,7 @@
 //! - `anomaly/`: NaN and loss spikes, skipped steps and rollback
 //! - `checkpointer.rs`: when a checkpoint is due, in flight or committed
 //! - `metrics_reporter.rs`: collects the results of steps and reports them
+//! - `telemetry.rs`: what this rank's GPU and machine do
 
 mod anomaly;
 mod checkpointer;
@@ -14,6 +15,7 @@ mod metrics_reporter;
 mod noise_schedule;
 mod setup;
 mod step;
+mod telemetry;
 mod training_loop;
 
 pub use noise_schedule::training_scheduler_config;

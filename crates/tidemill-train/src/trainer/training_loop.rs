@@ -16,6 +16,7 @@ use super::metrics_reporter::{
 };
 use super::setup::collective_setup::{Components, set_up};
 use super::step::step_runner::{StepContext, StepRunner};
+use super::telemetry::Telemetry;
 use crate::Error;
 use crate::checkpoint::Progress;
 use crate::data::wait_for_batch::{BatchRequest, wait_for_batch};
@@ -40,7 +41,8 @@ pub fn train(spec: TrainSpec, observer: &mut dyn Observer) -> Result<TrainOutcom
     let mut trainer = Trainer::new(set_up(spec, observer)?);
     let outcome = trainer.run(observer);
     trainer.metrics.finish(observer);
-    outcome
+    // A broken GPU fails in many ways, and this is why.
+    outcome.map_err(|error| trainer.telemetry.check_gpu().err().unwrap_or(error))
 }
 
 struct Trainer {
@@ -54,6 +56,8 @@ struct Trainer {
     metrics: MetricsReporter,
     anomalies: AnomalyTracker,
     profiler: Option<Profiler>,
+    /// What this rank's GPU and machine do.
+    telemetry: Telemetry,
     resumed_at: u64,
     /// A rollback has led to another phase, so that the open stream does not fit any more.
     must_reopen_stream: bool,
@@ -65,6 +69,7 @@ impl Trainer {
             components;
         Self {
             anomalies: AnomalyTracker::new(&spec.train),
+            telemetry: Telemetry::start(&spec),
             spec,
             schedule,
             resumed_at: progress.step,
@@ -154,7 +159,9 @@ impl Trainer {
 
     /// Starts one optimizer step. Its results are reported later.
     fn train_step(&mut self, phase: usize, batch: &Batch, next_batch: Option<&Batch>) -> Result<(), Error> {
+        self.telemetry.check_gpu()?;
         let context = StepContext {
+            telemetry: self.telemetry.summary(),
             phase,
             step: self.progress.step,
             skip_above: self.anomalies.skip_above(&self.progress.recent_losses),

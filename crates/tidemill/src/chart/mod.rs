@@ -1,9 +1,9 @@
 //! Charts as SVG and PNG.
 //!
 //! - `drawing`: lines, dots, bars and text as SVG and as pixels.
-//! - `steps`: numbers over steps.
+//! - `lines`: numbers over steps, or over something else.
 //! - `preferences`: which model people prefer.
 
 mod drawing;
+pub mod lines;
 pub mod preferences;
-pub mod steps;

@@ -27,6 +27,7 @@ use crate::verbs;
         tidemill export run.toml --to model                write a folder for diffusers\n  \
         tidemill preprocess run.toml --set engine.device=cpu --json\n  \
         tidemill inspect runs/quickstart/dataset           show what a dataset contains\n  \
+        tidemill plan run.toml                             hours and cost, before they are paid for\n  \
         tidemill bench prepare run.toml                    measure rows/s on this machine\n  \
         tidemill doctor                                    show what this machine offers\n\n\
         Exit codes: 0 done, 1 failed, 2 refused input."
@@ -76,6 +77,8 @@ pub enum Verb {
     Inspect(verbs::inspect::Args),
     /// Remove files of a dataset that nobody can read any more.
     Gc(verbs::gc::Args),
+    /// Tell what a run takes: throughput, hours, cost, storage, memory.
+    Plan(verbs::plan::Args),
     /// Measure how fast this machine does one part of the work.
     Bench(verbs::bench::Args),
     /// Show what this machine offers: libtorch, GPUs, cores, memory, disk, network.
@@ -103,6 +106,7 @@ impl Verb {
             Self::Mds(args) => verbs::mds::run(args, reporter),
             Self::Inspect(args) => verbs::inspect::run(args, reporter),
             Self::Gc(args) => verbs::gc::run(args, reporter),
+            Self::Plan(args) => verbs::plan::run(args, reporter),
             Self::Bench(args) => verbs::bench::run(args, reporter),
             Self::Doctor(args) => verbs::doctor::run(args, reporter),
         }

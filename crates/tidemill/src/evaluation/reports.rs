@@ -12,7 +12,7 @@ use tidemill_train::{EventWriter, PrometheusEndpoint, image_grid};
 use super::block_table::{PictureResult, to_parquet};
 use super::keys::step_folder;
 use super::record::{Record, read_records, recorded_steps};
-use crate::chart::steps::{Series, draw_png, draw_svg};
+use crate::chart::lines::{Series, draw_png, draw_svg};
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
 use crate::run_file::Run;
@@ -179,7 +179,13 @@ fn to_series(records: &[Record]) -> Vec<Series> {
             series.entry(name).or_default().push((record.step as f64, *value));
         }
     }
-    series.into_iter().map(|(name, points)| Series { name: name.to_owned(), points }).collect()
+    let to_series = |(name, points): (&str, _)| Series {
+        name: name.to_owned(),
+        x_name: "step".into(),
+        points,
+        levels: Vec::new(),
+    };
+    series.into_iter().map(to_series).collect()
 }
 
 /// A record in Prometheus's text format.

@@ -23,6 +23,7 @@ pub(super) fn check_sections(file: &RunFile, document: &Document) -> Result<()> 
     file.engine.validate().map_err(|(key, message)| document.refuse(key, message))?;
     file.sample.validate().map_err(|(key, message)| document.refuse(key, message))?;
     file.eval.validate().map_err(|(key, message)| document.refuse(&key, message))?;
+    file.plan.validate().map_err(|e| document.refuse(&e.key, e.problem))?;
     file.filter.validate().map_err(|e| document.locate(e))?;
     file.caption.validate(&file.source.columns).map_err(|e| document.locate(e))?;
     file.dedup.validate().map_err(|e| document.locate(e))?;

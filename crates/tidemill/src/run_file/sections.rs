@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tidemill_data::{CaptionConfig, FilterConfig, PrepareConfig, SourceConfig};
+use tidemill_plan::PlanConfig;
 use tidemill_store::dedup::DedupConfig;
 use tidemill_train::{CheckpointConfig, TrainConfig};
 
@@ -54,6 +55,8 @@ pub struct RunFile {
     pub engine: EngineConfig,
     /// `[online]`: training on pairs that are encoded while training runs.
     pub online: OnlineConfig,
+    /// `[plan]`: machines, prices and rates, for `tidemill plan`.
+    pub plan: PlanConfig,
 }
 
 impl Default for RunFile {
@@ -77,6 +80,7 @@ impl Default for RunFile {
             eval: EvalConfig::default(),
             engine: EngineConfig::default(),
             online: OnlineConfig::default(),
+            plan: PlanConfig::default(),
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod gc;
 mod image_files;
 pub mod inspect;
 pub mod mds;
+pub mod plan;
 pub mod preprocess;
 pub mod run;
 pub mod sample;

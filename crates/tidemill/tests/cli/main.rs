@@ -16,6 +16,7 @@ mod mds;
 mod memory_limit;
 mod noise_pairs;
 mod online;
+mod plan;
 mod preprocess;
 mod ranks_with_s3_outage;
 mod run_file;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 use tidemill_models::SchedulerConfig;
+use tidemill_plan::Traffic;
 use tidemill_torch::{guard, has_native_bf16};
 
 use super::local_setup::LocalSetup;
@@ -15,7 +16,7 @@ use crate::metrics::metrics_log::MetricsLog;
 use crate::metrics::profiler::Profiler;
 use crate::metrics::prometheus::PrometheusEndpoint;
 use crate::observer::Observer;
-use crate::optimizer::{Optimizer, ShardingPlan, Traffic};
+use crate::optimizer::{Optimizer, ShardingPlan};
 use crate::parallel::health_check;
 use crate::parallel::world::World;
 use crate::train_spec::TrainSpec;

@@ -7,6 +7,7 @@ use serde_json::Value;
 use tch::{Device, Kind};
 use tidemill_models::sampler::Sampler;
 use tidemill_models::{NoiseSchedule, PredictionType, SchedulerConfig};
+use tidemill_plan::memory::default_bucket_bytes;
 use tidemill_store::{Bucket, DatasetSpec, Dtype};
 use tidemill_torch::{guard, tensor_from_bytes};
 
@@ -111,9 +112,9 @@ fn new_sharding_plan(spec: &TrainSpec) -> Result<ShardingPlan, Error> {
     let (train, ranks) = (&spec.train, spec.world.size());
     let kind = to_kind(train.reduce_precision);
     let element_size = kind.elt_size_in_bytes();
-    // With few buckets the first one is ready late; with many, each has its overhead.
-    let eighth = || (spec.denoiser.params().parameter_count() * element_size / 8).clamp(1 << 20, 32 << 20);
-    let bucket_bytes = train.bucket_bytes.map_or_else(eighth, |bytes| bytes.as_u64() as usize);
+    let gradient_bytes = (spec.denoiser.params().parameter_count() * element_size) as u64;
+    let default_bytes = || default_bucket_bytes(gradient_bytes);
+    let bucket_bytes = train.bucket_bytes.map_or_else(default_bytes, |bytes| bytes.as_u64()) as usize;
     // The largest part of a batch that any rank has.
     let rows_per_rank = |phase| train.phase_global_batch(phase).div_ceil(ranks);
     let is_accumulated =

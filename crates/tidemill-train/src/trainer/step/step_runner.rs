@@ -8,6 +8,7 @@ use tch::{Kind, Tensor};
 use tidemill_models::Denoiser;
 use tidemill_store::stream::Batch;
 use tidemill_store::{Bucket, DatasetSpec};
+use tidemill_telemetry::Sample;
 use tidemill_torch::{AdamW, AdamWScalars, Download, guard, upload};
 
 use super::cuda_graph::CudaGraphs;
@@ -53,6 +54,8 @@ pub(crate) struct StepContext {
     pub skip_above: f64,
     /// Whether this rank is writing a checkpoint.
     pub is_writing_checkpoint: bool,
+    /// What this rank's GPU and machine do.
+    pub telemetry: Option<Sample>,
 }
 
 /// Sums over a rank's rows, on the device.
@@ -185,7 +188,8 @@ impl StepRunner {
         let scalars = [learning_rate, (step + 1) as f64, context.skip_above, ema_share];
         let mut scalars = scalars.map(|value| value as f32).to_vec();
         let (rows, is_writing) = (batch.sample_ids.len(), context.is_writing_checkpoint);
-        scalars.extend(rank_report(rows, is_writing, &spec.world, objective.device));
+        let telemetry = context.telemetry.as_ref();
+        scalars.extend(rank_report(rows, is_writing, telemetry, &spec.world, objective.device));
         let inputs = guard(|| StepInputs {
             micro_batches: micro_batches(batch, shape, step, sizes)
                 .zip(draws)

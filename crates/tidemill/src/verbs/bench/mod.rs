@@ -2,15 +2,22 @@
 //! data and settings. The programs in `benches/` run the same verbs next to other libraries.
 //!
 //! - `command`: the arguments. `measure`: time, median and a pool of one thread.
+//! - `encode`: pairs/s of both stages at each resolution. `train`: images/s of the trainer, on
+//!   `random_latents`. `rates_file`: their results, for `tidemill plan`.
 //! - `prepare`, `prepare_bench`: rows/s of `Prepare`, and the time of its parts. `prepared_file`:
 //!   its output.
 //! - `tokenize`: captions/s of the tokenizer.
 
 mod command;
+mod encode;
 mod measure;
 mod prepare;
 mod prepare_bench;
 mod prepared_file;
+mod random_latents;
+mod rates_file;
 mod tokenize;
+mod train;
 
 pub use self::command::{Args, run};
+pub use self::measure::median;

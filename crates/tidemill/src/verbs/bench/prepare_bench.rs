@@ -12,6 +12,7 @@ use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::RowCounts;
 
+use super::encode::read_first_rows;
 use super::measure::{single_thread_pool, timed};
 use super::prepared_file::PreparedFile;
 use crate::error::{Error, Result};
@@ -82,7 +83,7 @@ impl PrepareBench<'_> {
     /// If a file cannot be read.
     pub fn time_parts(&self, rows: usize) -> Result<Vec<(&'static str, f64)>> {
         let pool = single_thread_pool()?;
-        let (batches, read_time) = timed(|| self.read_first_rows(rows))?;
+        let (batches, read_time) = timed(|| read_first_rows(self.source, self.units, rows))?;
         let Some(schema) = batches.first().map(RecordBatch::schema) else { return Ok(Vec::new()) };
         let sample = concat_batches(&schema, &batches)?;
         let parts = pool.install(|| self.prepare.time_steps(&sample))?;
@@ -103,22 +104,5 @@ impl PrepareBench<'_> {
             ("prepare", per_row(prepare_time, rows)),
             ("write", per_row(write_time, rows)),
         ])
-    }
-
-    /// Reads the first rows of the source, in batches.
-    fn read_first_rows(&self, rows: usize) -> Result<Vec<RecordBatch>> {
-        let mut left = rows;
-        let mut batches = Vec::new();
-        for unit in self.units {
-            for batch in self.source.read(unit)? {
-                let batch = batch?;
-                batches.push(batch.slice(0, batch.num_rows().min(left)));
-                left -= batch.num_rows().min(left);
-                if left == 0 {
-                    return Ok(batches);
-                }
-            }
-        }
-        Ok(batches)
     }
 }

@@ -1,16 +1,20 @@
-//! Plots of numbers over steps: one panel per number, as SVG and as PNG.
+//! Lines: numbers over steps, or over anything else. One panel per number, as SVG and as PNG.
 
 use image::RgbImage;
 
 use super::drawing::{Anchor, GRID, INK, Shape, to_pixels, to_svg};
 
-/// Values over steps.
+/// A number and what it depends on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// The number's name.
     pub name: String,
-    /// Steps and values, in the order of the steps.
+    /// What it depends on, such as `step`.
+    pub x_name: String,
+    /// x and y, in the order of x.
     pub points: Vec<(f64, f64)>,
+    /// Values for comparison, each with its name: horizontal lines.
+    pub levels: Vec<(String, f64)>,
 }
 
 const COLUMNS: usize = 3;
@@ -18,6 +22,7 @@ const PANEL: (f32, f32) = (340.0, 220.0);
 /// Space around a panel's plot: left, top, right, bottom.
 const MARGIN: [f32; 4] = [72.0, 34.0, 18.0, 34.0];
 const LINE: [u8; 3] = [31, 119, 180];
+const LEVEL: [u8; 3] = [222, 150, 60];
 
 /// The chart as SVG.
 pub fn draw_svg(series: &[Series]) -> String {
@@ -36,16 +41,17 @@ fn size(series: &[Series]) -> (u32, u32) {
 
 fn shapes(series: &[Series]) -> Vec<Shape> {
     let corner = |i: usize| ((i % COLUMNS) as f32 * PANEL.0, (i / COLUMNS) as f32 * PANEL.1);
-    let steps = range(series.iter().flat_map(|series| &series.points).map(|point| point.0));
-    series.iter().enumerate().flat_map(|(i, series)| panel(series, corner(i), steps)).collect()
+    let all_x = range(series.iter().flat_map(|series| &series.points).map(|point| point.0));
+    series.iter().enumerate().flat_map(|(i, series)| panel(series, corner(i), all_x)).collect()
 }
 
-/// One panel with its corner at `at`. All panels have the same range of steps.
+/// One panel with its corner at `at`. All panels have the same range of x.
 fn panel(series: &Series, at: (f32, f32), x_range: (f64, f64)) -> Vec<Shape> {
     let [left, top, right, bottom] = MARGIN;
     let (x0, x1) = (at.0 + left, at.0 + PANEL.0 - right);
     let (y0, y1) = (at.1 + PANEL.1 - bottom, at.1 + top);
-    let y_range = range(series.points.iter().map(|point| point.1));
+    let levels = series.levels.iter().map(|level| level.1);
+    let y_range = range(series.points.iter().map(|point| point.1).chain(levels));
     let place = |value: f64, (low, high): (f64, f64), from: f32, to: f32| {
         from + ((value - low) / (high - low)) as f32 * (to - from)
     };
@@ -62,10 +68,15 @@ fn panel(series: &Series, at: (f32, f32), x_range: (f64, f64)) -> Vec<Shape> {
     }
     shapes.push(Shape::Text {
         at: ((x0 + x1) / 2.0, y0 + 14.0),
-        text: "step".into(),
+        text: series.x_name.clone(),
         anchor: Anchor::Middle,
     });
     shapes.push(Shape::Line { points: vec![(x0, y1), (x0, y0), (x1, y0)], colour: INK, width: 1.0 });
+    for (name, value) in &series.levels {
+        let y = place(*value, y_range, y0, y1);
+        shapes.push(Shape::Line { points: vec![(x0, y), (x1, y)], colour: LEVEL, width: 1.0 });
+        shapes.push(Shape::Text { at: (x1, y - 8.0), text: name.clone(), anchor: Anchor::End });
+    }
     let points: Vec<(f32, f32)> =
         series.points.iter().map(|(x, y)| (place(*x, x_range, x0, x1), place(*y, y_range, y0, y1))).collect();
     shapes.extend(points.iter().map(|point| Shape::Dot { at: *point, colour: LINE }));
@@ -115,7 +126,12 @@ mod tests {
     use super::*;
 
     fn series(points: &[(f64, f64)]) -> Series {
-        Series { name: "fid <test>".into(), points: points.to_vec() }
+        Series {
+            name: "fid <test>".into(),
+            x_name: "step".into(),
+            points: points.to_vec(),
+            levels: Vec::new(),
+        }
     }
 
     #[test]
@@ -136,6 +152,20 @@ mod tests {
         assert!(blue > 400, "{blue}");
         let svg = draw_svg(&all);
         assert_eq!((svg.matches("<circle").count(), svg.matches("fid &lt;test>").count()), (8, 4));
+    }
+
+    #[test]
+    fn levels_are_lines_inside_the_panel() {
+        let with_level =
+            Series { levels: vec![("offline".into(), 99.0)], ..series(&[(1.0, 3.0), (2.0, 4.0)]) };
+        let svg = draw_svg(&[with_level]);
+        assert!(svg.contains("offline</text>") && svg.contains(&to_rgb_text(LEVEL)), "{svg}");
+        // The level is the largest value, so its line is at the top of the plot.
+        assert!(svg.contains("72.0,34.0 322.0,34.0"), "{svg}");
+    }
+
+    fn to_rgb_text([r, g, b]: [u8; 3]) -> String {
+        format!("rgb({r},{g},{b})")
     }
 
     #[test]

@@ -1,0 +1,157 @@
+//! The memory of a rank's GPU: weights, gradients and optimizer state, as the trainer lays them out,
+//! and what a micro-batch adds.
+
+use serde::Serialize;
+
+/// How the trainer keeps a network: what decides over its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLayout {
+    /// The number of trained parameters.
+    pub parameters: u64,
+    /// The number of ranks.
+    pub ranks: u64,
+    /// Whether each rank has a part of gradients and state (`SHARD_GRAD_OP`), or all of it (DDP).
+    pub is_sharded: bool,
+    /// Bytes of a weight that the network computes with: 2 in bf16, 4 in f32.
+    pub weight_bytes: u64,
+    /// Bytes of a gradient between ranks.
+    pub reduce_bytes: u64,
+    /// Bytes of each of AdamW's two moments of a parameter.
+    pub moment_bytes: u64,
+    /// Whether weights are averaged (EMA).
+    pub has_ema: bool,
+    /// Whether a step has several micro-batches.
+    pub is_accumulated: bool,
+    /// Bytes of a gradient bucket.
+    pub bucket_bytes: u64,
+}
+
+/// Bytes of one rank between two steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StateBytes {
+    /// Weights that the network computes with.
+    pub weights: u64,
+    /// Gradients, and buckets of them on their way.
+    pub gradients: u64,
+    /// Master weights in f32, AdamW's moments, averaged weights.
+    pub optimizer: u64,
+}
+
+/// Bytes of a gradient bucket, for gradients of so many bytes in all. With few buckets the first one
+/// is ready late; with many, each has its overhead.
+pub fn default_bucket_bytes(gradient_bytes: u64) -> u64 {
+    (gradient_bytes / 8).clamp(1 << 20, 32 << 20)
+}
+
+/// Bytes of an f32.
+const F32: u64 = 4;
+/// Buckets that are filled or on their way at a time.
+const BUCKETS_IN_USE: u64 = 3;
+
+impl StateBytes {
+    /// The bytes of a rank with this layout.
+    pub fn new(layout: &MemoryLayout) -> Self {
+        let all = layout.parameters;
+        let is_sharded = layout.is_sharded && layout.ranks > 1;
+        let own = if is_sharded { all.div_ceil(layout.ranks) } else { all };
+        let gradients = match (layout.ranks > 1, is_sharded, layout.is_accumulated) {
+            // Gradients stay where the backward pass puts them.
+            (false, _, false) => all * layout.weight_bytes,
+            (_, true, false) => own * F32 + BUCKETS_IN_USE * layout.bucket_bytes,
+            (_, true, true) => (all + own) * F32,
+            _ => all * F32,
+        };
+        // Weights in f32 that are not sharded are the master weights.
+        let is_shared = !is_sharded && layout.weight_bytes == F32;
+        let copies = u64::from(!is_shared) + u64::from(layout.has_ema);
+        Self {
+            weights: all * layout.weight_bytes,
+            gradients,
+            optimizer: own * (copies * F32 + 2 * layout.moment_bytes),
+        }
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.weights + self.gradients + self.optimizer
+    }
+}
+
+/// Memory of a GPU that no tensor gets: CUDA's context, libraries, and what the allocator cannot
+/// use.
+pub const RESERVED_BYTES: u64 = 2 << 30;
+
+/// What a phase needs of a GPU's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct GpuMemory {
+    /// Weights, gradients and optimizer state.
+    pub state_bytes: u64,
+    /// Activations of one image.
+    pub activation_bytes_per_image: u64,
+    /// State, activations of the run's micro-batch, and what no tensor gets.
+    pub needed_bytes: u64,
+    /// The GPU's memory, if known.
+    pub available_bytes: Option<u64>,
+    /// The largest micro-batch that fits.
+    pub largest_micro_batch: Option<u64>,
+}
+
+impl GpuMemory {
+    /// The memory of a rank with this state, whose micro-batch has `images`.
+    pub fn new(state: &StateBytes, activation_bytes: u64, images: u64, available: Option<u64>) -> Self {
+        let fixed = state.total() + RESERVED_BYTES;
+        let fitting = |available: u64| available.saturating_sub(fixed) / activation_bytes.max(1);
+        Self {
+            state_bytes: state.total(),
+            activation_bytes_per_image: activation_bytes,
+            needed_bytes: fixed + images * activation_bytes,
+            available_bytes: available,
+            largest_micro_batch: available.map(fitting),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout() -> MemoryLayout {
+        MemoryLayout {
+            parameters: 1000,
+            ranks: 4,
+            is_sharded: true,
+            weight_bytes: 2,
+            reduce_bytes: 4,
+            moment_bytes: 4,
+            has_ema: true,
+            is_accumulated: false,
+            bucket_bytes: 10,
+        }
+    }
+
+    #[test]
+    fn each_setting_changes_its_own_part() {
+        let bytes = |layout: MemoryLayout| {
+            let StateBytes { weights, gradients, optimizer } = StateBytes::new(&layout);
+            [weights, gradients, optimizer]
+        };
+        assert_eq!(bytes(layout()), [2000, 1030, 4000]);
+        assert_eq!(bytes(MemoryLayout { is_accumulated: true, ..layout() }), [2000, 5000, 4000]);
+        assert_eq!(bytes(MemoryLayout { is_sharded: false, ..layout() }), [2000, 4000, 16000]);
+        assert_eq!(bytes(MemoryLayout { ranks: 1, ..layout() }), [2000, 2000, 16000]);
+        assert_eq!(bytes(MemoryLayout { has_ema: false, moment_bytes: 2, ..layout() }), [2000, 1030, 2000]);
+        // f32 on one rank: the weights are the master weights.
+        assert_eq!(bytes(MemoryLayout { ranks: 1, weight_bytes: 4, ..layout() }), [4000, 4000, 12000]);
+    }
+
+    #[test]
+    fn the_largest_micro_batch_fits_and_one_more_does_not() {
+        let state = StateBytes { weights: 1 << 30, gradients: 1 << 30, optimizer: 1 << 30 };
+        let (image, available) = (1 << 28, 16u64 << 30);
+        let memory = GpuMemory::new(&state, image, 8, Some(available));
+        let largest = memory.largest_micro_batch.unwrap_or_default();
+        assert!(GpuMemory::new(&state, image, largest, None).needed_bytes <= available);
+        assert!(GpuMemory::new(&state, image, largest + 1, None).needed_bytes > available);
+        assert_eq!(GpuMemory::new(&state, image, 8, Some(1 << 30)).largest_micro_batch, Some(0));
+    }
+}

@@ -1,0 +1,67 @@
+//! Reads a GPU through NVML, which comes with its driver.
+
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
+use nvml_wrapper::enums::event::XidError;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, EventSet, Nvml};
+
+use crate::sample::GpuSample;
+use crate::visible_devices::{GpuName, resolve_device};
+
+const MIB: f64 = (1u64 << 20) as f64;
+/// The Xid of a GPU that does not answer any more.
+const FALLEN_OFF_THE_BUS: u32 = 79;
+
+/// Reads one GPU.
+pub struct GpuReader<'nvml> {
+    device: Device<'nvml>,
+    /// Xid errors, if the GPU reports them.
+    events: Option<EventSet<'nvml>>,
+    xid: u32,
+}
+
+impl<'nvml> GpuReader<'nvml> {
+    /// Finds the GPU that CUDA calls `device` in this process. None if NVML does not know it.
+    pub fn open(nvml: &'nvml Nvml, device: u32) -> Option<Self> {
+        let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        let device = match resolve_device(device, visible.as_deref())? {
+            GpuName::Index(index) => nvml.device_by_index(index),
+            GpuName::Uuid(uuid) => nvml.device_by_uuid(uuid),
+        }
+        .ok()?;
+        let events = nvml.create_event_set().ok();
+        let events = events.and_then(|set| device.register_events(EventTypes::CRITICAL_XID_ERROR, set).ok());
+        Some(Self { device, events, xid: 0 })
+    }
+
+    /// What the GPU does now. What it does not tell is 0.
+    pub fn read(&mut self) -> GpuSample {
+        self.read_xid();
+        let device = &self.device;
+        if matches!(device.temperature(TemperatureSensor::Gpu), Err(NvmlError::GpuLost)) {
+            self.xid = FALLEN_OFF_THE_BUS;
+        }
+        let ecc = device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile);
+        GpuSample {
+            utilization: device.utilization_rates().map_or(0.0, |rates| f64::from(rates.gpu) / 100.0),
+            memory_mib: device.memory_info().map_or(0.0, |memory| memory.used as f64 / MIB),
+            power_w: device.power_usage().map_or(0.0, |milliwatts| f64::from(milliwatts) / 1000.0),
+            temperature_c: device.temperature(TemperatureSensor::Gpu).map_or(0.0, f64::from),
+            sm_clock_mhz: device.clock_info(Clock::SM).map_or(0.0, f64::from),
+            throttle_reasons: device.current_throttle_reasons().map_or(0, |reasons| reasons.bits() as u32),
+            ecc_errors: ecc.unwrap_or(0),
+            xid: self.xid,
+        }
+    }
+
+    /// Takes the Xid errors that the driver has reported since the last time.
+    fn read_xid(&mut self) {
+        let Some(events) = &self.events else { return };
+        while let Ok(event) = events.wait(0) {
+            if let Some(XidError::Value(xid)) = event.event_data {
+                self.xid = xid as u32;
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The thread that reads, and what it has read.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nvml_wrapper::Nvml;
+
+use crate::faults::{GpuFault, find_fault};
+use crate::gpu::GpuReader;
+use crate::host::HostReader;
+use crate::sample::Sample;
+
+/// The time between two samples.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The samples of a summary: ten seconds.
+const WINDOW: usize = 10;
+
+/// Reads every second, until it is dropped.
+pub struct Sampler {
+    state: Arc<Mutex<State>>,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    samples: VecDeque<Sample>,
+    /// Uncorrected memory errors when the process started.
+    ecc_before: Option<u64>,
+    fault: Option<GpuFault>,
+}
+
+impl Sampler {
+    /// Reads this machine, and the GPU that CUDA calls `gpu` in this process. Without a driver, or if
+    /// no thread can be started, what is missing is not read.
+    pub fn start(gpu: Option<u32>) -> Self {
+        Self::start_with(INTERVAL, move |on_sample| {
+            let nvml = gpu.and_then(|gpu| Some((gpu, Nvml::init().ok()?)));
+            let mut gpu = nvml.as_ref().and_then(|(gpu, nvml)| GpuReader::open(nvml, *gpu));
+            let mut host = HostReader::new();
+            while on_sample(None) {
+                let sample = Sample { host: host.read(), gpu: gpu.as_mut().map(GpuReader::read) };
+                if !on_sample(Some(sample)) {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// Runs `read` in a thread. It calls its argument with `None` to wait for the next moment, and with
+    /// each sample, and returns once that gives false.
+    fn start_with(
+        interval: Duration,
+        read: impl FnOnce(&mut dyn FnMut(Option<Sample>) -> bool) + Send + 'static,
+    ) -> Self {
+        let state: Arc<Mutex<State>> = Arc::default();
+        let (stop, stopped): (Sender<()>, Receiver<()>) = channel();
+        let shared = state.clone();
+        let run = move || {
+            read(&mut |sample| match sample {
+                None => matches!(stopped.recv_timeout(interval), Err(RecvTimeoutError::Timeout)),
+                Some(sample) => {
+                    shared.lock().unwrap_or_else(PoisonError::into_inner).add(sample);
+                    true
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("telemetry".into()).spawn(run).ok();
+        Self { state, stop: Some(stop), thread }
+    }
+
+    /// The summary of the last seconds. None before the first sample.
+    pub fn summary(&self) -> Option<Sample> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples: &[Sample] = state.samples.make_contiguous();
+        (!samples.is_empty()).then(|| Sample::summarise(samples))
+    }
+
+    /// Why the GPU must not be used any more, if that is so.
+    pub fn fault(&self) -> Option<GpuFault> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).fault.clone()
+    }
+}
+
+impl State {
+    fn add(&mut self, sample: Sample) {
+        if let Some(gpu) = &sample.gpu {
+            let before = *self.ecc_before.get_or_insert(gpu.ecc_errors);
+            self.fault = self.fault.take().or_else(|| find_fault(gpu.xid, gpu.ecc_errors, before));
+        }
+        self.samples.push_back(sample);
+        if self.samples.len() > WINDOW {
+            self.samples.pop_front();
+        }
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A thread that has panicked has nothing to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::GpuSample;
+
+    /// Waits until a condition holds, at most ten seconds.
+    fn wait_until(mut condition: impl FnMut() -> bool) {
+        for _ in 0..1000 {
+            if condition() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("nothing has happened for ten seconds");
+    }
+
+    #[test]
+    fn samples_are_summarised_and_faults_stay() {
+        let sampler = Sampler::start_with(Duration::from_millis(1), |on_sample| {
+            for number in 0.. {
+                // The second sample has a memory error more than the first.
+                let gpu = GpuSample { ecc_errors: 7 + u64::from(number == 1), ..GpuSample::default() };
+                let sample = Sample { gpu: Some(gpu), ..Sample::default() };
+                if !on_sample(None) || !on_sample(Some(sample)) {
+                    return;
+                }
+            }
+        });
+        wait_until(|| sampler.fault().is_some());
+        let message = sampler.fault().map(|fault| fault.message).unwrap_or_default();
+        assert!(message.starts_with("1 memory errors"), "{message}");
+        assert!(sampler.summary().is_some_and(|summary| summary.gpu.is_some()));
+        // The thread ends, although its loop has no end.
+        drop(sampler);
+    }
+
+    #[test]
+    fn without_a_gpu_the_machine_is_read() {
+        let sampler = Sampler::start(Some(99));
+        wait_until(|| sampler.summary().is_some());
+        let summary = sampler.summary().unwrap_or_default();
+        assert!(summary.gpu.is_none() && summary.host.memory_mib > 0.0, "{summary:?}");
+        assert_eq!(sampler.fault(), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! A run file as a plan sees it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use tch::Device;
+use tidemill_models::{
+    ClipTextConfig, ParamInit, SampleShape, TrainableDenoiser, UNet2DConditionModel, UNetConfig, VaeConfig,
+};
+use tidemill_plan::Workload;
+use tidemill_plan::memory::{MemoryLayout, default_bucket_bytes};
+use tidemill_plan::storage::{RowFormat, TextFormat};
+use tidemill_plan::workload::{ImageCost, Phase};
+use tidemill_train::{Precision, Sharding};
+
+use crate::encode::config::StoredText;
+use crate::error::Result;
+use crate::run_file::Run;
+
+/// The row format of Stable Diffusion 1 and 2, with the text encoder of version 2.
+const SD2_ROWS: RowFormat =
+    RowFormat { latent_channels: 4, downscale_factor: 8, tokens: 77, text_width: 1024 };
+
+/// What a run trains. Without `models.path`, Stable Diffusion 2.
+///
+/// # Errors
+/// If the models' configurations cannot be read, or `[train]` contradicts itself.
+pub fn workload_of(run: &Run) -> Result<Workload> {
+    let (unet, row_format) = read_models(run)?;
+    let (train, encode) = (&run.file.train, &run.file.encode);
+    let phases = (0..train.phase.len()).map(|index| {
+        let (phase, global_batch) = (&train.phase[index], train.phase_global_batch(index) as u64);
+        Phase {
+            resolution: phase.resolution,
+            samples: phase.steps * global_batch,
+            global_batch,
+            micro_batch: train.phase_micro_batch(index) as u64,
+        }
+    });
+    let phases: Vec<Phase> = phases.collect();
+    let parameters = unet.params().parameter_count() as u64;
+    let reduce_bytes = bytes_of(train.reduce_precision);
+    // GPUs that train have bf16.
+    let weight_bytes = bytes_of(train.precision.unwrap_or(Precision::Bf16));
+    let default_buckets = || default_bucket_bytes(parameters * reduce_bytes);
+    let layout = MemoryLayout {
+        parameters,
+        ranks: 1,
+        is_sharded: train.sharding == Sharding::ShardGradOp,
+        weight_bytes,
+        reduce_bytes,
+        moment_bytes: bytes_of(train.moment_precision),
+        has_ema: train.ema.is_some(),
+        is_accumulated: false,
+        bucket_bytes: train.bucket_bytes.map_or_else(default_buckets, |bytes| bytes.as_u64()),
+    };
+    let mut image_costs = BTreeMap::new();
+    for phase in &phases {
+        image_costs.insert(phase.resolution, image_cost(&unet, &row_format, phase.resolution, weight_bytes)?);
+    }
+    let embeddings = match encode.embeddings {
+        StoredText::F16 => TextFormat::F16,
+        StoredText::F8 => TextFormat::F8,
+        StoredText::TokenIds => TextFormat::TokenIds,
+    };
+    Ok(Workload { phases, layout, row_format, embeddings, image_costs })
+}
+
+/// The U-Net without weights, and the format of rows.
+fn read_models(run: &Run) -> Result<(UNet2DConditionModel, RowFormat)> {
+    let path: &Path = &run.file.models.path;
+    let (config, rows) = if path.as_os_str().is_empty() {
+        (UNetConfig::stable_diffusion_2(), SD2_ROWS)
+    } else {
+        let models = run.models()?;
+        let vae = VaeConfig::read(&models.vae().join("config.json"))?;
+        let text = ClipTextConfig::read(&models.text_encoder().join("config.json"))?;
+        let rows = RowFormat {
+            latent_channels: vae.latent_channels.unsigned_abs(),
+            downscale_factor: vae.downscale_factor().unsigned_abs(),
+            tokens: text.max_position_embeddings.unsigned_abs(),
+            text_width: text.hidden_size.unsigned_abs(),
+        };
+        (UNetConfig::read(&models.unet().join("config.json"))?, rows)
+    };
+    Ok((UNet2DConditionModel::new(config, Device::Cpu, ParamInit::ShapeOnly)?, rows))
+}
+
+fn image_cost(
+    unet: &UNet2DConditionModel,
+    rows: &RowFormat,
+    resolution: u32,
+    element_bytes: u64,
+) -> Result<ImageCost> {
+    let side = i64::from(resolution) / rows.downscale_factor.max(1) as i64;
+    let tokens = rows.tokens as i64;
+    let shape = SampleShape {
+        latents: [rows.latent_channels as i64, side, side],
+        text: [tokens, rows.text_width as i64],
+    };
+    // A backward pass has twice as many as a forward pass.
+    let flops = 3.0 * unet.forward_flops(shape)? as f64;
+    Ok(ImageCost { flops, activation_bytes: element_bytes * unet.activation_elements((side, side), tokens) })
+}
+
+fn bytes_of(precision: Precision) -> u64 {
+    match precision {
+        Precision::F32 => 4,
+        Precision::Bf16 => 2,
+    }
+}
