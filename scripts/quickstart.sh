@@ -10,4 +10,4 @@ started=$SECONDS
 rm -rf runs/quickstart
 "$tidemill" synth runs/quickstart/data --rows "${ROWS:-10000}" --files 4 --seed 0
 timeout 20m "$tidemill" run examples/quickstart.toml "$@"
-echo "quickstart: $((SECONDS - started)) s in all; see runs/quickstart/samples/grid.png"
+echo "quickstart: $((SECONDS - started)) s in all; see runs/quickstart/report.html and samples/grid.png"

@@ -8,11 +8,13 @@
 //! - `modes`: co-located, offline and online: images/s, limit, hours, cost.
 //! - `failures`: checkpoint interval and time lost, after Young and Daly.
 //! - `memory`, `traffic`, `storage`: bytes of a GPU, of the network, of the dataset.
+//! - `dollars`: amounts for people.
 //! - `plan`: all of it for one run, and the mode to choose.
 
 pub mod catalog;
 pub mod cluster;
 pub mod config;
+mod dollars;
 pub mod error;
 pub mod failures;
 pub mod memory;
@@ -23,6 +25,7 @@ pub mod traffic;
 pub mod workload;
 
 pub use self::config::PlanConfig;
+pub use self::dollars::dollars;
 pub use self::error::{Error, Result};
 pub use self::plan::{Plan, make_plan};
 pub use self::traffic::Traffic;

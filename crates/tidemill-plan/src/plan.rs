@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::cluster::{Cluster, Machines};
 use crate::config::{PlanConfig, PriceKind};
+use crate::dollars::dollars;
 use crate::error::{Error, Result};
 use crate::memory::{GpuMemory, MemoryLayout, StateBytes};
 use crate::modes::{EncoderCurve, Mode, ModePlan, plan_mode};
@@ -201,7 +202,11 @@ fn recommend(modes: &BTreeMap<Mode, ModePlan>, monthly_storage: f64) -> Option<(
     let hours = plan.failures.map_or(plan.hours, |failures| failures.hours);
     Some((
         best,
-        format!("{} costs the least: ${cost:.0} in {hours:.1} hours with {with}{others}.", best.name()),
+        format!(
+            "{} costs the least: {} in {hours:.1} hours with {with}{others}.",
+            best.name(),
+            dollars(cost)
+        ),
     ))
 }
 

@@ -50,7 +50,8 @@ impl HostReader {
         let rate = |bytes: u64| bytes as f64 / MIB / seconds;
         let disks = || self.disks.iter().flat_map(|disks| disks.iter()).map(Disk::usage);
         // The loopback interface is no network.
-        let networks = || self.networks.iter().flatten().filter(|(name, _)| *name != "lo").map(|(_, data)| data);
+        let networks =
+            || self.networks.iter().flatten().filter(|(name, _)| *name != "lo").map(|(_, data)| data);
         HostSample {
             cpu: self.system.as_ref().map_or(0.0, |system| f64::from(system.global_cpu_usage()) / 100.0),
             memory_mib: self.system.as_ref().map_or(0.0, |system| system.used_memory() as f64 / MIB),

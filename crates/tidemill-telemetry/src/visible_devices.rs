@@ -15,8 +15,8 @@ pub fn resolve_device(device: u32, visible: Option<&str>) -> Option<GpuName> {
     let Some(visible) = visible else { return Some(GpuName::Index(device)) };
     let names = visible.split(',').map(str::trim);
     // CUDA stops at the first name that is not valid.
-    let valid = names.take_while(|name| is_uuid(name) || name.parse::<u32>().is_ok());
-    let name = valid.skip(device as usize).next()?;
+    let mut valid = names.take_while(|name| is_uuid(name) || name.parse::<u32>().is_ok());
+    let name = valid.nth(device as usize)?;
     Some(name.parse().map_or_else(|_| GpuName::Uuid(name.to_owned()), GpuName::Index))
 }
 

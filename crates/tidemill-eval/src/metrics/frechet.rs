@@ -37,7 +37,7 @@ impl<'a> FrechetReference<'a> {
         }
         let distance = tidemill_torch::guard(|| {
             let product = self.root.mm(&symmetric_root(&generated.covariance));
-            let root_trace = product.nuclear_norm(false);
+            let root_trace = product.linalg_norm_ord_str("nuc", [-2, -1].as_slice(), false, Kind::Double);
             let means = (&generated.mean - &reference.mean).square().sum(Kind::Double);
             let traces = generated.covariance.trace() + reference.covariance.trace();
             (means + traces - root_trace * 2.0).double_value(&[])

@@ -72,10 +72,12 @@ fn panel(series: &Series, at: (f32, f32), x_range: (f64, f64)) -> Vec<Shape> {
         anchor: Anchor::Middle,
     });
     shapes.push(Shape::Line { points: vec![(x0, y1), (x0, y0), (x1, y0)], colour: INK, width: 1.0 });
-    for (name, value) in &series.levels {
+    for (i, (name, value)) in series.levels.iter().enumerate() {
         let y = place(*value, y_range, y0, y1);
         shapes.push(Shape::Line { points: vec![(x0, y), (x1, y)], colour: LEVEL, width: 1.0 });
-        shapes.push(Shape::Text { at: (x1, y - 8.0), text: name.clone(), anchor: Anchor::End });
+        // By turns below and above, so that names of near levels do not overlap. Not below the axis.
+        let offset = if i % 2 == 0 && y + 16.0 < y0 { 8.0 } else { -8.0 };
+        shapes.push(Shape::Text { at: (x1, y + offset), text: name.clone(), anchor: Anchor::End });
     }
     let points: Vec<(f32, f32)> =
         series.points.iter().map(|(x, y)| (place(*x, x_range, x0, x1), place(*y, y_range, y0, y1))).collect();

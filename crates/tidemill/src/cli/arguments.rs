@@ -27,6 +27,7 @@ use crate::verbs;
         tidemill export run.toml --to model                write a folder for diffusers\n  \
         tidemill preprocess run.toml --set engine.device=cpu --json\n  \
         tidemill inspect runs/quickstart/dataset           show what a dataset contains\n  \
+        tidemill report runs/quickstart                    one HTML file with everything of a run\n  \
         tidemill plan run.toml                             hours and cost, before they are paid for\n  \
         tidemill bench prepare run.toml                    measure rows/s on this machine\n  \
         tidemill doctor                                    show what this machine offers\n\n\
@@ -77,6 +78,8 @@ pub enum Verb {
     Inspect(verbs::inspect::Args),
     /// Remove files of a dataset that nobody can read any more.
     Gc(verbs::gc::Args),
+    /// Show a run, or several, as one HTML file.
+    Report(verbs::report::Args),
     /// Tell what a run takes: throughput, hours, cost, storage, memory.
     Plan(verbs::plan::Args),
     /// Measure how fast this machine does one part of the work.
@@ -106,6 +109,7 @@ impl Verb {
             Self::Mds(args) => verbs::mds::run(args, reporter),
             Self::Inspect(args) => verbs::inspect::run(args, reporter),
             Self::Gc(args) => verbs::gc::run(args, reporter),
+            Self::Report(args) => verbs::report::run(args, reporter),
             Self::Plan(args) => verbs::plan::run(args, reporter),
             Self::Bench(args) => verbs::bench::run(args, reporter),
             Self::Doctor(args) => verbs::doctor::run(args, reporter),

@@ -39,7 +39,7 @@ pub mod models;
 mod plan;
 mod preflight;
 mod prompts;
-mod record;
+pub mod record;
 mod reference;
 mod reference_images;
 mod reports;

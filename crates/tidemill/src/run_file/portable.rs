@@ -51,6 +51,21 @@ impl Run {
             .map_err(|e| Error::Arguments(format!("the run file cannot be sent to workers: {e}")))
     }
 
+    /// The name of the run file in the run's own folder.
+    pub const SAVED_NAME: &'static str = "resolved.toml";
+
+    /// Writes the run file in full into the run's folder, where reports find it.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn save(&self) -> Result<()> {
+        let folder = std::path::PathBuf::from(self.output());
+        let path = folder.join(Self::SAVED_NAME);
+        let text = toml::to_string(&self.to_portable()?).map_err(|e| Error::Arguments(e.to_string()))?;
+        let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, text));
+        written.map_err(|source| Error::Write { path: path.display().to_string(), source })
+    }
+
     /// Opens a run from the table that [`to_portable`](Self::to_portable) returned.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ pub mod inspect;
 pub mod mds;
 pub mod plan;
 pub mod preprocess;
+pub mod report;
 pub mod run;
 pub mod sample;
 pub mod shared_arguments;

@@ -151,7 +151,7 @@ fn what_cannot_be_planned_is_refused_by_its_key() {
         ("", "plan.nodes.box.gpu=Z", "there are no rates of Z"),
         ("", "train.phase.0.steps=0", "nothing is trained"),
         ("", "plan.failures.gpu_hours=-1", "it must be above 0: hours between failures"),
-        ("plan.speed = 1\n", "seed=0", "unknown field `speed`"),
+        ("plan.speed = 1\n", "seed=0", "`plan.speed` is not a key of the run file"),
     ] {
         let run = section(more);
         let (code, result) = tidemill_json(&["plan", &run, "--set", setting]);
@@ -159,8 +159,10 @@ fn what_cannot_be_planned_is_refused_by_its_key() {
         assert!(code == 2 && message.contains(expected), "{setting}: {code} {result}");
     }
     // A mode without a rate is left out, with the reason; the others are planned.
-    let run = section("");
-    let result = plan(&[&run, "--set", "plan.rates.A.encode={}"]);
+    let text = std::fs::read_to_string(section("")).unwrap();
+    let run = folder.path().join("no-encode.toml");
+    std::fs::write(&run, text.replace(", encode = { 64 = 300 }", "")).unwrap();
+    let result = plan(&[run.to_str().unwrap()]);
     let why = result["missing"]["colocated"].as_str().unwrap();
     assert!(why.contains("plan.rates.\"A\".encode.64"), "{why}");
     assert!(result["modes"]["colocated"].is_null() && result["modes"]["online"].is_object());

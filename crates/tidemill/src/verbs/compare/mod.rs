@@ -17,3 +17,4 @@ mod sources;
 mod study_file;
 
 pub use self::command::{Args, run};
+pub use self::results::draw_results;

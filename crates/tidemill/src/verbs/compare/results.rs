@@ -14,6 +14,9 @@ use crate::error::{Error, Result};
 use crate::progress::Reporter;
 use crate::verbs::image_files::write_file;
 
+/// The difference from one half that should show, unless the user names another.
+const DIFFERENCE: f64 = 0.05;
+
 /// Arguments of `tidemill compare results`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
@@ -23,7 +26,7 @@ pub struct Args {
     #[arg(long)]
     pub plot: bool,
     /// The difference from one half that should show: 0.05 is a preference of 55 %.
-    #[arg(long, default_value_t = 0.05, value_parser = parse_difference)]
+    #[arg(long, default_value_t = DIFFERENCE, value_parser = parse_difference)]
     pub difference: f64,
 }
 
@@ -53,6 +56,17 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     result["study"] = json!(path);
     result["plots"] = json!(plots);
     Ok(result)
+}
+
+/// The figure of a study as SVG.
+///
+/// # Errors
+/// If there is no study.
+pub fn draw_results(study: &Path) -> Result<String> {
+    let database = Database::open(&database_path(study))?;
+    let bootstrap = ClusterBootstrap::default();
+    let summary = summarise(&database, &SummaryOptions { difference: DIFFERENCE, bootstrap })?;
+    Ok(draw_svg(&summary.questions.iter().map(to_panel).collect::<Vec<_>>()))
 }
 
 fn write_plots(database: &Path, summary: &StudySummary) -> Result<Vec<PathBuf>> {

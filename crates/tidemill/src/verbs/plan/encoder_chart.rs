@@ -6,6 +6,11 @@ use tidemill_train::image_grid::encode_png;
 
 use crate::chart::lines::{self, Series};
 
+/// The chart of a plan as SVG. None without nodes that only encode.
+pub fn draw_encoder_chart(plan: &Plan) -> Option<String> {
+    plan.encoder_curve.as_ref().map(|curve| draw_svg(plan, curve))
+}
+
 /// The chart as SVG.
 pub fn draw_svg(plan: &Plan, curve: &EncoderCurve) -> String {
     lines::draw_svg(&panels(plan, curve))
@@ -30,9 +35,12 @@ fn panels(plan: &Plan, curve: &EncoderCurve) -> Vec<Series> {
         Some((mode.name().to_owned(), phase.images_per_second, per_million))
     });
     let others: Vec<(String, f64, f64)> = others.collect();
-    let line = |y: fn(&CurvePoint) -> f64| {
-        curve.points.iter().map(|point| (point.nodes as f64, y(point))).collect::<Vec<_>>()
+    let cheapest = curve.points.iter().map(|point| point.cost_per_million).fold(f64::INFINITY, f64::min);
+    let line = |y: fn(&CurvePoint) -> f64, shown: &dyn Fn(&CurvePoint) -> bool| {
+        curve.points.iter().filter(|point| shown(point)).map(|point| (point.nodes as f64, y(point))).collect()
     };
+    // Very few encoders cost so much that nothing else could be told apart.
+    let is_near = |point: &CurvePoint| point.cost_per_million < 3.0 * cheapest;
     let x_name = format!("{} that encode", curve.node);
     let panel = |name: String, points, levels| Series { name, x_name: x_name.clone(), points, levels };
     let rates = others.iter().map(|(name, rate, _)| (name.clone(), *rate)).collect();
@@ -40,9 +48,9 @@ fn panels(plan: &Plan, curve: &EncoderCurve) -> Vec<Series> {
     vec![
         panel(
             format!("online, {} px: images/s", curve.resolution),
-            line(|point| point.images_per_second),
+            line(|point| point.images_per_second, &|_| true),
             rates,
         ),
-        panel("dollars per million images".into(), line(|point| point.cost_per_million), costs),
+        panel("dollars per million images".into(), line(|point| point.cost_per_million, &is_near), costs),
     ]
 }

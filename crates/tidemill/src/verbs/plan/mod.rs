@@ -11,3 +11,5 @@ mod table;
 mod workload;
 
 pub use self::command::{Args, run};
+pub use self::encoder_chart::draw_encoder_chart;
+pub use self::workload::workload_of;

@@ -1,9 +1,9 @@
 //! A plan as text for people.
 
 use bytesize::ByteSize;
-use tidemill_plan::Plan;
 use tidemill_plan::modes::{Mode, ModePlan};
 use tidemill_plan::plan::StepPlan;
+use tidemill_plan::{Plan, dollars};
 
 /// The plan as aligned tables.
 pub fn to_table(plan: &Plan) -> String {
@@ -151,22 +151,6 @@ fn failure_lines(plan: &Plan) -> Option<String> {
     Some(text)
 }
 
-/// Dollars with separators between thousands.
-fn dollars(amount: f64) -> String {
-    if amount < 100.0 {
-        return format!("${amount:.2}");
-    }
-    let digits = format!("{amount:.0}");
-    let mut text = String::from("$");
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).into()
 }
@@ -188,16 +172,7 @@ fn align(rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{align, dollars, row};
-
-    #[test]
-    fn dollars_have_separators() {
-        for (amount, text) in
-            [(0.126, "$0.13"), (99.5, "$99.50"), (163.84, "$164"), (18_192.4, "$18,192"), (1e6, "$1,000,000")]
-        {
-            assert_eq!(dollars(amount), text);
-        }
-    }
+    use super::{align, row};
 
     #[test]
     fn columns_are_aligned() {

@@ -17,7 +17,7 @@ use crate::run_file::Run;
 use crate::sampling::trained_weights::WeightSelection;
 use crate::verbs::shared_arguments::RunArgs;
 use crate::verbs::train::rank_arguments::RankArgs;
-use crate::verbs::{eval, export, preprocess, sample, train};
+use crate::verbs::{eval, export, preprocess, report, sample, train};
 
 /// Arguments of `tidemill run`.
 #[derive(Debug, Clone, clap::Args)]
@@ -75,6 +75,11 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "evaluation_plot": evaluated["folder"].as_str().map(|folder| format!("{folder}/metrics.png")),
     });
     write_summary(&run, &summary, reporter)?;
+    // All work is done, so that a report that fails is not the run's failure.
+    match report::write_report(Path::new(&run.output())) {
+        Ok(path) => reporter.report(format!("the report is in {}", path.display())),
+        Err(error) => reporter.report(format!("there is no report: {error}")),
+    }
     Ok(json!({
         "verb": "run", "summary": summary, "preprocess": preprocessed, "train": trained, "sample": sampled,
         "eval": evaluated, "export": exported,

@@ -97,6 +97,9 @@ fn train_rank(
         should_stop,
         shown_step: None,
     };
+    if world.is_first() {
+        run.save()?;
+    }
     let outcome = train(spec, &mut observer);
     observer.progress.finish();
     let outcome = outcome?;

@@ -1,0 +1,134 @@
+//! Reads `metrics.jsonl`, cut and mixed lines included.
+
+use std::io::BufRead;
+
+use rayon::prelude::*;
+
+use super::charts::Charts;
+use super::line::StepLine;
+use crate::report::{Chart, Mark};
+
+/// What the file has.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    /// Charts of the numbers.
+    pub charts: Vec<Chart>,
+    /// Where phases begin.
+    pub marks: Vec<Mark>,
+    /// The last step.
+    pub last_step: u64,
+    /// Images trained on.
+    pub samples: u64,
+    /// The last loss.
+    pub loss: Option<f64>,
+    /// The last validation loss.
+    pub validation_loss: Option<f64>,
+    /// Ranks.
+    pub ranks: usize,
+    /// Seconds of all steps, by their rate.
+    pub seconds: f64,
+    /// Lines that could not be used, and why.
+    pub remarks: Vec<String>,
+}
+
+/// Reads the lines of one run. Lines that are cut are counted. Where steps begin again, another run's
+/// lines follow, and the last run is shown.
+pub fn read_metrics(lines: impl BufRead) -> Metrics {
+    let (mut metrics, mut charts) = (Metrics::default(), Charts::new());
+    let (mut unreadable, mut restarts) = (0, 0);
+    let mut last: Option<StepLine> = None;
+    for step in parse_lines(lines) {
+        let Some(step) = step else {
+            unreadable += 1;
+            continue;
+        };
+        if last.as_ref().is_some_and(|last| step.step <= last.step) {
+            (metrics, charts, last) = (Metrics::default(), Charts::new(), None);
+            restarts += 1;
+        }
+        let images = step.samples.saturating_sub(metrics.samples) as f64;
+        metrics.seconds +=
+            step.images_per_second.filter(|rate| *rate > 0.0).map_or(0.0, |rate| images / rate);
+        metrics.samples = step.samples;
+        metrics.validation_loss = step.validation_loss.or(metrics.validation_loss);
+        if last.as_ref().is_none_or(|last| last.phase != step.phase) {
+            let label = format!("phase {}: {} px", step.phase + 1, step.resolution);
+            metrics.marks.push(Mark { step: step.step, label });
+        }
+        charts.add(&step);
+        last = Some(step);
+    }
+    if let Some(last) = last {
+        (metrics.last_step, metrics.loss) = (last.step, last.loss);
+        metrics.ranks = last.memory_mib.len();
+    }
+    metrics.charts = charts.finish();
+    if unreadable > 0 {
+        metrics.remarks.push(format!("{unreadable} lines of metrics.jsonl are cut or are no metrics"));
+    }
+    if restarts > 0 {
+        metrics.remarks.push(format!(
+            "steps begin again {restarts} times in metrics.jsonl, as if runs were mixed; the last one is shown"
+        ));
+    }
+    metrics
+}
+
+/// Lines that are parsed at a time, on all cores.
+const BLOCK: usize = 4096;
+
+/// The steps of the lines. None for a line that is cut or is no step.
+fn parse_lines(lines: impl BufRead) -> impl Iterator<Item = Option<StepLine>> {
+    let mut lines = lines.split(b'\n').map_while(Result::ok);
+    let blocks = std::iter::from_fn(move || {
+        let block: Vec<Vec<u8>> = lines.by_ref().take(BLOCK).collect();
+        (!block.is_empty()).then_some(block)
+    });
+    blocks.flat_map(|block| {
+        let parse =
+            |line: &Vec<u8>| serde_json::from_slice(line).ok().filter(|step: &StepLine| step.step > 0);
+        block.par_iter().map(parse).collect::<Vec<_>>()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(step: u64, loss: f64) -> String {
+        format!(
+            "{{\"step\":{step},\"phase\":{},\"resolution\":64,\"samples\":{},\"loss\":{loss},\
+             \"images_per_second\":10.0,\"data_wait\":0.0,\"memory_mib\":[1,2],\"loss_by_timestep\":[null,0.5]}}\n",
+            u64::from(step > 3),
+            8 * step
+        )
+    }
+
+    #[test]
+    fn lines_become_charts_and_phases_marks() {
+        let text: String = (1..=5).map(|step| line(step, 1.0 / step as f64)).collect();
+        let metrics = read_metrics(text.as_bytes());
+        assert_eq!((metrics.last_step, metrics.samples, metrics.ranks), (5, 40, 2));
+        assert!((metrics.seconds - 4.0).abs() < 1e-9);
+        let ids: Vec<&str> = metrics.charts.iter().map(|chart| chart.id.as_str()).collect();
+        assert_eq!(ids, ["loss", "loss-by-timestep", "images", "waiting", "memory"]);
+        assert_eq!(metrics.charts[0].lines[0].y, [1.0, 0.5, 0.333333, 0.25, 0.2]);
+        let names: Vec<&str> = metrics.charts[4].lines.iter().map(|line| line.name.as_str()).collect();
+        assert_eq!(names, ["rank 0", "rank 1"]);
+        let marks: Vec<(u64, &str)> =
+            metrics.marks.iter().map(|mark| (mark.step, mark.label.as_str())).collect();
+        assert_eq!(marks, [(1, "phase 1: 64 px"), (4, "phase 2: 64 px")]);
+        assert!(metrics.remarks.is_empty());
+    }
+
+    #[test]
+    fn cut_and_mixed_lines_are_told() {
+        let text = line(1, 1.0) + &line(2, 1.0) + &line(1, 7.0) + "{\"step\":2,\"lo\n" + "\n";
+        let metrics = read_metrics(text.as_bytes());
+        assert_eq!((metrics.last_step, metrics.loss), (1, Some(7.0)));
+        assert!(
+            metrics.remarks[0].starts_with("2 lines") && metrics.remarks[1].contains("begin again 1 times")
+        );
+        assert_eq!(read_metrics("".as_bytes()).last_step, 0);
+    }
+}

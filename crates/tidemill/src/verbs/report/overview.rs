@@ -1,0 +1,64 @@
+//! A run's first numbers, with its cost.
+
+use tidemill_plan::cluster::Cluster;
+use tidemill_plan::dollars;
+use tidemill_report::metrics::Metrics;
+use tidemill_store::RowCounts;
+
+use crate::run_file::Run;
+
+/// Labels and numbers.
+pub fn overview(run: Option<&Run>, metrics: &Metrics, rows: Option<&RowCounts>) -> Vec<(String, String)> {
+    let mut facts: Vec<(&str, String)> = Vec::new();
+    let total = run.map(|run| run.file.train.total_steps()).filter(|total| *total > 0);
+    if metrics.last_step > 0 {
+        let of_total = total.map_or_else(String::new, |total| format!(" of {total}"));
+        facts.push(("Steps", format!("{}{of_total}", metrics.last_step)));
+        facts.push(("Images trained on", with_commas(metrics.samples)));
+        facts.push((
+            "Images per second",
+            format!("{:.1}", metrics.samples as f64 / metrics.seconds.max(1e-9)),
+        ));
+        facts.push(("Ranks", metrics.ranks.to_string()));
+        facts.push(("Hours of steps", format!("{:.2}", metrics.seconds / 3600.0)));
+    }
+    if let Some(total) = total.filter(|total| *total > metrics.last_step && metrics.last_step > 0) {
+        facts.push(("Hours left", format!("{:.2}", hours_left(metrics, total))));
+    }
+    if let Some(hourly) = run.and_then(hourly_cost) {
+        facts.push(("Cost so far", dollars(hourly * metrics.seconds / 3600.0)));
+        let left = total.map_or(0.0, |total| hours_left(metrics, total));
+        facts.push(("Cost left", dollars(hourly * left)));
+    }
+    let loss = |loss: Option<f64>| loss.map(|loss| format!("{loss:.4}"));
+    facts.extend(loss(metrics.loss).map(|loss| ("Last loss", loss)));
+    facts.extend(loss(metrics.validation_loss).map(|loss| ("Validation loss", loss)));
+    if let Some(rows) = rows {
+        facts.push(("Pairs read", with_commas(rows.read)));
+        facts.push(("Kept", with_commas(rows.kept)));
+        facts.push(("Rejected", rows.total_rejected().to_string()));
+        facts.push(("Quarantined", rows.total_quarantined().to_string()));
+    }
+    facts.into_iter().map(|(label, value)| (label.to_owned(), value)).collect()
+}
+
+/// A number with separators between thousands.
+fn with_commas(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
+/// Hours of the steps that are left, at the mean rate so far.
+fn hours_left(metrics: &Metrics, total: u64) -> f64 {
+    let left = total.saturating_sub(metrics.last_step) as f64;
+    left * metrics.seconds / metrics.last_step.max(1) as f64 / 3600.0
+}
+
+/// Dollars an hour of the machines that `[plan]` says train.
+fn hourly_cost(run: &Run) -> Option<f64> {
+    let plan = &run.file.plan;
+    let cluster = Cluster::new(plan).ok()?;
+    Some(cluster.trainer_nodes as f64 * cluster.trainers.price(plan.price).ok()?)
+}
