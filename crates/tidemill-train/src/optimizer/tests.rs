@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::Params;
 use tidemill_plan::Traffic;
+use tidemill_plan::memory::{MemoryLayout, StateBytes};
 use tidemill_torch::{AdamW, AdamWScalars};
 
 use super::*;
@@ -35,6 +36,39 @@ fn selected_working_weights_stay_f32_in_bf16_training() {
     let world = World::without_group(0, 2);
     assert_eq!(optimizer.traffic(&world).weights, 0, "nothing is sharded");
     assert_eq!(optimizer.traffic(&world).gradients, 2 * (256 + 128) * 2 / 2);
+}
+
+/// `tidemill plan` computes the bytes that the optimizer has.
+#[test]
+fn planned_memory_is_what_the_optimizer_has() {
+    for (kind, weight_bytes) in [(Kind::BFloat16, 2), (Kind::Float, 4)] {
+        for (moment_kind, moment_bytes) in [(Kind::Float, 4), (Kind::BFloat16, 2)] {
+            let named =
+                ["a", "b"].map(|name| (name.to_owned(), Tensor::zeros([64, 32], (Kind::Float, Device::Cpu))));
+            let params = Params::from_named(Device::Cpu, named.into());
+            let reduction = GradientReduction { kind: Kind::Float, is_accumulated: true };
+            let plan = ShardingPlan { moment_kind, reduction, ..plan() };
+            let optimizer = Optimizer::new(&params, kind, plan, &World::single_process()).unwrap();
+            let layout = MemoryLayout {
+                parameters: 2 * 64 * 32,
+                ranks: 1,
+                is_sharded: false,
+                weight_bytes,
+                reduce_bytes: 4,
+                moment_bytes,
+                has_ema: false,
+                is_accumulated: true,
+                bucket_bytes: 0,
+            };
+            let planned = StateBytes::new(&layout);
+            // The optimizer counts weights that are the master weights twice.
+            let shared = if kind == Kind::Float { planned.weights } else { 0 };
+            let [weights, gradients, state] = optimizer.memory_bytes().map(|bytes| bytes as u64);
+            assert_eq!(weights, planned.weights, "{kind:?}");
+            assert_eq!(gradients, planned.gradients, "{kind:?}");
+            assert_eq!(state, planned.optimizer + shared, "{kind:?} {moment_kind:?}");
+        }
+    }
 }
 
 /// No sharding, one bucket per parameter, everything in f32.
