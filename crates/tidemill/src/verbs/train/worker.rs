@@ -97,8 +97,10 @@ fn train_rank(
         should_stop,
         shown_step: None,
     };
-    if world.is_first() {
-        run.save()?;
+    if world.is_first()
+        && let Err(error) = run.save()
+    {
+        reporter.report(format!("reports will lack the run file: {error}"));
     }
     let outcome = train(spec, &mut observer);
     observer.progress.finish();
