@@ -40,15 +40,18 @@ class Rung:
 
 
 def rungs(device: str) -> list[Rung]:
-    recorded = [Rung("+ recorded step", is_recorded=True)] if device != "cpu" else []
+    # Two ranks cannot share a GPU.
+    on_cpu, on_gpu = (device == "cpu", device != "cpu")
+    recorded = [Rung("+ recorded step", is_recorded=True)] if on_gpu else []
+    sharded = [Rung("+ sharded over 2 ranks", workers=2)] if on_cpu else []
     return [
         Rung("co-located, diffusers' U-Net, f32", "colocated", "f32", is_diffusers=True),
         Rung("+ latents precomputed", precision="f32", is_diffusers=True),
         Rung("+ Tidemill's U-Net and kernels", precision="f32"),
         Rung("+ bf16 weights", precision="bf16"),
         *recorded,
-        Rung("+ sharded over 2 ranks", workers=2),
-        Rung("online, one encoder", "online"),
+        *sharded,
+        Rung("online, one rank, one encoder", "online"),
     ]
 
 

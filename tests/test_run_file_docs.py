@@ -19,7 +19,7 @@ engine.kind = "ray"
 engine.train = {}
 engine.eval = {}
 plan.encoders = {}
-plan.nodes.n.gpu = "g"
+plan.nodes.n = {}
 plan.rates.g = {}
 [train]
 spike = {}

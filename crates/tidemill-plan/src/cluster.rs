@@ -39,8 +39,14 @@ impl Cluster {
     /// If a node type or its GPU is not known.
     pub fn new(config: &PlanConfig) -> Result<Self> {
         let mut catalog = Catalog::read()?;
-        catalog.nodes.extend(config.nodes.clone());
-        catalog.rates.extend(config.rates.clone());
+        for (name, node) in config.nodes.clone() {
+            let base = catalog.nodes.remove(&name).unwrap_or_default();
+            catalog.nodes.insert(name, node.over(&base));
+        }
+        for (gpu, rates) in config.rates.clone() {
+            let base = catalog.rates.remove(&gpu).unwrap_or_default();
+            catalog.rates.insert(gpu, rates.over(&base));
+        }
         let find = |key: &str, group: &NodeGroup| find_machines(&catalog, key, &group.node);
         let encoder_types = catalog.nodes.keys().filter_map(|name| find("", &node_named(name)).ok());
         Ok(Self {
@@ -80,6 +86,10 @@ fn find_machines(catalog: &Catalog, key: &str, name: &str) -> Result<Machines> {
             format!("{problem}; known are {known}; others go into [plan.nodes.<name>]"),
         ));
     };
+    if node.gpu.is_empty() {
+        let key = format!("plan.nodes.\"{name}\".gpu");
+        return Err(Error::new(key, "name the GPU, as in gpu = \"H100-80G\""));
+    }
     let Some(rates) = catalog.rates.get(&node.gpu) else {
         return Err(Error::new(
             format!("plan.rates.{}", node.gpu),
@@ -95,7 +105,12 @@ fn find_machines(catalog: &Catalog, key: &str, name: &str) -> Result<Machines> {
 impl Machines {
     /// Devices of a node that train or encode. A node without GPUs has one, its CPU.
     pub fn devices(&self) -> u64 {
-        self.node.gpus.max(1)
+        self.node.gpus.unwrap_or(0).max(1)
+    }
+
+    /// Whether the node has no GPU.
+    fn is_cpu(&self) -> bool {
+        self.node.gpus.unwrap_or(0) == 0
     }
 
     /// Images a second that a node trains on, from latents.
@@ -116,7 +131,7 @@ impl Machines {
         Ok(match self.prepare_rate() {
             None => gpus,
             // One CPU does both.
-            Some(cpus) if self.node.gpus == 0 => in_series([gpus, cpus]),
+            Some(cpus) if self.is_cpu() => in_series([gpus, cpus]),
             Some(cpus) => gpus.min(cpus),
         })
     }
@@ -142,7 +157,7 @@ impl Machines {
         let both = in_series([train, encode]);
         Ok(match self.prepare_rate() {
             None => both,
-            Some(cpus) if self.node.gpus == 0 => in_series([both, cpus]),
+            Some(cpus) if self.is_cpu() => in_series([both, cpus]),
             Some(cpus) => both.min(cpus),
         })
     }

@@ -25,9 +25,9 @@ pub struct PlanConfig {
     pub trainers: NodeGroup,
     /// The nodes that encode. Unset: the trainers' nodes encode, too.
     pub encoders: Option<NodeGroup>,
-    /// Node types by name, added to those that Tidemill brings.
+    /// Node types by name. What they leave out is as in those that Tidemill brings.
     pub nodes: BTreeMap<String, NodeType>,
-    /// Rates by the GPU's name, which replace those that Tidemill brings.
+    /// Rates by the GPU's name. What they leave out is as in those that Tidemill brings.
     pub rates: BTreeMap<String, Rates>,
     /// Dollars for storing 10^9 bytes for a month.
     pub storage_price: f64,
@@ -94,8 +94,8 @@ pub struct NodeGroup {
 pub struct NodeType {
     /// The name of its GPUs in `[plan.rates]`. For a node without GPUs, a name for its CPU.
     pub gpu: String,
-    /// The number of its GPUs. 0: the CPU does the work of one.
-    pub gpus: u64,
+    /// The number of its GPUs. Unset or 0: the CPU does the work of one.
+    pub gpus: Option<u64>,
     /// The memory of a GPU in GiB. Unset: not checked.
     pub gpu_memory: Option<f64>,
     /// The number of its CPU cores, which prepare images. Unset: they are never the limit.
@@ -111,6 +111,22 @@ pub struct NodeType {
 }
 
 impl NodeType {
+    /// This type, with what it leaves out taken from `base`.
+    #[must_use]
+    pub fn over(self, base: &Self) -> Self {
+        let text = |own: String, base: &String| if own.is_empty() { base.clone() } else { own };
+        Self {
+            gpu: text(self.gpu, &base.gpu),
+            gpus: self.gpus.or(base.gpus),
+            gpu_memory: self.gpu_memory.or(base.gpu_memory),
+            cpus: self.cpus.or(base.cpus),
+            on_demand: self.on_demand.or(base.on_demand),
+            reserved: self.reserved.or(base.reserved),
+            spot: self.spot.or(base.spot),
+            source: text(self.source, &base.source),
+        }
+    }
+
     /// Dollars an hour, if known.
     pub fn price(&self, kind: PriceKind) -> Option<f64> {
         match kind {
@@ -139,6 +155,31 @@ pub struct Rates {
     pub source: String,
 }
 
+impl Rates {
+    /// These rates, with what they leave out taken from `base`. A rate of co-located training is not,
+    /// where one that it depends on is another.
+    #[must_use]
+    pub fn over(self, base: &Self) -> Self {
+        let merge = |own: &ByResolution, base: &ByResolution| {
+            base.iter().chain(own).map(|(resolution, rate)| (resolution.clone(), *rate)).collect()
+        };
+        let is_same = |resolution: &String| {
+            !self.train.contains_key(resolution) && !self.encode.contains_key(resolution)
+        };
+        let base_colocated =
+            base.colocated.clone().into_iter().filter(|(resolution, _)| is_same(resolution)).collect();
+        let sources = [&self.source, &base.source].map(String::as_str);
+        let sources: Vec<&str> = sources.into_iter().filter(|source| !source.is_empty()).collect();
+        Self {
+            train: merge(&self.train, &base.train),
+            encode: merge(&self.encode, &base.encode),
+            colocated: merge(&self.colocated, &base_colocated),
+            prepare: self.prepare.or(base.prepare),
+            source: sources.join("; else "),
+        }
+    }
+}
+
 impl PlanConfig {
     /// Checks what needs no other file.
     ///
@@ -147,9 +188,6 @@ impl PlanConfig {
     pub fn validate(&self) -> Result<()> {
         for (name, node) in &self.nodes {
             let key = |key: &str| format!("plan.nodes.{name}.{key}");
-            if node.gpu.is_empty() {
-                return Err(Error::new(key("gpu"), "name the GPU, as in gpu = \"H100-80G\""));
-            }
             for price in PriceKind::ALL {
                 check_positive(node.price(price), || key(price.name()), "a price in dollars an hour")?;
             }

@@ -1,6 +1,6 @@
 //! A plan: all modes of one run, what they need, and the one to choose.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::config::{PlanConfig, PriceKind};
 use crate::dollars::dollars;
 use crate::error::{Error, Result};
 use crate::memory::{GpuMemory, MemoryLayout, StateBytes};
-use crate::modes::{EncoderCurve, Mode, ModePlan, plan_mode};
+use crate::modes::{EncoderCurve, Mode, ModePlan, needed_encoders, plan_mode};
 use crate::storage::Storage;
 use crate::traffic::Traffic;
 use crate::workload::{Phase, Workload};
@@ -33,6 +33,8 @@ pub struct Plan {
     pub encoder_curve: Option<EncoderCurve>,
     /// Why a mode has no plan.
     pub missing: BTreeMap<Mode, String>,
+    /// What does not fit together, though it can be planned.
+    pub remarks: Vec<String>,
     /// What each mode takes.
     pub modes: BTreeMap<Mode, ModePlan>,
     /// Why that mode is recommended, in a sentence.
@@ -117,6 +119,10 @@ pub fn make_plan(workload: &Workload, config: &PlanConfig) -> Result<Plan> {
     if phases.iter().all(|phase| phase.samples == 0) {
         return Err(Error::new("train.phase", "nothing is trained: give a phase with resolution and steps"));
     }
+    if config.price == PriceKind::Spot && config.failures.spot_hours.is_none() {
+        let problem = "spot prices need the hours until a node is taken away";
+        return Err(Error::new("plan.failures.spot_hours", problem));
+    }
     let cluster = Cluster::new(config)?;
     let rows = dataset_rows(phases, config)?;
     let storage = Storage::new(&workload.row_format, &rows, config.storage_price);
@@ -146,10 +152,13 @@ pub fn make_plan(workload: &Workload, config: &PlanConfig) -> Result<Plan> {
         let hours = plan.failures?.hours;
         Some((price.name(), PricePlan { hours, cost: plan.cost, expected_cost: plan.expected_cost }))
     });
+    let steps: Vec<StepPlan> =
+        phases.iter().map(|phase| plan_step(workload, phase, &cluster)).collect::<Result<_>>()?;
     Ok(Plan {
+        remarks: steps.iter().flat_map(|step| step_remarks(step, &cluster)).collect(),
         machines: summarise_machines(&cluster),
         price: config.price,
-        steps: phases.iter().map(|phase| plan_step(workload, phase, &cluster)).collect::<Result<_>>()?,
+        steps,
         encoder_types: encoder_choices(phases, &cluster, config.price),
         prices: prices.collect(),
         encoder_curve: EncoderCurve::new(phases, &cluster, config.price).unwrap_or(None),
@@ -223,7 +232,7 @@ fn plan_step(workload: &Workload, phase: &Phase, cluster: &Cluster) -> Result<St
         return Err(Error::new(
             "train.micro_batch",
             format!(
-                "not even 1 image of {} pixels fits on a {}: weights, gradients and optimizer state take {:.1} GiB \
+                "not even 1 image of {} pixels fits on one {}: weights, gradients and optimizer state take {:.1} GiB \
                  and an image {:.2} of {:.1} GiB; train on more GPUs (sharded), use \
                  train.moment_precision = \"bf16\", or larger GPUs",
                 phase.resolution,
@@ -252,20 +261,41 @@ fn plan_step(workload: &Workload, phase: &Phase, cluster: &Cluster) -> Result<St
     })
 }
 
+/// What does not fit together in a step.
+fn step_remarks(step: &StepPlan, cluster: &Cluster) -> Vec<String> {
+    let (mut remarks, pixels, gpus) = (Vec::new(), step.resolution, cluster.trainer_gpus());
+    let images = step.micro_batch.min(step.global_batch.div_ceil(gpus));
+    if let Some(largest) = step.memory.largest_micro_batch.filter(|largest| *largest < images) {
+        remarks.push(format!(
+            "a micro-batch of {images} images of {pixels} pixels does not fit into the GPU's memory; at most \
+             {largest} do"
+        ));
+    }
+    if step.global_batch < gpus {
+        let idle = gpus - step.global_batch;
+        remarks.push(format!(
+            "a global batch of {} leaves {idle} of {gpus} GPUs without images",
+            step.global_batch
+        ));
+    }
+    remarks
+}
+
 fn encoder_choices(phases: &[Phase], cluster: &Cluster, price: PriceKind) -> Vec<EncoderChoice> {
-    let choice = |phase: &Phase, machines: &Machines| {
-        let train = cluster.trainer_nodes as f64 * cluster.trainers.train_rate(phase.resolution).ok()?;
-        let nodes = (train / machines.encode_rate(phase.resolution).ok()?).ceil();
+    let choice = |resolution: u32, machines: &Machines| {
+        let nodes = needed_encoders(cluster, machines, resolution).ok()?;
         Some(EncoderChoice {
             node: machines.name.clone(),
             gpu: machines.node.gpu.clone(),
-            resolution: phase.resolution,
-            nodes: nodes as u64,
-            hourly_cost: machines.price(price).ok().map(|price| nodes * price),
+            resolution,
+            nodes,
+            hourly_cost: machines.price(price).ok().map(|price| nodes as f64 * price),
         })
     };
-    let all = phases.iter().flat_map(|phase| cluster.encoder_types.iter().map(move |types| (phase, types)));
-    all.filter_map(|(phase, machines)| choice(phase, machines)).collect()
+    let resolutions: BTreeSet<u32> = phases.iter().map(|phase| phase.resolution).collect();
+    let of_resolution =
+        |resolution| cluster.encoder_types.iter().filter_map(move |machines| choice(resolution, machines));
+    resolutions.into_iter().flat_map(of_resolution).collect()
 }
 
 fn summarise_machines(cluster: &Cluster) -> Vec<MachineSummary> {

@@ -9,8 +9,6 @@ pub struct Report {
     pub title: String,
     /// When the report was made, for people.
     pub made: String,
-    /// Seconds after which the page loads itself again; none: never.
-    pub refresh_seconds: Option<u32>,
     /// The runs. Charts of the same id show the lines of all of them.
     pub runs: Vec<RunReport>,
 }

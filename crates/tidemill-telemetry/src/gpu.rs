@@ -35,7 +35,7 @@ impl<'nvml> GpuReader<'nvml> {
         Some(Self { device, events, xid: 0 })
     }
 
-    /// What the GPU does now. What it does not tell is 0.
+    /// What the GPU does now. Values that it does not report are 0.
     pub fn read(&mut self) -> GpuSample {
         self.read_xid();
         let device = &self.device;
@@ -50,7 +50,7 @@ impl<'nvml> GpuReader<'nvml> {
             temperature_c: device.temperature(TemperatureSensor::Gpu).map_or(0.0, f64::from),
             sm_clock_mhz: device.clock_info(Clock::SM).map_or(0.0, f64::from),
             throttle_reasons: device.current_throttle_reasons().map_or(0, |reasons| reasons.bits() as u32),
-            ecc_errors: ecc.unwrap_or(0),
+            ecc_errors: ecc.ok(),
             xid: self.xid,
         }
     }

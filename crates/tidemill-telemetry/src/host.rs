@@ -1,12 +1,19 @@
 //! Reads the machine: CPU, memory, disk, network.
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::time::Instant;
 
-use sysinfo::{Disk, Disks, Networks, System};
+use sysinfo::{DiskRefreshKind, DiskUsage, Disks, Networks, System};
 
 use crate::sample::HostSample;
 
 const MIB: f64 = (1u64 << 20) as f64;
+
+/// Only what disks have read and written: their sizes would take an answer of every file system.
+fn io_only() -> DiskRefreshKind {
+    DiskRefreshKind::nothing().with_io_usage()
+}
 
 /// Reads the machine. Rates are since the last time.
 ///
@@ -27,7 +34,7 @@ impl HostReader {
         }
         Self {
             system,
-            disks: Disks::new_with_refreshed_list().ok(),
+            disks: Disks::new_with_refreshed_list_specifics(io_only()).ok(),
             networks: Networks::new_with_refreshed_list().ok(),
             last: Instant::now(),
         }
@@ -40,7 +47,7 @@ impl HostReader {
             system.refresh_memory();
         }
         if let Some(disks) = &mut self.disks {
-            disks.refresh(true);
+            disks.refresh_specifics(true, io_only());
         }
         if let Some(networks) = &mut self.networks {
             networks.refresh(true);
@@ -48,7 +55,10 @@ impl HostReader {
         let seconds = self.last.elapsed().as_secs_f64().max(1e-3);
         self.last = Instant::now();
         let rate = |bytes: u64| bytes as f64 / MIB / seconds;
-        let disks = || self.disks.iter().flat_map(|disks| disks.iter()).map(Disk::usage);
+        // A disk that is mounted in several places counts once.
+        let disks = self.disks.iter().flat_map(|disks| disks.iter());
+        let by_name: BTreeMap<&OsStr, DiskUsage> = disks.map(|disk| (disk.name(), disk.usage())).collect();
+        let disks = || by_name.values();
         // The loopback interface is no network.
         let networks =
             || self.networks.iter().flatten().filter(|(name, _)| *name != "lo").map(|(_, data)| data);

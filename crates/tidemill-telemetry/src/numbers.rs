@@ -13,6 +13,19 @@ pub struct Number {
     pub value: fn(&Sample) -> Option<f64>,
 }
 
+impl Number {
+    /// One value for all ranks: the mean of what is measured, the largest of what is counted or a code.
+    /// None if no rank has one.
+    pub fn summarise(&self, ranks: &[Sample]) -> Option<f64> {
+        let values: Vec<f64> = ranks.iter().filter_map(self.value).collect();
+        let is_code = matches!(self.name, "gpu_throttle_reasons" | "gpu_ecc_errors" | "gpu_xid");
+        match is_code {
+            true => values.into_iter().reduce(f64::max),
+            false => (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64),
+        }
+    }
+}
+
 const MIB: f64 = (1u64 << 20) as f64;
 
 /// All numbers.
@@ -80,7 +93,7 @@ pub const NUMBERS: [Number; 14] = [
     Number {
         name: "gpu_ecc_errors",
         help: "Memory errors of the GPU that could not be corrected.",
-        value: |sample| of_gpu(sample, |gpu| gpu.ecc_errors as f64),
+        value: |sample| of_gpu(sample, |gpu| gpu.ecc_errors.unwrap_or(0) as f64),
     },
     Number {
         name: "gpu_xid",

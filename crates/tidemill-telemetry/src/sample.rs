@@ -43,8 +43,8 @@ pub struct GpuSample {
     pub sm_clock_mhz: f64,
     /// NVML's reasons for a lower clock, as bits.
     pub throttle_reasons: u32,
-    /// Memory errors since the driver was loaded that could not be corrected.
-    pub ecc_errors: u64,
+    /// Memory errors since the driver was loaded that could not be corrected, if the GPU counts them.
+    pub ecc_errors: Option<u64>,
     /// The number of the last Xid error, 0 for none.
     pub xid: u32,
 }
@@ -100,7 +100,8 @@ impl Sample {
             of_gpu.temperature_c as f32,
             of_gpu.sm_clock_mhz as f32,
             of_gpu.throttle_reasons as f32,
-            of_gpu.ecc_errors as f32,
+            // Nothing is -1.
+            of_gpu.ecc_errors.map_or(-1.0, |errors| errors as f32),
             of_gpu.xid as f32,
         ]
     }
@@ -125,7 +126,7 @@ impl Sample {
             temperature_c: rounded(temperature),
             sm_clock_mhz: rounded(clock),
             throttle_reasons: throttle as u32,
-            ecc_errors: ecc as u64,
+            ecc_errors: (ecc >= 0.0).then_some(ecc as u64),
             xid: xid as u32,
         };
         (is_read > 0.0).then(|| Self { host, gpu: (has_gpu > 0.0).then_some(gpu) })

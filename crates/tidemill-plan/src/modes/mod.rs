@@ -10,4 +10,4 @@ mod throughput;
 
 pub use self::encoder_curve::{CurvePoint, EncoderCurve};
 pub use self::mode_plan::{ModePlan, PhasePlan, plan_mode};
-pub use self::throughput::{Limit, Mode, Throughput, online_throughput, throughput};
+pub use self::throughput::{Limit, Mode, Throughput, needed_encoders, online_throughput, throughput};

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::throughput::{Limit, Mode, Throughput, throughput};
 use crate::cluster::{Cluster, GpuHours};
 use crate::config::PriceKind;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::failures::{FailureConfig, FailureCost, failure_cost};
 use crate::workload::Phase;
 
@@ -100,6 +100,10 @@ pub fn plan_mode(
         failures.hours_between(cluster.trainer_gpus(), cluster.trainer_nodes, price == PriceKind::Spot);
     let failures = between.map(|between| failure_cost(failures, hours, between));
     let longer = failures.map_or(1.0, |failures| failures.hours / hours);
+    if !longer.is_finite() {
+        let problem = "machines fail faster than the run restarts; check the hours between failures";
+        return Err(Error::new("plan.failures.restart_minutes", problem));
+    }
     let encoding = preprocess.map_or(0, |preprocess| match cluster.encoders {
         Some(_) => preprocess.nodes * cluster.preprocessors().devices(),
         None => 0,

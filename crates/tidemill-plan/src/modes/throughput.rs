@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Machines};
 use crate::error::Result;
 
 /// A way to train.
@@ -66,10 +66,10 @@ pub fn throughput(mode: Mode, cluster: &Cluster, resolution: u32) -> Result<Thro
         Mode::Offline => Ok(alone(nodes * cluster.trainers.train_rate(resolution)?, Limit::Trainers)),
         Mode::Online => match &cluster.encoders {
             None => Ok(alone(nodes * cluster.trainers.shared_rate(resolution)?, Limit::Shared)),
-            Some(_) => {
+            Some(machines) => {
                 let encoders = match cluster.encoder_nodes {
                     Some(nodes) => nodes,
-                    None => needed_encoders(cluster, resolution)?,
+                    None => needed_encoders(cluster, machines, resolution)?,
                 };
                 online_throughput(cluster, resolution, encoders)
             }
@@ -78,9 +78,12 @@ pub fn throughput(mode: Mode, cluster: &Cluster, resolution: u32) -> Result<Thro
 }
 
 /// Nodes that encode as fast as the trainers train.
-fn needed_encoders(cluster: &Cluster, resolution: u32) -> Result<u64> {
+///
+/// # Errors
+/// If a rate is not known.
+pub fn needed_encoders(cluster: &Cluster, encoders: &Machines, resolution: u32) -> Result<u64> {
     let train = cluster.trainer_nodes as f64 * cluster.trainers.train_rate(resolution)?;
-    let encode = cluster.preprocessors().encode_rate(resolution)?;
+    let encode = encoders.encode_rate(resolution)?;
     // A rate that is a whole multiple needs no node more because of rounding.
     Ok(((train / encode) * (1.0 - 1e-9)).ceil().max(1.0) as u64)
 }

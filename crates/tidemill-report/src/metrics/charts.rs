@@ -68,11 +68,17 @@ impl Points {
 
     /// A value of each rank, or what they have in common.
     fn add_ranks(&mut self, values: impl Iterator<Item = f64> + Clone) {
+        self.add_numbered(values.enumerate());
+    }
+
+    /// The same, where some ranks have no value.
+    fn add_numbered(&mut self, values: impl Iterator<Item = (usize, f64)> + Clone) {
         let count = values.clone().count();
         if count <= RANKS_SHOWN {
-            values.enumerate().for_each(|(rank, value)| self.add(Name::Rank(rank), Some(value)));
+            values.for_each(|(rank, value)| self.add(Name::Rank(rank), Some(value)));
             return;
         }
+        let values = values.map(|(_, value)| value);
         self.add_named("least", values.clone().reduce(f64::min));
         self.add_named("mean", Some(values.clone().sum::<f64>() / count as f64));
         self.add_named("most", values.reduce(f64::max));
@@ -83,7 +89,9 @@ impl Points {
     }
 
     fn add_gpus(&mut self, step: &StepLine, value: fn(&Gpu) -> f64) {
-        self.add_ranks(step.telemetry.iter().filter_map(|rank| rank.gpu.as_ref()).map(value));
+        let gpus =
+            step.telemetry.iter().enumerate().filter_map(|(rank, one)| Some((rank, one.gpu.as_ref()?)));
+        self.add_numbered(gpus.map(|(rank, gpu)| (rank, value(gpu))));
     }
 }
 

@@ -50,10 +50,11 @@ impl Downsampler {
 
     /// The means as a line.
     pub fn to_line(&self, name: &str) -> Line {
-        let mean = |of: fn(&Mean) -> f64| {
-            self.means.iter().map(|mean| significant(of(mean) / f64::from(mean.count))).collect()
-        };
-        Line { name: name.to_owned(), x: mean(|mean| mean.x), y: mean(|mean| mean.y) }
+        let means =
+            |of: fn(&Mean) -> f64| self.means.iter().map(move |mean| of(mean) / f64::from(mean.count));
+        // Steps to a tenth: neighbours must not become one.
+        let x = means(|mean| mean.x).map(|x| (10.0 * x).round() / 10.0).collect();
+        Line { name: name.to_owned(), x, y: means(|mean| mean.y).map(significant).collect() }
     }
 }
 

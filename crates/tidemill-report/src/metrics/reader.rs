@@ -27,15 +27,19 @@ pub struct Metrics {
     pub ranks: usize,
     /// Seconds of all steps, by their rate.
     pub seconds: f64,
+    /// Seconds of a step in the last phase.
+    pub step_seconds: f64,
     /// Lines that could not be used, and why.
     pub remarks: Vec<String>,
 }
 
-/// Reads the lines of one run. Lines that are cut are counted. Where steps begin again, another run's
-/// lines follow, and the last run is shown.
+/// Reads the lines of one run. Lines that are cut are counted. Where steps begin again at the first,
+/// another run's lines follow, and the last run is shown. Steps that come again later are those of a
+/// rollback whose lines could not be removed; the first ones are shown.
 pub fn read_metrics(lines: impl BufRead) -> Metrics {
     let (mut metrics, mut charts) = (Metrics::default(), Charts::new());
-    let (mut unreadable, mut restarts) = (0, 0);
+    let (mut unreadable, mut restarts, mut repeated) = (0, 0, 0);
+    let mut phase_steps = 0;
     let mut last: Option<StepLine> = None;
     for step in parse_lines(lines) {
         let Some(step) = step else {
@@ -43,18 +47,25 @@ pub fn read_metrics(lines: impl BufRead) -> Metrics {
             continue;
         };
         if last.as_ref().is_some_and(|last| step.step <= last.step) {
+            if step.step > 1 {
+                repeated += 1;
+                continue;
+            }
             (metrics, charts, last) = (Metrics::default(), Charts::new(), None);
             restarts += 1;
         }
         let images = step.samples.saturating_sub(metrics.samples) as f64;
-        metrics.seconds +=
-            step.images_per_second.filter(|rate| *rate > 0.0).map_or(0.0, |rate| images / rate);
+        let seconds = step.images_per_second.filter(|rate| *rate > 0.0).map_or(0.0, |rate| images / rate);
+        metrics.seconds += seconds;
         metrics.samples = step.samples;
         metrics.validation_loss = step.validation_loss.or(metrics.validation_loss);
         if last.as_ref().is_none_or(|last| last.phase != step.phase) {
             let label = format!("phase {}: {} px", step.phase + 1, step.resolution);
             metrics.marks.push(Mark { step: step.step, label });
+            (metrics.step_seconds, phase_steps) = (0.0, 0);
         }
+        phase_steps += 1;
+        metrics.step_seconds += (seconds - metrics.step_seconds) / f64::from(phase_steps);
         charts.add(&step);
         last = Some(step);
     }
@@ -64,12 +75,15 @@ pub fn read_metrics(lines: impl BufRead) -> Metrics {
     }
     metrics.charts = charts.finish();
     if unreadable > 0 {
-        metrics.remarks.push(format!("{unreadable} lines of metrics.jsonl are cut or are no metrics"));
+        metrics.remarks.push(format!("lines of metrics.jsonl that are cut or are no metrics: {unreadable}"));
     }
     if restarts > 0 {
-        metrics.remarks.push(format!(
-            "steps begin again {restarts} times in metrics.jsonl, as if runs were mixed; the last one is shown"
-        ));
+        metrics
+            .remarks
+            .push(format!("metrics.jsonl has the lines of {} runs; the last one is shown", restarts + 1));
+    }
+    if repeated > 0 {
+        metrics.remarks.push(format!("steps that come again in metrics.jsonl, after a rollback: {repeated}"));
     }
     metrics
 }
@@ -109,7 +123,7 @@ mod tests {
         let text: String = (1..=5).map(|step| line(step, 1.0 / step as f64)).collect();
         let metrics = read_metrics(text.as_bytes());
         assert_eq!((metrics.last_step, metrics.samples, metrics.ranks), (5, 40, 2));
-        assert!((metrics.seconds - 4.0).abs() < 1e-9);
+        assert!((metrics.seconds - 4.0).abs() < 1e-9 && (metrics.step_seconds - 0.8).abs() < 1e-9);
         let ids: Vec<&str> = metrics.charts.iter().map(|chart| chart.id.as_str()).collect();
         assert_eq!(ids, ["loss", "loss-by-timestep", "images", "waiting", "memory"]);
         assert_eq!(metrics.charts[0].lines[0].y, [1.0, 0.5, 0.333333, 0.25, 0.2]);
@@ -126,9 +140,11 @@ mod tests {
         let text = line(1, 1.0) + &line(2, 1.0) + &line(1, 7.0) + "{\"step\":2,\"lo\n" + "\n";
         let metrics = read_metrics(text.as_bytes());
         assert_eq!((metrics.last_step, metrics.loss), (1, Some(7.0)));
-        assert!(
-            metrics.remarks[0].starts_with("2 lines") && metrics.remarks[1].contains("begin again 1 times")
-        );
+        assert!(metrics.remarks[0].ends_with("no metrics: 2") && metrics.remarks[1].contains("of 2 runs"));
         assert_eq!(read_metrics("".as_bytes()).last_step, 0);
+        let rolled_back = line(1, 1.0) + &line(2, 2.0) + &line(3, 3.0) + &line(2, 9.0) + &line(4, 4.0);
+        let metrics = read_metrics(rolled_back.as_bytes());
+        assert_eq!(metrics.charts[0].lines[0].y, [1.0, 2.0, 3.0, 4.0]);
+        assert!(metrics.remarks[0].contains("after a rollback: 1"), "{:?}", metrics.remarks);
     }
 }

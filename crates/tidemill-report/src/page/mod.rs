@@ -13,13 +13,9 @@ const CHART_SCRIPT: &str = include_str!("vendor/uPlot.iife.min.js");
 pub fn render(report: &Report) -> String {
     // Inside <script> only "</" could end the element early; "<" is the same text in JSON.
     let data = serde_json::to_string(report).unwrap_or_default().replace('<', "\\u003c");
-    let refresh = report
-        .refresh_seconds
-        .map_or_else(String::new, |seconds| format!("<meta http-equiv=\"refresh\" content=\"{seconds}\">"));
     // Each placeholder once, in the order of the page: what is inserted is not searched again.
     let parts = [
         ("{{title}}", escape(&report.title)),
-        ("{{refresh}}", refresh),
         ("{{chart-css}}", CHART_CSS.to_owned()),
         ("{{css}}", CSS.to_owned()),
         ("{{data}}", data),
@@ -53,7 +49,6 @@ mod tests {
         assert_eq!(page.matches("</script>").count(), HTML.matches("</script>").count());
         assert_eq!(page.matches("{{script}}").count(), 3, "all come from the name");
         assert!(page.contains("<title>&lt;/script>"), "{}", &page[..300]);
-        assert!(!page.contains("http-equiv=\"refresh\""));
         assert!(!page.contains("src=\"http") && !page.contains("@import"));
     }
 }

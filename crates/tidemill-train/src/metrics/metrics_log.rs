@@ -85,9 +85,8 @@ fn tensorboard_scalars(metrics: &StepMetrics) -> Vec<(String, f64)> {
     }
     let samples = metrics.telemetry.as_deref().unwrap_or_default();
     for number in NUMBERS {
-        let values: Vec<f64> = samples.iter().filter_map(number.value).collect();
-        let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
-        scalars.extend((!values.is_empty()).then(|| (format!("telemetry/{}", number.name), mean)));
+        let value = number.summarise(samples);
+        scalars.extend(value.map(|value| (format!("telemetry/{}", number.name), value)));
     }
     let tenths = metrics.loss_by_timestep.iter().enumerate();
     scalars.extend(

@@ -83,6 +83,21 @@ fn mosaicml_run_comes_out_as_published() {
     );
 }
 
+#[test]
+fn what_a_node_type_leaves_out_comes_from_the_catalog() {
+    let result = plan(&[
+        &example("anyscale-both-phases.toml"),
+        "--set",
+        "plan.trainers.node=p5.48xlarge",
+        "--set",
+        "plan.nodes.'p5.48xlarge'.on_demand=55.0",
+    ]);
+    // 32 GPUs of 697 and 171.3 images/s.
+    let hours = (1_126_400_000.0 / 697.0 + 1_740_800_000.0 / 171.3) / 32.0 / 3600.0;
+    assert!((number(&result, "modes.offline.hours") / hours - 1.0).abs() < 1e-9, "{result}");
+    assert!((number(&result, "modes.offline.cost") / (hours * 4.0 * 55.0) - 1.0).abs() < 1e-9);
+}
+
 /// A run file for the quickstart's models, with more text.
 fn write_plan(folder: &Path, more: &str) -> String {
     let path = folder.join("plan.toml");
@@ -121,6 +136,10 @@ fn cluster_file_gives_modes_encoders_and_a_chart() {
         let planned = number(&result, path);
         assert!((planned / expected - 1.0).abs() < 1e-9, "{path}: {planned}, not {expected}");
     }
+    assert_eq!(result["remarks"].as_array().unwrap().len(), 0);
+    let crowded = plan(&[&run, "--cluster", paths[0], "--set", "train.global_batch=5"]);
+    let remark = crowded["remarks"][0].as_str().unwrap();
+    assert!(remark.contains("leaves 3 of 8 GPUs without images"), "{remark}");
     let step = &result["steps"][0];
     assert_eq!(step["memory"]["available_bytes"], 16u64 << 30);
     assert!(number(step, "memory.largest_micro_batch") > 100.0, "{step}");
@@ -145,11 +164,12 @@ fn what_cannot_be_planned_is_refused_by_its_key() {
         ("", "plan.price=reserved", "plan.nodes.\"box\".reserved: the price is not known"),
         ("", "plan.rates.A.train.64=0", "it must be above 0"),
         ("", "plan.trainers.node=none", "there is no node type \"none\"; known are box,"),
-        ("", "plan.nodes.box.gpu_memory=2", "not even 1 image of 64 pixels fits on a A"),
+        ("", "plan.nodes.box.gpu_memory=2", "not even 1 image of 64 pixels fits on one A"),
         ("", "plan.rows.128=5", "no phase trains at 128 pixels"),
         ("", "plan.rates.A.train.64px=5", "64px is no resolution"),
         ("", "plan.nodes.box.gpu=Z", "there are no rates of Z"),
         ("", "train.phase.0.steps=0", "nothing is trained"),
+        ("", "plan.price=spot", "plan.failures.spot_hours: spot prices need"),
         ("", "plan.failures.gpu_hours=-1", "it must be above 0: hours between failures"),
         ("plan.speed = 1\n", "seed=0", "`plan.speed` is not a key of the run file"),
     ] {

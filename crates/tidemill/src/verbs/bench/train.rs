@@ -61,7 +61,9 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
             continue;
         }
         let steps = train_phase(&run, phase, args, device, reporter)?;
-        let rate = median(steps.iter().map(|step| step.images_per_second / (1.0 - step.data_wait)).collect());
+        let rate = median(
+            steps.iter().map(|step| step.images_per_second / (1.0 - step.data_wait).max(0.01)).collect(),
+        );
         rates.train.insert(resolution.to_string(), rate);
         measured.extend(steps);
     }
@@ -104,7 +106,8 @@ fn train_phase(
     let StepCollector { stop, mut steps, .. } = observer;
     match result {
         // The data end before the steps do.
-        Err(tidemill_train::Error::Data(_)) if steps.len() as u64 == total => {
+        Err(tidemill_train::Error::Data(_)) if steps.len() as u64 >= total => {
+            steps.truncate(total as usize);
             Ok(steps.split_off(args.warmup as usize))
         }
         Err(error) => Err(error.into()),
@@ -119,18 +122,19 @@ fn new_train_spec(run: &Run, phase: usize, steps: u64, device: Device, output: P
     let models = run.models()?;
     let mut train = run.file.train.clone();
     let resolution = train.phase[phase].resolution;
-    // One more than there are batches, so that the last checkpoint is never written.
-    train.phase = vec![PhaseConfig { steps: steps + 1, mix: None, ..train.phase[phase].clone() }];
+    // On a GPU the last step is reported with the one after it, so there is one batch more than steps
+    // that count. And one step more than batches, so that the last checkpoint is never written.
+    train.phase = vec![PhaseConfig { steps: steps + 2, mix: None, ..train.phase[phase].clone() }];
     (train.mix, train.log_every) = (Vec::new(), 1);
     (train.preview, train.validation, train.prometheus, train.profile) = (None, None, None, None);
     let (text, text_encoder) = text_format(run, &models, device)?;
     let vae = VaeConfig::read(&models.vae().join("config.json"))?;
     let side = i64::from(resolution) / vae.downscale_factor();
     let moments = [2 * vae.latent_channels, side, side];
-    let data = RandomLatents::new(resolution, moments, text, vae.scaling_factor, steps)?;
+    let data = RandomLatents::new(resolution, moments, text, vae.scaling_factor, steps + 1)?;
     Ok(TrainSpec {
         train,
-        checkpoint: CheckpointConfig { every: steps + 2, ..CheckpointConfig::default() },
+        checkpoint: CheckpointConfig { every: steps + 3, ..CheckpointConfig::default() },
         world: World::single_process(),
         seed: run.file.seed,
         output,

@@ -27,7 +27,8 @@ pub fn draw_png(plan: &Plan, curve: &EncoderCurve) -> image::ImageResult<Vec<u8>
 fn panels(plan: &Plan, curve: &EncoderCurve) -> Vec<Series> {
     let others = [Mode::Offline, Mode::Colocated].into_iter().filter_map(|mode| {
         let planned = plan.modes.get(&mode)?;
-        let phase = planned.phases.iter().find(|phase| phase.resolution == curve.resolution)?;
+        let phase =
+            planned.phases.iter().find(|phase| phase.resolution == curve.resolution && phase.samples > 0)?;
         let before = planned.preprocess.map_or(0.0, |preprocess| preprocess.cost);
         // Encoding before training counts in proportion to the images.
         let samples: f64 = planned.phases.iter().map(|phase| phase.samples as f64).sum();

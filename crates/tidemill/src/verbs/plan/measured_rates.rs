@@ -9,6 +9,7 @@ use serde::Deserialize;
 use tidemill_plan::PlanConfig;
 use tidemill_plan::catalog::Catalog;
 use tidemill_plan::cluster::Cluster;
+use tidemill_plan::config::Rates;
 
 use crate::error::{Error, Result};
 use crate::verbs::bench::median;
@@ -39,7 +40,10 @@ pub fn add_measured_rates(path: &Path, config: &mut PlanConfig) -> Result<Vec<St
     let text = std::fs::read_to_string(path).map_err(|e| missing(e.to_string()))?;
     let Catalog { nodes, rates } = toml::from_str(&text).map_err(|e| missing(e.to_string()))?;
     config.nodes.extend(nodes);
-    config.rates.extend(rates);
+    for (gpu, rates) in rates {
+        let known = config.rates.remove(&gpu).unwrap_or_default();
+        config.rates.insert(gpu, rates.over(&known));
+    }
     Ok(Vec::new())
 }
 
@@ -57,12 +61,14 @@ fn add_rates_of_run(folder: &Path, config: &mut PlanConfig) -> Result<Vec<String
         return Err(missing("it has no complete line of metrics".into()));
     }
     let cluster = Cluster::new(config).map_err(|e| Error::Arguments(e.to_string()))?;
-    let mut of_gpu = cluster.trainers.rates.clone();
-    of_gpu.train = rates.into_iter().map(|(resolution, rate)| (resolution.to_string(), rate)).collect();
-    // It was measured with other rates.
-    of_gpu.colocated.clear();
-    of_gpu.source = format!("{}; {}", path.display(), of_gpu.source);
-    config.rates.insert(cluster.trainers.node.gpu, of_gpu);
+    let measured = Rates {
+        train: rates.into_iter().map(|(resolution, rate)| (resolution.to_string(), rate)).collect(),
+        source: path.display().to_string(),
+        ..Rates::default()
+    };
+    let gpu = cluster.trainers.node.gpu;
+    let known = config.rates.remove(&gpu).unwrap_or_default();
+    config.rates.insert(gpu, measured.over(&known));
     Ok(remarks)
 }
 
@@ -70,15 +76,15 @@ fn add_rates_of_run(folder: &Path, config: &mut PlanConfig) -> Result<Vec<String
 fn read_rates(lines: impl BufRead, name: &str) -> (BTreeMap<u32, f64>, Vec<String>) {
     let mut rates: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     let (mut last_step, mut cut, mut restarts) = (0, 0, 0);
-    for line in lines.lines().map_while(std::result::Result::ok) {
+    for line in lines.split(b'\n').map_while(std::result::Result::ok) {
         let Ok(StepLine { step, resolution, images_per_second, data_wait, memory_mib }) =
-            serde_json::from_str(&line)
+            serde_json::from_slice(&line)
         else {
             cut += 1;
             continue;
         };
-        if step <= last_step {
-            // A run removes the lines of steps that it repeats, so these are of another run.
+        if step <= last_step && step == 1 {
+            // A run that resumes goes on from a checkpoint, so this is another one.
             rates.clear();
             restarts += 1;
         }
@@ -88,10 +94,10 @@ fn read_rates(lines: impl BufRead, name: &str) -> (BTreeMap<u32, f64>, Vec<Strin
     }
     let mut remarks = Vec::new();
     if cut > 0 {
-        remarks.push(format!("{name}: {cut} lines are cut or are no metrics, and do not count"));
+        remarks.push(format!("{name}: lines that are cut or are no metrics do not count: {cut}"));
     }
     if restarts > 0 {
-        remarks.push(format!("{name}: steps begin again {restarts} times; the last run's lines count"));
+        remarks.push(format!("{name} has the lines of {} runs; only the last one's count", restarts + 1));
     }
     (rates.into_iter().map(|(resolution, rates)| (resolution, median(rates))).collect(), remarks)
 }
@@ -114,7 +120,7 @@ mod tests {
         let mixed = text + &line(1, 64, 7.0) + "{\"step\": 2, \"resol";
         let (rates, remarks) = read_rates(mixed.as_bytes(), "m");
         assert_eq!(rates, [(64, 7.0)].into());
-        assert!(remarks[0].contains("1 lines are cut") && remarks[1].contains("begin again 1 times"));
+        assert!(remarks[0].contains("count: 1") && remarks[1].contains("of 2 runs"));
         assert!(read_rates("".as_bytes(), "m").0.is_empty());
     }
 }

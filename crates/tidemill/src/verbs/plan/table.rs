@@ -10,6 +10,7 @@ pub fn to_table(plan: &Plan) -> String {
     let mut parts = vec![machine_lines(plan), mode_table(plan)];
     parts.extend(plan.missing.iter().map(|(mode, why)| format!("{}: {why}", mode.name())));
     parts.push(step_table(plan));
+    parts.extend(plan.remarks.iter().map(|remark| format!("Note: {remark}.")));
     parts.push(storage_table(plan));
     parts.extend(encoder_table(plan));
     parts.extend(failure_lines(plan));
@@ -31,7 +32,7 @@ fn machine_lines(plan: &Plan) -> String {
 
 fn mode_table(plan: &Plan) -> String {
     let mut rows =
-        vec![row(["mode", "img/s", "limit", "encoders", "hours", "$/hour", "cost", "with failures"])];
+        vec![row(["mode", "img/s", "limit", "encoding GPUs", "hours", "$/hour", "cost", "with failures"])];
     for (mode, planned) in &plan.modes {
         rows.push(row([
             mode.name(),
@@ -134,7 +135,7 @@ fn failure_lines(plan: &Plan) -> Option<String> {
     let recommended = plan.modes.get(&plan.recommended)?;
     let failures = recommended.failures?;
     let mut text = format!(
-        "Failures: {:.1} expected, every {:.0} hours; a checkpoint every {:.0} minutes loses the least: {:.1} hours in \
+        "Failures: {:.1} expected, every {:.1} hours; a checkpoint every {:.0} minutes loses the least: {:.1} hours in \
          place of {:.1}.",
         failures.failures,
         failures.hours_between_failures,

@@ -1,14 +1,15 @@
 //! The arguments of `tidemill report`, and where the page goes.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use tidemill_report::{Report, render};
+use tidemill_report::{Report, RunReport, render};
 
 use super::live::serve;
-use super::run_report::{FILE_NAME, read_run};
-use crate::error::{Error, Result};
+use super::run_report::{FILE_NAME, folder_name, read_run};
+use crate::error::Result;
 use crate::progress::Reporter;
 use crate::verbs::image_files::write_file;
 use crate::verbs::shared_arguments::parse_local_path;
@@ -40,11 +41,11 @@ pub struct Args {
 /// # Errors
 /// If a folder has no run, or the file cannot be written.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
-    let make = |refresh| make_report(&args.folders, args.study.as_deref(), refresh);
+    let make = || make_report(&args.folders, args.study.as_deref());
     if let Some(address) = args.serve {
         // What is wrong with the folders shows before the page is asked for.
-        make(None)?;
-        serve(address, &|| make(Some(REFRESH_SECONDS)).map(|report| render(&report)), reporter)?;
+        make()?;
+        serve(address, &|| make().map(|report| render(&report)), reporter)?;
         return Ok(json!({ "verb": "report", "served": address.to_string() }));
     }
     let default = match args.folders.as_slice() {
@@ -52,7 +53,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         _ => PathBuf::from(FILE_NAME),
     };
     let path = args.to.clone().unwrap_or(default);
-    let report = make(None)?;
+    let report = make()?;
     let page = render(&report);
     write_file(&path, page.as_bytes())?;
     for remark in report.runs.iter().flat_map(|run| &run.remarks) {
@@ -63,25 +64,24 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     Ok(json!({ "verb": "report", "path": path, "bytes": page.len(), "remarks": remarks }))
 }
 
-/// Seconds between two looks at a live run.
-const REFRESH_SECONDS: u32 = 15;
-
 /// Writes the report of a run into its folder. Returns its path.
 ///
 /// # Errors
 /// If it cannot be written.
 pub fn write_report(folder: &Path) -> Result<PathBuf> {
     let path = folder.join(FILE_NAME);
-    write_file(&path, render(&make_report(&[folder.into()], None, None)?).as_bytes())?;
+    write_file(&path, render(&make_report(&[folder.into()], None)?).as_bytes())?;
     Ok(path)
 }
 
-fn make_report(folders: &[PathBuf], study: Option<&Path>, refresh_seconds: Option<u32>) -> Result<Report> {
-    let runs: Vec<_> = folders.iter().map(|folder| read_run(folder, study)).collect::<Result<_>>()?;
-    if runs.is_empty() {
-        return Err(Error::Arguments("give the output folder of a run".into()));
+fn make_report(folders: &[PathBuf], study: Option<&Path>) -> Result<Report> {
+    let mut runs: Vec<RunReport> =
+        folders.iter().map(|folder| read_run(folder, study)).collect::<Result<_>>()?;
+    let names: BTreeSet<&String> = runs.iter().map(|run| &run.name).collect();
+    if names.len() < runs.len() {
+        runs.iter_mut().zip(folders).for_each(|(run, folder)| run.name = folder_name(folder));
     }
     let title = runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(", ");
     let made = format!("tidemill {}", env!("CARGO_PKG_VERSION"));
-    Ok(Report { title, made, refresh_seconds, runs })
+    Ok(Report { title, made, runs })
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use tidemill_io::Location;
 use tidemill_report::{Chart, Gallery, Line, Table};
 
-use super::pictures::{PictureBudget, gallery_of};
+use super::pictures::gallery_of;
 use crate::evaluation::record::{Record, read_records};
 
 /// What the page has of a run's evaluations.
@@ -19,7 +19,7 @@ pub struct Evaluations {
 }
 
 /// Reads the evaluations in a run's folder.
-pub fn read_evaluations(folder: &Path, budget: &mut PictureBudget, remarks: &mut Vec<String>) -> Evaluations {
+pub fn read_evaluations(folder: &Path, remarks: &mut Vec<String>) -> Evaluations {
     let path = folder.join("evaluations");
     if !path.exists() {
         return Evaluations::default();
@@ -35,7 +35,7 @@ pub fn read_evaluations(folder: &Path, budget: &mut PictureBudget, remarks: &mut
     let grids = records.iter().map(|record| (record.step, path.join(format!("step-{:08}.png", record.step))));
     Evaluations {
         charts: charts(&records),
-        galleries: gallery_of("Evaluation", grids.collect(), budget).into_iter().collect(),
+        galleries: gallery_of("Evaluation", grids.collect(), remarks).into_iter().collect(),
         table: table(&records),
     }
 }

@@ -22,13 +22,11 @@ pub fn overview(run: Option<&Run>, metrics: &Metrics, rows: Option<&RowCounts>) 
         facts.push(("Ranks", metrics.ranks.to_string()));
         facts.push(("Hours of steps", format!("{:.2}", metrics.seconds / 3600.0)));
     }
-    if let Some(total) = total.filter(|total| *total > metrics.last_step && metrics.last_step > 0) {
-        facts.push(("Hours left", format!("{:.2}", hours_left(metrics, total))));
-    }
-    if let Some(hourly) = run.and_then(hourly_cost) {
-        facts.push(("Cost so far", dollars(hourly * metrics.seconds / 3600.0)));
-        let left = total.map_or(0.0, |total| hours_left(metrics, total));
-        facts.push(("Cost left", dollars(hourly * left)));
+    let left = run.and_then(|run| hours_left(run, metrics));
+    facts.extend(left.map(|hours| ("Hours of steps left", format!("{hours:.2}"))));
+    if let Some(hourly) = run.and_then(|run| hourly_cost(run, metrics)) {
+        facts.push(("Trainers' cost so far", dollars(hourly * metrics.seconds / 3600.0)));
+        facts.extend(left.map(|hours| ("Trainers' cost left", dollars(hourly * hours))));
     }
     let loss = |loss: Option<f64>| loss.map(|loss| format!("{loss:.4}"));
     facts.extend(loss(metrics.loss).map(|loss| ("Last loss", loss)));
@@ -50,15 +48,18 @@ fn with_commas(number: u64) -> String {
     groups.join(",")
 }
 
-/// Hours of the steps that are left, at the mean rate so far.
-fn hours_left(metrics: &Metrics, total: u64) -> f64 {
-    let left = total.saturating_sub(metrics.last_step) as f64;
-    left * metrics.seconds / metrics.last_step.max(1) as f64 / 3600.0
+/// Hours of the steps that are left, in the last phase: how long steps of other phases take is not
+/// known before.
+fn hours_left(run: &Run, metrics: &Metrics) -> Option<f64> {
+    let train = &run.file.train;
+    let left = train.total_steps().checked_sub(metrics.last_step).filter(|left| *left > 0)?;
+    let (phase, _) = train.phase_at(metrics.last_step.checked_sub(1)?)?;
+    (phase + 1 == train.phase.len()).then(|| left as f64 * metrics.step_seconds / 3600.0)
 }
 
-/// Dollars an hour of the machines that `[plan]` says train.
-fn hourly_cost(run: &Run) -> Option<f64> {
+/// Dollars an hour of the machines that `[plan]` says train, if those have trained.
+fn hourly_cost(run: &Run, metrics: &Metrics) -> Option<f64> {
     let plan = &run.file.plan;
-    let cluster = Cluster::new(plan).ok()?;
+    let cluster = Cluster::new(plan).ok().filter(|cluster| cluster.trainer_gpus() == metrics.ranks as u64)?;
     Some(cluster.trainer_nodes as f64 * cluster.trainers.price(plan.price).ok()?)
 }

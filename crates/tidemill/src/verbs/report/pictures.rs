@@ -7,71 +7,45 @@ use std::path::{Path, PathBuf};
 use image::{ImageFormat, imageops::FilterType};
 use tidemill_report::{Gallery, Picture};
 
-/// The most bytes of pictures in a run's part of the page.
-const MOST_BYTES: usize = 3_000_000;
+/// The most bytes of a gallery in the page.
+const MOST_BYTES: usize = 1_500_000;
 /// The most pictures of a gallery.
 const MOST_PICTURES: usize = 16;
 /// The longest side of a picture, in pixels.
 const LONGEST_SIDE: u32 = 900;
 
-/// The bytes that are left.
-pub struct PictureBudget {
-    left: usize,
-    /// Pictures that were left out.
-    skipped: usize,
-}
-
-impl Default for PictureBudget {
-    fn default() -> Self {
-        Self { left: MOST_BYTES, skipped: 0 }
-    }
-}
-
-impl PictureBudget {
-    /// What a reader should know.
-    pub fn remarks(&self) -> Option<String> {
-        let skipped = self.skipped;
-        (skipped > 0).then(|| format!("{skipped} pictures are left out, so that the page stays small"))
-    }
-
-    /// A picture, smaller if it is large. None if it cannot be read, or there is no room.
-    fn take(&mut self, path: &Path) -> Option<Picture> {
-        let bytes = std::fs::read(path).ok()?;
-        let bytes = shrink(&bytes).unwrap_or(bytes);
-        let picture = Picture::new("image/png", &bytes);
-        let left = self.left.checked_sub(picture.len());
-        if left.is_none() {
-            self.skipped += 1;
-        }
-        self.left = left?;
-        Some(picture)
-    }
-}
-
 /// The previews of a run.
-pub fn previews(folder: &Path, budget: &mut PictureBudget) -> Option<Gallery> {
+pub fn previews(folder: &Path, remarks: &mut Vec<String>) -> Option<Gallery> {
     let entries = std::fs::read_dir(folder.join("previews")).into_iter().flatten().flatten();
     let step_of = |path: PathBuf| {
         let step = path.file_name()?.to_str()?.strip_prefix("step-")?.strip_suffix(".png")?.parse().ok()?;
         Some((step, path))
     };
-    gallery_of("Previews", entries.filter_map(|entry| step_of(entry.path())).collect(), budget)
+    gallery_of("Previews", entries.filter_map(|entry| step_of(entry.path())).collect(), remarks)
 }
 
-/// Pictures by step. Of many some are shown, always with the first and the last.
-pub fn gallery_of(
-    title: &str,
-    mut files: Vec<(u64, PathBuf)>,
-    budget: &mut PictureBudget,
-) -> Option<Gallery> {
+/// Pictures by step: as many as fit, spread over the steps, the first and the last among them. Others
+/// are told in the remarks.
+pub fn gallery_of(title: &str, mut files: Vec<(u64, PathBuf)>, remarks: &mut Vec<String>) -> Option<Gallery> {
     files.sort();
-    let picked = evenly_spaced(files.len(), MOST_PICTURES);
-    budget.skipped += files.len() - picked.len();
-    // The last is the most important one.
-    let pictures = picked.into_iter().rev().filter_map(|i| Some((files[i].0, budget.take(&files[i].1)?)));
-    let mut pictures: Vec<(u64, Picture)> = pictures.collect();
-    pictures.reverse();
+    // The last one tells how many fit.
+    let last = files.last().and_then(|(_, path)| read_picture(path));
+    let fitting = last.map_or(MOST_PICTURES, |picture| MOST_BYTES / picture.len().max(1));
+    let picked = evenly_spaced(files.len(), fitting.clamp(2, MOST_PICTURES));
+    let pictures: Vec<(u64, Picture)> =
+        picked.into_iter().filter_map(|i| Some((files[i].0, read_picture(&files[i].1)?))).collect();
+    let skipped = files.len() - pictures.len();
+    if skipped > 0 {
+        remarks.push(format!("{title}: pictures that are left out, so that the page stays small: {skipped}"));
+    }
     (!pictures.is_empty()).then(|| Gallery { title: title.to_owned(), pictures })
+}
+
+/// A picture, smaller if it is large. None if it cannot be read.
+fn read_picture(path: &Path) -> Option<Picture> {
+    let bytes = std::fs::read(path).ok()?;
+    let bytes = shrink(&bytes).unwrap_or(bytes);
+    Some(Picture::new("image/png", &bytes))
 }
 
 /// At most `most` of `count` indices, with the first and the last.
@@ -109,23 +83,28 @@ mod tests {
     }
 
     #[test]
-    fn pictures_fit_into_the_budget() {
+    fn galleries_stay_small_and_keep_first_and_last() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("previews")).unwrap();
         for step in [100, 200, 300] {
             // Noise, which does not compress.
             let noise = |x: u32, y: u32| image::Rgb([(x * 7919 + y * 104_729 + step) as u8; 3]);
-            let picture = image::RgbImage::from_fn(1200, 300, noise);
+            let picture = image::RgbImage::from_fn(1200, 100, noise);
             picture.save(folder.path().join(format!("previews/step-{step:08}.png"))).unwrap();
         }
-        let mut budget = PictureBudget::default();
-        let gallery = previews(folder.path(), &mut budget).unwrap();
-        assert_eq!((gallery.pictures.len(), budget.remarks()), (3, None));
-        let size = gallery.pictures[0].1.len();
-        let mut budget = PictureBudget { left: 2 * size + size / 2, skipped: 0 };
-        let gallery = previews(folder.path(), &mut budget).unwrap();
+        let mut remarks = Vec::new();
+        let gallery = previews(folder.path(), &mut remarks).unwrap();
         let steps: Vec<u64> = gallery.pictures.iter().map(|picture| picture.0).collect();
-        assert!(steps.contains(&300) && steps.len() < 3, "{steps:?}");
-        assert!(budget.remarks().unwrap().contains("left out"));
+        assert_eq!((steps, remarks.len()), (vec![100, 200, 300], 0));
+        for step in 4..200 {
+            let copy = folder.path().join(format!("previews/step-{:08}.png", 100 * step));
+            std::fs::hard_link(folder.path().join("previews/step-00000300.png"), copy).unwrap();
+        }
+        let gallery = previews(folder.path(), &mut remarks).unwrap();
+        let bytes: usize = gallery.pictures.iter().map(|(_, picture)| picture.len()).sum();
+        let steps: Vec<u64> = gallery.pictures.iter().map(|picture| picture.0).collect();
+        assert!(steps.len() <= MOST_PICTURES && bytes <= MOST_BYTES, "{steps:?} {bytes}");
+        assert_eq!((steps[0], steps[steps.len() - 1]), (100, 19_900));
+        assert!(remarks[0].contains("left out"), "{remarks:?}");
     }
 }

@@ -45,12 +45,14 @@ fn modes(plan: &Plan) -> Table {
             planned.encoders.to_string(),
             format!("{:.1}", planned.hours),
             dollars(planned.cost),
-            dollars(planned.expected_cost),
+            planned.failures.map_or_else(|| "unknown".into(), |_| dollars(planned.expected_cost)),
         ]
     };
     Table {
         title: format!("Planned. {}", plan.reason),
-        head: ["mode", "images/s", "encoders", "hours", "cost", "with failures"].map(str::to_owned).into(),
+        head: ["mode", "images/s", "encoding GPUs", "hours", "cost", "with failures"]
+            .map(str::to_owned)
+            .into(),
         rows: plan.modes.iter().map(row).collect(),
     }
 }

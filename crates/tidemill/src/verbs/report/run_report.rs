@@ -9,7 +9,7 @@ use tidemill_report::{Gallery, Picture, RunReport};
 
 use super::evaluations::read_evaluations;
 use super::overview::overview;
-use super::pictures::{PictureBudget, previews};
+use super::pictures::previews;
 use super::plan_section::{PlanSection, plan_section};
 use super::rows::read_rows;
 use crate::error::{Error, Result};
@@ -42,12 +42,11 @@ pub fn read_run(folder: &Path, study: Option<&Path>) -> Result<RunReport> {
     };
     remarks.extend(metrics.remarks.iter().cloned());
     let run = read_run_file(folder, &mut remarks);
-    let mut budget = PictureBudget::default();
     let (rows, tables) = read_rows(folder, &mut remarks);
-    let evaluations = read_evaluations(folder, &mut budget, &mut remarks);
+    let evaluations = read_evaluations(folder, &mut remarks);
     let mut charts = metrics.charts.clone();
     charts.extend(evaluations.charts);
-    let mut galleries: Vec<Gallery> = previews(folder, &mut budget).into_iter().collect();
+    let mut galleries: Vec<Gallery> = previews(folder, &mut remarks).into_iter().collect();
     galleries.extend(evaluations.galleries);
     let PlanSection { table: plan, chart } =
         run.as_ref().map(|run| plan_section(run, &mut remarks)).unwrap_or_default();
@@ -55,7 +54,6 @@ pub fn read_run(folder: &Path, study: Option<&Path>) -> Result<RunReport> {
     if let Some(study) = study {
         pictures.push(("Preferences of people, with 95 % intervals".into(), draw_study(study)?));
     }
-    remarks.extend(budget.remarks());
     Ok(RunReport {
         name: run.as_ref().map_or_else(|| folder_name(folder), |run| run.file.name.clone()),
         facts: overview(run.as_ref(), &metrics, rows.as_ref()),
@@ -78,7 +76,8 @@ fn read_run_file(folder: &Path, remarks: &mut Vec<String>) -> Option<Run> {
     Run::open(&path, &[]).map_err(|error| remarks.push(format!("{}: {error}", path.display()))).ok()
 }
 
-fn folder_name(folder: &Path) -> String {
+/// The name of a run's folder.
+pub fn folder_name(folder: &Path) -> String {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.into());
     absolute
         .file_name()
