@@ -168,7 +168,7 @@
     ...sections,
     ...(pictures.length ? [section("Pictures", element("div", { class: "charts" }, ...pictures))] : []),
     ...(figures.length ? [section("Figures", element("div", { class: "charts" }, ...figures))] : []),
-    ...(tables.length ? [section("Tables", element("div", { class: "charts" }, ...tables))] : []),
+    ...(tables.length ? [section("Tables", element("div", { class: "tables" }, ...tables))] : []),
     ...(marks.length ? [section("Events", element("ul", {}, ...marks))] : []),
     ...(texts.length ? [section("Configuration", ...texts)] : []),
   ];
