@@ -130,8 +130,7 @@ def predict(rounds: int) -> dict[str, float]:
         return json.loads(done.stdout.splitlines()[-1])
 
     into = ["--gpu", "cpu", "--output", str(rates)]
-    # The first steps of a process are slower: with 5 before it the rate was a quarter lower.
-    call("bench", "train", options=[*into, "--steps", str(20 * rounds), "--warmup", "20"])
+    call("bench", "train", options=[*into, "--steps", str(20 * rounds)])
     call("bench", "encode", options=[*into, "--repeat", str(rounds)])
     machine = f'plan.nodes.this={{ gpu = "cpu", cpus = {runner.machine()["cores"]}, on_demand = 1 }}'
     plan = call("plan", options=["--rates", str(rates), "--set", machine, "--set", "plan.trainers.node=this"])

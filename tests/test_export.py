@@ -47,6 +47,7 @@ def test_exported_model_samples_same_images_in_diffusers(run, tmp_path):
         "sample": {"prompts": PROMPTS, "method": "ddim", "steps": 10, "guidance": 3.0},
     }
     done = tidemill.run(config)
+    assert (tmp_path / "run" / "report.html").exists()
     assert done["summary"]["rows"]["read"] == 64
     assert_tensorboard_matches_metrics(tmp_path / "run")
     samples = tmp_path / "run" / "samples"

@@ -1,7 +1,5 @@
 //! The machines of a plan: `[plan]` and the catalog together.
 
-use std::collections::BTreeMap;
-
 use crate::catalog::Catalog;
 use crate::config::{ByResolution, NodeGroup, NodeType, PlanConfig, PriceKind, Rates};
 use crate::error::{Error, Result};
@@ -48,7 +46,8 @@ impl Cluster {
             catalog.rates.insert(gpu, rates.over(&base));
         }
         let find = |key: &str, group: &NodeGroup| find_machines(&catalog, key, &group.node);
-        let encoder_types = catalog.nodes.keys().filter_map(|name| find("", &node_named(name)).ok());
+        // Types that lack something cannot be compared.
+        let encoder_types = catalog.nodes.keys().filter_map(|name| find_machines(&catalog, "", name).ok());
         Ok(Self {
             trainers: find("plan.trainers.node", &config.trainers)?,
             trainer_nodes: config.trainers.nodes.unwrap_or(1),
@@ -67,10 +66,6 @@ impl Cluster {
     pub fn trainer_gpus(&self) -> u64 {
         self.trainer_nodes * self.trainers.devices()
     }
-}
-
-fn node_named(name: &str) -> NodeGroup {
-    NodeGroup { node: name.to_owned(), nodes: None }
 }
 
 fn find_machines(catalog: &Catalog, key: &str, name: &str) -> Result<Machines> {
@@ -194,6 +189,3 @@ impl Machines {
 fn in_series<const N: usize>(rates: [f64; N]) -> f64 {
     1.0 / rates.iter().map(|rate| 1.0 / rate).sum::<f64>()
 }
-
-/// GPU hours by type.
-pub type GpuHours = BTreeMap<String, f64>;

@@ -168,14 +168,17 @@ impl Rates {
         };
         let base_colocated =
             base.colocated.clone().into_iter().filter(|(resolution, _)| is_same(resolution)).collect();
-        let sources = [&self.source, &base.source].map(String::as_str);
-        let sources: Vec<&str> = sources.into_iter().filter(|source| !source.is_empty()).collect();
+        let source = match (self.source.as_str(), base.source.as_str()) {
+            (own, "") => own.to_owned(),
+            (own, base) if own.is_empty() || base.contains(own) => base.to_owned(),
+            (own, base) => format!("{own}; else {base}"),
+        };
         Self {
             train: merge(&self.train, &base.train),
             encode: merge(&self.encode, &base.encode),
             colocated: merge(&self.colocated, &base_colocated),
             prepare: self.prepare.or(base.prepare),
-            source: sources.join("; else "),
+            source,
         }
     }
 }

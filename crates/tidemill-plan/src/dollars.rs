@@ -1,19 +1,19 @@
-//! Dollars for people.
+//! Numbers and dollars for people.
+
+/// A number with separators between thousands.
+pub fn with_commas(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
 
 /// Dollars with separators between thousands; cents only of small amounts.
 pub fn dollars(amount: f64) -> String {
     if amount < 100.0 {
         return format!("${amount:.2}");
     }
-    let digits = format!("{amount:.0}");
-    let mut text = String::from("$");
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    format!("${}", with_commas(amount.round() as u64))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! - `modes`: co-located, offline and online: images/s, limit, hours, cost.
 //! - `failures`: checkpoint interval and time lost, after Young and Daly.
 //! - `memory`, `traffic`, `storage`: bytes of a GPU, of the network, of the dataset.
-//! - `dollars`: amounts for people.
+//! - `dollars`: numbers and amounts for people.
 //! - `plan`: all of it for one run, and the mode to choose.
 
 pub mod catalog;
@@ -20,12 +20,14 @@ pub mod failures;
 pub mod memory;
 pub mod modes;
 pub mod plan;
+#[cfg(test)]
+mod plan_tests;
 pub mod storage;
 pub mod traffic;
 pub mod workload;
 
 pub use self::config::PlanConfig;
-pub use self::dollars::dollars;
+pub use self::dollars::{dollars, with_commas};
 pub use self::error::{Error, Result};
 pub use self::plan::{Plan, make_plan};
 pub use self::traffic::Traffic;

@@ -7,8 +7,8 @@ use serde::Serialize;
 pub struct Report {
     /// The page's title.
     pub title: String,
-    /// When the report was made, for people.
-    pub made: String,
+    /// The program that made the report, with its version.
+    pub made_by: String,
     /// The runs. Charts of the same id show the lines of all of them.
     pub runs: Vec<RunReport>,
 }

@@ -1,12 +1,5 @@
 //! Which errors of a GPU end its use. Numbers and meanings are NVIDIA's ("XID Errors", r580).
 
-/// Why a GPU must not be used any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GpuFault {
-    /// What happened.
-    pub message: String,
-}
-
 /// Xid errors after which a GPU gives wrong results or none, until it is reset or replaced. Errors that
 /// the driver contains or repairs by itself (63, 94) are not among them.
 const FATAL_XIDS: [(u32, &str); 5] = [
@@ -17,14 +10,18 @@ const FATAL_XIDS: [(u32, &str); 5] = [
     (119, "its system processor does not answer"),
 ];
 
-/// The fault in what was read of a GPU, if there is one. `ecc_errors` are the uncorrected memory
-/// errors since the process started.
-pub fn find_fault(xid: u32, ecc_errors: u64) -> Option<GpuFault> {
+/// Whether a GPU must not be used after this Xid error.
+pub fn is_fatal(xid: u32) -> bool {
+    FATAL_XIDS.iter().any(|(number, _)| *number == xid)
+}
+
+/// Why a GPU must not be used any more, if that is so. `ecc_errors` are the uncorrected memory errors
+/// since the process started.
+pub fn find_fault(xid: u32, ecc_errors: u64) -> Option<String> {
     if let Some((_, meaning)) = FATAL_XIDS.iter().find(|(number, _)| *number == xid) {
-        return Some(GpuFault { message: format!("Xid {xid}: {meaning}") });
+        return Some(format!("Xid {xid}: {meaning}"));
     }
-    let message = || format!("{ecc_errors} new memory errors (ECC) that could not be corrected");
-    (ecc_errors > 0).then(|| GpuFault { message: message() })
+    (ecc_errors > 0).then(|| format!("{ecc_errors} new memory errors (ECC) that could not be corrected"))
 }
 
 #[cfg(test)]
@@ -42,12 +39,12 @@ mod tests {
             (79, 0, Some("off the bus")),
             (0, 1, Some("1 new")),
         ] {
-            let message = find_fault(xid, ecc).map(|fault| fault.message);
-            match (message, expected) {
-                (None, None) => (),
-                (Some(message), Some(expected)) => assert!(message.contains(expected), "{message}"),
-                other => panic!("{xid}: {other:?}"),
-            }
+            let fault = find_fault(xid, ecc);
+            let is_expected = match expected {
+                Some(text) => fault.as_ref().is_some_and(|fault| fault.contains(text)),
+                None => fault.is_none(),
+            };
+            assert!(is_expected, "{xid} {ecc}: {fault:?}");
         }
     }
 }

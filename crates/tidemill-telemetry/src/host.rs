@@ -10,14 +10,12 @@ use crate::sample::HostSample;
 
 const MIB: f64 = (1u64 << 20) as f64;
 
-/// Only what disks have read and written: their sizes would take an answer of every file system.
+/// Only what disks have read and written: asking for sizes would wait for every file system.
 fn io_only() -> DiskRefreshKind {
     DiskRefreshKind::nothing().with_io_usage()
 }
 
-/// Reads the machine. Rates are since the last time.
-///
-/// What the system does not tell is 0.
+/// Reads the machine. Rates are since the last time. Values that the system does not report are 0.
 pub struct HostReader {
     system: Option<System>,
     disks: Option<Disks>,

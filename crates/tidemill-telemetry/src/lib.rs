@@ -7,7 +7,7 @@
 //! - `host`: reads the machine: CPU, memory, disk, network.
 //! - `sampler`: the thread that reads, and what it has read.
 
-pub mod faults;
+mod faults;
 mod gpu;
 mod host;
 mod numbers;
@@ -15,7 +15,6 @@ mod sample;
 mod sampler;
 mod visible_devices;
 
-pub use self::faults::GpuFault;
 pub use self::numbers::{NUMBERS, Number};
 pub use self::sample::{GpuSample, HostSample, Sample, VALUES};
 pub use self::sampler::Sampler;

@@ -1,9 +1,11 @@
 //! The numbers of one moment.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-/// What was read at one moment, or a summary of several.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+/// What was read at one moment, or a summary of several. Numbers that are missing in JSON are 0, so that
+/// files of other versions can be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Sample {
     /// The machine.
     pub host: HostSample,
@@ -12,7 +14,8 @@ pub struct Sample {
 }
 
 /// What a machine does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct HostSample {
     /// Share of the cores' time in use, 0 to 1.
     pub cpu: f64,
@@ -29,7 +32,8 @@ pub struct HostSample {
 }
 
 /// What a GPU does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct GpuSample {
     /// Share of the time in which a kernel ran, 0 to 1.
     pub utilization: f64,

@@ -1,13 +1,11 @@
 //! The thread that reads, and what it has read.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nvml_wrapper::Nvml;
-
-use crate::faults::{GpuFault, find_fault};
+use crate::faults::find_fault;
 use crate::gpu::GpuReader;
 use crate::host::HostReader;
 use crate::sample::Sample;
@@ -29,43 +27,34 @@ struct State {
     samples: VecDeque<Sample>,
     /// Uncorrected memory errors when the process started.
     ecc_before: Option<u64>,
-    fault: Option<GpuFault>,
+    fault: Option<String>,
 }
 
 impl Sampler {
     /// Reads this machine, and the GPU that CUDA calls `gpu` in this process. Without a driver, or if
     /// no thread can be started, what is missing is not read.
     pub fn start(gpu: Option<u32>) -> Self {
-        Self::start_with(INTERVAL, move |on_sample| {
-            let nvml = gpu.and_then(|gpu| Some((gpu, Nvml::init().ok()?)));
-            let mut gpu = nvml.as_ref().and_then(|(gpu, nvml)| GpuReader::open(nvml, *gpu));
+        Self::start_with(INTERVAL, move || {
+            let mut gpu = gpu.and_then(GpuReader::open);
             let mut host = HostReader::new();
-            while on_sample(None) {
-                let sample = Sample { host: host.read(), gpu: gpu.as_mut().map(GpuReader::read) };
-                if !on_sample(Some(sample)) {
-                    return;
-                }
-            }
+            move || Sample { host: host.read(), gpu: gpu.as_mut().map(GpuReader::read) }
         })
     }
 
-    /// Runs `read` in a thread. It calls its argument with `None` to wait for the next moment, and with
-    /// each sample, and returns once that gives false.
-    fn start_with(
+    /// Reads in a thread with what `open` makes there.
+    fn start_with<R: FnMut() -> Sample>(
         interval: Duration,
-        read: impl FnOnce(&mut dyn FnMut(Option<Sample>) -> bool) + Send + 'static,
+        open: impl FnOnce() -> R + Send + 'static,
     ) -> Self {
         let state: Arc<Mutex<State>> = Arc::default();
-        let (stop, stopped): (Sender<()>, Receiver<()>) = channel();
+        let (stop, stopped) = channel::<()>();
         let shared = state.clone();
         let run = move || {
-            read(&mut |sample| match sample {
-                None => matches!(stopped.recv_timeout(interval), Err(RecvTimeoutError::Timeout)),
-                Some(sample) => {
-                    shared.lock().unwrap_or_else(PoisonError::into_inner).add(sample);
-                    true
-                }
-            });
+            let mut read = open();
+            while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                let sample = read();
+                shared.lock().unwrap_or_else(PoisonError::into_inner).add(sample);
+            }
         };
         // Without a thread nothing is read.
         drop(std::thread::Builder::new().name("telemetry".into()).spawn(run));
@@ -80,7 +69,7 @@ impl Sampler {
     }
 
     /// Why the GPU must not be used any more, if that is so.
-    pub fn fault(&self) -> Option<GpuFault> {
+    pub fn fault(&self) -> Option<String> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).fault.clone()
     }
 }
@@ -118,21 +107,17 @@ mod tests {
 
     #[test]
     fn samples_are_summarised_and_faults_stay() {
-        let sampler = Sampler::start_with(Duration::from_millis(1), |on_sample| {
-            for number in 0.. {
+        let sampler = Sampler::start_with(Duration::from_millis(1), || {
+            let mut number = 0;
+            move || {
+                number += 1;
                 // The first sample does not know, and the third has an error more than the second.
-                let gpu = GpuSample {
-                    ecc_errors: (number > 0).then_some(7 + u64::from(number > 1)),
-                    ..GpuSample::default()
-                };
-                let sample = Sample { gpu: Some(gpu), ..Sample::default() };
-                if !on_sample(None) || !on_sample(Some(sample)) {
-                    return;
-                }
+                let ecc_errors = (number > 1).then_some(7 + u64::from(number > 2));
+                Sample { gpu: Some(GpuSample { ecc_errors, ..GpuSample::default() }), ..Sample::default() }
             }
         });
         wait_until(|| sampler.fault().is_some());
-        let message = sampler.fault().map(|fault| fault.message).unwrap_or_default();
+        let message = sampler.fault().unwrap_or_default();
         assert!(message.starts_with("1 new memory errors"), "{message}");
         assert!(sampler.summary().is_some_and(|summary| summary.gpu.is_some()));
     }

@@ -10,7 +10,7 @@ pub enum GpuName {
 }
 
 /// The GPU that CUDA calls `device` in a process with this `CUDA_VISIBLE_DEVICES`. None if there is no
-/// such GPU. Assumes that GPUs of one machine are alike, as CUDA otherwise numbers the fastest first.
+/// such GPU. Assumes that the GPUs of a machine are alike: otherwise CUDA gives the fastest number 0.
 pub fn resolve_device(device: u32, visible: Option<&str>) -> Option<GpuName> {
     let Some(visible) = visible else { return Some(GpuName::Index(device)) };
     let names = visible.split(',').map(str::trim);

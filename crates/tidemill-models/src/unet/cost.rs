@@ -1,6 +1,8 @@
 //! What a forward pass of the U-Net costs: floating-point operations, and what it keeps for the
 //! backward pass. Both follow from the names and shapes of the weights.
 
+use std::collections::BTreeMap;
+
 use super::config::UNetConfig;
 use crate::params::Params;
 
@@ -53,7 +55,7 @@ pub fn count_activations(config: &UNetConfig, params: &Params, size: (i64, i64),
         }
     });
     let norms = params.norm_parameter_names().into_iter().filter(|name| name.ends_with(".weight"));
-    let widths: std::collections::BTreeMap<String, i64> =
+    let widths: BTreeMap<String, i64> =
         params.named_parameters().into_iter().map(|(name, tensor)| (name, tensor.size()[0])).collect();
     let norms = norms.map(|name| pixels_of(&name) * widths.get(&name).copied().unwrap_or(0));
     (layers.sum::<i64>() + norms.sum::<i64>()).unsigned_abs()

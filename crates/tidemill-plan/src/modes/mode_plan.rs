@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::throughput::{Limit, Mode, Throughput, throughput};
-use crate::cluster::{Cluster, GpuHours};
+use crate::cluster::Cluster;
 use crate::config::PriceKind;
 use crate::error::{Error, Result};
 use crate::failures::{FailureConfig, FailureCost, failure_cost};
@@ -30,7 +30,7 @@ pub struct ModePlan {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preprocess: Option<Preprocess>,
     /// Hours of GPUs by their type, encoding included.
-    pub gpu_hours: GpuHours,
+    pub gpu_hours: BTreeMap<String, f64>,
     /// What failures of the trainers' machines add to the hours, if it is known how often they fail.
     pub failures: Option<FailureCost>,
     /// Dollars with failures.
@@ -181,8 +181,8 @@ fn gpu_hours(
     phases: &[(PhasePlan, Throughput)],
     preprocess: Option<Preprocess>,
     cluster: &Cluster,
-) -> GpuHours {
-    let mut hours: GpuHours = BTreeMap::new();
+) -> BTreeMap<String, f64> {
+    let mut hours = BTreeMap::new();
     let encoders = cluster.preprocessors();
     let mut add = |gpu: &str, gpu_hours: f64| *hours.entry(gpu.to_owned()).or_default() += gpu_hours;
     for (phase, throughput) in phases {

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use tidemill_telemetry::{GpuSample, HostSample, Sample};
+
 use super::downsample::Downsampler;
-use super::line::{Gpu, Host, StepLine, Telemetry};
+use super::line::StepLine;
 use crate::report::Chart;
 
 /// With more ranks than this a chart has the least, the mean and the most of them.
@@ -84,11 +86,11 @@ impl Points {
         self.add_named("most", values.reduce(f64::max));
     }
 
-    fn add_hosts(&mut self, step: &StepLine, value: fn(&Host) -> f64) {
-        self.add_ranks(step.telemetry.iter().map(|rank: &Telemetry| value(&rank.host)));
+    fn add_hosts(&mut self, step: &StepLine, value: fn(&HostSample) -> f64) {
+        self.add_ranks(step.telemetry.iter().map(|rank| value(&rank.host)));
     }
 
-    fn add_gpus(&mut self, step: &StepLine, value: fn(&Gpu) -> f64) {
+    fn add_gpus(&mut self, step: &StepLine, value: fn(&GpuSample) -> f64) {
         let gpus =
             step.telemetry.iter().enumerate().filter_map(|(rank, one)| Some((rank, one.gpu.as_ref()?)));
         self.add_numbered(gpus.map(|(rank, gpu)| (rank, value(gpu))));
@@ -178,7 +180,7 @@ const CHARTS: [ChartSpec; 22] = [
         points.add_hosts(step, |host| host.memory_mib);
     }),
     chart("host-io", MACHINES, "First machine's disk and network, MiB a second", |step, points| {
-        let Some(Telemetry { host, .. }) = step.telemetry.first() else { return };
+        let Some(Sample { host, .. }) = step.telemetry.first() else { return };
         points.add_named("read", Some(host.disk_read_mib));
         points.add_named("written", Some(host.disk_written_mib));
         points.add_named("received", Some(host.received_mib));

@@ -2,29 +2,49 @@
 //! runs of other kinds, have fewer fields or more.
 
 use serde::Deserialize;
+use tidemill_telemetry::Sample;
 
 /// A step's numbers.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct StepLine {
+    /// The step, from 1.
     pub step: u64,
+    /// The phase, from 0.
     pub phase: u64,
+    /// Pixels.
     pub resolution: u32,
+    /// Samples trained on so far.
     pub samples: u64,
+    /// Mean loss of the global batch.
     pub loss: Option<f64>,
+    /// Global norm of the gradients before clipping.
     pub grad_norm: Option<f64>,
+    /// Learning rate.
     pub learning_rate: Option<f64>,
+    /// Images a second, over all ranks.
     pub images_per_second: Option<f64>,
+    /// TFLOP/s of each rank.
     pub tflops: Option<f64>,
+    /// Share of the device's peak.
     pub mfu: Option<f64>,
+    /// Share of the time spent waiting for data.
     pub data_wait: Option<f64>,
+    /// Seconds of the step in which ranks communicated.
     pub communication: Communication,
+    /// Memory of each rank's process, in MiB.
     pub memory_mib: Vec<f64>,
+    /// Peak memory of tensors on each rank's GPU, in MiB.
     pub gpu_memory_mib: Option<Vec<f64>>,
-    pub telemetry: Vec<Telemetry>,
+    /// What each rank's machine and GPU did.
+    pub telemetry: Vec<Sample>,
+    /// Mean loss in each tenth of the timesteps, from least noise.
     pub loss_by_timestep: Vec<Option<f64>>,
+    /// Loss on the validation set.
     pub validation_loss: Option<f64>,
+    /// The same with averaged weights.
     pub validation_ema_loss: Option<f64>,
+    /// Validation loss in each tenth of the timesteps.
     pub validation_loss_by_timestep: Vec<Option<f64>>,
 }
 
@@ -32,8 +52,11 @@ pub struct StepLine {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Communication {
+    /// Reducing gradients.
     pub gradients: Time,
+    /// Gathering weights.
     pub weights: Time,
+    /// Waiting for other ranks.
     pub ranks: Time,
 }
 
@@ -41,37 +64,8 @@ pub struct Communication {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Time {
+    /// In flight, where that is measured.
     pub busy: Option<f64>,
+    /// Computation waited.
     pub exposed: f64,
-}
-
-/// What a rank's machine and GPU did.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Telemetry {
-    pub host: Host,
-    pub gpu: Option<Gpu>,
-}
-
-/// A machine.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Host {
-    pub cpu: f64,
-    pub memory_mib: f64,
-    pub disk_read_mib: f64,
-    pub disk_written_mib: f64,
-    pub received_mib: f64,
-    pub sent_mib: f64,
-}
-
-/// A GPU.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Gpu {
-    pub utilization: f64,
-    pub memory_mib: f64,
-    pub power_w: f64,
-    pub temperature_c: f64,
-    pub sm_clock_mhz: f64,
 }

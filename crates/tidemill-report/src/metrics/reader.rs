@@ -1,11 +1,10 @@
-//! Reads `metrics.jsonl`, cut and mixed lines included.
+//! The numbers and charts of a run.
 
 use std::io::BufRead;
 
-use rayon::prelude::*;
-
 use super::charts::Charts;
 use super::line::StepLine;
+use super::steps::{Event, read_steps};
 use crate::report::{Chart, Mark};
 
 /// What the file has.
@@ -33,76 +32,44 @@ pub struct Metrics {
     pub remarks: Vec<String>,
 }
 
-/// Reads the lines of one run. Lines that are cut are counted. Where steps begin again at the first,
-/// another run's lines follow, and the last run is shown. Steps that come again later are those of a
-/// rollback whose lines could not be removed; the first ones are shown.
+/// Reads the lines of one run; of several in one file, the last one's.
 pub fn read_metrics(lines: impl BufRead) -> Metrics {
     let (mut metrics, mut charts) = (Metrics::default(), Charts::new());
-    let (mut unreadable, mut restarts, mut repeated) = (0, 0, 0);
-    let mut phase_steps = 0;
-    let mut last: Option<StepLine> = None;
-    for step in parse_lines(lines) {
-        let Some(step) = step else {
-            unreadable += 1;
-            continue;
-        };
-        if last.as_ref().is_some_and(|last| step.step <= last.step) {
-            if step.step > 1 {
-                repeated += 1;
-                continue;
+    let (mut last, mut phase_steps): (Option<StepLine>, u32) = (None, 0);
+    let remarks = read_steps(lines, |event| match event {
+        Event::NewRun => (metrics, charts, last) = (Metrics::default(), Charts::new(), None),
+        Event::Step(step) => {
+            if last.as_ref().is_none_or(|last| last.phase != step.phase) {
+                let label = format!("phase {}: {} px", step.phase + 1, step.resolution);
+                metrics.marks.push(Mark { step: step.step, label });
+                (metrics.step_seconds, phase_steps) = (0.0, 0);
             }
-            (metrics, charts, last) = (Metrics::default(), Charts::new(), None);
-            restarts += 1;
+            phase_steps += 1;
+            metrics.add_step(&step, phase_steps);
+            charts.add(&step);
+            last = Some(*step);
         }
-        let images = step.samples.saturating_sub(metrics.samples) as f64;
-        let seconds = step.images_per_second.filter(|rate| *rate > 0.0).map_or(0.0, |rate| images / rate);
-        metrics.seconds += seconds;
-        metrics.samples = step.samples;
-        metrics.validation_loss = step.validation_loss.or(metrics.validation_loss);
-        if last.as_ref().is_none_or(|last| last.phase != step.phase) {
-            let label = format!("phase {}: {} px", step.phase + 1, step.resolution);
-            metrics.marks.push(Mark { step: step.step, label });
-            (metrics.step_seconds, phase_steps) = (0.0, 0);
-        }
-        phase_steps += 1;
-        metrics.step_seconds += (seconds - metrics.step_seconds) / f64::from(phase_steps);
-        charts.add(&step);
-        last = Some(step);
-    }
+    });
     if let Some(last) = last {
         (metrics.last_step, metrics.loss) = (last.step, last.loss);
         metrics.ranks = last.memory_mib.len();
     }
-    metrics.charts = charts.finish();
-    if unreadable > 0 {
-        metrics.remarks.push(format!("lines of metrics.jsonl that are cut or are no metrics: {unreadable}"));
-    }
-    if restarts > 0 {
-        metrics
-            .remarks
-            .push(format!("metrics.jsonl has the lines of {} runs; the last one is shown", restarts + 1));
-    }
-    if repeated > 0 {
-        metrics.remarks.push(format!("steps that come again in metrics.jsonl, after a rollback: {repeated}"));
-    }
+    (metrics.charts, metrics.remarks) = (charts.finish(), remarks);
     metrics
 }
 
-/// Lines that are parsed at a time, on all cores.
-const BLOCK: usize = 4096;
-
-/// The steps of the lines. None for a line that is cut or is no step.
-fn parse_lines(lines: impl BufRead) -> impl Iterator<Item = Option<StepLine>> {
-    let mut lines = lines.split(b'\n').map_while(Result::ok);
-    let blocks = std::iter::from_fn(move || {
-        let block: Vec<Vec<u8>> = lines.by_ref().take(BLOCK).collect();
-        (!block.is_empty()).then_some(block)
-    });
-    blocks.flat_map(|block| {
-        let parse =
-            |line: &Vec<u8>| serde_json::from_slice(line).ok().filter(|step: &StepLine| step.step > 0);
-        block.par_iter().map(parse).collect::<Vec<_>>()
-    })
+impl Metrics {
+    /// Adds a step, the `number`th of its phase.
+    fn add_step(&mut self, step: &StepLine, number: u32) {
+        // A file may begin in the middle of a run.
+        let before = if self.samples == 0 { step.samples - step.samples / step.step } else { self.samples };
+        let images = step.samples.saturating_sub(before) as f64;
+        let seconds = step.images_per_second.filter(|rate| *rate > 0.0).map_or(0.0, |rate| images / rate);
+        self.seconds += seconds;
+        self.step_seconds += (seconds - self.step_seconds) / f64::from(number);
+        self.samples = step.samples;
+        self.validation_loss = step.validation_loss.or(self.validation_loss);
+    }
 }
 
 #[cfg(test)]

@@ -173,7 +173,7 @@
     ...(texts.length ? [section("Configuration", ...texts)] : []),
   ];
   const links = parts.map((part) => element("a", { href: `#${part.id}` }, part.firstChild.textContent));
-  document.getElementById("head").append(element("h1", {}, report.title), element("div", { class: "soft" }, report.made),
+  document.getElementById("head").append(element("h1", {}, report.title), element("div", { class: "soft" }, report.made_by),
     element("nav", { "aria-label": "Sections" }, ...links));
   document.getElementById("content").replaceChildren(...parts);
   drawAll();

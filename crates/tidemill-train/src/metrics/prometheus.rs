@@ -144,7 +144,7 @@ fn render_page(metrics: &StepMetrics, counters: RunCounters) -> String {
     for number in NUMBERS {
         let samples = m.telemetry.as_deref().unwrap_or_default().iter().enumerate();
         let by_rank: Vec<_> = samples
-            .filter_map(|(rank, sample)| Some((format!("{{rank=\"{rank}\"}}"), (number.value)(sample)?)))
+            .filter_map(|(rank, sample)| Some((format!("{{rank=\"{rank}\"}}"), number.value(sample)?)))
             .collect();
         if !by_rank.is_empty() {
             add(number.name, "gauge", number.help, &by_rank);

@@ -40,7 +40,8 @@ pub struct StepMetrics {
     pub memory_mib: Vec<u64>,
     /// Peak memory of tensors on each rank's GPU before the step, in MiB, if any rank has a GPU.
     pub gpu_memory_mib: Option<Vec<u64>>,
-    /// What each rank's GPU and machine did in the last seconds, once that is known.
+    /// What each rank's GPU and machine did in the last seconds; in the last line of each window of
+    /// `train.log_every` steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Vec<Sample>>,
     /// Mean unweighted loss of the rows in each tenth of the timesteps, from least noise to most;

@@ -37,7 +37,7 @@ impl Telemetry {
     pub fn check_gpu(&self) -> Result<(), Error> {
         let Some(fault) = self.sampler.fault() else { return Ok(()) };
         let rank = self.rank;
-        let message = format!("rank {rank}: its GPU is broken: {}; reset or replace it", fault.message);
+        let message = format!("rank {rank}: its GPU is broken: {fault}; reset or replace it");
         match self.excludes_ranks {
             true => Err(Error::Straggler { rank, message }),
             false => Err(Error::World(message)),

@@ -186,8 +186,10 @@ impl Trainer {
     /// Waits for all steps since the last call except the last `keep_pending`, and writes their
     /// metrics. Rolls back if one of them calls for it.
     fn log_steps(&mut self, keep_pending: usize, observer: &mut dyn Observer) -> Result<(), Error> {
-        let steps = self.metrics.take_finished_steps(keep_pending)?;
-        let Some((_, last)) = steps.last() else { return Ok(()) };
+        let mut steps = self.metrics.take_finished_steps(keep_pending)?;
+        let Some(((_, last), earlier)) = steps.split_last_mut() else { return Ok(()) };
+        // It changes once a second, and has many numbers of each rank: once in a window is enough.
+        earlier.iter_mut().for_each(|(_, results)| results.telemetry = None);
         self.checkpointer.is_any_rank_writing = last.is_any_rank_writing;
         let window = WindowMetrics {
             throughput: self.metrics.throughput(&steps, self.spec.world.size()),

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use serde_json::{Value, json};
-use tidemill_data::InputUnit;
-use tidemill_data::source::Source;
 use tidemill_plan::config::Rates;
 use tidemill_store::RowCounts;
 
+use super::first_rows::read_first_rows;
 use super::measure::{median, single_thread_pool, timed};
 use super::rates_file::{add_to_file, source_of};
 use crate::encode::Encode;
@@ -90,23 +89,6 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "output": args.output,
         "rates": rates,
     }))
-}
-
-/// Reads the first rows of a source, in batches.
-pub fn read_first_rows(source: &dyn Source, units: &[InputUnit], rows: usize) -> Result<Vec<RecordBatch>> {
-    let mut left = rows;
-    let mut batches = Vec::new();
-    for unit in units {
-        for batch in source.read(unit)? {
-            let batch = batch?;
-            batches.push(batch.slice(0, batch.num_rows().min(left)));
-            left -= batch.num_rows().min(left);
-            if left == 0 {
-                return Ok(batches);
-            }
-        }
-    }
-    Ok(batches)
 }
 
 fn measure(

@@ -2,6 +2,7 @@
 //! data and settings. The programs in `benches/` run the same verbs next to other libraries.
 //!
 //! - `command`: the arguments. `measure`: time, median and a pool of one thread.
+//!   `first_rows`: the first rows of a source.
 //! - `encode`: pairs/s of both stages at each resolution. `train`: images/s of the trainer, on
 //!   `random_latents`. `rates_file`: their results, for `tidemill plan`.
 //! - `prepare`, `prepare_bench`: rows/s of `Prepare`, and the time of its parts. `prepared_file`:
@@ -10,6 +11,7 @@
 
 mod command;
 mod encode;
+mod first_rows;
 mod measure;
 mod prepare;
 mod prepare_bench;
@@ -21,3 +23,4 @@ mod train;
 
 pub use self::command::{Args, run};
 pub use self::measure::median;
+pub use self::rates_file::RatesFile;

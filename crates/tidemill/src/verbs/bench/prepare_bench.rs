@@ -12,7 +12,7 @@ use tidemill_data::source::Source;
 use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::RowCounts;
 
-use super::encode::read_first_rows;
+use super::first_rows::read_first_rows;
 use super::measure::{single_thread_pool, timed};
 use super::prepared_file::PreparedFile;
 use crate::error::{Error, Result};

@@ -13,8 +13,9 @@ use crate::verbs::image_files::write_file;
 /// The file's content.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct RatesFile {
-    rates: BTreeMap<String, Rates>,
+pub struct RatesFile {
+    /// Rates by the GPU's name.
+    pub rates: BTreeMap<String, Rates>,
 }
 
 /// Adds what was measured of a GPU to the file; other GPUs and other rates stay.
@@ -31,11 +32,8 @@ pub fn add_to_file(path: &Path, gpu: &str, measured: &Rates) -> Result<()> {
         Error::Arguments(format!("{} is no file of rates: {problem}; name another file", path.display()))
     };
     let mut file: RatesFile = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;
-    let rates = file.rates.entry(gpu.to_owned()).or_default();
-    rates.train.extend(measured.train.clone());
-    rates.encode.extend(measured.encode.clone());
-    rates.prepare = measured.prepare.or(rates.prepare);
-    rates.source.clone_from(&measured.source);
+    let known = file.rates.remove(gpu).unwrap_or_default();
+    file.rates.insert(gpu.to_owned(), measured.clone().over(&known));
     let text = toml::to_string(&file).map_err(|e| refuse(e.to_string()))?;
     write_file(path, text.as_bytes())
 }
@@ -65,7 +63,7 @@ mod tests {
         add_to_file(&path, "H100-80G", &encode).unwrap();
         add_to_file(&path, "cpu", &train).unwrap();
         let file: RatesFile = toml::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        let expected = Rates { train: of("256", 7.0), ..encode };
+        let expected = Rates { train: of("256", 7.0), source: "b; else a".into(), ..encode };
         assert_eq!((&file.rates["H100-80G"], &file.rates["cpu"]), (&expected, &train));
         std::fs::write(&path, "name = \"run\"").unwrap();
         let error = add_to_file(&path, "cpu", &train).unwrap_err().to_string();

@@ -31,10 +31,10 @@ pub struct Args {
     #[command(flatten)]
     pub run: RunArgs,
     /// Steps that count, at each resolution of the phases; their median is reported.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: u64,
-    /// Steps before them, in which kernels are compiled and chosen.
-    #[arg(long, default_value_t = 5)]
+    /// Steps before them, which are slower: kernels are compiled and chosen, memory is new.
+    #[arg(long, default_value_t = 20)]
     pub warmup: u64,
     /// The name of the GPU (or CPU) in the file of rates.
     #[arg(long, default_value = "here")]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tidemill_report::{Report, RunReport, render};
@@ -41,11 +42,12 @@ pub struct Args {
 /// # Errors
 /// If a folder has no run, or the file cannot be written.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
-    let make = || make_report(&args.folders, args.study.as_deref());
     if let Some(address) = args.serve {
+        let (folders, study) = (args.folders.clone(), args.study.clone());
+        let page = move || Ok(render(&make_report(&folders, study.as_deref())?));
         // What is wrong with the folders shows before the page is asked for.
-        make()?;
-        serve(address, &|| make().map(|report| render(&report)), reporter)?;
+        page()?;
+        serve(address, Arc::new(page), reporter)?;
         return Ok(json!({ "verb": "report", "served": address.to_string() }));
     }
     let default = match args.folders.as_slice() {
@@ -53,14 +55,12 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         _ => PathBuf::from(FILE_NAME),
     };
     let path = args.to.clone().unwrap_or(default);
-    let report = make()?;
+    let report = make_report(&args.folders, args.study.as_deref())?;
     let page = render(&report);
     write_file(&path, page.as_bytes())?;
-    for remark in report.runs.iter().flat_map(|run| &run.remarks) {
-        reporter.report(remark);
-    }
-    reporter.report(format!("report in {} ({:.1} MB)", path.display(), page.len() as f64 / 1e6));
     let remarks: Vec<&String> = report.runs.iter().flat_map(|run| &run.remarks).collect();
+    remarks.iter().for_each(|remark| reporter.report(remark));
+    reporter.report(format!("report in {} ({:.1} MB)", path.display(), page.len() as f64 / 1e6));
     Ok(json!({ "verb": "report", "path": path, "bytes": page.len(), "remarks": remarks }))
 }
 
@@ -82,6 +82,6 @@ fn make_report(folders: &[PathBuf], study: Option<&Path>) -> Result<Report> {
         runs.iter_mut().zip(folders).for_each(|(run, folder)| run.name = folder_name(folder));
     }
     let title = runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(", ");
-    let made = format!("tidemill {}", env!("CARGO_PKG_VERSION"));
-    Ok(Report { title, made, runs })
+    let made_by = format!("tidemill {}", env!("CARGO_PKG_VERSION"));
+    Ok(Report { title, made_by, runs })
 }

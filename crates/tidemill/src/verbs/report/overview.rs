@@ -1,7 +1,7 @@
 //! A run's first numbers, with its cost.
 
 use tidemill_plan::cluster::Cluster;
-use tidemill_plan::dollars;
+use tidemill_plan::{dollars, with_commas};
 use tidemill_report::metrics::Metrics;
 use tidemill_store::RowCounts;
 
@@ -34,18 +34,10 @@ pub fn overview(run: Option<&Run>, metrics: &Metrics, rows: Option<&RowCounts>) 
     if let Some(rows) = rows {
         facts.push(("Pairs read", with_commas(rows.read)));
         facts.push(("Kept", with_commas(rows.kept)));
-        facts.push(("Rejected", rows.total_rejected().to_string()));
-        facts.push(("Quarantined", rows.total_quarantined().to_string()));
+        facts.push(("Rejected", with_commas(rows.total_rejected())));
+        facts.push(("Quarantined", with_commas(rows.total_quarantined())));
     }
     facts.into_iter().map(|(label, value)| (label.to_owned(), value)).collect()
-}
-
-/// A number with separators between thousands.
-fn with_commas(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
-    groups.join(",")
 }
 
 /// Hours of the steps that are left, in the last phase: how long steps of other phases take is not

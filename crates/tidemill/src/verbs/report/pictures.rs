@@ -29,14 +29,18 @@ pub fn previews(folder: &Path, remarks: &mut Vec<String>) -> Option<Gallery> {
 pub fn gallery_of(title: &str, mut files: Vec<(u64, PathBuf)>, remarks: &mut Vec<String>) -> Option<Gallery> {
     files.sort();
     // The last one tells how many fit.
-    let last = files.last().and_then(|(_, path)| read_picture(path));
-    let fitting = last.map_or(MOST_PICTURES, |picture| MOST_BYTES / picture.len().max(1));
-    let picked = evenly_spaced(files.len(), fitting.clamp(2, MOST_PICTURES));
-    let pictures: Vec<(u64, Picture)> =
-        picked.into_iter().filter_map(|i| Some((files[i].0, read_picture(&files[i].1)?))).collect();
+    let (last_step, path) = files.last()?;
+    let last = read_picture(path);
+    let fitting = last.as_ref().map_or(MOST_PICTURES, |picture| MOST_BYTES / picture.len().max(1));
+    let mut picked = evenly_spaced(files.len(), fitting.clamp(2, MOST_PICTURES));
+    picked.pop();
+    let earlier = picked.into_iter().filter_map(|i| Some((files[i].0, read_picture(&files[i].1)?)));
+    let pictures: Vec<(u64, Picture)> = earlier.chain(last.map(|last| (*last_step, last))).collect();
     let skipped = files.len() - pictures.len();
     if skipped > 0 {
-        remarks.push(format!("{title}: pictures that are left out, so that the page stays small: {skipped}"));
+        remarks.push(format!(
+            "{title}: pictures that cannot be read, or are left out so that the page stays small: {skipped}"
+        ));
     }
     (!pictures.is_empty()).then(|| Gallery { title: title.to_owned(), pictures })
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use tidemill_data::status::{QUARANTINED, REJECTED};
+use tidemill_plan::with_commas;
 use tidemill_report::Table;
 use tidemill_store::dataset::row_listing::{ListedRow, list_rows};
 use tidemill_store::{Dataset, RowCounts};
@@ -28,9 +29,8 @@ pub fn read_rows(folder: &Path, remarks: &mut Vec<String>) -> (Option<RowCounts>
         Ok((counts, dataset)) => {
             let mut tables: Vec<Table> = reason_table(&counts).into_iter().collect();
             if counts.read <= MOST_ROWS {
-                tables.extend(
-                    [REJECTED, QUARANTINED].iter().filter_map(|status| example_table(&dataset, status)),
-                );
+                let examples = [REJECTED, QUARANTINED].map(|status| example_table(&dataset, status, remarks));
+                tables.extend(examples.into_iter().flatten());
             } else {
                 remarks.push("`tidemill inspect --list` shows pairs that are not used".into());
             }
@@ -45,15 +45,15 @@ pub fn read_rows(folder: &Path, remarks: &mut Vec<String>) -> (Option<RowCounts>
 
 /// The reasons of rows that are not used, most frequent first.
 fn reason_table(counts: &RowCounts) -> Option<Table> {
-    let reasons = |status: &str, reasons: &BTreeMap<String, u64>| -> Vec<(u64, Vec<String>)> {
+    let to_rows = |status: &str, counted: &BTreeMap<String, u64>| -> Vec<(u64, Vec<String>)> {
         let row = |(reason, rows): (&String, &u64)| {
             let share = 100.0 * *rows as f64 / counts.read.max(1) as f64;
-            (*rows, vec![reason.clone(), status.to_owned(), rows.to_string(), format!("{share:.3} %")])
+            (*rows, vec![reason.clone(), status.to_owned(), with_commas(*rows), format!("{share:.3} %")])
         };
-        reasons.iter().map(row).collect()
+        counted.iter().map(row).collect()
     };
-    let mut rows = reasons(REJECTED, &counts.rejected);
-    rows.extend(reasons(QUARANTINED, &counts.quarantined));
+    let mut rows = to_rows(REJECTED, &counts.rejected);
+    rows.extend(to_rows(QUARANTINED, &counts.quarantined));
     rows.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
     (!rows.is_empty()).then(|| Table {
         title: "Why pairs are not used".into(),
@@ -62,8 +62,10 @@ fn reason_table(counts: &RowCounts) -> Option<Table> {
     })
 }
 
-fn example_table(dataset: &Dataset, status: &str) -> Option<Table> {
-    let listed = list_rows(dataset, status, None, EXAMPLES).ok()?;
+fn example_table(dataset: &Dataset, status: &str, remarks: &mut Vec<String>) -> Option<Table> {
+    let listed = list_rows(dataset, status, None, EXAMPLES);
+    let listed =
+        listed.map_err(|error| remarks.push(format!("no {status} pairs are shown: {error}"))).ok()?;
     let row = |row: ListedRow| vec![row.key, row.reason, format!("{}, row {}", row.file, row.row)];
     to_examples(status, listed.into_iter().map(row).collect())
 }
