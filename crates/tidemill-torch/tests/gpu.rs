@@ -13,8 +13,8 @@ use std::sync::MutexGuard;
 use tch::{Device, Kind, Tensor};
 use tidemill_testing::seed;
 use tidemill_torch::{
-    GroupNorm, add_channel_bias, add_layer_norm, geglu, kernel_launch_count, load_cuda, max_memory_allocated,
-    to_preferred_memory_format,
+    GroupNorm, add_channel_bias, add_layer_norm, geglu, kernel_launch_count, linear, load_cuda,
+    max_memory_allocated, to_preferred_memory_format,
 };
 
 use common::{adamw_step_on, assert_close, random, random_adamw_state, seed_generator};
@@ -172,6 +172,20 @@ fn add_channel_bias_agrees_with_cpu() {
                 vec![add_channel_bias(&t[0], t.get(2), &t[1]).unwrap()]
             });
         }
+    }
+}
+
+#[test]
+fn linear_agrees_with_cpu() {
+    let Some(_generator) = require_gpu() else { return };
+    for (kind, tolerance) in KINDS {
+        let inputs = [&[2, 9000, 320][..], &[640, 320], &[640]].map(|size| (random(size, kind), kind));
+        let grads = [random(&[2, 9000, 640], kind)];
+        let apply = |t: &[Tensor]| vec![linear(&t[0], &t[1], Some(&t[2])).unwrap()];
+        let [found, expected] =
+            [GPU, Device::Cpu].map(|device| outputs_and_grads(device, &inputs, &grads, apply));
+        let pairs: Vec<(Tensor, Tensor)> = found.into_iter().zip(expected).collect();
+        assert_close(&pairs, tolerance, &format!("linear, {kind:?}"));
     }
 }
 

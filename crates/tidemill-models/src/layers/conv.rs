@@ -33,8 +33,12 @@ impl Conv2d {
         Self::new(scope, inputs, outputs, 1, 1, 0)
     }
 
+    /// On a GPU libtorch would add the bias element by element.
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        self.convolve(x, Some(&self.bias))
+        match x.device().is_cuda() {
+            true => unwrap_or_panic(add_channel_bias(&self.convolve(x, None), None, &self.bias)),
+            false => self.convolve(x, Some(&self.bias)),
+        }
     }
 
     /// [`Self::forward`] plus `image_bias` [N, C], which is added to all pixels. It is added to the

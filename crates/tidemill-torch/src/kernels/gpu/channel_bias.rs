@@ -9,7 +9,7 @@ use super::self_test::{check_close, outputs_and_grads, test_numbers, to_leaf};
 use crate::autograd::{Backward, attach_backward};
 use crate::cuda::nvrtc::LaunchConfig;
 use crate::kernels::layout::{nchw_to_nhwc, nhwc_to_nchw};
-use crate::kernels::libtorch;
+use crate::kernels::libtorch::{self, sum_rows};
 use crate::{Error, guard};
 
 static SOURCE: KernelSource = KernelSource {
@@ -91,8 +91,12 @@ struct AddChannelBias {
 impl Backward for AddChannelBias {
     fn backward(&self, _saved: &[Tensor], output_grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let grad = &output_grads[0];
-        let dims: &[i64] = if self.is_bias_shared { &[0, 2, 3] } else { &[2, 3] };
-        let bias_grad = guard(|| grad.sum_dim_intlist(dims, false, grad.kind()))?;
+        let bias_grad = guard(|| {
+            let images = nchw_to_nhwc(grad);
+            // Pixels are the rows, of all images or of each.
+            let pixels = if self.is_bias_shared { images.flatten(0, 2) } else { images.flatten(1, 2) };
+            sum_rows(&pixels)
+        })?;
         let b_grad = self.has_b.then(|| grad.shallow_clone());
         Ok([grad.shallow_clone(), bias_grad].into_iter().chain(b_grad).collect())
     }
