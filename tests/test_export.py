@@ -64,3 +64,18 @@ def test_exported_model_samples_same_images_in_diffusers(run, tmp_path):
         print(f"PSNR {agreement:.1f} dB")
         assert agreement >= 35
         assert ours.std() > 1, "a blank image proves nothing"
+    check_single_file(config, done["summary"]["export"], pipeline, tmp_path)
+
+
+def check_single_file(run, folder, pipeline, tmp_path):
+    """diffusers opens the single file, with the same weights."""
+    file = tmp_path / "single.safetensors"
+    tidemill.export(run, single_file=file)
+    opened = StableDiffusionPipeline.from_single_file(
+        file, config=folder, local_files_only=True, safety_checker=None
+    )
+    for part in ("unet", "vae", "text_encoder"):
+        ours, theirs = getattr(opened, part).state_dict(), getattr(pipeline, part).state_dict()
+        assert ours.keys() == theirs.keys()
+        for name, tensor in ours.items():
+            assert torch.equal(tensor, theirs[name]), f"{part}.{name}"

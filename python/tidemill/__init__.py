@@ -183,9 +183,20 @@ def evaluate(run: RunFile, *flags: str, **overrides: Any) -> dict[str, Any]:
     return _call("eval", run, overrides, *flags)
 
 
-def export(run: RunFile, **overrides: Any) -> dict[str, Any]:
-    """Writes the trained model as a folder that diffusers can load."""
-    return _call("export", run, overrides)
+def export(
+    run: RunFile,
+    to: str | os.PathLike[str] | None = None,
+    single_file: str | os.PathLike[str] | None = None,
+    **overrides: Any,
+) -> dict[str, Any]:
+    """Writes the trained model as a folder that diffusers can load, by default in the run's output.
+
+    With `single_file` it also writes all weights to one file, as ComfyUI and AUTOMATIC1111's web UI
+    open it.
+    """
+    options = [("--to", to), ("--single-file", single_file)]
+    given = [text for name, path in options if path is not None for text in (name, os.fspath(path))]
+    return _call("export", run, overrides, *given)
 
 
 def run(run: RunFile, mode: Mode = "offline", **overrides: Any) -> dict[str, Any]:

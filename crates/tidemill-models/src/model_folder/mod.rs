@@ -1,5 +1,5 @@
 //! Model folders in the diffusers layout: their parts, configuration files and weights, the digests
-//! that identify parts, and the export of a trained U-Net.
+//! that identify parts, and the export of a trained U-Net, as a folder or as a single file.
 
 pub mod config_file;
 mod digest;
@@ -7,6 +7,7 @@ mod export;
 mod folder;
 mod list_files;
 mod safetensors_file;
+mod single_file;
 pub mod weight_files;
 pub mod weights;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tch::Device;
-use tidemill_models::{ParamInit, UNet2DConditionModel, UNetConfig, VaeConfig};
+use tidemill_models::{ModelFolder, ParamInit, UNet2DConditionModel, UNetConfig, VaeConfig};
 use tidemill_train::training_scheduler_config;
 
 use crate::error::Result;
@@ -17,7 +17,8 @@ use crate::verbs::shared_arguments::{RunArgs, parse_local_path};
 
 /// Arguments of `tidemill export`.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "Example:\n  tidemill export run.toml --to runs/quickstart/export")]
+#[command(after_help = "Examples:\n  tidemill export run.toml --to runs/quickstart/export\n  \
+        tidemill export run.toml --single-file model.safetensors")]
 pub struct Args {
     /// The run file and its overrides.
     #[command(flatten)]
@@ -25,6 +26,10 @@ pub struct Args {
     /// The folder to write. Default: `export` in the run's output.
     #[arg(long, value_parser = parse_local_path)]
     pub to: Option<PathBuf>,
+    /// Also write all weights to one file in the layout of the first Stable Diffusion releases, which
+    /// ComfyUI and AUTOMATIC1111's web UI open.
+    #[arg(long, value_name = "FILE", value_parser = parse_local_path)]
+    pub single_file: Option<PathBuf>,
     /// Export the last weights instead of their average (EMA).
     #[arg(long)]
     pub no_ema: bool,
@@ -46,7 +51,14 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     // The best ones are the weights that were judged.
     let averaged = args.best.is_none() || run.file.sample.ema;
     let selection = WeightSelection { step, averaged: averaged && !args.no_ema };
-    export(&run, args.to.as_deref(), selection, reporter)
+    let mut result = export(&run, args.to.as_deref(), selection, reporter)?;
+    if let Some(file) = &args.single_file {
+        let folder = result["path"].as_str().unwrap_or_default();
+        ModelFolder::open(Path::new(folder))?.write_single_file(file)?;
+        reporter.report(format!("all weights in one file: {}", file.display()));
+        result["single_file"] = file.display().to_string().into();
+    }
+    Ok(result)
 }
 
 /// Exports an opened run file. See [`run`].
