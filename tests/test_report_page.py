@@ -69,7 +69,38 @@ def folder(tmp_path_factory, make_rng):
     (folder / "previews").mkdir()
     for step, colour in ((200, (200, 60, 60)), (400, (60, 60, 200)), (600, (60, 160, 60))):
         Image.new("RGB", (512, 128), colour).save(folder / "previews" / f"step-{step:08}.png")
+    event = {"time": 1.8e9, "kind": "fault", "step": 250, "steps_lost": 50, "seconds_lost": 30.5}
+    (folder / "events.jsonl").write_text(json.dumps(event | {"message": "rank 1 was killed"}) + "\n")
+    write_trace(folder / "profile")
+    write_preprocess_log(folder / "preprocess.jsonl")
     return folder
+
+
+def write_trace(folder):
+    """A step's memory on a GPU, as PyTorch's profiler writes it."""
+    folder.mkdir()
+    phases = (("forward", 0, 100), ("backward", 100, 200), ("optimizer", 300, 50))
+    events = [
+        {"ph": "X", "name": name, "ts": 1e3 * at, "dur": 1e3 * long, "args": {}} for name, at, long in phases
+    ]
+    for ms in range(350):
+        mib = 10000 + 400 * min(ms, 300 - ms)
+        args = {"Device Type": 1, "Total Allocated": mib << 20, "Total Reserved": 72000 << 20}
+        events.append({"ph": "i", "name": "[memory]", "ts": 1e3 * ms, "args": args})
+    (folder / "step-00000013-rank-0.pt.trace.json").write_text(json.dumps({"traceEvents": events}))
+
+
+def write_preprocess_log(path):
+    stages = [("read", 2, 0.1), ("prepare", 8, 0.6), ("encode", 1, 0.97), ("write", 1, 0.2)]
+    gpu = {"utilization": 0.96, "power_w": 640}
+    with path.open("w") as file:
+        for i in range(1, 100):
+            lines = [
+                {"stage": stage, "threads": threads, "rows_per_second": 800 + i % 7, "utilisation": busy}
+                for stage, threads, busy in stages
+            ]
+            line = {"seconds": 5 * i, "stages": lines, "telemetry": [{"host": {"cpu": 0.5}, "gpu": gpu}]}
+            file.write(json.dumps(line) + "\n")
 
 
 def report(*arguments):
@@ -117,17 +148,18 @@ def test_page_draws_all_charts_and_fetches_nothing(folder):
         sections = driver.execute_script(
             "return [...document.querySelectorAll('h2')].map((one) => one.textContent)"
         )
-        assert sections[:6] == [
+        assert sections[:7] == [
             "Overview",
             "Loss",
             "Throughput",
             "Communication",
             "GPUs",
             "Memory and machines",
+            "Preprocessing",
         ]
         charts = driver.execute_script("return document.querySelectorAll('.uplot canvas').length")
         # All kinds but the validation loss by timestep, which the lines do not have.
-        assert charts == 21
+        assert charts == 21 + 1 + 6
         assert painted_share(driver) > 0.02
         check_accessibility(driver)
         image, slider = "document.querySelector('.card img')", "document.querySelector('input[type=range]')"

@@ -77,6 +77,7 @@ def test_training_is_bit_exact_after_random_kills(kills, undisturbed, dataset, t
     assert all("was killed (signal 9" in fault["fault"] for fault in result["faults"]), result
     lines = re.findall(r"\d+ steps and [\d.]+ s since the checkpoint of step \d+ are lost", "".join(run.log))
     assert len(lines) == len(result["faults"])
+    run_output.assert_faults_are_events(tmp_path, result["faults"])
     # Each worker group that gets that far checks its health again.
     assert 2 <= count_health_checks() <= len(result["faults"]) + 1
     assert sum("are lost; starting 2 workers again" in line for line in run.log) == len(result["faults"])

@@ -58,6 +58,17 @@ def read_losses(output):
     return [line["loss"] for line in read_metrics(output)]
 
 
+def assert_faults_are_events(output, faults):
+    """The supervisor's faults are in events.jsonl, and each is followed by a resume or another fault."""
+    events = [json.loads(line) for line in (Path(output) / "events.jsonl").read_text().splitlines()]
+    found = [event for event in events if event["kind"] == "fault"]
+    assert [event["message"] for event in found] == [fault["fault"] for fault in faults]
+    assert [event["steps_lost"] for event in found] == [fault["steps_lost"] for fault in faults]
+    assert {event["kind"] for event in events} == {"fault", "resume"}
+    assert events[-1]["kind"] == "resume"
+    assert events[-1]["seconds_lost"] > 0
+
+
 def print_longest_pause(fault, output):
     """Prints the longest time without a new step, by the times of TensorBoard's events."""
     reached = {}

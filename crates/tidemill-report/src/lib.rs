@@ -2,10 +2,14 @@
 //!
 //! - `report`: what a report consists of: charts, pictures, tables.
 //! - `metrics`: charts from `metrics.jsonl`, for any number of steps.
+//! - `preprocessing`: charts from `preprocess.jsonl`.
+//! - `memory_timeline`: memory over a step, from a trace of PyTorch's profiler.
 //! - `page`: the HTML, with uPlot for the charts.
 
+pub mod memory_timeline;
 pub mod metrics;
 mod page;
+pub mod preprocessing;
 pub mod report;
 
 pub use self::page::render;

@@ -36,8 +36,8 @@ pub struct RunReport {
     pub remarks: Vec<String>,
 }
 
-/// Lines over steps.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// Lines over steps, or over something else.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Chart {
     /// The same in all runs.
     pub id: String,
@@ -45,6 +45,10 @@ pub struct Chart {
     pub group: String,
     /// The title, with the unit.
     pub title: String,
+    /// What the lines are over, with the unit. Empty for steps.
+    pub x_name: String,
+    /// What happened where, if the lines are not over steps.
+    pub marks: Vec<Mark>,
     /// Whether values spread over powers of ten.
     pub is_logarithmic: bool,
     /// The lines.
@@ -56,17 +60,17 @@ pub struct Chart {
 pub struct Line {
     /// Its name.
     pub name: String,
-    /// Steps, ascending.
+    /// Steps or other numbers, ascending.
     pub x: Vec<f64>,
-    /// A value for each step.
+    /// A value for each x.
     pub y: Vec<f64>,
 }
 
 /// Something that happened at a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mark {
-    /// The step.
-    pub step: u64,
+    /// The step, or the x of a chart that is not over steps.
+    pub x: f64,
     /// What happened, in a few words.
     pub label: String,
 }

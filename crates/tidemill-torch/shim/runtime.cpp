@@ -14,7 +14,9 @@
 
 #include "common.h"
 
+#include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <set>
 #include <string>
 
@@ -22,21 +24,44 @@ namespace {
 
 using Allocate = void* (*)(size_t bytes);
 using Free = void (*)(void* memory);
+using UsableSize = size_t (*)(const void* memory);
 
-// Takes the memory of tensors on the CPU from functions of Rust's.
+// Takes the memory of tensors on the CPU from functions of Rust's, and tells the profiler of it, as
+// libtorch's own allocators do.
 struct ForwardingAllocator : at::Allocator {
-  ForwardingAllocator(Allocate allocate, Free free) : allocate_(allocate), free_(free) {}
+  // A deleter knows nothing but the memory, so there is one allocator.
+  static ForwardingAllocator& instance() {
+    // Never freed: tensors may outlive everything else in the process.
+    static auto* allocator = new ForwardingAllocator;
+    return *allocator;
+  }
 
   at::DataPtr allocate(size_t bytes) override {
-    void* memory = bytes == 0 ? nullptr : allocate_(bytes);
+    void* memory = bytes == 0 ? nullptr : allocate_memory(bytes);
     TORCH_CHECK(memory || bytes == 0, "not enough memory for a tensor of ", bytes, " bytes");
-    return {memory, memory, free_, at::Device(at::kCPU)};
+    if (memory) report(memory, static_cast<int64_t>(usable_size(memory)));
+    return {memory, memory, &release, at::Device(at::kCPU)};
   }
-  at::DeleterFnPtr raw_deleter() const override { return free_; }
+  at::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 
-  Allocate allocate_;
-  Free free_;
+  static void release(void* memory) {
+    if (!memory) return;
+    instance().report(memory, -static_cast<int64_t>(instance().usable_size(memory)));
+    instance().free_memory(memory);
+  }
+
+  void report(void* memory, int64_t bytes) {
+    int64_t total = total_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    if (c10::memoryProfilingEnabled()) {
+      c10::reportMemoryUsageToProfiler(memory, bytes, static_cast<size_t>(total), 0, c10::Device(c10::DeviceType::CPU));
+    }
+  }
+
+  Allocate allocate_memory = nullptr;
+  Free free_memory = nullptr;
+  UsableSize usable_size = nullptr;
+  std::atomic<int64_t> total_bytes{0};
 };
 
 }  // namespace
@@ -99,9 +124,10 @@ char* tm_parallel_for(const char* name, size_t count, void* context, void (*call
   });
 }
 
-void tm_set_cpu_allocator(Allocate allocate, Free free) {
-  // Never freed: tensors may outlive everything else in the process.
-  at::SetCPUAllocator(new ForwardingAllocator(allocate, free), /*priority=*/UINT8_MAX);
+void tm_set_cpu_allocator(Allocate allocate, Free free, UsableSize usable_size) {
+  auto& allocator = ForwardingAllocator::instance();
+  allocator.allocate_memory = allocate, allocator.free_memory = free, allocator.usable_size = usable_size;
+  at::SetCPUAllocator(&allocator, /*priority=*/UINT8_MAX);
 }
 
 // The tensor that Python knows by the address of its TensorImpl.
@@ -129,12 +155,22 @@ char* tm_profiler_start(bool with_cuda) {
     std::set<ActivityType> activities{ActivityType::CPU};
     if (with_cuda) activities.insert(ActivityType::CUDA);
     torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO,
-                                                 /*report_input_shapes=*/true);
+                                                 /*report_input_shapes=*/true, /*profile_memory=*/true);
     profiler::prepareProfiler(config, activities);
     profiler::enableProfiler(config, activities,
                              {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
   });
 }
+
+// Begins a range with this name in the trace; null if no profiler is running.
+void* tm_profiler_enter(const char* name) {
+  auto range = std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE);
+  if (!range->isActive()) return nullptr;
+  range->before(name);
+  return range.release();
+}
+
+void tm_profiler_leave(void* range) { delete static_cast<at::RecordFunction*>(range); }
 
 // Writes the trace to `path`, or drops it if `path` is null.
 char* tm_profiler_stop(const char* path) {

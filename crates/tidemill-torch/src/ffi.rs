@@ -101,6 +101,7 @@ unsafe extern "C" {
     pub fn tm_set_cpu_allocator(
         allocate: extern "C" fn(usize) -> *mut c_void,
         free: unsafe extern "C" fn(*mut c_void),
+        usable_size: unsafe extern "C" fn(*const c_void) -> usize,
     );
     pub fn tm_gradient_checkpoint(
         inputs: *const *mut C_tensor,
@@ -139,6 +140,8 @@ unsafe extern "C" {
         call: extern "C" fn(*mut c_void, usize, usize),
     ) -> *mut c_char;
     pub fn tm_profiler_start(with_cuda: bool) -> *mut c_char;
+    pub fn tm_profiler_enter(name: *const c_char) -> *mut c_void;
+    pub fn tm_profiler_leave(range: *mut c_void);
     pub fn tm_profiler_stop(path: *const c_char) -> *mut c_char;
 }
 

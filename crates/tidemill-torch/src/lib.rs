@@ -33,5 +33,5 @@ pub use ops::{
     adamw_step, add_channel_bias, add_layer_norm, geglu, linear, linear_shared_input, prefers_channels_last,
     squared_norm, to_preferred_memory_format,
 };
-pub use profiler::Profiler;
+pub use profiler::{Profiler, ProfilerRange};
 pub use python_interop::{tensor_from_python, to_dlpack};

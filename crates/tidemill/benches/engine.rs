@@ -118,6 +118,7 @@ fn end_to_end(case: &Case, cores: usize) -> f64 {
         max_bad_fraction: 1.0,
         earlier_counts: RowCounts::default(),
         stop: &StopSignal::default(),
+        log: None,
     };
     let progress = Reporter { json: true, quiet: true }.start_progress("bench", "rows", ROWS);
     let summary = engine.run(&input(ROWS), &progress).unwrap();

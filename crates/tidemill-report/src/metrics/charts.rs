@@ -216,6 +216,7 @@ impl Charts {
             title: spec.title.to_owned(),
             is_logarithmic: spec.is_logarithmic,
             lines: points.lines.iter().map(|(name, line)| line.to_line(&name.to_string())).collect(),
+            ..Chart::default()
         });
         let has_values = |chart: &Chart| chart.lines.iter().any(|line| line.y.iter().any(|y| *y != 0.0));
         charts

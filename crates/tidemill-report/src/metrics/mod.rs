@@ -10,6 +10,7 @@ mod line;
 mod reader;
 mod steps;
 
+pub use self::downsample::Downsampler;
 pub use self::line::StepLine;
-pub use self::reader::{Metrics, read_metrics};
+pub use self::reader::{Metrics, Waiting, read_metrics};
 pub use self::steps::{Event, read_steps};

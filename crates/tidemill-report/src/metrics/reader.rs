@@ -3,7 +3,7 @@
 use std::io::BufRead;
 
 use super::charts::Charts;
-use super::line::StepLine;
+use super::line::{Communication, StepLine};
 use super::steps::{Event, read_steps};
 use crate::report::{Chart, Mark};
 
@@ -28,8 +28,21 @@ pub struct Metrics {
     pub seconds: f64,
     /// Seconds of a step in the last phase.
     pub step_seconds: f64,
+    /// Seconds in which all ranks waited.
+    pub waiting: Waiting,
     /// Lines that could not be used, and why.
     pub remarks: Vec<String>,
+}
+
+/// Seconds in which steps did not compute, by what they waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Waiting {
+    /// The next batch.
+    pub data: f64,
+    /// Slower ranks.
+    pub ranks: f64,
+    /// Gradients and weights on their way between ranks.
+    pub communication: f64,
 }
 
 /// Reads the lines of one run; of several in one file, the last one's.
@@ -41,7 +54,7 @@ pub fn read_metrics(lines: impl BufRead) -> Metrics {
         Event::Step(step) => {
             if last.as_ref().is_none_or(|last| last.phase != step.phase) {
                 let label = format!("phase {}: {} px", step.phase + 1, step.resolution);
-                metrics.marks.push(Mark { step: step.step, label });
+                metrics.marks.push(Mark { x: step.step as f64, label });
                 (metrics.step_seconds, phase_steps) = (0.0, 0);
             }
             phase_steps += 1;
@@ -66,6 +79,10 @@ impl Metrics {
         let images = step.samples.saturating_sub(before) as f64;
         let seconds = step.images_per_second.filter(|rate| *rate > 0.0).map_or(0.0, |rate| images / rate);
         self.seconds += seconds;
+        let Communication { gradients, weights, ranks } = &step.communication;
+        self.waiting.data += seconds * step.data_wait.unwrap_or(0.0);
+        self.waiting.ranks += ranks.exposed;
+        self.waiting.communication += gradients.exposed + weights.exposed;
         self.step_seconds += (seconds - self.step_seconds) / f64::from(number);
         self.samples = step.samples;
         self.validation_loss = step.validation_loss.or(self.validation_loss);
@@ -96,9 +113,9 @@ mod tests {
         assert_eq!(metrics.charts[0].lines[0].y, [1.0, 0.5, 0.333333, 0.25, 0.2]);
         let names: Vec<&str> = metrics.charts[4].lines.iter().map(|line| line.name.as_str()).collect();
         assert_eq!(names, ["rank 0", "rank 1"]);
-        let marks: Vec<(u64, &str)> =
-            metrics.marks.iter().map(|mark| (mark.step, mark.label.as_str())).collect();
-        assert_eq!(marks, [(1, "phase 1: 64 px"), (4, "phase 2: 64 px")]);
+        let marks: Vec<(f64, &str)> =
+            metrics.marks.iter().map(|mark| (mark.x, mark.label.as_str())).collect();
+        assert_eq!(marks, [(1.0, "phase 1: 64 px"), (4.0, "phase 2: 64 px")]);
         assert!(metrics.remarks.is_empty());
     }
 

@@ -38,7 +38,7 @@
     return size >= 100 ? value.toFixed(0) : value.toPrecision(3);
   }
 
-  // Vertical lines where phases begin and runs restart.
+  // Vertical lines where phases begin and runs restart. Above a chart of its own marks their labels.
   const marksPlugin = (marks) => ({
     hooks: {
       draw: (plot) => {
@@ -47,7 +47,7 @@
         ctx.strokeStyle = style("--soft");
         ctx.setLineDash([4, 4]);
         for (const mark of marks) {
-          const x = Math.round(plot.valToPos(mark.step, "x", true));
+          const x = Math.round(plot.valToPos(mark.x, "x", true));
           if (x < bbox.left || x > bbox.left + bbox.width) continue;
           ctx.beginPath();
           ctx.moveTo(x, bbox.top);
@@ -63,7 +63,9 @@
     const { names, data } = mergeLines(charts);
     const area = element("div");
     card.append(area);
-    let logarithmic = charts[0].chart.is_logarithmic;
+    const { chart } = charts[0];
+    const overSteps = chart.x_name === "";
+    let logarithmic = chart.is_logarithmic;
     let plot = null;
     const draw = () => {
       plot?.destroy();
@@ -73,17 +75,17 @@
       plot = new uPlot({
         width: Math.max(area.clientWidth, 240),
         height: 220,
-        cursor: { sync: { key: "steps" }, drag: { x: true, y: false } },
+        cursor: { ...(overSteps ? { sync: { key: "steps" } } : {}), drag: { x: true, y: false } },
         scales: { x: { time: false }, y: { distr: logarithmic && positive ? 3 : 1 } },
         axes: [{ ...axis }, { ...axis, size: 64, values: (_, ticks) => ticks.map(format) }],
         series: [
-          { label: "step" },
+          { label: overSteps ? "step" : chart.x_name, value: (_, x) => (x == null ? "--" : overSteps ? x : format(x)) },
           ...names.map((label, i) => ({
             label, stroke: colours[i % colours.length], width: 1.5, spanGaps: true, value: (_, y) => format(y),
             points: { show: data[0].length < 40 },
           })),
         ],
-        plugins: [marksPlugin(marks)],
+        plugins: [marksPlugin(overSteps ? marks : chart.marks)],
       }, data, area);
     };
     const button = element("button", { type: "button", "aria-pressed": String(logarithmic) }, "log");
@@ -160,7 +162,7 @@
   const figures = all("pictures", (run, [title, source]) =>
     element("div", { class: "card" }, element("h3", {}, named(run, title)), element("img", { src: source, alt: title })));
   const tables = all("tables", table);
-  const marks = all("marks", (run, mark) => element("li", {}, `${named(run, `step ${mark.step}`)}: ${mark.label}`));
+  const marks = all("marks", (run, mark) => element("li", {}, `${named(run, `step ${mark.x}`)}: ${mark.label}`));
   const texts = all("texts", (run, [title, text]) =>
     element("details", {}, element("summary", {}, named(run, title)), element("pre", {}, text)));
   const parts = [

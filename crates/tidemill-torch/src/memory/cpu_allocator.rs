@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libmimalloc_sys::{mi_free, mi_malloc_aligned, mi_malloc_aligned_at, mi_option_set};
+use libmimalloc_sys::{mi_free, mi_malloc_aligned, mi_malloc_aligned_at, mi_option_set, mi_usable_size};
 
 use crate::ffi;
 
@@ -37,8 +37,8 @@ pub fn install_cpu_allocator() {
         let (option, never) = NEVER_PURGE;
         // SAFETY: the call takes two numbers.
         unsafe { mi_option_set(option, never) };
-        // SAFETY: the two functions belong together and exist as long as the process.
-        unsafe { ffi::tm_set_cpu_allocator(allocate, mi_free) };
+        // SAFETY: the functions belong together and exist as long as the process.
+        unsafe { ffi::tm_set_cpu_allocator(allocate, mi_free, mi_usable_size) };
     });
 }
 

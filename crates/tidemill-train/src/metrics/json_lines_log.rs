@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
+use serde::Deserialize;
+
 use crate::Error;
 use crate::metrics::append_only_file::AppendOnlyFile;
 use crate::metrics::step_metrics::StepMetrics;
@@ -14,14 +16,14 @@ pub(crate) struct JsonLinesLog(AppendOnlyFile);
 
 impl JsonLinesLog {
     /// Opens the file in the folder `output`. A run that resumed at a step removes the lines of
-    /// later steps, which an interrupted process left behind.
+    /// later steps, which an interrupted process left behind; they are returned as lost.
     ///
     /// # Errors
     /// If the file cannot be read or written.
-    pub fn open(output: &Path, resumed_at: u64) -> Result<Self, Error> {
+    pub fn open(output: &Path, resumed_at: u64) -> Result<(Self, LostSteps), Error> {
         let path = output.join("metrics.jsonl");
-        drop_lines_after(&path, resumed_at)?;
-        Ok(Self(AppendOnlyFile::open(&path)?))
+        let lost = drop_lines_after(&path, resumed_at)?;
+        Ok((Self(AppendOnlyFile::open(&path)?), lost))
     }
 
     /// Appends a step.
@@ -43,26 +45,51 @@ impl JsonLinesLog {
     }
 }
 
-/// Removes the lines of steps after `step`, and lines that were cut off.
-fn drop_lines_after(path: &Path, step: u64) -> Result<(), Error> {
+/// Steps whose weights are lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct LostSteps {
+    /// How many.
+    pub count: u64,
+    /// The seconds that they took.
+    pub seconds: f64,
+}
+
+/// The fields of a line that tell how long its step took.
+#[derive(Deserialize)]
+struct StepTime {
+    step: u64,
+    #[serde(default)]
+    samples: u64,
+    #[serde(default)]
+    images_per_second: f64,
+}
+
+/// Removes the lines of steps after `step`, and lines that were cut off. Returns the steps of the
+/// former.
+fn drop_lines_after(path: &Path, step: u64) -> Result<LostSteps, Error> {
+    let mut lost = LostSteps::default();
     if !path.exists() {
-        return Ok(());
+        return Ok(lost);
     }
-    let step_in = |line: &str| -> Option<u64> {
-        serde_json::from_str::<serde_json::Value>(line).ok()?.get("step")?.as_u64()
-    };
     let reader = BufReader::new(File::open(path).map_err(Error::io(path))?);
-    let mut kept = String::new();
+    let (mut kept, mut samples) = (String::new(), 0);
     for line in reader.lines() {
         let line = line.map_err(Error::io(path))?;
-        if step_in(&line).is_some_and(|s| s <= step) {
+        let Ok(time) = serde_json::from_str::<StepTime>(&line) else { continue };
+        if time.step <= step {
             kept += &line;
             kept.push('\n');
+        } else {
+            lost.count += 1;
+            let images = time.samples.saturating_sub(samples) as f64;
+            lost.seconds += if time.images_per_second > 0.0 { images / time.images_per_second } else { 0.0 };
         }
+        samples = time.samples;
     }
     let temporary = path.with_extension("jsonl.tmp");
     std::fs::write(&temporary, kept).map_err(Error::io(&temporary))?;
-    std::fs::rename(&temporary, path).map_err(Error::io(path))
+    std::fs::rename(&temporary, path).map_err(Error::io(path))?;
+    Ok(lost)
 }
 
 #[cfg(test)]
@@ -74,10 +101,11 @@ mod tests {
     fn resumed_log_has_each_step_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
-        let mut log = JsonLinesLog::open(dir.path(), 0).unwrap();
+        let (mut log, _) = JsonLinesLog::open(dir.path(), 0).unwrap();
         (1..=5).for_each(|step| log.append(&metrics_of_step(step)).unwrap());
         std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"step\": 6, \"lo").unwrap();
-        let mut log = JsonLinesLog::open(dir.path(), 3).unwrap();
+        let (mut log, lost) = JsonLinesLog::open(dir.path(), 3).unwrap();
+        assert_eq!(lost.count, 2);
         log.append(&metrics_of_step(4)).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let steps: Vec<u64> = text

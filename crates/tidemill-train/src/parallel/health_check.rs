@@ -52,7 +52,8 @@ struct Finding {
     message: String,
 }
 
-/// Measures all ranks, and logs those that are slow or compute wrongly. All ranks call it together.
+/// Measures all ranks, and logs those that are slow or compute wrongly. Returns these messages. All
+/// ranks call it together.
 ///
 /// # Errors
 /// [`Error::Straggler`] if there is such a rank, and `config.exclude` is set.
@@ -61,9 +62,9 @@ pub fn check_ranks(
     world: &World,
     device: Device,
     observer: &mut dyn Observer,
-) -> Result<(), Error> {
+) -> Result<Vec<String>, Error> {
     if world.size() == 1 || !config.check {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let own = serde_json::to_string(&measure(world, device)?).unwrap_or_default();
     let texts = world.all_gather_text(&own)?;
@@ -81,9 +82,11 @@ pub fn check_ranks(
         ));
         findings.iter().for_each(|finding| observer.log(&finding.message));
     }
-    match findings.into_iter().next() {
-        Some(Finding { rank, message }) if config.exclude => Err(Error::Straggler { rank, message }),
-        _ => Ok(()),
+    match findings.first() {
+        Some(Finding { rank, message }) if config.exclude => {
+            Err(Error::Straggler { rank: *rank, message: message.clone() })
+        }
+        _ => Ok(findings.into_iter().map(|finding| finding.message).collect()),
     }
 }
 

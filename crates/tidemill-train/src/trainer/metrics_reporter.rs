@@ -9,6 +9,8 @@ use tidemill_store::stream::Batch;
 use crate::Error;
 use crate::config::TrainConfig;
 use crate::data::{BatchStream, Phase};
+use crate::metrics::events_log::EventsLog;
+use crate::metrics::json_lines_log::LostSteps;
 use crate::metrics::metrics_log::MetricsLog;
 use crate::metrics::prometheus::PrometheusEndpoint;
 use crate::metrics::step_metrics::RunCounters;
@@ -32,10 +34,20 @@ pub(crate) struct WindowMetrics {
     pub communication: StepCommunication,
 }
 
+/// Where metrics and events go.
+pub(crate) struct MetricsOutputs {
+    pub log: MetricsLog,
+    pub events: EventsLog,
+    /// None without `train.prometheus`.
+    pub prometheus: Option<PrometheusEndpoint>,
+}
+
 /// Collects the results of steps and reports them.
 pub(crate) struct MetricsReporter {
     /// The metrics files; on the first rank only.
     pub log: Option<MetricsLog>,
+    /// What cost the run time; on the first rank only.
+    events: Option<EventsLog>,
     /// Whether some metrics could not be written yet.
     has_unwritten_metrics: bool,
     /// The Prometheus endpoint, if `train.prometheus` is set; on the first rank only.
@@ -51,10 +63,15 @@ pub(crate) struct MetricsReporter {
 }
 
 impl MetricsReporter {
-    /// A reporter that writes to these; ranks other than the first have none.
-    pub fn new(log: Option<MetricsLog>, prometheus: Option<PrometheusEndpoint>) -> Self {
+    /// A reporter that writes to these. Ranks other than the first have none.
+    pub fn new(outputs: Option<MetricsOutputs>) -> Self {
+        let (log, events, prometheus) = outputs
+            .map_or((None, None, None), |MetricsOutputs { log, events, prometheus }| {
+                (Some(log), Some(events), prometheus)
+            });
         Self {
             log,
+            events,
             has_unwritten_metrics: false,
             prometheus,
             pending_steps: VecDeque::new(),
@@ -118,6 +135,9 @@ impl MetricsReporter {
     ) {
         let written = self.log.as_mut().map_or(Ok(()), |log| log.write_step(metrics));
         self.report_log_problem(written.err(), observer);
+        if let Some(Err(problem)) = self.events.as_mut().map(EventsLog::finish_resume) {
+            report_event_problem(&problem, observer);
+        }
         if let Some(ValidationMetrics { loss, ema_loss, .. }) = metrics.validation {
             self.last_validation = (Some(loss), ema_loss);
         }
@@ -144,13 +164,29 @@ impl MetricsReporter {
         self.has_unwritten_metrics = problem.is_some();
     }
 
-    /// Removes the lines of steps after `step` from the metrics in the folder `output`. If that
-    /// fails, they stay.
-    pub fn rewind_log(&mut self, output: &Path, step: u64, observer: &mut dyn Observer) {
-        let Some(log) = &mut self.log else { return };
-        match log.flush().and_then(|()| MetricsLog::open(output, step)) {
-            Ok(reopened) => (*log, self.has_unwritten_metrics) = (reopened, false),
-            Err(problem) => observer.log(&format!("the metrics of lost steps stay in the file: {problem}")),
+    /// Records a rollback from step `from` to step `to`, and removes the lines of the steps between from
+    /// the metrics in the folder `output`. If that fails, they stay. `seconds` is the time since the
+    /// checkpoint, if that is known.
+    pub fn roll_back(
+        &mut self,
+        output: &Path,
+        (from, to): (u64, u64),
+        seconds: Option<f64>,
+        observer: &mut dyn Observer,
+    ) {
+        let (Some(log), Some(events)) = (&mut self.log, &self.events) else { return };
+        let lost = match log.flush().and_then(|()| MetricsLog::open(output, to)) {
+            Ok((reopened, lost)) => {
+                (*log, self.has_unwritten_metrics) = (reopened, false);
+                lost
+            }
+            Err(problem) => {
+                observer.log(&format!("the metrics of lost steps stay in the file: {problem}"));
+                LostSteps::default()
+            }
+        };
+        if let Err(problem) = events.record_rollback(from, to, seconds.unwrap_or(lost.seconds)) {
+            report_event_problem(&problem, observer);
         }
     }
 
@@ -160,6 +196,10 @@ impl MetricsReporter {
             observer.log(&format!("the last metrics are lost: {problem}"));
         }
     }
+}
+
+fn report_event_problem(problem: &Error, observer: &mut dyn Observer) {
+    observer.log(&format!("an event is missing in events.jsonl: {problem}"));
 }
 
 /// The metrics of a step. `samples` is the number of samples trained on so far, `checkpoint` the

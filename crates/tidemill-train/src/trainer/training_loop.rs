@@ -252,7 +252,7 @@ impl Trainer {
         if self.spec.world.is_first() {
             let seconds = self.checkpointer.seconds_since_save(restored.step);
             observer.log(&rollback_message(step, &restored, seconds, is_other_phase));
-            self.metrics.rewind_log(&self.spec.output, restored.step, observer);
+            self.metrics.roll_back(&self.spec.output, (step, restored.step), seconds, observer);
         }
         self.must_reopen_stream = is_other_phase;
         if is_other_phase {

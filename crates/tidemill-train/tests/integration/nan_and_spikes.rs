@@ -5,6 +5,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use tidemill_models::PredictionType;
+use tidemill_telemetry::{Event, EventKind, read_events};
 use tidemill_train::{Error, NonFiniteAction, SpikeAction, SpikeConfig, TrainOutcome, train};
 
 use crate::common::{
@@ -76,6 +77,10 @@ fn rollback_continues_without_the_nan_row() {
     assert_eq!(rolled_back.len() as u64, outcome.rollbacks);
     let names_bad_row = |message: &&String| all_samples(output.path(), message).contains(&BAD_ROW);
     assert!(rolled_back.iter().all(names_bad_row), "{rolled_back:?}");
+    let events = read_events(output.path()).unwrap();
+    assert_eq!(events.len() as u64, outcome.rollbacks);
+    let is_rollback = |event: &Event| event.kind == EventKind::Rollback && event.steps_lost > 0;
+    assert!(events.iter().all(|event| is_rollback(event) && event.seconds_lost > Some(0.0)), "{events:?}");
     // The file has each step once and in order, and no abnormal step.
     assert!(losses(output.path()).iter().all(|loss| loss.is_finite()));
     assert!(are_weights_finite(output.path(), false));

@@ -13,6 +13,7 @@
 //! - `retry_in_halves`: a batch that fails is retried in halves, down to the guilty row.
 //! - `quarantine_limit`: a run with too many unreadable rows stops.
 //! - [`stop_signal`], `run_summary`, `stage_utilization`: how a run is stopped and measured.
+//! - [`preprocess_log`]: what stages and GPUs do, over time.
 //! - [`device`], [`machine_resources`]: GPUs, cores and memory.
 
 pub(crate) mod config;
@@ -23,6 +24,7 @@ pub(crate) mod encode_stage;
 pub mod incremental_source;
 pub(crate) mod local;
 pub mod machine_resources;
+pub mod preprocess_log;
 pub(crate) mod quarantine_limit;
 pub mod ray;
 mod retry_in_halves;

@@ -95,6 +95,7 @@ impl LocalWindows {
             max_bad_fraction: 1.0,
             earlier_counts: RowCounts::default(),
             stop,
+            log: None,
         };
         let quiet = Reporter { json: false, quiet: true };
         engine.run(&units, &quiet.start_progress("online", "rows", None))?;

@@ -2,10 +2,12 @@
 //! checkpoint after a fault.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tidemill_telemetry::{EVENTS_FILE, Event, EventKind, append_event, unix_time};
 
 use super::config::SupervisorConfig;
 use super::fault::{Fault, FaultCause};
@@ -21,7 +23,7 @@ use crate::progress::Reporter;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Trains with as many workers as allowed. Returns the first rank's result with the faults that
-/// happened.
+/// happened, which are also events of the run in `folder`.
 ///
 /// # Errors
 /// If workers cannot be started, do not stop in time, or fail in a way that a restart does not
@@ -30,6 +32,7 @@ pub fn supervise(
     worker: &WorkerCommand,
     allowed: &RangeInclusive<usize>,
     config: &SupervisorConfig,
+    folder: &Path,
     reporter: &Reporter,
 ) -> Result<Value> {
     let signal = StopSignal::watch();
@@ -45,13 +48,15 @@ pub fn supervise(
         let (step, seconds_lost) = (group.step().max(committed), group.seconds_since_checkpoint());
         let has_made_steps = group.has_made_steps();
         drop(group);
+        let steps_lost = step - committed;
+        record_fault(folder, &fault, (step, steps_lost), seconds_lost, reporter);
         let slot = slots[fault.rank];
         incidents.push(Incident { fault: fault.clone(), slot, step, committed, has_made_steps });
         match decide(&incidents, allowed) {
             Decision::GiveUp(why) => return Err(Error::Workers(why)),
             Decision::Refuse(why) => return Err(Error::Refused(why)),
             Decision::Restart { slots: next_slots, pause } => {
-                let (workers, steps_lost) = (next_slots.len(), step - committed);
+                let workers = next_slots.len();
                 let when = if pause.is_zero() { String::new() } else { format!(" in {} s", pause.as_secs()) };
                 reporter.report(format!(
                     "{fault}; {steps_lost} steps and {seconds_lost:.1} s since the checkpoint of step {committed} \
@@ -67,6 +72,32 @@ pub fn supervise(
                 }
             }
         }
+    }
+}
+
+/// Writes a fault to the run's events. The time until the next step is part of the resume that
+/// follows.
+fn record_fault(
+    folder: &Path,
+    fault: &Fault,
+    (step, steps_lost): (u64, u64),
+    seconds_lost: f64,
+    reporter: &Reporter,
+) {
+    // Nothing of the run is lost: it has not begun, or another process continues it.
+    if matches!(fault.cause, FaultCause::Refused(_) | FaultCause::Overtaken(_)) {
+        return;
+    }
+    let event = Event {
+        time: unix_time(),
+        kind: EventKind::Fault,
+        step,
+        steps_lost,
+        seconds_lost: Some(seconds_lost),
+        message: fault.to_string(),
+    };
+    if let Err(error) = append_event(folder, &event) {
+        reporter.report(format!("an event is missing in {}: {error}", folder.join(EVENTS_FILE).display()));
     }
 }
 

@@ -79,6 +79,7 @@ impl Case {
                 max_bad_fraction: self.max_bad_fraction,
                 earlier_counts: RowCounts::default(),
                 stop: &self.stop,
+                log: None,
             };
             let progress = Reporter { json: true, quiet: true }.start_progress("test", "rows", 0);
             let result = engine.run(&self.units, &progress);

@@ -12,6 +12,7 @@ use super::resume::{RunRecord, load_progress, restore_snapshots};
 use crate::Error;
 use crate::checkpoint::{Checkpoints, Progress, Writer};
 use crate::evaluation::preview::create_preview_folder;
+use crate::metrics::events_log::EventsLog;
 use crate::metrics::metrics_log::MetricsLog;
 use crate::metrics::profiler::Profiler;
 use crate::metrics::prometheus::PrometheusEndpoint;
@@ -21,7 +22,7 @@ use crate::parallel::health_check;
 use crate::parallel::world::World;
 use crate::train_spec::TrainSpec;
 use crate::trainer::checkpointer::Checkpointer;
-use crate::trainer::metrics_reporter::MetricsReporter;
+use crate::trainer::metrics_reporter::{MetricsOutputs, MetricsReporter};
 use crate::trainer::step::step_runner::StepRunner;
 
 /// What the trainer is made of.
@@ -65,7 +66,7 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
     // Checked before a checkpoint is loaded, while a denoiser of the user's own still has its
     // initial weights.
     checkpoint.map_or(Ok(()), |checkpoint| checkpoints.check_identity(&checkpoint, &identity))?;
-    health_check::check_ranks(&spec.train.health, &world, objective.device, observer)?;
+    let slow_ranks = health_check::check_ranks(&spec.train.health, &world, objective.device, observer)?;
     if world.is_first() {
         setup_messages.into_iter().for_each(|message| observer.log(message));
         report_frozen(&sharding_plan, &spec, observer);
@@ -85,7 +86,7 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
     let record = RunRecord { identity, settings };
     let snapshot_messages = snapshot_messages.unwrap_or_default();
     let progress = load_progress(&spec, &checkpoints, record, &snapshot_messages, &mut optimizer, observer)?;
-    let metrics = open_metrics(&spec, progress.step)?;
+    let metrics = open_metrics(&spec, progress.step, &slow_ranks)?;
     let profiler = spec.train.profile;
     let profiler = profiler.map(|config| Profiler::new(config, &spec.output, world.rank(), objective.device));
     Ok(Components {
@@ -100,16 +101,17 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
 }
 
 /// Opens on the first rank everything that metrics and previews are written to, for a run that
-/// starts or resumes at `step`.
-fn open_metrics(spec: &TrainSpec, step: u64) -> Result<MetricsReporter, Error> {
+/// starts or resumes at `step`. `slow_ranks` are messages about slow ranks.
+fn open_metrics(spec: &TrainSpec, step: u64, slow_ranks: &[String]) -> Result<MetricsReporter, Error> {
     let opened = spec.world.run_on_first_rank(|| {
         let prometheus = spec.train.prometheus.as_deref().map(PrometheusEndpoint::open).transpose()?;
-        let log = MetricsLog::open(&spec.output, step)?;
+        let (log, lost) = MetricsLog::open(&spec.output, step)?;
+        let events = EventsLog::open(&spec.output, step, lost)?;
+        slow_ranks.iter().try_for_each(|message| events.record_slow_rank(step, message))?;
         spec.preview.as_ref().map_or(Ok(()), |_| create_preview_folder(&spec.output))?;
-        Ok((log, prometheus))
+        Ok(MetricsOutputs { log, events, prometheus })
     })?;
-    let (log, prometheus) = opened.map_or((None, None), |(log, prometheus)| (Some(log), prometheus));
-    Ok(MetricsReporter::new(log, prometheus))
+    Ok(MetricsReporter::new(opened))
 }
 
 /// Whether the devices of all ranks have bf16 arithmetic. All ranks call this together, because

@@ -9,7 +9,7 @@ use tidemill_models::Denoiser;
 use tidemill_store::stream::Batch;
 use tidemill_store::{Bucket, DatasetSpec};
 use tidemill_telemetry::Sample;
-use tidemill_torch::{AdamW, AdamWScalars, Download, guard, upload};
+use tidemill_torch::{AdamW, AdamWScalars, Download, ProfilerRange, guard, upload};
 
 use super::cuda_graph::CudaGraphs;
 use super::noise_prefetch::{NoisePrefetcher, NoiseRequest};
@@ -204,6 +204,7 @@ impl StepRunner {
     fn compute(&mut self, spec: &TrainSpec, step: u64, inputs: &StepInputs) -> Result<StepOutputs, Error> {
         let (train, world) = (&spec.train, &spec.world);
         let sums = self.accumulate_gradients(&*spec.denoiser, &inputs.micro_batches)?;
+        let _range = ProfilerRange::enter(c"optimizer");
         let gradients_time = self.optimizer.gradients().finish_reduction()?;
         self.communication.gradients = self.communication.gradients.plus(gradients_time);
         self.communication.weights =
@@ -252,9 +253,13 @@ impl StepRunner {
                 self.optimizer.gradients().begin_last_micro_batch();
             }
             let result = guard(|| {
+                let range = ProfilerRange::enter(c"forward");
                 let errors = objective.compute_errors(denoiser, &inputs);
                 let loss = sum_losses(&errors, inputs.loss_weights.as_ref());
+                drop(range);
+                let range = ProfilerRange::enter(c"backward");
                 loss.backward();
+                drop(range);
                 sums.loss += &loss.detach();
                 let (errors, tenths) = (errors.detach(), objective.timestep_bins(&inputs.timesteps, TENTHS));
                 sums.by_timestep.add(&errors, &errors.ones_like(), &tenths);

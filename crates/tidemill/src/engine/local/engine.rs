@@ -23,6 +23,7 @@ use crate::engine::local::run_state::{EncodeQueue, RowCost, RunState, StageMeter
 use crate::engine::local::threads::{join_threads, spawn_thread};
 use crate::engine::local::worker_gate::WorkerGate;
 use crate::engine::local::worker_pool::run_worker;
+use crate::engine::preprocess_log::PreprocessLog;
 use crate::engine::quarantine_limit::RowTally;
 use crate::engine::run_summary::RunSummary;
 use crate::engine::sink::Sink;
@@ -57,6 +58,8 @@ pub struct LocalEngine<'a> {
     pub earlier_counts: RowCounts,
     /// Ends the run after the units that are in work.
     pub stop: &'a StopSignal,
+    /// Gets a line every few seconds.
+    pub log: Option<&'a PreprocessLog>,
 }
 
 impl<'a> LocalEngine<'a> {
@@ -103,7 +106,9 @@ impl<'a> LocalEngine<'a> {
         drop((worker_inbox, reader_inbox, pipeline_inbox, tasks));
         let (run_guard, run_end): (Sender<()>, Receiver<()>) = bounded(0);
         let range = self.prepare_workers.clone();
-        let monitor = spawn_thread(scope, "monitor", state, move || run_monitor(state, &range, &run_end));
+        let log = self.log;
+        let monitor =
+            spawn_thread(scope, "monitor", state, move || run_monitor(state, &range, log, &run_end));
         hand_out_units(units, state, &to_readers, &to_pipelines);
         drop((to_readers, to_pipelines));
         join_threads(threads);

@@ -9,6 +9,7 @@ use sysinfo::System;
 
 use crate::engine::local::prepare_autoscaler::{PoolLoad, choose_worker_count};
 use crate::engine::local::run_state::{RunState, StageMeters};
+use crate::engine::preprocess_log::{LOG_INTERVAL, PreprocessLog};
 use crate::engine::stage_utilization::{MeterReading, StageUtilization};
 use crate::error::Result;
 
@@ -18,14 +19,19 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Checks between two updates of the progress note.
 const CHECKS_PER_NOTE: u32 = 4;
 
+/// Checks between two lines of the log.
+const CHECKS_PER_LINE: u32 = (LOG_INTERVAL.as_millis() / CHECK_INTERVAL.as_millis()) as u32;
+
 /// Monitors the run until the sender of `run_end` is dropped.
 pub(crate) fn run_monitor(
     state: &RunState<'_>,
     worker_range: &RangeInclusive<usize>,
+    log: Option<&PreprocessLog>,
     run_end: &Receiver<()>,
 ) -> Result<()> {
     let mut cpu = CpuUsage::new();
-    let (mut check, mut note) = (MeterInterval::start(&state.meters), MeterInterval::start(&state.meters));
+    let start = || MeterInterval::start(&state.meters);
+    let (mut check, mut note, mut line) = (start(), start(), start());
     for checks in 1.. {
         if run_end.recv_timeout(CHECK_INTERVAL) != Err(RecvTimeoutError::Timeout) {
             break;
@@ -40,8 +46,18 @@ pub(crate) fn run_monitor(
         if checks % CHECKS_PER_NOTE == 0 {
             state.progress.note(note.next(&state.meters).map(|stage| stage.to_string()).join("  "));
         }
+        if checks % CHECKS_PER_LINE == 0 {
+            write_line(log, &mut line, state);
+        }
     }
+    write_line(log, &mut line, state);
     Ok(())
+}
+
+fn write_line(log: Option<&PreprocessLog>, interval: &mut MeterInterval, state: &RunState<'_>) {
+    if let Some(log) = log {
+        log.write(&interval.next(&state.meters));
+    }
 }
 
 /// The readings of all meters at the start of an interval.

@@ -1,5 +1,6 @@
 //! Encodes or copies units on this machine.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tch::Device;
@@ -11,6 +12,7 @@ use crate::engine::EngineKind;
 use crate::engine::dataset_sink::DatasetSink;
 use crate::engine::device::{describe_devices, select_devices};
 use crate::engine::incremental_source::IncrementalSource;
+use crate::engine::preprocess_log::{PREPROCESS_LOG, PreprocessLog};
 use crate::engine::stop_signal::StopSignal;
 use crate::engine::{EncodeStage, EncodedCounts, LocalEngine, RunSummary, Stage};
 use crate::error::Result;
@@ -48,6 +50,9 @@ impl LocalPass<'_> {
             self.reporter.report(format!("encoding on {}", describe_devices(self.run, &devices)));
         }
         let devices = encoder_devices(self.run, &devices);
+        // A remote file cannot be appended to.
+        let folder = Some(self.run.output()).filter(|output| encode.is_some() && !output.contains("://"));
+        let log = folder.map(|folder| PreprocessLog::start(Path::new(&folder), &devices));
         let stages = self.load_encoders(&devices, encode, encoded)?;
         let source = IncrementalSource { source: self.source, prepare: self.prepare, sink: self.sink };
         let (config, stop) = (&self.run.file.engine, StopSignal::watch());
@@ -63,10 +68,14 @@ impl LocalPass<'_> {
             max_bad_fraction: config.max_bad_fraction,
             earlier_counts: counts_before,
             stop: &stop,
+            log: log.as_ref(),
         };
         let progress = self.reporter.start_progress("preprocess", "rows", count_rows(&missing));
         let summary = engine.run(&missing, &progress);
         progress.finish();
+        if let Some(Err(error)) = log.map(PreprocessLog::finish) {
+            self.reporter.report(format!("reports will lack stages: {PREPROCESS_LOG}: {error}"));
+        }
         summary.map(Some)
     }
 

@@ -54,8 +54,8 @@ fn charts(records: &[Record]) -> Vec<Chart> {
         id: format!("eval-{name}"),
         group: "Evaluation".into(),
         title: name.to_owned(),
-        is_logarithmic: false,
         lines: vec![line],
+        ..Chart::default()
     };
     lines.into_iter().map(chart).collect()
 }

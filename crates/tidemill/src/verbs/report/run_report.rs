@@ -6,13 +6,18 @@ use std::path::Path;
 
 use tidemill_io::redact_text;
 use tidemill_report::metrics::{Metrics, read_metrics};
+use tidemill_report::preprocessing::read_preprocessing_charts;
 use tidemill_report::{Gallery, Picture, RunReport};
+use tidemill_telemetry::{EVENTS_FILE, read_events};
 
 use super::evaluations::read_evaluations;
+use super::lost_time::{event_marks, lost_time_table};
 use super::overview::overview;
 use super::pictures::previews;
 use super::plan_section::{PlanSection, plan_section};
 use super::rows::read_rows;
+use super::step_memory::read_step_memory;
+use crate::engine::preprocess_log::PREPROCESS_LOG;
 use crate::error::{Error, Result};
 use crate::run_file::Run;
 use crate::verbs::compare::draw_results;
@@ -43,10 +48,19 @@ pub fn read_run(folder: &Path, study: Option<&Path>) -> Result<RunReport> {
     };
     remarks.extend(metrics.remarks.iter().cloned());
     let run = read_run_file(folder, &mut remarks);
+    let events = read_events(folder).unwrap_or_else(|error| {
+        remarks.push(format!("no events are shown: {EVENTS_FILE}: {error}"));
+        Vec::new()
+    });
+    let lost_time = lost_time_table(&events, &metrics);
     let (rows, tables) = read_rows(folder, &mut remarks);
     let evaluations = read_evaluations(folder, &mut remarks);
     let mut charts = metrics.charts.clone();
+    if let Ok(file) = File::open(folder.join(PREPROCESS_LOG)) {
+        charts.extend(read_preprocessing_charts(BufReader::new(file)));
+    }
     charts.extend(evaluations.charts);
+    charts.extend(read_step_memory(folder, &mut remarks));
     let mut galleries: Vec<Gallery> = previews(folder, &mut remarks).into_iter().collect();
     galleries.extend(evaluations.galleries);
     let PlanSection { table: plan, chart } =
@@ -59,10 +73,10 @@ pub fn read_run(folder: &Path, study: Option<&Path>) -> Result<RunReport> {
         name: run.as_ref().map_or_else(|| folder_name(folder), |run| run.file.name.clone()),
         facts: overview(run.as_ref(), &metrics, rows.as_ref()),
         charts,
-        marks: metrics.marks,
+        marks: [metrics.marks, event_marks(&events)].concat(),
         galleries,
         pictures,
-        tables: plan.into_iter().chain(tables).chain(evaluations.table).collect(),
+        tables: plan.into_iter().chain(lost_time).chain(tables).chain(evaluations.table).collect(),
         texts: read_texts(folder),
         remarks,
     })

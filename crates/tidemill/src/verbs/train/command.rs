@@ -2,6 +2,7 @@
 //! supervised workers on this machine, or in workers of Ray Train.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -106,5 +107,5 @@ fn supervise_workers(
     let flags = [("--json", reporter.json), ("--quiet", reporter.quiet)];
     arguments.extend(flags.iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| (*flag).to_owned()));
     let worker = WorkerCommand { python: find_interpreter(), arguments, is_silent: reporter.json };
-    supervise(&worker, workers, &run.file.supervisor, reporter)
+    supervise(&worker, workers, &run.file.supervisor, Path::new(&run.output()), reporter)
 }

@@ -1,0 +1,163 @@
+//! Memory over a step, from a Chrome trace of PyTorch's profiler: what tensors take on the GPU, or on
+//! the CPU of a run without one.
+
+use std::io::BufRead;
+
+use serde::Deserialize;
+
+use crate::report::{Chart, Line, Mark};
+
+/// The ranges of a step that the trainer names, in order.
+const PHASES: [&str; 3] = ["forward", "backward", "optimizer"];
+/// The most points of a line.
+const MOST_POINTS: usize = 2000;
+const MIB: f64 = (1 << 20) as f64;
+/// PyTorch's number for CPUs in the events of memory.
+const CPU: i64 = 0;
+
+#[derive(Deserialize)]
+struct Trace {
+    #[serde(rename = "traceEvents")]
+    events: Vec<TraceEvent>,
+}
+
+/// What is read of an event. Times are in microseconds.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TraceEvent {
+    name: String,
+    #[serde(rename = "ph")]
+    kind: String,
+    ts: f64,
+    dur: f64,
+    args: MemoryArgs,
+}
+
+/// The arguments of an event of memory. Other events have others.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct MemoryArgs {
+    #[serde(rename = "Device Type")]
+    device_type: Option<i64>,
+    #[serde(rename = "Total Allocated")]
+    allocated: Option<f64>,
+    #[serde(rename = "Total Reserved")]
+    reserved: Option<f64>,
+}
+
+/// A chart of the last step in a trace, with its phases marked. None if the trace has no memory or no
+/// whole step.
+///
+/// # Errors
+/// If it is no trace.
+pub fn read_memory_chart(trace: impl BufRead) -> serde_json::Result<Option<Chart>> {
+    let trace: Trace = serde_json::from_reader(trace)?;
+    Ok(draw_memory(&trace.events))
+}
+
+fn draw_memory(events: &[TraceEvent]) -> Option<Chart> {
+    let mut phases: Vec<&TraceEvent> =
+        events.iter().filter(|event| event.kind == "X" && PHASES.contains(&event.name.as_str())).collect();
+    phases.sort_by(|a, b| a.ts.total_cmp(&b.ts));
+    // A step has a forward and a backward pass of each micro-batch, and ends with the optimizer.
+    let last = phases.iter().rposition(|phase| phase.name == PHASES[2])?;
+    let first = phases[..last].iter().rposition(|phase| phase.name == PHASES[2]).map_or(0, |i| i + 1);
+    let step = &phases[first..=last];
+    let (begin, end) = (step[0].ts, phases[last].ts + phases[last].dur);
+    let memory = || {
+        let of_step =
+            |event: &&TraceEvent| (begin..=end).contains(&event.ts) && event.args.allocated.is_some();
+        events.iter().filter(of_step)
+    };
+    let is_gpu = memory().any(|event| event.args.device_type != Some(CPU));
+    let mut changes: Vec<&TraceEvent> =
+        memory().filter(|event| (event.args.device_type != Some(CPU)) == is_gpu).collect();
+    changes.sort_by(|a, b| a.ts.total_cmp(&b.ts));
+    let line = |name: &str, bytes: fn(&MemoryArgs) -> Option<f64>| {
+        let points = changes
+            .iter()
+            .map(|event| ((event.ts - begin) / 1e3, bytes(&event.args).unwrap_or_default() / MIB));
+        peaks(name, &points.collect::<Vec<_>>())
+    };
+    let mut lines = vec![line("tensors", |args| args.allocated)];
+    if is_gpu {
+        lines.push(line("reserved", |args| args.reserved));
+    }
+    let marks = step.iter().map(|phase| Mark { x: (phase.ts - begin) / 1e3, label: phase.name.clone() });
+    (!changes.is_empty()).then(|| Chart {
+        id: "step-memory".into(),
+        group: "Memory and machines".into(),
+        title: format!("Memory of {} over one step, MiB", if is_gpu { "the GPU" } else { "tensors" }),
+        x_name: "ms".into(),
+        marks: marks.collect(),
+        lines,
+        ..Chart::default()
+    })
+}
+
+/// A line through the highest of every few points: peaks are what runs out of memory.
+fn peaks(name: &str, points: &[(f64, f64)]) -> Line {
+    let chunk = points.len().div_ceil(MOST_POINTS).max(1);
+    let highest =
+        |points: &[(f64, f64)]| points.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default();
+    let (x, y) = points.chunks(chunk).map(highest).unzip();
+    Line { name: name.to_owned(), x, y }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn phase(name: &str, ts: f64, dur: f64) -> String {
+        format!(
+            "{{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"{name}\",\"ts\":{ts},\"dur\":{dur},\"args\":{{\"External id\":1}}}}"
+        )
+    }
+
+    fn memory(ts: f64, device: i64, mib: f64) -> String {
+        let bytes = (mib * MIB) as u64;
+        format!(
+            "{{\"ph\":\"i\",\"name\":\"[memory]\",\"ts\":{ts},\"args\":{{\"Device Type\":{device},\"Total Allocated\":{bytes},\"Total Reserved\":{}}}}}",
+            2 * bytes
+        )
+    }
+
+    fn chart(events: &[String]) -> Option<Chart> {
+        read_memory_chart(format!("{{\"traceEvents\":[{}]}}", events.join(",")).as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn last_step_is_drawn_with_its_phases() {
+        let step = |at: f64, mib: f64, device: i64| {
+            [
+                phase("forward", at, 1000.0),
+                memory(at + 500.0, device, mib),
+                phase("backward", at + 1000.0, 2000.0),
+                memory(at + 2000.0, device, 2.0 * mib),
+                phase("optimizer", at + 3000.0, 1000.0),
+                memory(at + 3500.0, device, 1.0),
+            ]
+        };
+        let events = [step(0.0, 10.0, 0), step(5000.0, 20.0, 0)].concat();
+        let drawn = chart(&events).unwrap();
+        assert_eq!(
+            (drawn.lines.len(), &drawn.lines[0].x, &drawn.lines[0].y),
+            (1, &vec![0.5, 2.0, 3.5], &vec![20.0, 40.0, 1.0])
+        );
+        let marks: Vec<(f64, &str)> = drawn.marks.iter().map(|mark| (mark.x, mark.label.as_str())).collect();
+        assert_eq!(marks, [(0.0, "forward"), (1.0, "backward"), (3.0, "optimizer")]);
+        // Where there is a GPU, the host's tensors are left out.
+        let with_gpu = [&step(0.0, 10.0, 1)[..], &[memory(700.0, 0, 5.0)]].concat();
+        let drawn = chart(&with_gpu).unwrap();
+        assert_eq!((&drawn.lines[0].y, &drawn.lines[1].y), (&vec![10.0, 20.0, 1.0], &vec![20.0, 40.0, 2.0]));
+        assert_eq!(chart(&events[..1]), None, "no whole step");
+        assert!(read_memory_chart("{\"traceEvents\": [".as_bytes()).is_err());
+    }
+
+    #[test]
+    fn long_lines_keep_their_peaks() {
+        let points: Vec<(f64, f64)> = (0..9000).map(|i| (f64::from(i), f64::from(i % 10))).collect();
+        let line = peaks("tensors", &points);
+        assert!(line.x.len() <= MOST_POINTS && line.y.iter().all(|y| *y >= 4.0), "{}", line.x.len());
+    }
+}
