@@ -21,6 +21,7 @@ engine.eval = {}
 plan.encoders = {}
 plan.nodes.n = {}
 plan.rates.g = {}
+track.mlflow = {}
 [train]
 spike = {}
 ema = {}

@@ -1,5 +1,7 @@
 //! Callbacks of a training run.
 
+use std::path::Path;
+
 use crate::metrics::StepMetrics;
 
 /// Follows a training run and may stop it. Each rank has its own observer.
@@ -20,6 +22,9 @@ pub trait Observer {
 
     /// Called when the checkpoint of `step` is committed, or when the run resumes from it.
     fn on_checkpoint(&mut self, _step: u64) {}
+
+    /// Called on the first rank when the previews of `step` are written, as one picture.
+    fn on_preview(&mut self, _step: u64, _path: &Path) {}
 }
 
 /// Something that the trainer may be busy with for long.

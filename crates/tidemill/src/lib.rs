@@ -6,7 +6,7 @@
 //! - `engine`, `encode`, `online`: preprocessing on this machine or on Ray, and encoding during
 //!   training.
 //! - `supervisor`: training workers and their restarts. `sampling`: images from trained weights.
-//!   `evaluation`: how good they are. `chart`: plots.
+//!   `evaluation`: how good they are. `chart`: plots. `tracking`: W&B and MLflow.
 //! - `allocator`, `open_files`, `python`: settings of the process, and the Python interpreter
 //!   around it.
 
@@ -24,6 +24,7 @@ pub mod python;
 pub mod run_file;
 pub mod sampling;
 pub mod supervisor;
+pub mod tracking;
 pub mod verbs;
 
 pub use encode::Encode;

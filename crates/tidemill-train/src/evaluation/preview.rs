@@ -97,8 +97,8 @@ pub(crate) fn create_preview_folder(output: &Path) -> Result<(), Error> {
     std::fs::create_dir_all(&folder).map_err(Error::io(&folder))
 }
 
-/// Writes a grid and logs where it is, or why there is none. A failed preview does not end a run,
-/// because memory may suffice for steps and not for previews.
+/// Writes a grid and reports where it is, or why there is none. A failed preview does not end a
+/// run, because memory may suffice for steps and not for previews.
 pub(crate) fn report_preview(
     grid: Result<RgbImage, Error>,
     step: u64,
@@ -106,11 +106,15 @@ pub(crate) fn report_preview(
     log: &mut MetricsLog,
     observer: &mut dyn Observer,
 ) {
-    observer.log(&match grid.map(|grid| save_preview(&grid, step, output, log)) {
-        Ok(Ok(path)) => format!("previews of step {step}: {}", path.display()),
+    let message = match grid.map(|grid| save_preview(&grid, step, output, log)) {
+        Ok(Ok(path)) => {
+            observer.on_preview(step, &path);
+            format!("previews of step {step}: {}", path.display())
+        }
         Ok(Err(problem)) => format!("previews of step {step} cannot be written: {problem}"),
         Err(problem) => format!("previews of step {step} cannot be drawn: {problem}"),
-    });
+    };
+    observer.log(&message);
 }
 
 /// Writes a grid as PNG below `output`, and to TensorBoard. Returns the path of the PNG.

@@ -38,7 +38,7 @@ impl Run {
         let statistics = [inception, clip, dinov2].into_iter().flatten();
         let evaluations = eval.uri.iter_mut().chain(prompts).chain(best).chain(statistics);
         let outputs = [&mut file.output].into_iter().chain(&mut file.checkpoint.uri).chain(evaluations);
-        for uri in datasets.chain(validation).chain(outputs) {
+        for uri in datasets.chain(validation).chain(outputs).chain(file.track.local_paths()) {
             make_absolute(uri)?;
         }
         let EvalModels { inception, clip, dinov2, pickscore, hpsv2 } = &mut eval.models;

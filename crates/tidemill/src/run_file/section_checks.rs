@@ -3,7 +3,7 @@
 
 use super::document::Document;
 use super::sections::RunFile;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Checks each section on its own, and that every resolution in use is prepared.
 ///
@@ -24,6 +24,8 @@ pub(super) fn check_sections(file: &RunFile, document: &Document) -> Result<()> 
     file.sample.validate().map_err(|(key, message)| document.refuse(key, message))?;
     file.eval.validate().map_err(|(key, message)| document.refuse(&key, message))?;
     file.plan.validate().map_err(|e| document.refuse(&e.key, e.problem))?;
+    // Without the line of the run file, which has the secret.
+    file.track.validate().map_err(Error::Arguments)?;
     file.filter.validate().map_err(|e| document.locate(e))?;
     file.caption.validate(&file.source.columns).map_err(|e| document.locate(e))?;
     file.dedup.validate().map_err(|e| document.locate(e))?;

@@ -14,6 +14,7 @@ use crate::evaluation::config::EvalConfig;
 use crate::online::config::OnlineConfig;
 use crate::sampling::config::SampleConfig;
 use crate::supervisor::config::SupervisorConfig;
+use crate::tracking::TrackConfig;
 
 /// Everything that a run file can contain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,6 +46,8 @@ pub struct RunFile {
     pub train: TrainConfig,
     /// `[checkpoint]`: when and where training state is saved.
     pub checkpoint: CheckpointConfig,
+    /// `[track]`: the experiment trackers that follow training.
+    pub track: TrackConfig,
     /// `[supervisor]`: after how long a training worker counts as lost.
     pub supervisor: SupervisorConfig,
     /// `[sample]`: the images drawn after training.
@@ -75,6 +78,7 @@ impl Default for RunFile {
             validation: ValidationConfig::default(),
             train: TrainConfig::default(),
             checkpoint: CheckpointConfig::default(),
+            track: TrackConfig::default(),
             supervisor: SupervisorConfig::default(),
             sample: SampleConfig::default(),
             eval: EvalConfig::default(),

@@ -21,6 +21,7 @@ use crate::online::{EncodingMode, RemoteEncoders, RowAccounting};
 use crate::progress::Reporter;
 use crate::run_file::Run;
 use crate::supervisor::{Heartbeat, TrainingEnd, WorkerMessage};
+use crate::tracking::Tracker;
 
 /// Training in this process that ended without an error.
 struct TrainedRank {
@@ -87,12 +88,16 @@ fn train_rank(
     let TrainHooks { on_metrics, should_stop, remote_encoders, denoiser } = hooks;
     let spec = build_train_spec(run, mode, rank, &world, remote_encoders, denoiser, reporter);
     let (spec, rows) = world.propagate_error(spec)?;
+    let tracker = if world.is_first() { Tracker::start(run) } else { Ok(None) };
+    let mut tracker = world.propagate_error(tracker)?;
+    tracker.iter_mut().flat_map(Tracker::take_messages).for_each(|message| reporter.report(message));
     let mut observer = StepObserver {
         progress: reporter.start_progress("train", "steps", run.file.train.total_steps()),
         reporter,
         world: &world,
         heartbeat,
         signal: StopSignal::watch(),
+        tracker,
         on_metrics,
         should_stop,
         shown_step: None,
@@ -104,6 +109,9 @@ fn train_rank(
     }
     let outcome = train(spec, &mut observer);
     observer.progress.finish();
+    if let Some(tracker) = observer.tracker.take() {
+        tracker.finish(outcome.is_err()).iter().for_each(|message| reporter.report(message));
+    }
     let outcome = outcome?;
     let report = training_report(run, &outcome, rows.as_deref());
     if world.is_first() {
