@@ -1,17 +1,22 @@
 //! The arguments of the command line: the verbs, and the options that all verbs have.
 
-use clap::{Args, Parser, Subcommand};
+use std::sync::LazyLock;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::Value;
 
+use super::completions;
 use crate::error::Result;
 use crate::progress::Reporter;
+use crate::python::loaded_libtorch;
 use crate::verbs;
+use crate::verbs::doctor::read_torch_version;
 
 /// Pre-trains Stable Diffusion from image-caption pairs.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidemill",
-    version,
+    version = version_text(),
     about,
     long_about = "Tidemill pre-trains Stable Diffusion from image-caption pairs. It decodes, filters and encodes the \
                   pairs into a latent dataset and trains a U-Net on it. One TOML file, the run file, describes a run.",
@@ -30,7 +35,8 @@ use crate::verbs;
         tidemill report runs/quickstart                    one HTML file with everything of a run\n  \
         tidemill plan run.toml                             hours and cost, before they are paid for\n  \
         tidemill bench prepare run.toml                    measure rows/s on this machine\n  \
-        tidemill doctor                                    show what this machine offers\n\n\
+        tidemill doctor                                    show what this machine offers\n  \
+        tidemill explain train.ema                         what a key of the run file means\n\n\
         Exit codes: 0 done, 1 failed, 2 refused input."
 )]
 pub struct CommandLine {
@@ -38,6 +44,16 @@ pub struct CommandLine {
     pub verb: Verb,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// The version, with that of libtorch: `0.1.0 (libtorch 2.11.0+cu130)`.
+fn version_text() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let libtorch = loaded_libtorch().and_then(|folder| read_torch_version(&folder));
+        let version = env!("CARGO_PKG_VERSION");
+        libtorch.map_or_else(|| version.to_owned(), |libtorch| format!("{version} (libtorch {libtorch})"))
+    });
+    &TEXT
 }
 
 /// Options that all verbs have.
@@ -56,6 +72,8 @@ pub struct OutputArgs {
 pub enum Verb {
     /// Preprocess, train, sample and export.
     Run(verbs::run::Args),
+    /// Write a run file.
+    Init(verbs::init::Args),
     /// Draw captioned synthetic scenes as Parquet, the data of the quickstart.
     Synth(verbs::synth::Args),
     /// Turn image-caption pairs into a latent dataset.
@@ -86,6 +104,10 @@ pub enum Verb {
     Bench(verbs::bench::Args),
     /// Show what this machine offers: libtorch, GPUs, cores, memory, disk, network.
     Doctor(verbs::doctor::Args),
+    /// Say what a key of the run file means.
+    Explain(verbs::explain::Args),
+    /// Print completions of the command line for a shell.
+    Completions(completions::Args),
 }
 
 impl Verb {
@@ -98,6 +120,7 @@ impl Verb {
     pub fn run(&self, reporter: &Reporter) -> Result<Value> {
         match self {
             Self::Run(args) => verbs::run::run(args, reporter),
+            Self::Init(args) => verbs::init::run(args, reporter),
             Self::Synth(args) => verbs::synth::run(args, reporter),
             Self::Preprocess(args) => verbs::preprocess::run(args, reporter),
             Self::Dedup(args) => verbs::dedup::run(args, reporter),
@@ -113,6 +136,8 @@ impl Verb {
             Self::Plan(args) => verbs::plan::run(args, reporter),
             Self::Bench(args) => verbs::bench::run(args, reporter),
             Self::Doctor(args) => verbs::doctor::run(args, reporter),
+            Self::Explain(args) => verbs::explain::run(args, reporter),
+            Self::Completions(args) => Ok(completions::run(args, CommandLine::command(), reporter)),
         }
     }
 }

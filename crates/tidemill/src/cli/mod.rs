@@ -1,7 +1,7 @@
 //! The command line, shared by the binary and the Python module.
 //!
 //! - `arguments`: the verbs and the options that all verbs have.
-//! - `entry_points`: runs a command line, or one verb.
+//! - `entry_points`: runs a command line, or one verb. `completions`: for shells.
 //! - `output`: the result, errors and refused arguments on stdout and stderr. `logging`: warnings
 //!   of libraries.
 //!
@@ -9,6 +9,7 @@
 //! JSON object, also after an error.
 
 mod arguments;
+mod completions;
 mod entry_points;
 mod logging;
 mod output;

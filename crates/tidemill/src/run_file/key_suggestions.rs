@@ -31,11 +31,16 @@ pub(super) fn rewrite_serde_message(key: &str, message: &str) -> (String, Option
     (format!("{subject} {problem}"), Some(suggest_name(wrong, valid)))
 }
 
-fn suggest_name(wrong: &str, valid: &[&str]) -> String {
-    let all = valid.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+/// The valid name that is most like a wrong one, if one is like it.
+pub(super) fn nearest_name<'a>(wrong: &str, valid: &[&'a str]) -> Option<&'a str> {
     let similarity = |name: &&str| strsim::jaro_winkler(wrong, name);
     let nearest = valid.iter().copied().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
-    match nearest.filter(|name| similarity(name) > MIN_SIMILARITY) {
+    nearest.filter(|name| similarity(name) > MIN_SIMILARITY)
+}
+
+fn suggest_name(wrong: &str, valid: &[&str]) -> String {
+    let all = valid.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    match nearest_name(wrong, valid) {
         Some(nearest) => format!("did you mean `{nearest}`? Known here: {all}"),
         None => format!("known here: {all}"),
     }

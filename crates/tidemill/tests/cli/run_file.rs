@@ -254,6 +254,18 @@ fn refusals_exit_with_code_2_and_name_the_input() {
 }
 
 #[test]
+fn explain_says_what_a_key_means() {
+    let (code, json) = tidemill_json(&["explain", "train.ema"]);
+    assert_eq!((code, json["key"]["default"].as_str()), (0, Some("none")), "{json}");
+    assert!(json["section"].as_array().is_some_and(|keys| keys.len() > 2), "{json}");
+    let (code, json) = tidemill_json(&["explain", "train.emma"]);
+    let message = json["error"]["message"].as_str().unwrap_or_default();
+    assert!(code == 2 && message.contains("did you mean `train.ema`?"), "{json}");
+    let script = String::from_utf8(tidemill(&["completions", "bash"]).stdout).unwrap();
+    assert!(script.contains("_tidemill()"), "{script}");
+}
+
+#[test]
 fn help_lists_every_verb() {
     let help = |args: &[&str]| {
         let output = tidemill(args);
@@ -266,5 +278,6 @@ fn help_lists_every_verb() {
         let one = help(&[verb, "--help"]);
         assert!(one.contains("Usage: tidemill") && one.contains("--json"), "{one}");
     }
-    assert!(help(&["--version"]).starts_with("tidemill "));
+    let version = help(&["--version"]);
+    assert!(version.starts_with("tidemill ") && version.contains("(libtorch "), "{version}");
 }

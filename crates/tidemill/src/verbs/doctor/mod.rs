@@ -10,3 +10,4 @@ mod nccl_network;
 mod network_advice;
 
 pub use self::command::{Args, run};
+pub use self::machine_report::read_torch_version;
