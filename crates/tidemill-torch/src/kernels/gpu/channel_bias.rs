@@ -90,12 +90,13 @@ struct AddChannelBias {
 
 impl Backward for AddChannelBias {
     fn backward(&self, _saved: &[Tensor], output_grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let grad = &output_grads[0];
-        let bias_grad = guard(|| {
-            let images = nchw_to_nhwc(grad);
+        // The gradient of a concatenation's part is not contiguous. Copied once here, it need not be
+        // copied by the convolution before.
+        let (grad, bias_grad) = guard(|| {
+            let images = nchw_to_nhwc(&output_grads[0]);
             // Pixels are the rows, of all images or of each.
             let pixels = if self.is_bias_shared { images.flatten(0, 2) } else { images.flatten(1, 2) };
-            sum_rows(&pixels)
+            (nhwc_to_nchw(&images), sum_rows(&pixels))
         })?;
         let b_grad = self.has_b.then(|| grad.shallow_clone());
         Ok([grad.shallow_clone(), bias_grad].into_iter().chain(b_grad).collect())
