@@ -111,11 +111,12 @@ def milliseconds(stages: Sequence[Mapping], name: str) -> float:
 
 def preprocess() -> tuple[float, Sequence[Mapping]]:
     """Rows/s of the encoders without a trainer beside them, and the stages' times."""
+    shutil.rmtree(FOLDER / "offline", ignore_errors=True)
     done = run_verb("preprocess", FOLDER / "offline", 1)["this_run"]
     return done["rows_per_second"], done["stages"]
 
 
-def predict(rounds: int) -> dict[str, float]:
+def predict() -> dict[str, float]:
     """Images/s of each mode, and rows/s of `preprocess`, as `tidemill plan` predicts them.
 
     From short measurements of the trainer and the encoders by themselves.
@@ -130,8 +131,8 @@ def predict(rounds: int) -> dict[str, float]:
         return json.loads(done.stdout.splitlines()[-1])
 
     into = ["--gpu", "cpu", "--output", str(rates)]
-    call("bench", "train", options=[*into, "--steps", str(20 * rounds)])
-    call("bench", "encode", options=[*into, "--repeat", str(rounds)])
+    call("bench", "train", options=[*into, "--steps", "40"])
+    call("bench", "encode", options=[*into, "--repeat", "2"])
     machine = f'plan.nodes.this={{ gpu = "cpu", cpus = {runner.machine()["cores"]}, on_demand = 1 }}'
     plan = call("plan", options=["--rates", str(rates), "--set", machine, "--set", "plan.trainers.node=this"])
     predicted = {mode: plan["modes"][mode]["images_per_second"] for mode in MODES}
@@ -144,16 +145,32 @@ def draw_pairs(rows: int) -> None:
     subprocess.run([*map(str, draw)], check=True)
 
 
-def measure(steps: int, rounds: int, check_load: bool) -> tuple[float, dict[str, list[Run]]]:
-    alone, stages = preprocess()
+@dataclass(frozen=True)
+class Measured:
+    """Figures of all rounds."""
+
+    runs: Mapping[str, Sequence[Run]]
+    # Rows/s of `preprocess`, and the plan: medians.
+    preprocess: float
+    planned: Mapping[str, float]
+
+
+def measure(steps: int, rounds: int, check_load: bool) -> Measured:
     runs: dict[str, list[Run]] = {mode: [] for mode in MODES}
+    plans, alone = [], []
     for number in range(rounds):
+        # In each round, because a machine may become slower.
+        plans.append(predict())
+        rate, stages = preprocess()
+        alone.append(rate)
+        print(f"  round {number + 1}: planned {plans[-1]}, preprocess {rate:.1f} rows/s", flush=True)
         for mode in MODES:
             if check_load:
                 runner.wait_until_idle()
             runs[mode].append(train(mode, steps, stages))
             print(f"  round {number + 1}: {mode} {runs[mode][-1]}", flush=True)
-    return alone, runs
+    planned = {key: median(plan[key] for plan in plans) for key in plans[0]}
+    return Measured(runs, median(alone), planned)
 
 
 def median_times(runs: Sequence[Run]) -> Times:
@@ -161,19 +178,20 @@ def median_times(runs: Sequence[Run]) -> Times:
     return Times(*(median(getattr(run.times, part) for run in runs) for part in PARTS))
 
 
-def page(alone: float, runs: Mapping[str, Sequence[Run]], predicted: Mapping[str, float], head: str) -> str:
+def page(measured: Measured, head: str) -> str:
+    planned, alone = measured.planned, measured.preprocess
     rows = []
-    for mode, some in runs.items():
+    for mode, some in measured.runs.items():
         rate, wait = median(run.images_per_second for run in some), median(run.data_wait for run in some)
         first = median(run.first_steps_s for run in some)
         spent = [f"{of_image:.1f}" for of_image in asdict(median_times(some)).values()]
-        planned = f"{report.number(predicted[mode])} ({predicted[mode] / rate - 1:+.0%})"
-        rows.append([mode, report.number(rate), planned, f"{wait:.0%}", f"{first:.1f}", *spent])
+        beside = f"{report.number(planned[mode])} ({planned[mode] / rate - 1:+.0%})"
+        rows.append([mode, report.number(rate), beside, f"{wait:.0%}", f"{first:.1f}", *spent])
     columns = ["", "img/s", "planned", "waiting for the batch", f"seconds for the first {LOG_EVERY} steps"]
     columns += [f"{part}, ms" for part in PARTS]
     note = (
-        f"Encoders by themselves (`preprocess`, once): {report.number(alone)} rows/s; planned "
-        f"{report.number(predicted['preprocess'])} ({predicted['preprocess'] / alone - 1:+.0%}). *Planned* "
+        f"Encoders by themselves (`preprocess`): {report.number(alone)} rows/s; planned "
+        f"{report.number(planned['preprocess'])} ({planned['preprocess'] / alone - 1:+.0%}). *Planned* "
         "is what `tidemill plan` computes from `tidemill bench train` and `bench encode`. Milliseconds are "
         "those that a stage's threads, or the trainer in its steps, spend with an image. Where they share "
         "cores, each waits for the others, too: online these times overlap, and are longer than alone."
@@ -183,25 +201,24 @@ def page(alone: float, runs: Mapping[str, Sequence[Run]], predicted: Mapping[str
 
 def bench(args: argparse.Namespace) -> None:
     draw_pairs(args.rows)
-    predicted = predict(args.rounds)
-    print(f"  planned: {predicted}", flush=True)
-    alone, runs = measure(args.steps, args.rounds, not args.force)
+    measured = measure(args.steps, args.rounds, not args.force)
+    runs = measured.runs
     if args.quick:
-        print(page(alone, runs, predicted, ""))
+        print(page(measured, ""))
         return
     versions, machine = runner.versions("torch"), runner.machine()
     rates = {mode: [run.images_per_second for run in some] for mode, some in runs.items()}
     case = report.Case("the quickstart's U-Net, 64 pixels", "img/s", rates.pop("online"), rates)
     spent = {mode: asdict(median_times(some)) for mode, some in runs.items()}
-    about = {"versions": versions, "machine": machine, "encoders_alone": alone, "milliseconds": spent}
-    about["planned"] = predicted
+    about = {"versions": versions, "machine": machine, "encoders_alone": measured.preprocess}
+    about |= {"milliseconds": spent, "planned": measured.planned}
     report.write_json(runner.RESULTS / "modes.json", [case.to_json() | about])
     head = (
         f"{report.measured_on(machine, versions)} "
         f"Medians of {args.rounds} rounds of {args.steps} steps of 64 images, without the first quarter."
     )
     CHART.write_text(report.bar_chart("Images per second", [case], ours="online"), encoding="utf-8")
-    report.redraw(PAGE, "bench-modes", page(alone, runs, predicted, head))
+    report.redraw(PAGE, "bench-modes", page(measured, head))
 
 
 def main() -> None:
