@@ -81,7 +81,9 @@ def write_trace(folder):
     folder.mkdir()
     phases = (("forward", 0, 100), ("backward", 100, 200), ("optimizer", 300, 50))
     events = [
-        {"ph": "X", "name": name, "ts": 1e3 * at, "dur": 1e3 * long, "args": {}} for name, at, long in phases
+        {"ph": "X", "cat": cat, "name": name, "ts": 1e3 * (at + late), "dur": 1e3 * long, "args": {}}
+        for cat, late in (("user_annotation", 0), ("gpu_user_annotation", 400))
+        for name, at, long in phases
     ]
     for ms in range(350):
         mib = 10000 + 400 * min(ms, 300 - ms)

@@ -26,8 +26,8 @@ struct Trace {
 #[serde(default)]
 struct TraceEvent {
     name: String,
-    #[serde(rename = "ph")]
-    kind: String,
+    #[serde(rename = "cat")]
+    category: String,
     ts: f64,
     dur: f64,
     args: MemoryArgs,
@@ -56,8 +56,10 @@ pub fn read_memory_chart(trace: impl BufRead) -> serde_json::Result<Option<Chart
 }
 
 fn draw_memory(events: &[TraceEvent]) -> Option<Chart> {
-    let mut phases: Vec<&TraceEvent> =
-        events.iter().filter(|event| event.kind == "X" && PHASES.contains(&event.name.as_str())).collect();
+    // A trace of a GPU has the same ranges once more, as the GPU came to them.
+    let is_phase =
+        |event: &&TraceEvent| event.category == "user_annotation" && PHASES.contains(&event.name.as_str());
+    let mut phases: Vec<&TraceEvent> = events.iter().filter(is_phase).collect();
     phases.sort_by(|a, b| a.ts.total_cmp(&b.ts));
     // A step has a forward and a backward pass of each micro-batch, and ends with the optimizer.
     let last = phases.iter().rposition(|phase| phase.name == PHASES[2])?;
@@ -147,7 +149,8 @@ mod tests {
         let marks: Vec<(f64, &str)> = drawn.marks.iter().map(|mark| (mark.x, mark.label.as_str())).collect();
         assert_eq!(marks, [(0.0, "forward"), (1.0, "backward"), (3.0, "optimizer")]);
         // Where there is a GPU, the host's tensors are left out.
-        let with_gpu = [&step(0.0, 10.0, 1)[..], &[memory(700.0, 0, 5.0)]].concat();
+        let on_gpu = phase("optimizer", 4500.0, 10.0).replace("user_annotation", "gpu_user_annotation");
+        let with_gpu = [&step(0.0, 10.0, 1)[..], &[memory(700.0, 0, 5.0), on_gpu]].concat();
         let drawn = chart(&with_gpu).unwrap();
         assert_eq!((&drawn.lines[0].y, &drawn.lines[1].y), (&vec![10.0, 20.0, 1.0], &vec![20.0, 40.0, 2.0]));
         assert_eq!(chart(&events[..1]), None, "no whole step");
