@@ -14,7 +14,7 @@ TEST_THREADS := $(shell expr $$(nproc) + 1)
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-slow lint style doc fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation sd2-smoke smoke wheel lock clean
+.PHONY: help setup test test-slow lint style doc docs fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation sd2-smoke smoke wheel lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -40,6 +40,7 @@ help:
 	@echo "make sd2-smoke    two steps of Stable Diffusion 2 in its real size on a CPU; redraws docs/performance.md"
 	@echo "make smoke        start each of these targets once, with its quickest options"
 	@echo "make lint         rustfmt, clippy, ruff; warnings are errors"
+	@echo "make docs         the documentation as a site, in target/site; broken links are errors"
 	@echo "make doc          the crates' pages, in target/doc; warnings are errors"
 	@echo "make setup        what the others need: .venv, the CLI, the Python module"
 	@echo "make wheel        the Python module as a wheel"
@@ -178,8 +179,17 @@ fmt: .venv/.ready
 	cargo fmt --all
 	ruff format .
 
+# The site's generator, in an environment of its own.
+.venv-docs/.ready: requirements-docs.lock .venv/.ready
+	python3 -m venv --clear .venv-docs
+	bash scripts/install_packages.sh .venv-docs -r requirements-docs.lock
+	touch $@
+
+docs: setup .venv-docs/.ready
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+
 lock: .venv/.ready
 	bash scripts/lock.sh
 
 clean:
-	rm -rf target .venv .venv-bench runs
+	rm -rf target .venv .venv-bench .venv-docs runs

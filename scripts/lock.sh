@@ -20,3 +20,4 @@ lock() { # name of the .in file, and more arguments of pip install
 lock requirements
 lock requirements-nodeps --no-deps
 lock requirements-bench -c requirements.lock
+lock requirements-docs
