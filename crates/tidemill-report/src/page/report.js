@@ -38,14 +38,17 @@
     return size >= 100 ? value.toFixed(0) : value.toPrecision(3);
   }
 
-  // Vertical lines where phases begin and runs restart. Above a chart of its own marks their labels.
-  const marksPlugin = (marks) => ({
+  // Vertical lines where phases begin and runs restart, with their labels where there is room.
+  const marksPlugin = (marks, labelled) => ({
     hooks: {
       draw: (plot) => {
         const { ctx, bbox } = plot;
         ctx.save();
         ctx.strokeStyle = style("--soft");
         ctx.setLineDash([4, 4]);
+        ctx.fillStyle = style("--soft");
+        ctx.font = `${11 * devicePixelRatio}px sans-serif`;
+        ctx.textAlign = "left";
         for (const mark of marks) {
           const x = Math.round(plot.valToPos(mark.x, "x", true));
           if (x < bbox.left || x > bbox.left + bbox.width) continue;
@@ -53,6 +56,7 @@
           ctx.moveTo(x, bbox.top);
           ctx.lineTo(x, bbox.top + bbox.height);
           ctx.stroke();
+          if (labelled) ctx.fillText(mark.label, x + 4 * devicePixelRatio, bbox.top + 12 * devicePixelRatio);
         }
         ctx.restore();
       },
@@ -85,7 +89,7 @@
             points: { show: data[0].length < 40 },
           })),
         ],
-        plugins: [marksPlugin(overSteps ? marks : chart.marks)],
+        plugins: [overSteps ? marksPlugin(marks, false) : marksPlugin(chart.marks, true)],
       }, data, area);
     };
     const button = element("button", { type: "button", "aria-pressed": String(logarithmic) }, "log");
