@@ -60,8 +60,8 @@ struct StepTime {
     step: u64,
     #[serde(default)]
     samples: u64,
-    #[serde(default)]
-    images_per_second: f64,
+    /// Null where it was not finite.
+    images_per_second: Option<f64>,
 }
 
 /// Removes the lines of steps after `step`, and lines that were cut off. Returns the steps of the
@@ -82,7 +82,8 @@ fn drop_lines_after(path: &Path, step: u64) -> Result<LostSteps, Error> {
         } else {
             lost.count += 1;
             let images = time.samples.saturating_sub(samples) as f64;
-            lost.seconds += if time.images_per_second > 0.0 { images / time.images_per_second } else { 0.0 };
+            let rate = time.images_per_second.filter(|rate| *rate > 0.0);
+            lost.seconds += rate.map_or(0.0, |rate| images / rate);
         }
         samples = time.samples;
     }
@@ -102,7 +103,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
         let (mut log, _) = JsonLinesLog::open(dir.path(), 0).unwrap();
-        (1..=5).for_each(|step| log.append(&metrics_of_step(step)).unwrap());
+        (1..=5).for_each(|step| {
+            // JSON has null in place of numbers that are not finite.
+            let images_per_second = if step == 2 { f64::INFINITY } else { 10.0 };
+            log.append(&StepMetrics { images_per_second, ..metrics_of_step(step) }).unwrap();
+        });
         std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"step\": 6, \"lo").unwrap();
         let (mut log, lost) = JsonLinesLog::open(dir.path(), 3).unwrap();
         assert_eq!(lost.count, 2);
