@@ -191,8 +191,8 @@ def export(
 ) -> dict[str, Any]:
     """Writes the trained model as a folder that diffusers can load, by default in the run's output.
 
-    With `single_file` it also writes all weights to one file, as ComfyUI and AUTOMATIC1111's web UI
-    open it.
+    With `single_file` it also writes all weights to one file in the layout of the first Stable
+    Diffusion releases, for diffusers' `from_single_file` and other programs.
     """
     options = [("--to", to), ("--single-file", single_file)]
     given = [text for name, path in options if path is not None for text in (name, os.fspath(path))]

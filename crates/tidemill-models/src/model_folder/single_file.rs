@@ -1,6 +1,5 @@
-//! A model folder as one file in the layout of the first Stable Diffusion releases, which ComfyUI and
-//! AUTOMATIC1111's web UI open. The names are those of diffusers'
-//! `convert_diffusers_to_original_stable_diffusion.py`.
+//! A model folder as one file in the layout of the first Stable Diffusion releases, which other programs
+//! share. The names are those of diffusers' `convert_diffusers_to_original_stable_diffusion.py`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -187,10 +186,11 @@ fn vae_name(name: &str, blocks: usize) -> Option<String> {
             let (parameter, layer) = rest.split_last()?;
             let original = match layer {
                 ["group_norm"] => "norm",
-                ["to_q"] => "q",
-                ["to_k"] => "k",
-                ["to_v"] => "v",
-                ["to_out", "0"] => "proj_out",
+                // VAEs that were published before diffusers 0.18 have the second names.
+                ["to_q"] | ["query"] => "q",
+                ["to_k"] | ["key"] => "k",
+                ["to_v"] | ["value"] => "v",
+                ["to_out", "0"] | ["proj_attn"] => "proj_out",
                 _ => return None,
             };
             format!("{half}.mid.attn_1.{original}.{parameter}")
@@ -273,6 +273,7 @@ mod tests {
                 "encoder.down_blocks.1.resnets.0.conv_shortcut.bias",
                 "encoder.down.1.block.0.nin_shortcut.bias",
             ),
+            ("encoder.mid_block.attentions.0.query.bias", "encoder.mid.attn_1.q.bias"),
             ("quant_conv.weight", "quant_conv.weight"),
         ] {
             assert_eq!(vae_name(name, 4).as_deref(), Some(expected), "{name}");

@@ -26,8 +26,8 @@ pub struct Args {
     /// The folder to write. Default: `export` in the run's output.
     #[arg(long, value_parser = parse_local_path)]
     pub to: Option<PathBuf>,
-    /// Also write all weights to one file in the layout of the first Stable Diffusion releases, which
-    /// ComfyUI and AUTOMATIC1111's web UI open.
+    /// Also write all weights to one file in the layout of the first Stable Diffusion releases, for
+    /// diffusers' `from_single_file`, ComfyUI and others.
     #[arg(long, value_name = "FILE", value_parser = parse_local_path)]
     pub single_file: Option<PathBuf>,
     /// Export the last weights instead of their average (EMA).
