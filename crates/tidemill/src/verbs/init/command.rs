@@ -37,8 +37,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
             format!("{} exists; give another --output before the other arguments", args.output.display());
         return Err(Error::Arguments(message));
     }
-    let options = DiffusersOptions::parse(&args.from_diffusers).map_err(Error::Arguments)?;
-    let translated = translate(&options).map_err(Error::Arguments)?;
+    let translated = translate(DiffusersOptions::parse(&args.from_diffusers)).map_err(Error::Arguments)?;
     write_file(&args.output, translated.toml.as_bytes())?;
     reporter.report(format!("wrote {}", args.output.display()));
     translated.remarks.iter().for_each(|remark| reporter.report(format!("  {remark}")));

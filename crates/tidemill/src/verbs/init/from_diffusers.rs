@@ -1,5 +1,5 @@
-//! The run file that trains as diffusers' `train_text_to_image.py` does with some options. Its defaults
-//! are the script's where ours differ.
+//! The run file for a command line of diffusers' `train_text_to_image.py`. Where the defaults differ, it
+//! has the script's.
 
 use std::fmt::{Display, Write};
 use std::path::Path;
@@ -19,25 +19,26 @@ pub struct Translated {
 ///
 /// # Errors
 /// If a value has no counterpart, or the number of steps is not given.
-pub fn translate(options: &DiffusersOptions) -> Result<Translated, String> {
+pub fn translate(mut options: DiffusersOptions) -> Result<Translated, String> {
     let mut file = RunFileText::default();
-    let resolution: u32 = options.number("resolution", 512)?;
+    let resolution: u32 = options.take_number("resolution")?.unwrap_or(512);
     file.comment("From a command line of diffusers' train_text_to_image.py.");
-    file.set("seed", options.number("seed", 0u64)?);
-    file.set_text("output", options.text("output_dir").unwrap_or("sd-model-finetuned"));
-    add_source(&mut file, options);
-    add_prepare(&mut file, options, resolution)?;
-    add_model(&mut file, options);
-    add_train(&mut file, options)?;
-    add_optimizer(&mut file, options)?;
+    file.set("seed", options.take_number("seed")?.unwrap_or(0u64));
+    file.set_text("output", &options.take_text("output_dir").unwrap_or("sd-model-finetuned".into()));
+    add_source(&mut file, &mut options);
+    add_prepare(&mut file, &mut options, resolution)?;
+    add_model(&mut file, &mut options);
+    let global_batch = add_train(&mut file, &mut options)?;
+    add_optimizer(&mut file, &mut options, global_batch)?;
     file.section("[train.phase]");
     file.set("resolution", resolution);
-    file.set("steps", steps(options)?);
-    add_previews(&mut file, options);
+    file.set("steps", take_steps(&mut options)?);
+    add_previews(&mut file, &mut options);
     file.section("checkpoint");
-    file.set("every", options.number("checkpointing_steps", 500u64)?);
+    file.set("every", options.take_number("checkpointing_steps")?.unwrap_or(500u64));
     // The script keeps all.
-    file.set("keep", options.number("checkpoints_total_limit", 1_000_000u64)?);
+    file.set("keep", options.take_number("checkpoints_total_limit")?.unwrap_or(1_000_000u64));
+    options.finish()?;
     Ok(Translated { toml: file.text, remarks: file.remarks })
 }
 
@@ -75,79 +76,83 @@ fn toml_text(value: &str) -> String {
     toml::Value::from(value).to_string()
 }
 
-fn add_source(file: &mut RunFileText, options: &DiffusersOptions) {
+fn add_source(file: &mut RunFileText, options: &mut DiffusersOptions) {
     file.section("source");
-    match (options.text("train_data_dir"), options.text("dataset_name")) {
-        (Some(folder), _) => {
-            file.set_text("format", "images");
-            file.set_text("uri", folder);
-        }
-        (None, name) => {
-            let name = name.unwrap_or("pairs");
-            let folder = format!("data/{}", name.rsplit('/').next().unwrap_or(name));
-            file.set_text("uri", &format!("{folder}/**/*.parquet"));
-            if !Path::new(&folder).exists() {
-                file.remark(format!(
-                    "get the pairs: hf download --repo-type dataset {name} --local-dir {folder}"
-                ));
-            }
+    let name = options.take_text("dataset_name").unwrap_or("pairs".into());
+    if let Some(folder) = options.take_text("train_data_dir") {
+        file.set_text("format", "images");
+        file.set_text("uri", &folder);
+    } else {
+        let folder = format!("data/{}", last_part(&name));
+        file.set_text("uri", &format!("{folder}/**/*.parquet"));
+        if !Path::new(&folder).exists() {
+            file.remark(format!(
+                "get the pairs: hf download --repo-type dataset {name} --local-dir {folder}"
+            ));
         }
     }
-    let image = toml_text(options.text("image_column").unwrap_or("image"));
-    let caption = toml_text(options.text("caption_column").unwrap_or("text"));
+    let image = toml_text(&options.take_text("image_column").unwrap_or("image".into()));
+    let caption = toml_text(&options.take_text("caption_column").unwrap_or("text".into()));
     file.set("columns", format_args!("{{ image = {image}, caption = {caption} }}"));
-    if options.has("max_train_samples") {
+    if options.take_flag("max_train_samples") {
         file.remark("--max_train_samples: all pairs are used; name fewer files in source.uri");
     }
 }
 
-fn add_prepare(file: &mut RunFileText, options: &DiffusersOptions, resolution: u32) -> Result<(), String> {
+/// `name` of `user/name`.
+fn last_part(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
+fn add_prepare(
+    file: &mut RunFileText,
+    options: &mut DiffusersOptions,
+    resolution: u32,
+) -> Result<(), String> {
     file.section("prepare");
     file.set("resolutions", format_args!("[{resolution}]"));
     // The script crops at random, and anew in each epoch, unless it is told otherwise.
-    let is_centered = options.has("center_crop");
+    let (is_centered, is_flipped) = (options.take_flag("center_crop"), options.take_flag("random_flip"));
     file.set_text("crop", if is_centered { "center" } else { "random" });
-    if options.has("random_flip") {
-        file.set("flip", true);
-    }
-    if !is_centered || options.has("random_flip") {
+    file.set("flip", is_flipped);
+    if !is_centered || is_flipped {
         file.remark("crops and flips are drawn once for each pair; `--mode online` draws them in each epoch");
     }
-    let resample = options.text("image_interpolation_mode").unwrap_or("lanczos");
-    if !["bilinear", "bicubic", "lanczos"].contains(&resample) {
+    let resample = options.take_text("image_interpolation_mode").unwrap_or("lanczos".into());
+    if !["bilinear", "bicubic", "lanczos"].contains(&resample.as_str()) {
         return Err(format!(
             "--image_interpolation_mode {resample}: there are bilinear, bicubic and lanczos"
         ));
     }
-    file.set_text("resample", resample);
+    file.set_text("resample", &resample);
     Ok(())
 }
 
-fn add_model(file: &mut RunFileText, options: &DiffusersOptions) {
+fn add_model(file: &mut RunFileText, options: &mut DiffusersOptions) {
     file.section("models");
-    let model = options.text("pretrained_model_name_or_path").unwrap_or("models/stable-diffusion");
-    let is_folder = Path::new(model).is_dir();
-    let folder = match is_folder || !model.contains('/') {
-        true => model.to_owned(),
-        false => format!("models/{}", model.rsplit('/').next().unwrap_or(model)),
-    };
-    file.set_text("path", &folder);
-    if !is_folder {
-        file.remark(format!("get the model: hf download {model} --local-dir {folder}"));
+    let model =
+        options.take_text("pretrained_model_name_or_path").unwrap_or("models/stable-diffusion".into());
+    if Path::new(&model).is_dir() {
+        file.set_text("path", &model);
+        return;
     }
+    let folder = format!("models/{}", last_part(&model));
+    file.set_text("path", &folder);
+    file.remark(format!("get the model: hf download {model} --local-dir {folder}"));
 }
 
-fn add_train(file: &mut RunFileText, options: &DiffusersOptions) -> Result<(), String> {
+/// Returns the global batch.
+fn add_train(file: &mut RunFileText, options: &mut DiffusersOptions) -> Result<u64, String> {
     file.section("train");
-    let batch = options.number("train_batch_size", 16u64)?;
-    let accumulated = options.number("gradient_accumulation_steps", 1u64)?;
-    let processes = options.number("num_processes", 1u64)?;
+    let batch = options.take_number("train_batch_size")?.unwrap_or(16u64);
+    let accumulated = options.take_number("gradient_accumulation_steps")?.unwrap_or(1u64);
+    let processes = options.take_number("num_processes")?.unwrap_or(1u64);
     let global_batch = batch * accumulated * processes;
     file.set("global_batch", global_batch);
     file.set("micro_batch", batch);
     // The script never replaces captions by the empty one.
     file.set("caption_dropout", 0.0);
-    match options.text("mixed_precision") {
+    match options.take_text("mixed_precision").as_deref() {
         Some("bf16") => file.set_text("precision", "bf16"),
         Some("fp16") => {
             file.set_text("precision", "bf16");
@@ -156,77 +161,73 @@ fn add_train(file: &mut RunFileText, options: &DiffusersOptions) -> Result<(), S
         Some("no") | None => file.set_text("precision", "f32"),
         Some(other) => return Err(format!("--mixed_precision {other}: there are no, fp16 and bf16")),
     }
-    if options.has("gradient_checkpointing") {
-        file.set("gradient_checkpointing", true);
+    file.set("gradient_checkpointing", options.take_flag("gradient_checkpointing"));
+    if let Some(prediction) = options.take_text("prediction_type") {
+        file.set_text("prediction", &prediction);
     }
-    if let Some(prediction) = options.text("prediction_type") {
-        file.set_text("prediction", prediction);
+    if let Some(gamma) = options.take_number("snr_gamma")? {
+        file.set("min_snr_gamma", float(gamma));
     }
-    if options.has("snr_gamma") {
-        file.set("min_snr_gamma", float(options.number("snr_gamma", 5.0)?));
-    }
-    if options.has("noise_offset") {
-        file.set("noise_offset", float(options.number("noise_offset", 0.0)?));
-    }
-    if options.has("use_ema") {
+    file.set("noise_offset", float(options.take_number("noise_offset")?.unwrap_or(0.0)));
+    if options.take_flag("use_ema") {
         file.set("ema", "{ decay = 0.9999 }");
     }
-    Ok(())
+    Ok(global_batch)
 }
 
-fn add_optimizer(file: &mut RunFileText, options: &DiffusersOptions) -> Result<(), String> {
-    let factor = match options.has("scale_lr") {
-        true => {
-            options.number("train_batch_size", 16.0)?
-                * options.number("gradient_accumulation_steps", 1.0)?
-                * options.number("num_processes", 1.0)?
-        }
-        false => 1.0,
+fn add_optimizer(
+    file: &mut RunFileText,
+    options: &mut DiffusersOptions,
+    global_batch: u64,
+) -> Result<(), String> {
+    let factor = if options.take_flag("scale_lr") { global_batch as f64 } else { 1.0 };
+    let mut number = |name: &str, default: f64| -> Result<toml::Value, String> {
+        Ok(float(options.take_number(name)?.unwrap_or(default)))
     };
-    file.set("learning_rate", float(factor * options.number("learning_rate", 1e-4)?));
-    let (schedule, has_warmup) = match options.text("lr_scheduler").unwrap_or("constant") {
-        "constant" => ("constant", false),
-        "constant_with_warmup" => ("constant", true),
-        "linear" => ("linear", true),
-        "cosine" => ("cosine", true),
-        other => return Err(format!("--lr_scheduler {other}: there are constant, linear and cosine")),
+    let betas = [number("adam_beta1", 0.9)?, number("adam_beta2", 0.999)?];
+    file.set("betas", format_args!("[{}, {}]", betas[0], betas[1]));
+    file.set("weight_decay", number("adam_weight_decay", 1e-2)?);
+    file.set("eps", number("adam_epsilon", 1e-8)?);
+    file.set("max_grad_norm", number("max_grad_norm", 1.0)?);
+    file.set("learning_rate", float(factor * options.take_number("learning_rate")?.unwrap_or(1e-4)));
+    let (schedule, has_warmup) = match options.take_text("lr_scheduler").as_deref() {
+        Some("constant") | None => ("constant", false),
+        Some("constant_with_warmup") => ("constant", true),
+        Some("linear") => ("linear", true),
+        Some("cosine") => ("cosine", true),
+        Some(other) => return Err(format!("--lr_scheduler {other}: there are constant, linear and cosine")),
     };
     file.set_text("schedule", schedule);
-    file.set("warmup_steps", if has_warmup { options.number("lr_warmup_steps", 500u64)? } else { 0 });
-    let betas = [options.number("adam_beta1", 0.9)?, options.number("adam_beta2", 0.999)?];
-    file.set("betas", format_args!("[{}, {}]", float(betas[0]), float(betas[1])));
-    file.set("weight_decay", float(options.number("adam_weight_decay", 1e-2)?));
-    file.set("eps", float(options.number("adam_epsilon", 1e-8)?));
-    file.set("max_grad_norm", float(options.number("max_grad_norm", 1.0)?));
-    if options.has("use_8bit_adam") {
+    let warmup = options.take_number("lr_warmup_steps")?.unwrap_or(500u64);
+    file.set("warmup_steps", if has_warmup { warmup } else { 0 });
+    if options.take_flag("use_8bit_adam") {
         file.set_text("moment_precision", "bf16");
         file.remark("8-bit Adam becomes AdamW with moments in bf16");
     }
     Ok(())
 }
 
-/// A float as TOML writes it, so that a whole number is not an integer.
-fn float(value: f64) -> toml::Value {
-    toml::Value::Float(value)
+fn take_steps(options: &mut DiffusersOptions) -> Result<u64, String> {
+    // Beside a number of steps the script ignores epochs, too.
+    options.take_flag("num_train_epochs");
+    let message = "how many steps epochs are depends on the pairs: give --max_train_steps in place of \
+                   --num_train_epochs (100 epochs without either)";
+    options.take_number("max_train_steps")?.ok_or_else(|| message.to_owned())
 }
 
-fn steps(options: &DiffusersOptions) -> Result<u64, String> {
-    if !options.has("max_train_steps") {
-        let message = "how many steps epochs are depends on the pairs: give --max_train_steps in place of \
-                       --num_train_epochs (100 epochs without either)";
-        return Err(message.into());
-    }
-    options.number("max_train_steps", 0)
-}
-
-fn add_previews(file: &mut RunFileText, options: &DiffusersOptions) {
-    let prompts: Vec<String> =
-        options.list("validation_prompts").iter().map(|prompt| toml_text(prompt)).collect();
+fn add_previews(file: &mut RunFileText, options: &mut DiffusersOptions) {
+    let prompts = options.take_list("validation_prompts");
     if !prompts.is_empty() {
+        let prompts: Vec<String> = prompts.iter().map(|prompt| toml_text(prompt)).collect();
         file.section("train.preview");
         file.set("prompts", format_args!("[{}]", prompts.join(", ")));
         file.remark("previews are drawn every 1000 steps (train.preview.every), not by epochs");
     }
+}
+
+/// A float as TOML writes it, so that a whole number is not an integer.
+fn float(value: f64) -> toml::Value {
+    toml::Value::Float(value)
 }
 
 #[cfg(test)]
@@ -236,7 +237,7 @@ mod tests {
 
     fn translate_line(line: &str) -> Result<Translated, String> {
         let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        translate(&DiffusersOptions::parse(&arguments)?)
+        translate(DiffusersOptions::parse(&arguments))
     }
 
     #[test]
@@ -275,6 +276,7 @@ mod tests {
             ("--num_train_epochs 3", "give --max_train_steps"),
             ("--max_train_steps nine", "`nine` is not a number"),
             ("--max_train_steps 9 --lr_scheduler polynomial", "polynomial"),
+            ("--max_train_steps 9 --revision fp16", "--revision has no counterpart"),
             ("--max_train_steps 9 --input_perturbation 0.1", "--input_perturbation has no counterpart"),
         ] {
             let problem = translate_line(line).unwrap_err();
