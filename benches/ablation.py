@@ -32,26 +32,27 @@ class Rung:
 
     name: str
     mode: str = "offline"
-    precision: str = "bf16"
+    precision: str = "f32"
     # diffusers' U-Net in Tidemill's trainer, or Tidemill's own.
     is_diffusers: bool = False
     is_recorded: bool = False
     workers: int = 1
 
 
-def rungs(device: str) -> list[Rung]:
+def rungs(device: str, precision: str) -> list[Rung]:
     # Two ranks cannot share a GPU.
     on_cpu, on_gpu = (device == "cpu", device != "cpu")
-    recorded = [Rung("+ recorded step", is_recorded=True)] if on_gpu else []
-    sharded = [Rung("+ sharded over 2 ranks", workers=2)] if on_cpu else []
+    bf16 = [Rung("+ bf16 weights", precision="bf16")] if precision == "bf16" else []
+    recorded = [Rung("+ recorded step", precision=precision, is_recorded=True)] if on_gpu else []
+    sharded = [Rung("+ sharded over 2 ranks", precision=precision, workers=2)] if on_cpu else []
     return [
-        Rung("co-located, diffusers' U-Net, f32", "colocated", "f32", is_diffusers=True),
-        Rung("+ latents precomputed", precision="f32", is_diffusers=True),
-        Rung("+ Tidemill's U-Net and kernels", precision="f32"),
-        Rung("+ bf16 weights", precision="bf16"),
+        Rung("co-located, diffusers' U-Net, f32", "colocated", is_diffusers=True),
+        Rung("+ latents precomputed", is_diffusers=True),
+        Rung("+ Tidemill's U-Net and kernels"),
+        *bf16,
         *recorded,
         *sharded,
-        Rung("online, one rank, one encoder", "online"),
+        Rung("online, one rank, one encoder", "online", precision),
     ]
 
 
@@ -88,7 +89,7 @@ def measure_rung(rung: Rung, steps: int, device: str) -> float:
 def measure(args: argparse.Namespace) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {}
     for number in range(args.rounds):
-        for rung in rungs(args.device):
+        for rung in rungs(args.device, args.precision):
             if not args.force:
                 runner.wait_until_idle()
             rates.setdefault(rung.name, []).append(measure_rung(rung, args.steps, args.device))
@@ -160,6 +161,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="times that each set runs; medians count")
     parser.add_argument("--steps", type=int, default=12, help="of a run")
     parser.add_argument("--device", default="cpu", help="engine.device; on a GPU with a recorded step, too")
+    parser.add_argument(
+        "--precision", choices=("bf16", "f32"), default="bf16", help="f32 where a CPU has no bf16"
+    )
     parser.add_argument("--price", type=float, default=1.0, help="dollars an hour of this machine")
     runner.main("bench-ablation", bench, parser, quick={"rounds": 1, "steps": 2})
 

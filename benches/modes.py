@@ -1,8 +1,8 @@
 """`make bench-modes`: the quickstart's U-Net trained offline, online and co-located.
 
 Draws scenes and trains some steps in each mode on all cores of this machine, alternately, each in a
-fresh process, and measures the time of an image in each stage. Before, `tidemill plan` predicts the
-rates from those of the stages by themselves. Writes target/bench/modes.json and
+fresh process, and measures the time of an image in each stage. In each round, `tidemill plan` predicts
+the rates from those of the stages by themselves. Writes target/bench/modes.json and
 redraws its part of docs/benchmarks.md.
 """
 
