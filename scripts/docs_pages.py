@@ -23,8 +23,6 @@ OUTSIDE = {
 }
 # The target of a link to another file, and its anchor.
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
-# Verbs with verbs of their own.
-GROUPS = ("bench", "compare", "mds")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -72,17 +70,19 @@ def to_page(target: str) -> str | None:
 
 def describe_command_line() -> str:
     """What `--help` says of every verb."""
-    verbs = re.findall(r"^  ([a-z]+) ", help_of().split("Commands:")[1].split("Options:")[0], re.MULTILINE)
     parts = ["# Command line", f"```text\n{help_of()}\n```"]
-    for verb in verbs:
-        if verb == "help":
-            continue
-        parts += [f"## tidemill {verb}", f"```text\n{help_of(verb)}\n```"]
-        if verb in GROUPS:
-            commands = help_of(verb).split("Commands:")[1].split("Options:")[0]
-            inner = re.findall(r"^  ([a-z-]+) ", commands, re.MULTILINE)
-            parts += [f"```text\n{help_of(verb, one)}\n```" for one in inner if one != "help"]
+    for verb in list_verbs(help_of()):
+        text = help_of(verb)
+        parts += [f"## tidemill {verb}", f"```text\n{text}\n```"]
+        parts += [f"```text\n{help_of(verb, inner)}\n```" for inner in list_verbs(text)]
     return "\n\n".join(parts) + "\n"
+
+
+def list_verbs(text: str) -> list[str]:
+    """The verbs that a help text lists."""
+    _, _, commands = text.partition("Commands:")
+    names = re.findall(r"^  ([a-z-]+) ", commands.split("Options:")[0], re.MULTILINE)
+    return [name for name in names if name != "help"]
 
 
 def help_of(*verb: str) -> str:

@@ -42,7 +42,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// The name in the file and in reports.
+    /// The name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fault => "fault",

@@ -33,7 +33,8 @@ impl Conv2d {
         Self::new(scope, inputs, outputs, 1, 1, 0)
     }
 
-    /// On a GPU libtorch would add the bias element by element.
+    /// The convolution of x with its bias. On a GPU the bias is added by a kernel of ours, because
+    /// libtorch adds it element by element.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         match x.device().is_cuda() {
             true => unwrap_or_panic(add_channel_bias(&self.convolve(x, None), None, &self.bias)),

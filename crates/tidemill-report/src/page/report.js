@@ -48,7 +48,6 @@
         ctx.setLineDash([4, 4]);
         ctx.fillStyle = style("--soft");
         ctx.font = `${11 * devicePixelRatio}px sans-serif`;
-        ctx.textAlign = "left";
         for (const mark of marks) {
           const x = Math.round(plot.valToPos(mark.x, "x", true));
           if (x < bbox.left || x > bbox.left + bbox.width) continue;
@@ -56,7 +55,11 @@
           ctx.moveTo(x, bbox.top);
           ctx.lineTo(x, bbox.top + bbox.height);
           ctx.stroke();
-          if (labelled) ctx.fillText(mark.label, x + 4 * devicePixelRatio, bbox.top + 12 * devicePixelRatio);
+          if (!labelled) continue;
+          const gap = 4 * devicePixelRatio;
+          const fits = x + gap + ctx.measureText(mark.label).width < bbox.left + bbox.width;
+          ctx.textAlign = fits ? "left" : "right";
+          ctx.fillText(mark.label, fits ? x + gap : x - gap, bbox.top + 3 * gap);
         }
         ctx.restore();
       },

@@ -18,7 +18,7 @@ pub fn lost_time_table(events: &[Event], metrics: &Metrics) -> Option<Table> {
     let skipped = events.len().saturating_sub(LISTED_EVENTS);
     let mut rows: Vec<Vec<String>> = events[skipped..].iter().map(event_row).collect();
     if skipped > 0 {
-        let seconds = events[..skipped].iter().filter_map(|event| event.seconds_lost).sum();
+        let seconds = event_seconds(&events[..skipped]);
         let steps = events[..skipped].iter().map(|event| event.steps_lost).sum::<u64>().to_string();
         rows.insert(0, row("earlier", "", steps, Some(seconds), &format!("{skipped} events")));
     }
@@ -31,8 +31,7 @@ pub fn lost_time_table(events: &[Event], metrics: &Metrics) -> Option<Table> {
     // Less than a tenth of a second is nothing to look at.
     let waits = waits.into_iter().filter(|(seconds, _)| *seconds >= 0.1);
     rows.extend(waits.clone().map(|(seconds, what)| row("waiting", "", String::new(), Some(seconds), what)));
-    let total = events.iter().filter_map(|event| event.seconds_lost).sum::<f64>()
-        + waits.map(|(seconds, _)| seconds).sum::<f64>();
+    let total = event_seconds(events) + waits.map(|(seconds, _)| seconds).sum::<f64>();
     if rows.is_empty() {
         return None;
     }

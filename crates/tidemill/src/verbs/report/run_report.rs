@@ -1,7 +1,7 @@
 //! What the page has of a run.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, ErrorKind};
 use std::path::Path;
 
 use tidemill_io::redact_text;
@@ -56,8 +56,10 @@ pub fn read_run(folder: &Path, study: Option<&Path>) -> Result<RunReport> {
     let (rows, tables) = read_rows(folder, &mut remarks);
     let evaluations = read_evaluations(folder, &mut remarks);
     let mut charts = metrics.charts.clone();
-    if let Ok(file) = File::open(folder.join(PREPROCESS_LOG)) {
-        charts.extend(read_preprocessing_charts(BufReader::new(file)));
+    match File::open(folder.join(PREPROCESS_LOG)) {
+        Ok(file) => charts.extend(read_preprocessing_charts(BufReader::new(file))),
+        Err(error) if error.kind() == ErrorKind::NotFound => (),
+        Err(error) => remarks.push(format!("no stages are shown: {PREPROCESS_LOG}: {error}")),
     }
     charts.extend(evaluations.charts);
     charts.extend(read_step_memory(folder, &mut remarks));

@@ -8,7 +8,7 @@ use tidemill_report::Chart;
 use tidemill_report::memory_timeline::read_memory_chart;
 
 /// A larger trace takes too long to read.
-const MOST_BYTES: u64 = 1 << 30;
+const MOST_BYTES: u64 = 256 << 20;
 
 /// The chart of the last trace of the first rank.
 pub fn read_step_memory(folder: &Path, remarks: &mut Vec<String>) -> Option<Chart> {
@@ -18,7 +18,7 @@ pub fn read_step_memory(folder: &Path, remarks: &mut Vec<String>) -> Option<Char
     };
     let file = File::open(&path).map_err(|error| tell(error.to_string())).ok()?;
     if file.metadata().is_ok_and(|metadata| metadata.len() > MOST_BYTES) {
-        tell("it is larger than 1 GiB; profile fewer steps".into());
+        tell("it is larger than 256 MiB; profile fewer steps".into());
         return None;
     }
     let chart = read_memory_chart(BufReader::with_capacity(1 << 20, file));
