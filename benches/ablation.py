@@ -73,6 +73,9 @@ def measure_rung(rung: Rung, steps: int, device: str) -> float:
         "train.log_every": 1,
         "train.phase": [{"resolution": 8 * train.SIZE, "steps": steps}],
         "checkpoint.every": 10 * steps,
+        # A window is a file and a batch, so that encoders keep pace with steps. Larger windows would all
+        # be encoded before the steps that are measured.
+        "online.window": 1,
     }
     if rung.is_diffusers:
         run = json.dumps(train.run_settings(MODEL, **more))
@@ -126,7 +129,8 @@ def bench(args: argparse.Namespace) -> None:
     shutil.rmtree(train.FOLDER, ignore_errors=True)
     train.FOLDER.mkdir(parents=True)
     millions = train.make_models(train.FOLDER / MODEL, train.CHANNELS[MODEL], train.TEXT, train.SIZE)
-    train.prepare(MODEL, 32 if args.quick else 256)
+    rows = 32 if args.quick else 256
+    train.prepare(MODEL, rows, files=rows // BATCH)
     rates = measure(args)
     ladder = {name: median(figures) for name, figures in rates.items()}
     versions, machine = runner.versions("torch", "diffusers"), runner.machine()

@@ -94,13 +94,13 @@ def settings(name: str, **more: object) -> list[str]:
     return to_command_line(run_settings(name, **more))
 
 
-def prepare(name: str, rows: int = 128) -> None:
+def prepare(name: str, rows: int = 128, files: int = 2) -> None:
     """Makes the latent dataset of a model, and its pairs unless they exist."""
     pairs = FOLDER / "pairs"
     if not pairs.exists():
         sides = ["--min-side", str(8 * SIZE), "--max-side", str(9 * SIZE)]
         subprocess.run(
-            [TIDEMILL, "synth", pairs, "--rows", str(rows), "--files", "2", *sides, "-q"], check=True
+            [TIDEMILL, "synth", pairs, "--rows", str(rows), "--files", str(files), *sides, "-q"], check=True
         )
     subprocess.run([TIDEMILL, "preprocess", *settings(name), "-q"], check=True)
 
