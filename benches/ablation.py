@@ -110,12 +110,15 @@ def ladder_rows(ladder: dict[str, float], price: float | None) -> list[list[str]
     return rows
 
 
-def page(ladder: dict[str, float], price: float, head: str) -> str:
+def page(rates: dict[str, list[float]], price: float, head: str) -> str:
+    ladder = {name: median(figures) for name, figures in rates.items()}
+    ranges = [f"{min(figures):.2f} to {max(figures):.2f}" for figures in rates.values()]
+    rows = [[*row, figures] for row, figures in zip(ladder_rows(ladder, price), ranges, strict=True)]
+    columns = ["", "img/s", "of the first", f"$ per million at ${price:g} an hour", "all rounds, img/s"]
     parts = [
         head,
-        report.table(
-            ["", "img/s", "of the first", f"$ per million at ${price:g} an hour"], ladder_rows(ladder, price)
-        ),
+        report.table(columns, rows),
+        "A step of the ladder counts only where its rounds do not overlap with those of the step before.",
         f"![Each set of changes, beside the published ladders]({CHART.name}.svg)",
         "Published for 32 A100-80G (Anyscale, 2024), at $163.84 an hour:",
     ]
@@ -140,13 +143,13 @@ def bench(args: argparse.Namespace) -> None:
         "steps, without the first half."
     )
     if args.quick:
-        print(page(ladder, args.price, head))
+        print(page(rates, args.price, head))
         return
     plots.draw_ladders(CHART, {"Tidemill, img/s": ladder, **published_panels()})
     about = {"versions": versions, "machine": machine, "published": PUBLISHED}
     cases = [as_entry(name, rates, ladder) for name in ladder]
     report.write_json(runner.RESULTS / "ablation.json", [{**case, **about} for case in cases])
-    report.redraw(PAGE, "bench-ablation", page(ladder, args.price, head))
+    report.redraw(PAGE, "bench-ablation", page(rates, args.price, head))
 
 
 def as_entry(name: str, rates: dict[str, list[float]], ladder: dict[str, float]) -> dict:
