@@ -1,6 +1,7 @@
 """Tidemill: Stable Diffusion pre-training in Rust.
 
-The verbs of the command line are functions that return their result as a dict. The two stages of
+The verbs of the command line are functions that return their result as a dict, which notebooks show as
+a table. The two stages of
 the data pipeline are callables over Arrow record batches and tables. The training stream is an
 iterator.
 """
@@ -12,6 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 # PyTorch then uses huge pages for large tensors on the CPU; the reasons are in the crate's
@@ -23,6 +25,7 @@ from tidemill import _libtorch  # noqa: F401  # isort: skip
 from tidemill import _native
 from tidemill._native import VERSION as __version__
 from tidemill._native import InputError, LostPeersError, TidemillError
+from tidemill.display import Result
 from tidemill.run_file import ResolvedRun, RunFile, resolve, to_arguments, to_command_line
 from tidemill.stream import Stream
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from tidemill.stream_dataset import StreamDataset
 
 __all__ = [
+    "ASSETS",
     "Encode",
     "Encoders",
     "InputError",
@@ -39,21 +43,27 @@ __all__ = [
     "Mode",
     "Prepare",
     "ResolvedRun",
+    "Result",
     "RunFile",
     "Stream",
     "StreamDataset",
     "TidemillError",
     "__version__",
+    "contact_sheet",
     "dedup",
     "evaluate",
     "export",
+    "init",
     "inspect",
     "load",
     "main",
+    "plan",
     "preprocess",
+    "report",
     "resolve",
     "run",
     "sample",
+    "synth",
     "train",
 ]
 
@@ -75,6 +85,13 @@ class Encoders(Protocol):
         None if they take longer than about a second.
         """
 
+
+ASSETS = Path(__file__).parent / "assets"
+"""A folder with small models in the diffusers layout, and `judge`, a small DINOv2: for trying things out."""
+
+# Jupyter shows standard error as if all of it were errors.
+if "ipykernel" in sys.modules:
+    _native.print_to_stdout()
 
 # Worker processes that a verb starts run in the same Python.
 os.environ.setdefault("TIDEMILL_PYTHON", sys.executable)
@@ -108,12 +125,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
 
 
-def preprocess(run: RunFile, **overrides: Any) -> dict[str, Any]:
+def preprocess(run: RunFile, **overrides: Any) -> Result:
     """Turns image-caption pairs into a latent dataset."""
     return _call("preprocess", run, overrides)
 
 
-def dedup(run: RunFile, **overrides: Any) -> dict[str, Any]:
+def dedup(run: RunFile, **overrides: Any) -> Result:
     """Finds duplicates among the rows of the run's latent dataset and writes them as a mask."""
     return _call("dedup", run, overrides)
 
@@ -126,7 +143,7 @@ def train(
     denoiser: torch.nn.Module | None = None,
     stop: threading.Event | None = None,
     **overrides: Any,
-) -> dict[str, Any]:
+) -> Result:
     """Trains the U-Net on the run's latent dataset or its pairs.
 
     Training resumes from the last checkpoint if there is one. The modes "online" and "colocated"
@@ -156,9 +173,9 @@ def train(
 
     arguments = [*to_command_line(run, **overrides), "--mode", mode]
     with process_group() as rank_arguments, stop_at_ctrl_c(stop) as stop_request:
-        return json.loads(
-            _native.train([*arguments, *rank_arguments], on_metrics, encoders, denoiser, stop_request)
-        )
+        done = _native.train([*arguments, *rank_arguments], on_metrics, encoders, denoiser, stop_request)
+    # Other ranks than the first have no result.
+    return Result(json.loads(done) or {})
 
 
 def load(run: RunFile, module: torch.nn.Module, ema: bool = True, **overrides: Any) -> int:
@@ -170,12 +187,12 @@ def load(run: RunFile, module: torch.nn.Module, ema: bool = True, **overrides: A
     return _native.load(*to_arguments(run, overrides), module, ema)
 
 
-def sample(run: RunFile, **overrides: Any) -> dict[str, Any]:
+def sample(run: RunFile, **overrides: Any) -> Result:
     """Draws the images of the run's `[sample]` section."""
     return _call("sample", run, overrides)
 
 
-def evaluate(run: RunFile, *flags: str, **overrides: Any) -> dict[str, Any]:
+def evaluate(run: RunFile, *flags: str, **overrides: Any) -> Result:
     """Judges the images of the run's newest checkpoint, as its `[eval]` section says.
 
     `flags` are those of the command line: `"--all"`, `"--watch"`, or `"--step"` and a number.
@@ -187,26 +204,72 @@ def export(
     run: RunFile,
     to: str | os.PathLike[str] | None = None,
     single_file: str | os.PathLike[str] | None = None,
+    variant: Literal["f32", "fp16"] = "f32",
     **overrides: Any,
-) -> dict[str, Any]:
+) -> Result:
     """Writes the trained model as a folder that diffusers can load, by default in the run's output.
 
-    With `single_file` it also writes all weights to one file in the layout of the first Stable
-    Diffusion releases, for diffusers' `from_single_file` and other programs.
+    `to` may be a repository of the Hugging Face Hub, `hf://user/name`. `variant` is the dtype of the
+    weights, `"fp16"` under the names of diffusers' `variant="fp16"`. With `single_file` it also writes
+    all weights to one file in the layout of the first Stable Diffusion releases, for diffusers'
+    `from_single_file` and other programs.
     """
-    options = [("--to", to), ("--single-file", single_file)]
-    given = [text for name, path in options if path is not None for text in (name, os.fspath(path))]
-    return _call("export", run, overrides, *given)
+    return _call("export", run, overrides, *_options(to=to, single_file=single_file, variant=variant))
 
 
-def run(run: RunFile, mode: Mode = "offline", **overrides: Any) -> dict[str, Any]:
+def run(run: RunFile, mode: Mode = "offline", **overrides: Any) -> Result:
     """Runs preprocess, train, sample and export; only the mode "offline" preprocesses."""
     return _call("run", run, overrides, "--mode", mode)
 
 
-def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Describes the content of a dataset or a Parquet source."""
-    return json.loads(_native.call(["inspect", os.fspath(path)]))
+def init(pairs: str | os.PathLike[str], output: str | os.PathLike[str] = "run.toml") -> Result:
+    """Looks at the pairs in a folder or at a URI, and writes a first run file for them."""
+    return Result(json.loads(_native.call(["init", os.fspath(pairs), "--output", os.fspath(output)])))
+
+
+def synth(to: str | os.PathLike[str], rows: int = 10_000, files: int = 4, seed: int = 0) -> Result:
+    """Draws captioned scenes as Parquet files, the data of the quickstart."""
+    numbers = {"rows": str(rows), "files": str(files), "seed": str(seed)}
+    return Result(json.loads(_native.call(["synth", os.fspath(to), *_options(**numbers), "--quiet"])))
+
+
+def inspect(
+    path: str | os.PathLike[str],
+    unused: Literal["rejected", "quarantined"] | None = None,
+    limit: int = 100,
+) -> Result:
+    """Describes the content of a dataset or a Parquet source.
+
+    With `unused`, `"list"` has up to `limit` rows of a dataset that are not used, and why.
+    """
+    options = [] if unused is None else _options(list=unused, limit=str(limit))
+    return Result(json.loads(_native.call(["inspect", os.fspath(path), *options, "--quiet"])))
+
+
+def contact_sheet(run: RunFile, to: str | os.PathLike[str], seed: int = 0, **overrides: Any) -> Result:
+    """Draws random rows of the run's source, as training sees them, into a PNG file."""
+    done = _call("inspect", run, overrides, *_options(sheet=to, seed=str(seed)), "--quiet")
+    return Result(verb="contact sheet", sheet=done["sheet"])
+
+
+def plan(
+    run: RunFile,
+    cluster: str | os.PathLike[str] | None = None,
+    rates: str | os.PathLike[str] | None = None,
+    plot: str | os.PathLike[str] | None = None,
+    **overrides: Any,
+) -> Result:
+    """Says what the run takes in each mode: throughput, hours, cost, memory.
+
+    `cluster` is a file with the machines, `rates` one with measured rates, or the output of a run. `plot`
+    is the path of charts without extension.
+    """
+    return _call("plan", run, overrides, *_options(cluster=cluster, rates=rates, plot=plot), "--quiet")
+
+
+def report(run: str | os.PathLike[str]) -> Result:
+    """Draws the report of a run's output folder, one HTML file."""
+    return Result(json.loads(_native.call(["report", os.fspath(run)])))
 
 
 class Prepare:
@@ -244,5 +307,11 @@ class Encode:
         return self._stage(batch)
 
 
-def _call(verb: str, run: RunFile, overrides: Mapping[str, Any], *flags: str) -> dict[str, Any]:
-    return json.loads(_native.call([verb, *to_command_line(run, **overrides), *flags]))
+def _options(**options: str | os.PathLike[str] | None) -> list[str]:
+    """Options of the command line, without those that are None."""
+    given = {name: os.fspath(value) for name, value in options.items() if value is not None}
+    return [text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", value)]
+
+
+def _call(verb: str, run: RunFile, overrides: Mapping[str, Any], *flags: str) -> Result:
+    return Result(json.loads(_native.call([verb, *to_command_line(run, **overrides), *flags])))

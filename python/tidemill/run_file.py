@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, Union
 
 from tidemill._native import InputError, portable
+from tidemill.display import escape, to_shorter_path, to_table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ResolvedRun:
     """A run file with all its keys and absolute paths, as `resolve` returns it.
 
@@ -25,6 +26,28 @@ class ResolvedRun:
     def __getitem__(self, section: str) -> Any:
         """A section, or a top-level key."""
         return json.loads(self.text)[section]
+
+    def __repr__(self) -> str:
+        """The most important keys."""
+        return f"ResolvedRun({', '.join(f'{key}={value!r}' for key, value in self._summary().items())})"
+
+    def _repr_html_(self) -> str:
+        return to_table("run", [(key, escape(value)) for key, value in self._summary().items()])
+
+    def _source(self) -> list[str]:
+        uris = self["source"]["uri"]
+        return [to_shorter_path(uri) for uri in ([uris] if isinstance(uris, str) else uris)]
+
+    def _summary(self) -> dict[str, Any]:
+        phases = [f"{phase['steps']} steps at {phase['resolution']} px" for phase in self["train"]["phase"]]
+        return {
+            "name": self["name"],
+            "output": to_shorter_path(self["output"]),
+            "source": self._source(),
+            "models": to_shorter_path(self["models"]["path"]),
+            "global_batch": self["train"]["global_batch"],
+            "phases": ", then ".join(phases),
+        }
 
 
 RunFile: TypeAlias = Union[str, "os.PathLike[str]", Mapping[str, Any], ResolvedRun]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from tidemill._native import Batch
 from tidemill._native import Stream as NativeStream
+from tidemill.display import escape, to_table
 
 Datasets = "str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]"
 Mix = Mapping[str, Mapping[str, float]]
@@ -84,6 +85,19 @@ class Stream:
         Its memory is passed on without a copy, and reused once nobody refers to it.
         """
         return self._stream.next()
+
+    def __repr__(self) -> str:
+        """What it reads, in which batches."""
+        return f"Stream({', '.join(f'{key}={value!r}' for key, value in self._summary().items())})"
+
+    def _repr_html_(self) -> str:
+        return to_table("stream", [(key, escape(value)) for key, value in self._summary().items()])
+
+    def _summary(self) -> dict[str, Any]:
+        settings = self._settings
+        named = {key: settings[key] for key in ("datasets", "split", "seed", "rank", "ranks")}
+        batches = {key: self._phase[key] for key in ("resolution", "global_batch")}
+        return {**named, "rows": self.rows, **batches}
 
     def state_dict(self) -> dict[str, Any]:
         """The stream's position after the last batch that it returned."""

@@ -28,7 +28,7 @@ pub use denoiser::{Denoiser, SampleShape, TrainableDenoiser};
 pub use dinov2::{Dinov2Config, Dinov2Model};
 pub use error::Error;
 pub use inception::{FidInceptionV3, INCEPTION_FEATURES, INCEPTION_SIZE};
-pub use model_folder::{ModelFolder, check_weights, compute_digest, load_weights, save_weights};
+pub use model_folder::{ModelFolder, Variant, check_weights, compute_digest, load_weights, save_weights};
 pub use params::{ParamInit, Params};
 pub use schedule::{BetaSchedule, NoiseSchedule, PredictionType, SchedulerConfig, TimestepSpacing};
 pub use text_encoder::{ClipTextConfig, ClipTextModel};

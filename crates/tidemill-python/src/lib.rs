@@ -57,6 +57,12 @@ mod _native {
         open_files::raise_open_file_limit();
     }
 
+    /// Prints lines for people to standard output from now on.
+    #[pyfunction]
+    fn print_to_stdout() {
+        tidemill::progress::print_to_stdout();
+    }
+
     /// Runs a command line that starts with the program name. Returns the exit code.
     #[pyfunction]
     fn main(py: Python<'_>, argv: Vec<String>) -> u8 {

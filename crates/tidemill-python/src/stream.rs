@@ -164,6 +164,15 @@ impl Batch {
         self.sample_ids.len()
     }
 
+    fn __repr__(&self) -> String {
+        let rows = self.sample_ids.len();
+        let shape = |(_, spec): &(Bytes, TensorSpec)| {
+            let dims: Vec<String> = spec.shape.iter().map(ToString::to_string).collect();
+            format!("[{rows}, {}] {:?}", dims.join(", "), spec.dtype).to_lowercase()
+        };
+        format!("Batch(number={}, latents={}, text={})", self.number, shape(&self.latents), shape(&self.text))
+    }
+
     /// Unscaled latents, [n, C, h, w].
     #[getter]
     fn latents(&self) -> Tensor {

@@ -8,7 +8,7 @@
 //! - `supervisor`: training workers and their restarts. `sampling`: images from trained weights.
 //!   `evaluation`: how good they are. `chart`: plots. `tracking`: W&B and MLflow.
 //! - `allocator`, `open_files`, `python`: settings of the process, and the Python interpreter
-//!   around it.
+//!   around it. `hub`: models of the Hugging Face Hub.
 
 pub mod allocator;
 mod chart;
@@ -17,6 +17,7 @@ pub mod encode;
 pub mod engine;
 pub mod error;
 pub mod evaluation;
+mod hub;
 pub mod online;
 pub mod open_files;
 pub mod progress;

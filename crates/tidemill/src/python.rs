@@ -1,6 +1,59 @@
-//! The Python interpreter, for what Rust cannot do alone: starting training workers, and Ray.
+//! The Python interpreter, for what Rust cannot do alone: starting training workers, Ray, and the
+//! user's own packages.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+
+/// Runs the file of the package `tidemill` that the first argument names. It does not import the
+/// package, which would load PyTorch.
+const RUN_SCRIPT: &str = "import importlib.util, runpy, sys; del sys.argv[0]; \
+    folder = importlib.util.find_spec('tidemill').submodule_search_locations[0]; \
+    runpy.run_path(folder + '/' + sys.argv[0], run_name='__main__')";
+
+/// What a script prints.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Answer {
+    Done(String),
+    Error(String),
+}
+
+/// A command that runs a file of the package `tidemill`, such as `tracking.py`.
+pub fn package_script(python: &Path, file: &str) -> Command {
+    let mut command = Command::new(python);
+    command.args(["-c", RUN_SCRIPT, file]);
+    command
+}
+
+/// Runs a file of the package `tidemill` to its end, and returns its result. Its last line is JSON:
+/// `{"done": result}` or `{"error": message}`.
+///
+/// # Errors
+/// The script's, or that there is no Python with the package.
+pub fn run_package_script<A: AsRef<OsStr>>(
+    file: &str,
+    arguments: impl IntoIterator<Item = A>,
+) -> Result<String> {
+    let python = find_interpreter();
+    let mut command = package_script(&python, file);
+    let start_error = |source| Error::Start { what: "Python (TIDEMILL_PYTHON, or python3)", source };
+    let output = command.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let stdout = output.map_err(start_error)?.stdout;
+    let last_line = String::from_utf8_lossy(&stdout).lines().last().map(str::to_owned);
+    match last_line.and_then(|line| serde_json::from_str(&line).ok()) {
+        Some(Answer::Done(result)) => Ok(result),
+        Some(Answer::Error(message)) => Err(Error::Script(message)),
+        None => {
+            let message = format!("{} ended without a result; its own lines say why", python.display());
+            Err(Error::Script(message))
+        }
+    }
+}
 
 /// Finds the Python that has the package `tidemill`: the one in `TIDEMILL_PYTHON`, else the one of
 /// the environment whose libtorch this process has loaded, else the first one in the path. In a

@@ -9,8 +9,10 @@
 //! * `fetch`: images that a row only names, from disk, a store or the web
 //! * `listing`, `changed_files`: the files and their identities
 //! * `batch_schema`, `needed_columns`, `sample_id`: the columns of the batches
+//! * `discover`: what lies at a path, for a first run file
 //! * `object_stream`: an object's bytes as a blocking reader
 
+pub mod discover;
 pub mod records;
 pub mod webdataset;
 

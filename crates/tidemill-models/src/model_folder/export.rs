@@ -1,24 +1,58 @@
-//! Exports a trained U-Net as a model folder that diffusers opens.
+//! Writes model folders that diffusers opens.
 
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use tch::Tensor;
+use tch::{Kind, Tensor};
+use tidemill_torch::guard;
 
 use super::config_file;
 use super::folder::ModelFolder;
 use super::list_files::list_files;
-use super::weight_files::DIFFUSERS_FILE;
-use super::weights::{copy_in_f32, save_weights};
+use super::weights::{read_weights_for_diffusers, save_weights};
 use crate::error::Error;
 use crate::schedule::SchedulerConfig;
 use crate::unet::UNetConfig;
 
+/// The dtype of a folder's weights, and by what name its files are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Variant {
+    /// Single precision, under the usual names.
+    #[default]
+    F32,
+    /// Half precision, under the names of diffusers' `variant="fp16"`.
+    Fp16,
+}
+
+impl Variant {
+    fn kind(self) -> Kind {
+        if self == Self::F32 { Kind::Float } else { Kind::Half }
+    }
+
+    /// The `dtype` in configurations.
+    fn dtype(self) -> &'static str {
+        if self == Self::F32 { "float32" } else { "float16" }
+    }
+
+    /// The name of a weight file.
+    fn file_name(self, stem: &str) -> String {
+        let variant = if self == Self::F32 { "" } else { ".fp16" };
+        format!("{stem}{variant}.safetensors")
+    }
+}
+
+/// The weights of all parts by parameter name.
+pub(super) struct FolderWeights {
+    pub unet: Vec<(String, Tensor)>,
+    pub vae: Vec<(String, Tensor)>,
+    pub text_encoder: Vec<(String, Tensor)>,
+}
+
 impl ModelFolder {
     /// Writes the folder `to`, which diffusers' `StableDiffusionPipeline.from_pretrained` opens:
-    /// the frozen parts, the U-Net's configuration and `tensors`, and the scheduler with the
-    /// prediction type that it was trained for. All weights are f32, whatever dtype the frozen
-    /// parts have, because the pipeline does not convert between its parts.
+    /// the frozen parts, the U-Net's configuration and its weights `unet_weights`, and the scheduler
+    /// with the prediction type that it was trained for. All weights have the dtype of `variant`,
+    /// whatever the frozen parts have, because the pipeline does not convert between its parts.
     ///
     /// # Errors
     /// If a file cannot be read or written, or `to` is this folder.
@@ -26,8 +60,33 @@ impl ModelFolder {
         &self,
         to: &Path,
         unet: &UNetConfig,
-        tensors: &[(String, Tensor)],
+        unet_weights: Vec<(String, Tensor)>,
         scheduler: &SchedulerConfig,
+        variant: Variant,
+    ) -> Result<(), Error> {
+        let vae = read_weights_for_diffusers(&self.vae())?;
+        let text_encoder = read_weights_for_diffusers(&self.text_encoder())?;
+        self.write_folder(
+            to,
+            unet,
+            FolderWeights { unet: unet_weights, vae, text_encoder },
+            scheduler,
+            variant,
+        )
+    }
+
+    /// Writes the folder `to` with these weights, and the tokenizer and the configurations of the frozen
+    /// parts of this folder.
+    ///
+    /// # Errors
+    /// As [`Self::export`].
+    pub(super) fn write_folder(
+        &self,
+        to: &Path,
+        unet: &UNetConfig,
+        weights: FolderWeights,
+        scheduler: &SchedulerConfig,
+        variant: Variant,
     ) -> Result<(), Error> {
         std::fs::create_dir_all(to).map_err(Error::io(to))?;
         let canonical = |path: &Path| path.canonicalize().map_err(Error::io(path));
@@ -42,14 +101,30 @@ impl ModelFolder {
         }
         copy_files(&self.tokenizer(), &to.join("tokenizer"))?;
         for part in ["vae", "text_encoder"] {
-            copy_config(&self.path().join(part), &to.join(part))?;
-            copy_in_f32(&self.path().join(part), &to.join(part))?;
+            copy_config(&self.path().join(part), &to.join(part), variant)?;
         }
         unet.write(&to.join("unet/config.json"))?;
-        save_weights(tensors, &to.join("unet").join(DIFFUSERS_FILE))?;
+        let FolderWeights { unet, vae, text_encoder } = weights;
+        let parts = [
+            ("unet", "diffusion_pytorch_model", unet),
+            ("vae", "diffusion_pytorch_model", vae),
+            ("text_encoder", "model", text_encoder),
+        ];
+        for (part, stem, tensors) in parts {
+            save_weights(&cast(tensors, variant.kind())?, &to.join(part).join(variant.file_name(stem)))?;
+        }
         scheduler.write(&to.join("scheduler/scheduler_config.json"))?;
         write_index(&index)
     }
+}
+
+/// Casts floating-point tensors.
+fn cast(tensors: Vec<(String, Tensor)>, kind: Kind) -> Result<Vec<(String, Tensor)>, Error> {
+    let cast = |(name, tensor): (String, Tensor)| {
+        let cast = || if tensor.is_floating_point() { tensor.to_kind(kind) } else { tensor.shallow_clone() };
+        Ok((name, guard(cast)?))
+    };
+    tensors.into_iter().map(cast).collect()
 }
 
 /// Copies the files of a folder, without its subfolders.
@@ -63,10 +138,10 @@ fn copy_files(from: &Path, to: &Path) -> Result<(), Error> {
 }
 
 /// Copies `config.json`, with the dtype of the exported weights.
-fn copy_config(from: &Path, to: &Path) -> Result<(), Error> {
+fn copy_config(from: &Path, to: &Path, variant: Variant) -> Result<(), Error> {
     let mut object = config_file::read_object(&from.join("config.json"))?;
     for key in ["dtype", "torch_dtype"] {
-        object.entry(key).and_modify(|dtype| *dtype = "float32".into());
+        object.entry(key).and_modify(|dtype| *dtype = variant.dtype().into());
     }
     config_file::write_object(&to.join("config.json"), &object)
 }

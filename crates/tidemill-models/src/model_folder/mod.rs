@@ -12,5 +12,6 @@ pub mod weight_files;
 pub mod weights;
 
 pub use digest::compute_digest;
+pub use export::Variant;
 pub use folder::ModelFolder;
 pub use weights::{check_weights, load_weights, save_weights};

@@ -74,6 +74,11 @@ impl SafetensorsFile {
         names
     }
 
+    /// Whether there is a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.header.info(name).is_some()
+    }
+
     /// Reads a tensor.
     pub fn read(&mut self, name: &str) -> Result<Tensor, Error> {
         let invalid = |message: String| Error::Safetensors { path: self.path.clone(), message };

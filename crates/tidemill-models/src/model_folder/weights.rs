@@ -4,14 +4,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use safetensors::tensor::TensorView;
 use tch::{Kind, Tensor};
 use tidemill_torch::{guard, tensor_to_bytes};
 
 use super::safetensors_file::{SafetensorsFile, to_safetensors_dtype};
-use super::weight_files::{DIFFUSERS_FILE, TRANSFORMERS_FILE, weight_files};
+use super::weight_files::weight_files;
 use crate::error::Error;
 use crate::params::Params;
 
@@ -104,7 +104,7 @@ fn summarise(problems: &[String]) -> String {
 }
 
 /// Compares shapes. Old VAEs store the linear layers of their attention as 1x1 convolutions.
-fn is_equal_up_to_trailing_ones(stored: &[i64], expected: &[i64]) -> bool {
+pub fn is_equal_up_to_trailing_ones(stored: &[i64], expected: &[i64]) -> bool {
     stored.starts_with(expected) && stored[expected.len()..].iter().all(|n| *n == 1)
 }
 
@@ -164,29 +164,33 @@ pub fn save_weights(tensors: &[(String, Tensor)], path: &Path) -> Result<(), Err
     std::fs::rename(&partial, path).map_err(Error::io(path))
 }
 
-/// Copies the weights of the folder `from` into one file in the folder `to`; floats become f32.
+/// All weights in the folder `dir` under their stored names, in their own dtypes.
 ///
 /// # Errors
-/// If there are none, a file is not valid, or nothing can be written.
-pub fn copy_in_f32(from: &Path, to: &Path) -> Result<(), Error> {
-    let paths = weight_files(from)?;
-    let is_transformers =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("model"));
-    let name = if paths.iter().any(is_transformers) { TRANSFORMERS_FILE } else { DIFFUSERS_FILE };
+/// If there are none, or a file is not valid.
+pub fn read_weights(dir: &Path) -> Result<Vec<(String, Tensor)>, Error> {
     let mut tensors = Vec::new();
-    for path in paths {
+    for path in weight_files(dir)? {
         let mut file = SafetensorsFile::open(&path)?;
-        for stored in file.names() {
-            let tensor = file.read(&stored)?;
-            let tensor = guard(|| {
-                let tensor =
-                    if is_attention_weight(&stored) { tensor.reshape(&tensor.size()[..2]) } else { tensor };
-                if tensor.is_floating_point() { tensor.to_kind(Kind::Float) } else { tensor }
-            })?;
-            tensors.push((stored, tensor));
+        for name in file.names() {
+            let tensor = file.read(&name)?;
+            tensors.push((name, tensor));
         }
     }
-    save_weights(&tensors, &to.join(name))
+    Ok(tensors)
+}
+
+/// [`read_weights`] as diffusers loads them.
+///
+/// # Errors
+/// The errors of [`read_weights`].
+pub fn read_weights_for_diffusers(dir: &Path) -> Result<Vec<(String, Tensor)>, Error> {
+    let reshape = |(name, tensor): (String, Tensor)| {
+        let is_convolution = is_attention_weight(&name) && tensor.dim() > 2;
+        let tensor = if is_convolution { guard(|| tensor.reshape(&tensor.size()[..2]))? } else { tensor };
+        Ok((name, tensor))
+    };
+    read_weights(dir)?.into_iter().map(reshape).collect()
 }
 
 /// Whether a weight is that of a linear layer in a VAE's attention. Old VAEs store them as 1x1

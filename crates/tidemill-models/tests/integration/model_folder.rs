@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use tidemill_models::{ModelFolder, SchedulerConfig, UNetConfig, compute_digest};
+use tch::Device;
+use tidemill_models::{
+    ModelFolder, ParamInit, SchedulerConfig, UNet2DConditionModel, UNetConfig, Variant, compute_digest,
+};
 
 const PARTS: [&str; 6] = [
     "vae/config.json",
@@ -63,7 +66,9 @@ fn export_is_f32_and_does_not_change_its_source() {
     let folder = ModelFolder::open(&assets).unwrap();
     let digests = || [folder.vae(), folder.text_encoder()].map(|part| compute_digest(&part).unwrap());
     let before = digests();
-    let export = |to: &Path| folder.export(to, &UNetConfig::default(), &[], &SchedulerConfig::default());
+    let export = |to: &Path| {
+        folder.export(to, &UNetConfig::default(), Vec::new(), &SchedulerConfig::default(), Variant::F32)
+    };
     let message = export(&assets.join("vae/..")).unwrap_err().to_string();
     assert!(message.contains("give another folder"), "{message}");
 
@@ -82,7 +87,11 @@ fn export_is_f32_and_does_not_change_its_source() {
     let nothing = Path::new("/dev/null");
     std::fs::remove_file(dir.path().join("unet/config.json")).unwrap();
     std::os::unix::fs::symlink(nothing.join("config.json"), dir.path().join("unet/config.json")).unwrap();
-    assert!(broken.export(dir.path(), &UNetConfig::default(), &[], &SchedulerConfig::default()).is_err());
+    assert!(
+        broken
+            .export(dir.path(), &UNetConfig::default(), Vec::new(), &SchedulerConfig::default(), Variant::F32)
+            .is_err()
+    );
     assert!(!dir.path().join("model_index.json").exists());
     std::fs::remove_file(dir.path().join("unet/config.json")).unwrap();
     export(dir.path()).unwrap();
@@ -127,10 +136,49 @@ fn export_of_an_old_vae_has_linear_attention_weights() {
     assert!(weights.iter().any(|(name, tensor)| is_linear(name, tensor)));
     tch::Tensor::write_safetensors(&convolutions, old.path().join(file)).unwrap();
     let folder = ModelFolder::open(old.path()).unwrap();
-    folder.export(to.path(), &UNetConfig::default(), &[], &SchedulerConfig::default()).unwrap();
+    folder
+        .export(to.path(), &UNetConfig::default(), Vec::new(), &SchedulerConfig::default(), Variant::F32)
+        .unwrap();
     let exported = BTreeMap::from_iter(tch::Tensor::read_safetensors(to.path().join(file)).unwrap());
     for (name, tensor) in weights {
         assert_eq!(exported[&name].size(), tensor.size(), "{name}");
+    }
+}
+
+#[test]
+fn single_file_becomes_the_same_folder_again() {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets");
+    let assets = ModelFolder::open(assets).unwrap();
+    let config = UNetConfig::read(&assets.unet().join("config.json")).unwrap();
+    let unet = UNet2DConditionModel::new(config.clone(), Device::Cpu, ParamInit::Random).unwrap();
+    // CLIP's names, and OpenCLIP's.
+    for activation in ["quick_gelu", "gelu"] {
+        let dir = tempfile::tempdir().unwrap();
+        let [exported, file, imported] =
+            ["export", "model.safetensors", "import"].map(|name| dir.path().join(name));
+        let (weights, scheduler) = (unet.params().named_parameters(), assets.scheduler().unwrap());
+        assets.export(&exported, &config, weights, &scheduler, Variant::F32).unwrap();
+        let text_config = exported.join("text_encoder/config.json");
+        let text = std::fs::read(&text_config).unwrap();
+        let mut text: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        text["hidden_act"] = activation.into();
+        std::fs::write(&text_config, text.to_string()).unwrap();
+        ModelFolder::open(&exported).unwrap().write_single_file(&file).unwrap();
+        assets.import_single_file(&file, &imported).unwrap();
+        for part in ["unet/diffusion_pytorch_model", "vae/diffusion_pytorch_model", "text_encoder/model"] {
+            let read = |folder: &Path| {
+                let weights =
+                    tch::Tensor::read_safetensors(folder.join(part).with_extension("safetensors")).unwrap();
+                let plain = |name: String| name.strip_prefix("text_model.").unwrap_or(&name).to_owned();
+                let is_weight = |(name, _): &(String, tch::Tensor)| !name.ends_with("position_ids");
+                BTreeMap::from_iter(
+                    weights.into_iter().filter(is_weight).map(|(name, weight)| (plain(name), weight)),
+                )
+            };
+            let (ours, theirs) = (read(&imported), read(&exported));
+            assert!(ours.keys().eq(theirs.keys()), "{part}, {activation}");
+            assert!(ours.iter().all(|(name, weight)| *weight == theirs[name]), "{part}, {activation}");
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use safetensors::SafeTensors;
 use serde_json::Value;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 use tidemill_torch::guard;
 
 use super::commit::{Commit, step_folder};
@@ -12,7 +12,7 @@ use super::parameter::{Parameter, number_elements};
 use super::progress::Progress;
 use super::reshard::Resharder;
 use super::run_identity::{describe_change, is_same_identity};
-use super::shard_format::{BufferValues, read_buffer};
+use super::shard_format::read_buffer;
 use super::store::Checkpoints;
 use crate::Error;
 use crate::optimizer::{MomentSteps, Optimizer};
@@ -74,10 +74,7 @@ impl Checkpoints {
     /// # Errors
     /// If there is no checkpoint, or it cannot be read.
     pub fn load_latest_weights(&self, averaged: bool) -> Result<(u64, Vec<(String, Tensor)>), Error> {
-        let Some(step) = self.list_steps()?.pop() else {
-            let message = "no committed checkpoint here; run `tidemill train` first".to_string();
-            return Err(Error::Checkpoint { path: self.path.clone(), message });
-        };
+        let step = self.find_latest_step()?;
         Ok((step, self.load_weights(step, averaged)?))
     }
 
@@ -87,20 +84,61 @@ impl Checkpoints {
     /// # Errors
     /// If there is no checkpoint of this step, or it cannot be read.
     pub fn load_weights(&self, step: u64, averaged: bool) -> Result<Vec<(String, Tensor)>, Error> {
+        let commit = self.find_commit(step)?;
+        self.load_buffer(&commit, if averaged && commit.has_ema { "ema" } else { "master" })
+    }
+
+    /// All state of a step's checkpoint, for other programs. `write` is called with each buffer in turn,
+    /// because all of them are four times as large as the weights: `model` and, if averaging had started,
+    /// `ema`; the moments `exp_avg` and `exp_avg_sq`; and `step`, the number of updates in the moments. Each
+    /// has a tensor for each parameter: f32, of the parameter's shape, or for `step` without dimensions.
+    ///
+    /// # Errors
+    /// If there is no checkpoint of this step, it cannot be read, or `write` fails.
+    pub fn export_state<E: From<Error>>(
+        &self,
+        step: u64,
+        mut write: impl FnMut(&str, Vec<(String, Tensor)>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let commit = self.find_commit(step)?;
+        let ema = commit.has_ema.then_some(("ema", "ema"));
+        let others = [("model", "master"), ("exp_avg", "exp_avg"), ("exp_avg_sq", "exp_avg_sq")];
+        for (name, buffer) in others.into_iter().chain(ema) {
+            write(name, self.load_buffer(&commit, buffer)?)?;
+        }
+        let updates = |one: &Parameter| step.saturating_sub(moment_start(one, step)) as f32;
+        let steps = commit.parameters.iter().map(|one| (one.name.clone(), Tensor::from(updates(one))));
+        write("step", steps.collect())
+    }
+
+    /// The step of the newest checkpoint.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn find_latest_step(&self) -> Result<u64, Error> {
+        self.list_steps()?.pop().ok_or_else(|| {
+            let message = "no committed checkpoint here; run `tidemill train` first".to_string();
+            Error::Checkpoint { path: self.path.clone(), message }
+        })
+    }
+
+    fn find_commit(&self, step: u64) -> Result<Commit, Error> {
         let steps = self.list_steps()?;
         if !steps.contains(&step) {
             let message = format!("there is no checkpoint of step {step} here, only of {steps:?}");
             return Err(Error::Checkpoint { path: self.path.clone(), message });
         }
-        let commit = self.read_commit(step)?;
-        let buffer = if averaged && commit.has_ema { "ema" } else { "master" };
+        self.read_commit(step)
+    }
+
+    /// A buffer's values of each parameter, f32.
+    fn load_buffer(&self, commit: &Commit, buffer: &str) -> Result<Vec<(String, Tensor)>, Error> {
         let (numbers, count) = number_elements(&commit.parameters);
-        let values = self.read_buffer_of_all_shards(step, &commit, buffer, count)?;
+        let values = self.read_buffer_of_all_shards(commit, buffer, count)?;
         let to_tensor = |parameter: &Parameter| {
-            let numbers = &numbers[parameter.name.as_str()];
-            let bytes = &values[4 * numbers.start..4 * numbers.end];
+            let numbers = numbers[parameter.name.as_str()].clone();
             let tensor = guard(|| {
-                let elements = Tensor::from_data_size(bytes, &[numbers.len() as i64], Kind::Float);
+                let elements = values.narrow(0, numbers.start as i64, numbers.len() as i64);
                 parameter.order.unflatten(&elements, &parameter.shape).contiguous()
             })?;
             Ok((parameter.name.clone(), tensor))
@@ -108,27 +146,32 @@ impl Checkpoints {
         commit.parameters.iter().map(to_tensor).collect()
     }
 
-    /// The f32 values of one buffer, from all shards, in the order of the elements' numbers.
-    /// `count` is the number of elements.
+    /// The values of one buffer, from all shards, in the order of the elements' numbers: [count], f32.
     fn read_buffer_of_all_shards(
         &self,
-        step: u64,
         commit: &Commit,
         buffer: &str,
         count: usize,
-    ) -> Result<Vec<u8>, Error> {
-        let (mut values, mut found) = (vec![0u8; 4 * count], 0);
+    ) -> Result<Tensor, Error> {
+        let step = commit.progress.step;
+        let values = guard(|| Tensor::empty([count as i64], (Kind::Float, Device::Cpu)))?;
+        let mut found = 0;
         for shard in &commit.shards {
             let bytes = self.read_shard(step, shard)?;
             let tensors = self.parse_shard(&shard.file, &bytes)?;
             let ranges =
                 read_buffer(&shard.ranges, &tensors, buffer).map_err(|m| self.error(&shard.file, m))?;
-            for (elements, BufferValues { bytes, .. }) in ranges {
-                let target = values.get_mut(4 * elements.start..4 * elements.end);
-                let out_of_range =
-                    || self.error(&shard.file, format!("its values {elements:?} belong to no parameter"));
-                target.ok_or_else(out_of_range)?.copy_from_slice(bytes);
-                found += elements.len();
+            for (elements, stored) in ranges {
+                if elements.end > count {
+                    let message = format!("its values {elements:?} belong to no parameter");
+                    return Err(self.error(&shard.file, message));
+                }
+                let length = elements.len();
+                guard(|| {
+                    let mut target = values.narrow(0, elements.start as i64, length as i64);
+                    target.copy_(&stored.to_tensor(0..length));
+                })?;
+                found += length;
             }
         }
         if found != count {
@@ -212,11 +255,15 @@ impl Checkpoints {
     }
 }
 
-/// The step after which each parameter's moments started. Those of a parameter that is frozen in
+/// The step after which each parameter's moments start. Those of a parameter that is frozen in
 /// the checkpoint start after its step.
 fn resume_moment_steps(optimizer: &Optimizer, commit: &Commit) -> MomentSteps {
-    let start = |one: &Parameter| if one.is_frozen { commit.progress.step } else { one.moment_start };
+    let step = commit.progress.step;
     let steps: HashMap<&str, u64> =
-        commit.parameters.iter().map(|one| (one.name.as_str(), start(one))).collect();
+        commit.parameters.iter().map(|one| (one.name.as_str(), moment_start(one, step))).collect();
     MomentSteps::from_names(optimizer.layout(), &steps)
+}
+
+fn moment_start(parameter: &Parameter, step: u64) -> u64 {
+    if parameter.is_frozen { step } else { parameter.moment_start }
 }

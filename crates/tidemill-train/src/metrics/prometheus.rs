@@ -267,5 +267,22 @@ mod tests {
         ] {
             assert!(answer.contains(line), "{line} is not in {answer}");
         }
+        for name in list_metrics_of_dashboard() {
+            assert!(answer.contains(&format!("# TYPE {name} ")), "the dashboard shows {name}");
+        }
+    }
+
+    fn list_metrics_of_dashboard() -> Vec<String> {
+        let dashboard = include_str!("../../../../deploy/monitoring/dashboard.json");
+        let dashboard: serde_json::Value = serde_json::from_str(dashboard).unwrap();
+        let panels = dashboard["panels"].as_array().unwrap().iter();
+        let queries = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+        let queries = queries.map(|target| target["expr"].as_str().unwrap().to_owned());
+        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        let names =
+            queries.flat_map(|query| query.split(|c| !is_name(c)).map(str::to_owned).collect::<Vec<_>>());
+        let names: Vec<String> = names.filter(|name| name.starts_with("tidemill_")).collect();
+        assert!(names.len() > 20);
+        names
     }
 }

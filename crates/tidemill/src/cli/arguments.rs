@@ -90,6 +90,10 @@ pub enum Verb {
     Compare(verbs::compare::Args),
     /// Write the trained model as a folder that diffusers opens.
     Export(verbs::export::Args),
+    /// Write checkpoints for other programs.
+    Checkpoint(verbs::checkpoint::Args),
+    /// Make a model folder from a single file in the layout of the first Stable Diffusion releases.
+    Import(verbs::import::Args),
     /// Import latents from MDS, or export them to MDS, the shard format of MosaicML Streaming.
     Mds(verbs::mds::Args),
     /// Show what a dataset, a Parquet source or a run file contains.
@@ -129,6 +133,8 @@ impl Verb {
             Self::Eval(args) => verbs::eval::run(args, reporter),
             Self::Compare(args) => verbs::compare::run(args, reporter),
             Self::Export(args) => verbs::export::run(args, reporter),
+            Self::Checkpoint(args) => verbs::checkpoint::run(args, reporter),
+            Self::Import(args) => verbs::import::run(args, reporter),
             Self::Mds(args) => verbs::mds::run(args, reporter),
             Self::Inspect(args) => verbs::inspect::run(args, reporter),
             Self::Gc(args) => verbs::gc::run(args, reporter),

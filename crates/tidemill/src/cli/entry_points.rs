@@ -12,7 +12,7 @@ use super::output::{format_error, print_argument_error, print_json};
 use crate::allocator;
 use crate::error::exit_codes::EXIT_DONE;
 use crate::error::{Error, Result};
-use crate::progress::{Reporter, print_to_stderr};
+use crate::progress::{Reporter, print_status};
 use crate::verbs::train::{TrainHooks, run_with_hooks};
 
 /// Runs a command line, program name first, and returns the exit code of the process.
@@ -41,7 +41,7 @@ where
         }
         Err(error) if error.is_reported_by_other_process() => error.exit_code(),
         Err(error) => {
-            print_to_stderr(format_error(&error));
+            print_status(format_error(&error));
             if reporter.json {
                 print_json(&error.to_json());
             }

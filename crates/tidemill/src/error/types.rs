@@ -133,6 +133,9 @@ pub enum Error {
         /// The operating system's reason.
         source: std::io::Error,
     },
+    /// A Python script of the package failed.
+    #[error("{0}")]
+    Script(String),
     /// The training workers failed and a restart does not help.
     #[error("the workers: {0}")]
     Workers(String),

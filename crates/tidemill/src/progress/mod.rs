@@ -3,8 +3,8 @@
 
 mod progress_bar;
 mod reporter;
-mod stderr;
+mod status_line;
 
 pub use self::progress_bar::Progress;
 pub use self::reporter::Reporter;
-pub use self::stderr::print_to_stderr;
+pub use self::status_line::{print_status, print_to_stdout};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::stderr::print_to_stderr;
+use super::status_line::print_status;
 
 /// Time between two plain progress lines.
 const PLAIN_LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -111,10 +111,7 @@ impl Progress {
         };
         let note = bar.message();
         let note = if note.is_empty() { note } else { format!(", {note}") };
-        print_to_stderr(format_args!(
-            "{label}: {done}{total} {unit}, {:.1} {unit}/s{eta}{note}",
-            self.rate()
-        ));
+        print_status(format_args!("{label}: {done}{total} {unit}, {:.1} {unit}/s{eta}{note}", self.rate()));
     }
 }
 

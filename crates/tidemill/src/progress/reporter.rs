@@ -4,6 +4,7 @@
 use std::io::Write;
 
 use super::progress_bar::Progress;
+use super::status_line::print_status;
 
 /// Where a verb's output goes.
 #[derive(Debug, Clone, Copy)]
@@ -17,12 +18,12 @@ pub struct Reporter {
 impl Reporter {
     /// Prints a line for people: to stdout, or to stderr if stdout is reserved for JSON.
     pub fn report(&self, line: impl AsRef<str>) {
-        // An error is ignored, because a closed pipe must not end the work.
-        let _ = match (self.json, self.quiet) {
-            (false, _) => writeln!(std::io::stdout(), "{}", line.as_ref()),
-            (true, false) => writeln!(std::io::stderr(), "{}", line.as_ref()),
-            (true, true) => Ok(()),
-        };
+        match (self.json, self.quiet) {
+            // An error is ignored, because a closed pipe must not end the work.
+            (false, _) => _ = writeln!(std::io::stdout(), "{}", line.as_ref()),
+            (true, false) => print_status(line.as_ref()),
+            (true, true) => {}
+        }
     }
 
     /// Prints a line for people above a progress bar, without disturbing the bar.

@@ -88,16 +88,16 @@ fn absolute_uris(uris: &OneOrMany) -> Result<OneOrMany> {
 
 /// Makes a path absolute. URIs stay as they are.
 fn make_absolute(uri: &mut String) -> Result<()> {
-    if !uri.contains("://") {
-        *uri = absolute_path(Path::new(uri))?;
-    }
+    *uri = absolute_path(Path::new(uri))?;
     Ok(())
 }
 
-/// The path with the working directory in front. An empty path means "not set" and stays empty.
+/// The path with the working directory in front. An empty path means "not set" and stays empty; URIs
+/// stay as they are.
 fn absolute_path(path: &Path) -> Result<String> {
-    if path.as_os_str().is_empty() {
-        return Ok(String::new());
+    let text = path.to_string_lossy();
+    if text.is_empty() || text.contains("://") {
+        return Ok(text.into_owned());
     }
     let absolute = std::path::absolute(path).map_err(|e| Error::Missing {
         what: "the working directory".into(),
@@ -140,11 +140,12 @@ mod tests {
 
     #[test]
     fn portable_run_file_keeps_uris_and_contains_defaults() {
-        let text = "name = \"n\"\n[source]\nuri = [\"s3://b/*.parquet\", \"a.parquet\"]\n[checkpoint]\nuri = \"gs://c\"";
+        let text = "name = \"n\"\n[source]\nuri = [\"s3://b/*.parquet\", \"a.parquet\"]\n[checkpoint]\nuri = \"gs://c\"\n[models]\npath = \"hf://a/b\"";
         let (file, folder) = (round_trip(text, &[]), std::env::current_dir().unwrap());
         let absolute = |path: &str| folder.join(path).display().to_string();
         assert_eq!(file.source.uri, OneOrMany::Many(vec!["s3://b/*.parquet".into(), absolute("a.parquet")]));
         assert_eq!(file.checkpoint.uri.as_deref(), Some("gs://c"));
-        assert_eq!((file.output, file.models.path.as_os_str()), (absolute("runs/n"), "".as_ref()));
+        assert_eq!((file.output, file.models.path), (absolute("runs/n"), "hf://a/b".into()));
+        assert_eq!(round_trip("", &[]).models.path.as_os_str(), "");
     }
 }

@@ -12,6 +12,7 @@ use super::document::Document;
 use super::section_checks::check_sections;
 use super::sections::RunFile;
 use crate::error::{Error, Result};
+use crate::hub::Repository;
 
 /// A run file that was read and checked, with its text for later messages.
 #[derive(Debug, Clone)]
@@ -63,15 +64,21 @@ impl Run {
         self.output() + "/dataset"
     }
 
-    /// Opens the models' folder and checks that it has every part.
+    /// Opens the models' folder and checks that it has every part. One of the Hub is downloaded first.
     ///
     /// # Errors
-    /// If the folder or a part of it is missing.
+    /// If the folder or a part of it is missing, or the download fails.
     pub fn models(&self) -> Result<ModelFolder> {
         if self.file.models.path.as_os_str().is_empty() {
             return Err(self.refuse("models.path", "name a model folder in the diffusers layout"));
         }
-        ModelFolder::open(&self.file.models.path).map_err(|e| self.refuse("models.path", e.to_string()))
+        let path = &self.file.models.path;
+        let folder = match Repository::parse(path) {
+            Some(repository) => repository.and_then(|repository| repository.download()),
+            None => Ok(path.clone()),
+        };
+        let folder = folder.map_err(|e| self.refuse("models.path", e.to_string()))?;
+        ModelFolder::open(folder).map_err(|e| self.refuse("models.path", e.to_string()))
     }
 
     /// Opens the source of the pairs.

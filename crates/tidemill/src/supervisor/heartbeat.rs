@@ -12,7 +12,7 @@ use signal_hook::consts::SIGKILL;
 use signal_hook::low_level;
 
 use super::messages::{WorkerActivity, WorkerMessage};
-use crate::progress::print_to_stderr;
+use crate::progress::print_status;
 
 /// Time between two heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
@@ -84,7 +84,7 @@ impl Connection {
     /// could hang too. Its checkpoints stay valid.
     fn send_or_exit(&mut self, message: &WorkerMessage) {
         if self.send(message).is_err() {
-            print_to_stderr("the process that supervises this worker is gone; this worker exits");
+            print_status("the process that supervises this worker is gone; this worker exits");
             let _ = low_level::raise(SIGKILL);
         }
     }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,7 @@ use crossbeam_channel::{Receiver, unbounded};
 use super::line_queue::LineQueue;
 use super::messages::Answer;
 use crate::error::{Error, Result};
-
-/// Runs `tracking.py` of the package `tidemill` without importing the package, which would load
-/// PyTorch.
-const RUN_TRACKING: &str = "import importlib.util, runpy; \
-    runpy.run_path(importlib.util.find_spec('tidemill').submodule_search_locations[0] + '/tracking.py', \
-    run_name='__main__')";
+use crate::python::package_script;
 
 /// How long to wait before looking again whether the process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -36,8 +31,7 @@ impl ClientProcess {
     /// # Errors
     /// If there is no such Python, or the system starts no process.
     pub fn start(python: &Path) -> Result<(Self, LineQueue)> {
-        let mut process = Command::new(python)
-            .args(["-c", RUN_TRACKING])
+        let mut process = package_script(python, "tracking.py")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Ctrl-C shall reach only the trainer, which then sends its last steps.

@@ -1,15 +1,16 @@
 //! `tidemill export`: writes the trained model as a folder that diffusers'
-//! `StableDiffusionPipeline.from_pretrained` opens.
+//! `StableDiffusionPipeline.from_pretrained` opens, as a single file, or to the Hugging Face Hub.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tch::Device;
-use tidemill_models::{ModelFolder, ParamInit, UNet2DConditionModel, UNetConfig, VaeConfig};
+use tidemill_models::{ModelFolder, ParamInit, UNet2DConditionModel, UNetConfig, VaeConfig, Variant};
 use tidemill_train::training_scheduler_config;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::evaluation::find_best_step;
+use crate::hub::Repository;
 use crate::progress::Reporter;
 use crate::run_file::Run;
 use crate::sampling::trained_weights::{self, WeightSelection};
@@ -18,14 +19,19 @@ use crate::verbs::shared_arguments::{RunArgs, parse_local_path};
 /// Arguments of `tidemill export`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:\n  tidemill export run.toml --to runs/quickstart/export\n  \
+        tidemill export run.toml --to hf://user/name --variant fp16\n  \
         tidemill export run.toml --single-file model.safetensors")]
 pub struct Args {
     /// The run file and its overrides.
     #[command(flatten)]
     pub run: RunArgs,
-    /// The folder to write. Default: `export` in the run's output.
-    #[arg(long, value_parser = parse_local_path)]
+    /// The folder to write, or a repository of the Hugging Face Hub (`hf://user/name`). Default:
+    /// `export` in the run's output.
+    #[arg(long, value_name = "FOLDER")]
     pub to: Option<PathBuf>,
+    /// The dtype of the weights: `f32`, or `fp16` under the names of diffusers' `variant="fp16"`.
+    #[arg(long, value_parser = parse_variant, default_value = "f32")]
+    pub variant: Variant,
     /// Also write all weights to one file in the layout of the first Stable Diffusion releases, for
     /// diffusers' `from_single_file`, ComfyUI and others.
     #[arg(long, value_name = "FILE", value_parser = parse_local_path)]
@@ -41,7 +47,7 @@ pub struct Args {
 /// Writes the folder and returns the step of its weights.
 ///
 /// # Errors
-/// If there is no checkpoint, or the folder cannot be written.
+/// If there is no checkpoint, the folder cannot be written, or the upload fails.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let run = args.run.open()?;
     let step = match &args.best {
@@ -51,14 +57,33 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     // The best ones are the weights that were judged.
     let averaged = args.best.is_none() || run.file.sample.ema;
     let selection = WeightSelection { step, averaged: averaged && !args.no_ema };
-    let mut result = export(&run, args.to.as_deref(), selection, reporter)?;
+    let repository = args.to.as_deref().and_then(Repository::parse).transpose()?;
+    let to = args.to.as_deref().filter(|_| repository.is_none());
+    let mut result = export(&run, to, selection, args.variant, reporter)?;
+    let folder = PathBuf::from(result["path"].as_str().unwrap_or_default());
+    if let Some(repository) = repository {
+        let page = repository.upload(&folder)?;
+        reporter.report(format!("uploaded to {page}"));
+        result["page"] = page.into();
+    }
     if let Some(file) = &args.single_file {
-        let folder = result["path"].as_str().unwrap_or_default();
-        ModelFolder::open(Path::new(folder))?.write_single_file(file)?;
+        ModelFolder::open(folder)?.write_single_file(file)?;
         reporter.report(format!("all weights in one file: {}", file.display()));
         result["single_file"] = file.display().to_string().into();
     }
     Ok(result)
+}
+
+fn check_local_path(path: &Path) -> Result<PathBuf> {
+    parse_local_path(&path.to_string_lossy()).map_err(|message| Error::Arguments(format!("--to: {message}")))
+}
+
+fn parse_variant(text: &str) -> std::result::Result<Variant, String> {
+    match text {
+        "f32" => Ok(Variant::F32),
+        "fp16" => Ok(Variant::Fp16),
+        _ => Err("there are f32 and fp16".into()),
+    }
 }
 
 /// Exports an opened run file. See [`run`].
@@ -69,12 +94,13 @@ pub fn export(
     run: &Run,
     to: Option<&Path>,
     selection: WeightSelection,
+    variant: Variant,
     reporter: &Reporter,
 ) -> Result<Value> {
     let models = run.models()?;
     let is_folder_unet = trained_weights::check_identity(run, &models)?;
     let output = PathBuf::from(run.output());
-    let to = to.map_or_else(|| output.join("export"), Path::to_path_buf);
+    let to = to.map_or_else(|| Ok(output.join("export")), check_local_path)?;
     let mut config = UNetConfig::read(&models.unet().join("config.json"))?;
     let unet = UNet2DConditionModel::new(config.clone(), Device::Cpu, ParamInit::Empty)?;
     let (step, weights) = trained_weights::read_weights(run, unet.params(), selection)?;
@@ -82,7 +108,7 @@ pub fn export(
     let factor = VaeConfig::read(&models.vae().join("config.json"))?.downscale_factor();
     config.sample_size = Some(i64::from(run.resolution()) / factor);
     let scheduler = training_scheduler_config(&run.file.train, &models.scheduler()?);
-    models.export(&to, &config, &weights, &scheduler)?;
+    models.export(&to, &config, weights, &scheduler, variant)?;
     reporter.report(format!("exported the weights of step {step} to {}", to.display()));
     if !is_folder_unet {
         let folder = models.unet();

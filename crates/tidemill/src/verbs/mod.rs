@@ -2,6 +2,7 @@
 //! a function `run`, which returns the verb's result as JSON.
 
 pub mod bench;
+pub mod checkpoint;
 pub mod compare;
 pub mod dedup;
 pub mod doctor;
@@ -10,6 +11,7 @@ pub mod explain;
 pub mod export;
 pub mod gc;
 mod image_files;
+pub mod import;
 pub mod init;
 pub mod inspect;
 pub mod mds;

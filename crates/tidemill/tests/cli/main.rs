@@ -11,6 +11,7 @@ mod disk_and_file_faults;
 mod eval;
 mod exactly_once;
 mod incremental_preprocess;
+mod init;
 mod inspect;
 mod mds;
 mod memory_limit;

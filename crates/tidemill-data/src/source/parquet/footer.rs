@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
-use arrow::datatypes::Field;
+use arrow::datatypes::{Field, SchemaRef};
 use futures::FutureExt;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
@@ -52,6 +52,11 @@ impl<'a> Footer<'a> {
                 rows
             })
             .collect()
+    }
+
+    /// All columns.
+    pub fn schema(&self) -> &SchemaRef {
+        self.metadata.schema()
     }
 
     /// The fields of the needed columns, in the order of `needed`.

@@ -14,4 +14,5 @@ mod parquet_source;
 mod row_groups;
 mod unit_reader;
 
+pub(super) use self::footer::Footer;
 pub use self::parquet_source::ParquetSource;

@@ -5,11 +5,11 @@
 pub mod csv;
 pub mod jsonl;
 
+pub(crate) mod image_folder;
 pub(crate) mod json_object;
 pub(crate) mod record;
 pub(crate) mod record_source;
 
-mod image_folder;
 mod table;
 
 pub use self::record::Record;

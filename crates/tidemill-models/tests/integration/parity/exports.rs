@@ -4,7 +4,7 @@ use super::cases::{folder, python, seed};
 use tch::{Device, Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, sample_latents};
 use tidemill_models::{
-    AutoencoderKl, ClipTextModel, ModelFolder, NoiseSchedule, ParamInit, UNet2DConditionModel,
+    AutoencoderKl, ClipTextModel, ModelFolder, NoiseSchedule, ParamInit, UNet2DConditionModel, Variant,
 };
 
 /// Exports a U-Net with new weights, saves the other networks, and samples with all of them.
@@ -17,7 +17,9 @@ fn diffusers_opens_exports_and_samples_the_same_latents() {
     let unet = UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Random).unwrap();
     let scheduler = source.scheduler().unwrap();
     let export = out.join("export");
-    source.export(&export, unet.config(), &unet.params().named_parameters(), &scheduler).unwrap();
+    source
+        .export(&export, unet.config(), unet.params().named_parameters(), &scheduler, Variant::F32)
+        .unwrap();
     unet.save(&out.join("unet")).unwrap();
     AutoencoderKl::load(&source.vae(), Device::Cpu, Kind::Float).unwrap().save(&out.join("vae")).unwrap();
     let text_encoder = ClipTextModel::load(&source.text_encoder(), Device::Cpu, Kind::Float).unwrap();

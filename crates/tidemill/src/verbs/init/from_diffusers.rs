@@ -1,25 +1,16 @@
 //! The run file for a command line of diffusers' `train_text_to_image.py`. Where the defaults differ, it
 //! has the script's.
 
-use std::fmt::{Display, Write};
 use std::path::Path;
 
 use super::diffusers_options::DiffusersOptions;
-
-/// A run file, and what the user should know of it.
-#[derive(Debug)]
-pub struct Translated {
-    /// The run file.
-    pub toml: String,
-    /// What is left to do, and what differs.
-    pub remarks: Vec<String>,
-}
+use super::run_file_text::{RunFileText, float, toml_text};
 
 /// Translates the options.
 ///
 /// # Errors
 /// If a value has no counterpart, or the number of steps is not given.
-pub fn translate(mut options: DiffusersOptions) -> Result<Translated, String> {
+pub fn translate(mut options: DiffusersOptions) -> Result<RunFileText, String> {
     let mut file = RunFileText::default();
     let resolution: u32 = options.take_number("resolution")?.unwrap_or(512);
     file.comment("From a command line of diffusers' train_text_to_image.py.");
@@ -39,41 +30,7 @@ pub fn translate(mut options: DiffusersOptions) -> Result<Translated, String> {
     // The script keeps all.
     file.set("keep", options.take_number("checkpoints_total_limit")?.unwrap_or(1_000_000u64));
     options.finish()?;
-    Ok(Translated { toml: file.text, remarks: file.remarks })
-}
-
-/// The lines of a run file.
-#[derive(Default)]
-struct RunFileText {
-    text: String,
-    remarks: Vec<String>,
-}
-
-impl RunFileText {
-    fn comment(&mut self, text: &str) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.text, "# {text}");
-    }
-
-    fn section(&mut self, name: &str) {
-        let _ = writeln!(self.text, "\n[{name}]");
-    }
-
-    fn set(&mut self, key: &str, value: impl Display) {
-        let _ = writeln!(self.text, "{key} = {value}");
-    }
-
-    fn set_text(&mut self, key: &str, value: &str) {
-        self.set(key, toml_text(value));
-    }
-
-    fn remark(&mut self, text: impl Into<String>) {
-        self.remarks.push(text.into());
-    }
-}
-
-fn toml_text(value: &str) -> String {
-    toml::Value::from(value).to_string()
+    Ok(file)
 }
 
 fn add_source(file: &mut RunFileText, options: &mut DiffusersOptions) {
@@ -225,17 +182,12 @@ fn add_previews(file: &mut RunFileText, options: &mut DiffusersOptions) {
     }
 }
 
-/// A float as TOML writes it, so that a whole number is not an integer.
-fn float(value: f64) -> toml::Value {
-    toml::Value::Float(value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::run_file::Run;
 
-    fn translate_line(line: &str) -> Result<Translated, String> {
+    fn translate_line(line: &str) -> Result<RunFileText, String> {
         let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         translate(DiffusersOptions::parse(&arguments))
     }
@@ -255,8 +207,8 @@ mod tests {
         .unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.toml");
-        std::fs::write(&path, &translated.toml).unwrap();
-        let file = Run::open(&path, &[]).unwrap_or_else(|error| panic!("{error}\n{}", translated.toml)).file;
+        std::fs::write(&path, &translated.text).unwrap();
+        let file = Run::open(&path, &[]).unwrap_or_else(|error| panic!("{error}\n{}", translated.text)).file;
         let train = &file.train;
         assert_eq!((train.global_batch, train.micro_batch, train.phase[0].steps), (16, 1, 15_000));
         assert_eq!((train.learning_rate, train.warmup_steps, train.max_grad_norm), (1e-5, 0, 1.0));

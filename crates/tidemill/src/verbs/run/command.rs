@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use tidemill_models::Variant;
 
 use super::preflight_checks::{check_models, check_validation};
 use crate::engine::device::select_devices;
@@ -62,8 +63,8 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         true => eval::evaluate_run(&run, Selection::All, reporter)?,
         false => Value::Null,
     };
-    let exported =
-        export::export(&run, None, WeightSelection { step: config.step, averaged: config.ema }, reporter)?;
+    let selection = WeightSelection { step: config.step, averaged: config.ema };
+    let exported = export::export(&run, None, selection, Variant::F32, reporter)?;
     let summary = json!({
         "score": sampled["score"],
         "untrained_score": untrained["score"],

@@ -6,7 +6,7 @@ use std::path::Path;
 use tidemill_train::{Activity, Observer, StepMetrics, World};
 
 use crate::engine::stop_signal::StopSignal;
-use crate::progress::{Progress, Reporter, print_to_stderr};
+use crate::progress::{Progress, Reporter, print_status};
 use crate::supervisor::{Heartbeat, WorkerActivity, WorkerMessage};
 use crate::tracking::Tracker;
 
@@ -58,7 +58,7 @@ impl Observer for StepObserver<'_> {
     fn log(&mut self, message: &str) {
         match self.world.rank() {
             0 => self.reporter.report_above(&self.progress, message),
-            rank => print_to_stderr(format_args!("rank {rank}: {message}")),
+            rank => print_status(format_args!("rank {rank}: {message}")),
         }
     }
 

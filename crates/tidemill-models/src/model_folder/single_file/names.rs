@@ -1,85 +1,9 @@
-//! A model folder as one file in the layout of the first Stable Diffusion releases, which other programs
-//! share. The names are those of diffusers' `convert_diffusers_to_original_stable_diffusion.py`.
-
-use std::collections::BTreeMap;
-use std::path::Path;
-
-use tch::Tensor;
-use tidemill_torch::guard;
-
-use super::config_file;
-use super::folder::ModelFolder;
-use super::safetensors_file::SafetensorsFile;
-use super::weight_files::weight_files;
-use super::weights::save_weights;
-use crate::error::Error;
-
-const UNET: &str = "model.diffusion_model.";
-const VAE: &str = "first_stage_model.";
-const CLIP: &str = "cond_stage_model.transformer.text_model.";
-const OPEN_CLIP: &str = "cond_stage_model.model.";
-
-impl ModelFolder {
-    /// Writes all weights to the file `path`: U-Net, VAE and text encoder, in their own dtypes. The
-    /// text encoder of Stable Diffusion 2, which is OpenCLIP's, is known by its activation.
-    ///
-    /// # Errors
-    /// If weights cannot be read, have names that the layout lacks, or the file cannot be written.
-    pub fn write_single_file(&self, path: &Path) -> Result<(), Error> {
-        let unet = read_tensors(&self.unet())?;
-        let unet_names = UNetNames::new(&unet);
-        let mut tensors = rename(&unet, UNET, |name| unet_names.to_original(name), &self.unet())?;
-        let vae = read_tensors(&self.vae())?;
-        let blocks = count_blocks(vae.keys(), "down_blocks");
-        let vae: BTreeMap<String, Tensor> =
-            vae.into_iter().map(to_convolution).collect::<Result<_, Error>>()?;
-        tensors.extend(rename(&vae, VAE, |name| vae_name(name, blocks), &self.vae())?);
-        let text_folder = self.text_encoder();
-        let text = read_tensors(&text_folder)?;
-        // transformers 5 omits this prefix.
-        let text = text
-            .into_iter()
-            .map(|(name, tensor)| (name.strip_prefix("text_model.").unwrap_or(&name).to_owned(), tensor));
-        let text: BTreeMap<String, Tensor> =
-            text.filter(|(name, _)| name != "embeddings.position_ids").collect();
-        let config = config_file::read_object(&text_folder.join("config.json"))?;
-        tensors.extend(match config.get("hidden_act").and_then(|act| act.as_str()) {
-            Some("gelu") => rename(&join_projections(text)?, OPEN_CLIP, open_clip_name, &text_folder)?,
-            _ => rename(&text, CLIP, |name| Some(name.to_owned()), &text_folder)?,
-        });
-        save_weights(&tensors, path)
-    }
-}
-
-fn read_tensors(folder: &Path) -> Result<BTreeMap<String, Tensor>, Error> {
-    let mut tensors = BTreeMap::new();
-    for path in weight_files(folder)? {
-        let mut file = SafetensorsFile::open(&path)?;
-        for name in file.names() {
-            let tensor = file.read(&name)?;
-            tensors.insert(name, tensor);
-        }
-    }
-    Ok(tensors)
-}
-
-/// The tensors under their new names.
-fn rename(
-    tensors: &BTreeMap<String, Tensor>,
-    prefix: &str,
-    new_name: impl Fn(&str) -> Option<String>,
-    folder: &Path,
-) -> Result<Vec<(String, Tensor)>, Error> {
-    let renamed = |(name, tensor): (&String, &Tensor)| {
-        let message = || format!("{name} has no place in a single file of Stable Diffusion 1 or 2");
-        let new = new_name(name).ok_or_else(|| Error::Weights { path: folder.into(), message: message() })?;
-        Ok((format!("{prefix}{new}"), tensor.shallow_clone()))
-    };
-    tensors.iter().map(renamed).collect()
-}
+//! Names of parameters in a single file, from those of diffusers and transformers. They are those of
+//! diffusers' `convert_diffusers_to_original_stable_diffusion.py`. `None` stands for a name that the layout
+//! lacks.
 
 /// The number of blocks of a kind, by the names of their tensors.
-fn count_blocks<'a>(names: impl Iterator<Item = &'a String>, kind: &str) -> usize {
+pub fn count_blocks<'a>(names: impl Iterator<Item = &'a String>, kind: &str) -> usize {
     let index = |name: &'a String| {
         let mut parts = name.split('.').skip_while(|part| *part != kind);
         parts.nth(1)?.parse::<usize>().ok()
@@ -88,7 +12,7 @@ fn count_blocks<'a>(names: impl Iterator<Item = &'a String>, kind: &str) -> usiz
 }
 
 /// The U-Net's names, which depend on its blocks.
-struct UNetNames {
+pub struct UNetNames {
     /// ResNet blocks of each block of the first half.
     layers: usize,
     /// Whether each block of the second half has attention.
@@ -96,17 +20,18 @@ struct UNetNames {
 }
 
 impl UNetNames {
-    fn new(tensors: &BTreeMap<String, Tensor>) -> Self {
-        let blocks = count_blocks(tensors.keys(), "up_blocks");
-        let has = |prefix: String| tensors.keys().any(|name| name.starts_with(&prefix));
+    /// `names` are those of all parameters.
+    pub fn new<'a>(names: impl Iterator<Item = &'a String> + Clone) -> Self {
+        let blocks = count_blocks(names.clone(), "up_blocks");
+        let has = |prefix: String| names.clone().any(|name| name.starts_with(&prefix));
         Self {
             layers: (0..).take_while(|layer| has(format!("down_blocks.0.resnets.{layer}."))).count(),
             has_attention: (0..blocks).map(|block| has(format!("up_blocks.{block}.attentions."))).collect(),
         }
     }
 
-    /// None if the layout has no such name.
-    fn to_original(&self, name: &str) -> Option<String> {
+    /// The name in a U-Net with these blocks.
+    pub fn to_original(&self, name: &str) -> Option<String> {
         let parts: Vec<&str> = name.split('.').collect();
         let index = |text: &str| text.parse::<usize>().ok();
         // A block has its ResNet blocks and, in the first half, what makes the image smaller.
@@ -163,7 +88,7 @@ fn resnet_name(parts: &[&str]) -> Option<String> {
 }
 
 /// The name in a VAE with this number of blocks in each half. The decoder's count from the image.
-fn vae_name(name: &str, blocks: usize) -> Option<String> {
+pub fn vae_name(name: &str, blocks: usize) -> Option<String> {
     let parts: Vec<&str> = name.split('.').collect();
     let from_image = |block: &str| blocks.checked_sub(1 + block.parse::<usize>().ok()?);
     Some(match parts.as_slice() {
@@ -207,25 +132,8 @@ fn vae_resnet_name(parts: &[&str]) -> String {
     parts.join(".").replace("conv_shortcut", "nin_shortcut")
 }
 
-/// The VAE's attention is made of 1x1 convolutions there.
-fn to_convolution((name, tensor): (String, Tensor)) -> Result<(String, Tensor), Error> {
-    let is_linear = name.contains(".attentions.") && name.ends_with(".weight") && tensor.dim() == 2;
-    let tensor = if is_linear { guard(|| tensor.unsqueeze(-1).unsqueeze(-1))? } else { tensor };
-    Ok((name, tensor))
-}
-
-/// OpenCLIP has one matrix for queries, keys and values.
-fn join_projections(mut tensors: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Error> {
-    let queries: Vec<String> = tensors.keys().filter(|name| name.contains(".q_proj.")).cloned().collect();
-    for query in queries {
-        let parts = ["q", "k", "v"].map(|part| query.replace(".q_proj.", &format!(".{part}_proj.")));
-        let found: Vec<Tensor> = parts.iter().filter_map(|name| tensors.remove(name)).collect();
-        tensors.insert(query.replace(".q_proj.", ".in_proj_"), guard(|| Tensor::cat(&found, 0))?);
-    }
-    Ok(tensors)
-}
-
-fn open_clip_name(name: &str) -> Option<String> {
+/// The name in OpenCLIP's text encoder, which has one matrix for queries, keys and values.
+pub fn open_clip_name(name: &str) -> Option<String> {
     let parts: Vec<&str> = name.split('.').collect();
     Some(match parts.as_slice() {
         ["embeddings", "token_embedding", "weight"] => "token_embedding.weight".into(),

@@ -1,0 +1,177 @@
+//! A first run file for the pairs that lie at a path or URI.
+
+use tidemill_data::inspect::FirstRows;
+use tidemill_data::source::discover::{Discovered, discover};
+use tidemill_data::source::{self, SourceConfig};
+use tidemill_data::{CaptionConfig, Columns, FilterConfig, OneOrMany};
+
+use super::run_file_text::{RunFileText, toml_text};
+use crate::error::{Error, Result};
+
+/// Rows whose images and captions are looked at.
+const SAMPLED_ROWS: usize = 256;
+
+/// Files whose rows are counted. Of more files, only the first is opened.
+const COUNTED_FILES: usize = 64;
+
+/// Sides to train at: the largest that most images have.
+const SIDES: [u32; 4] = [512, 256, 128, 64];
+
+/// The share of images that must be as large as the resolution.
+const LARGE_ENOUGH: f64 = 0.75;
+
+const STEPS: u64 = 100_000;
+
+/// Looks at the pairs and proposes a run.
+///
+/// # Errors
+/// If there are no pairs, or they cannot be read.
+pub fn propose(path: &str) -> Result<RunFileText> {
+    let found = discover(path)?;
+    let mut file = RunFileText::default();
+    if !(found.roles.has_image && found.roles.has_caption) {
+        let missing = if found.roles.has_image { "captions" } else { "images" };
+        let names: Vec<&str> = found.fields.iter().map(|field| field.name.as_str()).collect();
+        let message = format!(
+            "{path}: none of the fields {} looks like the {missing}; write source.columns by hand",
+            names.join(", ")
+        );
+        return Err(Error::Arguments(message));
+    }
+    let (rows, total) = read_rows(&found)?;
+    let resolutions = choose_resolutions(&rows);
+    add_head(&mut file, path, &found, total);
+    add_source(&mut file, &found);
+    add_filter(&mut file, &rows, resolutions[0]);
+    file.section("prepare");
+    file.set("resolutions", format_args!("{resolutions:?}"));
+    file.section("models");
+    file.comment("A diffusers folder, or one of the Hugging Face Hub: hf://user/name");
+    file.set_text("path", "models/sd2");
+    file.remark("set models.path to a diffusers folder, or to one of the Hub: hf://user/name");
+    file.section("train");
+    file.comment("precision = \"bf16\"    on a GPU");
+    add_phases(&mut file, &resolutions, total);
+    Ok(file)
+}
+
+/// The first rows, and the number of all rows. That is `None` if only reading all of them would tell, and an
+/// estimate by size if there are many files.
+fn read_rows(found: &Discovered) -> Result<(FirstRows, Option<u64>)> {
+    let container = &found.container;
+    let has_many_files = container.files > COUNTED_FILES;
+    let config = SourceConfig {
+        format: container.format,
+        uri: OneOrMany::One(if has_many_files { container.first.clone() } else { container.uri.clone() }),
+        columns: found.roles.columns.clone(),
+        ..SourceConfig::default()
+    };
+    let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default())?;
+    let units = source.units()?;
+    let rows = FirstRows::read(&*source, &units, &config.columns, SAMPLED_ROWS)?;
+    let counted = units.iter().map(|unit| unit.span.rows()).sum();
+    let estimate = || Some(found.first_rows? * container.bytes / container.first_bytes.max(1));
+    Ok((rows, if has_many_files { estimate() } else { counted }))
+}
+
+/// The resolutions, ascending. A run at 512 pixels starts with 256, which is cheaper.
+fn choose_resolutions(rows: &FirstRows) -> Vec<u32> {
+    let side = SIDES.into_iter().find(|side| rows.share_of_at_least(*side) >= LARGE_ENOUGH);
+    match side.unwrap_or(SIDES[SIDES.len() - 1]) {
+        512 => vec![256, 512],
+        side => vec![side],
+    }
+}
+
+fn add_head(file: &mut RunFileText, path: &str, found: &Discovered, rows: Option<u64>) {
+    let name = path.trim_end_matches('/').rsplit('/').find(|part| is_name(part)).unwrap_or("mine");
+    let name = name.split('.').next().unwrap_or(name);
+    file.comment(&format!("A proposal of `tidemill init {path}`: {}.", describe(found, rows)));
+    file.comment("`tidemill explain KEY` says what a key means; `tidemill plan` says what the run takes.");
+    file.set_text("name", name);
+    file.set_text("output", &format!("runs/{name}"));
+    file.remark(format!("found {}", describe(found, rows)));
+}
+
+fn is_name(part: &str) -> bool {
+    !part.is_empty() && part != "." && !part.contains(['*', '?', '[', ':'])
+}
+
+fn describe(found: &Discovered, rows: Option<u64>) -> String {
+    let container = &found.container;
+    let format = format!("{:?}", container.format).to_lowercase();
+    let rows = match rows {
+        Some(rows) if container.files > COUNTED_FILES => format!(", about {rows} rows"),
+        Some(rows) => format!(", {rows} rows"),
+        None => String::new(),
+    };
+    let (files, megabytes) = (container.files, container.bytes as f64 / 1e6);
+    format!("{format}, {files} file(s){rows}, {megabytes:.1} MB")
+}
+
+fn add_source(file: &mut RunFileText, found: &Discovered) {
+    file.section("source");
+    file.set_text("format", &format!("{:?}", found.container.format).to_lowercase());
+    file.set_text("uri", &found.container.uri);
+    let Columns { image, caption, key, width, height, url } = &found.roles.columns;
+    let caption = caption.as_slice().first().cloned();
+    let columns = [
+        ("image", Some(image)),
+        ("caption", caption.as_ref()),
+        ("key", key.as_ref()),
+        ("width", width.as_ref()),
+        ("height", height.as_ref()),
+        ("url", url.as_ref()),
+    ];
+    let columns: Vec<String> = columns
+        .into_iter()
+        .filter_map(|(role, name)| Some(format!("{role} = {}", toml_text(name?))))
+        .collect();
+    file.set("columns", format_args!("{{ {} }}", columns.join(", ")));
+    file.remark(format!("columns: {}", columns.join(", ")));
+    if !found.roles.other_captions.is_empty() {
+        let others = found.roles.other_captions.join(", ");
+        file.comment(&format!(
+            "These may be captions, too: {others}. A list of columns takes one at random."
+        ));
+    }
+    if !found.roles.numbers.is_empty() {
+        let numbers = found.roles.numbers.join(", ");
+        file.comment(&format!("Numbers, such as scores to filter by ([filter] score.NAME.min): {numbers}."));
+    }
+}
+
+fn add_filter(file: &mut RunFileText, rows: &FirstRows, min_side: u32) {
+    file.section("filter");
+    let sides = &rows.short_sides;
+    if let (Some(least), Some(most)) = (sides.first(), sides.last()) {
+        let median = sides[sides.len() / 2];
+        let seen =
+            format!("short sides of {} images: {least} to {most} pixels, median {median}", sides.len());
+        file.comment(&format!("The {seen}."));
+        file.remark(seen);
+    }
+    let share = 100.0 * rows.share_of_at_least(min_side);
+    file.comment(&format!("{share:.0} % of them are at least this large."));
+    file.set("min_side", min_side);
+    for (kind, count) in &rows.unreadable {
+        file.remark(format!("{count} of {} rows have no readable image: {kind}", rows.rows));
+    }
+    if rows.without_caption > 0 {
+        file.remark(format!("{} of {} rows have no caption", rows.without_caption, rows.rows));
+    }
+}
+
+fn add_phases(file: &mut RunFileText, resolutions: &[u32], rows: Option<u64>) {
+    let global_batch = tidemill_train::TrainConfig::default().global_batch;
+    file.set("global_batch", global_batch);
+    for resolution in resolutions {
+        file.section("[train.phase]");
+        file.set("resolution", resolution);
+        if let Some(rows) = rows.filter(|rows| *rows > 0) {
+            let epochs = STEPS as f64 * global_batch as f64 / rows as f64;
+            file.comment(&format!("{epochs:.1} epochs of {rows} rows."));
+        }
+        file.set("steps", STEPS);
+    }
+}

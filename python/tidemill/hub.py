@@ -1,0 +1,61 @@
+"""Downloads and uploads models of the Hugging Face Hub, with the user's own huggingface_hub.
+
+Tidemill runs this file, and does not import it. It imports nothing of the package, because that would
+load PyTorch.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+# The parts of a model folder. Other files of a repository may be many times as large.
+PARTS = [
+    *(f"{part}/*.{kind}" for part in ("vae", "text_encoder", "unet") for kind in ("json", "safetensors")),
+    "tokenizer/*",
+    "scheduler/*.json",
+    "model_index.json",
+]
+NOT_NEEDED = ["*.non_ema.*", "*.fp16.*"]
+
+
+def download(repository: str, revision: str | None = None) -> str:
+    """The local folder of a model; files in the cache are not downloaded again."""
+    from huggingface_hub import snapshot_download
+
+    arguments = {"revision": revision, "allow_patterns": PARTS}
+    folder = snapshot_download(repository, **arguments, ignore_patterns=NOT_NEEDED)
+    if not any(Path(folder).glob("vae/*.safetensors")):
+        # A repository with nothing but half precision.
+        folder = snapshot_download(repository, **arguments, ignore_patterns=NOT_NEEDED[:1])
+    return folder
+
+
+def upload(repository: str, folder: str, revision: str | None = None) -> str:
+    """Uploads a model; returns the address of its page."""
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    name = api.create_repo(repository, exist_ok=True).repo_id
+    commit = api.upload_folder(
+        repo_id=name, folder_path=folder, revision=revision, commit_message="Upload a model of Tidemill"
+    )
+    return str(commit.repo_url)
+
+
+def main(verb: str, *arguments: str) -> int:
+    """Runs one of the functions; prints its result or its error as JSON."""
+    try:
+        result = {"download": download, "upload": upload}[verb](*arguments)
+    except ImportError as error:
+        print(json.dumps({"error": f"hf://: {error}; pip install huggingface_hub"}))
+        return 1
+    # Whatever the library raises is the user's answer.
+    except Exception as error:
+        print(json.dumps({"error": f"hf://{arguments[0]}: {error}"}))
+        return 1
+    print(json.dumps({"done": result}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
