@@ -14,7 +14,7 @@ TEST_THREADS := $(shell expr $$(nproc) + 1)
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-slow lint style doc docs fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation sd2-smoke smoke wheel lock clean
+.PHONY: help setup test test-slow lint style doc docs fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation sd2-smoke smoke wheel wheel-test lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -43,7 +43,8 @@ help:
 	@echo "make docs         the documentation as a site, in target/site; broken links are errors"
 	@echo "make doc          the crates' pages, in target/doc; warnings are errors"
 	@echo "make setup        what the others need: .venv, the CLI, the Python module"
-	@echo "make wheel        the Python module as a wheel"
+	@echo "make wheel        the Python module as a wheel, an sdist, the program as a tar: target/wheels"
+	@echo "make wheel-test   install the wheel in fresh environments of several Pythons, and use it"
 	@echo "make fmt          format the code"
 	@echo "make lock         pin the requirements*.in anew into the .lock beside each"
 
@@ -62,9 +63,14 @@ target/.native: .venv/.ready $(SOURCES)
 	ln -sfn ../../target/release/tidemill .venv/bin/tidemill
 	@touch $@
 
-# The Python module as a wheel, for other machines: target/wheels/. It packs what `setup` has built.
+# For other machines, in target/wheels/: the Python module as a wheel, an sdist, the program as a tar. It
+# packs what `setup` has built.
 wheel: setup
 	bash scripts/wheel.sh
+
+# Needs the network: each environment gets its own torch. PYTHONS="3.12" names one version only.
+wheel-test: wheel
+	bash scripts/wheel_test.sh
 
 quickstart: setup
 	bash scripts/quickstart.sh $(ARGS)

@@ -13,6 +13,7 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
+BIN = Path(sys.executable).parent
 NODES = {"g5.2xlarge": (40, "A10G", 1), "p4de.24xlarge": (4, "A100", 8)}
 
 
@@ -67,7 +68,8 @@ def list_commands():
     cluster = re.search(r"ray exec \S+ '(.*)'", (DEPLOY / "aws-cluster.yaml").read_text())[1]
     image = " ".join(yaml.safe_load(re.search(r"CMD (.*)", (DEPLOY / "Dockerfile").read_text())[1]))
     slurm = re.search(r"-m (tidemill .*)", (DEPLOY / "slurm.sh").read_text())[1]
-    found = [part for line in (job, cluster, image, slurm) for part in line.split("&&")]
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["tidemill"]["command"]
+    found = [part for line in (job, cluster, image, slurm, compose) for part in line.split("&&")]
     return [shlex.split(command) for command in found]
 
 
@@ -84,6 +86,45 @@ def test_deploy_commands_are_accepted_by_command_line(command):
     assert re.search(
         r"(unrecognized arguments:|unexpected argument) '?--no-such-flag'?( found)?$", refused[0]
     )
+
+
+def test_dockerfile_has_no_findings_and_our_versions():
+    dockerfile = DEPLOY / "Dockerfile"
+    subprocess.run([BIN / "hadolint", dockerfile], check=True)
+    lock = dict(
+        line.split("==")
+        for line in (DEPLOY.parent / "requirements.lock").read_text().splitlines()
+        if "==" in line
+    )
+    text = dockerfile.read_text()
+    assert f"rayproject/ray:{lock['ray']}-" in text
+    for package in ("ray", "aiohttp"):
+        (version,) = re.findall(rf"\b{package}(?:\[[a-z,]+\])?==([\d.]+)", text)
+        assert version == lock[package], package
+
+
+@pytest.mark.parametrize(
+    ("schema", "file"),
+    [
+        ("vendor.compose-spec", "deploy/compose.yaml"),
+        ("vendor.github-workflows", ".github/workflows/ci.yml"),
+    ],
+)
+def test_files_are_valid_by_schema(schema, file):
+    check = [BIN / "check-jsonschema", "--builtin-schema", schema, DEPLOY.parent / file]
+    subprocess.run(check, check=True, timeout=60)
+
+
+def test_compose_mounts_files_that_exist():
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    mounted = [volume.split(":")[0] for service in services.values() for volume in service.get("volumes", [])]
+    files = [path for path in mounted if path.startswith("./")]
+    assert files
+    assert all((DEPLOY / path).is_file() for path in files)
+    scraped = yaml.safe_load((DEPLOY / "monitoring/prometheus.yaml").read_text())["scrape_configs"]
+    (target,) = scraped[0]["static_configs"][0]["targets"]
+    name, port = target.split(":")
+    assert f"0.0.0.0:{port}" in services[name]["command"]
 
 
 def test_slurm_script_is_valid_bash():
