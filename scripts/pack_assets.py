@@ -18,7 +18,8 @@ EMBEDDING = "text_model.embeddings.token_embedding.weight"
 
 def main(pairs: str, to: Path) -> None:
     shutil.copytree(ASSETS, to)
-    captions = pyarrow.dataset.dataset(pairs).to_table(["caption"])["caption"].to_pylist()
+    files = [str(path) for path in Path(pairs).glob("*.parquet")]
+    captions = pyarrow.dataset.dataset(files).to_table(["caption"])["caption"].to_pylist()
     tokenizer = CLIPTokenizer.from_pretrained(ASSETS / "tokenizer")
     words = sorted({word for caption in captions if caption for word in tokenizer(caption)["input_ids"]})
     # The empty caption, and padding.

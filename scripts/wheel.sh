@@ -21,7 +21,7 @@ patchelf --remove-rpath target/pack/wheel/tidemill/_native.abi3.so
   --exclude libtorch_cpu.so --exclude libc10.so target/pack/raw/*.whl
 
 # The sdist.
-maturin sdist --out "$out" > /dev/null
+maturin sdist --out "$out" > target/pack/sdist.log 2>&1 || { cat target/pack/sdist.log; exit 1; }
 
 # The program. Its libtorch is found beside it, or by LD_LIBRARY_PATH.
 version=$(basename "$out"/*.tar.gz .tar.gz)

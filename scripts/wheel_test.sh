@@ -28,8 +28,8 @@ find_python() {
 use_program() {
   tidemill --version
   tidemill synth pairs --rows 60 --files 1 --quiet
-  tidemill init pairs
-  tidemill run run.toml --quiet --set models.path="$1" --set train.phase.0.steps=2 \
+  tidemill init pairs --models "$1"
+  tidemill run run.toml --quiet --set train.phase.0.steps=2 \
     --set train.global_batch=4 --set train.micro_batch=4 \
     --set 'sample.prompts=["a large red circle in the center"]' --set sample.steps=2
   test -s runs/pairs/report.html
@@ -50,11 +50,15 @@ for version in ${PYTHONS:-3.11 3.12 3.13}; do
     export PATH="$PWD/venv/bin:/usr/bin:/bin"
     use_program "$(python -c 'import tidemill; print(tidemill.ASSETS)')"
     python - << 'PYTHON'
-import tidemill, torch
+import tidemill
+import torch
 
-assert tidemill.__version__ in tidemill.__file__ or tidemill.__version__
-batch = torch.zeros(1)
-print(tidemill.resolve({"source": {"uri": "pairs/*.parquet"}}))
+tidemill.synth("pairs", rows=40, files=1)
+columns = {"image": "jpg", "caption": "caption"}
+source = {"uri": "pairs/*.parquet", "columns": columns}
+tidemill.preprocess({"source": source, "prepare": {"resolutions": [64]}, "models": {"path": tidemill.ASSETS}})
+batch = next(tidemill.Stream("runs/run/dataset", resolution=64, global_batch=4))
+assert torch.from_dlpack(batch.latents).shape == (4, 8, 8, 8)
 PYTHON
   )
   torch=$(realpath "$work/$version"/venv/lib/python*/site-packages/torch)

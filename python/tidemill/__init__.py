@@ -222,9 +222,14 @@ def run(run: RunFile, mode: Mode = "offline", **overrides: Any) -> Result:
     return _call("run", run, overrides, "--mode", mode)
 
 
-def init(pairs: str | os.PathLike[str], output: str | os.PathLike[str] = "run.toml") -> Result:
+def init(
+    pairs: str | os.PathLike[str],
+    output: str | os.PathLike[str] = "run.toml",
+    models: str | os.PathLike[str] | None = None,
+) -> Result:
     """Looks at the pairs in a folder or at a URI, and writes a first run file for them."""
-    return Result(json.loads(_native.call(["init", os.fspath(pairs), "--output", os.fspath(output)])))
+    options = _options(output=output, models=models)
+    return Result(json.loads(_native.call(["init", os.fspath(pairs), *options])))
 
 
 def synth(to: str | os.PathLike[str], rows: int = 10_000, files: int = 4, seed: int = 0) -> Result:

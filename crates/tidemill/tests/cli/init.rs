@@ -7,7 +7,7 @@ use serde_json::json;
 use tidemill::Run;
 use tidemill_data::{Format, OneOrMany};
 
-use crate::common::{run_verb_ok, tidemill_json, write_run_with_sides};
+use crate::common::{models_folder, run_verb_ok, tidemill_json, write_run_with_sides};
 use crate::noise_pairs::{Pair, draw_pairs, write_parquet, write_tar};
 
 /// Writes pairs in a layout into a folder.
@@ -48,8 +48,10 @@ fn proposed_run_files_preprocess_each_layout() {
         let data = folder.path().join("pairs");
         std::fs::create_dir(&data).unwrap();
         write(&data, &pairs);
+        let models = models_folder().display().to_string();
         let path = folder.path().join("run.toml").display().to_string();
-        let (code, result) = tidemill_json(&["init", data.to_str().unwrap(), "--output", &path]);
+        let (code, result) =
+            tidemill_json(&["init", data.to_str().unwrap(), "--output", &path, "--models", &models]);
         assert_eq!(code, 0, "{format:?}: {result}");
         let file = Run::open(path.as_ref(), &[]).unwrap().file;
         assert_eq!(
@@ -57,9 +59,8 @@ fn proposed_run_files_preprocess_each_layout() {
             (format, OneOrMany::One(caption.into()))
         );
         assert_eq!(file.prepare.resolutions, [128], "{format:?}");
-        let models = format!("models.path={:?}", crate::common::models_folder());
         let output = format!("output={:?}", folder.path().join("out"));
-        let done = run_verb_ok("preprocess", &path, &[&models, &output, "engine.device=cpu"]);
+        let done = run_verb_ok("preprocess", &path, &[&output, "engine.device=cpu"]);
         assert_eq!((&done["rows"]["kept"], &done["rows"]["read"]), (&json!(3), &json!(4)), "{format:?}");
     }
 }

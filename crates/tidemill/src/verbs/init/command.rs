@@ -24,6 +24,10 @@ pub struct Args {
     /// columns and resolutions are proposed.
     #[arg(required_unless_present = "from_diffusers", conflicts_with = "from_diffusers")]
     pub pairs: Option<String>,
+    /// The models of the run: a folder in the diffusers layout, or one of the Hugging Face Hub
+    /// (`hf://user/name`).
+    #[arg(long, value_name = "FOLDER", conflicts_with = "from_diffusers")]
+    pub models: Option<String>,
     /// The file to write. It must not exist.
     #[arg(long, default_value = "run.toml", value_name = "FILE", value_parser = parse_local_path)]
     pub output: PathBuf,
@@ -45,7 +49,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         return Err(Error::Arguments(message));
     }
     let file = match &args.pairs {
-        Some(pairs) => propose(pairs)?,
+        Some(pairs) => propose(pairs, args.models.as_deref())?,
         None => translate(DiffusersOptions::parse(&args.from_diffusers)).map_err(Error::Arguments)?,
     };
     write_file(&args.output, file.text.as_bytes())?;

@@ -22,11 +22,11 @@ const LARGE_ENOUGH: f64 = 0.75;
 
 const STEPS: u64 = 100_000;
 
-/// Looks at the pairs and proposes a run.
+/// Looks at the pairs and proposes a run with these models.
 ///
 /// # Errors
 /// If there are no pairs, or they cannot be read.
-pub fn propose(path: &str) -> Result<RunFileText> {
+pub fn propose(path: &str, models: Option<&str>) -> Result<RunFileText> {
     let found = discover(path)?;
     let mut file = RunFileText::default();
     if !(found.roles.has_image && found.roles.has_caption) {
@@ -45,10 +45,7 @@ pub fn propose(path: &str) -> Result<RunFileText> {
     add_filter(&mut file, &rows, resolutions[0]);
     file.section("prepare");
     file.set("resolutions", format_args!("{resolutions:?}"));
-    file.section("models");
-    file.comment("A diffusers folder, or one of the Hugging Face Hub: hf://user/name");
-    file.set_text("path", "models/sd2");
-    file.remark("set models.path to a diffusers folder, or to one of the Hub: hf://user/name");
+    add_models(&mut file, models);
     file.section("train");
     file.comment("precision = \"bf16\"    on a GPU");
     add_phases(&mut file, &resolutions, total);
@@ -70,7 +67,8 @@ fn read_rows(found: &Discovered) -> Result<(FirstRows, Option<u64>)> {
     let units = source.units()?;
     let rows = FirstRows::read(&*source, &units, &config.columns, SAMPLED_ROWS)?;
     let counted = units.iter().map(|unit| unit.span.rows()).sum();
-    let estimate = || Some(found.first_rows? * container.bytes / container.first_bytes.max(1));
+    let share_of_first = container.first_bytes as f64 / container.bytes.max(1) as f64;
+    let estimate = || Some((found.first_rows? as f64 / share_of_first).round() as u64);
     Ok((rows, if has_many_files { estimate() } else { counted }))
 }
 
@@ -159,6 +157,15 @@ fn add_filter(file: &mut RunFileText, rows: &FirstRows, min_side: u32) {
     }
     if rows.without_caption > 0 {
         file.remark(format!("{} of {} rows have no caption", rows.without_caption, rows.rows));
+    }
+}
+
+fn add_models(file: &mut RunFileText, models: Option<&str>) {
+    file.section("models");
+    file.comment("A diffusers folder, or one of the Hugging Face Hub: hf://user/name");
+    file.set_text("path", models.unwrap_or("models/sd2"));
+    if models.is_none() {
+        file.remark("set models.path to a diffusers folder, or to one of the Hub: hf://user/name");
     }
 }
 
