@@ -8,7 +8,7 @@ use tch::Device;
 use tidemill_models::{ModelFolder, ParamInit, UNet2DConditionModel, UNetConfig, VaeConfig, Variant};
 use tidemill_train::training_scheduler_config;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::evaluation::find_best_step;
 use crate::hub::Repository;
 use crate::progress::Reporter;
@@ -27,7 +27,7 @@ pub struct Args {
     pub run: RunArgs,
     /// The folder to write, or a repository of the Hugging Face Hub (`hf://user/name`). Default:
     /// `export` in the run's output.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = parse_destination)]
     pub to: Option<PathBuf>,
     /// The dtype of the weights: `f32`, or `fp16` under the names of diffusers' `variant="fp16"`.
     #[arg(long, value_parser = parse_variant, default_value = "f32")]
@@ -74,8 +74,11 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     Ok(result)
 }
 
-fn check_local_path(path: &Path) -> Result<PathBuf> {
-    parse_local_path(&path.to_string_lossy()).map_err(|message| Error::Arguments(format!("--to: {message}")))
+fn parse_destination(text: &str) -> std::result::Result<PathBuf, String> {
+    match Repository::parse(Path::new(text)) {
+        Some(repository) => repository.map(|_| text.into()).map_err(|error| error.to_string()),
+        None => parse_local_path(text),
+    }
 }
 
 fn parse_variant(text: &str) -> std::result::Result<Variant, String> {
@@ -100,7 +103,7 @@ pub fn export(
     let models = run.models()?;
     let is_folder_unet = trained_weights::check_identity(run, &models)?;
     let output = PathBuf::from(run.output());
-    let to = to.map_or_else(|| Ok(output.join("export")), check_local_path)?;
+    let to = to.map_or_else(|| output.join("export"), Path::to_path_buf);
     let mut config = UNetConfig::read(&models.unet().join("config.json"))?;
     let unet = UNet2DConditionModel::new(config.clone(), Device::Cpu, ParamInit::Empty)?;
     let (step, weights) = trained_weights::read_weights(run, unet.params(), selection)?;

@@ -22,6 +22,14 @@ const LARGE_ENOUGH: f64 = 0.75;
 
 const STEPS: u64 = 100_000;
 
+/// The end of the run file.
+const PLAN: &str = r#"
+# For `tidemill plan`, which knows the prices of these node types:
+# [plan]
+# trainers = { node = "p4de.24xlarge", nodes = 1 }
+# encoders = { node = "g5.2xlarge" }
+"#;
+
 /// Looks at the pairs and proposes a run with these models.
 ///
 /// # Errors
@@ -49,6 +57,7 @@ pub fn propose(path: &str, models: Option<&str>) -> Result<RunFileText> {
     file.section("train");
     file.comment("precision = \"bf16\"    on a GPU");
     add_phases(&mut file, &resolutions, total);
+    file.text.push_str(PLAN);
     Ok(file)
 }
 
