@@ -126,7 +126,7 @@ def test_damaged_shard_falls_back_to_previous_checkpoint(dataset, tmp_path):
 
 def test_recipe_in_docs_reads_checkpoint(single):
     docs = Path(__file__).resolve().parent.parent / "docs" / "checkpoints.md"
-    (code,) = re.findall(r"```python\n(.*?)```", docs.read_text(), re.DOTALL)
+    *_, code = re.findall(r"```python\n(.*?)```", docs.read_text(), re.DOTALL)
     code = code.replace('"runs/mine/checkpoints"', repr(str(single / "checkpoints"))).replace(
         "00001000", "00000010"
     )
