@@ -45,6 +45,7 @@ def settings(address, output="/tmp/nowhere"):
     return {"output": str(output), "engine.device": "cpu", "engine.ray": {"address": address, "env": GIVEN}}
 
 
+@pytest.mark.slow
 def test_trainer_joins_cluster_and_workers_get_env_vars(address, run, tmp_path):
     resolved = tidemill.resolve(run, **settings(address, tmp_path))
     command = [sys.executable, "-c", TRAINER, resolved.text]

@@ -91,7 +91,7 @@ ASSETS = Path(__file__).parent / "assets"
 
 # Jupyter shows standard error as if all of it were errors.
 if "ipykernel" in sys.modules:
-    _native.print_to_stdout()
+    _native.redirect_status_to_stdout()
 
 # Worker processes that a verb starts run in the same Python.
 os.environ.setdefault("TIDEMILL_PYTHON", sys.executable)

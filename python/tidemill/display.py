@@ -12,8 +12,7 @@ from typing import Any
 
 # A larger picture is only named: notebooks keep what they show.
 MAX_PICTURE_BYTES = 4 << 20
-# Longer values are folded.
-MAX_CHARACTERS = 400
+# Nested values with more entries are folded.
 MAX_ROWS = 8
 BAR_PIXELS = 160
 
@@ -68,20 +67,26 @@ def _to_html(key: str, value: Any) -> str:
     """A value: pictures and bars where it has them, nested values as tables, long ones folded."""
     if key == "histograms":
         return "".join(_draw_histogram(bars) for bars in value.values() if isinstance(bars, Mapping))
-    if isinstance(value, str) and value.endswith(".png"):
-        return _show_picture(Path(value))
-    text, size = escape(value), 0
+    if isinstance(value, str):
+        return _show_picture(Path(value)) if value.endswith(".png") else escape(value)
     if isinstance(value, Mapping):
-        text, size = _show_mapping(value), len(value)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        pictures = [path for path in value if isinstance(path, str) and path.endswith(".png")]
-        if pictures:
-            return "<br>".join(_show_picture(Path(path)) for path in pictures)
-        if all(isinstance(entry, Mapping) for entry in value):
-            text, size = _show_records([("", entry) for entry in value]), len(value)
-    if size > MAX_ROWS or (size == 0 and len(text) > MAX_CHARACTERS):
-        return f"<details><summary>{len(value)} entries</summary>{text}</details>"
-    return text
+        return _fold(len(value), _show_mapping(value))
+    return _show_list(value) if isinstance(value, Sequence) else escape(value)
+
+
+def _show_list(values: Sequence[Any]) -> str:
+    pictures = [path for path in values if isinstance(path, str) and path.endswith(".png")]
+    if pictures:
+        return "<br>".join(_show_picture(Path(path)) for path in pictures)
+    is_records = all(isinstance(value, Mapping) for value in values)
+    return _fold(
+        len(values), _show_records([("", value) for value in values]) if is_records else escape(values)
+    )
+
+
+def _fold(entries: int, text: str) -> str:
+    """Folds what has many entries."""
+    return f"<details><summary>{entries} entries</summary>{text}</details>" if entries > MAX_ROWS else text
 
 
 def _show_mapping(values: Mapping[str, Any]) -> str:

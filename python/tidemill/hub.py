@@ -1,11 +1,8 @@
 """Downloads and uploads models of the Hugging Face Hub, with the user's own huggingface_hub.
 
-Tidemill runs this file, and does not import it. It imports nothing of the package, because that would
-load PyTorch.
+`call_script.py` runs this file. It imports nothing of the package, because that would load PyTorch.
 """
 
-import json
-import sys
 from pathlib import Path
 
 # The parts of a model folder. Other files of a repository may be many times as large.
@@ -40,22 +37,3 @@ def upload(repository: str, folder: str, revision: str | None = None) -> str:
         repo_id=name, folder_path=folder, revision=revision, commit_message="Upload a model of Tidemill"
     )
     return str(commit.repo_url)
-
-
-def main(verb: str, *arguments: str) -> int:
-    """Runs one of the functions; prints its result or its error as JSON."""
-    try:
-        result = {"download": download, "upload": upload}[verb](*arguments)
-    except ImportError as error:
-        print(json.dumps({"error": f"hf://: {error}; pip install huggingface_hub"}))
-        return 1
-    # Whatever the library raises is the user's answer.
-    except Exception as error:
-        print(json.dumps({"error": f"hf://{arguments[0]}: {error}"}))
-        return 1
-    print(json.dumps({"done": result}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -59,8 +59,8 @@ mod _native {
 
     /// Prints lines for people to standard output from now on.
     #[pyfunction]
-    fn print_to_stdout() {
-        tidemill::progress::print_to_stdout();
+    fn redirect_status_to_stdout() {
+        tidemill::progress::redirect_status_to_stdout();
     }
 
     /// Runs a command line that starts with the program name. Returns the exit code.

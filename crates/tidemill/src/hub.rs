@@ -2,11 +2,12 @@
 //! `huggingface_hub` (`python/tidemill/hub.py`): its cache, its token and its offline mode count.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::python::run_package_script;
+use crate::python::call_script;
 
 const SCHEME: &str = "hf://";
 const SCRIPT: &str = "hub.py";
@@ -54,8 +55,8 @@ impl Repository {
         if let Some(folder) = downloaded.get(&key) {
             return Ok(folder.clone());
         }
-        let arguments = ["download", &self.name].into_iter().chain(self.revision.as_deref());
-        let folder = PathBuf::from(run_package_script(SCRIPT, arguments)?);
+        let arguments = [self.name.as_str()].into_iter().chain(self.revision.as_deref());
+        let folder = PathBuf::from(self.call("download", arguments)?);
         downloaded.insert(key, folder.clone());
         Ok(folder)
     }
@@ -65,8 +66,19 @@ impl Repository {
     /// # Errors
     /// Those of `huggingface_hub`, or that it is not installed.
     pub fn upload(&self, folder: &Path) -> Result<String> {
-        let arguments = ["upload".as_ref(), self.name.as_ref(), folder.as_os_str()];
-        run_package_script(SCRIPT, arguments.into_iter().chain(self.revision.as_ref().map(AsRef::as_ref)))
+        let arguments = [self.name.as_ref(), folder.as_os_str()];
+        self.call("upload", arguments.into_iter().chain(self.revision.as_ref().map(AsRef::as_ref)))
+    }
+
+    fn call<A: AsRef<OsStr>>(
+        &self,
+        function: &str,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<String> {
+        call_script(SCRIPT, function, arguments).map_err(|error| match error {
+            Error::Script(message) => Error::Script(format!("{SCHEME}{}: {message}", self.name)),
+            error => error,
+        })
     }
 }
 

@@ -15,7 +15,7 @@ const RUN_SCRIPT: &str = "import importlib.util, runpy, sys; del sys.argv[0]; \
     folder = importlib.util.find_spec('tidemill').submodule_search_locations[0]; \
     runpy.run_path(folder + '/' + sys.argv[0], run_name='__main__')";
 
-/// What a script prints.
+/// The last line of `call_script.py`.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Answer {
@@ -30,20 +30,21 @@ pub fn package_script(python: &Path, file: &str) -> Command {
     command
 }
 
-/// Runs a file of the package `tidemill` to its end, and returns its result. Its last line is JSON:
-/// `{"done": result}` or `{"error": message}`.
+/// Calls a function of a file of the package `tidemill`, such as `hub.py`, in a process of its own, and
+/// returns its result (`python/tidemill/call_script.py`).
 ///
 /// # Errors
-/// The script's, or that there is no Python with the package.
-pub fn run_package_script<A: AsRef<OsStr>>(
+/// The function's, or that there is no Python with the package.
+pub fn call_script<A: AsRef<OsStr>>(
     file: &str,
+    function: &str,
     arguments: impl IntoIterator<Item = A>,
 ) -> Result<String> {
     let python = find_interpreter();
-    let mut command = package_script(&python, file);
+    let mut command = package_script(&python, "call_script.py");
     let start_error = |source| Error::Start { what: "Python (TIDEMILL_PYTHON, or python3)", source };
-    let output = command.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let stdout = output.map_err(start_error)?.stdout;
+    command.args([file, function]).args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit());
+    let stdout = command.output().map_err(start_error)?.stdout;
     let last_line = String::from_utf8_lossy(&stdout).lines().last().map(str::to_owned);
     match last_line.and_then(|line| serde_json::from_str(&line).ok()) {
         Some(Answer::Done(result)) => Ok(result),

@@ -1,5 +1,4 @@
-//! The first rows of a source: how large its images are and how long its captions, by a few hundred of
-//! them.
+//! The first rows of a source: how large their images are, and whether they have captions.
 
 use std::collections::BTreeMap;
 
@@ -34,16 +33,13 @@ impl FirstRows {
     /// If the source cannot be read.
     pub fn read(source: &dyn Source, units: &[InputUnit], columns: &Columns, most: usize) -> Result<Self> {
         let mut found = Self::default();
-        for unit in units {
+        'units: for unit in units {
             for batch in source.read(unit)? {
                 let batch = batch?;
                 found.add(&batch.slice(0, batch.num_rows().min(most - found.rows)), columns)?;
                 if found.rows == most {
-                    break;
+                    break 'units;
                 }
-            }
-            if found.rows == most {
-                break;
             }
         }
         found.short_sides.sort_unstable();

@@ -34,6 +34,10 @@ impl Variant {
         if self == Self::F32 { "float32" } else { "float16" }
     }
 
+    fn other(self) -> Self {
+        if self == Self::F32 { Self::Fp16 } else { Self::F32 }
+    }
+
     /// The name of a weight file.
     fn file_name(self, stem: &str) -> String {
         let variant = if self == Self::F32 { "" } else { ".fp16" };
@@ -96,9 +100,7 @@ impl ModelFolder {
         // The index is written last, and an old one is removed first: an interrupted export must
         // not open.
         let index = to.join("model_index.json");
-        if index.exists() {
-            std::fs::remove_file(&index).map_err(Error::io(&index))?;
-        }
+        remove_if_present(&index)?;
         copy_files(&self.tokenizer(), &to.join("tokenizer"))?;
         for part in ["vae", "text_encoder"] {
             copy_config(&self.path().join(part), &to.join(part), variant)?;
@@ -111,10 +113,19 @@ impl ModelFolder {
             ("text_encoder", "model", text_encoder),
         ];
         for (part, stem, tensors) in parts {
+            // Weights of an earlier export are those of another step.
+            remove_if_present(&to.join(part).join(variant.other().file_name(stem)))?;
             save_weights(&cast(tensors, variant.kind())?, &to.join(part).join(variant.file_name(stem)))?;
         }
         scheduler.write(&to.join("scheduler/scheduler_config.json"))?;
         write_index(&index)
+    }
+}
+
+fn remove_if_present(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path)(error)),
+        _ => Ok(()),
     }
 }
 

@@ -7,4 +7,4 @@ mod status_line;
 
 pub use self::progress_bar::Progress;
 pub use self::reporter::Reporter;
-pub use self::status_line::{print_status, print_to_stdout};
+pub use self::status_line::{print_status, redirect_status_to_stdout};

@@ -9,7 +9,7 @@ use tidemill_train::Checkpoints;
 
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
-use crate::python::run_package_script;
+use crate::python::call_script;
 use crate::verbs::shared_arguments::{RunArgs, parse_local_path};
 
 /// Arguments of `tidemill checkpoint`.
@@ -67,5 +67,5 @@ fn convert(checkpoints: &Checkpoints, step: u64, buffers: &Path, to: &Path) -> R
     checkpoints.export_state(step, |name, tensors| {
         Ok::<_, Error>(save_weights(&tensors, &buffers.join(name).with_extension("safetensors"))?)
     })?;
-    run_package_script("dcp.py", [buffers, to]).map(|_| ())
+    call_script("dcp.py", "convert", [buffers, to]).map(|_| ())
 }

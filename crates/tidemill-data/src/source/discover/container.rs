@@ -33,11 +33,12 @@ pub struct Container {
 }
 
 impl Container {
-    /// Finds the pairs among the files (URI and size, sorted) that lie at `path`.
+    /// Finds the pairs among the files (URI and size, sorted) that lie at `path`. `root` is the absolute
+    /// form of the path, with which their URIs start.
     ///
     /// # Errors
     /// If no file has a known format.
-    pub fn find(path: &str, files: &[(&str, u64)]) -> Result<Self> {
+    pub fn find(path: &str, root: &str, files: &[(&str, u64)]) -> Result<Self> {
         let found = FORMATS.into_iter().find_map(|(format, ends)| {
             // The first end of the list that files have: a glob names only one.
             ends.iter().find_map(|end| {
@@ -47,10 +48,11 @@ impl Container {
         });
         let (format, end, matching) = found.ok_or_else(|| no_pairs(path, files))?;
         let (first, first_bytes) = matching[0];
-        let uri = if is_named_itself(path, files) || format == Format::Images {
-            path.to_owned()
+        let is_folder = files.iter().all(|(uri, _)| is_below(uri, root));
+        let uri = if is_folder && format != Format::Images {
+            glob(path, root, end, &matching)
         } else {
-            glob(path, end, &matching)
+            path.to_owned()
         };
         let bytes = matching.iter().map(|(_, size)| size).sum();
         Ok(Self { format, uri, files: matching.len(), bytes, first: first.into(), first_bytes })
@@ -58,25 +60,23 @@ impl Container {
 }
 
 fn has_end(uri: &str, end: &str) -> bool {
-    if end == METADATA { file_name(uri) == METADATA } else { uri.to_lowercase().ends_with(end) }
+    if end == METADATA { uri.rsplit('/').next() == Some(METADATA) } else { uri.ends_with(end) }
 }
 
-fn file_name(uri: &str) -> &str {
-    uri.rsplit('/').next().unwrap_or(uri)
+/// The path of a file from a folder; `None` if it is not in the folder.
+fn path_below<'a>(uri: &'a str, folder: &str) -> Option<&'a str> {
+    uri.strip_prefix(folder.trim_end_matches('/'))?.strip_prefix('/')
 }
 
-/// Whether the path is a glob or names one file.
-fn is_named_itself(path: &str, files: &[(&str, u64)]) -> bool {
-    path.contains(['*', '?', '[']) || matches!(files, [(only, _)] if file_name(only) == file_name(path))
+fn is_below(uri: &str, folder: &str) -> bool {
+    path_below(uri, folder).is_some()
 }
 
-/// The glob for the files with this end below a folder.
-fn glob(folder: &str, end: &str, files: &[(&str, u64)]) -> String {
-    let folder = folder.trim_end_matches('/');
-    let name = folder.rsplit('/').next().unwrap_or(folder);
-    let is_direct = |uri: &str| uri.rsplit('/').nth(1) == Some(name) || name == ".";
+/// The glob for the files with this end below the folder `path`.
+fn glob(path: &str, root: &str, end: &str, files: &[(&str, u64)]) -> String {
+    let is_direct = |uri: &str| path_below(uri, root).is_some_and(|inner| !inner.contains('/'));
     let depth = if files.iter().all(|(uri, _)| is_direct(uri)) { "" } else { "**/" };
-    format!("{folder}/{depth}*{end}")
+    format!("{}/{depth}*{end}", path.trim_end_matches('/'))
 }
 
 fn no_pairs(path: &str, files: &[(&str, u64)]) -> Error {
@@ -105,20 +105,27 @@ mod tests {
 
     #[test]
     fn files_have_one_format_and_a_glob() {
-        for (path, files, expected) in [
-            ("d", &["/x/d/a.parquet", "/x/d/b.parquet"][..], (Format::Parquet, "d/*.parquet", 2)),
-            ("d/", &["/x/d/t/a.parquet", "/x/d/README.md"], (Format::Parquet, "d/**/*.parquet", 1)),
+        for (path, root, files, expected) in [
+            ("d", "/x/d", &["/x/d/a.parquet", "/x/d/b.parquet"][..], (Format::Parquet, "d/*.parquet", 2)),
+            ("d/", "/x/d", &["/x/d/d/a.parquet", "/x/d/README.md"], (Format::Parquet, "d/**/*.parquet", 1)),
+            (".", "/x", &["/x/a.csv", "/x/d/b.csv"], (Format::Csv, "./**/*.csv", 2)),
             (
+                "s3://b/d",
                 "s3://b/d",
                 &["s3://b/d/0.tar", "s3://b/d/0.parquet"],
                 (Format::WebDataset, "s3://b/d/*.tar", 1),
             ),
-            ("d", &["/x/d/1.jpg", "/x/d/metadata.jsonl", "/x/d/e/metadata.jsonl"], (Format::Images, "d", 2)),
-            ("d/*.csv", &["/x/d/a.csv"], (Format::Csv, "d/*.csv", 1)),
-            ("d/a.jsonl", &["/x/d/a.jsonl"], (Format::Jsonl, "d/a.jsonl", 1)),
+            (
+                "d",
+                "/x/d",
+                &["/x/d/1.jpg", "/x/d/metadata.jsonl", "/x/d/e/metadata.jsonl"],
+                (Format::Images, "d", 2),
+            ),
+            ("d/*.csv", "/x/d/*.csv", &["/x/d/a.csv"], (Format::Csv, "d/*.csv", 1)),
+            ("d/a.jsonl", "/x/d/a.jsonl", &["/x/d/a.jsonl"], (Format::Jsonl, "d/a.jsonl", 1)),
         ] {
             let files: Vec<(&str, u64)> = files.iter().map(|uri| (*uri, 10)).collect();
-            let found = Container::find(path, &files).unwrap();
+            let found = Container::find(path, root, &files).unwrap();
             assert_eq!((found.format, found.uri.as_str(), found.files), expected, "{path}");
             assert_eq!(found.bytes, 10 * found.files as u64);
         }
@@ -126,7 +133,7 @@ mod tests {
             [(&["/d/1.jpg"][..], "1 images and no metadata.jsonl"), (&["/d/a.txt"], "none of the 1 files")]
         {
             let files: Vec<(&str, u64)> = files.iter().map(|uri| (*uri, 1)).collect();
-            let problem = Container::find("d", &files).unwrap_err().to_string();
+            let problem = Container::find("d", "/d", &files).unwrap_err().to_string();
             assert!(problem.contains(expected), "{problem}");
         }
     }

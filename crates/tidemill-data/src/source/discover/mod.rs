@@ -37,7 +37,7 @@ pub fn discover(path: &str) -> Result<Discovered> {
     let address = uri::parse(path)?;
     let objects = block_on(address.expand())?;
     let files: Vec<(&str, u64)> = objects.iter().map(|(uri, meta)| (uri.as_str(), meta.size)).collect();
-    let container = Container::find(path, &files)?;
+    let container = Container::find(path, &address.uri(), &files)?;
     let (fields, first_rows) = fields::read_fields(&container)?;
     let roles = Roles::guess(&container, &fields);
     Ok(Discovered { container, fields, roles, first_rows })
