@@ -3,7 +3,8 @@
 //! results of the first two are known. In lockstep one slow device or link slows all ranks, and one
 //! device that computes wrongly spoils the weights of all, and nothing else shows which one it is.
 
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
@@ -21,6 +22,11 @@ const SENT_ELEMENTS: i64 = 1 << 20;
 /// How often each operation is timed. The first time does not count, and of the others the shortest
 /// counts: a host that is busy for a moment does not make a device slow.
 const REPETITIONS: usize = 6;
+
+/// How often all ranks are timed as long as one of them seems slow, and the pause before each further
+/// time. The repetitions take milliseconds; a host may be busy for longer.
+const ROUNDS: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// The side of the matrices, and the number of elements that are copied: large enough that the
 /// device's own speed counts, not that of the host that starts the kernels.
@@ -45,6 +51,19 @@ struct RankTiming {
     exact: bool,
 }
 
+impl RankTiming {
+    /// The shorter time of two measurements for each operation.
+    fn fastest(self, other: Self) -> Self {
+        Self {
+            matmul: self.matmul.min(other.matmul),
+            copy: self.copy.min(other.copy),
+            collective: self.collective.min(other.collective),
+            exchange: self.exchange.min(other.exchange),
+            exact: self.exact && other.exact,
+        }
+    }
+}
+
 /// A rank that is slow or computes wrongly.
 #[derive(Clone, Debug, PartialEq)]
 struct Finding {
@@ -66,10 +85,19 @@ pub fn check_ranks(
     if world.size() == 1 || !config.check {
         return Ok(Vec::new());
     }
-    let own = serde_json::to_string(&measure(world, device)?).unwrap_or_default();
-    let texts = world.all_gather_text(&own)?;
-    let timings: Vec<RankTiming> = texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect();
-    let findings = find_bad_ranks(&timings, config.slower_than);
+    let mut own = measure(world, device)?;
+    let mut timings = gather_timings(world, &own)?;
+    let mut findings = find_bad_ranks(&timings, config.slower_than);
+    for round in 1..ROUNDS {
+        // All ranks find the same, so all of them measure again, or none.
+        if findings.is_empty() {
+            break;
+        }
+        thread::sleep(round * PAUSE);
+        own = own.fastest(measure(world, device)?);
+        timings = gather_timings(world, &own)?;
+        findings = find_bad_ranks(&timings, config.slower_than);
+    }
     if world.is_first() {
         let slowest_ms = |of: fn(&RankTiming) -> f64| 1e3 * timings.iter().map(of).fold(0.0, f64::max);
         observer.log(&format!(
@@ -88,6 +116,12 @@ pub fn check_ranks(
         }
         _ => Ok(findings.into_iter().map(|finding| finding.message).collect()),
     }
+}
+
+/// The timings of all ranks, in their order.
+fn gather_timings(world: &World, own: &RankTiming) -> Result<Vec<RankTiming>, Error> {
+    let texts = world.all_gather_text(&serde_json::to_string(own).unwrap_or_default())?;
+    Ok(texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
 }
 
 /// Times this rank's device and links.
