@@ -40,7 +40,7 @@ pub use self::config::{
 };
 pub use self::encode_stage::{EncodeStage, EncodedCounts};
 pub use self::local::{LocalEngine, MemoryUsage};
-pub use self::quarantine_limit::check_bad_fraction;
+pub use self::quarantine_limit::{BadRows, check_bad_fraction};
 pub use self::run_summary::RunSummary;
 pub use self::sink::{Attempt, Sink};
 pub use self::stage::{PassThrough, Stage};

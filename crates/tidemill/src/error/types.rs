@@ -1,7 +1,5 @@
 //! The error type of the application. It wraps the errors of the other crates and adds its own.
 
-use std::collections::BTreeMap;
-
 use bytesize::ByteSize;
 
 use crate::run_file::error::RunFileError;
@@ -39,9 +37,8 @@ pub enum Error {
     },
     /// Too many rows are unreadable.
     #[error(
-        "{quarantined} of {read} rows are unreadable, more than engine.max_bad_fraction = {allowed} allows \
-         ({}; the last: {last}); look into the source, or raise the limit",
-        list_by_frequency(reasons)
+        "{quarantined} of {read} rows are unreadable, more than engine.max_bad_fraction = {allowed} \
+         allows:{reasons}\nlook into the source, or raise the limit"
     )]
     TooManyBad {
         /// Rows quarantined so far.
@@ -50,10 +47,9 @@ pub enum Error {
         read: u64,
         /// The limit, as a share of the rows read.
         allowed: f64,
-        /// The number of quarantined rows by kind of error.
-        reasons: BTreeMap<String, u64>,
-        /// Position and error of the last quarantined row.
-        last: String,
+        /// The commonest kinds of error, a line each: the number of rows, and the key and reason of
+        /// one of them.
+        reasons: String,
     },
     /// A signal of the user or of the system stopped the work.
     #[error("stopped by a signal after {done} of {total} {unit}; run the same command again to continue")]
@@ -204,11 +200,4 @@ impl Error {
     pub fn help(&self) -> Option<&str> {
         if let Self::RunFile(error) = self { error.help() } else { None }
     }
-}
-
-/// Lists error kinds with their counts, the most frequent first.
-fn list_by_frequency(reasons: &BTreeMap<String, u64>) -> String {
-    let mut reasons: Vec<_> = reasons.iter().collect();
-    reasons.sort_by_key(|(_, rows)| std::cmp::Reverse(**rows));
-    reasons.iter().map(|(reason, rows)| format!("{reason} {rows}")).collect::<Vec<_>>().join(", ")
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use serde_json::json;
 
+use crate::engine::BadRows;
 use crate::error::{Error, Result};
 
 /// The quarantine file of a run, opened for appending.
@@ -12,8 +13,7 @@ use crate::error::{Error, Result};
 pub(super) struct QuarantineFile {
     file: File,
     path: String,
-    /// Key and reason of the last quarantined row.
-    last: String,
+    bad_rows: BadRows,
 }
 
 impl QuarantineFile {
@@ -28,7 +28,7 @@ impl QuarantineFile {
             File::options().create(true).append(true).open(&path)
         };
         let file = open().map_err(|source| Error::Write { path: path.clone(), source })?;
-        Ok(Self { file, path, last: String::new() })
+        Ok(Self { file, path, bad_rows: BadRows::default() })
     }
 
     /// Appends the line of a row: its epoch, key, source file and the reason.
@@ -37,14 +37,14 @@ impl QuarantineFile {
     /// If the file cannot be written.
     pub fn append(&mut self, epoch: u64, key: &str, uri: &str, reason: Option<&str>) -> Result<()> {
         let line = json!({ "epoch": epoch, "key": key, "file": uri, "reason": reason });
-        self.last = format!("{key}: {}", reason.unwrap_or_default());
+        self.bad_rows.add(key, reason.unwrap_or("unknown"));
         // One write for the whole line, because several ranks may append to the file.
         let written = self.file.write_all(format!("{line}\n").as_bytes());
         written.map_err(|source| Error::Write { path: self.path.clone(), source })
     }
 
-    /// Key and reason of the last quarantined row.
-    pub fn last(&self) -> &str {
-        &self.last
+    /// A row for each kind of error.
+    pub fn bad_rows(&self) -> &BadRows {
+        &self.bad_rows
     }
 }

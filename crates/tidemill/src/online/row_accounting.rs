@@ -112,8 +112,8 @@ impl RowAccounting {
                 return Ok(());
             }
         }
-        let last = lock(&self.quarantine).last().to_owned();
-        let checked = check_bad_fraction(&rows.counts, self.max_bad_fraction, last);
+        let quarantine = lock(&self.quarantine);
+        let checked = check_bad_fraction(&rows.counts, self.max_bad_fraction, quarantine.bad_rows());
         checked.map_err(|error| Error::Refused(error.to_string()))
     }
 }

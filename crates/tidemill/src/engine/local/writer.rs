@@ -10,7 +10,7 @@ use crate::engine::local::backpressure::memory_budget::MemoryPermit;
 use crate::engine::local::batcher::EncodeBatch;
 use crate::engine::local::messages::UnitMessage;
 use crate::engine::local::run_state::RunState;
-use crate::engine::quarantine_limit::describe_last_bad_row;
+use crate::engine::quarantine_limit::BadRows;
 use crate::engine::sink::Attempt;
 use crate::error::{Error, Result};
 
@@ -44,26 +44,23 @@ pub(crate) fn run_writer(
 struct UnitInProgress {
     attempt: Box<dyn Attempt>,
     counts: RowCounts,
-    /// Key and reason of the last quarantined row.
-    last_bad: String,
+    bad_rows: BadRows,
 }
 
 impl UnitInProgress {
     fn begin(state: &RunState<'_>, unit: &InputUnit) -> Result<Self> {
         let attempt = state.sink.begin_unit(unit)?;
-        Ok(Self { attempt, counts: RowCounts::default(), last_bad: String::new() })
+        Ok(Self { attempt, counts: RowCounts::default(), bad_rows: BadRows::default() })
     }
 
     fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         self.counts.add(&RowCounts::from_batch(batch)?);
-        if let Some(last) = describe_last_bad_row(batch) {
-            self.last_bad = last;
-        }
+        self.bad_rows.add_batch(batch);
         self.attempt.write(batch)
     }
 
     fn commit(self, state: &RunState<'_>) -> Result<()> {
-        state.lock_tally().add_unit(&self.counts, self.last_bad)?;
+        state.lock_tally().add_unit(&self.counts, self.bad_rows)?;
         self.attempt.commit()?;
         state.lock_tally().committed_units += 1;
         Ok(())

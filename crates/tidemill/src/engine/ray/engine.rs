@@ -86,9 +86,9 @@ impl RayEngine<'_> {
         let mut driver = Driver::start("tidemill.ray.preprocess.driver", lines)?;
         loop {
             match driver.next_event()? {
-                DriverEvent::Done(CommittedUnit { counts, last_bad, .. }) => {
+                DriverEvent::Done(CommittedUnit { counts, bad_rows, .. }) => {
                     progress.add(counts.read);
-                    tally.add_unit(&counts, last_bad)?;
+                    tally.add_unit(&counts, bad_rows)?;
                 }
                 DriverEvent::Log(line) => progress.note(line),
                 DriverEvent::Timeout => (),

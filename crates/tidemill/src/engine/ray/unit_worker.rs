@@ -9,7 +9,7 @@ use tidemill_store::{RowCounts, UnitId};
 
 use crate::engine::dataset_sink::DatasetSink;
 use crate::engine::incremental_source::IncrementalSource;
-use crate::engine::quarantine_limit::describe_last_bad_row;
+use crate::engine::quarantine_limit::BadRows;
 use crate::engine::ray::model_provenance::check_provenance;
 use crate::engine::ray::ticket::Ticket;
 use crate::engine::ray::unit_column::{
@@ -32,8 +32,8 @@ pub struct CommittedUnit {
     pub unit: String,
     /// The unit's rows.
     pub counts: RowCounts,
-    /// Key and reason of the last quarantined row.
-    pub last_bad: String,
+    /// Rows among them that are unreadable.
+    pub bad_rows: BadRows,
 }
 
 impl UnitWorker {
@@ -91,9 +91,7 @@ impl UnitWorker {
             check_provenance(batch, sink.models())?;
             let batch = remove_unit_column(batch)?;
             done.counts.add(&RowCounts::from_batch(&batch)?);
-            if let Some(last) = describe_last_bad_row(&batch) {
-                done.last_bad = last;
-            }
+            done.bad_rows.add_batch(&batch);
             writer.write(&batch)?;
         }
         writer.commit()?;

@@ -6,7 +6,7 @@ use super::local_pass::count_rows;
 use crate::engine::dataset_sink::DatasetSink;
 use crate::engine::ray::RayEngine;
 use crate::engine::stop_signal::StopSignal;
-use crate::engine::{RunSummary, check_bad_fraction};
+use crate::engine::{BadRows, RunSummary, check_bad_fraction};
 use crate::error::Result;
 use crate::progress::Reporter;
 use crate::run_file::Run;
@@ -23,7 +23,7 @@ pub fn run_ray_pass(
 ) -> Result<Option<RunSummary>> {
     let (missing, counts_before) = sink.find_uncommitted(units)?;
     if missing.is_empty() {
-        check_bad_fraction(&counts_before, run.file.engine.max_bad_fraction, "of an earlier run".into())?;
+        check_bad_fraction(&counts_before, run.file.engine.max_bad_fraction, &BadRows::default())?;
         return Ok(None);
     }
     let (mut run, stop) = (run.clone(), StopSignal::watch());
