@@ -60,15 +60,109 @@ impl Format {
             [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok(Self::Gif),
             [b'B', b'M', ..] => Ok(Self::Bmp),
             [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Ok(Self::Tiff),
-            [_, _, _, _, b'f', b't', b'y', b'p', ..] => Err(RowError::Format(
-                "AVIF and HEIF are not decoded; convert such images to one of the other formats".into(),
-            )),
-            _ => {
-                let start = &bytes[..bytes.len().min(8)];
-                Err(RowError::Format(format!(
-                    "the first bytes {start:02x?} are those of no JPEG, PNG, WebP, GIF, BMP or TIFF"
-                )))
-            }
+            _ => Err(RowError::Format(describe_other_format(bytes))),
         }
+    }
+}
+
+/// Says what bytes are that are no image of ours.
+fn describe_other_format(bytes: &[u8]) -> String {
+    if let Some(name) = name_other_format(bytes) {
+        return format!("{name} is not decoded; only JPEG, PNG, WebP, GIF, BMP and TIFF are");
+    }
+    let start = &bytes[..bytes.len().min(8)];
+    format!("the first bytes {start:02x?} are those of no JPEG, PNG, WebP, GIF, BMP or TIFF")
+}
+
+/// The name of a format that is often met in place of an image, by its first bytes.
+fn name_other_format(bytes: &[u8]) -> Option<&'static str> {
+    /// The first bytes of formats.
+    const STARTS: [(&[u8], &str); 16] = [
+        (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"),
+        (b"\xff\x0a", "JPEG XL"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
+        (b"\xff\x4f\xff\x51", "JPEG 2000"),
+        (b"\0\0\x01\0", "an icon (ICO)"),
+        (b"\0\0\x02\0", "a cursor (CUR)"),
+        (b"8BPS", "Photoshop (PSD)"),
+        (b"%PDF", "PDF"),
+        (b"%!PS", "PostScript"),
+        (b"\x1a\x45\xdf\xa3", "a video (Matroska, WebM)"),
+        (b"FLV\x01", "a video (FLV)"),
+        (b"\0\0\x01\xba", "a video (MPEG)"),
+        (b"PK\x03\x04", "a zip archive"),
+        (b"\x1f\x8b", "gzip"),
+        (b"qoif", "QOI"),
+        (b"DDS ", "DDS"),
+    ];
+    if let Some((_, name)) = STARTS.iter().find(|(start, _)| bytes.starts_with(start)) {
+        return Some(name);
+    }
+    match bytes {
+        [_, _, _, _, b'f', b't', b'y', b'p', brand @ ..] => Some(name_brand(brand.first_chunk())),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'A', b'V', b'I', b' ', ..] => Some("a video (AVI)"),
+        [b'P', b'1'..=b'7', b' ' | b'\n' | b'\r' | b'\t', ..] => Some("Netpbm (PPM)"),
+        _ => name_text(bytes),
+    }
+}
+
+/// The format of an ISO media file, by its major brand.
+fn name_brand(brand: Option<&[u8; 4]>) -> &'static str {
+    match brand {
+        Some(b"avif" | b"avis") => "AVIF",
+        Some(b"heic" | b"heix" | b"hevc" | b"hevx" | b"heim" | b"heis" | b"mif1" | b"msf1") => "HEIC",
+        Some(b"crx ") => "a raw photograph (CR3)",
+        _ => "a video (MP4, QuickTime)",
+    }
+}
+
+/// The format of a text, by its beginning: web servers send pages in place of images.
+fn name_text(bytes: &[u8]) -> Option<&'static str> {
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
+    let start = text[..text.len().min(1024)].to_ascii_lowercase();
+    let has = |part: &[u8]| start.windows(part.len()).any(|window| window == part);
+    if start.starts_with(b"<svg") || start.starts_with(b"<?xml") && has(b"<svg") {
+        return Some("SVG");
+    }
+    if start.starts_with(b"<!doctype html") || start.starts_with(b"<html") || has(b"<head") || has(b"<body") {
+        return Some("an HTML page");
+    }
+    match start.first() {
+        Some(b'<') => Some("XML"),
+        Some(b'{' | b'[') => Some("JSON"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_formats_are_refused_by_name() {
+        let cases: [(&[u8], &str); 16] = [
+            (b"<!DOCTYPE html><html>404</html>", "an HTML page"),
+            (b"\xef\xbb\xbf\n <html>", "an HTML page"),
+            (b"<?xml version='1.0'?><!-- x --><svg/>", "SVG"),
+            (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "SVG"),
+            (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "XML"),
+            (b"{\"error\": 403}", "JSON"),
+            (b"%PDF-1.7", "PDF"),
+            (b"\0\0\0\x1cftypavif\0\0\0\0", "AVIF"),
+            (b"\0\0\0\x1cftypheic\0\0\0\0", "HEIC"),
+            (b"\0\0\0\x1cftypisom\0\0\0\0", "a video (MP4, QuickTime)"),
+            (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
+            (b"\xff\x0a\0", "JPEG XL"),
+            (b"\0\0\x01\0\x01", "an icon (ICO)"),
+            (b"RIFF\0\0\0\0AVI LIST", "a video (AVI)"),
+            (b"P6\n3 3\n255\n", "Netpbm (PPM)"),
+            (b"PK\x03\x04..", "a zip archive"),
+        ];
+        for (bytes, name) in cases {
+            let error = Format::detect(bytes).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("format: {name} is not decoded")), "{error}");
+        }
+        let error = Format::detect(b"abcdefghij").unwrap_err().to_string();
+        assert!(error.contains("[61, 62, 63, 64, 65, 66, 67, 68]"), "{error}");
     }
 }

@@ -44,7 +44,7 @@ pub struct ImageInfo {
     pub format: Format,
     /// The transformation that makes the stored image upright.
     pub orientation: Orientation,
-    /// True if there is a colour profile. Pixels are not converted.
+    /// True if there is a colour profile.
     pub icc: bool,
 }
 

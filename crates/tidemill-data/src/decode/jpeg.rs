@@ -5,11 +5,13 @@ use std::cell::RefCell;
 use std::iter;
 use std::ops::Range;
 
+use crate::decode::color_profile::{ColorModel, convert_to_srgb};
 use crate::decode::exif_orientation::{apply_orientation, find_orientation, upright_size};
 use crate::decode::format::Format;
 use crate::decode::image::{ImageInfo, Orientation, Rgb8, Strip, div_255};
 use crate::decode::libjpeg_turbo::{Decoder, Header, Region};
 use crate::decode::limits::check_size;
+use crate::decode::rendering::IccHandling;
 use crate::decode::scale::Scale;
 use crate::error::RowError;
 
@@ -39,11 +41,16 @@ pub fn probe(bytes: &[u8]) -> Result<ImageInfo, RowError> {
 }
 
 /// Decodes at least these `columns` of the upright image at a scale.
-pub fn decode(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result<Strip, RowError> {
+pub fn decode(
+    bytes: &[u8],
+    scale: Scale,
+    columns: Option<Range<u32>>,
+    icc: IccHandling,
+) -> Result<Strip, RowError> {
     let orientation = read_metadata(bytes).0;
     // In an image that is stored rotated, columns may be stored as rows.
     let columns = columns.filter(|_| orientation == Orientation::NoTransforms);
-    let strip = match decode_stored(bytes, scale, columns.clone()) {
+    let strip = match decode_stored(bytes, scale, columns.clone(), icc) {
         // If only the end marker is missing, the image is complete. If more is missing, libjpeg
         // warns again when the marker is there, unless the image is of a kind that can lose whole
         // scans.
@@ -55,7 +62,7 @@ pub fn decode(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result
             if header.may_miss_scans {
                 return Err(RowError::Damaged(warning));
             }
-            decode_stored(&[bytes, &END_OF_IMAGE].concat(), scale, columns)?
+            decode_stored(&[bytes, &END_OF_IMAGE].concat(), scale, columns, icc)?
         }
         other => other?,
     };
@@ -66,7 +73,12 @@ pub fn decode(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result
 }
 
 /// Decodes the pixels in the order in which they are stored.
-fn decode_stored(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Result<Strip, RowError> {
+fn decode_stored(
+    bytes: &[u8],
+    scale: Scale,
+    columns: Option<Range<u32>>,
+    icc: IccHandling,
+) -> Result<Strip, RowError> {
     let (mut first_column, mut full_width, mut is_cmyk) = (0, 0, false);
     let pixels = with_decoder(bytes, |decoder| {
         decoder.decode(bytes, |header| {
@@ -83,15 +95,37 @@ fn decode_stored(bytes: &[u8], scale: Scale, columns: Option<Range<u32>>) -> Res
         return Err(warning);
     }
     let (width, height) = check_dimensions(pixels.width, pixels.height)?;
-    let mut pixels = pixels.bytes;
-    if is_cmyk {
-        pixels = pixels.as_chunks::<4>().0.iter().flat_map(cmyk_to_rgb).collect();
-    }
+    let profile = if icc == IccHandling::Convert { read_profile(bytes) } else { None };
+    let pixels = render(pixels.bytes, is_cmyk, profile.as_deref());
     Ok(Strip {
         image: Rgb8 { width, height, pixels },
         left: first_column as u32,
         full_width: full_width as u32,
     })
+}
+
+/// Stored pixels as RGB, by the profile if it can be used. Grey is stored as RGB.
+fn render(mut pixels: Vec<u8>, is_cmyk: bool, profile: Option<&[u8]>) -> Vec<u8> {
+    if let Some(profile) = profile {
+        let converted = if is_cmyk {
+            let inks: Vec<u8> = pixels.iter().map(|ink| 255 - ink).collect();
+            convert_to_srgb(profile, ColorModel::Cmyk, &inks)
+        } else {
+            convert_to_srgb(profile, ColorModel::Rgb, &pixels).or_else(|| {
+                let is_grey = |[r, g, b]: &[u8; 3]| r == g && g == b;
+                let grey: Option<Vec<u8>> =
+                    pixels.as_chunks().0.iter().map(|pixel| is_grey(pixel).then_some(pixel[0])).collect();
+                convert_to_srgb(profile, ColorModel::Grey, &grey?)
+            })
+        };
+        if let Some(converted) = converted {
+            return converted;
+        }
+    }
+    if is_cmyk {
+        pixels = pixels.as_chunks::<4>().0.iter().flat_map(cmyk_to_rgb).collect();
+    }
+    pixels
 }
 
 fn is_harmless(warning: &RowError) -> bool {
@@ -158,6 +192,17 @@ fn read_metadata(bytes: &[u8]) -> (Orientation, bool) {
         }
     }
     (find_orientation(exif, xmp), icc)
+}
+
+/// The colour profile: its parts in the order of their numbers.
+fn read_profile(bytes: &[u8]) -> Option<Vec<u8>> {
+    let parts = segments(bytes).filter(|(marker, _)| *marker == 0xe2);
+    let parts = parts.filter_map(|(_, payload)| payload.strip_prefix(b"ICC_PROFILE\0"));
+    let mut parts: Vec<(u8, &[u8])> =
+        parts.filter_map(|part| Some((*part.first()?, part.get(2..)?))).collect();
+    parts.sort_by_key(|(number, _)| *number);
+    let profile: Vec<u8> = parts.into_iter().flat_map(|(_, part)| part).copied().collect();
+    (!profile.is_empty()).then_some(profile)
 }
 
 /// Markers and payloads of the segments up to the first scan, or up to bytes that are not a

@@ -6,10 +6,12 @@ use std::panic::{self, AssertUnwindSafe};
 
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
+use crate::decode::color_profile::{ColorModel, convert_to_srgb};
 use crate::decode::exif_orientation::{apply_orientation, find_orientation, upright_size};
 use crate::decode::format::Format;
 use crate::decode::image::{ImageInfo, Orientation, Rgb8, div_255};
 use crate::decode::limits::{MAX_PIXELS, check_size};
+use crate::decode::rendering::{IccHandling, Rendering};
 use crate::decode::tiff_tags;
 use crate::error::RowError;
 
@@ -20,12 +22,15 @@ const MAX_STORED_BYTES: u64 = 4 * MAX_PIXELS;
 /// Most bytes that a decoder may allocate besides the pixels.
 const MAX_EXTRA_BYTES: u64 = 64 << 20;
 
+/// The TIFF tag of the colour profile.
+const ICC: u16 = 34675;
+
 pub fn probe(bytes: &[u8], format: Format) -> Result<ImageInfo, RowError> {
     catch_decoder_panic(|| read_info(bytes, format))
 }
 
-pub fn decode(bytes: &[u8], format: Format) -> Result<Rgb8, RowError> {
-    catch_decoder_panic(|| decode_pixels(bytes, format))
+pub fn decode(bytes: &[u8], format: Format, rendering: Rendering) -> Result<Rgb8, RowError> {
+    catch_decoder_panic(|| decode_pixels(bytes, format, rendering))
 }
 
 /// Runs a decoder. Decoders panic on some damaged images instead of returning an error; both become
@@ -44,17 +49,42 @@ fn read_info(bytes: &[u8], format: Format) -> Result<ImageInfo, RowError> {
     Ok(ImageInfo { width, height, format, orientation, icc })
 }
 
-fn decode_pixels(bytes: &[u8], format: Format) -> Result<Rgb8, RowError> {
+fn decode_pixels(bytes: &[u8], format: Format, rendering: Rendering) -> Result<Rgb8, RowError> {
     let mut decoder = open_decoder(bytes, format)?;
     let (orientation, _) = read_metadata(&mut decoder, bytes, format);
+    let profile = match rendering.icc {
+        IccHandling::Convert => read_profile(&mut decoder, bytes, format),
+        IccHandling::Ignore => None,
+    };
     let image = to_eight_bit(DynamicImage::from_decoder(decoder).map_err(to_row_error)?)?;
     let (width, height) = (image.width(), image.height());
+    let profile = profile.as_deref();
     let pixels = if image.color().has_alpha() {
-        image.into_rgba8().as_raw().as_chunks::<4>().0.iter().flat_map(blend_over_white).collect()
+        let is_grey = !image.color().has_color();
+        let stored = image.into_rgba8().into_raw();
+        let (stored, _) = stored.as_chunks::<4>();
+        let colors = stored.iter().flat_map(|[r, g, b, _]| [*r, *g, *b]).collect();
+        let colors = apply_profile(colors, is_grey, profile);
+        let alpha = stored.iter().map(|pixel| pixel[3]);
+        let blended = colors.as_chunks::<3>().0.iter().zip(alpha);
+        blended.flat_map(|(color, alpha)| blend_over(color, alpha, rendering.background)).collect()
     } else {
-        image.into_rgb8().into_raw()
+        let is_grey = !image.color().has_color();
+        apply_profile(image.into_rgb8().into_raw(), is_grey, profile)
     };
     apply_orientation(Rgb8 { width, height, pixels }, orientation)
+}
+
+/// RGB pixels as sRGB, if there is a profile that can be used. Those of a grey image are all grey.
+fn apply_profile(pixels: Vec<u8>, is_grey: bool, profile: Option<&[u8]>) -> Vec<u8> {
+    let converted = profile.and_then(|profile| {
+        if !is_grey {
+            return convert_to_srgb(profile, ColorModel::Rgb, &pixels);
+        }
+        let grey: Vec<u8> = pixels.as_chunks::<3>().0.iter().map(|pixel| pixel[0]).collect();
+        convert_to_srgb(profile, ColorModel::Grey, &grey)
+    });
+    converted.unwrap_or(pixels)
 }
 
 /// Opens a decoder, reads the header, and limits what the decoder may still allocate.
@@ -119,7 +149,6 @@ fn allocation_limit(bytes: u64) -> Limits {
 /// metadata is ignored, as by Pillow.
 fn read_metadata(decoder: &mut impl ImageDecoder, bytes: &[u8], format: Format) -> (Orientation, bool) {
     const XMP: u16 = 700;
-    const ICC: u16 = 34675;
     match format {
         Format::WebP => {
             let chunk = |name| webp_chunk(bytes, name);
@@ -135,6 +164,15 @@ fn read_metadata(decoder: &mut impl ImageDecoder, bytes: &[u8], format: Format) 
             (find_orientation(png_chunk(bytes, b"eXIf"), xmp.as_deref()), has_color_profile(decoder))
         }
         _ => (Orientation::NoTransforms, has_color_profile(decoder)),
+    }
+}
+
+/// The colour profile.
+fn read_profile(decoder: &mut impl ImageDecoder, bytes: &[u8], format: Format) -> Option<Vec<u8>> {
+    match format {
+        Format::WebP => webp_chunk(bytes, b"ICCP").map(<[u8]>::to_vec),
+        Format::Tiff => tiff_tags::read_bytes(bytes, ICC).map(<[u8]>::to_vec),
+        _ => decoder.icc_profile().unwrap_or_default(),
     }
 }
 
@@ -199,10 +237,10 @@ fn to_eight_bit(image: DynamicImage) -> Result<DynamicImage, RowError> {
     converted.ok_or_else(|| RowError::Format("pixels of floating-point numbers are not decoded".into()))
 }
 
-/// Lays a pixel over white, by Pillow's `paste` with a mask (`src/libImaging/Paste.c`).
-fn blend_over_white(&[r, g, b, a]: &[u8; 4]) -> [u8; 3] {
-    let alpha = u32::from(a);
-    [r, g, b].map(|c| div_255(u32::from(c) * alpha + 255 * (255 - alpha)))
+/// Lays a pixel over a background, by Pillow's `paste` with a mask (`src/libImaging/Paste.c`).
+fn blend_over(color: &[u8; 3], alpha: u8, background: [u8; 3]) -> [u8; 3] {
+    let alpha = u32::from(alpha);
+    std::array::from_fn(|c| div_255(u32::from(color[c]) * alpha + u32::from(background[c]) * (255 - alpha)))
 }
 
 fn to_row_error(error: image::ImageError) -> RowError {

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
+use crate::decode::{IccHandling, Rendering};
 use crate::error::{Result, invalid_config};
 use crate::prepare::aspect_buckets;
 use crate::resize::Resample;
@@ -31,6 +32,10 @@ pub struct PrepareConfig {
     pub flip: bool,
     /// Resampling filter.
     pub resample: Resample,
+    /// What becomes of an image's colour profile.
+    pub icc: IccHandling,
+    /// The colour that transparent pixels are laid over: red, green, blue.
+    pub background: [u8; 3],
     /// Decode JPEGs at 1/2, 1/4 or 1/8 of their size where the crop stays at least as large as its
     /// target. This is faster for large images, but pixels differ from Pillow's and depend on all
     /// resolutions. It has no effect if perceptual hashes are computed, because these need the full
@@ -70,6 +75,8 @@ impl Default for PrepareConfig {
             crop: Crop::default(),
             flip: false,
             resample: Resample::default(),
+            icc: IccHandling::default(),
+            background: Rendering::default().background,
             scaled_decode: false,
             hashes: false,
             bucket_step: None,
@@ -91,6 +98,11 @@ impl PrepareConfig {
         }
         let step = self.bucket_step.unwrap_or_else(|| aspect_buckets::default_step(resolution));
         aspect_buckets::list_buckets(resolution, step, self.max_bucket_aspect.unwrap_or(MAX_BUCKET_ASPECT))
+    }
+
+    /// How decoded pixels become RGB.
+    pub(crate) fn rendering(&self) -> Rendering {
+        Rendering { background: self.background, icc: self.icc }
     }
 
     /// True if the pixels depend on the run's seed.

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::caption::config::CaptionConfig;
 use crate::caption::stage::digest_input;
+use crate::decode::Rendering;
 use crate::filter::config::FilterConfig;
 use crate::filter::filters::Filters;
 use crate::prepare::config::PrepareConfig;
@@ -26,7 +27,7 @@ const SCALED_VERSION: u32 = 3;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digests {
     /// Which rows are kept, and the carried columns: columns, captions, filters, the content of
-    /// their lists, hashes.
+    /// their lists, hashes, and how files are parsed.
     pub rows: String,
     /// `pixels_R`, `size_R` and `crop_R` by resolution R, and `flipped`: the image column, the
     /// section `[prepare]` (other resolutions only if images are decoded at a scale), the seed if
@@ -52,13 +53,26 @@ impl Digests {
         let text = digest_input(caption, &columns.caption, seed);
         let rules = (filter.without_lists(), filters.list_digests(), hashes);
         let sizes: Vec<_> = resolutions.iter().map(|&resolution| prepare.sizes(resolution)).collect();
-        let image = |r: &u32| (*r, digest_images(&columns.image, prepare, *r, is_scaled, seed));
+        let parsing = source_parsing(source);
+        let digest = |digest: String| match &parsing {
+            Some(parsing) => digest_json(&(digest, parsing)),
+            None => digest,
+        };
+        let image = |r: &u32| (*r, digest(digest_images(&columns.image, prepare, *r, is_scaled, seed)));
         Self {
-            rows: digest_json(&(columns, &source.carry, &text, rules, resolutions, &sizes)),
+            rows: digest(digest_json(&(columns, &source.carry, &text, rules, resolutions, &sizes))),
             images: resolutions.iter().map(image).collect(),
-            text: digest_json(&(&text, tokenizer.digest())),
+            text: digest(digest_json(&(&text, tokenizer.digest()))),
         }
     }
+}
+
+/// How the source's files become rows; `None` with the defaults, so that digests from before there
+/// were such settings stay the same.
+fn source_parsing(source: &SourceConfig) -> Option<impl Serialize> {
+    let parsing = (&source.image_root, source.key_split, &source.csv);
+    let default = SourceConfig::default();
+    (parsing != (&default.image_root, default.key_split, &default.csv)).then_some(parsing)
 }
 
 /// Digest of what shapes the pixels at one resolution. Other resolutions matter only if images are
@@ -77,6 +91,12 @@ fn digest_images(
     let relevant =
         PrepareConfig { resolutions, buckets, scaled_decode: is_scaled, hashes: false, ..config.clone() };
     let version = if is_scaled { SCALED_VERSION } else { IMAGE_VERSION };
+    let mut relevant = serde_json::json!(relevant);
+    if config.rendering() == Rendering::default() {
+        // As before there were these keys.
+        let keys = relevant.as_object_mut().into_iter();
+        keys.for_each(|keys| keys.retain(|key, _| !["icc", "background"].contains(&key.as_str())));
+    }
     digest_json(&(column, relevant, config.uses_seed().then_some(seed), version))
 }
 

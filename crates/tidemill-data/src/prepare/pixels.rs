@@ -1,6 +1,6 @@
 //! The pixels of kept rows: decode, crop, resize, flip, and write as planes.
 
-use crate::decode::{self, Rgb8, Scale, Strip};
+use crate::decode::{self, Rendering, Rgb8, Scale, Strip};
 use crate::error::RowError;
 use crate::filter::filters::Filters;
 use crate::perceptual_hash::phash;
@@ -15,6 +15,7 @@ pub struct PixelWriter {
     pub resample: Resample,
     /// JPEGs may be decoded at a reduced size.
     pub is_scaled: bool,
+    pub rendering: Rendering,
 }
 
 impl PixelWriter {
@@ -77,7 +78,7 @@ impl PixelWriter {
         });
         let columns = columns.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
         // A perceptual hash needs all columns.
-        decode::decode_strip(bytes, scale, columns.filter(|_| !plan.needs_phash))
+        decode::decode_strip(bytes, scale, columns.filter(|_| !plan.needs_phash), self.rendering)
     }
 
     /// Resizes a crop of a decoded image.

@@ -76,7 +76,12 @@ impl Prepare {
                 scores: filter.score.keys().cloned().collect(),
                 captions,
             },
-            pixels: PixelWriter { filters: filters.clone(), resample: config.resample, is_scaled },
+            pixels: PixelWriter {
+                filters: filters.clone(),
+                resample: config.resample,
+                is_scaled,
+                rendering: config.rendering(),
+            },
             selector: RowSelector::new(config, filters, hashes, seed),
             config: config.clone(),
             hashes,

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use tidemill_data::decode::{self, Scale};
+use tidemill_data::decode::{self, Rendering, Scale};
 use tidemill_data::{RowError, resize};
 
 fn corpus() -> Vec<(String, Vec<u8>)> {
@@ -31,8 +31,8 @@ fn decodes_or_fails(name: &str, bytes: &[u8]) -> Result<decode::Rgb8, RowError> 
         assert_eq!((image.width, image.height), (info.width, info.height), "{name}");
         assert_eq!(image.pixels.len(), 3 * image.width as usize * image.height as usize, "{name}");
     }
-    if let Ok(half) =
-        decode::decode_strip(bytes, Scale::smallest_for([(2, 1)]), None).map(|strip| strip.image)
+    if let Ok(half) = decode::decode_strip(bytes, Scale::smallest_for([(2, 1)]), None, Rendering::default())
+        .map(|strip| strip.image)
     {
         assert_eq!(half.pixels.len(), 3 * half.width as usize * half.height as usize, "{name}");
     }
@@ -174,7 +174,7 @@ fn scaled_jpeg_shows_the_same_image() {
     let (info, whole) = (decode::probe(&bytes).unwrap(), decode::decode(&bytes).unwrap());
     for wanted in [1, 2, 4, 8] {
         let scale = Scale::smallest_for([(8, wanted)]);
-        let small = decode::decode_strip(&bytes, scale, None).unwrap().image;
+        let small = decode::decode_strip(&bytes, scale, None, Rendering::default()).unwrap().image;
         let eighths = |side: u32| (side * wanted).div_ceil(8);
         assert_eq!((small.width, small.height), (eighths(info.width), eighths(info.height)));
         if wanted == 8 {

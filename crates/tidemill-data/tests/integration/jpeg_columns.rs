@@ -2,7 +2,7 @@
 //! codings and scales.
 
 use proptest::prelude::*;
-use tidemill_data::decode::{Rgb8, Scale, decode_strip};
+use tidemill_data::decode::{Rendering, Rgb8, Scale, decode_strip};
 use turbojpeg::{Compressor, Image, PixelFormat, Subsamp};
 
 /// A JPEG of noise over a gradient, so that every column differs from its neighbours in light and
@@ -49,11 +49,11 @@ proptest! {
         let format = if inks && !grey { PixelFormat::CMYK } else { PixelFormat::RGB };
         let bytes = jpeg(width, height, subsampling, format, progressive);
         let scale = Scale::smallest_for([(8, eighths)]);
-        let whole = decode_strip(&bytes, scale, None).unwrap().image;
+        let whole = decode_strip(&bytes, scale, None, Rendering::default()).unwrap().image;
         let place = |share: f64| (share * f64::from(whole.width)) as u32;
         let (from, to) = (place(f64::min(from, to)), place(f64::max(from, to)) + 1);
 
-        let strip = decode_strip(&bytes, scale, Some(from..to)).unwrap();
+        let strip = decode_strip(&bytes, scale, Some(from..to), Rendering::default()).unwrap();
         let (left, right) = (strip.left, strip.left + strip.image.width);
         prop_assert_eq!(strip.full_width, whole.width);
         prop_assert!(left <= from && to <= right && right <= whole.width);
