@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidemill_data::decode::{self, Rgb8, Scale};
+use tidemill_data::decode::{self, IccHandling, Rendering, Rgb8, Scale};
 
 /// Larger images are only probed: decoding them would take time without finding more.
 const PIXELS: u64 = 1 << 20;
@@ -22,11 +22,12 @@ fuzz_target!(init: tidemill_fuzz::allow_caught_panics(), |bytes: &[u8]| {
         assert_eq!(image.pixels.len(), 3 * image.width as usize * image.height as usize);
     }
     let half = Scale::smallest_for([(2, 1)]);
-    let Ok(image) = decode::decode_strip(bytes, half, None).map(|strip| strip.image) else { return };
+    let rendering = Rendering { icc: IccHandling::Convert, ..Rendering::default() };
+    let Ok(image) = decode::decode_strip(bytes, half, None, rendering).map(|strip| strip.image) else { return };
     assert_eq!(image.pixels.len(), 3 * image.width as usize * image.height as usize);
     // Columns that are decoded alone have the pixels of the full image.
     let wanted = image.width / 3..image.width.div_ceil(2);
-    let Ok(strip) = decode::decode_strip(bytes, half, Some(wanted.clone())) else { panic!("{wanted:?}") };
+    let Ok(strip) = decode::decode_strip(bytes, half, Some(wanted.clone()), rendering) else { panic!("{wanted:?}") };
     assert!(strip.left <= wanted.start && wanted.end <= strip.left + strip.image.width);
     let columns = |image: &Rgb8, left: u32| -> Vec<u8> {
         let rows = image.pixels.chunks(3 * image.width as usize);

@@ -2,11 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
+use tidemill_data::source::records::sample::SampleOptions;
 use tidemill_data::source::webdataset::Samples;
 use tidemill_fuzz as _;
 
 fuzz_target!(|bytes: &[u8]| {
-    for (row, sample) in Samples::new(bytes).enumerate() {
+    for (row, sample) in Samples::from_tar(bytes, SampleOptions::default()).enumerate() {
         assert_eq!(sample.row, row as u64);
     }
 });

@@ -53,6 +53,9 @@ impl ColumnRequest<'_> {
     /// [`Error::ColumnType`].
     pub fn check_type(&self, data_type: &DataType) -> Result<()> {
         let (is_valid, expected) = match self.config_key {
+            "source.columns.image" if is_list_of_images(data_type) => {
+                (false, "one image for each row; of a list, name an item, such as `images[0]` for the first")
+            }
             "source.columns.image" => (
                 is_image(data_type),
                 "Binary, LargeBinary, BinaryView, a struct {bytes, path}, or strings that are paths or URIs",
@@ -80,7 +83,7 @@ const TEXT: &str =
 const FIELD: &str = "strings, numbers, dates or whatever else has a text";
 const NUMBER: &str = "integers, floats or decimals";
 
-/// True for bytes, and for what the Parquet source can turn into bytes.
+/// True for bytes, and for what columnar sources can turn into bytes.
 fn is_image(data_type: &DataType) -> bool {
     match data_type {
         DataType::Struct(fields) => fields.iter().any(|field| match field.name().as_str() {
@@ -90,6 +93,11 @@ fn is_image(data_type: &DataType) -> bool {
         }),
         other => is_binary(other) || is_text(other),
     }
+}
+
+fn is_list_of_images(data_type: &DataType) -> bool {
+    use DataType::{FixedSizeList, LargeList, List};
+    matches!(data_type, List(item) | LargeList(item) | FixedSizeList(item, _) if is_image(item.data_type()))
 }
 
 /// True if the column holds encoded images themselves, not their paths.

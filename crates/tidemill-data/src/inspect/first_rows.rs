@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use arrow::array::{Array, RecordBatch};
+use serde::Serialize;
 
 use crate::columns::names::SOURCE_ERROR;
 use crate::columns::prepared::text;
@@ -12,6 +13,20 @@ use crate::error::Result;
 use crate::source::config::Columns;
 use crate::source::pair_source::Source;
 use crate::source::units::InputUnit;
+
+/// Rows that are shown one by one.
+const SHOWN_ROWS: usize = 10;
+
+/// A row as it is shown.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FirstRow {
+    /// Its key.
+    pub key: String,
+    /// Size and format of its image, or why it cannot be read.
+    pub image: String,
+    /// Its first caption.
+    pub caption: Option<String>,
+}
 
 /// What the first rows of a source are.
 #[derive(Debug, Default)]
@@ -24,6 +39,8 @@ pub struct FirstRows {
     pub without_caption: usize,
     /// Rows without a readable image, by kind of error.
     pub unreadable: BTreeMap<String, usize>,
+    /// The first of them.
+    pub first: Vec<FirstRow>,
 }
 
 impl FirstRows {
@@ -62,21 +79,30 @@ impl FirstRows {
         });
         let captions: Vec<TextColumn> = captions.collect::<Result<_>>()?;
         let errors = text(batch, SOURCE_ERROR);
+        let keys = text(batch, columns.key.as_deref().unwrap_or("key"));
         self.rows += batch.num_rows();
         for row in 0..batch.num_rows() {
             let error =
                 errors.filter(|errors| errors.is_valid(row)).map(|errors| errors.value(row).to_owned());
             let info = images.get(row).and_then(decode::probe).map_err(|error| error.to_string());
-            match error.map_or(info, Err) {
+            let info = error.map_or(info, Err);
+            let mut texts = captions.iter().flat_map(|column| column.row(row));
+            let caption = texts.find_map(|(_, text)| text.ok().filter(|text| !text.trim().is_empty()));
+            self.without_caption += usize::from(caption.is_none());
+            if self.first.len() < SHOWN_ROWS {
+                let key = keys.map_or(String::new(), |keys| keys.value(row).to_owned());
+                let image = info.as_ref().map_or_else(String::clone, |info| {
+                    format!("{}x{} {}", info.width, info.height, info.format.name())
+                });
+                self.first.push(FirstRow { key, image, caption: caption.map(str::to_owned) });
+            }
+            match info {
                 Ok(info) => self.short_sides.push(info.width.min(info.height)),
                 Err(error) => {
                     let kind = error.split(':').next().unwrap_or_default().to_owned();
                     *self.unreadable.entry(kind).or_default() += 1;
                 }
             }
-            let mut texts = captions.iter().flat_map(|column| column.row(row));
-            let has_caption = texts.any(|(_, text)| text.is_ok_and(|text| !text.trim().is_empty()));
-            self.without_caption += usize::from(!has_caption);
         }
         Ok(())
     }

@@ -7,5 +7,5 @@ pub mod histogram;
 mod first_rows;
 mod statistics;
 
-pub use first_rows::FirstRows;
+pub use first_rows::{FirstRow, FirstRows};
 pub use statistics::Statistics;

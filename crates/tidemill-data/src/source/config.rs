@@ -24,6 +24,13 @@ pub struct SourceConfig {
     pub uri: OneOrMany,
     /// Names of the columns.
     pub columns: Columns,
+    /// The folder or URI from which relative paths of images count. By default it is the folder of
+    /// the file that names them.
+    pub image_root: Option<String>,
+    /// WebDataset, and captions beside images: where a file's name ends and its extension begins.
+    pub key_split: KeySplit,
+    /// How CSV files are written.
+    pub csv: CsvConfig,
     /// Further columns that are carried into the dataset unchanged.
     pub carry: Vec<String>,
     /// Target number of rows of a unit of work. Parquet: units end at row-group boundaries, so a
@@ -46,18 +53,84 @@ pub enum Format {
     /// a path or URI.
     #[default]
     Parquet,
-    /// WebDataset: tar files, plain or gzipped, with members `<key>.jpg`, `<key>.txt`,
-    /// `<key>.json`. The fields are those of the JSON object, and `caption` and `txt` with the text
-    /// of `<key>.txt` if there is one.
+    /// WebDataset: tar files, plain or compressed by gzip or zstd, or zip archives, with members
+    /// `<key>.jpg`, `<key>.txt`, `<key>.json`. The fields are those of the JSON object, and `caption`
+    /// and `txt` with the text of `<key>.txt` if there is one.
     WebDataset,
     /// JSON lines: one object per line, with the image as a path (relative to the file) or URI.
     Jsonl,
     /// CSV (RFC 4180) with a header line, with the image as in JSON lines. An empty field is a
-    /// null.
+    /// null. [`CsvConfig`] is for TSV and files without a header.
     Csv,
-    /// Image folders: a line of a `metadata.jsonl` in the same folder or above describes each
-    /// image; its `file_name` is the image's path from there.
+    /// Image folders. A line of a `metadata.jsonl`, `.csv` or `.parquet` in the same folder or above
+    /// describes each image; its `file_name` is the image's path from there. Without such a file,
+    /// captions are in files beside the images, as the members of WebDataset.
     Images,
+    /// Arrow IPC, as file or stream: Feather, and what `datasets.save_to_disk` writes. Columns as in
+    /// Parquet.
+    Arrow,
+    /// Captions of COCO: one JSON object with `images` and `annotations`. A row for each image, with
+    /// the image's fields and a list `caption`; the image is its `file_name`.
+    Coco,
+}
+
+/// Where the key of a file's name ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeySplit {
+    /// At the first dot, as WebDataset does: `22.05.jpg` has the key `22`.
+    #[default]
+    FirstDot,
+    /// At the last dot: `22.05.jpg` has the key `22.05`.
+    LastDot,
+}
+
+/// How CSV files are written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CsvConfig {
+    /// The character between fields, one byte: `"\t"` for TSV.
+    pub delimiter: String,
+    /// The character around fields that contain delimiters or line ends; empty: there is none, and
+    /// quotation marks are like other characters.
+    pub quote: String,
+    /// Names of the columns of files without a header line.
+    pub columns: Vec<String>,
+}
+
+impl Default for CsvConfig {
+    fn default() -> Self {
+        Self { delimiter: ",".into(), quote: "\"".into(), columns: Vec::new() }
+    }
+}
+
+impl CsvConfig {
+    /// The delimiter, of a valid configuration.
+    pub(crate) fn delimiter_byte(&self) -> u8 {
+        self.delimiter.bytes().next().unwrap_or(b',')
+    }
+
+    /// The quote; `None` if there is none.
+    pub(crate) fn quote_byte(&self) -> Option<u8> {
+        self.quote.bytes().next()
+    }
+
+    fn validate(&self) -> Result<()> {
+        if self.delimiter.len() != 1 {
+            return invalid_config(
+                "source.csv.delimiter",
+                "must be one ASCII character, such as \",\" or \"\\t\"",
+            );
+        }
+        if self.quote.len() > 1 || self.quote == self.delimiter {
+            return invalid_config("source.csv.quote", "must be one ASCII character, or empty for none");
+        }
+        let mut names = HashSet::new();
+        match self.columns.iter().find(|name| !names.insert(*name)) {
+            Some(name) => invalid_config("source.csv.columns", format!("`{name}` is listed twice")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Names of the columns by role.
@@ -65,7 +138,8 @@ pub enum Format {
 #[serde(deny_unknown_fields, default)]
 pub struct Columns {
     /// Encoded image: Binary, LargeBinary, BinaryView, a struct of `bytes` and `path`, or strings
-    /// that are paths or URIs.
+    /// that are paths or URIs. All columns may be paths into nested fields: `images[0]`,
+    /// `meta.caption`, `sentences[*].raw`.
     pub image: String,
     /// Captions, one column or several: any string type, dictionaries of strings, lists of strings,
     /// or UTF-8 in a binary column.
@@ -100,6 +174,9 @@ impl Default for SourceConfig {
             format: Format::default(),
             uri: OneOrMany::default(),
             columns: Columns::default(),
+            image_root: None,
+            key_split: KeySplit::default(),
+            csv: CsvConfig::default(),
             carry: Vec::new(),
             rows_per_unit: 4096,
             rows_per_batch: 256,
@@ -118,6 +195,7 @@ impl SourceConfig {
             return invalid_config("source.uri", "give at least one path or URI, such as \"data/*.parquet\"");
         }
         self.validate_columns()?;
+        self.csv.validate()?;
         if self.rows_per_unit == 0 {
             return invalid_config("source.rows_per_unit", "must be at least 1");
         }

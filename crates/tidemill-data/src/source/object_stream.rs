@@ -35,7 +35,7 @@ impl StreamFailure {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn set(&self, error: Error) {
+    pub(super) fn set(&self, error: Error) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 }

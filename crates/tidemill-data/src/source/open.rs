@@ -3,9 +3,12 @@
 use crate::caption::config::CaptionConfig;
 use crate::error::Result;
 use crate::filter::config::FilterConfig;
+use crate::source::arrow_ipc::ArrowSource;
 use crate::source::config::{Format, SourceConfig};
+use crate::source::image_files::ImageFileSource;
 use crate::source::pair_source::Source;
 use crate::source::parquet::ParquetSource;
+use crate::source::records::image_folder::has_metadata;
 use crate::source::records::record_source::RecordSource;
 
 /// Opens the source that a configuration describes, with the columns that filters and templates
@@ -25,7 +28,11 @@ pub fn open(
     caption.validate(&config.columns)?;
     let source: Box<dyn Source> = match config.format {
         Format::Parquet => Box::new(ParquetSource::open(config, filter, caption)?),
-        Format::WebDataset | Format::Jsonl | Format::Csv | Format::Images => {
+        Format::Arrow => Box::new(ArrowSource::open(config, filter, caption)?),
+        Format::Images if !has_metadata(config.uri.as_slice())? => {
+            Box::new(ImageFileSource::open(config, filter, caption)?)
+        }
+        Format::WebDataset | Format::Jsonl | Format::Csv | Format::Images | Format::Coco => {
             Box::new(RecordSource::open(config, filter, caption)?)
         }
     };

@@ -84,3 +84,38 @@ pub fn require_units(units: Vec<InputUnit>, files: &[InputFile]) -> Result<Vec<I
     }
     Ok(units)
 }
+
+/// Joins neighbouring row ranges, such as row groups, until a unit has at least `target` rows.
+pub fn join_ranges(ranges: &[Range<u64>], target: u64) -> Vec<Range<u64>> {
+    let mut units: Vec<Range<u64>> = Vec::new();
+    for range in ranges.iter().filter(|range| !range.is_empty()) {
+        match units.last_mut() {
+            Some(unit) if unit.end - unit.start + (range.end - range.start) <= target => unit.end = range.end,
+            _ => units.push(range.clone()),
+        }
+    }
+    units
+}
+
+/// Splits a unit of rows into units of at most `rows`.
+pub fn split_rows(unit: &InputUnit, rows: u64) -> Vec<InputUnit> {
+    let Range { start, end } = *unit.span.range();
+    let step = usize::try_from(rows).unwrap_or(usize::MAX).max(1);
+    let starts = (start..end).step_by(step);
+    starts.map(|start| unit.with_span(Span::Rows(start..end.min(start.saturating_add(rows))))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::join_ranges;
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "a unit is a range")]
+    fn units_end_at_row_group_boundaries() {
+        let groups = [0..100, 100..200, 200..200, 200..300, 300..1300, 1300..1310];
+        assert_eq!(join_ranges(&groups, 250), [0..200, 200..300, 300..1300, 1300..1310]);
+        assert_eq!(join_ranges(&groups, 1), [0..100, 100..200, 200..300, 300..1300, 1300..1310]);
+        assert_eq!(join_ranges(&groups, 10_000), [0..1310]);
+        assert_eq!(join_ranges(&[], 10), []);
+    }
+}

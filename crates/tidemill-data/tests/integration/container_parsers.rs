@@ -8,9 +8,11 @@ use crate::support::gzip;
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tidemill_data::source::CsvConfig;
 use tidemill_data::source::Record;
 use tidemill_data::source::records::csv::CsvRecords;
 use tidemill_data::source::records::jsonl::{JsonLines, first_byte};
+use tidemill_data::source::records::sample::SampleOptions;
 use tidemill_data::source::webdataset::Samples;
 
 /// Writes a tar of these members.
@@ -19,7 +21,7 @@ fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 fn samples(bytes: &[u8]) -> Vec<Record> {
-    Samples::new(bytes).collect()
+    Samples::from_tar(bytes, SampleOptions::default()).collect()
 }
 
 /// A sample as webdataset returns it.
@@ -211,7 +213,7 @@ proptest! {
         bytes.truncate((bytes.len() as f64 * (1.0 - cut * cut)) as usize);
         let rows = match which {
             0 | 1 => samples(&bytes).len(),
-            2 => CsvRecords::new(bytes.as_slice()).map_or(0, Iterator::count),
+            2 => CsvRecords::new(bytes.as_slice(), &CsvConfig::default()).map_or(0, Iterator::count),
             _ => JsonLines::new(bytes.as_slice(), 0..bytes.len() as u64).count(),
         };
         prop_assert!(rows <= 20);

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod caption;
+mod color;
+mod columnar_files;
 mod config;
 mod contact_sheet;
 mod container_parsers;
@@ -13,6 +15,7 @@ mod fuzz_corpus;
 mod hostile_images;
 mod jpeg_columns;
 mod known_results;
+mod layouts;
 mod oddities;
 mod parity;
 mod parquet_source;

@@ -33,13 +33,33 @@ fn write_image_folder(folder: &Path, pairs: &[Pair]) {
     std::fs::write(folder.join("metadata.jsonl"), lines).unwrap();
 }
 
+fn write_captions_beside_images(folder: &Path, pairs: &[Pair]) {
+    for Pair { key, jpeg, caption } in pairs {
+        std::fs::write(folder.join(key).with_extension("jpg"), jpeg).unwrap();
+        std::fs::write(folder.join(key).with_extension("txt"), caption).unwrap();
+    }
+}
+
+/// URL and caption without a header, as CC12M's list.
+fn write_tsv(folder: &Path, pairs: &[Pair]) {
+    let mut lines = String::new();
+    for Pair { key, jpeg, caption } in pairs {
+        let image = folder.join(key).with_extension("jpg");
+        std::fs::write(&image, jpeg).unwrap();
+        writeln!(lines, "{}\t{caption}", image.display()).unwrap();
+    }
+    std::fs::write(folder.join("pairs.tsv"), lines).unwrap();
+}
+
 #[test]
 fn proposed_run_files_preprocess_each_layout() {
-    let layouts: [(Format, WritePairs, &str); 4] = [
+    let layouts: [(Format, WritePairs, &str); 6] = [
         (Format::Parquet, |folder, pairs| write_parquet(&folder.join("0.parquet"), &[pairs]), "caption"),
         (Format::WebDataset, |folder, pairs| write_tar(&folder.join("0.tar"), pairs), "caption"),
         (Format::Jsonl, write_jsonl, "recaption"),
         (Format::Images, write_image_folder, "text"),
+        (Format::Images, write_captions_beside_images, "caption"),
+        (Format::Csv, write_tsv, "caption"),
     ];
     // Three quarters are 128 pixels or more, one is smaller than that.
     let pairs = draw_pairs([(140, 150), (128, 300), (200, 133), (127, 127)]);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::{tidemill, tidemill_json, write_run};
+use crate::noise_pairs::{draw_pairs, write_tar};
 
 #[test]
 fn inspect_shows_dataset_source_and_contact_sheet() {
@@ -44,6 +45,28 @@ fn inspect_shows_dataset_source_and_contact_sheet() {
     let (code, mask) = tidemill_json(&["dedup", &run, "--set", "dedup.near.phash_distance=8"]);
     assert_eq!((code, mask["rows"].as_u64()), (0, kept), "{mask}");
     assert!(folder.path().join("out/dataset").join(mask["mask"].as_str().unwrap()).is_file());
+}
+
+#[test]
+fn inspect_shows_pairs_and_their_source_section() {
+    let folder = tempfile::tempdir().unwrap();
+    let pairs = draw_pairs([(40, 50), (60, 30)]);
+    write_tar(&folder.path().join("0.tar"), &pairs);
+    let path = folder.path().display().to_string();
+    let shown = String::from_utf8(tidemill(&["inspect", &path]).stdout).unwrap();
+    for expected in [
+        "webdataset, 1 file(s)",
+        "  caption: text    caption",
+        &format!("  {}: 40x50 jpeg, \"{}", pairs[0].key, pairs[0].caption),
+        "[source]\nformat = \"webdataset\"",
+        "*.tar\"",
+    ] {
+        assert!(shown.contains(expected), "{expected} is not in {shown}");
+    }
+    let (code, result) = tidemill_json(&["inspect", &format!("{path}/*.tar")]);
+    assert_eq!((code, &result["kind"], &result["columns"]["txt"]), (0, &"webdataset".into(), &"text".into()));
+    assert_eq!(result["first_rows"][1]["image"], "60x30 jpeg");
+    assert_eq!(tidemill_json(&["inspect", &format!("{path}/none")]).0, 2);
 }
 
 #[test]

@@ -1,25 +1,23 @@
 //! The fields of a container's first file.
 
-use arrow::datatypes::DataType;
-use serde_json::Value;
+use arrow::datatypes::{DataType, Schema};
+use serde_json::{Map, Value};
 use tidemill_io::block_on;
 
 use super::container::Container;
-use crate::columns::typed::is_binary;
+use crate::caption::config::CaptionConfig;
+use crate::columns::typed::{is_binary, is_text, is_text_list};
 use crate::decode::IMAGE_EXTENSIONS;
-use crate::error::{Error, Result};
-use crate::source::config::Format;
-use crate::source::object_stream::ObjectStream;
-use crate::source::pair_source::MAX_BATCH_BYTES;
+use crate::error::Result;
+use crate::filter::config::FilterConfig;
+use crate::source::arrow_ipc::IpcIndex;
+use crate::source::config::{Format, SourceConfig};
+use crate::source::image_files::ImageFileSource;
 use crate::source::parquet::Footer;
-use crate::source::records::csv::CsvRecords;
-use crate::source::records::jsonl::JsonLines;
+use crate::source::records::image_folder::metadata_extension;
+use crate::source::records::reader::{FIRST_SAMPLES, RecordOptions, first_records};
 use crate::source::records::record::Record;
 use crate::source::units::InputFile;
-use crate::source::webdataset::Samples;
-
-/// Rows that are looked at where fields have no types.
-const ROWS: usize = 32;
 
 /// A field of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,16 +26,19 @@ pub struct Field {
     pub name: String,
     /// What its values are.
     pub kind: FieldKind,
+    /// Their type: Arrow's name, or that of JSON where fields have no types.
+    pub type_name: String,
 }
 
 /// What the values of a field are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldKind {
-    /// Bytes of an image, or Hugging Face's struct of bytes and path.
+    /// Bytes of an image, or Hugging Face's struct of bytes and path. Of a list of images, the first
+    /// item is such a field.
     ImageBytes,
     /// Text that names an image: a path or URL.
     ImageName,
-    /// Other text, and its mean length in characters; 0 if it is not known.
+    /// Other text, or a list of texts, and the mean length in characters; 0 if it is not known.
     Text(usize),
     /// Numbers.
     Number,
@@ -57,67 +58,122 @@ impl FieldKind {
     }
 }
 
+/// Most levels of nested fields that are looked into.
+const MAX_DEPTH: usize = 3;
+
 /// The fields of the first file, and the number of its rows if it is known without reading them.
 ///
 /// # Errors
 /// If the file cannot be read.
-pub fn read_fields(container: &Container) -> Result<(Vec<Field>, Option<u64>)> {
+pub fn read_fields(container: &Container, config: &SourceConfig) -> Result<(Vec<Field>, Option<u64>)> {
     let file = InputFile {
         uri: container.first.clone(),
         size: container.first_bytes,
         identity: String::new(),
         e_tag: None,
     };
-    if container.format == Format::Parquet {
-        return read_schema(&file);
+    match container.format {
+        Format::Parquet => {
+            let footer = block_on(Footer::open(&file))?;
+            Ok((typed_fields(footer.schema()), footer.row_groups().last().map(|rows| rows.end)))
+        }
+        Format::Arrow => {
+            let index = IpcIndex::read(&file)?;
+            Ok((typed_fields(&index.schema), index.batches.last().map(|batch| batch.rows.end)))
+        }
+        Format::Images if metadata_extension(&file.uri).is_none() => {
+            let (filter, caption) = (FilterConfig::default(), CaptionConfig::default());
+            let records = ImageFileSource::open(config, &filter, &caption)?.first_records(FIRST_SAMPLES)?;
+            Ok((untyped_fields(&records), None))
+        }
+        _ => Ok((untyped_fields(&first_records(&RecordOptions::new(config, &[]), &file)?), None)),
     }
-    let records = first_records(&file, container.format)?;
-    let mut names: Vec<&String> = Vec::new();
-    for record in &records {
-        names.extend(record.fields.keys().filter(|name| !names.contains(name)).collect::<Vec<_>>());
-    }
-    let kind = |name: &String| {
-        let values = records.iter().filter_map(|record| record.fields.get(name));
-        kind_of_values(&values.filter(|value| !value.is_null()).collect::<Vec<_>>())
-    };
-    Ok((names.into_iter().map(|name| Field { name: name.clone(), kind: kind(name) }).collect(), None))
 }
 
-fn read_schema(file: &InputFile) -> Result<(Vec<Field>, Option<u64>)> {
-    let footer = block_on(Footer::open(file))?;
-    let kind = |data_type: &DataType| match data_type {
+/// The columns of a schema, and those within structs.
+fn typed_fields(schema: &Schema) -> Vec<Field> {
+    let mut fields = Vec::new();
+    schema
+        .fields()
+        .iter()
+        .for_each(|field| add_typed(&mut fields, field.name(), field.data_type(), MAX_DEPTH));
+    fields
+}
+
+fn add_typed(fields: &mut Vec<Field>, name: &str, data_type: &DataType, depth: usize) {
+    let kind = kind_of_type(data_type);
+    fields.push(Field { name: name.to_owned(), kind, type_name: data_type.to_string() });
+    match data_type {
+        DataType::Struct(children) if kind == FieldKind::Other && depth > 0 => {
+            for child in children {
+                add_typed(fields, &format!("{name}.{}", child.name()), child.data_type(), depth - 1);
+            }
+        }
+        DataType::List(item) | DataType::LargeList(item)
+            if kind_of_type(item.data_type()) == FieldKind::ImageBytes =>
+        {
+            add_typed(fields, &format!("{name}[0]"), item.data_type(), 0);
+        }
+        _ => {}
+    }
+}
+
+fn kind_of_type(data_type: &DataType) -> FieldKind {
+    match data_type {
         binary if is_binary(binary) => FieldKind::ImageBytes,
         DataType::Struct(fields) if fields.iter().any(|field| field.name() == "bytes") => {
             FieldKind::ImageBytes
         }
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Dictionary(..) => {
-            FieldKind::Text(0)
-        }
+        text if is_text(text) || is_text_list(text) => FieldKind::Text(0),
         number if number.is_numeric() => FieldKind::Number,
         _ => FieldKind::Other,
-    };
-    let fields = footer.schema().fields().iter();
-    let fields = fields.map(|field| Field { name: field.name().clone(), kind: kind(field.data_type()) });
-    Ok((fields.collect(), footer.row_groups().last().map(|rows| rows.end)))
+    }
 }
 
-fn first_records(file: &InputFile, format: Format) -> Result<Vec<Record>> {
-    let stream = ObjectStream::open(tidemill_io::runtime()?, file, 0..0, MAX_BATCH_BYTES)?;
-    let failure = stream.failure();
-    let records: Vec<Record> = match format {
-        Format::Csv => {
-            let records = CsvRecords::new(stream).map_err(|problem| {
-                failure.take().unwrap_or_else(|| Error::Read { file: file.uri.clone(), problem })
-            })?;
-            records.take(ROWS).collect()
-        }
-        Format::Jsonl | Format::Images => JsonLines::new(stream, 0..file.size).take(ROWS).collect(),
-        Format::WebDataset | Format::Parquet => Samples::new(stream).take(ROWS).collect(),
+/// The fields of some rows, and those within objects.
+fn untyped_fields(records: &[Record]) -> Vec<Field> {
+    let mut names: Vec<String> = Vec::new();
+    for record in records {
+        add_names(&mut names, "", &record.fields, MAX_DEPTH);
+    }
+    let field = |name: String| {
+        let values: Vec<_> = records.iter().filter_map(|record| record.field(&name)).collect();
+        let values: Vec<&Value> = values.iter().map(AsRef::as_ref).filter(|value| !value.is_null()).collect();
+        let type_name = values.first().map_or("null", |value| json_type_name(value)).to_owned();
+        Field { kind: kind_of_values(&values), type_name, name }
     };
-    failure.take().map_or(Ok(records), Err)
+    names.into_iter().map(field).collect()
+}
+
+fn add_names(names: &mut Vec<String>, prefix: &str, fields: &Map<String, Value>, depth: usize) {
+    for (name, value) in fields {
+        let name = format!("{prefix}{name}");
+        if !names.contains(&name) {
+            names.push(name.clone());
+        }
+        if let (Value::Object(children), 1..) = (value, depth) {
+            add_names(names, &format!("{name}."), children, depth - 1);
+        }
+    }
+}
+
+fn json_type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "text",
+        Value::Array(_) => "list",
+        Value::Object(_) => "object",
+    }
 }
 
 fn kind_of_values(values: &[&Value]) -> FieldKind {
+    let texts_of_lists: Option<Vec<&Value>> = values.iter().map(|value| value.as_array()?.first()).collect();
+    if let Some(texts) = texts_of_lists.filter(|texts| !texts.is_empty()) {
+        let kind = kind_of_values(&texts);
+        return if kind.is_text() { kind } else { FieldKind::Other };
+    }
     if values.iter().any(|value| !(value.is_string() || value.is_number())) {
         return FieldKind::Other;
     }
@@ -155,6 +211,8 @@ mod tests {
             (json!(["512", " 3.5"]), FieldKind::Number),
             (json!([512, 3.5]), FieldKind::Number),
             (json!([["a"], "b"]), FieldKind::Other),
+            (json!([["a dog", "a cat"], ["one"]]), FieldKind::Text(4)),
+            (json!([[1, 2]]), FieldKind::Other),
             (json!([]), FieldKind::Other),
         ] {
             let values: Vec<&Value> = values.as_array().unwrap().iter().collect();

@@ -2,10 +2,12 @@
 //! them is the image, the caption and so on.
 //!
 //! * `container`: the format, by the names of files
+//! * `csv_dialect`: delimiter and header of CSV
 //! * `fields`: the fields of the first file
 //! * `roles`: columns, by the names and kinds of fields
 
 mod container;
+mod csv_dialect;
 mod fields;
 mod roles;
 
@@ -15,6 +17,8 @@ pub use self::container::Container;
 pub use self::fields::{Field, FieldKind};
 pub use self::roles::Roles;
 use crate::error::Result;
+use crate::one_or_many::OneOrMany;
+use crate::source::config::{Format, SourceConfig};
 
 /// What lies at a path or URI.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +29,8 @@ pub struct Discovered {
     pub fields: Vec<Field>,
     /// What the fields are for.
     pub roles: Roles,
+    /// The source that the run file should have.
+    pub config: SourceConfig,
     /// Rows in the first file. `None` if only reading it would tell.
     pub first_rows: Option<u64>,
 }
@@ -38,7 +44,16 @@ pub fn discover(path: &str) -> Result<Discovered> {
     let objects = block_on(address.expand())?;
     let files: Vec<(&str, u64)> = objects.iter().map(|(uri, meta)| (uri.as_str(), meta.size)).collect();
     let container = Container::find(path, &address.uri(), &files)?;
-    let (fields, first_rows) = fields::read_fields(&container)?;
+    let mut config = SourceConfig {
+        format: container.format,
+        uri: OneOrMany::One(container.uri.clone()),
+        ..SourceConfig::default()
+    };
+    if container.format == Format::Csv {
+        config.csv = csv_dialect::guess(&container)?;
+    }
+    let (fields, first_rows) = fields::read_fields(&container, &config)?;
     let roles = Roles::guess(&container, &fields);
-    Ok(Discovered { container, fields, roles, first_rows })
+    config.columns = roles.columns.clone();
+    Ok(Discovered { container, fields, roles, config, first_rows })
 }

@@ -28,6 +28,8 @@ pub struct Roles {
     pub other_captions: Vec<String>,
     /// Fields with numbers that have no role: scores to filter by.
     pub numbers: Vec<String>,
+    /// Whether rows say if their image was downloaded, as img2dataset writes it: `status`.
+    pub has_status: bool,
 }
 
 impl Roles {
@@ -36,12 +38,13 @@ impl Roles {
         let fields = Fields(fields);
         let url = fields.named(&URLS, |kind| kind.is_text() || kind == FieldKind::ImageName);
         // In these formats the image is not a field that the run file names.
-        let is_implied = matches!(container.format, Format::WebDataset | Format::Images);
+        let is_implied = matches!(container.format, Format::WebDataset | Format::Images | Format::Coco);
         let image = if is_implied { None } else { fields.image().or_else(|| url.clone()) };
         let taken = [image.clone(), url.clone()];
         let mut captions = fields.captions(&taken);
-        if container.format == Format::WebDataset && captions.iter().any(|name| name == "caption") {
-            // The same text as `caption`, unless the sample's JSON has another.
+        let is_sample = matches!(container.format, Format::WebDataset | Format::Images);
+        if is_sample && captions.iter().any(|name| name == "caption") {
+            // The same text as `caption`, unless the sample has several.
             captions.retain(|name| name != "txt");
         }
         let columns = Columns {
@@ -62,6 +65,7 @@ impl Roles {
             other_captions: captions.into_iter().skip(1).collect(),
             columns,
             numbers,
+            has_status: ["status", "error_message"].iter().all(|name| fields.has(name)),
         }
     }
 }
@@ -69,6 +73,10 @@ impl Roles {
 struct Fields<'a>(&'a [Field]);
 
 impl Fields<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|field| field.name == name)
+    }
+
     fn of_kind(&self, is_kind: fn(FieldKind) -> bool) -> impl Iterator<Item = String> {
         self.0.iter().filter(move |field| is_kind(field.kind)).map(|field| field.name.clone())
     }
@@ -115,10 +123,19 @@ mod tests {
     use FieldKind::{ImageBytes, ImageName, Number, Text};
 
     fn guess(format: Format, fields: &[(&str, FieldKind)]) -> Roles {
-        let fields: Vec<Field> =
-            fields.iter().map(|(name, kind)| Field { name: (*name).into(), kind: *kind }).collect();
-        let container =
-            Container { format, uri: "d".into(), files: 1, bytes: 1, first: "f".into(), first_bytes: 1 };
+        let fields: Vec<Field> = fields
+            .iter()
+            .map(|(name, kind)| Field { name: (*name).into(), kind: *kind, type_name: String::new() })
+            .collect();
+        let container = Container {
+            format,
+            uri: "d".into(),
+            files: 1,
+            uris: vec![],
+            bytes: 1,
+            first: "f".into(),
+            first_bytes: 1,
+        };
         Roles::guess(&container, &fields)
     }
 

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use tidemill_io::uri;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
@@ -25,6 +26,17 @@ pub fn resolve_reference(file: &str, reference: &str) -> String {
             if folder.contains("://") { join_uri(folder, reference) } else { format!("{folder}/{reference}") }
         }
         _ => reference.to_owned(),
+    }
+}
+
+/// The file relative to which the references of a file count: itself, or any file in `image_root`.
+///
+/// # Errors
+/// If `image_root` is malformed.
+pub fn reference_base(file: &str, image_root: Option<&str>) -> Result<String> {
+    match image_root {
+        Some(root) => Ok(format!("{}/", uri::parse(root)?.uri().trim_end_matches('/'))),
+        None => Ok(file.to_owned()),
     }
 }
 

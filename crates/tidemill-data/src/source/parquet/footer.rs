@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
-use arrow::datatypes::{Field, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use futures::FutureExt;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
@@ -11,10 +11,10 @@ use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use parquet::basic::Compression;
 use tidemill_io::uri;
 
-use crate::columns::typed::ColumnRequest;
 use crate::error::{Error, Result};
 use crate::parquet_file::object_reader::ObjectReader;
-use crate::source::parquet::errors::{reader_panicked, to_read_error};
+use crate::source::columnar::NeededColumns;
+use crate::source::parquet::errors::{encryption_error, reader_panicked, to_read_error};
 use crate::source::parquet::row_groups::RowGroups;
 use crate::source::units::InputFile;
 
@@ -59,39 +59,34 @@ impl<'a> Footer<'a> {
         self.metadata.schema()
     }
 
-    /// The fields of the needed columns, in the order of `needed`.
+    /// Checks that no needed column is encrypted.
     ///
     /// # Errors
-    /// If a column is missing or has a wrong type.
-    pub fn columns(&self, needed: &[(String, String)]) -> Result<Vec<Field>> {
-        let schema = self.metadata.schema();
-        let fields = needed.iter().map(|(column, config_key)| {
-            let field = schema.field_with_name(column).map_err(|_| Error::MissingColumn {
-                file: self.file.uri.clone(),
-                column: column.clone(),
-                config_key: config_key.clone(),
-                available: schema.fields().iter().map(|field| field.name().clone()).collect(),
-            })?;
-            ColumnRequest { file: &self.file.uri, column, config_key }.check_type(field.data_type())?;
-            // Files of one source may disagree on whether a column is required.
-            Ok(field.clone().with_nullable(true))
-        });
-        fields.collect()
+    /// [`Error::Read`] that names the column.
+    pub fn check_encryption(&self, needed: &NeededColumns) -> Result<()> {
+        let projection = self.projection(needed);
+        let columns =
+            self.metadata.metadata().row_groups().iter().flat_map(|group| group.columns().iter().enumerate());
+        let mut needed = columns.filter(|(leaf, _)| projection.leaf_included(*leaf));
+        match needed.find(|(_, column)| column.crypto_metadata().is_some()) {
+            Some((_, column)) => {
+                Err(encryption_error(self.file, &format!("the column `{}`", column.column_path().string())))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Bytes that must be in memory while these rows are read: those of the heaviest row group that
     /// they overlap.
-    pub fn resident_bytes(&self, rows: &Range<u64>, needed: &[(String, String)]) -> u64 {
+    pub fn resident_bytes(&self, rows: &Range<u64>, needed: &NeededColumns) -> u64 {
         let overlapping = overlapping_row_groups(&self.row_groups(), rows);
         let column_sizes = self.column_sizes(&overlapping, &self.projection(needed));
         column_sizes.into_iter().map(ColumnSizes::resident_bytes).max().unwrap_or(0)
     }
 
     /// The projection to the needed columns.
-    fn projection(&self, needed: &[(String, String)]) -> ProjectionMask {
-        let schema = self.metadata.schema();
-        let roots = (0..schema.fields().len())
-            .filter(|&i| needed.iter().any(|(name, _)| name == schema.field(i).name()));
+    fn projection(&self, needed: &NeededColumns) -> ProjectionMask {
+        let roots = needed.roots(self.metadata.schema());
         ProjectionMask::roots(self.metadata.metadata().file_metadata().schema_descr(), roots)
     }
 
@@ -125,7 +120,7 @@ impl<'a> Footer<'a> {
     pub fn read_row_groups(
         self,
         rows: &Range<u64>,
-        needed: &[(String, String)],
+        needed: &NeededColumns,
         batch_rows: usize,
         max_bytes: u64,
     ) -> Result<RowGroups> {

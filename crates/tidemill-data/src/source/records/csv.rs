@@ -1,5 +1,5 @@
-//! CSV (RFC 4180) with a header line. Quoted fields may contain line ends, so a file cannot be
-//! split safely and is one unit.
+//! CSV (RFC 4180) and its kin, such as TSV, with a header line or columns that the configuration
+//! names. Quoted fields may contain line ends, so a file cannot be split safely and is one unit.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use csv::{ByteRecord, Reader, ReaderBuilder};
 use serde_json::Value;
 
+use crate::source::config::CsvConfig;
 use crate::source::records::record::{MAX_TEXT, Record};
 
 /// The rows of a file. If lines end with CR LF, a row's offset is that of the LF before it.
@@ -21,21 +22,24 @@ pub struct CsvRecords<R> {
 }
 
 impl<R: Read> CsvRecords<R> {
-    /// Reads the header line.
+    /// Reads the header line, unless the configuration names the columns.
     ///
     /// # Errors
     /// What is wrong with it, as text.
-    pub fn new(reader: R) -> Result<Self, String> {
+    pub fn new(reader: R, config: &CsvConfig) -> Result<Self, String> {
         let record_bytes = Arc::new(AtomicUsize::new(0));
         let guard = RecordLimit { reader, record_bytes: record_bytes.clone() };
-        let mut reader = ReaderBuilder::new().flexible(true).from_reader(guard);
-        let header = reader.byte_headers().map_err(|e| format!("its header line cannot be read: {e}"))?;
-        let columns: Result<Vec<String>, _> =
-            header.iter().map(|name| std::str::from_utf8(name).map(str::to_owned)).collect();
-        let columns = columns.map_err(|_| "its header line is not valid UTF-8".to_owned())?;
-        if columns.is_empty() {
-            return Err("it is empty; a CSV file begins with a header line".into());
-        }
+        let mut builder = ReaderBuilder::new();
+        builder.flexible(true).delimiter(config.delimiter_byte()).has_headers(config.columns.is_empty());
+        match config.quote_byte() {
+            Some(quote) => builder.quote(quote),
+            None => builder.quoting(false),
+        };
+        let mut reader = builder.from_reader(guard);
+        let columns = match config.columns.as_slice() {
+            [] => read_header(&mut reader)?,
+            named => named.to_vec(),
+        };
         Ok(Self { reader, columns, record: ByteRecord::new(), record_bytes, is_done: false })
     }
 
@@ -49,7 +53,8 @@ impl<R: Read> CsvRecords<R> {
         let (found, expected) = (self.record.len(), self.columns.len());
         if found != expected {
             let number = self.record.position().map_or(0, csv::Position::record);
-            let problem = format!("csv: record {number} has {found} fields, the header {expected}");
+            let expected_by = if self.reader.has_headers() { "the header" } else { "source.csv.columns" };
+            let problem = format!("csv: record {number} has {found} fields, {expected_by} {expected}");
             return Record::with_error(row, problem);
         }
         let text_bytes = self.record.as_slice().len();
@@ -67,6 +72,20 @@ impl<R: Read> CsvRecords<R> {
         }
         record
     }
+}
+
+fn read_header(reader: &mut Reader<impl Read>) -> Result<Vec<String>, String> {
+    let header = reader.byte_headers().map_err(|e| format!("its header line cannot be read: {e}"))?;
+    let columns: Result<Vec<String>, _> =
+        header.iter().map(|name| std::str::from_utf8(name).map(str::to_owned)).collect();
+    let columns = columns.map_err(|_| "its header line is not valid UTF-8".to_owned())?;
+    if columns.is_empty() {
+        return Err(
+            "it is empty; a CSV file begins with a header line, or source.csv.columns names its columns"
+                .into(),
+        );
+    }
+    Ok(columns)
 }
 
 impl<R: Read> Iterator for CsvRecords<R> {

@@ -1,8 +1,11 @@
 //! Converts records to record batches. The batches' schema follows from the configuration alone.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Builder, LargeBinaryBuilder, RecordBatch, StringBuilder, UInt64Array};
+use arrow::array::{
+    ArrayRef, Float64Builder, LargeBinaryBuilder, ListBuilder, RecordBatch, StringBuilder, UInt64Array,
+};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use serde_json::Value;
 
@@ -13,6 +16,7 @@ use crate::source::batch_schema::{build_batch_schema, key_column_name};
 use crate::source::config::SourceConfig;
 use crate::source::pair_source::Batches;
 use crate::source::records::record::Record;
+use crate::source::records::sample::CAPTION_EXTENSIONS;
 use crate::source::sample_id::sample_id;
 use crate::source::units::{InputFile, InputUnit};
 
@@ -21,6 +25,8 @@ enum ColumnKind {
     Image,
     /// A string or a number, as text; anything else is an error of the row.
     Text,
+    /// A list of such texts, or one of them.
+    Texts,
     /// A number, or text that is one.
     Number,
     /// Text as it is, anything else as JSON.
@@ -31,18 +37,26 @@ enum ColumnKind {
 pub(crate) struct RecordTable {
     schema: SchemaRef,
     key: Option<String>,
+    captions: Vec<String>,
     /// The kinds of the columns between the key and [`SOURCE_ERROR`].
     kinds: Vec<ColumnKind>,
     rows_per_batch: usize,
 }
 
 impl RecordTable {
-    /// The columns that the configuration needs, each with the key that names it.
-    pub fn new(config: &SourceConfig, filter: &FilterConfig, needed: &[(String, String)]) -> Self {
+    /// The columns that the configuration needs, each with the key that names it. `lists` are the
+    /// columns of captions that hold lists.
+    pub fn new(
+        config: &SourceConfig,
+        filter: &FilterConfig,
+        needed: &[(String, String)],
+        lists: &HashSet<String>,
+    ) -> Self {
         let columns = &config.columns;
         let is = |column: &Option<String>, name: &str| column.as_deref() == Some(name);
         let kind = |name: &str| match name {
             _ if name == columns.image => ColumnKind::Image,
+            _ if lists.contains(name) => ColumnKind::Texts,
             _ if columns.caption.as_slice().iter().any(|caption| caption == name) => ColumnKind::Text,
             _ if is(&columns.width, name) || is(&columns.height, name) => ColumnKind::Number,
             _ if filter.score.contains_key(name) => ColumnKind::Number,
@@ -56,6 +70,7 @@ impl RecordTable {
         Self {
             schema: build_batch_schema(&Schema::new(fields), key),
             key: columns.key.clone(),
+            captions: columns.caption.as_slice().to_vec(),
             kinds: names().map(kind).collect(),
             rows_per_batch: config.rows_per_batch,
         }
@@ -95,6 +110,7 @@ impl RecordTable {
     }
 
     fn batch(&self, file: &InputFile, mut records: Vec<Record>) -> Result<RecordBatch> {
+        records.iter_mut().for_each(|record| self.explain_missing_parts(record));
         let rows = UInt64Array::from_iter_values(records.iter().map(|record| record.row));
         let ids = rows.values().iter().map(|row| sample_id(&file.identity, *row));
         let ids = UInt64Array::from_iter_values(ids);
@@ -106,6 +122,31 @@ impl RecordTable {
         records.iter().for_each(|record| errors.append_option(record.error.as_deref()));
         columns.push(Arc::new(errors.finish()));
         Ok(RecordBatch::try_new(self.schema(), columns)?)
+    }
+
+    /// Says which files a sample has, if its image or all captions are missing among them.
+    fn explain_missing_parts(&self, record: &mut Record) {
+        let Some(missing) = self.missing_part(record) else { return };
+        let members = record.members.iter().map(|extension| format!(".{extension}"));
+        let members = members.collect::<Vec<_>>().join(", ");
+        let hint = match record.is_repeated {
+            true => "; its key has come before: the members of a sample must be neighbours (tar --sort=name)",
+            false => "",
+        };
+        record
+            .set_error(format!("missing: the {missing} is null; the sample's files end in {members}{hint}"));
+    }
+
+    /// The part of a sample for which it has no file. A blank caption is no missing file.
+    fn missing_part(&self, record: &Record) -> Option<&'static str> {
+        let has_caption = |name: &String| record.field(name).is_some_and(|value| !value.is_null());
+        let is_caption = |extension: &String| CAPTION_EXTENSIONS.contains(&extension.as_str());
+        match record.members.as_slice() {
+            [] => None,
+            _ if record.image.is_none() => Some("image"),
+            members if members.iter().any(is_caption) || self.captions.iter().any(has_caption) => None,
+            _ => Some("caption"),
+        }
     }
 
     /// The configured field, else the container's name of the row, else `<file>#<row>`.
@@ -125,6 +166,7 @@ impl ColumnKind {
         match self {
             Self::Image => DataType::LargeBinary,
             Self::Text | Self::Json => DataType::Utf8,
+            Self::Texts => DataType::List(Arc::new(Field::new_list_field(DataType::Utf8, true))),
             Self::Number => DataType::Float64,
         }
     }
@@ -137,6 +179,11 @@ impl ColumnKind {
                 Arc::new(images.finish())
             }
             Self::Text => build_strings(records, |record| read_field(record, name, to_text)),
+            Self::Texts => {
+                let mut lists = ListBuilder::new(StringBuilder::new());
+                records.iter_mut().for_each(|record| lists.append_option(read_field(record, name, to_texts)));
+                Arc::new(lists.finish())
+            }
             Self::Json => build_strings(records, |record| read_field(record, name, to_json)),
             Self::Number => {
                 let mut numbers = Float64Builder::new();
@@ -162,8 +209,8 @@ fn read_field<T>(record: &mut Record, name: &str, read: fn(&Value) -> Result<T, 
         record.set_error((*problem).to_owned());
         return None;
     }
-    let value = record.fields.get(name).filter(|value| !value.is_null())?;
-    match read(value) {
+    let value = record.field(name).filter(|value| !value.is_null())?;
+    match read(&value) {
         Ok(value) => Some(value),
         Err(problem) => {
             record.set_error(format!("{problem} in field `{name}`"));
@@ -178,6 +225,12 @@ pub(crate) fn to_text(value: &Value) -> Result<String, String> {
         Value::Number(number) => Ok(number.to_string()),
         other => Err(format!("type: {} where text belongs", type_name(other))),
     }
+}
+
+/// The texts of a list, without its nulls; a single text is a list of one.
+fn to_texts(value: &Value) -> Result<Vec<Option<String>>, String> {
+    let Value::Array(items) = value else { return Ok(vec![Some(to_text(value)?)]) };
+    items.iter().map(|item| if item.is_null() { Ok(None) } else { to_text(item).map(Some) }).collect()
 }
 
 fn to_number(value: &Value) -> Result<f64, String> {

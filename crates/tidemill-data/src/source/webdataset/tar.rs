@@ -6,6 +6,8 @@ use std::io::{self, Read};
 
 use tar::{EntryType, Header, PaxExtensions};
 
+use crate::source::webdataset::members::{ArchiveError, Member, Members};
+
 /// Size of a tar's blocks in bytes.
 const BLOCK: u64 = 512;
 
@@ -15,20 +17,7 @@ const MAX_EXTENSION: u64 = 1 << 20;
 /// Greatest size of a member: above any file, and small enough that sums do not overflow.
 const MAX_SIZE: u64 = 1 << 60;
 
-/// A regular file in a tar.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TarMember {
-    /// Path, `/` between folders.
-    pub name: String,
-    /// Size in bytes.
-    pub size: u64,
-}
-
-/// Why and where a tar cannot be read further, as text.
-#[derive(Debug)]
-pub struct TarError(pub String);
-
-/// The members in order. There are none after a [`TarError`].
+/// The regular files of a tar.
 pub struct TarMembers<R> {
     reader: R,
     /// Name of the last member.
@@ -45,9 +34,81 @@ impl<R: Read> TarMembers<R> {
         Self { reader, name: None, data: 0, padding: 0, is_after_zero_block: false }
     }
 
-    /// The next regular file; `None` at the end. Folders, links and devices are skipped. Another
-    /// tar may follow an end marker, as `cat` leaves them.
-    pub fn next(&mut self) -> Result<Option<TarMember>, TarError> {
+    fn set_data(&mut self, size: u64) -> Result<(), ArchiveError> {
+        if size > MAX_SIZE {
+            return Err(self.error_after_member("has a damaged header (impossible size)"));
+        }
+        (self.data, self.padding) = (size, size.next_multiple_of(BLOCK) - size);
+        Ok(())
+    }
+
+    fn read_extension(&mut self) -> Result<Vec<u8>, ArchiveError> {
+        match self.data <= MAX_EXTENSION {
+            true => self.read_data(),
+            false => Err(self.error_after_member("has a damaged header (impossibly long name)")),
+        }
+    }
+
+    /// Skips the unread bytes of the last member.
+    fn skip_rest_of_member(&mut self) -> Result<(), ArchiveError> {
+        let copied = io::copy(&mut (&mut self.reader).take(self.data), &mut io::sink());
+        if copied.map_err(|e| self.error_inside_member(&e.to_string()))? < self.data {
+            return Err(self.error_inside_member("the file ends there"));
+        }
+        // A file that ends within the padding is reported at the next header.
+        let padding = io::copy(&mut (&mut self.reader).take(self.padding), &mut io::sink());
+        padding.map_err(|e| self.error_after_member(&format!("breaks off: {e}")))?;
+        (self.data, self.padding) = (0, 0);
+        Ok(())
+    }
+
+    /// Reads the next header; `None` at the end of a complete tar.
+    fn read_header(&mut self) -> Result<Option<Header>, ArchiveError> {
+        loop {
+            let mut header = Header::new_old();
+            let mut block = Vec::new();
+            let read = (&mut self.reader).take(BLOCK).read_to_end(&mut block);
+            read.map_err(|e| self.error_after_member(&format!("breaks off: {e}")))?;
+            let zeros = block.iter().all(|byte| *byte == 0);
+            if block.len() < BLOCK as usize {
+                return match self.is_after_zero_block && zeros {
+                    true => Ok(None),
+                    false => Err(self.error_after_member("ends without its end marker; it is cut or no tar")),
+                };
+            }
+            self.is_after_zero_block = zeros;
+            if zeros {
+                continue;
+            }
+            header.as_mut_bytes().copy_from_slice(&block);
+            return match header.cksum() {
+                Ok(sum) if sum == compute_checksum(&block) => Ok(Some(header)),
+                _ => {
+                    Err(self
+                        .error_after_member("has a damaged header (wrong checksum); it is damaged or no tar"))
+                }
+            };
+        }
+    }
+
+    /// An error behind the last member.
+    fn error_after_member(&self, problem: &str) -> ArchiveError {
+        match &self.name {
+            Some(name) => ArchiveError::Cut(format!("container: behind member `{name}` the tar {problem}")),
+            None => ArchiveError::Cut(format!("container: the tar {problem}")),
+        }
+    }
+
+    /// An error within the last member.
+    fn error_inside_member(&self, problem: &str) -> ArchiveError {
+        let name = self.name.as_deref().unwrap_or_default();
+        ArchiveError::Cut(format!("container: the tar ends in the middle of member `{name}`: {problem}"))
+    }
+}
+
+impl<R: Read> Members for TarMembers<R> {
+    /// Skips folders, links and devices. Another tar may follow an end marker, as `cat` leaves them.
+    fn next(&mut self) -> Result<Option<Member>, ArchiveError> {
         let mut long_name: Option<String> = None;
         let mut pax_size = None;
         loop {
@@ -80,7 +141,7 @@ impl<R: Read> TarMembers<R> {
                         self.set_data(size)?;
                     }
                     self.name = Some(name.clone());
-                    return Ok(Some(TarMember { name, size: self.data }));
+                    return Ok(Some(Member { name, size: self.data }));
                 }
                 EntryType::GNUSparse => {
                     return Err(self.error_after_member("has a sparse file, which is not supported"));
@@ -91,8 +152,7 @@ impl<R: Read> TarMembers<R> {
         }
     }
 
-    /// Reads the data of the last member.
-    pub fn read_data(&mut self) -> Result<Vec<u8>, TarError> {
+    fn read_data(&mut self) -> Result<Vec<u8>, ArchiveError> {
         // The buffer grows as bytes are read: a damaged size must not allocate.
         let mut data = Vec::new();
         let read = (&mut self.reader).take(self.data).read_to_end(&mut data);
@@ -102,77 +162,6 @@ impl<R: Read> TarMembers<R> {
         }
         self.data = 0;
         Ok(data)
-    }
-
-    fn set_data(&mut self, size: u64) -> Result<(), TarError> {
-        if size > MAX_SIZE {
-            return Err(self.error_after_member("has a damaged header (impossible size)"));
-        }
-        (self.data, self.padding) = (size, size.next_multiple_of(BLOCK) - size);
-        Ok(())
-    }
-
-    fn read_extension(&mut self) -> Result<Vec<u8>, TarError> {
-        match self.data <= MAX_EXTENSION {
-            true => self.read_data(),
-            false => Err(self.error_after_member("has a damaged header (impossibly long name)")),
-        }
-    }
-
-    /// Skips the unread bytes of the last member.
-    fn skip_rest_of_member(&mut self) -> Result<(), TarError> {
-        let copied = io::copy(&mut (&mut self.reader).take(self.data), &mut io::sink());
-        if copied.map_err(|e| self.error_inside_member(&e.to_string()))? < self.data {
-            return Err(self.error_inside_member("the file ends there"));
-        }
-        // A file that ends within the padding is reported at the next header.
-        let padding = io::copy(&mut (&mut self.reader).take(self.padding), &mut io::sink());
-        padding.map_err(|e| self.error_after_member(&format!("breaks off: {e}")))?;
-        (self.data, self.padding) = (0, 0);
-        Ok(())
-    }
-
-    /// Reads the next header; `None` at the end of a complete tar.
-    fn read_header(&mut self) -> Result<Option<Header>, TarError> {
-        loop {
-            let mut header = Header::new_old();
-            let mut block = Vec::new();
-            let read = (&mut self.reader).take(BLOCK).read_to_end(&mut block);
-            read.map_err(|e| self.error_after_member(&format!("breaks off: {e}")))?;
-            let zeros = block.iter().all(|byte| *byte == 0);
-            if block.len() < BLOCK as usize {
-                return match self.is_after_zero_block && zeros {
-                    true => Ok(None),
-                    false => Err(self.error_after_member("ends without its end marker; it is cut or no tar")),
-                };
-            }
-            self.is_after_zero_block = zeros;
-            if zeros {
-                continue;
-            }
-            header.as_mut_bytes().copy_from_slice(&block);
-            return match header.cksum() {
-                Ok(sum) if sum == compute_checksum(&block) => Ok(Some(header)),
-                _ => {
-                    Err(self
-                        .error_after_member("has a damaged header (wrong checksum); it is damaged or no tar"))
-                }
-            };
-        }
-    }
-
-    /// An error behind the last member.
-    fn error_after_member(&self, problem: &str) -> TarError {
-        match &self.name {
-            Some(name) => TarError(format!("container: behind member `{name}` the tar {problem}")),
-            None => TarError(format!("container: the tar {problem}")),
-        }
-    }
-
-    /// An error within the last member.
-    fn error_inside_member(&self, problem: &str) -> TarError {
-        let name = self.name.as_deref().unwrap_or_default();
-        TarError(format!("container: the tar ends in the middle of member `{name}`: {problem}"))
     }
 }
 

@@ -157,7 +157,7 @@ fn images_without_a_line_and_lines_without_an_image_are_error_rows() {
     std::fs::remove_file(root.join("a/metadata.jsonl")).unwrap();
     std::fs::remove_file(root.join("b/metadata.jsonl")).unwrap();
     let error = support::open(&config(Format::Images, root)).err().unwrap();
-    assert!(error.to_string().contains("no metadata.jsonl in or below"), "{error}");
+    assert!(error.to_string().contains("the 4 images in or below"), "{error}");
 }
 
 #[test]

@@ -2,17 +2,10 @@
 
 use tidemill_data::inspect::FirstRows;
 use tidemill_data::source::discover::{Discovered, discover};
-use tidemill_data::source::{self, SourceConfig};
-use tidemill_data::{CaptionConfig, Columns, FilterConfig, OneOrMany};
 
-use super::run_file_text::{RunFileText, toml_text};
+use super::run_file_text::RunFileText;
+use super::source_section::{add_source, describe, read_rows};
 use crate::error::{Error, Result};
-
-/// Rows whose images and captions are looked at.
-const SAMPLED_ROWS: usize = 256;
-
-/// Files whose rows are counted. Of more files, only the first is opened.
-const COUNTED_FILES: usize = 64;
 
 /// Sides to train at: the largest that most images have.
 const SIDES: [u32; 4] = [512, 256, 128, 64];
@@ -50,7 +43,7 @@ pub fn propose(path: &str, models: Option<&str>) -> Result<RunFileText> {
     let resolutions = choose_resolutions(&rows);
     add_head(&mut file, path, &found, total);
     add_source(&mut file, &found);
-    add_filter(&mut file, &rows, resolutions[0]);
+    add_filter(&mut file, &rows, resolutions[0], found.roles.has_status);
     file.section("prepare");
     file.set("resolutions", format_args!("{resolutions:?}"));
     add_models(&mut file, models);
@@ -59,26 +52,6 @@ pub fn propose(path: &str, models: Option<&str>) -> Result<RunFileText> {
     add_phases(&mut file, &resolutions, total);
     file.text.push_str(PLAN);
     Ok(file)
-}
-
-/// The first rows, and the number of all rows. That is `None` if only reading all of them would tell, and an
-/// estimate by size if there are many files.
-fn read_rows(found: &Discovered) -> Result<(FirstRows, Option<u64>)> {
-    let container = &found.container;
-    let has_many_files = container.files > COUNTED_FILES;
-    let config = SourceConfig {
-        format: container.format,
-        uri: OneOrMany::One(if has_many_files { container.first.clone() } else { container.uri.clone() }),
-        columns: found.roles.columns.clone(),
-        ..SourceConfig::default()
-    };
-    let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default())?;
-    let units = source.units()?;
-    let rows = FirstRows::read(&*source, &units, &config.columns, SAMPLED_ROWS)?;
-    let counted = units.iter().map(|unit| unit.span.rows()).sum();
-    let share_of_first = container.first_bytes as f64 / container.bytes.max(1) as f64;
-    let estimate = || Some((found.first_rows? as f64 / share_of_first).round() as u64);
-    Ok((rows, if has_many_files { estimate() } else { counted }))
 }
 
 /// The resolutions, ascending. A run at 512 pixels starts with 256, which is cheaper.
@@ -104,51 +77,7 @@ fn is_name(part: &str) -> bool {
     !part.is_empty() && part != "." && !part.contains(['*', '?', '[', ':'])
 }
 
-fn describe(found: &Discovered, rows: Option<u64>) -> String {
-    let container = &found.container;
-    let format = format!("{:?}", container.format).to_lowercase();
-    let rows = match rows {
-        Some(rows) if container.files > COUNTED_FILES => format!(", about {rows} rows"),
-        Some(rows) => format!(", {rows} rows"),
-        None => String::new(),
-    };
-    let (files, megabytes) = (container.files, container.bytes as f64 / 1e6);
-    format!("{format}, {files} file(s){rows}, {megabytes:.1} MB")
-}
-
-fn add_source(file: &mut RunFileText, found: &Discovered) {
-    file.section("source");
-    file.set_text("format", &format!("{:?}", found.container.format).to_lowercase());
-    file.set_text("uri", &found.container.uri);
-    let Columns { image, caption, key, width, height, url } = &found.roles.columns;
-    let caption = caption.as_slice().first().cloned();
-    let columns = [
-        ("image", Some(image)),
-        ("caption", caption.as_ref()),
-        ("key", key.as_ref()),
-        ("width", width.as_ref()),
-        ("height", height.as_ref()),
-        ("url", url.as_ref()),
-    ];
-    let columns: Vec<String> = columns
-        .into_iter()
-        .filter_map(|(role, name)| Some(format!("{role} = {}", toml_text(name?))))
-        .collect();
-    file.set("columns", format_args!("{{ {} }}", columns.join(", ")));
-    file.remark(format!("columns: {}", columns.join(", ")));
-    if !found.roles.other_captions.is_empty() {
-        let others = found.roles.other_captions.join(", ");
-        file.comment(&format!(
-            "These may be captions, too: {others}. A list of columns takes one at random."
-        ));
-    }
-    if !found.roles.numbers.is_empty() {
-        let numbers = found.roles.numbers.join(", ");
-        file.comment(&format!("Numbers, such as scores to filter by ([filter] score.NAME.min): {numbers}."));
-    }
-}
-
-fn add_filter(file: &mut RunFileText, rows: &FirstRows, min_side: u32) {
+fn add_filter(file: &mut RunFileText, rows: &FirstRows, min_side: u32, has_status: bool) {
     file.section("filter");
     let sides = &rows.short_sides;
     if let (Some(least), Some(most)) = (sides.first(), sides.last()) {
@@ -161,6 +90,10 @@ fn add_filter(file: &mut RunFileText, rows: &FirstRows, min_side: u32) {
     let share = 100.0 * rows.share_of_at_least(min_side);
     file.comment(&format!("{share:.0} % of them are at least this large."));
     file.set("min_side", min_side);
+    if has_status {
+        file.comment("img2dataset lists images that it could not get, too.");
+        file.set_text("where", "status = 'success'");
+    }
     for (kind, count) in &rows.unreadable {
         file.remark(format!("{count} of {} rows have no readable image: {kind}", rows.rows));
     }

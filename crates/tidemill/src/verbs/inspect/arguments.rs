@@ -10,13 +10,13 @@ pub const MAX_HISTOGRAM_ROWS: u64 = 1_000_000;
 /// Arguments of `tidemill inspect`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tidemill inspect runs/quickstart/dataset\n  tidemill inspect data/scenes\n  \
+    after_help = "Examples:\n  tidemill inspect runs/quickstart/dataset\n  tidemill inspect data/scenes\n  tidemill inspect 's3://bucket/shards/*.tar'\n  \
     tidemill inspect s3://bucket/run/dataset --verify\n  tidemill inspect runs/quickstart/dataset --list rejected --reason min_side\n  \
     tidemill inspect run.toml --sheet rows.png --seed 7"
 )]
 pub struct Args {
-    /// A dataset's folder or URI, a run file (for its dataset), a Parquet file, or a folder of
-    /// Parquet files.
+    /// A dataset's folder or URI, a run file (for its dataset), or pairs of any format: a file, a
+    /// folder, a URI or a glob.
     pub path: PathBuf,
     /// Override one key of the run file; may be given several times.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]

@@ -1,12 +1,13 @@
-//! Decides whether the path of `tidemill inspect` is a run file, a dataset or Parquet files.
+//! Decides whether the path of `tidemill inspect` is a run file, a dataset or pairs.
 
 use serde_json::{Value, json};
 use tidemill_data::ClipTokenizer;
+use tidemill_store::Error as Store;
 
 use super::arguments::Args;
 use super::contact_sheet::write_contact_sheet;
 use super::dataset::inspect_dataset;
-use super::parquet::inspect_parquet;
+use super::source::inspect_source;
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
 use crate::run_file::Run;
@@ -14,8 +15,8 @@ use crate::run_file::Run;
 /// Shows what the path contains.
 ///
 /// # Errors
-/// If there is nothing at the path, it is neither a dataset nor Parquet, or `--verify` finds
-/// damaged files.
+/// If there is nothing at the path, it is neither a dataset nor pairs, or `--verify` finds damaged
+/// files.
 pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     if args.path.extension().is_some_and(|extension| extension == "toml") {
         return inspect_run_file(args, reporter);
@@ -28,19 +29,22 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         return refuse("--set changes a run file's settings; give the run file");
     }
     let path = args.path.to_string_lossy();
-    if path.contains("://") || args.path.join("dataset.json").is_file() {
+    let is_dataset = args.path.join("dataset.json").is_file();
+    if is_dataset || args.list.is_some() || args.verify {
         return inspect_dataset(&path, None, args, reporter);
     }
-    if args.list.is_some() || args.verify {
-        return refuse("--list and --verify need a dataset; give its folder or a run file");
+    if path.contains("://") {
+        let inspected = inspect_dataset(&path, None, args, reporter);
+        if !matches!(inspected, Err(Error::Store(Store::NoDataset { .. } | Store::NoManifest { .. }))) {
+            return inspected;
+        }
     }
-    inspect_parquet(&args.path, reporter)
+    inspect_source(&path, reporter)
 }
 
 /// Shows the dataset of a run, and its source on a contact sheet. The sheet can be drawn before
 /// there is a dataset.
 fn inspect_run_file(args: &Args, reporter: &Reporter) -> Result<Value> {
-    use tidemill_store::Error as Store;
     let run = Run::open(&args.path, &args.overrides)?;
     let sheet =
         args.sheet.as_ref().map(|path| write_contact_sheet(&run, path, args, reporter)).transpose()?;

@@ -1,5 +1,4 @@
-//! What Parquet files contain: rows and columns from their footers, histograms from the columns of
-//! sizes and captions. No image is read.
+//! Histograms of Parquet files from their columns of sizes and captions. No image is read.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,43 +14,23 @@ use super::arguments::MAX_HISTOGRAM_ROWS;
 use crate::error::{Error, Result};
 use crate::progress::Reporter;
 
-/// Shows Parquet files.
+/// The histograms of local Parquet files, and the number of their row groups and rows.
 ///
 /// # Errors
-/// If there is no Parquet file, or one cannot be read.
-pub fn inspect_parquet(path: &Path, reporter: &Reporter) -> Result<Value> {
-    let files = find_parquet_files(path)?;
-    let (mut rows, mut bytes, mut row_groups) = (0, 0, 0);
-    let (mut columns, mut statistics) = (Vec::new(), Statistics::default());
-    for file in &files {
+/// If a file cannot be read.
+pub fn summarize_parquet(files: &[PathBuf], reporter: &Reporter) -> Result<Value> {
+    let (mut rows, mut row_groups, mut statistics) = (0, 0, Statistics::default());
+    for file in files {
         let reader = open_reader(file)?;
         rows += reader.metadata().file_metadata().num_rows();
         row_groups += reader.metadata().num_row_groups();
-        bytes += file.metadata().map_or(0, |m| m.len());
-        if columns.is_empty() {
-            let fields = reader.schema().fields().iter();
-            columns = fields.map(|f| (f.name().clone(), f.data_type().to_string())).collect();
-        }
         add_statistics(&mut statistics, reader, file)?;
-    }
-    reporter.report(format!(
-        "{}: {} Parquet files, {rows} rows in {row_groups} row groups, {:.1} MB",
-        path.display(),
-        files.len(),
-        bytes as f64 / 1e6
-    ));
-    for (name, data_type) in &columns {
-        reporter.report(format!("  {name}: {data_type}"));
     }
     if statistics.rows >= MAX_HISTOGRAM_ROWS {
         reporter.report(format!("of the first {} rows, by their columns:", statistics.rows));
     }
     statistics.bars().iter().for_each(|line| reporter.report(line));
-    let columns: serde_json::Map<String, Value> = columns.into_iter().map(|(n, t)| (n, t.into())).collect();
-    Ok(json!({
-        "verb": "inspect", "kind": "parquet", "path": path, "files": files.len(), "rows": rows,
-        "row_groups": row_groups, "bytes": bytes, "columns": columns, "histograms": statistics,
-    }))
+    Ok(json!({ "rows": rows, "row_groups": row_groups, "histograms": statistics }))
 }
 
 fn open_reader(file: &Path) -> Result<ParquetRecordBatchReaderBuilder<File>> {
@@ -107,23 +86,5 @@ fn read_error(file: &Path, problem: &str) -> Error {
         what: file.display().to_string(),
         problem: problem.to_string(),
         hint: "give a Parquet file, a folder of them, or a dataset's folder".into(),
-    }
-}
-
-/// The Parquet file at the path, or those in the folder at the path.
-fn find_parquet_files(path: &Path) -> Result<Vec<PathBuf>> {
-    if path.is_file() {
-        return Ok(vec![path.to_path_buf()]);
-    }
-    let entries = std::fs::read_dir(path).map_err(|e| read_error(path, &e.to_string()))?;
-    let mut files: Vec<PathBuf> = entries
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "parquet"))
-        .collect();
-    files.sort();
-    if files.is_empty() {
-        Err(read_error(path, "it has no Parquet files and no dataset.json"))
-    } else {
-        Ok(files)
     }
 }

@@ -1,4 +1,4 @@
-//! Image columns of Parquet that do not hold the bytes themselves: Hugging Face's struct {bytes,
+//! Image columns that do not hold the bytes themselves: Hugging Face's struct {bytes,
 //! path}, and strings that are paths or URIs. Both become LargeBinary. Images that are only named
 //! are fetched; an image that cannot be fetched is an error of its row.
 
@@ -16,7 +16,6 @@ use crate::columns::names::SOURCE_ERROR;
 use crate::columns::typed::is_binary;
 use crate::error::Result;
 use crate::source::fetch::ordered::{FetchResult, fetch_images, resolve_reference};
-use crate::source::units::InputFile;
 
 /// Converts the fields of a file to those of its batches.
 pub fn resolve_image_fields(mut fields: Vec<Field>, image: &str) -> Vec<Field> {
@@ -31,14 +30,14 @@ pub fn resolve_image_fields(mut fields: Vec<Field>, image: &str) -> Vec<Field> {
     fields
 }
 
-/// Adds the images to a batch as it is in the file. Returns one batch, or several of about
-/// `max_bytes` if the images are large.
+/// Adds the images to a batch as it is in the file. References count from `base`. Returns one batch,
+/// or several of about `max_bytes` if the images are large.
 ///
 /// # Errors
 /// If the image column cannot be converted.
 pub fn resolve_images(
     runtime: &'static Runtime,
-    file: &InputFile,
+    base: &str,
     batch: RecordBatch,
     image: &str,
     max_bytes: u64,
@@ -52,10 +51,10 @@ pub fn resolve_images(
         let errors = StringArray::new_null(batch.num_rows());
         return Ok(Box::new(std::iter::once(replace_images(&batch, at, Arc::new(column.bytes), errors))));
     }
-    let (uri, references) = (file.uri.clone(), column.references.clone());
+    let (base, references) = (base.to_owned(), column.references.clone());
     let items = (0..batch.num_rows()).map(move |row| {
         let name = references.is_valid(row).then(|| references.value(row)).filter(|name| !name.is_empty());
-        (row, name.map(|name| resolve_reference(&uri, name)))
+        (row, name.map(|name| resolve_reference(&base, name)))
     });
     let mut images = fetch_images(runtime, items, max_bytes);
     let mut start = 0;
