@@ -99,7 +99,7 @@ def test_hanging_rank_is_replaced_bit_exactly(undisturbed, dataset, tmp_path, rn
     run_output.print_longest_pause("a worker that hangs", tmp_path)
 
 
-@pytest.mark.parametrize("whom", ["supervisor", "worker"])
+@pytest.mark.parametrize("whom", ["supervisor", pytest.param("worker", marks=pytest.mark.slow)])
 def test_sigterm_saves_checkpoint(whom, undisturbed, dataset, tmp_path):
     run = supervised(tmp_path, dataset, "2", **steps())
     run.wait_for_step(12)
@@ -160,7 +160,13 @@ def default_sighup():
 
 
 @pytest.mark.usefixtures("default_sighup")
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        signal.SIGINT,
+        *(pytest.param(sent, marks=pytest.mark.slow) for sent in (signal.SIGTERM, signal.SIGHUP)),
+    ],
+)
 def test_signal_to_process_group_saves_checkpoint(sent, dataset, tmp_path):
     """Workers get it, too: ctrl-c and hangup of a terminal, a service manager's SIGTERM."""
     run = supervised(tmp_path, dataset, "2", **steps(10000))

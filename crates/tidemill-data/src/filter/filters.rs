@@ -14,6 +14,9 @@ use crate::filter::rule::{Filter, FilterStage, RowFacts, Rule};
 use crate::filter::where_expression::parse::Expression;
 use crate::one_or_many::OneOrMany;
 
+/// The name of the filter `filter.where`.
+pub const CONDITION: &str = "where";
+
 /// The filters of a configuration with their lists loaded. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Filters {
@@ -54,7 +57,7 @@ impl Filters {
         for (index, (column, bounds)) in config.score.iter().enumerate() {
             add(&format!("score.{column}"), Some(Rule::Score { index, bounds: *bounds }));
         }
-        add("where", condition.is_some().then_some(Rule::Condition));
+        add(CONDITION, condition.is_some().then_some(Rule::Condition));
         for (name, lists) in config.named_blocklists() {
             filters.extend(load_blocklists(name, lists)?);
         }

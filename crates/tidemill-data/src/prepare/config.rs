@@ -100,6 +100,17 @@ impl PrepareConfig {
         aspect_buckets::list_buckets(resolution, step, self.max_bucket_aspect.unwrap_or(MAX_BUCKET_ASPECT))
     }
 
+    /// The configuration as input of a digest. Without the keys `icc` and `background` if they have
+    /// their defaults, so that digests are what they were before there were these keys.
+    pub fn digest_input(&self) -> serde_json::Value {
+        let mut keys = serde_json::json!(self);
+        if self.rendering() == Rendering::default() {
+            let keys = keys.as_object_mut().into_iter();
+            keys.for_each(|keys| keys.retain(|key, _| !["icc", "background"].contains(&key.as_str())));
+        }
+        keys
+    }
+
     /// How decoded pixels become RGB.
     pub(crate) fn rendering(&self) -> Rendering {
         Rendering { background: self.background, icc: self.icc }

@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use crate::caption::config::CaptionConfig;
 use crate::caption::stage::digest_input;
-use crate::decode::Rendering;
 use crate::filter::config::FilterConfig;
 use crate::filter::filters::Filters;
 use crate::prepare::config::PrepareConfig;
@@ -91,13 +90,7 @@ fn digest_images(
     let relevant =
         PrepareConfig { resolutions, buckets, scaled_decode: is_scaled, hashes: false, ..config.clone() };
     let version = if is_scaled { SCALED_VERSION } else { IMAGE_VERSION };
-    let mut relevant = serde_json::json!(relevant);
-    if config.rendering() == Rendering::default() {
-        // As before there were these keys.
-        let keys = relevant.as_object_mut().into_iter();
-        keys.for_each(|keys| keys.retain(|key, _| !["icc", "background"].contains(&key.as_str())));
-    }
-    digest_json(&(column, relevant, config.uses_seed().then_some(seed), version))
+    digest_json(&(column, relevant.digest_input(), config.uses_seed().then_some(seed), version))
 }
 
 /// Digest of a value's JSON. Configurations contain ordered maps only, so the JSON is canonical.

@@ -59,6 +59,12 @@ impl Row<'_> {
         Self { outcome: Outcome::Quarantined(error), info: None, hashes: ImageHashes::default() }
     }
 
+    /// A row that a filter rejects although nothing is known of its image.
+    pub fn rejected(filter: &str) -> Self {
+        let outcome = Outcome::Rejected(filter.to_owned());
+        Self { outcome, info: None, hashes: ImageHashes::default() }
+    }
+
     /// The plan of a kept row.
     pub fn plan(&self) -> Option<&Plan<'_>> {
         match &self.outcome {

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use crate::decode;
 use crate::error::{Result, RowError};
-use crate::filter::filters::{Filters, Selection};
+use crate::filter::filters::{CONDITION, Filters, Selection};
 use crate::filter::rule::{FilterStage, RowFacts};
 use crate::prepare::config::{Crop, PrepareConfig};
 use crate::prepare::crop::ResizedCrop;
@@ -55,7 +55,11 @@ impl RowSelector {
     /// If the expression in `filter.where` cannot be evaluated.
     pub fn select_rows<'a>(&self, batch: &RecordBatch, input: &'a Input) -> Result<Vec<Row<'a>>> {
         let selection = self.filters.evaluate_where(batch)?;
-        let select = |row| self.select_row(input, &selection, row).unwrap_or_else(Row::quarantined);
+        let select = |row| match self.select_row(input, &selection, row) {
+            // img2dataset lists images that it could not get, too; its `status` tells them apart.
+            Err(RowError::Missing(_)) if !selection.includes(row) => Row::rejected(CONDITION),
+            selected => selected.unwrap_or_else(Row::quarantined),
+        };
         Ok((0..batch.num_rows()).into_par_iter().map(select).collect())
     }
 

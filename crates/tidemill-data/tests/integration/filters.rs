@@ -10,7 +10,7 @@ use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, Float64Array, RecordBatch, StringArray, UInt64Array,
 };
 use arrow::compute::concat_batches;
-use arrow::datatypes::UInt64Type;
+use arrow::datatypes::{Schema, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -174,6 +174,27 @@ fn hash_columns_exist_only_when_needed() {
     assert_eq!(output["phash"].as_primitive::<UInt64Type>().value(0), hash);
     // A row that an earlier filter rejects is not hashed.
     assert!(digests.is_null(1) && output["phash"].is_null(1));
+}
+
+#[test]
+fn condition_rejects_rows_that_have_no_image() {
+    let rows = [Pair { tag: Some("x"), ..good() }, Pair { tag: Some("y"), ..good() }];
+    let batch = batch(&rows);
+    let mut columns = batch.columns().to_vec();
+    let image = batch.schema().index_of("image").unwrap();
+    columns[image] = Arc::new(BinaryArray::from_opt_vec(vec![None, None]));
+    let schema = batch.schema();
+    let fields = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let batch = RecordBatch::try_new(schema, columns).unwrap();
+    let filter = FilterConfig { condition: Some("tag = 'x'".into()), ..FilterConfig::default() };
+    let prepared = prepare(&filter, false).run(&batch).unwrap();
+    let text = |name: &str, row| prepared[name].as_string::<i32>().value(row).to_owned();
+    assert_eq!(
+        (text("status", 0), text("reason", 0)),
+        ("quarantined".into(), "missing: the image is null".into())
+    );
+    assert_eq!((text("status", 1), text("reason", 1)), ("rejected".into(), "where".into()));
 }
 
 #[test]

@@ -68,13 +68,11 @@ pub(crate) fn unit_digests(run: &Run, prepare: &Prepare, spec: &DatasetSpec) -> 
 
 /// The settings that shape pixels, besides sizes, in the form in which a dataset stores them.
 pub(crate) fn pixel_settings(run: &Run) -> Value {
-    let prepare = &run.file.prepare;
-    json!({
-        "crop": prepare.crop,
-        "flip": prepare.flip,
-        "resample": prepare.resample,
-        "scaled_decode": prepare.scaled_decode,
-    })
+    let mut settings = run.file.prepare.digest_input();
+    let shaping = ["crop", "flip", "resample", "scaled_decode", "icc", "background"];
+    let keys = settings.as_object_mut().into_iter();
+    keys.for_each(|keys| keys.retain(|key, _| shaping.contains(&key.as_str())));
+    settings
 }
 
 /// The settings that choose rows and make their captions, in the form in which a dataset stores

@@ -183,7 +183,8 @@ impl TrainingData for OnlineData {
         let filter = file.filter.without_lists();
         let rows = short_digest(&json!([filter, file.caption, file.source.columns, file.validation]));
         // Resolutions are left out: each phase has one, and the state of the stream names it.
-        let images = short_digest(&json!(PrepareConfig { resolutions: Vec::new(), ..file.prepare.clone() }));
+        let images = PrepareConfig { resolutions: Vec::new(), ..file.prepare.clone() };
+        let images = short_digest(&images.digest_input());
         let models = (&self.spec.models, file.encode.dtype);
         (
             "online",

@@ -168,10 +168,12 @@ fn json_type_name(value: &Value) -> &'static str {
     }
 }
 
-fn kind_of_values(values: &[&Value]) -> FieldKind {
-    let texts_of_lists: Option<Vec<&Value>> = values.iter().map(|value| value.as_array()?.first()).collect();
-    if let Some(texts) = texts_of_lists.filter(|texts| !texts.is_empty()) {
-        let kind = kind_of_values(&texts);
+fn kind_of_values<'a>(values: &[&'a Value]) -> FieldKind {
+    // Lists of texts count as texts: rows with one caption may have it as it is.
+    if values.iter().any(|value| value.is_array()) {
+        let first = |value: &'a Value| value.as_array().map_or(Some(value), |items| items.first());
+        let texts = values.iter().filter_map(|value| first(value)).filter(|value| !value.is_array());
+        let kind = kind_of_values(&texts.collect::<Vec<_>>());
         return if kind.is_text() { kind } else { FieldKind::Other };
     }
     if values.iter().any(|value| !(value.is_string() || value.is_number())) {
@@ -210,7 +212,8 @@ mod tests {
             (json!(["a dog.jpg of a cat", "two"]), FieldKind::Text(10)),
             (json!(["512", " 3.5"]), FieldKind::Number),
             (json!([512, 3.5]), FieldKind::Number),
-            (json!([["a"], "b"]), FieldKind::Other),
+            (json!([["a"], "b", []]), FieldKind::Text(1)),
+            (json!([[["a"]]]), FieldKind::Other),
             (json!([["a dog", "a cat"], ["one"]]), FieldKind::Text(4)),
             (json!([[1, 2]]), FieldKind::Other),
             (json!([]), FieldKind::Other),

@@ -56,7 +56,9 @@ impl Roles {
             url: url.filter(|url| Some(url) != image.as_ref()),
         };
         let roles = [&columns.key, &columns.width, &columns.height];
-        let has_role = |name: &String| roles.iter().any(|role| role.as_ref() == Some(name));
+        // Folders of images may be numbered.
+        let has_role =
+            |name: &String| name == "folder" || roles.iter().any(|role| role.as_ref() == Some(name));
         let numbers =
             fields.of_kind(|kind| kind == FieldKind::Number).filter(|name| !has_role(name)).collect();
         Self {
