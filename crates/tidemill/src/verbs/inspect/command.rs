@@ -33,13 +33,18 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     if is_dataset || args.list.is_some() || args.verify {
         return inspect_dataset(&path, None, args, reporter);
     }
-    if path.contains("://") {
-        let inspected = inspect_dataset(&path, None, args, reporter);
-        if !matches!(inspected, Err(Error::Store(Store::NoDataset { .. } | Store::NoManifest { .. }))) {
-            return inspected;
-        }
+    if !path.contains("://") {
+        return inspect_source(&path, reporter);
     }
-    inspect_source(&path, reporter)
+    let no_dataset = match inspect_dataset(&path, None, args, reporter) {
+        Err(error @ Error::Store(Store::NoDataset { .. } | Store::NoManifest { .. })) => error,
+        inspected => return inspected,
+    };
+    match inspect_source(&path, reporter) {
+        // There is nothing at all.
+        Err(Error::Data(tidemill_data::Error::Uri { .. })) => Err(no_dataset),
+        inspected => inspected,
+    }
 }
 
 /// Shows the dataset of a run, and its source on a contact sheet. The sheet can be drawn before
