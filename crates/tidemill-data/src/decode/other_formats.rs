@@ -63,28 +63,32 @@ fn decode_pixels(bytes: &[u8], format: Format, rendering: Rendering) -> Result<R
         let is_grey = !image.color().has_color();
         let stored = image.into_rgba8().into_raw();
         let (stored, _) = stored.as_chunks::<4>();
-        let colors = stored.iter().flat_map(|[r, g, b, _]| [*r, *g, *b]).collect();
-        let colors = apply_profile(colors, is_grey, profile);
-        let alpha = stored.iter().map(|pixel| pixel[3]);
-        let blended = colors.as_chunks::<3>().0.iter().zip(alpha);
-        blended.flat_map(|(color, alpha)| blend_over(color, alpha, rendering.background)).collect()
+        let blend = |color: [u8; 3], alpha: u8| blend_over(color, alpha, rendering.background);
+        let colors = || stored.iter().map(|[r, g, b, _]| [*r, *g, *b]);
+        let converted =
+            profile.and_then(|profile| convert(&colors().flatten().collect::<Vec<_>>(), is_grey, profile));
+        match converted {
+            Some(converted) => {
+                let (converted, _) = converted.as_chunks::<3>();
+                converted.iter().zip(stored).flat_map(|(color, pixel)| blend(*color, pixel[3])).collect()
+            }
+            None => stored.iter().flat_map(|[r, g, b, alpha]| blend([*r, *g, *b], *alpha)).collect(),
+        }
     } else {
         let is_grey = !image.color().has_color();
-        apply_profile(image.into_rgb8().into_raw(), is_grey, profile)
+        let stored = image.into_rgb8().into_raw();
+        profile.and_then(|profile| convert(&stored, is_grey, profile)).unwrap_or(stored)
     };
     apply_orientation(Rgb8 { width, height, pixels }, orientation)
 }
 
-/// RGB pixels as sRGB, if there is a profile that can be used. Those of a grey image are all grey.
-fn apply_profile(pixels: Vec<u8>, is_grey: bool, profile: Option<&[u8]>) -> Vec<u8> {
-    let converted = profile.and_then(|profile| {
-        if !is_grey {
-            return convert_to_srgb(profile, ColorModel::Rgb, &pixels);
-        }
-        let grey: Vec<u8> = pixels.as_chunks::<3>().0.iter().map(|pixel| pixel[0]).collect();
-        convert_to_srgb(profile, ColorModel::Grey, &grey)
-    });
-    converted.unwrap_or(pixels)
+/// RGB pixels as sRGB; `None` if the profile cannot be used. Those of a grey image are all grey.
+fn convert(pixels: &[u8], is_grey: bool, profile: &[u8]) -> Option<Vec<u8>> {
+    if !is_grey {
+        return convert_to_srgb(profile, ColorModel::Rgb, pixels);
+    }
+    let grey: Vec<u8> = pixels.as_chunks::<3>().0.iter().map(|pixel| pixel[0]).collect();
+    convert_to_srgb(profile, ColorModel::Grey, &grey)
 }
 
 /// Opens a decoder, reads the header, and limits what the decoder may still allocate.
@@ -238,7 +242,7 @@ fn to_eight_bit(image: DynamicImage) -> Result<DynamicImage, RowError> {
 }
 
 /// Lays a pixel over a background, by Pillow's `paste` with a mask (`src/libImaging/Paste.c`).
-fn blend_over(color: &[u8; 3], alpha: u8, background: [u8; 3]) -> [u8; 3] {
+fn blend_over(color: [u8; 3], alpha: u8, background: [u8; 3]) -> [u8; 3] {
     let alpha = u32::from(alpha);
     std::array::from_fn(|c| div_255(u32::from(color[c]) * alpha + u32::from(background[c]) * (255 - alpha)))
 }

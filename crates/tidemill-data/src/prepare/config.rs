@@ -103,12 +103,11 @@ impl PrepareConfig {
     /// The configuration as input of a digest. Without the keys `icc` and `background` if they have
     /// their defaults, so that digests are what they were before there were these keys.
     pub fn digest_input(&self) -> serde_json::Value {
-        let mut keys = serde_json::json!(self);
-        if self.rendering() == Rendering::default() {
-            let keys = keys.as_object_mut().into_iter();
-            keys.for_each(|keys| keys.retain(|key, _| !["icc", "background"].contains(&key.as_str())));
+        let mut settings = serde_json::json!(self);
+        if let Some(keys) = settings.as_object_mut().filter(|_| self.rendering() == Rendering::default()) {
+            keys.retain(|key, _| !["icc", "background"].contains(&key.as_str()));
         }
-        keys
+        settings
     }
 
     /// How decoded pixels become RGB.

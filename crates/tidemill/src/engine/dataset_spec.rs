@@ -70,8 +70,9 @@ pub(crate) fn unit_digests(run: &Run, prepare: &Prepare, spec: &DatasetSpec) -> 
 pub(crate) fn pixel_settings(run: &Run) -> Value {
     let mut settings = run.file.prepare.digest_input();
     let shaping = ["crop", "flip", "resample", "scaled_decode", "icc", "background"];
-    let keys = settings.as_object_mut().into_iter();
-    keys.for_each(|keys| keys.retain(|key, _| shaping.contains(&key.as_str())));
+    if let Some(keys) = settings.as_object_mut() {
+        keys.retain(|key, _| shaping.contains(&key.as_str()));
+    }
     settings
 }
 
