@@ -74,6 +74,21 @@ pub enum Format {
     Coco,
 }
 
+impl Format {
+    /// Its name in the run file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Parquet => "parquet",
+            Self::WebDataset => "webdataset",
+            Self::Jsonl => "jsonl",
+            Self::Csv => "csv",
+            Self::Images => "images",
+            Self::Arrow => "arrow",
+            Self::Coco => "coco",
+        }
+    }
+}
+
 /// Where the key of a file's name ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -155,6 +170,17 @@ pub struct Columns {
     pub url: Option<String>,
 }
 
+impl Columns {
+    /// Every column with its role, which is also its key in the run file.
+    pub fn by_role(&self) -> impl Iterator<Item = (&'static str, &String)> {
+        let Self { image, caption, key, width, height, url } = self;
+        let captions = caption.as_slice().iter().map(|name| ("caption", name));
+        let optional = [("key", key), ("width", width), ("height", height), ("url", url)];
+        let optional = optional.into_iter().filter_map(|(role, name)| Some((role, name.as_ref()?)));
+        std::iter::once(("image", image)).chain(captions).chain(optional)
+    }
+}
+
 impl Default for Columns {
     fn default() -> Self {
         Self {
@@ -210,17 +236,15 @@ impl SourceConfig {
     /// # Errors
     /// As for [`validate`](Self::validate).
     pub(crate) fn validate_columns(&self) -> Result<()> {
-        let Columns { image, caption, key, width, height, url } = &self.columns;
-        if caption.as_slice().is_empty() {
+        if self.columns.caption.as_slice().is_empty() {
             return invalid_config("source.columns.caption", "name at least one column");
         }
-        let mut parts = HashSet::new();
-        let others = [Some(image), key.as_ref(), width.as_ref(), height.as_ref(), url.as_ref()];
-        for name in others.into_iter().flatten().chain(caption.as_slice()) {
+        let mut names = HashSet::new();
+        for (_, name) in self.columns.by_role() {
             if name.is_empty() {
                 return invalid_config("source.columns", "a column's name is empty");
             }
-            if !parts.insert(name) {
+            if !names.insert(name) {
                 return invalid_config(
                     "source.columns",
                     format!("`{name}` is named twice; name each column once"),
@@ -229,7 +253,7 @@ impl SourceConfig {
         }
         let mut carried = HashSet::new();
         for name in &self.carry {
-            if name == image {
+            if *name == self.columns.image {
                 return invalid_config(
                     "source.carry",
                     format!("`{name}` is the image column; images are not carried"),

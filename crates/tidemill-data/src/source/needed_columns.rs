@@ -11,16 +11,7 @@ pub(crate) fn list_needed_columns(
     filter: &FilterConfig,
     caption: &CaptionConfig,
 ) -> Result<Vec<(String, String)>> {
-    let columns = &config.columns;
-    let one = |name: &Option<String>, part| name.clone().map(|name| (name, part));
-    let parts = [(columns.image.clone(), "image")]
-        .into_iter()
-        .chain(columns.caption.as_slice().iter().map(|name| (name.clone(), "caption")))
-        .chain(one(&columns.key, "key"))
-        .chain(one(&columns.width, "width"))
-        .chain(one(&columns.height, "height"))
-        .chain(one(&columns.url, "url"))
-        .map(|(name, part)| (name, format!("source.columns.{part}")));
+    let parts = config.columns.by_role().map(|(role, name)| (name.clone(), format!("source.columns.{role}")));
     let carried = config.carry.iter().map(|name| (name.clone(), "source.carry".to_owned()));
     let scores = filter.score.keys().map(|name| (name.clone(), "filter.score".to_owned()));
     let condition = filter.parse_where().ok().flatten();

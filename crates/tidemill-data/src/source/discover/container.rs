@@ -6,11 +6,14 @@ use crate::decode::IMAGE_EXTENSIONS;
 use crate::error::{Error, Result};
 use crate::source::config::Format;
 use crate::source::records::image_folder::metadata_extension;
+use crate::source::units::InputFile;
 
-/// Formats in the order of preference, with the ends of their files' names: beside shards there are
-/// often statistics in JSON or Parquet.
-const FORMATS: [(Format, &[&str]); 6] = [
-    (Format::WebDataset, &[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd", ".zip"]),
+/// The ends of archives' names. Beside them there are often statistics in JSON or Parquet.
+const ARCHIVES: (Format, &[&str]) =
+    (Format::WebDataset, &[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd", ".zip"]);
+
+/// Other formats in the order of preference, with the ends of their files' names.
+const OTHERS: [(Format, &[&str]); 5] = [
     (Format::Parquet, &[".parquet", ".pq"]),
     (Format::Arrow, &[".arrow", ".feather", ".ipc"]),
     (Format::Jsonl, &[".jsonl", ".ndjson"]),
@@ -25,16 +28,8 @@ pub struct Container {
     pub format: Format,
     /// The path, URI or glob that names them and no other file.
     pub uri: String,
-    /// The number of files.
-    pub files: usize,
-    /// All of them.
-    pub uris: Vec<String>,
-    /// Their bytes.
-    pub bytes: u64,
-    /// The first file.
-    pub first: String,
-    /// The first file's bytes.
-    pub first_bytes: u64,
+    /// URIs and sizes of the files; there is at least one.
+    pub files: Vec<(String, u64)>,
 }
 
 impl Container {
@@ -44,44 +39,59 @@ impl Container {
     /// # Errors
     /// If no file has a known format.
     pub fn find(path: &str, root: &str, files: &[(&str, u64)]) -> Result<Self> {
-        let is_folder = files.iter().all(|(uri, _)| is_below(uri, root));
-        let by_end = || {
-            FORMATS.into_iter().find_map(|(format, ends)| {
-                // The first end of the list that files have: a glob names only one.
-                ends.iter().find_map(|end| {
-                    let matching: Vec<_> =
-                        files.iter().filter(|(uri, _)| uri.ends_with(end)).copied().collect();
-                    (!matching.is_empty()).then(|| {
-                        let uri = if is_folder { glob(path, root, end, &matching) } else { path.to_owned() };
-                        (format, uri, matching)
-                    })
-                })
-            })
-        };
-        let as_images = |matching: Vec<_>| (Format::Images, path.to_owned(), matching);
-        let has_archives = files.iter().any(|(uri, _)| FORMATS[0].1.iter().any(|end| uri.ends_with(end)));
-        let images = || find_metadata(files).or_else(|| find_captioned_images(files)).map(as_images);
-        let found = if has_archives { by_end() } else { images().or_else(by_end) };
-        let (format, uri, matching) = found.ok_or_else(|| no_pairs(path, files))?;
-        let (first, first_bytes) = matching[0];
-        let bytes = matching.iter().map(|(_, size)| size).sum();
-        let uris: Vec<String> = matching.iter().map(|(uri, _)| (*uri).to_owned()).collect();
-        Ok(Self { format, uri, files: uris.len(), uris, bytes, first: first.into(), first_bytes })
+        let images = || Some((Format::Images, path.to_owned(), find_images(files)?));
+        let others = || OTHERS.into_iter().find_map(|format| find_by_end(path, root, files, format));
+        let found = find_by_end(path, root, files, ARCHIVES).or_else(images).or_else(others);
+        let (format, uri, files) = found.ok_or_else(|| no_pairs(path, files))?;
+        let files = files.into_iter().map(|(uri, size)| (uri.to_owned(), size)).collect();
+        Ok(Self { format, uri, files })
+    }
+
+    /// The first file.
+    pub fn first(&self) -> InputFile {
+        let (uri, size) = self.files.first().cloned().unwrap_or_default();
+        InputFile { uri, size, identity: String::new(), e_tag: None }
+    }
+
+    /// The bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|(_, size)| size).sum()
     }
 }
 
-/// The files that describe images.
-fn find_metadata<'a>(files: &[(&'a str, u64)]) -> Option<Vec<(&'a str, u64)>> {
-    let described = files.iter().filter(|(uri, _)| metadata_extension(uri).is_some());
-    Some(described.copied().collect::<Vec<_>>()).filter(|found| !found.is_empty())
+/// URIs and sizes of files.
+type Files<'a> = Vec<(&'a str, u64)>;
+
+/// The files of a format, and the path or glob that names them. Of several ends, those with the first
+/// one that files have: a glob names only one.
+fn find_by_end<'a>(
+    path: &str,
+    root: &str,
+    files: &[(&'a str, u64)],
+    (format, ends): (Format, &[&str]),
+) -> Option<(Format, String, Files<'a>)> {
+    let with_end =
+        |end: &&str| files.iter().filter(|(uri, _)| uri.ends_with(end)).copied().collect::<Files>();
+    let (end, matching) = ends.iter().map(|end| (end, with_end(end))).find(|(_, files)| !files.is_empty())?;
+    let is_folder = files.iter().all(|(uri, _)| is_below(uri, root));
+    let uri = if is_folder { glob(path, root, end, &matching) } else { path.to_owned() };
+    Some((format, uri, matching))
 }
 
-/// The images, if most of them have a caption in a file beside them.
-fn find_captioned_images<'a>(files: &[(&'a str, u64)]) -> Option<Vec<(&'a str, u64)>> {
+/// The metadata of images, or else the images, if most of them have a caption in a file beside them.
+fn find_images<'a>(files: &[(&'a str, u64)]) -> Option<Files<'a>> {
+    let images: Files = files.iter().filter(|(uri, _)| is_image(uri)).copied().collect();
+    if images.is_empty() {
+        return None;
+    }
+    let metadata: Files =
+        files.iter().filter(|(uri, _)| metadata_extension(uri).is_some()).copied().collect();
+    if !metadata.is_empty() {
+        return Some(metadata);
+    }
     let stem = |uri: &'a str| uri.rsplit_once('.').map_or(uri, |(stem, _)| stem);
-    let captions: HashSet<&str> =
-        files.iter().map(|(uri, _)| *uri).filter(|uri| is_caption(uri)).map(stem).collect();
-    let images: Vec<_> = files.iter().filter(|(uri, _)| is_image(uri)).copied().collect();
+    let captions = files.iter().map(|(uri, _)| *uri).filter(|uri| is_caption(uri));
+    let captions: HashSet<&str> = captions.map(stem).collect();
     let captioned = images.iter().filter(|(uri, _)| captions.contains(stem(uri))).count();
     (2 * captioned > images.len()).then_some(images)
 }
@@ -160,13 +170,15 @@ mod tests {
                 (Format::Images, "d", 1),
             ),
             ("d", "/x/d", &["/x/d/data-0.arrow", "/x/d/state.json"], (Format::Arrow, "d/*.arrow", 1)),
+            // Not every metadata.parquet describes images.
+            ("d", "/x/d", &["/x/d/metadata.parquet"], (Format::Parquet, "d/*.parquet", 1)),
             ("d", "/x/d", &["/x/d/a.zip"], (Format::WebDataset, "d/*.zip", 1)),
             ("c.json", "/x/c.json", &["/x/c.json"], (Format::Coco, "c.json", 1)),
         ] {
             let files: Vec<(&str, u64)> = files.iter().map(|uri| (*uri, 10)).collect();
             let found = Container::find(path, root, &files).unwrap();
-            assert_eq!((found.format, found.uri.as_str(), found.files), expected, "{path}");
-            assert_eq!(found.bytes, 10 * found.files as u64);
+            assert_eq!((found.format, found.uri.as_str(), found.files.len()), expected, "{path}");
+            assert_eq!(found.bytes(), 10 * found.files.len() as u64);
         }
         for (files, expected) in
             [(&["/d/1.jpg"][..], "1 images without captions"), (&["/d/a.txt"], "none of the 1 files")]

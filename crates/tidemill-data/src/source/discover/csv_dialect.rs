@@ -6,7 +6,6 @@ use super::container::Container;
 use crate::error::Result;
 use crate::source::config::CsvConfig;
 use crate::source::object_stream::ObjectStream;
-use crate::source::units::InputFile;
 
 /// Bytes in which the first line is looked for.
 const FIRST_BYTES: u64 = 64 << 10;
@@ -16,12 +15,7 @@ const FIRST_BYTES: u64 = 64 << 10;
 /// # Errors
 /// If it cannot be read.
 pub fn guess(container: &Container) -> Result<CsvConfig> {
-    let file = InputFile {
-        uri: container.first.clone(),
-        size: container.first_bytes,
-        identity: String::new(),
-        e_tag: None,
-    };
+    let file = container.first();
     let stream = ObjectStream::open(tidemill_io::runtime()?, &file, 0..0, FIRST_BYTES)?;
     let failure = stream.failure();
     let mut start = Vec::new();
@@ -29,7 +23,7 @@ pub fn guess(container: &Container) -> Result<CsvConfig> {
     stream.take(FIRST_BYTES).read_to_end(&mut start).ok();
     failure.take().map_or(Ok(()), Err)?;
     let text = String::from_utf8_lossy(&start);
-    Ok(guess_dialect(text.lines().next().unwrap_or_default(), container.first.ends_with(".tsv")))
+    Ok(guess_dialect(text.lines().next().unwrap_or_default(), file.uri.ends_with(".tsv")))
 }
 
 /// The dialect of a file that starts with this line. A line with a URL or path is no header: LAION's

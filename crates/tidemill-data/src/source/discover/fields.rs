@@ -17,7 +17,6 @@ use crate::source::parquet::Footer;
 use crate::source::records::image_folder::metadata_extension;
 use crate::source::records::reader::{FIRST_SAMPLES, RecordOptions, first_records};
 use crate::source::records::record::Record;
-use crate::source::units::InputFile;
 
 /// A field of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,12 +65,7 @@ const MAX_DEPTH: usize = 3;
 /// # Errors
 /// If the file cannot be read.
 pub fn read_fields(container: &Container, config: &SourceConfig) -> Result<(Vec<Field>, Option<u64>)> {
-    let file = InputFile {
-        uri: container.first.clone(),
-        size: container.first_bytes,
-        identity: String::new(),
-        e_tag: None,
-    };
+    let file = container.first();
     match container.format {
         Format::Parquet => {
             let footer = block_on(Footer::open(&file))?;
@@ -181,7 +175,7 @@ fn kind_of_values<'a>(values: &[&'a Value]) -> FieldKind {
     }
     let texts: Vec<&str> = values.iter().filter_map(|value| value.as_str()).collect();
     // In CSV, numbers are text as well.
-    if texts.iter().all(|text| text.trim().parse::<f64>().is_ok()) {
+    if texts.iter().all(|text| is_number(text)) {
         return if values.is_empty() { FieldKind::Other } else { FieldKind::Number };
     }
     if 2 * texts.iter().filter(|text| is_image_name(text)).count() > texts.len() {
@@ -189,6 +183,13 @@ fn kind_of_values<'a>(values: &[&'a Value]) -> FieldKind {
     }
     let characters: usize = texts.iter().map(|text| text.chars().count()).sum();
     FieldKind::Text(characters / texts.len().max(1))
+}
+
+/// Whether a text is a number. One with leading zeros is a name, such as of a shard.
+fn is_number(text: &str) -> bool {
+    let text = text.trim();
+    let has_leading_zero = text.starts_with('0') && text[1..].starts_with(|next: char| next.is_ascii_digit());
+    !has_leading_zero && text.parse::<f64>().is_ok()
 }
 
 /// Whether a text is a path or URL of an image.
@@ -212,6 +213,8 @@ mod tests {
             (json!(["a dog.jpg of a cat", "two"]), FieldKind::Text(10)),
             (json!(["512", " 3.5"]), FieldKind::Number),
             (json!([512, 3.5]), FieldKind::Number),
+            (json!(["00000", "00001"]), FieldKind::Text(5)),
+            (json!(["0", "0.5"]), FieldKind::Number),
             (json!([["a"], "b", []]), FieldKind::Text(1)),
             (json!([[["a"]]]), FieldKind::Other),
             (json!([["a dog", "a cat"], ["one"]]), FieldKind::Text(4)),

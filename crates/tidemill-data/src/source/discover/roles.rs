@@ -56,9 +56,7 @@ impl Roles {
             url: url.filter(|url| Some(url) != image.as_ref()),
         };
         let roles = [&columns.key, &columns.width, &columns.height];
-        // Folders of images may be numbered.
-        let has_role =
-            |name: &String| name == "folder" || roles.iter().any(|role| role.as_ref() == Some(name));
+        let has_role = |name: &String| roles.iter().any(|role| role.as_ref() == Some(name));
         let numbers =
             fields.of_kind(|kind| kind == FieldKind::Number).filter(|name| !has_role(name)).collect();
         Self {
@@ -129,15 +127,7 @@ mod tests {
             .iter()
             .map(|(name, kind)| Field { name: (*name).into(), kind: *kind, type_name: String::new() })
             .collect();
-        let container = Container {
-            format,
-            uri: "d".into(),
-            files: 1,
-            uris: vec![],
-            bytes: 1,
-            first: "f".into(),
-            first_bytes: 1,
-        };
+        let container = Container { format, uri: "d".into(), files: vec![("f".into(), 1)] };
         Roles::guess(&container, &fields)
     }
 

@@ -3,7 +3,7 @@
 use tidemill_data::inspect::FirstRows;
 use tidemill_data::source::discover::Discovered;
 use tidemill_data::source::{self, CsvConfig};
-use tidemill_data::{CaptionConfig, Columns, FilterConfig, Format, OneOrMany};
+use tidemill_data::{CaptionConfig, FilterConfig, Format, OneOrMany};
 
 use super::run_file_text::{RunFileText, toml_text};
 use crate::error::Result;
@@ -21,16 +21,16 @@ const COUNTED_FILES: usize = 64;
 /// If a file cannot be read.
 pub fn read_rows(found: &Discovered) -> Result<(FirstRows, Option<u64>)> {
     let container = &found.container;
-    let has_many_files = container.files > COUNTED_FILES;
+    let has_many_files = container.files.len() > COUNTED_FILES;
     let mut config = found.config.clone();
     if has_many_files && config.format != Format::Images {
-        config.uri = OneOrMany::One(container.first.clone());
+        config.uri = OneOrMany::One(container.first().uri);
     }
     let source = source::open(&config, &FilterConfig::default(), &CaptionConfig::default())?;
     let units = source.units()?;
     let rows = FirstRows::read(&*source, &units, &config.columns, SAMPLED_ROWS)?;
     let counted = units.iter().map(|unit| unit.span.rows()).sum();
-    let share_of_first = container.first_bytes as f64 / container.bytes.max(1) as f64;
+    let share_of_first = container.first().size as f64 / container.bytes().max(1) as f64;
     let estimate = || Some((found.first_rows? as f64 / share_of_first).round() as u64);
     Ok((rows, if has_many_files { estimate() } else { counted }))
 }
@@ -38,20 +38,19 @@ pub fn read_rows(found: &Discovered) -> Result<(FirstRows, Option<u64>)> {
 /// Format, files, rows and size in one line.
 pub fn describe(found: &Discovered, rows: Option<u64>) -> String {
     let container = &found.container;
-    let format = format!("{:?}", container.format).to_lowercase();
     let rows = match rows {
-        Some(rows) if container.files > COUNTED_FILES => format!(", about {rows} rows"),
+        Some(rows) if container.files.len() > COUNTED_FILES => format!(", about {rows} rows"),
         Some(rows) => format!(", {rows} rows"),
         None => String::new(),
     };
-    let (files, megabytes) = (container.files, container.bytes as f64 / 1e6);
-    format!("{format}, {files} file(s){rows}, {megabytes:.1} MB")
+    let (format, files) = (container.format.name(), container.files.len());
+    format!("{format}, {files} file(s){rows}, {:.1} MB", container.bytes() as f64 / 1e6)
 }
 
 /// Adds the section, with remarks on what was guessed.
 pub fn add_source(file: &mut RunFileText, found: &Discovered) {
     file.section("source");
-    file.set_text("format", &format!("{:?}", found.container.format).to_lowercase());
+    file.set_text("format", found.container.format.name());
     file.set_text("uri", &found.container.uri);
     if found.config.csv != CsvConfig::default() {
         let CsvConfig { delimiter, quote, columns } = &found.config.csv;
@@ -61,20 +60,8 @@ pub fn add_source(file: &mut RunFileText, found: &Discovered) {
             format_args!("{{ delimiter = {delimiter}, quote = {quote}, columns = {columns:?} }}"),
         );
     }
-    let Columns { image, caption, key, width, height, url } = &found.roles.columns;
-    let caption = caption.as_slice().first().cloned();
-    let columns = [
-        ("image", Some(image)),
-        ("caption", caption.as_ref()),
-        ("key", key.as_ref()),
-        ("width", width.as_ref()),
-        ("height", height.as_ref()),
-        ("url", url.as_ref()),
-    ];
-    let columns: Vec<String> = columns
-        .into_iter()
-        .filter_map(|(role, name)| Some(format!("{role} = {}", toml_text(name?))))
-        .collect();
+    let columns = found.roles.columns.by_role();
+    let columns: Vec<String> = columns.map(|(role, name)| format!("{role} = {}", toml_text(name))).collect();
     file.set("columns", format_args!("{{ {} }}", columns.join(", ")));
     file.remark(format!("columns: {}", columns.join(", ")));
     if !found.roles.other_captions.is_empty() {

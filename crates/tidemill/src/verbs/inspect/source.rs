@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
+use tidemill_data::Format;
 use tidemill_data::inspect::FirstRow;
 use tidemill_data::source::discover::{Discovered, discover};
-use tidemill_data::{Columns, Format};
 
 use super::parquet::summarize_parquet;
 use crate::error::Result;
@@ -25,22 +25,23 @@ pub fn inspect_source(path: &str, reporter: &Reporter) -> Result<Value> {
     let is_readable = found.roles.has_image && found.roles.has_caption;
     let (rows, total) = if is_readable { read_rows(&found)? } else { Default::default() };
     reporter.report(format!("{path}: {}", describe(&found, total)));
+    let role_of = |field: &str| found.roles.columns.by_role().find(|(_, name)| *name == field);
     for field in &found.fields {
-        let role = role_of(&found.roles.columns, &field.name).map(|role| format!("    {role}"));
-        reporter.report(format!("  {}: {}{}", field.name, field.type_name, role.unwrap_or_default()));
+        let role = role_of(&field.name).map(|(role, _)| format!("    {role}")).unwrap_or_default();
+        reporter.report(format!("  {}: {}{role}", field.name, field.type_name));
     }
-    let format = format!("{:?}", found.container.format).to_lowercase();
     let columns: Map<String, Value> =
         found.fields.iter().map(|field| (field.name.clone(), field.type_name.clone().into())).collect();
     let mut result = json!({
-        "verb": "inspect", "kind": format, "path": path, "files": found.container.files,
-        "bytes": found.container.bytes, "rows": total, "columns": columns, "first_rows": rows.first,
+        "verb": "inspect", "kind": found.container.format, "path": path,
+        "files": found.container.files.len(), "bytes": found.container.bytes(), "rows": total,
+        "columns": columns, "first_rows": rows.first,
     });
     if let Some(files) = local_parquet_files(&found) {
-        let summary = summarize_parquet(&files, reporter)?;
-        result.as_object_mut().into_iter().for_each(|result| {
-            result.extend(summary.as_object().cloned().unwrap_or_default());
-        });
+        let summary = summarize_parquet(&files, &found.roles.columns, reporter)?;
+        result["rows"] = json!(summary.rows);
+        result["row_groups"] = json!(summary.row_groups);
+        result["histograms"] = json!(summary.histograms);
     }
     if is_readable {
         report_first_rows(&rows.first, reporter);
@@ -55,24 +56,12 @@ pub fn inspect_source(path: &str, reporter: &Reporter) -> Result<Value> {
     Ok(result)
 }
 
-fn role_of(columns: &Columns, name: &str) -> Option<&'static str> {
-    let is = |column: &Option<String>| column.as_deref() == Some(name);
-    match () {
-        () if columns.image == name => Some("image"),
-        () if columns.caption.as_slice().iter().any(|caption| caption == name) => Some("caption"),
-        () if is(&columns.key) => Some("key"),
-        () if is(&columns.width) => Some("width"),
-        () if is(&columns.height) => Some("height"),
-        () if is(&columns.url) => Some("url"),
-        () => None,
-    }
-}
-
 /// The files, if they are Parquet on this machine.
 fn local_parquet_files(found: &Discovered) -> Option<Vec<PathBuf>> {
-    let is_local = !found.container.first.contains("://");
+    let files = &found.container.files;
+    let is_local = files.iter().all(|(uri, _)| !uri.contains("://"));
     (found.container.format == Format::Parquet && is_local)
-        .then(|| found.container.uris.iter().map(PathBuf::from).collect())
+        .then(|| files.iter().map(|(uri, _)| PathBuf::from(uri)).collect())
 }
 
 fn report_first_rows(rows: &[FirstRow], reporter: &Reporter) {
